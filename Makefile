@@ -1,0 +1,115 @@
+# `make demo` or `make test` on a fresh machine does all the set-up. `make help` lists the rest.
+#
+# Where torch is installed for PYTHON (python3 unless given), that is used and nothing is installed.
+# Else a virtual environment .venv is made, with torch and, where there is no nvcc, the compiler.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -e -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+TORCH := torch==2.11.0
+NVCC := cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2
+TEST_ARGS ?= --slow=sample
+BENCH_OUT ?= build/bench
+PYTHON ?= python3
+
+# Where PYTHON finds its torch: in our own .venv, elsewhere, or nowhere. A Python named by the user
+# may have any torch, python3 must have the one that is tested to be taken unasked.
+wanted := $(if $(filter file,$(origin PYTHON)),$(word 2,$(subst ==, ,$(TORCH))),)
+find_torch := import importlib.metadata as m, os, sys; \
+  own = os.path.realpath(sys.prefix) == os.path.realpath("$(VENV)"); \
+  print("own" if own else "torch" if m.version("torch").startswith("$(wanted)") else "other")
+found := $(shell $(PYTHON) -c '$(find_torch)' 2>/dev/null)
+
+ifeq ($(found),torch)
+  RUN := PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON)
+else
+  ifeq ($(filter file,$(origin PYTHON))$(filter own,$(found)),)
+    $(if $(filter-out help clean,$(MAKECMDGOALS)),$(error $(PYTHON) has no torch. \
+      Install $(TORCH) there, or leave PYTHON out: then .venv is made))
+  endif
+  RUN := PYTHONPATH="$(CURDIR)" $(VENV)/bin/python
+  # A stamp for each step, so that a second call does nothing twice.
+  READY := $(VENV)/.ready-$(subst =,,$(TORCH))
+  INSTALLED := $(VENV)/.installed
+endif
+
+# Folders too: their times change when a file comes or goes. What else changes a build, the
+# interpreter and the variables that setup.py honours, is part of the stamp's name.
+SOURCES := setup.py pyproject.toml torch_ops/_version.py $(shell find src)
+BUILT := build/.built-$(firstword $(shell echo '$(RUN)' "$$TORCH_OPS_CPU_ONLY" "$$FORCE_CUDA" \
+  "$$CUDA_HOME" "$$TORCH_CUDA_ARCH_LIST" | cksum))
+
+.PHONY: help install demo test bench lint format gpu clean
+help:     ## print this list
+	@sed -n 's/^\([a-z]*\): .*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@echo
+	@echo '  make test PYTHON=python3.12        use this Python, which has torch; nothing is installed'
+	@echo '  make test TEST_ARGS="-k relu"      arguments for pytest'
+
+install: $(BUILT) $(INSTALLED) ## set everything up: environment, torch, compiler, build
+	@$(RUN) -m torch_ops
+
+demo: $(BUILT) $(INSTALLED) ## train the example, examples/g2_energies
+	@$(call needs,numpy rich matplotlib)
+	$(RUN) examples/g2_energies/train.py
+
+test: $(BUILT) $(INSTALLED) ## run the tests: all but the slow ones, and a sample of those
+	@$(call needs,pytest hypothesis expecttest numpy matplotlib rich)
+	$(RUN) -m pytest $(TEST_ARGS)
+
+bench: $(BUILT) $(INSTALLED) ## run the benchmarks; figures and plots go to build/bench
+	@mkdir -p $(BENCH_OUT)
+	for file in benchmarks/[a-z]*.py; do \
+	  $(RUN) -m "benchmarks.$$(basename "$$file" .py)" --out $(BENCH_OUT); \
+	done
+
+lint: $(INSTALLED) ## check form and types: ruff, clang-format, mypy
+	@$(call needs,ruff clang_format mypy)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m clang_format --dry-run -Werror $(CXX_FILES)
+	$(RUN) -m mypy
+
+format: $(INSTALLED) ## bring all files into the form that lint checks
+	@$(call needs,ruff clang_format)
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+	$(RUN) -m clang_format -i $(CXX_FILES)
+
+gpu: ## on a machine with a GPU: build, tests, compute-sanitizer, benchmarks
+	PYTHON=$(PYTHON) tools/gpu_check.sh --build --tests --sanitize --bench --out build/gpu
+
+clean: ## remove what was built; .venv stays
+	rm -rf build dist *.egg-info torch_ops/_ext/*.so torch_ops/_ext/build_config.json
+
+CXX_FILES := $(shell find src -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+
+# Says in one line what an environment that is not ours to install into lacks.
+needs = $(RUN) -c 'import importlib.util as u, sys; \
+  missing = [name for name in "$(1)".split() if u.find_spec(name) is None]; \
+  missing and sys.exit(f"{sys.executable} lacks: {chr(32).join(missing)}. Install them there, \
+or run make where python3 has no torch: then .venv is made, with all of it.")'
+
+$(VENV)/.ready-%:
+	[ -x $(VENV)/bin/python ] || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install "$(TORCH)" "setuptools>=70.1,<82" wheel ninja
+	if [ -z "$$TORCH_OPS_CPU_ONLY$$CUDA_HOME" ] && ! command -v nvcc \
+	    && ! [ -x /usr/local/cuda/bin/nvcc ]; then \
+	  $(VENV)/bin/python -m pip install "$(NVCC)"; \
+	fi
+	touch $@
+
+# In place, so that ninja compiles only what has changed.
+$(BUILT): $(SOURCES) | $(READY)
+	$(RUN) setup.py build_ext --inplace
+	@mkdir -p build
+	@rm -f build/.built-*
+	@touch $@
+
+# Makes `import torch_ops` work from any folder; the objects of the build before are used again.
+$(VENV)/.installed: pyproject.toml | $(BUILT)
+	$(VENV)/bin/python -m pip install --no-build-isolation -e ".[test,demo,lint]"
+	touch $@

@@ -1,0 +1,127 @@
+// The one route to a derivative: a graph node on the Autograd key, written the way PyTorch's own
+// generated code writes its nodes. Such an op works under torch.func, forward-mode AD, double
+// backward, torch.compile and compiled autograd; a torch::autograd::Function would not.
+//
+// An op writes
+//   struct FooBackward final : autograd::DerivativeNode<FooBackward> {
+//     static constexpr const char* kName = "FooBackward";
+//     SavedVariable input;                                  // what backward needs
+//     int64_t dim;
+//     template <class Visit> void fields(Visit&& visit) { visit(input); visit(dim); }
+//     variable_list backward(const Tensor& grad_output);    // one entry an input, in order
+//   };
+// and a forward function for the Autograd key that calls, in this order, make_node,
+// below_autograd, record, set_tangent, and fills the node's fields. relu.cpp is the example.
+//
+// PyTorch holds nodes by std::shared_ptr up to 2.12: only this header knows.
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace torch_ops::autograd {
+
+using at::Tensor;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+template <class Op>
+class DerivativeNode : public torch::autograd::TraceableFunction {
+ public:
+  std::string name() const override { return Op::kName; }
+
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    self().fields([](auto& field, bool /*is_output*/ = false) {
+      if constexpr (is_saved<decltype(field)>) field.reset_data();
+    });
+  }
+
+  // Compiled autograd: what the node holds, for its cache key ...
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    const_cast<DerivativeNode*>(this)->self().fields([&](auto& field, bool is_output = false) {
+      if constexpr (is_saved<decltype(field)>) {
+        args.collect(field, is_output);
+      } else {
+        args.collect(field);
+      }
+    });
+  }
+
+  // ... and the same computation on traced stand-ins for it.
+  variable_list apply_with_saved(const variable_list& grads,
+                                 torch::dynamo::autograd::SwapSavedVariables& saved) override {
+    self().fields([&](auto& field, bool /*is_output*/ = false) { saved.before(field); });
+    variable_list grad_inputs = apply(variable_list(grads));
+    self().fields([&](auto& field, bool /*is_output*/ = false) { saved.after(field); });
+    return grad_inputs;
+  }
+
+ protected:
+  variable_list apply(variable_list&& grads) override {
+    // Two backward passes may run one node from two threads.
+    std::lock_guard<std::mutex> lock(mutex_);
+    const Tensor& grad_output = grads[0];
+    if (!grad_output.defined()) return variable_list(num_outputs());
+    return self().backward(grad_output);
+  }
+
+  Tensor unpack(const SavedVariable& saved) { return saved.unpack(getptr()); }
+
+ private:
+  template <class Field>
+  static constexpr bool is_saved =
+      std::is_same_v<std::remove_cv_t<std::remove_reference_t<Field>>, SavedVariable>;
+
+  Op& self() { return static_cast<Op&>(*this); }
+
+  std::mutex mutex_;
+};
+
+// The node of a call whose differentiable inputs are `inputs`; null where none requires grad.
+template <class Op, class... Tensors>
+std::shared_ptr<Op> make_node(const Tensors&... inputs) {
+  if (!torch::autograd::compute_requires_grad(inputs...)) return nullptr;
+  std::shared_ptr<Op> node(new Op(), torch::autograd::deleteNode);
+  node->set_next_edges(torch::autograd::collect_next_edges(inputs...));
+  return node;
+}
+
+// Calls `op` on the dispatch keys below Autograd: functorch's layers, then the backend's kernel.
+template <class Op, class... Args>
+decltype(auto) below_autograd(c10::DispatchKeySet keys, const Op& op, Args&&... args) {
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return op.redispatch(keys & c10::after_autograd_keyset, std::forward<Args>(args)...);
+}
+
+// Makes `node` (which may be null) the history of `output`.
+template <class Op>
+void record(const Tensor& output, const std::shared_ptr<Op>& node) {
+  if (node) torch::autograd::set_history(output, node);
+}
+
+// `tensor` without its forward-mode tangent: what the formula of a tangent must use, since a
+// tangent may have none of its own at the same level.
+inline Tensor primal(const Tensor& tensor) {
+  return torch::autograd::isFwGradDefined(tensor) ? tensor._fw_primal(/*level=*/0) : tensor;
+}
+
+// Forward-mode AD: where any of `inputs` has a tangent, `output` gets `tangent(inputs' tangents)`.
+// A tangent that is absent reaches it as an undefined tensor.
+template <class Tangent, class... Tensors>
+void set_tangent(const Tensor& output, Tangent&& tangent, const Tensors&... inputs) {
+  if (!(torch::autograd::isFwGradDefined(inputs) || ...)) return;
+  output._set_fw_grad(tangent(inputs._fw_grad(/*level=*/0)...), /*level=*/0,
+                      /*is_inplace_op=*/false);
+}
+
+}  // namespace torch_ops::autograd

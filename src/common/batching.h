@@ -1,0 +1,82 @@
+// torch.vmap: the frame of a batching rule, and the rules that elementwise ops share.
+//
+// A rule sees each tensor without the axis that vmap hides, and where that axis stands in it
+// (nothing for a tensor that is the same for every sample). It returns the same for its result.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/functorch/DynamicLayer.h>
+#include <ATen/functorch/PlumbingHelper.h>
+
+#include <optional>
+#include <utility>
+
+namespace torch_ops::batching {
+
+using at::Tensor;
+
+struct Batched {
+  Tensor value;
+  std::optional<int64_t> axis;
+
+  // The hidden axis moved to `position`.
+  Tensor at(int64_t position) const { return value.movedim(*axis, position); }
+
+  // The same with an axis of size `size` made up where there is none.
+  Tensor expanded_at(int64_t position, const c10::SymInt& size) const {
+    if (axis) return at(position);
+    const Tensor added = value.unsqueeze(position);
+    c10::SymDimVector sizes(added.sym_sizes().begin(), added.sym_sizes().end());
+    sizes[position] = size;
+    return added.expand_symint(sizes);
+  }
+
+  c10::SymInt size() const { return value.sym_size(*axis); }
+};
+
+// Registered for the FuncTorchBatched key: unwraps this vmap's level, calls the rule below it,
+// wraps the result.
+template <class Rule, class... Tensors>
+Tensor apply(Rule&& rule, const Tensors&... tensors) {
+  c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
+  const auto layer = at::functorch::maybeCurrentDynamicLayer();
+  TORCH_INTERNAL_ASSERT(layer.has_value(), "a batching rule was called outside torch.vmap");
+  const int64_t level = layer->layerId();
+  const auto unwrap = [level](const Tensor& tensor) {
+    auto [value, axis] = at::functorch::unwrapTensorAtLevel(tensor, level);
+    return Batched{std::move(value), axis};
+  };
+  Batched result = rule(unwrap(tensors)...);
+  if (!result.axis) return result.value;
+  return at::functorch::makeBatched(std::move(result.value), result.axis, level);
+}
+
+template <class Op>
+Tensor unary(const Op& op, const Tensor& input) {
+  return apply([&](const Batched& x) { return Batched{op.call(x.value), x.axis}; }, input);
+}
+
+template <class Op>
+Tensor& unary_inplace(const Op& op, Tensor& input) {
+  apply(
+      [&](Batched x) {
+        op.call(x.value);
+        return x;
+      },
+      input);
+  return input;
+}
+
+// Both tensors have one shape for each sample.
+template <class Op>
+Tensor binary(const Op& op, const Tensor& a, const Tensor& b) {
+  return apply(
+      [&](const Batched& x, const Batched& y) {
+        if (!x.axis && !y.axis) return Batched{op.call(x.value, y.value), std::nullopt};
+        const c10::SymInt size = x.axis ? x.size() : y.size();
+        return Batched{op.call(x.expanded_at(0, size), y.expanded_at(0, size)), 0};
+      },
+      a, b);
+}
+
+}  // namespace torch_ops::batching

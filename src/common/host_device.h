@@ -1,0 +1,26 @@
+// Arithmetic written once for the CPU and the GPU.
+#pragma once
+
+#ifdef __CUDACC__
+#define TORCH_OPS_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define TORCH_OPS_HOST_DEVICE inline
+#endif
+
+namespace torch_ops {
+
+// The type in which an op computes on values of type T: float for the 16-bit formats, T itself for
+// float and double. Whatever is narrower than a float is taken to be a 16-bit format, so that this
+// header needs the name of none.
+template <bool kNarrow, class T>
+struct ComputeTypeOf {
+  using type = T;
+};
+template <class T>
+struct ComputeTypeOf<true, T> {
+  using type = float;
+};
+template <class T>
+using ComputeType = typename ComputeTypeOf<(sizeof(T) < sizeof(float)), T>::type;
+
+}  // namespace torch_ops

@@ -1,0 +1,220 @@
+// What the ops that take an integer index ask of it, the shapes that follow, and the RowLayout of a
+// call. Sizes are symbolic, so that the Meta kernels check and compute by the same lines.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/SymIntArrayRef.h>
+
+#include <optional>
+
+#include "common/checks.h"
+#include "common/row_layout.h"
+
+namespace torch_ops::indexing {
+
+using at::Tensor;
+
+// The axis that an index picks from, and how many leading axes index and table share; both counted
+// from the front.
+struct Axes {
+  int64_t dim;
+  int64_t batch_dims;
+};
+
+inline void check_index_dtype(const char* op, const Tensor& index) {
+  const at::ScalarType dtype = index.scalar_type();
+  TORCH_CHECK_TYPE(dtype == at::kLong || dtype == at::kInt || dtype == at::kShort ||
+                       dtype == at::kByte,
+                   op, ": index must be uint8, int16, int32 or int64, but it is ", dtype, ".");
+}
+
+// `rank` is that of `table`, which is the argument's name in messages.
+inline Axes resolve_axes(const char* op, const char* table, int64_t rank, int64_t index_rank,
+                         std::optional<int64_t> dim, int64_t batch_dims) {
+  TORCH_CHECK_VALUE(rank > 0, op, ": ", table,
+                    " must have at least one axis to index, but it is 0-dimensional.");
+  TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= index_rank, op,
+                    ": batch_dims must be between 0 and index.dim() = ", index_rank,
+                    ", but it is ", batch_dims, ".");
+  TORCH_CHECK_VALUE(batch_dims < rank, op, ": batch_dims must be below ", table, ".dim() = ", rank,
+                    ", which leaves an axis to index, but it is ", batch_dims, ".");
+  const int64_t given = dim.value_or(batch_dims);
+  TORCH_CHECK_INDEX(given >= -rank && given < rank, op, ": dim must be between ", -rank, " and ",
+                    rank - 1, " for ", table, " with ", rank, " axes, but it is ", given, ".");
+  const int64_t axis = given < 0 ? given + rank : given;
+  TORCH_CHECK_VALUE(axis >= batch_dims, op, ": dim must not be one of the ", batch_dims,
+                    " batch axes (batch_dims=", batch_dims, "), but it is ", given, ".");
+  return {axis, batch_dims};
+}
+
+// Do the axes [a_first, a_first + count) of `a` have the sizes of those at b_first of `b`?
+inline void check_axes_match(const char* op, const char* a_name, c10::SymIntArrayRef a,
+                             int64_t a_first, const char* b_name, c10::SymIntArrayRef b,
+                             int64_t b_first, int64_t count, const char* what) {
+  for (int64_t i = 0; i < count; ++i) {
+    TORCH_CHECK_VALUE(a[a_first + i].sym_eq(b[b_first + i]).expect_true(__FILE__, __LINE__), op,
+                      ": ", what, ": axis ", a_first + i, " of ", a_name, " with shape ", a,
+                      " must be as long as axis ", b_first + i, " of ", b_name, " with shape ", b,
+                      ".");
+  }
+}
+
+// ---- gather: table -> rows ----------------------------------------------------------------------
+
+inline Axes check_gather(const char* op, const Tensor& source, const Tensor& index,
+                         std::optional<int64_t> dim, int64_t batch_dims) {
+  check_index_dtype(op, index);
+  TORCH_CHECK(source.device() == index.device(), op,
+              ": source and index must be on one device, but source is on ", source.device(),
+              " and index is on ", index.device(), ".");
+  const Axes axes = resolve_axes(op, "source", source.dim(), index.dim(), dim, batch_dims);
+  check_axes_match(op, "source", source.sym_sizes(), 0, "index", index.sym_sizes(), 0,
+                   axes.batch_dims, "source and index must have the same batch axes");
+  return axes;
+}
+
+// source.shape[:dim] + index.shape[batch_dims:] + source.shape[dim+1:]
+inline c10::SymDimVector gather_sizes(const Tensor& source, const Tensor& index, Axes axes) {
+  const auto from = source.sym_sizes();
+  const auto picks = index.sym_sizes();
+  c10::SymDimVector sizes(from.begin(), from.begin() + axes.dim);
+  sizes.append(picks.begin() + axes.batch_dims, picks.end());
+  sizes.append(from.begin() + axes.dim + 1, from.end());
+  return sizes;
+}
+
+// ---- scatter: rows -> table ---------------------------------------------------------------------
+
+inline Axes check_scatter(const char* op, const Tensor& values, const Tensor& index,
+                          const c10::SymInt& dim_size, std::optional<int64_t> dim,
+                          int64_t batch_dims) {
+  check_index_dtype(op, index);
+  TORCH_CHECK(values.device() == index.device(), op,
+              ": values and index must be on one device, but values is on ", values.device(),
+              " and index is on ", index.device(), ".");
+  TORCH_CHECK_VALUE(dim_size.sym_ge(0).expect_true(__FILE__, __LINE__), op,
+                    ": dim_size must not be negative, but it is ", dim_size, ".");
+  TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= index.dim(), op,
+                    ": batch_dims must be between 0 and index.dim() = ", index.dim(),
+                    ", but it is ", batch_dims, ".");
+  const int64_t picked = index.dim() - batch_dims;  // axes that stand where the result has one
+  const int64_t rank = values.dim() - picked + 1;
+  TORCH_CHECK_VALUE(rank > batch_dims, op, ": values must have the ", index.dim(),
+                    " axes of index at least, but its shape is ", values.sym_sizes(),
+                    " and index's is ", index.sym_sizes(), ".");
+  const Axes axes = resolve_axes(op, "the result", rank, index.dim(), dim, batch_dims);
+  check_axes_match(op, "values", values.sym_sizes(), 0, "index", index.sym_sizes(), 0,
+                   axes.batch_dims, "values and index must have the same batch axes");
+  check_axes_match(op, "values", values.sym_sizes(), axes.dim, "index", index.sym_sizes(),
+                   axes.batch_dims, picked, "values must have index's axes at dim");
+  return axes;
+}
+
+inline c10::SymDimVector scatter_sizes(const Tensor& values, const Tensor& index,
+                                       const c10::SymInt& dim_size, Axes axes) {
+  const auto from = values.sym_sizes();
+  c10::SymDimVector sizes(from.begin(), from.begin() + axes.dim);
+  sizes.push_back(dim_size);
+  sizes.append(from.begin() + axes.dim + (index.dim() - axes.batch_dims), from.end());
+  return sizes;
+}
+
+// ---- RowLayout ----------------------------------------------------------------------------------
+
+// The one stride that walks the axes [first, last) of `tensor` in order; nothing where there is
+// none.
+inline std::optional<int64_t> joint_stride(const Tensor& tensor, int64_t first, int64_t last) {
+  std::optional<int64_t> stride;
+  int64_t expected = 0;
+  for (int64_t axis = last - 1; axis >= first; --axis) {
+    const int64_t size = tensor.size(axis);
+    if (size == 0) return 0;
+    if (size == 1) continue;
+    if (!stride) {
+      stride = tensor.stride(axis);
+      expected = *stride * size;
+    } else if (tensor.stride(axis) == expected) {
+      expected *= size;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return stride.value_or(0);
+}
+
+inline int64_t joint_size(const Tensor& tensor, int64_t first, int64_t last) {
+  int64_t size = 1;
+  for (int64_t axis = first; axis < last; ++axis) size *= tensor.size(axis);
+  return size;
+}
+
+// Fills the table's part of `layout`; false where its strides do not fit, that is, where the batch,
+// the outer or the inner axes have no joint stride.
+inline bool lay_out_table(const Tensor& table, Axes axes, RowLayout& layout) {
+  const auto batch = joint_stride(table, 0, axes.batch_dims);
+  const auto outer = joint_stride(table, axes.batch_dims, axes.dim);
+  const auto inner = joint_stride(table, axes.dim + 1, table.dim());
+  if (!batch || !outer || !inner) return false;
+  layout.batch = joint_size(table, 0, axes.batch_dims);
+  layout.outer = joint_size(table, axes.batch_dims, axes.dim);
+  layout.axis_size = table.size(axes.dim);
+  layout.inner = joint_size(table, axes.dim + 1, table.dim());
+  layout.table_batch_stride = *batch;
+  layout.table_outer_stride = *outer;
+  // The stride of an axis of one row says nothing.
+  layout.table_axis_stride = layout.axis_size > 1 ? table.stride(axes.dim) : 0;
+  layout.table_inner_stride = *inner;
+  return true;
+}
+
+inline bool lay_out_index(const Tensor& index, Axes axes, RowLayout& layout) {
+  const auto batch = joint_stride(index, 0, axes.batch_dims);
+  const auto entry = joint_stride(index, axes.batch_dims, index.dim());
+  if (!batch || !entry) return false;
+  layout.entries = joint_size(index, axes.batch_dims, index.dim());
+  layout.index_batch_stride = *batch;
+  layout.index_entry_stride = *entry;
+  return true;
+}
+
+// The layout of a call. Where a tensor's strides do not fit, it becomes a contiguous copy.
+inline RowLayout lay_out(Tensor& table, Tensor& index, Axes axes) {
+  RowLayout layout{};
+  if (!lay_out_table(table, axes, layout)) {
+    table = table.contiguous();
+    lay_out_table(table, axes, layout);
+  }
+  if (!lay_out_index(index, axes, layout)) {
+    index = index.contiguous();
+    lay_out_index(index, axes, layout);
+  }
+  return layout;
+}
+
+// ---- Errors -------------------------------------------------------------------------------------
+
+// `position` counts the entries of a contiguous index.
+[[noreturn]] inline void raise_out_of_range(const char* op, const Tensor& index, int64_t position,
+                                            int64_t axis_size) {
+  const int64_t value = index.contiguous().view({-1})[position].item().toLong();
+  c10::SmallVector<int64_t, 5> coordinates(index.dim());
+  for (int64_t axis = index.dim() - 1; axis >= 0; --axis) {
+    coordinates[axis] = position % index.size(axis);
+    position /= index.size(axis);
+  }
+  TORCH_CHECK_INDEX(axis_size > 0, op, ": index", at::IntArrayRef(coordinates), " is ", value,
+                    ", but the axis has size 0: no entry is allowed.");
+  TORCH_CHECK_INDEX(false, op, ": index", at::IntArrayRef(coordinates), " is ", value,
+                    ", out of range for an axis of size ", axis_size,
+                    ": it must be between 0 and ", axis_size - 1, ".");
+}
+
+}  // namespace torch_ops::indexing
+
+// Runs the code with `index_t` as index's type. Widening the index instead would cost a copy.
+#define TORCH_OPS_DISPATCH_INDEX(index, name, ...)                                            \
+  AT_DISPATCH_SWITCH((index).scalar_type(), name,                                             \
+                     AT_PRIVATE_CASE_TYPE_USING_HINT(at::kByte, index_t, __VA_ARGS__)         \
+                         AT_PRIVATE_CASE_TYPE_USING_HINT(at::kShort, index_t, __VA_ARGS__)    \
+                             AT_PRIVATE_CASE_TYPE_USING_HINT(at::kInt, index_t, __VA_ARGS__)  \
+                                 AT_PRIVATE_CASE_TYPE_USING_HINT(at::kLong, index_t, __VA_ARGS__))

@@ -1,0 +1,44 @@
+// What an in-place op of one tensor, `op_(Tensor(a!) input) -> Tensor(a!)`, needs beside its
+// kernel: the version counter, and its functional form under torch.compile and torch.export.
+#pragma once
+
+#include <ATen/FunctionalTensorWrapper.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace torch_ops::inplace {
+
+// For the ADInplaceOrView key: a saved copy of the old value is now out of date.
+template <class Op>
+at::Tensor& bump_version(c10::DispatchKeySet keys, const Op& op, at::Tensor& input) {
+  {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    op.redispatch(keys & c10::after_ADInplaceOrView_keyset, input);
+  }
+  torch::autograd::impl::bump_version(input);
+  return input;
+}
+
+// For the Functionalize key: `input` becomes the value of the functional op.
+template <class InplaceOp, class FunctionalOp>
+at::Tensor& functionalize(const InplaceOp& inplace_op, const FunctionalOp& functional_op,
+                          at::Tensor& input) {
+  namespace functional = at::functionalization::impl;
+  if (!functional::isFunctionalTensor(input)) {
+    at::AutoDispatchSkipFunctionalize guard;
+    return inplace_op.call(input);
+  }
+  functional::sync(input);
+  const at::Tensor before = functional::from_functional_tensor(input);
+  at::Tensor after;
+  {
+    at::AutoDispatchSkipFunctionalize guard;
+    after = functional_op.call(before);
+  }
+  functional::replace_(input, after);
+  functional::commit_update(input);
+  functional::sync(input);
+  return input;
+}
+
+}  // namespace torch_ops::inplace

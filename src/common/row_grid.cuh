@@ -1,0 +1,97 @@
+// How the words of [batch, outer, entries, inner] rows are handed to a grid, so that a thread finds
+// its place by 32-bit arithmetic although the whole may be far larger than 2^31.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/fast_divisor.cuh"
+
+namespace torch_ops {
+
+// The rows are cut into chunks of at most 2^30 words: one or more whole slabs where a slab is
+// small, a part of one where it is large. blockIdx.y walks the chunks, blockIdx.x the words of one.
+// Only the start of a chunk takes 64-bit divisions, once a block.
+struct RowGrid {
+  int64_t outer;
+  int64_t entries;
+  int64_t slabs;
+  int64_t slabs_per_chunk;  // 1 unless a chunk is several slabs
+  int64_t chunks_per_slab;  // 1 unless a slab is several chunks
+  int64_t rows_per_chunk;
+  int64_t chunks;
+  uint32_t words;  // a row
+  FastDivisor by_words;
+  FastDivisor by_entries;
+
+  static constexpr int64_t kMaxChunk = int64_t{1} << 30;
+  // Slabs are joined up to this many words: enough blocks for a launch to pay, few enough that the
+  // division by the entries, which one slab a chunk saves, is rare in large calls.
+  static constexpr int64_t kJoin = int64_t{1} << 16;
+
+  // `words` must not exceed kMaxChunk: a caller with longer rows launches once for each part.
+  RowGrid(int64_t batch, int64_t outer, int64_t entries, int64_t words)
+      : outer(outer), entries(entries), slabs(batch * outer), words(static_cast<uint32_t>(words)) {
+    const int64_t slab_words = std::min(entries, kMaxChunk) * words;
+    slabs_per_chunk = std::clamp<int64_t>(kJoin / slab_words, 1, slabs);
+    rows_per_chunk = std::min(entries, std::max<int64_t>(kMaxChunk / words, 1));
+    chunks_per_slab = (entries + rows_per_chunk - 1) / rows_per_chunk;
+    rows_per_chunk *= slabs_per_chunk;
+    chunks = (slabs + slabs_per_chunk - 1) / slabs_per_chunk * chunks_per_slab;
+    by_words = FastDivisor(this->words);
+    by_entries = FastDivisor(static_cast<uint32_t>(std::min(entries, kMaxChunk)));
+  }
+
+  // The most words that a chunk has: what blockIdx.x must cover.
+  int64_t chunk_words() const { return rows_per_chunk * words; }
+
+  struct Chunk {
+    int64_t slab;   // its first slab
+    int64_t entry;  // and the entry there that it starts with
+    int64_t row;    // its first row, counted over [batch, outer, entries]
+    uint32_t words;
+  };
+
+  __device__ Chunk chunk(int64_t number) const {
+    const int64_t slab = number / chunks_per_slab * slabs_per_chunk;
+    const int64_t entry = number % chunks_per_slab * rows_per_chunk;
+    const int64_t left = slabs_per_chunk > 1 ? (slabs - slab) * entries : entries - entry;
+    const int64_t rows = left < rows_per_chunk ? left : rows_per_chunk;
+    return {slab, entry, slab * entries + entry, static_cast<uint32_t>(rows) * words};
+  }
+
+  struct Place {
+    int64_t batch;
+    int64_t outer;
+    int64_t entry;
+    uint32_t column;
+  };
+
+  // Where the word `word` of `chunk` lies.
+  __device__ __forceinline__ Place place(const Chunk& chunk, uint32_t word) const {
+    Place place;
+    const uint32_t row = by_words.divide(word, place.column);
+    int64_t slab = chunk.slab;
+    if (slabs_per_chunk > 1) {
+      uint32_t entry;
+      slab += by_entries.divide(row, entry);
+      place.entry = entry;
+    } else {
+      place.entry = chunk.entry + row;
+    }
+    // Uniform over the grid in each branch; the division is for the rare table with both.
+    if (outer == 1) {
+      place.batch = slab;
+      place.outer = 0;
+    } else if (slabs == outer) {
+      place.batch = 0;
+      place.outer = slab;
+    } else {
+      place.batch = slab / outer;
+      place.outer = slab - place.batch * outer;
+    }
+    return place;
+  }
+};
+
+}  // namespace torch_ops

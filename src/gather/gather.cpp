@@ -1,0 +1,178 @@
+// The contract of gather: schemas, checks, allocation, derivative, binding.
+#include "gather/gather.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
+
+#include "common/autograd.h"
+#include "common/batching.h"
+#include "common/checks.h"
+#include "common/indexing.h"
+#include "common/op.h"
+
+namespace torch_ops {
+namespace {
+
+using at::Tensor;
+using autograd::SavedVariable;
+using autograd::variable_list;
+
+const auto& gather_op() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>, int64_t)>("gather");
+  return op;
+}
+
+const auto& scatter_add_op() {
+  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt,
+                                        std::optional<int64_t>, int64_t)>("scatter_add");
+  return op;
+}
+
+// ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
+
+template <auto launch>
+Tensor gather(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
+              int64_t batch_dims) {
+  const indexing::Axes axes = indexing::check_gather("gather", source, index, dim, batch_dims);
+  Tensor table = source, entries = index;
+  const RowLayout layout = indexing::lay_out(table, entries, axes);
+  Tensor output = at::empty_symint(indexing::gather_sizes(source, index, axes), source.options());
+  launch("gather", table, entries, layout, output);
+  return output;
+}
+
+Tensor gather_meta(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
+                   int64_t batch_dims) {
+  const indexing::Axes axes = indexing::check_gather("gather", source, index, dim, batch_dims);
+  return at::empty_symint(indexing::gather_sizes(source, index, axes), source.options());
+}
+
+// All axes of the index but its last are batch axes. A composition of gather, so it needs no
+// derivative of its own.
+Tensor batch_gather(const Tensor& source, const Tensor& index) {
+  TORCH_CHECK_VALUE(index.dim() > 0,
+                    "batch_gather: index must have at least one axis, but it is 0-dimensional.");
+  return gather_op().call(source, index, std::nullopt, index.dim() - 1);
+}
+
+// ---- Derivative ---------------------------------------------------------------------------------
+
+// Needs the index and the axis's size; the source itself is not kept.
+struct GatherNode final : autograd::DerivativeNode<GatherNode> {
+  static constexpr const char* kName = "GatherBackward";
+  SavedVariable index;
+  c10::SymInt dim_size;
+  int64_t dim = 0;
+  int64_t batch_dims = 0;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(index);
+    visit(dim_size);
+    visit(dim);
+    visit(batch_dims);
+  }
+
+  variable_list backward(const Tensor& grad_output) {
+    return {scatter_add_op().call(grad_output, unpack(index), dim_size, dim, batch_dims)};
+  }
+};
+
+Tensor gather_autograd(c10::DispatchKeySet keys, const Tensor& source, const Tensor& index,
+                       std::optional<int64_t> dim, int64_t batch_dims) {
+  const auto node = autograd::make_node<GatherNode>(source);
+  Tensor output =
+      autograd::below_autograd(keys, gather_op(), source, index, dim, batch_dims);
+  autograd::record(output, node);
+  autograd::set_tangent(
+      output,
+      [&](const Tensor& tangent) { return gather_op().call(tangent, index, dim, batch_dims); },
+      source);
+  if (node) {
+    node->index = SavedVariable(index, /*is_output=*/false);
+    node->dim = indexing::resolve_axes("gather", "source", source.dim(), index.dim(), dim,
+                                       batch_dims).dim;
+    node->batch_dims = batch_dims;
+    node->dim_size = source.sym_size(node->dim);
+  }
+  return output;
+}
+
+// ---- torch.vmap ---------------------------------------------------------------------------------
+
+// A hidden axis of both tensors is one more batch axis, in front. An axis of the source alone
+// becomes an outer axis, one of the index alone another axis of it: neither needs a copy.
+Tensor gather_batched(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
+                      int64_t batch_dims) {
+  using batching::Batched;
+  return batching::apply(
+      [&](const Batched& from, const Batched& picks) -> Batched {
+        const int64_t source_rank = from.value.dim() - (from.axis ? 1 : 0);
+        const int64_t index_rank = picks.value.dim() - (picks.axis ? 1 : 0);
+        const int64_t axis = indexing::resolve_axes("gather", "source", source_rank, index_rank,
+                                                    dim, batch_dims).dim;
+        if (from.axis && picks.axis) {
+          return {gather_op().call(from.at(0), picks.at(0), axis + 1, batch_dims + 1), 0};
+        }
+        if (from.axis) {
+          return {gather_op().call(from.at(batch_dims), picks.value, axis + 1, batch_dims),
+                  batch_dims};
+        }
+        if (picks.axis) {
+          return {gather_op().call(from.value, picks.at(batch_dims), axis, batch_dims), axis};
+        }
+        return {gather_op().call(from.value, picks.value, dim, batch_dims), std::nullopt};
+      },
+      source, index);
+}
+
+// ---- The direct pair: outside autograd, on contiguous CUDA tensors ------------------------------
+
+Tensor forward(const Tensor& source, const Tensor& index, int64_t dim, int64_t batch_dims) {
+  CHECK_INPUT(source);
+  CHECK_INPUT(index);
+  return gather<gather_cuda>(source, index, dim, batch_dims);
+}
+
+Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim_size, int64_t dim,
+                int64_t batch_dims) {
+  CHECK_INPUT(grad_output);
+  CHECK_INPUT(index);
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return scatter_add_op().call(grad_output, index, dim_size, dim, batch_dims);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  m.def("gather(Tensor source, Tensor index, int? dim=None, *, int batch_dims=0) -> Tensor",
+        {at::Tag::pt2_compliant_tag});
+  m.def("batch_gather(Tensor source, Tensor index) -> Tensor", {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { m.impl("gather", gather<gather_cpu>); }
+
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) { m.impl("gather", gather<gather_cuda>); }
+
+TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { m.impl("gather", gather_meta); }
+
+TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) { m.impl("gather", gather_autograd); }
+
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) { m.impl("gather", gather_batched); }
+
+TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {
+  m.impl("batch_gather", batch_gather);
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.doc() = "The direct kernels of gather, on contiguous CUDA tensors and outside autograd.";
+  m.def("forward", &forward, "The rows of source along dim that index picks", py::arg("source"),
+        py::arg("index"), py::arg("dim") = 0, py::arg("batch_dims") = 0);
+  m.def("backward", &backward, "grad_output's rows added where forward read them",
+        py::arg("grad_output"), py::arg("index"), py::arg("dim_size"), py::arg("dim") = 0,
+        py::arg("batch_dims") = 0);
+}
+
+}  // namespace torch_ops

@@ -1,0 +1,25 @@
+#include <ATen/Dispatch.h>
+
+#include "common/elementwise_cpu.h"
+#include "relu/relu.h"
+#include "relu/relu_kernels.h"
+
+namespace torch_ops {
+
+void relu_cpu(const at::Tensor& input, const at::Tensor& output) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, input.scalar_type(), "relu", [&] {
+    map_cpu(Relu(), output.numel(), output.mutable_data_ptr<scalar_t>(),
+            input.const_data_ptr<scalar_t>());
+  });
+}
+
+void relu_backward_cpu(const at::Tensor& grad_output, const at::Tensor& output,
+                       const at::Tensor& grad_input) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, output.scalar_type(), "relu_backward", [&] {
+        map_cpu(ReluBackward(), output.numel(), grad_input.mutable_data_ptr<scalar_t>(),
+                grad_output.const_data_ptr<scalar_t>(), output.const_data_ptr<scalar_t>());
+      });
+}
+
+}  // namespace torch_ops

@@ -1,0 +1,212 @@
+// The contract of scatter_add: schema, checks, allocation, derivative, binding.
+#include "scatter/scatter.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
+
+#include "common/autograd.h"
+#include "common/batching.h"
+#include "common/checks.h"
+#include "common/indexing.h"
+#include "common/op.h"
+
+namespace torch_ops {
+namespace {
+
+using at::Tensor;
+using autograd::SavedVariable;
+using autograd::variable_list;
+
+const auto& scatter_add_op() {
+  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt,
+                                        std::optional<int64_t>, int64_t)>("scatter_add");
+  return op;
+}
+
+const auto& gather_op() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>, int64_t)>("gather");
+  return op;
+}
+
+// ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
+
+indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
+                     std::optional<int64_t> dim, int64_t batch_dims) {
+  const at::ScalarType dtype = values.scalar_type();
+  TORCH_CHECK_TYPE(
+      at::isIntegralType(dtype, /*includeBool=*/false) || dtype == at::kHalf ||
+          dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble ||
+          at::isComplexType(dtype),
+      "scatter_add: values must be of an integer type, float16, bfloat16, float32, float64 or a "
+      "complex type, but it is ",
+      dtype, ".");
+  return indexing::check_scatter("scatter_add", values, index, dim_size, dim, batch_dims);
+}
+
+// The values' dtype as TORCH_OPS_DISPATCH_VALUES knows it: integers of one size add alike.
+at::ScalarType as_dispatched(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kChar:
+      return at::kByte;
+    case at::kUInt16:
+      return at::kShort;
+    case at::kUInt32:
+      return at::kInt;
+    case at::kUInt64:
+      return at::kLong;
+    default:
+      return dtype;
+  }
+}
+
+template <auto launch>
+Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
+                   std::optional<int64_t> dim, int64_t batch_dims) {
+  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
+  const at::ScalarType dtype = values.scalar_type();
+  auto sizes = C10_AS_INTARRAYREF_SLOW(indexing::scatter_sizes(values, index, dim_size, axes)).vec();
+
+  // A complex number is two real ones side by side: the innermost axis twice as long.
+  const bool complex = values.is_complex();
+  Tensor rows = (complex ? at::view_as_real(values) : values).contiguous();
+  if (complex) sizes.push_back(2);
+  const at::ScalarType real = rows.scalar_type();
+  Tensor sums = at::zeros(sizes, rows.options().dtype(sum_type(real)));
+
+  Tensor table = sums, entries = index;
+  const RowLayout layout = indexing::lay_out(table, entries, axes);
+  launch(rows.view(as_dispatched(real)), entries, layout, sums);
+
+  const Tensor rounded = sums.to(real);
+  return complex ? at::view_as_complex(rounded) : rounded;
+}
+
+Tensor scatter_add_meta(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
+                        std::optional<int64_t> dim, int64_t batch_dims) {
+  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
+  return at::empty_symint(indexing::scatter_sizes(values, index, dim_size, axes),
+                          values.options());
+}
+
+// ---- Derivative ---------------------------------------------------------------------------------
+
+struct ScatterAddNode final : autograd::DerivativeNode<ScatterAddNode> {
+  static constexpr const char* kName = "ScatterAddBackward";
+  SavedVariable index;
+  int64_t dim = 0;
+  int64_t batch_dims = 0;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(index);
+    visit(dim);
+    visit(batch_dims);
+  }
+
+  variable_list backward(const Tensor& grad_output) {
+    return {gather_op().call(grad_output, unpack(index), dim, batch_dims)};
+  }
+};
+
+int64_t resolve_dim(int64_t values_rank, int64_t index_rank, std::optional<int64_t> dim,
+                    int64_t batch_dims) {
+  const int64_t rank = values_rank - (index_rank - batch_dims) + 1;
+  return indexing::resolve_axes("scatter_add", "the result", rank, index_rank, dim, batch_dims).dim;
+}
+
+Tensor scatter_add_autograd(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
+                            c10::SymInt dim_size, std::optional<int64_t> dim, int64_t batch_dims) {
+  const auto node = autograd::make_node<ScatterAddNode>(values);
+  Tensor output = autograd::below_autograd(keys, scatter_add_op(), values, index, dim_size, dim,
+                                           batch_dims);
+  autograd::record(output, node);
+  autograd::set_tangent(
+      output,
+      [&](const Tensor& tangent) {
+        return scatter_add_op().call(tangent, index, dim_size, dim, batch_dims);
+      },
+      values);
+  if (node) {
+    node->index = SavedVariable(index, /*is_output=*/false);
+    node->dim = resolve_dim(values.dim(), index.dim(), dim, batch_dims);
+    node->batch_dims = batch_dims;
+  }
+  return output;
+}
+
+// ---- torch.vmap ---------------------------------------------------------------------------------
+
+// As for gather. An index hidden-axis needs one in the values too: each sample adds them elsewhere.
+Tensor scatter_add_batched(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
+                           std::optional<int64_t> dim, int64_t batch_dims) {
+  using batching::Batched;
+  return batching::apply(
+      [&](const Batched& rows, const Batched& picks) -> Batched {
+        const auto add = [&](const Tensor& v, const Tensor& i, std::optional<int64_t> d,
+                             int64_t batch) {
+          return scatter_add_op().call(v, i, dim_size, d, batch);
+        };
+        if (!rows.axis && !picks.axis) {
+          return {add(rows.value, picks.value, dim, batch_dims), std::nullopt};
+        }
+        const int64_t axis =
+            resolve_dim(rows.value.dim() - (rows.axis ? 1 : 0),
+                        picks.value.dim() - (picks.axis ? 1 : 0), dim, batch_dims);
+        if (picks.axis) {
+          return {add(rows.expanded_at(0, picks.size()), picks.at(0), axis + 1, batch_dims + 1), 0};
+        }
+        return {add(rows.at(batch_dims), picks.value, axis + 1, batch_dims), batch_dims};
+      },
+      values, index);
+}
+
+// ---- The direct pair: outside autograd, on contiguous CUDA tensors ------------------------------
+
+Tensor forward(const Tensor& values, const Tensor& index, int64_t dim_size, int64_t dim,
+               int64_t batch_dims) {
+  CHECK_INPUT(values);
+  CHECK_INPUT(index);
+  return scatter_add<scatter_add_cuda>(values, index, dim_size, dim, batch_dims);
+}
+
+Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int64_t batch_dims) {
+  CHECK_INPUT(grad_output);
+  CHECK_INPUT(index);
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return gather_op().call(grad_output, index, dim, batch_dims);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  m.def(
+      "scatter_add(Tensor values, Tensor index, SymInt dim_size, int? dim=None, *, "
+      "int batch_dims=0) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { m.impl("scatter_add", scatter_add<scatter_add_cpu>); }
+
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) { m.impl("scatter_add", scatter_add<scatter_add_cuda>); }
+
+TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { m.impl("scatter_add", scatter_add_meta); }
+
+TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) { m.impl("scatter_add", scatter_add_autograd); }
+
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) { m.impl("scatter_add", scatter_add_batched); }
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.doc() = "The direct kernels of scatter_add, on contiguous CUDA tensors and outside autograd.";
+  m.def("forward", &forward, "values added into dim_size rows along dim, where index says",
+        py::arg("values"), py::arg("index"), py::arg("dim_size"), py::arg("dim") = 0,
+        py::arg("batch_dims") = 0);
+  m.def("backward", &backward, "The rows of grad_output that forward added to",
+        py::arg("grad_output"), py::arg("index"), py::arg("dim") = 0, py::arg("batch_dims") = 0);
+}
+
+}  // namespace torch_ops

@@ -1,0 +1,65 @@
+// The launchers of scatter_add: they check nothing but the index's values.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "common/checks.h"
+#include "common/row_layout.h"
+
+namespace torch_ops {
+
+// Adds `values`, contiguous, to `sums`, contiguous, whose dtype is sum_type(values' dtype). Raises
+// IndexError, before anything is added, where an entry of the index is out of range.
+void scatter_add_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+                     const at::Tensor& sums);
+
+// An entry out of range is dropped.
+TORCH_OPS_CUDA_LAUNCHER(void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index,
+                                              const RowLayout& layout, const at::Tensor& sums))
+
+// In what a real dtype is summed: 16-bit floats in float32, rounded once at the end; 8- and 16-bit
+// integers in int32, whose low bits are the same (and for which the GPU has atomics).
+inline at::ScalarType sum_type(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kHalf:
+    case at::kBFloat16:
+      return at::kFloat;
+    case at::kByte:
+    case at::kChar:
+    case at::kShort:
+    case at::kUInt16:
+      return at::kInt;
+    case at::kUInt32:
+      return at::kInt;
+    case at::kUInt64:
+      return at::kLong;
+    default:
+      return dtype;
+  }
+}
+
+}  // namespace torch_ops
+
+// Runs the code with `value_t`, a type for the values' dtype, and `sum_t`, one for the sums'.
+// Signed and unsigned integers of one size add alike once widened, and unsigned ones wrap without
+// undefined behaviour.
+#define TORCH_OPS_SCATTER_CASE(dtype, value, sum, ...) \
+  case dtype: {                                        \
+    using value_t = value;                             \
+    using sum_t = sum;                                 \
+    __VA_ARGS__();                                     \
+    break;                                             \
+  }
+#define TORCH_OPS_DISPATCH_VALUES(dtype, ...)                                              \
+  switch (dtype) {                                                                         \
+    TORCH_OPS_SCATTER_CASE(at::kHalf, c10::Half, float, __VA_ARGS__)                       \
+    TORCH_OPS_SCATTER_CASE(at::kBFloat16, c10::BFloat16, float, __VA_ARGS__)               \
+    TORCH_OPS_SCATTER_CASE(at::kFloat, float, float, __VA_ARGS__)                          \
+    TORCH_OPS_SCATTER_CASE(at::kDouble, double, double, __VA_ARGS__)                       \
+    TORCH_OPS_SCATTER_CASE(at::kByte, uint8_t, uint32_t, __VA_ARGS__)                      \
+    TORCH_OPS_SCATTER_CASE(at::kShort, uint16_t, uint32_t, __VA_ARGS__)                    \
+    TORCH_OPS_SCATTER_CASE(at::kInt, uint32_t, uint32_t, __VA_ARGS__)                      \
+    TORCH_OPS_SCATTER_CASE(at::kLong, unsigned long long, unsigned long long, __VA_ARGS__) \
+    default:                                                                               \
+      TORCH_INTERNAL_ASSERT(false, "unexpected dtype ", dtype);                            \
+  }

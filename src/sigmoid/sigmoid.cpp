@@ -1,0 +1,210 @@
+// The contract of sigmoid: schemas, checks, allocation, derivative, binding.
+#include "sigmoid/sigmoid.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
+
+#include "common/autograd.h"
+#include "common/batching.h"
+#include "common/checks.h"
+#include "common/elementwise_layout.h"
+#include "common/op.h"
+
+namespace torch_ops {
+namespace {
+
+using at::Tensor;
+using autograd::SavedVariable;
+using autograd::variable_list;
+
+const auto& sigmoid_op() {
+  static const auto op = find_op<Tensor(const Tensor&)>("sigmoid");
+  return op;
+}
+
+const auto& sigmoid_backward_op() {
+  static const auto op = find_op<Tensor(const Tensor&, const Tensor&)>("sigmoid_backward");
+  return op;
+}
+
+// ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
+
+template <auto launch>
+Tensor sigmoid(const Tensor& input) {
+  CHECK_FLOATING("sigmoid", input);
+  const Tensor source = dense(input);
+  Tensor output = at::empty_like(source);
+  launch(source, output);
+  return output;
+}
+
+void check_backward(const Tensor& grad_output, const Tensor& output) {
+  CHECK_FLOATING("sigmoid_backward", output);
+  CHECK_SAME_TYPE("sigmoid_backward", grad_output, output);
+  CHECK_SAME_SHAPE("sigmoid_backward", grad_output, output);
+  CHECK_SAME_DEVICE("sigmoid_backward", grad_output, output);
+}
+
+template <auto launch>
+Tensor sigmoid_backward(const Tensor& grad_output, const Tensor& output) {
+  check_backward(grad_output, output);
+  const Tensor y = dense(output);
+  Tensor grad_input = at::empty_like(y);
+  launch(dense_like(grad_output, y), y, grad_input);
+  return grad_input;
+}
+
+Tensor sigmoid_meta(const Tensor& input) {
+  CHECK_FLOATING("sigmoid", input);
+  return at::empty_like(input);
+}
+
+Tensor sigmoid_backward_meta(const Tensor& grad_output, const Tensor& output) {
+  check_backward(grad_output, output);
+  return at::empty_like(output);
+}
+
+// ---- Derivative ---------------------------------------------------------------------------------
+
+struct SigmoidNode final : autograd::DerivativeNode<SigmoidNode> {
+  static constexpr const char* kName = "SigmoidBackward";
+  SavedVariable output;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(output, /*is_output=*/true);
+  }
+
+  variable_list backward(const Tensor& grad_output) {
+    return {sigmoid_backward_op().call(grad_output, unpack(output))};
+  }
+};
+
+Tensor sigmoid_autograd(c10::DispatchKeySet keys, const Tensor& input) {
+  const auto node = autograd::make_node<SigmoidNode>(input);
+  Tensor output = autograd::below_autograd(keys, sigmoid_op(), input);
+  autograd::record(output, node);
+  autograd::set_tangent(
+      output, [&](const Tensor& tangent) { return sigmoid_backward_op().call(tangent, output); },
+      input);
+  if (node) node->output = SavedVariable(output, /*is_output=*/true);
+  return output;
+}
+
+// The second derivative. grad_input = g y (1 - y) is linear in g; its derivative by y is
+// g (1 - 2 y).
+Tensor slope_by_output(const Tensor& grad_output, const Tensor& output) {
+  return grad_output * (1 - 2 * output);
+}
+
+struct SigmoidBackwardNode final : autograd::DerivativeNode<SigmoidBackwardNode> {
+  static constexpr const char* kName = "SigmoidBackwardBackward";
+  SavedVariable grad_output;
+  SavedVariable output;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(grad_output);
+    visit(output);
+  }
+
+  variable_list backward(const Tensor& grad) {
+    const Tensor y = unpack(output);
+    variable_list grads(2);
+    if (task_should_compute_output(0)) grads[0] = sigmoid_backward_op().call(grad, y);
+    if (task_should_compute_output(1)) grads[1] = grad * slope_by_output(unpack(grad_output), y);
+    return grads;
+  }
+};
+
+Tensor sigmoid_backward_autograd(c10::DispatchKeySet keys, const Tensor& grad_output,
+                                 const Tensor& output) {
+  const auto node = autograd::make_node<SigmoidBackwardNode>(grad_output, output);
+  Tensor grad_input = autograd::below_autograd(keys, sigmoid_backward_op(), grad_output, output);
+  autograd::record(grad_input, node);
+  autograd::set_tangent(
+      grad_input,
+      [&](const Tensor& grad_tangent, const Tensor& output_tangent) {
+        const Tensor y = autograd::primal(output);
+        Tensor by_grad, by_output;
+        if (grad_tangent.defined()) by_grad = sigmoid_backward_op().call(grad_tangent, y);
+        if (output_tangent.defined()) {
+          by_output = output_tangent * slope_by_output(autograd::primal(grad_output), y);
+        }
+        if (!by_grad.defined()) return by_output;
+        return by_output.defined() ? by_grad + by_output : by_grad;
+      },
+      grad_output, output);
+  if (node) {
+    if (node->should_compute_output(1)) {
+      node->grad_output = SavedVariable(grad_output, /*is_output=*/false);
+    }
+    node->output = SavedVariable(output, /*is_output=*/false);
+  }
+  return grad_input;
+}
+
+// ---- torch.vmap ---------------------------------------------------------------------------------
+
+Tensor sigmoid_batched(const Tensor& input) { return batching::unary(sigmoid_op(), input); }
+
+Tensor sigmoid_backward_batched(const Tensor& grad_output, const Tensor& output) {
+  return batching::binary(sigmoid_backward_op(), grad_output, output);
+}
+
+// ---- The direct pair: outside autograd, on contiguous CUDA tensors ------------------------------
+
+Tensor forward(const Tensor& input) {
+  CHECK_INPUT(input);
+  return sigmoid<sigmoid_cuda>(input);
+}
+
+Tensor backward(const Tensor& grad_output, const Tensor& output) {
+  CHECK_INPUT(grad_output);
+  CHECK_INPUT(output);
+  return sigmoid_backward<sigmoid_backward_cuda>(grad_output, output);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  m.def("sigmoid(Tensor input) -> Tensor", {at::Tag::pt2_compliant_tag});
+  m.def("sigmoid_backward(Tensor grad_output, Tensor output) -> Tensor",
+        {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
+  m.impl("sigmoid", sigmoid<sigmoid_cpu>);
+  m.impl("sigmoid_backward", sigmoid_backward<sigmoid_backward_cpu>);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
+  m.impl("sigmoid", sigmoid<sigmoid_cuda>);
+  m.impl("sigmoid_backward", sigmoid_backward<sigmoid_backward_cuda>);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
+  m.impl("sigmoid", sigmoid_meta);
+  m.impl("sigmoid_backward", sigmoid_backward_meta);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
+  m.impl("sigmoid", sigmoid_autograd);
+  m.impl("sigmoid_backward", sigmoid_backward_autograd);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
+  m.impl("sigmoid", sigmoid_batched);
+  m.impl("sigmoid_backward", sigmoid_backward_batched);
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.doc() = "The direct kernels of sigmoid, on contiguous CUDA tensors and outside autograd.";
+  m.def("forward", &forward, "1 / (1 + exp(-input))", py::arg("input"));
+  m.def("backward", &backward, "grad_output * output * (1 - output)", py::arg("grad_output"),
+        py::arg("output"));
+}
+
+}  // namespace torch_ops

@@ -1,0 +1,80 @@
+"""What all tests share: devices, which of the slow tests run, memory that is never zero by luck."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import zlib
+from collections import defaultdict
+
+import pytest
+import torch
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slow",
+        choices=["none", "sample", "all"],
+        default="none",
+        help="which tests marked slow run; sample: one case of each with several (default: none)",
+    )
+    if importlib.util.find_spec("pytest_timeout") is None:
+        # pyproject.toml sets it; without the plugin it is to be a setting without effect, no error.
+        parser.addini("timeout", "seconds a test may take, where pytest-timeout is installed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.pluginmanager.hasplugin("timeout"):
+        config.addinivalue_line("markers", "timeout: without effect, pytest-timeout is missing")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = config.getoption("--slow")
+    if wanted == "all":
+        return
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("slow"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    left_out: set[pytest.Item] = set()
+    for test, variants in cases.items():
+        left_out.update(variants)
+        if wanted == "sample" and len(variants) > 1:
+            # Always the same one, so that a failure comes again; by the name, so that not every
+            # test keeps its first, which tends to be the easiest.
+            left_out.remove(variants[zlib.crc32(test.encode()) % len(variants)])
+    if left_out:
+        config.hook.pytest_deselected(items=sorted(left_out, key=items.index))
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Each device there is."""
+    return torch.device(request.param)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def poison_cpu_memory() -> None:
+    """Makes malloc fill what it hands out, so that an output that nobody wrote shows.
+
+    The bytes are 0xFE: a huge negative number, or NaN in float16. torch has a switch of its own
+    for this, which acts only with torch.use_deterministic_algorithms(True), and that would have
+    every test take the deterministic one of two ways through an op.
+    """
+    m_perturb = -6  # malloc.h; free() fills with the argument, malloc() with its complement
+    ctypes.CDLL(None).mallopt(m_perturb, 0x01)
+
+
+@pytest.fixture(autouse=True)
+def poison_cuda_memory() -> None:
+    """The same for CUDA: leaves NaN in the blocks that torch's allocator hands out next."""
+    if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
+        return  # under compute-sanitizer: its initcheck finds what was not written
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        # One block for each of the allocator's pools, which are for up to 1 MiB and for more.
+        for size in (2**18, 2**24):
+            torch.full((size,), torch.nan, device="cuda")

@@ -1,0 +1,38 @@
+"""Operators for PyTorch training code: gathers, their gradients, and activations.
+
+``python -m torch_ops`` shows what is installed and runs one of each.
+"""
+
+from torch_ops._diagnose import InstallationError, load_extensions
+from torch_ops._version import __version__
+
+load_extensions()  # before the ops' modules, which look their kernels up
+
+from torch_ops.ops.gather import BatchGather, Gather, GatherFunction, batch_gather, gather  # noqa: E402
+from torch_ops.ops.relu import ReLU, ReLUFunction, relu  # noqa: E402
+from torch_ops.ops.scatter import ScatterAddFunction, scatter_add  # noqa: E402
+from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid  # noqa: E402
+
+__all__ = [
+    "BatchGather",
+    "Gather",
+    "GatherFunction",
+    "InstallationError",
+    "ReLU",
+    "ReLUFunction",
+    "ScatterAddFunction",
+    "Sigmoid",
+    "SigmoidFunction",
+    "__version__",
+    "batch_gather",
+    "gather",
+    "relu",
+    "scatter_add",
+    "sigmoid",
+]
+
+# Users see, pickle and read about torch_ops.ReLU, not torch_ops.ops.relu.ReLU.
+for _name in __all__:
+    if _name != "__version__":
+        globals()[_name].__module__ = __name__
+del _name

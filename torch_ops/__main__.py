@@ -1,0 +1,39 @@
+"""`python -m torch_ops`: the diagnosis, then one small run of every op on every device."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+
+import torch
+
+import torch_ops.ops
+from torch_ops._diagnose import build_config, diagnosis
+
+
+def main() -> int:
+    """Returns the exit status: 0 when every op ran and gave the right result."""
+    print(diagnosis(), end="\n\n")
+    devices = [torch.device("cpu")]
+    if build_config().get("cuda") and torch.cuda.is_available():
+        devices.append(torch.device("cuda"))
+
+    modules = [m.name for m in pkgutil.iter_modules(torch_ops.ops.__path__) if m.name[0] != "_"]
+    print(f"{'op':<12}{'device':<8}forward and backward")
+    failures = 0
+    for name in modules:
+        for device in devices:
+            try:
+                op = importlib.import_module(f"torch_ops.ops.{name}")
+                result = f"ok: {op.self_check(device)}"
+            except Exception as error:  # one broken op must not hide how the others fare
+                result = f"FAILED: {type(error).__name__}: {error}"
+                failures += 1
+            print(f"{name:<12}{device.type:<8}{result}")
+    print(f"\n{failures} of {len(modules) * len(devices)} failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

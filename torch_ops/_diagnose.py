@@ -1,0 +1,237 @@
+"""Says what torch_ops was built for, what it runs with, and what to do where the two differ.
+
+Nothing but the standard library is imported here until a function is called: this module must work
+where the compiled modules, or torch itself, are missing or broken.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import platform
+import struct
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+from torch_ops._version import __version__
+
+_EXT = Path(__file__).resolve().parent / "_ext"
+_CONFIG = _EXT / "build_config.json"
+
+_REBUILD = (
+    "Build it again for this Python and this torch, in the folder of its sources:\n"
+    "    pip install --no-build-isolation -e .\n"
+    "or, to set up everything in an environment of its own (.venv):\n"
+    "    make install"
+)
+
+
+class InstallationError(ImportError):
+    """torch_ops cannot run as it is installed; the text says why, and the command that mends it."""
+
+    __module__ = "torch_ops"
+
+
+class _Problem(Exception):
+    """The reason for an InstallationError, with what mends it."""
+
+    def __init__(self, reason: str, mend: str = _REBUILD) -> None:
+        super().__init__(reason)
+        self.mend = mend
+
+
+def load_extensions() -> None:
+    """Imports torch and every compiled module, once it is sure that they fit each other.
+
+    Raises:
+        InstallationError: something is missing, broken, or was built for something else.
+    """
+    try:
+        _check_and_load()
+    except _Problem as problem:
+        raise InstallationError(_report(problem)) from problem.__cause__
+
+
+def diagnosis() -> str:
+    """What torch_ops was built for and runs with, and what is wrong, if anything. Never raises."""
+    try:
+        _check_and_load()
+    except _Problem as problem:
+        return _report(problem)
+    return _report(None)
+
+
+def build_config() -> dict[str, Any]:
+    """What setup.py wrote down of the build; empty where there is none that can be read."""
+    try:
+        config = json.loads(_CONFIG.read_text(encoding="utf-8"))
+        whole = isinstance(config["archs"], list) and all(
+            isinstance(facts, dict) for facts in config["ops"].values()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return config if whole else {}
+
+
+def _check_and_load() -> None:
+    # From the cheap to the dear: loading a module that was built for another torch may well end
+    # the process, so whatever can be compared is compared before.
+    config = build_config()
+    if not config:
+        state = "is damaged" if _CONFIG.exists() else "does not exist"
+        raise _Problem(f"It is not built, or its last build did not finish: {_CONFIG} {state}.")
+    if config.get("version") != __version__:
+        raise _Problem(f"Its compiled modules are of version {config.get('version')}.")
+    running = ".".join(platform.python_version_tuple()[:2])
+    if config.get("python") != running:
+        raise _Problem(f"It was built for Python {config.get('python')}; this is {running}.")
+
+    torch = _import_torch(config)
+    if _minor(config.get("torch")) != _minor(torch.__version__):
+        raise _Problem(
+            f"It was built for torch {config.get('torch')}; torch {torch.__version__} is installed."
+        )
+    if config.get("cuda") and _major(config.get("torch_cuda")) != _major(torch.version.cuda):
+        raise _Problem(
+            f"It was built for a torch with CUDA {config.get('torch_cuda')}; "
+            f"the torch that is installed has {torch.version.cuda or 'none'}."
+        )
+
+    for op in config["ops"]:
+        _check_module_file(op)
+    for op in config["ops"]:
+        try:
+            importlib.import_module(f"torch_ops._ext.{op}")
+        except Exception as error:
+            raise _Problem(f"Its module for {op} does not load: {error}") from error
+
+
+def _import_torch(config: dict[str, Any]) -> Any:
+    mend = f'Install the torch that it was built for:\n    pip install "{_torch_needed(config)}"'
+    try:
+        torch = importlib.import_module("torch")
+    except Exception as error:
+        raise _Problem(f"torch does not import: {error}", mend) from error
+    if not hasattr(torch, "__version__"):
+        # A folder that an uninstalled torch left behind imports as an empty package.
+        raise _Problem(f"torch does not import: {list(torch.__path__)} holds no torch.", mend)
+    return torch
+
+
+def _check_module_file(op: str) -> None:
+    names = [_EXT / (op + suffix) for suffix in EXTENSION_SUFFIXES]
+    found = next((name for name in names if name.is_file()), None)
+    if found is None:
+        raise _Problem(f"Its module for {op} is missing: {names[0]}")
+    if not _is_whole_elf(found):
+        raise _Problem(f"Its module for {op} is damaged: {found}")
+
+
+def _is_whole_elf(path: Path) -> bool:
+    """Whether the file is as long as its header says.
+
+    Loading a library that was cut short (a full disk, an interrupted copy) can end the process
+    with SIGBUS, without a word.
+    """
+    with path.open("rb") as file:
+        header = file.read(64)
+    if len(header) < 64 or header[:5] != b"\x7fELF\x02":
+        return False
+    (section_table,) = struct.unpack_from("<Q", header, 0x28)
+    entry_size, entries = struct.unpack_from("<HH", header, 0x3A)
+    return bool(path.stat().st_size >= section_table + entry_size * entries)
+
+
+def _minor(version: Any) -> str:
+    return ".".join(str(version).split("+")[0].split(".")[:2])
+
+
+def _major(version: Any) -> str:
+    return str(version).split(".")[0]
+
+
+def _torch_needed(config: dict[str, Any]) -> str:
+    return f"torch=={_minor(config.get('torch'))}.*"
+
+
+def _report(problem: _Problem | None) -> str:
+    if problem is None:
+        title = f"torch_ops {__version__} is installed and loads."
+    else:
+        title = f"torch_ops {__version__} cannot be used. {problem}"
+    lines = [title, "", *_table(build_config())]
+    if problem is not None:
+        lines += ["", problem.mend]
+    return "\n".join(lines)
+
+
+def _table(config: dict[str, Any]) -> list[str]:
+    """Built for and runs with, side by side."""
+    torch_version, torch_cuda, gpus = _running_torch()
+    archs = config.get("archs", [])
+    with_cuda = [op for op, facts in config.get("ops", {}).items() if facts.get("cuda")]
+    without = [op for op in config.get("ops", {}) if op not in with_cuda]
+    rows = [
+        ("", "built for", "runs with"),
+        ("torch_ops", config.get("version", "-"), __version__),
+        ("Python", config.get("python", "-"), f"{platform.python_version()} ({sys.executable})"),
+        ("torch", config.get("torch", "-"), torch_version),
+        ("CUDA", config.get("torch_cuda") or "none", torch_cuda),
+    ]
+    lines = [f"{name:<12}{built:<18}{runs}".rstrip() for name, built, runs in rows]
+    lines.append(f"{'GPU':<12}{', '.join(archs) or 'none':<18}{_describe_gpus(gpus, archs)}")
+    if config:
+        lines += [
+            f"CUDA kernels: {', '.join(with_cuda) or 'none'}"
+            f" (nvcc {config.get('nvcc') or 'not used'}; {config.get('reason')})",
+            f"CPU only: {', '.join(without) or 'none'}",
+        ]
+    return [*lines, f"folder: {_EXT.parent}"]
+
+
+def _running_torch() -> tuple[str, str, list[tuple[str, tuple[int, int]]]]:
+    """torch's version, its CUDA version, and the GPUs that it sees with their capabilities."""
+    try:
+        torch = importlib.import_module("torch")
+        version, cuda = str(torch.__version__), str(torch.version.cuda or "none")
+    except Exception as error:  # whatever ails it, the rest of the report is still of use
+        return f"does not import ({type(error).__name__})", "unknown", []
+    try:
+        gpus = [
+            (torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i))
+            for i in range(torch.cuda.device_count())
+        ]
+    except Exception:  # a driver that is too old, say; torch itself explains that when it is used
+        gpus = []
+    return version, cuda, gpus
+
+
+def _describe_gpus(gpus: list[tuple[str, tuple[int, int]]], archs: list[str]) -> str:
+    if not gpus:
+        return "none visible"
+    return ", ".join(
+        f"{name} ({major}.{minor}{'' if _covers(archs, (major, minor)) else ': NOT built for'})"
+        for name, (major, minor) in gpus
+    )
+
+
+def _covers(archs: list[str], gpu: tuple[int, int]) -> bool:
+    """Whether code for these architectures runs on a GPU of this compute capability.
+
+    Machine code runs on the same major version from its minor version up (a suffix ties it to its
+    own version alone); PTX is compiled by the driver for whatever is newer.
+    """
+    for arch in archs:
+        number, _, ptx = arch.partition("+")
+        try:
+            major, minor = (int(part) for part in number.rstrip("af").split("."))
+        except ValueError:  # a name such as Hopper
+            return True
+        if number[-1] in "af":
+            if (major, minor) == gpu:
+                return True
+        elif (major == gpu[0] and minor <= gpu[1]) or (ptx and (major, minor) <= gpu):
+            return True
+    return False

@@ -1,0 +1,1 @@
+"""One module an op: its Function, function, module and batching rules."""

@@ -1,0 +1,206 @@
+"""gather: the rows of a tensor that an index picks, in batches too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_gather = torch.ops.torch_ops.gather.default
+_batch_gather = torch.ops.torch_ops.batch_gather.default
+_scatter_add = torch.ops.torch_ops.scatter_add.default
+
+
+def _explain_index(name: str, source: Any, index: Any, dim: Any) -> TypeError:
+    """The error for a call whose ``index`` is no tensor."""
+    if isinstance(index, int) and isinstance(dim, Tensor):
+        return TypeError(
+            f"{name}: the second argument must be the index, a tensor, but it is the int {index}. "
+            f"torch_ops.{name} takes (source, index, dim) where torch.gather takes (input, dim, "
+            "index), and it picks whole slices: the index needs no expanding to the source's "
+            f"shape. Write torch_ops.{name}(source, index, dim={index})."
+        )
+    wrong = ("source", source) if not isinstance(source, Tensor) else ("index", index)
+    return TypeError(f"{name}: {wrong[0]} must be a tensor, but it is a {type(wrong[1]).__name__}.")
+
+
+def gather(source: Tensor, index: Tensor, dim: int | None = None, *, batch_dims: int = 0) -> Tensor:
+    """Returns the slices of ``source`` along ``dim`` that ``index`` picks.
+
+    ``output[b..., o..., i..., d...] = source[b..., o..., index[b..., i...], d...]`` with
+    ``batch_dims`` axes ``b`` and as many axes ``o`` as there are between those and ``dim``. With
+    ``batch_dims=0`` it is ``numpy.take(source, index, axis=dim)`` and ``jax.numpy.take``; with
+    batch axes it is ``tf.gather(source, index, axis=dim, batch_dims=batch_dims)``. (``torch.gather``
+    is another operation: its index names one element for each element of the output.)
+
+    ================  =============  ===========  ==============
+    source            index          batch_dims   output
+    ================  =============  ===========  ==============
+    ``[M]``           ``[N]``        0            ``[N]``
+    ``[M, D]``        ``[N]``        0            ``[N, D]``
+    ``[B, M]``        ``[B, N]``     1            ``[B, N]``
+    ``[B, M, D]``     ``[B, N]``     1            ``[B, N, D]``
+    ``[B, M, D]``     ``[N]``        0, dim=1     ``[B, N, D]``
+    ================  =============  ===========  ==============
+
+    Args:
+        source: A tensor of at least one axis, of any dtype and strides, on the CPU or a CUDA device.
+        index: A tensor of any rank; uint8, int16, int32 or int64, used as it is; on the source's
+            device. Its first ``batch_dims`` axes are as long as the source's. Each entry must be
+            between 0 and ``source.shape[dim] - 1``.
+        dim: The axis to pick from; negative counts from the end. Default: ``batch_dims``.
+        batch_dims: How many leading axes source and index share.
+
+    Returns:
+        A contiguous tensor of the shape
+        ``source.shape[:dim] + index.shape[batch_dims:] + source.shape[dim+1:]``.
+
+    Gradient:
+        :func:`scatter_add` of ``grad_output`` (summed in float32 for 16-bit floats). The index is
+        saved, the source is not. Differentiable any number of times; forward mode too.
+
+    Memory:
+        The output alone, unless the batch axes, the axes before ``dim``, or those behind it cannot
+        be walked with one stride each: then ``source`` (or ``index``) is copied first.
+
+    Deterministic. (For the gradient see :func:`scatter_add`.)
+
+    Raises:
+        IndexError: An entry is out of range (on the CPU; the message names its position, its value
+            and the bound. On CUDA nothing is read out of bounds, and such an entry gives zeros), or
+            ``dim`` is.
+        TypeError: ``index`` is of another dtype or no tensor.
+        ValueError: The batch axes differ, ``dim`` is one of them, or ``batch_dims`` is out of range.
+        RuntimeError: Source and index are on different devices.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> atoms = torch.tensor([[10.0, 11.0, 12.0], [20.0, 21.0, 22.0]])
+        >>> neighbours = torch.tensor([[2, 0], [1, 1]])
+        >>> torch_ops.gather(atoms, neighbours, batch_dims=1)
+        tensor([[12., 10.],
+                [21., 21.]])
+    """
+    if not isinstance(source, Tensor) or not isinstance(index, Tensor):
+        raise _explain_index("gather", source, index, dim)
+    return _gather(source, index, dim, batch_dims=batch_dims)
+
+
+def batch_gather(source: Tensor, index: Tensor) -> Tensor:
+    """Returns ``gather(source, index, batch_dims=index.dim() - 1)``.
+
+    All axes of the index but its last are batch axes: ``[B, M, D]`` by ``[B, N]`` gives
+    ``[B, N, D]``; ``[B, H, M, D]`` by ``[B, H, N]`` gives ``[B, H, N, D]``.
+
+    Args:
+        source: A tensor with more axes than ``index`` has batch axes.
+        index: A tensor of one axis or more; uint8, int16, int32 or int64.
+
+    Returns:
+        A contiguous tensor of the shape ``index.shape + source.shape[index.dim():]``.
+
+    Gradient, determinism, memory and errors are those of :func:`gather`; also:
+
+    Raises:
+        ValueError: ``index`` has no axis.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> source = torch.arange(12.0).view(2, 3, 2)
+        >>> torch_ops.batch_gather(source, torch.tensor([[2], [0]]))
+        tensor([[[4., 5.]],
+        <BLANKLINE>
+                [[6., 7.]]])
+    """
+    if not isinstance(source, Tensor) or not isinstance(index, Tensor):
+        raise _explain_index("batch_gather", source, index, None)
+    return _batch_gather(source, index)
+
+
+class GatherFunction(torch.autograd.Function):
+    """gather as an autograd Function: ``GatherFunction.apply(source, index, dim, batch_dims)``.
+
+    :func:`gather` does the same with less overhead; this class is for code that composes Functions.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        source: Tensor, index: Tensor, dim: int | None = None, batch_dims: int = 0
+    ) -> Tensor:
+        return _gather(source, index, dim, batch_dims=batch_dims)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        source, index, *options = inputs
+        dim, batch_dims = (*options, *(None, 0)[len(options) :])
+        ctx.save_for_backward(index)
+        ctx.save_for_forward(index)
+        ctx.batch_dims = batch_dims
+        ctx.dim = batch_dims if dim is None else dim % source.dim()
+        ctx.dim_size = source.shape[ctx.dim]
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        (index,) = ctx.saved_tensors
+        grad = _scatter_add(grad_output, index, ctx.dim_size, ctx.dim, batch_dims=ctx.batch_dims)
+        return grad, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, source_tangent: Tensor, *_: None) -> Tensor:
+        (index,) = ctx.saved_tensors
+        return _gather(source_tangent, index, ctx.dim, batch_dims=ctx.batch_dims)
+
+
+class Gather(nn.Module):
+    """The layer of :func:`gather`: ``Gather(dim, batch_dims=...)(source, index)``.
+
+    Args:
+        dim: As for :func:`gather`.
+        batch_dims: As for :func:`gather`.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> torch_ops.Gather(dim=0)(torch.tensor([5.0, 6.0, 7.0]), torch.tensor([2, 2]))
+        tensor([7., 7.])
+    """
+
+    def __init__(self, dim: int | None = None, *, batch_dims: int = 0) -> None:
+        super().__init__()
+        self.dim = dim
+        self.batch_dims = batch_dims
+
+    def forward(self, source: Tensor, index: Tensor) -> Tensor:
+        return gather(source, index, self.dim, batch_dims=self.batch_dims)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, batch_dims={self.batch_dims}"
+
+
+class BatchGather(nn.Module):
+    """The layer of :func:`batch_gather`.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> layer = torch_ops.BatchGather()
+        >>> layer(torch.tensor([[5.0, 6.0], [7.0, 8.0]]), torch.tensor([[1], [0]]))
+        tensor([[6.],
+                [7.]])
+    """
+
+    def forward(self, source: Tensor, index: Tensor) -> Tensor:
+        return batch_gather(source, index)
+
+
+def self_check(device: torch.device) -> str:
+    """Runs gather forward and backward on ``device``; for ``python -m torch_ops``."""
+    source = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device, requires_grad=True)
+    index = torch.tensor([[1, 1], [0, 1]], device=device)
+    output = batch_gather(source, index)
+    output.sum().backward()
+    grad = None if source.grad is None else source.grad.tolist()
+    if output.tolist() != [[2, 2], [3, 4]] or grad != [[0, 2], [1, 1]]:
+        raise AssertionError(f"batch_gather gave {output}, its gradient {grad}")
+    return "batch_gather([[1, 2], [3, 4]], [[1, 1], [0, 1]]) = [[2, 2], [3, 4]]"

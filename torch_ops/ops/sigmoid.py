@@ -1,0 +1,93 @@
+"""Sigmoid: 1 / (1 + exp(-x)), elementwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_sigmoid = torch.ops.torch_ops.sigmoid.default
+_sigmoid_backward = torch.ops.torch_ops.sigmoid_backward.default
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """Returns ``1 / (1 + exp(-input))``, elementwise.
+
+    16-bit inputs are computed in float32 and rounded once. The lower tail keeps its digits down to
+    the dtype's least denormal number.
+
+    Args:
+        input: A tensor of any shape and strides; float16, bfloat16, float32 or float64; on the CPU
+            or a CUDA device.
+
+    Returns:
+        A tensor of the input's shape, dtype, device and memory format.
+
+    Gradient:
+        ``grad_output * y * (1 - y)`` for the output ``y``, which is what is saved. Twice
+        differentiable; forward mode too.
+
+    Deterministic, on every device.
+
+    Raises:
+        TypeError: ``input`` has another dtype.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> torch_ops.sigmoid(torch.tensor([0.0, 100.0]))
+        tensor([0.5000, 1.0000])
+    """
+    return _sigmoid(input)
+
+
+class SigmoidFunction(torch.autograd.Function):
+    """sigmoid as an autograd Function: ``SigmoidFunction.apply(input)``.
+
+    :func:`sigmoid` does the same with less overhead; this class is for code that composes
+    Functions.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(input: Tensor) -> Tensor:
+        return _sigmoid(input)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
+        (output,) = ctx.saved_tensors
+        return _sigmoid_backward(grad_output, output)
+
+    @staticmethod
+    def jvp(ctx: Any, input_tangent: Tensor) -> Tensor:
+        (output,) = ctx.saved_tensors
+        return _sigmoid_backward(input_tangent, output)
+
+
+class Sigmoid(nn.Module):
+    """The layer of :func:`sigmoid`; takes the place of ``torch.nn.Sigmoid``.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> torch_ops.Sigmoid()(torch.tensor([0.0]))
+        tensor([0.5000])
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        return sigmoid(input)
+
+
+def self_check(device: torch.device) -> str:
+    """Runs sigmoid forward and backward on ``device``; for ``python -m torch_ops``."""
+    x = torch.zeros(3, device=device, requires_grad=True)
+    y = sigmoid(x)
+    y.sum().backward()
+    if y.tolist() != [0.5] * 3 or x.grad is None or x.grad.tolist() != [0.25] * 3:
+        raise AssertionError(f"sigmoid(0) gave {y}, its gradient {x.grad}")
+    return "sigmoid(0) = 0.5, gradient 0.25"

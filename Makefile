@@ -50,6 +50,7 @@ help:     ## print this list
 	@echo '  make test TEST_ARGS="-k relu"      arguments for pytest'
 
 install: $(BUILT) $(INSTALLED) ## set everything up: environment, torch, compiler, build
+	@$(RUN) -c 'import torch_ops' || $(RUN) setup.py build_ext --inplace # another torch, say
 	@$(RUN) -m torch_ops
 
 demo: $(BUILT) $(INSTALLED) ## train the example, examples/g2_energies
@@ -111,5 +112,5 @@ $(BUILT): $(SOURCES) | $(READY)
 
 # Makes `import torch_ops` work from any folder; the objects of the build before are used again.
 $(VENV)/.installed: pyproject.toml | $(BUILT)
-	$(VENV)/bin/python -m pip install --no-build-isolation -e ".[test,demo,lint]"
+	$(VENV)/bin/python -m pip install --quiet --no-build-isolation -e ".[test,demo,lint]"
 	touch $@

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import os
 import platform
 import re
@@ -108,8 +109,11 @@ class Configuration:
                 f"  nvcc     {self.nvcc.version} ({self.nvcc.home})",
                 f"  archs    {self.archs}",
             ]
+        jobs = os.environ.get("MAX_JOBS") or "as many as ninja likes (MAX_JOBS is not set)"
+        if shutil.which("ninja") is None:
+            jobs = "1, since there is no ninja (pip install ninja)"
         lines += [
-            f"  jobs     {os.environ.get('MAX_JOBS') or 'as many as ninja likes (MAX_JOBS unset)'}",
+            f"  jobs     {jobs}",
             f"  ops      {', '.join(op.name for op in ops) or 'none'}",
         ]
         return "\n".join(lines + [f"  warning: {line}" for line in self.warnings])
@@ -200,12 +204,9 @@ def find_torch() -> Torch:
 
 
 def check_setuptools() -> None:
-    """Without this an old setuptools without wheel stops later, with a traceback."""
-    from setuptools import __version__ as version
-
-    major, minor = (int(part) for part in version.split(".")[:2])
-    if (major, minor) < (70, 1) and importlib.util.find_spec("wheel") is None:
-        raise Refusal(f"setuptools {version} builds wheels only beside wheel: pip install wheel")
+    """Without this a setuptools that needs wheel (before 70.1) stops later, with a traceback."""
+    if not any(map(importlib.util.find_spec, ("setuptools.command.bdist_wheel", "wheel"))):
+        raise Refusal("this setuptools builds wheels only beside wheel: pip install wheel")
 
 
 def check_compiler(environ: Mapping[str, str]) -> None:
@@ -379,6 +380,10 @@ def prepare_environment(environ: Any, configuration: Configuration) -> None:
     # pip puts ninja beside python, which is on PATH in an activated environment only.
     scripts = str(Path(sys.executable).parent)
     environ["PATH"] = os.pathsep.join([environ.get("PATH", os.defpath), scripts])
+    # "No CUDA runtime is found" means no GPU, which a build does not need.
+    logging.getLogger("torch.utils.cpp_extension").addFilter(
+        lambda record: "No CUDA runtime" not in str(record.msg)
+    )
 
 
 def extra_includes(nvcc: Nvcc, wheels: list[Path]) -> list[str]:

@@ -78,3 +78,19 @@ def poison_cuda_memory() -> None:
         # One block for each of the allocator's pools, which are for up to 1 MiB and for more.
         for size in (2**18, 2**24):
             torch.full((size,), torch.nan, device="cuda")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs the checks of op_checks.py for each op that the module describes, in each dtype."""
+    if "op" not in metafunc.fixturenames:
+        return
+    ops = metafunc.module.OPS
+    if "dtype" in metafunc.fixturenames:
+        cases = [
+            pytest.param(op, dtype, id=f"{op}-{str(dtype).removeprefix('torch.')}")
+            for op in ops
+            for dtype in op.dtypes
+        ]
+        metafunc.parametrize(("op", "dtype"), cases)
+    else:
+        metafunc.parametrize("op", ops, ids=str)

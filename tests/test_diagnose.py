@@ -189,7 +189,7 @@ def test_main_reports_each_failure(toy: Path) -> None:
     assert re.search(r"^bad +cpu +FAILED: ValueError: wrong$", result.stdout, re.MULTILINE)
     assert re.search(r"^worse +cpu +FAILED: ModuleNotFoundError", result.stdout, re.MULTILINE)
     assert re.search(r"^toy +cpu +ok", result.stdout, re.MULTILINE)
-    assert "2 of 3 failed" in result.stdout
+    assert "2 of 3 checks failed" in result.stdout
 
 
 def test_main_on_torch_ops() -> None:

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import sys
-import sysconfig
 import tarfile
 from pathlib import Path
 from types import ModuleType
@@ -488,22 +487,19 @@ def test_pip_installs(toy: Path, tmp_path: Path, editable: bool) -> None:
 
 
 def environment(folder: Path, torch: bool) -> Path:
-    """A virtual environment with pip and setuptools of this one, and torch or not; no network."""
+    """A virtual environment with what is installed in this one, or setuptools alone; no network."""
     run("-m", "venv", "--without-pip", folder, cwd=ROOT)
     site = next(folder.glob("lib/python*/site-packages"))
+    installed = [Path(path) for path in sys.path if path.endswith("-packages")]
     if torch:
-        (site / "borrowed.pth").write_text("\n".join(borrowed_paths()) + "\n")
+        (site / "borrowed.pth").write_text("\n".join(map(str, installed)) + "\n")
     else:
-        for name in ("setuptools", "_distutils_hack", "wheel", "pkg_resources"):
-            spec = importlib.util.find_spec(name)
-            if spec is not None and spec.origin is not None:
-                (site / name).symlink_to(Path(spec.origin).parent)
+        for parent in reversed(installed):  # where two have a package, the first is to win
+            for pattern in ("setuptools*", "_distutils_hack", "pkg_resources", "wheel*"):
+                for path in parent.glob(pattern):
+                    (site / path.name).unlink(missing_ok=True)
+                    (site / path.name).symlink_to(path)
     return folder / "bin" / "python"
-
-
-def borrowed_paths() -> list[str]:
-    purelib = sysconfig.get_path("purelib")
-    return list(dict.fromkeys([purelib, sysconfig.get_path("platlib"), *sys.path[1:]]))
 
 
 def test_build_isolation_is_answered_in_one_line(toy: Path, tmp_path: Path) -> None:

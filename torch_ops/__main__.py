@@ -21,7 +21,7 @@ def main() -> int:
 
     modules = [m.name for m in pkgutil.iter_modules(torch_ops.ops.__path__) if m.name[0] != "_"]
     print(f"{'op':<12}{'device':<8}forward and backward")
-    failures = 0
+    failures, checks = 0, len(modules) * len(devices)
     for name in modules:
         for device in devices:
             try:
@@ -31,7 +31,9 @@ def main() -> int:
                 result = f"FAILED: {type(error).__name__}: {error}"
                 failures += 1
             print(f"{name:<12}{device.type:<8}{result}")
-    print(f"\n{failures} of {len(modules) * len(devices)} failed")
+    print(
+        f"\n{failures} of {checks} checks failed" if failures else f"\nall {checks} checks passed"
+    )
     return 1 if failures else 0
 
 

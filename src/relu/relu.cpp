@@ -127,7 +127,7 @@ Tensor& relu__autograd(c10::DispatchKeySet keys, Tensor& input) {
   if (torch::autograd::isFwGradDefined(input)) {
     // In place, so that the tangents of views of `input` follow.
     const Tensor tangent = input._fw_grad(/*level=*/0);
-    tangent.copy_(relu_backward_op().call(tangent, input));
+    tangent.copy_(relu_backward_op().call(tangent, autograd::primal(input)));
     input._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/true);
   }
   if (node) node->output = SavedVariable(input, /*is_output=*/true, input.is_view());

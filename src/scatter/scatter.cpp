@@ -1,6 +1,7 @@
 // The contract of scatter_add: schema, checks, allocation, derivative, binding.
 #include "scatter/scatter.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
@@ -68,7 +69,6 @@ template <auto launch>
 Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                    std::optional<int64_t> dim, int64_t batch_dims) {
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
-  const at::ScalarType dtype = values.scalar_type();
   auto sizes = C10_AS_INTARRAYREF_SLOW(indexing::scatter_sizes(values, index, dim_size, axes)).vec();
 
   // A complex number is two real ones side by side: the innermost axis twice as long.
@@ -80,6 +80,9 @@ Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_si
 
   Tensor table = sums, entries = index;
   const RowLayout layout = indexing::lay_out(table, entries, axes);
+  if (sums.is_cuda() && sums.is_floating_point()) {
+    at::globalContext().alertNotDeterministic("torch_ops::scatter_add of floats on CUDA");
+  }
   launch(rows.view(as_dispatched(real)), entries, layout, sums);
 
   const Tensor rounded = sums.to(real);

@@ -1,0 +1,41 @@
+"""Samples for elementwise ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from op_checks import Sample
+
+# Around the widths of a vector of 16 bytes in each dtype (2 to 8 values), a warp, a block of
+# threads, and a block's words.
+SIZES = [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 255, 257, 1023, 1025, 2049, 4099]
+SHAPES = [(), (0, 3), (3, 5), (2, 3, 4), (2, 3, 4, 5), (1, 1, 1, 1, 7)]
+
+
+def random(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape) + len(shape))
+    return (3 * torch.randn(shape, generator=generator, dtype=torch.float64)).to(device, dtype)
+
+
+def special(device: torch.device, dtype: torch.dtype) -> Tensor:
+    info = torch.finfo(dtype)
+    values = [torch.nan, torch.inf, -torch.inf, 0.0, -0.0, info.max, info.min]
+    values += [info.tiny, -info.tiny, info.smallest_normal / 4, -info.smallest_normal / 4]
+    return torch.tensor(values, dtype=torch.float64).to(device, dtype)
+
+
+def unary_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
+    for size in SIZES:
+        yield Sample((random((size,), device, dtype),))
+    for shape in SHAPES:
+        yield Sample((random(shape, device, dtype),))
+    yield Sample((special(device, dtype),))
+
+
+def away_from_zero(device: torch.device) -> Iterator[Sample]:
+    for shape in [(), (5,), (2, 3), (0,)]:
+        x = random(shape, device, torch.float64)
+        yield Sample((x + 0.1 * x.sign(),))

@@ -1,0 +1,47 @@
+"""Every registered op is described, so that the checks of op_checks.py run for it."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import torch
+import torch_ops
+
+# A derivative is tested through the op whose derivative it is, and by its own description.
+
+
+def described() -> set[str]:
+    names: set[str] = set()
+    for path in Path(__file__).parent.glob("test_*.py"):
+        if path.stem == Path(__file__).stem:
+            continue
+        module = importlib.import_module(path.stem)
+        names.update(op.name for op in getattr(module, "OPS", []))
+    return names
+
+
+def registered() -> set[str]:
+    prefix = "torch_ops::"
+    names = torch._C._dispatch_get_all_op_names()
+    return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+
+
+def test_every_op_has_samples() -> None:
+    assert registered() == described()
+
+
+def test_every_public_function_is_an_op() -> None:
+    functions = {
+        name
+        for name in torch_ops.__all__
+        if name[0].islower() and not name.startswith("_")
+    }
+    assert functions <= registered()
+
+
+def test_public_names_know_their_module() -> None:
+    for name in torch_ops.__all__:
+        if not name.startswith("_"):
+            assert getattr(torch_ops, name).__module__ == "torch_ops", name
+            assert getattr(torch_ops, name).__doc__, name

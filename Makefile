@@ -76,7 +76,7 @@ lint: $(INSTALLED) ## check form and types: ruff, clang-format, mypy
 
 format: $(INSTALLED) ## bring all files into the form that lint checks
 	@$(call needs,ruff clang_format)
-	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff check --fix --exit-zero .
 	$(RUN) -m ruff format .
 	$(RUN) -m clang_format -i $(CXX_FILES)
 

@@ -58,6 +58,12 @@ CASES = [
     Case((300, 33), (400,)),
     Case((500, 3), (2,), dim=1),
     Case((70, 5, 3), (70, 2), batch_dims=1),
+    # Elements of a small table, picked many times; slabs that end within a vector of 16 bytes.
+    Case((3, 10), (3, 1001), batch_dims=1),
+    Case((10, 3), (517,), dim=-2),
+    Case((5, 40), (201,), dim=1),
+    Case((3, 50, 5), (3, 67), batch_dims=1),
+    Case((3, 50, 11), (3, 3), batch_dims=1),
     # Empties.
     Case((7, 3), (0,)),
     Case((0, 3), (0,)),

@@ -153,6 +153,21 @@ def test_gradient_of_many_duplicates_in_16_bits(device: torch.device, dtype: tor
     assert source.grad[1].tolist() == [0, 0, 0]
 
 
+def test_paths() -> None:
+    """The kernel is chosen from sizes alone."""
+    from torch_ops._ext.gather import path
+
+    sizes = {"axis_size": 1000, "entries": 10_000, "shared_bytes": 96 * 1024}
+    assert path(**sizes, inner=4, word_bytes=16) == "rows"
+    assert path(**sizes, inner=3, word_bytes=4) == "rows"
+    assert path(**sizes, inner=3, word_bytes=2) == "packed"
+    assert path(**sizes, inner=2**30 + 1, word_bytes=1) == "rows"  # cut into parts
+    assert path(**sizes, inner=1, word_bytes=4) == "staged"
+    assert path(**sizes, inner=1, word_bytes=16) == "rows"
+    assert path(**{**sizes, "entries": 3_999}, inner=1, word_bytes=4) == "rows"  # few picks
+    assert path(**{**sizes, "shared_bytes": 3_999}, inner=1, word_bytes=4) == "rows"  # no room
+
+
 def test_modules(device: torch.device) -> None:
     source = values_for((2, 7, 3), device, torch.float32)
     index = torch.tensor([[6, 0], [1, 1]], device=device)
@@ -340,6 +355,20 @@ def test_out_of_range_stays_in_bounds(device: torch.device) -> None:
     output.sum().backward()
     assert output.abs().sum() == 0
     assert source.grad.abs().sum() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64])
+def test_staged_packed_and_rows(device: torch.device, dtype: torch.dtype) -> None:
+    """Each kernel on enough work for many blocks, with unaligned starts and strided indices."""
+    for shape, count in [((3, 100), 40_003), ((3, 40_000), 40_003), ((3, 50, 5), 3001),
+                         ((3, 50, 17), 3001), ((3, 50, 64), 3001)]:
+        source = values_for(shape, device, dtype)
+        index = torch.randint(shape[1], (3, 2 * count + 1), device=device)
+        batch = torch.arange(3, device=device)[:, None]
+        for picks in (index[:, :count], index[:, 1 : count + 1], index[:, ::2]):
+            for numbers in (picks, picks.int()):
+                actual = torch_ops.batch_gather(source, numbers)
+                assert_same(actual, source[batch, picks], f"{shape} {numbers.dtype}")
 
 
 @pytest.mark.slow

@@ -128,18 +128,94 @@ def test_repeats_are_equal_on_the_cpu() -> None:
         assert torch.equal(torch_ops.scatter_add(values, index, 7, batch_dims=1), first)
 
 
-def test_deterministic_mode_is_honoured(device: torch.device) -> None:
-    values, index = torch.ones(3, device=device), torch.zeros(3, dtype=torch.int64, device=device)
+@pytest.fixture
+def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
-    try:
-        if device.type == "cuda":
-            with pytest.raises(RuntimeError, match="scatter_add of floats on CUDA does not have"):
-                torch_ops.scatter_add(values, index, 1)
-        else:
-            assert torch_ops.scatter_add(values, index, 1).item() == 3
-        assert torch_ops.scatter_add(values.int(), index, 1).item() == 3
-    finally:
-        torch.use_deterministic_algorithms(False)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+# Rows of one element to several pieces of 32 vectors, and how their entries are spread: all rows
+# short, rows of more than a tile (256) or a long run (512), runs that start and end within a tile.
+ROWS = [1, 3, 4, 8, 33, 64, 200, 600]
+SPREADS = ["uniform", "one", "hot", "sorted", "few"]
+
+
+def spread_index(spread: str, size: int, count: int, batch: int) -> Tensor:
+    generator = torch.Generator().manual_seed(size + count)
+    index = torch.randint(size, (batch, count), generator=generator)
+    if spread == "one":
+        index.fill_(size - 1)
+    elif spread == "hot":
+        index[torch.rand(batch, count, generator=generator) < 0.9] = 2
+    elif spread == "sorted":
+        index = index.sort().values
+    elif spread == "few":
+        index %= 3
+    return index
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("spread", SPREADS)
+def test_deterministic(device: torch.device, dtype: torch.dtype, spread: str) -> None:
+    """The sorting path: right on every spread, and the same bits on every run."""
+    for row in ROWS:
+        for size, count in [(7, 3000), (1000, 900)]:
+            index = spread_index(spread, size, count, 2)
+            values = values_for((2, count, row), torch.device("cpu"), dtype)
+            call = (values.to(device), index.to(device), size)
+            first = torch_ops.scatter_add(*call, batch_dims=1)
+            assert_same(torch_ops.scatter_add(*call, batch_dims=1), first, f"{row} {size}")
+            expected = torch.zeros(2, size, row, dtype=torch.float64)
+            expected.scatter_add_(1, index[:, :, None].expand(values.shape), values.double())
+            rtol, _ = tolerance(dtype)
+            summed = torch.float32 if dtype.itemsize == 2 else dtype
+            # Up to 3000 numbers near 1 that cancel: partial sums reach some 150.
+            torch.testing.assert_close(
+                first.cpu().double(), expected, rtol=rtol, atol=10_000 * torch.finfo(summed).eps
+            )
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_deterministic_shapes(device: torch.device) -> None:
+    """The sorting path on every kind of shape; axes before dim, empties, complex numbers."""
+    for dtype in (torch.float32, torch.complex64):
+        for case in CASES:
+            values = values_for(case.output, device, dtype)
+            index = index_for(case, device)
+            actual = torch_ops.scatter_add(values, index, **arguments(case))
+            expected = scatter_add_reference(values.cpu(), index.cpu(), **arguments(case))
+            torch.testing.assert_close(actual.cpu(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.sanitizer
+def test_deterministic_for_the_sanitizer(device: torch.device) -> None:
+    if device.type == "cpu":
+        return  # there the order is always that of the entries: test_repeats_are_equal_on_the_cpu
+    index = torch.tensor([[0, 4, -1, 5, 4], [3, 3, 3, 2**40, 0]], device=device)
+    for row in (1, 4, 33):
+        values = torch.ones(2, 5, row, device=device)
+        result = torch_ops.scatter_add(values, index, 5, batch_dims=1)
+        assert result[:, :, -1].tolist() == [[1, 0, 0, 0, 2], [1, 0, 0, 3, 0]]
+    # Long runs: tiles and their join.
+    values = torch.ones(1300, 5, device=device)
+    index = torch.zeros(1300, dtype=torch.int16, device=device)
+    index[700:] = 1
+    assert torch_ops.scatter_add(values, index, 3)[:, 4].tolist() == [700, 600, 0]
+
+
+def test_large_rows_are_repeatable(device: torch.device) -> None:
+    """From 4 MiB of rows of 128 bytes on, the default too gives the same bits on every run."""
+    values = values_for((4, 10_000, 64), device, torch.float32)
+    index = spread_index("hot", 5000, 10_000, 4).to(device)
+    first = torch_ops.scatter_add(values, index, 5000, batch_dims=1)
+    for _ in range(3):
+        assert torch.equal(torch_ops.scatter_add(values, index, 5000, batch_dims=1), first)
+    expected = torch.zeros(4, 5000, 64, device=device, dtype=torch.float64)
+    expected.scatter_add_(1, index[:, :, None].expand(values.shape), values.double())
+    torch.testing.assert_close(first.double(), expected, rtol=1e-5, atol=1e-3)
 
 
 def test_function_class(device: torch.device) -> None:

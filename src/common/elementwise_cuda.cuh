@@ -13,9 +13,9 @@ void map_cuda(Op op, int64_t n, T* output, const Inputs*... inputs) {
       is_aligned(output, kVectorBytes) && (is_aligned(inputs, kVectorBytes) && ...);
   if (aligned) {
     const unsigned grid = grid_x(std::max<int64_t>(n / kWide, 1), kThreads);
-    TORCH_OPS_LAUNCH(map_kernel<kWide>, grid, kThreads, op, n, output, inputs...);
+    TORCH_OPS_LAUNCH(map_kernel<kWide>, grid, kThreads, 0, op, n, output, inputs...);
   } else {
-    TORCH_OPS_LAUNCH(map_kernel<1>, grid_x(n, kThreads), kThreads, op, n, output, inputs...);
+    TORCH_OPS_LAUNCH(map_kernel<1>, grid_x(n, kThreads), kThreads, 0, op, n, output, inputs...);
   }
 }
 

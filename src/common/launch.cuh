@@ -24,9 +24,10 @@ inline unsigned grid_x(int64_t work, int64_t per_block) {
 
 }  // namespace torch_ops
 
-// Launches on the current stream of the current device and turns a refused launch into an error.
-#define TORCH_OPS_LAUNCH(kernel, grid, block, ...)                              \
-  do {                                                                          \
-    kernel<<<(grid), (block), 0, at::cuda::getCurrentCUDAStream()>>>(__VA_ARGS__); \
-    C10_CUDA_KERNEL_LAUNCH_CHECK();                                             \
+// Launches on the current stream of the current device, with `shared_bytes` of dynamic shared memory,
+// and turns a refused launch into an error.
+#define TORCH_OPS_LAUNCH(kernel, grid, block, shared_bytes, ...)                                 \
+  do {                                                                                           \
+    kernel<<<(grid), (block), (shared_bytes), at::cuda::getCurrentCUDAStream()>>>(__VA_ARGS__); \
+    C10_CUDA_KERNEL_LAUNCH_CHECK();                                                              \
   } while (0)

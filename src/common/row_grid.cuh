@@ -60,38 +60,45 @@ struct RowGrid {
     return {slab, entry, slab * entries + entry, static_cast<uint32_t>(rows) * words};
   }
 
+  // Where a word of a chunk lies: the slab, counted from the chunk's first, the entry there, and the
+  // column. kOneSlab promises what one_slab() says, which saves a division.
   struct Place {
-    int64_t batch;
-    int64_t outer;
+    uint32_t slab;
     int64_t entry;
     uint32_t column;
   };
 
-  // Where the word `word` of `chunk` lies.
+  template <bool kOneSlab>
   __device__ __forceinline__ Place place(const Chunk& chunk, uint32_t word) const {
     Place place;
     const uint32_t row = by_words.divide(word, place.column);
-    int64_t slab = chunk.slab;
-    if (slabs_per_chunk > 1) {
+    place.slab = 0;
+    place.entry = chunk.entry + row;
+    if (!kOneSlab && slabs_per_chunk > 1) {
       uint32_t entry;
-      slab += by_entries.divide(row, entry);
+      place.slab = by_entries.divide(row, entry);
       place.entry = entry;
-    } else {
-      place.entry = chunk.entry + row;
-    }
-    // Uniform over the grid in each branch; the division is for the rare table with both.
-    if (outer == 1) {
-      place.batch = slab;
-      place.outer = 0;
-    } else if (slabs == outer) {
-      place.batch = 0;
-      place.outer = slab;
-    } else {
-      place.batch = slab / outer;
-      place.outer = slab - place.batch * outer;
     }
     return place;
   }
+
+  // Which batch, and which outer slice of it, a slab is. The branches are uniform over a grid; the
+  // division is for the rare table with both kinds of axes.
+  __device__ __forceinline__ void split_slab(int64_t slab, int64_t& batch, int64_t& slice) const {
+    if (outer == 1) {
+      batch = slab;
+      slice = 0;
+    } else if (slabs == outer) {
+      batch = 0;
+      slice = slab;
+    } else {
+      batch = slab / outer;
+      slice = slab - batch * outer;
+    }
+  }
+
+  // Is no chunk more than one slab?
+  bool one_slab() const { return slabs_per_chunk == 1; }
 };
 
 }  // namespace torch_ops

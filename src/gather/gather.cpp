@@ -10,6 +10,7 @@
 #include "common/checks.h"
 #include "common/indexing.h"
 #include "common/op.h"
+#include "gather/gather_path.h"
 
 namespace torch_ops {
 namespace {
@@ -144,6 +145,24 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim_size
   return scatter_add_op().call(grad_output, index, dim_size, dim, batch_dims);
 }
 
+// What choose_gather_path says of a contiguous table: for the tests.
+std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t word_bytes,
+                 int64_t shared_bytes) {
+  RowLayout layout{};
+  layout.axis_size = axis_size;
+  layout.entries = entries;
+  layout.inner = inner;
+  switch (choose_gather_path(layout, word_bytes, shared_bytes)) {
+    case GatherPath::kRows:
+      return "rows";
+    case GatherPath::kPacked:
+      return "packed";
+    case GatherPath::kStaged:
+      return "staged";
+  }
+  TORCH_INTERNAL_ASSERT(false);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
@@ -173,6 +192,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("backward", &backward, "grad_output's rows added where forward read them",
         py::arg("grad_output"), py::arg("index"), py::arg("dim_size"), py::arg("dim") = 0,
         py::arg("batch_dims") = 0);
+  m.def("path", &path, "Which kernel takes a call of these sizes; inner counts words",
+        py::arg("axis_size"), py::arg("entries"), py::arg("inner"), py::arg("word_bytes"),
+        py::arg("shared_bytes"));
 }
 
 }  // namespace torch_ops

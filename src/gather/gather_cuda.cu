@@ -5,6 +5,7 @@
 #include "common/vectorized.cuh"
 #include "gather/gather.h"
 #include "gather/gather_kernels.cuh"
+#include "gather/gather_path.h"
 
 namespace torch_ops {
 namespace {
@@ -25,17 +26,65 @@ int64_t word_bytes(const RowLayout& layout, int64_t element, const void* source,
   return bytes;
 }
 
+unsigned grid_y(int64_t work) { return static_cast<unsigned>(std::min(work, kMaxGridYZ)); }
+
 template <class Word, class Index>
-void launch(const void* source, const Index* index, void* output, const RowLayout& layout) {
+void launch_rows(const void* source, const Index* index, void* output, const RowLayout& layout) {
   // Rows of more than 2^30 words are copied in parts.
   for (int64_t column = 0; column < layout.inner; column += RowGrid::kMaxChunk) {
     const int64_t words = std::min(layout.inner - column, RowGrid::kMaxChunk);
     const RowGrid grid(layout.batch, layout.outer, layout.entries, words);
-    const dim3 blocks(grid_x(grid.chunk_words(), kThreads * kGatherUnroll),
-                      static_cast<unsigned>(std::min(grid.chunks, kMaxGridYZ)));
-    TORCH_OPS_LAUNCH(gather_kernel, blocks, kThreads,
+    const dim3 blocks(grid_x(grid.chunk_words(), kThreads * kGatherUnroll), grid_y(grid.chunks));
+    auto* kernel = grid.one_slab() ? gather_rows_kernel<true, Word, Index>
+                                         : gather_rows_kernel<false, Word, Index>;
+    TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0,
                      static_cast<const Word*>(source) + column * layout.table_inner_stride, index,
                      static_cast<Word*>(output) + column, layout, grid, layout.inner);
+  }
+}
+
+template <class Word, class Index>
+void launch_packed(const void* source, const Index* index, void* output, const RowLayout& layout) {
+  constexpr int64_t kWords = kPackedBytes / sizeof(Word);
+  const RowGrid grid(layout.batch, layout.outer, layout.entries, layout.inner);
+  // One vector more: a chunk may start within one.
+  const dim3 blocks(grid_x(grid.chunk_words() + kWords, kThreads * kPackedUnroll * kWords),
+                    grid_y(grid.chunks));
+  auto* kernel = grid.one_slab() ? gather_packed_kernel<true, Word, Index>
+                                 : gather_packed_kernel<false, Word, Index>;
+  TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0, static_cast<const Word*>(source), index,
+                   static_cast<Word*>(output), layout, grid);
+}
+
+template <class Word, class Index>
+void launch_staged(const void* source, const Index* index, void* output, const RowLayout& layout) {
+  const RowGrid grid(layout.batch, layout.outer, layout.entries, /*words=*/1);
+  // Enough entries for a block to make the table's copy a small part of its work.
+  const int64_t part = std::max<int64_t>(4 * layout.axis_size, 16384);
+  const dim3 blocks(grid_x(layout.entries, part), grid_y(layout.slabs()));
+  const auto bytes = static_cast<int>(layout.axis_size * sizeof(Word));
+  auto* kernel = gather_staged_kernel<Word, Index>;
+  if (bytes > 48 * 1024) {  // more than a kernel has unasked
+    C10_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  }
+  // The larger the table, the fewer blocks share a multiprocessor.
+  const int threads = bytes > 48 * 1024 ? 1024 : 512;
+  TORCH_OPS_LAUNCH(kernel, blocks, threads, bytes, static_cast<const Word*>(source), index,
+                   static_cast<Word*>(output), layout, grid, part);
+}
+
+template <class Word, class Index>
+void launch(GatherPath path, const void* source, const Index* index, void* output,
+            const RowLayout& layout) {
+  switch (path) {
+    case GatherPath::kRows:
+      return launch_rows<Word>(source, index, output, layout);
+    case GatherPath::kPacked:
+      if constexpr (sizeof(Word) <= 2) launch_packed<Word>(source, index, output, layout);
+      return;
+    case GatherPath::kStaged:
+      return launch_staged<Word>(source, index, output, layout);
   }
 }
 
@@ -44,6 +93,10 @@ void launch(const void* source, const Index* index, void* output, const RowLayou
 void gather_cuda(const char* /*op*/, const at::Tensor& source, const at::Tensor& index,
                  const RowLayout& layout, const at::Tensor& output) {
   if (output.numel() == 0) return;
+  if (layout.axis_size == 0) {  // every entry is out of range
+    output.zero_();
+    return;
+  }
   const c10::cuda::CUDAGuard guard(output.device());
   const int64_t element = source.element_size();
   const void* from = source.const_data_ptr();
@@ -59,14 +112,17 @@ void gather_cuda(const char* /*op*/, const at::Tensor& source, const at::Tensor&
     rescale(in_words.table_axis_stride);
     in_words.table_inner_stride = 1;
   }
+  const auto shared_bytes =
+      static_cast<int64_t>(at::cuda::getCurrentDeviceProperties()->sharedMemPerBlockOptin);
+  const GatherPath path = choose_gather_path(in_words, bytes, shared_bytes);
   TORCH_OPS_DISPATCH_INDEX(index, "gather", [&] {
     const index_t* entries = index.const_data_ptr<index_t>();
     switch (bytes) {
-      case 1: return launch<uint8_t>(from, entries, to, in_words);
-      case 2: return launch<uint16_t>(from, entries, to, in_words);
-      case 4: return launch<uint32_t>(from, entries, to, in_words);
-      case 8: return launch<uint2>(from, entries, to, in_words);
-      case 16: return launch<uint4>(from, entries, to, in_words);
+      case 1: return launch<uint8_t>(path, from, entries, to, in_words);
+      case 2: return launch<uint16_t>(path, from, entries, to, in_words);
+      case 4: return launch<uint32_t>(path, from, entries, to, in_words);
+      case 8: return launch<uint2>(path, from, entries, to, in_words);
+      case 16: return launch_rows<uint4>(from, entries, to, in_words);
     }
   });
 }

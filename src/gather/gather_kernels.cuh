@@ -1,52 +1,230 @@
 // gather on the GPU, on raw pointers. No torch.
+//
+// In all of them an entry out of range gives zeros and nothing is read out of bounds; the axis must
+// not be empty. Strides count words of the kernel's type. The loads of a thread do not wait for each
+// other: first all entries of the index, then all words, without a branch between them. So an entry
+// out of range reads row 0, and what it read is replaced by zeros.
 #pragma once
 
 #include <cstdint>
 
 #include "common/row_grid.cuh"
 #include "common/row_layout.h"
+#include "common/vectorized.cuh"
 
 namespace torch_ops {
 
-constexpr int kGatherUnroll = 4;  // independent loads in flight a thread; 1 and 8 are slower
-
-// Copies rows word by word. Strides and the output's row length count words. An entry out of range
-// gives zeros: nothing is read out of bounds.
+// One slab of a call: its table and its part of the index.
 template <class Word, class Index>
-__global__ void gather_kernel(const Word* __restrict__ source, const Index* __restrict__ index,
-                              Word* __restrict__ output, RowLayout layout, RowGrid grid,
-                              int64_t output_row) {
+struct Slab {
+  const Word* table;
+  const Index* index;
+
+  __device__ Slab(const Word* source, const Index* index, const RowLayout& layout,
+                  const RowGrid& grid, int64_t slab) {
+    int64_t batch, slice;
+    grid.split_slab(slab, batch, slice);
+    table = source + batch * layout.table_batch_stride + slice * layout.table_outer_stride;
+    this->index = index + batch * layout.index_batch_stride;
+  }
+
+  __device__ __forceinline__ const Word* row(Index entry, const RowLayout& layout) const {
+    const int64_t safe = in_range(entry, layout.axis_size) ? static_cast<int64_t>(entry) : 0;
+    return table + safe * layout.table_axis_stride;
+  }
+};
+
+template <class Word, class Index>
+__device__ __forceinline__ Word zero_unless_in_range(const Word& word, Index entry,
+                                                     const RowLayout& layout) {
+  return in_range(entry, layout.axis_size) ? word : Word();
+}
+
+// ---- A word a lane ------------------------------------------------------------------------------
+
+constexpr int kGatherUnroll = 4;  // independent words in flight a thread; 1 and 8 are slower
+
+// `output_row` is the length of the output's rows, which may be parts of longer ones.
+template <bool kOneSlab, class Word, class Index>
+__global__ void gather_rows_kernel(const Word* __restrict__ source,
+                                   const Index* __restrict__ index, Word* __restrict__ output,
+                                   RowLayout layout, RowGrid grid, int64_t output_row) {
   for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
     const RowGrid::Chunk chunk = grid.chunk(number);
+    const Slab<Word, Index> first_slab(source, index, layout, grid, chunk.slab);
     const uint32_t first = blockIdx.x * (blockDim.x * kGatherUnroll) + threadIdx.x;
+
+    const Word* from[kGatherUnroll];
+    Index entries[kGatherUnroll];
+    uint32_t columns[kGatherUnroll];
+#pragma unroll
+    for (int k = 0; k < kGatherUnroll; ++k) {
+      // Beyond the end the last word is read again, and not written.
+      const uint32_t word = min(first + k * blockDim.x, chunk.words - 1);
+      const RowGrid::Place at = grid.place<kOneSlab>(chunk, word);
+      Slab<Word, Index> slab = first_slab;
+      if (!kOneSlab && at.slab > 0) {
+        slab = Slab<Word, Index>(source, index, layout, grid, chunk.slab + at.slab);
+      }
+      entries[k] = slab.index[at.entry * layout.index_entry_stride];
+      columns[k] = at.column;
+      from[k] = slab.table;
+    }
     Word words[kGatherUnroll];
 #pragma unroll
     for (int k = 0; k < kGatherUnroll; ++k) {
-      const uint32_t word = first + k * blockDim.x;
-      if (word >= chunk.words) continue;
-      const RowGrid::Place at = grid.place(chunk, word);
-      const Index entry =
-          index[at.batch * layout.index_batch_stride + at.entry * layout.index_entry_stride];
-      words[k] = Word();
-      if (in_range(entry, layout.axis_size)) {
-        words[k] = source[at.batch * layout.table_batch_stride +
-                          at.outer * layout.table_outer_stride +
-                          static_cast<int64_t>(entry) * layout.table_axis_stride +
-                          at.column * layout.table_inner_stride];
-      }
+      const int64_t safe = in_range(entries[k], layout.axis_size) ? int64_t(entries[k]) : 0;
+      words[k] = from[k][safe * layout.table_axis_stride + columns[k] * layout.table_inner_stride];
     }
 #pragma unroll
     for (int k = 0; k < kGatherUnroll; ++k) {
       const uint32_t word = first + k * blockDim.x;
-      if (word >= chunk.words) continue;
+      if (word >= chunk.words) break;
+      words[k] = zero_unless_in_range(words[k], entries[k], layout);
       if (output_row == grid.words) {
         output[chunk.row * output_row + word] = words[k];
-      } else {  // a part of a very long row
+      } else {
         uint32_t column;
         const uint32_t row = grid.by_words.divide(word, column);
         output[(chunk.row + row) * output_row + column] = words[k];
       }
     }
+  }
+}
+
+// ---- Words of one or two bytes ------------------------------------------------------------------
+
+// A thread fills aligned vectors of kPackedBytes of the output from narrower words, so that it
+// divides once for several. More words a thread would spread a warp's loads over more cache lines.
+constexpr int kPackedBytes = 4;
+constexpr int kPackedUnroll = 4;  // vectors of a thread
+
+template <bool kOneSlab, class Word, class Index>
+__global__ void gather_packed_kernel(const Word* __restrict__ source,
+                                     const Index* __restrict__ index, Word* __restrict__ output,
+                                     RowLayout layout, RowGrid grid) {
+  constexpr int kWords = kPackedBytes / sizeof(Word);
+  for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
+    const RowGrid::Chunk chunk = grid.chunk(number);
+    const Slab<Word, Index> first_slab(source, index, layout, grid, chunk.slab);
+    const int64_t start = chunk.row * grid.words;
+    // Vectors are aligned in the output; the chunk may start within one.
+    const auto shift = static_cast<int32_t>(start % kWords);
+    const uint32_t first_vector = blockIdx.x * (blockDim.x * kPackedUnroll) + threadIdx.x;
+
+    Index entries[kPackedUnroll][kWords];
+    const Word* from[kPackedUnroll][kWords];
+#pragma unroll
+    for (int u = 0; u < kPackedUnroll; ++u) {
+      const int32_t first = static_cast<int32_t>(first_vector + u * blockDim.x) * kWords - shift;
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) {
+        // A word outside the chunk is replaced by the nearest one, read in vain, and not written.
+        const int32_t last = static_cast<int32_t>(chunk.words) - 1;
+        const RowGrid::Place at = grid.place<kOneSlab>(chunk, min(max(first + k, 0), last));
+        Slab<Word, Index> slab = first_slab;
+        if (!kOneSlab && at.slab > 0) {
+          slab = Slab<Word, Index>(source, index, layout, grid, chunk.slab + at.slab);
+        }
+        entries[u][k] = slab.index[at.entry * layout.index_entry_stride];
+        from[u][k] = slab.table + at.column * layout.table_inner_stride;
+      }
+    }
+    Vector<Word, kWords> words[kPackedUnroll];
+#pragma unroll
+    for (int u = 0; u < kPackedUnroll; ++u) {
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) {
+        const Index entry = entries[u][k];
+        const int64_t safe = in_range(entry, layout.axis_size) ? static_cast<int64_t>(entry) : 0;
+        words[u].values[k] = from[u][k][safe * layout.table_axis_stride];
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kPackedUnroll; ++u) {
+      const int32_t first = static_cast<int32_t>(first_vector + u * blockDim.x) * kWords - shift;
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) {
+        words[u].values[k] = zero_unless_in_range(words[u].values[k], entries[u][k], layout);
+      }
+      if (first >= 0 && first + kWords <= static_cast<int32_t>(chunk.words)) {
+        *reinterpret_cast<Vector<Word, kWords>*>(output + start + first) = words[u];
+      } else {
+#pragma unroll
+        for (int k = 0; k < kWords; ++k) {
+          if (first + k >= 0 && first + k < static_cast<int32_t>(chunk.words)) {
+            output[start + first + k] = words[u].values[k];
+          }
+        }
+      }
+    }
+  }
+}
+
+// ---- Elements of a small table ------------------------------------------------------------------
+
+// N entries of an index, in wide loads where they are adjacent and aligned.
+template <int N, class Index>
+__device__ __forceinline__ void load_entries(const Index* __restrict__ from, int64_t stride,
+                                             Index (&entries)[N]) {
+  constexpr int kWide = N * sizeof(Index) < kVectorBytes ? N : kVectorSize<Index>;
+  using Wide = Vector<Index, kWide>;
+  if (stride == 1 && reinterpret_cast<uintptr_t>(from) % sizeof(Wide) == 0) {
+#pragma unroll
+    for (int k = 0; k < N; k += kWide) {
+      const Wide wide = *reinterpret_cast<const Wide*>(from + k);
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) entries[k + j] = wide.values[j];
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) entries[k] = from[k * stride];
+  }
+}
+
+// A block copies its slab's table to shared memory and serves `part` entries from there.
+template <class Word, class Index>
+__global__ void gather_staged_kernel(const Word* __restrict__ source,
+                                     const Index* __restrict__ index, Word* __restrict__ output,
+                                     RowLayout layout, RowGrid grid, int64_t part) {
+  constexpr int kWords = kVectorSize<Word>;
+  extern __shared__ __align__(kVectorBytes) unsigned char shared[];
+  Word* table = reinterpret_cast<Word*>(shared);
+  const auto axis_size = static_cast<uint32_t>(layout.axis_size);
+
+  for (int64_t number = blockIdx.y; number < grid.slabs; number += gridDim.y) {
+    const Slab<Word, Index> slab(source, index, layout, grid, number);
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < axis_size; i += blockDim.x) {
+      table[i] = slab.table[i * layout.table_axis_stride];
+    }
+    __syncthreads();
+
+    const int64_t begin = int64_t{blockIdx.x} * part;
+    const int64_t end = min(begin + part, layout.entries);
+    Word* to = output + number * layout.entries;
+    // Vectors are aligned in the output; the part may start within one.
+    const auto shift = static_cast<int64_t>((number * layout.entries + begin) % kWords);
+    for (int64_t n = begin - shift + threadIdx.x * kWords; n < end; n += blockDim.x * kWords) {
+      if (n >= begin && n + kWords <= end) {
+        Index entries[kWords];
+        load_entries<kWords>(slab.index + n * layout.index_entry_stride,
+                             layout.index_entry_stride, entries);
+        Vector<Word, kWords> words;
+#pragma unroll
+        for (int k = 0; k < kWords; ++k) {
+          words.values[k] = table[in_range(entries[k], axis_size) ? entries[k] : Index(0)];
+          words.values[k] = zero_unless_in_range(words.values[k], entries[k], layout);
+        }
+        *reinterpret_cast<Vector<Word, kWords>*>(to + n) = words;
+      } else {
+        for (int64_t m = max(n, begin); m < min(n + kWords, end); ++m) {
+          const Index entry = slab.index[m * layout.index_entry_stride];
+          to[m] = in_range(entry, axis_size) ? table[entry] : Word();
+        }
+      }
+    }
+    __syncthreads();  // before the next slab's table
   }
 }
 

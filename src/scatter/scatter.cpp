@@ -65,6 +65,15 @@ at::ScalarType as_dispatched(at::ScalarType dtype) {
   }
 }
 
+// Is the sorting path the faster one? Its launches alone cost some 50 us, and short rows are cheaper
+// to add by atomics than to sort.
+bool prefers_sorting(const Tensor& rows, int64_t inner) {
+  constexpr int64_t kRowBytes = 128;
+  constexpr int64_t kTotalBytes = int64_t{4} << 20;
+  return inner * rows.element_size() >= kRowBytes &&
+         static_cast<int64_t>(rows.nbytes()) >= kTotalBytes;
+}
+
 template <auto launch>
 Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                    std::optional<int64_t> dim, int64_t batch_dims) {
@@ -76,17 +85,26 @@ Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_si
   Tensor rows = (complex ? at::view_as_real(values) : values).contiguous();
   if (complex) sizes.push_back(2);
   const at::ScalarType real = rows.scalar_type();
-  Tensor sums = at::zeros(sizes, rows.options().dtype(sum_type(real)));
+  Tensor entries = index;
+  const auto finish = [complex](const Tensor& result) {
+    return complex ? at::view_as_complex(result) : result;
+  };
 
-  Tensor table = sums, entries = index;
-  const RowLayout layout = indexing::lay_out(table, entries, axes);
-  if (sums.is_cuda() && sums.is_floating_point()) {
-    at::globalContext().alertNotDeterministic("torch_ops::scatter_add of floats on CUDA");
+  if (rows.is_cuda() && rows.is_floating_point()) {
+    Tensor result = at::empty(sizes, rows.options());
+    Tensor table = result;
+    const RowLayout layout = indexing::lay_out(table, entries, axes);
+    if (prefers_sorting(rows, layout.inner) || at::globalContext().deterministicAlgorithms()) {
+      if (rows.numel() == 0) return finish(result.zero_());
+      scatter_add_sorted_cuda(rows, entries, layout, result);
+      return finish(result);
+    }
   }
+  Tensor sums = at::zeros(sizes, rows.options().dtype(sum_type(real)));
+  Tensor table = sums;
+  const RowLayout layout = indexing::lay_out(table, entries, axes);
   launch(rows.view(as_dispatched(real)), entries, layout, sums);
-
-  const Tensor rounded = sums.to(real);
-  return complex ? at::view_as_complex(rounded) : rounded;
+  return finish(sums.to(real));
 }
 
 Tensor scatter_add_meta(const Tensor& values, const Tensor& index, c10::SymInt dim_size,

@@ -17,6 +17,13 @@ void scatter_add_cpu(const at::Tensor& values, const at::Tensor& index, const Ro
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index,
                                               const RowLayout& layout, const at::Tensor& sums))
 
+// Writes the sums of floating `values` to `result`, both contiguous and of one dtype: every element,
+// rounded once, the same on every run. Drops entries out of range.
+TORCH_OPS_CUDA_LAUNCHER(void scatter_add_sorted_cuda(const at::Tensor& values,
+                                                     const at::Tensor& index,
+                                                     const RowLayout& layout,
+                                                     const at::Tensor& result))
+
 // In what a real dtype is summed: 16-bit floats in float32, rounded once at the end; 8- and 16-bit
 // integers in int32, whose low bits are the same (and for which the GPU has atomics).
 inline at::ScalarType sum_type(at::ScalarType dtype) {

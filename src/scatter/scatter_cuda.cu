@@ -1,9 +1,12 @@
+#include <ATen/AccumulateType.h>
 #include <ATen/Dispatch.h>
+#include <ATen/ops/empty.h>
 
 #include "common/indexing.h"
 #include "common/launch.cuh"
 #include "scatter/scatter.h"
 #include "scatter/scatter_kernels.cuh"
+#include "scatter/scatter_sorted.cuh"
 
 namespace torch_ops {
 
@@ -19,7 +22,7 @@ void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const R
         const RowGrid grid(layout.batch, layout.outer, layout.entries, width);
         const dim3 blocks(grid_x(grid.chunk_words(), kThreads * kScatterUnroll),
                           static_cast<unsigned>(std::min(grid.chunks, kMaxGridYZ)));
-        TORCH_OPS_LAUNCH(scatter_add_kernel, blocks, kThreads,
+        TORCH_OPS_LAUNCH(scatter_add_kernel, blocks, kThreads, 0,
                          static_cast<const value_t*>(values.const_data_ptr()) + column,
                          index.const_data_ptr<index_t>(),
                          static_cast<sum_t*>(sums.mutable_data_ptr()) + column, layout, grid,
@@ -27,6 +30,91 @@ void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const R
       }
     });
   });
+}
+
+namespace {
+
+template <int V, class Value, class Sum, class Id>
+void sum_sorted(const Value* values, Value* result, const sorted::Shape<Id>& shape,
+                const sorted::Workspace<Id, Sum>& work, const Id* keys, const Id* positions) {
+  // As many lanes as a row has vectors, 32 at the most; longer rows are several pieces.
+  const int64_t vectors = ceil_div(shape.inner, V);
+  int lanes = 1;
+  while (lanes < 32 && lanes < vectors) lanes *= 2;
+  const auto pieces = static_cast<int>(ceil_div(vectors, lanes));
+  const auto slices = static_cast<unsigned>(std::min(shape.outer, kMaxGridYZ));
+
+  const int64_t tasks = ceil_div(shape.all_rows(), sorted::kRowsAtOnce) * pieces;
+  const dim3 blocks(static_cast<unsigned>(ceil_div(tasks * lanes, sorted::kThreads)), slices);
+  auto* rows = sorted::rows_kernel<V, Value, Sum, Id>;
+  TORCH_OPS_LAUNCH(rows, blocks, sorted::kThreads, 0, values, positions, work.bounds, result,
+                   shape, lanes, pieces);
+
+  const dim3 tiles(static_cast<unsigned>(shape.tiles()),
+                   static_cast<unsigned>(std::min<int64_t>(pieces, kMaxGridYZ)), slices);
+  auto* sum_tiles = sorted::tiles_kernel<V, Value, Sum, Id>;
+  TORCH_OPS_LAUNCH(sum_tiles, tiles, sorted::kThreads, 0, values, keys, positions, work.bounds,
+                   work.partials, shape, lanes, pieces);
+  auto* join = sorted::join_kernel<V, Value, Sum, Id>;
+  TORCH_OPS_LAUNCH(join, tiles, sorted::kThreads, 0, keys, work.bounds, work.partials, result,
+                   shape, lanes, pieces);
+}
+
+template <class Id, class Value, class Sum>
+void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+                        const at::Tensor& result) {
+  using namespace sorted;
+  const Shape<Id> shape{layout.batch, layout.outer, layout.entries, layout.axis_size,
+                        layout.inner};
+  const int64_t count = shape.all_entries();
+  const auto bytes = static_cast<int64_t>(Workspace<Id, Sum>(shape, nullptr).bytes);
+  const at::Tensor memory = at::empty({bytes}, result.options().dtype(at::kByte));
+  Workspace<Id, Sum> work(shape, memory.mutable_data_ptr());
+  const auto stream = at::cuda::getCurrentCUDAStream();
+
+  const unsigned blocks = grid_x(count, sorted::kThreads);
+  TORCH_OPS_DISPATCH_INDEX(index, "scatter_add", [&] {
+    auto* make_keys = keys_kernel<Id, index_t>;
+    TORCH_OPS_LAUNCH(make_keys, blocks, sorted::kThreads, 0, index.const_data_ptr<index_t>(),
+                     shape, layout.index_batch_stride, layout.index_entry_stride, work.keys[0],
+                     work.positions[0]);
+  });
+  cub::DoubleBuffer<Id> keys(work.keys[0], work.keys[1]);
+  cub::DoubleBuffer<Id> positions(work.positions[0], work.positions[1]);
+  C10_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(work.sort, work.sort_bytes, keys, positions,
+                                                 count, 0, shape.key_bits(), stream));
+  C10_CUDA_CHECK(
+      cudaMemsetAsync(work.bounds, 0, shape.all_rows() * sizeof(Bounds<Id>), stream));
+  auto* find_bounds = bounds_kernel<Id>;
+  TORCH_OPS_LAUNCH(find_bounds, blocks, sorted::kThreads, 0, keys.Current(), count,
+                   static_cast<Id>(shape.all_rows()), work.bounds);
+
+  const auto* from = static_cast<const Value*>(values.const_data_ptr());
+  auto* to = static_cast<Value*>(result.mutable_data_ptr());
+  constexpr int kWide = kVectorSize<Value>;
+  if (layout.inner % kWide == 0 && is_aligned(from, kVectorBytes)) {
+    sum_sorted<kWide, Value, Sum, Id>(from, to, shape, work, keys.Current(), positions.Current());
+  } else {
+    sum_sorted<1, Value, Sum, Id>(from, to, shape, work, keys.Current(), positions.Current());
+  }
+}
+
+}  // namespace
+
+void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
+                             const RowLayout& layout, const at::Tensor& result) {
+  if (result.numel() == 0) return;
+  const c10::cuda::CUDAGuard guard(result.device());
+  const int64_t most = std::max(layout.batch * layout.entries, layout.batch * layout.axis_size);
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, values.scalar_type(), "scatter_add", [&] {
+        using sum_t = at::acc_type<scalar_t, /*is_cuda=*/true>;
+        if (most < INT32_MAX) {
+          scatter_add_sorted<uint32_t, scalar_t, sum_t>(values, index, layout, result);
+        } else {
+          scatter_add_sorted<uint64_t, scalar_t, sum_t>(values, index, layout, result);
+        }
+      });
 }
 
 }  // namespace torch_ops

@@ -23,12 +23,14 @@ __global__ void scatter_add_kernel(const Value* __restrict__ values,
     for (int k = 0; k < kScatterUnroll; ++k) {
       const uint32_t word = first + k * blockDim.x;
       if (word >= chunk.words) continue;
-      const RowGrid::Place at = grid.place(chunk, word);
+      const RowGrid::Place at = grid.place<false>(chunk, word);
+      int64_t batch, slice;
+      grid.split_slab(chunk.slab + at.slab, batch, slice);
       const Index entry =
-          index[at.batch * layout.index_batch_stride + at.entry * layout.index_entry_stride];
+          index[batch * layout.index_batch_stride + at.entry * layout.index_entry_stride];
       if (!in_range(entry, layout.axis_size)) continue;
-      const int64_t row = (at.batch * grid.outer + at.outer) * grid.entries + at.entry;
-      atomicAdd(table + at.batch * layout.table_batch_stride + at.outer * layout.table_outer_stride +
+      const int64_t row = (chunk.slab + at.slab) * grid.entries + at.entry;
+      atomicAdd(table + batch * layout.table_batch_stride + slice * layout.table_outer_stride +
                     static_cast<int64_t>(entry) * layout.table_axis_stride + at.column,
                 static_cast<Sum>(values[row * values_row + at.column]));
     }

@@ -1,0 +1,1 @@
+"""Benchmarks: each case is checked before it is timed. ``python -m benchmarks.gather --help``."""

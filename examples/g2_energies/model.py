@@ -1,0 +1,95 @@
+"""A message-passing network: atoms tell their neighbours about themselves, then add up to an energy.
+
+Two operators of the library carry it. `batch_gather` brings the features of an edge's two atoms to
+the edge; `scatter_add` sums the messages of all edges at the atom that they lead to. Each is the
+other's gradient. Shapes, as in dataset.Molecules: B molecules, N atoms, E edges, D features.
+
+The message is that of the crystal graph network, Xie and Grossman, Phys. Rev. Lett. 120, 145301
+(2018), with a ReLU in place of its softplus.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from dataset import CUTOFF, ELEMENTS, Molecules
+from torch import Tensor, nn
+
+
+class Ops(Protocol):
+    """What the network takes from an operator library: torch_ops, or torch_only beside this file."""
+
+    ReLU: type[nn.Module]
+    Sigmoid: type[nn.Module]
+
+    def batch_gather(self, source: Tensor, index: Tensor) -> Tensor: ...
+
+    def scatter_add(
+        self, values: Tensor, index: Tensor, dim_size: int, *, batch_dims: int
+    ) -> Tensor: ...
+
+
+class MessagePassing(nn.Module):
+    """One round of messages: each atom hears from its neighbours and changes its features."""
+
+    def __init__(self, ops: Ops, width: int, edge_width: int) -> None:
+        super().__init__()
+        self.ops = ops
+        inputs = 2 * width + edge_width
+        self.message = nn.Sequential(nn.Linear(inputs, width), ops.ReLU())
+        self.gate = nn.Sequential(nn.Linear(inputs, width), ops.Sigmoid())
+
+    def forward(self, atoms: Tensor, edges: Tensor, weights: Tensor, molecules: Molecules) -> Tensor:
+        senders = self.ops.batch_gather(atoms, molecules.senders)  # [B, N, D] -> [B, E, D]
+        receivers = self.ops.batch_gather(atoms, molecules.receivers)
+        inputs = torch.cat([senders, receivers, edges], dim=-1)
+
+        messages = weights * self.gate(inputs) * self.message(inputs)
+        arrived = self.ops.scatter_add(  # [B, E, D] -> [B, N, D]
+            messages, molecules.receivers, dim_size=atoms.shape[1], batch_dims=1
+        )
+        return atoms + arrived
+
+
+class EnergyModel(nn.Module):
+    """Predicts one number for each molecule, [B]: the sum of a contribution of each atom."""
+
+    properties: Tensor
+    centres: Tensor
+
+    def __init__(self, ops: Ops, width: int = 32, edge_width: int = 16, rounds: int = 2) -> None:
+        super().__init__()
+        table = torch.tensor(list(ELEMENTS.values()))
+        table = (table - table.mean(dim=0)) / table.std(dim=0)
+        padding = torch.zeros_like(table[:1])
+        self.register_buffer("properties", torch.cat([padding, table]))
+        self.register_buffer("centres", torch.linspace(0.7, CUTOFF, edge_width))
+
+        self.embedding = nn.Embedding(len(ELEMENTS) + 1, width)
+        self.describe = nn.Linear(table.shape[1], width)
+        self.rounds = nn.ModuleList(MessagePassing(ops, width, edge_width) for _ in range(rounds))
+        self.contribution = nn.Sequential(
+            nn.Linear(width, width), ops.ReLU(), nn.Linear(width, 1)
+        )
+
+    def forward(self, molecules: Molecules) -> Tensor:
+        # An atom starts as what its element has in common with others, and what it has not.
+        atoms = self.describe(self.properties[molecules.elements])
+        atoms = atoms + 0.3 * self.embedding(molecules.elements)
+
+        # An edge is a row of bells over the distance, so that a layer can tell bond lengths apart.
+        distances = molecules.distances[:, :, None]  # [B, E, 1]
+        spacing = self.centres[1] - self.centres[0]
+        edges = torch.exp(-(((distances - self.centres) / spacing) ** 2) / 2)
+
+        # Messages fade with the distance, to zero at the cutoff; those of padding count nothing.
+        fading = (1 + torch.cos(math.pi * distances / CUTOFF)) / 2
+        weights = fading * molecules.edge_mask[:, :, None]
+
+        for message_passing in self.rounds:
+            atoms = message_passing(atoms, edges, weights, molecules)
+
+        contributions = self.contribution(atoms).squeeze(dim=-1)  # [B, N]
+        return (contributions * molecules.atom_mask).sum(dim=1)

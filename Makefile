@@ -71,14 +71,14 @@ lint: $(INSTALLED) ## check form and types: ruff, clang-format, mypy
 	@$(call needs,ruff clang_format mypy)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m clang_format --dry-run -Werror $(CXX_FILES)
+	$(RUN) -c 'from clang_format import clang_format; clang_format()' --dry-run -Werror $(CXX_FILES)
 	$(RUN) -m mypy
 
 format: $(INSTALLED) ## bring all files into the form that lint checks
 	@$(call needs,ruff clang_format)
 	$(RUN) -m ruff check --fix --exit-zero .
 	$(RUN) -m ruff format .
-	$(RUN) -m clang_format -i $(CXX_FILES)
+	$(RUN) -c 'from clang_format import clang_format; clang_format()' -i $(CXX_FILES)
 
 gpu: ## on a machine with a GPU: build, tests, compute-sanitizer, benchmarks
 	PYTHON=$(PYTHON) tools/gpu_check.sh --build --tests --sanitize --bench --out build/gpu

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
-
 from op_checks import Sample
+from torch import Tensor
 
 # Around the widths of a vector of 16 bytes in each dtype (2 to 8 values), a warp, a block of
 # threads, and a block's words.

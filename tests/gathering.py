@@ -126,7 +126,7 @@ def scatter_add_reference(
     rank = values.dim() - picked + 1
     axis = (batch_dims if dim is None else dim) % rank
     rows, entries = values.numpy(), index.long().numpy()
-    shape = rows.shape[:axis] + (dim_size,) + rows.shape[axis + picked :]
+    shape = (*rows.shape[:axis], dim_size, *rows.shape[axis + picked :])
     output = np.zeros(shape, rows.dtype)
     for batch in _slabs(shape, batch_dims):
         where = (slice(None),) * (axis - batch_dims) + (entries[batch],)

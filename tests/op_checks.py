@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo import compiled_autograd
 from torch.utils import _pytree as pytree
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -46,8 +47,9 @@ class Sample:
 class Op:
     """An op and what it is compared with.
 
-    ``function`` is the public function or, for an op that has none, the registered op. ``reference``
-    takes the same arguments, on the CPU, with floats in float64 (complex in complex128).
+    ``function`` is the public function or, for an op that has none, the registered op.
+    ``reference`` takes the same arguments, on the CPU, with floats in float64 (complex in
+    complex128).
     ``samples(device, dtype)`` gives small inputs of every kind that the op distinguishes: ranks,
     empties, 0-d, sizes around every vector width, values at which it changes course.
     ``tolerance(dtype)`` is (rtol, atol).
@@ -63,7 +65,7 @@ class Op:
     sums: bool = False
     # Overwrites its first argument, which it returns.
     inplace: bool = False
-    # Gradients at these samples are compared with finite differences: away from kinks, few elements.
+    # Where gradients are compared with finite differences: away from kinks, few elements.
     smooth_samples: Callable[[torch.device], Iterable[Sample]] | None = None
 
     def functional(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -207,12 +209,12 @@ class OpChecks:
             pytest.fail(f"{op} has no smooth samples")
         for sample in op.smooth_samples(device):
             sample = requiring_grad(sample)
-            inputs = [t for t in sample.tensors() if t.requires_grad]
+            inputs = [tensor for tensor in sample.tensors() if tensor.requires_grad]
             assert inputs
 
             def call(*tensors: Tensor, sample: Sample = sample) -> Tensor:
                 rest = iter(tensors)
-                fresh = sample.map(lambda t: next(rest) if t.requires_grad else t)
+                fresh = sample.map(lambda given: next(rest) if given.requires_grad else given)
                 return op.functional(*fresh.args, **fresh.kwargs)
 
             options = {"check_forward_ad": True, "check_batched_grad": True}
@@ -250,6 +252,24 @@ class OpChecks:
             torch.compiler.reset()
             check_compiled(op, compiled, sample)
 
+    # The capture looks at .grad of all that nodes have saved.
+    @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+    def test_compiled_autograd(self, op: Op, device: torch.device) -> None:
+        """The backward pass captured as one graph, with stand-ins for what each node holds."""
+        capture = torch.compile(backend="aot_eager", fullgraph=True, dynamic=True)
+        for sample in few(op.samples(device, torch.float32)):
+            torch.compiler.reset()
+            fresh = requiring_grad(sample)
+            output = op.functional(*fresh.args, **fresh.kwargs)
+            inputs = [t for t in fresh.tensors() if t.requires_grad]
+            weights = torch.linspace(0.5, 1.5, output.numel(), device=output.device)
+            loss = (output * weights.view(output.shape)).sum()
+            expected = torch.autograd.grad(loss, inputs, retain_graph=True)
+            with compiled_autograd._enable(capture):
+                loss.backward()
+            for tensor, grad in zip(inputs, expected, strict=True):
+                torch.testing.assert_close(tensor.grad, grad, equal_nan=True)
+
     @pytest.mark.timeout(600)
     def test_inductor(self, op: Op, device: torch.device) -> None:
         """One sample: Inductor's first compilation on a CPU takes half a minute."""
@@ -285,4 +305,6 @@ def check_compiled(op: Op, compiled: Callable[..., Tensor], sample: Sample) -> N
         grads = torch.autograd.grad((output * weights.view(output.shape)).sum(), inputs)
         results.append((output, *grads))
     for eager, other in zip(*results, strict=True):
-        torch.testing.assert_close(other, eager, equal_nan=True, msg=lambda t: f"{sample.shapes()} {t}")
+        torch.testing.assert_close(
+            other, eager, equal_nan=True, msg=lambda t: f"{sample.shapes()} {t}"
+        )

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import torch_ops
 from gathering import CASES, Case, gather_reference, index_for, values_for
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
 from torch import Tensor
+
+import torch_ops
 
 INDEX_DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
 ALL_DTYPES = (
@@ -98,6 +99,13 @@ def test_dtypes_without_arithmetic(device: torch.device, dtype: torch.dtype) -> 
     source = source[: source.numel() // 12 * 12].view(12, -1)
     actual = torch_ops.gather(source, index)
     assert torch.equal(actual.view(torch.uint8), source.view(torch.uint8)[index])
+
+
+def test_symbolic_trace(device: torch.device) -> None:
+    """torch.fx passes proxies, which are no tensors."""
+    traced = torch.fx.symbolic_trace(torch_ops.BatchGather())
+    source, index = torch.ones(2, 3, device=device), torch.zeros(2, 1, dtype=torch.int64)
+    assert traced(source, index.to(device)).tolist() == [[1], [1]]
 
 
 def test_conjugate_and_negative_views(device: torch.device) -> None:
@@ -213,8 +221,7 @@ def test_vmap(device: torch.device, in_dims: tuple[int | None, int | None]) -> N
             for t, d in zip((source, index), in_dims, strict=True)
         ]
         dims = tuple(
-            None if d is None else min(d, t.dim() - 1)
-            for t, d in zip(hidden, in_dims, strict=True)
+            None if d is None else min(d, t.dim() - 1) for t, d in zip(hidden, in_dims, strict=True)
         )
         actual = torch.vmap(lambda s, i, k=case.kwargs: torch_ops.gather(s, i, **k), dims)(*hidden)
         assert torch.equal(actual, expected)
@@ -228,9 +235,9 @@ def test_torchs_argument_order_is_explained(device: torch.device) -> None:
     index = torch.zeros(2, 3, dtype=torch.int64, device=device)
     with pytest.raises(TypeError, match=r"torch_ops.gather takes \(source, index, dim\) where"):
         torch_ops.gather(source, 1, index)
-    with pytest.raises(TypeError, match="index must be a tensor, but it is a list"):
+    with pytest.raises(TypeError, match="index must be a tensor, but a list was given"):
         torch_ops.gather(source, [0, 1])
-    with pytest.raises(TypeError, match="source must be a tensor, but it is a list"):
+    with pytest.raises(TypeError, match="source must be a tensor, but a list was given"):
         torch_ops.batch_gather([0, 1], index)
 
 
@@ -360,8 +367,13 @@ def test_out_of_range_stays_in_bounds(device: torch.device) -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64])
 def test_staged_packed_and_rows(device: torch.device, dtype: torch.dtype) -> None:
     """Each kernel on enough work for many blocks, with unaligned starts and strided indices."""
-    for shape, count in [((3, 100), 40_003), ((3, 40_000), 40_003), ((3, 50, 5), 3001),
-                         ((3, 50, 17), 3001), ((3, 50, 64), 3001)]:
+    for shape, count in [
+        ((3, 100), 40_003),
+        ((3, 40_000), 40_003),
+        ((3, 50, 5), 3001),
+        ((3, 50, 17), 3001),
+        ((3, 50, 64), 3001),
+    ]:
         source = values_for(shape, device, dtype)
         index = torch.randint(shape[1], (3, 2 * count + 1), device=device)
         batch = torch.arange(3, device=device)[:, None]

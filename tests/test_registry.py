@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 
 import torch
+
 import torch_ops
 
 # A derivative is tested through the op whose derivative it is, and by its own description.
@@ -33,9 +34,7 @@ def test_every_op_has_samples() -> None:
 
 def test_every_public_function_is_an_op() -> None:
     functions = {
-        name
-        for name in torch_ops.__all__
-        if name[0].islower() and not name.startswith("_")
+        name for name in torch_ops.__all__ if name[0].islower() and not name.startswith("_")
     }
     assert functions <= registered()
 

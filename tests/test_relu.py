@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import torch_ops
 from activations import away_from_zero, random, special, unary_samples
 from op_checks import Op, OpChecks, Sample
 from torch import Tensor
+
+import torch_ops
 
 
 def backward_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
@@ -126,7 +127,9 @@ def test_wrong_dtype(device: torch.device) -> None:
 def test_backward_arguments_must_match(device: torch.device) -> None:
     backward = torch.ops.torch_ops.relu_backward
     x = torch.ones(3, device=device)
-    with pytest.raises(ValueError, match=r"grad_output and output must have one shape.*\[2\].*\[3\]"):
+    with pytest.raises(
+        ValueError, match=r"grad_output and output must have one shape.*\[2\].*\[3\]"
+    ):
         backward(torch.ones(2, device=device), x)
     with pytest.raises(TypeError, match="grad_output and output must have one dtype"):
         backward(x.double(), x)
@@ -143,7 +146,7 @@ def test_direct_pair(device: torch.device) -> None:
     y = relu.forward(x)
     assert torch.equal(y, torch.relu(x))
     assert torch.equal(relu.backward(x, y), torch.where(y > 0, x, 0))
-    with pytest.raises(ValueError, match="input must be contiguous.*strides"):
+    with pytest.raises(ValueError, match=r"input must be contiguous.*strides"):
         relu.forward(x[::2])
 
 

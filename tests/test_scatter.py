@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch_ops
 from gathering import CASES, Case, index_for, scatter_add_reference, values_for
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
 from torch import Tensor
+
+import torch_ops
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 COMPLEX = (torch.complex64, torch.complex128)
@@ -32,8 +33,11 @@ def smooth_samples(device: torch.device) -> Iterator[Sample]:
 
 
 def tolerance(dtype: torch.dtype) -> tuple[float, float]:
-    """(rtol, atol): 16 bits are rounded once from a float32 sum. A sum of n numbers near 1 that
-    cancel is off by n eps at most; here n is 60 at the most, in the sums' own precision."""
+    """Gives (rtol, atol).
+
+    16 bits are rounded once from a float32 sum. A sum of n numbers near 1 that cancel is off by n
+    eps at most; here n is 60 at the most, in the sums' own precision.
+    """
     info = torch.finfo(dtype)
     summed = torch.finfo(torch.float32) if info.bits == 16 else info
     return 0.51 * info.eps if info.bits == 16 else 0.0, 200 * summed.eps
@@ -291,13 +295,13 @@ def test_bad_arguments(
 
 def test_wrong_types(device: torch.device) -> None:
     index = torch.zeros(3, dtype=torch.int64, device=device)
-    with pytest.raises(TypeError, match="values must be of an integer type.*but it is Bool"):
+    with pytest.raises(TypeError, match=r"values must be of an integer type.*but it is Bool"):
         torch_ops.scatter_add(index.bool(), index, 4)
-    with pytest.raises(TypeError, match="values must be of an integer type.*Float8"):
+    with pytest.raises(TypeError, match=r"values must be of an integer type.*Float8"):
         torch_ops.scatter_add(index.to(torch.float8_e5m2), index, 4)
     with pytest.raises(TypeError, match="index must be uint8, int16, int32 or int64"):
         torch_ops.scatter_add(index, index.float(), 4)
-    with pytest.raises(TypeError, match="index must be a tensor, but it is a int"):
+    with pytest.raises(TypeError, match="index must be a tensor, but a int was given"):
         torch_ops.scatter_add(index, 0, index)
 
 

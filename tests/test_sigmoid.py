@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import torch_ops
 from activations import away_from_zero, random, special, unary_samples
 from op_checks import Op, OpChecks, Sample
 from torch import Tensor
+
+import torch_ops
 
 
 def backward_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
@@ -35,9 +36,11 @@ def backward_reference(grad_output: Tensor, output: Tensor) -> Tensor:
 
 
 def tolerance(dtype: torch.dtype) -> tuple[float, float]:
-    """(rtol, atol): the rounding of the result, once, for 16 bits (half an ulp is eps / 2), and four
-    operations of at most one ulp each where the arithmetic is done in the dtype itself. Denormal
-    results are off by one step of the format at most."""
+    """Gives (rtol, atol).
+
+    16 bits: the rounding of the result, once (half an ulp is eps / 2). Else four operations of at
+    most one ulp each. Denormal results are off by one step of the format at most.
+    """
     info = torch.finfo(dtype)
     ulps = 0.51 if info.bits == 16 else 4
     return ulps * info.eps, info.smallest_normal * info.eps
@@ -122,7 +125,9 @@ def test_wrong_dtype(device: torch.device) -> None:
 def test_backward_arguments_must_match(device: torch.device) -> None:
     backward = torch.ops.torch_ops.sigmoid_backward
     x = torch.ones(3, device=device)
-    with pytest.raises(ValueError, match=r"grad_output and output must have one shape.*\[2\].*\[3\]"):
+    with pytest.raises(
+        ValueError, match=r"grad_output and output must have one shape.*\[2\].*\[3\]"
+    ):
         backward(torch.ones(2, device=device), x)
     with pytest.raises(TypeError, match="grad_output and output must have one dtype"):
         backward(x.double(), x)

@@ -41,7 +41,9 @@ class MessagePassing(nn.Module):
         self.message = nn.Sequential(nn.Linear(inputs, width), ops.ReLU())
         self.gate = nn.Sequential(nn.Linear(inputs, width), ops.Sigmoid())
 
-    def forward(self, atoms: Tensor, edges: Tensor, weights: Tensor, molecules: Molecules) -> Tensor:
+    def forward(
+        self, atoms: Tensor, edges: Tensor, weights: Tensor, molecules: Molecules
+    ) -> Tensor:
         senders = self.ops.batch_gather(atoms, molecules.senders)  # [B, N, D] -> [B, E, D]
         receivers = self.ops.batch_gather(atoms, molecules.receivers)
         inputs = torch.cat([senders, receivers, edges], dim=-1)
@@ -70,9 +72,7 @@ class EnergyModel(nn.Module):
         self.embedding = nn.Embedding(len(ELEMENTS) + 1, width)
         self.describe = nn.Linear(table.shape[1], width)
         self.rounds = nn.ModuleList(MessagePassing(ops, width, edge_width) for _ in range(rounds))
-        self.contribution = nn.Sequential(
-            nn.Linear(width, width), ops.ReLU(), nn.Linear(width, 1)
-        )
+        self.contribution = nn.Sequential(nn.Linear(width, width), ops.ReLU(), nn.Linear(width, 1))
 
     def forward(self, molecules: Molecules) -> Tensor:
         # An atom starts as what its element has in common with others, and what it has not.

@@ -27,6 +27,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace torch_ops::autograd {
 
@@ -57,11 +58,37 @@ class DerivativeNode : public torch::autograd::TraceableFunction {
     });
   }
 
-  // ... and the same computation on traced stand-ins for it.
+  // ... and a call of its formula in the graph. While the graph is made, gradients are stand-ins of
+  // no shape, so nothing may be computed from them: what the node holds goes into the graph as
+  // arguments, and the formula runs on a node made of them.
   variable_list apply_with_saved(const variable_list& grads,
                                  torch::dynamo::autograd::SwapSavedVariables& saved) override {
+    namespace compiled = torch::dynamo::autograd;
     self().fields([&](auto& field, bool /*is_output*/ = false) { saved.before(field); });
-    variable_list grad_inputs = apply(variable_list(grads));
+    compiled::PackedArgs packed;
+    std::vector<at::TypePtr> types;
+    const auto pack = [&](const auto& value) {
+      packed.pack(value);
+      types.push_back(compiled::IValuePacker<std::decay_t<decltype(value)>>::packed_type());
+    };
+    std::vector<bool> needed(num_outputs());
+    for (size_t i = 0; i < needed.size(); ++i) needed[i] = needs_input_grad(i);
+    pack(needed);
+    self().fields([&](auto& field, bool /*is_output*/ = false) {
+      if constexpr (is_saved<decltype(field)>) {
+        pack(unpack(field));
+      } else {
+        pack(field);
+      }
+    });
+    const auto& compiler = compiled::getPyCompilerInterface();
+    const std::string function =
+        compiler->bind_function(saved.get_py_compiler(), name(), apply_packed, types,
+                                /*is_custom_function=*/true, /*is_traceable=*/true);
+    variable_list grad_inputs = compiler->call_function(
+        saved.get_py_compiler(), "apply_functional", function, grads, packed.vec(),
+        compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+            compiled::get_input_metadata(next_edges())));
     self().fields([&](auto& field, bool /*is_output*/ = false) { saved.after(field); });
     return grad_inputs;
   }
@@ -71,20 +98,49 @@ class DerivativeNode : public torch::autograd::TraceableFunction {
     // Two backward passes may run one node from two threads.
     std::lock_guard<std::mutex> lock(mutex_);
     const Tensor& grad_output = grads[0];
-    if (!grad_output.defined()) return variable_list(num_outputs());
+    if (!grad_output.defined())
+      return variable_list(needed_.empty() ? num_outputs() : needed_.size());
     return self().backward(grad_output);
   }
 
-  Tensor unpack(const SavedVariable& saved) { return saved.unpack(getptr()); }
+  // Is the gradient of this input asked for?
+  bool needs_input_grad(size_t input) const {
+    return needed_.empty() ? task_should_compute_output(input) : needed_[input];
+  }
+
+  Tensor unpack(const SavedVariable& saved) {
+    for (const auto& [field, tensor] : unpacked_) {
+      if (field == &saved) return tensor;
+    }
+    return saved.unpack(getptr());
+  }
 
  private:
   template <class Field>
   static constexpr bool is_saved =
       std::is_same_v<std::remove_cv_t<std::remove_reference_t<Field>>, SavedVariable>;
 
+  static variable_list apply_packed(const variable_list& grads,
+                                    const std::vector<at::IValue>& args) {
+    Op node;
+    torch::dynamo::autograd::PackedArgs packed(args);
+    node.needed_ = packed.unpack<std::vector<bool>>();
+    node.fields([&](auto& field, bool /*is_output*/ = false) {
+      if constexpr (is_saved<decltype(field)>) {
+        node.unpacked_.emplace_back(&field, packed.unpack<Tensor>());
+      } else {
+        field = packed.unpack<std::decay_t<decltype(field)>>();
+      }
+    });
+    return node.apply(variable_list(grads));
+  }
+
   Op& self() { return static_cast<Op&>(*this); }
 
   std::mutex mutex_;
+  // Of a node that compiled autograd's graph has made; empty in others.
+  std::vector<bool> needed_;
+  std::vector<std::pair<const SavedVariable*, Tensor>> unpacked_;
 };
 
 // The node of a call whose differentiable inputs are `inputs`; null where none requires grad.

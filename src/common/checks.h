@@ -5,18 +5,21 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
-#define CHECK_CUDA(tensor)                                                                        \
-  do {                                                                                            \
-    TORCH_CHECK((tensor).is_cuda(), #tensor " must be a CUDA tensor, but it is on ",              \
-                (tensor).device(), ". Move it with " #tensor ".cuda(), or call the public "       \
-                "function torch_ops.<op>, which takes CPU tensors too.");                         \
+#define CHECK_CUDA(tensor)                                                           \
+  do {                                                                               \
+    TORCH_CHECK((tensor).is_cuda(), #tensor " must be a CUDA tensor, but it is on ", \
+                (tensor).device(),                                                   \
+                ". Move it with " #tensor                                            \
+                ".cuda(), or call the public "                                       \
+                "function torch_ops.<op>, which takes CPU tensors too.");            \
   } while (0)
 
 #define CHECK_CONTIGUOUS(tensor)                                                                  \
   do {                                                                                            \
     TORCH_CHECK_VALUE((tensor).is_contiguous(), #tensor " must be contiguous, but it has shape ", \
                       (tensor).sizes(), " and strides ", (tensor).strides(),                      \
-                      ". Pass " #tensor ".contiguous(), or call the public function "             \
+                      ". Pass " #tensor                                                           \
+                      ".contiguous(), or call the public function "                               \
                       "torch_ops.<op>, which takes any strides.");                                \
   } while (0)
 
@@ -28,35 +31,36 @@
   } while (0)
 
 // RuntimeError, as torch's own mixed-device errors are.
-#define CHECK_SAME_DEVICE(op, a, b)                                                               \
-  do {                                                                                            \
-    TORCH_CHECK((a).device() == (b).device(), op ": " #a " and " #b " must be on one device, but " \
-                #a " is on ", (a).device(), " and " #b " is on ", (b).device(), ".");             \
+#define CHECK_SAME_DEVICE(op, a, b)                                                              \
+  do {                                                                                           \
+    TORCH_CHECK((a).device() == (b).device(),                                                    \
+                op ": " #a " and " #b " must be on one device, but " #a " is on ", (a).device(), \
+                " and " #b " is on ", (b).device(), ".");                                        \
   } while (0)
 
-#define CHECK_SAME_TYPE(op, a, b)                                                                 \
-  do {                                                                                            \
-    TORCH_CHECK_TYPE((a).scalar_type() == (b).scalar_type(),                                      \
-                     op ": " #a " and " #b " must have one dtype, but " #a " is ",                \
-                     (a).scalar_type(), " and " #b " is ", (b).scalar_type(), ".");               \
+#define CHECK_SAME_TYPE(op, a, b)                                                   \
+  do {                                                                              \
+    TORCH_CHECK_TYPE((a).scalar_type() == (b).scalar_type(),                        \
+                     op ": " #a " and " #b " must have one dtype, but " #a " is ",  \
+                     (a).scalar_type(), " and " #b " is ", (b).scalar_type(), "."); \
   } while (0)
 
 // Symbolic sizes are compared too.
-#define CHECK_SAME_SHAPE(op, a, b)                                                                \
-  do {                                                                                            \
-    TORCH_CHECK_VALUE((a).sym_sizes() == (b).sym_sizes(), op ": " #a " and " #b                   \
-                      " must have one shape, but " #a " has ", (a).sym_sizes(), " and " #b        \
-                      " has ", (b).sym_sizes(), ".");                                             \
+#define CHECK_SAME_SHAPE(op, a, b)                                                   \
+  do {                                                                               \
+    TORCH_CHECK_VALUE((a).sym_sizes() == (b).sym_sizes(),                            \
+                      op ": " #a " and " #b " must have one shape, but " #a " has ", \
+                      (a).sym_sizes(), " and " #b " has ", (b).sym_sizes(), ".");    \
   } while (0)
 
 // float16, bfloat16, float32, float64: what AT_DISPATCH_FLOATING_TYPES_AND2 covers.
-#define CHECK_FLOATING(op, tensor)                                                                \
-  do {                                                                                            \
-    const at::ScalarType dtype_ = (tensor).scalar_type();                                         \
-    TORCH_CHECK_TYPE(dtype_ == at::kFloat || dtype_ == at::kDouble || dtype_ == at::kHalf ||      \
-                         dtype_ == at::kBFloat16,                                                 \
+#define CHECK_FLOATING(op, tensor)                                                                 \
+  do {                                                                                             \
+    const at::ScalarType dtype_ = (tensor).scalar_type();                                          \
+    TORCH_CHECK_TYPE(dtype_ == at::kFloat || dtype_ == at::kDouble || dtype_ == at::kHalf ||       \
+                         dtype_ == at::kBFloat16,                                                  \
                      op ": " #tensor " must be float16, bfloat16, float32 or float64, but it is ", \
-                     dtype_, ".");                                                                \
+                     dtype_, ".");                                                                 \
   } while (0)
 
 // Declares an op's CUDA launcher. In a build without CUDA it becomes a definition that says how to
@@ -64,11 +68,12 @@
 #ifdef TORCH_OPS_WITH_CUDA
 #define TORCH_OPS_CUDA_LAUNCHER(...) __VA_ARGS__;
 #else
-#define TORCH_OPS_CUDA_LAUNCHER(...)                                                             \
-  inline __VA_ARGS__ {                                                                           \
-    TORCH_CHECK(false, __func__, ": this torch_ops was built without CUDA kernels, so it cannot " \
-                "take CUDA tensors. Install nvcc (CUDA 13) and rebuild: "                        \
-                "pip install --no-build-isolation --force-reinstall --no-deps <torch_ops>. "     \
-                "`python -m torch_ops` shows the present build.");                               \
+#define TORCH_OPS_CUDA_LAUNCHER(...)                                                         \
+  inline __VA_ARGS__ {                                                                       \
+    TORCH_CHECK(false, __func__,                                                             \
+                ": this torch_ops was built without CUDA kernels, so it cannot "             \
+                "take CUDA tensors. Install nvcc (CUDA 13) and rebuild: "                    \
+                "pip install --no-build-isolation --force-reinstall --no-deps <torch_ops>. " \
+                "`python -m torch_ops` shows the present build.");                           \
   }
 #endif

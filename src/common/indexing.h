@@ -23,9 +23,9 @@ struct Axes {
 
 inline void check_index_dtype(const char* op, const Tensor& index) {
   const at::ScalarType dtype = index.scalar_type();
-  TORCH_CHECK_TYPE(dtype == at::kLong || dtype == at::kInt || dtype == at::kShort ||
-                       dtype == at::kByte,
-                   op, ": index must be uint8, int16, int32 or int64, but it is ", dtype, ".");
+  TORCH_CHECK_TYPE(
+      dtype == at::kLong || dtype == at::kInt || dtype == at::kShort || dtype == at::kByte, op,
+      ": index must be uint8, int16, int32 or int64, but it is ", dtype, ".");
 }
 
 // `rank` is that of `table`, which is the argument's name in messages.
@@ -34,8 +34,8 @@ inline Axes resolve_axes(const char* op, const char* table, int64_t rank, int64_
   TORCH_CHECK_VALUE(rank > 0, op, ": ", table,
                     " must have at least one axis to index, but it is 0-dimensional.");
   TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= index_rank, op,
-                    ": batch_dims must be between 0 and index.dim() = ", index_rank,
-                    ", but it is ", batch_dims, ".");
+                    ": batch_dims must be between 0 and index.dim() = ", index_rank, ", but it is ",
+                    batch_dims, ".");
   TORCH_CHECK_VALUE(batch_dims < rank, op, ": batch_dims must be below ", table, ".dim() = ", rank,
                     ", which leaves an axis to index, but it is ", batch_dims, ".");
   const int64_t given = dim.value_or(batch_dims);
@@ -205,16 +205,16 @@ inline RowLayout lay_out(Tensor& table, Tensor& index, Axes axes) {
   TORCH_CHECK_INDEX(axis_size > 0, op, ": index", at::IntArrayRef(coordinates), " is ", value,
                     ", but the axis has size 0: no entry is allowed.");
   TORCH_CHECK_INDEX(false, op, ": index", at::IntArrayRef(coordinates), " is ", value,
-                    ", out of range for an axis of size ", axis_size,
-                    ": it must be between 0 and ", axis_size - 1, ".");
+                    ", out of range for an axis of size ", axis_size, ": it must be between 0 and ",
+                    axis_size - 1, ".");
 }
 
 }  // namespace torch_ops::indexing
 
 // Runs the code with `index_t` as index's type. Widening the index instead would cost a copy.
-#define TORCH_OPS_DISPATCH_INDEX(index, name, ...)                                            \
-  AT_DISPATCH_SWITCH((index).scalar_type(), name,                                             \
-                     AT_PRIVATE_CASE_TYPE_USING_HINT(at::kByte, index_t, __VA_ARGS__)         \
-                         AT_PRIVATE_CASE_TYPE_USING_HINT(at::kShort, index_t, __VA_ARGS__)    \
-                             AT_PRIVATE_CASE_TYPE_USING_HINT(at::kInt, index_t, __VA_ARGS__)  \
+#define TORCH_OPS_DISPATCH_INDEX(index, name, ...)                                           \
+  AT_DISPATCH_SWITCH((index).scalar_type(), name,                                            \
+                     AT_PRIVATE_CASE_TYPE_USING_HINT(at::kByte, index_t, __VA_ARGS__)        \
+                         AT_PRIVATE_CASE_TYPE_USING_HINT(at::kShort, index_t, __VA_ARGS__)   \
+                             AT_PRIVATE_CASE_TYPE_USING_HINT(at::kInt, index_t, __VA_ARGS__) \
                                  AT_PRIVATE_CASE_TYPE_USING_HINT(at::kLong, index_t, __VA_ARGS__))

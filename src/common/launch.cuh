@@ -10,7 +10,7 @@
 
 namespace torch_ops {
 
-constexpr int kThreads = 256;        // a block; 8 blocks fill a multiprocessor's 2048 threads
+constexpr int kThreads = 256;  // a block; 8 blocks fill a multiprocessor's 2048 threads
 constexpr int64_t kMaxGridX = (int64_t{1} << 31) - 1;
 constexpr int64_t kMaxGridYZ = 65535;
 
@@ -24,10 +24,10 @@ inline unsigned grid_x(int64_t work, int64_t per_block) {
 
 }  // namespace torch_ops
 
-// Launches on the current stream of the current device, with `shared_bytes` of dynamic shared memory,
-// and turns a refused launch into an error.
-#define TORCH_OPS_LAUNCH(kernel, grid, block, shared_bytes, ...)                                 \
-  do {                                                                                           \
+// Launches on the current stream of the current device, with `shared_bytes` of dynamic shared
+// memory, and turns a refused launch into an error.
+#define TORCH_OPS_LAUNCH(kernel, grid, block, shared_bytes, ...)                                \
+  do {                                                                                          \
     kernel<<<(grid), (block), (shared_bytes), at::cuda::getCurrentCUDAStream()>>>(__VA_ARGS__); \
-    C10_CUDA_KERNEL_LAUNCH_CHECK();                                                              \
+    C10_CUDA_KERNEL_LAUNCH_CHECK();                                                             \
   } while (0)

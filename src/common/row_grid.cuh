@@ -60,8 +60,8 @@ struct RowGrid {
     return {slab, entry, slab * entries + entry, static_cast<uint32_t>(rows) * words};
   }
 
-  // Where a word of a chunk lies: the slab, counted from the chunk's first, the entry there, and the
-  // column. kOneSlab promises what one_slab() says, which saves a division.
+  // Where a word of a chunk lies: the slab, counted from the chunk's first, the entry there, and
+  // the column. kOneSlab promises what one_slab() says, which saves a division.
   struct Place {
     uint32_t slab;
     int64_t entry;

@@ -26,8 +26,9 @@ const auto& gather_op() {
 }
 
 const auto& scatter_add_op() {
-  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt,
-                                        std::optional<int64_t>, int64_t)>("scatter_add");
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t)>(
+          "scatter_add");
   return op;
 }
 
@@ -84,8 +85,7 @@ struct GatherNode final : autograd::DerivativeNode<GatherNode> {
 Tensor gather_autograd(c10::DispatchKeySet keys, const Tensor& source, const Tensor& index,
                        std::optional<int64_t> dim, int64_t batch_dims) {
   const auto node = autograd::make_node<GatherNode>(source);
-  Tensor output =
-      autograd::below_autograd(keys, gather_op(), source, index, dim, batch_dims);
+  Tensor output = autograd::below_autograd(keys, gather_op(), source, index, dim, batch_dims);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
@@ -93,8 +93,8 @@ Tensor gather_autograd(c10::DispatchKeySet keys, const Tensor& source, const Ten
       source);
   if (node) {
     node->index = SavedVariable(index, /*is_output=*/false);
-    node->dim = indexing::resolve_axes("gather", "source", source.dim(), index.dim(), dim,
-                                       batch_dims).dim;
+    node->dim =
+        indexing::resolve_axes("gather", "source", source.dim(), index.dim(), dim, batch_dims).dim;
     node->batch_dims = batch_dims;
     node->dim_size = source.sym_size(node->dim);
   }
@@ -112,8 +112,9 @@ Tensor gather_batched(const Tensor& source, const Tensor& index, std::optional<i
       [&](const Batched& from, const Batched& picks) -> Batched {
         const int64_t source_rank = from.value.dim() - (from.axis ? 1 : 0);
         const int64_t index_rank = picks.value.dim() - (picks.axis ? 1 : 0);
-        const int64_t axis = indexing::resolve_axes("gather", "source", source_rank, index_rank,
-                                                    dim, batch_dims).dim;
+        const int64_t axis =
+            indexing::resolve_axes("gather", "source", source_rank, index_rank, dim, batch_dims)
+                .dim;
         if (from.axis && picks.axis) {
           return {gather_op().call(from.at(0), picks.at(0), axis + 1, batch_dims + 1), 0};
         }

@@ -16,11 +16,16 @@ struct Bytes16 {
 template <class Copy>
 int64_t dispatch_size(int64_t bytes, Copy&& copy) {
   switch (bytes) {
-    case 1: return copy(uint8_t());
-    case 2: return copy(uint16_t());
-    case 4: return copy(uint32_t());
-    case 8: return copy(uint64_t());
-    case 16: return copy(Bytes16());
+    case 1:
+      return copy(uint8_t());
+    case 2:
+      return copy(uint16_t());
+    case 4:
+      return copy(uint32_t());
+    case 8:
+      return copy(uint64_t());
+    case 16:
+      return copy(Bytes16());
   }
   TORCH_INTERNAL_ASSERT(false, "no element has ", bytes, " bytes");
 }

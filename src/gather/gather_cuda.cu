@@ -17,7 +17,8 @@ int64_t word_bytes(const RowLayout& layout, int64_t element, const void* source,
   if (layout.inner > 1 && layout.table_inner_stride != 1) return element;
   int64_t bytes = kVectorBytes;
   const auto divides_all = [&] {
-    return layout.inner * element % bytes == 0 && layout.table_batch_stride * element % bytes == 0 &&
+    return layout.inner * element % bytes == 0 &&
+           layout.table_batch_stride * element % bytes == 0 &&
            layout.table_outer_stride * element % bytes == 0 &&
            layout.table_axis_stride * element % bytes == 0 && is_aligned(source, bytes) &&
            is_aligned(output, bytes);
@@ -36,7 +37,7 @@ void launch_rows(const void* source, const Index* index, void* output, const Row
     const RowGrid grid(layout.batch, layout.outer, layout.entries, words);
     const dim3 blocks(grid_x(grid.chunk_words(), kThreads * kGatherUnroll), grid_y(grid.chunks));
     auto* kernel = grid.one_slab() ? gather_rows_kernel<true, Word, Index>
-                                         : gather_rows_kernel<false, Word, Index>;
+                                   : gather_rows_kernel<false, Word, Index>;
     TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0,
                      static_cast<const Word*>(source) + column * layout.table_inner_stride, index,
                      static_cast<Word*>(output) + column, layout, grid, layout.inner);
@@ -118,11 +119,16 @@ void gather_cuda(const char* /*op*/, const at::Tensor& source, const at::Tensor&
   TORCH_OPS_DISPATCH_INDEX(index, "gather", [&] {
     const index_t* entries = index.const_data_ptr<index_t>();
     switch (bytes) {
-      case 1: return launch<uint8_t>(path, from, entries, to, in_words);
-      case 2: return launch<uint16_t>(path, from, entries, to, in_words);
-      case 4: return launch<uint32_t>(path, from, entries, to, in_words);
-      case 8: return launch<uint2>(path, from, entries, to, in_words);
-      case 16: return launch_rows<uint4>(from, entries, to, in_words);
+      case 1:
+        return launch<uint8_t>(path, from, entries, to, in_words);
+      case 2:
+        return launch<uint16_t>(path, from, entries, to, in_words);
+      case 4:
+        return launch<uint32_t>(path, from, entries, to, in_words);
+      case 8:
+        return launch<uint2>(path, from, entries, to, in_words);
+      case 16:
+        return launch_rows<uint4>(from, entries, to, in_words);
     }
   });
 }

@@ -1,9 +1,9 @@
 // gather on the GPU, on raw pointers. No torch.
 //
 // In all of them an entry out of range gives zeros and nothing is read out of bounds; the axis must
-// not be empty. Strides count words of the kernel's type. The loads of a thread do not wait for each
-// other: first all entries of the index, then all words, without a branch between them. So an entry
-// out of range reads row 0, and what it read is replaced by zeros.
+// not be empty. Strides count words of the kernel's type. The loads of a thread do not wait for
+// each other: first all entries of the index, then all words, without a branch between them. So an
+// entry out of range reads row 0, and what it read is replaced by zeros.
 #pragma once
 
 #include <cstdint>
@@ -46,9 +46,9 @@ constexpr int kGatherUnroll = 4;  // independent words in flight a thread; 1 and
 
 // `output_row` is the length of the output's rows, which may be parts of longer ones.
 template <bool kOneSlab, class Word, class Index>
-__global__ void gather_rows_kernel(const Word* __restrict__ source,
-                                   const Index* __restrict__ index, Word* __restrict__ output,
-                                   RowLayout layout, RowGrid grid, int64_t output_row) {
+__global__ void gather_rows_kernel(const Word* __restrict__ source, const Index* __restrict__ index,
+                                   Word* __restrict__ output, RowLayout layout, RowGrid grid,
+                                   int64_t output_row) {
   for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
     const RowGrid::Chunk chunk = grid.chunk(number);
     const Slab<Word, Index> first_slab(source, index, layout, grid, chunk.slab);
@@ -208,8 +208,8 @@ __global__ void gather_staged_kernel(const Word* __restrict__ source,
     for (int64_t n = begin - shift + threadIdx.x * kWords; n < end; n += blockDim.x * kWords) {
       if (n >= begin && n + kWords <= end) {
         Index entries[kWords];
-        load_entries<kWords>(slab.index + n * layout.index_entry_stride,
-                             layout.index_entry_stride, entries);
+        load_entries<kWords>(slab.index + n * layout.index_entry_stride, layout.index_entry_stride,
+                             entries);
         Vector<Word, kWords> words;
 #pragma unroll
         for (int k = 0; k < kWords; ++k) {

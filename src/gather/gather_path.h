@@ -15,8 +15,8 @@ enum class GatherPath {
 
 constexpr int64_t kMaxRowWords = int64_t{1} << 30;  // that a grid walks at once
 
-// `layout` counts words of `word_bytes`, the widest in which the rows can be moved. A block may have
-// `shared_bytes` of shared memory.
+// `layout` counts words of `word_bytes`, the widest in which the rows can be moved. A block may
+// have `shared_bytes` of shared memory.
 inline GatherPath choose_gather_path(const RowLayout& layout, int64_t word_bytes,
                                      int64_t shared_bytes) {
   // Staging reads the table once a block: worth it where a slab picks more than it holds.

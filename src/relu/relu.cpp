@@ -147,8 +147,8 @@ struct ReluBackwardNode final : autograd::DerivativeNode<ReluBackwardNode> {
 
   variable_list backward(const Tensor& grad) {
     variable_list grads(2);
-    if (task_should_compute_output(0)) grads[0] = relu_backward_op().call(grad, unpack(output));
-    if (task_should_compute_output(1)) grads[1] = at::zeros_like(grad);
+    if (needs_input_grad(0)) grads[0] = relu_backward_op().call(grad, unpack(output));
+    if (needs_input_grad(1)) grads[1] = at::zeros_like(grad);
     return grads;
   }
 };
@@ -205,8 +205,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& output) {
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   m.def("relu(Tensor input) -> Tensor", {at::Tag::pt2_compliant_tag});
   m.def("relu_(Tensor(a!) input) -> Tensor(a!)", {at::Tag::pt2_compliant_tag});
-  m.def("relu_backward(Tensor grad_output, Tensor output) -> Tensor",
-        {at::Tag::pt2_compliant_tag});
+  m.def("relu_backward(Tensor grad_output, Tensor output) -> Tensor", {at::Tag::pt2_compliant_tag});
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {

@@ -23,8 +23,9 @@ using autograd::SavedVariable;
 using autograd::variable_list;
 
 const auto& scatter_add_op() {
-  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt,
-                                        std::optional<int64_t>, int64_t)>("scatter_add");
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t)>(
+          "scatter_add");
   return op;
 }
 
@@ -65,8 +66,8 @@ at::ScalarType as_dispatched(at::ScalarType dtype) {
   }
 }
 
-// Is the sorting path the faster one? Its launches alone cost some 50 us, and short rows are cheaper
-// to add by atomics than to sort.
+// Is the sorting path the faster one? Its launches alone cost some 50 us, and short rows are
+// cheaper to add by atomics than to sort.
 bool prefers_sorting(const Tensor& rows, int64_t inner) {
   constexpr int64_t kRowBytes = 128;
   constexpr int64_t kTotalBytes = int64_t{4} << 20;
@@ -78,7 +79,8 @@ template <auto launch>
 Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                    std::optional<int64_t> dim, int64_t batch_dims) {
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
-  auto sizes = C10_AS_INTARRAYREF_SLOW(indexing::scatter_sizes(values, index, dim_size, axes)).vec();
+  auto sizes =
+      C10_AS_INTARRAYREF_SLOW(indexing::scatter_sizes(values, index, dim_size, axes)).vec();
 
   // A complex number is two real ones side by side: the innermost axis twice as long.
   const bool complex = values.is_complex();
@@ -110,8 +112,7 @@ Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_si
 Tensor scatter_add_meta(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                         std::optional<int64_t> dim, int64_t batch_dims) {
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
-  return at::empty_symint(indexing::scatter_sizes(values, index, dim_size, axes),
-                          values.options());
+  return at::empty_symint(indexing::scatter_sizes(values, index, dim_size, axes), values.options());
 }
 
 // ---- Derivative ---------------------------------------------------------------------------------
@@ -143,8 +144,8 @@ int64_t resolve_dim(int64_t values_rank, int64_t index_rank, std::optional<int64
 Tensor scatter_add_autograd(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
                             c10::SymInt dim_size, std::optional<int64_t> dim, int64_t batch_dims) {
   const auto node = autograd::make_node<ScatterAddNode>(values);
-  Tensor output = autograd::below_autograd(keys, scatter_add_op(), values, index, dim_size, dim,
-                                           batch_dims);
+  Tensor output =
+      autograd::below_autograd(keys, scatter_add_op(), values, index, dim_size, dim, batch_dims);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
@@ -175,9 +176,8 @@ Tensor scatter_add_batched(const Tensor& values, const Tensor& index, c10::SymIn
         if (!rows.axis && !picks.axis) {
           return {add(rows.value, picks.value, dim, batch_dims), std::nullopt};
         }
-        const int64_t axis =
-            resolve_dim(rows.value.dim() - (rows.axis ? 1 : 0),
-                        picks.value.dim() - (picks.axis ? 1 : 0), dim, batch_dims);
+        const int64_t axis = resolve_dim(rows.value.dim() - (rows.axis ? 1 : 0),
+                                         picks.value.dim() - (picks.axis ? 1 : 0), dim, batch_dims);
         if (picks.axis) {
           return {add(rows.expanded_at(0, picks.size()), picks.at(0), axis + 1, batch_dims + 1), 0};
         }

@@ -17,8 +17,8 @@ void scatter_add_cpu(const at::Tensor& values, const at::Tensor& index, const Ro
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index,
                                               const RowLayout& layout, const at::Tensor& sums))
 
-// Writes the sums of floating `values` to `result`, both contiguous and of one dtype: every element,
-// rounded once, the same on every run. Drops entries out of range.
+// Writes the sums of floating `values` to `result`, both contiguous and of one dtype: every
+// element, rounded once, the same on every run. Drops entries out of range.
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_sorted_cuda(const at::Tensor& values,
                                                      const at::Tensor& index,
                                                      const RowLayout& layout,

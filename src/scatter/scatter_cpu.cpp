@@ -20,8 +20,7 @@ void scatter_add_cpu(const at::Tensor& values, const at::Tensor& index, const Ro
     if (values.numel() == 0) return;
     // A task is some columns of a slab, so that no two tasks write to one place.
     const int64_t most = std::max<int64_t>(layout.inner / 16, 1);
-    const int64_t pieces =
-        std::clamp<int64_t>(2 * at::get_num_threads() / layout.slabs(), 1, most);
+    const int64_t pieces = std::clamp<int64_t>(2 * at::get_num_threads() / layout.slabs(), 1, most);
     const int64_t width = (layout.inner + pieces - 1) / pieces;
     const int64_t grain = kElementsPerTask / (layout.entries * width) + 1;
     TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {

@@ -47,8 +47,8 @@ void sum_sorted(const Value* values, Value* result, const sorted::Shape<Id>& sha
   const int64_t tasks = ceil_div(shape.all_rows(), sorted::kRowsAtOnce) * pieces;
   const dim3 blocks(static_cast<unsigned>(ceil_div(tasks * lanes, sorted::kThreads)), slices);
   auto* rows = sorted::rows_kernel<V, Value, Sum, Id>;
-  TORCH_OPS_LAUNCH(rows, blocks, sorted::kThreads, 0, values, positions, work.bounds, result,
-                   shape, lanes, pieces);
+  TORCH_OPS_LAUNCH(rows, blocks, sorted::kThreads, 0, values, positions, work.bounds, result, shape,
+                   lanes, pieces);
 
   const dim3 tiles(static_cast<unsigned>(shape.tiles()),
                    static_cast<unsigned>(std::min<int64_t>(pieces, kMaxGridYZ)), slices);
@@ -64,8 +64,7 @@ template <class Id, class Value, class Sum>
 void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                         const at::Tensor& result) {
   using namespace sorted;
-  const Shape<Id> shape{layout.batch, layout.outer, layout.entries, layout.axis_size,
-                        layout.inner};
+  const Shape<Id> shape{layout.batch, layout.outer, layout.entries, layout.axis_size, layout.inner};
   const int64_t count = shape.all_entries();
   const auto bytes = static_cast<int64_t>(Workspace<Id, Sum>(shape, nullptr).bytes);
   const at::Tensor memory = at::empty({bytes}, result.options().dtype(at::kByte));
@@ -75,16 +74,15 @@ void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const
   const unsigned blocks = grid_x(count, sorted::kThreads);
   TORCH_OPS_DISPATCH_INDEX(index, "scatter_add", [&] {
     auto* make_keys = keys_kernel<Id, index_t>;
-    TORCH_OPS_LAUNCH(make_keys, blocks, sorted::kThreads, 0, index.const_data_ptr<index_t>(),
-                     shape, layout.index_batch_stride, layout.index_entry_stride, work.keys[0],
+    TORCH_OPS_LAUNCH(make_keys, blocks, sorted::kThreads, 0, index.const_data_ptr<index_t>(), shape,
+                     layout.index_batch_stride, layout.index_entry_stride, work.keys[0],
                      work.positions[0]);
   });
   cub::DoubleBuffer<Id> keys(work.keys[0], work.keys[1]);
   cub::DoubleBuffer<Id> positions(work.positions[0], work.positions[1]);
-  C10_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(work.sort, work.sort_bytes, keys, positions,
-                                                 count, 0, shape.key_bits(), stream));
-  C10_CUDA_CHECK(
-      cudaMemsetAsync(work.bounds, 0, shape.all_rows() * sizeof(Bounds<Id>), stream));
+  C10_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(work.sort, work.sort_bytes, keys, positions, count,
+                                                 0, shape.key_bits(), stream));
+  C10_CUDA_CHECK(cudaMemsetAsync(work.bounds, 0, shape.all_rows() * sizeof(Bounds<Id>), stream));
   auto* find_bounds = bounds_kernel<Id>;
   TORCH_OPS_LAUNCH(find_bounds, blocks, sorted::kThreads, 0, keys.Current(), count,
                    static_cast<Id>(shape.all_rows()), work.bounds);

@@ -7,7 +7,8 @@
 //   2. sort       stable, by the bits that keys have: entries of a row keep their order
 //   3. bounds     where each row's entries begin and end
 //   4. rows       a group of lanes sums the entries of a row, in their order, and writes it
-//   5. tiles      rows of more than kLongRun entries: fixed tiles of sorted entries are summed first,
+//   5. tiles      rows of more than kLongRun entries: fixed tiles of sorted entries are summed
+//   first,
 //   6. join       and then the tiles' sums, each by a block with a fixed tree
 #pragma once
 
@@ -81,8 +82,7 @@ struct Workspace {
     for (auto& piece : positions) piece = static_cast<Id*>(take(n * sizeof(Id)));
     bounds = static_cast<Bounds<Id>*>(take(shape.all_rows() * sizeof(Bounds<Id>)));
     // Two sums a tile: of the run that it starts in and of the one that it ends in.
-    partials = static_cast<Sum*>(
-        take(2 * shape.tiles() * shape.outer * shape.inner * sizeof(Sum)));
+    partials = static_cast<Sum*>(take(2 * shape.tiles() * shape.outer * shape.inner * sizeof(Sum)));
     sort = take(sort_bytes);
     bytes = next - static_cast<char*>(base);
   }
@@ -153,7 +153,8 @@ __device__ __forceinline__ void store(Value* to, const Sum (&sums)[V]) {
   *reinterpret_cast<Vector<Value, V>*>(to) = rounded;
 }
 
-// A group of `lanes` (a power of two) owns kRowsAtOnce rows, in them one piece of lanes * V columns.
+// A group of `lanes` (a power of two) owns kRowsAtOnce rows, in them one piece of lanes * V
+// columns.
 template <int V, class Value, class Sum, class Id>
 __global__ void rows_kernel(const Value* __restrict__ values, const Id* __restrict__ positions,
                             const Bounds<Id>* __restrict__ bounds, Value* __restrict__ result,
@@ -175,8 +176,8 @@ __global__ void rows_kernel(const Value* __restrict__ values, const Id* __restri
       offset[r] = Slice<Id>(shape, min(first + r, rows - 1), slice).values_offset;
     }
     const auto value_at = [&](int r, Id entry) {
-      return *reinterpret_cast<const Word*>(
-          values + (positions[entry] + offset[r]) * shape.inner + column);
+      return *reinterpret_cast<const Word*>(values + (positions[entry] + offset[r]) * shape.inner +
+                                            column);
     };
     Sum sums[kRowsAtOnce][V] = {};
     // The first entries of all rows together, since most rows have few ...
@@ -254,7 +255,8 @@ __global__ void tiles_kernel(const Value* __restrict__ values, const Id* __restr
     if (key == rows || (which == 1 && key == ends[0])) continue;
     const Bounds<Id> run = bounds[key];
     if (!run.is_long()) continue;
-    const int64_t from = max(begin, static_cast<int64_t>(run.begin)), to = min(end, static_cast<int64_t>(run.end));
+    const int64_t from = max(begin, static_cast<int64_t>(run.begin)),
+                  to = min(end, static_cast<int64_t>(run.end));
     for (int64_t slice = blockIdx.z; slice < shape.outer; slice += gridDim.z) {
       const int64_t offset = Slice<Id>(shape, key, slice).values_offset;
       for (int piece = blockIdx.y; piece < pieces; piece += gridDim.y) {

@@ -113,8 +113,8 @@ struct SigmoidBackwardNode final : autograd::DerivativeNode<SigmoidBackwardNode>
   variable_list backward(const Tensor& grad) {
     const Tensor y = unpack(output);
     variable_list grads(2);
-    if (task_should_compute_output(0)) grads[0] = sigmoid_backward_op().call(grad, y);
-    if (task_should_compute_output(1)) grads[1] = grad * slope_by_output(unpack(grad_output), y);
+    if (needs_input_grad(0)) grads[0] = sigmoid_backward_op().call(grad, y);
+    if (needs_input_grad(1)) grads[1] = grad * slope_by_output(unpack(grad_output), y);
     return grads;
   }
 };

@@ -14,7 +14,7 @@ void sigmoid_cpu(const at::Tensor& input, const at::Tensor& output) {
 }
 
 void sigmoid_backward_cpu(const at::Tensor& grad_output, const at::Tensor& output,
-                       const at::Tensor& grad_input) {
+                          const at::Tensor& grad_input) {
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, output.scalar_type(), "sigmoid_backward", [&] {
         map_cpu(SigmoidBackward(), output.numel(), grad_input.mutable_data_ptr<scalar_t>(),

@@ -16,7 +16,7 @@ void sigmoid_cuda(const at::Tensor& input, const at::Tensor& output) {
 }
 
 void sigmoid_backward_cuda(const at::Tensor& grad_output, const at::Tensor& output,
-                        const at::Tensor& grad_input) {
+                           const at::Tensor& grad_input) {
   if (output.numel() == 0) return;
   const c10::cuda::CUDAGuard guard(output.device());
   AT_DISPATCH_FLOATING_TYPES_AND2(

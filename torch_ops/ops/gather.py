@@ -6,23 +6,27 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import is_tensor_like
 
 _gather = torch.ops.torch_ops.gather.default
 _batch_gather = torch.ops.torch_ops.batch_gather.default
 _scatter_add = torch.ops.torch_ops.scatter_add.default
 
 
-def _explain_index(name: str, source: Any, index: Any, dim: Any) -> TypeError:
-    """The error for a call whose ``index`` is no tensor."""
+def _check_tensors(name: str, source: Any, index: Any, dim: Any = None) -> None:
+    """Raises TypeError for a call whose ``source`` or ``index`` is no tensor."""
     if isinstance(index, int) and isinstance(dim, Tensor):
-        return TypeError(
+        raise TypeError(
             f"{name}: the second argument must be the index, a tensor, but it is the int {index}. "
             f"torch_ops.{name} takes (source, index, dim) where torch.gather takes (input, dim, "
             "index), and it picks whole slices: the index needs no expanding to the source's "
             f"shape. Write torch_ops.{name}(source, index, dim={index})."
         )
-    wrong = ("source", source) if not isinstance(source, Tensor) else ("index", index)
-    return TypeError(f"{name}: {wrong[0]} must be a tensor, but it is a {type(wrong[1]).__name__}.")
+    for role, argument in (("source", source), ("index", index)):
+        if not is_tensor_like(argument):  # torch.fx's proxies are
+            raise TypeError(
+                f"{name}: {role} must be a tensor, but a {type(argument).__name__} was given."
+            )
 
 
 def gather(source: Tensor, index: Tensor, dim: int | None = None, *, batch_dims: int = 0) -> Tensor:
@@ -31,8 +35,8 @@ def gather(source: Tensor, index: Tensor, dim: int | None = None, *, batch_dims:
     ``output[b..., o..., i..., d...] = source[b..., o..., index[b..., i...], d...]`` with
     ``batch_dims`` axes ``b`` and as many axes ``o`` as there are between those and ``dim``. With
     ``batch_dims=0`` it is ``numpy.take(source, index, axis=dim)`` and ``jax.numpy.take``; with
-    batch axes it is ``tf.gather(source, index, axis=dim, batch_dims=batch_dims)``. (``torch.gather``
-    is another operation: its index names one element for each element of the output.)
+    batch axes it is ``tf.gather(source, index, axis=dim, batch_dims=batch_dims)``.
+    (``torch.gather`` is another operation: its index names one element for each of the output's.)
 
     ================  =============  ===========  ==============
     source            index          batch_dims   output
@@ -45,7 +49,7 @@ def gather(source: Tensor, index: Tensor, dim: int | None = None, *, batch_dims:
     ================  =============  ===========  ==============
 
     Args:
-        source: A tensor of at least one axis, of any dtype and strides, on the CPU or a CUDA device.
+        source: A tensor of at least one axis, any dtype and strides, on the CPU or a CUDA device.
         index: A tensor of any rank; uint8, int16, int32 or int64, used as it is; on the source's
             device. Its first ``batch_dims`` axes are as long as the source's. Each entry must be
             between 0 and ``source.shape[dim] - 1``.
@@ -71,7 +75,8 @@ def gather(source: Tensor, index: Tensor, dim: int | None = None, *, batch_dims:
             and the bound. On CUDA nothing is read out of bounds, and such an entry gives zeros), or
             ``dim`` is.
         TypeError: ``index`` is of another dtype or no tensor.
-        ValueError: The batch axes differ, ``dim`` is one of them, or ``batch_dims`` is out of range.
+        ValueError: The batch axes differ, ``dim`` is one of them, or ``batch_dims`` is out of
+            range.
         RuntimeError: Source and index are on different devices.
 
     Example:
@@ -83,7 +88,7 @@ def gather(source: Tensor, index: Tensor, dim: int | None = None, *, batch_dims:
                 [21., 21.]])
     """
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
-        raise _explain_index("gather", source, index, dim)
+        _check_tensors("gather", source, index, dim)
     return _gather(source, index, dim, batch_dims=batch_dims)
 
 
@@ -114,7 +119,7 @@ def batch_gather(source: Tensor, index: Tensor) -> Tensor:
                 [[6., 7.]]])
     """
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
-        raise _explain_index("batch_gather", source, index, None)
+        _check_tensors("batch_gather", source, index)
     return _batch_gather(source, index)
 
 
@@ -135,7 +140,8 @@ class GatherFunction(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         source, index, *options = inputs
-        dim, batch_dims = (*options, *(None, 0)[len(options) :])
+        dim = options[0] if options else None
+        batch_dims = options[1] if len(options) > 1 else 0
         ctx.save_for_backward(index)
         ctx.save_for_forward(index)
         ctx.batch_dims = batch_dims

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import is_tensor_like
 
 _scatter_add = torch.ops.torch_ops.scatter_add.default
 _gather = torch.ops.torch_ops.gather.default
@@ -42,13 +43,16 @@ def scatter_add(
         number of times; forward mode too.
 
     Memory:
-        The result; for types narrower than 32 bits, sums of 32 bits an element beside it. Values
-        that are not contiguous are copied.
+        The result. Values that are not contiguous are copied. On the CPU, and on CUDA where floats
+        are added in no given order: sums of 32 bits an element for narrower types. On CUDA where
+        they are summed in order: 16 bytes an entry of the index, 8 bytes a row of the result (twice
+        both from 2^31 entries or rows on), and up to 1/16 of the values' size.
 
     Determinism:
-        Deterministic on the CPU, and for integers everywhere. On CUDA, floats are added in no given
-        order: the last bits may differ from run to run, and under
-        ``torch.use_deterministic_algorithms(True)`` the call raises.
+        The same bits on every run: on the CPU; for integers; on CUDA for values of 4 MiB and more
+        whose rows (the axes behind ``dim``) have 128 bytes or more; and everywhere under
+        ``torch.use_deterministic_algorithms(True)``. Otherwise floats are added on CUDA in no given
+        order, and the last bits may differ from run to run.
 
     Raises:
         IndexError: An entry is out of range (on the CPU; the message names its position, its value
@@ -66,10 +70,11 @@ def scatter_add(
         tensor([[5., 0., 2.]])
     """
     for name, argument in (("values", values), ("index", index)):
-        if not isinstance(argument, Tensor):
+        if not isinstance(argument, Tensor) and not is_tensor_like(argument):
             raise TypeError(
-                f"scatter_add: {name} must be a tensor, but it is a {type(argument).__name__}. "
-                "torch_ops.scatter_add takes (values, index, dim_size, dim)."
+                f"scatter_add: {name} must be a tensor, but a {type(argument).__name__} was given. "
+                "torch_ops.scatter_add takes (values, index, dim_size, dim) and returns the sums; "
+                "torch.scatter_add takes (input, dim, index, src) and adds to input."
             )
     return _scatter_add(values, index, dim_size, dim, batch_dims=batch_dims)
 
@@ -95,7 +100,8 @@ class ScatterAddFunction(torch.autograd.Function):
         ctx.save_for_backward(index)
         ctx.save_for_forward(index)
         ctx.dim_size = dim_size
-        ctx.dim, ctx.batch_dims = (*options, *(None, 0)[len(options) :])
+        ctx.dim = options[0] if options else None
+        ctx.batch_dims = options[1] if len(options) > 1 else 0
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
@@ -106,9 +112,7 @@ class ScatterAddFunction(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, values_tangent: Tensor, *_: None) -> Tensor:
         (index,) = ctx.saved_tensors
-        return _scatter_add(
-            values_tangent, index, ctx.dim_size, ctx.dim, batch_dims=ctx.batch_dims
-        )
+        return _scatter_add(values_tangent, index, ctx.dim_size, ctx.dim, batch_dims=ctx.batch_dims)
 
 
 def self_check(device: torch.device) -> str:

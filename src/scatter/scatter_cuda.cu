@@ -50,14 +50,20 @@ void sum_sorted(const Value* values, Value* result, const sorted::Shape<Id>& sha
   TORCH_OPS_LAUNCH(rows, blocks, sorted::kThreads, 0, values, positions, work.bounds, result, shape,
                    lanes, pieces);
 
-  const dim3 tiles(static_cast<unsigned>(shape.tiles()),
-                   static_cast<unsigned>(std::min<int64_t>(pieces, kMaxGridYZ)), slices);
+  const auto grid = [&](int64_t x, int y) {
+    return dim3(static_cast<unsigned>(x), static_cast<unsigned>(std::min<int64_t>(y, kMaxGridYZ)),
+                slices);
+  };
   auto* sum_tiles = sorted::tiles_kernel<V, Value, Sum, Id>;
-  TORCH_OPS_LAUNCH(sum_tiles, tiles, sorted::kThreads, 0, values, keys, positions, work.bounds,
-                   work.partials, shape, lanes, pieces);
+  TORCH_OPS_LAUNCH(sum_tiles, grid(shape.tiles(), pieces), sorted::kThreads, 0, values, keys,
+                   positions, work.bounds, work.partials, shape, lanes, pieces);
+  // Few lanes a group: one block sums all tiles of a run, and has the more groups for it.
+  const int join_lanes = std::min(lanes, 8);
+  const auto join_pieces = static_cast<int>(ceil_div(vectors, join_lanes));
   auto* join = sorted::join_kernel<V, Value, Sum, Id>;
-  TORCH_OPS_LAUNCH(join, tiles, sorted::kThreads, 0, keys, work.bounds, work.partials, result,
-                   shape, lanes, pieces);
+  TORCH_OPS_LAUNCH(join, grid(ceil_div(shape.tiles(), sorted::kJoinTiles), join_pieces),
+                   sorted::kJoinThreads, 0, keys, work.bounds, work.partials, result, shape,
+                   join_lanes, join_pieces);
 }
 
 template <class Id, class Value, class Sum>
@@ -103,7 +109,8 @@ void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
                              const RowLayout& layout, const at::Tensor& result) {
   if (result.numel() == 0) return;
   const c10::cuda::CUDAGuard guard(result.device());
-  const int64_t most = std::max(layout.batch * layout.entries, layout.batch * layout.axis_size);
+  const int64_t most =
+      std::max({layout.batch * layout.entries, layout.batch * layout.axis_size, layout.inner});
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, values.scalar_type(), "scatter_add", [&] {
         using sum_t = at::acc_type<scalar_t, /*is_cuda=*/true>;

@@ -22,8 +22,10 @@
 namespace torch_ops::sorted {
 
 constexpr int kThreads = 256;
-constexpr int kTile = 256;      // sorted entries a block sums
-constexpr int kLongRun = 512;   // more than a tile, so that at most one long run starts in one
+constexpr int kTile = 128;     // sorted entries a block sums
+constexpr int kLongRun = 128;  // not below a tile, so that at most one longer run starts in one
+constexpr int kJoinThreads = 512;
+constexpr int kJoinTiles = 8;   // a block of the last kernel looks at
 constexpr int kRowsAtOnce = 4;  // of a group: their loads are in flight together
 
 // What a call adds where. Id is an unsigned type that holds every entry's and every row's number.
@@ -217,21 +219,21 @@ __global__ void rows_kernel(const Value* __restrict__ values, const Id* __restri
 }
 
 // Adds the sums of a block's groups of lanes in a fixed tree; the first group has the result.
-template <int V, class Sum>
+template <int kBlock, int V, class Sum>
 __device__ __forceinline__ void add_groups(Sum (&sums)[V], int lanes) {
-  __shared__ Sum shared[kThreads * V];
+  __shared__ Sum shared[kBlock / 2 * V];
   const int thread = threadIdx.x;
-  for (int groups = kThreads / lanes / 2; groups > 0; groups /= 2) {
+  for (int groups = kBlock / lanes / 2; groups > 0; groups /= 2) {
     const int half = groups * lanes;
     __syncthreads();
     if (thread >= half && thread < 2 * half) {
 #pragma unroll
-      for (int v = 0; v < V; ++v) shared[v * kThreads + thread - half] = sums[v];
+      for (int v = 0; v < V; ++v) shared[v * (kBlock / 2) + thread - half] = sums[v];
     }
     __syncthreads();
     if (thread < half) {
 #pragma unroll
-      for (int v = 0; v < V; ++v) sums[v] += shared[v * kThreads + thread];
+      for (int v = 0; v < V; ++v) sums[v] += shared[v * (kBlock / 2) + thread];
     }
   }
   __syncthreads();
@@ -269,7 +271,7 @@ __global__ void tiles_kernel(const Value* __restrict__ values, const Id* __restr
                              values + (positions[entry] + offset) * shape.inner + column));
           }
         }
-        add_groups<V>(sums, lanes);
+        add_groups<kThreads>(sums, lanes);
         if (group == 0 && column < shape.inner) {
           const int64_t slot = (2 * int64_t{blockIdx.x} + which) * shape.outer + slice;
 #pragma unroll
@@ -280,37 +282,49 @@ __global__ void tiles_kernel(const Value* __restrict__ values, const Id* __restr
   }
 }
 
-// The block of the tile in which a long run starts writes its row.
+// A block looks at kJoinTiles tiles for long runs that start there, and writes their rows.
 template <int V, class Value, class Sum, class Id>
 __global__ void join_kernel(const Id* __restrict__ keys, const Bounds<Id>* __restrict__ bounds,
                             const Sum* __restrict__ partials, Value* __restrict__ result,
                             Shape<Id> shape, int lanes, int pieces) {
   const int64_t count = shape.batch * shape.entries;
-  const int64_t tile = blockIdx.x;
-  const Id key = keys[min((tile + 1) * kTile, count) - 1];
-  if (key == static_cast<Id>(shape.batch * shape.axis_size)) return;
-  const Bounds<Id> run = bounds[key];
-  if (!run.is_long() || static_cast<int64_t>(run.begin) < tile * kTile) return;
-  const int64_t last = (static_cast<int64_t>(run.end) - 1) / kTile;
-  const int group = threadIdx.x / lanes, groups = kThreads / lanes;
+  __shared__ Id starting[kJoinTiles];  // the row whose long run starts in the tile
+  const Id none = static_cast<Id>(shape.batch * shape.axis_size);
+  if (threadIdx.x < kJoinTiles) {
+    const int64_t begin = (int64_t{blockIdx.x} * kJoinTiles + threadIdx.x) * kTile;
+    Id key = begin < count ? keys[min(begin + kTile, count) - 1] : none;
+    if (key != none && !(bounds[key].is_long() && bounds[key].begin >= begin)) key = none;
+    starting[threadIdx.x] = key;
+  }
+  __syncthreads();
 
-  for (int64_t slice = blockIdx.z; slice < shape.outer; slice += gridDim.z) {
-    for (int piece = blockIdx.y; piece < pieces; piece += gridDim.y) {
-      const int64_t column = (piece * lanes + static_cast<int>(threadIdx.x) % lanes) * int64_t{V};
-      Sum sums[V] = {};
-      if (column < shape.inner) {
+  const int group = threadIdx.x / lanes, groups = kJoinThreads / lanes;
+  for (int candidate = 0; candidate < kJoinTiles; ++candidate) {
+    const Id key = starting[candidate];
+    if (key == none) continue;
+    const Bounds<Id> run = bounds[key];
+    const int64_t tile = int64_t{blockIdx.x} * kJoinTiles + candidate;
+    const int64_t last = (static_cast<int64_t>(run.end) - 1) / kTile;
+    for (int64_t slice = blockIdx.z; slice < shape.outer; slice += gridDim.z) {
+      for (int piece = blockIdx.y; piece < pieces; piece += gridDim.y) {
+        const int64_t column = (piece * lanes + static_cast<int>(threadIdx.x) % lanes) * int64_t{V};
+        Sum sums[V] = {};
+        if (column < shape.inner) {
 #pragma unroll 4
-        for (int64_t t = tile + group; t <= last; t += groups) {
-          const int which = t == tile && static_cast<int64_t>(run.begin) > tile * kTile;
-          const int64_t slot = (2 * t + which) * shape.outer + slice;
+          for (int64_t t = tile + group; t <= last; t += groups) {
+            // In its first tile the run is the tile's second, unless it starts with the tile.
+            const int which = t == tile && run.begin > tile * kTile;
+            const int64_t slot = (2 * t + which) * shape.outer + slice;
 #pragma unroll
-          for (int v = 0; v < V; ++v) sums[v] += partials[slot * shape.inner + column + v];
+            for (int v = 0; v < V; ++v) sums[v] += partials[slot * shape.inner + column + v];
+          }
         }
-      }
-      add_groups<V>(sums, lanes);
-      if (group == 0 && column < shape.inner) {
-        const int64_t row = static_cast<int64_t>(key) + Slice<Id>(shape, key, slice).result_offset;
-        store<V>(result + row * shape.inner + column, sums);
+        add_groups<kJoinThreads>(sums, lanes);
+        if (group == 0 && column < shape.inner) {
+          const int64_t row =
+              static_cast<int64_t>(key) + Slice<Id>(shape, key, slice).result_offset;
+          store<V>(result + row * shape.inner + column, sums);
+        }
       }
     }
   }

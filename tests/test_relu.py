@@ -76,6 +76,18 @@ def test_agrees_with_torch_everywhere(device: torch.device, shape: tuple[int, ..
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_all_16_bit_values(device: torch.device, dtype: torch.dtype) -> None:
+    """Every value there is: the CPU decides by its bits."""
+    x = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype).to(device)
+    exactly = {"rtol": 0, "atol": 0, "equal_nan": True}
+    torch.testing.assert_close(torch_ops.relu(x), reference(x), **exactly)
+    torch.testing.assert_close(torch_ops.relu(x.clone(), inplace=True), reference(x), **exactly)
+    ones = torch.ones_like(x)
+    gradient = torch.ops.torch_ops.relu_backward(ones, x)
+    torch.testing.assert_close(gradient, backward_reference(ones, x), **exactly)
+
+
 def test_module_takes_the_place_of_torchs(device: torch.device) -> None:
     x = random((4, 6), device, torch.float32)
     for inplace in (False, True):

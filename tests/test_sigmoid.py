@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -82,6 +85,34 @@ def test_all_16_bit_values(device: torch.device, dtype: torch.dtype) -> None:
     least = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
     error = (actual.double() - expected).abs() / spacing.clamp(min=least)
     assert error[finite].max() <= 0.51
+
+
+def test_every_exponent(device: torch.device) -> None:
+    """float32: steps from the correctly rounded result, at thousands of values of each exponent."""
+    generator = torch.Generator().manual_seed(0)
+    mantissas = torch.randint(2**23, (2**9, 2000), generator=generator, dtype=torch.int32)
+    mantissas[:, 0], mantissas[:, 1] = 0, 2**23 - 1
+    # Sign and exponent are the upper 9 bits: all that there are.
+    x = ((torch.arange(-(2**8), 2**8, dtype=torch.int32) << 23)[:, None] | mantissas).view(
+        torch.float32
+    )
+    actual = torch_ops.sigmoid(x.to(device)).cpu()
+    expected = reference(x.double()).float()
+    assert torch.equal(actual.isnan(), x.isnan())
+    # As integers, neighbours among the floats from 0 to 1 differ by one.
+    steps = (actual.view(torch.int32) - expected.view(torch.int32)).abs()
+    assert steps[~x.isnan()].max() <= (2 if device.type == "cpu" else 4)
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_other_instruction_sets(capability: str) -> None:
+    """The CPU's loops exist once for each; the tests above run the widest that there is."""
+    tests = "cpu and (every_exponent or all_16_bit_values or lower_tail or agrees)"
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-k", tests, __file__],
+        env={**os.environ, "ATEN_CPU_CAPABILITY": capability},
+        check=True,
+    )
 
 
 def test_lower_tail(device: torch.device) -> None:

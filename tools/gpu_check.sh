@@ -8,7 +8,7 @@
 #   --tests      the whole suite, slow tests as TEST_ARGS says (default: --slow=sample)
 #   --sanitize   the tests marked sanitizer under compute-sanitizer: memcheck, racecheck, initcheck
 #   --bench      python -m benchmarks.NAME --out DIR for each NAME, or for every benchmark
-#   --demo       the example examples/g2_energies
+#   --demo       the example examples/g2_energies, on the GPU
 #   --out        where logs, figures and plots go (default: build/gpu)
 #
 # Without a part: all of them. A part that fails does not keep the next from running; the exit status
@@ -88,7 +88,7 @@ bench() {
   return $failed
 }
 
-demo() { "$PYTHON" examples/g2_energies/train.py; }
+demo() { "$PYTHON" examples/g2_energies/train.py --device cuda --out "$out/demo"; }
 
 summary=()
 status=0

@@ -1,4 +1,4 @@
-"""A message-passing network: atoms tell their neighbours about themselves, then add up to an energy.
+"""A message-passing network: atoms hear from their neighbours, then add up to an energy.
 
 Two operators of the library carry it. `batch_gather` brings the features of an edge's two atoms to
 the edge; `scatter_add` sums the messages of all edges at the atom that they lead to. Each is the
@@ -19,10 +19,14 @@ from torch import Tensor, nn
 
 
 class Ops(Protocol):
-    """What the network takes from an operator library: torch_ops, or torch_only beside this file."""
+    """What the network takes from an operator library: torch_ops, or torch_only in this folder.
 
-    ReLU: type[nn.Module]
-    Sigmoid: type[nn.Module]
+    Code of your own just calls torch_ops. Here it is an argument so that both train one network.
+    """
+
+    def ReLU(self) -> nn.Module: ...
+
+    def Sigmoid(self) -> nn.Module: ...
 
     def batch_gather(self, source: Tensor, index: Tensor) -> Tensor: ...
 
@@ -48,6 +52,7 @@ class MessagePassing(nn.Module):
         receivers = self.ops.batch_gather(atoms, molecules.receivers)
         inputs = torch.cat([senders, receivers, edges], dim=-1)
 
+        # The gate, from 0 to 1, tells how much of each feature passes along this kind of bond.
         messages = weights * self.gate(inputs) * self.message(inputs)
         arrived = self.ops.scatter_add(  # [B, E, D] -> [B, N, D]
             messages, molecules.receivers, dim_size=atoms.shape[1], batch_dims=1
@@ -61,7 +66,7 @@ class EnergyModel(nn.Module):
     properties: Tensor
     centres: Tensor
 
-    def __init__(self, ops: Ops, width: int = 32, edge_width: int = 16, rounds: int = 2) -> None:
+    def __init__(self, ops: Ops, width: int = 32, edge_width: int = 24, rounds: int = 2) -> None:
         super().__init__()
         table = torch.tensor(list(ELEMENTS.values()))
         table = (table - table.mean(dim=0)) / table.std(dim=0)
@@ -75,7 +80,8 @@ class EnergyModel(nn.Module):
         self.contribution = nn.Sequential(nn.Linear(width, width), ops.ReLU(), nn.Linear(width, 1))
 
     def forward(self, molecules: Molecules) -> Tensor:
-        # An atom starts as what its element has in common with others, and what it has not.
+        # An atom starts as what its element has in common with others, and what it has not. The
+        # latter starts small, since most elements are too rare to learn much of their own.
         atoms = self.describe(self.properties[molecules.elements])
         atoms = atoms + 0.3 * self.embedding(molecules.elements)
 
@@ -84,7 +90,7 @@ class EnergyModel(nn.Module):
         spacing = self.centres[1] - self.centres[0]
         edges = torch.exp(-(((distances - self.centres) / spacing) ** 2) / 2)
 
-        # Messages fade with the distance, to zero at the cutoff; those of padding count nothing.
+        # Messages fade with the distance, to zero at the cutoff. Those of padding are zero.
         fading = (1 + torch.cos(math.pi * distances / CUTOFF)) / 2
         weights = fading * molecules.edge_mask[:, :, None]
 

@@ -2,6 +2,7 @@
 // an index into it, and the rows that it picks on the other. No torch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "common/host_device.h"
@@ -43,11 +44,16 @@ constexpr int64_t kNoBadEntry = INT64_MAX;
 // row of the axis; kNoBadEntry where there is none.
 template <class Index>
 int64_t first_bad_entry(const Index* index, const RowLayout& layout, int64_t begin, int64_t end) {
-  for (int64_t position = begin; position < end; ++position) {
-    const int64_t b = position / layout.entries;
-    const int64_t n = position % layout.entries;
-    const Index entry = index[b * layout.index_batch_stride + n * layout.index_entry_stride];
-    if (!in_range(entry, layout.axis_size)) return position;
+  if (begin >= end) return kNoBadEntry;
+  // Batch by batch: a division an entry would cost more than the rest.
+  int64_t b = begin / layout.entries;
+  int64_t n = begin % layout.entries;
+  for (int64_t position = begin; position < end; ++b, n = 0) {
+    const Index* batch = index + b * layout.index_batch_stride;
+    const int64_t batch_end = std::min(layout.entries, n + (end - position));
+    for (; n < batch_end; ++n, ++position) {
+      if (!in_range(batch[n * layout.index_entry_stride], layout.axis_size)) return position;
+    }
   }
   return kNoBadEntry;
 }

@@ -1,7 +1,7 @@
 // The arithmetic of relu and its derivative, one value at a time. No torch.
 #pragma once
 
-#include "common/host_device.h"
+#include "common/float16.h"
 
 namespace torch_ops {
 
@@ -9,7 +9,7 @@ namespace torch_ops {
 struct Relu {
   template <class T>
   TORCH_OPS_HOST_DEVICE T operator()(T x) const {
-    return static_cast<ComputeType<T>>(x) <= 0 ? T(0) : x;
+    return at_most_zero(x) ? T(0) : x;
   }
 };
 
@@ -17,7 +17,7 @@ struct Relu {
 struct ReluBackward {
   template <class T>
   TORCH_OPS_HOST_DEVICE T operator()(T grad_output, T output) const {
-    return static_cast<ComputeType<T>>(output) <= 0 ? T(0) : grad_output;
+    return at_most_zero(output) ? T(0) : grad_output;
   }
 };
 

@@ -1,6 +1,6 @@
 #include <ATen/AccumulateType.h>
 #include <ATen/Dispatch.h>
-#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 
 #include "common/indexing.h"
 #include "common/launch.cuh"
@@ -14,19 +14,29 @@ void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const R
                       const at::Tensor& sums) {
   if (values.numel() == 0) return;
   const c10::cuda::CUDAGuard guard(sums.device());
+  const int64_t l2_bytes = at::cuda::getCurrentDeviceProperties()->l2CacheSize;
   TORCH_OPS_DISPATCH_INDEX(index, "scatter_add", [&] {
     TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
       // Rows of more than 2^30 values are added in parts.
       for (int64_t column = 0; column < layout.inner; column += RowGrid::kMaxChunk) {
         const int64_t width = std::min(layout.inner - column, RowGrid::kMaxChunk);
         const RowGrid grid(layout.batch, layout.outer, layout.entries, width);
-        const dim3 blocks(grid_x(grid.chunk_words(), kThreads * kScatterUnroll),
-                          static_cast<unsigned>(std::min(grid.chunks, kMaxGridYZ)));
-        TORCH_OPS_LAUNCH(scatter_add_kernel, blocks, kThreads, 0,
+        const int64_t blocks = ceil_div(grid.chunk_words(), kThreads * kScatterUnroll);
+        // Where the table stays in the L2 cache, blocks of different batches run side by side: the
+        // rows that many entries of one batch name would hold up each other.
+        const bool chunks_first =
+            static_cast<int64_t>(sums.nbytes()) <= l2_bytes / 2 && blocks <= kMaxGridYZ;
+        const dim3 shape = chunks_first
+                               ? dim3(grid_x(grid.chunks, 1), blocks)
+                               : dim3(grid_x(blocks, 1), std::min(grid.chunks, kMaxGridYZ));
+        const bool merge = width < 32 && (width & (width - 1)) == 0 && sums.numel() < UINT32_MAX;
+        auto* kernel = merge ? scatter_add_kernel<true, value_t, sum_t, index_t>
+                             : scatter_add_kernel<false, value_t, sum_t, index_t>;
+        TORCH_OPS_LAUNCH(kernel, shape, kThreads, 0,
                          static_cast<const value_t*>(values.const_data_ptr()) + column,
                          index.const_data_ptr<index_t>(),
                          static_cast<sum_t*>(sums.mutable_data_ptr()) + column, layout, grid,
-                         layout.inner);
+                         layout.inner, chunks_first);
       }
     });
   });
@@ -73,8 +83,9 @@ void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const
   const Shape<Id> shape{layout.batch, layout.outer, layout.entries, layout.axis_size, layout.inner};
   const int64_t count = shape.all_entries();
   const auto bytes = static_cast<int64_t>(Workspace<Id, Sum>(shape, nullptr).bytes);
-  const at::Tensor memory = at::empty({bytes}, result.options().dtype(at::kByte));
-  Workspace<Id, Sum> work(shape, memory.mutable_data_ptr());
+  // Not at::empty: that fills what it gives under torch.use_deterministic_algorithms(True).
+  const c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
+  Workspace<Id, Sum> work(shape, memory.get());
   const auto stream = at::cuda::getCurrentCUDAStream();
 
   const unsigned blocks = grid_x(count, sorted::kThreads);

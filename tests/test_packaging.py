@@ -406,7 +406,10 @@ def test_build_without_ninja(toy: Path, tmp_path: Path) -> None:
     """setuptools builds then; a header that changed and other flags still count."""
     hidden = tmp_path / "path"
     hidden.mkdir()
-    for name in ("c++", "g++", "gcc", "cc", "as", "ld", "sh", "uname"):
+    # The compilers under the names that Python was built with, too: Debian's have a prefix.
+    commands = [sysconfig.get_config_var(name) for name in ("CC", "CXX", "LDSHARED", "LDCXXSHARED")]
+    compilers = {command.split()[0] for command in commands if command}
+    for name in {"c++", "g++", "gcc", "cc", "as", "ld", "sh", "uname"} | compilers:
         if found := shutil.which(name):
             (hidden / name).symlink_to(found)
     (toy / "torch_ops" / "_ext" / "stale").touch()

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import sysconfig
 import tarfile
 from pathlib import Path
 from types import ModuleType

@@ -585,3 +585,9 @@ def test_build_from_sdist(sdist: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout
     assert f"folder: {target}" in result.stdout
     assert "CUDA kernels: none" in result.stdout
+    if torch.cuda.is_available():  # the one way to a tensor that this build has no kernels for
+        for call in ("relu(x)", "sigmoid(x)", "gather(x, i)", "scatter_add(x, i, 2)"):
+            code = "import torch, torch_ops as t; x = torch.ones(2, device='cuda'); i = x.int();"
+            result = run("-c", f"{code} t.{call}", cwd=tmp_path, PYTHONPATH=str(target))
+            assert "built without CUDA kernels" in result.stdout
+            assert "pip install --no-build-isolation" in result.stdout

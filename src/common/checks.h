@@ -71,9 +71,9 @@
 #define TORCH_OPS_CUDA_LAUNCHER(...)                                                         \
   inline __VA_ARGS__ {                                                                       \
     TORCH_CHECK(false, __func__,                                                             \
-                ": this torch_ops was built without CUDA kernels, so it cannot "             \
-                "take CUDA tensors. Install nvcc (CUDA 13) and rebuild: "                    \
-                "pip install --no-build-isolation --force-reinstall --no-deps <torch_ops>. " \
-                "`python -m torch_ops` shows the present build.");                           \
+                ": this torch_ops was built without CUDA kernels, so it cannot take CUDA "   \
+                "tensors. Install nvcc (CUDA 13), then build again in the folder of the "    \
+                "sources: pip install --no-build-isolation -e . (python -m torch_ops shows " \
+                "the present build.)");                                                      \
   }
 #endif

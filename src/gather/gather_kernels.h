@@ -26,6 +26,18 @@ int64_t gather_rows(const Word* source, const Index* index, Word* output, const 
     const Word* table = source + b * layout.table_batch_stride + o * layout.table_outer_stride;
     const Index* entries = index + b * layout.index_batch_stride;
     Word* out = output + row * inner;
+    row += last - first;
+    if (inner == 1) {  // elements: the index's order is the output's
+      for (int64_t n = first; n < last; ++n, ++out) {
+        const Index entry = entries[n * layout.index_entry_stride];
+        if (in_range(entry, layout.axis_size)) {
+          *out = table[static_cast<int64_t>(entry) * layout.table_axis_stride];
+        } else {
+          bad = std::min(bad, b * layout.entries + n);
+        }
+      }
+      continue;
+    }
     for (int64_t n = first; n < last; ++n, out += inner) {
       const Index entry = entries[n * layout.index_entry_stride];
       if (!in_range(entry, layout.axis_size)) {
@@ -33,15 +45,12 @@ int64_t gather_rows(const Word* source, const Index* index, Word* output, const 
         continue;
       }
       const Word* in = table + static_cast<int64_t>(entry) * layout.table_axis_stride;
-      if (inner == 1) {
-        *out = *in;
-      } else if (layout.table_inner_stride == 1) {
+      if (layout.table_inner_stride == 1) {
         std::memcpy(out, in, inner * sizeof(Word));
       } else {
         for (int64_t d = 0; d < inner; ++d) out[d] = in[d * layout.table_inner_stride];
       }
     }
-    row += last - first;
   }
   return bad;
 }

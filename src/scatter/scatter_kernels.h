@@ -18,6 +18,13 @@ void scatter_add_columns(const Value* values, const Index* index, Sum* table,
   const Index* entries = index + b * layout.index_batch_stride;
   const Value* row = values + slab * layout.entries * layout.inner;
   Sum* sums = table + b * layout.table_batch_stride + o * layout.table_outer_stride;
+  if (layout.inner == 1) {  // elements: no loop over columns
+    for (int64_t n = 0; n < layout.entries; ++n) {
+      const auto entry = static_cast<int64_t>(entries[n * layout.index_entry_stride]);
+      sums[entry * layout.table_axis_stride] += static_cast<Sum>(row[n]);
+    }
+    return;
+  }
   for (int64_t n = 0; n < layout.entries; ++n, row += layout.inner) {
     const auto entry = static_cast<int64_t>(entries[n * layout.index_entry_stride]);
     Sum* to = sums + entry * layout.table_axis_stride;

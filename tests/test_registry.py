@@ -9,8 +9,6 @@ import torch
 
 import torch_ops
 
-# A derivative is tested through the op whose derivative it is, and by its own description.
-
 
 def described() -> set[str]:
     names: set[str] = set()

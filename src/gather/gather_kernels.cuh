@@ -27,11 +27,6 @@ struct Slab {
     table = source + batch * layout.table_batch_stride + slice * layout.table_outer_stride;
     this->index = index + batch * layout.index_batch_stride;
   }
-
-  __device__ __forceinline__ const Word* row(Index entry, const RowLayout& layout) const {
-    const int64_t safe = in_range(entry, layout.axis_size) ? static_cast<int64_t>(entry) : 0;
-    return table + safe * layout.table_axis_stride;
-  }
 };
 
 template <class Word, class Index>

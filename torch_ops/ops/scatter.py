@@ -46,7 +46,7 @@ def scatter_add(
         The result. Values that are not contiguous are copied. On the CPU, and on CUDA where floats
         are added in no given order: sums of 32 bits an element for narrower types. On CUDA where
         they are summed in order: 16 bytes an entry of the index, 8 bytes a row of the result (twice
-        both from 2^31 entries or rows on), and up to 1/16 of the values' size.
+        both from 2^31 entries or rows on), and up to 1/32 of the values' size.
 
     Determinism:
         The same bits on every run: on the CPU; for integers; on CUDA for values of 4 MiB and more

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymIntArrayRef.h>
+#include <c10/util/accumulate.h>
 
 #include <optional>
 
@@ -188,6 +189,27 @@ inline RowLayout lay_out(Tensor& table, Tensor& index, Axes axes) {
     index = index.contiguous();
     lay_out_index(index, axes, layout);
   }
+  return layout;
+}
+
+// The layout of a call whose table is contiguous, of these sizes.
+inline RowLayout lay_out_contiguous(at::IntArrayRef sizes, Tensor& index, Axes axes) {
+  RowLayout layout{};
+  if (!lay_out_index(index, axes, layout)) {
+    index = index.contiguous();
+    lay_out_index(index, axes, layout);
+  }
+  const auto product = [&](size_t first, size_t last) {
+    return c10::multiply_integers(sizes.slice(first, last - first));
+  };
+  layout.batch = product(0, axes.batch_dims);
+  layout.outer = product(axes.batch_dims, axes.dim);
+  layout.axis_size = sizes[axes.dim];
+  layout.inner = product(axes.dim + 1, sizes.size());
+  layout.table_inner_stride = 1;
+  layout.table_axis_stride = layout.inner;
+  layout.table_outer_stride = layout.axis_size * layout.table_axis_stride;
+  layout.table_batch_stride = layout.outer * layout.table_outer_stride;
   return layout;
 }
 

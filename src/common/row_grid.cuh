@@ -53,8 +53,11 @@ struct RowGrid {
   };
 
   __device__ Chunk chunk(int64_t number) const {
-    const int64_t slab = number / chunks_per_slab * slabs_per_chunk;
-    const int64_t entry = number % chunks_per_slab * rows_per_chunk;
+    int64_t slab = number * slabs_per_chunk, entry = 0;
+    if (chunks_per_slab > 1) {  // 64-bit divisions are a tenth of a small call
+      slab = number / chunks_per_slab;
+      entry = number % chunks_per_slab * rows_per_chunk;
+    }
     const int64_t left = slabs_per_chunk > 1 ? (slabs - slab) * entries : entries - entry;
     const int64_t rows = left < rows_per_chunk ? left : rows_per_chunk;
     return {slab, entry, slab * entries + entry, static_cast<uint32_t>(rows) * words};
@@ -70,11 +73,17 @@ struct RowGrid {
 
   template <bool kOneSlab>
   __device__ __forceinline__ Place place(const Chunk& chunk, uint32_t word) const {
-    Place place;
-    const uint32_t row = by_words.divide(word, place.column);
-    place.slab = 0;
-    place.entry = chunk.entry + row;
-    if (!kOneSlab && slabs_per_chunk > 1) {
+    uint32_t column;
+    Place place = place_row(chunk, by_words.divide(word, column), kOneSlab);
+    place.column = column;
+    return place;
+  }
+
+  // The same for a row of a chunk.
+  __device__ __forceinline__ Place place_row(const Chunk& chunk, uint32_t row,
+                                             bool one_slab = false) const {
+    Place place{0, chunk.entry + row, 0};
+    if (!one_slab && slabs_per_chunk > 1) {
       uint32_t entry;
       place.slab = by_entries.divide(row, entry);
       place.entry = entry;

@@ -148,16 +148,22 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim_size
 
 // What choose_gather_path says of a contiguous table: for the tests.
 std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t word_bytes,
-                 int64_t shared_bytes) {
+                 int64_t shared_bytes, int64_t cache_bytes) {
   RowLayout layout{};
+  layout.batch = layout.outer = 1;
   layout.axis_size = axis_size;
   layout.entries = entries;
   layout.inner = inner;
-  switch (choose_gather_path(layout, word_bytes, shared_bytes)) {
+  layout.table_inner_stride = 1;
+  switch (choose_gather_path(layout, word_bytes, shared_bytes, cache_bytes)) {
     case GatherPath::kRows:
       return "rows";
+    case GatherPath::kStreamed:
+      return "streamed";
     case GatherPath::kPacked:
       return "packed";
+    case GatherPath::kElements:
+      return "elements";
     case GatherPath::kStaged:
       return "staged";
   }
@@ -195,7 +201,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("batch_dims") = 0);
   m.def("path", &path, "Which kernel takes a call of these sizes; inner counts words",
         py::arg("axis_size"), py::arg("entries"), py::arg("inner"), py::arg("word_bytes"),
-        py::arg("shared_bytes"));
+        py::arg("shared_bytes"), py::arg("cache_bytes"));
 }
 
 }  // namespace torch_ops

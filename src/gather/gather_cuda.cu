@@ -4,8 +4,10 @@
 #include "common/launch.cuh"
 #include "common/vectorized.cuh"
 #include "gather/gather.h"
+#include "gather/gather_elements.cuh"
 #include "gather/gather_kernels.cuh"
 #include "gather/gather_path.h"
+#include "gather/gather_streamed.cuh"
 
 namespace torch_ops {
 namespace {
@@ -75,12 +77,56 @@ void launch_staged(const void* source, const Index* index, void* output, const R
                    static_cast<Word*>(output), layout, grid, part);
 }
 
+template <class Word>
+void launch_streamed(const void* source, const IndexView& index, void* output,
+                     const RowLayout& layout, const IndexErrorSite& errors) {
+  const RowGrid grid(layout.batch, layout.outer, layout.entries, layout.inner);
+  const auto* from = static_cast<const Word*>(source);
+  auto* to = static_cast<Word*>(output);
+  if constexpr (sizeof(Word) >= 4) {
+    constexpr int64_t kTile = kStreamedTile / sizeof(Word);
+    // One vector more: a chunk may start within one.
+    const dim3 blocks(grid_x(grid.chunk_words() + kVectorSize<Word>, kTile), grid_y(grid.chunks));
+    TORCH_OPS_LAUNCH(gather_streamed_kernel<Word>, blocks, kStreamedThreads, 0, from, index, to,
+                     layout, grid, errors);
+  } else {
+    const GranuleTiles tiles(layout.inner * sizeof(Word));
+    const int64_t count = tiles.parts > 1 ? grid.rows_per_chunk * tiles.parts
+                                          : ceil_div(grid.rows_per_chunk, tiles.rows);
+    const Word* end = from + (layout.batch - 1) * layout.table_batch_stride +
+                      (layout.outer - 1) * layout.table_outer_stride +
+                      (layout.axis_size - 1) * layout.table_axis_stride + layout.inner;
+    const dim3 blocks(grid_x(count, 1), grid_y(grid.chunks));
+    TORCH_OPS_LAUNCH(gather_granules_kernel<Word>, blocks, kGranuleThreads, 0, from, end, index, to,
+                     layout, grid, tiles, errors);
+  }
+}
+
+template <class Word>
+void launch_elements(const void* source, const IndexView& index, void* output,
+                     const RowLayout& layout, const IndexErrorSite& errors) {
+  const RowGrid grid(layout.batch, layout.outer, layout.entries, /*words=*/1);
+  const dim3 blocks(grid_x(grid.chunk_words(), kThreads * kElementsUnroll), grid_y(grid.chunks));
+  TORCH_OPS_LAUNCH(gather_elements_kernel<Word>, blocks, kThreads, 0,
+                   static_cast<const Word*>(source), index, static_cast<Word*>(output), layout,
+                   grid, errors);
+}
+
 template <class Word, class Index>
 void launch(GatherPath path, const void* source, const Index* index, void* output,
             const RowLayout& layout) {
+  const IndexView view{index, sizeof(Index)};
+  const IndexErrorSite errors{};
   switch (path) {
     case GatherPath::kRows:
       return launch_rows<Word>(source, index, output, layout);
+    case GatherPath::kStreamed:
+      return launch_streamed<Word>(source, view, output, layout, errors);
+    case GatherPath::kElements:
+      if constexpr (sizeof(Word) == 4 || sizeof(Word) == 8) {
+        launch_elements<Word>(source, view, output, layout, errors);
+      }
+      return;
     case GatherPath::kPacked:
       if constexpr (sizeof(Word) <= 2) launch_packed<Word>(source, index, output, layout);
       return;
@@ -113,9 +159,9 @@ void gather_cuda(const char* /*op*/, const at::Tensor& source, const at::Tensor&
     rescale(in_words.table_axis_stride);
     in_words.table_inner_stride = 1;
   }
-  const auto shared_bytes =
-      static_cast<int64_t>(at::cuda::getCurrentDeviceProperties()->sharedMemPerBlockOptin);
-  const GatherPath path = choose_gather_path(in_words, bytes, shared_bytes);
+  const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
+  const GatherPath path = choose_gather_path(
+      in_words, bytes, static_cast<int64_t>(device.sharedMemPerBlockOptin), device.l2CacheSize);
   TORCH_OPS_DISPATCH_INDEX(index, "gather", [&] {
     const index_t* entries = index.const_data_ptr<index_t>();
     switch (bytes) {

@@ -14,6 +14,7 @@
 #include "common/checks.h"
 #include "common/indexing.h"
 #include "common/op.h"
+#include "scatter/scatter_path.h"
 
 namespace torch_ops {
 namespace {
@@ -66,13 +67,12 @@ at::ScalarType as_dispatched(at::ScalarType dtype) {
   }
 }
 
-// Is the sorting path the faster one? Its launches alone cost some 50 us, and short rows are
-// cheaper to add by atomics than to sort.
-bool prefers_sorting(const Tensor& rows, int64_t inner) {
-  constexpr int64_t kRowBytes = 128;
-  constexpr int64_t kTotalBytes = int64_t{4} << 20;
-  return inner * rows.element_size() >= kRowBytes &&
-         static_cast<int64_t>(rows.nbytes()) >= kTotalBytes;
+// Does a call on CUDA sort its entries, or add them in no given order?
+bool sorts(const Tensor& rows, const RowLayout& layout) {
+  if (const char* e = getenv("TORCH_OPS_PATH")) return rows.is_floating_point() && atoi(e);  // TMP
+  return rows.is_floating_point() &&
+         (at::globalContext().deterministicAlgorithms() ||
+          pays_to_sort(layout, static_cast<int64_t>(rows.element_size())));
 }
 
 template <auto launch>
@@ -92,19 +92,13 @@ Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_si
     return complex ? at::view_as_complex(result) : result;
   };
 
-  if (rows.is_cuda() && rows.is_floating_point()) {
+  const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, axes);
+  if (rows.is_cuda() && rows.numel() > 0 && sorts(rows, layout)) {
     Tensor result = at::empty(sizes, rows.options());
-    Tensor table = result;
-    const RowLayout layout = indexing::lay_out(table, entries, axes);
-    if (prefers_sorting(rows, layout.inner) || at::globalContext().deterministicAlgorithms()) {
-      if (rows.numel() == 0) return finish(result.zero_());
-      scatter_add_sorted_cuda(rows, entries, layout, result);
-      return finish(result);
-    }
+    scatter_add_sorted_cuda(rows, entries, layout, result);
+    return finish(result);
   }
   Tensor sums = at::zeros(sizes, rows.options().dtype(sum_type(real)));
-  Tensor table = sums;
-  const RowLayout layout = indexing::lay_out(table, entries, axes);
   launch(rows.view(as_dispatched(real)), entries, layout, sums);
   return finish(sums.to(real));
 }

@@ -5,112 +5,203 @@
 #include "common/indexing.h"
 #include "common/launch.cuh"
 #include "scatter/scatter.h"
-#include "scatter/scatter_kernels.cuh"
+#include "scatter/scatter_atomic.cuh"
+#include "scatter/scatter_path.h"
 #include "scatter/scatter_sorted.cuh"
 
 namespace torch_ops {
+namespace {
+
+IndexView view_index(const at::Tensor& index) {
+  return {index.const_data_ptr(), static_cast<int>(index.element_size())};
+}
+
+unsigned grid_y(int64_t work) { return static_cast<unsigned>(std::min(work, kMaxGridYZ)); }
+
+// ---- In no given order --------------------------------------------------------------------------
+
+// Where the table stays in the L2 cache, blocks of different batches run side by side: the rows
+// that many entries of one batch name would hold up each other. `blocks` are those of a chunk.
+dim3 shape_grid(atomic::AtomicCall& call, int64_t blocks, int64_t table_bytes) {
+  const int64_t l2_bytes = at::cuda::getCurrentDeviceProperties()->l2CacheSize;
+  call.chunks_in_x = table_bytes <= l2_bytes / 2 && blocks <= kMaxGridYZ;
+  return call.chunks_in_x ? dim3(grid_x(call.grid.chunks, 1), static_cast<unsigned>(blocks))
+                          : dim3(grid_x(blocks, 1), grid_y(call.grid.chunks));
+}
+
+// What the kernels are launched with: `words` of the grid a row.
+atomic::AtomicCall make_call(const RowLayout& layout, int64_t words) {
+  return {RowGrid(layout.batch, layout.outer, layout.entries, words), false,
+          layout.slabs() * layout.axis_size * layout.inner > UINT32_MAX};
+}
+
+bool are_adjacent(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout) {
+  const bool flat = layout.outer == 1 && layout.index_entry_stride == 1 &&
+                    (layout.batch == 1 || layout.index_batch_stride == layout.entries);
+  return flat && layout.entries % atomic::kUnroll == 0 &&
+         view_index(index).is_aligned_for_load4() &&
+         is_aligned(values.const_data_ptr(),
+                    atomic::kUnroll * static_cast<int64_t>(values.element_size()));
+}
+
+template <int D, class Value, class Sum>
+void add_entries(const Value* values, const at::Tensor& index, Sum* sums, const RowLayout& layout,
+                 int64_t table_bytes, const IndexErrorSite& errors) {
+  atomic::AtomicCall call = make_call(layout, /*words=*/1);
+  const int64_t blocks = ceil_div(call.grid.chunk_words(), atomic::kThreads * atomic::kUnroll);
+  const dim3 grid = shape_grid(call, blocks, table_bytes);
+  auto* kernel = atomic::add_entries_kernel<D, Value, Sum>;
+  TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, view_index(index), sums, layout, call,
+                   errors);
+}
+
+template <class Value, class Sum>
+void add_values(const Value* values, const at::Tensor& index, Sum* sums, const RowLayout& layout,
+                int64_t table_bytes, const IndexErrorSite& errors) {
+  atomic::AtomicCall call = make_call(layout, layout.inner);
+  const int64_t blocks = ceil_div(call.grid.chunk_words(), atomic::kThreads * atomic::kUnroll);
+  const dim3 grid = shape_grid(call, blocks, table_bytes);
+  auto* kernel = atomic::add_values_kernel<Value, Sum>;
+  TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, view_index(index), sums, layout, call,
+                   errors);
+}
+
+template <class Value, class Sum>
+void add_staged(const Value* values, const at::Tensor& index, Sum* sums, const RowLayout& layout,
+                const IndexErrorSite& errors) {
+  const auto bytes = static_cast<int>(layout.axis_size * sizeof(Sum));
+  auto* kernel = atomic::add_staged_kernel<Value, Sum>;
+  if (bytes > 48 * 1024) {  // more than a kernel has unasked
+    C10_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  }
+  // The larger the table, the fewer blocks share a multiprocessor.
+  const int threads = bytes > 100 * 1024 ? 1024 : bytes > 24 * 1024 ? 512 : 256;
+  // Parts of a slab where slabs alone do not fill the GPU, none so small that adding up the table
+  // becomes a large part of its work.
+  const int64_t wanted = 2 * at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const int64_t parts =
+      std::clamp<int64_t>(ceil_div(wanted, layout.slabs()), 1,
+                          std::max<int64_t>(layout.entries / (4 * layout.axis_size), 1));
+  const int64_t part = ceil_div(ceil_div(layout.entries, parts), 4) * 4;
+  const dim3 grid(static_cast<unsigned>(ceil_div(layout.entries, part)), grid_y(layout.slabs()));
+  TORCH_OPS_LAUNCH(kernel, grid, threads, bytes, values, view_index(index), sums, layout,
+                   make_call(layout, /*words=*/1), part, errors);
+}
+
+template <int V, class Value, class Sum>
+void add_tiles(const Value* values, const at::Tensor& index, Sum* sums, const RowLayout& layout,
+               int64_t table_bytes, const IndexErrorSite& errors) {
+  atomic::AtomicCall call = make_call(layout, /*words=*/1);
+  const RowPieces split(layout.inner, V, /*most_lanes=*/32, atomic::kLeastLanes);
+  const int64_t tile = split.groups(atomic::kThreads) * kSpan;
+  const int64_t blocks = ceil_div(call.grid.chunk_words(), tile) * split.pieces;
+  const dim3 grid = shape_grid(call, blocks, table_bytes);
+  auto* kernel = atomic::add_tiles_kernel<V, Value, Sum>;
+  TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, view_index(index), sums, layout, call,
+                   split, errors);
+}
+
+}  // namespace
 
 void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                       const at::Tensor& sums) {
   if (values.numel() == 0) return;
   const c10::cuda::CUDAGuard guard(sums.device());
-  const int64_t l2_bytes = at::cuda::getCurrentDeviceProperties()->l2CacheSize;
-  TORCH_OPS_DISPATCH_INDEX(index, "scatter_add", [&] {
-    TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
-      // Rows of more than 2^30 values are added in parts.
-      for (int64_t column = 0; column < layout.inner; column += RowGrid::kMaxChunk) {
-        const int64_t width = std::min(layout.inner - column, RowGrid::kMaxChunk);
-        const RowGrid grid(layout.batch, layout.outer, layout.entries, width);
-        const int64_t blocks = ceil_div(grid.chunk_words(), kThreads * kScatterUnroll);
-        // Where the table stays in the L2 cache, blocks of different batches run side by side: the
-        // rows that many entries of one batch name would hold up each other.
-        const bool chunks_first =
-            static_cast<int64_t>(sums.nbytes()) <= l2_bytes / 2 && blocks <= kMaxGridYZ;
-        const dim3 shape = chunks_first
-                               ? dim3(grid_x(grid.chunks, 1), blocks)
-                               : dim3(grid_x(blocks, 1), std::min(grid.chunks, kMaxGridYZ));
-        const bool merge = width < 32 && (width & (width - 1)) == 0 && sums.numel() < UINT32_MAX;
-        auto* kernel = merge ? scatter_add_kernel<true, value_t, sum_t, index_t>
-                             : scatter_add_kernel<false, value_t, sum_t, index_t>;
-        TORCH_OPS_LAUNCH(kernel, shape, kThreads, 0,
-                         static_cast<const value_t*>(values.const_data_ptr()) + column,
-                         index.const_data_ptr<index_t>(),
-                         static_cast<sum_t*>(sums.mutable_data_ptr()) + column, layout, grid,
-                         layout.inner, chunks_first);
+  const IndexErrorSite errors{};
+  const auto shared_bytes =
+      static_cast<int64_t>(at::cuda::getCurrentDeviceProperties()->sharedMemPerBlockOptin);
+  const ScatterPath path = choose_atomic_path(layout, static_cast<int64_t>(sums.element_size()),
+                                              are_adjacent(values, index, layout), shared_bytes);
+  const auto bytes = static_cast<int64_t>(sums.nbytes());
+  TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
+    const auto* from = static_cast<const value_t*>(values.const_data_ptr());
+    auto* to = static_cast<sum_t*>(sums.mutable_data_ptr());
+    switch (path) {
+      case ScatterPath::kStaged:
+        return add_staged(from, index, to, layout, errors);
+      case ScatterPath::kEntries:
+        if (layout.inner == 1) return add_entries<1>(from, index, to, layout, bytes, errors);
+        if (layout.inner == 2) return add_entries<2>(from, index, to, layout, bytes, errors);
+        return add_entries<4>(from, index, to, layout, bytes, errors);
+      case ScatterPath::kValues:
+        return add_values(from, index, to, layout, bytes, errors);
+      default: {
+        constexpr int kWide = std::min(kVectorSize<value_t>, 4);  // sums take registers
+        if (layout.inner % kWide == 0 && is_aligned(from, kWide * sizeof(value_t))) {
+          return add_tiles<kWide>(from, index, to, layout, bytes, errors);
+        }
+        return add_tiles<1>(from, index, to, layout, bytes, errors);
       }
-    });
+    }
   });
 }
 
+// ---- Sorted -------------------------------------------------------------------------------------
+
 namespace {
 
+// `keys` and `positions` are sorted.
 template <int V, class Value, class Sum, class Id>
-void sum_sorted(const Value* values, Value* result, const sorted::Shape<Id>& shape,
-                const sorted::Workspace<Id, Sum>& work, const Id* keys, const Id* positions) {
-  // As many lanes as a row has vectors, 32 at the most; longer rows are several pieces.
-  const int64_t vectors = ceil_div(shape.inner, V);
-  int lanes = 1;
-  while (lanes < 32 && lanes < vectors) lanes *= 2;
-  const auto pieces = static_cast<int>(ceil_div(vectors, lanes));
-  const auto slices = static_cast<unsigned>(std::min(shape.outer, kMaxGridYZ));
+void sum_sorted(const Value* values, Value* result, const sorted::Shape<Id>& shape, const Id* keys,
+                const Id* positions) {
+  const RowPieces split(shape.inner, V);
+  // Not at::empty: that fills what it gives under torch.use_deterministic_algorithms(True).
+  sorted::Pieces sizes{nullptr};
+  sorted::SumWorkspace<Id, Sum>(shape, split.lanes, sizes);
+  const c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(sizes.bytes);
+  sorted::Pieces pieces{static_cast<char*>(memory.get())};
+  const sorted::SumWorkspace<Id, Sum> work(shape, split.lanes, pieces);
 
-  const int64_t tasks = ceil_div(shape.all_rows(), sorted::kRowsAtOnce) * pieces;
-  const dim3 blocks(static_cast<unsigned>(ceil_div(tasks * lanes, sorted::kThreads)), slices);
-  auto* rows = sorted::rows_kernel<V, Value, Sum, Id>;
-  TORCH_OPS_LAUNCH(rows, blocks, sorted::kThreads, 0, values, positions, work.bounds, result, shape,
-                   lanes, pieces);
-
-  const auto grid = [&](int64_t x, int y) {
-    return dim3(static_cast<unsigned>(x), static_cast<unsigned>(std::min<int64_t>(y, kMaxGridYZ)),
-                slices);
-  };
-  auto* sum_tiles = sorted::tiles_kernel<V, Value, Sum, Id>;
-  TORCH_OPS_LAUNCH(sum_tiles, grid(shape.tiles(), pieces), sorted::kThreads, 0, values, keys,
-                   positions, work.bounds, work.partials, shape, lanes, pieces);
-  // Few lanes a group: one block sums all tiles of a run, and has the more groups for it.
-  const int join_lanes = std::min(lanes, 8);
-  const auto join_pieces = static_cast<int>(ceil_div(vectors, join_lanes));
-  auto* join = sorted::join_kernel<V, Value, Sum, Id>;
-  TORCH_OPS_LAUNCH(join, grid(ceil_div(shape.tiles(), sorted::kJoinTiles), join_pieces),
-                   sorted::kJoinThreads, 0, keys, work.bounds, work.partials, result, shape,
-                   join_lanes, join_pieces);
+  const auto stream = at::cuda::getCurrentCUDAStream();
+  C10_CUDA_CHECK(cudaMemsetAsync(work.written, 0, shape.all_rows(), stream));
+  const unsigned slices = grid_y(shape.outer);
+  const int64_t tiles = shape.tiles(split.lanes);
+  auto* sum_tiles = sorted::sum_tiles_kernel<V, Value, Sum, Id>;
+  TORCH_OPS_LAUNCH(sum_tiles, dim3(grid_x(tiles * split.pieces, 1), slices), sorted::kThreads, 0,
+                   values, keys, positions, result, work.partials, work.written, shape, split);
+  if (tiles > 1) {
+    const RowPieces join_split(shape.inner, V, sorted::kJoinLanes);
+    const int64_t join_blocks =
+        ceil_div(tiles, join_split.groups(sorted::kJoinThreads)) * join_split.pieces;
+    auto* join = sorted::join_kernel<V, Value, Sum, Id>;
+    TORCH_OPS_LAUNCH(join, dim3(grid_x(join_blocks, 1), slices), sorted::kJoinThreads, 0, keys,
+                     work.partials, result, shape, shape.tile_entries(split.lanes), tiles,
+                     join_split);
+  }
+  auto* fill_rest = sorted::fill_rest_kernel<V, Value, Id>;
+  TORCH_OPS_LAUNCH(fill_rest, dim3(grid_x(shape.batch * shape.axis_size, sorted::kThreads), slices),
+                   sorted::kThreads, 0, work.written, result, shape, split);
 }
 
 template <class Id, class Value, class Sum>
 void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                        const at::Tensor& result) {
+                        const at::Tensor& result, const IndexErrorSite& errors) {
   using namespace sorted;
   const Shape<Id> shape{layout.batch, layout.outer, layout.entries, layout.axis_size, layout.inner};
   const int64_t count = shape.all_entries();
-  const auto bytes = static_cast<int64_t>(Workspace<Id, Sum>(shape, nullptr).bytes);
-  // Not at::empty: that fills what it gives under torch.use_deterministic_algorithms(True).
-  const c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
-  Workspace<Id, Sum> work(shape, memory.get());
+  Pieces sizes{nullptr};
+  SortWorkspace<Id>(shape, sizes);
+  const c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(sizes.bytes);
+  Pieces pieces{static_cast<char*>(memory.get())};
+  SortWorkspace<Id> work(shape, pieces);
   const auto stream = at::cuda::getCurrentCUDAStream();
 
-  const unsigned blocks = grid_x(count, sorted::kThreads);
-  TORCH_OPS_DISPATCH_INDEX(index, "scatter_add", [&] {
-    auto* make_keys = keys_kernel<Id, index_t>;
-    TORCH_OPS_LAUNCH(make_keys, blocks, sorted::kThreads, 0, index.const_data_ptr<index_t>(), shape,
-                     layout.index_batch_stride, layout.index_entry_stride, work.keys[0],
-                     work.positions[0]);
-  });
+  TORCH_OPS_LAUNCH(keys_kernel<Id>, grid_x(count, sorted::kThreads), sorted::kThreads, 0,
+                   view_index(index), shape, layout.index_batch_stride, layout.index_entry_stride,
+                   work.keys[0], work.positions[0], errors);
   cub::DoubleBuffer<Id> keys(work.keys[0], work.keys[1]);
   cub::DoubleBuffer<Id> positions(work.positions[0], work.positions[1]);
   C10_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(work.sort, work.sort_bytes, keys, positions, count,
                                                  0, shape.key_bits(), stream));
-  C10_CUDA_CHECK(cudaMemsetAsync(work.bounds, 0, shape.all_rows() * sizeof(Bounds<Id>), stream));
-  auto* find_bounds = bounds_kernel<Id>;
-  TORCH_OPS_LAUNCH(find_bounds, blocks, sorted::kThreads, 0, keys.Current(), count,
-                   static_cast<Id>(shape.all_rows()), work.bounds);
 
   const auto* from = static_cast<const Value*>(values.const_data_ptr());
   auto* to = static_cast<Value*>(result.mutable_data_ptr());
   constexpr int kWide = kVectorSize<Value>;
   if (layout.inner % kWide == 0 && is_aligned(from, kVectorBytes)) {
-    sum_sorted<kWide, Value, Sum, Id>(from, to, shape, work, keys.Current(), positions.Current());
+    sum_sorted<kWide, Value, Sum, Id>(from, to, shape, keys.Current(), positions.Current());
   } else {
-    sum_sorted<1, Value, Sum, Id>(from, to, shape, work, keys.Current(), positions.Current());
+    sum_sorted<1, Value, Sum, Id>(from, to, shape, keys.Current(), positions.Current());
   }
 }
 
@@ -120,15 +211,16 @@ void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
                              const RowLayout& layout, const at::Tensor& result) {
   if (result.numel() == 0) return;
   const c10::cuda::CUDAGuard guard(result.device());
+  const IndexErrorSite errors{};
   const int64_t most =
-      std::max({layout.batch * layout.entries, layout.batch * layout.axis_size, layout.inner});
+      std::max({layout.slabs() * layout.entries, layout.slabs() * layout.axis_size, layout.inner});
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, values.scalar_type(), "scatter_add", [&] {
         using sum_t = at::acc_type<scalar_t, /*is_cuda=*/true>;
         if (most < INT32_MAX) {
-          scatter_add_sorted<uint32_t, scalar_t, sum_t>(values, index, layout, result);
+          scatter_add_sorted<uint32_t, scalar_t, sum_t>(values, index, layout, result, errors);
         } else {
-          scatter_add_sorted<uint64_t, scalar_t, sum_t>(values, index, layout, result);
+          scatter_add_sorted<uint64_t, scalar_t, sum_t>(values, index, layout, result, errors);
         }
       });
 }

@@ -3,30 +3,33 @@
 // The entries of the index are sorted by the row that they add to, so that each row's values are
 // summed in registers and each row is written once: no fill, no atomics, the same result on every
 // run. In stages:
-//   1. keys       the row of each entry (the row count for one out of range, which sorts last)
-//   2. sort       stable, by the bits that keys have: entries of a row keep their order
-//   3. bounds     where each row's entries begin and end
-//   4. rows       a group of lanes sums the entries of a row, in their order, and writes it
-//   5. tiles      rows of more than kLongRun entries: fixed tiles of sorted entries are summed
-//   first,
-//   6. join       and then the tiles' sums, each by a block with a fixed tree
+//   1. keys    the row of each entry (the row count for one out of range, which sorts last)
+//   2. sort    stable, by the bits that keys have: entries of a row keep their order
+//   3. tiles   blocks sum tiles of sorted entries and write the rows whose entries end there, and
+//              short gaps of rows without entries between them (scatter_runs.cuh)
+//   4. join    adds the parts of runs that reach over tiles, in a fixed order
+//   5. rest    fills the rows that nothing wrote
+// 1 and 2 depend on the index alone.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <cub/device/device_radix_sort.cuh>
 
+#include "common/host_device.h"
+#include "common/index_error.cuh"
+#include "common/index_view.cuh"
 #include "common/row_layout.h"
 #include "common/vectorized.cuh"
+#include "scatter/scatter_runs.cuh"
 
 namespace torch_ops::sorted {
 
-constexpr int kThreads = 256;
-constexpr int kTile = 128;     // sorted entries a block sums
-constexpr int kLongRun = 128;  // not below a tile, so that at most one longer run starts in one
+constexpr int kThreads = kRunThreads;
 constexpr int kJoinThreads = 512;
-constexpr int kJoinTiles = 8;   // a block of the last kernel looks at
-constexpr int kRowsAtOnce = 4;  // of a group: their loads are in flight together
+constexpr int kJoinLanes = 8;   // few, so that a block has many groups for a run of many tiles
+constexpr int kJoinAlone = 8;   // tiles of a run that one group adds up by itself
+constexpr int kWrittenGap = 8;  // rows without entries that are filled in passing
 
 // What a call adds where. Id is an unsigned type that holds every entry's and every row's number.
 template <class Id>
@@ -37,294 +40,293 @@ struct Shape {
   int64_t axis_size;  // rows a batch
   int64_t inner;      // values a row
 
-  int64_t all_entries() const { return batch * entries; }
-  int64_t all_rows() const { return batch * axis_size; }
-  int64_t tiles() const { return (all_entries() + kTile - 1) / kTile; }
+  TORCH_OPS_HOST_DEVICE int64_t all_entries() const { return batch * entries; }
+  // Keys and positions are rows of the result and of values, of the first slice of a batch. Those
+  // of another slice are slice * axis_size and slice * entries further.
+  TORCH_OPS_HOST_DEVICE int64_t all_rows() const { return batch * outer * axis_size; }
 
   int key_bits() const {
     int bits = 1;
     while (bits < 64 && (all_rows() >> bits) != 0) ++bits;
     return bits;
   }
-};
 
-template <class Id>
-struct Bounds {
-  Id begin;
-  Id end;
-  __device__ bool is_long() const { return end - begin > kLongRun; }
+  // Entries of a tile whose groups have `lanes` lanes.
+  TORCH_OPS_HOST_DEVICE static int64_t tile_entries(int lanes) {
+    return int64_t{kThreads / lanes} * kSpan;
+  }
+  int64_t tiles(int lanes) const {
+    const int64_t tile = tile_entries(lanes);
+    return (all_entries() + tile - 1) / tile;
+  }
 };
 
 // ---- Workspace ----------------------------------------------------------------------------------
 
-template <class Id, class Sum>
-struct Workspace {
+// Memory in pieces, each aligned to 256 bytes. With base == nullptr only the sizes are meant.
+struct Pieces {
+  char* base;
+  size_t bytes = 0;
+
+  template <class T>
+  T* take(int64_t count) {
+    T* piece = reinterpret_cast<T*>(base + bytes);
+    bytes += (count * sizeof(T) + 255) / 256 * 256;
+    return piece;
+  }
+};
+
+// What sorting takes: twice keys and positions, and CUB's own.
+template <class Id>
+struct SortWorkspace {
   Id* keys[2];
   Id* positions[2];
-  Bounds<Id>* bounds;
-  Sum* partials;
   void* sort;
-  size_t sort_bytes;
-  size_t bytes;  // of all
+  size_t sort_bytes = 0;
 
-  // Lays the pieces out from `base`; with base == nullptr only the sizes are meant.
-  Workspace(const Shape<Id>& shape, void* base) {
-    const int64_t n = shape.all_entries();
+  SortWorkspace(const Shape<Id>& shape, Pieces& memory) {
+    const int64_t count = shape.all_entries();
     cub::DoubleBuffer<Id> no_keys, no_positions;
-    sort_bytes = 0;
-    cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, no_keys, no_positions, n, 0,
+    cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, no_keys, no_positions, count, 0,
                                     shape.key_bits());
-    auto* next = static_cast<char*>(base);
-    const auto take = [&](size_t size) {
-      char* piece = next;
-      next += (size + 255) / 256 * 256;
-      return static_cast<void*>(piece);
-    };
-    for (auto& piece : keys) piece = static_cast<Id*>(take(n * sizeof(Id)));
-    for (auto& piece : positions) piece = static_cast<Id*>(take(n * sizeof(Id)));
-    bounds = static_cast<Bounds<Id>*>(take(shape.all_rows() * sizeof(Bounds<Id>)));
-    // Two sums a tile: of the run that it starts in and of the one that it ends in.
-    partials = static_cast<Sum*>(take(2 * shape.tiles() * shape.outer * shape.inner * sizeof(Sum)));
-    sort = take(sort_bytes);
-    bytes = next - static_cast<char*>(base);
+    for (auto& piece : keys) piece = memory.take<Id>(count);
+    for (auto& piece : positions) piece = memory.take<Id>(count);
+    sort = memory.take<char>(sort_bytes);
+  }
+};
+
+// What summing takes.
+template <class Id, class Sum>
+struct SumWorkspace {
+  bool* written;  // of a row: it has been
+  Sum* partials;  // two sums a tile: of the run that enters it and of the one that leaves it
+
+  SumWorkspace(const Shape<Id>& shape, int lanes, Pieces& memory) {
+    written = memory.take<bool>(shape.all_rows());
+    partials = memory.take<Sum>(2 * shape.tiles(lanes) * shape.outer * shape.inner);
   }
 };
 
 // ---- Kernels ------------------------------------------------------------------------------------
 
-template <class Id, class Index>
-__global__ void keys_kernel(const Index* __restrict__ index, Shape<Id> shape, int64_t batch_stride,
-                            int64_t entry_stride, Id* __restrict__ keys,
-                            Id* __restrict__ positions) {
-  const Id count = static_cast<Id>(shape.batch * shape.entries);
+template <class Id>
+__global__ void keys_kernel(IndexView index, Shape<Id> shape, int64_t batch_stride,
+                            int64_t entry_stride, Id* __restrict__ keys, Id* __restrict__ positions,
+                            const __grid_constant__ IndexErrorSite errors) {
+  const Id count = static_cast<Id>(shape.all_entries());
   const Id per_batch = static_cast<Id>(shape.entries);
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
-    const Id position = static_cast<Id>(i);
-    const Id b = position / per_batch;
-    const Index entry = index[b * batch_stride + (position - b * per_batch) * entry_stride];
-    keys[position] = static_cast<Id>(in_range(entry, shape.axis_size)
-                                         ? b * shape.axis_size + static_cast<int64_t>(entry)
-                                         : shape.batch * shape.axis_size);
-    positions[position] = position;
+    const Id b = static_cast<Id>(i) / per_batch;
+    const Id n = static_cast<Id>(i) - b * per_batch;
+    const int64_t entry = index[b * batch_stride + n * entry_stride];
+    const bool good = in_range(entry, shape.axis_size);
+    const int64_t first_slice = static_cast<int64_t>(b) * shape.outer;
+    const int64_t position = first_slice * shape.entries + n;
+    if (!good) record_bad_entry(errors, position, entry);
+    keys[i] = static_cast<Id>(good ? first_slice * shape.axis_size + entry : shape.all_rows());
+    positions[i] = static_cast<Id>(position);
   }
 }
 
-// Rows without entries keep the zeros that `bounds` was filled with.
-template <class Id>
-__global__ void bounds_kernel(const Id* __restrict__ keys, int64_t count, Id rows,
-                              Bounds<Id>* __restrict__ bounds) {
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
-    const Id key = keys[i];
-    if (key == rows) continue;
-    if (i == 0 || keys[i - 1] != key) bounds[key].begin = static_cast<Id>(i);
-    if (i == count - 1 || keys[i + 1] != key) bounds[key].end = static_cast<Id>(i + 1);
+// The sorted entries of a tile, as sum_runs asks for them, and what becomes of their sums.
+template <int V, class Value, class Sum, class Id>
+struct SortedTile {
+  const Value* values_column;  // this lane's columns of the slice's row 0,
+  Value* result_column;        // here as well
+  const Id* keys;              // of the tile's first entry
+  const Id* positions;
+  Sum*
+      entering;  // where the parts of runs go that enter the tile; behind them, those that leave it
+  bool* written;  // null in lanes that do not keep it
+  const Shape<Id>& shape;
+  int low;  // entries that there are: from here
+  int high;
+  bool live;
+
+  __device__ __forceinline__ Id none() const { return static_cast<Id>(shape.all_rows()); }
+
+  __device__ __forceinline__ Id key(int i) const { return i >= low && i < high ? keys[i] : none(); }
+
+  __device__ __forceinline__ Vector<Value, V> values(int i) const {
+    return *reinterpret_cast<const Vector<Value, V>*>(
+        values_column + static_cast<int64_t>(positions[i]) * shape.inner);
   }
-}
 
-// The work of one slice (an index along the outer axes): where a row of values and one of the
-// result lie.
-template <class Id>
-struct Slice {
-  int64_t values_offset;
-  int64_t result_offset;
+  __device__ __forceinline__ void write(int64_t row, const Vector<Value, V>& word) const {
+    *reinterpret_cast<Vector<Value, V>*>(result_column + row * shape.inner) = word;
+  }
 
-  // For the rows of one batch. With one slice a batch, entries and rows are their own numbers.
-  __device__ Slice(const Shape<Id>& shape, int64_t row, int64_t slice)
-      : values_offset(0), result_offset(0) {
-    if (shape.outer > 1) {
-      const int64_t before = row / shape.axis_size * (shape.outer - 1) + slice;
-      values_offset = before * shape.entries;
-      result_offset = before * shape.axis_size;
+  // Rows without entries behind `key`: a few are written now, many left to a kernel of their own.
+  __device__ __forceinline__ void ends(Id key, Id next) const {
+    if (written != nullptr) written[key] = true;
+    // With several slices the rows behind a batch's last are those of another slice.
+    if (shape.outer > 1 || next - key > kWrittenGap + 1) return;
+#pragma unroll 1
+    for (Id row = key + 1; row < next; ++row) {
+      if (live) write(row, {});
+      if (written != nullptr) written[row] = true;
     }
+  }
+
+  __device__ __forceinline__ void whole(Id key, const Sums<V, Sum>& sums) const {
+    write(key, sums.template rounded<Value>());
+  }
+  __device__ __forceinline__ void enters(const Sums<V, Sum>& sums) const { sums.copy_to(entering); }
+  __device__ __forceinline__ void leaves(const Sums<V, Sum>& sums) const {
+    sums.copy_to(entering + shape.outer * shape.inner);
   }
 };
 
-template <int V, class Value, class Sum>
-__device__ __forceinline__ void add(Sum (&sums)[V], const Vector<Value, V>& values) {
-#pragma unroll
-  for (int v = 0; v < V; ++v) sums[v] += static_cast<Sum>(values.values[v]);
-}
-
-template <int V, class Value, class Sum>
-__device__ __forceinline__ void store(Value* to, const Sum (&sums)[V]) {
-  Vector<Value, V> rounded;
-#pragma unroll
-  for (int v = 0; v < V; ++v) rounded.values[v] = static_cast<Value>(sums[v]);
-  *reinterpret_cast<Vector<Value, V>*>(to) = rounded;
-}
-
-// A group of `lanes` (a power of two) owns kRowsAtOnce rows, in them one piece of lanes * V
-// columns.
+// blockIdx.x walks the tiles, and in them the pieces of columns; blockIdx.y the slices.
 template <int V, class Value, class Sum, class Id>
-__global__ void rows_kernel(const Value* __restrict__ values, const Id* __restrict__ positions,
-                            const Bounds<Id>* __restrict__ bounds, Value* __restrict__ result,
-                            Shape<Id> shape, int lanes, int pieces) {
-  using Word = Vector<Value, V>;
-  const int64_t rows = shape.batch * shape.axis_size;
-  const int64_t task = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / lanes;
-  const int64_t first = task / pieces * kRowsAtOnce;
-  const int64_t column =
-      (task % pieces * lanes + static_cast<int>(threadIdx.x) % lanes) * int64_t{V};
-  if (first >= rows || column >= shape.inner) return;
-
+__global__ void __launch_bounds__(kThreads, 4)
+    sum_tiles_kernel(const Value* __restrict__ values, const Id* __restrict__ keys,
+                     const Id* __restrict__ positions, Value* __restrict__ result,
+                     Sum* __restrict__ partials, bool* __restrict__ written, Shape<Id> shape,
+                     RowPieces split) {
+  __shared__ RunEdges<V, Sum> edges;
+  const int64_t tile = blockIdx.x / split.pieces;
+  const int piece = static_cast<int>(blockIdx.x % split.pieces);
+  const int lane = static_cast<int>(threadIdx.x) % split.lanes;
+  const int64_t column = (int64_t{piece} * split.lanes + lane) * V;
+  const int64_t begin = tile * Shape<Id>::tile_entries(split.lanes);
+  const bool live = column < shape.inner;
   for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
-    Bounds<Id> run[kRowsAtOnce];
-    int64_t offset[kRowsAtOnce];
-#pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-      run[r] = first + r < rows ? bounds[first + r] : Bounds<Id>{0, 0};
-      offset[r] = Slice<Id>(shape, min(first + r, rows - 1), slice).values_offset;
-    }
-    const auto value_at = [&](int r, Id entry) {
-      return *reinterpret_cast<const Word*>(values + (positions[entry] + offset[r]) * shape.inner +
-                                            column);
-    };
-    Sum sums[kRowsAtOnce][V] = {};
-    // The first entries of all rows together, since most rows have few ...
-    constexpr int kTogether = 2;
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      Word loaded[kRowsAtOnce];
-#pragma unroll
-      for (int r = 0; r < kRowsAtOnce; ++r) {
-        const bool here = run[r].begin + j < run[r].end && !run[r].is_long();
-        loaded[r] = here ? value_at(r, run[r].begin + j) : Word();
-      }
-#pragma unroll
-      for (int r = 0; r < kRowsAtOnce; ++r) add<V>(sums[r], loaded[r]);
-    }
-    // ... then what is left of each.
-#pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-      if (run[r].is_long()) continue;
-      Id entry = run[r].begin + kTogether;
-      for (; entry + 4 <= run[r].end; entry += 4) {
-        Word loaded[4];
-#pragma unroll
-        for (int k = 0; k < 4; ++k) loaded[k] = value_at(r, entry + k);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) add<V>(sums[r], loaded[k]);
-      }
-      for (; entry < run[r].end; ++entry) add<V>(sums[r], value_at(r, entry));
-    }
-#pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-      if (first + r >= rows || run[r].is_long()) continue;
-      const int64_t row = first + r + Slice<Id>(shape, first + r, slice).result_offset;
-      store<V>(result + row * shape.inner + column, sums[r]);
-    }
+    SortedTile<V, Value, Sum, Id> entries{
+        values + slice * shape.entries * shape.inner + column,
+        result + slice * shape.axis_size * shape.inner + column,
+        keys + begin,
+        positions + begin,
+        partials + (2 * tile * shape.outer + slice) * shape.inner + column,
+        column == 0 && slice == 0 ? written : nullptr,
+        shape,
+        tile > 0 ? -1 : 0,
+        static_cast<int>(min(shape.all_entries() - begin, int64_t{INT32_MAX})),
+        live};
+    sum_runs(entries, edges, split.lanes, live);
   }
 }
 
-// Adds the sums of a block's groups of lanes in a fixed tree; the first group has the result.
-template <int kBlock, int V, class Sum>
-__device__ __forceinline__ void add_groups(Sum (&sums)[V], int lanes) {
-  __shared__ Sum shared[kBlock / 2 * V];
-  const int thread = threadIdx.x;
-  for (int groups = kBlock / lanes / 2; groups > 0; groups /= 2) {
-    const int half = groups * lanes;
-    __syncthreads();
-    if (thread >= half && thread < 2 * half) {
-#pragma unroll
-      for (int v = 0; v < V; ++v) shared[v * (kBlock / 2) + thread - half] = sums[v];
-    }
-    __syncthreads();
-    if (thread < half) {
-#pragma unroll
-      for (int v = 0; v < V; ++v) sums[v] += shared[v * (kBlock / 2) + thread];
+// The last of the tiles that a run reaches. It leaves `tile`, and so reaches the next one; most end
+// there, so steps are doubled from there on.
+template <class Id>
+__device__ int64_t last_tile_of_run(const Id* keys, Id key, int64_t tile, int64_t tile_entries,
+                                    int64_t tiles) {
+  int64_t inside = tile + 1, step = 1, outside;
+  while ((outside = inside + step) < tiles && keys[outside * tile_entries] == key) {
+    inside = outside;
+    step *= 2;
+  }
+  outside = min(outside, tiles);
+  while (outside - inside > 1) {
+    const int64_t middle = (inside + outside) / 2;
+    (keys[middle * tile_entries] == key ? inside : outside) = middle;
+  }
+  return inside;
+}
+
+// A group of lanes looks at a tile: does a run start there and leave it? Then it adds up the run's
+// parts and writes the row; those of a long run are added by the whole block, in a fixed tree.
+template <int V, class Value, class Sum, class Id>
+__global__ void __launch_bounds__(kJoinThreads)
+    join_kernel(const Id* __restrict__ keys, const Sum* __restrict__ partials,
+                Value* __restrict__ result, Shape<Id> shape, int64_t tile_entries, int64_t tiles,
+                RowPieces split) {
+  struct Run {
+    Id key;
+    int64_t first, last;  // tiles
+  };
+  __shared__ Run long_runs[kJoinThreads];
+  __shared__ int long_count;
+  __shared__ Sum shared[kJoinThreads / 2 * V];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int groups = split.groups(kJoinThreads), group = thread / split.lanes;
+  const int lane = thread % split.lanes;
+  const int64_t column = (int64_t{blockIdx.x % split.pieces} * split.lanes + lane) * V;
+  const bool live = column < shape.inner;
+
+  const auto part = [&](const Run& run, int64_t tile, int64_t slice) {
+    const int64_t slot = (2 * tile + (tile == run.first)) * shape.outer + slice;
+    return partials + slot * shape.inner + column;
+  };
+  const auto write = [&](const Run& run, int64_t slice, const Sums<V, Sum>& sums) {
+    const int64_t row = static_cast<int64_t>(run.key) + slice * shape.axis_size;
+    *reinterpret_cast<Vector<Value, V>*>(result + row * shape.inner + column) =
+        sums.template rounded<Value>();
+  };
+
+  if (thread == 0) long_count = 0;
+  __syncthreads();
+  const int64_t tile = int64_t{blockIdx.x / split.pieces} * groups + group;
+  const int64_t next = (tile + 1) * tile_entries;
+  if (tile < tiles - 1) {
+    const Id key = keys[next - 1];
+    const bool leaves = key != static_cast<Id>(shape.all_rows()) && keys[next] == key;
+    const bool starts = tile == 0 || keys[tile * tile_entries - 1] != key;
+    if (leaves && starts) {
+      const Run run{key, tile, last_tile_of_run(keys, key, tile, tile_entries, tiles)};
+      if (run.last - run.first > kJoinAlone) {
+        if (lane == 0) long_runs[atomicAdd(&long_count, 1)] = run;
+      } else if (live) {
+        for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
+          Sums<V, Sum> sums;
+          for (int64_t t = run.first; t <= run.last; ++t) sums.add(part(run, t, slice));
+          write(run, slice, sums);
+        }
+      }
     }
   }
   __syncthreads();
-}
 
-// blockIdx.x is a tile, blockIdx.y walks the pieces of columns, blockIdx.z the slices.
-template <int V, class Value, class Sum, class Id>
-__global__ void tiles_kernel(const Value* __restrict__ values, const Id* __restrict__ keys,
-                             const Id* __restrict__ positions,
-                             const Bounds<Id>* __restrict__ bounds, Sum* __restrict__ partials,
-                             Shape<Id> shape, int lanes, int pieces) {
-  const int64_t count = shape.batch * shape.entries;
-  const Id rows = static_cast<Id>(shape.batch * shape.axis_size);
-  const int64_t begin = int64_t{blockIdx.x} * kTile;
-  const int64_t end = min(begin + kTile, count);
-  const Id ends[2] = {keys[begin], keys[end - 1]};
-  const int group = threadIdx.x / lanes, groups = kThreads / lanes;
-
-  for (int which = 0; which < 2; ++which) {  // the conditions are the same for a whole block
-    const Id key = ends[which];
-    if (key == rows || (which == 1 && key == ends[0])) continue;
-    const Bounds<Id> run = bounds[key];
-    if (!run.is_long()) continue;
-    const int64_t from = max(begin, static_cast<int64_t>(run.begin)),
-                  to = min(end, static_cast<int64_t>(run.end));
-    for (int64_t slice = blockIdx.z; slice < shape.outer; slice += gridDim.z) {
-      const int64_t offset = Slice<Id>(shape, key, slice).values_offset;
-      for (int piece = blockIdx.y; piece < pieces; piece += gridDim.y) {
-        const int64_t column = (piece * lanes + static_cast<int>(threadIdx.x) % lanes) * int64_t{V};
-        Sum sums[V] = {};
-        if (column < shape.inner) {
+  for (int i = 0; i < long_count; ++i) {
+    const Run run = long_runs[i];
+    for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
+      Sums<V, Sum> sums;
+      if (live) {
 #pragma unroll 4
-          for (int64_t entry = from + group; entry < to; entry += groups) {
-            add<V>(sums, *reinterpret_cast<const Vector<Value, V>*>(
-                             values + (positions[entry] + offset) * shape.inner + column));
-          }
-        }
-        add_groups<kThreads>(sums, lanes);
-        if (group == 0 && column < shape.inner) {
-          const int64_t slot = (2 * int64_t{blockIdx.x} + which) * shape.outer + slice;
-#pragma unroll
-          for (int v = 0; v < V; ++v) partials[slot * shape.inner + column + v] = sums[v];
+        for (int64_t t = run.first + group; t <= run.last; t += groups) {
+          sums.add(part(run, t, slice));
         }
       }
+      for (int half = groups / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (group >= half && group < 2 * half) {
+          sums.copy_to(shared + (thread - half * split.lanes) * V);
+        }
+        __syncthreads();
+        if (group < half) sums.add(shared + thread * V);
+      }
+      if (group == 0 && live) write(run, slice, sums);
     }
   }
 }
 
-// A block looks at kJoinTiles tiles for long runs that start there, and writes their rows.
-template <int V, class Value, class Sum, class Id>
-__global__ void join_kernel(const Id* __restrict__ keys, const Bounds<Id>* __restrict__ bounds,
-                            const Sum* __restrict__ partials, Value* __restrict__ result,
-                            Shape<Id> shape, int lanes, int pieces) {
-  const int64_t count = shape.batch * shape.entries;
-  __shared__ Id starting[kJoinTiles];  // the row whose long run starts in the tile
-  const Id none = static_cast<Id>(shape.batch * shape.axis_size);
-  if (threadIdx.x < kJoinTiles) {
-    const int64_t begin = (int64_t{blockIdx.x} * kJoinTiles + threadIdx.x) * kTile;
-    Id key = begin < count ? keys[min(begin + kTile, count) - 1] : none;
-    if (key != none && !(bounds[key].is_long() && bounds[key].begin >= begin)) key = none;
-    starting[threadIdx.x] = key;
-  }
-  __syncthreads();
-
-  const int group = threadIdx.x / lanes, groups = kJoinThreads / lanes;
-  for (int candidate = 0; candidate < kJoinTiles; ++candidate) {
-    const Id key = starting[candidate];
-    if (key == none) continue;
-    const Bounds<Id> run = bounds[key];
-    const int64_t tile = int64_t{blockIdx.x} * kJoinTiles + candidate;
-    const int64_t last = (static_cast<int64_t>(run.end) - 1) / kTile;
-    for (int64_t slice = blockIdx.z; slice < shape.outer; slice += gridDim.z) {
-      for (int piece = blockIdx.y; piece < pieces; piece += gridDim.y) {
-        const int64_t column = (piece * lanes + static_cast<int>(threadIdx.x) % lanes) * int64_t{V};
-        Sum sums[V] = {};
-        if (column < shape.inner) {
-#pragma unroll 4
-          for (int64_t t = tile + group; t <= last; t += groups) {
-            // In its first tile the run is the tile's second, unless it starts with the tile.
-            const int which = t == tile && run.begin > tile * kTile;
-            const int64_t slot = (2 * t + which) * shape.outer + slice;
-#pragma unroll
-            for (int v = 0; v < V; ++v) sums[v] += partials[slot * shape.inner + column + v];
-          }
-        }
-        add_groups<kJoinThreads>(sums, lanes);
-        if (group == 0 && column < shape.inner) {
-          const int64_t row =
-              static_cast<int64_t>(key) + Slice<Id>(shape, key, slice).result_offset;
-          store<V>(result + row * shape.inner + column, sums);
-        }
+// Zeros for the rows that nothing wrote. A warp looks at 32 rows of a batch's first slice at a
+// time; what holds there holds for all slices. blockIdx.y walks the slices.
+template <int V, class Value, class Id>
+__global__ void fill_rest_kernel(const bool* __restrict__ written, Value* __restrict__ result,
+                                 Shape<Id> shape, RowPieces split) {
+  constexpr unsigned kAll = 0xffffffffu;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const bool exists = row < shape.batch * shape.axis_size;
+  if (shape.outer > 1) row += row / shape.axis_size * (shape.outer - 1) * shape.axis_size;
+  const unsigned rest = __ballot_sync(kAll, exists && !written[row]);
+  const int group = lane / split.lanes, groups = 32 / split.lanes;
+  const int64_t first_column = int64_t{lane % split.lanes} * V;
+  for (unsigned left = rest; left != 0;) {
+    // A group of lanes a row: the next `groups` of those left.
+    int64_t mine = -1;
+    for (int g = 0; g < groups && left != 0; ++g, left &= left - 1) {
+      const int64_t some = __shfl_sync(kAll, row, __ffs(left) - 1);
+      if (g == group) mine = some;
+    }
+    if (mine < 0) continue;
+    for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
+      Value* to = result + (mine + slice * shape.axis_size) * shape.inner;
+      for (int64_t column = first_column; column < shape.inner; column += split.lanes * V) {
+        *reinterpret_cast<Vector<Value, V>*>(to + column) = {};
       }
     }
   }

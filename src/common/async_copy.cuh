@@ -1,0 +1,37 @@
+// Copies from global to shared memory that a thread does not wait for: its bytes in flight take no
+// registers, so that more of them fit a multiprocessor. No torch.
+#pragma once
+
+#include <cstdint>
+
+namespace torch_ops {
+
+// Copies sizeof(Word) bytes: 4, 8 or 16, both addresses aligned to it; or zeros, without reading
+// `global`, unless `wanted`. Before compute capability 8.0 the thread waits after all.
+template <class Word>
+__device__ __forceinline__ void copy_async(Word* shared, const Word* global, bool wanted = true) {
+  static_assert(sizeof(Word) == 4 || sizeof(Word) == 8 || sizeof(Word) == 16);
+#if __CUDA_ARCH__ >= 800
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const uint32_t read = wanted ? sizeof(Word) : 0;
+  if constexpr (sizeof(Word) == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global),
+                 "n"(sizeof(Word)), "r"(read)
+                 : "memory");
+  }
+#else
+  *shared = wanted ? *global : Word();
+#endif
+}
+
+// Waits for all copies that this thread began. Those of other threads take a __syncthreads() more.
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+}  // namespace torch_ops

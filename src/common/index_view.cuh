@@ -1,0 +1,93 @@
+// An index of any of the four integer types, read without a template parameter: for kernels that
+// read each entry once, where a uniform branch costs nothing and four times the kernels would. No
+// torch.
+#pragma once
+
+#include <cstdint>
+
+#include "common/vectorized.cuh"
+
+namespace torch_ops {
+
+struct IndexView {
+  const void* data;
+  int entry_bytes;  // 1: uint8, 2: int16, 4: int32, 8: int64
+
+  template <class Index>
+  __device__ __forceinline__ const Index* as() const {
+    return static_cast<const Index*>(data);
+  }
+
+  __device__ __forceinline__ int64_t operator[](int64_t position) const {
+    switch (entry_bytes) {
+      case 1:
+        return as<uint8_t>()[position];
+      case 2:
+        return as<int16_t>()[position];
+      case 4:
+        return as<int32_t>()[position];
+      default:
+        return as<int64_t>()[position];
+    }
+  }
+
+  // The entries at N positions.
+  template <int N>
+  __device__ __forceinline__ void load(const int64_t (&positions)[N], int64_t (&entries)[N]) const {
+    switch (entry_bytes) {
+      case 1:
+        return load_as<uint8_t>(positions, entries);
+      case 2:
+        return load_as<int16_t>(positions, entries);
+      case 4:
+        return load_as<int32_t>(positions, entries);
+      default:
+        return load_as<int64_t>(positions, entries);
+    }
+  }
+
+  // Four adjacent entries. `position` and `data` must be aligned to four of them.
+  __device__ __forceinline__ void load4(int64_t position, int64_t (&entries)[4]) const {
+    switch (entry_bytes) {
+      case 1:
+        return widen(*reinterpret_cast<const Vector<uint8_t, 4>*>(as<uint8_t>() + position),
+                     entries);
+      case 2:
+        return widen(*reinterpret_cast<const Vector<int16_t, 4>*>(as<int16_t>() + position),
+                     entries);
+      case 4:
+        return widen(*reinterpret_cast<const Vector<int32_t, 4>*>(as<int32_t>() + position),
+                     entries);
+      default: {
+        const auto* halves = reinterpret_cast<const Vector<int64_t, 2>*>(as<int64_t>() + position);
+        const Vector<int64_t, 2> low = halves[0], high = halves[1];
+        entries[0] = low.values[0];
+        entries[1] = low.values[1];
+        entries[2] = high.values[0];
+        entries[3] = high.values[1];
+      }
+    }
+  }
+
+  // Can load4 read at positions that are multiples of four?
+  bool is_aligned_for_load4() const {
+    return is_aligned(data, entry_bytes < 4 ? 4 * entry_bytes : kVectorBytes);
+  }
+
+ private:
+  template <class Index, int N>
+  __device__ __forceinline__ void load_as(const int64_t (&positions)[N],
+                                          int64_t (&entries)[N]) const {
+#pragma unroll
+    for (int k = 0; k < N; ++k) entries[k] = as<Index>()[positions[k]];
+  }
+
+  template <class Index>
+  static __device__ __forceinline__ void widen(const Vector<Index, 4>& from,
+                                               int64_t (&entries)[4]) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) entries[k] = from.values[k];
+  }
+};
+
+}  // namespace torch_ops

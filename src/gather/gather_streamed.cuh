@@ -1,0 +1,230 @@
+// gather on the GPU, for rows that 16-byte words do not divide. No torch.
+//
+// A lane that loads four bytes at a time into registers keeps too few bytes in flight to fill the
+// memory's pipe, and more registers cost warps. So a block copies the rows of a tile of the output
+// to shared memory with asynchronous copies, which take none, and writes the tile from there in 16
+// aligned bytes a lane. An entry is read once a row, not once a word.
+//
+// As in gather_kernels.cuh, an entry out of range gives zeros and is recorded.
+#pragma once
+
+#include <cstdint>
+
+#include "common/async_copy.cuh"
+#include "common/index_error.cuh"
+#include "common/index_view.cuh"
+#include "common/row_grid.cuh"
+#include "common/row_layout.h"
+#include "common/vectorized.cuh"
+
+namespace torch_ops {
+
+constexpr int64_t kMinStreamedRow = kVectorBytes;  // bytes; shorter rows gain nothing
+
+// Where a row of a chunk lies in the table; null for one that an entry out of range picks.
+template <class Word>
+__device__ __forceinline__ const Word* find_row(const Word* source, const IndexView& index,
+                                                const RowLayout& layout, const RowGrid& grid,
+                                                const RowGrid::Chunk& chunk, uint32_t row,
+                                                const IndexErrorSite& errors) {
+  const RowGrid::Place at = grid.place_row(chunk, row);
+  int64_t batch, slice;
+  grid.split_slab(chunk.slab + at.slab, batch, slice);
+  const int64_t picked =
+      index[batch * layout.index_batch_stride + at.entry * layout.index_entry_stride];
+  if (!in_range(picked, layout.axis_size)) {
+    record_bad_entry(errors, chunk.row + row, picked);
+    return nullptr;
+  }
+  return source + batch * layout.table_batch_stride + slice * layout.table_outer_stride +
+         picked * layout.table_axis_stride;
+}
+
+// ---- Words of 4 or 8 bytes ----------------------------------------------------------------------
+
+constexpr int kStreamedThreads = 256;
+constexpr int kStreamedTile = 10 * 1024;  // bytes of the output a block; 8 and 12 KiB do as well
+
+// Tiles are of words, not of rows: however long rows are, all tiles are alike.
+template <class Word>
+__global__ void __launch_bounds__(kStreamedThreads)
+    gather_streamed_kernel(const Word* __restrict__ source, IndexView index,
+                           Word* __restrict__ output, RowLayout layout, RowGrid grid,
+                           const __grid_constant__ IndexErrorSite errors) {
+  constexpr int kTile = kStreamedTile / sizeof(Word);
+  constexpr int kWide = kVectorSize<Word>;
+  constexpr int kRows = kTile / (kMinStreamedRow / sizeof(Word)) + 2;  // that a tile can touch
+  __shared__ Vector<Word, kWide> tile[kTile / kWide];
+  __shared__ const Word* rows[kRows];
+  Word* words = reinterpret_cast<Word*>(tile);
+
+  for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
+    const RowGrid::Chunk chunk = grid.chunk(number);
+    Word* chunk_output = output + chunk.row * grid.words;
+    // Tiles begin at multiples of 16 bytes of the output, the first one before its chunk.
+    const auto shift =
+        static_cast<int64_t>(reinterpret_cast<uintptr_t>(chunk_output) / sizeof(Word) % kWide);
+    const int64_t start = int64_t{blockIdx.x} * kTile - shift;
+    // The tile's words that there are, counted from its start.
+    const int begin = start < 0 ? static_cast<int>(-start) : 0;
+    const int end = static_cast<int>(min(int64_t{kTile}, int64_t{chunk.words} - start));
+    if (begin < end) {
+      const auto first_word = static_cast<uint32_t>(start);  // below zero it wraps, and wraps back
+      const uint32_t first_row = grid.by_words.divide(first_word + begin);
+      const uint32_t last_row = grid.by_words.divide(first_word + end - 1);
+      for (uint32_t i = threadIdx.x; i <= last_row - first_row; i += kStreamedThreads) {
+        rows[i] = find_row(source, index, layout, grid, chunk, first_row + i, errors);
+      }
+      __syncthreads();
+
+#pragma unroll 4
+      for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += kStreamedThreads) {
+        uint32_t column;
+        const uint32_t row = grid.by_words.divide(first_word + i, column);
+        const Word* from = rows[row - first_row];
+        const bool wanted = from != nullptr;
+        copy_async(words + i, (wanted ? from : source) + column, wanted);
+      }
+      wait_for_copies();
+      __syncthreads();
+
+      Word* to = chunk_output + start;
+      for (int i = static_cast<int>(threadIdx.x) * kWide; i < end; i += kStreamedThreads * kWide) {
+        if (i >= begin && i + kWide <= end) {
+          *reinterpret_cast<Vector<Word, kWide>*>(to + i) = tile[i / kWide];
+        } else {
+          for (int w = max(i, begin); w < min(i + kWide, end); ++w) to[w] = words[w];
+        }
+      }
+    }
+    __syncthreads();  // before the next chunk's rows
+  }
+}
+
+// ---- Words of 1 or 2 bytes ----------------------------------------------------------------------
+
+// Asynchronous copies take 4 bytes at least. So the aligned 16 bytes that a row touches, its
+// granules, are copied as they are, and shifted into place on their way out.
+using Granule = Vector<uint32_t, 4>;
+constexpr int kGranuleThreads = 128;
+constexpr int kGranuleTile = 512;  // granules that a block holds
+
+// How rows of `row_bytes` are cut into tiles: several rows, or a part of one.
+struct GranuleTiles {
+  uint32_t part_bytes;  // of a row, that a tile holds at most
+  uint32_t parts;       // of a row
+  uint32_t granules;    // that a part can touch
+  uint32_t rows;        // a tile; 1 where a row is several parts
+  FastDivisor by_granules;
+  FastDivisor by_part;
+
+  explicit GranuleTiles(int64_t row_bytes) {
+    constexpr int64_t kMost = (kGranuleTile - 1) * sizeof(Granule);
+    part_bytes = static_cast<uint32_t>(row_bytes < kMost ? row_bytes : kMost);
+    parts = static_cast<uint32_t>((row_bytes + part_bytes - 1) / part_bytes);
+    // At worst the first granule holds one byte of it.
+    granules = static_cast<uint32_t>((part_bytes + 2 * sizeof(Granule) - 2) / sizeof(Granule));
+    rows = kGranuleTile / granules;
+    by_granules = FastDivisor(granules);
+    by_part = FastDivisor(part_bytes);
+  }
+};
+
+// `source_end` is where the table ends in memory: nothing outside of [source, source_end) is read.
+template <class Word>
+__global__ void __launch_bounds__(kGranuleThreads)
+    gather_granules_kernel(const Word* __restrict__ source, const Word* __restrict__ source_end,
+                           IndexView index, Word* __restrict__ output, RowLayout layout,
+                           RowGrid grid, GranuleTiles tiles,
+                           const __grid_constant__ IndexErrorSite errors) {
+  __shared__ Granule granules[kGranuleTile];
+  __shared__ const char* rows[kGranuleTile / 2];  // a row of 16 bytes or more touches 2 granules
+  const auto* bytes = reinterpret_cast<const char*>(granules);
+  const auto* table = reinterpret_cast<const char*>(source);
+  const auto* table_end = reinterpret_cast<const char*>(source_end);
+  const uint32_t row_bytes = grid.words * static_cast<uint32_t>(sizeof(Word));
+
+  for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
+    const RowGrid::Chunk chunk = grid.chunk(number);
+    const uint32_t chunk_rows = grid.by_words.divide(chunk.words);
+    const int64_t tile = blockIdx.x;
+    const auto first_row =
+        static_cast<uint32_t>(tiles.parts > 1 ? tile / tiles.parts : tile * tiles.rows);
+    if (first_row < chunk_rows) {
+      const uint32_t row_count = min(tiles.rows, chunk_rows - first_row);
+      const uint32_t part =
+          tiles.parts > 1 ? static_cast<uint32_t>(tile % tiles.parts) * tiles.part_bytes : 0;
+      const uint32_t length = min(tiles.part_bytes, row_bytes - part);  // of each row's part
+      for (uint32_t i = threadIdx.x; i < row_count; i += kGranuleThreads) {
+        const Word* row = find_row(source, index, layout, grid, chunk, first_row + i, errors);
+        rows[i] = row == nullptr ? nullptr : reinterpret_cast<const char*>(row) + part;
+      }
+      __syncthreads();
+
+#pragma unroll 2
+      for (uint32_t i = threadIdx.x; i < row_count * tiles.granules; i += kGranuleThreads) {
+        uint32_t slot;
+        const char* row = rows[tiles.by_granules.divide(i, slot)];
+        const auto address = reinterpret_cast<uintptr_t>(row);
+        const char* from = row - address % sizeof(Granule) + slot * sizeof(Granule);
+        if (row == nullptr) {
+          granules[i] = Granule();
+        } else if (from < row + length) {
+          if (from >= table && from + sizeof(Granule) <= table_end) {
+            copy_async(granules + i, reinterpret_cast<const Granule*>(from));
+          } else {  // at the table's ends
+            auto* to = reinterpret_cast<Word*>(granules + i);
+            for (uint32_t k = 0; k < sizeof(Granule); k += sizeof(Word), ++to) {
+              if (from + k >= table && from + k < table_end) {
+                *to = *reinterpret_cast<const Word*>(from + k);
+              }
+            }
+          }
+        }
+      }
+      wait_for_copies();
+      __syncthreads();
+
+      // The tile's part of the output, in aligned vectors; the first may begin before it.
+      char* to =
+          reinterpret_cast<char*>(output) + (chunk.row + first_row) * int64_t{row_bytes} + part;
+      const auto shift = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(to) % kVectorBytes);
+      const uint32_t total = row_count * length;
+      for (uint32_t vector = threadIdx.x; vector * kVectorBytes < total + shift;
+           vector += kGranuleThreads) {
+        const uint32_t begin = vector > 0 ? vector * kVectorBytes - shift : 0;
+        const uint32_t end = min((vector + 1) * kVectorBytes - shift, total);
+        uint32_t column;
+        uint32_t row = tiles.parts > 1 ? (column = begin, 0) : tiles.by_part.divide(begin, column);
+        // Where the row's bytes begin in its first granule.
+        const auto offset_of = [&](uint32_t r) {
+          return r * tiles.granules * static_cast<uint32_t>(sizeof(Granule)) +
+                 static_cast<uint32_t>(reinterpret_cast<uintptr_t>(rows[r]) % sizeof(Granule));
+        };
+        const char* from = bytes + offset_of(row);
+        const auto next = [&] {
+          const Word word = *reinterpret_cast<const Word*>(from + column);
+          column += sizeof(Word);
+          if (column == length && row + 1 < row_count) {
+            column = 0;
+            from = bytes + offset_of(++row);
+          }
+          return word;
+        };
+        if (end - begin == kVectorBytes) {
+          Vector<Word, kVectorSize<Word>> out;
+#pragma unroll
+          for (int k = 0; k < kVectorSize<Word>; ++k) out.values[k] = next();
+          *reinterpret_cast<Vector<Word, kVectorSize<Word>>*>(to + begin) = out;
+        } else {
+          for (uint32_t b = begin; b < end; b += sizeof(Word)) {
+            *reinterpret_cast<Word*>(to + b) = next();
+          }
+        }
+      }
+    }
+    __syncthreads();  // before the next chunk's rows
+  }
+}
+
+}  // namespace torch_ops

@@ -1,0 +1,39 @@
+// Which of scatter_add's kernels takes a call on the GPU: decided from sizes alone. No torch.
+#pragma once
+
+#include <cstdint>
+
+#include "common/row_layout.h"
+
+namespace torch_ops {
+
+enum class ScatterPath {
+  kSorted,   // entries sorted by row: no atomics, the same bits on every run
+  kTiles,    // entries grouped by row in each warp, and atomics for each group
+  kEntries,  // rows of one, two or four values: a lane an entry
+  kValues,   // other short rows: a lane a value
+  kStaged,   // elements of a small table: summed in shared memory
+};
+
+// Does it pay to sort the entries first, so that no atomics are needed? From these sizes on it is
+// the fastest way for uniform indices too.
+inline bool pays_to_sort(const RowLayout& layout, int64_t value_bytes) {
+  const int64_t row_bytes = layout.inner * value_bytes;
+  const int64_t total_bytes = layout.slabs() * layout.entries * row_bytes;
+  return row_bytes >= 128 && total_bytes >= int64_t{4} << 20;
+}
+
+// Among the ways with atomics. `adjacent`: index and values are contiguous and aligned to four
+// entries, and a batch has a multiple of four. A block may have `shared_bytes` of shared memory.
+inline ScatterPath choose_atomic_path(const RowLayout& layout, int64_t sum_bytes, bool adjacent,
+                                      int64_t shared_bytes) {
+  const int64_t inner = layout.inner;
+  if (adjacent) {
+    const bool fits = layout.axis_size * sum_bytes <= shared_bytes;
+    if (inner == 1 && fits && layout.entries >= 4 * layout.axis_size) return ScatterPath::kStaged;
+    if (inner == 1 || inner == 2 || inner == 4) return ScatterPath::kEntries;
+  }
+  return inner < 8 ? ScatterPath::kValues : ScatterPath::kTiles;
+}
+
+}  // namespace torch_ops

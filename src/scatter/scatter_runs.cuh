@@ -1,0 +1,164 @@
+// The sums of runs: of sorted entries that go to one row. What both ways of scatter_add with
+// long rows share. No torch.
+//
+// A block has a tile of sorted entries, a group of lanes in it a span of kSpan entries, and each
+// lane of the group V adjacent columns. So every lane has as much to do, however long the runs are.
+// A run that ends inside its group's span is complete. The pieces of one that does not are left in
+// shared memory, and the group in which the run starts adds them up.
+#pragma once
+
+#include <cstdint>
+
+#include "common/host_device.h"
+#include "common/vectorized.cuh"
+
+namespace torch_ops {
+
+constexpr int kRunThreads = 256;
+constexpr int kWindow = 4;  // entries whose values a lane loads together
+constexpr int kSpan = 8;    // entries of a group
+
+// How the columns of a row are dealt out: `lanes` (a power of two up to 32) of V columns each are a
+// piece, and a block takes one piece of its entries' rows.
+struct RowPieces {
+  int lanes;
+  int pieces;
+
+  RowPieces(int64_t inner, int columns_a_lane, int most_lanes = 32, int least_lanes = 1) {
+    const int64_t vectors = (inner + columns_a_lane - 1) / columns_a_lane;
+    lanes = least_lanes;
+    while (lanes < most_lanes && lanes < vectors) lanes *= 2;
+    pieces = static_cast<int>((vectors + lanes - 1) / lanes);
+  }
+
+  TORCH_OPS_HOST_DEVICE int groups(int threads) const { return threads / lanes; }
+};
+
+template <int V, class Sum>
+struct Sums {
+  Sum values[V] = {};
+
+  template <class Value>
+  __device__ __forceinline__ void add(const Vector<Value, V>& more) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) values[v] += static_cast<Sum>(more.values[v]);
+  }
+
+  __device__ __forceinline__ void add(const Sum* more) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) values[v] += more[v];
+  }
+
+  __device__ __forceinline__ void copy_to(Sum* to) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) to[v] = values[v];
+  }
+
+  template <class Value>
+  __device__ __forceinline__ Vector<Value, V> rounded() const {
+    Vector<Value, V> result;
+#pragma unroll
+    for (int v = 0; v < V; ++v) result.values[v] = static_cast<Value>(values[v]);
+    return result;
+  }
+};
+
+// What the groups of a block leave for each other.
+template <int V, class Sum>
+struct RunEdges {
+  Sum heads[kRunThreads * V];  // of a run that came into the span from the left
+  Sum tails[kRunThreads * V];  // of one that starts in the span and goes on to the right
+  bool through[kRunThreads];   // of a group: one run came in from the left and goes on to the right
+  bool starts[kRunThreads];    // a run starts in the span and goes on
+};
+
+// Sums the runs of one tile, for the columns of this lane. `Entries` tells of entry `i` of the tile
+// (from -1 to one behind the tile's last)
+//   key(i)     the row that it goes to; entries.none() where there is no entry, or a dropped one
+//   values(i)  its values in this lane's columns
+// and is told
+//   ends(key, next)     a run ends, and `next` is the key behind it: once a lane of one group
+//   whole(key, sums)    the sum of a run that starts and ends in the tile
+//   enters(sums)        the part of a run that came into the tile from the left
+//   leaves(sums)        the part of a run that starts in the tile and goes on to the right
+// `live`: this lane has columns. All threads of the block must come here.
+template <int V, class Sum, class Entries>
+__device__ __forceinline__ void sum_runs(Entries& entries, RunEdges<V, Sum>& edges, int lanes,
+                                         bool live) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int group = thread / lanes, groups = kRunThreads / lanes;
+  const int first = group * kSpan;
+
+  Sums<V, Sum> sums;
+  auto key = entries.key(first);
+  const bool came_in = key != entries.none() && entries.key(first - 1) == key;
+  bool from_left = came_in;
+  bool goes_on = false;
+#pragma unroll 1
+  for (int at = first; at < first + kSpan; at += kWindow) {
+    decltype(key) keys[kWindow + 1];
+    decltype(entries.values(0)) loaded[kWindow];
+#pragma unroll
+    for (int k = 0; k <= kWindow; ++k) keys[k] = entries.key(at + k);
+#pragma unroll
+    for (int k = 0; k < kWindow; ++k) {
+      loaded[k] = {};
+      if (live && keys[k] != entries.none()) loaded[k] = entries.values(at + k);
+    }
+#pragma unroll
+    for (int k = 0; k < kWindow; ++k) {
+      if (keys[k] == entries.none()) continue;
+      key = keys[k];
+      sums.add(loaded[k]);
+      goes_on = keys[k + 1] == keys[k];
+      if (goes_on) continue;
+      if (from_left) {
+        sums.copy_to(edges.heads + thread * V);
+      } else if (live) {
+        entries.whole(keys[k], sums);
+      }
+      from_left = false;
+      sums = Sums<V, Sum>();
+    }
+  }
+  // In a loop of their own, where the sums take no registers.
+#pragma unroll 1
+  for (int i = first; i < first + kSpan; ++i) {
+    const auto ended = entries.key(i), next = entries.key(i + 1);
+    if (ended != entries.none() && ended != next) entries.ends(ended, next);
+  }
+  // What is open at the right edge of the span.
+  if (thread % lanes == 0) {
+    edges.through[group] = goes_on && from_left;
+    edges.starts[group] = goes_on && !from_left;
+  }
+  if (goes_on) sums.copy_to((from_left ? edges.heads : edges.tails) + thread * V);
+  __syncthreads();
+
+  if (live) {
+    const auto head_of = [&](int g) { return edges.heads + (thread + (g - group) * lanes) * V; };
+    if (group == 0 && came_in) {
+      Sums<V, Sum> part;
+      part.add(head_of(0));
+#pragma unroll 1
+      for (int g = 0; edges.through[g] && g + 1 < groups; ++g) part.add(head_of(g + 1));
+      entries.enters(part);
+    }
+    if (edges.starts[group]) {
+      bool open = true;
+#pragma unroll 1
+      for (int g = group + 1; open && g < groups; ++g) {
+        sums.add(head_of(g));
+        open = edges.through[g];
+      }
+      if (open) {
+        entries.leaves(sums);
+      } else {
+        entries.whole(key, sums);
+      }
+    }
+  }
+  __syncthreads();  // before the edges are used again
+}
+
+}  // namespace torch_ops

@@ -97,7 +97,6 @@ Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_si
     Tensor table = result;
     const RowLayout layout = indexing::lay_out(table, entries, axes);
     if (prefers_sorting(rows, layout.inner) || at::globalContext().deterministicAlgorithms()) {
-      if (rows.numel() == 0) return finish(result.zero_());
       scatter_add_sorted_cuda(rows, entries, layout, result);
       return finish(result);
     }

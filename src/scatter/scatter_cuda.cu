@@ -2,6 +2,7 @@
 #include <ATen/Dispatch.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include "common/index_errors.h"
 #include "common/indexing.h"
 #include "common/launch.cuh"
 #include "scatter/scatter.h"
@@ -12,8 +13,9 @@ namespace torch_ops {
 
 void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                       const at::Tensor& sums) {
-  if (values.numel() == 0) return;
   const c10::cuda::CUDAGuard guard(sums.device());
+  const IndexErrorSite errors = before_launch("scatter_add", index, layout);
+  if (values.numel() == 0) return;
   const int64_t l2_bytes = at::cuda::getCurrentDeviceProperties()->l2CacheSize;
   TORCH_OPS_DISPATCH_INDEX(index, "scatter_add", [&] {
     TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
@@ -36,10 +38,11 @@ void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const R
                          static_cast<const value_t*>(values.const_data_ptr()) + column,
                          index.const_data_ptr<index_t>(),
                          static_cast<sum_t*>(sums.mutable_data_ptr()) + column, layout, grid,
-                         layout.inner, chunks_first);
+                         layout.inner, chunks_first, errors);
       }
     });
   });
+  after_launch();
 }
 
 namespace {
@@ -78,7 +81,7 @@ void sum_sorted(const Value* values, Value* result, const sorted::Shape<Id>& sha
 
 template <class Id, class Value, class Sum>
 void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                        const at::Tensor& result) {
+                        const at::Tensor& result, const IndexErrorSite& errors) {
   using namespace sorted;
   const Shape<Id> shape{layout.batch, layout.outer, layout.entries, layout.axis_size, layout.inner};
   const int64_t count = shape.all_entries();
@@ -93,7 +96,7 @@ void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const
     auto* make_keys = keys_kernel<Id, index_t>;
     TORCH_OPS_LAUNCH(make_keys, blocks, sorted::kThreads, 0, index.const_data_ptr<index_t>(), shape,
                      layout.index_batch_stride, layout.index_entry_stride, work.keys[0],
-                     work.positions[0]);
+                     work.positions[0], errors);
   });
   cub::DoubleBuffer<Id> keys(work.keys[0], work.keys[1]);
   cub::DoubleBuffer<Id> positions(work.positions[0], work.positions[1]);
@@ -118,19 +121,26 @@ void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const
 
 void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
                              const RowLayout& layout, const at::Tensor& result) {
-  if (result.numel() == 0) return;
   const c10::cuda::CUDAGuard guard(result.device());
+  IndexErrorSite errors = before_launch("scatter_add", index, layout);
+  errors.outer = 1;  // the kernel that reads the index counts its entries, not the values' rows
+  if (values.numel() == 0) {
+    result.zero_();
+    return;
+  }
+  if (result.numel() == 0) return;
   const int64_t most =
       std::max({layout.batch * layout.entries, layout.batch * layout.axis_size, layout.inner});
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, values.scalar_type(), "scatter_add", [&] {
         using sum_t = at::acc_type<scalar_t, /*is_cuda=*/true>;
         if (most < INT32_MAX) {
-          scatter_add_sorted<uint32_t, scalar_t, sum_t>(values, index, layout, result);
+          scatter_add_sorted<uint32_t, scalar_t, sum_t>(values, index, layout, result, errors);
         } else {
-          scatter_add_sorted<uint64_t, scalar_t, sum_t>(values, index, layout, result);
+          scatter_add_sorted<uint64_t, scalar_t, sum_t>(values, index, layout, result, errors);
         }
       });
+  after_launch();
 }
 
 }  // namespace torch_ops

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/index_error.cuh"
 #include "common/row_grid.cuh"
 #include "common/row_layout.h"
 
@@ -33,14 +34,15 @@ __device__ __forceinline__ void merge_duplicates(uint32_t& row, Sum value, Sum* 
 }
 
 // Adds each value to its place in the table by an atomic, in no given order. An entry out of range
-// is dropped: nothing is written out of bounds. `values_row` is the length of values' rows. All
-// loads of a thread come first, so that none waits for another. kMerge: rows are of a power of two
-// of values below 32, and the table has fewer than 2^32.
+// is dropped and recorded: nothing is written out of bounds. `values_row` is the length of values'
+// rows. All loads of a thread come first, so that none waits for another. kMerge: rows are of a
+// power of two of values below 32, and the table has fewer than 2^32.
 template <bool kMerge, class Value, class Sum, class Index>
 __global__ void scatter_add_kernel(const Value* __restrict__ values,
                                    const Index* __restrict__ index, Sum* __restrict__ table,
                                    RowLayout layout, RowGrid grid, int64_t values_row,
-                                   bool chunks_first) {
+                                   bool chunks_first,
+                                   const __grid_constant__ IndexErrorSite errors) {
   const int64_t block = chunks_first ? blockIdx.y : blockIdx.x;
   const int64_t first_chunk = chunks_first ? blockIdx.x : blockIdx.y;
   const int64_t step = chunks_first ? gridDim.x : gridDim.y;
@@ -65,10 +67,16 @@ __global__ void scatter_add_kernel(const Value* __restrict__ values,
       slabs[k] = table + batch * layout.table_batch_stride + slice * layout.table_outer_stride;
       columns[k] = at.column;
     }
+    uint32_t bad = 0;
+    Index bad_entry = 0;
 #pragma unroll
     for (int k = 0; k < kScatterUnroll; ++k) {
-      const bool inside =
-          first + k * blockDim.x < chunk.words && in_range(entries[k], layout.axis_size);
+      const bool good = in_range(entries[k], layout.axis_size);
+      if (!good) {
+        bad |= 1u << k;
+        bad_entry = entries[k];
+      }
+      const bool inside = good && first + k * blockDim.x < chunk.words;
       Sum* row = slabs[k] + static_cast<int64_t>(entries[k]) * layout.table_axis_stride;
       const Sum value = static_cast<Sum>(loaded[k]);
       if constexpr (kMerge) {
@@ -78,6 +86,10 @@ __global__ void scatter_add_kernel(const Value* __restrict__ values,
       } else {
         if (inside) atomicAdd(row + columns[k], value);
       }
+    }
+    if (bad != 0) {
+      const uint32_t word = min(first + last_bit(bad) * blockDim.x, chunk.words - 1);
+      record_bad_entry(errors, grid.row(chunk, word), static_cast<int64_t>(bad_entry));
     }
   }
 }

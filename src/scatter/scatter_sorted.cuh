@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cub/device/device_radix_sort.cuh>
 
+#include "common/index_error.cuh"
 #include "common/row_layout.h"
 #include "common/vectorized.cuh"
 
@@ -94,8 +95,8 @@ struct Workspace {
 
 template <class Id, class Index>
 __global__ void keys_kernel(const Index* __restrict__ index, Shape<Id> shape, int64_t batch_stride,
-                            int64_t entry_stride, Id* __restrict__ keys,
-                            Id* __restrict__ positions) {
+                            int64_t entry_stride, Id* __restrict__ keys, Id* __restrict__ positions,
+                            const __grid_constant__ IndexErrorSite errors) {
   const Id count = static_cast<Id>(shape.batch * shape.entries);
   const Id per_batch = static_cast<Id>(shape.entries);
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -103,10 +104,11 @@ __global__ void keys_kernel(const Index* __restrict__ index, Shape<Id> shape, in
     const Id position = static_cast<Id>(i);
     const Id b = position / per_batch;
     const Index entry = index[b * batch_stride + (position - b * per_batch) * entry_stride];
-    keys[position] = static_cast<Id>(in_range(entry, shape.axis_size)
-                                         ? b * shape.axis_size + static_cast<int64_t>(entry)
-                                         : shape.batch * shape.axis_size);
+    const bool good = in_range(entry, shape.axis_size);
+    keys[position] = static_cast<Id>(good ? b * shape.axis_size + static_cast<int64_t>(entry)
+                                          : shape.batch * shape.axis_size);
     positions[position] = position;
+    if (!good) record_bad_entry(errors, i, static_cast<int64_t>(entry));
   }
 }
 

@@ -1,0 +1,66 @@
+// How a kernel tells that it met an index entry out of range: in memory that the host can read
+// without waiting for the GPU. The host's side is in index_errors.h. No torch.
+#pragma once
+
+#include <cstdint>
+#include <cuda/atomic>
+
+namespace torch_ops {
+
+constexpr int kMaxNamedRank = 8;  // an index of more axes is named by its flat position alone
+
+struct IndexErrorSlot;
+
+// What a launch hands to its kernels: where to record, and what the host needs for the message.
+struct IndexErrorSite {
+  IndexErrorSlot* slot;  // null: nothing is recorded
+  const char* op;        // a string that lives as long as the process: the host reads it back
+  int64_t axis_size;
+  int64_t outer;  // of the rows that record_bad_entry counts
+  int64_t entries;
+  int64_t rank;  // of the index; sizes are filled where it is at most kMaxNamedRank
+  int64_t sizes[kMaxNamedRank];
+};
+
+// In the host's memory, mapped to the device.
+struct IndexErrorRecord {
+  IndexErrorSite site;
+  int64_t row;
+  int64_t value;
+  uint32_t sequence;  // how many errors were recorded here so far; written last
+};
+
+// In the device's memory: compare-and-swap on the host's memory would need PCIe atomics.
+struct IndexErrorSlot {
+  uint32_t claimed;   // 1 from the first bad entry until the host has raised it
+  uint32_t sequence;  // of the last record
+  IndexErrorRecord* record;
+};
+
+// The place of the highest bit that is set.
+__device__ __forceinline__ uint32_t last_bit(uint32_t bits) { return 31 - __clz(bits); }
+
+// Records an entry out of range, `value`, which belongs to `row` of [batch, outer, entries]. Of all
+// threads that come here until the host has raised the error, one writes the record; a million of
+// them cost a read each and no atomics. It is small, so that a kernel that never comes here pays no
+// registers for it: the host does the divisions, and the copy is a loop.
+__device__ __forceinline__ void record_bad_entry(const IndexErrorSite& site, int64_t row,
+                                                 int64_t value) {
+  IndexErrorSlot* slot = site.slot;
+  if (slot == nullptr || *static_cast<volatile uint32_t*>(&slot->claimed) != 0) return;
+  if (atomicCAS(&slot->claimed, 0u, 1u) != 0) return;
+  IndexErrorRecord* record = slot->record;
+  const auto* from = reinterpret_cast<const uint64_t*>(&site);
+  auto* to = reinterpret_cast<uint64_t*>(&record->site);
+#pragma unroll 1
+  for (int i = 0; i < static_cast<int>(sizeof(site) / sizeof(*to)); ++i) to[i] = from[i];
+  record->row = row;
+  record->value = value;
+  // The host must not see the number before what it stands for. A store that releases, and not
+  // __threadfence_system(): beside that, nvcc makes atomicAdd()s without a result, which the same
+  // kernel may have, ones with a result.
+  cuda::atomic_ref<uint32_t, cuda::thread_scope_system>(record->sequence)
+      .store(++slot->sequence, cuda::memory_order_release);
+}
+
+}  // namespace torch_ops

@@ -1,8 +1,9 @@
 """Builds one extension module, torch_ops._ext.<op>, from each folder src/<op>/.
 
 A folder is an op when it holds <op>.cpp, the file with the binding; all its *.cpp and, with CUDA,
-all its *.cu belong to the module. So adding an op edits no list. Everything else (name, version,
-extras, tools) stands in pyproject.toml.
+all its *.cu belong to the module. So adding an op edits no list. The one module that is no op,
+src/runtime/, with the state that ops share, is built in the same way. Everything else (name,
+version, extras, tools) stands in pyproject.toml.
 
 Variables that are honoured:
   CUDA_HOME              the toolkit to build with; else nvcc on PATH, /usr/local/cuda, pip's nvcc

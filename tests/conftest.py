@@ -7,9 +7,12 @@ import importlib.util
 import os
 import zlib
 from collections import defaultdict
+from collections.abc import Iterator
 
 import pytest
 import torch
+
+import torch_ops
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -78,6 +81,21 @@ def poison_cuda_memory() -> None:
         # One block for each of the allocator's pools, which are for up to 1 MiB and for more.
         for size in (2**18, 2**24):
             torch.full((size,), torch.nan, device="cuda")
+
+
+@pytest.fixture(autouse=True)
+def no_error_is_left() -> Iterator[None]:
+    """A bad index that a GPU found, unexpected, fails the test that made it and not the next."""
+    yield
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch_ops.check_errors()
+
+
+@pytest.fixture
+def sync_mode() -> Iterator[None]:
+    torch_ops.set_error_mode("sync")
+    yield
+    torch_ops.set_error_mode("async")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -189,7 +189,10 @@ def test_docstring_examples_run(name: str) -> None:
 def requirements(value: Any) -> dict[str, str]:
     """What the docstring of a public name must hold: patterns, each with what it is for."""
     parameters: list[str] = []
-    if inspect.isfunction(value):
+    if inspect.isfunction(value) and hasattr(torch_ops.errors, value.__name__):  # no op
+        parameters = list(inspect.signature(value).parameters)
+        wanted = {"what comes of it": r"^(Raises|Returns):$", "an example": r"^Example:\n +>>> "}
+    elif inspect.isfunction(value):
         parameters = list(inspect.signature(value).parameters)
         wanted = {
             "shapes": r"\bshape\b",

@@ -165,15 +165,21 @@ def test_paths() -> None:
     """The kernel is chosen from sizes alone."""
     from torch_ops._ext.gather import path
 
-    sizes = {"axis_size": 1000, "entries": 10_000, "shared_bytes": 96 * 1024}
+    sizes = {"axis_size": 1000, "entries": 10_000, "shared_bytes": 96 * 1024, "cache_bytes": 10**7}
     assert path(**sizes, inner=4, word_bytes=16) == "rows"
-    assert path(**sizes, inner=3, word_bytes=4) == "rows"
-    assert path(**sizes, inner=3, word_bytes=2) == "packed"
+    assert path(**sizes, inner=3, word_bytes=4) == "rows"  # too short to be streamed
+    assert path(**sizes, inner=4, word_bytes=4) == "streamed"
+    assert path(**sizes, inner=3, word_bytes=8) == "streamed"
+    assert path(**sizes, inner=9, word_bytes=2) == "streamed"
+    assert path(**sizes, inner=7, word_bytes=2) == "packed"
     assert path(**sizes, inner=2**30 + 1, word_bytes=1) == "rows"  # cut into parts
     assert path(**sizes, inner=1, word_bytes=4) == "staged"
     assert path(**sizes, inner=1, word_bytes=16) == "rows"
     assert path(**{**sizes, "entries": 3_999}, inner=1, word_bytes=4) == "rows"  # few picks
     assert path(**{**sizes, "shared_bytes": 3_999}, inner=1, word_bytes=4) == "rows"  # no room
+    large = {**sizes, "axis_size": 10**7}
+    assert path(**large, inner=1, word_bytes=4) == "elements"
+    assert path(**large, inner=1, word_bytes=2) == "packed"
 
 
 def test_modules(device: torch.device) -> None:
@@ -298,6 +304,7 @@ def test_mixed_devices(device: torch.device) -> None:
 @pytest.mark.parametrize("index_dtype", [torch.int16, torch.int32, torch.int64])
 @pytest.mark.parametrize("bad", [-1, 32, 2**15 - 1])
 def test_out_of_range(device: torch.device, index_dtype: torch.dtype, bad: int) -> None:
+    """Which entry is named, when and how often: test_errors.py."""
     source = values_for((4, 32, 3), device, torch.float32)
     index = torch.zeros(4, 20, dtype=index_dtype, device=device)
     index[2, 17] = bad
@@ -308,6 +315,8 @@ def test_out_of_range(device: torch.device, index_dtype: torch.dtype, bad: int) 
             torch_ops.batch_gather(source, index)
         return
     output = torch_ops.batch_gather(source, index)
+    with pytest.raises(IndexError, match=rf"gather: index\[(2, 17|3, 5)\] is {bad}, out of range"):
+        torch_ops.check_errors()
     assert output[2, 17].tolist() == [0, 0, 0]
     assert output[3, 5].tolist() == [0, 0, 0]
     index[2, 17] = index[3, 5] = 0
@@ -359,7 +368,11 @@ def test_out_of_range_stays_in_bounds(device: torch.device) -> None:
     index = torch.tensor([-(2**31), -1, 5, 2**31 - 1], dtype=torch.int32, device=device)
     source = torch.ones(5, 3, device=device, requires_grad=True)
     output = torch_ops.gather(source, index)
+    with pytest.raises(IndexError, match=r"gather: index\[\d\] is .* axis of size 5"):
+        torch_ops.check_errors()
     output.sum().backward()
+    with pytest.raises(IndexError, match=r"scatter_add: index\[\d\] is .* axis of size 5"):
+        torch_ops.check_errors()
     assert output.abs().sum() == 0
     assert source.grad.abs().sum() == 0
 

@@ -8,6 +8,7 @@ from torch_ops._version import __version__
 
 load_extensions()  # before the ops' modules, which look their kernels up
 
+from torch_ops.errors import check_errors, get_error_mode, set_error_mode  # noqa: E402
 from torch_ops.ops.gather import BatchGather, Gather, GatherFunction, batch_gather, gather  # noqa: E402
 from torch_ops.ops.relu import ReLU, ReLUFunction, relu  # noqa: E402
 from torch_ops.ops.scatter import ScatterAddFunction, scatter_add  # noqa: E402
@@ -25,9 +26,12 @@ __all__ = [
     "SigmoidFunction",
     "__version__",
     "batch_gather",
+    "check_errors",
     "gather",
+    "get_error_mode",
     "relu",
     "scatter_add",
+    "set_error_mode",
     "sigmoid",
 ]
 

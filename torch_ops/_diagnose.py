@@ -171,8 +171,10 @@ def _table(config: dict[str, Any]) -> list[str]:
     """Built for and runs with, side by side."""
     torch_version, torch_cuda, gpus = _running_torch()
     archs = config.get("archs", [])
-    with_cuda = [op for op, facts in config.get("ops", {}).items() if facts.get("cuda")]
-    without = [op for op in config.get("ops", {}) if op not in with_cuda]
+    # The modules of ops have a file in ops/; what they share, the module runtime, has none.
+    ops = [op for op in config.get("ops", {}) if (_EXT.parent / "ops" / f"{op}.py").is_file()]
+    with_cuda = [op for op in ops if config["ops"][op].get("cuda")]
+    without = [op for op in ops if op not in with_cuda]
     rows = [
         ("", "built for", "runs with"),
         ("torch_ops", config.get("version", "-"), __version__),

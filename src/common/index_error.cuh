@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cuda/atomic>
 
 namespace torch_ops {
 
@@ -55,9 +56,11 @@ __device__ __forceinline__ void record_bad_entry(const IndexErrorSite& site, int
   for (int i = 0; i < static_cast<int>(sizeof(site) / sizeof(*to)); ++i) to[i] = from[i];
   record->row = row;
   record->value = value;
-  __threadfence_system();  // the host must not see the number before what it stands for
-  *static_cast<volatile uint32_t*>(&record->sequence) = ++slot->sequence;
-  __threadfence_system();
+  // The host must not see the number before what it stands for. A store that releases, and not
+  // __threadfence_system(): beside that, nvcc makes atomicAdd()s without a result, which the same
+  // kernel may have, ones with a result.
+  cuda::atomic_ref<uint32_t, cuda::thread_scope_system>(record->sequence)
+      .store(++slot->sequence, cuda::memory_order_release);
 }
 
 }  // namespace torch_ops

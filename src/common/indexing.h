@@ -7,6 +7,8 @@
 #include <c10/util/accumulate.h>
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "common/checks.h"
 #include "common/row_layout.h"
@@ -215,20 +217,32 @@ inline RowLayout lay_out_contiguous(at::IntArrayRef sizes, Tensor& index, Axes a
 
 // ---- Errors -------------------------------------------------------------------------------------
 
+// An entry of an index of these sizes; `position` counts them in row-major order.
+inline std::string name_entry(at::IntArrayRef sizes, int64_t position) {
+  std::vector<int64_t> coordinates(sizes.size());
+  for (size_t axis = sizes.size(); axis-- > 0;) {
+    coordinates[axis] = position % sizes[axis];
+    position /= sizes[axis];
+  }
+  return c10::str("index", at::IntArrayRef(coordinates));
+}
+
+inline std::string out_of_range_text(const char* op, const std::string& entry, int64_t value,
+                                     int64_t axis_size) {
+  if (axis_size == 0) {
+    return c10::str(op, ": ", entry, " is ", value,
+                    ", but the axis has size 0: no entry is allowed.");
+  }
+  return c10::str(op, ": ", entry, " is ", value, ", out of range for an axis of size ", axis_size,
+                  ": it must be between 0 and ", axis_size - 1, ".");
+}
+
 // `position` counts the entries of a contiguous index.
 [[noreturn]] inline void raise_out_of_range(const char* op, const Tensor& index, int64_t position,
                                             int64_t axis_size) {
   const int64_t value = index.contiguous().view({-1})[position].item().toLong();
-  c10::SmallVector<int64_t, 5> coordinates(index.dim());
-  for (int64_t axis = index.dim() - 1; axis >= 0; --axis) {
-    coordinates[axis] = position % index.size(axis);
-    position /= index.size(axis);
-  }
-  TORCH_CHECK_INDEX(axis_size > 0, op, ": index", at::IntArrayRef(coordinates), " is ", value,
-                    ", but the axis has size 0: no entry is allowed.");
-  TORCH_CHECK_INDEX(false, op, ": index", at::IntArrayRef(coordinates), " is ", value,
-                    ", out of range for an axis of size ", axis_size, ": it must be between 0 and ",
-                    axis_size - 1, ".");
+  TORCH_CHECK_INDEX(false,
+                    out_of_range_text(op, name_entry(index.sizes(), position), value, axis_size));
 }
 
 }  // namespace torch_ops::indexing

@@ -91,6 +91,12 @@ struct RowGrid {
     return place;
   }
 
+  // Which row of [batch, outer, entries] a word of a chunk belongs to.
+  __device__ __forceinline__ int64_t row(const Chunk& chunk, uint32_t word) const {
+    uint32_t column;
+    return chunk.row + by_words.divide(word, column);
+  }
+
   // Which batch, and which outer slice of it, a slab is. The branches are uniform over a grid; the
   // division is for the rare table with both kinds of axes.
   __device__ __forceinline__ void split_slab(int64_t slab, int64_t& batch, int64_t& slice) const {

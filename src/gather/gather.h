@@ -12,7 +12,8 @@ namespace torch_ops {
 void gather_cpu(const char* op, const at::Tensor& source, const at::Tensor& index,
                 const RowLayout& layout, const at::Tensor& output);
 
-// An entry out of range gives a row of zeros.
+// An entry out of range gives a row of zeros, and an IndexError in the name of `op`, a literal: at
+// the next call, or at this one in sync mode (common/index_errors.h).
 TORCH_OPS_CUDA_LAUNCHER(void gather_cuda(const char* op, const at::Tensor& source,
                                          const at::Tensor& index, const RowLayout& layout,
                                          const at::Tensor& output))

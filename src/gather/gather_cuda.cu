@@ -1,5 +1,6 @@
 #include <ATen/Dispatch.h>
 
+#include "common/index_errors.h"
 #include "common/indexing.h"
 #include "common/launch.cuh"
 #include "common/vectorized.cuh"
@@ -32,7 +33,8 @@ int64_t word_bytes(const RowLayout& layout, int64_t element, const void* source,
 unsigned grid_y(int64_t work) { return static_cast<unsigned>(std::min(work, kMaxGridYZ)); }
 
 template <class Word, class Index>
-void launch_rows(const void* source, const Index* index, void* output, const RowLayout& layout) {
+void launch_rows(const void* source, const Index* index, void* output, const RowLayout& layout,
+                 const IndexErrorSite& errors) {
   // Rows of more than 2^30 words are copied in parts.
   for (int64_t column = 0; column < layout.inner; column += RowGrid::kMaxChunk) {
     const int64_t words = std::min(layout.inner - column, RowGrid::kMaxChunk);
@@ -42,12 +44,13 @@ void launch_rows(const void* source, const Index* index, void* output, const Row
                                    : gather_rows_kernel<false, Word, Index>;
     TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0,
                      static_cast<const Word*>(source) + column * layout.table_inner_stride, index,
-                     static_cast<Word*>(output) + column, layout, grid, layout.inner);
+                     static_cast<Word*>(output) + column, layout, grid, layout.inner, errors);
   }
 }
 
 template <class Word, class Index>
-void launch_packed(const void* source, const Index* index, void* output, const RowLayout& layout) {
+void launch_packed(const void* source, const Index* index, void* output, const RowLayout& layout,
+                   const IndexErrorSite& errors) {
   constexpr int64_t kWords = kPackedBytes / sizeof(Word);
   const RowGrid grid(layout.batch, layout.outer, layout.entries, layout.inner);
   // One vector more: a chunk may start within one.
@@ -56,11 +59,12 @@ void launch_packed(const void* source, const Index* index, void* output, const R
   auto* kernel = grid.one_slab() ? gather_packed_kernel<true, Word, Index>
                                  : gather_packed_kernel<false, Word, Index>;
   TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0, static_cast<const Word*>(source), index,
-                   static_cast<Word*>(output), layout, grid);
+                   static_cast<Word*>(output), layout, grid, errors);
 }
 
 template <class Word, class Index>
-void launch_staged(const void* source, const Index* index, void* output, const RowLayout& layout) {
+void launch_staged(const void* source, const Index* index, void* output, const RowLayout& layout,
+                   const IndexErrorSite& errors) {
   const RowGrid grid(layout.batch, layout.outer, layout.entries, /*words=*/1);
   // Enough entries for a block to make the table's copy a small part of its work.
   const int64_t part = std::max<int64_t>(4 * layout.axis_size, 16384);
@@ -74,7 +78,7 @@ void launch_staged(const void* source, const Index* index, void* output, const R
   // The larger the table, the fewer blocks share a multiprocessor.
   const int threads = bytes > 48 * 1024 ? 1024 : 512;
   TORCH_OPS_LAUNCH(kernel, blocks, threads, bytes, static_cast<const Word*>(source), index,
-                   static_cast<Word*>(output), layout, grid, part);
+                   static_cast<Word*>(output), layout, grid, part, errors);
 }
 
 template <class Word>
@@ -114,12 +118,11 @@ void launch_elements(const void* source, const IndexView& index, void* output,
 
 template <class Word, class Index>
 void launch(GatherPath path, const void* source, const Index* index, void* output,
-            const RowLayout& layout) {
+            const RowLayout& layout, const IndexErrorSite& errors) {
   const IndexView view{index, sizeof(Index)};
-  const IndexErrorSite errors{};
   switch (path) {
     case GatherPath::kRows:
-      return launch_rows<Word>(source, index, output, layout);
+      return launch_rows<Word>(source, index, output, layout, errors);
     case GatherPath::kStreamed:
       return launch_streamed<Word>(source, view, output, layout, errors);
     case GatherPath::kElements:
@@ -128,23 +131,20 @@ void launch(GatherPath path, const void* source, const Index* index, void* outpu
       }
       return;
     case GatherPath::kPacked:
-      if constexpr (sizeof(Word) <= 2) launch_packed<Word>(source, index, output, layout);
+      if constexpr (sizeof(Word) <= 2) launch_packed<Word>(source, index, output, layout, errors);
       return;
     case GatherPath::kStaged:
-      return launch_staged<Word>(source, index, output, layout);
+      return launch_staged<Word>(source, index, output, layout, errors);
   }
 }
 
 }  // namespace
 
-void gather_cuda(const char* /*op*/, const at::Tensor& source, const at::Tensor& index,
+void gather_cuda(const char* op, const at::Tensor& source, const at::Tensor& index,
                  const RowLayout& layout, const at::Tensor& output) {
-  if (output.numel() == 0) return;
-  if (layout.axis_size == 0) {  // every entry is out of range
-    output.zero_();
-    return;
-  }
   const c10::cuda::CUDAGuard guard(output.device());
+  const IndexErrorSite errors = before_launch(op, index, layout);
+  if (output.numel() == 0) return;
   const int64_t element = source.element_size();
   const void* from = source.const_data_ptr();
   void* to = output.mutable_data_ptr();
@@ -166,17 +166,18 @@ void gather_cuda(const char* /*op*/, const at::Tensor& source, const at::Tensor&
     const index_t* entries = index.const_data_ptr<index_t>();
     switch (bytes) {
       case 1:
-        return launch<uint8_t>(path, from, entries, to, in_words);
+        return launch<uint8_t>(path, from, entries, to, in_words, errors);
       case 2:
-        return launch<uint16_t>(path, from, entries, to, in_words);
+        return launch<uint16_t>(path, from, entries, to, in_words, errors);
       case 4:
-        return launch<uint32_t>(path, from, entries, to, in_words);
+        return launch<uint32_t>(path, from, entries, to, in_words, errors);
       case 8:
-        return launch<uint2>(path, from, entries, to, in_words);
+        return launch<uint2>(path, from, entries, to, in_words, errors);
       case 16:
-        return launch_rows<uint4>(from, entries, to, in_words);
+        return launch_rows<uint4>(from, entries, to, in_words, errors);
     }
   });
+  after_launch();
 }
 
 }  // namespace torch_ops

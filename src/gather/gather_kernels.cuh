@@ -3,11 +3,13 @@
 // In all of them an entry out of range gives zeros and nothing is read out of bounds; the axis must
 // not be empty. Strides count words of the kernel's type. The loads of a thread do not wait for
 // each other: first all entries of the index, then all words, without a branch between them. So an
-// entry out of range reads row 0, and what it read is replaced by zeros.
+// entry out of range reads row 0, and what it read is replaced by zeros. One such entry a thread is
+// kept, and recorded when the thread has stored its words, where few registers are in use.
 #pragma once
 
 #include <cstdint>
 
+#include "common/index_error.cuh"
 #include "common/row_grid.cuh"
 #include "common/row_layout.h"
 #include "common/vectorized.cuh"
@@ -29,12 +31,6 @@ struct Slab {
   }
 };
 
-template <class Word, class Index>
-__device__ __forceinline__ Word zero_unless_in_range(const Word& word, Index entry,
-                                                     const RowLayout& layout) {
-  return in_range(entry, layout.axis_size) ? word : Word();
-}
-
 // ---- A word a lane ------------------------------------------------------------------------------
 
 constexpr int kGatherUnroll = 4;  // independent words in flight a thread; 1 and 8 are slower
@@ -43,7 +39,8 @@ constexpr int kGatherUnroll = 4;  // independent words in flight a thread; 1 and
 template <bool kOneSlab, class Word, class Index>
 __global__ void gather_rows_kernel(const Word* __restrict__ source, const Index* __restrict__ index,
                                    Word* __restrict__ output, RowLayout layout, RowGrid grid,
-                                   int64_t output_row) {
+                                   int64_t output_row,
+                                   const __grid_constant__ IndexErrorSite errors) {
   for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
     const RowGrid::Chunk chunk = grid.chunk(number);
     const Slab<Word, Index> first_slab(source, index, layout, grid, chunk.slab);
@@ -66,16 +63,24 @@ __global__ void gather_rows_kernel(const Word* __restrict__ source, const Index*
       from[k] = slab.table;
     }
     Word words[kGatherUnroll];
+    uint32_t bad = 0;  // a bit for each word whose entry is out of range
+    Index bad_entry = 0;
 #pragma unroll
     for (int k = 0; k < kGatherUnroll; ++k) {
-      const int64_t safe = in_range(entries[k], layout.axis_size) ? int64_t(entries[k]) : 0;
+      const bool good = in_range(entries[k], layout.axis_size);
+      if (!good) {
+        bad |= 1u << k;
+        bad_entry = entries[k];
+        entries[k] = 0;
+      }
+      const auto safe = static_cast<int64_t>(entries[k]);
       words[k] = from[k][safe * layout.table_axis_stride + columns[k] * layout.table_inner_stride];
     }
 #pragma unroll
     for (int k = 0; k < kGatherUnroll; ++k) {
       const uint32_t word = first + k * blockDim.x;
       if (word >= chunk.words) break;
-      words[k] = zero_unless_in_range(words[k], entries[k], layout);
+      if (bad >> k & 1) words[k] = Word();
       if (output_row == grid.words) {
         output[chunk.row * output_row + word] = words[k];
       } else {
@@ -83,6 +88,10 @@ __global__ void gather_rows_kernel(const Word* __restrict__ source, const Index*
         const uint32_t row = grid.by_words.divide(word, column);
         output[(chunk.row + row) * output_row + column] = words[k];
       }
+    }
+    if (bad != 0) {
+      const uint32_t word = min(first + last_bit(bad) * blockDim.x, chunk.words - 1);
+      record_bad_entry(errors, grid.row(chunk, word), static_cast<int64_t>(bad_entry));
     }
   }
 }
@@ -97,7 +106,8 @@ constexpr int kPackedUnroll = 4;  // vectors of a thread
 template <bool kOneSlab, class Word, class Index>
 __global__ void gather_packed_kernel(const Word* __restrict__ source,
                                      const Index* __restrict__ index, Word* __restrict__ output,
-                                     RowLayout layout, RowGrid grid) {
+                                     RowLayout layout, RowGrid grid,
+                                     const __grid_constant__ IndexErrorSite errors) {
   constexpr int kWords = kPackedBytes / sizeof(Word);
   for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
     const RowGrid::Chunk chunk = grid.chunk(number);
@@ -126,13 +136,19 @@ __global__ void gather_packed_kernel(const Word* __restrict__ source,
       }
     }
     Vector<Word, kWords> words[kPackedUnroll];
+    uint32_t bad = 0;  // a bit for each word whose entry is out of range
+    Index bad_entry = 0;
 #pragma unroll
     for (int u = 0; u < kPackedUnroll; ++u) {
 #pragma unroll
       for (int k = 0; k < kWords; ++k) {
-        const Index entry = entries[u][k];
-        const int64_t safe = in_range(entry, layout.axis_size) ? static_cast<int64_t>(entry) : 0;
-        words[u].values[k] = from[u][k][safe * layout.table_axis_stride];
+        Index& entry = entries[u][k];
+        if (!in_range(entry, layout.axis_size)) {
+          bad |= 1u << (u * kWords + k);
+          bad_entry = entry;
+          entry = 0;
+        }
+        words[u].values[k] = from[u][k][static_cast<int64_t>(entry) * layout.table_axis_stride];
       }
     }
 #pragma unroll
@@ -140,7 +156,7 @@ __global__ void gather_packed_kernel(const Word* __restrict__ source,
       const int32_t first = static_cast<int32_t>(first_vector + u * blockDim.x) * kWords - shift;
 #pragma unroll
       for (int k = 0; k < kWords; ++k) {
-        words[u].values[k] = zero_unless_in_range(words[u].values[k], entries[u][k], layout);
+        if (bad >> (u * kWords + k) & 1) words[u].values[k] = Word();
       }
       if (first >= 0 && first + kWords <= static_cast<int32_t>(chunk.words)) {
         *reinterpret_cast<Vector<Word, kWords>*>(output + start + first) = words[u];
@@ -152,6 +168,13 @@ __global__ void gather_packed_kernel(const Word* __restrict__ source,
           }
         }
       }
+    }
+    if (bad != 0) {
+      const uint32_t at = last_bit(bad);
+      const int32_t word = static_cast<int32_t>(first_vector + at / kWords * blockDim.x) * kWords +
+                           at % kWords - shift;
+      const int32_t inside = min(max(word, 0), static_cast<int32_t>(chunk.words) - 1);
+      record_bad_entry(errors, grid.row(chunk, inside), static_cast<int64_t>(bad_entry));
     }
   }
 }
@@ -181,7 +204,8 @@ __device__ __forceinline__ void load_entries(const Index* __restrict__ from, int
 template <class Word, class Index>
 __global__ void gather_staged_kernel(const Word* __restrict__ source,
                                      const Index* __restrict__ index, Word* __restrict__ output,
-                                     RowLayout layout, RowGrid grid, int64_t part) {
+                                     RowLayout layout, RowGrid grid, int64_t part,
+                                     const __grid_constant__ IndexErrorSite errors) {
   constexpr int kWords = kVectorSize<Word>;
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
   Word* table = reinterpret_cast<Word*>(shared);
@@ -206,16 +230,28 @@ __global__ void gather_staged_kernel(const Word* __restrict__ source,
         load_entries<kWords>(slab.index + n * layout.index_entry_stride, layout.index_entry_stride,
                              entries);
         Vector<Word, kWords> words;
+        int bad = -1;
+        Index bad_entry = 0;
 #pragma unroll
         for (int k = 0; k < kWords; ++k) {
-          words.values[k] = table[in_range(entries[k], axis_size) ? entries[k] : Index(0)];
-          words.values[k] = zero_unless_in_range(words.values[k], entries[k], layout);
+          const bool good = in_range(entries[k], axis_size);
+          words.values[k] = table[good ? entries[k] : Index(0)];
+          if (!good) {
+            words.values[k] = Word();
+            bad = k;
+            bad_entry = entries[k];
+          }
         }
         *reinterpret_cast<Vector<Word, kWords>*>(to + n) = words;
+        if (bad >= 0) {
+          record_bad_entry(errors, number * layout.entries + n + bad, int64_t(bad_entry));
+        }
       } else {
         for (int64_t m = max(n, begin); m < min(n + kWords, end); ++m) {
           const Index entry = slab.index[m * layout.index_entry_stride];
-          to[m] = in_range(entry, axis_size) ? table[entry] : Word();
+          const bool good = in_range(entry, axis_size);
+          to[m] = good ? table[entry] : Word();
+          if (!good) record_bad_entry(errors, number * layout.entries + m, int64_t(entry));
         }
       }
     }

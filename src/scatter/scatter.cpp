@@ -196,6 +196,28 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int
   return gather_op().call(grad_output, index, dim, batch_dims);
 }
 
+// Which way a call of these sizes takes on CUDA: for the tests.
+std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t value_bytes,
+                 int64_t sum_bytes, bool adjacent, int64_t shared_bytes) {
+  RowLayout layout{};
+  layout.batch = layout.outer = 1;
+  layout.axis_size = axis_size;
+  layout.entries = entries;
+  layout.inner = inner;
+  if (pays_to_sort(layout, value_bytes)) return "sorted";
+  switch (choose_atomic_path(layout, sum_bytes, adjacent, shared_bytes)) {
+    case AtomicPath::kTiles:
+      return "tiles";
+    case AtomicPath::kEntries:
+      return "entries";
+    case AtomicPath::kValues:
+      return "values";
+    case AtomicPath::kStaged:
+      return "staged";
+  }
+  TORCH_INTERNAL_ASSERT(false);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
@@ -222,6 +244,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("batch_dims") = 0);
   m.def("backward", &backward, "The rows of grad_output that forward added to",
         py::arg("grad_output"), py::arg("index"), py::arg("dim") = 0, py::arg("batch_dims") = 0);
+  m.def("path", &path, "Which way floats of these sizes take on CUDA", py::arg("axis_size"),
+        py::arg("entries"), py::arg("inner"), py::arg("value_bytes"), py::arg("sum_bytes"),
+        py::arg("adjacent"), py::arg("shared_bytes"));
 }
 
 }  // namespace torch_ops

@@ -13,12 +13,13 @@ namespace torch_ops {
 void scatter_add_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                      const at::Tensor& sums);
 
-// An entry out of range is dropped.
+// An entry out of range is dropped, and gives an IndexError at the next call, or at this one in
+// sync mode (common/index_errors.h).
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index,
                                               const RowLayout& layout, const at::Tensor& sums))
 
 // Writes the sums of floating `values` to `result`, both contiguous and of one dtype: every
-// element, rounded once, the same on every run. Drops entries out of range.
+// element, rounded once, the same on every run. An entry out of range is treated as above.
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_sorted_cuda(const at::Tensor& values,
                                                      const at::Tensor& index,
                                                      const RowLayout& layout,

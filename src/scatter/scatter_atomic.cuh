@@ -88,12 +88,23 @@ struct AtomicCall {
 constexpr int kUnroll = 4;        // entries, or values, of a lane
 constexpr int64_t kDropped = -1;  // the place of an entry that adds nothing
 
+// An entry out of range that a lane met: the last one. It is recorded after the lane's atomics, so
+// that the registers for it do not add to theirs.
+struct BadEntry {
+  int64_t row = -1;  // of [batch, outer, entries]
+  int64_t entry;
+
+  __device__ __forceinline__ void record(const IndexErrorSite& errors) const {
+    if (row >= 0) record_bad_entry(errors, row, entry);
+  }
+};
+
 // Which row of [batch, outer, axis_size] an entry adds to: kDropped where it is out of range.
+// `row` is the entry's own.
 __device__ __forceinline__ int64_t find_place(int64_t entry, int64_t slab, int64_t row,
-                                              const RowLayout& layout,
-                                              const IndexErrorSite& errors) {
+                                              const RowLayout& layout, BadEntry& bad) {
   if (in_range(entry, layout.axis_size)) return slab * layout.axis_size + entry;
-  record_bad_entry(errors, row, entry);
+  bad = {row, entry};
   return kDropped;
 }
 
@@ -134,6 +145,7 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t first = (call.block() * kThreads + threadIdx.x) * K;
     int64_t places[K];
     Sum sums[K][D];
+    BadEntry bad;
     if (first < chunk.words) {
       const int64_t row = chunk.row + first;
       const RowGrid::Place at = call.grid.place_row(chunk, first);
@@ -146,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
       }
 #pragma unroll
       for (int k = 0; k < K; ++k) {
-        places[k] = find_place(entries[k], chunk.slab + at.slab, row + k, layout, errors);
+        places[k] = find_place(entries[k], chunk.slab + at.slab, row + k, layout, bad);
 #pragma unroll
         for (int d = 0; d < D; ++d) {
           sums[k][d] = static_cast<Sum>(loaded[(k * D + d) / K].values[(k * D + d) % K]);
@@ -166,6 +178,7 @@ __global__ void __launch_bounds__(kThreads)
       const bool mine = add_up_peers<D>(find_peers(places[k], call.wide), sums[k]);
       if (mine && places[k] != kDropped) add_atomically<D>(table + places[k] * D, sums[k]);
     }
+    bad.record(errors);
   }
 }
 
@@ -186,6 +199,7 @@ __global__ void __launch_bounds__(kThreads)
     int64_t positions[K], entries[K], places[K];
     int64_t slabs[K];
     Sum sums[K][1];
+    BadEntry bad;
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       // Beyond the end the last value is read again, and not added.
@@ -206,7 +220,7 @@ __global__ void __launch_bounds__(kThreads)
       places[k] = kDropped;
       if (word >= chunk.words) continue;
       const int64_t row = find_place(entries[k], slabs[k],
-                                     chunk.row + call.grid.by_words.divide(word), layout, errors);
+                                     chunk.row + call.grid.by_words.divide(word), layout, bad);
       if (row != kDropped) places[k] = row * layout.inner + column;
     }
     const bool shared = is_shared(places[0], call.wide);
@@ -216,6 +230,7 @@ __global__ void __launch_bounds__(kThreads)
       if (shared) mine &= add_up_peers<1>(find_peers(places[k], call.wide), sums[k]);
       if (mine) atomicAdd(table + places[k], sums[k][0]);
     }
+    bad.record(errors);
   }
 }
 
@@ -244,6 +259,7 @@ __global__ void add_staged_kernel(const Value* __restrict__ values, IndexView in
       const int64_t row = at + threadIdx.x * K;
       int32_t places[K];
       Sum loaded[K][1];
+      BadEntry bad;
 #pragma unroll
       for (int k = 0; k < K; ++k) {
         places[k] = kDropped;
@@ -256,7 +272,7 @@ __global__ void add_staged_kernel(const Value* __restrict__ values, IndexView in
 #pragma unroll
         for (int k = 0; k < K; ++k) {
           places[k] = static_cast<int32_t>(
-              find_place(entries[k], /*slab=*/0, slab_row + row + k, layout, errors));
+              find_place(entries[k], /*slab=*/0, slab_row + row + k, layout, bad));
           loaded[k][0] = static_cast<Sum>(four.values[k]);
         }
       }
@@ -270,6 +286,7 @@ __global__ void add_staged_kernel(const Value* __restrict__ values, IndexView in
         }
         if (mine) atomicAdd(sums + places[k], loaded[k][0]);
       }
+      bad.record(errors);
     }
     __syncthreads();
 
@@ -364,6 +381,7 @@ __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
         static_cast<int>(max(int64_t{0}, min(int64_t{tile_entries}, int64_t{chunk.words} - first)));
     for (int i = thread; i < tile_entries; i += kThreads) {
       int64_t place = kDropped;
+      BadEntry bad;
       if (i < count) {
         const auto row = static_cast<uint32_t>(first + i);
         const RowGrid::Place at = call.grid.place_row(chunk, row);
@@ -371,11 +389,12 @@ __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
         call.grid.split_slab(chunk.slab + at.slab, batch, slice);
         place = find_place(
             index[batch * layout.index_batch_stride + at.entry * layout.index_entry_stride],
-            chunk.slab + at.slab, chunk.row + row, layout, errors);
+            chunk.slab + at.slab, chunk.row + row, layout, bad);
       }
       const int to = i / 32 * 32 + rank_in_groups(find_peers(place, call.wide));
       keys[to] = place;
       order[to] = static_cast<uint16_t>(i);
+      bad.record(errors);
     }
     __syncthreads();
 

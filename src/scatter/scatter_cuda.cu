@@ -2,6 +2,7 @@
 #include <ATen/Dispatch.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include "common/index_errors.h"
 #include "common/indexing.h"
 #include "common/launch.cuh"
 #include "scatter/scatter.h"
@@ -106,25 +107,25 @@ void add_tiles(const Value* values, const at::Tensor& index, Sum* sums, const Ro
 
 void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                       const at::Tensor& sums) {
-  if (values.numel() == 0) return;
   const c10::cuda::CUDAGuard guard(sums.device());
-  const IndexErrorSite errors{};
+  const IndexErrorSite errors = before_launch("scatter_add", index, layout);
+  if (values.numel() == 0) return;
   const auto shared_bytes =
       static_cast<int64_t>(at::cuda::getCurrentDeviceProperties()->sharedMemPerBlockOptin);
-  const ScatterPath path = choose_atomic_path(layout, static_cast<int64_t>(sums.element_size()),
-                                              are_adjacent(values, index, layout), shared_bytes);
+  const AtomicPath path = choose_atomic_path(layout, static_cast<int64_t>(sums.element_size()),
+                                             are_adjacent(values, index, layout), shared_bytes);
   const auto bytes = static_cast<int64_t>(sums.nbytes());
   TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
     const auto* from = static_cast<const value_t*>(values.const_data_ptr());
     auto* to = static_cast<sum_t*>(sums.mutable_data_ptr());
     switch (path) {
-      case ScatterPath::kStaged:
+      case AtomicPath::kStaged:
         return add_staged(from, index, to, layout, errors);
-      case ScatterPath::kEntries:
+      case AtomicPath::kEntries:
         if (layout.inner == 1) return add_entries<1>(from, index, to, layout, bytes, errors);
         if (layout.inner == 2) return add_entries<2>(from, index, to, layout, bytes, errors);
         return add_entries<4>(from, index, to, layout, bytes, errors);
-      case ScatterPath::kValues:
+      case AtomicPath::kValues:
         return add_values(from, index, to, layout, bytes, errors);
       default: {
         constexpr int kWide = std::min(kVectorSize<value_t>, 4);  // sums take registers
@@ -135,6 +136,7 @@ void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const R
       }
     }
   });
+  after_launch();
 }
 
 // ---- Sorted -------------------------------------------------------------------------------------
@@ -209,9 +211,9 @@ void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const
 
 void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
                              const RowLayout& layout, const at::Tensor& result) {
-  if (result.numel() == 0) return;
   const c10::cuda::CUDAGuard guard(result.device());
-  const IndexErrorSite errors{};
+  const IndexErrorSite errors = before_launch("scatter_add", index, layout);
+  if (result.numel() == 0) return;
   const int64_t most =
       std::max({layout.slabs() * layout.entries, layout.slabs() * layout.axis_size, layout.inner});
   AT_DISPATCH_FLOATING_TYPES_AND2(
@@ -223,6 +225,7 @@ void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
           scatter_add_sorted<uint64_t, scalar_t, sum_t>(values, index, layout, result, errors);
         }
       });
+  after_launch();
 }
 
 }  // namespace torch_ops

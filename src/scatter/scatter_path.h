@@ -1,4 +1,4 @@
-// Which of scatter_add's kernels takes a call on the GPU: decided from sizes alone. No torch.
+// Which way a call of scatter_add takes on the GPU: decided from sizes alone. No torch.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,7 @@
 
 namespace torch_ops {
 
-enum class ScatterPath {
-  kSorted,   // entries sorted by row: no atomics, the same bits on every run
+enum class AtomicPath {
   kTiles,    // entries grouped by row in each warp, and atomics for each group
   kEntries,  // rows of one, two or four values: a lane an entry
   kValues,   // other short rows: a lane a value
@@ -25,15 +24,15 @@ inline bool pays_to_sort(const RowLayout& layout, int64_t value_bytes) {
 
 // Among the ways with atomics. `adjacent`: index and values are contiguous and aligned to four
 // entries, and a batch has a multiple of four. A block may have `shared_bytes` of shared memory.
-inline ScatterPath choose_atomic_path(const RowLayout& layout, int64_t sum_bytes, bool adjacent,
-                                      int64_t shared_bytes) {
+inline AtomicPath choose_atomic_path(const RowLayout& layout, int64_t sum_bytes, bool adjacent,
+                                     int64_t shared_bytes) {
   const int64_t inner = layout.inner;
   if (adjacent) {
     const bool fits = layout.axis_size * sum_bytes <= shared_bytes;
-    if (inner == 1 && fits && layout.entries >= 4 * layout.axis_size) return ScatterPath::kStaged;
-    if (inner == 1 || inner == 2 || inner == 4) return ScatterPath::kEntries;
+    if (inner == 1 && fits && layout.entries >= 4 * layout.axis_size) return AtomicPath::kStaged;
+    if (inner == 1 || inner == 2 || inner == 4) return AtomicPath::kEntries;
   }
-  return inner < 8 ? ScatterPath::kValues : ScatterPath::kTiles;
+  return inner < 8 ? AtomicPath::kValues : AtomicPath::kTiles;
 }
 
 }  // namespace torch_ops

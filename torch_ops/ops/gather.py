@@ -71,9 +71,11 @@ def gather(source: Tensor, index: Tensor, dim: int | None = None, *, batch_dims:
     Deterministic. (For the gradient see :func:`scatter_add`.)
 
     Raises:
-        IndexError: An entry is out of range (on the CPU; the message names its position, its value
-            and the bound. On CUDA nothing is read out of bounds, and such an entry gives zeros), or
-            ``dim`` is.
+        IndexError: ``dim`` is out of range, or an entry is; the message names its position, its
+            value and the bound. On CUDA the call does not wait for its kernel: nothing is read out
+            of bounds, such an entry gives zeros, and the next gather or scatter_add on the device,
+            or :func:`check_errors`, raises. Where several entries are out of range, which of them
+            is named is unspecified there. With ``set_error_mode("sync")`` the call itself raises.
         TypeError: ``index`` is of another dtype or no tensor.
         ValueError: The batch axes differ, ``dim`` is one of them, or ``batch_dims`` is out of
             range.
@@ -105,7 +107,8 @@ def batch_gather(source: Tensor, index: Tensor) -> Tensor:
     Returns:
         A contiguous tensor of the shape ``index.shape + source.shape[index.dim():]``.
 
-    Gradient, determinism, memory and errors are those of :func:`gather`; also:
+    Gradient, determinism, memory and errors are those of :func:`gather`, also for an entry out of
+    range on CUDA. Besides:
 
     Raises:
         ValueError: ``index`` has no axis.

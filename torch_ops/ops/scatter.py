@@ -55,9 +55,12 @@ def scatter_add(
         order, and the last bits may differ from run to run.
 
     Raises:
-        IndexError: An entry is out of range (on the CPU; the message names its position, its value
-            and the bound. On CUDA nothing is written out of bounds, and such an entry is dropped),
-            or ``dim`` is.
+        IndexError: ``dim`` is out of range, or an entry is; the message names its position, its
+            value and the bound. On CUDA the call does not wait for its kernels: nothing is written
+            out of bounds, such an entry is dropped, and the next gather or scatter_add on the
+            device, or :func:`check_errors`, raises. Where several entries are out of range, which
+            of them is named is unspecified there. With ``set_error_mode("sync")`` the call itself
+            raises.
         TypeError: A dtype is not allowed (bool values have no sum), or an argument is no tensor.
         ValueError: The shapes do not fit, or ``dim_size`` or ``batch_dims`` is out of range.
         RuntimeError: Values and index are on different devices.

@@ -1,0 +1,61 @@
+// The host's side of index_error.cuh: what the CUDA launchers of ops with an index call before and
+// after their launches.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "common/index_error.cuh"
+#include "common/op.h"
+#include "common/row_layout.h"
+
+namespace torch_ops {
+
+// The records of all devices. There is one such object a process, in the module runtime: a static
+// of this header would exist once a module.
+class IndexErrors {
+ public:
+  // Raises the error that an earlier call on the current device left, and returns where the next
+  // ones are recorded. While the current stream captures a graph nothing is raised and nothing
+  // allocated: what was not there before is null.
+  virtual IndexErrorSlot* before_launch() = 0;
+
+  // In sync mode waits for the current stream and raises what the call left.
+  virtual void after_launch() = 0;
+
+ protected:
+  ~IndexErrors() = default;
+};
+
+inline IndexErrors& index_errors() {
+  // redispatch: whatever is switched on around the first call, a mode, a transform, has no say.
+  static auto* const found = reinterpret_cast<IndexErrors*>(
+      find_op<int64_t()>("_index_errors").redispatch(c10::DispatchKeySet()));
+  return *found;
+}
+
+// Begins a call on the current device: raises what an earlier one left, and what sizes alone tell.
+// The kernels of the call get the result. `op` must be a literal.
+inline IndexErrorSite before_launch(const char* op, const at::Tensor& index,
+                                    const RowLayout& layout) {
+  IndexErrorSite site{};
+  site.slot = index_errors().before_launch();
+  TORCH_CHECK_INDEX(layout.axis_size > 0 || index.numel() == 0, op, ": index has ", index.numel(),
+                    " entries, but the axis has size 0: no entry is allowed.");
+  site.op = op;
+  site.axis_size = layout.axis_size;
+  site.outer = layout.outer;
+  site.entries = layout.entries;
+  site.rank = index.dim();
+  if (site.rank <= kMaxNamedRank) {
+    std::copy(index.sizes().begin(), index.sizes().end(), site.sizes);
+  }
+  return site;
+}
+
+// Ends it.
+inline void after_launch() { index_errors().after_launch(); }
+
+}  // namespace torch_ops

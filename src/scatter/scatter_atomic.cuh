@@ -339,10 +339,11 @@ struct LocalTile {
   __device__ __forceinline__ int64_t key(int i) const {
     return i >= 0 && i < count ? keys[i] : kDropped;
   }
-  __device__ __forceinline__ Vector<Value, V> values(int i) const {
-    return *reinterpret_cast<const Vector<Value, V>*>(rows_of_values + order[i] * inner + column);
+  __device__ __forceinline__ int place(int i) const { return order[min(i, count - 1)]; }
+  __device__ __forceinline__ Vector<Value, V> values(int place) const {
+    return *reinterpret_cast<const Vector<Value, V>*>(rows_of_values + place * inner + column);
   }
-  __device__ __forceinline__ void ends(int64_t, int64_t) const {}
+  __device__ __forceinline__ void ends(int64_t) const {}
   __device__ __forceinline__ void whole(int64_t key, const Sums<V, Sum>& sums) const {
     Sum* to = table + key * inner + column;
     // Four at a time: the widest that there is an instruction for.
@@ -371,14 +372,16 @@ __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
   const int tile_entries = split.groups(kThreads) * kSpan;  // a multiple of 32
   const uint32_t tile = call.block() / split.pieces;
   const int piece = static_cast<int>(call.block() % split.pieces);
-  const int64_t column = (int64_t{piece} * split.lanes + thread % split.lanes) * V;
+  const int64_t own_column = (int64_t{piece} * split.lanes + thread % split.lanes) * V;
+  const bool live = own_column < layout.inner;
+  const int64_t column = live ? own_column : 0;
 
   for (int64_t number = call.first_chunk(); number < call.grid.chunks;
        number += call.chunk_step()) {
     const RowGrid::Chunk chunk = call.grid.chunk(number);
     const int64_t first = int64_t{tile} * tile_entries;
-    const int count =
-        static_cast<int>(max(int64_t{0}, min(int64_t{tile_entries}, int64_t{chunk.words} - first)));
+    if (first >= chunk.words) continue;  // the same for the whole block
+    const int count = static_cast<int>(min(int64_t{tile_entries}, int64_t{chunk.words} - first));
     for (int i = thread; i < tile_entries; i += kThreads) {
       int64_t place = kDropped;
       BadEntry bad;
@@ -393,12 +396,11 @@ __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
       }
       const int to = i / 32 * 32 + rank_in_groups(find_peers(place, call.wide));
       keys[to] = place;
-      order[to] = static_cast<uint16_t>(i);
+      order[to] = static_cast<uint16_t>(min(i, count - 1));
       bad.record(errors);
     }
     __syncthreads();
 
-    const bool live = column < layout.inner;
     LocalTile<V, Value, Sum> entries{values + (chunk.row + first) * layout.inner,
                                      table,
                                      keys,

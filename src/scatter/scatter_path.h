@@ -1,6 +1,7 @@
 // Which way a call of scatter_add takes on the GPU: decided from sizes alone. No torch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "common/row_layout.h"
@@ -14,12 +15,16 @@ enum class AtomicPath {
   kStaged,   // elements of a small table: summed in shared memory
 };
 
-// Does it pay to sort the entries first, so that no atomics are needed? From these sizes on it is
-// the fastest way for uniform indices too.
+// Does it pay to sort the entries first, so that no atomics are needed? From these sizes on that is
+// the fastest way for uniform indices too (docs/gather.md).
 inline bool pays_to_sort(const RowLayout& layout, int64_t value_bytes) {
-  const int64_t row_bytes = layout.inner * value_bytes;
-  const int64_t total_bytes = layout.slabs() * layout.entries * row_bytes;
-  return row_bytes >= 128 && total_bytes >= int64_t{4} << 20;
+  constexpr int64_t kMany = int64_t{1} << 25;
+  const int64_t rows = layout.slabs() * layout.entries;
+  // Atomics on 16-bit values take a table of floats and a pass over it to round.
+  const int64_t values =
+      (value_bytes == 2 ? std::max(rows, layout.slabs() * layout.axis_size) : rows) * layout.inner;
+  const bool long_rows = layout.inner * std::max<int64_t>(value_bytes, 4) >= 256;
+  return long_rows && values >= kMany;
 }
 
 // Among the ways with atomics. `adjacent`: index and values are contiguous and aligned to four

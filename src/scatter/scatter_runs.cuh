@@ -75,13 +75,15 @@ struct RunEdges {
 // Sums the runs of one tile, for the columns of this lane. `Entries` tells of entry `i` of the tile
 // (from -1 to one behind the tile's last)
 //   key(i)     the row that it goes to; entries.none() where there is no entry, or a dropped one
-//   values(i)  its values in this lane's columns
+//   place(i)   where its values are; some entry's place where there is none
+//   values(p)  the values at a place, in this lane's columns
 // and is told
-//   ends(key, next)     a run ends, and `next` is the key behind it: once a lane of one group
+//   ends(key)           a run ends: to the lanes of one group
 //   whole(key, sums)    the sum of a run that starts and ends in the tile
 //   enters(sums)        the part of a run that came into the tile from the left
 //   leaves(sums)        the part of a run that starts in the tile and goes on to the right
-// `live`: this lane has columns. All threads of the block must come here.
+// `live`: this lane has columns; one without loads others' and writes nothing. All threads of the
+// block must come here.
 template <int V, class Sum, class Entries>
 __device__ __forceinline__ void sum_runs(Entries& entries, RunEdges<V, Sum>& edges, int lanes,
                                          bool live) {
@@ -96,15 +98,17 @@ __device__ __forceinline__ void sum_runs(Entries& entries, RunEdges<V, Sum>& edg
   bool goes_on = false;
 #pragma unroll 1
   for (int at = first; at < first + kSpan; at += kWindow) {
+    // Keys and places together, then all values: no load waits for more than one other, or for a
+    // branch. Those of no entry are loaded in vain.
     decltype(key) keys[kWindow + 1];
-    decltype(entries.values(0)) loaded[kWindow];
+    decltype(entries.place(0)) places[kWindow];
+    decltype(entries.values(places[0])) loaded[kWindow];
 #pragma unroll
     for (int k = 0; k <= kWindow; ++k) keys[k] = entries.key(at + k);
 #pragma unroll
-    for (int k = 0; k < kWindow; ++k) {
-      loaded[k] = {};
-      if (live && keys[k] != entries.none()) loaded[k] = entries.values(at + k);
-    }
+    for (int k = 0; k < kWindow; ++k) places[k] = entries.place(at + k);
+#pragma unroll
+    for (int k = 0; k < kWindow; ++k) loaded[k] = entries.values(places[k]);
 #pragma unroll
     for (int k = 0; k < kWindow; ++k) {
       if (keys[k] == entries.none()) continue;
@@ -112,6 +116,7 @@ __device__ __forceinline__ void sum_runs(Entries& entries, RunEdges<V, Sum>& edg
       sums.add(loaded[k]);
       goes_on = keys[k + 1] == keys[k];
       if (goes_on) continue;
+      entries.ends(keys[k]);
       if (from_left) {
         sums.copy_to(edges.heads + thread * V);
       } else if (live) {
@@ -120,12 +125,6 @@ __device__ __forceinline__ void sum_runs(Entries& entries, RunEdges<V, Sum>& edg
       from_left = false;
       sums = Sums<V, Sum>();
     }
-  }
-  // In a loop of their own, where the sums take no registers.
-#pragma unroll 1
-  for (int i = first; i < first + kSpan; ++i) {
-    const auto ended = entries.key(i), next = entries.key(i + 1);
-    if (ended != entries.none() && ended != next) entries.ends(ended, next);
   }
   // What is open at the right edge of the span.
   if (thread % lanes == 0) {

@@ -5,10 +5,10 @@
 // run. In stages:
 //   1. keys    the row of each entry (the row count for one out of range, which sorts last)
 //   2. sort    stable, by the bits that keys have: entries of a row keep their order
-//   3. tiles   blocks sum tiles of sorted entries and write the rows whose entries end there, and
-//              short gaps of rows without entries between them (scatter_runs.cuh)
+//   3. tiles   blocks sum tiles of sorted entries and write the rows whose entries lie in one
+//              (scatter_runs.cuh)
 //   4. join    adds the parts of runs that reach over tiles, in a fixed order
-//   5. rest    fills the rows that nothing wrote
+//   5. rest    zeros for the rows without entries
 // 1 and 2 depend on the index alone.
 #pragma once
 
@@ -27,9 +27,8 @@ namespace torch_ops::sorted {
 
 constexpr int kThreads = kRunThreads;
 constexpr int kJoinThreads = 512;
-constexpr int kJoinLanes = 8;   // few, so that a block has many groups for a run of many tiles
-constexpr int kJoinAlone = 8;   // tiles of a run that one group adds up by itself
-constexpr int kWrittenGap = 8;  // rows without entries that are filled in passing
+constexpr int kJoinLanes = 8;  // few, so that a block has many groups for a run of many tiles
+constexpr int kJoinAlone = 8;  // tiles of a run that one group adds up by itself
 
 // What a call adds where. Id is an unsigned type that holds every entry's and every row's number.
 template <class Id>
@@ -98,7 +97,7 @@ struct SortWorkspace {
 // What summing takes.
 template <class Id, class Sum>
 struct SumWorkspace {
-  bool* written;  // of a row: it has been
+  bool* written;  // of a row: it has entries
   Sum* partials;  // two sums a tile: of the run that enters it and of the one that leaves it
 
   SumWorkspace(const Shape<Id>& shape, int lanes, Pieces& memory) {
@@ -136,41 +135,30 @@ struct SortedTile {
   Value* result_column;        // here as well
   const Id* keys;              // of the tile's first entry
   const Id* positions;
-  Sum*
-      entering;  // where the parts of runs go that enter the tile; behind them, those that leave it
+  Sum* entering;  // for the parts of runs that enter the tile; behind, for those that leave it
   bool* written;  // null in lanes that do not keep it
   const Shape<Id>& shape;
   int low;  // entries that there are: from here
   int high;
-  bool live;
 
   __device__ __forceinline__ Id none() const { return static_cast<Id>(shape.all_rows()); }
 
   __device__ __forceinline__ Id key(int i) const { return i >= low && i < high ? keys[i] : none(); }
 
-  __device__ __forceinline__ Vector<Value, V> values(int i) const {
-    return *reinterpret_cast<const Vector<Value, V>*>(
-        values_column + static_cast<int64_t>(positions[i]) * shape.inner);
+  __device__ __forceinline__ Id place(int i) const { return positions[min(i, high - 1)]; }
+
+  __device__ __forceinline__ Vector<Value, V> values(Id place) const {
+    return *reinterpret_cast<const Vector<Value, V>*>(values_column +
+                                                      static_cast<int64_t>(place) * shape.inner);
   }
 
-  __device__ __forceinline__ void write(int64_t row, const Vector<Value, V>& word) const {
-    *reinterpret_cast<Vector<Value, V>*>(result_column + row * shape.inner) = word;
-  }
-
-  // Rows without entries behind `key`: a few are written now, many left to a kernel of their own.
-  __device__ __forceinline__ void ends(Id key, Id next) const {
+  __device__ __forceinline__ void ends(Id key) const {
     if (written != nullptr) written[key] = true;
-    // With several slices the rows behind a batch's last are those of another slice.
-    if (shape.outer > 1 || next - key > kWrittenGap + 1) return;
-#pragma unroll 1
-    for (Id row = key + 1; row < next; ++row) {
-      if (live) write(row, {});
-      if (written != nullptr) written[row] = true;
-    }
   }
 
   __device__ __forceinline__ void whole(Id key, const Sums<V, Sum>& sums) const {
-    write(key, sums.template rounded<Value>());
+    *reinterpret_cast<Vector<Value, V>*>(result_column + static_cast<int64_t>(key) * shape.inner) =
+        sums.template rounded<Value>();
   }
   __device__ __forceinline__ void enters(const Sums<V, Sum>& sums) const { sums.copy_to(entering); }
   __device__ __forceinline__ void leaves(const Sums<V, Sum>& sums) const {
@@ -189,9 +177,10 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int64_t tile = blockIdx.x / split.pieces;
   const int piece = static_cast<int>(blockIdx.x % split.pieces);
   const int lane = static_cast<int>(threadIdx.x) % split.lanes;
-  const int64_t column = (int64_t{piece} * split.lanes + lane) * V;
+  const int64_t own_column = (int64_t{piece} * split.lanes + lane) * V;
+  const bool live = own_column < shape.inner;
+  const int64_t column = live ? own_column : 0;
   const int64_t begin = tile * Shape<Id>::tile_entries(split.lanes);
-  const bool live = column < shape.inner;
   for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
     SortedTile<V, Value, Sum, Id> entries{
         values + slice * shape.entries * shape.inner + column,
@@ -199,11 +188,10 @@ __global__ void __launch_bounds__(kThreads, 4)
         keys + begin,
         positions + begin,
         partials + (2 * tile * shape.outer + slice) * shape.inner + column,
-        column == 0 && slice == 0 ? written : nullptr,
+        own_column == 0 && slice == 0 ? written : nullptr,
         shape,
         tile > 0 ? -1 : 0,
-        static_cast<int>(min(shape.all_entries() - begin, int64_t{INT32_MAX})),
-        live};
+        static_cast<int>(min(shape.all_entries() - begin, int64_t{INT32_MAX}))};
     sum_runs(entries, edges, split.lanes, live);
   }
 }
@@ -302,7 +290,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   }
 }
 
-// Zeros for the rows that nothing wrote. A warp looks at 32 rows of a batch's first slice at a
+// Zeros for the rows without entries. A warp looks at 32 rows of a batch's first slice at a
 // time; what holds there holds for all slices. blockIdx.y walks the slices.
 template <int V, class Value, class Id>
 __global__ void fill_rest_kernel(const bool* __restrict__ written, Value* __restrict__ result,

@@ -94,15 +94,22 @@ def test_edges_join_bonded_atoms_both_ways(
     demo: dict[str, ModuleType], data: dict[str, Any]
 ) -> None:
     molecules = demo["dataset"].load()
-    (row,) = np.flatnonzero(data["names"] == "CH4")
-    real = molecules.edge_mask[row].bool()
-    edges = {
-        (int(a), int(b))
-        for a, b in zip(molecules.senders[row][real], molecules.receivers[row][real], strict=True)
-    }
-    assert edges == {(0, h) for h in range(1, 5)} | {(h, 0) for h in range(1, 5)}
-    # A molecule of n atoms in one piece has n - 1 bonds at least.
-    assert (molecules.edge_mask.sum(1) >= 2 * (molecules.atom_mask.sum(1) - 1)).all()
+    assert (molecules.neighbours[molecules.edge_mask == 0] == 0).all()
+    count = molecules.elements.shape[1]
+    own = torch.arange(count).repeat_interleave(molecules.neighbours.shape[1] // count)
+    edges = []  # of each molecule: (atom, neighbour) -> distance
+    for row, real in enumerate(molecules.edge_mask.bool()):
+        ends = zip(own[real].tolist(), molecules.neighbours[row][real].tolist(), strict=True)
+        edges.append(dict(zip(ends, molecules.distances[row][real].tolist(), strict=True)))
+        assert len(edges[row]) == real.sum()  # none is there twice
+
+    (methane,) = np.flatnonzero(data["names"] == "CH4")
+    assert edges[methane].keys() == {(0, h) for h in range(1, 5)} | {(h, 0) for h in range(1, 5)}
+    for row, atoms in enumerate(data["counts"]):
+        # Both ways, and as long: an atom hears from those that it sends to.
+        assert edges[row] == {(b, a): distance for (a, b), distance in edges[row].items()}
+        # A molecule of n atoms in one piece has n - 1 bonds at least.
+        assert len(edges[row]) >= 2 * (int(atoms) - 1)
 
 
 def test_parts_do_not_overlap(demo: dict[str, ModuleType]) -> None:
@@ -135,14 +142,15 @@ def test_padding_changes_nothing(demo: dict[str, ModuleType], library: str) -> N
     together = model(molecules)
     for row in range(0, 148, 7):
         one = molecules[torch.tensor([row])]
-        atoms, edges = int(one.atom_mask.sum()), int(one.edge_mask.sum())
+        mask = one.edge_mask.unflatten(1, (one.elements.shape[1], -1))
+        atoms, edges = int(one.atom_mask.sum()), int(mask.sum(dim=2).max())
         bare = type(one)(
             one.elements[:, :atoms],
             one.atom_mask[:, :atoms],
-            one.senders[:, :edges],
-            one.receivers[:, :edges],
-            one.distances[:, :edges],
-            one.edge_mask[:, :edges],
+            *(
+                table.view_as(mask)[:, :atoms, :edges].flatten(1)
+                for table in (one.neighbours, one.distances, one.edge_mask)
+            ),
             one.energies,
         )
         torch.testing.assert_close(model(bare), together[row : row + 1])

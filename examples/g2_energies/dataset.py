@@ -41,19 +41,19 @@ HELD_OUT = 28  # molecules to test on, a fifth of them
 
 @dataclass(frozen=True)
 class Molecules:
-    """B molecules, each padded to N atoms and E edges, so that they stack into tensors.
+    """B molecules, padded to N atoms with K edges each, so that they stack into tensors.
 
-    An edge carries a message from one atom to another; each bond has two, one either way. All
-    padding is zero: a padded edge runs from atom 0 to atom 0. That index is in range for every
-    molecule, and edge_mask is what keeps its message out of the sum.
+    An edge leads from an atom to one of its neighbours; each bond has two, one either way. Entry
+    n * K + k of a row is the k-th edge of atom n. All padding is zero: a padded edge leads to
+    atom 0. That index is in range for every molecule, and edge_mask is what keeps its message out
+    of the sum.
     """
 
     elements: Tensor  # [B, N] row in ELEMENTS, counted from 1; 0 is padding
     atom_mask: Tensor  # [B, N] 1 for atoms, 0 for padding
-    senders: Tensor  # [B, E] atom that an edge comes from, below N
-    receivers: Tensor  # [B, E] atom that it leads to
-    distances: Tensor  # [B, E] between the two, in sums of covalent radii
-    edge_mask: Tensor  # [B, E] 1 for edges, 0 for padding
+    neighbours: Tensor  # [B, N*K] atom that an edge leads to, below N
+    distances: Tensor  # [B, N*K] how far it is from the edge's own atom, in sums of covalent radii
+    edge_mask: Tensor  # [B, N*K] 1 for edges, 0 for padding
     energies: Tensor  # [B] atomisation energies, eV
 
     def __len__(self) -> int:
@@ -79,20 +79,20 @@ def load() -> Molecules:
     distances /= radii[:, :, None] + radii[:, None, :]
     joined = (distances < CUTOFF) & ~np.eye(numbers.shape[1], dtype=bool)
 
-    edge_mask = np.zeros((len(numbers), joined.sum(axis=(1, 2)).max()))
-    lengths = np.zeros_like(edge_mask)
-    senders = np.zeros(edge_mask.shape, dtype=np.int64)
-    receivers = np.zeros(edge_mask.shape, dtype=np.int64)
-    for row, pairs in enumerate(joined):
-        i, j = pairs.nonzero()
-        receivers[row, : len(i)] = i
-        senders[row, : len(i)] = j
-        lengths[row, : len(i)] = distances[row, i, j]
-        edge_mask[row, : len(i)] = 1
+    # K is the greatest number of neighbours that an atom has.
+    shape = (*elements.shape, joined.sum(axis=2).max())
+    neighbours = np.zeros(shape, dtype=np.int64)
+    lengths = np.zeros(shape)
+    edge_mask = np.zeros(shape)
+    for row, n in np.ndindex(elements.shape):
+        (others,) = joined[row, n].nonzero()
+        neighbours[row, n, : len(others)] = others
+        lengths[row, n, : len(others)] = distances[row, n, others]
+        edge_mask[row, n, : len(others)] = 1
 
     atom_mask = (elements > 0).astype(edge_mask.dtype)
-    arrays = (elements, atom_mask, senders, receivers, lengths, edge_mask, energies)
-    return Molecules(*map(torch.from_numpy, arrays))
+    edges = (array.reshape(len(numbers), -1) for array in (neighbours, lengths, edge_mask))
+    return Molecules(*map(torch.from_numpy, (elements, atom_mask, *edges, energies)))
 
 
 def split(count: int, seed: int, validate: bool = False) -> tuple[Tensor, Tensor]:

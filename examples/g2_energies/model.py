@@ -1,8 +1,9 @@
 """A message-passing network: atoms hear from their neighbours, then add up to an energy.
 
-Two operators of the library carry it. `batch_gather` brings the features of an edge's two atoms to
-the edge; `scatter_add` sums the messages of all edges at the atom that they lead to. Each is the
-other's gradient. Shapes, as in dataset.Molecules: B molecules, N atoms, E edges, D features.
+Two operators of the library carry it. `batch_gather` fetches the features of each atom's
+neighbours; `scatter_add` sums, at each atom, the messages that its neighbours send. Each is the
+other's gradient. Shapes, as in dataset.Molecules: B molecules of N atoms with K edges each, and D
+features.
 
 The message is that of the crystal graph network, Xie and Grossman, Phys. Rev. Lett. 120, 145301
 (2018), with a ReLU in place of its softplus.
@@ -48,14 +49,17 @@ class MessagePassing(nn.Module):
     def forward(
         self, atoms: Tensor, edges: Tensor, weights: Tensor, molecules: Molecules
     ) -> Tensor:
-        senders = self.ops.batch_gather(atoms, molecules.senders)  # [B, N, D] -> [B, E, D]
-        receivers = self.ops.batch_gather(atoms, molecules.receivers)
-        inputs = torch.cat([senders, receivers, edges], dim=-1)
+        # At each edge, the features of the atom that it belongs to and of the one it leads to.
+        neighbours = self.ops.batch_gather(atoms, molecules.neighbours)  # [B, N, D] -> [B, N*K, D]
+        own = atoms.repeat_interleave(neighbours.shape[1] // atoms.shape[1], dim=1)  # K times each
+        inputs = torch.cat([own, neighbours, edges], dim=-1)
 
         # The gate, from 0 to 1, tells how much of each feature passes along this kind of bond.
         messages = weights * self.gate(inputs) * self.message(inputs)
-        arrived = self.ops.scatter_add(  # [B, E, D] -> [B, N, D]
-            messages, molecules.receivers, dim_size=atoms.shape[1], batch_dims=1
+
+        # An atom sends to its neighbours and is a neighbour of each of them, so it hears from all.
+        arrived = self.ops.scatter_add(  # [B, N*K, D] -> [B, N, D]
+            messages, molecules.neighbours, dim_size=atoms.shape[1], batch_dims=1
         )
         return atoms + arrived
 
@@ -86,7 +90,7 @@ class EnergyModel(nn.Module):
         atoms = atoms + 0.3 * self.embedding(molecules.elements)
 
         # An edge is a row of bells over the distance, so that a layer can tell bond lengths apart.
-        distances = molecules.distances[:, :, None]  # [B, E, 1]
+        distances = molecules.distances[:, :, None]  # [B, N*K, 1]
         spacing = self.centres[1] - self.centres[0]
         edges = torch.exp(-(((distances - self.centres) / spacing) ** 2) / 2)
 

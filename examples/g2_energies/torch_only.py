@@ -16,6 +16,6 @@ def batch_gather(source: Tensor, index: Tensor) -> Tensor:
 
 
 def scatter_add(values: Tensor, index: Tensor, dim_size: int, *, batch_dims: int) -> Tensor:
-    assert batch_dims == 1, "written out for messages [B, E, D] with an index [B, E]"
+    assert batch_dims == 1, "written out for messages [B, N*K, D], index [B, N*K]"
     zeros = values.new_zeros(values.shape[0], dim_size, values.shape[2])
     return zeros.scatter_add(1, index[:, :, None].expand_as(values), values)

@@ -87,27 +87,22 @@ void launch_streamed(const void* source, const IndexView& index, void* output,
   const RowGrid grid(layout.batch, layout.outer, layout.entries, layout.inner);
   const auto* from = static_cast<const Word*>(source);
   auto* to = static_cast<Word*>(output);
-  // As many blocks as run at once: each takes tile after tile.
-  const int64_t at_once = at::cuda::getCurrentDeviceProperties()->multiProcessorCount *
-                          (sizeof(Word) >= 4 ? kStreamedBlocks : kGranuleBlocks);
   if constexpr (sizeof(Word) >= 4) {
+    constexpr int64_t kTile = kStreamedTile / sizeof(Word);
     // One vector more: a chunk may start within one.
-    const TileNumbers numbers(grid.chunks, ceil_div(grid.chunk_words() + kVectorSize<Word>,
-                                                    kStreamedTile / sizeof(Word)));
-    TORCH_OPS_LAUNCH(gather_streamed_kernel<Word>,
-                     grid_x(std::min<int64_t>(numbers.tiles, at_once), 1), kStreamedThreads, 0,
-                     from, index, to, layout, grid, numbers, errors);
+    const dim3 blocks(grid_x(grid.chunk_words() + kVectorSize<Word>, kTile), grid_y(grid.chunks));
+    TORCH_OPS_LAUNCH(gather_streamed_kernel<Word>, blocks, kStreamedThreads, 0, from, index, to,
+                     layout, grid, errors);
   } else {
     const GranuleTiles tiles(layout.inner * sizeof(Word));
-    const TileNumbers numbers(grid.chunks, tiles.parts > 1
-                                               ? grid.rows_per_chunk * tiles.parts
-                                               : ceil_div(grid.rows_per_chunk, tiles.rows));
+    const int64_t count = tiles.parts > 1 ? grid.rows_per_chunk * tiles.parts
+                                          : ceil_div(grid.rows_per_chunk, tiles.rows);
     const Word* end = from + (layout.batch - 1) * layout.table_batch_stride +
                       (layout.outer - 1) * layout.table_outer_stride +
                       (layout.axis_size - 1) * layout.table_axis_stride + layout.inner;
-    TORCH_OPS_LAUNCH(gather_granules_kernel<Word>,
-                     grid_x(std::min<int64_t>(numbers.tiles, at_once), 1), kGranuleThreads, 0, from,
-                     end, index, to, layout, grid, tiles, numbers, errors);
+    const dim3 blocks(grid_x(count, 1), grid_y(grid.chunks));
+    TORCH_OPS_LAUNCH(gather_granules_kernel<Word>, blocks, kGranuleThreads, 0, from, end, index, to,
+                     layout, grid, tiles, errors);
   }
 }
 

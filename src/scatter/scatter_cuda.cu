@@ -156,12 +156,13 @@ void sum_sorted(const Value* values, Value* result, const sorted::Shape<Id>& sha
   const sorted::SumWorkspace<Id, Sum> work(shape, split.lanes, pieces);
 
   const auto stream = at::cuda::getCurrentCUDAStream();
-  C10_CUDA_CHECK(cudaMemsetAsync(work.written, 0, shape.all_rows(), stream));
+  C10_CUDA_CHECK(
+      cudaMemsetAsync(work.touched, 0, work.touched_words(shape) * sizeof(uint32_t), stream));
   const unsigned slices = grid_y(shape.outer);
   const int64_t tiles = shape.tiles(split.lanes);
   auto* sum_tiles = sorted::sum_tiles_kernel<V, Value, Sum, Id>;
   TORCH_OPS_LAUNCH(sum_tiles, dim3(grid_x(tiles * split.pieces, 1), slices), sorted::kThreads, 0,
-                   values, keys, positions, result, work.partials, work.written, shape, split);
+                   values, keys, positions, result, work.partials, work.touched, shape, split);
   if (tiles > 1) {
     const RowPieces join_split(shape.inner, V, sorted::kJoinLanes);
     const int64_t join_blocks =
@@ -172,8 +173,8 @@ void sum_sorted(const Value* values, Value* result, const sorted::Shape<Id>& sha
                      join_split);
   }
   auto* fill_rest = sorted::fill_rest_kernel<V, Value, Id>;
-  TORCH_OPS_LAUNCH(fill_rest, dim3(grid_x(shape.batch * shape.axis_size, sorted::kThreads), slices),
-                   sorted::kThreads, 0, work.written, result, shape, split);
+  TORCH_OPS_LAUNCH(fill_rest, dim3(grid_x(shape.all_rows(), sorted::kThreads), slices),
+                   sorted::kThreads, 0, work.touched, result, shape, split);
 }
 
 template <class Id, class Value, class Sum>

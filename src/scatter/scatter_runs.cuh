@@ -111,19 +111,20 @@ __device__ __forceinline__ void sum_runs(Entries& entries, RunEdges<V, Sum>& edg
     for (int k = 0; k < kWindow; ++k) loaded[k] = entries.values(places[k]);
 #pragma unroll
     for (int k = 0; k < kWindow; ++k) {
-      if (keys[k] == entries.none()) continue;
-      key = keys[k];
-      sums.add(loaded[k]);
-      goes_on = keys[k + 1] == keys[k];
-      if (goes_on) continue;
-      entries.ends(keys[k]);
-      if (from_left) {
-        sums.copy_to(edges.heads + thread * V);
-      } else if (live) {
-        entries.whole(keys[k], sums);
+      // Few and short branches: the groups of a warp do not go the same way.
+      const bool here = keys[k] != entries.none();
+      const bool last = here && keys[k + 1] != keys[k];
+      if (here) {
+        key = keys[k];
+        goes_on = !last;
+        sums.add(loaded[k]);
       }
-      from_left = false;
-      sums = Sums<V, Sum>();
+      if (last) entries.ends(key);
+      if (last && from_left) sums.copy_to(edges.heads + thread * V);
+      if (last && !from_left && live) entries.whole(key, sums);
+      from_left = from_left && !last;
+#pragma unroll
+      for (int v = 0; v < V; ++v) sums.values[v] = last ? Sum(0) : sums.values[v];
     }
   }
   // What is open at the right edge of the span.

@@ -97,11 +97,13 @@ struct SortWorkspace {
 // What summing takes.
 template <class Id, class Sum>
 struct SumWorkspace {
-  bool* written;  // of a row: it has entries
-  Sum* partials;  // two sums a tile: of the run that enters it and of the one that leaves it
+  uint32_t* touched;  // a bit for each row that has entries
+  Sum* partials;      // two sums a tile: of the run that enters it and of the one that leaves it
+
+  static int64_t touched_words(const Shape<Id>& shape) { return (shape.all_rows() + 31) / 32; }
 
   SumWorkspace(const Shape<Id>& shape, int lanes, Pieces& memory) {
-    written = memory.take<bool>(shape.all_rows());
+    touched = memory.take<uint32_t>(touched_words(shape));
     partials = memory.take<Sum>(2 * shape.tiles(lanes) * shape.outer * shape.inner);
   }
 };
@@ -135,11 +137,13 @@ struct SortedTile {
   Value* result_column;        // here as well
   const Id* keys;              // of the tile's first entry
   const Id* positions;
-  Sum* entering;  // for the parts of runs that enter the tile; behind, for those that leave it
-  bool* written;  // null in lanes that do not keep it
+  Sum* entering;      // for the parts of runs that enter the tile; behind, for those that leave it
+  uint32_t* touched;  // null in lanes that do not keep it
   const Shape<Id>& shape;
   int low;  // entries that there are: from here
   int high;
+  Id word = 0;  // of touched, in which rows were met,
+  uint32_t bits = 0;
 
   __device__ __forceinline__ Id none() const { return static_cast<Id>(shape.all_rows()); }
 
@@ -152,8 +156,17 @@ struct SortedTile {
                                                       static_cast<int64_t>(place) * shape.inner);
   }
 
-  __device__ __forceinline__ void ends(Id key) const {
-    if (written != nullptr) written[key] = true;
+  // Neighbours share a word of touched, which is then written once for all.
+  __device__ __forceinline__ void ends(Id key) {
+    if (key / 32 != word) {
+      flush();
+      word = key / 32;
+    }
+    bits |= 1u << key % 32;
+  }
+  __device__ __forceinline__ void flush() {
+    if (touched != nullptr && bits != 0) atomicOr(touched + word, bits);
+    bits = 0;
   }
 
   __device__ __forceinline__ void whole(Id key, const Sums<V, Sum>& sums) const {
@@ -168,10 +181,10 @@ struct SortedTile {
 
 // blockIdx.x walks the tiles, and in them the pieces of columns; blockIdx.y the slices.
 template <int V, class Value, class Sum, class Id>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, V < 8 ? 5 : 4)
     sum_tiles_kernel(const Value* __restrict__ values, const Id* __restrict__ keys,
                      const Id* __restrict__ positions, Value* __restrict__ result,
-                     Sum* __restrict__ partials, bool* __restrict__ written, Shape<Id> shape,
+                     Sum* __restrict__ partials, uint32_t* __restrict__ touched, Shape<Id> shape,
                      RowPieces split) {
   __shared__ RunEdges<V, Sum> edges;
   const int64_t tile = blockIdx.x / split.pieces;
@@ -188,11 +201,12 @@ __global__ void __launch_bounds__(kThreads, 4)
         keys + begin,
         positions + begin,
         partials + (2 * tile * shape.outer + slice) * shape.inner + column,
-        own_column == 0 && slice == 0 ? written : nullptr,
+        own_column == 0 && slice == 0 ? touched : nullptr,
         shape,
         tile > 0 ? -1 : 0,
         static_cast<int>(min(shape.all_entries() - begin, int64_t{INT32_MAX}))};
     sum_runs(entries, edges, split.lanes, live);
+    entries.flush();
   }
 }
 
@@ -290,31 +304,27 @@ __global__ void __launch_bounds__(kJoinThreads)
   }
 }
 
-// Zeros for the rows without entries. A warp looks at 32 rows of a batch's first slice at a
-// time; what holds there holds for all slices. blockIdx.y walks the slices.
+// Zeros for the rows without entries. A warp looks at 32 rows of a batch's first slice at a time;
+// what holds there holds for all slices. blockIdx.y walks the slices.
 template <int V, class Value, class Id>
-__global__ void fill_rest_kernel(const bool* __restrict__ written, Value* __restrict__ result,
+__global__ void fill_rest_kernel(const uint32_t* __restrict__ touched, Value* __restrict__ result,
                                  Shape<Id> shape, RowPieces split) {
   constexpr unsigned kAll = 0xffffffffu;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const bool exists = row < shape.batch * shape.axis_size;
-  if (shape.outer > 1) row += row / shape.axis_size * (shape.outer - 1) * shape.axis_size;
-  const unsigned rest = __ballot_sync(kAll, exists && !written[row]);
+  const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const bool exists =
+      row < shape.all_rows() && (shape.outer == 1 || row / shape.axis_size % shape.outer == 0);
+  const unsigned present = __ballot_sync(kAll, exists);
+  if (present == 0) return;
+  const unsigned rest = present & ~touched[row / 32];
   const int group = lane / split.lanes, groups = 32 / split.lanes;
   const int64_t first_column = int64_t{lane % split.lanes} * V;
-  for (unsigned left = rest; left != 0;) {
-    // A group of lanes a row: the next `groups` of those left.
-    int64_t mine = -1;
-    for (int g = 0; g < groups && left != 0; ++g, left &= left - 1) {
-      const int64_t some = __shfl_sync(kAll, row, __ffs(left) - 1);
-      if (g == group) mine = some;
-    }
-    if (mine < 0) continue;
-    for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
-      Value* to = result + (mine + slice * shape.axis_size) * shape.inner;
+  for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
+    Value* rows = result + (row - lane + slice * shape.axis_size) * shape.inner;
+    for (int r = group; r < 32; r += groups) {
+      if ((rest >> r & 1) == 0) continue;
       for (int64_t column = first_column; column < shape.inner; column += split.lanes * V) {
-        *reinterpret_cast<Vector<Value, V>*>(to + column) = {};
+        *reinterpret_cast<Vector<Value, V>*>(rows + r * shape.inner + column) = {};
       }
     }
   }

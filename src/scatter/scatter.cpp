@@ -9,11 +9,15 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
+#include <map>
+#include <string>
+
 #include "common/autograd.h"
 #include "common/batching.h"
 #include "common/checks.h"
 #include "common/indexing.h"
 #include "common/op.h"
+#include "scatter/scatter_plan.h"
 
 namespace torch_ops {
 namespace {
@@ -101,6 +105,13 @@ Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_si
       scatter_add_sorted_cuda(rows, entries, layout, result);
       return finish(result);
     }
+  }
+  if (rows.is_cpu()) {
+    const Tensor result = at::empty(sizes, rows.options());
+    Tensor table = result;
+    const RowLayout layout = indexing::lay_out(table, entries, axes);
+    launch(rows.view(as_dispatched(real)), entries, layout, result.view(as_dispatched(real)));
+    return finish(result);
   }
   Tensor sums = at::zeros(sizes, rows.options().dtype(sum_type(real)));
   Tensor table = sums;
@@ -202,6 +213,23 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int
   return gather_op().call(grad_output, index, dim, batch_dims);
 }
 
+// What choose_scatter_plan says: for the tests.
+std::map<std::string, int64_t> plan(int64_t slabs, int64_t entries, int64_t axis_size,
+                                    int64_t inner, int64_t sum_bytes) {
+  RowLayout layout{};
+  layout.batch = slabs;
+  layout.outer = 1;
+  layout.entries = entries;
+  layout.axis_size = axis_size;
+  layout.inner = inner;
+  const ScatterPlan plan = choose_scatter_plan(layout, sum_bytes);
+  return {{"block_rows", plan.block_rows()},
+          {"blocks", plan.blocks},
+          {"columns", plan.columns},
+          {"tile_entries", plan.tile_entries},
+          {"piece_entries", plan.piece_entries}};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
@@ -228,6 +256,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("batch_dims") = 0);
   m.def("backward", &backward, "The rows of grad_output that forward added to",
         py::arg("grad_output"), py::arg("index"), py::arg("dim") = 0, py::arg("batch_dims") = 0);
+  m.def("plan", &plan, "How a call of these sizes is cut on the CPU", py::arg("slabs"),
+        py::arg("entries"), py::arg("axis_size"), py::arg("inner"), py::arg("sum_bytes"));
 }
 
 }  // namespace torch_ops

@@ -122,7 +122,7 @@ class CudaTimer:
 
 
 class WallTimer:
-    """The wall clock, to try a benchmark on a machine without a GPU. Its figures mean little."""
+    """The wall clock. What a call reads may be in a cache; others' work on the machine counts."""
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
@@ -301,6 +301,14 @@ def geometric_mean(values: Iterable[float]) -> float:
 # ---- the machine --------------------------------------------------------------------------------
 
 
+def cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        return f"CPU, {platform.machine()}"
+
+
 def describe_machine(device: torch.device) -> dict[str, Any]:
     machine: dict[str, Any] = {
         "python": platform.python_version(),
@@ -308,7 +316,14 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "torch_ops": torch_ops.__version__,
     }
     if device.type != "cuda":
-        return {"device": f"CPU, {platform.machine()}", "l2_bytes": None, **machine}
+        return {
+            "device": cpu_model(),
+            "cores": len(os.sched_getaffinity(0)),
+            "threads": torch.get_num_threads(),
+            "capability": torch.backends.cpu.get_cpu_capability(),
+            "l2_bytes": None,
+            **machine,
+        }
     properties = torch.cuda.get_device_properties(device)
     try:
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -355,7 +370,10 @@ def argument_parser(benchmark: str, description: str) -> argparse.ArgumentParser
         "--budget", type=float, metavar="SECONDS", help="start no case after that; names those left"
     )
     parser.add_argument(
-        "--device", choices=["cuda", "cpu"], default="cuda", help="cpu: to try the script itself"
+        "--device", choices=["cuda", "cpu"], default="cuda", help="what is measured (default: cuda)"
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="of the CPU (default: torch's own choice)"
     )
     parser.add_argument(
         "--scale", type=float, default=1.0, help="shrinks the shapes, to try the script itself"
@@ -369,7 +387,9 @@ class Benchmark:
     def __init__(self, name: str, options: argparse.Namespace) -> None:
         self.began = time.perf_counter()
         if options.device == "cuda" and not torch.cuda.is_available():
-            sys.exit("No CUDA device is visible. To try the script: --device cpu --scale 0.001")
+            sys.exit("No CUDA device is visible. To measure the CPU: --device cpu")
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
         self.name = name
         self.options = options
         self.timer: Timer = CudaTimer() if options.device == "cuda" else WallTimer()
@@ -392,8 +412,8 @@ class Benchmark:
         self.machine["empty_timing_seconds"] = overhead.median
         self._print(f"{'empty timing':16} {overhead.median * 1e6:.1f} us, not subtracted")
         self._print(f"{'copy ceiling':16} {self.copy['start'] * 1e-9:.0f} GB/s, read and written")
-        if self.device.type == "cpu" or options.scale != 1:
-            self._print("A trial of the script: the bars are those of a GPU and of the full sizes.")
+        if options.scale != 1:
+            self._print("A trial of the script: the bars are those of the full sizes.")
 
     # -- one implementation of one case
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 namespace torch_ops {
 
@@ -23,6 +24,34 @@ int64_t parallel_min(int64_t work, int64_t grain, Range&& range) {
     }
   });
   return smallest.load();
+}
+
+// The smallest value that `worker(deal)` returns, over at::parallel_for's threads. A worker calls
+// deal(begin, end) for its next part of [0, tasks), of `grain` tasks at most, until that returns
+// false. Each has a share of its own first, in succession (two threads that write to one page for
+// the first time hold up each other), and then helps with the others', so that tasks of unequal
+// length keep all threads busy to the end. `elements` is all work: little is left to one thread.
+template <class Worker>
+int64_t parallel_min_shared(int64_t tasks, int64_t grain, int64_t elements, Worker&& worker) {
+  const int64_t workers = std::min<int64_t>(
+      {at::get_num_threads(), (tasks + grain - 1) / grain, elements / kElementsPerTask + 1});
+  const auto share = [=](int64_t n) { return tasks * n / workers; };
+  std::vector<std::atomic<int64_t>> next(workers);
+  for (int64_t n = 0; n < workers; ++n) next[n] = share(n);
+  return parallel_min(workers, 1, [&](int64_t first, int64_t last) {
+    if (first >= last) return INT64_MAX;
+    int64_t from = first;  // whose share
+    const auto deal = [&](int64_t& begin, int64_t& end) {
+      for (; from < first + workers; ++from) {
+        const int64_t share_end = share(from % workers + 1);
+        begin = next[from % workers].fetch_add(grain, std::memory_order_relaxed);
+        end = std::min(begin + grain, share_end);
+        if (begin < share_end) return true;
+      }
+      return false;
+    };
+    return worker(deal);
+  });
 }
 
 }  // namespace torch_ops

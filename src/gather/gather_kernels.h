@@ -9,8 +9,97 @@
 
 namespace torch_ops {
 
-// Writes the rows [begin, end) of [batch, outer, entries]. An entry out of range is left out, and
-// the smallest position of one, as above, is returned. Word is any type of an element's size.
+// Copies a row. A call of memcpy costs more than a short row; two copies of a constant size that
+// overlap do for any number of bytes between one such size and the next.
+inline void copy_row(void* out, const void* in, int64_t bytes) {
+  auto* to = static_cast<char*>(out);
+  const auto* from = static_cast<const char*>(in);
+  const auto ends = [=](auto size) {
+    char first[size], last[size];
+    std::memcpy(first, from, size);
+    std::memcpy(last, from + bytes - size, size);
+    std::memcpy(to, first, size);
+    std::memcpy(to + bytes - size, last, size);
+  };
+  if (bytes > 64) {
+    std::memcpy(out, in, bytes);
+  } else if (bytes > 32) {
+    ends(std::integral_constant<int, 32>());
+  } else if (bytes > 16) {
+    ends(std::integral_constant<int, 16>());
+  } else if (bytes > 8) {
+    ends(std::integral_constant<int, 8>());
+  } else if (bytes >= 4) {
+    ends(std::integral_constant<int, 4>());
+  } else if (bytes >= 2) {
+    ends(std::integral_constant<int, 2>());
+  } else {
+    *to = *from;
+  }
+}
+
+// As gather_entries, for elements. Strides that the compiler knows cost nothing.
+template <class Word, class Index, class IndexStride, class TableStride>
+int64_t gather_elements(const Word* table, const Index* index, int64_t entries, Word* out,
+                        int64_t axis_size, IndexStride index_stride, TableStride table_stride) {
+  for (int64_t n = 0; n < entries; ++n) {
+    const Index entry = index[n * index_stride];
+    if (!in_range(entry, axis_size)) return n;
+    out[n] = table[static_cast<int64_t>(entry) * table_stride];
+  }
+  return kNoBadEntry;
+}
+
+// Writes the rows that the index names, all of them in range.
+template <class Word, class Index>
+void copy_rows(const Word* table, const Index* index, int64_t entries, Word* out,
+               const RowLayout& layout) {
+  const int64_t inner = layout.inner;
+  const auto row_of = [&](int64_t n) {
+    return table +
+           static_cast<int64_t>(index[n * layout.index_entry_stride]) * layout.table_axis_stride;
+  };
+  // The CPU foresees the lines of a row, but not the next row.
+  constexpr int64_t kAhead = 8;
+  for (int64_t n = 0; n < entries; ++n, out += inner) {
+    const Word* row = row_of(n);
+    if (layout.table_inner_stride == 1) {
+      __builtin_prefetch(row_of(std::min(n + kAhead, entries - 1)));
+      copy_row(out, row, inner * static_cast<int64_t>(sizeof(Word)));
+    } else {
+      for (int64_t d = 0; d < inner; ++d) out[d] = row[d * layout.table_inner_stride];
+    }
+  }
+}
+
+// Writes what `entries` entries of a slab's index pick. Returns the first of them that is out of
+// range, or kNoBadEntry; where there is one, the output is nonsense.
+template <class Word, class Index>
+int64_t gather_entries(const Word* table, const Index* index, int64_t entries, Word* out,
+                       const RowLayout& layout) {
+  const int64_t stride = layout.index_entry_stride;
+  if (layout.inner == 1) {
+    using One = std::integral_constant<int64_t, 1>;
+    const int64_t axis_stride = layout.table_axis_stride;
+    return stride == 1 && axis_stride == 1
+               ? gather_elements(table, index, entries, out, layout.axis_size, One(), One())
+               : gather_elements(table, index, entries, out, layout.axis_size, stride, axis_stride);
+  }
+  // So few at a time that they are in the first-level cache when they are read again.
+  constexpr int64_t kEntries = 1024;
+  for (int64_t first = 0; first < entries; first += kEntries) {
+    const int64_t n = std::min(kEntries, entries - first);
+    const Index* at = index + first * stride;
+    const int64_t bad = find_bad(at, stride, n, layout.axis_size);
+    if (bad != kNoBadEntry) return first + bad;
+    copy_rows(table, at, n, out + first * layout.inner, layout);
+  }
+  return kNoBadEntry;
+}
+
+// Writes the rows [begin, end) of [batch, outer, entries]. Returns the smallest position, in
+// [batch, entries], of an entry that is out of range, or kNoBadEntry; where there is one, the
+// output is nonsense. Word is any type of an element's size.
 template <class Word, class Index>
 int64_t gather_rows(const Word* source, const Index* index, Word* output, const RowLayout& layout,
                     int64_t begin, int64_t end) {
@@ -27,30 +116,10 @@ int64_t gather_rows(const Word* source, const Index* index, Word* output, const 
     const Index* entries = index + b * layout.index_batch_stride;
     Word* out = output + row * inner;
     row += last - first;
-    if (inner == 1) {  // elements: the index's order is the output's
-      for (int64_t n = first; n < last; ++n, ++out) {
-        const Index entry = entries[n * layout.index_entry_stride];
-        if (in_range(entry, layout.axis_size)) {
-          *out = table[static_cast<int64_t>(entry) * layout.table_axis_stride];
-        } else {
-          bad = std::min(bad, b * layout.entries + n);
-        }
-      }
-      continue;
-    }
-    for (int64_t n = first; n < last; ++n, out += inner) {
-      const Index entry = entries[n * layout.index_entry_stride];
-      if (!in_range(entry, layout.axis_size)) {
-        bad = std::min(bad, b * layout.entries + n);
-        continue;
-      }
-      const Word* in = table + static_cast<int64_t>(entry) * layout.table_axis_stride;
-      if (layout.table_inner_stride == 1) {
-        std::memcpy(out, in, inner * sizeof(Word));
-      } else {
-        for (int64_t d = 0; d < inner; ++d) out[d] = in[d * layout.table_inner_stride];
-      }
-    }
+    const int64_t stride = layout.index_entry_stride;
+    const int64_t wrong =
+        gather_entries(table, entries + first * stride, last - first, out, layout);
+    if (wrong != kNoBadEntry) bad = std::min(bad, b * layout.entries + first + wrong);
   }
   return bad;
 }

@@ -9,11 +9,15 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
+#include <map>
+#include <string>
+
 #include "common/autograd.h"
 #include "common/batching.h"
 #include "common/checks.h"
 #include "common/indexing.h"
 #include "common/op.h"
+#include "scatter/scatter_cpu_blocking.h"
 #include "scatter/scatter_path.h"
 
 namespace torch_ops {
@@ -69,7 +73,6 @@ at::ScalarType as_dispatched(at::ScalarType dtype) {
 
 // Does a call on CUDA sort its entries, or add them in no given order?
 bool sorts(const Tensor& rows, const RowLayout& layout) {
-  if (const char* e = getenv("TORCH_OPS_PATH")) return rows.is_floating_point() && atoi(e);  // TMP
   return rows.is_floating_point() &&
          (at::globalContext().deterministicAlgorithms() ||
           pays_to_sort(layout, static_cast<int64_t>(rows.element_size())));
@@ -96,6 +99,11 @@ Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_si
   if (rows.is_cuda() && rows.numel() > 0 && sorts(rows, layout)) {
     Tensor result = at::empty(sizes, rows.options());
     scatter_add_sorted_cuda(rows, entries, layout, result);
+    return finish(result);
+  }
+  if (rows.is_cpu()) {
+    const Tensor result = at::empty(sizes, rows.options());
+    launch(rows.view(as_dispatched(real)), entries, layout, result.view(as_dispatched(real)));
     return finish(result);
   }
   Tensor sums = at::zeros(sizes, rows.options().dtype(sum_type(real)));
@@ -218,6 +226,23 @@ std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t valu
   TORCH_INTERNAL_ASSERT(false);
 }
 
+// What choose_cpu_blocking says: for the tests.
+std::map<std::string, int64_t> cpu_blocking(int64_t slabs, int64_t entries, int64_t axis_size,
+                                            int64_t inner, int64_t sum_bytes) {
+  RowLayout layout{};
+  layout.batch = slabs;
+  layout.outer = 1;
+  layout.entries = entries;
+  layout.axis_size = axis_size;
+  layout.inner = inner;
+  const CpuBlocking blocking = choose_cpu_blocking(layout, sum_bytes);
+  return {{"block_rows", blocking.block_rows()},
+          {"blocks", blocking.blocks},
+          {"columns", blocking.columns},
+          {"tile_entries", blocking.tile_entries},
+          {"piece_entries", blocking.piece_entries}};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
@@ -247,6 +272,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("path", &path, "Which way floats of these sizes take on CUDA", py::arg("axis_size"),
         py::arg("entries"), py::arg("inner"), py::arg("value_bytes"), py::arg("sum_bytes"),
         py::arg("adjacent"), py::arg("shared_bytes"));
+  m.def("cpu_blocking", &cpu_blocking, "How a call of these sizes is cut on the CPU",
+        py::arg("slabs"), py::arg("entries"), py::arg("axis_size"), py::arg("inner"),
+        py::arg("sum_bytes"));
 }
 
 }  // namespace torch_ops

@@ -8,13 +8,16 @@
 
 namespace torch_ops {
 
-// Adds `values`, contiguous, to `sums`, contiguous, whose dtype is sum_type(values' dtype). Raises
-// IndexError, before anything is added, where an entry of the index is out of range.
+// Writes the sums of `values` to `result`, both contiguous and of one dtype, one that
+// TORCH_OPS_DISPATCH_VALUES knows: every element, rounded once, the same bits for any number of
+// threads. Raises IndexError where an entry of the index is out of range; the result is then
+// nonsense.
 void scatter_add_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                     const at::Tensor& sums);
+                     const at::Tensor& result);
 
-// An entry out of range is dropped, and gives an IndexError at the next call, or at this one in
-// sync mode (common/index_errors.h).
+// Adds `values`, contiguous, to `sums`, contiguous, whose dtype is sum_type(values' dtype). An
+// entry out of range is dropped, and gives an IndexError at the next call, or at this one in sync
+// mode (common/index_errors.h).
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index,
                                               const RowLayout& layout, const at::Tensor& sums))
 
@@ -25,8 +28,8 @@ TORCH_OPS_CUDA_LAUNCHER(void scatter_add_sorted_cuda(const at::Tensor& values,
                                                      const RowLayout& layout,
                                                      const at::Tensor& result))
 
-// In what a real dtype is summed: 16-bit floats in float32, rounded once at the end; 8- and 16-bit
-// integers in int32, whose low bits are the same (and for which the GPU has atomics).
+// In what a real dtype is summed on CUDA: 16-bit floats in float32, rounded once at the end; 8- and
+// 16-bit integers in int32, whose low bits are the same (and for which the GPU has atomics).
 inline at::ScalarType sum_type(at::ScalarType dtype) {
   switch (dtype) {
     case at::kHalf:
@@ -54,7 +57,7 @@ inline at::ScalarType sum_type(at::ScalarType dtype) {
 #define TORCH_OPS_SCATTER_CASE(dtype, value, sum, ...) \
   case dtype: {                                        \
     using value_t = value;                             \
-    using sum_t = sum;                                 \
+    using sum_t [[maybe_unused]] = sum;                \
     __VA_ARGS__();                                     \
     break;                                             \
   }

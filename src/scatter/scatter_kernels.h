@@ -1,34 +1,292 @@
-// scatter_add on the CPU: loops over a range of the work, on raw pointers. No torch.
+// scatter_add on the CPU: loops over a part of the work, on raw pointers. No torch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
+#include "common/elementwise.h"
+#include "common/float16.h"
 #include "common/row_layout.h"
+#include "scatter/scatter_cpu_blocking.h"
 
 namespace torch_ops {
 
-// Adds, for one slab, the columns [begin, end) of each row of values to the table's row that the
-// index names. Entries are added in their order, so the result is the same on every run. The index
-// must be in range. Sum is the type in which the table is held: at least as wide as Value.
-template <class Value, class Sum, class Index>
-void scatter_add_columns(const Value* values, const Index* index, Sum* table,
-                         const RowLayout& layout, int64_t slab, int64_t begin, int64_t end) {
-  const int64_t b = slab / layout.outer;
-  const int64_t o = slab % layout.outer;
-  const Index* entries = index + b * layout.index_batch_stride;
-  const Value* row = values + slab * layout.entries * layout.inner;
-  Sum* sums = table + b * layout.table_batch_stride + o * layout.table_outer_stride;
-  if (layout.inner == 1) {  // elements: no loop over columns
-    for (int64_t n = 0; n < layout.entries; ++n) {
-      const auto entry = static_cast<int64_t>(entries[n * layout.index_entry_stride]);
-      sums[entry * layout.table_axis_stride] += static_cast<Sum>(row[n]);
+// In what a value is summed. Integers are unsigned here, and wrap.
+template <class Value>
+using ScatterSum =
+    std::conditional_t<std::is_same_v<Value, Float16> || std::is_same_v<Value, BFloat16>, float,
+                       Value>;
+
+// ---- Sorting a tile of the index by block -------------------------------------------------------
+
+// What is kept of a tile's entries, sorted by block and in their order within each: the row within
+// the block, and the position within the tile or, where a row is one element, its value: reading
+// that at its position would fetch a cache line an entry.
+template <class Payload>
+struct Bins {
+  uint16_t* rows;
+  Payload* payloads;
+  uint32_t* bounds;  // block b has [bounds[b], bounds[b + 1])
+};
+
+// Calls use(key(n), n, 1) for each n in their order, but where four in succession have one key,
+// use(key(n), n, 4) for these: what is added to a number in memory waits for what was added to it
+// before, and where one key goes on and on, most of the time is spent so.
+template <class Key, class Use>
+TORCH_OPS_HOST_DEVICE void for_each_or_four(int64_t size, Key&& key, Use&& use) {
+  using One = std::integral_constant<int64_t, 1>;
+  using Four = std::integral_constant<int64_t, 4>;
+  int64_t n = 0;
+  for (; n + 4 <= size; n += 4) {
+    const auto a = key(n), b = key(n + 1), c = key(n + 2), d = key(n + 3);
+    if (((a ^ b) | (b ^ c) | (c ^ d)) == 0) {
+      use(a, n, Four());
+    } else {
+      use(a, n, One());
+      use(b, n + 1, One());
+      use(c, n + 2, One());
+      use(d, n + 3, One());
+    }
+  }
+  for (; n < size; ++n) use(key(n), n, One());
+}
+
+// Sorts `entries` entries, at most a tile. `values` is null where the payload is the position.
+// `cursors` has room for a number a block. Returns the first entry out of range, or kNoBadEntry.
+template <class Index, class Payload>
+int64_t bin_tile(const Index* index, int64_t stride, int64_t entries, int64_t axis_size,
+                 const CpuBlocking& blocking, const Payload* values, uint32_t* cursors,
+                 const Bins<Payload>& bins) {
+  const auto block_of = [&](int64_t n) {
+    return static_cast<int64_t>(index[n * stride]) >> blocking.block_shift;
+  };
+  const int64_t bad = find_bad(index, stride, entries, axis_size);
+  if (bad != kNoBadEntry) return bad;
+  std::fill_n(cursors, blocking.blocks, 0);
+  for_each_or_four(entries, block_of, [&](int64_t block, int64_t, auto count) {
+    cursors[block] += static_cast<uint32_t>(count);
+  });
+  uint32_t bound = 0;
+  for (int64_t block = 0; block < blocking.blocks; ++block) {
+    bins.bounds[block] = bound;
+    bound += cursors[block];
+    cursors[block] = bins.bounds[block];
+  }
+  bins.bounds[blocking.blocks] = bound;
+
+  const int64_t mask = blocking.block_rows() - 1;
+  const auto sort = [&](auto payload) {
+    for_each_or_four(entries, block_of, [&](int64_t block, int64_t first, auto count) {
+      const uint32_t place = cursors[block];
+      cursors[block] = place + static_cast<uint32_t>(count);
+      for (int64_t i = 0; i < count; ++i) {
+        bins.rows[place + i] = static_cast<uint16_t>(index[(first + i) * stride] & mask);
+        bins.payloads[place + i] = payload(first + i);
+      }
+    });
+  };
+  if (values != nullptr) {
+    sort([values](int64_t n) { return values[n]; });
+  } else {
+    sort([](int64_t n) { return static_cast<Payload>(n); });
+  }
+  return kNoBadEntry;
+}
+
+// ---- Conversions --------------------------------------------------------------------------------
+
+struct ToFloat {
+  template <class From>
+  TORCH_OPS_HOST_DEVICE float operator()(From value) const {
+    return static_cast<float>(value);
+  }
+};
+
+template <class Value>
+struct RoundTo {
+  TORCH_OPS_HOST_DEVICE Value operator()(float sum) const { return Value(sum); }
+};
+
+template <class Value>
+void widen_values(Simd simd, const Value* values, int64_t n, float* sums) {
+#ifdef __x86_64__
+  if constexpr (std::is_same_v<Value, Float16>) {
+    if (simd != Simd::kBaseline) return widen(values, n, sums);
+  }
+#endif
+  map_range(simd, ToFloat(), 0, n, sums, values);
+}
+
+// Sums as they are, or rounded.
+template <class Sum, class Value>
+void store_sums(Simd simd, const Sum* sums, int64_t n, Value* values) {
+  if constexpr (std::is_same_v<Sum, Value>) {
+    std::memcpy(values, sums, n * sizeof(Value));
+  } else {
+#ifdef __x86_64__
+    if constexpr (std::is_same_v<Value, Float16>) {
+      if (simd != Simd::kBaseline) return narrow(sums, n, values);
+    }
+#endif
+    map_range(simd, RoundTo<Value>(), 0, n, values, sums);
+  }
+}
+
+// ---- Adding -------------------------------------------------------------------------------------
+
+// Rows of values to add to a block's sums: the n-th to row rows[n]. It stands at positions[n], or
+// at n where there are no positions.
+template <class Value>
+struct ScatterRun {
+  int64_t entries;
+  const uint16_t* rows;
+  const uint16_t* positions;
+  const Value* values;
+  int64_t value_stride;
+};
+
+constexpr int64_t kRunEntries = 2048;  // that a function holds on its stack
+
+// Do most entries name the row that the eighth before them named? A sample tells.
+template <class Row>
+bool repeats(int64_t entries, const Row* rows, int64_t stride) {
+  int64_t same = 0, seen = 0;
+  for (int64_t n = 8; n < entries; n += 64, ++seen) {
+    same += rows[n * stride] == rows[(n - 8) * stride];
+  }
+  return 2 * same > seen;
+}
+
+// Rows of one element; some kRunEntries entries. Returns the first of `rows` that is out of range,
+// or kNoBadEntry.
+template <class Row, class Stride, class Sum>
+int64_t add_elements(int64_t entries, const Row* rows, Stride stride, int64_t axis_size,
+                     const Sum* values, Sum* sums) {
+  // Fours are worth looking for where one row goes on and on. Where runs are of some four entries,
+  // as in a sorted index, the CPU mispredicts too many.
+  if (repeats(entries, rows, stride)) {
+    const int64_t bad = find_bad(rows, stride, entries, axis_size);
+    if (bad != kNoBadEntry) return bad;
+    for_each_or_four(
+        entries, [=](int64_t n) { return rows[n * stride]; },
+        [=](Row row, int64_t first, auto count) {
+          Sum sum = sums[row];
+          for (int64_t i = 0; i < count; ++i) sum += values[first + i];
+          sums[row] = sum;
+        });
+    return kNoBadEntry;
+  }
+  for (int64_t n = 0; n < entries; ++n) {
+    const Row row = rows[n * stride];
+    if (!in_range(row, axis_size)) return n;
+    sums[row] += values[n];
+  }
+  return kNoBadEntry;
+}
+
+// The same for any number of entries, whose values are first widened to what they are summed in.
+template <class Row, class Value, class Sum>
+int64_t add_elements_widened(Simd simd, int64_t entries, const Row* rows, int64_t stride,
+                             int64_t axis_size, const Value* values, Sum* sums) {
+  Sum widened[std::is_same_v<Value, Sum> ? 1 : kRunEntries];
+  for (int64_t first = 0; first < entries; first += kRunEntries) {
+    const int64_t n = std::min(kRunEntries, entries - first);
+    const Sum* wide = widened;
+    if constexpr (std::is_same_v<Value, Sum>) {
+      wide = values + first;
+    } else {
+      widen_values(simd, values + first, n, widened);
+    }
+    using One = std::integral_constant<int64_t, 1>;  // a stride that the compiler knows
+    const Row* at = rows + first * stride;
+    const int64_t bad = stride == 1 ? add_elements(n, at, One(), axis_size, wide, sums)
+                                    : add_elements(n, at, stride, axis_size, wide, sums);
+    if (bad != kNoBadEntry) return first + bad;
+  }
+  return kNoBadEntry;
+}
+
+template <bool kF16c, class Value, class Sum>
+TORCH_OPS_HOST_DEVICE void add_row(const Value* values, int64_t columns, Sum* __restrict sums) {
+#ifdef __x86_64__
+  if constexpr (kF16c && std::is_same_v<Value, Float16>) {
+    float widened[kWidenedBlock];
+    for (int64_t first = 0; first < columns; first += kWidenedBlock) {
+      const int64_t n = std::min(kWidenedBlock, columns - first);
+      widen(values + first, n, widened);
+      add_row<false>(widened, n, sums + first);
     }
     return;
   }
-  for (int64_t n = 0; n < layout.entries; ++n, row += layout.inner) {
-    const auto entry = static_cast<int64_t>(entries[n * layout.index_entry_stride]);
-    Sum* to = sums + entry * layout.table_axis_stride;
-    for (int64_t d = begin; d < end; ++d) to[d] += static_cast<Sum>(row[d]);
+#endif
+  for (int64_t d = 0; d < columns; ++d) sums[d] += static_cast<Sum>(values[d]);
+}
+
+template <bool kF16c, class Value, class Sum>
+TORCH_OPS_HOST_DEVICE void add_rows_loop(const ScatterRun<Value>& run, int64_t columns, Sum* sums,
+                                         int64_t sum_stride) {
+  if (run.positions == nullptr) {
+    for (int64_t n = 0; n < run.entries; ++n) {
+      add_row<kF16c>(run.values + n * run.value_stride, columns, sums + run.rows[n] * sum_stride);
+    }
+    return;
+  }
+  // Positions lie apart, so that the CPU does not foresee where the next row begins.
+  constexpr int64_t kAhead = 8;
+  constexpr int64_t kLine = 64 / sizeof(Value);
+  const int64_t fetched = std::min(columns, 8 * kLine);
+  for (int64_t n = 0; n < run.entries; ++n) {
+    const int64_t ahead = run.positions[std::min(n + kAhead, run.entries - 1)];
+    for (int64_t d = 0; d < fetched; d += kLine) {
+      __builtin_prefetch(run.values + ahead * run.value_stride + d);
+    }
+    add_row<kF16c>(run.values + run.positions[n] * run.value_stride, columns,
+                   sums + run.rows[n] * sum_stride);
+  }
+}
+
+template <class Value, class Sum>
+void add_rows_baseline(const ScatterRun<Value>& run, int64_t columns, Sum* sums, int64_t stride) {
+  add_rows_loop<false>(run, columns, sums, stride);
+}
+
+#ifdef __x86_64__
+template <class Value, class Sum>
+TORCH_OPS_AVX2 void add_rows_avx2(const ScatterRun<Value>& run, int64_t columns, Sum* sums,
+                                  int64_t stride) {
+  add_rows_loop<true>(run, columns, sums, stride);
+}
+
+template <class Value, class Sum>
+TORCH_OPS_AVX512 void add_rows_avx512(const ScatterRun<Value>& run, int64_t columns, Sum* sums,
+                                      int64_t stride) {
+  add_rows_loop<true>(run, columns, sums, stride);
+}
+#endif
+
+template <class Value, class Sum>
+void add_rows(Simd simd, const ScatterRun<Value>& run, int64_t columns, Sum* sums, int64_t stride) {
+#ifdef __x86_64__
+  if (simd == Simd::kAvx512) return add_rows_avx512(run, columns, sums, stride);
+  if (simd == Simd::kAvx2) return add_rows_avx2(run, columns, sums, stride);
+#endif
+  add_rows_baseline(run, columns, sums, stride);
+}
+
+struct Plus {
+  template <class Sum>
+  TORCH_OPS_HOST_DEVICE Sum operator()(Sum a, Sum b) const {
+    return static_cast<Sum>(a + b);
+  }
+};
+
+// Adds to sums[0, n) the sums of the other pieces, which stand `stride` apart, in their order.
+template <class Sum>
+void join_pieces(Simd simd, Sum* sums, int64_t n, int64_t pieces, int64_t stride) {
+  for (int64_t piece = 1; piece < pieces; ++piece) {
+    map_range(simd, Plus(), 0, n, sums, sums, sums + piece * stride);
   }
 }
 

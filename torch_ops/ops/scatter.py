@@ -43,16 +43,22 @@ def scatter_add(
         number of times; forward mode too.
 
     Memory:
-        The result. Values that are not contiguous are copied. On the CPU, and on CUDA where floats
-        are added in no given order: sums of 32 bits an element for narrower types. On CUDA where
-        they are summed in order: 16 bytes an entry of the index, 8 bytes a row of the result (twice
-        both from 2^31 entries or rows on), and up to 1/32 of the values' size.
+        The result. Values that are not contiguous are copied.
+
+        On the CPU, where a slice along ``dim`` has more than 512 KiB: 4 bytes an entry of the
+        index, or 2 bytes and the value where a row is one element. Where many entries go to few
+        rows: partial sums of at most a quarter of the values' size (half for 16-bit floats). For
+        16-bit floats: 512 KiB a thread.
+
+        On CUDA where values are added in no given order: sums of 32 bits an element for narrower
+        types. On CUDA where they are summed in order: 16 bytes an entry of the index, 8 bytes a row
+        of the result (twice both from 2^31 entries or rows on), and up to 1/32 of the values' size.
 
     Determinism:
-        The same bits on every run: on the CPU; for integers; on CUDA for values of 4 MiB and more
-        whose rows (the axes behind ``dim``) have 128 bytes or more; and everywhere under
-        ``torch.use_deterministic_algorithms(True)``. Otherwise floats are added on CUDA in no given
-        order, and the last bits may differ from run to run.
+        The same bits on every run: on the CPU, with any number of threads; for integers; on CUDA
+        for values of 4 MiB and more whose rows (the axes behind ``dim``) have 128 bytes or more;
+        and everywhere under ``torch.use_deterministic_algorithms(True)``. Otherwise floats are
+        added on CUDA in no given order, and the last bits may differ from run to run.
 
     Raises:
         IndexError: ``dim`` is out of range, or an entry is; the message names its position, its

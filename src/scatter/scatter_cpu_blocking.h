@@ -1,0 +1,55 @@
+// How scatter_add cuts its work on the CPU. From sizes alone, and not from the number of threads:
+// the order of the additions, and with it each bit of the result, is then the same for any number.
+// No torch.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/row_layout.h"
+
+namespace torch_ops {
+
+// The result's rows of a slab are cut into blocks whose sums stay in a core's cache. One block:
+// its entries are read from the index as they stand. Several: tiles of the index are sorted by
+// block first. A block of many entries is summed in pieces, and the pieces' sums are added up.
+struct CpuBlocking {
+  int block_shift;  // a block has 2^block_shift rows: 2^16 at most, so that 16 bits number them
+  int64_t blocks;   // a slab
+  int64_t columns;  // of a row that are summed at a time
+  int64_t tile_entries;  // 2^16 at most
+  int64_t piece_entries;
+
+  int64_t block_rows() const { return int64_t{1} << block_shift; }
+  int64_t first_row(int64_t block) const { return block << block_shift; }
+  // Of a block to which `entries` are added.
+  int64_t pieces(int64_t entries) const { return std::max<int64_t>(entries / piece_entries, 1); }
+};
+
+// `sum_bytes` has the type in which an element is summed.
+inline CpuBlocking choose_cpu_blocking(const RowLayout& layout, int64_t sum_bytes) {
+  constexpr int64_t kBlockBytes = int64_t{512} << 10;  // of a second-level cache
+  constexpr int64_t kColumns = 4096;
+  constexpr int64_t kMaxTile = 1 << 16;
+  constexpr int64_t kMinPiece = 1 << 15;  // values; less is not worth a task
+  constexpr int64_t kMaxPieces = 32;      // over all blocks: as many cores share one hot row
+
+  CpuBlocking blocking{};
+  blocking.columns = std::clamp<int64_t>(layout.inner, 1, kColumns);
+  while (blocking.block_shift < 16 && blocking.block_rows() < layout.axis_size &&
+         2 * blocking.block_rows() * blocking.columns * sum_bytes <= kBlockBytes) {
+    ++blocking.block_shift;
+  }
+  blocking.blocks =
+      std::max<int64_t>((layout.axis_size + blocking.block_rows() - 1) >> blocking.block_shift, 1);
+  // Enough tiles for many threads, and some 16 entries of a tile for each block.
+  blocking.tile_entries = std::clamp<int64_t>(
+      std::max(16 * blocking.blocks, layout.slabs() * layout.entries / 32), 4096, kMaxTile);
+  // To add up the pieces' sums costs a fraction of what it cost to make them.
+  blocking.piece_entries =
+      std::max({4 * std::min(blocking.block_rows(), layout.axis_size), kMinPiece / blocking.columns,
+                layout.slabs() * layout.entries / kMaxPieces, int64_t{1}});
+  return blocking;
+}
+
+}  // namespace torch_ops

@@ -338,18 +338,46 @@ def test_the_first_entry_out_of_range_is_named(size: int, row: int, dtype: torch
             torch_ops.scatter_add(values, index, size, batch_dims=1)
 
 
-def test_plan() -> None:
+def test_paths() -> None:
+    """The way on CUDA is chosen from sizes alone."""
+    from torch_ops._ext.scatter import path
+
+    few = {"axis_size": 1000, "entries": 4000, "shared_bytes": 96 * 1024, "adjacent": True}
+    floats = {"value_bytes": 4, "sum_bytes": 4}
+    assert path(**few, **floats, inner=1) == "staged"
+    assert path(**{**few, "entries": 3996}, **floats, inner=1) == "entries"  # few to each row
+    assert path(**{**few, "shared_bytes": 3999}, **floats, inner=1) == "entries"  # no room
+    assert path(**{**few, "adjacent": False}, **floats, inner=1) == "values"
+    assert [path(**few, **floats, inner=width) for width in (2, 3, 4, 7, 8, 64)] == [
+        "entries",
+        "values",
+        "entries",
+        "values",
+        "tiles",
+        "tiles",
+    ]
+    many = {**few, "entries": 1 << 19}
+    assert path(**many, **floats, inner=64) == "sorted"
+    assert path(**many, **floats, inner=63) == "tiles"
+    assert path(**many, value_bytes=8, sum_bytes=8, inner=64) == "sorted"
+    # Sixteen-bit sums take a table of floats: sorting pays for few entries beside a large result.
+    large = {**few, "axis_size": 1 << 19}
+    assert path(**large, **floats, inner=64) == "tiles"
+    assert path(**large, value_bytes=2, sum_bytes=4, inner=64) == "sorted"
+
+
+def test_cpu_blocking() -> None:
     """How the CPU cuts a call: from sizes alone."""
     from torch_ops._ext.scatter import cpu_blocking
 
     sizes = {"slabs": 1, "entries": 1 << 20, "sum_bytes": 4}
     # A table that fits one block is not sorted; 16 bits number the rows of a block.
-    assert plan(**sizes, axis_size=1 << 16, inner=1)["blocks"] == 1
-    assert plan(**sizes, axis_size=(1 << 16) + 1, inner=1)["blocks"] == 2
-    assert plan(**{**sizes, "sum_bytes": 1}, axis_size=1 << 18, inner=1)["block_rows"] == 1 << 16
-    assert plan(**sizes, axis_size=1 << 16, inner=64)["blocks"] == 32
+    assert cpu_blocking(**sizes, axis_size=1 << 16, inner=1)["blocks"] == 1
+    assert cpu_blocking(**sizes, axis_size=(1 << 16) + 1, inner=1)["blocks"] == 2
+    assert cpu_blocking(**{**sizes, "sum_bytes": 1}, axis_size=1 << 18, inner=1)["block_rows"] == 1 << 16
+    assert cpu_blocking(**sizes, axis_size=1 << 16, inner=64)["blocks"] == 32
     # Long rows are cut into strips; a block has a row at least.
-    assert plan(**sizes, axis_size=100, inner=10**9) == {
+    assert cpu_blocking(**sizes, axis_size=100, inner=10**9) == {
         "block_rows": 32,
         "blocks": 4,
         "columns": 4096,
@@ -357,10 +385,10 @@ def test_plan() -> None:
         "piece_entries": 1 << 15,
     }
     # Pieces: some for each core of a large machine, but none that costs more than it saves.
-    assert plan(**sizes, axis_size=1000, inner=1)["piece_entries"] == 1 << 15
-    assert plan(**sizes, axis_size=1 << 16, inner=1)["piece_entries"] == 1 << 18
-    assert plan(**{**sizes, "slabs": 64}, axis_size=9, inner=1)["piece_entries"] == 1 << 21
-    assert plan(**{**sizes, "entries": 0}, axis_size=0, inner=1)["blocks"] == 1
+    assert cpu_blocking(**sizes, axis_size=1000, inner=1)["piece_entries"] == 1 << 15
+    assert cpu_blocking(**sizes, axis_size=1 << 16, inner=1)["piece_entries"] == 1 << 18
+    assert cpu_blocking(**{**sizes, "slabs": 64}, axis_size=9, inner=1)["piece_entries"] == 1 << 21
+    assert cpu_blocking(**{**sizes, "entries": 0}, axis_size=0, inner=1)["blocks"] == 1
 
 
 # ---- Bad input ----------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ __global__ void gather_packed_kernel(const Word* __restrict__ source,
         if (bad >> (u * kWords + k) & 1) words[u].values[k] = Word();
       }
       if (first >= 0 && first + kWords <= static_cast<int32_t>(chunk.words)) {
-        *reinterpret_cast<Vector<Word, kWords>*>(output + start + first) = words[u];
+        store(output + start + first, words[u]);
       } else {
 #pragma unroll
         for (int k = 0; k < kWords; ++k) {
@@ -242,7 +242,7 @@ __global__ void gather_staged_kernel(const Word* __restrict__ source,
             bad_entry = entries[k];
           }
         }
-        *reinterpret_cast<Vector<Word, kWords>*>(to + n) = words;
+        store(to + n, words);
         if (bad >= 0) {
           record_bad_entry(errors, number * layout.entries + n + bad, int64_t(bad_entry));
         }

@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kStreamedThreads)
       Word* to = chunk_output + start;
       for (int i = static_cast<int>(threadIdx.x) * kWide; i < end; i += kStreamedThreads * kWide) {
         if (i >= begin && i + kWide <= end) {
-          *reinterpret_cast<Vector<Word, kWide>*>(to + i) = tile[i / kWide];
+          store(to + i, tile[i / kWide]);
         } else {
           for (int w = max(i, begin); w < min(i + kWide, end); ++w) to[w] = words[w];
         }
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(kGranuleThreads)
           Vector<Word, kVectorSize<Word>> out;
 #pragma unroll
           for (int k = 0; k < kVectorSize<Word>; ++k) out.values[k] = next();
-          *reinterpret_cast<Vector<Word, kVectorSize<Word>>*>(to + begin) = out;
+          store(reinterpret_cast<Word*>(to + begin), out);
         } else {
           for (uint32_t b = begin; b < end; b += sizeof(Word)) {
             *reinterpret_cast<Word*>(to + b) = next();

@@ -170,8 +170,7 @@ struct SortedTile {
   }
 
   __device__ __forceinline__ void whole(Id key, const Sums<V, Sum>& sums) const {
-    *reinterpret_cast<Vector<Value, V>*>(result_column + static_cast<int64_t>(key) * shape.inner) =
-        sums.template rounded<Value>();
+    store(result_column + static_cast<int64_t>(key) * shape.inner, sums.template rounded<Value>());
   }
   __device__ __forceinline__ void enters(const Sums<V, Sum>& sums) const { sums.copy_to(entering); }
   __device__ __forceinline__ void leaves(const Sums<V, Sum>& sums) const {
@@ -254,8 +253,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   };
   const auto write = [&](const Run& run, int64_t slice, const Sums<V, Sum>& sums) {
     const int64_t row = static_cast<int64_t>(run.key) + slice * shape.axis_size;
-    *reinterpret_cast<Vector<Value, V>*>(result + row * shape.inner + column) =
-        sums.template rounded<Value>();
+    store(result + row * shape.inner + column, sums.template rounded<Value>());
   };
 
   if (thread == 0) long_count = 0;
@@ -324,7 +322,7 @@ __global__ void fill_rest_kernel(const uint32_t* __restrict__ touched, Value* __
     for (int r = group; r < 32; r += groups) {
       if ((rest >> r & 1) == 0) continue;
       for (int64_t column = first_column; column < shape.inner; column += split.lanes * V) {
-        *reinterpret_cast<Vector<Value, V>*>(rows + r * shape.inner + column) = {};
+        store(rows + r * shape.inner + column, Vector<Value, V>());
       }
     }
   }

@@ -57,8 +57,9 @@ export PYTHONUNBUFFERED=1
 
 build() { "$PYTHON" setup.py build_ext --inplace && "$PYTHON" -m torch_ops; }
 
+# -v names each test as it ends, so that a run that is cut off tells which failed.
 # shellcheck disable=SC2086 # TEST_ARGS holds several arguments
-tests() { "$PYTHON" -m pytest ${TEST_ARGS:---slow=sample}; }
+tests() { "$PYTHON" -m pytest -v ${TEST_ARGS:---slow=sample}; }
 
 sanitize() {
   local sanitizer failed=0 tool
@@ -111,7 +112,7 @@ done
 for part in "${parts[@]}"; do
   [[ -f $out/$part.log ]] || continue
   case $part in
-    tests) grep -E '^(FAILED|ERROR) |^=+ .*(passed|failed|error)' "$out/$part.log" | tail -n 40 ;;
+    tests) grep -E '^(FAILED|ERROR) | (FAILED|ERROR) |^=+ .*(passed|failed|error)' "$out/$part.log" | tail -n 40 ;;
     sanitize) grep -E '^== |========= (ERROR SUMMARY|RACECHECK SUMMARY)|(passed|failed)' "$out/$part.log" ;;
   esac
 done

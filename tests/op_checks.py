@@ -47,6 +47,7 @@ class Sample:
 class Op:
     """An op and what it is compared with.
 
+    ``name`` is the registered op's, with its overload: ``"gather"`` or ``"gather.plan"``.
     ``function`` is the public function or, for an op that has none, the registered op.
     ``reference`` takes the same arguments, on the CPU, with floats in float64 (complex in
     complex128).
@@ -76,7 +77,8 @@ class Op:
 
     @property
     def overload(self) -> Any:
-        return getattr(torch.ops.torch_ops, self.name).default
+        name, _, overload = self.name.partition(".")
+        return getattr(getattr(torch.ops.torch_ops, name), overload or "default")
 
     def __str__(self) -> str:
         return self.name

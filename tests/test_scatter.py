@@ -217,6 +217,48 @@ def test_large_rows_are_repeatable(device: torch.device) -> None:
     torch.testing.assert_close(first.double(), expected, rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_deterministic_argument(device: torch.device, dtype: torch.dtype) -> None:
+    """The same bits on every run, under vmap and as a tangent too; nothing raises on any device."""
+    index = torch.randint(20, (2, 5000), device=device)
+    for row in (1, 3, 40):
+        values = values_for((2, 5000, row), device, dtype)
+
+        def add(values: Tensor) -> Tensor:
+            return torch_ops.scatter_add(values, index, 20, batch_dims=1, deterministic=True)
+
+        first = add(values)
+        for _ in range(3):
+            assert_same(add(values), first, f"{row}")
+        _, tangent = torch.func.jvp(add, (values,), (values,))
+        assert_same(tangent, first, f"{row}")
+        batched = torch.vmap(add)(torch.stack([values, values]))
+        assert_same(batched[1], first, f"{row}")
+        torch.library.opcheck(
+            torch.ops.torch_ops.scatter_add.default,
+            (values, index, 20),
+            {"batch_dims": 1, "deterministic": True},
+        )
+        applied = torch_ops.ScatterAddFunction.apply(values, index, 20, None, 1, True)
+        assert_same(applied, first, f"{row}")
+
+
+def test_deterministic_argument_and_the_global_flag(device: torch.device) -> None:
+    index = torch.randint(20, (5000,), device=device)
+    values = values_for((5000, 3), device, torch.float32)
+    expected = torch_ops.scatter_add(values, index, 20, deterministic=True)
+    fast = torch_ops.scatter_add(values, index, 20, deterministic=False)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert_same(torch_ops.scatter_add(values, index, 20), expected, "the flag alone")
+        against = torch_ops.scatter_add(values, index, 20, deterministic=False)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    # Some 250 numbers near 1 a row.
+    torch.testing.assert_close(fast, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(against, expected, rtol=0, atol=1e-4)
+
+
 def test_function_class(device: torch.device) -> None:
     values = values_for((2, 4, 3), device, torch.float64).requires_grad_()
     index = torch.tensor([[3, 3, 0, 1], [0, 1, 1, 1]], device=device)

@@ -10,6 +10,7 @@ load_extensions()  # before the ops' modules, which look their kernels up
 
 from torch_ops.errors import check_errors, get_error_mode, set_error_mode  # noqa: E402
 from torch_ops.ops.gather import BatchGather, Gather, GatherFunction, batch_gather, gather  # noqa: E402
+from torch_ops.ops.plan import GatherPlan, gather_plan  # noqa: E402
 from torch_ops.ops.relu import ReLU, ReLUFunction, relu  # noqa: E402
 from torch_ops.ops.scatter import ScatterAddFunction, scatter_add  # noqa: E402
 from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid  # noqa: E402
@@ -18,6 +19,7 @@ __all__ = [
     "BatchGather",
     "Gather",
     "GatherFunction",
+    "GatherPlan",
     "InstallationError",
     "ReLU",
     "ReLUFunction",
@@ -28,6 +30,7 @@ __all__ = [
     "batch_gather",
     "check_errors",
     "gather",
+    "gather_plan",
     "get_error_mode",
     "relu",
     "scatter_add",

@@ -34,14 +34,19 @@ struct Batched {
   c10::SymInt size() const { return value.sym_size(*axis); }
 };
 
+// The vmap that a rule is called for.
+inline int64_t current_level() {
+  const auto layer = at::functorch::maybeCurrentDynamicLayer();
+  TORCH_INTERNAL_ASSERT(layer.has_value(), "a batching rule was called outside torch.vmap");
+  return layer->layerId();
+}
+
 // Registered for the FuncTorchBatched key: unwraps this vmap's level, calls the rule below it,
 // wraps the result.
 template <class Rule, class... Tensors>
 Tensor apply(Rule&& rule, const Tensors&... tensors) {
   c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
-  const auto layer = at::functorch::maybeCurrentDynamicLayer();
-  TORCH_INTERNAL_ASSERT(layer.has_value(), "a batching rule was called outside torch.vmap");
-  const int64_t level = layer->layerId();
+  const int64_t level = current_level();
   const auto unwrap = [level](const Tensor& tensor) {
     auto [value, axis] = at::functorch::unwrapTensorAtLevel(tensor, level);
     return Batched{std::move(value), axis};

@@ -19,11 +19,12 @@ class IndexErrors {
  public:
   // Raises the error that an earlier call on the current device left, and returns where the next
   // ones are recorded. While the current stream captures a graph nothing is raised and nothing
-  // allocated: what was not there before is null.
-  virtual IndexErrorSlot* before_launch() = 0;
+  // allocated: what was not there before is null. In sync mode, or where `wait`, waits for the
+  // current stream first.
+  virtual IndexErrorSlot* before_launch(bool wait) = 0;
 
-  // In sync mode waits for the current stream and raises what the call left.
-  virtual void after_launch() = 0;
+  // In sync mode, or where `wait`, waits for the current stream and raises what the call left.
+  virtual void after_launch(bool wait) = 0;
 
  protected:
   ~IndexErrors() = default;
@@ -37,11 +38,12 @@ inline IndexErrors& index_errors() {
 }
 
 // Begins a call on the current device: raises what an earlier one left, and what sizes alone tell.
-// The kernels of the call get the result. `op` must be a literal.
+// The kernels of the call get the result. `op` must be a literal. `wait`, here and at the end: the
+// call raises its own error in any mode.
 inline IndexErrorSite before_launch(const char* op, const at::Tensor& index,
-                                    const RowLayout& layout) {
+                                    const RowLayout& layout, bool wait = false) {
   IndexErrorSite site{};
-  site.slot = index_errors().before_launch();
+  site.slot = index_errors().before_launch(wait);
   TORCH_CHECK_INDEX(layout.axis_size > 0 || index.numel() == 0, op, ": index has ", index.numel(),
                     " entries, but the axis has size 0: no entry is allowed.");
   site.op = op;
@@ -56,6 +58,6 @@ inline IndexErrorSite before_launch(const char* op, const at::Tensor& index,
 }
 
 // Ends it.
-inline void after_launch() { index_errors().after_launch(); }
+inline void after_launch(bool wait = false) { index_errors().after_launch(wait); }
 
 }  // namespace torch_ops

@@ -10,6 +10,7 @@
 #include "common/checks.h"
 #include "common/indexing.h"
 #include "common/op.h"
+#include "common/planned.h"
 #include "gather/gather_path.h"
 
 namespace torch_ops {
@@ -27,10 +28,23 @@ const auto& gather_op() {
 
 const auto& scatter_add_op() {
   static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t)>(
-          "scatter_add");
+      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t,
+                     std::optional<bool>)>("scatter_add");
   return op;
 }
+
+struct GatherByPlan {
+  static constexpr const char* kName = "gather";
+  static constexpr const char* kNodeName = "GatherByPlanBackward";
+  static const planned::Op& self() {
+    static const auto op = planned::find("gather");
+    return op;
+  }
+  static const planned::Op& transpose() {
+    static const auto op = planned::find("scatter_add");
+    return op;
+  }
+};
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
@@ -49,6 +63,18 @@ Tensor gather_meta(const Tensor& source, const Tensor& index, std::optional<int6
                    int64_t batch_dims) {
   const indexing::Axes axes = indexing::check_gather("gather", source, index, dim, batch_dims);
   return at::empty_symint(indexing::gather_sizes(source, index, axes), source.options());
+}
+
+// gather itself: a plan is for the derivative. For all backends.
+Tensor gather_by_plan(const Tensor& source, const Tensor& index, const Tensor& rows,
+                      const Tensor& order, c10::SymInt dim_size, int64_t dim, int64_t batch_dims) {
+  indexing::check_plan("gather", "source", source, index, rows, order);
+  const int64_t axis = indexing::check_gather("gather", source, index, dim, batch_dims).dim;
+  TORCH_CHECK_VALUE(source.sym_size(axis).sym_eq(dim_size).expect_true(__FILE__, __LINE__),
+                    "gather: the plan was made for an axis of size ", dim_size, ", but axis ", axis,
+                    " of source with shape ", source.sym_sizes(), " has size ",
+                    source.sym_size(axis), ".");
+  return gather_op().call(source, index, dim, batch_dims);
 }
 
 // All axes of the index but its last are batch axes. A composition of gather, so it needs no
@@ -78,7 +104,8 @@ struct GatherNode final : autograd::DerivativeNode<GatherNode> {
   }
 
   variable_list backward(const Tensor& grad_output) {
-    return {scatter_add_op().call(grad_output, unpack(index), dim_size, dim, batch_dims)};
+    return {
+        scatter_add_op().call(grad_output, unpack(index), dim_size, dim, batch_dims, std::nullopt)};
   }
 };
 
@@ -143,7 +170,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim_size
   CHECK_INPUT(grad_output);
   CHECK_INPUT(index);
   at::AutoDispatchBelowADInplaceOrView guard;
-  return scatter_add_op().call(grad_output, index, dim_size, dim, batch_dims);
+  return scatter_add_op().call(grad_output, index, dim_size, dim, batch_dims, std::nullopt);
 }
 
 // What choose_gather_path says of a contiguous table: for the tests.
@@ -175,6 +202,10 @@ std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t word
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   m.def("gather(Tensor source, Tensor index, int? dim=None, *, int batch_dims=0) -> Tensor",
         {at::Tag::pt2_compliant_tag});
+  m.def(
+      "gather.plan(Tensor source, Tensor index, Tensor rows, Tensor order, SymInt dim_size, "
+      "int dim, int batch_dims) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
   m.def("batch_gather(Tensor source, Tensor index) -> Tensor", {at::Tag::pt2_compliant_tag});
 }
 
@@ -184,9 +215,19 @@ TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) { m.impl("gather", gather<gather_cuda>); 
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { m.impl("gather", gather_meta); }
 
-TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) { m.impl("gather", gather_autograd); }
+TORCH_LIBRARY_IMPL(torch_ops, CompositeExplicitAutograd, m) {
+  m.impl("gather.plan", gather_by_plan);
+}
 
-TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) { m.impl("gather", gather_batched); }
+TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
+  m.impl("gather", gather_autograd);
+  m.impl("gather.plan", planned::derive<GatherByPlan>);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
+  m.impl("gather", gather_batched);
+  m.impl("gather.plan", planned::batch<GatherByPlan>);
+}
 
 TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {
   m.impl("batch_gather", batch_gather);

@@ -56,21 +56,22 @@ std::string describe(const IndexErrorRecord& record) {
 
 class CudaIndexErrors final : public IndexErrors {
  public:
-  IndexErrorSlot* before_launch() override {
+  IndexErrorSlot* before_launch(bool wait) override {
     const DeviceIndex device = c10::cuda::current_device();
     DeviceErrors* errors = devices_[device].load();
     if (errors == nullptr) {
       if (is_capturing()) return nullptr;
       errors = &allocate(device);
     }
-    if (sync_errors && !is_capturing()) synchronize();  // what is pending then is not this call's
+    // What is pending then is not this call's.
+    if ((wait || sync_errors) && !is_capturing()) synchronize();
     // The usual call ends here, after one read of the host's own memory.
     if (errors->pending() && !is_capturing()) raise(device, *errors, Found::kEarlier);
     return errors->slot;
   }
 
-  void after_launch() override {
-    if (!sync_errors || is_capturing()) return;
+  void after_launch(bool wait) override {
+    if (!(wait || sync_errors) || is_capturing()) return;
     const DeviceIndex device = c10::cuda::current_device();
     DeviceErrors* errors = devices_[device].load();
     if (errors == nullptr) return;

@@ -17,6 +17,7 @@
 #include "common/checks.h"
 #include "common/indexing.h"
 #include "common/op.h"
+#include "common/planned.h"
 #include "scatter/scatter_cpu_blocking.h"
 #include "scatter/scatter_path.h"
 
@@ -29,8 +30,8 @@ using autograd::variable_list;
 
 const auto& scatter_add_op() {
   static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t)>(
-          "scatter_add");
+      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t,
+                     std::optional<bool>)>("scatter_add");
   return op;
 }
 
@@ -39,6 +40,19 @@ const auto& gather_op() {
       find_op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>, int64_t)>("gather");
   return op;
 }
+
+struct ScatterAddByPlan {
+  static constexpr const char* kName = "scatter_add";
+  static constexpr const char* kNodeName = "ScatterAddByPlanBackward";
+  static const planned::Op& self() {
+    static const auto op = planned::find("scatter_add");
+    return op;
+  }
+  static const planned::Op& transpose() {
+    static const auto op = planned::find("gather");
+    return op;
+  }
+};
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
@@ -71,17 +85,18 @@ at::ScalarType as_dispatched(at::ScalarType dtype) {
   }
 }
 
-// Does a call on CUDA sort its entries, or add them in no given order?
-bool sorts(const Tensor& rows, const RowLayout& layout) {
+// Does a call on CUDA sum its entries in order, or add them in no given order? Without a word from
+// the caller the global flag has it.
+bool sorts(const Tensor& rows, const RowLayout& layout, std::optional<bool> deterministic) {
   return rows.is_floating_point() &&
-         (at::globalContext().deterministicAlgorithms() ||
+         (deterministic.value_or(at::globalContext().deterministicAlgorithms()) ||
           pays_to_sort(layout, static_cast<int64_t>(rows.element_size())));
 }
 
+// The sums of a call that was checked. `plan` may be null; on CUDA it has floats summed in order.
 template <auto launch>
-Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
-                   std::optional<int64_t> dim, int64_t batch_dims) {
-  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
+Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
+           indexing::Axes axes, std::optional<bool> deterministic, const Plan* plan) {
   auto sizes =
       C10_AS_INTARRAYREF_SLOW(indexing::scatter_sizes(values, index, dim_size, axes)).vec();
 
@@ -96,9 +111,9 @@ Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_si
   };
 
   const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, axes);
-  if (rows.is_cuda() && rows.numel() > 0 && sorts(rows, layout)) {
+  if (rows.is_cuda() && rows.numel() > 0 && sorts(rows, layout, deterministic)) {
     Tensor result = at::empty(sizes, rows.options());
-    scatter_add_sorted_cuda(rows, entries, layout, result);
+    scatter_add_sorted_cuda(rows, entries, layout, plan, result);
     return finish(result);
   }
   if (rows.is_cpu()) {
@@ -111,10 +126,36 @@ Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_si
   return finish(sums.to(real));
 }
 
+template <auto launch>
+Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
+                   std::optional<int64_t> dim, int64_t batch_dims,
+                   std::optional<bool> deterministic) {
+  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
+  return sum<launch>(values, index, dim_size, axes, deterministic, /*plan=*/nullptr);
+}
+
 Tensor scatter_add_meta(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
-                        std::optional<int64_t> dim, int64_t batch_dims) {
+                        std::optional<int64_t> dim, int64_t batch_dims,
+                        std::optional<bool> /*deterministic*/) {
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
   return at::empty_symint(indexing::scatter_sizes(values, index, dim_size, axes), values.options());
+}
+
+template <auto launch>
+Tensor scatter_add_by_plan(const Tensor& values, const Tensor& index, const Tensor& rows,
+                           const Tensor& order, c10::SymInt dim_size, int64_t dim,
+                           int64_t batch_dims) {
+  indexing::check_plan("scatter_add", "values", values, index, rows, order);
+  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
+  const Plan plan{rows.contiguous(), order.contiguous()};
+  return sum<launch>(values, index, dim_size, axes, /*deterministic=*/true, &plan);
+}
+
+Tensor scatter_add_by_plan_meta(const Tensor& values, const Tensor& index, const Tensor& rows,
+                                const Tensor& order, c10::SymInt dim_size, int64_t dim,
+                                int64_t batch_dims) {
+  indexing::check_plan("scatter_add", "values", values, index, rows, order);
+  return scatter_add_meta(values, index, dim_size, dim, batch_dims, std::nullopt);
 }
 
 // ---- Derivative ---------------------------------------------------------------------------------
@@ -144,15 +185,16 @@ int64_t resolve_dim(int64_t values_rank, int64_t index_rank, std::optional<int64
 }
 
 Tensor scatter_add_autograd(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
-                            c10::SymInt dim_size, std::optional<int64_t> dim, int64_t batch_dims) {
+                            c10::SymInt dim_size, std::optional<int64_t> dim, int64_t batch_dims,
+                            std::optional<bool> deterministic) {
   const auto node = autograd::make_node<ScatterAddNode>(values);
-  Tensor output =
-      autograd::below_autograd(keys, scatter_add_op(), values, index, dim_size, dim, batch_dims);
+  Tensor output = autograd::below_autograd(keys, scatter_add_op(), values, index, dim_size, dim,
+                                           batch_dims, deterministic);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
       [&](const Tensor& tangent) {
-        return scatter_add_op().call(tangent, index, dim_size, dim, batch_dims);
+        return scatter_add_op().call(tangent, index, dim_size, dim, batch_dims, deterministic);
       },
       values);
   if (node) {
@@ -167,13 +209,14 @@ Tensor scatter_add_autograd(c10::DispatchKeySet keys, const Tensor& values, cons
 
 // As for gather. An index hidden-axis needs one in the values too: each sample adds them elsewhere.
 Tensor scatter_add_batched(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
-                           std::optional<int64_t> dim, int64_t batch_dims) {
+                           std::optional<int64_t> dim, int64_t batch_dims,
+                           std::optional<bool> deterministic) {
   using batching::Batched;
   return batching::apply(
       [&](const Batched& rows, const Batched& picks) -> Batched {
         const auto add = [&](const Tensor& v, const Tensor& i, std::optional<int64_t> d,
                              int64_t batch) {
-          return scatter_add_op().call(v, i, dim_size, d, batch);
+          return scatter_add_op().call(v, i, dim_size, d, batch, deterministic);
         };
         if (!rows.axis && !picks.axis) {
           return {add(rows.value, picks.value, dim, batch_dims), std::nullopt};
@@ -194,7 +237,7 @@ Tensor forward(const Tensor& values, const Tensor& index, int64_t dim_size, int6
                int64_t batch_dims) {
   CHECK_INPUT(values);
   CHECK_INPUT(index);
-  return scatter_add<scatter_add_cuda>(values, index, dim_size, dim, batch_dims);
+  return scatter_add<scatter_add_cuda>(values, index, dim_size, dim, batch_dims, std::nullopt);
 }
 
 Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int64_t batch_dims) {
@@ -248,19 +291,38 @@ std::map<std::string, int64_t> cpu_blocking(int64_t slabs, int64_t entries, int6
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   m.def(
       "scatter_add(Tensor values, Tensor index, SymInt dim_size, int? dim=None, *, "
-      "int batch_dims=0) -> Tensor",
+      "int batch_dims=0, bool? deterministic=None) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "scatter_add.plan(Tensor values, Tensor index, Tensor rows, Tensor order, SymInt dim_size, "
+      "int dim, int batch_dims) -> Tensor",
       {at::Tag::pt2_compliant_tag});
 }
 
-TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { m.impl("scatter_add", scatter_add<scatter_add_cpu>); }
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
+  m.impl("scatter_add", scatter_add<scatter_add_cpu>);
+  m.impl("scatter_add.plan", scatter_add_by_plan<scatter_add_cpu>);
+}
 
-TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) { m.impl("scatter_add", scatter_add<scatter_add_cuda>); }
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
+  m.impl("scatter_add", scatter_add<scatter_add_cuda>);
+  m.impl("scatter_add.plan", scatter_add_by_plan<scatter_add_cuda>);
+}
 
-TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { m.impl("scatter_add", scatter_add_meta); }
+TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
+  m.impl("scatter_add", scatter_add_meta);
+  m.impl("scatter_add.plan", scatter_add_by_plan_meta);
+}
 
-TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) { m.impl("scatter_add", scatter_add_autograd); }
+TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
+  m.impl("scatter_add", scatter_add_autograd);
+  m.impl("scatter_add.plan", planned::derive<ScatterAddByPlan>);
+}
 
-TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) { m.impl("scatter_add", scatter_add_batched); }
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
+  m.impl("scatter_add", scatter_add_batched);
+  m.impl("scatter_add.plan", planned::batch<ScatterAddByPlan>);
+}
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The direct kernels of scatter_add, on contiguous CUDA tensors and outside autograd.";

@@ -21,11 +21,25 @@ void scatter_add_cpu(const at::Tensor& values, const at::Tensor& index, const Ro
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index,
                                               const RowLayout& layout, const at::Tensor& sums))
 
+// What gather_plan makes of an index: its entries in the order of the rows that they name, entries
+// of one row in their own order. One axis each, contiguous, int32 or int64.
+struct Plan {
+  at::Tensor rows;   // that they name, counted over [batch, axis_size]
+  at::Tensor order;  // the entries, counted over [batch, entries]
+};
+
+// Fills a plan's tensors. Raises IndexError where an entry of the index is out of range; on CUDA
+// too, where it waits for its kernels.
+void sort_entries_cpu(const at::Tensor& index, const RowLayout& layout, const Plan& plan);
+TORCH_OPS_CUDA_LAUNCHER(void sort_entries_cuda(const at::Tensor& index, const RowLayout& layout,
+                                               const Plan& plan))
+
 // Writes the sums of floating `values` to `result`, both contiguous and of one dtype: every
-// element, rounded once, the same on every run. An entry out of range is treated as above.
+// element, rounded once, the same on every run. An entry out of range is treated as above. With
+// the index's `plan`, which may be null, nothing is left to sort.
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_sorted_cuda(const at::Tensor& values,
                                                      const at::Tensor& index,
-                                                     const RowLayout& layout,
+                                                     const RowLayout& layout, const Plan* plan,
                                                      const at::Tensor& result))
 
 // In what a real dtype is summed on CUDA: 16-bit floats in float32, rounded once at the end; 8- and

@@ -1,6 +1,7 @@
 #include <ATen/AccumulateType.h>
 #include <ATen/Dispatch.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 
 #include "common/index_errors.h"
 #include "common/indexing.h"
@@ -177,15 +178,22 @@ void sum_sorted(const Value* values, Value* result, const sorted::Shape<Id>& sha
                    sorted::kThreads, 0, work.touched, result, shape, split);
 }
 
-template <class Id, class Value, class Sum>
-void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                        const at::Tensor& result, const IndexErrorSite& errors) {
+// Keys and positions in the order of the keys, and the memory that they lie in, if it is our own.
+template <class Id>
+struct SortedEntries {
+  const Id* keys;
+  const Id* positions;
+  c10::DataPtr memory;
+};
+
+template <class Id>
+SortedEntries<Id> sort_entries(const at::Tensor& index, const RowLayout& layout,
+                               const sorted::Shape<Id>& shape, const IndexErrorSite& errors) {
   using namespace sorted;
-  const Shape<Id> shape{layout.batch, layout.outer, layout.entries, layout.axis_size, layout.inner};
   const int64_t count = shape.all_entries();
   Pieces sizes{nullptr};
   SortWorkspace<Id>(shape, sizes);
-  const c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(sizes.bytes);
+  c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(sizes.bytes);
   Pieces pieces{static_cast<char*>(memory.get())};
   SortWorkspace<Id> work(shape, pieces);
   const auto stream = at::cuda::getCurrentCUDAStream();
@@ -197,21 +205,78 @@ void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const
   cub::DoubleBuffer<Id> positions(work.positions[0], work.positions[1]);
   C10_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(work.sort, work.sort_bytes, keys, positions, count,
                                                  0, shape.key_bits(), stream));
+  return {keys.Current(), positions.Current(), std::move(memory)};
+}
 
+// The same from a plan, whose tensors serve as they are where rows and values are counted alike.
+template <class Id>
+SortedEntries<Id> planned_entries(const Plan& plan, const sorted::Shape<Id>& shape) {
+  const bool alike = shape.batch == 1 || shape.outer == 1;
+  if (alike && plan.rows.element_size() == sizeof(Id)) {
+    return {static_cast<const Id*>(plan.rows.const_data_ptr()),
+            static_cast<const Id*>(plan.order.const_data_ptr()),
+            {}};
+  }
+  const int64_t count = shape.all_entries();
+  c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(2 * count * sizeof(Id));
+  Id* keys = static_cast<Id*>(memory.get());
+  TORCH_OPS_LAUNCH(sorted::spread_kernel<Id>, grid_x(count, sorted::kThreads), sorted::kThreads, 0,
+                   view_index(plan.rows), view_index(plan.order), shape, keys, keys + count);
+  return {keys, keys + count, std::move(memory)};
+}
+
+template <class Id, class Value, class Sum>
+void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+                        const Plan* plan, const at::Tensor& result, const IndexErrorSite& errors) {
+  const sorted::Shape<Id> shape{layout.batch, layout.outer, layout.entries, layout.axis_size,
+                                layout.inner};
+  const SortedEntries<Id> entries = plan != nullptr
+                                        ? planned_entries<Id>(*plan, shape)
+                                        : sort_entries<Id>(index, layout, shape, errors);
   const auto* from = static_cast<const Value*>(values.const_data_ptr());
   auto* to = static_cast<Value*>(result.mutable_data_ptr());
   constexpr int kWide = kVectorSize<Value>;
   if (layout.inner % kWide == 0 && is_aligned(from, kVectorBytes)) {
-    sum_sorted<kWide, Value, Sum, Id>(from, to, shape, keys.Current(), positions.Current());
+    sum_sorted<kWide, Value, Sum, Id>(from, to, shape, entries.keys, entries.positions);
   } else {
-    sum_sorted<1, Value, Sum, Id>(from, to, shape, keys.Current(), positions.Current());
+    sum_sorted<1, Value, Sum, Id>(from, to, shape, entries.keys, entries.positions);
   }
+}
+
+template <class Id>
+void fill_plan(const at::Tensor& index, const RowLayout& layout, const Plan& plan,
+               const IndexErrorSite& errors) {
+  const sorted::Shape<Id> shape{layout.batch, layout.outer, layout.entries, layout.axis_size,
+                                layout.inner};
+  const SortedEntries<Id> entries = sort_entries<Id>(index, layout, shape, errors);
+  const auto copy = [](const at::Tensor& to, const Id* from) {
+    C10_CUDA_CHECK(cudaMemcpyAsync(to.mutable_data_ptr(), from, to.nbytes(),
+                                   cudaMemcpyDeviceToDevice, at::cuda::getCurrentCUDAStream()));
+  };
+  copy(plan.rows, entries.keys);
+  copy(plan.order, entries.positions);
 }
 
 }  // namespace
 
+void sort_entries_cuda(const at::Tensor& index, const RowLayout& layout, const Plan& plan) {
+  const c10::cuda::CUDAGuard guard(index.device());
+  TORCH_CHECK(
+      c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None,
+      "gather_plan: the current stream is capturing a CUDA graph, and to check the index it would "
+      "have to wait for the device. Make the plan before the capture.");
+  const IndexErrorSite errors = before_launch("gather_plan", index, layout, /*wait=*/true);
+  if (index.numel() == 0) return;
+  if (plan.rows.scalar_type() == at::kInt) {
+    fill_plan<uint32_t>(index, layout, plan, errors);
+  } else {
+    fill_plan<uint64_t>(index, layout, plan, errors);
+  }
+  after_launch(/*wait=*/true);
+}
+
 void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
-                             const RowLayout& layout, const at::Tensor& result) {
+                             const RowLayout& layout, const Plan* plan, const at::Tensor& result) {
   const c10::cuda::CUDAGuard guard(result.device());
   const IndexErrorSite errors = before_launch("scatter_add", index, layout);
   if (result.numel() == 0) return;
@@ -220,11 +285,9 @@ void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, values.scalar_type(), "scatter_add", [&] {
         using sum_t = at::acc_type<scalar_t, /*is_cuda=*/true>;
-        if (most < INT32_MAX) {
-          scatter_add_sorted<uint32_t, scalar_t, sum_t>(values, index, layout, result, errors);
-        } else {
-          scatter_add_sorted<uint64_t, scalar_t, sum_t>(values, index, layout, result, errors);
-        }
+        auto* const sum = most < INT32_MAX ? scatter_add_sorted<uint32_t, scalar_t, sum_t>
+                                           : scatter_add_sorted<uint64_t, scalar_t, sum_t>;
+        sum(values, index, layout, plan, result, errors);
       });
   after_launch();
 }

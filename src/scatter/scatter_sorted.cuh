@@ -9,7 +9,7 @@
 //              (scatter_runs.cuh)
 //   4. join    adds the parts of runs that reach over tiles, in a fixed order
 //   5. rest    zeros for the rows without entries
-// 1 and 2 depend on the index alone.
+// 1 and 2 depend on the index alone: a plan brings what they give.
 #pragma once
 
 #include <algorithm>
@@ -127,6 +127,22 @@ __global__ void keys_kernel(IndexView index, Shape<Id> shape, int64_t batch_stri
     if (!good) record_bad_entry(errors, position, entry);
     keys[i] = static_cast<Id>(good ? first_slice * shape.axis_size + entry : shape.all_rows());
     positions[i] = static_cast<Id>(position);
+  }
+}
+
+// Keys and positions from a plan, which counts rows over [batch, axis_size] and entries over
+// [batch, entries]: each further by the slices of the batches before that are not the first.
+template <class Id>
+__global__ void spread_kernel(IndexView rows, IndexView order, Shape<Id> shape,
+                              Id* __restrict__ keys, Id* __restrict__ positions) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < shape.all_entries();
+       i += step) {
+    const Id row = static_cast<Id>(rows[i]);
+    const Id b = row / static_cast<Id>(shape.axis_size);
+    const int64_t slices = static_cast<int64_t>(b) * (shape.outer - 1);
+    keys[i] = static_cast<Id>(row + slices * shape.axis_size);
+    positions[i] = static_cast<Id>(order[i] + slices * shape.entries);
   }
 }
 

@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import is_tensor_like
 
+from torch_ops.ops.plan import GatherPlan, plan_arguments
+
 _gather = torch.ops.torch_ops.gather.default
+_gather_by_plan = torch.ops.torch_ops.gather.plan
 _batch_gather = torch.ops.torch_ops.batch_gather.default
 _scatter_add = torch.ops.torch_ops.scatter_add.default
 
@@ -29,7 +32,9 @@ def _check_tensors(name: str, source: Any, index: Any, dim: Any = None) -> None:
             )
 
 
-def gather(source: Tensor, index: Tensor, dim: int | None = None, *, batch_dims: int = 0) -> Tensor:
+def gather(
+    source: Tensor, index: Tensor | GatherPlan, dim: int | None = None, *, batch_dims: int = 0
+) -> Tensor:
     """Returns the slices of ``source`` along ``dim`` that ``index`` picks.
 
     ``output[b..., o..., i..., d...] = source[b..., o..., index[b..., i...], d...]`` with
@@ -52,7 +57,8 @@ def gather(source: Tensor, index: Tensor, dim: int | None = None, *, batch_dims:
         source: A tensor of at least one axis, any dtype and strides, on the CPU or a CUDA device.
         index: A tensor of any rank; uint8, int16, int32 or int64, used as it is; on the source's
             device. Its first ``batch_dims`` axes are as long as the source's. Each entry must be
-            between 0 and ``source.shape[dim] - 1``.
+            between 0 and ``source.shape[dim] - 1``. Or a :class:`GatherPlan` of such a tensor, by
+            :func:`gather_plan`, which also has ``dim`` and ``batch_dims``.
         dim: The axis to pick from; negative counts from the end. Default: ``batch_dims``.
         batch_dims: How many leading axes source and index share.
 
@@ -61,14 +67,16 @@ def gather(source: Tensor, index: Tensor, dim: int | None = None, *, batch_dims:
         ``source.shape[:dim] + index.shape[batch_dims:] + source.shape[dim+1:]``.
 
     Gradient:
-        :func:`scatter_add` of ``grad_output`` (summed in float32 for 16-bit floats). The index is
-        saved, the source is not. Differentiable any number of times; forward mode too.
+        :func:`scatter_add` of ``grad_output`` (summed in float32 for 16-bit floats), by the index
+        or by the plan, which is saved; the source is not. Differentiable any number of times;
+        forward mode too.
 
     Memory:
         The output alone, unless the batch axes, the axes before ``dim``, or those behind it cannot
         be walked with one stride each: then ``source`` (or ``index``) is copied first.
 
-    Deterministic. (For the gradient see :func:`scatter_add`.)
+    Deterministic. The gradient is so on the CPU, with a plan, and under
+    ``torch.use_deterministic_algorithms(True)``; else see :func:`scatter_add`.
 
     Raises:
         IndexError: ``dim`` is out of range, or an entry is; the message names its position, its
@@ -78,7 +86,7 @@ def gather(source: Tensor, index: Tensor, dim: int | None = None, *, batch_dims:
             is named is unspecified there. With ``set_error_mode("sync")`` the call itself raises.
         TypeError: ``index`` is of another dtype or no tensor.
         ValueError: The batch axes differ, ``dim`` is one of them, or ``batch_dims`` is out of
-            range.
+            range; or a plan was made for another ``dim``, ``batch_dims`` or size of the axis.
         RuntimeError: Source and index are on different devices.
 
     Example:
@@ -90,11 +98,14 @@ def gather(source: Tensor, index: Tensor, dim: int | None = None, *, batch_dims:
                 [21., 21.]])
     """
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
+        if isinstance(index, GatherPlan):
+            _check_tensors("gather", source, index.index)
+            return _gather_by_plan(source, *plan_arguments(index, "gather", dim, batch_dims))
         _check_tensors("gather", source, index, dim)
     return _gather(source, index, dim, batch_dims=batch_dims)
 
 
-def batch_gather(source: Tensor, index: Tensor) -> Tensor:
+def batch_gather(source: Tensor, index: Tensor | GatherPlan) -> Tensor:
     """Returns ``gather(source, index, batch_dims=index.dim() - 1)``.
 
     All axes of the index but its last are batch axes: ``[B, M, D]`` by ``[B, N]`` gives
@@ -102,7 +113,8 @@ def batch_gather(source: Tensor, index: Tensor) -> Tensor:
 
     Args:
         source: A tensor with more axes than ``index`` has batch axes.
-        index: A tensor of one axis or more; uint8, int16, int32 or int64.
+        index: A tensor of one axis or more; uint8, int16, int32 or int64. Or a
+            :class:`GatherPlan` of one, made with ``batch_dims=index.dim() - 1`` and no ``dim``.
 
     Returns:
         A contiguous tensor of the shape ``index.shape + source.shape[index.dim():]``.
@@ -111,7 +123,7 @@ def batch_gather(source: Tensor, index: Tensor) -> Tensor:
     range on CUDA. Besides:
 
     Raises:
-        ValueError: ``index`` has no axis.
+        ValueError: ``index`` has no axis, or a plan has other batch axes.
 
     Example:
         >>> import torch, torch_ops
@@ -122,6 +134,15 @@ def batch_gather(source: Tensor, index: Tensor) -> Tensor:
                 [[6., 7.]]])
     """
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
+        if isinstance(index, GatherPlan):
+            _check_tensors("batch_gather", source, index.index)
+            axes = index.index.dim() - 1
+            if not index.batch_dims == index.dim == axes:
+                raise ValueError(
+                    f"batch_gather: a plan must be made with batch_dims = index.dim() - 1, here "
+                    f"{axes}, and no other dim, but this is of {index}."
+                )
+            return _gather_by_plan(source, *plan_arguments(index, "batch_gather"))
         _check_tensors("batch_gather", source, index)
     return _batch_gather(source, index)
 
@@ -129,7 +150,8 @@ def batch_gather(source: Tensor, index: Tensor) -> Tensor:
 class GatherFunction(torch.autograd.Function):
     """gather as an autograd Function: ``GatherFunction.apply(source, index, dim, batch_dims)``.
 
-    :func:`gather` does the same with less overhead; this class is for code that composes Functions.
+    :func:`gather` does the same with less overhead, and takes plans; this class is for code that
+    composes Functions.
     """
 
     generate_vmap_rule = True
@@ -181,7 +203,7 @@ class Gather(nn.Module):
         self.dim = dim
         self.batch_dims = batch_dims
 
-    def forward(self, source: Tensor, index: Tensor) -> Tensor:
+    def forward(self, source: Tensor, index: Tensor | GatherPlan) -> Tensor:
         return gather(source, index, self.dim, batch_dims=self.batch_dims)
 
     def extra_repr(self) -> str:
@@ -199,7 +221,7 @@ class BatchGather(nn.Module):
                 [7.]])
     """
 
-    def forward(self, source: Tensor, index: Tensor) -> Tensor:
+    def forward(self, source: Tensor, index: Tensor | GatherPlan) -> Tensor:
         return batch_gather(source, index)
 
 

@@ -8,12 +8,42 @@ import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
 
+from torch_ops.ops.plan import GatherPlan, plan_arguments
+
 _scatter_add = torch.ops.torch_ops.scatter_add.default
+_scatter_add_by_plan = torch.ops.torch_ops.scatter_add.plan
 _gather = torch.ops.torch_ops.gather.default
 
 
+def _check_tensor(name: str, argument: Any) -> None:
+    if not is_tensor_like(argument):  # torch.fx's proxies are
+        raise TypeError(
+            f"scatter_add: {name} must be a tensor, but a {type(argument).__name__} was given. "
+            "torch_ops.scatter_add takes (values, index, dim_size, dim) and returns the sums; "
+            "torch.scatter_add takes (input, dim, index, src) and adds to input."
+        )
+
+
+def _add_by_plan(
+    values: Tensor, plan: GatherPlan, dim_size: int | None, dim: int | None, batch_dims: int
+) -> Tensor:
+    _check_tensor("values", values)
+    if dim_size not in (None, plan.dim_size):
+        raise ValueError(
+            f"scatter_add: the plan was made for dim_size={plan.dim_size}, but dim_size={dim_size} "
+            "was given. Leave it out: the plan has it."
+        )
+    return _scatter_add_by_plan(values, *plan_arguments(plan, "scatter_add", dim, batch_dims))
+
+
 def scatter_add(
-    values: Tensor, index: Tensor, dim_size: int, dim: int | None = None, *, batch_dims: int = 0
+    values: Tensor,
+    index: Tensor | GatherPlan,
+    dim_size: int | None = None,
+    dim: int | None = None,
+    *,
+    batch_dims: int = 0,
+    deterministic: bool | None = None,
 ) -> Tensor:
     """Returns a tensor of zeros to which each slice of ``values`` is added where ``index`` says.
 
@@ -28,19 +58,26 @@ def scatter_add(
         values: A tensor of an integer type, float16, bfloat16, float32, float64 or a complex type;
             any strides; on the CPU or a CUDA device.
         index: uint8, int16, int32 or int64, used as it is; on the values' device. Each entry must
-            be between 0 and ``dim_size - 1``.
-        dim_size: How long the result is at ``dim``.
+            be between 0 and ``dim_size - 1``. Or a :class:`GatherPlan` of such a tensor, by
+            :func:`gather_plan`, which also has ``dim_size``, ``dim`` and ``batch_dims``.
+        dim_size: How long the result is at ``dim``. May be left out with a plan.
         dim: The result's axis to add along; negative counts the result's axes from the end.
             Default: ``batch_dims``.
         batch_dims: How many leading axes values and index share.
+        deterministic: Whether floats on CUDA are summed in a given order, whatever it costs.
+            Default: what ``torch.are_deterministic_algorithms_enabled()`` says. False is the
+            caller's word against that: whichever way is expected to be faster. With a plan they
+            always are.
 
     Returns:
         A contiguous tensor of the values' dtype and the shape ``values.shape[:dim] + (dim_size,) +
         values.shape[dim + index.dim() - batch_dims:]``.
 
     Gradient:
-        :func:`gather` of ``grad_output`` by the index, which is what is saved. Differentiable any
-        number of times; forward mode too.
+        :func:`gather` of ``grad_output`` by the index, or by the plan, which is what is saved.
+        Differentiable any number of times; forward mode too. (``deterministic`` holds for the call
+        and its tangent. In a second derivative, which sums again, the global flag decides, or the
+        plan.)
 
     Memory:
         The result. Values that are not contiguous are copied.
@@ -51,14 +88,18 @@ def scatter_add(
         16-bit floats: 512 KiB a thread.
 
         On CUDA where values are added in no given order: sums of 32 bits an element for narrower
-        types. On CUDA where they are summed in order: 16 bytes an entry of the index, 8 bytes a row
-        of the result (twice both from 2^31 entries or rows on), and up to 1/32 of the values' size.
+        types. On CUDA where they are summed in order: 16 bytes an entry of the index (32 from 2^31
+        entries or rows on), a bit a row of the result, and up to 1/32 of the values' size (1/16 for
+        16-bit floats). A plan saves the bytes of the entries, or half of them where there are batch
+        axes and axes between those and ``dim``.
 
     Determinism:
-        The same bits on every run: on the CPU, with any number of threads; for integers; on CUDA
-        for values of 4 MiB and more whose rows (the axes behind ``dim``) have 128 bytes or more;
-        and everywhere under ``torch.use_deterministic_algorithms(True)``. Otherwise floats are
-        added on CUDA in no given order, and the last bits may differ from run to run.
+        The same bits on every run: on the CPU, with any number of threads; for integers; with a
+        plan; with ``deterministic=True``; under ``torch.use_deterministic_algorithms(True)`` unless
+        ``deterministic=False``; and on CUDA by default where rows (the axes behind ``dim``) have 64
+        values or more (float64: 32) and values 2^25 or more, for 16-bit floats also where the
+        result has. Otherwise floats are added on CUDA in no given order, and the last bits may
+        differ from run to run.
 
     Raises:
         IndexError: ``dim`` is out of range, or an entry is; the message names its position, its
@@ -67,8 +108,10 @@ def scatter_add(
             device, or :func:`check_errors`, raises. Where several entries are out of range, which
             of them is named is unspecified there. With ``set_error_mode("sync")`` the call itself
             raises.
-        TypeError: A dtype is not allowed (bool values have no sum), or an argument is no tensor.
-        ValueError: The shapes do not fit, or ``dim_size`` or ``batch_dims`` is out of range.
+        TypeError: A dtype is not allowed (bool values have no sum), an argument is no tensor, or
+            ``dim_size`` is missing and there is no plan.
+        ValueError: The shapes do not fit, ``dim_size`` or ``batch_dims`` is out of range, or a plan
+            was made for others.
         RuntimeError: Values and index are on different devices.
 
     Example:
@@ -78,30 +121,43 @@ def scatter_add(
         >>> torch_ops.scatter_add(messages, receiver, 3, batch_dims=1)
         tensor([[5., 0., 2.]])
     """
-    for name, argument in (("values", values), ("index", index)):
-        if not isinstance(argument, Tensor) and not is_tensor_like(argument):
-            raise TypeError(
-                f"scatter_add: {name} must be a tensor, but a {type(argument).__name__} was given. "
-                "torch_ops.scatter_add takes (values, index, dim_size, dim) and returns the sums; "
-                "torch.scatter_add takes (input, dim, index, src) and adds to input."
-            )
-    return _scatter_add(values, index, dim_size, dim, batch_dims=batch_dims)
+    if not isinstance(values, Tensor) or not isinstance(index, Tensor):
+        if isinstance(index, GatherPlan):
+            return _add_by_plan(values, index, dim_size, dim, batch_dims)
+        _check_tensor("values", values)
+        _check_tensor("index", index)
+    if dim_size is None:
+        raise TypeError(
+            "scatter_add: dim_size is missing: how long the result is at dim. Only a plan "
+            "(torch_ops.gather_plan) in place of the index has it."
+        )
+    return _scatter_add(
+        values, index, dim_size, dim, batch_dims=batch_dims, deterministic=deterministic
+    )
 
 
 class ScatterAddFunction(torch.autograd.Function):
     """scatter_add as an autograd Function.
 
-    ``ScatterAddFunction.apply(values, index, dim_size, dim, batch_dims)``. :func:`scatter_add` does
-    the same with less overhead; this class is for code that composes Functions.
+    ``ScatterAddFunction.apply(values, index, dim_size, dim, batch_dims, deterministic)``.
+    :func:`scatter_add` does the same with less overhead, and takes plans; this class is for code
+    that composes Functions.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        values: Tensor, index: Tensor, dim_size: int, dim: int | None = None, batch_dims: int = 0
+        values: Tensor,
+        index: Tensor,
+        dim_size: int,
+        dim: int | None = None,
+        batch_dims: int = 0,
+        deterministic: bool | None = None,
     ) -> Tensor:
-        return _scatter_add(values, index, dim_size, dim, batch_dims=batch_dims)
+        return _scatter_add(
+            values, index, dim_size, dim, batch_dims=batch_dims, deterministic=deterministic
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -111,17 +167,25 @@ class ScatterAddFunction(torch.autograd.Function):
         ctx.dim_size = dim_size
         ctx.dim = options[0] if options else None
         ctx.batch_dims = options[1] if len(options) > 1 else 0
+        ctx.deterministic = options[2] if len(options) > 2 else None
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         (index,) = ctx.saved_tensors
         grad = _gather(grad_output, index, ctx.dim, batch_dims=ctx.batch_dims)
-        return grad, None, None, None, None
+        return grad, None, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, values_tangent: Tensor, *_: None) -> Tensor:
         (index,) = ctx.saved_tensors
-        return _scatter_add(values_tangent, index, ctx.dim_size, ctx.dim, batch_dims=ctx.batch_dims)
+        return _scatter_add(
+            values_tangent,
+            index,
+            ctx.dim_size,
+            ctx.dim,
+            batch_dims=ctx.batch_dims,
+            deterministic=ctx.deterministic,
+        )
 
 
 def self_check(device: torch.device) -> str:

@@ -1,0 +1,178 @@
+"""gather_plan: what gather and scatter_add can know of an index beforehand, made once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import is_tensor_like
+from torch.utils import _pytree as pytree
+
+_gather_plan = torch.ops.torch_ops.gather_plan.default
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GatherPlan:
+    """An index that was checked and sorted by :func:`gather_plan`, which alone should make it.
+
+    :func:`gather` and :func:`scatter_add` take it in place of the index. Its tensors lie on the
+    index's device; :meth:`to` copies them to another. It is a pytree, with the tensors as leaves,
+    so it can be an argument of functions under ``torch.compile``, ``torch.func`` and
+    ``torch.export``; and it can be pickled.
+
+    Nothing compares its tensors again. With an index that is overwritten afterwards, gather and
+    scatter_add contradict each other; ``rows`` and ``order`` from elsewhere may have a GPU write
+    out of bounds. So load plans only from files that you trust.
+
+    Attributes:
+        index: The index, as it was given.
+        rows: The rows that its entries name, sorted: ``batch * dim_size + entry``, where ``batch``
+            counts over the batch axes. int32 where that holds all of them, else int64.
+        order: For each of ``rows``, which entry it was, counted in row-major order. The order of
+            entries that name the same row is kept. Of the same dtype.
+        dim_size: How long the axis is that the index picks from.
+        dim: Which axis that is; negative counts from the end.
+        batch_dims: How many leading axes index and source share.
+    """
+
+    index: Tensor
+    rows: Tensor
+    order: Tensor
+    dim_size: int
+    dim: int
+    batch_dims: int
+
+    def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> GatherPlan:
+        """Returns the plan with its tensors on ``device``; with the same where they lie there."""
+        index, rows, order = (
+            part.to(device, non_blocking=non_blocking)
+            for part in (self.index, self.rows, self.order)
+        )
+        return replace(self, index=index, rows=rows, order=order)
+
+    def __repr__(self) -> str:
+        # No values of tensors: printing a plan must not wait for a GPU.
+        dtype = str(self.index.dtype).removeprefix("torch.")
+        return (
+            f"GatherPlan(index={dtype}{list(self.index.shape)}, dim_size={self.dim_size}, "
+            f"dim={self.dim}, batch_dims={self.batch_dims}, device='{self.index.device}')"
+        )
+
+
+_TENSORS = ("index", "rows", "order")
+
+
+def _flatten(plan: GatherPlan) -> tuple[list[Any], Any]:
+    return [plan.index, plan.rows, plan.order], (plan.dim_size, plan.dim, plan.batch_dims)
+
+
+def _flatten_with_keys(plan: GatherPlan) -> tuple[list[Any], Any]:
+    leaves, context = _flatten(plan)
+    keys = [pytree.GetAttrKey(name) for name in _TENSORS]
+    return list(zip(keys, leaves, strict=True)), context
+
+
+def _unflatten(leaves: Any, context: Any) -> GatherPlan:
+    return GatherPlan(*leaves, *context)
+
+
+# The numbers are context, no leaves: torch.vmap and others take tensors alone.
+pytree.register_pytree_node(
+    GatherPlan,
+    _flatten,
+    _unflatten,
+    flatten_with_keys_fn=_flatten_with_keys,
+    serialized_type_name="torch_ops.GatherPlan",  # what torch.export.save writes
+    to_dumpable_context=list,
+    from_dumpable_context=tuple,
+)
+
+
+def plan_arguments(
+    plan: GatherPlan, op: str, dim: int | None = None, batch_dims: int = 0
+) -> tuple[Any, ...]:
+    """What the overload ``.plan`` of an op takes behind the data.
+
+    ``dim`` and ``batch_dims`` are those that the caller was given. The defaults say nothing, so
+    they fit any plan.
+    """
+    if dim not in (None, plan.dim) or batch_dims not in (0, plan.batch_dims):
+        raise ValueError(
+            f"{op}: the plan was made for dim={plan.dim} and batch_dims={plan.batch_dims}, but "
+            f"dim={dim} and batch_dims={batch_dims} were given. Leave both out: the plan has them."
+        )
+    return plan.index, plan.rows, plan.order, plan.dim_size, plan.dim, plan.batch_dims
+
+
+def gather_plan(
+    index: Tensor, dim_size: int, *, dim: int | None = None, batch_dims: int = 0
+) -> GatherPlan:
+    """Checks and sorts an index once, for calls of gather and scatter_add that use it many times.
+
+    ``gather(source, plan)`` and ``scatter_add(values, plan)`` return what they return with
+    ``index``, ``dim`` and ``batch_dims``, for sources and sums that are ``dim_size`` long at
+    ``dim``. What a plan saves is the sort, where scatter_add, and so the gradient of gather, sums
+    floats on CUDA in a given order. With a plan it always does, in either op's derivatives too. It
+    pays where an index stays the same over several steps, as lists of neighbours do.
+
+    Args:
+        index: uint8, int16, int32 or int64, of any shape and strides, as for :func:`gather`. It is
+            kept, not copied, and must not be overwritten while the plan is used.
+        dim_size: How long the axis is that the index picks from. Each entry must be between 0 and
+            ``dim_size - 1``.
+        dim: Which axis that is; negative counts from the end. Default: ``batch_dims``.
+        batch_dims: How many leading axes the index shares with the source or the values.
+
+    Returns:
+        A :class:`GatherPlan`.
+
+    Gradient:
+        None: an index has none. The ops that take the plan are differentiable as with an index.
+
+    Memory:
+        8 bytes an entry beside the index; 16 where the entries, or the rows of all batches, are
+        2^31 or more.
+
+    Deterministic.
+
+    Raises:
+        IndexError: An entry is out of range; the message names its position, its value and the
+            bound. Here the call itself raises on CUDA too: it waits for the device, in both error
+            modes.
+        TypeError: ``index`` is of another dtype or no tensor.
+        ValueError: ``dim_size`` is negative, ``batch_dims`` is out of range, or ``dim`` is one of
+            the batch axes.
+        RuntimeError: The current stream is capturing a CUDA graph, or ``torch.vmap`` maps over the
+            index. (Make the plan outside of either, and give it to what runs inside.)
+
+    Example:
+        >>> import torch, torch_ops
+        >>> neighbours = torch.tensor([[2, 0], [1, 1]])
+        >>> plan = torch_ops.gather_plan(neighbours, 3, batch_dims=1)
+        >>> plan
+        GatherPlan(index=int64[2, 2], dim_size=3, dim=1, batch_dims=1, device='cpu')
+        >>> atoms = torch.tensor([[10.0, 11.0, 12.0], [20.0, 21.0, 22.0]])
+        >>> for step in range(2):
+        ...     messages = torch_ops.gather(atoms, plan)
+        ...     atoms = torch_ops.scatter_add(messages, plan)
+        >>> atoms
+        tensor([[10.,  0., 12.],
+                [ 0., 84.,  0.]])
+    """
+    if not isinstance(index, Tensor) and not is_tensor_like(index):
+        raise TypeError(
+            f"gather_plan: index must be a tensor, but a {type(index).__name__} was given."
+        )
+    rows, order = _gather_plan(index, dim_size, dim=dim, batch_dims=batch_dims)
+    return GatherPlan(index, rows, order, dim_size, batch_dims if dim is None else dim, batch_dims)
+
+
+def self_check(device: torch.device) -> str:
+    """Makes a plan on ``device``; for ``python -m torch_ops``."""
+    plan = gather_plan(torch.tensor([[2, 0, 2], [1, 1, 0]], device=device), 3, batch_dims=1)
+    rows, order = plan.rows.tolist(), plan.order.tolist()
+    if rows != [0, 2, 2, 3, 4, 4] or order != [1, 0, 2, 5, 3, 4]:
+        raise AssertionError(f"gather_plan gave rows {rows}, order {order}")
+    return "gather_plan([[2, 0, 2], [1, 1, 0]], 3).order = [1, 0, 2, 5, 3, 4]"

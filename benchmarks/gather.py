@@ -458,6 +458,10 @@ def backward_implementations(case: Case, index: Tensor) -> Iterator[Implementati
         return sums.view(result_shape)
 
     yield Implementation("torch_ops", "ours", our_scatter_add(case, index))
+    plan = torch_ops.gather_plan(index, case.rows, batch_dims=1)
+    yield Implementation(
+        "torch_ops, planned", "own", lambda gradient: torch_ops.scatter_add(gradient, plan)
+    )
     yield Implementation("scatter_add_", "eager", torch_scatter_add(case, index))
     yield Implementation("index_add_, flattened", "eager", index_add)
     yield Implementation("index_put_, flattened", "eager", index_put)

@@ -1,8 +1,4 @@
-"""What the benchmarks share: timers, checks, the running report, JSON and the plot.
-
-A benchmark describes its cases as `Result`s, fills each by `Benchmark.measure`, and sets its bars.
-To draw the plot again from the figures: ``python -m benchmarks._measure build/bench/gather.json``.
-"""
+"""One run of a benchmark: options, machine, the running report, and the figures in the end."""
 
 from __future__ import annotations
 
@@ -14,289 +10,32 @@ import math
 import os
 import platform
 import signal
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import torch_ops
+from benchmarks._measure.figures import (
+    Bar,
+    Check,
+    Implementation,
+    Measurement,
+    Result,
+    Wrong,
+    geometric_mean,
+)
+from benchmarks._measure.plot import plot
+from benchmarks._measure.timing import CudaTimer, Timer, Timing, WallTimer, copy_ceiling
 
-COPY_BYTES = 2**30
-FLUSH_BYTES = 2**28  # several times the L2 of any GPU so far
 SLOW_SECONDS = 1.0  # a call longer than this is timed once
-
-# ---- timing -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds a call: the median and the 10th and 90th percentile of the repeats."""
-
-    median: float
-    p10: float
-    p90: float
-    repeats: int
-
-    @staticmethod
-    def of(seconds: list[float]) -> Timing:
-        if len(seconds) == 1:
-            return Timing(seconds[0], seconds[0], seconds[0], 1)
-        deciles = statistics.quantiles(seconds, n=10, method="inclusive")
-        return Timing(statistics.median(seconds), deciles[0], deciles[-1], len(seconds))
-
-
-@dataclass(frozen=True)
-class Once:
-    """One call: its output, its time, and the memory it took beyond inputs and output."""
-
-    output: Tensor
-    seconds: float
-    scratch_bytes: int | None
-
-
-class Timer(Protocol):
-    device: torch.device
-
-    def once(self, call: Callable[[], Tensor]) -> Once: ...
-
-    def repeat(self, call: Callable[[], Tensor], repeats: int) -> tuple[Timing, str]:
-        """Returns the times and a note, empty when there is nothing to say of them."""
-
-    def recover(self) -> None:
-        """Frees what a failed call held; raises RuntimeError when the device is lost."""
-
-
-class CudaTimer:
-    """CUDA events around each call, all of them queued before any is read."""
-
-    def __init__(self) -> None:
-        self.device = torch.device("cuda")
-        self._flush_buffer = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.device)
-
-    def _flush(self) -> None:
-        # A write and not a read: a call then starts with an L2 full of lines that must be written
-        # back, as it leaves one behind, so that no write is counted twice or not at all.
-        self._flush_buffer.zero_()
-
-    def _events(self, count: int) -> list[torch.cuda.Event]:
-        return [torch.cuda.Event(enable_timing=True) for _ in range(count)]
-
-    def once(self, call: Callable[[], Tensor]) -> Once:
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        start, end = self._events(2)
-        start.record()
-        output = call()
-        end.record()
-        torch.cuda.synchronize()
-        scratch = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
-        return Once(output, start.elapsed_time(end) * 1e-3, scratch)
-
-    def repeat(self, call: Callable[[], Tensor], repeats: int) -> tuple[Timing, str]:
-        starts, ends = self._events(repeats), self._events(repeats)
-        # Each flush takes the GPU longer than a launch takes the CPU, and these first ones give the
-        # CPU a head start: it runs ahead, and the events time the GPU alone.
-        for _ in range(8):
-            self._flush()
-        for start, end in zip(starts, ends, strict=True):
-            self._flush()
-            start.record()
-            call()
-            end.record()
-        waited = starts[-1].query()  # the GPU had nothing left to do while the CPU issued this call
-        torch.cuda.synchronize()
-        seconds = [start.elapsed_time(end) * 1e-3 for start, end in zip(starts, ends, strict=True)]
-        return Timing.of(seconds), "the GPU waited for the CPU" if waited else ""
-
-    def recover(self) -> None:
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-
-
-class WallTimer:
-    """The wall clock. What a call reads may be in a cache; others' work on the machine counts."""
-
-    def __init__(self) -> None:
-        self.device = torch.device("cpu")
-
-    def once(self, call: Callable[[], Tensor]) -> Once:
-        start = time.perf_counter()
-        output = call()
-        return Once(output, time.perf_counter() - start, None)
-
-    def repeat(self, call: Callable[[], Tensor], repeats: int) -> tuple[Timing, str]:
-        return Timing.of([self.once(call).seconds for _ in range(repeats)]), ""
-
-    def recover(self) -> None:
-        pass
-
-
-def copy_ceiling(timer: Timer) -> float:
-    """The bytes a second, read and written, of a copy within the device's memory."""
-    nbytes = COPY_BYTES if timer.device.type == "cuda" else COPY_BYTES >> 5
-    source = torch.randint(256, (nbytes,), dtype=torch.uint8, device=timer.device)
-    target = torch.empty_like(source)
-    # An idle GPU takes a moment to raise its clocks.
-    ready = time.perf_counter() + 0.3
-    while time.perf_counter() < ready:
-        timer.once(lambda: target.copy_(source))
-    timing, _ = timer.repeat(lambda: target.copy_(source), 30)
-    if not torch.equal(source, target):
-        raise RuntimeError("the copy differs from what was copied")
-    return 2 * nbytes / timing.median
-
-
-# ---- checks -------------------------------------------------------------------------------------
-
-
-class Wrong(Exception):
-    """An output is not what it must be."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """An input, and what tells of the output for it: raises Wrong, or returns the error."""
-
-    input: Tensor
-    judge: Callable[[Tensor], float]
-
-
-def must_equal(expected: Tensor) -> Callable[[Tensor], float]:
-    """A judge that allows no bit to differ."""
-    same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-    def judge(output: Tensor) -> float:
-        for what in ("shape", "dtype"):
-            found, wanted = getattr(output, what), getattr(expected, what)
-            if found != wanted:
-                raise Wrong(f"the {what} is {found}, not {wanted}")
-        bits = same_size[expected.element_size()]
-        if not torch.equal(output.view(bits), expected.view(bits)):
-            count = (output.view(bits) != expected.view(bits)).sum().item()
-            raise Wrong(f"{count} of {expected.numel()} elements differ")
-        return 0.0
-
-    return judge
-
-
-def relative_error(reference: Tensor) -> Callable[[Tensor], float]:
-    """A judge that returns ‖output - reference‖ / ‖reference‖, all in the reference's float64."""
-
-    def judge(output: Tensor) -> float:
-        if output.shape != reference.shape:
-            raise Wrong(f"the shape is {tuple(output.shape)}, not {tuple(reference.shape)}")
-        # In slices, for a float64 copy of the whole may be too large.
-        flat, expected = output.reshape(-1), reference.reshape(-1)
-        error = norm = 0.0
-        for part, wanted in zip(flat.split(2**27), expected.split(2**27), strict=True):
-            error += (part.double() - wanted).square_().sum().item()
-            norm += wanted.square().sum().item()
-        return math.sqrt(error / norm)
-
-    return judge
-
-
-# ---- figures ------------------------------------------------------------------------------------
-
-
-Kind = Literal["ours", "own", "eager", "compiled"]
-
-
-@dataclass(frozen=True)
-class Implementation:
-    """A way to compute the output from the checks' input.
-
-    Kinds: ours, what is judged; own, another setting of ours; eager and compiled, the rivals.
-    """
-
-    name: str
-    kind: Kind
-    call: Callable[[Tensor], Tensor]
-
-
-@dataclass
-class Measurement:
-    name: str
-    kind: Kind
-    timing: Timing | None = None
-    errors: dict[str, float] = field(default_factory=dict)
-    scratch_bytes: int | None = None
-    note: str = ""
-    failed: bool = False  # raised, or gave something wrong; left out on purpose is no failure
-
-
-@dataclass(frozen=True)
-class Bar:
-    """What a case should reach; value None when it was not measured."""
-
-    what: str
-    value: float | None
-    required: float
-    sense: Literal[">=", "<="] = ">="
-
-    @property
-    def met(self) -> bool:
-        if self.value is None:
-            return False
-        return self.value >= self.required if self.sense == ">=" else self.value <= self.required
-
-    def __str__(self) -> str:
-        value = "not measured" if self.value is None else f"{self.value:.4g}"
-        return f"{self.what}: {value}, bar {self.sense} {self.required:.4g}"
-
-
-@dataclass
-class Result:
-    """One case. `labels` names the summaries it counts in; in the plot it is `tag` in `panel`."""
-
-    group: str
-    name: str
-    panel: str
-    tag: str
-    labels: tuple[str, ...]
-    parameters: dict[str, Any]
-    bytes: int
-    facts: dict[str, Any] = field(default_factory=dict)
-    measurements: list[Measurement] = field(default_factory=list)
-    bars: list[Bar] = field(default_factory=list)
-    error: str = ""
-
-    def find(self, name: str) -> Measurement | None:
-        return next((each for each in self.measurements if each.name == name), None)
-
-    def timed(self, *kinds: Kind) -> list[Measurement]:
-        return [each for each in self.measurements if each.kind in kinds and each.timing]
-
-    def seconds(self, *kinds: Kind) -> float | None:
-        """The median of the fastest of these kinds."""
-        return min((each.timing.median for each in self.timed(*kinds) if each.timing), default=None)
-
-    def ratio(self, *kinds: Kind) -> float | None:
-        """How many times faster ours is than the fastest of these kinds."""
-        ours, others = self.seconds("ours"), self.seconds(*kinds)
-        return others / ours if ours and others else None
-
-    def fastest_eager(self) -> str:
-        fastest = self.seconds("eager")
-        rivals = [each for each in self.timed("eager") if each.timing]
-        return next((each.name for each in rivals if each.timing.median == fastest), "")
-
-    def bytes_per_second(self, kind: Kind) -> float | None:
-        seconds = self.seconds(kind)
-        return self.bytes / seconds if seconds else None
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    return statistics.geometric_mean(list(values))
-
 
 # ---- the machine --------------------------------------------------------------------------------
 
@@ -659,6 +398,9 @@ class Benchmark:
         os.replace(unfinished, path)
 
 
+# ---- the figures as text and as JSON ------------------------------------------------------------
+
+
 def header(result: Result) -> str:
     facts = [f"{result.bytes / 1e6:.1f} MB"]
     for name, value in result.facts.items():
@@ -727,117 +469,3 @@ def without_infinities(data: Any) -> Any:
     if isinstance(data, float) and not math.isfinite(data):
         return str(data)
     return data
-
-
-# ---- the plot -----------------------------------------------------------------------------------
-
-
-def plot(data: dict[str, Any], path: Path) -> Path:
-    """Draws the fraction of the copy ceiling over the bytes moved, in several panels."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    panels: dict[str, list[dict[str, Any]]] = {}
-    for case in data["cases"]:
-        panels.setdefault(case["panel"], []).append(case)
-    if not panels:
-        raise ValueError("no case was run")
-    columns = min(3, len(panels))
-    rows = math.ceil(len(panels) / columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(6 * columns, 4.5 * rows), squeeze=False, layout="constrained"
-    )
-    legend: dict[str, Any] = {}
-    for axis, (panel, cases) in zip(axes.flat, panels.items(), strict=False):
-        _draw_panel(axis, panel, cases)
-        handles, labels = axis.get_legend_handles_labels()
-        legend.update(zip(labels, handles, strict=True))
-    for axis in axes.flat[len(panels) :]:
-        axis.remove()
-    machine, copy = data["machine"], float(data["copy_bytes_per_second"]["start"])
-    figure.suptitle(
-        f"{data['benchmark']}, {machine['device']}, torch {machine['torch']}, "
-        f"copy {copy * 1e-9:.0f} GB/s, {data['date'][:10]}"
-    )
-    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=len(legend))
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-    return path
-
-
-# Kind, text, marker, colour; the colours can be told apart by the colour-blind too.
-SERIES = [
-    ("eager", "torch, the fastest eager way", "s", "#d55e00"),
-    ("compiled", "torch.compile", "^", "#009e73"),
-    ("own", "torch_ops, the faster of other settings", "D", "#56b4e9"),
-    ("ours", "torch_ops", "o", "#0072b2"),
-]
-
-
-def _draw_panel(axis: Any, title: str, cases: list[dict[str, Any]]) -> None:
-    cases = sorted(cases, key=lambda case: case["bytes"])
-    positions = _apart([case["bytes"] for case in cases])
-    drawn: list[list[float]] = [[] for _ in cases]
-    for kind, label, marker, colour in SERIES:
-        points = []
-        for position, case, fractions in zip(positions, cases, drawn, strict=True):
-            of_kind = [entry for entry in case["measurements"] if entry["kind"] == kind]
-            best = max((entry.get("copy_fraction", 0) for entry in of_kind), default=0)
-            if best:
-                fractions.append(best)
-                points.append((position, best))
-        if points:
-            x, y = zip(*points, strict=True)
-            axis.plot(x, y, marker, color=colour, label=label, ms=6, alpha=0.85)
-    for position, case, fractions in zip(positions, cases, drawn, strict=True):
-        if fractions:
-            axis.plot([position] * 2, [min(fractions), max(fractions)], "0.8", lw=1, zorder=0)
-        ceiling = case["facts"].get("sector_ceiling")
-        if ceiling:
-            axis.plot(position, ceiling, "k_", ms=14, label="ceiling of whole 32-byte sectors")
-        axis.annotate(
-            case["tag"],
-            (position, 0),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 3),
-            textcoords="offset points",
-            rotation=90,
-            ha="center",
-            va="bottom",
-            fontsize=6.5,
-            color="0.3",
-        )
-    axis.axhline(1, color="k", lw=0.8, ls="--", label="copy")
-    axis.set_xscale("log")
-    # Room at the foot of the panel for the tags.
-    lowest = min((fraction for fractions in drawn for fraction in fractions), default=1.0)
-    top = max((fraction for fractions in drawn for fraction in fractions), default=1.0)
-    if lowest < 0.1:
-        axis.set_yscale("log")
-        top = max(top, 1.0) * 1.3
-        axis.set_ylim(lowest * (lowest / top) ** 0.5, top)
-    else:
-        top = max(top, 1.0) * 1.08
-        axis.set_ylim(-0.4 * top, top)
-        axis.set_yticks([tick for tick in axis.get_yticks() if 0 <= tick <= top])
-    axis.set_title(title)
-    axis.set_xlabel("bytes moved")
-    axis.set_ylabel("fraction of the copy ceiling")
-    axis.grid(True, which="major", alpha=0.3)
-
-
-def _apart(positions: Sequence[float]) -> list[float]:
-    """Moves what would lie on one another to the right: each a step beyond the one before."""
-    span = max(math.log(positions[-1] / positions[0]), 0.7)
-    step = math.exp(0.8 * span / max(len(positions), 12))
-    moved: list[float] = []
-    for position in positions:
-        moved.append(max(position, moved[-1] * step if moved else position))
-    return moved
-
-
-if __name__ == "__main__":
-    for argument in map(Path, sys.argv[1:]):
-        print(plot(json.loads(argument.read_text()), argument.with_suffix(".png")))

@@ -1,0 +1,27 @@
+"""What the benchmarks share: timers, checks, the running report, JSON and the plot.
+
+A benchmark describes its cases as `Result`s, fills each by `Benchmark.measure`, and sets its bars.
+"""
+
+from benchmarks._measure.figures import (
+    Bar,
+    Check,
+    Implementation,
+    Measurement,
+    Result,
+    must_equal,
+    relative_error,
+)
+from benchmarks._measure.run import Benchmark, argument_parser
+
+__all__ = [
+    "Bar",
+    "Benchmark",
+    "Check",
+    "Implementation",
+    "Measurement",
+    "Result",
+    "argument_parser",
+    "must_equal",
+    "relative_error",
+]

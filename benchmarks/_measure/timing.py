@@ -1,0 +1,133 @@
+"""What a call takes, on CUDA and on the CPU, and what a plain copy moves."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+COPY_BYTES = 2**30
+FLUSH_BYTES = 2**28  # several times the L2 of any GPU so far
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds a call: the median and the 10th and 90th percentile of the repeats."""
+
+    median: float
+    p10: float
+    p90: float
+    repeats: int
+
+    @staticmethod
+    def of(seconds: list[float]) -> Timing:
+        if len(seconds) == 1:
+            return Timing(seconds[0], seconds[0], seconds[0], 1)
+        deciles = statistics.quantiles(seconds, n=10, method="inclusive")
+        return Timing(statistics.median(seconds), deciles[0], deciles[-1], len(seconds))
+
+
+@dataclass(frozen=True)
+class Once:
+    """One call: its output, its time, and the memory it took beyond inputs and output."""
+
+    output: Tensor
+    seconds: float
+    scratch_bytes: int | None
+
+
+class Timer(Protocol):
+    device: torch.device
+
+    def once(self, call: Callable[[], Tensor]) -> Once: ...
+
+    def repeat(self, call: Callable[[], Tensor], repeats: int) -> tuple[Timing, str]:
+        """Returns the times and a note, empty when there is nothing to say of them."""
+
+    def recover(self) -> None:
+        """Frees what a failed call held; raises RuntimeError when the device is lost."""
+
+
+class CudaTimer:
+    """CUDA events around each call, all of them queued before any is read."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda")
+        self._flush_buffer = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.device)
+
+    def _flush(self) -> None:
+        # A write and not a read: a call then starts with an L2 full of lines that must be written
+        # back, as it leaves one behind, so that no write is counted twice or not at all.
+        self._flush_buffer.zero_()
+
+    def _events(self, count: int) -> list[torch.cuda.Event]:
+        return [torch.cuda.Event(enable_timing=True) for _ in range(count)]
+
+    def once(self, call: Callable[[], Tensor]) -> Once:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        start, end = self._events(2)
+        start.record()
+        output = call()
+        end.record()
+        torch.cuda.synchronize()
+        scratch = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+        return Once(output, start.elapsed_time(end) * 1e-3, scratch)
+
+    def repeat(self, call: Callable[[], Tensor], repeats: int) -> tuple[Timing, str]:
+        starts, ends = self._events(repeats), self._events(repeats)
+        # Each flush takes the GPU longer than a launch takes the CPU, and these first ones give the
+        # CPU a head start: it runs ahead, and the events time the GPU alone.
+        for _ in range(8):
+            self._flush()
+        for start, end in zip(starts, ends, strict=True):
+            self._flush()
+            start.record()
+            call()
+            end.record()
+        waited = starts[-1].query()  # the GPU had nothing left to do while the CPU issued this call
+        torch.cuda.synchronize()
+        seconds = [start.elapsed_time(end) * 1e-3 for start, end in zip(starts, ends, strict=True)]
+        return Timing.of(seconds), "the GPU waited for the CPU" if waited else ""
+
+    def recover(self) -> None:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+class WallTimer:
+    """The wall clock. What a call reads may be in a cache; others' work on the machine counts."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+
+    def once(self, call: Callable[[], Tensor]) -> Once:
+        start = time.perf_counter()
+        output = call()
+        return Once(output, time.perf_counter() - start, None)
+
+    def repeat(self, call: Callable[[], Tensor], repeats: int) -> tuple[Timing, str]:
+        return Timing.of([self.once(call).seconds for _ in range(repeats)]), ""
+
+    def recover(self) -> None:
+        pass
+
+
+def copy_ceiling(timer: Timer) -> float:
+    """The bytes a second, read and written, of a copy within the device's memory."""
+    nbytes = COPY_BYTES if timer.device.type == "cuda" else COPY_BYTES >> 5
+    source = torch.randint(256, (nbytes,), dtype=torch.uint8, device=timer.device)
+    target = torch.empty_like(source)
+    # An idle GPU takes a moment to raise its clocks.
+    ready = time.perf_counter() + 0.3
+    while time.perf_counter() < ready:
+        timer.once(lambda: target.copy_(source))
+    timing, _ = timer.repeat(lambda: target.copy_(source), 30)
+    if not torch.equal(source, target):
+        raise RuntimeError("the copy differs from what was copied")
+    return 2 * nbytes / timing.median

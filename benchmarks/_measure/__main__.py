@@ -1,4 +1,4 @@
-"""Draws the plot again from the figures: ``python -m benchmarks._measure build/bench/gather.json``."""
+"""Draws the plot again: ``python -m benchmarks._measure build/bench/gather.json``."""
 
 import json
 import sys

@@ -405,6 +405,35 @@ def test_staged_packed_and_rows(device: torch.device, dtype: torch.dtype) -> Non
                 assert_same(actual, source[batch, picks], f"{shape} {numbers.dtype}")
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.float16, torch.float32, torch.float64], ids=str
+)
+def test_rows_of_any_length_and_start(device: torch.device, dtype: torch.dtype) -> None:
+    """Rows around 16 bytes and around what a block holds, in tables that begin anywhere."""
+    for width in (5, 15, 16, 17, 31, 33, 64, 99, 127, 255, 1021, 8175, 8177, 20_001):
+        rows = 40 if width < 1000 else 7
+        whole = values_for((3, rows + 1, width + 5), device, dtype)
+        index = torch.randint(rows, (3, 50 if width < 1000 else 9), device=device)
+        batch = torch.arange(3, device=device)[:, None]
+        for first, left, right in [(0, 0, 5), (1, 1, 4), (1, 3, 2)]:
+            source = whole[:, first : first + rows, left : left + width + 5 - right - left]
+            actual = torch_ops.batch_gather(source, index)
+            assert_same(actual, source[batch, index], f"{width} {first} {left}")
+        # Axes before dim, few entries a slab, and the first and the last row of the memory.
+        dense = whole[:, :, : width + 1].contiguous()
+        edges = torch.tensor([0, rows, rows, 0, 3], device=device, dtype=torch.int16)
+        assert_same(torch_ops.gather(dense, edges, 1), dense[:, edges.long()], f"{width} dense")
+
+
+@pytest.mark.sanitizer
+def test_rows_at_the_ends_of_memory(device: torch.device) -> None:
+    """Rows move in aligned pieces of 16 bytes; none may reach beyond the table."""
+    for dtype, width in [(torch.uint8, 17), (torch.float16, 9), (torch.float32, 5)]:
+        source = values_for((3, width), device, dtype)
+        index = torch.tensor([2, 0, 1, 2], device=device)
+        assert_same(torch_ops.gather(source, index), source[index], f"{dtype}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["source", "output"])
 def test_more_than_two_to_the_31(device: torch.device, what: str) -> None:

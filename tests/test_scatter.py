@@ -174,6 +174,54 @@ def test_deterministic(device: torch.device, dtype: torch.dtype, spread: str) ->
             )
 
 
+@pytest.mark.parametrize(
+    "dtype", [*FLOATS, torch.uint8, torch.int16, torch.int32, torch.int64], ids=str
+)
+@pytest.mark.parametrize("spread", SPREADS)
+def test_every_way(device: torch.device, dtype: torch.dtype, spread: str) -> None:
+    """The default on every spread and row length, aligned to four entries and not."""
+    for row in (1, 2, 3, 4, 5, 7, 8, 12, 33, 64, 200):
+        for size, count in [(7, 3000), (1000, 900), (1000, 901)]:
+            index = spread_index(spread, size, count, 2)
+            values = values_for((2, count, row), torch.device("cpu"), dtype)
+            if row == 1:
+                values = values[:, :, 0]
+            actual = torch_ops.scatter_add(
+                values.to(device), index.to(device).int(), size, batch_dims=1
+            )
+            if dtype.is_floating_point:
+                expected = torch.zeros(actual.shape, dtype=torch.float64)
+            else:
+                expected = torch.zeros(actual.shape, dtype=dtype)
+            picked = index if row == 1 else index[:, :, None].expand(values.shape)
+            expected.scatter_add_(1, picked, values.to(expected.dtype))
+            if dtype.is_floating_point:
+                rtol, _ = tolerance(dtype)
+                summed = torch.float32 if dtype.itemsize == 2 else dtype
+                torch.testing.assert_close(
+                    actual.cpu().double(),
+                    expected,
+                    rtol=rtol,
+                    atol=10_000 * torch.finfo(summed).eps,
+                )
+            else:
+                assert_same(actual.cpu(), expected, f"{row} {size} {count}")
+
+
+@pytest.mark.sanitizer
+def test_every_way_for_the_sanitizer(device: torch.device) -> None:
+    for row in (1, 2, 3, 4, 8, 9):
+        for count in (7, 8, 40):
+            values = torch.ones(2, count, row, device=device)
+            index = (torch.arange(2 * count, device=device) % 5).view(2, count)
+            counts = torch.stack([part.bincount(minlength=6) for part in index])
+            result = torch_ops.scatter_add(values, index, 6, batch_dims=1)
+            assert result.tolist() == counts[:, :, None].expand(2, 6, row).tolist()
+            if row == 1:  # elements, in shared memory and not
+                flat = torch_ops.scatter_add(values[:, :, 0], index, 6, batch_dims=1)
+                assert flat.tolist() == counts.tolist()
+
+
 @pytest.mark.usefixtures("deterministic")
 def test_deterministic_shapes(device: torch.device) -> None:
     """The sorted way on every kind of shape; axes before dim, empties, complex numbers."""

@@ -19,8 +19,7 @@ namespace torch_ops::atomic {
 constexpr int kThreads = kRunThreads;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// ---- Adding
-// ---------------------------------------------------------------------------------------
+// ---- Adding -------------------------------------------------------------------------------------
 
 // V adjacent sums, in one instruction where there is one: from compute capability 9.0 on, for four
 // floats or two at an address that is a multiple of their size.

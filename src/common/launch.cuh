@@ -21,6 +21,7 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline unsigned grid_x(int64_t work, int64_t per_block) {
   return static_cast<unsigned>(std::min(ceil_div(work, per_block), kMaxGridX));
 }
+inline unsigned grid_y(int64_t work) { return static_cast<unsigned>(std::min(work, kMaxGridYZ)); }
 
 }  // namespace torch_ops
 

@@ -30,8 +30,6 @@ int64_t word_bytes(const RowLayout& layout, int64_t element, const void* source,
   return bytes;
 }
 
-unsigned grid_y(int64_t work) { return static_cast<unsigned>(std::min(work, kMaxGridYZ)); }
-
 template <class Word, class Index>
 void launch_rows(const void* source, const Index* index, void* output, const RowLayout& layout,
                  const IndexErrorSite& errors) {

@@ -18,8 +18,6 @@ IndexView view_index(const at::Tensor& index) {
   return {index.const_data_ptr(), static_cast<int>(index.element_size())};
 }
 
-unsigned grid_y(int64_t work) { return static_cast<unsigned>(std::min(work, kMaxGridYZ)); }
-
 // ---- In no given order --------------------------------------------------------------------------
 
 // Where the table stays in the L2 cache, blocks of different batches run side by side: the rows

@@ -7,9 +7,11 @@
 #include <torch/library.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <string>
 
 #include "common/index_errors.h"
 #include "common/indexing.h"

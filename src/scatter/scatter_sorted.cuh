@@ -194,7 +194,8 @@ struct SortedTile {
   }
 };
 
-// blockIdx.x walks the tiles, and in them the pieces of columns; blockIdx.y the slices.
+// blockIdx.x walks the tiles, and in them the pieces of columns; blockIdx.y the slices. Blocks a
+// multiprocessor: as many as leave registers for V sums.
 template <int V, class Value, class Sum, class Id>
 __global__ void __launch_bounds__(kThreads, V < 8 ? 5 : 4)
     sum_tiles_kernel(const Value* __restrict__ values, const Id* __restrict__ keys,

@@ -6,24 +6,22 @@
 
 namespace torch_ops {
 
-// Copies sizeof(Word) bytes: 4, 8 or 16, both addresses aligned to it; or zeros, without reading
-// `global`, unless `wanted`. Before compute capability 8.0 the thread waits after all.
+// Copies sizeof(Word) bytes: 4, 8 or 16, both addresses aligned to it. Before compute
+// capability 8.0 the thread waits after all.
 template <class Word>
-__device__ __forceinline__ void copy_async(Word* shared, const Word* global, bool wanted = true) {
+__device__ __forceinline__ void copy_async(Word* shared, const Word* global) {
   static_assert(sizeof(Word) == 4 || sizeof(Word) == 8 || sizeof(Word) == 16);
 #if __CUDA_ARCH__ >= 800
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  const uint32_t read = wanted ? sizeof(Word) : 0;
   if constexpr (sizeof(Word) == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(read)
-                 : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global),
-                 "n"(sizeof(Word)), "r"(read)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global),
+                 "n"(sizeof(Word))
                  : "memory");
   }
 #else
-  *shared = wanted ? *global : Word();
+  *shared = *global;
 #endif
 }
 

@@ -8,6 +8,8 @@
 #include <algorithm>
 
 #include "common/index_error.cuh"
+#include "common/index_mode.h"
+#include "common/indexing.h"
 #include "common/op.h"
 #include "common/row_layout.h"
 
@@ -38,14 +40,16 @@ inline IndexErrors& index_errors() {
 }
 
 // Begins a call on the current device: raises what an earlier one left, and what sizes alone tell.
-// The kernels of the call get the result. `op` must be a literal. `wait`, here and at the end: the
-// call raises its own error in any mode.
+// The kernels of the call get the result, which has no place to record where `mode` makes no entry
+// an error. `op` must be a literal. `wait`, here and at the end: the call raises its own error
+// whenever errors are raised.
 inline IndexErrorSite before_launch(const char* op, const at::Tensor& index,
-                                    const RowLayout& layout, bool wait = false) {
+                                    const RowLayout& layout, IndexMode mode = IndexMode::kRaise,
+                                    bool wait = false) {
   IndexErrorSite site{};
-  site.slot = index_errors().before_launch(wait);
-  TORCH_CHECK_INDEX(layout.axis_size > 0 || index.numel() == 0, op, ": index has ", index.numel(),
-                    " entries, but the axis has size 0: no entry is allowed.");
+  IndexErrorSlot* slot = index_errors().before_launch(wait);
+  if (mode == IndexMode::kRaise) site.slot = slot;
+  indexing::check_axis_not_empty(op, index, layout.axis_size, mode);
   site.op = op;
   site.axis_size = layout.axis_size;
   site.outer = layout.outer;

@@ -106,4 +106,22 @@ struct FillPattern {
   }
 };
 
+// What a gather does with its entries.
+struct GatherPolicy {
+  IndexRule rule;
+  FillPattern fill;  // zeros unless the mode is kFill
+};
+
+// Calls use(row_of), where row_of(entry) is the row that an entry names, or no row of the axis: the
+// entry itself unless the rule rewrites it. One uniform branch around a loop, where one in it would
+// keep its loads apart.
+template <class Use>
+TORCH_OPS_HOST_DEVICE void with_rule(const IndexRule& rule, Use&& use) {
+  if (rule.rewrites()) {
+    use([&](auto entry) { return rule.resolve(static_cast<int64_t>(entry)); });
+  } else {
+    use([](auto entry) { return entry; });
+  }
+}
+
 }  // namespace torch_ops

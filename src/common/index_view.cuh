@@ -69,6 +69,11 @@ struct IndexView {
     }
   }
 
+  // The same from an entry on.
+  IndexView from(int64_t position) const {
+    return {static_cast<const char*>(data) + position * entry_bytes, entry_bytes};
+  }
+
   // Can load4 read at positions that are multiples of four?
   bool is_aligned_for_load4() const {
     return is_aligned(data, entry_bytes < 4 ? 4 * entry_bytes : kVectorBytes);

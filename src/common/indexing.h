@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/checks.h"
+#include "common/index_mode.h"
 #include "common/row_layout.h"
 
 namespace torch_ops::indexing {
@@ -258,6 +259,14 @@ inline std::string out_of_range_text(const char* op, const std::string& entry, i
   }
   return c10::str(op, ": ", entry, " is ", value, ", out of range for an axis of size ", axis_size,
                   ": it must be between 0 and ", axis_size - 1, ".");
+}
+
+// In an empty axis there is no row for an entry, but where there need not be one.
+inline void check_axis_not_empty(const char* op, const Tensor& index, int64_t axis_size,
+                                 IndexMode mode) {
+  TORCH_CHECK_INDEX(axis_size > 0 || index.numel() == 0 || mode == IndexMode::kFill, op,
+                    ": index has ", index.numel(),
+                    " entries, but the axis has size 0: no entry is allowed.");
 }
 
 // `position` counts the entries of a contiguous index.

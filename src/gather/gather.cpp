@@ -8,9 +8,11 @@
 #include "common/autograd.h"
 #include "common/batching.h"
 #include "common/checks.h"
+#include "common/index_mode_args.h"
 #include "common/indexing.h"
 #include "common/op.h"
 #include "common/planned.h"
+#include "gather/fill.h"
 #include "gather/gather_path.h"
 
 namespace torch_ops {
@@ -19,17 +21,18 @@ namespace {
 using at::Tensor;
 using autograd::SavedVariable;
 using autograd::variable_list;
+using Fill = std::optional<at::Scalar>;
 
 const auto& gather_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>, int64_t)>("gather");
+  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>,
+                                        int64_t, std::string_view, const Fill&)>("gather");
   return op;
 }
 
 const auto& scatter_add_op() {
   static const auto op =
       find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t,
-                     std::optional<bool>)>("scatter_add");
+                     std::optional<bool>, std::string_view)>("scatter_add");
   return op;
 }
 
@@ -48,21 +51,39 @@ struct GatherByPlan {
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
+// What a call with checked arguments does with its entries.
+struct Call {
+  indexing::Axes axes;
+  IndexMode mode;
+};
+
+Call check(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
+           int64_t batch_dims, std::string_view mode, const Fill& fill_value) {
+  const indexing::Axes axes = indexing::check_gather("gather", source, index, dim, batch_dims);
+  const IndexMode parsed = indexing::parse_mode("gather", mode);
+  indexing::check_fill_value("gather", parsed, fill_value, source.scalar_type());
+  return {axes, parsed};
+}
+
 template <auto launch>
 Tensor gather(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
-              int64_t batch_dims) {
-  const indexing::Axes axes = indexing::check_gather("gather", source, index, dim, batch_dims);
+              int64_t batch_dims, std::string_view mode, const Fill& fill_value) {
+  const Call call = check(source, index, dim, batch_dims, mode, fill_value);
   Tensor table = source, entries = index;
-  const RowLayout layout = indexing::lay_out(table, entries, axes);
-  Tensor output = at::empty_symint(indexing::gather_sizes(source, index, axes), source.options());
-  launch("gather", table, entries, layout, output);
+  const RowLayout layout = indexing::lay_out(table, entries, call.axes);
+  Tensor output =
+      at::empty_symint(indexing::gather_sizes(source, index, call.axes), source.options());
+  const GatherPolicy policy = make_policy(call.mode, layout.axis_size, fill_value, source);
+  if (fill_empty_axis(policy, output)) return output;
+  if (call.mode == IndexMode::kFill) table = aligned(table);  // a fill is of whole elements
+  launch("gather", table, entries, layout, policy, output);
   return output;
 }
 
 Tensor gather_meta(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
-                   int64_t batch_dims) {
-  const indexing::Axes axes = indexing::check_gather("gather", source, index, dim, batch_dims);
-  return at::empty_symint(indexing::gather_sizes(source, index, axes), source.options());
+                   int64_t batch_dims, std::string_view mode, const Fill& fill_value) {
+  const Call call = check(source, index, dim, batch_dims, mode, fill_value);
+  return at::empty_symint(indexing::gather_sizes(source, index, call.axes), source.options());
 }
 
 // gather itself: a plan is for the derivative. For all backends.
@@ -74,26 +95,29 @@ Tensor gather_by_plan(const Tensor& source, const Tensor& index, const Tensor& r
                     "gather: the plan was made for an axis of size ", dim_size, ", but axis ", axis,
                     " of source with shape ", source.sym_sizes(), " has size ",
                     source.sym_size(axis), ".");
-  return gather_op().call(source, index, dim, batch_dims);
+  return gather_op().call(source, index, dim, batch_dims, "raise", std::nullopt);
 }
 
 // All axes of the index but its last are batch axes. A composition of gather, so it needs no
 // derivative of its own.
-Tensor batch_gather(const Tensor& source, const Tensor& index) {
+Tensor batch_gather(const Tensor& source, const Tensor& index, std::string_view mode,
+                    const Fill& fill_value) {
   TORCH_CHECK_VALUE(index.dim() > 0,
                     "batch_gather: index must have at least one axis, but it is 0-dimensional.");
-  return gather_op().call(source, index, std::nullopt, index.dim() - 1);
+  return gather_op().call(source, index, std::nullopt, index.dim() - 1, mode, fill_value);
 }
 
 // ---- Derivative ---------------------------------------------------------------------------------
 
-// Needs the index and the axis's size; the source itself is not kept.
+// Needs the index and the axis's size; the source itself is not kept. What a fill value took the
+// place of gets no gradient.
 struct GatherNode final : autograd::DerivativeNode<GatherNode> {
   static constexpr const char* kName = "GatherBackward";
   SavedVariable index;
   c10::SymInt dim_size;
   int64_t dim = 0;
   int64_t batch_dims = 0;
+  int64_t mode = 0;
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -101,22 +125,28 @@ struct GatherNode final : autograd::DerivativeNode<GatherNode> {
     visit(dim_size);
     visit(dim);
     visit(batch_dims);
+    visit(mode);
   }
 
   variable_list backward(const Tensor& grad_output) {
-    return {
-        scatter_add_op().call(grad_output, unpack(index), dim_size, dim, batch_dims, std::nullopt)};
+    return {scatter_add_op().call(grad_output, unpack(index), dim_size, dim, batch_dims,
+                                  std::nullopt, indexing::mode_name(mode))};
   }
 };
 
 Tensor gather_autograd(c10::DispatchKeySet keys, const Tensor& source, const Tensor& index,
-                       std::optional<int64_t> dim, int64_t batch_dims) {
+                       std::optional<int64_t> dim, int64_t batch_dims, std::string_view mode,
+                       const Fill& fill_value) {
   const auto node = autograd::make_node<GatherNode>(source);
-  Tensor output = autograd::below_autograd(keys, gather_op(), source, index, dim, batch_dims);
+  Tensor output =
+      autograd::below_autograd(keys, gather_op(), source, index, dim, batch_dims, mode, fill_value);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
-      [&](const Tensor& tangent) { return gather_op().call(tangent, index, dim, batch_dims); },
+      [&](const Tensor& tangent) {
+        const Fill none = mode == "fill" ? Fill(0) : std::nullopt;
+        return gather_op().call(tangent, index, dim, batch_dims, mode, none);
+      },
       source);
   if (node) {
     node->index = SavedVariable(index, /*is_output=*/false);
@@ -124,6 +154,7 @@ Tensor gather_autograd(c10::DispatchKeySet keys, const Tensor& source, const Ten
         indexing::resolve_axes("gather", "source", source.dim(), index.dim(), dim, batch_dims).dim;
     node->batch_dims = batch_dims;
     node->dim_size = source.sym_size(node->dim);
+    node->mode = static_cast<int64_t>(indexing::parse_mode("gather", mode));
   }
   return output;
 }
@@ -133,8 +164,12 @@ Tensor gather_autograd(c10::DispatchKeySet keys, const Tensor& source, const Ten
 // A hidden axis of both tensors is one more batch axis, in front. An axis of the source alone
 // becomes an outer axis, one of the index alone another axis of it: neither needs a copy.
 Tensor gather_batched(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
-                      int64_t batch_dims) {
+                      int64_t batch_dims, std::string_view mode, const Fill& fill_value) {
   using batching::Batched;
+  const auto pick = [&](const Tensor& from, const Tensor& picks, std::optional<int64_t> axis,
+                        int64_t batch) {
+    return gather_op().call(from, picks, axis, batch, mode, fill_value);
+  };
   return batching::apply(
       [&](const Batched& from, const Batched& picks) -> Batched {
         const int64_t source_rank = from.value.dim() - (from.axis ? 1 : 0);
@@ -143,16 +178,15 @@ Tensor gather_batched(const Tensor& source, const Tensor& index, std::optional<i
             indexing::resolve_axes("gather", "source", source_rank, index_rank, dim, batch_dims)
                 .dim;
         if (from.axis && picks.axis) {
-          return {gather_op().call(from.at(0), picks.at(0), axis + 1, batch_dims + 1), 0};
+          return {pick(from.at(0), picks.at(0), axis + 1, batch_dims + 1), 0};
         }
         if (from.axis) {
-          return {gather_op().call(from.at(batch_dims), picks.value, axis + 1, batch_dims),
-                  batch_dims};
+          return {pick(from.at(batch_dims), picks.value, axis + 1, batch_dims), batch_dims};
         }
         if (picks.axis) {
-          return {gather_op().call(from.value, picks.at(batch_dims), axis, batch_dims), axis};
+          return {pick(from.value, picks.at(batch_dims), axis, batch_dims), axis};
         }
-        return {gather_op().call(from.value, picks.value, dim, batch_dims), std::nullopt};
+        return {pick(from.value, picks.value, dim, batch_dims), std::nullopt};
       },
       source, index);
 }
@@ -162,7 +196,7 @@ Tensor gather_batched(const Tensor& source, const Tensor& index, std::optional<i
 Tensor forward(const Tensor& source, const Tensor& index, int64_t dim, int64_t batch_dims) {
   CHECK_INPUT(source);
   CHECK_INPUT(index);
-  return gather<gather_cuda>(source, index, dim, batch_dims);
+  return gather<gather_cuda>(source, index, dim, batch_dims, "raise", std::nullopt);
 }
 
 Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim_size, int64_t dim,
@@ -170,7 +204,8 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim_size
   CHECK_INPUT(grad_output);
   CHECK_INPUT(index);
   at::AutoDispatchBelowADInplaceOrView guard;
-  return scatter_add_op().call(grad_output, index, dim_size, dim, batch_dims, std::nullopt);
+  return scatter_add_op().call(grad_output, index, dim_size, dim, batch_dims, std::nullopt,
+                               "raise");
 }
 
 // What choose_gather_path says of a contiguous table: for the tests.
@@ -200,13 +235,18 @@ std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t word
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
-  m.def("gather(Tensor source, Tensor index, int? dim=None, *, int batch_dims=0) -> Tensor",
-        {at::Tag::pt2_compliant_tag});
+  m.def(
+      "gather(Tensor source, Tensor index, int? dim=None, *, int batch_dims=0, str mode='raise', "
+      "Scalar? fill_value=None) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
   m.def(
       "gather.plan(Tensor source, Tensor index, Tensor rows, Tensor order, SymInt dim_size, "
       "int dim, int batch_dims) -> Tensor",
       {at::Tag::pt2_compliant_tag});
-  m.def("batch_gather(Tensor source, Tensor index) -> Tensor", {at::Tag::pt2_compliant_tag});
+  m.def(
+      "batch_gather(Tensor source, Tensor index, *, str mode='raise', Scalar? fill_value=None) "
+      "-> Tensor",
+      {at::Tag::pt2_compliant_tag});
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { m.impl("gather", gather<gather_cpu>); }

@@ -32,7 +32,7 @@ int64_t word_bytes(const RowLayout& layout, int64_t element, const void* source,
 
 template <class Word, class Index>
 void launch_rows(const void* source, const Index* index, void* output, const RowLayout& layout,
-                 const IndexErrorSite& errors) {
+                 const GatherPolicy& policy, const IndexErrorSite& errors) {
   // Rows of more than 2^30 words are copied in parts.
   for (int64_t column = 0; column < layout.inner; column += RowGrid::kMaxChunk) {
     const int64_t words = std::min(layout.inner - column, RowGrid::kMaxChunk);
@@ -42,13 +42,14 @@ void launch_rows(const void* source, const Index* index, void* output, const Row
                                    : gather_rows_kernel<false, Word, Index>;
     TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0,
                      static_cast<const Word*>(source) + column * layout.table_inner_stride, index,
-                     static_cast<Word*>(output) + column, layout, grid, layout.inner, errors);
+                     static_cast<Word*>(output) + column, layout, grid, layout.inner, policy,
+                     errors);
   }
 }
 
 template <class Word, class Index>
 void launch_packed(const void* source, const Index* index, void* output, const RowLayout& layout,
-                   const IndexErrorSite& errors) {
+                   const GatherPolicy& policy, const IndexErrorSite& errors) {
   constexpr int64_t kWords = kPackedBytes / sizeof(Word);
   const RowGrid grid(layout.batch, layout.outer, layout.entries, layout.inner);
   // One vector more: a chunk may start within one.
@@ -57,12 +58,12 @@ void launch_packed(const void* source, const Index* index, void* output, const R
   auto* kernel = grid.one_slab() ? gather_packed_kernel<true, Word, Index>
                                  : gather_packed_kernel<false, Word, Index>;
   TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0, static_cast<const Word*>(source), index,
-                   static_cast<Word*>(output), layout, grid, errors);
+                   static_cast<Word*>(output), layout, grid, policy, errors);
 }
 
 template <class Word, class Index>
 void launch_staged(const void* source, const Index* index, void* output, const RowLayout& layout,
-                   const IndexErrorSite& errors) {
+                   const GatherPolicy& policy, const IndexErrorSite& errors) {
   const RowGrid grid(layout.batch, layout.outer, layout.entries, /*words=*/1);
   // Enough entries for a block to make the table's copy a small part of its work.
   const int64_t part = std::max<int64_t>(4 * layout.axis_size, 16384);
@@ -76,12 +77,13 @@ void launch_staged(const void* source, const Index* index, void* output, const R
   // The larger the table, the fewer blocks share a multiprocessor.
   const int threads = bytes > 48 * 1024 ? 1024 : 512;
   TORCH_OPS_LAUNCH(kernel, blocks, threads, bytes, static_cast<const Word*>(source), index,
-                   static_cast<Word*>(output), layout, grid, part, errors);
+                   static_cast<Word*>(output), layout, grid, part, policy, errors);
 }
 
 template <class Word>
 void launch_streamed(const void* source, const IndexView& index, void* output,
-                     const RowLayout& layout, const IndexErrorSite& errors) {
+                     const RowLayout& layout, const GatherPolicy& policy,
+                     const IndexErrorSite& errors) {
   const RowGrid grid(layout.batch, layout.outer, layout.entries, layout.inner);
   const auto* from = static_cast<const Word*>(source);
   auto* to = static_cast<Word*>(output);
@@ -90,7 +92,7 @@ void launch_streamed(const void* source, const IndexView& index, void* output,
     // One vector more: a chunk may start within one.
     const dim3 blocks(grid_x(grid.chunk_words() + kVectorSize<Word>, kTile), grid_y(grid.chunks));
     TORCH_OPS_LAUNCH(gather_streamed_kernel<Word>, blocks, kStreamedThreads, 0, from, index, to,
-                     layout, grid, errors);
+                     layout, grid, policy, errors);
   } else {
     const GranuleTiles tiles(layout.inner * sizeof(Word));
     const int64_t count = tiles.parts > 1 ? grid.rows_per_chunk * tiles.parts
@@ -100,48 +102,50 @@ void launch_streamed(const void* source, const IndexView& index, void* output,
                       (layout.axis_size - 1) * layout.table_axis_stride + layout.inner;
     const dim3 blocks(grid_x(count, 1), grid_y(grid.chunks));
     TORCH_OPS_LAUNCH(gather_granules_kernel<Word>, blocks, kGranuleThreads, 0, from, end, index, to,
-                     layout, grid, tiles, errors);
+                     layout, grid, tiles, policy, errors);
   }
 }
 
 template <class Word>
 void launch_elements(const void* source, const IndexView& index, void* output,
-                     const RowLayout& layout, const IndexErrorSite& errors) {
+                     const RowLayout& layout, const GatherPolicy& policy,
+                     const IndexErrorSite& errors) {
   const RowGrid grid(layout.batch, layout.outer, layout.entries, /*words=*/1);
   const dim3 blocks(grid_x(grid.chunk_words(), kThreads * kElementsUnroll), grid_y(grid.chunks));
   TORCH_OPS_LAUNCH(gather_elements_kernel<Word>, blocks, kThreads, 0,
                    static_cast<const Word*>(source), index, static_cast<Word*>(output), layout,
-                   grid, errors);
+                   grid, policy, errors);
 }
 
 template <class Word, class Index>
 void launch(GatherPath path, const void* source, const Index* index, void* output,
-            const RowLayout& layout, const IndexErrorSite& errors) {
+            const RowLayout& layout, const GatherPolicy& policy, const IndexErrorSite& errors) {
   const IndexView view{index, sizeof(Index)};
   switch (path) {
     case GatherPath::kRows:
-      return launch_rows<Word>(source, index, output, layout, errors);
+      return launch_rows<Word>(source, index, output, layout, policy, errors);
     case GatherPath::kStreamed:
-      return launch_streamed<Word>(source, view, output, layout, errors);
+      return launch_streamed<Word>(source, view, output, layout, policy, errors);
     case GatherPath::kElements:
       if constexpr (sizeof(Word) == 4 || sizeof(Word) == 8) {
-        launch_elements<Word>(source, view, output, layout, errors);
+        launch_elements<Word>(source, view, output, layout, policy, errors);
       }
       return;
     case GatherPath::kPacked:
-      if constexpr (sizeof(Word) <= 2) launch_packed<Word>(source, index, output, layout, errors);
+      if constexpr (sizeof(Word) <= 2)
+        launch_packed<Word>(source, index, output, layout, policy, errors);
       return;
     case GatherPath::kStaged:
-      return launch_staged<Word>(source, index, output, layout, errors);
+      return launch_staged<Word>(source, index, output, layout, policy, errors);
   }
 }
 
 }  // namespace
 
 void gather_cuda(const char* op, const at::Tensor& source, const at::Tensor& index,
-                 const RowLayout& layout, const at::Tensor& output) {
+                 const RowLayout& layout, const GatherPolicy& policy, const at::Tensor& output) {
   const c10::cuda::CUDAGuard guard(output.device());
-  const IndexErrorSite errors = before_launch(op, index, layout);
+  const IndexErrorSite errors = before_launch(op, index, layout, policy.rule.mode());
   if (output.numel() == 0) return;
   const int64_t element = source.element_size();
   const void* from = source.const_data_ptr();
@@ -164,15 +168,15 @@ void gather_cuda(const char* op, const at::Tensor& source, const at::Tensor& ind
     const index_t* entries = index.const_data_ptr<index_t>();
     switch (bytes) {
       case 1:
-        return launch<uint8_t>(path, from, entries, to, in_words, errors);
+        return launch<uint8_t>(path, from, entries, to, in_words, policy, errors);
       case 2:
-        return launch<uint16_t>(path, from, entries, to, in_words, errors);
+        return launch<uint16_t>(path, from, entries, to, in_words, policy, errors);
       case 4:
-        return launch<uint32_t>(path, from, entries, to, in_words, errors);
+        return launch<uint32_t>(path, from, entries, to, in_words, policy, errors);
       case 8:
-        return launch<uint2>(path, from, entries, to, in_words, errors);
+        return launch<uint2>(path, from, entries, to, in_words, policy, errors);
       case 16:
-        return launch_rows<uint4>(from, entries, to, in_words, errors);
+        return launch_rows<uint4>(from, entries, to, in_words, policy, errors);
     }
   });
   after_launch();

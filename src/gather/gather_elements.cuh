@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/index_error.cuh"
+#include "common/index_mode.h"
 #include "common/index_view.cuh"
 #include "common/row_grid.cuh"
 #include "common/row_layout.h"
@@ -34,6 +35,7 @@ __device__ __forceinline__ Word load_once(const Word* from) {
 template <class Word>
 __global__ void gather_elements_kernel(const Word* __restrict__ source, IndexView index,
                                        Word* __restrict__ output, RowLayout layout, RowGrid grid,
+                                       const __grid_constant__ GatherPolicy policy,
                                        const __grid_constant__ IndexErrorSite errors) {
   for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
     const RowGrid::Chunk chunk = grid.chunk(number);
@@ -50,6 +52,10 @@ __global__ void gather_elements_kernel(const Word* __restrict__ source, IndexVie
       from[k] = source + batch * layout.table_batch_stride + slice * layout.table_outer_stride;
     }
     index.load(positions, entries);
+    if (policy.rule.rewrites()) {
+#pragma unroll
+      for (int k = 0; k < kElementsUnroll; ++k) entries[k] = policy.rule.resolve(entries[k]);
+    }
     Word words[kElementsUnroll];
 #pragma unroll
     for (int k = 0; k < kElementsUnroll; ++k) {
@@ -64,7 +70,7 @@ __global__ void gather_elements_kernel(const Word* __restrict__ source, IndexVie
       if (row >= chunk.words) break;
       if (!in_range(entries[k], layout.axis_size)) {
         record_bad_entry(errors, chunk.row + row, entries[k]);
-        words[k] = Word();
+        words[k] = policy.fill.word<Word>();
       }
       output[chunk.row + row] = words[k];
     }

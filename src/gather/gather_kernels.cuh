@@ -1,15 +1,18 @@
 // gather on the GPU, on raw pointers. No torch.
 //
-// In all of them an entry out of range gives zeros and nothing is read out of bounds; the axis must
-// not be empty. Strides count words of the kernel's type. The loads of a thread do not wait for
-// each other: first all entries of the index, then all words, without a branch between them. So an
-// entry out of range reads row 0, and what it read is replaced by zeros. One such entry a thread is
-// kept, and recorded when the thread has stored its words, where few registers are in use.
+// In all of them an entry that names no row, by the policy's rule, gives the policy's fill, zeros
+// by default, and nothing is read out of bounds; the axis must not be empty. Strides count words of
+// the kernel's type. The loads of a thread do not wait for each other: first all entries of the
+// index, then all words, without a branch between them that depends on an entry. So an entry that
+// names no row reads row 0, and what it read is replaced. One such entry a thread is kept, and
+// recorded (where that is an error: else there is no place to record it) when the thread has stored
+// its words, where few registers are in use.
 #pragma once
 
 #include <cstdint>
 
 #include "common/index_error.cuh"
+#include "common/index_mode.h"
 #include "common/row_grid.cuh"
 #include "common/row_layout.h"
 #include "common/vectorized.cuh"
@@ -39,7 +42,7 @@ constexpr int kGatherUnroll = 4;  // independent words in flight a thread; 1 and
 template <bool kOneSlab, class Word, class Index>
 __global__ void gather_rows_kernel(const Word* __restrict__ source, const Index* __restrict__ index,
                                    Word* __restrict__ output, RowLayout layout, RowGrid grid,
-                                   int64_t output_row,
+                                   int64_t output_row, const __grid_constant__ GatherPolicy policy,
                                    const __grid_constant__ IndexErrorSite errors) {
   for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
     const RowGrid::Chunk chunk = grid.chunk(number);
@@ -65,22 +68,24 @@ __global__ void gather_rows_kernel(const Word* __restrict__ source, const Index*
     Word words[kGatherUnroll];
     uint32_t bad = 0;  // a bit for each word whose entry is out of range
     Index bad_entry = 0;
+    with_rule(policy.rule, [&](auto row_of) {
 #pragma unroll
-    for (int k = 0; k < kGatherUnroll; ++k) {
-      const bool good = in_range(entries[k], layout.axis_size);
-      if (!good) {
-        bad |= 1u << k;
-        bad_entry = entries[k];
-        entries[k] = 0;
+      for (int k = 0; k < kGatherUnroll; ++k) {
+        auto row = row_of(entries[k]);
+        if (!in_range(row, layout.axis_size)) {
+          bad |= 1u << k;
+          bad_entry = entries[k];
+          row = 0;
+        }
+        words[k] = from[k][static_cast<int64_t>(row) * layout.table_axis_stride +
+                           columns[k] * layout.table_inner_stride];
       }
-      const auto safe = static_cast<int64_t>(entries[k]);
-      words[k] = from[k][safe * layout.table_axis_stride + columns[k] * layout.table_inner_stride];
-    }
+    });
 #pragma unroll
     for (int k = 0; k < kGatherUnroll; ++k) {
       const uint32_t word = first + k * blockDim.x;
       if (word >= chunk.words) break;
-      if (bad >> k & 1) words[k] = Word();
+      if (bad >> k & 1) words[k] = policy.fill.word<Word>();
       if (output_row == grid.words) {
         output[chunk.row * output_row + word] = words[k];
       } else {
@@ -107,6 +112,7 @@ template <bool kOneSlab, class Word, class Index>
 __global__ void gather_packed_kernel(const Word* __restrict__ source,
                                      const Index* __restrict__ index, Word* __restrict__ output,
                                      RowLayout layout, RowGrid grid,
+                                     const __grid_constant__ GatherPolicy policy,
                                      const __grid_constant__ IndexErrorSite errors) {
   constexpr int kWords = kPackedBytes / sizeof(Word);
   for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
@@ -138,25 +144,27 @@ __global__ void gather_packed_kernel(const Word* __restrict__ source,
     Vector<Word, kWords> words[kPackedUnroll];
     uint32_t bad = 0;  // a bit for each word whose entry is out of range
     Index bad_entry = 0;
+    with_rule(policy.rule, [&](auto row_of) {
 #pragma unroll
-    for (int u = 0; u < kPackedUnroll; ++u) {
+      for (int u = 0; u < kPackedUnroll; ++u) {
 #pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        Index& entry = entries[u][k];
-        if (!in_range(entry, layout.axis_size)) {
-          bad |= 1u << (u * kWords + k);
-          bad_entry = entry;
-          entry = 0;
+        for (int k = 0; k < kWords; ++k) {
+          auto row = row_of(entries[u][k]);
+          if (!in_range(row, layout.axis_size)) {
+            bad |= 1u << (u * kWords + k);
+            bad_entry = entries[u][k];
+            row = 0;
+          }
+          words[u].values[k] = from[u][k][static_cast<int64_t>(row) * layout.table_axis_stride];
         }
-        words[u].values[k] = from[u][k][static_cast<int64_t>(entry) * layout.table_axis_stride];
       }
-    }
+    });
 #pragma unroll
     for (int u = 0; u < kPackedUnroll; ++u) {
       const int32_t first = static_cast<int32_t>(first_vector + u * blockDim.x) * kWords - shift;
 #pragma unroll
       for (int k = 0; k < kWords; ++k) {
-        if (bad >> (u * kWords + k) & 1) words[u].values[k] = Word();
+        if (bad >> (u * kWords + k) & 1) words[u].values[k] = policy.fill.word<Word>();
       }
       if (first >= 0 && first + kWords <= static_cast<int32_t>(chunk.words)) {
         store(output + start + first, words[u]);
@@ -205,6 +213,7 @@ template <class Word, class Index>
 __global__ void gather_staged_kernel(const Word* __restrict__ source,
                                      const Index* __restrict__ index, Word* __restrict__ output,
                                      RowLayout layout, RowGrid grid, int64_t part,
+                                     const __grid_constant__ GatherPolicy policy,
                                      const __grid_constant__ IndexErrorSite errors) {
   constexpr int kWords = kVectorSize<Word>;
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
@@ -232,16 +241,19 @@ __global__ void gather_staged_kernel(const Word* __restrict__ source,
         Vector<Word, kWords> words;
         int bad = -1;
         Index bad_entry = 0;
+        with_rule(policy.rule, [&](auto row_of) {
 #pragma unroll
-        for (int k = 0; k < kWords; ++k) {
-          const bool good = in_range(entries[k], axis_size);
-          words.values[k] = table[good ? entries[k] : Index(0)];
-          if (!good) {
-            words.values[k] = Word();
-            bad = k;
-            bad_entry = entries[k];
+          for (int k = 0; k < kWords; ++k) {
+            const auto row = row_of(entries[k]);
+            const bool good = in_range(row, axis_size);
+            words.values[k] = table[good ? row : 0];
+            if (!good) {
+              words.values[k] = policy.fill.word<Word>();
+              bad = k;
+              bad_entry = entries[k];
+            }
           }
-        }
+        });
         store(to + n, words);
         if (bad >= 0) {
           record_bad_entry(errors, number * layout.entries + n + bad, int64_t(bad_entry));
@@ -249,8 +261,9 @@ __global__ void gather_staged_kernel(const Word* __restrict__ source,
       } else {
         for (int64_t m = max(n, begin); m < min(n + kWords, end); ++m) {
           const Index entry = slab.index[m * layout.index_entry_stride];
-          const bool good = in_range(entry, axis_size);
-          to[m] = good ? table[entry] : Word();
+          const int64_t row = policy.rule.rewrites() ? policy.rule.resolve(entry) : entry;
+          const bool good = in_range(row, axis_size);
+          to[m] = good ? table[row] : policy.fill.word<Word>();
           if (!good) record_bad_entry(errors, number * layout.entries + m, int64_t(entry));
         }
       }

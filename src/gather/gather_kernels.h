@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/index_mode.h"
 #include "common/row_layout.h"
 
 namespace torch_ops {
@@ -52,12 +53,11 @@ int64_t gather_elements(const Word* table, const Index* index, int64_t entries, 
 
 // Writes the rows that the index names, all of them in range.
 template <class Word, class Index>
-void copy_rows(const Word* table, const Index* index, int64_t entries, Word* out,
+void copy_rows(const Word* table, const Index* index, int64_t stride, int64_t entries, Word* out,
                const RowLayout& layout) {
   const int64_t inner = layout.inner;
   const auto row_of = [&](int64_t n) {
-    return table +
-           static_cast<int64_t>(index[n * layout.index_entry_stride]) * layout.table_axis_stride;
+    return table + static_cast<int64_t>(index[n * stride]) * layout.table_axis_stride;
   };
   // The CPU foresees the lines of a row, but not the next row.
   constexpr int64_t kAhead = 8;
@@ -72,12 +72,51 @@ void copy_rows(const Word* table, const Index* index, int64_t entries, Word* out
   }
 }
 
+constexpr int64_t kGatherRun =
+    1024;  // entries that are read twice: from the first-level cache then
+
+// Writes what `entries` entries of a slab's index pick where the policy's rule rewrites them.
+template <class Word, class Index>
+void gather_by_rule(const Word* table, const Index* index, int64_t entries, Word* out,
+                    const RowLayout& layout, const GatherPolicy& policy) {
+  const int64_t inner = layout.inner;
+  const Word fill = policy.fill.word<Word>();
+  int64_t rows[kGatherRun];
+  for (int64_t first = 0; first < entries; first += kGatherRun, out += kGatherRun * inner) {
+    const int64_t count = std::min(kGatherRun, entries - first);
+    bool all = true;  // name a row
+    for (int64_t n = 0; n < count; ++n) {
+      rows[n] = policy.rule.resolve(index[(first + n) * layout.index_entry_stride]);
+      all &= rows[n] != kNoRow;
+    }
+    if (inner == 1) {
+      for (int64_t n = 0; n < count; ++n) {
+        out[n] = rows[n] == kNoRow ? fill : table[rows[n] * layout.table_axis_stride];
+      }
+    } else if (all) {
+      copy_rows(table, rows, 1, count, out, layout);
+    } else {
+      for (int64_t n = 0; n < count; ++n) {
+        if (rows[n] == kNoRow) {
+          std::fill_n(out + n * inner, inner, fill);
+        } else {
+          copy_rows(table, rows + n, 1, 1, out + n * inner, layout);
+        }
+      }
+    }
+  }
+}
+
 // Writes what `entries` entries of a slab's index pick. Returns the first of them that is out of
-// range, or kNoBadEntry; where there is one, the output is nonsense.
+// range where that is an error, or kNoBadEntry; where there is one, the output is nonsense.
 template <class Word, class Index>
 int64_t gather_entries(const Word* table, const Index* index, int64_t entries, Word* out,
-                       const RowLayout& layout) {
+                       const RowLayout& layout, const GatherPolicy& policy) {
   const int64_t stride = layout.index_entry_stride;
+  if (policy.rule.rewrites()) {
+    gather_by_rule(table, index, entries, out, layout, policy);
+    return kNoBadEntry;
+  }
   if (layout.inner == 1) {
     using One = std::integral_constant<int64_t, 1>;
     const int64_t axis_stride = layout.table_axis_stride;
@@ -85,24 +124,22 @@ int64_t gather_entries(const Word* table, const Index* index, int64_t entries, W
                ? gather_elements(table, index, entries, out, layout.axis_size, One(), One())
                : gather_elements(table, index, entries, out, layout.axis_size, stride, axis_stride);
   }
-  // So few at a time that they are in the first-level cache when they are read again.
-  constexpr int64_t kEntries = 1024;
-  for (int64_t first = 0; first < entries; first += kEntries) {
-    const int64_t n = std::min(kEntries, entries - first);
+  for (int64_t first = 0; first < entries; first += kGatherRun) {
+    const int64_t n = std::min(kGatherRun, entries - first);
     const Index* at = index + first * stride;
     const int64_t bad = find_bad(at, stride, n, layout.axis_size);
     if (bad != kNoBadEntry) return first + bad;
-    copy_rows(table, at, n, out + first * layout.inner, layout);
+    copy_rows(table, at, stride, n, out + first * layout.inner, layout);
   }
   return kNoBadEntry;
 }
 
 // Writes the rows [begin, end) of [batch, outer, entries]. Returns the smallest position, in
-// [batch, entries], of an entry that is out of range, or kNoBadEntry; where there is one, the
-// output is nonsense. Word is any type of an element's size.
+// [batch, entries], of an entry that is out of range where that is an error, or kNoBadEntry; where
+// there is one, the output is nonsense. Word is any type of an element's size.
 template <class Word, class Index>
 int64_t gather_rows(const Word* source, const Index* index, Word* output, const RowLayout& layout,
-                    int64_t begin, int64_t end) {
+                    const GatherPolicy& policy, int64_t begin, int64_t end) {
   int64_t bad = kNoBadEntry;
   const int64_t inner = layout.inner;
   int64_t row = begin;
@@ -118,7 +155,7 @@ int64_t gather_rows(const Word* source, const Index* index, Word* output, const 
     row += last - first;
     const int64_t stride = layout.index_entry_stride;
     const int64_t wrong =
-        gather_entries(table, entries + first * stride, last - first, out, layout);
+        gather_entries(table, entries + first * stride, last - first, out, layout, policy);
     if (wrong != kNoBadEntry) bad = std::min(bad, b * layout.entries + first + wrong);
   }
   return bad;

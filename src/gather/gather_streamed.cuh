@@ -5,13 +5,14 @@
 // to shared memory with asynchronous copies, which take none, and writes the tile from there in 16
 // aligned bytes a lane. An entry is read once a row, not once a word.
 //
-// As in gather_kernels.cuh, an entry out of range gives zeros and is recorded.
+// As in gather_kernels.cuh, an entry that names no row gives the policy's fill and is recorded.
 #pragma once
 
 #include <cstdint>
 
 #include "common/async_copy.cuh"
 #include "common/index_error.cuh"
+#include "common/index_mode.h"
 #include "common/index_view.cuh"
 #include "common/row_grid.cuh"
 #include "common/row_layout.h"
@@ -26,13 +27,13 @@ template <class Word>
 class RowFinder {
  public:
   __device__ RowFinder(const Word* source, const IndexView& index, const RowLayout& layout,
-                       const RowGrid& grid, const RowGrid::Chunk& chunk)
-      : source_(source), index_(index), layout_(layout), grid_(grid), chunk_(chunk) {
+                       const IndexRule& rule, const RowGrid& grid, const RowGrid::Chunk& chunk)
+      : source_(source), index_(index), layout_(layout), rule_(rule), grid_(grid), chunk_(chunk) {
     find_slab(chunk.slab);
     position_ += chunk.entry * layout.index_entry_stride;
   }
 
-  // Where the row for an entry of the chunk lies in the table; null for an entry out of range.
+  // Where the row for an entry of the chunk lies in the table; null where it names none.
   __device__ __forceinline__ const Word* find(uint32_t row, const IndexErrorSite& errors) {
     int64_t position = position_ + row * layout_.index_entry_stride;
     if (grid_.slabs_per_chunk > 1) {
@@ -40,7 +41,8 @@ class RowFinder {
       find_slab(chunk_.slab + at.slab);
       position = position_ + at.entry * layout_.index_entry_stride;
     }
-    const int64_t picked = index_[position];
+    int64_t picked = index_[position];
+    if (rule_.rewrites()) picked = rule_.resolve(picked);
     if (!in_range(picked, layout_.axis_size)) {
       record_bad_entry(errors, chunk_.row + row, picked);
       return nullptr;
@@ -59,6 +61,7 @@ class RowFinder {
   const Word* source_;
   const IndexView& index_;
   const RowLayout& layout_;
+  const IndexRule& rule_;
   const RowGrid& grid_;
   const RowGrid::Chunk& chunk_;
   const Word* table_;
@@ -75,6 +78,7 @@ template <class Word>
 __global__ void __launch_bounds__(kStreamedThreads)
     gather_streamed_kernel(const Word* __restrict__ source, IndexView index,
                            Word* __restrict__ output, RowLayout layout, RowGrid grid,
+                           const __grid_constant__ GatherPolicy policy,
                            const __grid_constant__ IndexErrorSite errors) {
   constexpr int kTile = kStreamedTile / sizeof(Word);
   constexpr int kWide = kVectorSize<Word>;
@@ -97,7 +101,7 @@ __global__ void __launch_bounds__(kStreamedThreads)
       const auto first_word = static_cast<uint32_t>(start);  // below zero it wraps, and wraps back
       const uint32_t first_row = grid.by_words.divide(first_word + begin);
       const uint32_t last_row = grid.by_words.divide(first_word + end - 1);
-      RowFinder<Word> finder(source, index, layout, grid, chunk);
+      RowFinder<Word> finder(source, index, layout, policy.rule, grid, chunk);
       for (uint32_t i = threadIdx.x; i <= last_row - first_row; i += kStreamedThreads) {
         rows[i] = finder.find(first_row + i, errors);
       }
@@ -108,8 +112,11 @@ __global__ void __launch_bounds__(kStreamedThreads)
         uint32_t column;
         const uint32_t row = grid.by_words.divide(first_word + i, column);
         const Word* from = rows[row - first_row];
-        const bool wanted = from != nullptr;
-        copy_async(words + i, (wanted ? from : source) + column, wanted);
+        if (from != nullptr) {
+          copy_async(words + i, from + column);
+        } else {
+          words[i] = policy.fill.word<Word>();
+        }
       }
       wait_for_copies();
       __syncthreads();
@@ -162,6 +169,7 @@ __global__ void __launch_bounds__(kGranuleThreads)
     gather_granules_kernel(const Word* __restrict__ source, const Word* __restrict__ source_end,
                            IndexView index, Word* __restrict__ output, RowLayout layout,
                            RowGrid grid, GranuleTiles tiles,
+                           const __grid_constant__ GatherPolicy policy,
                            const __grid_constant__ IndexErrorSite errors) {
   __shared__ Granule granules[kGranuleTile];
   __shared__ const char* rows[kGranuleTile / 2];  // a row of 16 bytes or more touches 2 granules
@@ -181,7 +189,7 @@ __global__ void __launch_bounds__(kGranuleThreads)
       const uint32_t part =
           tiles.parts > 1 ? static_cast<uint32_t>(tile % tiles.parts) * tiles.part_bytes : 0;
       const uint32_t length = min(tiles.part_bytes, row_bytes - part);  // of each row's part
-      RowFinder<Word> finder(source, index, layout, grid, chunk);
+      RowFinder<Word> finder(source, index, layout, policy.rule, grid, chunk);
       for (uint32_t i = threadIdx.x; i < row_count; i += kGranuleThreads) {
         const Word* row = finder.find(first_row + i, errors);
         rows[i] = row == nullptr ? nullptr : reinterpret_cast<const char*>(row) + part;
@@ -195,7 +203,7 @@ __global__ void __launch_bounds__(kGranuleThreads)
         const auto address = reinterpret_cast<uintptr_t>(row);
         const char* from = row - address % sizeof(Granule) + slot * sizeof(Granule);
         if (row == nullptr) {
-          granules[i] = Granule();
+          granules[i] = policy.fill.word<Granule>();
         } else if (from < row + length) {
           if (from >= table && from + sizeof(Granule) <= table_end) {
             copy_async(granules + i, reinterpret_cast<const Granule*>(from));

@@ -15,6 +15,7 @@
 #include "common/autograd.h"
 #include "common/batching.h"
 #include "common/checks.h"
+#include "common/index_mode_args.h"
 #include "common/indexing.h"
 #include "common/op.h"
 #include "common/planned.h"
@@ -31,13 +32,14 @@ using autograd::variable_list;
 const auto& scatter_add_op() {
   static const auto op =
       find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t,
-                     std::optional<bool>)>("scatter_add");
+                     std::optional<bool>, std::string_view)>("scatter_add");
   return op;
 }
 
 const auto& gather_op() {
   static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>, int64_t)>("gather");
+      find_op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>, int64_t,
+                     std::string_view, const std::optional<at::Scalar>&)>("gather");
   return op;
 }
 
@@ -96,7 +98,8 @@ bool sorts(const Tensor& rows, const RowLayout& layout, std::optional<bool> dete
 // The sums of a call that was checked. `plan` may be null; on CUDA it has floats summed in order.
 template <auto launch>
 Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
-           indexing::Axes axes, std::optional<bool> deterministic, const Plan* plan) {
+           indexing::Axes axes, IndexMode mode, std::optional<bool> deterministic,
+           const Plan* plan) {
   auto sizes =
       C10_AS_INTARRAYREF_SLOW(indexing::scatter_sizes(values, index, dim_size, axes)).vec();
 
@@ -111,33 +114,36 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   };
 
   const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, axes);
+  const IndexRule rule(mode, layout.axis_size);
   if (rows.is_cuda() && rows.numel() > 0 && sorts(rows, layout, deterministic)) {
     Tensor result = at::empty(sizes, rows.options());
-    scatter_add_sorted_cuda(rows, entries, layout, plan, result);
+    scatter_add_sorted_cuda(rows, entries, layout, rule, plan, result);
     return finish(result);
   }
   if (rows.is_cpu()) {
     const Tensor result = at::empty(sizes, rows.options());
-    launch(rows.view(as_dispatched(real)), entries, layout, result.view(as_dispatched(real)));
+    launch(rows.view(as_dispatched(real)), entries, layout, rule, result.view(as_dispatched(real)));
     return finish(result);
   }
   Tensor sums = at::zeros(sizes, rows.options().dtype(sum_type(real)));
-  launch(rows.view(as_dispatched(real)), entries, layout, sums);
+  launch(rows.view(as_dispatched(real)), entries, layout, rule, sums);
   return finish(sums.to(real));
 }
 
 template <auto launch>
 Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                    std::optional<int64_t> dim, int64_t batch_dims,
-                   std::optional<bool> deterministic) {
+                   std::optional<bool> deterministic, std::string_view mode) {
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
-  return sum<launch>(values, index, dim_size, axes, deterministic, /*plan=*/nullptr);
+  return sum<launch>(values, index, dim_size, axes, indexing::parse_mode("scatter_add", mode),
+                     deterministic, /*plan=*/nullptr);
 }
 
 Tensor scatter_add_meta(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                         std::optional<int64_t> dim, int64_t batch_dims,
-                        std::optional<bool> /*deterministic*/) {
+                        std::optional<bool> /*deterministic*/, std::string_view mode) {
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
+  indexing::parse_mode("scatter_add", mode);
   return at::empty_symint(indexing::scatter_sizes(values, index, dim_size, axes), values.options());
 }
 
@@ -148,33 +154,43 @@ Tensor scatter_add_by_plan(const Tensor& values, const Tensor& index, const Tens
   indexing::check_plan("scatter_add", "values", values, index, rows, order);
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
   const Plan plan{rows.contiguous(), order.contiguous()};
-  return sum<launch>(values, index, dim_size, axes, /*deterministic=*/true, &plan);
+  return sum<launch>(values, index, dim_size, axes, IndexMode::kRaise, /*deterministic=*/true,
+                     &plan);
 }
 
 Tensor scatter_add_by_plan_meta(const Tensor& values, const Tensor& index, const Tensor& rows,
                                 const Tensor& order, c10::SymInt dim_size, int64_t dim,
                                 int64_t batch_dims) {
   indexing::check_plan("scatter_add", "values", values, index, rows, order);
-  return scatter_add_meta(values, index, dim_size, dim, batch_dims, std::nullopt);
+  return scatter_add_meta(values, index, dim_size, dim, batch_dims, std::nullopt, "raise");
 }
 
 // ---- Derivative ---------------------------------------------------------------------------------
+
+// The transpose: values that were dropped get zeros.
+Tensor gather_back(const Tensor& grad_output, const Tensor& index, int64_t dim, int64_t batch_dims,
+                   std::string_view mode) {
+  const auto dropped = mode == "fill" ? std::optional<at::Scalar>(0) : std::nullopt;
+  return gather_op().call(grad_output, index, dim, batch_dims, mode, dropped);
+}
 
 struct ScatterAddNode final : autograd::DerivativeNode<ScatterAddNode> {
   static constexpr const char* kName = "ScatterAddBackward";
   SavedVariable index;
   int64_t dim = 0;
   int64_t batch_dims = 0;
+  int64_t mode = 0;
 
   template <class Visit>
   void fields(Visit&& visit) {
     visit(index);
     visit(dim);
     visit(batch_dims);
+    visit(mode);
   }
 
   variable_list backward(const Tensor& grad_output) {
-    return {gather_op().call(grad_output, unpack(index), dim, batch_dims)};
+    return {gather_back(grad_output, unpack(index), dim, batch_dims, indexing::mode_name(mode))};
   }
 };
 
@@ -186,21 +202,23 @@ int64_t resolve_dim(int64_t values_rank, int64_t index_rank, std::optional<int64
 
 Tensor scatter_add_autograd(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
                             c10::SymInt dim_size, std::optional<int64_t> dim, int64_t batch_dims,
-                            std::optional<bool> deterministic) {
+                            std::optional<bool> deterministic, std::string_view mode) {
   const auto node = autograd::make_node<ScatterAddNode>(values);
   Tensor output = autograd::below_autograd(keys, scatter_add_op(), values, index, dim_size, dim,
-                                           batch_dims, deterministic);
+                                           batch_dims, deterministic, mode);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
       [&](const Tensor& tangent) {
-        return scatter_add_op().call(tangent, index, dim_size, dim, batch_dims, deterministic);
+        return scatter_add_op().call(tangent, index, dim_size, dim, batch_dims, deterministic,
+                                     mode);
       },
       values);
   if (node) {
     node->index = SavedVariable(index, /*is_output=*/false);
     node->dim = resolve_dim(values.dim(), index.dim(), dim, batch_dims);
     node->batch_dims = batch_dims;
+    node->mode = static_cast<int64_t>(indexing::parse_mode("scatter_add", mode));
   }
   return output;
 }
@@ -210,13 +228,13 @@ Tensor scatter_add_autograd(c10::DispatchKeySet keys, const Tensor& values, cons
 // As for gather. An index hidden-axis needs one in the values too: each sample adds them elsewhere.
 Tensor scatter_add_batched(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                            std::optional<int64_t> dim, int64_t batch_dims,
-                           std::optional<bool> deterministic) {
+                           std::optional<bool> deterministic, std::string_view mode) {
   using batching::Batched;
   return batching::apply(
       [&](const Batched& rows, const Batched& picks) -> Batched {
         const auto add = [&](const Tensor& v, const Tensor& i, std::optional<int64_t> d,
                              int64_t batch) {
-          return scatter_add_op().call(v, i, dim_size, d, batch, deterministic);
+          return scatter_add_op().call(v, i, dim_size, d, batch, deterministic, mode);
         };
         if (!rows.axis && !picks.axis) {
           return {add(rows.value, picks.value, dim, batch_dims), std::nullopt};
@@ -237,14 +255,15 @@ Tensor forward(const Tensor& values, const Tensor& index, int64_t dim_size, int6
                int64_t batch_dims) {
   CHECK_INPUT(values);
   CHECK_INPUT(index);
-  return scatter_add<scatter_add_cuda>(values, index, dim_size, dim, batch_dims, std::nullopt);
+  return scatter_add<scatter_add_cuda>(values, index, dim_size, dim, batch_dims, std::nullopt,
+                                       "raise");
 }
 
 Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int64_t batch_dims) {
   CHECK_INPUT(grad_output);
   CHECK_INPUT(index);
   at::AutoDispatchBelowADInplaceOrView guard;
-  return gather_op().call(grad_output, index, dim, batch_dims);
+  return gather_back(grad_output, index, dim, batch_dims, "raise");
 }
 
 // Which way a call of these sizes takes on CUDA: for the tests.
@@ -291,7 +310,7 @@ std::map<std::string, int64_t> cpu_blocking(int64_t slabs, int64_t entries, int6
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   m.def(
       "scatter_add(Tensor values, Tensor index, SymInt dim_size, int? dim=None, *, "
-      "int batch_dims=0, bool? deterministic=None) -> Tensor",
+      "int batch_dims=0, bool? deterministic=None, str mode='raise') -> Tensor",
       {at::Tag::pt2_compliant_tag});
   m.def(
       "scatter_add.plan(Tensor values, Tensor index, Tensor rows, Tensor order, SymInt dim_size, "

@@ -4,22 +4,24 @@
 #include <ATen/core/Tensor.h>
 
 #include "common/checks.h"
+#include "common/index_mode.h"
 #include "common/row_layout.h"
 
 namespace torch_ops {
 
 // Writes the sums of `values` to `result`, both contiguous and of one dtype, one that
 // TORCH_OPS_DISPATCH_VALUES knows: every element, rounded once, the same bits for any number of
-// threads. Raises IndexError where an entry of the index is out of range; the result is then
-// nonsense.
+// threads. An entry that names no row by the rule is dropped; where that is an error, raises
+// IndexError, and the result is nonsense.
 void scatter_add_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                     const at::Tensor& result);
+                     const IndexRule& rule, const at::Tensor& result);
 
 // Adds `values`, contiguous, to `sums`, contiguous, whose dtype is sum_type(values' dtype). An
-// entry out of range is dropped, and gives an IndexError at the next call, or at this one in sync
-// mode (common/index_errors.h).
+// entry that names no row by the rule is dropped; where that is an error, gives an IndexError at
+// the next call, or at this one in sync mode (common/index_errors.h).
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index,
-                                              const RowLayout& layout, const at::Tensor& sums))
+                                              const RowLayout& layout, const IndexRule& rule,
+                                              const at::Tensor& sums))
 
 // What gather_plan makes of an index: its entries in the order of the rows that they name, entries
 // of one row in their own order. One axis each, contiguous, int32 or int64.
@@ -39,8 +41,8 @@ TORCH_OPS_CUDA_LAUNCHER(void sort_entries_cuda(const at::Tensor& index, const Ro
 // the index's `plan`, which may be null, nothing is left to sort.
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_sorted_cuda(const at::Tensor& values,
                                                      const at::Tensor& index,
-                                                     const RowLayout& layout, const Plan* plan,
-                                                     const at::Tensor& result))
+                                                     const RowLayout& layout, const IndexRule& rule,
+                                                     const Plan* plan, const at::Tensor& result))
 
 // In what a real dtype is summed on CUDA: 16-bit floats in float32, rounded once at the end; 8- and
 // 16-bit integers in int32, whose low bits are the same (and for which the GPU has atomics).

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "common/index_error.cuh"
+#include "common/index_mode.h"
 #include "common/index_view.cuh"
 #include "common/row_grid.cuh"
 #include "common/row_layout.h"
@@ -78,6 +79,7 @@ struct AtomicCall {
   RowGrid grid;
   bool chunks_in_x;  // blockIdx.x walks the chunks and y a chunk's blocks, or the reverse
   bool wide;         // the result has 2^32 values or more
+  IndexRule rule;
 
   __device__ int64_t first_chunk() const { return chunks_in_x ? blockIdx.x : blockIdx.y; }
   __device__ int64_t chunk_step() const { return chunks_in_x ? gridDim.x : gridDim.y; }
@@ -98,10 +100,12 @@ struct BadEntry {
   }
 };
 
-// Which row of [batch, outer, axis_size] an entry adds to: kDropped where it is out of range.
-// `row` is the entry's own.
+// Which row of [batch, outer, axis_size] an entry adds to: kDropped where it names none. `row` is
+// the entry's own.
 __device__ __forceinline__ int64_t find_place(int64_t entry, int64_t slab, int64_t row,
-                                              const RowLayout& layout, BadEntry& bad) {
+                                              const RowLayout& layout, const IndexRule& rule,
+                                              BadEntry& bad) {
+  if (rule.rewrites()) entry = rule.resolve(entry);
   if (in_range(entry, layout.axis_size)) return slab * layout.axis_size + entry;
   bad = {row, entry};
   return kDropped;
@@ -157,7 +161,7 @@ __global__ void __launch_bounds__(kThreads)
       }
 #pragma unroll
       for (int k = 0; k < K; ++k) {
-        places[k] = find_place(entries[k], chunk.slab + at.slab, row + k, layout, bad);
+        places[k] = find_place(entries[k], chunk.slab + at.slab, row + k, layout, call.rule, bad);
 #pragma unroll
         for (int d = 0; d < D; ++d) {
           sums[k][d] = static_cast<Sum>(loaded[(k * D + d) / K].values[(k * D + d) % K]);
@@ -218,8 +222,9 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t column = places[k];
       places[k] = kDropped;
       if (word >= chunk.words) continue;
-      const int64_t row = find_place(entries[k], slabs[k],
-                                     chunk.row + call.grid.by_words.divide(word), layout, bad);
+      const int64_t row =
+          find_place(entries[k], slabs[k], chunk.row + call.grid.by_words.divide(word), layout,
+                     call.rule, bad);
       if (row != kDropped) places[k] = row * layout.inner + column;
     }
     const bool shared = is_shared(places[0], call.wide);
@@ -271,7 +276,7 @@ __global__ void add_staged_kernel(const Value* __restrict__ values, IndexView in
 #pragma unroll
         for (int k = 0; k < K; ++k) {
           places[k] = static_cast<int32_t>(
-              find_place(entries[k], /*slab=*/0, slab_row + row + k, layout, bad));
+              find_place(entries[k], /*slab=*/0, slab_row + row + k, layout, call.rule, bad));
           loaded[k][0] = static_cast<Sum>(four.values[k]);
         }
       }
@@ -391,7 +396,7 @@ __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
         call.grid.split_slab(chunk.slab + at.slab, batch, slice);
         place = find_place(
             index[batch * layout.index_batch_stride + at.entry * layout.index_entry_stride],
-            chunk.slab + at.slab, chunk.row + row, layout, bad);
+            chunk.slab + at.slab, chunk.row + row, layout, call.rule, bad);
       }
       const int to = i / 32 * 32 + rank_in_groups(find_peers(place, call.wide));
       keys[to] = place;

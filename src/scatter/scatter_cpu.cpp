@@ -31,10 +31,12 @@ class ScatterAdd {
  public:
   using Sum = ScatterSum<Value>;
 
-  ScatterAdd(const Value* values, const Index* index, const RowLayout& layout, Value* result)
+  ScatterAdd(const Value* values, const Index* index, const RowLayout& layout,
+             const IndexRule& rule, Value* result)
       : values_(values),
         index_(index),
         layout_(layout),
+        rule_(rule),
         result_(result),
         blocking_(choose_cpu_blocking(layout, sizeof(Sum))),
         strips_((layout.inner + blocking_.columns - 1) / blocking_.columns),
@@ -74,31 +76,52 @@ class ScatterAdd {
     }
     bounds_ = Scratch<uint32_t>(layout_.slabs() * tiles_ * (blocking_.blocks + 1));
     return parallel_min_shared(layout_.slabs() * tiles_, 1, all, [&](auto deal) {
-      const auto cursors = Scratch<uint32_t>(blocking_.blocks);
+      const auto cursors = Scratch<uint32_t>(blocking_.blocks + 1);
+      Scratch<int64_t> resolved;
+      if (rule_.rewrites()) resolved = Scratch<int64_t>(blocking_.tile_entries);
       int64_t bad = kNoBadEntry;
       for (int64_t begin = 0, end = 0; deal(begin, end);) {
         for (int64_t tile = begin; tile < end; ++tile) {
-          bad = std::min(bad, sort_tile(tile / tiles_, tile % tiles_, cursors.get()));
+          bad =
+              std::min(bad, sort_tile(tile / tiles_, tile % tiles_, cursors.get(), resolved.get()));
         }
       }
       return bad;
     });
   }
 
-  int64_t sort_tile(int64_t slab, int64_t tile, uint32_t* cursors) {
+  // `resolved` has room for a tile's rows where the rule rewrites entries.
+  int64_t sort_tile(int64_t slab, int64_t tile, uint32_t* cursors, int64_t* resolved) {
     const int64_t first = tile * blocking_.tile_entries;
     const int64_t entries = std::min(blocking_.tile_entries, layout_.entries - first);
-    const int64_t place = slab * layout_.entries + first;
+    const Index* index = entries_at(slab, first);
+    const int64_t stride = layout_.index_entry_stride;
+    if (rule_.rewrites()) {
+      const int64_t behind = blocking_.blocks << blocking_.block_shift;
+      resolve_entries(index, stride, entries, rule_, behind, resolved);
+      bin(slab, tile, resolved, 1, entries, cursors);
+      return kNoBadEntry;
+    }
+    const int64_t bad = find_bad(index, stride, entries, layout_.axis_size);
+    if (bad != kNoBadEntry) return position_of(slab, first + bad);
+    bin(slab, tile, index, stride, entries, cursors);
+    return kNoBadEntry;
+  }
+
+  template <class Row>
+  void bin(int64_t slab, int64_t tile, const Row* rows, int64_t stride, int64_t entries,
+           uint32_t* cursors) {
+    const int64_t place = slab * layout_.entries + tile * blocking_.tile_entries;
     const auto sort = [&](const auto* values, auto* payloads) {
-      return bin_tile(entries_at(slab, first), layout_.index_entry_stride, entries,
-                      layout_.axis_size, blocking_, values, cursors,
-                      Bins<std::remove_pointer_t<decltype(payloads)>>{
-                          rows_.get() + place, payloads + place, bounds_of(slab, tile)});
+      using Payload = std::remove_pointer_t<decltype(payloads)>;
+      bin_tile(rows, stride, entries, blocking_, values, cursors,
+               Bins<Payload>{rows_.get() + place, payloads + place, bounds_of(slab, tile)});
     };
-    const int64_t bad = layout_.inner == 1
-                            ? sort(values_ + place, binned_.get())
-                            : sort(static_cast<const uint16_t*>(nullptr), positions_.get());
-    return bad == kNoBadEntry ? bad : position_of(slab, first + bad);
+    if (layout_.inner == 1) {
+      sort(values_ + place, binned_.get());
+    } else {
+      sort(static_cast<const uint16_t*>(nullptr), positions_.get());
+    }
   }
 
   const Index* entries_at(int64_t slab, int64_t n) const {
@@ -199,6 +222,10 @@ class ScatterAdd {
   int64_t add_from_index(const Piece& piece, int64_t strip, Sum* sums, int64_t stride) {
     const int64_t end = std::min(piece.end, layout_.entries);
     const int64_t index_stride = layout_.index_entry_stride;
+    if (rule_.rewrites()) {
+      add_by_rule(piece, end, strip, sums, stride);
+      return kNoBadEntry;
+    }
     if (layout_.inner == 1) {
       const int64_t bad = add_elements_widened(
           simd_, end - piece.begin, entries_at(piece.slab, piece.begin), index_stride,
@@ -218,6 +245,25 @@ class ScatterAdd {
           columns_in(strip), sums, stride);
     }
     return kNoBadEntry;
+  }
+
+  // The same where the rule rewrites entries.
+  void add_by_rule(const Piece& piece, int64_t end, int64_t strip, Sum* sums, int64_t stride) {
+    uint16_t rows[kRunEntries], positions[kRunEntries];
+    for (int64_t first = piece.begin; first < end; first += kRunEntries) {
+      const int64_t kept = keep_rows(entries_at(piece.slab, first), layout_.index_entry_stride,
+                                     std::min(kRunEntries, end - first), rule_, rows, positions);
+      const Value* values = value_at(piece.slab, first, strip);
+      if (kept == 0) continue;
+      if (layout_.inner == 1) {
+        Value kept_values[kRunEntries];
+        for (int64_t n = 0; n < kept; ++n) kept_values[n] = values[positions[n]];
+        add_elements_widened(simd_, kept, rows, 1, blocking_.block_rows(), kept_values, sums);
+      } else {
+        add_rows(simd_, ScatterRun<Value>{kept, rows, positions, values, layout_.inner},
+                 columns_in(strip), sums, stride);
+      }
+    }
   }
 
   int64_t add_from_bins(const Piece& piece, int64_t strip, Sum* sums, int64_t stride) {
@@ -297,6 +343,7 @@ class ScatterAdd {
   const Value* values_;
   const Index* index_;
   const RowLayout layout_;
+  const IndexRule rule_;
   Value* result_;
   const CpuBlocking blocking_;
   const Simd simd_ = cpu_simd();
@@ -319,20 +366,25 @@ class ScatterAdd {
 }  // namespace
 
 void scatter_add_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                     const at::Tensor& result) {
+                     const IndexRule& rule, const at::Tensor& result) {
+  if (rule.rewrites()) {
+    indexing::check_axis_not_empty("scatter_add", index, layout.axis_size, rule.mode());
+    if (layout.axis_size == 0) return;  // all are dropped
+  }
   int64_t bad = kNoBadEntry;
   TORCH_OPS_DISPATCH_INDEX(index, "scatter_add", [&] {
     const index_t* entries = index.const_data_ptr<index_t>();
     if (values.numel() == 0) {  // nothing to add; the index must be right all the same
       result.zero_();
-      bad = first_bad_entry(entries, layout, 0, layout.batch * layout.entries);
+      if (!rule.rewrites())
+        bad = first_bad_entry(entries, layout, 0, layout.batch * layout.entries);
       return;
     }
     TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
       const auto* from = as_storage(static_cast<const value_t*>(values.const_data_ptr()));
       auto* to = as_storage(static_cast<value_t*>(result.mutable_data_ptr()));
       using Value = std::remove_pointer_t<decltype(to)>;
-      bad = ScatterAdd<Value, index_t>(from, entries, layout, to).run();
+      bad = ScatterAdd<Value, index_t>(from, entries, layout, rule, to).run();
     });
   });
   if (bad != kNoBadEntry) {

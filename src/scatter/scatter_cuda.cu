@@ -30,9 +30,9 @@ dim3 shape_grid(atomic::AtomicCall& call, int64_t blocks, int64_t table_bytes) {
 }
 
 // What the kernels are launched with: `words` of the grid a row.
-atomic::AtomicCall make_call(const RowLayout& layout, int64_t words) {
+atomic::AtomicCall make_call(const RowLayout& layout, const IndexRule& rule, int64_t words) {
   return {RowGrid(layout.batch, layout.outer, layout.entries, words), false,
-          layout.slabs() * layout.axis_size * layout.inner > UINT32_MAX};
+          layout.slabs() * layout.axis_size * layout.inner > UINT32_MAX, rule};
 }
 
 bool are_adjacent(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout) {
@@ -46,8 +46,8 @@ bool are_adjacent(const at::Tensor& values, const at::Tensor& index, const RowLa
 
 template <int D, class Value, class Sum>
 void add_entries(const Value* values, const at::Tensor& index, Sum* sums, const RowLayout& layout,
-                 int64_t table_bytes, const IndexErrorSite& errors) {
-  atomic::AtomicCall call = make_call(layout, /*words=*/1);
+                 const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
+  atomic::AtomicCall call = make_call(layout, rule, /*words=*/1);
   const int64_t blocks = ceil_div(call.grid.chunk_words(), atomic::kThreads * atomic::kUnroll);
   const dim3 grid = shape_grid(call, blocks, table_bytes);
   auto* kernel = atomic::add_entries_kernel<D, Value, Sum>;
@@ -57,8 +57,8 @@ void add_entries(const Value* values, const at::Tensor& index, Sum* sums, const 
 
 template <class Value, class Sum>
 void add_values(const Value* values, const at::Tensor& index, Sum* sums, const RowLayout& layout,
-                int64_t table_bytes, const IndexErrorSite& errors) {
-  atomic::AtomicCall call = make_call(layout, layout.inner);
+                const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
+  atomic::AtomicCall call = make_call(layout, rule, layout.inner);
   const int64_t blocks = ceil_div(call.grid.chunk_words(), atomic::kThreads * atomic::kUnroll);
   const dim3 grid = shape_grid(call, blocks, table_bytes);
   auto* kernel = atomic::add_values_kernel<Value, Sum>;
@@ -68,7 +68,7 @@ void add_values(const Value* values, const at::Tensor& index, Sum* sums, const R
 
 template <class Value, class Sum>
 void add_staged(const Value* values, const at::Tensor& index, Sum* sums, const RowLayout& layout,
-                const IndexErrorSite& errors) {
+                const IndexRule& rule, const IndexErrorSite& errors) {
   const auto bytes = static_cast<int>(layout.axis_size * sizeof(Sum));
   auto* kernel = atomic::add_staged_kernel<Value, Sum>;
   if (bytes > 48 * 1024) {  // more than a kernel has unasked
@@ -86,13 +86,13 @@ void add_staged(const Value* values, const at::Tensor& index, Sum* sums, const R
   const int64_t part = ceil_div(ceil_div(layout.entries, parts), 4) * 4;
   const dim3 grid(static_cast<unsigned>(ceil_div(layout.entries, part)), grid_y(layout.slabs()));
   TORCH_OPS_LAUNCH(kernel, grid, threads, bytes, values, view_index(index), sums, layout,
-                   make_call(layout, /*words=*/1), part, errors);
+                   make_call(layout, rule, /*words=*/1), part, errors);
 }
 
 template <int V, class Value, class Sum>
 void add_tiles(const Value* values, const at::Tensor& index, Sum* sums, const RowLayout& layout,
-               int64_t table_bytes, const IndexErrorSite& errors) {
-  atomic::AtomicCall call = make_call(layout, /*words=*/1);
+               const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
+  atomic::AtomicCall call = make_call(layout, rule, /*words=*/1);
   const RowPieces split(layout.inner, V, /*most_lanes=*/32, atomic::kLeastLanes);
   const int64_t tile = split.groups(atomic::kThreads) * kSpan;
   const int64_t blocks = ceil_div(call.grid.chunk_words(), tile) * split.pieces;
@@ -105,10 +105,10 @@ void add_tiles(const Value* values, const at::Tensor& index, Sum* sums, const Ro
 }  // namespace
 
 void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                      const at::Tensor& sums) {
+                      const IndexRule& rule, const at::Tensor& sums) {
   const c10::cuda::CUDAGuard guard(sums.device());
-  const IndexErrorSite errors = before_launch("scatter_add", index, layout);
-  if (values.numel() == 0) return;
+  const IndexErrorSite errors = before_launch("scatter_add", index, layout, rule.mode());
+  if (values.numel() == 0 || sums.numel() == 0) return;
   const auto shared_bytes =
       static_cast<int64_t>(at::cuda::getCurrentDeviceProperties()->sharedMemPerBlockOptin);
   const AtomicPath path = choose_atomic_path(layout, static_cast<int64_t>(sums.element_size()),
@@ -119,19 +119,19 @@ void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const R
     auto* to = static_cast<sum_t*>(sums.mutable_data_ptr());
     switch (path) {
       case AtomicPath::kStaged:
-        return add_staged(from, index, to, layout, errors);
+        return add_staged(from, index, to, layout, rule, errors);
       case AtomicPath::kEntries:
-        if (layout.inner == 1) return add_entries<1>(from, index, to, layout, bytes, errors);
-        if (layout.inner == 2) return add_entries<2>(from, index, to, layout, bytes, errors);
-        return add_entries<4>(from, index, to, layout, bytes, errors);
+        if (layout.inner == 1) return add_entries<1>(from, index, to, layout, rule, bytes, errors);
+        if (layout.inner == 2) return add_entries<2>(from, index, to, layout, rule, bytes, errors);
+        return add_entries<4>(from, index, to, layout, rule, bytes, errors);
       case AtomicPath::kValues:
-        return add_values(from, index, to, layout, bytes, errors);
+        return add_values(from, index, to, layout, rule, bytes, errors);
       default: {
         constexpr int kWide = std::min(kVectorSize<value_t>, 4);  // sums take registers
         if (layout.inner % kWide == 0 && is_aligned(from, kWide * sizeof(value_t))) {
-          return add_tiles<kWide>(from, index, to, layout, bytes, errors);
+          return add_tiles<kWide>(from, index, to, layout, rule, bytes, errors);
         }
-        return add_tiles<1>(from, index, to, layout, bytes, errors);
+        return add_tiles<1>(from, index, to, layout, rule, bytes, errors);
       }
     }
   });
@@ -186,7 +186,8 @@ struct SortedEntries {
 
 template <class Id>
 SortedEntries<Id> sort_entries(const at::Tensor& index, const RowLayout& layout,
-                               const sorted::Shape<Id>& shape, const IndexErrorSite& errors) {
+                               const IndexRule& rule, const sorted::Shape<Id>& shape,
+                               const IndexErrorSite& errors) {
   using namespace sorted;
   const int64_t count = shape.all_entries();
   Pieces sizes{nullptr};
@@ -198,7 +199,7 @@ SortedEntries<Id> sort_entries(const at::Tensor& index, const RowLayout& layout,
 
   TORCH_OPS_LAUNCH(keys_kernel<Id>, grid_x(count, sorted::kThreads), sorted::kThreads, 0,
                    view_index(index), shape, layout.index_batch_stride, layout.index_entry_stride,
-                   work.keys[0], work.positions[0], errors);
+                   rule, work.keys[0], work.positions[0], errors);
   cub::DoubleBuffer<Id> keys(work.keys[0], work.keys[1]);
   cub::DoubleBuffer<Id> positions(work.positions[0], work.positions[1]);
   C10_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(work.sort, work.sort_bytes, keys, positions, count,
@@ -225,12 +226,13 @@ SortedEntries<Id> planned_entries(const Plan& plan, const sorted::Shape<Id>& sha
 
 template <class Id, class Value, class Sum>
 void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                        const Plan* plan, const at::Tensor& result, const IndexErrorSite& errors) {
+                        const IndexRule& rule, const Plan* plan, const at::Tensor& result,
+                        const IndexErrorSite& errors) {
   const sorted::Shape<Id> shape{layout.batch, layout.outer, layout.entries, layout.axis_size,
                                 layout.inner};
   const SortedEntries<Id> entries = plan != nullptr
                                         ? planned_entries<Id>(*plan, shape)
-                                        : sort_entries<Id>(index, layout, shape, errors);
+                                        : sort_entries<Id>(index, layout, rule, shape, errors);
   const auto* from = static_cast<const Value*>(values.const_data_ptr());
   auto* to = static_cast<Value*>(result.mutable_data_ptr());
   constexpr int kWide = kVectorSize<Value>;
@@ -246,7 +248,8 @@ void fill_plan(const at::Tensor& index, const RowLayout& layout, const Plan& pla
                const IndexErrorSite& errors) {
   const sorted::Shape<Id> shape{layout.batch, layout.outer, layout.entries, layout.axis_size,
                                 layout.inner};
-  const SortedEntries<Id> entries = sort_entries<Id>(index, layout, shape, errors);
+  const IndexRule rule(IndexMode::kRaise, layout.axis_size);
+  const SortedEntries<Id> entries = sort_entries<Id>(index, layout, rule, shape, errors);
   const auto copy = [](const at::Tensor& to, const Id* from) {
     C10_CUDA_CHECK(cudaMemcpyAsync(to.mutable_data_ptr(), from, to.nbytes(),
                                    cudaMemcpyDeviceToDevice, at::cuda::getCurrentCUDAStream()));
@@ -263,7 +266,8 @@ void sort_entries_cuda(const at::Tensor& index, const RowLayout& layout, const P
       c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None,
       "gather_plan: the current stream is capturing a CUDA graph, and to check the index it would "
       "have to wait for the device. Make the plan before the capture.");
-  const IndexErrorSite errors = before_launch("gather_plan", index, layout, /*wait=*/true);
+  const IndexErrorSite errors =
+      before_launch("gather_plan", index, layout, IndexMode::kRaise, /*wait=*/true);
   if (index.numel() == 0) return;
   if (plan.rows.scalar_type() == at::kInt) {
     fill_plan<uint32_t>(index, layout, plan, errors);
@@ -274,9 +278,10 @@ void sort_entries_cuda(const at::Tensor& index, const RowLayout& layout, const P
 }
 
 void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
-                             const RowLayout& layout, const Plan* plan, const at::Tensor& result) {
+                             const RowLayout& layout, const IndexRule& rule, const Plan* plan,
+                             const at::Tensor& result) {
   const c10::cuda::CUDAGuard guard(result.device());
-  const IndexErrorSite errors = before_launch("scatter_add", index, layout);
+  const IndexErrorSite errors = before_launch("scatter_add", index, layout, rule.mode());
   if (result.numel() == 0) return;
   const int64_t most =
       std::max({layout.slabs() * layout.entries, layout.slabs() * layout.axis_size, layout.inner});
@@ -285,7 +290,7 @@ void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
         using sum_t = at::acc_type<scalar_t, /*is_cuda=*/true>;
         auto* const sum = most < INT32_MAX ? scatter_add_sorted<uint32_t, scalar_t, sum_t>
                                            : scatter_add_sorted<uint64_t, scalar_t, sum_t>;
-        sum(values, index, layout, plan, result, errors);
+        sum(values, index, layout, rule, plan, result, errors);
       });
   after_launch();
 }

@@ -8,6 +8,7 @@
 
 #include "common/elementwise.h"
 #include "common/float16.h"
+#include "common/index_mode.h"
 #include "common/row_layout.h"
 #include "scatter/scatter_cpu_blocking.h"
 
@@ -53,28 +54,25 @@ TORCH_OPS_HOST_DEVICE void for_each_or_four(int64_t size, Key&& key, Use&& use) 
   for (; n < size; ++n) use(key(n), n, One());
 }
 
-// Sorts `entries` entries, at most a tile. `values` is null where the payload is the position.
-// `cursors` has room for a number a block. Returns the first entry out of range, or kNoBadEntry.
+// Sorts `entries` entries, at most a tile, all of them rows of the axis or of a block behind the
+// last one, which nobody asks for. `values` is null where the payload is the position. `cursors`
+// has room for a number a block and one more.
 template <class Index, class Payload>
-int64_t bin_tile(const Index* index, int64_t stride, int64_t entries, int64_t axis_size,
-                 const CpuBlocking& blocking, const Payload* values, uint32_t* cursors,
-                 const Bins<Payload>& bins) {
+void bin_tile(const Index* index, int64_t stride, int64_t entries, const CpuBlocking& blocking,
+              const Payload* values, uint32_t* cursors, const Bins<Payload>& bins) {
   const auto block_of = [&](int64_t n) {
     return static_cast<int64_t>(index[n * stride]) >> blocking.block_shift;
   };
-  const int64_t bad = find_bad(index, stride, entries, axis_size);
-  if (bad != kNoBadEntry) return bad;
-  std::fill_n(cursors, blocking.blocks, 0);
+  std::fill_n(cursors, blocking.blocks + 1, 0);
   for_each_or_four(entries, block_of, [&](int64_t block, int64_t, auto count) {
     cursors[block] += static_cast<uint32_t>(count);
   });
   uint32_t bound = 0;
-  for (int64_t block = 0; block < blocking.blocks; ++block) {
+  for (int64_t block = 0; block <= blocking.blocks; ++block) {
     bins.bounds[block] = bound;
     bound += cursors[block];
     cursors[block] = bins.bounds[block];
   }
-  bins.bounds[blocking.blocks] = bound;
 
   const int64_t mask = blocking.block_rows() - 1;
   const auto sort = [&](auto payload) {
@@ -92,7 +90,16 @@ int64_t bin_tile(const Index* index, int64_t stride, int64_t entries, int64_t ax
   } else {
     sort([](int64_t n) { return static_cast<Payload>(n); });
   }
-  return kNoBadEntry;
+}
+
+// The rows that `entries` entries name by the rule; `nowhere` for those that name none.
+template <class Index>
+void resolve_entries(const Index* index, int64_t stride, int64_t entries, const IndexRule& rule,
+                     int64_t nowhere, int64_t* rows) {
+  for (int64_t n = 0; n < entries; ++n) {
+    const int64_t row = rule.resolve(index[n * stride]);
+    rows[n] = row == kNoRow ? nowhere : row;
+  }
 }
 
 // ---- Conversions --------------------------------------------------------------------------------
@@ -108,6 +115,21 @@ template <class Value>
 struct RoundTo {
   TORCH_OPS_HOST_DEVICE Value operator()(float sum) const { return Value(sum); }
 };
+
+// Of `entries` entries, at most kRunEntries, those that name a row by the rule: the rows, of at
+// most 2^16, and where they stand. Returns how many.
+template <class Index>
+int64_t keep_rows(const Index* index, int64_t stride, int64_t entries, const IndexRule& rule,
+                  uint16_t* rows, uint16_t* positions) {
+  int64_t kept = 0;
+  for (int64_t n = 0; n < entries; ++n) {
+    const int64_t row = rule.resolve(index[n * stride]);
+    rows[kept] = static_cast<uint16_t>(row);
+    positions[kept] = static_cast<uint16_t>(n);
+    kept += row != kNoRow;
+  }
+  return kept;
+}
 
 template <class Value>
 void widen_values(Simd simd, const Value* values, int64_t n, float* sums) {

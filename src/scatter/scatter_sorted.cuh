@@ -3,7 +3,7 @@
 // The entries of the index are sorted by the row that they add to, so that each row's values are
 // summed in registers and each row is written once: no fill, no atomics, the same result on every
 // run. In stages:
-//   1. keys    the row of each entry (the row count for one out of range, which sorts last)
+//   1. keys    the row of each entry (the row count for one that has none, which sorts last)
 //   2. sort    stable, by the bits that keys have: entries of a row keep their order
 //   3. tiles   blocks sum tiles of sorted entries and write the rows whose entries lie in one
 //              (scatter_runs.cuh)
@@ -18,6 +18,7 @@
 
 #include "common/host_device.h"
 #include "common/index_error.cuh"
+#include "common/index_mode.h"
 #include "common/index_view.cuh"
 #include "common/row_layout.h"
 #include "common/vectorized.cuh"
@@ -112,7 +113,8 @@ struct SumWorkspace {
 
 template <class Id>
 __global__ void keys_kernel(IndexView index, Shape<Id> shape, int64_t batch_stride,
-                            int64_t entry_stride, Id* __restrict__ keys, Id* __restrict__ positions,
+                            int64_t entry_stride, IndexRule rule, Id* __restrict__ keys,
+                            Id* __restrict__ positions,
                             const __grid_constant__ IndexErrorSite errors) {
   const Id count = static_cast<Id>(shape.all_entries());
   const Id per_batch = static_cast<Id>(shape.entries);
@@ -120,7 +122,8 @@ __global__ void keys_kernel(IndexView index, Shape<Id> shape, int64_t batch_stri
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
     const Id b = static_cast<Id>(i) / per_batch;
     const Id n = static_cast<Id>(i) - b * per_batch;
-    const int64_t entry = index[b * batch_stride + n * entry_stride];
+    int64_t entry = index[b * batch_stride + n * entry_stride];
+    if (rule.rewrites()) entry = rule.resolve(entry);
     const bool good = in_range(entry, shape.axis_size);
     const int64_t first_slice = static_cast<int64_t>(b) * shape.outer;
     const int64_t position = first_slice * shape.entries + n;

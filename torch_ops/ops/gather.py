@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import is_tensor_like
 
+from torch_ops.ops._mode import Number, mode_arguments, only_raise
 from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 _gather = torch.ops.torch_ops.gather.default
@@ -33,7 +34,13 @@ def _check_tensors(name: str, source: Any, index: Any, dim: Any = None) -> None:
 
 
 def gather(
-    source: Tensor, index: Tensor | GatherPlan, dim: int | None = None, *, batch_dims: int = 0
+    source: Tensor,
+    index: Tensor | GatherPlan,
+    dim: int | None = None,
+    *,
+    batch_dims: int = 0,
+    mode: str = "raise",
+    fill_value: Number | None = None,
 ) -> Tensor:
     """Returns the slices of ``source`` along ``dim`` that ``index`` picks.
 
@@ -57,10 +64,25 @@ def gather(
         source: A tensor of at least one axis, any dtype and strides, on the CPU or a CUDA device.
         index: A tensor of any rank; uint8, int16, int32 or int64, used as it is; on the source's
             device. Its first ``batch_dims`` axes are as long as the source's. Each entry must be
-            between 0 and ``source.shape[dim] - 1``. Or a :class:`GatherPlan` of such a tensor, by
-            :func:`gather_plan`, which also has ``dim`` and ``batch_dims``.
+            between 0 and ``source.shape[dim] - 1``, or ``mode`` says what else it is. Or a
+            :class:`GatherPlan` of such a tensor, by :func:`gather_plan`, which also has ``dim``
+            and ``batch_dims``.
         dim: The axis to pick from; negative counts from the end. Default: ``batch_dims``.
         batch_dims: How many leading axes source and index share.
+        mode: What an entry out of range is, for an axis of n:
+
+            - ``"raise"``: an IndexError (below). Negative entries are out of range.
+            - ``"wrap"``: the slice ``entry % n``, as in ``numpy.take``; -1 is the last.
+            - ``"clip"``: the nearest slice: 0 for negative entries, else n - 1.
+            - ``"fill"``: no slice: the output has ``fill_value`` there. From -n to -1 an entry
+              counts from the end, as in ``jax.numpy.take``.
+            - ``"unchecked"``: the caller promises that there is none. If there is, what the output
+              has in its place is undefined.
+
+            A plan takes only ``"raise"``.
+        fill_value: A number that fits the source's dtype, for ``mode="fill"`` alone. Default:
+            JAX's, which is NaN for floating and complex dtypes, the least value of a signed and the
+            greatest of an unsigned integer type, True for bool.
 
     Returns:
         A contiguous tensor of the shape
@@ -68,8 +90,9 @@ def gather(
 
     Gradient:
         :func:`scatter_add` of ``grad_output`` (summed in float32 for 16-bit floats), by the index
-        or by the plan, which is saved; the source is not. Differentiable any number of times;
-        forward mode too.
+        or by the plan, which is saved; the source is not. With the same ``mode``: each slice gets
+        the gradient of what was read from it, and what ``fill_value`` stands for has none.
+        Differentiable any number of times; forward mode too.
 
     Memory:
         The output alone, unless the batch axes, the axes before ``dim``, or those behind it cannot
@@ -79,14 +102,18 @@ def gather(
     ``torch.use_deterministic_algorithms(True)``; else see :func:`scatter_add`.
 
     Raises:
-        IndexError: ``dim`` is out of range, or an entry is; the message names its position, its
-            value and the bound. On CUDA the call does not wait for its kernel: nothing is read out
-            of bounds, such an entry gives zeros, and the next gather or scatter_add on the device,
-            or :func:`check_errors`, raises. Where several entries are out of range, which of them
-            is named is unspecified there. With ``set_error_mode("sync")`` the call itself raises.
-        TypeError: ``index`` is of another dtype or no tensor.
+        IndexError: ``dim`` is out of range; or there are entries and the axis has size 0, unless
+            ``mode`` is "fill"; or ``mode`` is "raise" and an entry is out of range: the message
+            names its position, its value and the bound. On CUDA the call does not wait for its
+            kernel: nothing is read out of bounds, such an entry gives zeros, and the next gather or
+            scatter_add on the device, or :func:`check_errors`, raises. Where several entries are
+            out of range, which of them is named is unspecified there. With
+            ``set_error_mode("sync")`` the call itself raises.
+        TypeError: ``index`` is of another dtype or no tensor, or ``fill_value`` is no number.
         ValueError: The batch axes differ, ``dim`` is one of them, or ``batch_dims`` is out of
-            range; or a plan was made for another ``dim``, ``batch_dims`` or size of the axis.
+            range; ``mode`` is none of these; ``fill_value`` does not fit the dtype, or is given in
+            another mode; or a plan was made for another ``dim``, ``batch_dims`` or size of the
+            axis.
         RuntimeError: Source and index are on different devices.
 
     Example:
@@ -100,12 +127,22 @@ def gather(
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
         if isinstance(index, GatherPlan):
             _check_tensors("gather", source, index.index)
+            only_raise("gather", mode, fill_value)
             return _gather_by_plan(source, *plan_arguments(index, "gather", dim, batch_dims))
         _check_tensors("gather", source, index, dim)
-    return _gather(source, index, dim, batch_dims=batch_dims)
+    if mode == "raise" and fill_value is None:
+        return _gather(source, index, dim, batch_dims=batch_dims)
+    options = mode_arguments("gather", mode, fill_value)
+    return _gather(source, index, dim, batch_dims=batch_dims, **options)
 
 
-def batch_gather(source: Tensor, index: Tensor | GatherPlan) -> Tensor:
+def batch_gather(
+    source: Tensor,
+    index: Tensor | GatherPlan,
+    *,
+    mode: str = "raise",
+    fill_value: Number | None = None,
+) -> Tensor:
     """Returns ``gather(source, index, batch_dims=index.dim() - 1)``.
 
     All axes of the index but its last are batch axes: ``[B, M, D]`` by ``[B, N]`` gives
@@ -115,6 +152,8 @@ def batch_gather(source: Tensor, index: Tensor | GatherPlan) -> Tensor:
         source: A tensor with more axes than ``index`` has batch axes.
         index: A tensor of one axis or more; uint8, int16, int32 or int64. Or a
             :class:`GatherPlan` of one, made with ``batch_dims=index.dim() - 1`` and no ``dim``.
+        mode: What an entry out of range is, as for :func:`gather`.
+        fill_value: As for :func:`gather`.
 
     Returns:
         A contiguous tensor of the shape ``index.shape + source.shape[index.dim():]``.
@@ -136,6 +175,7 @@ def batch_gather(source: Tensor, index: Tensor | GatherPlan) -> Tensor:
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
         if isinstance(index, GatherPlan):
             _check_tensors("batch_gather", source, index.index)
+            only_raise("batch_gather", mode, fill_value)
             axes = index.index.dim() - 1
             if not index.batch_dims == index.dim == axes:
                 raise ValueError(
@@ -144,29 +184,37 @@ def batch_gather(source: Tensor, index: Tensor | GatherPlan) -> Tensor:
                 )
             return _gather_by_plan(source, *plan_arguments(index, "batch_gather"))
         _check_tensors("batch_gather", source, index)
-    return _batch_gather(source, index)
+    if mode == "raise" and fill_value is None:
+        return _batch_gather(source, index)
+    return _batch_gather(source, index, **mode_arguments("batch_gather", mode, fill_value))
 
 
 class GatherFunction(torch.autograd.Function):
-    """gather as an autograd Function: ``GatherFunction.apply(source, index, dim, batch_dims)``.
+    """gather as an autograd Function.
 
-    :func:`gather` does the same with less overhead, and takes plans; this class is for code that
-    composes Functions.
+    ``GatherFunction.apply(source, index, dim, batch_dims, mode, fill_value)``. :func:`gather` does
+    the same with less overhead, and takes plans; this class is for code that composes Functions.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        source: Tensor, index: Tensor, dim: int | None = None, batch_dims: int = 0
+        source: Tensor,
+        index: Tensor,
+        dim: int | None = None,
+        batch_dims: int = 0,
+        mode: str = "raise",
+        fill_value: Number | None = None,
     ) -> Tensor:
-        return _gather(source, index, dim, batch_dims=batch_dims)
+        return gather(source, index, dim, batch_dims=batch_dims, mode=mode, fill_value=fill_value)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         source, index, *options = inputs
         dim = options[0] if options else None
         batch_dims = options[1] if len(options) > 1 else 0
+        ctx.mode = options[2] if len(options) > 2 else "raise"
         ctx.save_for_backward(index)
         ctx.save_for_forward(index)
         ctx.batch_dims = batch_dims
@@ -176,13 +224,28 @@ class GatherFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         (index,) = ctx.saved_tensors
-        grad = _scatter_add(grad_output, index, ctx.dim_size, ctx.dim, batch_dims=ctx.batch_dims)
-        return grad, None, None, None
+        grad = _scatter_add(
+            grad_output, index, ctx.dim_size, ctx.dim, batch_dims=ctx.batch_dims, mode=ctx.mode
+        )
+        return grad, None, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, source_tangent: Tensor, *_: None) -> Tensor:
         (index,) = ctx.saved_tensors
-        return _gather(source_tangent, index, ctx.dim, batch_dims=ctx.batch_dims)
+        nothing = 0 if ctx.mode == "fill" else None
+        return _gather(
+            source_tangent,
+            index,
+            ctx.dim,
+            batch_dims=ctx.batch_dims,
+            mode=ctx.mode,
+            fill_value=nothing,
+        )
+
+
+def _mode_repr(layer: Any) -> str:
+    text = "" if layer.mode == "raise" else f", mode={layer.mode!r}"
+    return text if layer.fill_value is None else f"{text}, fill_value={layer.fill_value}"
 
 
 class Gather(nn.Module):
@@ -191,6 +254,8 @@ class Gather(nn.Module):
     Args:
         dim: As for :func:`gather`.
         batch_dims: As for :func:`gather`.
+        mode: As for :func:`gather`.
+        fill_value: As for :func:`gather`.
 
     Example:
         >>> import torch, torch_ops
@@ -198,20 +263,40 @@ class Gather(nn.Module):
         tensor([7., 7.])
     """
 
-    def __init__(self, dim: int | None = None, *, batch_dims: int = 0) -> None:
+    def __init__(
+        self,
+        dim: int | None = None,
+        *,
+        batch_dims: int = 0,
+        mode: str = "raise",
+        fill_value: Number | None = None,
+    ) -> None:
         super().__init__()
         self.dim = dim
         self.batch_dims = batch_dims
+        self.mode = mode
+        self.fill_value = fill_value
 
     def forward(self, source: Tensor, index: Tensor | GatherPlan) -> Tensor:
-        return gather(source, index, self.dim, batch_dims=self.batch_dims)
+        return gather(
+            source,
+            index,
+            self.dim,
+            batch_dims=self.batch_dims,
+            mode=self.mode,
+            fill_value=self.fill_value,
+        )
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, batch_dims={self.batch_dims}"
+        return f"dim={self.dim}, batch_dims={self.batch_dims}" + _mode_repr(self)
 
 
 class BatchGather(nn.Module):
     """The layer of :func:`batch_gather`.
+
+    Args:
+        mode: As for :func:`gather`.
+        fill_value: As for :func:`gather`.
 
     Example:
         >>> import torch, torch_ops
@@ -221,8 +306,16 @@ class BatchGather(nn.Module):
                 [7.]])
     """
 
+    def __init__(self, *, mode: str = "raise", fill_value: Number | None = None) -> None:
+        super().__init__()
+        self.mode = mode
+        self.fill_value = fill_value
+
     def forward(self, source: Tensor, index: Tensor | GatherPlan) -> Tensor:
-        return batch_gather(source, index)
+        return batch_gather(source, index, mode=self.mode, fill_value=self.fill_value)
+
+    def extra_repr(self) -> str:
+        return _mode_repr(self).removeprefix(", ")
 
 
 def self_check(device: torch.device) -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
 
+from torch_ops.ops._mode import mode_arguments, only_raise
 from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 _scatter_add = torch.ops.torch_ops.scatter_add.default
@@ -44,6 +45,7 @@ def scatter_add(
     *,
     batch_dims: int = 0,
     deterministic: bool | None = None,
+    mode: str = "raise",
 ) -> Tensor:
     """Returns a tensor of zeros to which each slice of ``values`` is added where ``index`` says.
 
@@ -58,8 +60,9 @@ def scatter_add(
         values: A tensor of an integer type, float16, bfloat16, float32, float64 or a complex type;
             any strides; on the CPU or a CUDA device.
         index: uint8, int16, int32 or int64, used as it is; on the values' device. Each entry must
-            be between 0 and ``dim_size - 1``. Or a :class:`GatherPlan` of such a tensor, by
-            :func:`gather_plan`, which also has ``dim_size``, ``dim`` and ``batch_dims``.
+            be between 0 and ``dim_size - 1``, or ``mode`` says what else it is. Or a
+            :class:`GatherPlan` of such a tensor, by :func:`gather_plan`, which also has
+            ``dim_size``, ``dim`` and ``batch_dims``.
         dim_size: How long the result is at ``dim``. May be left out with a plan.
         dim: The result's axis to add along; negative counts the result's axes from the end.
             Default: ``batch_dims``.
@@ -68,13 +71,16 @@ def scatter_add(
             Default: what ``torch.are_deterministic_algorithms_enabled()`` says. False is the
             caller's word against that: whichever way is expected to be faster. With a plan they
             always are.
+        mode: What an entry out of range is: as for :func:`gather`, where "fill" means that its
+            values are dropped. A plan takes only "raise".
 
     Returns:
         A contiguous tensor of the values' dtype and the shape ``values.shape[:dim] + (dim_size,) +
         values.shape[dim + index.dim() - batch_dims:]``.
 
     Gradient:
-        :func:`gather` of ``grad_output`` by the index, or by the plan, which is what is saved.
+        :func:`gather` of ``grad_output`` by the index, or by the plan, which is what is saved; with
+        the same ``mode``, and zeros for values that were dropped.
         Differentiable any number of times; forward mode too. (``deterministic`` holds for the call
         and its tangent. In a second derivative, which sums again, the global flag decides, or the
         plan.)
@@ -102,16 +108,17 @@ def scatter_add(
         differ from run to run.
 
     Raises:
-        IndexError: ``dim`` is out of range, or an entry is; the message names its position, its
-            value and the bound. On CUDA the call does not wait for its kernels: nothing is written
-            out of bounds, such an entry is dropped, and the next gather or scatter_add on the
-            device, or :func:`check_errors`, raises. Where several entries are out of range, which
-            of them is named is unspecified there. With ``set_error_mode("sync")`` the call itself
-            raises.
+        IndexError: ``dim`` is out of range; or there are entries and ``dim_size`` is 0, unless
+            ``mode`` is "fill"; or ``mode`` is "raise" and an entry is out of range: the message
+            names its position, its value and the bound. On CUDA the call does not wait for its
+            kernels: nothing is written out of bounds, such an entry is dropped, and the next gather
+            or scatter_add on the device, or :func:`check_errors`, raises. Where several entries are
+            out of range, which of them is named is unspecified there. With
+            ``set_error_mode("sync")`` the call itself raises.
         TypeError: A dtype is not allowed (bool values have no sum), an argument is no tensor, or
             ``dim_size`` is missing and there is no plan.
-        ValueError: The shapes do not fit, ``dim_size`` or ``batch_dims`` is out of range, or a plan
-            was made for others.
+        ValueError: The shapes do not fit, ``dim_size`` or ``batch_dims`` is out of range, ``mode``
+            is none of these, or a plan was made for others.
         RuntimeError: Values and index are on different devices.
 
     Example:
@@ -123,6 +130,7 @@ def scatter_add(
     """
     if not isinstance(values, Tensor) or not isinstance(index, Tensor):
         if isinstance(index, GatherPlan):
+            only_raise("scatter_add", mode)
             return _add_by_plan(values, index, dim_size, dim, batch_dims)
         _check_tensor("values", values)
         _check_tensor("index", index)
@@ -132,14 +140,20 @@ def scatter_add(
             "(torch_ops.gather_plan) in place of the index has it."
         )
     return _scatter_add(
-        values, index, dim_size, dim, batch_dims=batch_dims, deterministic=deterministic
+        values,
+        index,
+        dim_size,
+        dim,
+        batch_dims=batch_dims,
+        deterministic=deterministic,
+        **mode_arguments("scatter_add", mode),
     )
 
 
 class ScatterAddFunction(torch.autograd.Function):
     """scatter_add as an autograd Function.
 
-    ``ScatterAddFunction.apply(values, index, dim_size, dim, batch_dims, deterministic)``.
+    ``ScatterAddFunction.apply(values, index, dim_size, dim, batch_dims, deterministic, mode)``.
     :func:`scatter_add` does the same with less overhead, and takes plans; this class is for code
     that composes Functions.
     """
@@ -154,9 +168,16 @@ class ScatterAddFunction(torch.autograd.Function):
         dim: int | None = None,
         batch_dims: int = 0,
         deterministic: bool | None = None,
+        mode: str = "raise",
     ) -> Tensor:
-        return _scatter_add(
-            values, index, dim_size, dim, batch_dims=batch_dims, deterministic=deterministic
+        return scatter_add(
+            values,
+            index,
+            dim_size,
+            dim,
+            batch_dims=batch_dims,
+            deterministic=deterministic,
+            mode=mode,
         )
 
     @staticmethod
@@ -168,12 +189,21 @@ class ScatterAddFunction(torch.autograd.Function):
         ctx.dim = options[0] if options else None
         ctx.batch_dims = options[1] if len(options) > 1 else 0
         ctx.deterministic = options[2] if len(options) > 2 else None
+        ctx.mode = options[3] if len(options) > 3 else "raise"
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         (index,) = ctx.saved_tensors
-        grad = _gather(grad_output, index, ctx.dim, batch_dims=ctx.batch_dims)
-        return grad, None, None, None, None, None
+        dropped = 0 if ctx.mode == "fill" else None
+        grad = _gather(
+            grad_output,
+            index,
+            ctx.dim,
+            batch_dims=ctx.batch_dims,
+            mode=ctx.mode,
+            fill_value=dropped,
+        )
+        return grad, None, None, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, values_tangent: Tensor, *_: None) -> Tensor:
@@ -185,6 +215,7 @@ class ScatterAddFunction(torch.autograd.Function):
             ctx.dim,
             batch_dims=ctx.batch_dims,
             deterministic=ctx.deterministic,
+            mode=ctx.mode,
         )
 
 

@@ -1,0 +1,98 @@
+// `mode` and `fill_value` as arguments of an op: their names, checks, and what kernels are given.
+#pragma once
+
+#include <ATen/Dispatch_v2.h>
+#include <c10/core/Scalar.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+
+#include "common/index_mode.h"
+
+namespace torch_ops::indexing {
+
+// In the order of IndexMode.
+constexpr std::array<std::string_view, 5> kModeNames = {"raise", "wrap", "clip", "fill",
+                                                        "unchecked"};
+
+inline IndexMode parse_mode(const char* op, std::string_view mode) {
+  for (size_t i = 0; i < kModeNames.size(); ++i) {
+    if (mode == kModeNames[i]) return static_cast<IndexMode>(i);
+  }
+  TORCH_CHECK_VALUE(false, op,
+                    R"(: mode must be "raise", "wrap", "clip", "fill" or "unchecked", but it is ")",
+                    mode, R"(".)");
+}
+
+// The nodes of derivatives keep a mode as a number.
+inline std::string_view mode_name(int64_t mode) { return kModeNames[mode]; }
+
+// Does a fill value that the caller gave fit the mode and the dtype?
+inline void check_fill_value(const char* op, IndexMode mode, const std::optional<at::Scalar>& fill,
+                             at::ScalarType dtype) {
+  if (!fill) return;
+  TORCH_CHECK_VALUE(mode == IndexMode::kFill, op,
+                    R"(: fill_value is for mode="fill", but mode is ")",
+                    mode_name(static_cast<int64_t>(mode)), R"(".)");
+  if (at::isComplexType(dtype)) return;
+  TORCH_CHECK_VALUE(!fill->isComplex(), op, ": fill_value must be a real number for ", dtype,
+                    ", but it is ", *fill, ".");
+  if (at::isFloatingType(dtype)) {
+    const double largest = dtype == at::kHalf       ? 65504.0
+                           : dtype == at::kBFloat16 ? 0x1.fep127
+                           : dtype == at::kFloat    ? double{std::numeric_limits<float>::max()}
+                                                    : std::numeric_limits<double>::max();
+    const double value = fill->toDouble();
+    TORCH_CHECK_VALUE(!std::isfinite(value) || std::abs(value) <= largest, op,
+                      ": fill_value must be between -", largest, " and ", largest, " for ", dtype,
+                      ", but it is ", *fill, ".");
+    return;
+  }
+  TORCH_CHECK_VALUE(fill->isIntegral(/*includeBool=*/true), op,
+                    ": fill_value must be an integer for ", dtype, ", but it is ", *fill, ".");
+  AT_DISPATCH_V2(dtype, "fill_value", AT_WRAP([&] {
+                   // Beyond int64 there are only the upper half of uint64's values.
+                   using limits = std::numeric_limits<scalar_t>;
+                   constexpr int64_t kLeast = limits::is_signed ? limits::lowest() : 0;
+                   constexpr uint64_t kMost = limits::max();
+                   const int64_t value = fill->toLong();
+                   const bool fits =
+                       value >= kLeast && (value < 0 || static_cast<uint64_t>(value) <= kMost);
+                   TORCH_CHECK_VALUE(fits, op, ": fill_value must be between ", kLeast, " and ",
+                                     kMost, " for ", dtype, ", but it is ", value, ".");
+                 }),
+                 AT_EXPAND(AT_INTEGRAL_TYPES), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), at::kBool);
+}
+
+// What stands for a row that there is not. Without a value of the caller's it is JAX's: NaN, the
+// least signed, the greatest unsigned integer, true (jax.numpy.take's documentation).
+template <class T>
+T fill_element(const std::optional<at::Scalar>& fill) {
+  if (fill) return fill->to<T>();
+  if constexpr (std::is_integral_v<T>) {
+    return std::is_signed_v<T> ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::max();
+  } else {
+    return at::Scalar(std::numeric_limits<double>::quiet_NaN()).to<T>();
+  }
+}
+
+// Zeros unless the mode is kFill.
+inline FillPattern make_fill(IndexMode mode, const std::optional<at::Scalar>& fill,
+                             at::ScalarType dtype) {
+  if (mode != IndexMode::kFill) return {};
+  FillPattern pattern;
+  AT_DISPATCH_V2(dtype, "fill_value", AT_WRAP([&] {
+                   const auto value = fill_element<scalar_t>(fill);
+                   pattern = FillPattern(&value, sizeof(value));
+                 }),
+                 AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
+                 AT_EXPAND(AT_FLOAT8_TYPES), at::kBool, at::kHalf, at::kBFloat16, at::kComplexHalf);
+  return pattern;
+}
+
+}  // namespace torch_ops::indexing

@@ -1,0 +1,221 @@
+// The contract of gather_elements and take_along_dim: schemas, checks, allocation, derivative.
+#include "gather/along.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "common/autograd.h"
+#include "common/batching.h"
+#include "common/elements.h"
+#include "common/index_mode_args.h"
+#include "common/op.h"
+#include "gather/fill.h"
+#include "gather/gather.h"
+
+namespace torch_ops {
+namespace {
+
+using at::Tensor;
+using autograd::SavedVariable;
+using autograd::variable_list;
+using Fill = std::optional<at::Scalar>;
+
+const auto& gather_elements_op() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, int64_t, std::string_view, const Fill&)>(
+          "gather_elements");
+  return op;
+}
+
+const auto& scatter_elements_add_op() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, c10::SymIntArrayRef, int64_t,
+                     std::optional<bool>, std::string_view)>("scatter_elements_add");
+  return op;
+}
+
+// ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
+
+struct Call {
+  int64_t axis;
+  IndexMode mode;
+};
+
+Call check(const Tensor& source, const Tensor& index, int64_t dim, std::string_view mode,
+           const Fill& fill_value) {
+  TORCH_CHECK(source.device() == index.device(),
+              "gather_elements: source and index must be on one device, but source is on ",
+              source.device(), " and index is on ", index.device(), ".");
+  const int64_t axis =
+      elements::check_table("gather_elements", "source", source.sym_sizes(), index, dim);
+  const IndexMode parsed = indexing::parse_mode("gather_elements", mode);
+  indexing::check_fill_value("gather_elements", parsed, fill_value, source.scalar_type());
+  return {axis, parsed};
+}
+
+template <auto launch_rows, auto launch_elements>
+Tensor gather_elements(const Tensor& source, const Tensor& index, int64_t dim,
+                       std::string_view mode, const Fill& fill_value) {
+  const auto [axis, parsed] = check(source, index, dim, mode, fill_value);
+  Tensor output = at::empty(index.sizes(), source.options());
+  const Tensor entries = elements::at_least_1d(index);
+  const Tensor table =
+      aligned(elements::cut_to(elements::at_least_1d(source), entries.sizes(), axis));
+  const GatherPolicy policy = make_policy(parsed, table.size(axis), fill_value, source);
+  if (fill_empty_axis(policy, output)) return output;
+  if (entries.numel() > 0) {
+    if (const auto rows = elements::as_rows(entries, axis)) {
+      if (const auto layout = elements::lay_out_rows(table, *rows, axis)) {
+        launch_rows("gather_elements", table, rows->index, *layout, policy, output);
+        return output;
+      }
+    }
+  }
+  const Tensor picked = elements::at_least_1d(output);
+  launch_elements(table, entries,
+                  elements::lay_out("gather_elements", table, entries, picked, axis), policy,
+                  picked);
+  return output;
+}
+
+Tensor gather_elements_meta(const Tensor& source, const Tensor& index, int64_t dim,
+                            std::string_view mode, const Fill& fill_value) {
+  check(source, index, dim, mode, fill_value);
+  return at::empty_symint(index.sym_sizes(), source.options());
+}
+
+// ---- take_along_dim: a composition --------------------------------------------------------------
+
+// Axes of length 1 are as long as the other tensor's; nothing is copied for that.
+Tensor take_along_dim(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
+                      std::string_view mode, const Fill& fill_value) {
+  if (!dim) {
+    return gather_elements_op().call(source.reshape({-1}), index.reshape({-1}), 0, mode,
+                                     fill_value);
+  }
+  TORCH_CHECK_VALUE(
+      source.dim() == index.dim(),
+      "take_along_dim: source and index must have as many axes, but their shapes are ",
+      source.sym_sizes(), " and ", index.sym_sizes(), ".");
+  const int64_t axis = elements::resolve_dim("take_along_dim", "source",
+                                             elements::rank_of(source.sym_sizes()), *dim);
+  if (source.dim() == 0) return gather_elements_op().call(source, index, 0, mode, fill_value);
+  c10::SymDimVector from(source.sym_sizes().begin(), source.sym_sizes().end());
+  c10::SymDimVector picks(index.sym_sizes().begin(), index.sym_sizes().end());
+  for (int64_t d = 0; d < source.dim(); ++d) {
+    if (d == axis) continue;
+    if (TORCH_GUARD_OR_FALSE(from[d].sym_eq(1))) {
+      from[d] = picks[d];
+    } else if (TORCH_GUARD_OR_FALSE(picks[d].sym_eq(1))) {
+      picks[d] = from[d];
+    } else {
+      TORCH_CHECK_VALUE(from[d].sym_eq(picks[d]).expect_true(__FILE__, __LINE__),
+                        "take_along_dim: source with shape ", source.sym_sizes(),
+                        " and index with shape ", index.sym_sizes(),
+                        " must be as long on each axis but dim = ", axis,
+                        ", or have length 1 there, but they differ on axis ", d, ".");
+    }
+  }
+  return gather_elements_op().call(source.expand_symint(from), index.expand_symint(picks), axis,
+                                   mode, fill_value);
+}
+
+// ---- Derivative ---------------------------------------------------------------------------------
+
+struct GatherElementsNode final : autograd::DerivativeNode<GatherElementsNode> {
+  static constexpr const char* kName = "GatherElementsBackward";
+  SavedVariable index;
+  std::vector<c10::SymInt> size;
+  int64_t dim = 0;
+  int64_t mode = 0;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(index);
+    visit(size);
+    visit(dim);
+    visit(mode);
+  }
+
+  variable_list backward(const Tensor& grad_output) {
+    return {scatter_elements_add_op().call(grad_output, unpack(index), size, dim, std::nullopt,
+                                           indexing::mode_name(mode))};
+  }
+};
+
+Tensor gather_elements_autograd(c10::DispatchKeySet keys, const Tensor& source, const Tensor& index,
+                                int64_t dim, std::string_view mode, const Fill& fill_value) {
+  const auto node = autograd::make_node<GatherElementsNode>(source);
+  Tensor output =
+      autograd::below_autograd(keys, gather_elements_op(), source, index, dim, mode, fill_value);
+  autograd::record(output, node);
+  autograd::set_tangent(
+      output,
+      [&](const Tensor& tangent) {
+        const Fill none = mode == "fill" ? Fill(0) : std::nullopt;
+        return gather_elements_op().call(tangent, index, dim, mode, none);
+      },
+      source);
+  if (node) {
+    node->index = SavedVariable(index, /*is_output=*/false);
+    node->size = source.sym_sizes().vec();
+    node->dim = dim;
+    node->mode = static_cast<int64_t>(indexing::parse_mode("gather_elements", mode));
+  }
+  return output;
+}
+
+// ---- torch.vmap ---------------------------------------------------------------------------------
+
+// One more axis in front of both, which for a tensor without one is an expansion: no copy.
+Tensor gather_elements_batched(const Tensor& source, const Tensor& index, int64_t dim,
+                               std::string_view mode, const Fill& fill_value) {
+  using batching::Batched;
+  return batching::apply(
+      [&](const Batched& from, const Batched& picks) -> Batched {
+        if (!from.axis && !picks.axis) {
+          return {gather_elements_op().call(from.value, picks.value, dim, mode, fill_value),
+                  std::nullopt};
+        }
+        return elements::batched(from, picks, [&](const Tensor& f, const Tensor& p, int64_t lift) {
+          return gather_elements_op().call(f, p, dim < 0 ? dim : dim + lift, mode, fill_value);
+        });
+      },
+      source, index);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  m.def(
+      "gather_elements(Tensor source, Tensor index, int dim, *, str mode='raise', "
+      "Scalar? fill_value=None) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "take_along_dim(Tensor source, Tensor index, int? dim=None, *, str mode='raise', "
+      "Scalar? fill_value=None) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
+  m.impl("gather_elements", gather_elements<gather_cpu, gather_along_cpu>);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
+  m.impl("gather_elements", gather_elements<gather_cuda, gather_along_cuda>);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { m.impl("gather_elements", gather_elements_meta); }
+
+TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) { m.impl("gather_elements", gather_elements_autograd); }
+
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
+  m.impl("gather_elements", gather_elements_batched);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {
+  m.impl("take_along_dim", take_along_dim);
+}
+
+}  // namespace torch_ops

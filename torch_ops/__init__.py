@@ -9,6 +9,11 @@ from torch_ops._version import __version__
 load_extensions()  # before the ops' modules, which look their kernels up
 
 from torch_ops.errors import check_errors, get_error_mode, set_error_mode  # noqa: E402
+from torch_ops.ops.elements import (  # noqa: E402
+    gather_elements,
+    scatter_elements_add,
+    take_along_dim,
+)
 from torch_ops.ops.gather import BatchGather, Gather, GatherFunction, batch_gather, gather  # noqa: E402
 from torch_ops.ops.plan import GatherPlan, gather_plan  # noqa: E402
 from torch_ops.ops.relu import ReLU, ReLUFunction, relu  # noqa: E402
@@ -30,12 +35,15 @@ __all__ = [
     "batch_gather",
     "check_errors",
     "gather",
+    "gather_elements",
     "gather_plan",
     "get_error_mode",
     "relu",
     "scatter_add",
+    "scatter_elements_add",
     "set_error_mode",
     "sigmoid",
+    "take_along_dim",
 ]
 
 # Users see, pickle and read about torch_ops.ReLU, not torch_ops.ops.relu.ReLU.

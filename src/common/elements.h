@@ -57,19 +57,20 @@ inline Tensor cut_to(const Tensor& tensor, at::IntArrayRef sizes, int64_t axis) 
   return cut;
 }
 
-// All three of one rank, at least 1; table and values have the index's sizes but for the table's at
-// the axis.
-inline ElementLayout lay_out(const char* op, const Tensor& table, const Tensor& index,
+// All three of one rank, at least 1; table and values have the index's sizes, or longer ones of
+// which the front is meant, but for the table's at the axis.
+inline ElementLayout lay_out(const char* op, at::IntArrayRef table_sizes,
+                             at::IntArrayRef table_strides, const Tensor& index,
                              const Tensor& values, int64_t axis) {
   ElementLayout layout{};
   layout.axis = -1;
-  layout.axis_size = table.size(axis);
-  layout.axis_stride = layout.axis_size > 1 ? table.stride(axis) : 0;
+  layout.axis_size = table_sizes[axis];
+  layout.axis_stride = layout.axis_size > 1 ? table_strides[axis] : 0;
   layout.count = index.numel();
   for (int64_t d = 0; d < index.dim(); ++d) {
     const int64_t size = index.size(d);
     if (size == 1) continue;
-    const int64_t strides[] = {d == axis ? 0 : table.stride(d), index.stride(d), values.stride(d)};
+    const int64_t strides[] = {d == axis ? 0 : table_strides[d], index.stride(d), values.stride(d)};
     const int last = layout.rank - 1;
     if (last >= 0 && d != axis && last != layout.axis &&
         layout.table_strides[last] == strides[0] * size &&
@@ -132,18 +133,19 @@ inline std::optional<RowLayout> lay_out_rows(const Tensor& table, const RowForm&
 // ---- torch.vmap ---------------------------------------------------------------------------------
 
 // A batching rule's work where one of two tensors has a hidden axis, or both: it becomes an axis in
-// front of both, by an expansion of the other. A tensor without axes counts as one of one axis:
-// use(data, index, lift) then has that axis too, which the result loses. `lift`: how many axes
-// further `dim` stands.
+// front of both, by an expansion of the other: no copy. Tensors without other axes get one of size
+// 1, as which they count.
 template <class Use>
-batching::Batched batched(const batching::Batched& data, const batching::Batched& index,
-                          Use&& use) {
+Tensor with_hidden_axis(const batching::Batched& data, const batching::Batched& index, Use&& use) {
   const c10::SymInt size = data.axis ? data.size() : index.size();
-  const Tensor lifted = data.expanded_at(0, size), picks = index.expanded_at(0, size);
-  if (picks.dim() > 1 && lifted.dim() > 1) return {use(lifted, picks, 1), 0};
-  const auto with_axis = [](const Tensor& t) { return t.dim() == 1 ? t.unsqueeze(1) : t; };
-  const Tensor result = use(with_axis(lifted), with_axis(picks), 1);
-  return {picks.dim() == 1 ? result.squeeze(1) : result, 0};
+  const auto lift = [&](const batching::Batched& each) {
+    const Tensor lifted = each.expanded_at(0, size);
+    return lifted.dim() == 1 ? lifted.unsqueeze(1) : lifted;
+  };
+  return use(lift(data), lift(index));
 }
+
+// `dim` behind a hidden axis.
+inline int64_t lifted(int64_t dim) { return dim < 0 ? dim : dim + 1; }
 
 }  // namespace torch_ops::elements

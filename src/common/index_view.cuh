@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "common/index_mode.h"
 #include "common/vectorized.cuh"
 
 namespace torch_ops {
@@ -30,6 +31,8 @@ struct IndexView {
         return as<int64_t>()[position];
     }
   }
+
+  __device__ __forceinline__ int64_t at(int64_t position) const { return (*this)[position]; }
 
   // The entries at N positions.
   template <int N>
@@ -70,7 +73,7 @@ struct IndexView {
   }
 
   // The same from an entry on.
-  IndexView from(int64_t position) const {
+  TORCH_OPS_HOST_DEVICE IndexView from(int64_t position) const {
     return {static_cast<const char*>(data) + position * entry_bytes, entry_bytes};
   }
 
@@ -92,6 +95,42 @@ struct IndexView {
                                                int64_t (&entries)[4]) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) entries[k] = from.values[k];
+  }
+};
+
+// How a kernel that is a template of the index's type reads it. A cursor stands at an entry, and
+// `at` gives those from there on as they stand; `row_of` says which row one names, or no row of the
+// axis, and `fill` what stands for that. The steps are apart, so that no load waits for another.
+
+// Entries are rows. What is no row is an error: zeros stand for it.
+template <class Index>
+struct PlainIndex {
+  using Entry = Index;
+  using Cursor = PlainIndex;
+  const Index* __restrict__ data;
+
+  __device__ __forceinline__ Cursor from(int64_t position) const { return {data + position}; }
+  __device__ __forceinline__ Entry at(int64_t position) const { return __ldg(data + position); }
+  __device__ __forceinline__ Entry row_of(Entry entry) const { return entry; }
+  template <class Word>
+  __device__ __forceinline__ Word fill() const {
+    return Word();
+  }
+};
+
+// A rule says which rows they are. One type for all types of index: the rule takes registers, which
+// the kernels without one shall not pay for.
+struct RuledIndex {
+  using Entry = int64_t;
+  using Cursor = IndexView;
+  IndexView data;
+  GatherPolicy policy;
+
+  __device__ __forceinline__ Cursor from(int64_t position) const { return data.from(position); }
+  __device__ __forceinline__ Entry row_of(Entry entry) const { return policy.rule.resolve(entry); }
+  template <class Word>
+  __device__ __forceinline__ Word fill() const {
+    return policy.fill.word<Word>();
   }
 };
 

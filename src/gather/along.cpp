@@ -73,9 +73,10 @@ Tensor gather_elements(const Tensor& source, const Tensor& index, int64_t dim,
     }
   }
   const Tensor picked = elements::at_least_1d(output);
-  launch_elements(table, entries,
-                  elements::lay_out("gather_elements", table, entries, picked, axis), policy,
-                  picked);
+  launch_elements(
+      table, entries,
+      elements::lay_out("gather_elements", table.sizes(), table.strides(), entries, picked, axis),
+      policy, picked);
   return output;
 }
 
@@ -168,7 +169,6 @@ Tensor gather_elements_autograd(c10::DispatchKeySet keys, const Tensor& source, 
 
 // ---- torch.vmap ---------------------------------------------------------------------------------
 
-// One more axis in front of both, which for a tensor without one is an expansion: no copy.
 Tensor gather_elements_batched(const Tensor& source, const Tensor& index, int64_t dim,
                                std::string_view mode, const Fill& fill_value) {
   using batching::Batched;
@@ -178,9 +178,13 @@ Tensor gather_elements_batched(const Tensor& source, const Tensor& index, int64_
           return {gather_elements_op().call(from.value, picks.value, dim, mode, fill_value),
                   std::nullopt};
         }
-        return elements::batched(from, picks, [&](const Tensor& f, const Tensor& p, int64_t lift) {
-          return gather_elements_op().call(f, p, dim < 0 ? dim : dim + lift, mode, fill_value);
-        });
+        const bool scalar = picks.value.dim() == (picks.axis ? 1 : 0);
+        const Tensor output = elements::with_hidden_axis(
+            from, picks, [&](const Tensor& lifted_source, const Tensor& lifted_index) {
+              return gather_elements_op().call(lifted_source, lifted_index, elements::lifted(dim),
+                                               mode, fill_value);
+            });
+        return {scalar ? output.squeeze(1) : output, 0};
       },
       source, index);
 }

@@ -31,8 +31,8 @@ int64_t word_bytes(const RowLayout& layout, int64_t element, const void* source,
 }
 
 template <class Word, class Index>
-void launch_rows(const void* source, const Index* index, void* output, const RowLayout& layout,
-                 const GatherPolicy& policy, const IndexErrorSite& errors) {
+void launch_rows(const void* source, const Index& index, void* output, const RowLayout& layout,
+                 const IndexErrorSite& errors) {
   // Rows of more than 2^30 words are copied in parts.
   for (int64_t column = 0; column < layout.inner; column += RowGrid::kMaxChunk) {
     const int64_t words = std::min(layout.inner - column, RowGrid::kMaxChunk);
@@ -42,14 +42,13 @@ void launch_rows(const void* source, const Index* index, void* output, const Row
                                    : gather_rows_kernel<false, Word, Index>;
     TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0,
                      static_cast<const Word*>(source) + column * layout.table_inner_stride, index,
-                     static_cast<Word*>(output) + column, layout, grid, layout.inner, policy,
-                     errors);
+                     static_cast<Word*>(output) + column, layout, grid, layout.inner, errors);
   }
 }
 
 template <class Word, class Index>
-void launch_packed(const void* source, const Index* index, void* output, const RowLayout& layout,
-                   const GatherPolicy& policy, const IndexErrorSite& errors) {
+void launch_packed(const void* source, const Index& index, void* output, const RowLayout& layout,
+                   const IndexErrorSite& errors) {
   constexpr int64_t kWords = kPackedBytes / sizeof(Word);
   const RowGrid grid(layout.batch, layout.outer, layout.entries, layout.inner);
   // One vector more: a chunk may start within one.
@@ -58,12 +57,12 @@ void launch_packed(const void* source, const Index* index, void* output, const R
   auto* kernel = grid.one_slab() ? gather_packed_kernel<true, Word, Index>
                                  : gather_packed_kernel<false, Word, Index>;
   TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0, static_cast<const Word*>(source), index,
-                   static_cast<Word*>(output), layout, grid, policy, errors);
+                   static_cast<Word*>(output), layout, grid, errors);
 }
 
 template <class Word, class Index>
-void launch_staged(const void* source, const Index* index, void* output, const RowLayout& layout,
-                   const GatherPolicy& policy, const IndexErrorSite& errors) {
+void launch_staged(const void* source, const Index& index, void* output, const RowLayout& layout,
+                   const IndexErrorSite& errors) {
   const RowGrid grid(layout.batch, layout.outer, layout.entries, /*words=*/1);
   // Enough entries for a block to make the table's copy a small part of its work.
   const int64_t part = std::max<int64_t>(4 * layout.axis_size, 16384);
@@ -77,7 +76,7 @@ void launch_staged(const void* source, const Index* index, void* output, const R
   // The larger the table, the fewer blocks share a multiprocessor.
   const int threads = bytes > 48 * 1024 ? 1024 : 512;
   TORCH_OPS_LAUNCH(kernel, blocks, threads, bytes, static_cast<const Word*>(source), index,
-                   static_cast<Word*>(output), layout, grid, part, policy, errors);
+                   static_cast<Word*>(output), layout, grid, part, errors);
 }
 
 template <class Word>
@@ -117,13 +116,14 @@ void launch_elements(const void* source, const IndexView& index, void* output,
                    grid, policy, errors);
 }
 
+// Index is a reader, of what `view` and `policy` say.
 template <class Word, class Index>
-void launch(GatherPath path, const void* source, const Index* index, void* output,
-            const RowLayout& layout, const GatherPolicy& policy, const IndexErrorSite& errors) {
-  const IndexView view{index, sizeof(Index)};
+void launch(GatherPath path, const void* source, const Index& index, const IndexView& view,
+            void* output, const RowLayout& layout, const GatherPolicy& policy,
+            const IndexErrorSite& errors) {
   switch (path) {
     case GatherPath::kRows:
-      return launch_rows<Word>(source, index, output, layout, policy, errors);
+      return launch_rows<Word>(source, index, output, layout, errors);
     case GatherPath::kStreamed:
       return launch_streamed<Word>(source, view, output, layout, policy, errors);
     case GatherPath::kElements:
@@ -132,11 +132,10 @@ void launch(GatherPath path, const void* source, const Index* index, void* outpu
       }
       return;
     case GatherPath::kPacked:
-      if constexpr (sizeof(Word) <= 2)
-        launch_packed<Word>(source, index, output, layout, policy, errors);
+      if constexpr (sizeof(Word) <= 2) launch_packed<Word>(source, index, output, layout, errors);
       return;
     case GatherPath::kStaged:
-      return launch_staged<Word>(source, index, output, layout, policy, errors);
+      return launch_staged<Word>(source, index, output, layout, errors);
   }
 }
 
@@ -164,21 +163,28 @@ void gather_cuda(const char* op, const at::Tensor& source, const at::Tensor& ind
   const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
   const GatherPath path = choose_gather_path(
       in_words, bytes, static_cast<int64_t>(device.sharedMemPerBlockOptin), device.l2CacheSize);
-  TORCH_OPS_DISPATCH_INDEX(index, "gather", [&] {
-    const index_t* entries = index.const_data_ptr<index_t>();
+  const IndexView view{index.const_data_ptr(), static_cast<int>(index.element_size())};
+  const auto dispatch_words = [&](const auto& entries) {
     switch (bytes) {
       case 1:
-        return launch<uint8_t>(path, from, entries, to, in_words, policy, errors);
+        return launch<uint8_t>(path, from, entries, view, to, in_words, policy, errors);
       case 2:
-        return launch<uint16_t>(path, from, entries, to, in_words, policy, errors);
+        return launch<uint16_t>(path, from, entries, view, to, in_words, policy, errors);
       case 4:
-        return launch<uint32_t>(path, from, entries, to, in_words, policy, errors);
+        return launch<uint32_t>(path, from, entries, view, to, in_words, policy, errors);
       case 8:
-        return launch<uint2>(path, from, entries, to, in_words, policy, errors);
+        return launch<uint2>(path, from, entries, view, to, in_words, policy, errors);
       case 16:
-        return launch_rows<uint4>(from, entries, to, in_words, policy, errors);
+        return launch_rows<uint4>(from, entries, to, in_words, errors);
     }
-  });
+  };
+  if (policy.rule.rewrites()) {
+    dispatch_words(RuledIndex{view, policy});
+  } else {
+    TORCH_OPS_DISPATCH_INDEX(index, "gather", [&] {
+      dispatch_words(PlainIndex<index_t>{index.const_data_ptr<index_t>()});
+    });
+  }
   after_launch();
 }
 

@@ -1,18 +1,18 @@
 // gather on the GPU, on raw pointers. No torch.
 //
-// In all of them an entry that names no row, by the policy's rule, gives the policy's fill, zeros
-// by default, and nothing is read out of bounds; the axis must not be empty. Strides count words of
-// the kernel's type. The loads of a thread do not wait for each other: first all entries of the
-// index, then all words, without a branch between them that depends on an entry. So an entry that
-// names no row reads row 0, and what it read is replaced. One such entry a thread is kept, and
-// recorded (where that is an error: else there is no place to record it) when the thread has stored
-// its words, where few registers are in use.
+// Index is a reader of common/index_view.cuh. An entry that names no row gives the reader's fill,
+// and nothing is read out of bounds; the axis must not be empty. Strides count words of the
+// kernel's type. The loads of a thread do not wait for each other: first all entries of the index,
+// then all words, without a branch between them. So an entry that names no row reads row 0, and
+// what it read is replaced. One such entry a thread is kept, and recorded when the thread has
+// stored its words, where few registers are in use; where it is no error there is no place to
+// record it.
 #pragma once
 
 #include <cstdint>
 
 #include "common/index_error.cuh"
-#include "common/index_mode.h"
+#include "common/index_view.cuh"
 #include "common/row_grid.cuh"
 #include "common/row_layout.h"
 #include "common/vectorized.cuh"
@@ -23,14 +23,14 @@ namespace torch_ops {
 template <class Word, class Index>
 struct Slab {
   const Word* table;
-  const Index* index;
+  typename Index::Cursor index;
 
-  __device__ Slab(const Word* source, const Index* index, const RowLayout& layout,
+  __device__ Slab(const Word* source, const Index& whole, const RowLayout& layout,
                   const RowGrid& grid, int64_t slab) {
     int64_t batch, slice;
     grid.split_slab(slab, batch, slice);
     table = source + batch * layout.table_batch_stride + slice * layout.table_outer_stride;
-    this->index = index + batch * layout.index_batch_stride;
+    index = whole.from(batch * layout.index_batch_stride);
   }
 };
 
@@ -40,9 +40,9 @@ constexpr int kGatherUnroll = 4;  // independent words in flight a thread; 1 and
 
 // `output_row` is the length of the output's rows, which may be parts of longer ones.
 template <bool kOneSlab, class Word, class Index>
-__global__ void gather_rows_kernel(const Word* __restrict__ source, const Index* __restrict__ index,
-                                   Word* __restrict__ output, RowLayout layout, RowGrid grid,
-                                   int64_t output_row, const __grid_constant__ GatherPolicy policy,
+__global__ void gather_rows_kernel(const Word* __restrict__ source,
+                                   const __grid_constant__ Index index, Word* __restrict__ output,
+                                   RowLayout layout, RowGrid grid, int64_t output_row,
                                    const __grid_constant__ IndexErrorSite errors) {
   for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
     const RowGrid::Chunk chunk = grid.chunk(number);
@@ -50,7 +50,7 @@ __global__ void gather_rows_kernel(const Word* __restrict__ source, const Index*
     const uint32_t first = blockIdx.x * (blockDim.x * kGatherUnroll) + threadIdx.x;
 
     const Word* from[kGatherUnroll];
-    Index entries[kGatherUnroll];
+    typename Index::Entry entries[kGatherUnroll];
     uint32_t columns[kGatherUnroll];
 #pragma unroll
     for (int k = 0; k < kGatherUnroll; ++k) {
@@ -61,31 +61,30 @@ __global__ void gather_rows_kernel(const Word* __restrict__ source, const Index*
       if (!kOneSlab && at.slab > 0) {
         slab = Slab<Word, Index>(source, index, layout, grid, chunk.slab + at.slab);
       }
-      entries[k] = slab.index[at.entry * layout.index_entry_stride];
+      entries[k] = slab.index.at(at.entry * layout.index_entry_stride);
       columns[k] = at.column;
       from[k] = slab.table;
     }
     Word words[kGatherUnroll];
     uint32_t bad = 0;  // a bit for each word whose entry is out of range
-    Index bad_entry = 0;
-    with_rule(policy.rule, [&](auto row_of) {
+    typename Index::Entry bad_entry = 0;
 #pragma unroll
-      for (int k = 0; k < kGatherUnroll; ++k) {
-        auto row = row_of(entries[k]);
-        if (!in_range(row, layout.axis_size)) {
-          bad |= 1u << k;
-          bad_entry = entries[k];
-          row = 0;
-        }
-        words[k] = from[k][static_cast<int64_t>(row) * layout.table_axis_stride +
-                           columns[k] * layout.table_inner_stride];
+    for (int k = 0; k < kGatherUnroll; ++k) {
+      auto row = index.row_of(entries[k]);
+      const bool good = in_range(row, layout.axis_size);
+      if (!good) {
+        bad |= 1u << k;
+        bad_entry = entries[k];
+        row = 0;
       }
-    });
+      const auto safe = static_cast<int64_t>(row);
+      words[k] = from[k][safe * layout.table_axis_stride + columns[k] * layout.table_inner_stride];
+    }
 #pragma unroll
     for (int k = 0; k < kGatherUnroll; ++k) {
       const uint32_t word = first + k * blockDim.x;
       if (word >= chunk.words) break;
-      if (bad >> k & 1) words[k] = policy.fill.word<Word>();
+      if (bad >> k & 1) words[k] = index.template fill<Word>();
       if (output_row == grid.words) {
         output[chunk.row * output_row + word] = words[k];
       } else {
@@ -110,9 +109,8 @@ constexpr int kPackedUnroll = 4;  // vectors of a thread
 
 template <bool kOneSlab, class Word, class Index>
 __global__ void gather_packed_kernel(const Word* __restrict__ source,
-                                     const Index* __restrict__ index, Word* __restrict__ output,
+                                     const __grid_constant__ Index index, Word* __restrict__ output,
                                      RowLayout layout, RowGrid grid,
-                                     const __grid_constant__ GatherPolicy policy,
                                      const __grid_constant__ IndexErrorSite errors) {
   constexpr int kWords = kPackedBytes / sizeof(Word);
   for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
@@ -123,7 +121,7 @@ __global__ void gather_packed_kernel(const Word* __restrict__ source,
     const auto shift = static_cast<int32_t>(start % kWords);
     const uint32_t first_vector = blockIdx.x * (blockDim.x * kPackedUnroll) + threadIdx.x;
 
-    Index entries[kPackedUnroll][kWords];
+    typename Index::Entry entries[kPackedUnroll][kWords];
     const Word* from[kPackedUnroll][kWords];
 #pragma unroll
     for (int u = 0; u < kPackedUnroll; ++u) {
@@ -137,34 +135,32 @@ __global__ void gather_packed_kernel(const Word* __restrict__ source,
         if (!kOneSlab && at.slab > 0) {
           slab = Slab<Word, Index>(source, index, layout, grid, chunk.slab + at.slab);
         }
-        entries[u][k] = slab.index[at.entry * layout.index_entry_stride];
+        entries[u][k] = slab.index.at(at.entry * layout.index_entry_stride);
         from[u][k] = slab.table + at.column * layout.table_inner_stride;
       }
     }
     Vector<Word, kWords> words[kPackedUnroll];
     uint32_t bad = 0;  // a bit for each word whose entry is out of range
-    Index bad_entry = 0;
-    with_rule(policy.rule, [&](auto row_of) {
+    typename Index::Entry bad_entry = 0;
 #pragma unroll
-      for (int u = 0; u < kPackedUnroll; ++u) {
+    for (int u = 0; u < kPackedUnroll; ++u) {
 #pragma unroll
-        for (int k = 0; k < kWords; ++k) {
-          auto row = row_of(entries[u][k]);
-          if (!in_range(row, layout.axis_size)) {
-            bad |= 1u << (u * kWords + k);
-            bad_entry = entries[u][k];
-            row = 0;
-          }
-          words[u].values[k] = from[u][k][static_cast<int64_t>(row) * layout.table_axis_stride];
+      for (int k = 0; k < kWords; ++k) {
+        auto row = index.row_of(entries[u][k]);
+        if (!in_range(row, layout.axis_size)) {
+          bad |= 1u << (u * kWords + k);
+          bad_entry = entries[u][k];
+          row = 0;
         }
+        words[u].values[k] = from[u][k][static_cast<int64_t>(row) * layout.table_axis_stride];
       }
-    });
+    }
 #pragma unroll
     for (int u = 0; u < kPackedUnroll; ++u) {
       const int32_t first = static_cast<int32_t>(first_vector + u * blockDim.x) * kWords - shift;
 #pragma unroll
       for (int k = 0; k < kWords; ++k) {
-        if (bad >> (u * kWords + k) & 1) words[u].values[k] = policy.fill.word<Word>();
+        if (bad >> (u * kWords + k) & 1) words[u].values[k] = index.template fill<Word>();
       }
       if (first >= 0 && first + kWords <= static_cast<int32_t>(chunk.words)) {
         store(output + start + first, words[u]);
@@ -191,8 +187,9 @@ __global__ void gather_packed_kernel(const Word* __restrict__ source,
 
 // N entries of an index, in wide loads where they are adjacent and aligned.
 template <int N, class Index>
-__device__ __forceinline__ void load_entries(const Index* __restrict__ from, int64_t stride,
+__device__ __forceinline__ void load_entries(const PlainIndex<Index>& index, int64_t stride,
                                              Index (&entries)[N]) {
+  const Index* __restrict__ from = index.data;
   constexpr int kWide = N * sizeof(Index) < kVectorBytes ? N : kVectorSize<Index>;
   using Wide = Vector<Index, kWide>;
   if (stride == 1 && reinterpret_cast<uintptr_t>(from) % sizeof(Wide) == 0) {
@@ -208,12 +205,18 @@ __device__ __forceinline__ void load_entries(const Index* __restrict__ from, int
   }
 }
 
+template <int N>
+__device__ __forceinline__ void load_entries(const IndexView& index, int64_t stride,
+                                             int64_t (&entries)[N]) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) entries[k] = index.at(k * stride);
+}
+
 // A block copies its slab's table to shared memory and serves `part` entries from there.
 template <class Word, class Index>
 __global__ void gather_staged_kernel(const Word* __restrict__ source,
-                                     const Index* __restrict__ index, Word* __restrict__ output,
+                                     const __grid_constant__ Index index, Word* __restrict__ output,
                                      RowLayout layout, RowGrid grid, int64_t part,
-                                     const __grid_constant__ GatherPolicy policy,
                                      const __grid_constant__ IndexErrorSite errors) {
   constexpr int kWords = kVectorSize<Word>;
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
@@ -235,35 +238,33 @@ __global__ void gather_staged_kernel(const Word* __restrict__ source,
     const auto shift = static_cast<int64_t>((number * layout.entries + begin) % kWords);
     for (int64_t n = begin - shift + threadIdx.x * kWords; n < end; n += blockDim.x * kWords) {
       if (n >= begin && n + kWords <= end) {
-        Index entries[kWords];
-        load_entries<kWords>(slab.index + n * layout.index_entry_stride, layout.index_entry_stride,
-                             entries);
+        typename Index::Entry entries[kWords];
+        const auto there = slab.index.from(n * layout.index_entry_stride);
+        load_entries<kWords>(there, layout.index_entry_stride, entries);
         Vector<Word, kWords> words;
         int bad = -1;
-        Index bad_entry = 0;
-        with_rule(policy.rule, [&](auto row_of) {
+        typename Index::Entry bad_entry = 0;
 #pragma unroll
-          for (int k = 0; k < kWords; ++k) {
-            const auto row = row_of(entries[k]);
-            const bool good = in_range(row, axis_size);
-            words.values[k] = table[good ? row : 0];
-            if (!good) {
-              words.values[k] = policy.fill.word<Word>();
-              bad = k;
-              bad_entry = entries[k];
-            }
+        for (int k = 0; k < kWords; ++k) {
+          const auto row = index.row_of(entries[k]);
+          const bool good = in_range(row, axis_size);
+          words.values[k] = table[good ? row : 0];
+          if (!good) {
+            words.values[k] = index.template fill<Word>();
+            bad = k;
+            bad_entry = entries[k];
           }
-        });
+        }
         store(to + n, words);
         if (bad >= 0) {
           record_bad_entry(errors, number * layout.entries + n + bad, int64_t(bad_entry));
         }
       } else {
         for (int64_t m = max(n, begin); m < min(n + kWords, end); ++m) {
-          const Index entry = slab.index[m * layout.index_entry_stride];
-          const int64_t row = policy.rule.rewrites() ? policy.rule.resolve(entry) : entry;
+          const auto entry = slab.index.at(m * layout.index_entry_stride);
+          const auto row = index.row_of(entry);
           const bool good = in_range(row, axis_size);
-          to[m] = good ? table[row] : policy.fill.word<Word>();
+          to[m] = good ? table[row] : index.template fill<Word>();
           if (!good) record_bad_entry(errors, number * layout.entries + m, int64_t(entry));
         }
       }

@@ -60,31 +60,8 @@ struct ScatterAddByPlan {
 
 indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
                      std::optional<int64_t> dim, int64_t batch_dims) {
-  const at::ScalarType dtype = values.scalar_type();
-  TORCH_CHECK_TYPE(
-      at::isIntegralType(dtype, /*includeBool=*/false) || dtype == at::kHalf ||
-          dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble ||
-          at::isComplexType(dtype),
-      "scatter_add: values must be of an integer type, float16, bfloat16, float32, float64 or a "
-      "complex type, but it is ",
-      dtype, ".");
+  check_summable("scatter_add", values);
   return indexing::check_scatter("scatter_add", values, index, dim_size, dim, batch_dims);
-}
-
-// The values' dtype as TORCH_OPS_DISPATCH_VALUES knows it: integers of one size add alike.
-at::ScalarType as_dispatched(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kChar:
-      return at::kByte;
-    case at::kUInt16:
-      return at::kShort;
-    case at::kUInt32:
-      return at::kInt;
-    case at::kUInt64:
-      return at::kLong;
-    default:
-      return dtype;
-  }
 }
 
 // Does a call on CUDA sum its entries in order, or add them in no given order? Without a word from

@@ -44,6 +44,34 @@ TORCH_OPS_CUDA_LAUNCHER(void scatter_add_sorted_cuda(const at::Tensor& values,
                                                      const RowLayout& layout, const IndexRule& rule,
                                                      const Plan* plan, const at::Tensor& result))
 
+inline void check_summable(const char* op, const at::Tensor& values) {
+  const at::ScalarType dtype = values.scalar_type();
+  TORCH_CHECK_TYPE(
+      at::isIntegralType(dtype, /*includeBool=*/false) || dtype == at::kHalf ||
+          dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble ||
+          at::isComplexType(dtype),
+      op,
+      ": values must be of an integer type, float16, bfloat16, float32, float64 or a complex type, "
+      "but it is ",
+      dtype, ".");
+}
+
+// A real dtype as TORCH_OPS_DISPATCH_VALUES knows it: integers of one size add alike.
+inline at::ScalarType as_dispatched(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kChar:
+      return at::kByte;
+    case at::kUInt16:
+      return at::kShort;
+    case at::kUInt32:
+      return at::kInt;
+    case at::kUInt64:
+      return at::kLong;
+    default:
+      return dtype;
+  }
+}
+
 // In what a real dtype is summed on CUDA: 16-bit floats in float32, rounded once at the end; 8- and
 // 16-bit integers in int32, whose low bits are the same (and for which the GPU has atomics).
 inline at::ScalarType sum_type(at::ScalarType dtype) {

@@ -256,8 +256,10 @@ class ScatterAdd {
       const Value* values = value_at(piece.slab, first, strip);
       if (kept == 0) continue;
       if (layout_.inner == 1) {
-        Value kept_values[kRunEntries];
-        for (int64_t n = 0; n < kept; ++n) kept_values[n] = values[positions[n]];
+        Sum kept_values[kRunEntries];
+        for (int64_t n = 0; n < kept; ++n) {
+          kept_values[n] = static_cast<Sum>(values[positions[n]]);
+        }
         add_elements_widened(simd_, kept, rows, 1, blocking_.block_rows(), kept_values, sums);
       } else {
         add_rows(simd_, ScatterRun<Value>{kept, rows, positions, values, layout_.inner},

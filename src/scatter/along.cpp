@@ -1,0 +1,279 @@
+// The contract of scatter_elements_add: schema, checks, allocation, derivative.
+#include "scatter/along.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
+#include <c10/util/strides.h>
+#include <torch/library.h>
+
+#include "common/autograd.h"
+#include "common/batching.h"
+#include "common/elements.h"
+#include "common/index_mode_args.h"
+#include "common/op.h"
+#include "scatter/scatter.h"
+#include "scatter/scatter_path.h"
+
+namespace torch_ops {
+namespace {
+
+using at::Tensor;
+using autograd::SavedVariable;
+using autograd::variable_list;
+
+constexpr const char* kOp = "scatter_elements_add";
+
+const auto& scatter_elements_add_op() {
+  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymIntArrayRef, int64_t,
+                                        std::optional<bool>, std::string_view)>(kOp);
+  return op;
+}
+
+const auto& scatter_add_op() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t,
+                     std::optional<bool>, std::string_view)>("scatter_add");
+  return op;
+}
+
+const auto& gather_elements_op() {
+  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, int64_t, std::string_view,
+                                        const std::optional<at::Scalar>&)>("gather_elements");
+  return op;
+}
+
+// ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
+
+struct Call {
+  int64_t axis;
+  IndexMode mode;
+};
+
+Call check(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size, int64_t dim,
+           std::string_view mode) {
+  check_summable(kOp, values);
+  TORCH_CHECK(values.device() == index.device(), kOp,
+              ": values and index must be on one device, but values is on ", values.device(),
+              " and index is on ", index.device(), ".");
+  for (const c10::SymInt& length : size) {
+    TORCH_CHECK_VALUE(length.sym_ge(0).expect_true(__FILE__, __LINE__), kOp,
+                      ": size must not be negative, but it is ", size, ".");
+  }
+  const int64_t axis = elements::check_table(kOp, "the result", size, index, dim);
+  const auto picks = index.sym_sizes(), given = values.sym_sizes();
+  TORCH_CHECK_VALUE(elements::rank_of(picks) == elements::rank_of(given), kOp,
+                    ": values and index must have as many axes, but their shapes are ", given,
+                    " and ", picks, ".");
+  for (size_t d = 0; d < picks.size() && d < given.size(); ++d) {
+    TORCH_CHECK_VALUE(picks[d].sym_le(given[d]).expect_true(__FILE__, __LINE__), kOp,
+                      ": index with shape ", picks, " must not be longer than values with shape ",
+                      given, ", but it is on axis ", d, ".");
+  }
+  return {axis, indexing::parse_mode(kOp, mode)};
+}
+
+// A call of which the kernels see real numbers and at least one axis.
+struct Pieces {
+  Tensor values;
+  Tensor index;
+  std::vector<int64_t> size;
+};
+
+Pieces prepare(const Tensor& values, const Tensor& index, at::IntArrayRef size) {
+  Pieces pieces{elements::at_least_1d(values), elements::at_least_1d(index), size.vec()};
+  if (size.empty()) pieces.size = {1};
+  // Here the axis does not matter: values have the index's length there too.
+  pieces.values = elements::cut_to(pieces.values, pieces.index.sizes(), /*axis=*/-1);
+  if (values.is_complex()) {
+    // Two real numbers side by side, with one entry.
+    auto picks = pieces.index.sizes().vec();
+    picks.push_back(2);
+    pieces.values = at::view_as_real(pieces.values);
+    pieces.index = pieces.index.unsqueeze(-1).expand(picks);
+    pieces.size.push_back(2);
+  }
+  return pieces;
+}
+
+// Whole rows: scatter_add of them. Nothing where it is no such call.
+std::optional<Tensor> add_rows(const Pieces& call, int64_t axis, std::optional<bool> deterministic,
+                               std::string_view mode) {
+  const auto rows = elements::as_rows(call.index, axis);
+  if (!rows) return std::nullopt;
+  for (int64_t d = 0; d < call.index.dim(); ++d) {
+    if (d != axis && call.size[d] != call.index.size(d)) return std::nullopt;
+  }
+  Tensor entries = rows->index;
+  for (int64_t d = entries.dim() - 1; d >= rows->batch_dims; --d) {
+    if (d != axis) entries = entries.squeeze(d);
+  }
+  return scatter_add_op().call(call.values, entries, call.size[axis], axis, rows->batch_dims,
+                               deterministic, mode);
+}
+
+// Every entry's place in the result, and scatter_add on that: what sums in order, and what spreads
+// over threads where there are few columns. Takes 8 bytes an entry.
+template <auto find_places>
+Tensor add_by_places(const Pieces& call, const ElementLayout& layout, const IndexRule& rule,
+                     bool deterministic) {
+  const int64_t total = c10::multiply_integers(call.size);
+  const Tensor places = at::empty({layout.count}, call.index.options().dtype(at::kLong));
+  find_places(call.index, layout, rule, /*nowhere=*/total, places);
+  return scatter_add_op()
+      .call(call.values.reshape({-1}), places, total, 0, 0, deterministic, "fill")
+      .view(call.size);
+}
+
+template <auto add, auto find_places>
+Tensor scatter_elements_add(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size,
+                            int64_t dim, std::optional<bool> deterministic, std::string_view mode) {
+  const auto [axis, parsed] = check(values, index, size, dim, mode);
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
+  const Pieces call = prepare(values, index, sizes);
+  const auto finish = [&](const Tensor& result) {
+    return (values.is_complex() ? at::view_as_complex(result) : result).view(sizes);
+  };
+  const at::ScalarType real = call.values.scalar_type();
+  if (call.index.numel() == 0) return at::zeros(sizes, values.options());
+  indexing::check_axis_not_empty(kOp, index, call.size[axis], parsed);
+  if (call.size[axis] == 0) return at::zeros(sizes, values.options());  // all are dropped
+  if (const auto rows = add_rows(call, axis, deterministic, mode)) return finish(*rows);
+
+  const IndexRule rule(parsed, call.size[axis]);
+  const ElementLayout layout = elements::lay_out(kOp, call.size, c10::contiguous_strides(call.size),
+                                                 call.index, call.values, axis);
+  const bool in_order = call.values.is_cuda() && call.values.is_floating_point() &&
+                        deterministic.value_or(at::globalContext().deterministicAlgorithms());
+  const bool by_places = in_order || (call.values.is_cpu() && has_few_columns(layout));
+  if (by_places) return finish(add_by_places<find_places>(call, layout, rule, in_order));
+  const Tensor sums = at::zeros(call.size, call.values.options().dtype(sum_type(real)));
+  add(call.values.view(as_dispatched(real)), call.index, layout, rule, sums);
+  return finish(sums.to(real));
+}
+
+Tensor scatter_elements_add_meta(const Tensor& values, const Tensor& index,
+                                 c10::SymIntArrayRef size, int64_t dim,
+                                 std::optional<bool> /*deterministic*/, std::string_view mode) {
+  check(values, index, size, dim, mode);
+  return at::empty_symint(size, values.options());
+}
+
+// ---- Derivative ---------------------------------------------------------------------------------
+
+struct ScatterElementsAddNode final : autograd::DerivativeNode<ScatterElementsAddNode> {
+  static constexpr const char* kName = "ScatterElementsAddBackward";
+  SavedVariable index;
+  std::vector<c10::SymInt> values_size;
+  int64_t dim = 0;
+  int64_t mode = 0;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(index);
+    visit(values_size);
+    visit(dim);
+    visit(mode);
+  }
+
+  // Zeros for values that were dropped, and for those that have no entry.
+  variable_list backward(const Tensor& grad_output) {
+    const auto name = indexing::mode_name(mode);
+    const auto dropped = name == "fill" ? std::optional<at::Scalar>(0) : std::nullopt;
+    Tensor grad = gather_elements_op().call(grad_output, unpack(index), dim, name, dropped);
+    c10::SymDimVector missing;  // on each axis, from the last one on: before, behind
+    bool any = false;
+    for (int64_t d = grad.dim() - 1; d >= 0; --d) {
+      missing.push_back(0);
+      missing.push_back(values_size[d] - grad.sym_size(d));
+      any = any || !TORCH_GUARD_OR_FALSE(missing.back().sym_eq(0));
+    }
+    return {any ? at::constant_pad_nd_symint(grad, missing, 0) : grad};
+  }
+};
+
+Tensor scatter_elements_add_autograd(c10::DispatchKeySet keys, const Tensor& values,
+                                     const Tensor& index, c10::SymIntArrayRef size, int64_t dim,
+                                     std::optional<bool> deterministic, std::string_view mode) {
+  const auto node = autograd::make_node<ScatterElementsAddNode>(values);
+  Tensor output = autograd::below_autograd(keys, scatter_elements_add_op(), values, index, size,
+                                           dim, deterministic, mode);
+  autograd::record(output, node);
+  autograd::set_tangent(
+      output,
+      [&](const Tensor& tangent) {
+        return scatter_elements_add_op().call(tangent, index, size, dim, deterministic, mode);
+      },
+      values);
+  if (node) {
+    node->index = SavedVariable(index, /*is_output=*/false);
+    node->values_size = values.sym_sizes().vec();
+    node->dim = dim;
+    node->mode = static_cast<int64_t>(indexing::parse_mode(kOp, mode));
+  }
+  return output;
+}
+
+// ---- torch.vmap ---------------------------------------------------------------------------------
+
+// As for gather_elements: one more axis in front, of the result too.
+Tensor scatter_elements_add_batched(const Tensor& values, const Tensor& index,
+                                    c10::SymIntArrayRef size, int64_t dim,
+                                    std::optional<bool> deterministic, std::string_view mode) {
+  using batching::Batched;
+  return batching::apply(
+      [&](const Batched& from, const Batched& picks) -> Batched {
+        const auto add = [&](const Tensor& v, const Tensor& i, c10::SymIntArrayRef sizes,
+                             int64_t axis) {
+          return scatter_elements_add_op().call(v, i, sizes, axis, deterministic, mode);
+        };
+        if (!from.axis && !picks.axis) {
+          return {add(from.value, picks.value, size, dim), std::nullopt};
+        }
+        const bool scalar = size.empty();  // counts as one axis of size 1
+        const Tensor sums = elements::with_hidden_axis(
+            from, picks, [&](const Tensor& lifted_values, const Tensor& lifted_index) {
+              c10::SymDimVector sizes{lifted_values.sym_size(0)};
+              sizes.append(size.begin(), size.end());
+              if (scalar) sizes.push_back(1);
+              return add(lifted_values, lifted_index, sizes, elements::lifted(dim));
+            });
+        return {scalar ? sums.squeeze(1) : sums, 0};
+      },
+      values, index);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  m.def(
+      "scatter_elements_add(Tensor values, Tensor index, SymInt[] size, int dim, *, "
+      "bool? deterministic=None, str mode='raise') -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
+  m.impl("scatter_elements_add", scatter_elements_add<add_along_cpu, find_places_cpu>);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
+  m.impl("scatter_elements_add", scatter_elements_add<add_along_cuda, find_places_cuda>);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
+  m.impl("scatter_elements_add", scatter_elements_add_meta);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
+  m.impl("scatter_elements_add", scatter_elements_add_autograd);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
+  m.impl("scatter_elements_add", scatter_elements_add_batched);
+}
+
+}  // namespace torch_ops

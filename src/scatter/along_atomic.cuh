@@ -1,0 +1,85 @@
+// scatter_elements_add by atomics, in no given order; on raw pointers, no torch.
+#pragma once
+
+#include <cstdint>
+
+#include "common/element_grid.cuh"
+#include "common/index_mode.h"
+#include "common/index_view.cuh"
+#include "scatter/scatter_atomic.cuh"
+
+namespace torch_ops::atomic {
+
+// What a launch knows beside its layout.
+struct AlongCall {
+  int64_t position;  // of its first element, among all
+  IndexRule rule;
+  bool merge;  // neighbours may go to one place: then lanes look for their peers
+  bool wide;   // places may exceed 32 bits
+};
+
+// As add_values_kernel, with an entry for each value.
+template <class Value, class Sum>
+__global__ void __launch_bounds__(kThreads)
+    add_along_kernel(const Value* __restrict__ values, IndexView index, Sum* __restrict__ table,
+                     const __grid_constant__ ElementGrid grid,
+                     const __grid_constant__ AlongCall call,
+                     const __grid_constant__ IndexErrorSite errors) {
+  constexpr int K = kUnroll;
+  const ElementLayout& layout = grid.layout;
+  const auto count = static_cast<uint32_t>(layout.count);
+  const uint32_t first = blockIdx.x * (kThreads * K) + threadIdx.x;
+  uint32_t numbers[K];
+  int64_t places[K], at[K], from[K], entries[K];
+  // Beyond the end the last value is read again, and not added.
+#pragma unroll
+  for (int k = 0; k < K; ++k) numbers[k] = min(first + k * kThreads, count - 1);
+  grid.locate(numbers, places, at, from);
+  index.load(at, entries);
+  Sum sums[K][1];
+#pragma unroll
+  for (int k = 0; k < K; ++k) sums[k][0] = static_cast<Sum>(values[from[k]]);
+  BadEntry bad;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    int64_t row = entries[k];
+    if (call.rule.rewrites()) row = call.rule.resolve(row);
+    const bool exists = first + k * kThreads < count;
+    if (exists && in_range(row, layout.axis_size)) {
+      places[k] += row * layout.axis_stride;
+    } else {
+      if (exists) bad = {call.position + numbers[k], entries[k]};
+      places[k] = kDropped;
+    }
+  }
+  const bool shared = call.merge && is_shared(places[0], call.wide);
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    bool mine = places[k] != kDropped;
+    if (shared) mine &= add_up_peers<1>(find_peers(places[k], call.wide), sums[k]);
+    if (mine) atomicAdd(table + places[k], sums[k][0]);
+  }
+  bad.record(errors);
+}
+
+// The places of the entries, as find_places_cuda says. `places` begins at the part's first element.
+template <class Index>
+__global__ void find_places_kernel(const Index* __restrict__ index, int64_t* __restrict__ places,
+                                   int64_t offset, int64_t nowhere,
+                                   const __grid_constant__ ElementGrid grid,
+                                   const __grid_constant__ AlongCall call,
+                                   const __grid_constant__ IndexErrorSite errors) {
+  const ElementLayout& layout = grid.layout;
+  const uint32_t number = blockIdx.x * blockDim.x + threadIdx.x;
+  if (number >= static_cast<uint32_t>(layout.count)) return;
+  const uint32_t numbers[1] = {number};
+  int64_t place[1], at[1], unused[1];
+  grid.locate(numbers, place, at, unused);
+  const int64_t entry = index[at[0]];
+  const int64_t row = call.rule.rewrites() ? call.rule.resolve(entry) : entry;
+  const bool good = in_range(row, layout.axis_size);
+  places[number] = good ? offset + place[0] + row * layout.axis_stride : nowhere;
+  if (!good) record_bad_entry(errors, call.position + number, entry);
+}
+
+}  // namespace torch_ops::atomic

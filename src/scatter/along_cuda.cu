@@ -1,0 +1,69 @@
+#include <ATen/Dispatch.h>
+
+#include "common/index_errors.h"
+#include "common/indexing.h"
+#include "common/launch.cuh"
+#include "scatter/along.h"
+#include "scatter/along_atomic.cuh"
+#include "scatter/scatter.h"
+
+namespace torch_ops {
+namespace {
+
+IndexErrorSite begin(const at::Tensor& index, const ElementLayout& layout, const IndexRule& rule) {
+  // A position of the index is its row.
+  RowLayout rows{};
+  rows.outer = 1;
+  rows.entries = layout.count;
+  rows.axis_size = layout.axis_size;
+  return before_launch("scatter_elements_add", index, rows, rule.mode());
+}
+
+// Do lanes that are neighbours differ in the coordinate on the axis? Otherwise they go to different
+// places, and there are no peers to look for.
+bool can_meet(const ElementLayout& layout) {
+  int64_t columns = 1;
+  for (int d = layout.axis + 1; d < layout.rank; ++d) columns *= layout.sizes[d];
+  return layout.axis >= 0 && columns < 32;
+}
+
+}  // namespace
+
+void add_along_cuda(const at::Tensor& values, const at::Tensor& index, const ElementLayout& layout,
+                    const IndexRule& rule, const at::Tensor& sums) {
+  const c10::cuda::CUDAGuard guard(sums.device());
+  const IndexErrorSite errors = begin(index, layout, rule);
+  const IndexView entries{index.const_data_ptr(), static_cast<int>(index.element_size())};
+  const bool merge = can_meet(layout), wide = sums.numel() > UINT32_MAX;
+  TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
+    const auto* from = static_cast<const value_t*>(values.const_data_ptr());
+    auto* to = static_cast<sum_t*>(sums.mutable_data_ptr());
+    for_each_part(layout, ElementGrid::kMaxPart, [&](const ElementLayout& part, auto offsets) {
+      auto* kernel = atomic::add_along_kernel<value_t, sum_t>;
+      TORCH_OPS_LAUNCH(kernel, grid_x(part.count, atomic::kThreads * atomic::kUnroll),
+                       atomic::kThreads, 0, from + offsets.values, entries.from(offsets.index),
+                       to + offsets.table, ElementGrid(part),
+                       (atomic::AlongCall{offsets.position, rule, merge, wide}), errors);
+    });
+  });
+  after_launch();
+}
+
+void find_places_cuda(const at::Tensor& index, const ElementLayout& layout, const IndexRule& rule,
+                      int64_t nowhere, const at::Tensor& places) {
+  const c10::cuda::CUDAGuard guard(places.device());
+  const IndexErrorSite errors = begin(index, layout, rule);
+  auto* to = places.mutable_data_ptr<int64_t>();
+  TORCH_OPS_DISPATCH_INDEX(index, "scatter_elements_add", [&] {
+    const index_t* entries = index.const_data_ptr<index_t>();
+    for_each_part(layout, ElementGrid::kMaxPart, [&](const ElementLayout& part, auto offsets) {
+      TORCH_OPS_LAUNCH(atomic::find_places_kernel<index_t>, grid_x(part.count, kThreads), kThreads,
+                       0, entries + offsets.index, to + offsets.position, offsets.table, nowhere,
+                       ElementGrid(part), (atomic::AlongCall{offsets.position, rule, false, false}),
+                       errors);
+    });
+  });
+  after_launch();
+}
+
+}  // namespace torch_ops

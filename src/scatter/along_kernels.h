@@ -1,0 +1,91 @@
+// scatter_elements_add on the CPU: loops over a part of the work, on raw pointers. No torch.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/element_walk.h"
+#include "common/index_mode.h"
+#include "common/row_layout.h"
+
+namespace torch_ops {
+
+// The elements of one column, those that differ in their coordinate on the axis alone, go to one
+// column of the result, which no other element goes to. So threads share out the columns, and each
+// adds its own in order, whatever their number. Columns are those of `columns`, a layout without
+// the axis; next to each other on its last axis they are neighbours in memory, and taken side by
+// side.
+struct ColumnLayout {
+  ElementLayout columns;
+  int64_t entries;  // a column
+  int64_t index_stride;
+  int64_t value_stride;
+
+  explicit ColumnLayout(const ElementLayout& layout)
+      : columns(layout), entries(1), index_stride(0), value_stride(0) {
+    if (layout.axis < 0) return;
+    entries = layout.sizes[layout.axis];
+    index_stride = layout.index_strides[layout.axis];
+    value_stride = layout.value_strides[layout.axis];
+    const auto drop = [&](int64_t* of_axis) {
+      for (int d = layout.axis; d + 1 < layout.rank; ++d) of_axis[d] = of_axis[d + 1];
+    };
+    drop(columns.sizes);
+    drop(columns.table_strides);
+    drop(columns.index_strides);
+    drop(columns.value_strides);
+    columns.rank = layout.rank - 1;
+    columns.axis = -1;
+    columns.count = layout.count / entries;
+  }
+};
+
+// Adds the columns [begin, end). Returns false where an entry is an error.
+template <class Value, class Index, class Sum>
+bool add_columns(const Value* values, const Index* index, Sum* sums, const ColumnLayout& layout,
+                 const IndexRule& rule, int64_t begin, int64_t end) {
+  const bool must_exist = !rule.rewrites();
+  const int64_t axis_size = layout.columns.axis_size, axis_stride = layout.columns.axis_stride;
+  bool good = true;
+  with_rule(rule, [&](auto row_of) {
+    walk_elements(layout.columns, begin, end, [&](const ElementRun& run) {
+      for (int64_t n = 0; n < layout.entries; ++n) {
+        const Index* entries = index + run.index + n * layout.index_stride;
+        const Value* from = values + run.values + n * layout.value_stride;
+        Sum* to = sums + run.table;
+        for (int64_t i = 0; i < run.count; ++i) {
+          const auto row = row_of(entries[i * run.index_stride]);
+          if (in_range(row, axis_size)) {
+            to[i * run.table_stride + static_cast<int64_t>(row) * axis_stride] +=
+                static_cast<Sum>(from[i * run.value_stride]);
+          } else if (must_exist) {
+            good = false;
+            return int64_t{0};  // ends the walk
+          }
+        }
+      }
+      return kNoBadEntry;
+    });
+  });
+  return good;
+}
+
+// Writes the places of the entries [begin, end), as find_places_cpu says. Returns the first that is
+// an error, or kNoBadEntry.
+template <class Index>
+int64_t find_places(const Index* index, const ElementLayout& layout, const IndexRule& rule,
+                    int64_t nowhere, int64_t* places, int64_t begin, int64_t end) {
+  const bool must_exist = !rule.rewrites();
+  return walk_elements(layout, begin, end, [&](const ElementRun& run) {
+    for (int64_t i = 0; i < run.count; ++i) {
+      const int64_t row = rule.resolve(index[run.index + i * run.index_stride]);
+      const bool good = in_range(row, layout.axis_size);
+      if (!good && must_exist) return i;
+      places[run.position + i] =
+          good ? run.table + i * run.table_stride + row * layout.axis_stride : nowhere;
+    }
+    return kNoBadEntry;
+  });
+}
+
+}  // namespace torch_ops

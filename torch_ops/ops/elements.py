@@ -1,0 +1,228 @@
+"""gather_elements and its kin: an index with an entry of its own for each element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import is_tensor_like
+
+from torch_ops.ops._mode import Number, mode_arguments
+
+_gather_elements = torch.ops.torch_ops.gather_elements.default
+_take_along_dim = torch.ops.torch_ops.take_along_dim.default
+_scatter_elements_add = torch.ops.torch_ops.scatter_elements_add.default
+
+
+def _check_tensors(name: str, order: str, **tensors: Any) -> None:
+    for role, argument in tensors.items():
+        if not is_tensor_like(argument):  # torch.fx's proxies are
+            raise TypeError(
+                f"{name}: {role} must be a tensor, but a {type(argument).__name__} was given. "
+                f"torch_ops.{name} takes ({order})."
+            )
+
+
+def gather_elements(
+    source: Tensor,
+    index: Tensor,
+    dim: int,
+    *,
+    mode: str = "raise",
+    fill_value: Number | None = None,
+) -> Tensor:
+    """Returns the elements of ``source`` along ``dim`` that ``index`` names, one for each entry.
+
+    ``output[i, ..., j, ..., k] = source[i, ..., index[i, ..., j, ..., k], ..., k]``, where ``j`` is
+    the coordinate on ``dim``. It is ``torch.gather(source, dim, index)`` and ONNX's
+    ``GatherElements``: the index may be shorter than the source on other axes, and has no
+    broadcasting. (:func:`take_along_dim` has; :func:`gather` picks whole slices.)
+
+    Args:
+        source: A tensor of any dtype and strides, on the CPU or a CUDA device.
+        index: uint8, int16, int32 or int64, used as it is; on the source's device. It has as many
+            axes as the source, and on each but ``dim`` is no longer. Each entry must be between 0
+            and ``source.shape[dim] - 1``, or ``mode`` says what else it is. A 0-dimensional tensor
+            counts as one of one axis of length 1, also for the source.
+        dim: The axis that the entries are coordinates on; negative counts from the end.
+        mode: What an entry out of range is, as for :func:`gather`.
+        fill_value: As for :func:`gather`.
+
+    Returns:
+        A contiguous tensor of the index's shape.
+
+    Gradient:
+        :func:`scatter_elements_add` of ``grad_output`` with the same ``mode``; what ``fill_value``
+        stands for gets none. The index is saved, the source is not. Differentiable any number of
+        times; forward mode too.
+
+    Memory:
+        The output alone. Where the index is the same along all axes behind ``dim`` (they have
+        length 1, or are expanded) rows are moved as a whole, as by :func:`gather`.
+
+    Deterministic. For the gradient see :func:`scatter_elements_add`.
+
+    Raises:
+        IndexError: ``dim`` is out of range; or there are entries and the axis has size 0, unless
+            ``mode`` is "fill"; or ``mode`` is "raise" and an entry is out of range. On CUDA that is
+            raised by a later call, as for :func:`gather`.
+        TypeError: ``index`` is of another dtype, an argument is no tensor, or ``fill_value`` is no
+            number.
+        ValueError: The shapes do not fit; the message names both and the axis. Or ``mode`` or
+            ``fill_value`` is wrong, as for :func:`gather`.
+        RuntimeError: Source and index are on different devices.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> source = torch.tensor([[1, 2], [3, 4]])
+        >>> torch_ops.gather_elements(source, torch.tensor([[1, 0], [0, 0]]), 1)
+        tensor([[2, 1],
+                [3, 3]])
+    """
+    if not isinstance(source, Tensor) or not isinstance(index, Tensor):
+        _check_tensors("gather_elements", "source, index, dim", source=source, index=index)
+    return _gather_elements(
+        source, index, dim, **mode_arguments("gather_elements", mode, fill_value)
+    )
+
+
+def take_along_dim(
+    source: Tensor,
+    index: Tensor,
+    dim: int | None = None,
+    *,
+    mode: str = "raise",
+    fill_value: Number | None = None,
+) -> Tensor:
+    """Returns :func:`gather_elements` of tensors that are broadcast against each other.
+
+    On each axis but ``dim`` source and index are as long, or one of them has length 1 and counts as
+    long as the other. It is ``torch.take_along_dim`` and ``numpy.take_along_axis``, so that
+    ``take_along_dim(x, x.argsort(dim), dim)`` sorts.
+
+    Args:
+        source: A tensor of any dtype and strides, on the CPU or a CUDA device.
+        index: uint8, int16, int32 or int64, used as it is; with as many axes as the source, on its
+            device.
+        dim: The axis that the entries are coordinates on; negative counts from the end. Default:
+            both tensors are flattened first, which copies those that are not contiguous.
+        mode: What an entry out of range is, as for :func:`gather`.
+        fill_value: As for :func:`gather`.
+
+    Returns:
+        A contiguous tensor of the broadcast shape, which on ``dim`` is as long as the index.
+
+    Gradient, memory, determinism and errors are those of :func:`gather_elements`: an expanded
+    tensor is not copied, and its gradient is summed over the axes on which it was expanded. An
+    entry out of range is named by its place in the broadcast index. Besides:
+
+    Raises:
+        ValueError: Source and index have different numbers of axes, or do not broadcast.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> scores = torch.tensor([[3.0, 9.0, 4.0], [8.0, 1.0, 2.0]])
+        >>> best = scores.argmax(1, keepdim=True)
+        >>> torch_ops.take_along_dim(scores, best, 1)
+        tensor([[9.],
+                [8.]])
+    """
+    if not isinstance(source, Tensor) or not isinstance(index, Tensor):
+        _check_tensors("take_along_dim", "source, index, dim", source=source, index=index)
+    return _take_along_dim(source, index, dim, **mode_arguments("take_along_dim", mode, fill_value))
+
+
+def scatter_elements_add(
+    values: Tensor,
+    index: Tensor,
+    size: Sequence[int],
+    dim: int,
+    *,
+    deterministic: bool | None = None,
+    mode: str = "raise",
+) -> Tensor:
+    """Returns zeros of the shape ``size`` to which each value is added where ``index`` says.
+
+    ``result[i, ..., index[i, ..., j, ..., k], ..., k] += values[i, ..., j, ..., k]``, where ``j``
+    is the coordinate on ``dim``: the transpose of :func:`gather_elements`, and its gradient. It is
+    ``torch.zeros(size).scatter_add_(dim, index, values)``. 16-bit floats are summed in float32 and
+    rounded once. Integers wrap.
+
+    Args:
+        values: A tensor of an integer type, float16, bfloat16, float32, float64 or a complex type;
+            any strides; on the CPU or a CUDA device.
+        index: uint8, int16, int32 or int64, used as it is; on the values' device, with as many
+            axes, and no longer than they are on any: values beyond the index are left out. Each
+            entry must be between 0 and ``size[dim] - 1``, or ``mode`` says what else it is.
+        size: The result's shape: as many axes as the index, and on each but ``dim`` no shorter.
+        dim: The axis that the entries are coordinates on; negative counts from the end.
+        deterministic: Whether floats on CUDA are summed in a given order, whatever it costs.
+            Default: what ``torch.are_deterministic_algorithms_enabled()`` says.
+        mode: What an entry out of range is: as for :func:`gather`, where "fill" means that its
+            value is dropped.
+
+    Returns:
+        A contiguous tensor of the values' dtype.
+
+    Gradient:
+        :func:`gather_elements` of ``grad_output`` with the same ``mode``; zeros for values that
+        were dropped or left out. Differentiable any number of times; forward mode too.
+
+    Memory:
+        The result; for 16-bit floats (on CUDA for 8- and 16-bit integers too) one of 32 bits an
+        element besides. Where rows move as a whole, see :func:`scatter_add`. In order on CUDA, and
+        on the CPU where fewer than 64 elements of the result differ in other coordinates than that
+        on ``dim``: 8 bytes an entry for its place in the result, and what :func:`scatter_add` takes
+        for as many elements.
+
+    Determinism:
+        The same bits on every run: on the CPU, with any number of threads; for integers; with
+        ``deterministic=True``; and under ``torch.use_deterministic_algorithms(True)`` unless
+        ``deterministic=False``. Otherwise floats are added on CUDA in no given order, unless rows
+        move as a whole: then as for :func:`scatter_add`.
+
+    Raises:
+        IndexError: ``dim`` is out of range; or there are entries and ``size[dim]`` is 0, unless
+            ``mode`` is "fill"; or ``mode`` is "raise" and an entry is out of range. On CUDA that is
+            raised by a later call, as for :func:`scatter_add`.
+        TypeError: A dtype is not allowed, or an argument is no tensor.
+        ValueError: The shapes do not fit; the message names both and the axis. Or ``mode`` is none
+            of those of :func:`gather`.
+        RuntimeError: Values and index are on different devices.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> values = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> torch_ops.scatter_elements_add(values, torch.tensor([[0, 2], [0, 1]]), (3, 2), 0)
+        tensor([[4., 0.],
+                [0., 4.],
+                [0., 2.]])
+    """
+    if not isinstance(values, Tensor) or not isinstance(index, Tensor):
+        _check_tensors(
+            "scatter_elements_add", "values, index, size, dim", values=values, index=index
+        )
+    return _scatter_elements_add(
+        values,
+        index,
+        size,
+        dim,
+        deterministic=deterministic,
+        **mode_arguments("scatter_elements_add", mode),
+    )
+
+
+def self_check(device: torch.device) -> str:
+    """Runs take_along_dim forward and backward on ``device``; for ``python -m torch_ops``."""
+    source = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device, requires_grad=True)
+    index = torch.tensor([[1, 0], [1, 1], [0, 0]], device=device)
+    output = take_along_dim(source, index, 0)
+    output.sum().backward()
+    grad = None if source.grad is None else source.grad.tolist()
+    if output.tolist() != [[3, 2], [3, 4], [1, 2]] or grad != [[1, 2], [2, 1]]:
+        raise AssertionError(f"take_along_dim gave {output}, its gradient {grad}")
+    return (
+        "take_along_dim([[1, 2], [3, 4]], [[1, 0], [1, 1], [0, 0]], 0) = [[3, 2], [3, 4], [1, 2]]"
+    )

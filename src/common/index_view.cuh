@@ -110,7 +110,7 @@ struct PlainIndex {
   const Index* __restrict__ data;
 
   __device__ __forceinline__ Cursor from(int64_t position) const { return {data + position}; }
-  __device__ __forceinline__ Entry at(int64_t position) const { return __ldg(data + position); }
+  __device__ __forceinline__ Entry at(int64_t position) const { return data[position]; }
   __device__ __forceinline__ Entry row_of(Entry entry) const { return entry; }
   template <class Word>
   __device__ __forceinline__ Word fill() const {

@@ -1,5 +1,5 @@
-// What an in-place op of one tensor, `op_(Tensor(a!) input) -> Tensor(a!)`, needs beside its
-// kernel: the version counter, and its functional form under torch.compile and torch.export.
+// What an in-place op, `op_(Tensor(a!) input, ...) -> Tensor(a!)`, needs beside its kernel: the
+// version counter, and its functional form under torch.compile and torch.export.
 #pragma once
 
 #include <ATen/FunctionalTensorWrapper.h>
@@ -9,36 +9,51 @@
 namespace torch_ops::inplace {
 
 // For the ADInplaceOrView key: a saved copy of the old value is now out of date.
-template <class Op>
-at::Tensor& bump_version(c10::DispatchKeySet keys, const Op& op, at::Tensor& input) {
+template <class Op, class... Args>
+at::Tensor& bump_version(c10::DispatchKeySet keys, const Op& op, at::Tensor& input,
+                         const Args&... args) {
   {
     at::AutoDispatchBelowADInplaceOrView guard;
-    op.redispatch(keys & c10::after_ADInplaceOrView_keyset, input);
+    op.redispatch(keys & c10::after_ADInplaceOrView_keyset, input, args...);
   }
   torch::autograd::impl::bump_version(input);
   return input;
 }
 
-// For the Functionalize key: `input` becomes the value of the functional op.
-template <class InplaceOp, class FunctionalOp>
-at::Tensor& functionalize(const InplaceOp& inplace_op, const FunctionalOp& functional_op,
-                          at::Tensor& input) {
-  namespace functional = at::functionalization::impl;
-  if (!functional::isFunctionalTensor(input)) {
+// For the Functionalize key: `input` becomes the value of `functional`. Both functions take the
+// input and the other tensors.
+template <class Inplace, class Functional, class... Tensors>
+at::Tensor& functionalize_call(Inplace&& inplace, Functional&& functional, at::Tensor& input,
+                               const Tensors&... others) {
+  namespace wrapped = at::functionalization::impl;
+  const auto unwrap = [](const at::Tensor& tensor) {
+    if (!wrapped::isFunctionalTensor(tensor)) return tensor;
+    wrapped::sync(tensor);
+    return wrapped::from_functional_tensor(tensor);
+  };
+  if (!wrapped::isFunctionalTensor(input)) {
     at::AutoDispatchSkipFunctionalize guard;
-    return inplace_op.call(input);
+    inplace(input, unwrap(others)...);
+    return input;
   }
-  functional::sync(input);
-  const at::Tensor before = functional::from_functional_tensor(input);
+  const at::Tensor before = unwrap(input);
   at::Tensor after;
   {
     at::AutoDispatchSkipFunctionalize guard;
-    after = functional_op.call(before);
+    after = functional(before, unwrap(others)...);
   }
-  functional::replace_(input, after);
-  functional::commit_update(input);
-  functional::sync(input);
+  wrapped::replace_(input, after);
+  wrapped::commit_update(input);
+  wrapped::sync(input);
   return input;
+}
+
+// The same for ops of one tensor.
+template <class InplaceOp, class FunctionalOp>
+at::Tensor& functionalize(const InplaceOp& inplace_op, const FunctionalOp& functional_op,
+                          at::Tensor& input) {
+  return functionalize_call([&](at::Tensor& t) { inplace_op.call(t); },
+                            [&](const at::Tensor& t) { return functional_op.call(t); }, input);
 }
 
 }  // namespace torch_ops::inplace

@@ -70,14 +70,14 @@ __global__ void gather_rows_kernel(const Word* __restrict__ source,
     typename Index::Entry bad_entry = 0;
 #pragma unroll
     for (int k = 0; k < kGatherUnroll; ++k) {
-      auto row = index.row_of(entries[k]);
-      const bool good = in_range(row, layout.axis_size);
+      entries[k] = index.row_of(entries[k]);
+      const bool good = in_range(entries[k], layout.axis_size);
       if (!good) {
         bad |= 1u << k;
         bad_entry = entries[k];
-        row = 0;
+        entries[k] = 0;
       }
-      const auto safe = static_cast<int64_t>(row);
+      const auto safe = static_cast<int64_t>(entries[k]);
       words[k] = from[k][safe * layout.table_axis_stride + columns[k] * layout.table_inner_stride];
     }
 #pragma unroll

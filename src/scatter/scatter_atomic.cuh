@@ -241,16 +241,18 @@ __global__ void __launch_bounds__(kThreads)
 // ---- Elements of a small table: summed in shared memory -----------------------------------------
 
 // A block sums `part` entries of a slab, a multiple of four, in shared memory and adds the sums to
-// the slab's rows. A lane has four adjacent entries, as above. call.grid counts entries.
+// the slab's rows. A lane has four adjacent entries, as above. call.grid counts entries. `fresh`:
+// the table is zeros so far.
 template <class Value, class Sum>
 __global__ void add_staged_kernel(const Value* __restrict__ values, IndexView index,
                                   Sum* __restrict__ table, RowLayout layout, AtomicCall call,
-                                  int64_t part, const __grid_constant__ IndexErrorSite errors) {
+                                  int64_t part, bool fresh,
+                                  const __grid_constant__ IndexErrorSite errors) {
   constexpr int K = kUnroll;
   extern __shared__ __align__(16) unsigned char shared[];
   Sum* sums = reinterpret_cast<Sum*>(shared);
   const auto axis_size = static_cast<uint32_t>(layout.axis_size);
-  const bool only_block = part >= layout.entries;
+  const bool only_block = fresh && part >= layout.entries;
 
   for (int64_t slab = blockIdx.y; slab < call.grid.slabs; slab += gridDim.y) {
     for (uint32_t i = threadIdx.x; i < axis_size; i += blockDim.x) sums[i] = 0;

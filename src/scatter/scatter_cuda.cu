@@ -6,6 +6,8 @@
 #include "common/index_errors.h"
 #include "common/indexing.h"
 #include "common/launch.cuh"
+#include "scatter/reduce.h"
+#include "scatter/reduce_prod.cuh"
 #include "scatter/scatter.h"
 #include "scatter/scatter_atomic.cuh"
 #include "scatter/scatter_path.h"
@@ -68,7 +70,7 @@ void add_values(const Value* values, const at::Tensor& index, Sum* sums, const R
 
 template <class Value, class Sum>
 void add_staged(const Value* values, const at::Tensor& index, Sum* sums, const RowLayout& layout,
-                const IndexRule& rule, const IndexErrorSite& errors) {
+                const IndexRule& rule, bool fresh, const IndexErrorSite& errors) {
   const auto bytes = static_cast<int>(layout.axis_size * sizeof(Sum));
   auto* kernel = atomic::add_staged_kernel<Value, Sum>;
   if (bytes > 48 * 1024) {  // more than a kernel has unasked
@@ -86,7 +88,7 @@ void add_staged(const Value* values, const at::Tensor& index, Sum* sums, const R
   const int64_t part = ceil_div(ceil_div(layout.entries, parts), 4) * 4;
   const dim3 grid(static_cast<unsigned>(ceil_div(layout.entries, part)), grid_y(layout.slabs()));
   TORCH_OPS_LAUNCH(kernel, grid, threads, bytes, values, view_index(index), sums, layout,
-                   make_call(layout, rule, /*words=*/1), part, errors);
+                   make_call(layout, rule, /*words=*/1), part, fresh, errors);
 }
 
 template <int V, class Value, class Sum>
@@ -102,12 +104,12 @@ void add_tiles(const Value* values, const at::Tensor& index, Sum* sums, const Ro
                    split, errors);
 }
 
-}  // namespace
-
-void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                      const IndexRule& rule, const at::Tensor& sums) {
+// `fresh`: the sums are zeros so far.
+void add_in_any_order(const char* op, const at::Tensor& values, const at::Tensor& index,
+                      const RowLayout& layout, const IndexRule& rule, bool fresh,
+                      const at::Tensor& sums) {
   const c10::cuda::CUDAGuard guard(sums.device());
-  const IndexErrorSite errors = before_launch("scatter_add", index, layout, rule.mode());
+  const IndexErrorSite errors = before_launch(op, index, layout, rule.mode());
   if (values.numel() == 0 || sums.numel() == 0) return;
   const auto shared_bytes =
       static_cast<int64_t>(at::cuda::getCurrentDeviceProperties()->sharedMemPerBlockOptin);
@@ -119,7 +121,7 @@ void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const R
     auto* to = static_cast<sum_t*>(sums.mutable_data_ptr());
     switch (path) {
       case AtomicPath::kStaged:
-        return add_staged(from, index, to, layout, rule, errors);
+        return add_staged(from, index, to, layout, rule, fresh, errors);
       case AtomicPath::kEntries:
         if (layout.inner == 1) return add_entries<1>(from, index, to, layout, rule, bytes, errors);
         if (layout.inner == 2) return add_entries<2>(from, index, to, layout, rule, bytes, errors);
@@ -136,6 +138,19 @@ void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const R
     }
   });
   after_launch();
+}
+
+}  // namespace
+
+void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+                      const IndexRule& rule, const at::Tensor& sums) {
+  add_in_any_order("scatter_add", values, index, layout, rule, /*fresh=*/true, sums);
+}
+
+void scatter_add_to_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+                         const at::Tensor& sums) {
+  const IndexRule rule(IndexMode::kRaise, layout.axis_size);
+  add_in_any_order("scatter_add_", values, index, layout, rule, /*fresh=*/false, sums);
 }
 
 // ---- Sorted -------------------------------------------------------------------------------------
@@ -292,6 +307,29 @@ void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
                                            : scatter_add_sorted<uint64_t, scalar_t, sum_t>;
         sum(values, index, layout, rule, plan, result, errors);
       });
+  after_launch();
+}
+
+// ---- Products -----------------------------------------------------------------------------------
+
+void scatter_prod_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+                       const IndexRule& rule, const at::Tensor& products) {
+  const c10::cuda::CUDAGuard guard(products.device());
+  const IndexErrorSite errors = before_launch("scatter", index, layout, rule.mode());
+  if (values.numel() == 0) products.fill_(1);
+  if (values.numel() == 0 || products.numel() == 0) return;
+  // One type for the numbers of entries: products are no matter of speed.
+  const sorted::Shape<uint64_t> shape{layout.batch, layout.outer, layout.entries, layout.axis_size,
+                                      layout.inner};
+  const SortedEntries<uint64_t> entries =
+      sort_entries<uint64_t>(index, layout, rule, shape, errors);
+  TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
+    const auto* from = static_cast<const value_t*>(values.const_data_ptr());
+    auto* to = static_cast<sum_t*>(products.mutable_data_ptr());
+    auto* multiply = sorted::multiply_kernel<value_t, sum_t, uint64_t>;
+    TORCH_OPS_LAUNCH(multiply, grid_x(products.numel(), kThreads), kThreads, 0, from, entries.keys,
+                     entries.positions, to, shape);
+  });
   after_launch();
 }
 

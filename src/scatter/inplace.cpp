@@ -1,0 +1,236 @@
+// The contract of scatter_add_, which adds to a tensor that there is.
+#include <ATen/Context.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/view_as_real.h>
+#include <torch/library.h>
+
+#include "common/autograd.h"
+#include "common/batching.h"
+#include "common/indexing.h"
+#include "common/inplace.h"
+#include "common/op.h"
+#include "scatter/reduce.h"
+#include "scatter/scatter.h"
+
+namespace torch_ops {
+namespace {
+
+using at::Tensor;
+using autograd::SavedVariable;
+using autograd::variable_list;
+using Dim = std::optional<int64_t>;
+
+constexpr const char* kOp = "scatter_add_";
+
+const auto& inplace_op() {
+  static const auto op =
+      find_op<Tensor&(Tensor&, const Tensor&, const Tensor&, Dim, int64_t)>("scatter_add_");
+  return op;
+}
+
+const auto& scatter_add_op() {
+  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
+                                        std::optional<bool>, std::string_view)>("scatter_add");
+  return op;
+}
+
+const auto& gather_op() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, Dim, int64_t, std::string_view,
+                     const std::optional<at::Scalar>&)>("gather");
+  return op;
+}
+
+// What is added to `out`, as a tensor of its own.
+Tensor sums_for(const Tensor& out, const Tensor& values, const Tensor& index, int64_t dim,
+                int64_t batch_dims) {
+  return scatter_add_op().call(values, index, out.sym_size(dim), dim, batch_dims, std::nullopt,
+                               "raise");
+}
+
+// ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
+
+indexing::Axes check(const Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
+                     int64_t batch_dims) {
+  check_summable(kOp, values);
+  TORCH_CHECK_TYPE(out.scalar_type() == values.scalar_type(),
+                   "scatter_add_: out and values must have one dtype, but out is ",
+                   out.scalar_type(), " and values is ", values.scalar_type(), ".");
+  TORCH_CHECK(out.device() == values.device(),
+              "scatter_add_: out and values must be on one device, but out is on ", out.device(),
+              " and values is on ", values.device(), ".");
+  const int64_t axis =
+      indexing::resolve_axes(kOp, "out", out.dim(), index.dim(), dim, batch_dims).dim;
+  const indexing::Axes axes =
+      indexing::check_scatter(kOp, values, index, out.sym_size(axis), axis, batch_dims);
+  const auto sizes = indexing::scatter_sizes(values, index, out.sym_size(axis), axes);
+  TORCH_CHECK_VALUE(sizes.size() == static_cast<size_t>(out.dim()), kOp, ": out with shape ",
+                    out.sym_sizes(), " must have the axes of the sums, whose shape is ",
+                    c10::SymIntArrayRef(sizes), " for values with shape ", values.sym_sizes(),
+                    " and index with shape ", index.sym_sizes(), ".");
+  indexing::check_axes_match(kOp, "out", out.sym_sizes(), 0, "the sums", sizes, 0, out.dim(),
+                             "values and index must fit out");
+  return axes;
+}
+
+// Can values be added where they stand, without a tensor of sums?
+bool adds_directly(const Tensor& out) {
+  const bool exact = out.is_cpu() ? !at::isReducedFloatingType(out.scalar_type())
+                                  : sum_type(out.scalar_type()) == out.scalar_type();
+  const bool in_order = out.is_cuda() && at::globalContext().deterministicAlgorithms();
+  // Vectors of 16 bytes are added at once.
+  const auto address = reinterpret_cast<uintptr_t>(out.const_data_ptr());
+  if (out.is_cuda() && address % 16 != 0) return false;
+  return exact && out.is_contiguous() && !out.is_complex() && !in_order;
+}
+
+template <auto launch>
+Tensor& scatter_add_(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
+                     int64_t batch_dims) {
+  const indexing::Axes axes = check(out, values, index, dim, batch_dims);
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, values);
+  if (!adds_directly(out)) {
+    return out.add_(sums_for(out, values, index, axes.dim, batch_dims));
+  }
+  Tensor entries = index;
+  const RowLayout layout = indexing::lay_out_contiguous(out.sizes(), entries, axes);
+  const at::ScalarType dtype = as_dispatched(out.scalar_type());
+  launch(values.contiguous().view(dtype), entries, layout, out.view(dtype));
+  return out;
+}
+
+Tensor& scatter_add__meta(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
+                          int64_t batch_dims) {
+  check(out, values, index, dim, batch_dims);
+  return out;
+}
+
+// ---- Derivative ---------------------------------------------------------------------------------
+
+struct ScatterAddInplaceNode final : autograd::DerivativeNode<ScatterAddInplaceNode> {
+  static constexpr const char* kName = "ScatterAddInplaceBackward";
+  SavedVariable index;
+  int64_t dim = 0;
+  int64_t batch_dims = 0;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(index);
+    visit(dim);
+    visit(batch_dims);
+  }
+
+  variable_list backward(const Tensor& grad_output) {
+    variable_list grads(2);
+    if (needs_input_grad(0)) grads[0] = grad_output;
+    if (needs_input_grad(1)) {
+      grads[1] =
+          gather_op().call(grad_output, unpack(index), dim, batch_dims, "raise", std::nullopt);
+    }
+    return grads;
+  }
+};
+
+Tensor& scatter_add__autograd(c10::DispatchKeySet keys, Tensor& out, const Tensor& values,
+                              const Tensor& index, Dim dim, int64_t batch_dims) {
+  torch::autograd::check_inplace(out, torch::autograd::compute_requires_grad(out, values));
+  const int64_t axis =
+      indexing::resolve_axes(kOp, "out", out.dim(), index.dim(), dim, batch_dims).dim;
+  const auto node = autograd::make_node<ScatterAddInplaceNode>(out, values);
+  autograd::below_autograd(keys, inplace_op(), out, values, index, dim, batch_dims);
+  if (node) {
+    torch::autograd::rebase_history(out, node);
+    node->index = SavedVariable(index, /*is_output=*/false);
+    node->dim = axis;
+    node->batch_dims = batch_dims;
+  }
+  if (torch::autograd::isFwGradDefined(values)) {
+    const Tensor added = sums_for(out, values._fw_grad(/*level=*/0), index, axis, batch_dims);
+    const bool had_one = torch::autograd::isFwGradDefined(out);
+    // In place, so that the tangents of views of `out` follow.
+    const Tensor tangent = had_one ? out._fw_grad(/*level=*/0).add_(added) : added;
+    out._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/true);
+  }
+  return out;
+}
+
+Tensor& scatter_add__version(c10::DispatchKeySet keys, Tensor& out, const Tensor& values,
+                             const Tensor& index, Dim dim, int64_t batch_dims) {
+  return inplace::bump_version(keys, inplace_op(), out, values, index, dim, batch_dims);
+}
+
+Tensor& scatter_add__functionalize(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
+                                   int64_t batch_dims) {
+  return inplace::functionalize_call(
+      [&](Tensor& to, const Tensor& from, const Tensor& picks) {
+        inplace_op().call(to, from, picks, dim, batch_dims);
+      },
+      [&](const Tensor& before, const Tensor& from, const Tensor& picks) {
+        const int64_t axis = check(before, from, picks, dim, batch_dims).dim;
+        return before + sums_for(before, from, picks, axis, batch_dims);
+      },
+      out, values, index);
+}
+
+// ---- torch.vmap ---------------------------------------------------------------------------------
+
+// As for scatter_add. Samples that add to one `out` in turn are no batch.
+Tensor& scatter_add__batched(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
+                             int64_t batch_dims) {
+  using batching::Batched;
+  batching::apply(
+      [&](const Batched& sums, const Batched& rows, const Batched& picks) -> Batched {
+        TORCH_CHECK(sums.axis || !(rows.axis || picks.axis),
+                    "scatter_add_: torch.vmap cannot map over values or index where out is one "
+                    "for all samples. Give it out.expand(...).clone(), or call scatter_add.");
+        Tensor to = sums.value;
+        if (!sums.axis) {
+          inplace_op().call(to, rows.value, picks.value, dim, batch_dims);
+          return sums;
+        }
+        const int64_t axis =
+            indexing::resolve_axes(kOp, "out", to.dim() - 1,
+                                   picks.value.dim() - (picks.axis ? 1 : 0), dim, batch_dims)
+                .dim;
+        // An axis hidden in the index too is a batch axis, and else an outer one.
+        const int64_t place = picks.axis ? 0 : batch_dims;
+        to = sums.at(place);
+        inplace_op().call(to, rows.expanded_at(place, sums.size()),
+                          picks.axis ? picks.at(0) : picks.value, axis + 1,
+                          batch_dims + (picks.axis ? 1 : 0));
+        return sums;
+      },
+      out, values, index);
+  return out;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  m.def(
+      "scatter_add_(Tensor(a!) out, Tensor values, Tensor index, int? dim=None, *, "
+      "int batch_dims=0) -> Tensor(a!)",
+      {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { m.impl("scatter_add_", scatter_add_<scatter_add_to_cpu>); }
+
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
+  m.impl("scatter_add_", scatter_add_<scatter_add_to_cuda>);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { m.impl("scatter_add_", scatter_add__meta); }
+
+TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) { m.impl("scatter_add_", scatter_add__autograd); }
+
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) { m.impl("scatter_add_", scatter_add__batched); }
+
+TORCH_LIBRARY_IMPL(torch_ops, ADInplaceOrView, m) { m.impl("scatter_add_", scatter_add__version); }
+
+TORCH_LIBRARY_IMPL(torch_ops, Functionalize, m) {
+  m.impl("scatter_add_", scatter_add__functionalize);
+}
+
+}  // namespace torch_ops

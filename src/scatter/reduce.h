@@ -1,0 +1,45 @@
+// The launchers of scatter's reductions other than the sum: they check nothing but the index's
+// values. All of them take contiguous values and give the same result on every run.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "common/checks.h"
+#include "common/index_mode.h"
+#include "common/row_layout.h"
+
+namespace torch_ops {
+
+// Writes to `positions`, int64 and contiguous, for each element of the result which entry of the
+// index has its largest (or smallest) value, the first of several; layout.entries where there is
+// none. NaN is larger (or smaller) than any number.
+void scatter_arg_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+                     const IndexRule& rule, bool largest, const at::Tensor& positions);
+TORCH_OPS_CUDA_LAUNCHER(void scatter_arg_cuda(const at::Tensor& values, const at::Tensor& index,
+                                              const RowLayout& layout, const IndexRule& rule,
+                                              bool largest, const at::Tensor& positions))
+
+// Writes the products of real values to `products`, contiguous, of sum_type(values' dtype); 1 where
+// there are none. In the order of the entries.
+void scatter_prod_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+                      const IndexRule& rule, const at::Tensor& products);
+TORCH_OPS_CUDA_LAUNCHER(void scatter_prod_cuda(const at::Tensor& values, const at::Tensor& index,
+                                               const RowLayout& layout, const IndexRule& rule,
+                                               const at::Tensor& products))
+
+// Adds values to `sums`, both contiguous, of one dtype that is summed in itself. On the CPU an
+// entry out of range raises IndexError before anything is added; on CUDA it is as for
+// scatter_add_cuda.
+void scatter_add_to_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+                        const at::Tensor& sums);
+TORCH_OPS_CUDA_LAUNCHER(void scatter_add_to_cuda(const at::Tensor& values, const at::Tensor& index,
+                                                 const RowLayout& layout, const at::Tensor& sums))
+
+}  // namespace torch_ops
+
+// Runs the code with `value_t`, a type for a dtype whose values have an order.
+#define TORCH_OPS_DISPATCH_ORDERED(dtype, ...)                                 \
+  AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "scatter", [&] { \
+    using value_t = scalar_t;                                                  \
+    __VA_ARGS__();                                                             \
+  })

@@ -1,0 +1,92 @@
+// Which entry has the largest, or the smallest, value for each element of scatter's result: on raw
+// pointers, no torch.
+//
+// Two passes of atomics, of which none depends on their order: the best key of each element, then
+// the least position with that key. A table of keys starts as zeros, and a thread that sees a
+// better one there leaves it alone: a row that many entries name takes few atomics.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/index_error.cuh"
+#include "common/index_mode.h"
+#include "common/index_view.cuh"
+#include "common/row_grid.cuh"
+#include "common/row_layout.h"
+
+namespace torch_ops::reduce {
+
+template <class Value>
+using Key = std::conditional_t<(sizeof(Value) > 4), unsigned long long, unsigned int>;
+
+// A number whose order is that of the values, or its reverse; NaN has the highest, both zeros one.
+template <class Value>
+__device__ __forceinline__ Key<Value> make_key(Value value, bool largest) {
+  using U = Key<Value>;
+  constexpr U kSign = U(1) << (8 * sizeof(U) - 1);
+  U key;
+  if constexpr (std::is_integral_v<Value>) {
+    using Wide = std::conditional_t<(sizeof(Value) > 4), long long, int>;
+    key = static_cast<U>(static_cast<Wide>(value)) ^ kSign;
+  } else if constexpr (sizeof(Value) == 8) {
+    if (isnan(value)) return ~U(0);
+    key = static_cast<U>(__double_as_longlong(value + 0.0));  // -0 + 0 is 0
+    key = key & kSign ? ~key : key | kSign;
+  } else {
+    const float number = static_cast<float>(value);
+    if (isnan(number)) return ~U(0);
+    key = __float_as_uint(number + 0.0f);
+    key = key & kSign ? ~key : key | kSign;
+  }
+  return largest ? key : ~key;
+}
+
+// The rows of a call, as row_grid.cuh hands them out: `columns` of each, from the column to which
+// the kernel's pointers have been moved.
+struct ArgCall {
+  RowGrid grid;
+  RowLayout layout;
+  IndexRule rule;
+  bool largest;
+};
+
+// kSecond: the second pass. A thread has one value.
+template <bool kSecond, class Value>
+__global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
+                           Key<Value>* __restrict__ keys,
+                           unsigned long long* __restrict__ positions,
+                           const __grid_constant__ ArgCall call,
+                           const __grid_constant__ IndexErrorSite errors) {
+  const RowLayout& layout = call.layout;
+  for (int64_t number = blockIdx.y; number < call.grid.chunks; number += gridDim.y) {
+    const RowGrid::Chunk chunk = call.grid.chunk(number);
+    const uint32_t word = blockIdx.x * blockDim.x + threadIdx.x;
+    if (word >= chunk.words) continue;
+    const RowGrid::Place at = call.grid.place<false>(chunk, word);
+    const int64_t slab = chunk.slab + at.slab;
+    int64_t batch, slice;
+    call.grid.split_slab(slab, batch, slice);
+    const int64_t entry =
+        index[batch * layout.index_batch_stride + at.entry * layout.index_entry_stride];
+    const int64_t row = call.rule.rewrites() ? call.rule.resolve(entry) : entry;
+    const int64_t own = slab * layout.entries + at.entry;  // of [batch, outer, entries]
+    if (!in_range(row, layout.axis_size)) {
+      if (!kSecond) record_bad_entry(errors, own, entry);
+      continue;
+    }
+    const Key<Value> key = make_key(values[own * layout.inner + at.column], call.largest);
+    const int64_t place = (slab * layout.axis_size + row) * layout.inner + at.column;
+    if constexpr (kSecond) {
+      const auto position = static_cast<unsigned long long>(at.entry);
+      if (key == keys[place] &&
+          *static_cast<volatile unsigned long long*>(positions + place) > position) {
+        atomicMin(positions + place, position);
+      }
+    } else if (*static_cast<volatile Key<Value>*>(keys + place) < key) {
+      atomicMax(keys + place, key);
+    }
+  }
+}
+
+}  // namespace torch_ops::reduce

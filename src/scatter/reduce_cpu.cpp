@@ -1,0 +1,86 @@
+#include <ATen/Dispatch.h>
+
+#include "common/indexing.h"
+#include "common/parallel.h"
+#include "scatter/reduce.h"
+#include "scatter/reduce_kernels.h"
+#include "scatter/scatter.h"
+
+namespace torch_ops {
+namespace {
+
+// Raises IndexError where an entry is an error.
+void check_entries(const char* op, const at::Tensor& index, const RowLayout& layout,
+                   const IndexRule& rule) {
+  indexing::check_axis_not_empty(op, index, layout.axis_size, rule.mode());
+  if (rule.rewrites()) return;
+  TORCH_OPS_DISPATCH_INDEX(index, "scatter", [&] {
+    const index_t* entries = index.const_data_ptr<index_t>();
+    const int64_t bad = parallel_min(
+        layout.batch * layout.entries, kElementsPerTask,
+        [&](int64_t begin, int64_t end) { return first_bad_entry(entries, layout, begin, end); });
+    if (bad != kNoBadEntry) indexing::raise_out_of_range(op, index, bad, layout.axis_size);
+  });
+}
+
+// Calls use(value, result, n) for each value of a call, as for_each_value, by several threads.
+template <class Use>
+void reduce(const at::Tensor& index, const RowLayout& layout, const IndexRule& rule, Use&& use) {
+  if (layout.slabs() * layout.entries * layout.inner == 0 || layout.axis_size == 0) return;
+  const ReduceParts parts(layout, at::get_num_threads());
+  TORCH_OPS_DISPATCH_INDEX(index, "scatter", [&] {
+    const index_t* entries = index.const_data_ptr<index_t>();
+    at::parallel_for(0, parts.count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t number = begin; number < end; ++number) {
+        for_each_value(entries, layout, rule, parts.part(number, layout), use);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void scatter_arg_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+                     const IndexRule& rule, bool largest, const at::Tensor& positions) {
+  check_entries("scatter", index, layout, rule);
+  positions.fill_(layout.entries);
+  auto* to = positions.mutable_data_ptr<int64_t>();
+  TORCH_OPS_DISPATCH_ORDERED(values.scalar_type(), [&] {
+    const auto* from = values.const_data_ptr<value_t>();
+    const int64_t none = layout.entries, inner = layout.inner;
+    reduce(index, layout, rule, [=](int64_t value, int64_t result, int64_t n) {
+      // The best one so far stands in the same column of the slab's values.
+      if (to[result] == none ||
+          comes_first(largest, from[value], from[value + (to[result] - n) * inner])) {
+        to[result] = n;
+      }
+    });
+  });
+}
+
+void scatter_prod_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+                      const IndexRule& rule, const at::Tensor& products) {
+  check_entries("scatter", index, layout, rule);
+  products.fill_(1);
+  TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
+    const auto* from = static_cast<const value_t*>(values.const_data_ptr());
+    auto* to = static_cast<sum_t*>(products.mutable_data_ptr());
+    reduce(index, layout, rule, [=](int64_t value, int64_t result, int64_t) {
+      to[result] *= static_cast<sum_t>(from[value]);
+    });
+  });
+}
+
+void scatter_add_to_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+                        const at::Tensor& sums) {
+  const IndexRule rule(IndexMode::kRaise, layout.axis_size);
+  check_entries("scatter_add_", index, layout, rule);
+  TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
+    const auto* from = static_cast<const value_t*>(values.const_data_ptr());
+    auto* to = static_cast<value_t*>(sums.mutable_data_ptr());
+    reduce(index, layout, rule,
+           [=](int64_t value, int64_t result, int64_t) { to[result] += from[value]; });
+  });
+}
+
+}  // namespace torch_ops

@@ -270,7 +270,7 @@ def test_large_rows_are_repeatable(device: torch.device) -> None:
 
 @pytest.mark.sanitizer
 def test_few_entries_beside_many_rows(device: torch.device) -> None:
-    """There CUDA fills the result on a stream of its own; in a graph as well."""
+    """On any stream, and in a graph."""
     values = values_for((2, 2, 300, 5), device, torch.float32)
     index = torch.arange(300, device=device).expand(2, 300)
     add = partial(torch_ops.scatter_add, values, dim=2, batch_dims=1, deterministic=True)

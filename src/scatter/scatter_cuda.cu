@@ -1,10 +1,7 @@
 #include <ATen/AccumulateType.h>
 #include <ATen/Dispatch.h>
-#include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
-
-#include <optional>
 
 #include "common/index_errors.h"
 #include "common/indexing.h"
@@ -145,43 +142,10 @@ void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const R
 
 namespace {
 
-// Zeros for a whole result, written beside what the current stream does until wait(). A sort of few
-// entries leaves the memory idle. The side stream is part of a capture of the current one.
-class ZeroFill {
- public:
-  explicit ZeroFill(const at::Tensor& result) : current_(at::cuda::getCurrentCUDAStream()) {
-    const auto side = at::cuda::getStreamFromPool();
-    at::cuda::CUDAEvent start;
-    start.record(current_);
-    start.block(side);
-    C10_CUDA_CHECK(cudaMemsetAsync(result.mutable_data_ptr(), 0, result.nbytes(), side));
-    done_.record(side);
-  }
-
-  void wait() {
-    if (!waited_) done_.block(current_);
-    waited_ = true;
-  }
-
-  // Where scratch memory could not be had, the result is freed on the current stream.
-  ~ZeroFill() {
-    try {
-      wait();
-    } catch (const c10::Error&) {  // the exception that is under way tells more
-    }
-  }
-
- private:
-  at::cuda::CUDAStream current_;
-  at::cuda::CUDAEvent done_;
-  bool waited_ = false;
-};
-
-// `keys` and `positions` are sorted. `zeros` fills the result, if it is there; else the rows
-// without entries are filled last.
+// `keys` and `positions` are sorted.
 template <int V, class Value, class Sum, class Id>
 void sum_sorted(const Value* values, Value* result, const sorted::Shape<Id>& shape, const Id* keys,
-                const Id* positions, std::optional<ZeroFill>& zeros) {
+                const Id* positions) {
   const RowPieces split(shape.inner, V);
   // Not at::empty: that fills what it gives under torch.use_deterministic_algorithms(True).
   sorted::Pieces sizes{nullptr};
@@ -191,18 +155,13 @@ void sum_sorted(const Value* values, Value* result, const sorted::Shape<Id>& sha
   const sorted::SumWorkspace<Id, Sum> work(shape, split.lanes, pieces);
 
   const auto stream = at::cuda::getCurrentCUDAStream();
-  uint32_t* touched = zeros ? nullptr : work.touched;
-  if (zeros) {
-    zeros->wait();
-  } else {
-    C10_CUDA_CHECK(
-        cudaMemsetAsync(touched, 0, work.touched_words(shape) * sizeof(uint32_t), stream));
-  }
+  C10_CUDA_CHECK(
+      cudaMemsetAsync(work.touched, 0, work.touched_words(shape) * sizeof(uint32_t), stream));
   const unsigned slices = grid_y(shape.outer);
   const int64_t tiles = shape.tiles(split.lanes);
   auto* sum_tiles = sorted::sum_tiles_kernel<V, Value, Sum, Id>;
   TORCH_OPS_LAUNCH(sum_tiles, dim3(grid_x(tiles * split.pieces, 1), slices), sorted::kThreads, 0,
-                   values, keys, positions, result, work.partials, touched, shape, split);
+                   values, keys, positions, result, work.partials, work.touched, shape, split);
   if (tiles > 1) {
     const RowPieces join_split(shape.inner, V, sorted::kJoinLanes);
     const int64_t join_blocks =
@@ -212,10 +171,9 @@ void sum_sorted(const Value* values, Value* result, const sorted::Shape<Id>& sha
                      work.partials, result, shape, shape.tile_entries(split.lanes), tiles,
                      join_split);
   }
-  if (zeros) return;
   auto* fill_rest = sorted::fill_rest_kernel<V, Value, Id>;
   TORCH_OPS_LAUNCH(fill_rest, dim3(grid_x(shape.all_rows(), sorted::kThreads), slices),
-                   sorted::kThreads, 0, touched, result, shape, split);
+                   sorted::kThreads, 0, work.touched, result, shape, split);
 }
 
 // Keys and positions in the order of the keys, and the memory that they lie in, if it is our own.
@@ -270,8 +228,6 @@ void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const
                         const Plan* plan, const at::Tensor& result, const IndexErrorSite& errors) {
   const sorted::Shape<Id> shape{layout.batch, layout.outer, layout.entries, layout.axis_size,
                                 layout.inner};
-  std::optional<ZeroFill> zeros;
-  if (fills_first(layout)) zeros.emplace(result);
   const SortedEntries<Id> entries = plan != nullptr
                                         ? planned_entries<Id>(*plan, shape)
                                         : sort_entries<Id>(index, layout, shape, errors);
@@ -279,9 +235,9 @@ void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const
   auto* to = static_cast<Value*>(result.mutable_data_ptr());
   constexpr int kWide = kVectorSize<Value>;
   if (layout.inner % kWide == 0 && is_aligned(from, kVectorBytes)) {
-    sum_sorted<kWide, Value, Sum, Id>(from, to, shape, entries.keys, entries.positions, zeros);
+    sum_sorted<kWide, Value, Sum, Id>(from, to, shape, entries.keys, entries.positions);
   } else {
-    sum_sorted<1, Value, Sum, Id>(from, to, shape, entries.keys, entries.positions, zeros);
+    sum_sorted<1, Value, Sum, Id>(from, to, shape, entries.keys, entries.positions);
   }
 }
 

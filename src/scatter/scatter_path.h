@@ -27,10 +27,6 @@ inline bool pays_to_sort(const RowLayout& layout, int64_t value_bytes) {
   return long_rows && values >= kMany;
 }
 
-// Of the sorting way: is the result filled with zeros before its rows are written? Most rows have
-// no entries then, and the fill takes no time of its own beside the sort.
-inline bool fills_first(const RowLayout& layout) { return 2 * layout.entries <= layout.axis_size; }
-
 // Among the ways with atomics. `adjacent`: index and values are contiguous and aligned to four
 // entries, and a batch has a multiple of four. A block may have `shared_bytes` of shared memory.
 inline AtomicPath choose_atomic_path(const RowLayout& layout, int64_t sum_bytes, bool adjacent,

@@ -8,7 +8,7 @@
 //   3. tiles   blocks sum tiles of sorted entries and write the rows whose entries lie in one
 //              (scatter_runs.cuh)
 //   4. join    adds the parts of runs that reach over tiles, in a fixed order
-//   5. rest    zeros for the rows without entries; not where the result was filled beforehand
+//   5. rest    zeros for the rows without entries
 // 1 and 2 depend on the index alone: a plan brings what they give.
 #pragma once
 
@@ -97,7 +97,7 @@ struct SortWorkspace {
 // What summing takes.
 template <class Id, class Sum>
 struct SumWorkspace {
-  uint32_t* touched;  // a bit for each row that has entries; unused where zeros were filled first
+  uint32_t* touched;  // a bit for each row that has entries
   Sum* partials;      // two sums a tile: of the run that enters it and of the one that leaves it
 
   static int64_t touched_words(const Shape<Id>& shape) { return (shape.all_rows() + 31) / 32; }
@@ -154,7 +154,7 @@ struct SortedTile {
   const Id* keys;              // of the tile's first entry
   const Id* positions;
   Sum* entering;      // for the parts of runs that enter the tile; behind, for those that leave it
-  uint32_t* touched;  // null where it is not kept, and in lanes that do not keep it
+  uint32_t* touched;  // null in lanes that do not keep it
   const Shape<Id>& shape;
   int low;  // entries that there are: from here
   int high;

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -265,6 +266,30 @@ def test_large_rows_are_repeatable(device: torch.device) -> None:
     expected.scatter_add_(1, index[:, :, None].expand(values.shape), values.double())
     # Up to 118,000 numbers near 1 that cancel: partial sums reach some 1000.
     torch.testing.assert_close(first.double(), expected, rtol=1e-5, atol=1e-2)
+
+
+@pytest.mark.sanitizer
+def test_few_entries_beside_many_rows(device: torch.device) -> None:
+    """On any stream, and in a graph."""
+    values = values_for((2, 2, 300, 5), device, torch.float32)
+    index = torch.arange(300, device=device).expand(2, 300)
+    add = partial(torch_ops.scatter_add, values, dim=2, batch_dims=1, deterministic=True)
+    for rows in (2000, 400):  # filled first, and last
+        expected = torch.zeros(2, 2, rows, 5, device=device).index_add_(2, index[0], values)
+        assert_same(add(index, dim_size=rows), expected, f"{rows} rows")
+        if device.type == "cpu":
+            continue
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            elsewhere = add(index, dim_size=rows)
+        torch.cuda.synchronize(device)
+        assert_same(elsewhere, expected, f"{rows} rows, another stream")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = add(index, dim_size=rows)
+        for _ in range(2):
+            captured.fill_(7)
+            graph.replay()
+            assert_same(captured, expected, f"{rows} rows, replayed")
 
 
 @pytest.mark.parametrize("way", ["default", "deterministic"])

@@ -37,10 +37,11 @@ void launch_rows(const void* source, const Index& index, void* output, const Row
   for (int64_t column = 0; column < layout.inner; column += RowGrid::kMaxChunk) {
     const int64_t words = std::min(layout.inner - column, RowGrid::kMaxChunk);
     const RowGrid grid(layout.batch, layout.outer, layout.entries, words);
-    const dim3 blocks(grid_x(grid.chunk_words(), kThreads * kGatherUnroll), grid_y(grid.chunks));
+    const dim3 blocks(grid_x(grid.chunk_words(), kGatherThreads * kGatherUnroll),
+                      grid_y(grid.chunks));
     auto* kernel = grid.one_slab() ? gather_rows_kernel<true, Word, Index>
                                    : gather_rows_kernel<false, Word, Index>;
-    TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0,
+    TORCH_OPS_LAUNCH(kernel, blocks, kGatherThreads, 0,
                      static_cast<const Word*>(source) + column * layout.table_inner_stride, index,
                      static_cast<Word*>(output) + column, layout, grid, layout.inner, errors);
   }

@@ -36,7 +36,10 @@ struct Slab {
 
 // ---- A word a lane ------------------------------------------------------------------------------
 
-constexpr int kGatherUnroll = 4;  // independent words in flight a thread; 1 and 8 are slower
+// Independent words in flight a thread, and threads of a block: of 1 to 6 words and 128 to 512
+// threads the fastest on calls of 1 MB; on large ones 2 to 6 words are alike (docs/gather.md).
+constexpr int kGatherUnroll = 3;
+constexpr int kGatherThreads = 128;
 
 // `output_row` is the length of the output's rows, which may be parts of longer ones.
 template <bool kOneSlab, class Word, class Index>

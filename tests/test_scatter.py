@@ -292,6 +292,29 @@ def test_few_entries_beside_many_rows(device: torch.device) -> None:
             assert_same(captured, expected, f"{rows} rows, replayed")
 
 
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("width", [64, 65])
+def test_few_entries_of_16_bits(device: torch.device, width: int) -> None:
+    """CUDA keeps sums for the rows with entries alone; rounded once all the same."""
+    rows, count = 2**16, 500
+    for dtype, spread in [(torch.bfloat16, "hot"), (torch.float16, "uniform")]:
+        values = values_for((2, count, width), device, dtype).abs()
+        index = spread_index(spread, rows, count, 2).to(device)
+        expected = torch.zeros(2, rows, width, dtype=torch.float64)
+        expected.scatter_add_(
+            1, index.cpu()[:, :, None].expand(values.shape), values.cpu().double()
+        )
+        result = torch_ops.scatter_add(values, index, rows, batch_dims=1).cpu()
+        # A rounding to 16 bits, and up to 500 to 32.
+        rtol = 0.55 * torch.finfo(dtype).eps
+        torch.testing.assert_close(result.double(), expected, rtol=rtol, atol=0)
+        if device.type == "cuda":
+            index[1, 7] = rows
+            torch_ops.scatter_add(values, index, rows, batch_dims=1)
+            with pytest.raises(IndexError, match=r"index\[1, 7\] is 65536"):
+                torch_ops.check_errors()
+
+
 @pytest.mark.parametrize("way", ["default", "deterministic"])
 def test_scratch_memory(device: torch.device, way: str) -> None:
     """At most 16 bytes an entry, 16 a row of the result and a tenth of the values; or 64 MB."""
@@ -494,10 +517,17 @@ def test_paths() -> None:
     assert path(**many, **floats, inner=64) == "sorted"
     assert path(**many, **floats, inner=63) == "tiles"
     assert path(**many, value_bytes=8, sum_bytes=8, inner=64) == "sorted"
-    # Sixteen-bit sums take a table of floats: sorting pays for few entries beside a large result.
-    large = {**few, "axis_size": 1 << 19}
+    # Sixteen-bit sums take a table of floats: sorting pays for fewer entries beside a large result,
+    # and for very few of them a table of their own rows.
+    large = {**few, "axis_size": 1 << 19, "entries": 1 << 18}
+    halves = {"value_bytes": 2, "sum_bytes": 4}
     assert path(**large, **floats, inner=64) == "tiles"
-    assert path(**large, value_bytes=2, sum_bytes=4, inner=64) == "sorted"
+    assert path(**large, **halves, inner=64) == "sorted"
+    very_few = {**large, "entries": 1 << 17}
+    assert path(**very_few, **floats, inner=64) == "tiles"
+    assert path(**very_few, **halves, inner=64) == "few"
+    assert path(**very_few, **halves, inner=128) == "sorted"  # the table takes too much
+    assert path(**{**very_few, "entries": 1000}, **halves, inner=15) == "tiles"  # a small result
 
 
 def test_cpu_blocking() -> None:

@@ -64,12 +64,16 @@ indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymIn
   return indexing::check_scatter("scatter_add", values, index, dim_size, dim, batch_dims);
 }
 
-// Does a call on CUDA sum its entries in order, or add them in no given order? Without a word from
-// the caller the global flag has it.
-bool sorts(const Tensor& rows, const RowLayout& layout, std::optional<bool> deterministic) {
-  return rows.is_floating_point() &&
-         (deterministic.value_or(at::globalContext().deterministicAlgorithms()) ||
-          pays_to_sort(layout, static_cast<int64_t>(rows.element_size())));
+// The ways of a call on CUDA: its entries are summed in order, or added in no given order. Without
+// a word from the caller the global flag says whether the order must be given.
+enum class Way { kSorted, kFew, kAtomic };
+
+Way choose_way(const Tensor& rows, const RowLayout& layout, std::optional<bool> deterministic) {
+  if (!rows.is_floating_point()) return Way::kAtomic;
+  const auto value_bytes = static_cast<int64_t>(rows.element_size());
+  if (deterministic.value_or(at::globalContext().deterministicAlgorithms())) return Way::kSorted;
+  if (has_few_entries(layout, value_bytes)) return Way::kFew;
+  return pays_to_sort(layout, value_bytes) ? Way::kSorted : Way::kAtomic;
 }
 
 // The sums of a call that was checked. `plan` may be null; on CUDA it has floats summed in order.
@@ -92,10 +96,18 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
 
   const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, axes);
   const IndexRule rule(mode, layout.axis_size);
-  if (rows.is_cuda() && rows.numel() > 0 && sorts(rows, layout, deterministic)) {
-    Tensor result = at::empty(sizes, rows.options());
-    scatter_add_sorted_cuda(rows, entries, layout, rule, plan, result);
-    return finish(result);
+  if (rows.is_cuda() && rows.numel() > 0) {
+    const Way way = choose_way(rows, layout, deterministic);
+    if (way == Way::kSorted) {
+      const Tensor result = at::empty(sizes, rows.options());
+      scatter_add_sorted_cuda(rows, entries, layout, rule, plan, result);
+      return finish(result);
+    }
+    if (way == Way::kFew) {
+      const Tensor result = at::zeros(sizes, rows.options());
+      scatter_add_few_cuda(rows, entries, layout, rule, result);
+      return finish(result);
+    }
   }
   if (rows.is_cpu()) {
     const Tensor result = at::empty(sizes, rows.options());
@@ -251,6 +263,7 @@ std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t valu
   layout.axis_size = axis_size;
   layout.entries = entries;
   layout.inner = inner;
+  if (has_few_entries(layout, value_bytes)) return "few";
   if (pays_to_sort(layout, value_bytes)) return "sorted";
   switch (choose_atomic_path(layout, sum_bytes, adjacent, shared_bytes)) {
     case AtomicPath::kTiles:

@@ -23,6 +23,13 @@ TORCH_OPS_CUDA_LAUNCHER(void scatter_add_cuda(const at::Tensor& values, const at
                                               const RowLayout& layout, const IndexRule& rule,
                                               const at::Tensor& sums))
 
+// The same for few entries beside many rows (`has_few_entries`), with a table of floats for the
+// rows that have entries alone: `result`, contiguous, of the 16-bit dtype of the values, holds
+// zeros.
+TORCH_OPS_CUDA_LAUNCHER(void scatter_add_few_cuda(const at::Tensor& values, const at::Tensor& index,
+                                                  const RowLayout& layout, const IndexRule& rule,
+                                                  const at::Tensor& result))
+
 // What gather_plan makes of an index: its entries in the order of the rows that they name, entries
 // of one row in their own order. One axis each, contiguous, int32 or int64.
 struct Plan {

@@ -10,6 +10,7 @@
 #include "scatter/reduce_prod.cuh"
 #include "scatter/scatter.h"
 #include "scatter/scatter_atomic.cuh"
+#include "scatter/scatter_few.cuh"
 #include "scatter/scatter_path.h"
 #include "scatter/scatter_sorted.cuh"
 
@@ -92,7 +93,7 @@ void add_staged(const Value* values, const at::Tensor& index, Sum* sums, const R
 }
 
 template <int V, class Value, class Sum>
-void add_tiles(const Value* values, const at::Tensor& index, Sum* sums, const RowLayout& layout,
+void add_tiles(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
                const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
   atomic::AtomicCall call = make_call(layout, rule, /*words=*/1);
   const RowPieces split(layout.inner, V, /*most_lanes=*/32, atomic::kLeastLanes);
@@ -100,8 +101,20 @@ void add_tiles(const Value* values, const at::Tensor& index, Sum* sums, const Ro
   const int64_t blocks = ceil_div(call.grid.chunk_words(), tile) * split.pieces;
   const dim3 grid = shape_grid(call, blocks, table_bytes);
   auto* kernel = atomic::add_tiles_kernel<V, Value, Sum>;
-  TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, view_index(index), sums, layout, call,
-                   split, errors);
+  TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, index, sums, layout, call, split,
+                   errors);
+}
+
+// Rows of any length, each by the widest words that fit them.
+template <class Value, class Sum>
+void add_long_rows(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
+                   const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
+  constexpr int kWide = std::min(kVectorSize<Value>, 4);  // sums take registers
+  if (layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value))) {
+    add_tiles<kWide>(values, index, sums, layout, rule, table_bytes, errors);
+  } else {
+    add_tiles<1>(values, index, sums, layout, rule, table_bytes, errors);
+  }
 }
 
 // `fresh`: the sums are zeros so far.
@@ -128,13 +141,8 @@ void add_in_any_order(const char* op, const at::Tensor& values, const at::Tensor
         return add_entries<4>(from, index, to, layout, rule, bytes, errors);
       case AtomicPath::kValues:
         return add_values(from, index, to, layout, rule, bytes, errors);
-      default: {
-        constexpr int kWide = std::min(kVectorSize<value_t>, 4);  // sums take registers
-        if (layout.inner % kWide == 0 && is_aligned(from, kWide * sizeof(value_t))) {
-          return add_tiles<kWide>(from, index, to, layout, rule, bytes, errors);
-        }
-        return add_tiles<1>(from, index, to, layout, rule, bytes, errors);
-      }
+      case AtomicPath::kTiles:
+        return add_long_rows(from, view_index(index), to, layout, rule, bytes, errors);
     }
   });
   after_launch();
@@ -151,6 +159,59 @@ void scatter_add_to_cuda(const at::Tensor& values, const at::Tensor& index, cons
                          const at::Tensor& sums) {
   const IndexRule rule(IndexMode::kRaise, layout.axis_size);
   add_in_any_order("scatter_add_", values, index, layout, rule, /*fresh=*/false, sums);
+}
+
+// ---- In no given order, few entries beside many rows --------------------------------------------
+
+namespace {
+
+template <class Value>
+void add_few(const Value* values, const few::Entries& entries, Value* result,
+             const IndexErrorSite& errors) {
+  const RowLayout& layout = entries.layout;
+  const int64_t count = layout.batch * layout.entries, rows = layout.batch * layout.axis_size;
+  const int64_t table_bytes = count * layout.inner * static_cast<int64_t>(sizeof(float));
+  const int64_t owners_bytes = ceil_div(rows * static_cast<int64_t>(sizeof(uint32_t)), 256) * 256;
+  const c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(
+      table_bytes + owners_bytes + count * sizeof(int32_t));
+  // The owners first: the table's size is a multiple of no more than 4 bytes.
+  auto* owners = static_cast<uint32_t*>(memory.get());
+  auto* table = reinterpret_cast<float*>(static_cast<char*>(memory.get()) + owners_bytes);
+  auto* slots = reinterpret_cast<int32_t*>(table + count * layout.inner);
+  const auto stream = at::cuda::getCurrentCUDAStream();
+  C10_CUDA_CHECK(cudaMemsetAsync(owners, 0, owners_bytes + table_bytes, stream));
+
+  const unsigned blocks = grid_x(count, few::kThreads);
+  TORCH_OPS_LAUNCH(few::claim_kernel, blocks, few::kThreads, 0, entries, owners, errors);
+  TORCH_OPS_LAUNCH(few::find_slots_kernel, blocks, few::kThreads, 0, entries, owners, slots);
+
+  RowLayout by_slot = layout;
+  by_slot.batch = 1;
+  by_slot.entries = by_slot.axis_size = count;
+  by_slot.index_entry_stride = 1;
+  // An entry that names no row has no slot. It was recorded above.
+  add_long_rows(values, IndexView{slots, sizeof(int32_t)}, table, by_slot,
+                IndexRule(IndexMode::kRaise, count), table_bytes, IndexErrorSite{});
+
+  constexpr int kWide = kVectorSize<Value>;
+  const bool wide = layout.inner % kWide == 0;
+  auto* round = wide ? few::round_kernel<kWide, Value, float> : few::round_kernel<1, Value, float>;
+  TORCH_OPS_LAUNCH(round, grid_x(count * layout.inner / (wide ? kWide : 1), few::kThreads),
+                   few::kThreads, 0, entries, slots, table, result);
+}
+
+}  // namespace
+
+void scatter_add_few_cuda(const at::Tensor& values, const at::Tensor& index,
+                          const RowLayout& layout, const IndexRule& rule,
+                          const at::Tensor& result) {
+  const c10::cuda::CUDAGuard guard(result.device());
+  const IndexErrorSite errors = before_launch("scatter_add", index, layout, rule.mode());
+  AT_DISPATCH_REDUCED_FLOATING_TYPES(values.scalar_type(), "scatter_add", [&] {
+    add_few(values.const_data_ptr<scalar_t>(), {view_index(index), layout, rule},
+            result.mutable_data_ptr<scalar_t>(), errors);
+  });
+  after_launch();
 }
 
 // ---- Sorted -------------------------------------------------------------------------------------

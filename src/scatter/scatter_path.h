@@ -28,6 +28,17 @@ inline bool pays_to_sort(const RowLayout& layout, int64_t value_bytes) {
   return long_rows && values >= kMany;
 }
 
+// Are there so few entries to sums of 16 bits that a table of floats for the rows that have
+// entries, and a number for each row, is less work than a sort, or than a table for all rows?
+inline bool has_few_entries(const RowLayout& layout, int64_t value_bytes) {
+  constexpr int64_t kLarge = int64_t{1} << 23;    // values of the result: below, its table is small
+  constexpr int64_t kScratch = int64_t{1} << 26;  // bytes
+  const int64_t entries = layout.batch * layout.entries;
+  const int64_t rows = layout.batch * layout.axis_size;
+  return value_bytes == 2 && layout.outer == 1 && layout.inner >= 8 && 4 * entries <= rows &&
+         rows * layout.inner >= kLarge && 4 * (entries * (layout.inner + 1) + rows) <= kScratch;
+}
+
 // On the CPU: has a call of scatter_elements_add too few columns for threads to share them out? A
 // column is what differs in the coordinate on the axis alone.
 inline bool has_few_columns(const ElementLayout& layout) {

@@ -74,15 +74,20 @@ indexing::Axes check(const Tensor& out, const Tensor& values, const Tensor& inde
   return axes;
 }
 
-// Can values be added where they stand, without a tensor of sums?
-bool adds_directly(const Tensor& out) {
-  const bool exact = out.is_cpu() ? !at::isReducedFloatingType(out.scalar_type())
-                                  : sum_type(out.scalar_type()) == out.scalar_type();
-  const bool in_order = out.is_cuda() && at::globalContext().deterministicAlgorithms();
-  // Vectors of 16 bytes are added at once.
+// Are the sums rounded as they grow, so that values can be added to what there is? And may they be
+// added in any order?
+bool adds_to_out(const Tensor& out) {
+  const at::ScalarType real = c10::toRealValueType(out.scalar_type());
+  if (out.is_cpu()) return !at::isReducedFloatingType(real);
+  return sum_type(real) == real && !at::globalContext().deterministicAlgorithms();
+}
+
+// `out` or, where its elements are apart or do not begin where vectors may be added, a copy.
+Tensor dense(const Tensor& out) {
+  constexpr uintptr_t kVector = 16;  // bytes
   const auto address = reinterpret_cast<uintptr_t>(out.const_data_ptr());
-  if (out.is_cuda() && address % 16 != 0) return false;
-  return exact && out.is_contiguous() && !out.is_complex() && !in_order;
+  return out.is_contiguous() && address % kVector == 0 ? out
+                                                       : out.clone(at::MemoryFormat::Contiguous);
 }
 
 template <auto launch>
@@ -91,13 +96,18 @@ Tensor& scatter_add_(Tensor& out, const Tensor& values, const Tensor& index, Dim
   const indexing::Axes axes = check(out, values, index, dim, batch_dims);
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, values);
-  if (!adds_directly(out)) {
-    return out.add_(sums_for(out, values, index, axes.dim, batch_dims));
-  }
+  if (!adds_to_out(out)) return out.add_(sums_for(out, values, index, axes.dim, batch_dims));
+  const Tensor sums = dense(out);
   Tensor entries = index;
-  const RowLayout layout = indexing::lay_out_contiguous(out.sizes(), entries, axes);
-  const at::ScalarType dtype = as_dispatched(out.scalar_type());
-  launch(values.contiguous().view(dtype), entries, layout, out.view(dtype));
+  auto sizes = out.sizes().vec();
+  if (out.is_complex()) sizes.push_back(2);  // two real numbers side by side
+  const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, axes);
+  const auto as_real = [](const Tensor& tensor) {
+    const Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+    return real.view(as_dispatched(real.scalar_type()));
+  };
+  launch(as_real(values.contiguous()), entries, layout, as_real(sums));
+  if (!sums.is_same(out)) out.copy_(sums);
   return out;
 }
 

@@ -80,7 +80,8 @@ def batch_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
     for mode in REWRITING:
         case = Case((2, 5, 3), (2, 6), batch_dims=1)
         source = values_for(case.source, device, dtype)
-        yield Sample((source, entries_for(case, device, mode)), {"mode": mode})
+        fill = {"fill_value": 2} if mode == "fill" else {}  # opcheck takes no NaN for equal
+        yield Sample((source, entries_for(case, device, mode)), {"mode": mode, **fill})
 
 
 def smooth_batch_samples(device: torch.device) -> Iterator[Sample]:

@@ -7,9 +7,9 @@
 
 #include "common/autograd.h"
 #include "common/batching.h"
+#include "common/gather_ops.h"
 #include "common/indexing.h"
 #include "common/inplace.h"
-#include "common/op.h"
 #include "scatter/reduce.h"
 #include "scatter/scatter.h"
 
@@ -19,7 +19,7 @@ namespace {
 using at::Tensor;
 using autograd::SavedVariable;
 using autograd::variable_list;
-using Dim = std::optional<int64_t>;
+using ops::Dim;
 
 constexpr const char* kOp = "scatter_add_";
 
@@ -29,24 +29,11 @@ const auto& inplace_op() {
   return op;
 }
 
-const auto& scatter_add_op() {
-  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
-                                        std::optional<bool>, std::string_view)>("scatter_add");
-  return op;
-}
-
-const auto& gather_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, Dim, int64_t, std::string_view,
-                     const std::optional<at::Scalar>&)>("gather");
-  return op;
-}
-
 // What is added to `out`, as a tensor of its own.
 Tensor sums_for(const Tensor& out, const Tensor& values, const Tensor& index, int64_t dim,
                 int64_t batch_dims) {
-  return scatter_add_op().call(values, index, out.sym_size(dim), dim, batch_dims, std::nullopt,
-                               "raise");
+  return ops::scatter_add().call(values, index, out.sym_size(dim), dim, batch_dims, std::nullopt,
+                                 "raise");
 }
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
@@ -137,7 +124,7 @@ struct ScatterAddInplaceNode final : autograd::DerivativeNode<ScatterAddInplaceN
     if (needs_input_grad(0)) grads[0] = grad_output;
     if (needs_input_grad(1)) {
       grads[1] =
-          gather_op().call(grad_output, unpack(index), dim, batch_dims, "raise", std::nullopt);
+          ops::gather().call(grad_output, unpack(index), dim, batch_dims, "raise", std::nullopt);
     }
     return grads;
   }

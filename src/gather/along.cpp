@@ -90,12 +90,15 @@ Tensor take_along_dim(const Tensor& source, const Tensor& index, std::optional<i
   if (source.dim() == 0) return ops::gather_elements().call(source, index, 0, mode, fill_value);
   c10::SymDimVector from(source.sym_sizes().begin(), source.sym_sizes().end());
   c10::SymDimVector picks(index.sym_sizes().begin(), index.sym_sizes().end());
+  bool source_grows = false, index_grows = false;
   for (int64_t d = 0; d < source.dim(); ++d) {
-    if (d == axis) continue;
+    if (d == axis || TORCH_GUARD_OR_FALSE(from[d].sym_eq(picks[d]))) continue;
     if (TORCH_GUARD_OR_FALSE(from[d].sym_eq(1))) {
       from[d] = picks[d];
+      source_grows = true;
     } else if (TORCH_GUARD_OR_FALSE(picks[d].sym_eq(1))) {
       picks[d] = from[d];
+      index_grows = true;
     } else {
       TORCH_CHECK_VALUE(from[d].sym_eq(picks[d]).expect_true(__FILE__, __LINE__),
                         "take_along_dim: source with shape ", source.sym_sizes(),
@@ -104,8 +107,11 @@ Tensor take_along_dim(const Tensor& source, const Tensor& index, std::optional<i
                         ", or have length 1 there, but they differ on axis ", d, ".");
     }
   }
-  return ops::gather_elements().call(source.expand_symint(from), index.expand_symint(picks), axis,
-                                     mode, fill_value);
+  const auto expand = [](const Tensor& tensor, const c10::SymDimVector& sizes, bool needed) {
+    return needed ? tensor.expand_symint(sizes) : tensor;  // a call of its own
+  };
+  return ops::gather_elements().call(expand(source, from, source_grows),
+                                     expand(index, picks, index_grows), axis, mode, fill_value);
 }
 
 // ---- Derivative ---------------------------------------------------------------------------------

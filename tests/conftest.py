@@ -11,8 +11,21 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 import torch_ops
+
+# Property tests: the same examples on each run; --hypothesis-profile=many for a long one.
+for _profile, _examples in (("usual", 200), ("many", 5000)):
+    settings.register_profile(
+        _profile,
+        max_examples=_examples,
+        deadline=None,  # the first call of an op takes longer
+        derandomize=_profile == "usual",
+        database=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],  # `device` is a constant
+    )
+settings.load_profile("usual")
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 

@@ -18,6 +18,7 @@ from torch_ops.ops.gather import BatchGather, Gather, GatherFunction, batch_gath
 from torch_ops.ops.plan import GatherPlan, gather_plan  # noqa: E402
 from torch_ops.ops.relu import ReLU, ReLUFunction, relu  # noqa: E402
 from torch_ops.ops.scatter import ScatterAddFunction, scatter_add  # noqa: E402
+from torch_ops.ops.scatter_reduce import scatter, scatter_add_  # noqa: E402
 from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid  # noqa: E402
 
 __all__ = [
@@ -39,7 +40,9 @@ __all__ = [
     "gather_plan",
     "get_error_mode",
     "relu",
+    "scatter",
     "scatter_add",
+    "scatter_add_",
     "scatter_elements_add",
     "set_error_mode",
     "sigmoid",

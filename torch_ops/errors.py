@@ -17,9 +17,9 @@ def check_errors(device: torch.device | str | int | None = None) -> None:
     """Waits for a CUDA device and raises the IndexError of a call that failed there, if one did.
 
     On a GPU an op cannot know, without waiting, that an entry of its index is out of range. The
-    kernel records such an entry, and the next call of :func:`gather`, :func:`batch_gather`,
-    :func:`scatter_add` or :func:`gather_plan` on that device raises it (see
-    :func:`set_error_mode`; :func:`gather_plan` raises its own at once). This function is for
+    kernel records such an entry, and the next call on that device of an op that takes an index
+    raises it (see :func:`set_error_mode`; :func:`gather_plan` raises its own at once). Nothing is
+    recorded where a ``mode`` makes such an entry no error. This function is for
     the places where there is no next call, or where one must know: the end of an epoch, after the
     replay of a CUDA graph, before results are kept. Where nothing has failed it does no more than
     ``torch.cuda.synchronize``. An error is raised once; a call with a good index then works.

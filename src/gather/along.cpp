@@ -8,8 +8,8 @@
 #include "common/autograd.h"
 #include "common/batching.h"
 #include "common/elements.h"
+#include "common/gather_ops.h"
 #include "common/index_mode_args.h"
-#include "common/op.h"
 #include "gather/fill.h"
 #include "gather/gather.h"
 
@@ -19,21 +19,7 @@ namespace {
 using at::Tensor;
 using autograd::SavedVariable;
 using autograd::variable_list;
-using Fill = std::optional<at::Scalar>;
-
-const auto& gather_elements_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, int64_t, std::string_view, const Fill&)>(
-          "gather_elements");
-  return op;
-}
-
-const auto& scatter_elements_add_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, c10::SymIntArrayRef, int64_t,
-                     std::optional<bool>, std::string_view)>("scatter_elements_add");
-  return op;
-}
+using ops::Fill;
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
@@ -92,8 +78,8 @@ Tensor gather_elements_meta(const Tensor& source, const Tensor& index, int64_t d
 Tensor take_along_dim(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
                       std::string_view mode, const Fill& fill_value) {
   if (!dim) {
-    return gather_elements_op().call(source.reshape({-1}), index.reshape({-1}), 0, mode,
-                                     fill_value);
+    return ops::gather_elements().call(source.reshape({-1}), index.reshape({-1}), 0, mode,
+                                       fill_value);
   }
   TORCH_CHECK_VALUE(
       source.dim() == index.dim(),
@@ -101,15 +87,18 @@ Tensor take_along_dim(const Tensor& source, const Tensor& index, std::optional<i
       source.sym_sizes(), " and ", index.sym_sizes(), ".");
   const int64_t axis = elements::resolve_dim("take_along_dim", "source",
                                              elements::rank_of(source.sym_sizes()), *dim);
-  if (source.dim() == 0) return gather_elements_op().call(source, index, 0, mode, fill_value);
+  if (source.dim() == 0) return ops::gather_elements().call(source, index, 0, mode, fill_value);
   c10::SymDimVector from(source.sym_sizes().begin(), source.sym_sizes().end());
   c10::SymDimVector picks(index.sym_sizes().begin(), index.sym_sizes().end());
+  bool source_grows = false, index_grows = false;
   for (int64_t d = 0; d < source.dim(); ++d) {
-    if (d == axis) continue;
+    if (d == axis || TORCH_GUARD_OR_FALSE(from[d].sym_eq(picks[d]))) continue;
     if (TORCH_GUARD_OR_FALSE(from[d].sym_eq(1))) {
       from[d] = picks[d];
+      source_grows = true;
     } else if (TORCH_GUARD_OR_FALSE(picks[d].sym_eq(1))) {
       picks[d] = from[d];
+      index_grows = true;
     } else {
       TORCH_CHECK_VALUE(from[d].sym_eq(picks[d]).expect_true(__FILE__, __LINE__),
                         "take_along_dim: source with shape ", source.sym_sizes(),
@@ -118,8 +107,11 @@ Tensor take_along_dim(const Tensor& source, const Tensor& index, std::optional<i
                         ", or have length 1 there, but they differ on axis ", d, ".");
     }
   }
-  return gather_elements_op().call(source.expand_symint(from), index.expand_symint(picks), axis,
-                                   mode, fill_value);
+  const auto expand = [](const Tensor& tensor, const c10::SymDimVector& sizes, bool needed) {
+    return needed ? tensor.expand_symint(sizes) : tensor;  // a call of its own
+  };
+  return ops::gather_elements().call(expand(source, from, source_grows),
+                                     expand(index, picks, index_grows), axis, mode, fill_value);
 }
 
 // ---- Derivative ---------------------------------------------------------------------------------
@@ -140,8 +132,8 @@ struct GatherElementsNode final : autograd::DerivativeNode<GatherElementsNode> {
   }
 
   variable_list backward(const Tensor& grad_output) {
-    return {scatter_elements_add_op().call(grad_output, unpack(index), size, dim, std::nullopt,
-                                           indexing::mode_name(mode))};
+    return {ops::scatter_elements_add().call(grad_output, unpack(index), size, dim, std::nullopt,
+                                             indexing::mode_name(mode))};
   }
 };
 
@@ -149,13 +141,12 @@ Tensor gather_elements_autograd(c10::DispatchKeySet keys, const Tensor& source, 
                                 int64_t dim, std::string_view mode, const Fill& fill_value) {
   const auto node = autograd::make_node<GatherElementsNode>(source);
   Tensor output =
-      autograd::below_autograd(keys, gather_elements_op(), source, index, dim, mode, fill_value);
+      autograd::below_autograd(keys, ops::gather_elements(), source, index, dim, mode, fill_value);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
       [&](const Tensor& tangent) {
-        const Fill none = mode == "fill" ? Fill(0) : std::nullopt;
-        return gather_elements_op().call(tangent, index, dim, mode, none);
+        return ops::gather_elements().call(tangent, index, dim, mode, ops::nothing(mode));
       },
       source);
   if (node) {
@@ -175,14 +166,14 @@ Tensor gather_elements_batched(const Tensor& source, const Tensor& index, int64_
   return batching::apply(
       [&](const Batched& from, const Batched& picks) -> Batched {
         if (!from.axis && !picks.axis) {
-          return {gather_elements_op().call(from.value, picks.value, dim, mode, fill_value),
+          return {ops::gather_elements().call(from.value, picks.value, dim, mode, fill_value),
                   std::nullopt};
         }
         const bool scalar = picks.value.dim() == (picks.axis ? 1 : 0);
         const Tensor output = elements::with_hidden_axis(
             from, picks, [&](const Tensor& lifted_source, const Tensor& lifted_index) {
-              return gather_elements_op().call(lifted_source, lifted_index, elements::lifted(dim),
-                                               mode, fill_value);
+              return ops::gather_elements().call(lifted_source, lifted_index, elements::lifted(dim),
+                                                 mode, fill_value);
             });
         return {scalar ? output.squeeze(1) : output, 0};
       },

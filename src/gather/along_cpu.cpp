@@ -12,6 +12,9 @@ void gather_along_cpu(const at::Tensor& source, const at::Tensor& index,
                       const ElementLayout& layout, const GatherPolicy& policy,
                       const at::Tensor& output) {
   if (layout.count == 0) return;
+  if (policy.rule.rewrites()) {
+    indexing::check_axis_not_empty("gather_elements", index, layout.axis_size, policy.rule.mode());
+  }
   int64_t bad = kNoBadEntry;
   TORCH_OPS_DISPATCH_INDEX(index, "gather_elements", [&] {
     const index_t* entries = index.const_data_ptr<index_t>();

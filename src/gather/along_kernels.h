@@ -10,22 +10,28 @@
 
 namespace torch_ops {
 
-// A run of elements along one axis. Strides that the compiler knows cost nothing. Returns the first
-// whose entry is an error, or kNoBadEntry.
-template <class Word, class Index, class IndexStride, class RowOf>
+// A run of elements along one axis, whose entries are all rows of the axis. Strides that the
+// compiler knows cost nothing. Returns the first that is none, or kNoBadEntry.
+template <class Word, class Index, class IndexStride>
 int64_t gather_run(const Word* table, int64_t table_stride, int64_t axis_stride, const Index* index,
-                   IndexStride index_stride, int64_t count, Word* out, int64_t axis_size,
-                   bool must_exist, Word fill, RowOf row_of) {
+                   IndexStride index_stride, int64_t count, Word* out, int64_t axis_size) {
   for (int64_t i = 0; i < count; ++i, table += table_stride) {
-    const auto row = row_of(index[i * index_stride]);
-    if (in_range(row, axis_size)) {
-      out[i] = table[static_cast<int64_t>(row) * axis_stride];
-    } else {
-      if (must_exist) return i;
-      out[i] = fill;
-    }
+    const Index row = index[i * index_stride];
+    if (!in_range(row, axis_size)) return i;
+    out[i] = table[static_cast<int64_t>(row) * axis_stride];
   }
   return kNoBadEntry;
+}
+
+// The rest of a run, from element `first` on, by a rule that rewrites entries.
+template <class Word, class Index>
+void gather_run_by_rule(const Word* table, const Index* index, const ElementRun& run, int64_t first,
+                        Word* out, int64_t axis_stride, const GatherPolicy& policy) {
+  const Word fill = policy.fill.word<Word>();
+  for (int64_t i = first; i < run.count; ++i) {
+    const int64_t row = policy.rule.resolve(index[i * run.index_stride]);
+    out[i] = row == kNoRow ? fill : table[i * run.table_stride + row * axis_stride];
+  }
 }
 
 // Writes the elements [begin, end) of `output`, which is contiguous. Returns the smallest position
@@ -35,21 +41,20 @@ template <class Word, class Index>
 int64_t gather_along(const Word* source, const Index* index, Word* output,
                      const ElementLayout& layout, const GatherPolicy& policy, int64_t begin,
                      int64_t end) {
-  const Word fill = policy.fill.word<Word>();
-  const bool must_exist = !policy.rule.rewrites();
-  int64_t bad = kNoBadEntry;
-  with_rule(policy.rule, [&](auto row_of) {
-    bad = walk_elements(layout, begin, end, [&](const ElementRun& run) {
-      const auto gather = [&](auto index_stride) {
-        return gather_run(source + run.table, run.table_stride, layout.axis_stride,
-                          index + run.index, index_stride, run.count, output + run.position,
-                          layout.axis_size, must_exist, fill, row_of);
-      };
-      return run.index_stride == 1 ? gather(std::integral_constant<int64_t, 1>())
-                                   : gather(run.index_stride);
-    });
+  return walk_elements(layout, begin, end, [&](const ElementRun& run) {
+    const Word* from = source + run.table;
+    const Index* entries = index + run.index;
+    Word* to = output + run.position;
+    const auto gather = [&](auto index_stride) {
+      return gather_run(from, run.table_stride, layout.axis_stride, entries, index_stride,
+                        run.count, to, layout.axis_size);
+    };
+    const int64_t bad = run.index_stride == 1 ? gather(std::integral_constant<int64_t, 1>())
+                                              : gather(run.index_stride);
+    if (bad == kNoBadEntry || !policy.rule.rewrites()) return bad;
+    gather_run_by_rule(from, entries, run, bad, to, layout.axis_stride, policy);
+    return kNoBadEntry;
   });
-  return bad;
 }
 
 }  // namespace torch_ops

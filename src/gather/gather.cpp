@@ -8,6 +8,7 @@
 #include "common/autograd.h"
 #include "common/batching.h"
 #include "common/checks.h"
+#include "common/gather_ops.h"
 #include "common/index_mode_args.h"
 #include "common/indexing.h"
 #include "common/op.h"
@@ -21,20 +22,7 @@ namespace {
 using at::Tensor;
 using autograd::SavedVariable;
 using autograd::variable_list;
-using Fill = std::optional<at::Scalar>;
-
-const auto& gather_op() {
-  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>,
-                                        int64_t, std::string_view, const Fill&)>("gather");
-  return op;
-}
-
-const auto& scatter_add_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t,
-                     std::optional<bool>, std::string_view)>("scatter_add");
-  return op;
-}
+using ops::Fill;
 
 struct GatherByPlan {
   static constexpr const char* kName = "gather";
@@ -95,7 +83,7 @@ Tensor gather_by_plan(const Tensor& source, const Tensor& index, const Tensor& r
                     "gather: the plan was made for an axis of size ", dim_size, ", but axis ", axis,
                     " of source with shape ", source.sym_sizes(), " has size ",
                     source.sym_size(axis), ".");
-  return gather_op().call(source, index, dim, batch_dims, "raise", std::nullopt);
+  return ops::gather().call(source, index, dim, batch_dims, "raise", std::nullopt);
 }
 
 // All axes of the index but its last are batch axes. A composition of gather, so it needs no
@@ -104,7 +92,7 @@ Tensor batch_gather(const Tensor& source, const Tensor& index, std::string_view 
                     const Fill& fill_value) {
   TORCH_CHECK_VALUE(index.dim() > 0,
                     "batch_gather: index must have at least one axis, but it is 0-dimensional.");
-  return gather_op().call(source, index, std::nullopt, index.dim() - 1, mode, fill_value);
+  return ops::gather().call(source, index, std::nullopt, index.dim() - 1, mode, fill_value);
 }
 
 // ---- Derivative ---------------------------------------------------------------------------------
@@ -129,8 +117,8 @@ struct GatherNode final : autograd::DerivativeNode<GatherNode> {
   }
 
   variable_list backward(const Tensor& grad_output) {
-    return {scatter_add_op().call(grad_output, unpack(index), dim_size, dim, batch_dims,
-                                  std::nullopt, indexing::mode_name(mode))};
+    return {ops::scatter_add().call(grad_output, unpack(index), dim_size, dim, batch_dims,
+                                    std::nullopt, indexing::mode_name(mode))};
   }
 };
 
@@ -138,14 +126,13 @@ Tensor gather_autograd(c10::DispatchKeySet keys, const Tensor& source, const Ten
                        std::optional<int64_t> dim, int64_t batch_dims, std::string_view mode,
                        const Fill& fill_value) {
   const auto node = autograd::make_node<GatherNode>(source);
-  Tensor output =
-      autograd::below_autograd(keys, gather_op(), source, index, dim, batch_dims, mode, fill_value);
+  Tensor output = autograd::below_autograd(keys, ops::gather(), source, index, dim, batch_dims,
+                                           mode, fill_value);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
       [&](const Tensor& tangent) {
-        const Fill none = mode == "fill" ? Fill(0) : std::nullopt;
-        return gather_op().call(tangent, index, dim, batch_dims, mode, none);
+        return ops::gather().call(tangent, index, dim, batch_dims, mode, ops::nothing(mode));
       },
       source);
   if (node) {
@@ -168,7 +155,7 @@ Tensor gather_batched(const Tensor& source, const Tensor& index, std::optional<i
   using batching::Batched;
   const auto pick = [&](const Tensor& from, const Tensor& picks, std::optional<int64_t> axis,
                         int64_t batch) {
-    return gather_op().call(from, picks, axis, batch, mode, fill_value);
+    return ops::gather().call(from, picks, axis, batch, mode, fill_value);
   };
   return batching::apply(
       [&](const Batched& from, const Batched& picks) -> Batched {
@@ -204,8 +191,8 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim_size
   CHECK_INPUT(grad_output);
   CHECK_INPUT(index);
   at::AutoDispatchBelowADInplaceOrView guard;
-  return scatter_add_op().call(grad_output, index, dim_size, dim, batch_dims, std::nullopt,
-                               "raise");
+  return ops::scatter_add().call(grad_output, index, dim_size, dim, batch_dims, std::nullopt,
+                                 "raise");
 }
 
 // What choose_gather_path says of a contiguous table: for the tests.

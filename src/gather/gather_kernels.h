@@ -75,48 +75,12 @@ void copy_rows(const Word* table, const Index* index, int64_t stride, int64_t en
 constexpr int64_t kGatherRun =
     1024;  // entries that are read twice: from the first-level cache then
 
-// Writes what `entries` entries of a slab's index pick where the policy's rule rewrites them.
+// Writes what `entries` entries of a slab's index pick, all of them rows of the axis. Returns the
+// first that is none, or kNoBadEntry; where there is one, what was written is nonsense.
 template <class Word, class Index>
-void gather_by_rule(const Word* table, const Index* index, int64_t entries, Word* out,
-                    const RowLayout& layout, const GatherPolicy& policy) {
-  const int64_t inner = layout.inner;
-  const Word fill = policy.fill.word<Word>();
-  int64_t rows[kGatherRun];
-  for (int64_t first = 0; first < entries; first += kGatherRun, out += kGatherRun * inner) {
-    const int64_t count = std::min(kGatherRun, entries - first);
-    bool all = true;  // name a row
-    for (int64_t n = 0; n < count; ++n) {
-      rows[n] = policy.rule.resolve(index[(first + n) * layout.index_entry_stride]);
-      all &= rows[n] != kNoRow;
-    }
-    if (inner == 1) {
-      for (int64_t n = 0; n < count; ++n) {
-        out[n] = rows[n] == kNoRow ? fill : table[rows[n] * layout.table_axis_stride];
-      }
-    } else if (all) {
-      copy_rows(table, rows, 1, count, out, layout);
-    } else {
-      for (int64_t n = 0; n < count; ++n) {
-        if (rows[n] == kNoRow) {
-          std::fill_n(out + n * inner, inner, fill);
-        } else {
-          copy_rows(table, rows + n, 1, 1, out + n * inner, layout);
-        }
-      }
-    }
-  }
-}
-
-// Writes what `entries` entries of a slab's index pick. Returns the first of them that is out of
-// range where that is an error, or kNoBadEntry; where there is one, the output is nonsense.
-template <class Word, class Index>
-int64_t gather_entries(const Word* table, const Index* index, int64_t entries, Word* out,
-                       const RowLayout& layout, const GatherPolicy& policy) {
+int64_t gather_plain(const Word* table, const Index* index, int64_t entries, Word* out,
+                     const RowLayout& layout) {
   const int64_t stride = layout.index_entry_stride;
-  if (policy.rule.rewrites()) {
-    gather_by_rule(table, index, entries, out, layout, policy);
-    return kNoBadEntry;
-  }
   if (layout.inner == 1) {
     using One = std::integral_constant<int64_t, 1>;
     const int64_t axis_stride = layout.table_axis_stride;
@@ -130,6 +94,37 @@ int64_t gather_entries(const Word* table, const Index* index, int64_t entries, W
     const int64_t bad = find_bad(at, stride, n, layout.axis_size);
     if (bad != kNoBadEntry) return first + bad;
     copy_rows(table, at, stride, n, out + first * layout.inner, layout);
+  }
+  return kNoBadEntry;
+}
+
+// The same by a rule that rewrites entries.
+template <class Word, class Index>
+void gather_by_rule(const Word* table, const Index* index, int64_t entries, Word* out,
+                    const RowLayout& layout, const GatherPolicy& policy) {
+  const Word fill = policy.fill.word<Word>();
+  for (int64_t n = 0; n < entries; ++n, out += layout.inner) {
+    const int64_t row = policy.rule.resolve(index[n * layout.index_entry_stride]);
+    if (row == kNoRow) {
+      std::fill_n(out, layout.inner, fill);
+    } else {
+      copy_rows(table, &row, 1, 1, out, layout);
+    }
+  }
+}
+
+// Either. Where the rule rewrites entries none is an error; most runs have none to rewrite.
+template <class Word, class Index>
+int64_t gather_entries(const Word* table, const Index* index, int64_t entries, Word* out,
+                       const RowLayout& layout, const GatherPolicy& policy) {
+  if (!policy.rule.rewrites()) return gather_plain(table, index, entries, out, layout);
+  for (int64_t first = 0; first < entries; first += kGatherRun) {
+    const int64_t n = std::min(kGatherRun, entries - first);
+    const Index* at = index + first * layout.index_entry_stride;
+    Word* to = out + first * layout.inner;
+    if (gather_plain(table, at, n, to, layout) != kNoBadEntry) {
+      gather_by_rule(table, at, n, to, layout, policy);
+    }
   }
   return kNoBadEntry;
 }

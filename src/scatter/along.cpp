@@ -14,8 +14,8 @@
 #include "common/autograd.h"
 #include "common/batching.h"
 #include "common/elements.h"
+#include "common/gather_ops.h"
 #include "common/index_mode_args.h"
-#include "common/op.h"
 #include "scatter/scatter.h"
 #include "scatter/scatter_path.h"
 
@@ -27,25 +27,6 @@ using autograd::SavedVariable;
 using autograd::variable_list;
 
 constexpr const char* kOp = "scatter_elements_add";
-
-const auto& scatter_elements_add_op() {
-  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymIntArrayRef, int64_t,
-                                        std::optional<bool>, std::string_view)>(kOp);
-  return op;
-}
-
-const auto& scatter_add_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t,
-                     std::optional<bool>, std::string_view)>("scatter_add");
-  return op;
-}
-
-const auto& gather_elements_op() {
-  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, int64_t, std::string_view,
-                                        const std::optional<at::Scalar>&)>("gather_elements");
-  return op;
-}
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
@@ -112,8 +93,8 @@ std::optional<Tensor> add_rows(const Pieces& call, int64_t axis, std::optional<b
   for (int64_t d = entries.dim() - 1; d >= rows->batch_dims; --d) {
     if (d != axis) entries = entries.squeeze(d);
   }
-  return scatter_add_op().call(call.values, entries, call.size[axis], axis, rows->batch_dims,
-                               deterministic, mode);
+  return ops::scatter_add().call(call.values, entries, call.size[axis], axis, rows->batch_dims,
+                                 deterministic, mode);
 }
 
 // Every entry's place in the result, and scatter_add on that: what sums in order, and what spreads
@@ -124,7 +105,7 @@ Tensor add_by_places(const Pieces& call, const ElementLayout& layout, const Inde
   const int64_t total = c10::multiply_integers(call.size);
   const Tensor places = at::empty({layout.count}, call.index.options().dtype(at::kLong));
   find_places(call.index, layout, rule, /*nowhere=*/total, places);
-  return scatter_add_op()
+  return ops::scatter_add()
       .call(call.values.reshape({-1}), places, total, 0, 0, deterministic, "fill")
       .view(call.size);
 }
@@ -183,8 +164,8 @@ struct ScatterElementsAddNode final : autograd::DerivativeNode<ScatterElementsAd
   // Zeros for values that were dropped, and for those that have no entry.
   variable_list backward(const Tensor& grad_output) {
     const auto name = indexing::mode_name(mode);
-    const auto dropped = name == "fill" ? std::optional<at::Scalar>(0) : std::nullopt;
-    Tensor grad = gather_elements_op().call(grad_output, unpack(index), dim, name, dropped);
+    Tensor grad =
+        ops::gather_elements().call(grad_output, unpack(index), dim, name, ops::nothing(name));
     c10::SymDimVector missing;  // on each axis, from the last one on: before, behind
     bool any = false;
     for (int64_t d = grad.dim() - 1; d >= 0; --d) {
@@ -200,13 +181,13 @@ Tensor scatter_elements_add_autograd(c10::DispatchKeySet keys, const Tensor& val
                                      const Tensor& index, c10::SymIntArrayRef size, int64_t dim,
                                      std::optional<bool> deterministic, std::string_view mode) {
   const auto node = autograd::make_node<ScatterElementsAddNode>(values);
-  Tensor output = autograd::below_autograd(keys, scatter_elements_add_op(), values, index, size,
+  Tensor output = autograd::below_autograd(keys, ops::scatter_elements_add(), values, index, size,
                                            dim, deterministic, mode);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
       [&](const Tensor& tangent) {
-        return scatter_elements_add_op().call(tangent, index, size, dim, deterministic, mode);
+        return ops::scatter_elements_add().call(tangent, index, size, dim, deterministic, mode);
       },
       values);
   if (node) {
@@ -229,7 +210,7 @@ Tensor scatter_elements_add_batched(const Tensor& values, const Tensor& index,
       [&](const Batched& from, const Batched& picks) -> Batched {
         const auto add = [&](const Tensor& v, const Tensor& i, c10::SymIntArrayRef sizes,
                              int64_t axis) {
-          return scatter_elements_add_op().call(v, i, sizes, axis, deterministic, mode);
+          return ops::scatter_elements_add().call(v, i, sizes, axis, deterministic, mode);
         };
         if (!from.axis && !picks.axis) {
           return {add(from.value, picks.value, size, dim), std::nullopt};

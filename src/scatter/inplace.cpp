@@ -7,9 +7,9 @@
 
 #include "common/autograd.h"
 #include "common/batching.h"
+#include "common/gather_ops.h"
 #include "common/indexing.h"
 #include "common/inplace.h"
-#include "common/op.h"
 #include "scatter/reduce.h"
 #include "scatter/scatter.h"
 
@@ -19,7 +19,7 @@ namespace {
 using at::Tensor;
 using autograd::SavedVariable;
 using autograd::variable_list;
-using Dim = std::optional<int64_t>;
+using ops::Dim;
 
 constexpr const char* kOp = "scatter_add_";
 
@@ -29,24 +29,11 @@ const auto& inplace_op() {
   return op;
 }
 
-const auto& scatter_add_op() {
-  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
-                                        std::optional<bool>, std::string_view)>("scatter_add");
-  return op;
-}
-
-const auto& gather_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, Dim, int64_t, std::string_view,
-                     const std::optional<at::Scalar>&)>("gather");
-  return op;
-}
-
 // What is added to `out`, as a tensor of its own.
 Tensor sums_for(const Tensor& out, const Tensor& values, const Tensor& index, int64_t dim,
                 int64_t batch_dims) {
-  return scatter_add_op().call(values, index, out.sym_size(dim), dim, batch_dims, std::nullopt,
-                               "raise");
+  return ops::scatter_add().call(values, index, out.sym_size(dim), dim, batch_dims, std::nullopt,
+                                 "raise");
 }
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
@@ -74,15 +61,20 @@ indexing::Axes check(const Tensor& out, const Tensor& values, const Tensor& inde
   return axes;
 }
 
-// Can values be added where they stand, without a tensor of sums?
-bool adds_directly(const Tensor& out) {
-  const bool exact = out.is_cpu() ? !at::isReducedFloatingType(out.scalar_type())
-                                  : sum_type(out.scalar_type()) == out.scalar_type();
-  const bool in_order = out.is_cuda() && at::globalContext().deterministicAlgorithms();
-  // Vectors of 16 bytes are added at once.
+// Are the sums rounded as they grow, so that values can be added to what there is? And may they be
+// added in any order?
+bool adds_to_out(const Tensor& out) {
+  const at::ScalarType real = c10::toRealValueType(out.scalar_type());
+  if (out.is_cpu()) return !at::isReducedFloatingType(real);
+  return sum_type(real) == real && !at::globalContext().deterministicAlgorithms();
+}
+
+// `out` or, where its elements are apart or do not begin where vectors may be added, a copy.
+Tensor dense(const Tensor& out) {
+  constexpr uintptr_t kVector = 16;  // bytes
   const auto address = reinterpret_cast<uintptr_t>(out.const_data_ptr());
-  if (out.is_cuda() && address % 16 != 0) return false;
-  return exact && out.is_contiguous() && !out.is_complex() && !in_order;
+  return out.is_contiguous() && address % kVector == 0 ? out
+                                                       : out.clone(at::MemoryFormat::Contiguous);
 }
 
 template <auto launch>
@@ -91,13 +83,18 @@ Tensor& scatter_add_(Tensor& out, const Tensor& values, const Tensor& index, Dim
   const indexing::Axes axes = check(out, values, index, dim, batch_dims);
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, values);
-  if (!adds_directly(out)) {
-    return out.add_(sums_for(out, values, index, axes.dim, batch_dims));
-  }
+  if (!adds_to_out(out)) return out.add_(sums_for(out, values, index, axes.dim, batch_dims));
+  const Tensor sums = dense(out);
   Tensor entries = index;
-  const RowLayout layout = indexing::lay_out_contiguous(out.sizes(), entries, axes);
-  const at::ScalarType dtype = as_dispatched(out.scalar_type());
-  launch(values.contiguous().view(dtype), entries, layout, out.view(dtype));
+  auto sizes = out.sizes().vec();
+  if (out.is_complex()) sizes.push_back(2);  // two real numbers side by side
+  const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, axes);
+  const auto as_real = [](const Tensor& tensor) {
+    const Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+    return real.view(as_dispatched(real.scalar_type()));
+  };
+  launch(as_real(values.contiguous()), entries, layout, as_real(sums));
+  if (!sums.is_same(out)) out.copy_(sums);
   return out;
 }
 
@@ -127,7 +124,7 @@ struct ScatterAddInplaceNode final : autograd::DerivativeNode<ScatterAddInplaceN
     if (needs_input_grad(0)) grads[0] = grad_output;
     if (needs_input_grad(1)) {
       grads[1] =
-          gather_op().call(grad_output, unpack(index), dim, batch_dims, "raise", std::nullopt);
+          ops::gather().call(grad_output, unpack(index), dim, batch_dims, "raise", std::nullopt);
     }
     return grads;
   }

@@ -12,10 +12,10 @@
 #include <torch/library.h>
 
 #include "common/autograd.h"
-#include "common/batching.h"
+#include "common/gather_ops.h"
 #include "common/index_mode_args.h"
 #include "common/indexing.h"
-#include "common/op.h"
+#include "scatter/batching.h"
 #include "scatter/scatter.h"
 
 namespace torch_ops {
@@ -24,30 +24,10 @@ namespace {
 using at::Tensor;
 using autograd::SavedVariable;
 using autograd::variable_list;
-using Dim = std::optional<int64_t>;
-using Fill = std::optional<at::Scalar>;
+using ops::Dim;
+using ops::Fill;
 
 constexpr const char* kOp = "scatter";
-
-const auto& scatter_add_op() {
-  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
-                                        std::optional<bool>, std::string_view)>("scatter_add");
-  return op;
-}
-
-const auto& gather_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, Dim, int64_t, std::string_view, const Fill&)>(
-          "gather");
-  return op;
-}
-
-const auto& gather_elements_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, int64_t, std::string_view, const Fill&)>(
-          "gather_elements");
-  return op;
-}
 
 const auto& scatter_arg_op() {
   static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
@@ -144,16 +124,16 @@ Tensor scatter_arg_autograd(c10::DispatchKeySet keys, const Tensor& values, cons
 // Without a division by a value that is zero.
 Tensor product_of_others(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
                          int64_t dim, int64_t batch_dims, std::string_view mode) {
-  const Fill dropped = mode == "fill" ? Fill(0) : std::nullopt;
+  const Fill dropped = ops::nothing(mode);
   const auto spread = [&](const Tensor& of_result) {
-    return gather_op().call(of_result, index, dim, batch_dims, mode, dropped);
+    return ops::gather().call(of_result, index, dim, batch_dims, mode, dropped);
   };
   const Tensor is_zero = at::eq(values, 0);
   const Tensor nonzero = at::where(is_zero, at::ones_like(values), values);
   const Tensor counts = is_zero.to(at::kInt);
-  const Tensor other_zeros =
-      spread(scatter_add_op().call(counts, index, dim_size, dim, batch_dims, std::nullopt, mode)) -
-      counts;
+  const Tensor other_zeros = spread(ops::scatter_add().call(counts, index, dim_size, dim,
+                                                            batch_dims, std::nullopt, mode)) -
+                             counts;
   const Tensor product =
       spread(scatter_prod_op().call(nonzero, index, dim_size, dim, batch_dims, mode));
   return at::where(at::eq(other_zeros, 0), product / nonzero, at::zeros_like(values));
@@ -181,16 +161,10 @@ struct ScatterProdNode final : autograd::DerivativeNode<ScatterProdNode> {
   variable_list backward(const Tensor& grad_output) {
     const auto name = indexing::mode_name(mode);
     const Tensor picks = unpack(index);
-    const Fill dropped = name == "fill" ? Fill(0) : std::nullopt;
-    return {gather_op().call(grad_output, picks, dim, batch_dims, name, dropped) *
+    return {ops::gather().call(grad_output, picks, dim, batch_dims, name, ops::nothing(name)) *
             product_of_others(unpack(values), picks, dim_size, dim, batch_dims, name)};
   }
 };
-
-int64_t resolve_dim(int64_t values_rank, int64_t index_rank, Dim dim, int64_t batch_dims) {
-  const int64_t rank = values_rank - (index_rank - batch_dims) + 1;
-  return indexing::resolve_axes(kOp, "the result", rank, index_rank, dim, batch_dims).dim;
-}
 
 Tensor scatter_prod_autograd(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
                              c10::SymInt dim_size, Dim dim, int64_t batch_dims,
@@ -202,18 +176,18 @@ Tensor scatter_prod_autograd(c10::DispatchKeySet keys, const Tensor& values, con
   autograd::set_tangent(
       output,
       [&](const Tensor& tangent) {
-        const int64_t axis = resolve_dim(values.dim(), index.dim(), dim, batch_dims);
+        const int64_t axis = resolve_result_dim(kOp, values.dim(), index.dim(), dim, batch_dims);
         const Tensor others =
             product_of_others(autograd::primal(values), index, dim_size, axis, batch_dims, mode);
-        return scatter_add_op().call(tangent * others, index, dim_size, axis, batch_dims,
-                                     std::nullopt, mode);
+        return ops::scatter_add().call(tangent * others, index, dim_size, axis, batch_dims,
+                                       std::nullopt, mode);
       },
       values);
   if (node) {
     node->values = SavedVariable(values, /*is_output=*/false);
     node->index = SavedVariable(index, /*is_output=*/false);
     node->dim_size = dim_size;
-    node->dim = resolve_dim(values.dim(), index.dim(), dim, batch_dims);
+    node->dim = resolve_result_dim(kOp, values.dim(), index.dim(), dim, batch_dims);
     node->batch_dims = batch_dims;
     node->mode = static_cast<int64_t>(indexing::parse_mode(kOp, mode));
   }
@@ -222,40 +196,20 @@ Tensor scatter_prod_autograd(c10::DispatchKeySet keys, const Tensor& values, con
 
 // ---- torch.vmap ---------------------------------------------------------------------------------
 
-// As for scatter_add.
-template <class Call>
-Tensor batch(const Tensor& values, const Tensor& index, Dim dim, int64_t batch_dims, Call&& call) {
-  using batching::Batched;
-  return batching::apply(
-      [&](const Batched& rows, const Batched& picks) -> Batched {
-        if (!rows.axis && !picks.axis) {
-          return {call(rows.value, picks.value, dim, batch_dims), std::nullopt};
-        }
-        const int64_t axis = resolve_dim(rows.value.dim() - (rows.axis ? 1 : 0),
-                                         picks.value.dim() - (picks.axis ? 1 : 0), dim, batch_dims);
-        if (picks.axis) {
-          return {call(rows.expanded_at(0, picks.size()), picks.at(0), axis + 1, batch_dims + 1),
-                  0};
-        }
-        return {call(rows.at(batch_dims), picks.value, axis + 1, batch_dims), batch_dims};
-      },
-      values, index);
-}
-
 Tensor scatter_arg_batched(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
                            int64_t batch_dims, bool largest, std::string_view mode) {
-  return batch(values, index, dim, batch_dims,
-               [&](const Tensor& v, const Tensor& i, Dim axis, int64_t batches) {
-                 return scatter_arg_op().call(v, i, dim_size, axis, batches, largest, mode);
-               });
+  return batch_scatter(kOp, values, index, dim, batch_dims,
+                       [&](const Tensor& v, const Tensor& i, Dim axis, int64_t batches) {
+                         return scatter_arg_op().call(v, i, dim_size, axis, batches, largest, mode);
+                       });
 }
 
 Tensor scatter_prod_batched(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                             Dim dim, int64_t batch_dims, std::string_view mode) {
-  return batch(values, index, dim, batch_dims,
-               [&](const Tensor& v, const Tensor& i, Dim axis, int64_t batches) {
-                 return scatter_prod_op().call(v, i, dim_size, axis, batches, mode);
-               });
+  return batch_scatter(kOp, values, index, dim, batch_dims,
+                       [&](const Tensor& v, const Tensor& i, Dim axis, int64_t batches) {
+                         return scatter_prod_op().call(v, i, dim_size, axis, batches, mode);
+                       });
 }
 
 // ---- scatter: a composition ---------------------------------------------------------------------
@@ -263,7 +217,7 @@ Tensor scatter_prod_batched(const Tensor& values, const Tensor& index, c10::SymI
 Tensor mean(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, int64_t axis,
             int64_t batch_dims, std::optional<bool> deterministic, std::string_view mode) {
   const auto add = [&](const Tensor& what, int64_t dim, std::optional<bool> in_order) {
-    return scatter_add_op().call(what, index, dim_size, dim, batch_dims, in_order, mode);
+    return ops::scatter_add().call(what, index, dim_size, dim, batch_dims, in_order, mode);
   };
   const at::ScalarType dtype = values.scalar_type();
   // A sum of 16-bit numbers may exceed them where the mean does not.
@@ -289,14 +243,14 @@ Tensor best(const Tensor& values, const Tensor& index, const c10::SymInt& dim_si
   const int64_t picked = index.dim() - batch_dims;
   const Tensor rows =
       picked == 0 ? values.unsqueeze(axis) : values.flatten(axis, axis + picked - 1);
-  return gather_elements_op().call(rows, positions, axis, "fill", 0);
+  return ops::gather_elements().call(rows, positions, axis, "fill", 0);
 }
 
 Tensor scatter(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
                int64_t batch_dims, std::string_view reduce, std::string_view mode,
                std::optional<bool> deterministic) {
   if (reduce == "sum") {
-    return scatter_add_op().call(values, index, dim_size, dim, batch_dims, deterministic, mode);
+    return ops::scatter_add().call(values, index, dim_size, dim, batch_dims, deterministic, mode);
   }
   const int64_t axis = indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims).dim;
   if (reduce == "mean") {

@@ -15,10 +15,12 @@
 #include "common/autograd.h"
 #include "common/batching.h"
 #include "common/checks.h"
+#include "common/gather_ops.h"
 #include "common/index_mode_args.h"
 #include "common/indexing.h"
 #include "common/op.h"
 #include "common/planned.h"
+#include "scatter/batching.h"
 #include "scatter/scatter_cpu_blocking.h"
 #include "scatter/scatter_path.h"
 
@@ -28,20 +30,6 @@ namespace {
 using at::Tensor;
 using autograd::SavedVariable;
 using autograd::variable_list;
-
-const auto& scatter_add_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t,
-                     std::optional<bool>, std::string_view)>("scatter_add");
-  return op;
-}
-
-const auto& gather_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>, int64_t,
-                     std::string_view, const std::optional<at::Scalar>&)>("gather");
-  return op;
-}
 
 struct ScatterAddByPlan {
   static constexpr const char* kName = "scatter_add";
@@ -159,8 +147,7 @@ Tensor scatter_add_by_plan_meta(const Tensor& values, const Tensor& index, const
 // The transpose: values that were dropped get zeros.
 Tensor gather_back(const Tensor& grad_output, const Tensor& index, int64_t dim, int64_t batch_dims,
                    std::string_view mode) {
-  const auto dropped = mode == "fill" ? std::optional<at::Scalar>(0) : std::nullopt;
-  return gather_op().call(grad_output, index, dim, batch_dims, mode, dropped);
+  return ops::gather().call(grad_output, index, dim, batch_dims, mode, ops::nothing(mode));
 }
 
 struct ScatterAddNode final : autograd::DerivativeNode<ScatterAddNode> {
@@ -183,29 +170,23 @@ struct ScatterAddNode final : autograd::DerivativeNode<ScatterAddNode> {
   }
 };
 
-int64_t resolve_dim(int64_t values_rank, int64_t index_rank, std::optional<int64_t> dim,
-                    int64_t batch_dims) {
-  const int64_t rank = values_rank - (index_rank - batch_dims) + 1;
-  return indexing::resolve_axes("scatter_add", "the result", rank, index_rank, dim, batch_dims).dim;
-}
-
 Tensor scatter_add_autograd(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
                             c10::SymInt dim_size, std::optional<int64_t> dim, int64_t batch_dims,
                             std::optional<bool> deterministic, std::string_view mode) {
   const auto node = autograd::make_node<ScatterAddNode>(values);
-  Tensor output = autograd::below_autograd(keys, scatter_add_op(), values, index, dim_size, dim,
+  Tensor output = autograd::below_autograd(keys, ops::scatter_add(), values, index, dim_size, dim,
                                            batch_dims, deterministic, mode);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
       [&](const Tensor& tangent) {
-        return scatter_add_op().call(tangent, index, dim_size, dim, batch_dims, deterministic,
-                                     mode);
+        return ops::scatter_add().call(tangent, index, dim_size, dim, batch_dims, deterministic,
+                                       mode);
       },
       values);
   if (node) {
     node->index = SavedVariable(index, /*is_output=*/false);
-    node->dim = resolve_dim(values.dim(), index.dim(), dim, batch_dims);
+    node->dim = resolve_result_dim("scatter_add", values.dim(), index.dim(), dim, batch_dims);
     node->batch_dims = batch_dims;
     node->mode = static_cast<int64_t>(indexing::parse_mode("scatter_add", mode));
   }
@@ -214,28 +195,14 @@ Tensor scatter_add_autograd(c10::DispatchKeySet keys, const Tensor& values, cons
 
 // ---- torch.vmap ---------------------------------------------------------------------------------
 
-// As for gather. An index hidden-axis needs one in the values too: each sample adds them elsewhere.
 Tensor scatter_add_batched(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                            std::optional<int64_t> dim, int64_t batch_dims,
                            std::optional<bool> deterministic, std::string_view mode) {
-  using batching::Batched;
-  return batching::apply(
-      [&](const Batched& rows, const Batched& picks) -> Batched {
-        const auto add = [&](const Tensor& v, const Tensor& i, std::optional<int64_t> d,
-                             int64_t batch) {
-          return scatter_add_op().call(v, i, dim_size, d, batch, deterministic, mode);
-        };
-        if (!rows.axis && !picks.axis) {
-          return {add(rows.value, picks.value, dim, batch_dims), std::nullopt};
-        }
-        const int64_t axis = resolve_dim(rows.value.dim() - (rows.axis ? 1 : 0),
-                                         picks.value.dim() - (picks.axis ? 1 : 0), dim, batch_dims);
-        if (picks.axis) {
-          return {add(rows.expanded_at(0, picks.size()), picks.at(0), axis + 1, batch_dims + 1), 0};
-        }
-        return {add(rows.at(batch_dims), picks.value, axis + 1, batch_dims), batch_dims};
-      },
-      values, index);
+  return batch_scatter("scatter_add", values, index, dim, batch_dims,
+                       [&](const Tensor& v, const Tensor& i, ops::Dim axis, int64_t batches) {
+                         return ops::scatter_add().call(v, i, dim_size, axis, batches,
+                                                        deterministic, mode);
+                       });
 }
 
 // ---- The direct pair: outside autograd, on contiguous CUDA tensors ------------------------------

@@ -100,15 +100,22 @@ struct BadEntry {
   }
 };
 
-// Which row of [batch, outer, axis_size] an entry adds to: kDropped where it names none. `row` is
-// the entry's own.
+// Which row of [batch, outer, axis_size] an entry adds to: kDropped where it is out of range.
+// `row` is the entry's own.
 __device__ __forceinline__ int64_t find_place(int64_t entry, int64_t slab, int64_t row,
-                                              const RowLayout& layout, const IndexRule& rule,
-                                              BadEntry& bad) {
-  if (rule.rewrites()) entry = rule.resolve(entry);
+                                              const RowLayout& layout, BadEntry& bad) {
   if (in_range(entry, layout.axis_size)) return slab * layout.axis_size + entry;
   bad = {row, entry};
   return kDropped;
+}
+
+// The rows that entries name where the rule says which. Before they are used, all at once: within
+// the loops behind, the rule would cost registers in every mode.
+template <int N>
+__device__ __forceinline__ void apply_rule(const IndexRule& rule, int64_t (&entries)[N]) {
+  if (!rule.rewrites()) return;
+#pragma unroll
+  for (int k = 0; k < N; ++k) entries[k] = rule.resolve(entries[k]);
 }
 
 // Adds up the sums of a lane's own places where neighbours are equal, as in a sorted index.
@@ -154,6 +161,7 @@ __global__ void __launch_bounds__(kThreads)
       const RowGrid::Place at = call.grid.place_row(chunk, first);
       int64_t entries[K];
       index.load4(row, entries);
+      apply_rule(call.rule, entries);
       Vector<Value, K> loaded[D];  // K rows of D values
 #pragma unroll
       for (int d = 0; d < D; ++d) {
@@ -161,7 +169,7 @@ __global__ void __launch_bounds__(kThreads)
       }
 #pragma unroll
       for (int k = 0; k < K; ++k) {
-        places[k] = find_place(entries[k], chunk.slab + at.slab, row + k, layout, call.rule, bad);
+        places[k] = find_place(entries[k], chunk.slab + at.slab, row + k, layout, bad);
 #pragma unroll
         for (int d = 0; d < D; ++d) {
           sums[k][d] = static_cast<Sum>(loaded[(k * D + d) / K].values[(k * D + d) % K]);
@@ -190,7 +198,7 @@ __global__ void __launch_bounds__(kThreads)
 // Lanes walk the values as they lie, so that the atomics of a row share their way to the cache.
 // call.grid counts values.
 template <class Value, class Sum>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 5)
     add_values_kernel(const Value* __restrict__ values, IndexView index, Sum* __restrict__ table,
                       RowLayout layout, AtomicCall call,
                       const __grid_constant__ IndexErrorSite errors) {
@@ -216,15 +224,15 @@ __global__ void __launch_bounds__(kThreads)
       places[k] = at.column;
     }
     index.load(positions, entries);
+    apply_rule(call.rule, entries);
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       const uint32_t word = first + k * kThreads;
       const int64_t column = places[k];
       places[k] = kDropped;
       if (word >= chunk.words) continue;
-      const int64_t row =
-          find_place(entries[k], slabs[k], chunk.row + call.grid.by_words.divide(word), layout,
-                     call.rule, bad);
+      const int64_t row = find_place(entries[k], slabs[k],
+                                     chunk.row + call.grid.by_words.divide(word), layout, bad);
       if (row != kDropped) places[k] = row * layout.inner + column;
     }
     const bool shared = is_shared(places[0], call.wide);
@@ -277,8 +285,9 @@ __global__ void add_staged_kernel(const Value* __restrict__ values, IndexView in
         const auto four = *reinterpret_cast<const Vector<Value, K>*>(values + slab_row + row);
 #pragma unroll
         for (int k = 0; k < K; ++k) {
-          places[k] = static_cast<int32_t>(
-              find_place(entries[k], /*slab=*/0, slab_row + row + k, layout, call.rule, bad));
+          const int64_t entry = call.rule.rewrites() ? call.rule.resolve(entries[k]) : entries[k];
+          places[k] =
+              static_cast<int32_t>(find_place(entry, /*slab=*/0, slab_row + row + k, layout, bad));
           loaded[k][0] = static_cast<Sum>(four.values[k]);
         }
       }
@@ -396,9 +405,10 @@ __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
         const RowGrid::Place at = call.grid.place_row(chunk, row);
         int64_t batch, slice;
         call.grid.split_slab(chunk.slab + at.slab, batch, slice);
-        place = find_place(
-            index[batch * layout.index_batch_stride + at.entry * layout.index_entry_stride],
-            chunk.slab + at.slab, chunk.row + row, layout, call.rule, bad);
+        int64_t entry[1] = {
+            index[batch * layout.index_batch_stride + at.entry * layout.index_entry_stride]};
+        apply_rule(call.rule, entry);
+        place = find_place(entry[0], chunk.slab + at.slab, chunk.row + row, layout, bad);
       }
       const int to = i / 32 * 32 + rank_in_groups(find_peers(place, call.wide));
       keys[to] = place;

@@ -96,15 +96,15 @@ class ScatterAdd {
     const int64_t entries = std::min(blocking_.tile_entries, layout_.entries - first);
     const Index* index = entries_at(slab, first);
     const int64_t stride = layout_.index_entry_stride;
-    if (rule_.rewrites()) {
-      const int64_t behind = blocking_.blocks << blocking_.block_shift;
-      resolve_entries(index, stride, entries, rule_, behind, resolved);
-      bin(slab, tile, resolved, 1, entries, cursors);
+    const int64_t bad = find_bad(index, stride, entries, layout_.axis_size);
+    if (bad == kNoBadEntry) {
+      bin(slab, tile, index, stride, entries, cursors);
       return kNoBadEntry;
     }
-    const int64_t bad = find_bad(index, stride, entries, layout_.axis_size);
-    if (bad != kNoBadEntry) return position_of(slab, first + bad);
-    bin(slab, tile, index, stride, entries, cursors);
+    if (!rule_.rewrites()) return position_of(slab, first + bad);
+    const int64_t behind = blocking_.blocks << blocking_.block_shift;
+    resolve_entries(index, stride, entries, rule_, behind, resolved);
+    bin(slab, tile, resolved, 1, entries, cursors);
     return kNoBadEntry;
   }
 
@@ -222,7 +222,11 @@ class ScatterAdd {
   int64_t add_from_index(const Piece& piece, int64_t strip, Sum* sums, int64_t stride) {
     const int64_t end = std::min(piece.end, layout_.entries);
     const int64_t index_stride = layout_.index_entry_stride;
-    if (rule_.rewrites()) {
+    const auto needs_rule = [&] {
+      return find_bad(entries_at(piece.slab, piece.begin), index_stride, end - piece.begin,
+                      layout_.axis_size) != kNoBadEntry;
+    };
+    if (rule_.rewrites() && needs_rule()) {
       add_by_rule(piece, end, strip, sums, stride);
       return kNoBadEntry;
     }

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import is_tensor_like
 
-from torch_ops.ops._mode import Number, mode_arguments
+from torch_ops.ops._arguments import Number, check_tensors, mode_arguments
 
 _gather_elements = torch.ops.torch_ops.gather_elements.default
 _take_along_dim = torch.ops.torch_ops.take_along_dim.default
 _scatter_elements_add = torch.ops.torch_ops.scatter_elements_add.default
-
-
-def _check_tensors(name: str, order: str, **tensors: Any) -> None:
-    for role, argument in tensors.items():
-        if not is_tensor_like(argument):  # torch.fx's proxies are
-            raise TypeError(
-                f"{name}: {role} must be a tensor, but a {type(argument).__name__} was given. "
-                f"torch_ops.{name} takes ({order})."
-            )
 
 
 def gather_elements(
@@ -82,7 +71,7 @@ def gather_elements(
                 [3, 3]])
     """
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
-        _check_tensors("gather_elements", "source, index, dim", source=source, index=index)
+        check_tensors("gather_elements", "source, index, dim", source=source, index=index)
     return _gather_elements(
         source, index, dim, **mode_arguments("gather_elements", mode, fill_value)
     )
@@ -130,7 +119,7 @@ def take_along_dim(
                 [8.]])
     """
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
-        _check_tensors("take_along_dim", "source, index, dim", source=source, index=index)
+        check_tensors("take_along_dim", "source, index, dim", source=source, index=index)
     return _take_along_dim(source, index, dim, **mode_arguments("take_along_dim", mode, fill_value))
 
 
@@ -201,7 +190,7 @@ def scatter_elements_add(
                 [0., 2.]])
     """
     if not isinstance(values, Tensor) or not isinstance(index, Tensor):
-        _check_tensors(
+        check_tensors(
             "scatter_elements_add", "values, index, size, dim", values=values, index=index
         )
     return _scatter_elements_add(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import is_tensor_like
 
-from torch_ops.ops._mode import Number, mode_arguments, only_raise
+from torch_ops.ops._arguments import Number, mode_arguments, only_raise
 from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 _gather = torch.ops.torch_ops.gather.default

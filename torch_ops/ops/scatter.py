@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
 
-from torch_ops.ops._mode import mode_arguments, only_raise
+from torch_ops.ops._arguments import mode_arguments, only_raise
 from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 _scatter_add = torch.ops.torch_ops.scatter_add.default

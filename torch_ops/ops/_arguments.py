@@ -1,8 +1,10 @@
-"""mode and fill_value, as the ops of the gather family take them."""
+"""What the ops of the gather family ask of their arguments in Python."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from torch.overrides import is_tensor_like
 
 Number = int | float | complex | bool
 
@@ -34,3 +36,13 @@ def only_raise(name: str, mode: str, fill_value: Number | None = None) -> None:
             f'{name}: a plan is made for mode="raise", but {given} was given. Its entries were '
             "checked when it was made. Give the index itself for another mode."
         )
+
+
+def check_tensors(name: str, order: str, **tensors: Any) -> None:
+    """Raises TypeError where an argument is no tensor; ``order`` is that of the arguments."""
+    for role, argument in tensors.items():
+        if not is_tensor_like(argument):  # torch.fx's proxies are
+            raise TypeError(
+                f"{name}: {role} must be a tensor, but a {type(argument).__name__} was given. "
+                f"torch_ops.{name} takes ({order})."
+            )

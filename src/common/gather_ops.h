@@ -1,0 +1,51 @@
+// The ops of the gather family that others call: their handles. Each is another's derivative.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string_view>
+
+#include "common/op.h"
+
+namespace torch_ops::ops {
+
+using at::Tensor;
+using Dim = std::optional<int64_t>;
+using Fill = std::optional<at::Scalar>;
+
+// (source, index, dim, batch_dims, mode, fill_value)
+inline const auto& gather() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, Dim, int64_t, std::string_view, const Fill&)>(
+          "gather");
+  return op;
+}
+
+// (values, index, dim_size, dim, batch_dims, deterministic, mode)
+inline const auto& scatter_add() {
+  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
+                                        std::optional<bool>, std::string_view)>("scatter_add");
+  return op;
+}
+
+// (source, index, dim, mode, fill_value)
+inline const auto& gather_elements() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, int64_t, std::string_view, const Fill&)>(
+          "gather_elements");
+  return op;
+}
+
+// (values, index, size, dim, deterministic, mode)
+inline const auto& scatter_elements_add() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, c10::SymIntArrayRef, int64_t,
+                     std::optional<bool>, std::string_view)>("scatter_elements_add");
+  return op;
+}
+
+// What a gather that transposes a scatter fills in: zeros for what was dropped.
+inline Fill nothing(std::string_view mode) { return mode == "fill" ? Fill(0) : std::nullopt; }
+
+}  // namespace torch_ops::ops

@@ -188,6 +188,7 @@ def test_paths() -> None:
     assert path(**{**sizes, "shared_bytes": 3_999}, inner=1, word_bytes=4) == "rows"  # no room
     large = {**sizes, "axis_size": 10**7}
     assert path(**large, inner=1, word_bytes=4) == "elements"
+    assert path(**{**large, "entries": 2**24}, inner=1, word_bytes=4) == "rows"  # many picks
     assert path(**large, inner=1, word_bytes=2) == "packed"
 
 

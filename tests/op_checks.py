@@ -185,7 +185,7 @@ class OpChecks:
                     what = f"argument {position}, {layout}: {sample.shapes()}"
                     assert_repeated(op, actual, expected, what)
                     if op.inplace:
-                        assert actual is other, what
+                        assert actual is args[0], what
 
     def test_expanded(self, op: Op, device: torch.device) -> None:
         """Arguments whose rows share memory; not for ops that write to them."""

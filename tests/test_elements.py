@@ -309,6 +309,27 @@ def test_vmap(device: torch.device, in_dims: tuple[int | None, int | None]) -> N
             torch.testing.assert_close(sums[n], expected)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gather", "add"])
+def test_more_than_two_to_the_31(device: torch.device, name: str) -> None:
+    """64-bit offsets, and calls of several launches: elements beyond 2^31."""
+    columns = 2**30 + 5
+    index = torch.zeros(1, columns, dtype=torch.uint8, device=device)
+    index[0, -1] = 1
+    picks = index.expand(2, columns)
+    if name == "gather":
+        source = torch.tensor([[3], [4]], dtype=torch.uint8, device=device).expand(2, columns)
+        output = torch_ops.gather_elements(source, picks, 0)
+        assert output.numel() > 2**31
+        assert output[:, -2:].tolist() == [[3, 4], [3, 4]]
+        assert int(output[1, :-1].max()) == 3
+    elif device.type == "cuda":  # the CPU takes a minute and 11 GB
+        values = torch.ones(1, 1, dtype=torch.uint8, device=device).expand(2, columns)
+        sums = torch_ops.scatter_elements_add(values, picks, (2, columns), 0)
+        assert sums[:, -2:].tolist() == [[2, 0], [0, 2]]
+        assert int(sums[0, :-1].min()) == 2
+
+
 # ---- Bad input ----------------------------------------------------------------------------------
 
 

@@ -11,9 +11,17 @@ load_extensions()  # before the ops' modules, which look their kernels up
 from torch_ops.errors import check_errors, get_error_mode, set_error_mode  # noqa: E402
 from torch_ops.ops.gather import BatchGather, Gather, GatherFunction, batch_gather, gather  # noqa: E402
 from torch_ops.ops.plan import GatherPlan, gather_plan  # noqa: E402
-from torch_ops.ops.relu import ReLU, ReLUFunction, relu  # noqa: E402
+from torch_ops.ops.relu import (  # noqa: E402
+    LeakyReLU,
+    ReLU,
+    ReLUFunction,
+    leaky_relu,
+    leaky_relu_,
+    relu,
+    relu_,
+)
 from torch_ops.ops.scatter import ScatterAddFunction, scatter_add  # noqa: E402
-from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid  # noqa: E402
+from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid, sigmoid_  # noqa: E402
 
 __all__ = [
     "BatchGather",
@@ -21,6 +29,7 @@ __all__ = [
     "GatherFunction",
     "GatherPlan",
     "InstallationError",
+    "LeakyReLU",
     "ReLU",
     "ReLUFunction",
     "ScatterAddFunction",
@@ -32,10 +41,14 @@ __all__ = [
     "gather",
     "gather_plan",
     "get_error_mode",
+    "leaky_relu",
+    "leaky_relu_",
     "relu",
+    "relu_",
     "scatter_add",
     "set_error_mode",
     "sigmoid",
+    "sigmoid_",
 ]
 
 # Users see, pickle and read about torch_ops.ReLU, not torch_ops.ops.relu.ReLU.

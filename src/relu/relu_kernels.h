@@ -1,24 +1,150 @@
-// The arithmetic of relu and its derivative, one value at a time. No torch.
+// The arithmetic of relu and leaky_relu and their derivatives, one value at a time; and the CPU's
+// loops that write and read a mask. No torch.
+//
+// Either activation passes a value on where it `keeps` it, and gives off(value) elsewhere. The
+// gradient likewise: grad_output where the value was kept, else off(grad_output).
 #pragma once
 
+#include <optional>
+
+#include "common/bit_mask.h"
+#include "common/elementwise.h"
 #include "common/float16.h"
 
 namespace torch_ops {
 
-// NaN is not <= 0, so it stays NaN.
 struct Relu {
+  // NaN is not <= 0, so it stays NaN, and its gradient passes.
+  template <class T>
+  TORCH_OPS_HOST_DEVICE bool keeps(T x) const {
+    return !at_most_zero(x);
+  }
+
+  template <class T>
+  TORCH_OPS_HOST_DEVICE T off(T) const {
+    return T(0);
+  }
+
   template <class T>
   TORCH_OPS_HOST_DEVICE T operator()(T x) const {
-    return at_most_zero(x) ? T(0) : x;
+    return keeps(x) ? x : T(0);
   }
 };
 
-// The gradient passes where the output is positive, and where it is NaN.
-struct ReluBackward {
+// Computes in float, where Relu only picks.
+template <class Slope>
+struct LeakyRelu : ComputesInFloat {
+  Slope slope;
+
+  explicit LeakyRelu(double slope) : slope(static_cast<Slope>(slope)) {}
+
+  // NaN is not > 0: it is multiplied by the slope, and so is its gradient.
   template <class T>
-  TORCH_OPS_HOST_DEVICE T operator()(T grad_output, T output) const {
-    return at_most_zero(output) ? T(0) : grad_output;
+  TORCH_OPS_HOST_DEVICE bool keeps(T x) const {
+    return is_positive(x);
+  }
+
+  template <class T>
+  TORCH_OPS_HOST_DEVICE T off(T x) const {
+    return static_cast<T>(static_cast<Slope>(x) * slope);
+  }
+
+  template <class T>
+  TORCH_OPS_HOST_DEVICE T operator()(T x) const {
+    return keeps(x) ? x : off(x);
   }
 };
+
+// Calls use(activation) with LeakyRelu where there is a slope, else with Relu; for values of type T.
+template <class T, class Use>
+void with_activation(std::optional<double> slope, Use use) {
+  if (slope) {
+    use(LeakyRelu<ComputeType<T>>(*slope));
+  } else {
+    use(Relu());
+  }
+}
+
+// The gradient from the output, or from any tensor that the activation keeps at the same places.
+template <class Activation>
+struct Backward : Activation {
+  explicit Backward(Activation activation) : Activation(activation) {}
+
+  template <class T>
+  TORCH_OPS_HOST_DEVICE T operator()(T grad_output, T output) const {
+    return this->keeps(output) ? grad_output : this->off(grad_output);
+  }
+};
+
+// The gradient from the mask.
+template <class Activation>
+struct BackwardByBit : Activation {
+  explicit BackwardByBit(Activation activation) : Activation(activation) {}
+
+  template <class T>
+  TORCH_OPS_HOST_DEVICE T operator()(bool kept, T grad_output) const {
+    return kept ? grad_output : this->off(grad_output);
+  }
+};
+
+// ---- The CPU's loops over [begin, end) of a walk, which begins with a whole byte of the mask -----
+
+template <class Activation>
+struct Keeps {
+  Activation activation;
+
+  template <class T>
+  TORCH_OPS_HOST_DEVICE uint8_t operator()(T x) const {
+    return activation.keeps(x);
+  }
+};
+
+struct Pick {
+  template <class T>
+  TORCH_OPS_HOST_DEVICE T operator()(uint8_t flag, T kept, T off) const {
+    return flag != 0 ? kept : off;
+  }
+};
+
+template <class Activation>
+struct Off : Activation {
+  explicit Off(Activation activation) : Activation(activation) {}
+
+  template <class T>
+  TORCH_OPS_HOST_DEVICE T operator()(T x) const {
+    return this->off(x);
+  }
+};
+
+// The activation of `input`, and the mask.
+template <class Activation, class T>
+void write_masked(Simd simd, Activation activation, const StridedWalk<2>& walk, int64_t begin,
+                  int64_t end, T* output, const T* input, uint8_t* mask) {
+  Piece<T> source, result;
+  uint8_t flags[kPiece];
+  for_each_block(begin, end, [&](int64_t first, int64_t n) {
+    const T* x = source.read(walk, 1, input, first, n);
+    map_range(simd, Keeps<Activation>{activation}, 0, n, flags, x);
+    pack_flags(flags, n, mask + first / 8);
+    map_range(simd, activation, 0, n, result.place(walk, 0, output, first, n), x);
+    result.write(walk, 0, output, first, n);
+  });
+}
+
+// The gradient by the mask.
+template <class Activation, class T>
+void read_masked(Simd simd, Activation activation, const StridedWalk<2>& walk, int64_t begin,
+                 int64_t end, T* grad_input, const T* grad_output, const uint8_t* mask) {
+  Piece<T> source, result;
+  uint8_t flags[kPiece];
+  T off[kPiece];
+  for_each_block(begin, end, [&](int64_t first, int64_t n) {
+    const T* grad = source.read(walk, 1, grad_output, first, n);
+    unpack_flags(mask + first / 8, n, flags);
+    map_range(simd, Off<Activation>(activation), 0, n, off, grad);
+    map_range(simd, Pick(), 0, n, result.place(walk, 0, grad_input, first, n), flags, grad, off);
+    result.write(walk, 0, grad_input, first, n);
+  });
+}
 
 }  // namespace torch_ops

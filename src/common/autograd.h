@@ -211,6 +211,7 @@ inline Tensor with_zero_gradient(const Tensor& grad, const torch::autograd::Node
   zeros->set_next_edges({torch::autograd::impl::gradient_edge(grad), node.next_edge(0)});
   const Tensor output = grad.detach();
   torch::autograd::set_history(output, zeros);
+  set_tangent(output, [](const Tensor& tangent) { return tangent; }, grad);
   return output;
 }
 

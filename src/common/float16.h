@@ -34,8 +34,8 @@ struct Float16 {
     // rounds where it must.
     const int32_t denormal = bit_cast<int32_t>(bit_cast<float>(magnitude) + 0.5f) - kHalf;
     const int32_t number = magnitude < kLeastNormal ? denormal : normal;
-    bits =
-        static_cast<uint16_t>((magnitude > kFloatInfinity ? 0x7e00 : number) | ((all >> 16) & 0x8000));
+    const int32_t rounded = magnitude > kFloatInfinity ? 0x7e00 : number;
+    bits = static_cast<uint16_t>(rounded | ((all >> 16) & 0x8000));
   }
 
   TORCH_OPS_HOST_DEVICE explicit operator float() const {
@@ -93,6 +93,19 @@ TORCH_OPS_HOST_DEVICE bool at_most_zero_bits(Format value) {
 }
 TORCH_OPS_HOST_DEVICE bool at_most_zero(Float16 value) { return at_most_zero_bits(value); }
 TORCH_OPS_HOST_DEVICE bool at_most_zero(BFloat16 value) { return at_most_zero_bits(value); }
+
+// Is the value less than zero? -0.0 and NaN are not.
+template <class T>
+TORCH_OPS_HOST_DEVICE bool is_negative(T value) {
+  return static_cast<ComputeType<T>>(value) < 0;
+}
+template <class Format>
+TORCH_OPS_HOST_DEVICE bool is_negative_bits(Format value) {
+  const auto bits = static_cast<int16_t>(value.bits);
+  return (bits <= Format::kNegativeInfinity) & (bits != INT16_MIN);
+}
+TORCH_OPS_HOST_DEVICE bool is_negative(Float16 value) { return is_negative_bits(value); }
+TORCH_OPS_HOST_DEVICE bool is_negative(BFloat16 value) { return is_negative_bits(value); }
 
 // Is the value greater than zero, and not NaN?
 template <class T>

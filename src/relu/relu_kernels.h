@@ -25,9 +25,14 @@ struct Relu {
     return T(0);
   }
 
+  // -0.0 becomes 0.0 on a GPU and stays on a CPU, as in torch.
   template <class T>
   TORCH_OPS_HOST_DEVICE T operator()(T x) const {
+#ifdef __CUDA_ARCH__
     return keeps(x) ? x : T(0);
+#else
+    return is_negative(x) ? T(0) : x;
+#endif
   }
 };
 

@@ -12,8 +12,8 @@ Size mask_bytes(const Size& elements) {
   return (elements + 7) / 8;
 }
 
-// Flags are bytes of 0 or 1: loops over those vectorise. One multiplication moves eight flags into a
-// byte, or a byte into eight flags.
+// Flags are bytes of 0 or 1: loops over those vectorise. One multiplication moves eight flags into
+// a byte, or a byte into eight flags.
 
 inline void pack_flags(const uint8_t* flags, int64_t n, uint8_t* mask) {
   int64_t i = 0;

@@ -2,9 +2,9 @@
 // and any strides; with or without a bit an element, which a forward pass writes and a backward
 // pass reads.
 //
-// A thread has one vector of 16 bytes an array. On an H200 that came to 1.00 of a copy's speed (0.97
-// with two vectors, 0.955 with four; loads and stores that bypass or leave the L1 cache early lose
-// another 2 to 6 %), and to 0.99 and 1.00 where a mask is written or read too.
+// A thread has one vector of 16 bytes an array. On an H200 that came to 1.00 of a copy's speed
+// (0.97 with two vectors, 0.955 with four; loads and stores that bypass or leave the L1 cache early
+// lose another 2 to 6 %), and to 0.99 and 1.00 where a mask is written or read too.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// The CPU loops of elementwise ops: output[i] = op(inputs[i]...), where the output may be one of the
-// inputs. map_range is for arrays without gaps, map_walk for arrays of any strides. Compile it with
-// -fno-trapping-math (see setup.py): else GCC vectorises no loop that chooses between two results.
+// The CPU loops of elementwise ops: output[i] = op(inputs[i]...), where the output may be one of
+// the inputs. map_range is for arrays without gaps, map_walk for arrays of any strides. Compile it
+// with -fno-trapping-math (see setup.py): else GCC vectorises no loop that chooses between two
+// results.
 #pragma once
 
 #include <algorithm>

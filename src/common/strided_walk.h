@@ -46,9 +46,7 @@ struct StridedWalk {
   }
 
   // Do the elements of this array lie in the order of the walk, without gaps?
-  bool is_flat(int array) const {
-    return axes == 0 || (axes == 1 && stride[array][0] == 1);
-  }
+  bool is_flat(int array) const { return axes == 0 || (axes == 1 && stride[array][0] == 1); }
 
   bool is_flat() const {
     for (int a = 0; a < kArrays; ++a) {

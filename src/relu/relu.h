@@ -1,5 +1,5 @@
-// The launchers of relu and leaky_relu: tensors of one shape, one dtype, one device and any strides;
-// they check nothing. The result may be an input.
+// The launchers of relu and leaky_relu: tensors of one shape, one dtype, one device and any
+// strides; they check nothing. The result may be an input.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +20,8 @@ constexpr const char* kOpName = sizeof...(SlopeArg) == 0 ? "relu" : "leaky_relu"
 inline Slope slope_of() { return std::nullopt; }
 inline Slope slope_of(double slope) { return slope; }
 
-// A mask has the bits of `common/bit_mask.h`, in the order of the result's memory. Where the forward
-// launchers are given none (undefined), they write none.
+// A mask has the bits of `common/bit_mask.h`, in the order of the result's memory. Where the
+// forward launchers are given none (undefined), they write none.
 void relu_cpu(const at::Tensor& input, Slope slope, const at::Tensor& output,
               const at::Tensor& mask);
 void relu_backward_cpu(const at::Tensor& grad_output, const at::Tensor& output, Slope slope,

@@ -40,8 +40,7 @@ const auto& backward_op() {
 }
 
 const auto& mask_op() {
-  static const auto op =
-      find_op<std::tuple<Tensor, Tensor>(const Tensor&, Slope)>("_relu_mask");
+  static const auto op = find_op<std::tuple<Tensor, Tensor>(const Tensor&, Slope)>("_relu_mask");
   return op;
 }
 
@@ -146,8 +145,8 @@ Tensor activation_autograd(c10::DispatchKeySet keys, const Tensor& input, SlopeA
     return output;
   }
   const auto node = autograd::make_node<OutputNode>(input);
-  output = autograd::below_autograd(keys, activation_op<SlopeArg...>(), input, slope_arg...,
-                                    save_mask);
+  output =
+      autograd::below_autograd(keys, activation_op<SlopeArg...>(), input, slope_arg..., save_mask);
   autograd::record(output, node);
   autograd::set_tangent(output, tangent, input);
   if (node) {
@@ -185,9 +184,8 @@ Tensor& activation__autograd(c10::DispatchKeySet keys, Tensor& input, SlopeArg..
   });
   if (node) {
     node->slope = slope;
-    node->reference = before.defined()
-                          ? SavedVariable(before, /*is_output=*/false)
-                          : SavedVariable(input, /*is_output=*/true, input.is_view());
+    node->reference = before.defined() ? SavedVariable(before, /*is_output=*/false)
+                                       : SavedVariable(input, /*is_output=*/true, input.is_view());
   }
   return input;
 }
@@ -218,8 +216,8 @@ Tensor backward_autograd(c10::DispatchKeySet keys, const Tensor& grad_output, co
                          SlopeArg... slope_arg) {
   const Slope slope = slope_of(slope_arg...);
   const auto node = autograd::make_node<BackwardNode>(grad_output, output);
-  Tensor grad_input = autograd::below_autograd(keys, backward_op<SlopeArg...>(), grad_output,
-                                               output, slope_arg...);
+  Tensor grad_input =
+      autograd::below_autograd(keys, backward_op<SlopeArg...>(), grad_output, output, slope_arg...);
   autograd::record(grad_input, node);
   autograd::set_tangent(
       grad_input,

@@ -47,10 +47,9 @@ void relu_mask_backward_cuda(const at::Tensor& grad_output, const at::Tensor& ma
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, grad_output.scalar_type(), "relu_mask_backward", [&] {
         with_activation<scalar_t>(slope, [&](auto activation) {
-          map_cuda<Bits::kReads>(BackwardByBit(activation), walk,
-                                 const_cast<uint8_t*>(mask.const_data_ptr<uint8_t>()),
-                                 grad_input.mutable_data_ptr<scalar_t>(),
-                                 grad_output.const_data_ptr<scalar_t>());
+          map_cuda<Bits::kReads>(
+              BackwardByBit(activation), walk, const_cast<uint8_t*>(mask.const_data_ptr<uint8_t>()),
+              grad_input.mutable_data_ptr<scalar_t>(), grad_output.const_data_ptr<scalar_t>());
         });
       });
 }

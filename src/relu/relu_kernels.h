@@ -60,7 +60,8 @@ struct LeakyRelu : ComputesInFloat {
   }
 };
 
-// Calls use(activation) with LeakyRelu where there is a slope, else with Relu; for values of type T.
+// Calls use(activation) with LeakyRelu where there is a slope, else with Relu; for values of type
+// T.
 template <class T, class Use>
 void with_activation(std::optional<double> slope, Use use) {
   if (slope) {
@@ -92,7 +93,8 @@ struct BackwardByBit : Activation {
   }
 };
 
-// ---- The CPU's loops over [begin, end) of a walk, which begins with a whole byte of the mask -----
+// ---- The CPU's loops over [begin, end) of a walk, which begins with a whole byte of the mask
+// -----
 
 template <class Activation>
 struct Keeps {

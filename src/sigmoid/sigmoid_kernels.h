@@ -39,8 +39,8 @@ struct Sigmoid : ComputesInFloat {
     return fmaf(remainder, reciprocal(sum), quotient);
   }
 
-  // For 16 bits: off by some 2^-18 of the value at worst, from the rounding of x / ln 2, which is 128
-  // at most. Half a step of bfloat16 is 2^-9 of the value, of float16 2^-12.
+  // For 16 bits: off by some 2^-18 of the value at worst, from the rounding of x / ln 2, which is
+  // 128 at most. Half a step of bfloat16 is 2^-9 of the value, of float16 2^-12.
   static __device__ __forceinline__ float approximate(float x) {
     float e;
     asm("ex2.approx.f32 %0, %1;" : "=f"(e) : "f"(fabsf(x) * -1.44269504f));

@@ -156,7 +156,14 @@ class Piece {
     if (values_) return values;
     const int64_t stride = walk.stride[array][0];
     for_each_run(walk, array, begin, n, [&](int64_t done, int64_t offset, int64_t length) {
-      for (int64_t i = 0; i < length; ++i) buffer_[done + i] = base[offset + i * stride];
+      const T* from = base + offset;
+      if (stride == 1) {
+        std::copy_n(from, length, buffer_ + done);
+      } else if (stride == 0) {
+        std::fill_n(buffer_ + done, length, *from);
+      } else {
+        for (int64_t i = 0; i < length; ++i) buffer_[done + i] = from[i * stride];
+      }
     });
     return buffer_;
   }
@@ -167,7 +174,11 @@ class Piece {
     if (values_) return;
     const int64_t stride = walk.stride[array][0];
     for_each_run(walk, array, begin, n, [&](int64_t done, int64_t offset, int64_t length) {
-      for (int64_t i = 0; i < length; ++i) base[offset + i * stride] = buffer_[done + i];
+      if (stride == 1) {
+        std::copy_n(buffer_ + done, length, base + offset);
+      } else {
+        for (int64_t i = 0; i < length; ++i) base[offset + i * stride] = buffer_[done + i];
+      }
     });
   }
 

@@ -5,7 +5,9 @@
 // gradient likewise: grad_output where the value was kept, else off(grad_output).
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <type_traits>
 
 #include "common/bit_mask.h"
 #include "common/elementwise.h"
@@ -106,11 +108,27 @@ struct Keeps {
   }
 };
 
+// kept where the flag is set, else off: by bits, since GCC vectorises no choice between structs.
 struct Pick {
   template <class T>
   TORCH_OPS_HOST_DEVICE T operator()(uint8_t flag, T kept, T off) const {
-    return flag != 0 ? kept : off;
+    using Bits = BitsOf<T>;
+    const Bits chosen = static_cast<Bits>(Bits{0} - flag);
+    return bit_cast<T>(static_cast<Bits>((bit_cast<Bits>(kept) & chosen) |
+                                         (bit_cast<Bits>(off) & static_cast<Bits>(~chosen))));
   }
+
+  // off is 0.
+  template <class T>
+  TORCH_OPS_HOST_DEVICE T operator()(uint8_t flag, T kept) const {
+    using Bits = BitsOf<T>;
+    return bit_cast<T>(static_cast<Bits>(bit_cast<Bits>(kept) & (Bits{0} - flag)));
+  }
+
+ private:
+  template <class T>
+  using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t,
+                                    std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
 };
 
 template <class Activation>
@@ -144,12 +162,17 @@ void read_masked(Simd simd, Activation activation, const StridedWalk<2>& walk, i
                  int64_t end, T* grad_input, const T* grad_output, const uint8_t* mask) {
   Piece<T> source, result;
   uint8_t flags[kPiece];
-  T off[kPiece];
+  [[maybe_unused]] T off[kPiece];
   for_each_block(begin, end, [&](int64_t first, int64_t n) {
     const T* grad = source.read(walk, 1, grad_output, first, n);
+    T* to = result.place(walk, 0, grad_input, first, n);
     unpack_flags(mask + first / 8, n, flags);
-    map_range(simd, Off<Activation>(activation), 0, n, off, grad);
-    map_range(simd, Pick(), 0, n, result.place(walk, 0, grad_input, first, n), flags, grad, off);
+    if constexpr (std::is_same_v<Activation, Relu>) {
+      map_range(simd, Pick(), 0, n, to, flags, grad);
+    } else {
+      map_range(simd, Off<Activation>(activation), 0, n, off, grad);
+      map_range(simd, Pick(), 0, n, to, flags, grad, off);
+    }
     result.write(walk, 0, grad_input, first, n);
   });
 }

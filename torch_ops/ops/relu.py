@@ -70,9 +70,12 @@ def relu_(input: Tensor, *, save: str = "mask") -> Tensor:
     """Overwrites ``input`` with ``max(input, 0)``: :func:`relu` with ``inplace=True``.
 
     Args:
-        input: As for :func:`relu`.
+        input: A tensor of any shape and strides, of a dtype that :func:`relu` takes.
         save: As for :func:`relu`. With ``"mask"`` the result may be overwritten once more before
             the backward pass.
+
+    Returns:
+        ``input``.
 
     Gradient:
         As for :func:`relu`.
@@ -140,9 +143,12 @@ def leaky_relu_(input: Tensor, negative_slope: float = 0.01, *, save: str = "mas
     """Overwrites ``input``: :func:`leaky_relu` with ``inplace=True``.
 
     Args:
-        input: As for :func:`leaky_relu`.
+        input: A tensor of any shape and strides, of a dtype that :func:`leaky_relu` takes.
         negative_slope: As for :func:`leaky_relu`.
         save: As for :func:`leaky_relu`.
+
+    Returns:
+        ``input``.
 
     Gradient:
         As for :func:`leaky_relu`.

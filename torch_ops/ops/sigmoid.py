@@ -47,7 +47,11 @@ def sigmoid_(input: Tensor) -> Tensor:
     """Overwrites ``input`` with ``1 / (1 + exp(-input))`` and returns it; see :func:`sigmoid`.
 
     Args:
-        input: As for :func:`sigmoid`, but no integers.
+        input: A tensor of any shape and strides, of a dtype that :func:`sigmoid` takes, but of no
+            integers.
+
+    Returns:
+        ``input``.
 
     Gradient:
         As for :func:`sigmoid`. The output is kept, so it must not be overwritten before the

@@ -205,9 +205,9 @@ def test_agrees_with_torch_in_any_memory(device: torch.device, dtype: torch.dtyp
             ours.grad = theirs.grad = None
             y.backward(grad_output, retain_graph=True)
             expected.backward(grad_output, retain_graph=True)
-            # A step of y near 1 is several of 1 - y.
-            rtol = 64 * torch.finfo(dtype).eps
-            torch.testing.assert_close(ours.grad, theirs.grad, rtol=rtol, atol=close["atol"])
+            # The outputs may differ by 4 steps, and a step of y near 1 is many of 1 - y.
+            atol = max(4 * torch.finfo(dtype).eps * weights.abs().max().item(), close["atol"])
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=close["rtol"], atol=atol)
         z = torch.empty_strided(x.shape, x.stride(), dtype=dtype, device=device).copy_(x)
         assert_same(torch_ops.sigmoid_(z), y, layout)
 

@@ -23,20 +23,26 @@ struct Sigmoid : ComputesInFloat {
   // numerator / (1 + e) for 0 <= e <= 1.
   template <class T>
   static TORCH_OPS_HOST_DEVICE T divide(T numerator, T e) {
+#ifdef __CUDA_ARCH__
+    return corrected_quotient(numerator, e);
+#else
     return numerator / (T(1) + e);
+#endif
   }
 
 #ifdef __CUDA_ARCH__
-  // In float32 division is most of the work and half of the error. This takes the approximate
-  // reciprocal and corrects the quotient by the remainder, with the part of e that 1 + e rounds
-  // away: the result is within a step of the correctly rounded one, where expf and a division are
-  // within three, and costs no more.
-  static __device__ __forceinline__ float divide(float numerator, float e) {
-    const float sum = 1.0f + e;
-    const float lost = e - (sum - 1.0f);
-    const float quotient = numerator * reciprocal(sum);
-    const float remainder = fmaf(-quotient, lost, fmaf(-quotient, sum, numerator));
-    return fmaf(remainder, reciprocal(sum), quotient);
+  // Division is most of the work and half of the error. This takes an approximate reciprocal and
+  // corrects the quotient by the remainder, with the part of e that 1 + e rounds away: in float32
+  // the result is within a step of the correctly rounded one, where expf and a division are within
+  // three, and costs no more.
+  template <class T>
+  static __device__ __forceinline__ T corrected_quotient(T numerator, T e) {
+    const T sum = T(1) + e;
+    const T lost = e - (sum - T(1));
+    const T inverse = reciprocal(sum);
+    const T quotient = numerator * inverse;
+    const T remainder = fma(-quotient, lost, fma(-quotient, sum, numerator));
+    return fma(remainder, inverse, quotient);
   }
 
   // For 16 bits: off by some 2^-18 of the value at worst, from the rounding of x / ln 2, which is
@@ -51,6 +57,14 @@ struct Sigmoid : ComputesInFloat {
     float result;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
     return result;
+  }
+
+  // The hardware's has 20 bits or more, each of Newton's steps doubles them.
+  static __device__ __forceinline__ double reciprocal(double x) {
+    double result;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(result) : "d"(x));
+    result = fma(result, fma(-x, result, 1.0), result);
+    return fma(result, fma(-x, result, 1.0), result);
   }
 #endif
 };

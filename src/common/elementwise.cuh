@@ -47,7 +47,7 @@ __device__ __forceinline__ T apply(const Op& op, const Vector<T, N> (&in)[kInput
 struct FlatWalk {
   // Blocks of a multiprocessor at least, so that enough of them load while others compute: left to
   // itself, the compiler gives sigmoid of float64 46 registers, for which 5 fit.
-  static constexpr int kBlocks = 7;
+  static constexpr int kBlocks = 6;
   int64_t numel;
 
   template <Bits kBits, class Op, class T, int kInputs>

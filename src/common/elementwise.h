@@ -107,28 +107,32 @@ void map_range([[maybe_unused]] Simd simd, Op op, int64_t begin, int64_t end, T*
 
 // ---- Arrays of any strides ----------------------------------------------------------------------
 
-// The elements [begin, begin + n) of a walk lie in runs of an array's innermost axis. Calls
-// use(done, offset, length) for each: the run's place in [0, n), and in the array.
+// The elements [begin, begin + n) of a walk lie in runs along the innermost axis. Calls
+// use(done, offset, length) for each: the run's place in [0, n), and in each array.
 template <int kArrays, class Use>
-void for_each_run(const StridedWalk<kArrays>& walk, int array, int64_t begin, int64_t n, Use use) {
-  const int64_t* stride = walk.stride[array];
+void for_each_run(const StridedWalk<kArrays>& walk, int64_t begin, int64_t n, Use use) {
   int64_t at[kMaxAxes];
-  int64_t offset = 0, rest = begin;
+  int64_t offset[kArrays] = {};
+  int64_t rest = begin;
+  const auto move = [&](int axis, int64_t steps) {
+    for (int a = 0; a < kArrays; ++a) offset[a] += steps * walk.stride[a][axis];
+  };
   for (int axis = 0; axis < walk.axes; ++axis) {
     at[axis] = rest % walk.size[axis];
     rest /= walk.size[axis];
-    offset += at[axis] * stride[axis];
+    move(axis, at[axis]);
   }
   for (int64_t done = 0; done < n;) {
     const int64_t length = std::min(walk.size[0] - at[0], n - done);
     use(done, offset, length);
     done += length;
     at[0] += length;
-    offset += length * stride[0];
+    move(0, length);
     for (int axis = 0; axis + 1 < walk.axes && at[axis] == walk.size[axis]; ++axis) {
       at[axis] = 0;
       ++at[axis + 1];
-      offset += stride[axis + 1] - walk.size[axis] * stride[axis];
+      move(axis, -walk.size[axis]);
+      move(axis + 1, 1);
     }
   }
 }
@@ -142,8 +146,8 @@ class Piece {
     values_ = nullptr;
     if (walk.is_flat(array)) return values_ = base + begin;
     if (walk.stride[array][0] == 1) {
-      for_each_run(walk, array, begin, n, [&](int64_t, int64_t offset, int64_t length) {
-        values_ = length == n ? base + offset : nullptr;
+      for_each_run(walk, begin, n, [&](int64_t, const auto& offset, int64_t length) {
+        values_ = length == n ? base + offset[array] : nullptr;
       });
     }
     return values_ ? values_ : buffer_;
@@ -155,8 +159,8 @@ class Piece {
     const T* values = place(walk, array, const_cast<T*>(base), begin, n);
     if (values_) return values;
     const int64_t stride = walk.stride[array][0];
-    for_each_run(walk, array, begin, n, [&](int64_t done, int64_t offset, int64_t length) {
-      const T* from = base + offset;
+    for_each_run(walk, begin, n, [&](int64_t done, const auto& offset, int64_t length) {
+      const T* from = base + offset[array];
       if (stride == 1) {
         std::copy_n(from, length, buffer_ + done);
       } else if (stride == 0) {
@@ -173,11 +177,12 @@ class Piece {
   void write(const StridedWalk<kArrays>& walk, int array, T* base, int64_t begin, int64_t n) {
     if (values_) return;
     const int64_t stride = walk.stride[array][0];
-    for_each_run(walk, array, begin, n, [&](int64_t done, int64_t offset, int64_t length) {
+    for_each_run(walk, begin, n, [&](int64_t done, const auto& offset, int64_t length) {
+      T* to = base + offset[array];
       if (stride == 1) {
-        std::copy_n(buffer_ + done, length, base + offset);
+        std::copy_n(buffer_ + done, length, to);
       } else {
-        for (int64_t i = 0; i < length; ++i) base[offset + i * stride] = buffer_[done + i];
+        for (int64_t i = 0; i < length; ++i) to[i * stride] = buffer_[done + i];
       }
     });
   }
@@ -196,8 +201,15 @@ void for_each_block(int64_t begin, int64_t end, Body body) {
 }
 
 template <class Op, class T, size_t... kInput, class... Inputs>
-void map_pieces(Simd simd, Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, int64_t begin,
-                int64_t end, T* output, std::index_sequence<kInput...>, const Inputs*... inputs) {
+void map_strided(Simd simd, Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, int64_t begin,
+                 int64_t end, T* output, std::index_sequence<kInput...>, const Inputs*... inputs) {
+  constexpr int64_t kLongRun = 128;  // long enough to be a loop of its own
+  const bool rows = walk.stride[0][0] == 1 && ((walk.stride[1 + kInput][0] == 1) && ...);
+  if (rows && walk.size[0] >= kLongRun) {
+    return for_each_run(walk, begin, end - begin, [&](int64_t, const auto& offset, int64_t n) {
+      map_range(simd, op, 0, n, output + offset[0], inputs + offset[1 + kInput]...);
+    });
+  }
   Piece<T> result;
   std::tuple<Piece<Inputs>...> sources;
   for_each_block(begin, end, [&](int64_t first, int64_t n) {
@@ -211,7 +223,7 @@ template <class Op, class T, class... Inputs>
 void map_walk(Simd simd, Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, int64_t begin,
               int64_t end, T* output, const Inputs*... inputs) {
   if (walk.is_flat()) return map_range(simd, op, begin, end, output, inputs...);
-  map_pieces(simd, op, walk, begin, end, output, std::index_sequence_for<Inputs...>(), inputs...);
+  map_strided(simd, op, walk, begin, end, output, std::index_sequence_for<Inputs...>(), inputs...);
 }
 
 }  // namespace torch_ops

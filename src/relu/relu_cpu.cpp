@@ -4,6 +4,7 @@
 #include "common/elementwise_layout.h"
 #include "relu/relu.h"
 #include "relu/relu_kernels.h"
+#include "relu/relu_masked.h"
 
 namespace torch_ops {
 namespace {

@@ -156,6 +156,11 @@ class Piece {
   template <int kArrays>
   const T* read(const StridedWalk<kArrays>& walk, int array, const T* base, int64_t begin,
                 int64_t n) {
+    if (walk.is_constant(array)) {  // an expanded gradient, say: one fill does for all pieces
+      if (!filled_) std::fill_n(buffer_, kPiece, *base);
+      filled_ = true;
+      return buffer_;
+    }
     const T* values = place(walk, array, const_cast<T*>(base), begin, n);
     if (values_) return values;
     const int64_t stride = walk.stride[array][0];
@@ -163,8 +168,6 @@ class Piece {
       const T* from = base + offset[array];
       if (stride == 1) {
         std::copy_n(from, length, buffer_ + done);
-      } else if (stride == 0) {
-        std::fill_n(buffer_ + done, length, *from);
       } else {
         for (int64_t i = 0; i < length; ++i) buffer_[done + i] = from[i * stride];
       }
@@ -189,6 +192,7 @@ class Piece {
 
  private:
   T* values_ = nullptr;
+  bool filled_ = false;
   T buffer_[kPiece];
 };
 

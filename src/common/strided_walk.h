@@ -48,6 +48,14 @@ struct StridedWalk {
   // Do the elements of this array lie in the order of the walk, without gaps?
   bool is_flat(int array) const { return axes == 0 || (axes == 1 && stride[array][0] == 1); }
 
+  // Is every element of this array the same one?
+  bool is_constant(int array) const {
+    for (int axis = 0; axis < axes; ++axis) {
+      if (stride[array][axis] != 0) return false;
+    }
+    return axes > 0;
+  }
+
   bool is_flat() const {
     for (int a = 0; a < kArrays; ++a) {
       if (!is_flat(a)) return false;

@@ -41,6 +41,7 @@ TORCH_OPS_AVX512 inline int64_t write_avx512(Activation activation, int64_t n, T
     __mmask16 kept;
     __m512 y;
     if constexpr (std::is_same_v<Activation, Relu>) {
+      // Two comparisons, for -0.0 is not kept and yet shown: see Relu.
       kept = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NLE_UQ);
       y = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NLT_UQ), x);
     } else {

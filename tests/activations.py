@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -34,7 +37,33 @@ def unary_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
     yield Sample((special(device, dtype),))
 
 
+def every_16_bit_value(device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype).to(device)
+
+
+def memory_layouts(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """A tensor of rank 4, and others of its memory: dense ones first, then with gaps."""
+    yield "contiguous", x
+    yield "transposed", x.transpose(0, -1)
+    yield "channels last", x.to(memory_format=torch.channels_last)
+    yield "every second row", x[:, :, ::2]
+    yield "every second element", x[..., ::2]
+    yield "unaligned rows", x[..., 1:]
+    yield "transposed, with gaps", x[:, 1:].transpose(1, 3)
+
+
 def away_from_zero(device: torch.device) -> Iterator[Sample]:
     for shape in [(), (5,), (2, 3), (0,)]:
         x = random(shape, device, torch.float64)
         yield Sample((x + 0.1 * x.sign(),))
+
+
+def run_tests_with(capability: str, path: str, tests: str) -> None:
+    """Runs tests of a file in a process whose CPU has no more than this (default, avx2)."""
+    # A run of its own, which must not take itself for a worker of the run that it is started by.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-k", tests, path],
+        env={**environment, "ATEN_CPU_CAPABILITY": capability},
+        check=True,
+    )

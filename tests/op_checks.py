@@ -124,6 +124,10 @@ def assert_repeated(op: Op, actual: Tensor, expected: Tensor, what: str) -> None
 
 def layouts_of(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     """The same values in other memory."""
+
+    def copied(tensor: Tensor) -> Tensor:
+        return tensor.clone(memory_format=torch.contiguous_format)
+
     size, rank = tensor.numel(), tensor.dim()
     offset = torch.empty(size + 1, dtype=tensor.dtype, device=tensor.device)
     offset[1:] = tensor.reshape(-1)
@@ -137,10 +141,10 @@ def layouts_of(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         wide[..., 1:-2] = tensor
         yield "sliced rows", wide[..., 1:-2]
     if rank > 1:
-        yield "transposed", tensor.transpose(0, -1).contiguous().transpose(0, -1)
-        yield "rolled axes", tensor.movedim(0, -1).contiguous().movedim(-1, 0)
+        yield "transposed", copied(tensor.transpose(0, -1)).transpose(0, -1)
+        yield "rolled axes", copied(tensor.movedim(0, -1)).movedim(-1, 0)
     if rank == 4:
-        yield "channels last", tensor.contiguous(memory_format=torch.channels_last)
+        yield "channels last", tensor.clone(memory_format=torch.channels_last)
 
 
 class OpChecks:

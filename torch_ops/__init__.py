@@ -16,10 +16,18 @@ from torch_ops.ops.elements import (  # noqa: E402
 )
 from torch_ops.ops.gather import BatchGather, Gather, GatherFunction, batch_gather, gather  # noqa: E402
 from torch_ops.ops.plan import GatherPlan, gather_plan  # noqa: E402
-from torch_ops.ops.relu import ReLU, ReLUFunction, relu  # noqa: E402
+from torch_ops.ops.relu import (  # noqa: E402
+    LeakyReLU,
+    ReLU,
+    ReLUFunction,
+    leaky_relu,
+    leaky_relu_,
+    relu,
+    relu_,
+)
 from torch_ops.ops.scatter import ScatterAddFunction, scatter_add  # noqa: E402
 from torch_ops.ops.scatter_reduce import scatter, scatter_add_  # noqa: E402
-from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid  # noqa: E402
+from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid, sigmoid_  # noqa: E402
 
 __all__ = [
     "BatchGather",
@@ -27,6 +35,7 @@ __all__ = [
     "GatherFunction",
     "GatherPlan",
     "InstallationError",
+    "LeakyReLU",
     "ReLU",
     "ReLUFunction",
     "ScatterAddFunction",
@@ -39,13 +48,17 @@ __all__ = [
     "gather_elements",
     "gather_plan",
     "get_error_mode",
+    "leaky_relu",
+    "leaky_relu_",
     "relu",
+    "relu_",
     "scatter",
     "scatter_add",
     "scatter_add_",
     "scatter_elements_add",
     "set_error_mode",
     "sigmoid",
+    "sigmoid_",
     "take_along_dim",
 ]
 

@@ -9,6 +9,7 @@ from benchmarks._measure.figures import (
     Implementation,
     Measurement,
     Result,
+    Wrong,
     must_equal,
     relative_error,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "Implementation",
     "Measurement",
     "Result",
+    "Wrong",
     "argument_parser",
     "must_equal",
     "relative_error",

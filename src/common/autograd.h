@@ -17,6 +17,7 @@
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -178,6 +179,40 @@ void set_tangent(const Tensor& output, Tangent&& tangent, const Tensors&... inpu
   if (!(torch::autograd::isFwGradDefined(inputs) || ...)) return;
   output._set_fw_grad(tangent(inputs._fw_grad(/*level=*/0)...), /*level=*/0,
                       /*is_inplace_op=*/false);
+}
+
+// The same for an op that has overwritten `input`: its tangent becomes `derivative(tangent)`, in
+// place too, so that the tangents of its views follow.
+template <class Derivative>
+void change_tangent(const Tensor& input, Derivative&& derivative) {
+  if (!torch::autograd::isFwGradDefined(input)) return;
+  const Tensor tangent = input._fw_grad(/*level=*/0);
+  tangent.copy_(derivative(tangent));
+  input._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/true);
+}
+
+// The node of with_zero_gradient: passes the gradient on, and zeros to the other input.
+struct ZeroGradientNode final : DerivativeNode<ZeroGradientNode> {
+  static constexpr const char* kName = "ZeroGradientBackward";
+
+  template <class Visit>
+  void fields(Visit&&) {}
+
+  variable_list backward(const Tensor& grad) {
+    return {grad, needs_input_grad(1) ? at::zeros_like(grad) : Tensor()};
+  }
+};
+
+// `grad`, which `node` has computed for its only input; where a graph of the backward pass is made,
+// connected to that input by a gradient of zeros.
+inline Tensor with_zero_gradient(const Tensor& grad, const torch::autograd::Node& node) {
+  if (!c10::GradMode::is_enabled() || node.num_outputs() == 0) return grad;
+  std::shared_ptr<ZeroGradientNode> zeros(new ZeroGradientNode(), torch::autograd::deleteNode);
+  zeros->set_next_edges({torch::autograd::impl::gradient_edge(grad), node.next_edge(0)});
+  const Tensor output = grad.detach();
+  torch::autograd::set_history(output, zeros);
+  set_tangent(output, [](const Tensor& tangent) { return tangent; }, grad);
+  return output;
 }
 
 }  // namespace torch_ops::autograd

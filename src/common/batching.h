@@ -56,16 +56,17 @@ Tensor apply(Rule&& rule, const Tensors&... tensors) {
   return at::functorch::makeBatched(std::move(result.value), result.axis, level);
 }
 
-template <class Op>
-Tensor unary(const Op& op, const Tensor& input) {
-  return apply([&](const Batched& x) { return Batched{op.call(x.value), x.axis}; }, input);
+// `args` are what an op takes beyond its tensors.
+template <class Op, class... Args>
+Tensor unary(const Op& op, const Tensor& input, Args... args) {
+  return apply([&](const Batched& x) { return Batched{op.call(x.value, args...), x.axis}; }, input);
 }
 
-template <class Op>
-Tensor& unary_inplace(const Op& op, Tensor& input) {
+template <class Op, class... Args>
+Tensor& unary_inplace(const Op& op, Tensor& input, Args... args) {
   apply(
       [&](Batched x) {
-        op.call(x.value);
+        op.call(x.value, args...);
         return x;
       },
       input);
@@ -73,13 +74,13 @@ Tensor& unary_inplace(const Op& op, Tensor& input) {
 }
 
 // Both tensors have one shape for each sample.
-template <class Op>
-Tensor binary(const Op& op, const Tensor& a, const Tensor& b) {
+template <class Op, class... Args>
+Tensor binary(const Op& op, const Tensor& a, const Tensor& b, Args... args) {
   return apply(
       [&](const Batched& x, const Batched& y) {
-        if (!x.axis && !y.axis) return Batched{op.call(x.value, y.value), std::nullopt};
+        if (!x.axis && !y.axis) return Batched{op.call(x.value, y.value, args...), std::nullopt};
         const c10::SymInt size = x.axis ? x.size() : y.size();
-        return Batched{op.call(x.expanded_at(0, size), y.expanded_at(0, size)), 0};
+        return Batched{op.call(x.expanded_at(0, size), y.expanded_at(0, size), args...), 0};
       },
       a, b);
 }

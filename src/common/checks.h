@@ -54,13 +54,19 @@
   } while (0)
 
 // float16, bfloat16, float32, float64: what AT_DISPATCH_FLOATING_TYPES_AND2 covers.
+namespace torch_ops {
+inline bool is_kernel_float(const at::Tensor& tensor) {
+  const at::ScalarType dtype = tensor.scalar_type();
+  return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kHalf ||
+         dtype == at::kBFloat16;
+}
+}  // namespace torch_ops
+
 #define CHECK_FLOATING(op, tensor)                                                                 \
   do {                                                                                             \
-    const at::ScalarType dtype_ = (tensor).scalar_type();                                          \
-    TORCH_CHECK_TYPE(dtype_ == at::kFloat || dtype_ == at::kDouble || dtype_ == at::kHalf ||       \
-                         dtype_ == at::kBFloat16,                                                  \
+    TORCH_CHECK_TYPE(::torch_ops::is_kernel_float(tensor),                                         \
                      op ": " #tensor " must be float16, bfloat16, float32 or float64, but it is ", \
-                     dtype_, ".");                                                                 \
+                     (tensor).scalar_type(), ".");                                                 \
   } while (0)
 
 // Declares an op's CUDA launcher. In a build without CUDA it becomes a definition that says how to

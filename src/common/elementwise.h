@@ -1,11 +1,14 @@
-// The CPU loop of an elementwise op: output[i] = op(inputs[i]...) for i in [begin, end), where the
-// output may be one of the inputs. Compile it with -fno-trapping-math (see setup.py): else GCC
-// vectorises no loop that chooses between two results.
+// The CPU loops of elementwise ops: output[i] = op(inputs[i]...), where the output may be one of
+// the inputs. map_range is for arrays without gaps, map_walk for arrays of any strides. Compile it
+// with -fno-trapping-math (see setup.py): else GCC vectorises no loop that chooses between two
+// results.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -13,6 +16,7 @@
 
 #include "common/float16.h"
 #include "common/host_device.h"
+#include "common/strided_walk.h"
 
 namespace torch_ops {
 
@@ -22,6 +26,8 @@ enum class Simd {
   kAvx2,      // AVX2, FMA and F16C
   kAvx512,    // AVX-512 F, BW, DQ and VL too
 };
+
+constexpr int64_t kPiece = 512;  // elements of a piece that stays in the first-level cache
 
 #define TORCH_OPS_AVX2 __attribute__((target("avx2,fma,f16c")))
 #define TORCH_OPS_AVX512 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
@@ -71,10 +77,8 @@ TORCH_OPS_AVX2 inline void narrow(const float* source, int64_t n, Float16* resul
   for (; i < n; ++i) result[i].bits = _cvtss_sh(source[i], _MM_FROUND_TO_NEAREST_INT);
 }
 
-constexpr int64_t kWidenedBlock = 512;  // its floats stay in the first-level cache
-
 struct Widened {
-  float values[kWidenedBlock];
+  float values[kPiece];
 
   Widened(const Float16* source, int64_t n) { widen(source, n, values); }
 };
@@ -86,9 +90,9 @@ void map_range([[maybe_unused]] Simd simd, Op op, int64_t begin, int64_t end, T*
 #ifdef __x86_64__
   if constexpr (std::is_same_v<T, Float16> && std::is_base_of_v<ComputesInFloat, Op>) {
     if (simd != Simd::kBaseline) {
-      float results[kWidenedBlock];
-      for (int64_t first = begin; first < end; first += kWidenedBlock) {
-        const int64_t n = std::min(kWidenedBlock, end - first);
+      float results[kPiece];
+      for (int64_t first = begin; first < end; first += kPiece) {
+        const int64_t n = std::min(kPiece, end - first);
         map_range(simd, op, 0, n, results, Widened(inputs + first, n).values...);
         narrow(results, n, output + first);
       }
@@ -99,6 +103,131 @@ void map_range([[maybe_unused]] Simd simd, Op op, int64_t begin, int64_t end, T*
   if (simd == Simd::kAvx2) return map_range_avx2(op, begin, end, output, inputs...);
 #endif
   map_range_baseline(op, begin, end, output, inputs...);
+}
+
+// ---- Arrays of any strides ----------------------------------------------------------------------
+
+// The elements [begin, begin + n) of a walk lie in runs along the innermost axis. Calls
+// use(done, offset, length) for each: the run's place in [0, n), and in each array.
+template <int kArrays, class Use>
+void for_each_run(const StridedWalk<kArrays>& walk, int64_t begin, int64_t n, Use use) {
+  int64_t at[kMaxAxes];
+  int64_t offset[kArrays] = {};
+  int64_t rest = begin;
+  const auto move = [&](int axis, int64_t steps) {
+    for (int a = 0; a < kArrays; ++a) offset[a] += steps * walk.stride[a][axis];
+  };
+  for (int axis = 0; axis < walk.axes; ++axis) {
+    at[axis] = rest % walk.size[axis];
+    rest /= walk.size[axis];
+    move(axis, at[axis]);
+  }
+  for (int64_t done = 0; done < n;) {
+    const int64_t length = std::min(walk.size[0] - at[0], n - done);
+    use(done, offset, length);
+    done += length;
+    at[0] += length;
+    move(0, length);
+    for (int axis = 0; axis + 1 < walk.axes && at[axis] == walk.size[axis]; ++axis) {
+      at[axis] = 0;
+      ++at[axis + 1];
+      move(axis, -walk.size[axis]);
+      move(axis + 1, 1);
+    }
+  }
+}
+
+// A piece of an array, at most kPiece elements: where it lies if it has no gaps, else a copy.
+template <class T>
+class Piece {
+ public:
+  template <int kArrays>
+  T* place(const StridedWalk<kArrays>& walk, int array, T* base, int64_t begin, int64_t n) {
+    values_ = nullptr;
+    if (walk.is_flat(array)) return values_ = base + begin;
+    if (walk.stride[array][0] == 1) {
+      for_each_run(walk, begin, n, [&](int64_t, const auto& offset, int64_t length) {
+        values_ = length == n ? base + offset[array] : nullptr;
+      });
+    }
+    return values_ ? values_ : buffer_;
+  }
+
+  template <int kArrays>
+  const T* read(const StridedWalk<kArrays>& walk, int array, const T* base, int64_t begin,
+                int64_t n) {
+    if (walk.is_constant(array)) {  // an expanded gradient, say: one fill does for all pieces
+      if (!filled_) std::fill_n(buffer_, kPiece, *base);
+      filled_ = true;
+      return buffer_;
+    }
+    const T* values = place(walk, array, const_cast<T*>(base), begin, n);
+    if (values_) return values;
+    const int64_t stride = walk.stride[array][0];
+    for_each_run(walk, begin, n, [&](int64_t done, const auto& offset, int64_t length) {
+      const T* from = base + offset[array];
+      if (stride == 1) {
+        std::copy_n(from, length, buffer_ + done);
+      } else {
+        for (int64_t i = 0; i < length; ++i) buffer_[done + i] = from[i * stride];
+      }
+    });
+    return buffer_;
+  }
+
+  // What was written to place() goes to the array, if it is not there.
+  template <int kArrays>
+  void write(const StridedWalk<kArrays>& walk, int array, T* base, int64_t begin, int64_t n) {
+    if (values_) return;
+    const int64_t stride = walk.stride[array][0];
+    for_each_run(walk, begin, n, [&](int64_t done, const auto& offset, int64_t length) {
+      T* to = base + offset[array];
+      if (stride == 1) {
+        std::copy_n(buffer_ + done, length, to);
+      } else {
+        for (int64_t i = 0; i < length; ++i) to[i * stride] = buffer_[done + i];
+      }
+    });
+  }
+
+ private:
+  T* values_ = nullptr;
+  bool filled_ = false;
+  T buffer_[kPiece];
+};
+
+// Calls body(begin, n) for pieces of at most kPiece elements.
+template <class Body>
+void for_each_block(int64_t begin, int64_t end, Body body) {
+  for (int64_t first = begin; first < end; first += kPiece) {
+    body(first, std::min(kPiece, end - first));
+  }
+}
+
+template <class Op, class T, size_t... kInput, class... Inputs>
+void map_strided(Simd simd, Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, int64_t begin,
+                 int64_t end, T* output, std::index_sequence<kInput...>, const Inputs*... inputs) {
+  constexpr int64_t kLongRun = 128;  // long enough to be a loop of its own
+  const bool rows = walk.stride[0][0] == 1 && ((walk.stride[1 + kInput][0] == 1) && ...);
+  if (rows && walk.size[0] >= kLongRun) {
+    return for_each_run(walk, begin, end - begin, [&](int64_t, const auto& offset, int64_t n) {
+      map_range(simd, op, 0, n, output + offset[0], inputs + offset[1 + kInput]...);
+    });
+  }
+  Piece<T> result;
+  std::tuple<Piece<Inputs>...> sources;
+  for_each_block(begin, end, [&](int64_t first, int64_t n) {
+    map_range(simd, op, 0, n, result.place(walk, 0, output, first, n),
+              std::get<kInput>(sources).read(walk, 1 + kInput, inputs, first, n)...);
+    result.write(walk, 0, output, first, n);
+  });
+}
+
+template <class Op, class T, class... Inputs>
+void map_walk(Simd simd, Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, int64_t begin,
+              int64_t end, T* output, const Inputs*... inputs) {
+  if (walk.is_flat()) return map_range(simd, op, begin, end, output, inputs...);
+  map_strided(simd, op, walk, begin, end, output, std::index_sequence_for<Inputs...>(), inputs...);
 }
 
 }  // namespace torch_ops

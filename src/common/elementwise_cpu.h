@@ -40,10 +40,11 @@ auto* as_storage(T* values) {
 }
 
 template <class Op, class T, class... Inputs>
-void map_cpu(Op op, int64_t n, T* output, const Inputs*... inputs) {
+void map_cpu(Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, T* output,
+             const Inputs*... inputs) {
   const Simd simd = cpu_simd();
-  at::parallel_for(0, n, kElementsPerTask, [=](int64_t begin, int64_t end) {
-    map_range(simd, op, begin, end, as_storage(output), as_storage(inputs)...);
+  at::parallel_for(0, walk.numel, kElementsPerTask, [&](int64_t begin, int64_t end) {
+    map_walk(simd, op, walk, begin, end, as_storage(output), as_storage(inputs)...);
   });
 }
 

@@ -22,6 +22,7 @@ TORCH_OPS_HOST_DEVICE To bit_cast(From from) {
 struct Float16 {
   uint16_t bits;
 
+  Float16() = default;
   TORCH_OPS_HOST_DEVICE explicit Float16(float value) {
     const int32_t all = bit_cast<int32_t>(value);
     const int32_t magnitude = all & 0x7fffffff;
@@ -33,8 +34,8 @@ struct Float16 {
     // rounds where it must.
     const int32_t denormal = bit_cast<int32_t>(bit_cast<float>(magnitude) + 0.5f) - kHalf;
     const int32_t number = magnitude < kLeastNormal ? denormal : normal;
-    bits =
-        static_cast<uint16_t>((magnitude > kInfinity ? 0x7e00 : number) | ((all >> 16) & 0x8000));
+    const int32_t rounded = magnitude > kFloatInfinity ? 0x7e00 : number;
+    bits = static_cast<uint16_t>(rounded | ((all >> 16) & 0x8000));
   }
 
   TORCH_OPS_HOST_DEVICE explicit operator float() const {
@@ -47,20 +48,23 @@ struct Float16 {
     return bit_cast<float>(number | (static_cast<int32_t>(bits & 0x8000) << 16));
   }
 
-  static constexpr int kNegativeInfinity = -0x400;  // its bits, as a signed integer
+  // Their bits, as signed integers.
+  static constexpr int kInfinity = 0x7c00;
+  static constexpr int kNegativeInfinity = -0x400;
 
  private:
   // Bits of floats.
   static constexpr int32_t kOverflow = 143 << 23;     // 2^16
   static constexpr int32_t kLeastNormal = 113 << 23;  // 2^-14
   static constexpr int32_t kHalf = 126 << 23;         // 2^-1
-  static constexpr int32_t kInfinity = 255 << 23;
+  static constexpr int32_t kFloatInfinity = 255 << 23;
 };
 
 // bfloat16: the upper half of a float.
 struct BFloat16 {
   uint16_t bits;
 
+  BFloat16() = default;
   TORCH_OPS_HOST_DEVICE explicit BFloat16(float value) {
     const uint32_t all = bit_cast<uint32_t>(value);
     // To nearest, ties to even. A NaN's carry could make it an infinity or a zero.
@@ -72,6 +76,7 @@ struct BFloat16 {
     return bit_cast<float>(static_cast<uint32_t>(bits) << 16);
   }
 
+  static constexpr int kInfinity = 0x7f80;
   static constexpr int kNegativeInfinity = -0x80;
 };
 
@@ -88,5 +93,31 @@ TORCH_OPS_HOST_DEVICE bool at_most_zero_bits(Format value) {
 }
 TORCH_OPS_HOST_DEVICE bool at_most_zero(Float16 value) { return at_most_zero_bits(value); }
 TORCH_OPS_HOST_DEVICE bool at_most_zero(BFloat16 value) { return at_most_zero_bits(value); }
+
+// Is the value less than zero? -0.0 and NaN are not.
+template <class T>
+TORCH_OPS_HOST_DEVICE bool is_negative(T value) {
+  return static_cast<ComputeType<T>>(value) < 0;
+}
+template <class Format>
+TORCH_OPS_HOST_DEVICE bool is_negative_bits(Format value) {
+  const auto bits = static_cast<int16_t>(value.bits);
+  return (bits <= Format::kNegativeInfinity) & (bits != INT16_MIN);
+}
+TORCH_OPS_HOST_DEVICE bool is_negative(Float16 value) { return is_negative_bits(value); }
+TORCH_OPS_HOST_DEVICE bool is_negative(BFloat16 value) { return is_negative_bits(value); }
+
+// Is the value greater than zero, and not NaN?
+template <class T>
+TORCH_OPS_HOST_DEVICE bool is_positive(T value) {
+  return static_cast<ComputeType<T>>(value) > 0;
+}
+template <class Format>
+TORCH_OPS_HOST_DEVICE bool is_positive_bits(Format value) {
+  const auto bits = static_cast<int16_t>(value.bits);
+  return (bits > 0) & (bits <= Format::kInfinity);
+}
+TORCH_OPS_HOST_DEVICE bool is_positive(Float16 value) { return is_positive_bits(value); }
+TORCH_OPS_HOST_DEVICE bool is_positive(BFloat16 value) { return is_positive_bits(value); }
 
 }  // namespace torch_ops

@@ -10,14 +10,31 @@ namespace torch_ops::inplace {
 
 // For the ADInplaceOrView key: a saved copy of the old value is now out of date.
 template <class Op, class... Args>
-at::Tensor& bump_version(c10::DispatchKeySet keys, const Op& op, at::Tensor& input,
-                         const Args&... args) {
-  {
+decltype(auto) bump_version(c10::DispatchKeySet keys, const Op& op, at::Tensor& input,
+                            const Args&... args) {
+  const auto call = [&]() -> decltype(auto) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    op.redispatch(keys & c10::after_ADInplaceOrView_keyset, input, args...);
-  }
+    return op.redispatch(keys & c10::after_ADInplaceOrView_keyset, input, args...);
+  };
+  decltype(auto) result = call();  // first: where it raises, nothing has changed
   torch::autograd::impl::bump_version(input);
-  return input;
+  return result;
+}
+
+// For the Functionalize key: `input`, a functional tensor, becomes compute(its value).
+template <class Compute>
+void replace(at::Tensor& input, Compute&& compute) {
+  namespace functional = at::functionalization::impl;
+  functional::sync(input);
+  const at::Tensor before = functional::from_functional_tensor(input);
+  at::Tensor after;
+  {
+    at::AutoDispatchSkipFunctionalize guard;
+    after = compute(before);
+  }
+  functional::replace_(input, after);
+  functional::commit_update(input);
+  functional::sync(input);
 }
 
 // For the Functionalize key: `input` becomes the value of `functional`. Both functions take the
@@ -34,17 +51,21 @@ at::Tensor& functionalize_call(Inplace&& inplace, Functional&& functional, at::T
   if (!wrapped::isFunctionalTensor(input)) {
     at::AutoDispatchSkipFunctionalize guard;
     inplace(input, unwrap(others)...);
-    return input;
+  } else {
+    replace(input, [&](const at::Tensor& before) { return functional(before, unwrap(others)...); });
   }
-  const at::Tensor before = unwrap(input);
-  at::Tensor after;
-  {
+  return input;
+}
+
+// The same of two ops whose other arguments are no tensors.
+template <class InplaceOp, class FunctionalOp, class... Args>
+at::Tensor& functionalize(const InplaceOp& inplace_op, const FunctionalOp& functional_op,
+                          at::Tensor& input, Args... args) {
+  if (!at::functionalization::impl::isFunctionalTensor(input)) {
     at::AutoDispatchSkipFunctionalize guard;
-    after = functional(before, unwrap(others)...);
+    return inplace_op.call(input, args...);
   }
-  wrapped::replace_(input, after);
-  wrapped::commit_update(input);
-  wrapped::sync(input);
+  replace(input, [&](const at::Tensor& before) { return functional_op.call(before, args...); });
   return input;
 }
 

@@ -1,251 +1,178 @@
-// The contract of relu: schemas, checks, allocation, derivative, binding.
-#include "relu/relu.h"
-
+// The contract of relu and leaky_relu: schemas, checks, allocation, binding. relu_autograd.cpp
+// has their derivatives.
 #include <ATen/MemoryOverlap.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/empty_permuted.h>
+#include <ATen/ops/leaky_relu.h>
+#include <ATen/ops/relu.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
-#include "common/autograd.h"
-#include "common/batching.h"
+#include "common/bit_mask.h"
 #include "common/checks.h"
-#include "common/elementwise_layout.h"
-#include "common/inplace.h"
-#include "common/op.h"
+#include "relu/relu.h"
 
 namespace torch_ops {
 namespace {
 
 using at::Tensor;
-using autograd::SavedVariable;
-using autograd::variable_list;
-
-const auto& relu_op() {
-  static const auto op = find_op<Tensor(const Tensor&)>("relu");
-  return op;
-}
-
-const auto& relu__op() {
-  static const auto op = find_op<Tensor&(Tensor&)>("relu_");
-  return op;
-}
-
-const auto& relu_backward_op() {
-  static const auto op = find_op<Tensor(const Tensor&, const Tensor&)>("relu_backward");
-  return op;
-}
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
-template <auto launch>
-Tensor relu(const Tensor& input) {
-  CHECK_FLOATING("relu", input);
-  const Tensor source = dense(input);
-  Tensor output = at::empty_like(source);
-  launch(source, output);
+void no_launch(const Tensor&, Slope, const Tensor&, const Tensor&) {}
+void no_launch_backward(const Tensor&, const Tensor&, Slope, const Tensor&) {}
+
+Tensor empty_mask(const Tensor& result) {
+  return at::empty_symint({mask_bytes(result.sym_numel())}, result.options().dtype(at::kByte));
+}
+
+// What is no float is left to torch: integers, and the errors for all else.
+Tensor torchs(const Tensor& input) { return at::relu(input); }
+Tensor torchs(const Tensor& input, double slope) { return at::leaky_relu(input, slope); }
+Tensor& torchs_(Tensor& input) { return at::relu_(input); }
+Tensor& torchs_(Tensor& input, double slope) { return at::leaky_relu_(input, slope); }
+
+template <auto launch, class... SlopeArg>
+Tensor forward(const Tensor& input, SlopeArg... slope, bool /*save_mask*/) {
+  if (!is_kernel_float(input)) return torchs(input, slope...);
+  Tensor output = at::empty_like(input);
+  launch(input, slope_of(slope...), output, Tensor());
   return output;
 }
 
-template <auto launch>
-Tensor& relu_(Tensor& input) {
-  CHECK_FLOATING("relu_", input);
+template <auto launch, class... SlopeArg>
+Tensor& forward_(Tensor& input, SlopeArg... slope, bool /*save_mask*/) {
+  if (!is_kernel_float(input)) return torchs_(input, slope...);
   at::assert_no_internal_overlap(input);
-  if (input.is_non_overlapping_and_dense()) {
-    launch(input, input);
-  } else {
-    const Tensor copy = dense(input);
-    launch(copy, copy);
-    input.copy_(copy);
-  }
+  launch(input, slope_of(slope...), input, Tensor());
   return input;
 }
 
-void check_backward(const Tensor& grad_output, const Tensor& output) {
+template <auto launch>
+std::tuple<Tensor, Tensor> forward_mask(const Tensor& input, Slope slope) {
+  CHECK_FLOATING("_relu_mask", input);
+  Tensor output = at::empty_like(input);
+  Tensor mask = empty_mask(input);
+  launch(input, slope, output, mask);
+  return {std::move(output), std::move(mask)};
+}
+
+template <auto launch>
+Tensor forward_mask_(Tensor& input, Slope slope) {
+  CHECK_FLOATING("_relu_mask_", input);
+  at::assert_no_internal_overlap(input);
+  Tensor mask = empty_mask(input);
+  launch(input, slope, input, mask);
+  return mask;
+}
+
+template <auto launch, class... SlopeArg>
+Tensor backward(const Tensor& grad_output, const Tensor& output, SlopeArg... slope) {
   CHECK_FLOATING("relu_backward", output);
   CHECK_SAME_TYPE("relu_backward", grad_output, output);
   CHECK_SAME_SHAPE("relu_backward", grad_output, output);
   CHECK_SAME_DEVICE("relu_backward", grad_output, output);
+  Tensor grad_input = at::empty_like(output);
+  launch(grad_output, output, slope_of(slope...), grad_input);
+  return grad_input;
 }
 
 template <auto launch>
-Tensor relu_backward(const Tensor& grad_output, const Tensor& output) {
-  check_backward(grad_output, output);
-  const Tensor mask = dense(output);
-  Tensor grad_input = at::empty_like(mask);
-  launch(dense_like(grad_output, mask), mask, grad_input);
+Tensor mask_backward(const Tensor& grad_output, const Tensor& mask, at::IntArrayRef order,
+                     Slope slope) {
+  CHECK_FLOATING("_relu_mask_backward", grad_output);
+  CHECK_SAME_DEVICE("_relu_mask_backward", grad_output, mask);
+  TORCH_CHECK_VALUE(
+      mask.scalar_type() == at::kByte && mask.is_contiguous() && mask.storage_offset() % 4 == 0,
+      "_relu_mask_backward: mask must be what _relu_mask returned.");
+  TORCH_CHECK_VALUE(mask.sym_numel() == mask_bytes(grad_output.sym_numel()),
+                    "_relu_mask_backward: grad_output has shape ", grad_output.sym_sizes(),
+                    ", for which the mask has another length than ", mask.sym_numel(), ".");
+  // The mask goes through the elements in the order of the output's memory, and so must this.
+  Tensor grad_input =
+      order.empty()
+          ? at::empty_symint(grad_output.sym_sizes(), grad_output.options())
+          : at::empty_permuted_symint(grad_output.sym_sizes(), order, grad_output.options());
+  launch(grad_output, mask, slope, grad_input);
   return grad_input;
-}
-
-Tensor relu_meta(const Tensor& input) {
-  CHECK_FLOATING("relu", input);
-  return at::empty_like(input);
-}
-
-Tensor& relu__meta(Tensor& input) {
-  CHECK_FLOATING("relu_", input);
-  return input;
-}
-
-Tensor relu_backward_meta(const Tensor& grad_output, const Tensor& output) {
-  check_backward(grad_output, output);
-  return at::empty_like(output);
-}
-
-// ---- Derivative ---------------------------------------------------------------------------------
-
-struct ReluNode final : autograd::DerivativeNode<ReluNode> {
-  static constexpr const char* kName = "ReluBackward";
-  SavedVariable output;
-
-  template <class Visit>
-  void fields(Visit&& visit) {
-    visit(output, /*is_output=*/true);
-  }
-
-  variable_list backward(const Tensor& grad_output) {
-    return {relu_backward_op().call(grad_output, unpack(output))};
-  }
-};
-
-Tensor relu_autograd(c10::DispatchKeySet keys, const Tensor& input) {
-  const auto node = autograd::make_node<ReluNode>(input);
-  Tensor output = autograd::below_autograd(keys, relu_op(), input);
-  autograd::record(output, node);
-  autograd::set_tangent(
-      output, [&](const Tensor& tangent) { return relu_backward_op().call(tangent, output); },
-      input);
-  if (node) node->output = SavedVariable(output, /*is_output=*/true);
-  return output;
-}
-
-Tensor& relu__autograd(c10::DispatchKeySet keys, Tensor& input) {
-  torch::autograd::check_inplace(input, torch::autograd::compute_requires_grad(input));
-  const auto node = autograd::make_node<ReluNode>(input);
-  autograd::below_autograd(keys, relu__op(), input);
-  if (node) torch::autograd::rebase_history(input, node);
-  if (torch::autograd::isFwGradDefined(input)) {
-    // In place, so that the tangents of views of `input` follow.
-    const Tensor tangent = input._fw_grad(/*level=*/0);
-    tangent.copy_(relu_backward_op().call(tangent, autograd::primal(input)));
-    input._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/true);
-  }
-  if (node) node->output = SavedVariable(input, /*is_output=*/true, input.is_view());
-  return input;
-}
-
-// The second derivative: relu is piecewise linear, so only grad_output gets a gradient; output's is
-// zero (and exists, as it does in torch: a Hessian of relu is zeros, not an error).
-struct ReluBackwardNode final : autograd::DerivativeNode<ReluBackwardNode> {
-  static constexpr const char* kName = "ReluBackwardBackward";
-  SavedVariable output;
-
-  template <class Visit>
-  void fields(Visit&& visit) {
-    visit(output);
-  }
-
-  variable_list backward(const Tensor& grad) {
-    variable_list grads(2);
-    if (needs_input_grad(0)) grads[0] = relu_backward_op().call(grad, unpack(output));
-    if (needs_input_grad(1)) grads[1] = at::zeros_like(grad);
-    return grads;
-  }
-};
-
-Tensor relu_backward_autograd(c10::DispatchKeySet keys, const Tensor& grad_output,
-                              const Tensor& output) {
-  const auto node = autograd::make_node<ReluBackwardNode>(grad_output, output);
-  Tensor grad_input = autograd::below_autograd(keys, relu_backward_op(), grad_output, output);
-  autograd::record(grad_input, node);
-  autograd::set_tangent(
-      grad_input,
-      [&](const Tensor& tangent, const Tensor& /*output's: it changes nothing*/) {
-        return tangent.defined() ? relu_backward_op().call(tangent, autograd::primal(output))
-                                 : at::zeros_like(grad_input);
-      },
-      grad_output, output);
-  if (node) node->output = SavedVariable(output, /*is_output=*/false);
-  return grad_input;
-}
-
-Tensor& relu__version(c10::DispatchKeySet keys, Tensor& input) {
-  return inplace::bump_version(keys, relu__op(), input);
-}
-
-Tensor& relu__functionalize(Tensor& input) {
-  return inplace::functionalize(relu__op(), relu_op(), input);
-}
-
-// ---- torch.vmap ---------------------------------------------------------------------------------
-
-Tensor relu_batched(const Tensor& input) { return batching::unary(relu_op(), input); }
-
-Tensor& relu__batched(Tensor& input) { return batching::unary_inplace(relu__op(), input); }
-
-Tensor relu_backward_batched(const Tensor& grad_output, const Tensor& output) {
-  return batching::binary(relu_backward_op(), grad_output, output);
 }
 
 // ---- The direct pair: outside autograd, on contiguous CUDA tensors ------------------------------
 
-Tensor forward(const Tensor& input) {
+Tensor direct_forward(const Tensor& input) {
   CHECK_INPUT(input);
-  return relu<relu_cuda>(input);
+  return forward<relu_cuda>(input, /*save_mask=*/false);
 }
 
-Tensor backward(const Tensor& grad_output, const Tensor& output) {
+Tensor direct_backward(const Tensor& grad_output, const Tensor& output) {
   CHECK_INPUT(grad_output);
   CHECK_INPUT(output);
-  return relu_backward<relu_backward_cuda>(grad_output, output);
+  return backward<relu_backward_cuda>(grad_output, output);
+}
+
+// ---- Registration -------------------------------------------------------------------------------
+
+// Both public ops for one backend.
+template <auto launch, auto launch_backward, class... SlopeArg>
+void register_kernels(torch::Library& m) {
+  const std::string name = kOpName<SlopeArg...>;
+  m.impl(name.c_str(), forward<launch, SlopeArg...>);
+  m.impl((name + "_").c_str(), forward_<launch, SlopeArg...>);
+  m.impl((name + "_backward").c_str(), backward<launch_backward, SlopeArg...>);
+}
+
+template <auto launch, auto launch_backward, auto launch_mask_backward>
+void register_backend(torch::Library& m) {
+  register_kernels<launch, launch_backward>(m);
+  register_kernels<launch, launch_backward, double>(m);
+  m.impl("_relu_mask", forward_mask<launch>);
+  m.impl("_relu_mask_", forward_mask_<launch>);
+  m.impl("_relu_mask_backward", mask_backward<launch_mask_backward>);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
-  m.def("relu(Tensor input) -> Tensor", {at::Tag::pt2_compliant_tag});
-  m.def("relu_(Tensor(a!) input) -> Tensor(a!)", {at::Tag::pt2_compliant_tag});
-  m.def("relu_backward(Tensor grad_output, Tensor output) -> Tensor", {at::Tag::pt2_compliant_tag});
+  const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag};
+  m.def("relu(Tensor input, *, bool save_mask=True) -> Tensor", tags);
+  m.def("relu_(Tensor(a!) input, *, bool save_mask=True) -> Tensor(a!)", tags);
+  m.def("relu_backward(Tensor grad_output, Tensor output) -> Tensor", tags);
+  m.def("leaky_relu(Tensor input, float negative_slope=0.01, *, bool save_mask=True) -> Tensor",
+        tags);
+  m.def(
+      "leaky_relu_(Tensor(a!) input, float negative_slope=0.01, *, bool save_mask=True)"
+      " -> Tensor(a!)",
+      tags);
+  m.def(
+      "leaky_relu_backward(Tensor grad_output, Tensor output, float negative_slope)"
+      " -> Tensor",
+      tags);
+  // What autograd calls where a mask is saved: leaky_relu, or relu without a slope.
+  m.def("_relu_mask(Tensor input, float? negative_slope) -> (Tensor output, Tensor mask)", tags);
+  m.def("_relu_mask_(Tensor(a!) input, float? negative_slope) -> Tensor", tags);
+  m.def(
+      "_relu_mask_backward(Tensor grad_output, Tensor mask, int[] order, float? negative_slope)"
+      " -> Tensor",
+      tags);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  m.impl("relu", relu<relu_cpu>);
-  m.impl("relu_", relu_<relu_cpu>);
-  m.impl("relu_backward", relu_backward<relu_backward_cpu>);
+  register_backend<relu_cpu, relu_backward_cpu, relu_mask_backward_cpu>(m);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("relu", relu<relu_cuda>);
-  m.impl("relu_", relu_<relu_cuda>);
-  m.impl("relu_backward", relu_backward<relu_backward_cuda>);
+  register_backend<relu_cuda, relu_backward_cuda, relu_mask_backward_cuda>(m);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
-  m.impl("relu", relu_meta);
-  m.impl("relu_", relu__meta);
-  m.impl("relu_backward", relu_backward_meta);
+  register_backend<no_launch, no_launch_backward, no_launch_backward>(m);
 }
-
-TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
-  m.impl("relu", relu_autograd);
-  m.impl("relu_", relu__autograd);
-  m.impl("relu_backward", relu_backward_autograd);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
-  m.impl("relu", relu_batched);
-  m.impl("relu_", relu__batched);
-  m.impl("relu_backward", relu_backward_batched);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, ADInplaceOrView, m) { m.impl("relu_", relu__version); }
-
-TORCH_LIBRARY_IMPL(torch_ops, Functionalize, m) { m.impl("relu_", relu__functionalize); }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The direct kernels of relu, on contiguous CUDA tensors and outside autograd.";
-  m.def("forward", &forward, "max(input, 0), NaN kept", py::arg("input"));
-  m.def("backward", &backward, "grad_output where output is positive or NaN, else 0",
+  m.def("forward", &direct_forward, "max(input, 0), NaN kept", py::arg("input"));
+  m.def("backward", &direct_backward, "grad_output where output is positive or NaN, else 0",
         py::arg("grad_output"), py::arg("output"));
 }
 

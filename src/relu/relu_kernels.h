@@ -1,23 +1,92 @@
-// The arithmetic of relu and its derivative, one value at a time. No torch.
+// The arithmetic of relu and leaky_relu and their derivatives, one value at a time. No torch.
+//
+// Either activation passes a value on where it `keeps` it, and gives off(value) elsewhere. The
+// gradient likewise: grad_output where the value was kept, else off(grad_output).
 #pragma once
+
+#include <optional>
 
 #include "common/float16.h"
 
 namespace torch_ops {
 
-// NaN is not <= 0, so it stays NaN.
 struct Relu {
+  // NaN is not <= 0, so it stays NaN, and its gradient passes.
+  template <class T>
+  TORCH_OPS_HOST_DEVICE bool keeps(T x) const {
+    return !at_most_zero(x);
+  }
+
+  template <class T>
+  TORCH_OPS_HOST_DEVICE T off(T) const {
+    return T(0);
+  }
+
+  // -0.0 becomes 0.0 on a GPU and stays on a CPU, as in torch.
   template <class T>
   TORCH_OPS_HOST_DEVICE T operator()(T x) const {
-    return at_most_zero(x) ? T(0) : x;
+#ifdef __CUDA_ARCH__
+    return keeps(x) ? x : T(0);
+#else
+    return is_negative(x) ? T(0) : x;
+#endif
   }
 };
 
-// The gradient passes where the output is positive, and where it is NaN.
-struct ReluBackward {
+// Computes in float, where Relu only picks.
+template <class Slope>
+struct LeakyRelu : ComputesInFloat {
+  Slope slope;
+
+  explicit LeakyRelu(double slope) : slope(static_cast<Slope>(slope)) {}
+
+  // NaN is not > 0: it is multiplied by the slope, and so is its gradient.
+  template <class T>
+  TORCH_OPS_HOST_DEVICE bool keeps(T x) const {
+    return is_positive(x);
+  }
+
+  template <class T>
+  TORCH_OPS_HOST_DEVICE T off(T x) const {
+    return static_cast<T>(static_cast<Slope>(x) * slope);
+  }
+
+  template <class T>
+  TORCH_OPS_HOST_DEVICE T operator()(T x) const {
+    return keeps(x) ? x : off(x);
+  }
+};
+
+// Calls use(activation) with LeakyRelu where there is a slope, else with Relu; for values of type
+// T.
+template <class T, class Use>
+void with_activation(std::optional<double> slope, Use use) {
+  if (slope) {
+    use(LeakyRelu<ComputeType<T>>(*slope));
+  } else {
+    use(Relu());
+  }
+}
+
+// The gradient from the output, or from any tensor that the activation keeps at the same places.
+template <class Activation>
+struct Backward : Activation {
+  explicit Backward(Activation activation) : Activation(activation) {}
+
   template <class T>
   TORCH_OPS_HOST_DEVICE T operator()(T grad_output, T output) const {
-    return at_most_zero(output) ? T(0) : grad_output;
+    return this->keeps(output) ? grad_output : this->off(grad_output);
+  }
+};
+
+// The gradient from the mask.
+template <class Activation>
+struct BackwardByBit : Activation {
+  explicit BackwardByBit(Activation activation) : Activation(activation) {}
+
+  template <class T>
+  TORCH_OPS_HOST_DEVICE T operator()(bool kept, T grad_output) const {
+    return kept ? grad_output : this->off(grad_output);
   }
 };
 

@@ -234,9 +234,9 @@ template <bool kF16c, class Value, class Sum>
 TORCH_OPS_HOST_DEVICE void add_row(const Value* values, int64_t columns, Sum* __restrict sums) {
 #ifdef __x86_64__
   if constexpr (kF16c && std::is_same_v<Value, Float16>) {
-    float widened[kWidenedBlock];
-    for (int64_t first = 0; first < columns; first += kWidenedBlock) {
-      const int64_t n = std::min(kWidenedBlock, columns - first);
+    float widened[kPiece];
+    for (int64_t first = 0; first < columns; first += kPiece) {
+      const int64_t n = std::min(kPiece, columns - first);
       widen(values + first, n, widened);
       add_row<false>(widened, n, sums + first);
     }

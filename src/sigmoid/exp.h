@@ -1,5 +1,5 @@
-// exp of numbers that are not positive, for CPUs: branch-free, so that a loop that calls it
-// vectorises, and right down to the least denormal number. No torch.
+// exp of numbers that are not positive: branch-free, so that a CPU's loop that calls it vectorises,
+// and right down to the least denormal number. No torch.
 #pragma once
 
 #include <cstdint>

@@ -1,15 +1,17 @@
 // The contract of sigmoid: schemas, checks, allocation, derivative, binding.
 #include "sigmoid/sigmoid.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/sigmoid.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
 #include "common/autograd.h"
 #include "common/batching.h"
 #include "common/checks.h"
-#include "common/elementwise_layout.h"
+#include "common/inplace.h"
 #include "common/op.h"
 
 namespace torch_ops {
@@ -24,6 +26,11 @@ const auto& sigmoid_op() {
   return op;
 }
 
+const auto& sigmoid__op() {
+  static const auto op = find_op<Tensor&(Tensor&)>("sigmoid_");
+  return op;
+}
+
 const auto& sigmoid_backward_op() {
   static const auto op = find_op<Tensor(const Tensor&, const Tensor&)>("sigmoid_backward");
   return op;
@@ -31,39 +38,35 @@ const auto& sigmoid_backward_op() {
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
+void no_launch(const Tensor&, const Tensor&) {}
+void no_launch_backward(const Tensor&, const Tensor&, const Tensor&) {}
+
+// Integers, complex numbers and the errors for all else are torch's.
 template <auto launch>
 Tensor sigmoid(const Tensor& input) {
-  CHECK_FLOATING("sigmoid", input);
-  const Tensor source = dense(input);
-  Tensor output = at::empty_like(source);
-  launch(source, output);
+  if (!is_kernel_float(input)) return at::sigmoid(input);
+  Tensor output = at::empty_like(input);
+  launch(input, output);
   return output;
 }
 
-void check_backward(const Tensor& grad_output, const Tensor& output) {
-  CHECK_FLOATING("sigmoid_backward", output);
-  CHECK_SAME_TYPE("sigmoid_backward", grad_output, output);
-  CHECK_SAME_SHAPE("sigmoid_backward", grad_output, output);
-  CHECK_SAME_DEVICE("sigmoid_backward", grad_output, output);
+template <auto launch>
+Tensor& sigmoid_(Tensor& input) {
+  if (!is_kernel_float(input)) return at::sigmoid_(input);
+  at::assert_no_internal_overlap(input);
+  launch(input, input);
+  return input;
 }
 
 template <auto launch>
 Tensor sigmoid_backward(const Tensor& grad_output, const Tensor& output) {
-  check_backward(grad_output, output);
-  const Tensor y = dense(output);
-  Tensor grad_input = at::empty_like(y);
-  launch(dense_like(grad_output, y), y, grad_input);
+  CHECK_FLOATING("sigmoid_backward", output);
+  CHECK_SAME_TYPE("sigmoid_backward", grad_output, output);
+  CHECK_SAME_SHAPE("sigmoid_backward", grad_output, output);
+  CHECK_SAME_DEVICE("sigmoid_backward", grad_output, output);
+  Tensor grad_input = at::empty_like(output);
+  launch(grad_output, output, grad_input);
   return grad_input;
-}
-
-Tensor sigmoid_meta(const Tensor& input) {
-  CHECK_FLOATING("sigmoid", input);
-  return at::empty_like(input);
-}
-
-Tensor sigmoid_backward_meta(const Tensor& grad_output, const Tensor& output) {
-  check_backward(grad_output, output);
-  return at::empty_like(output);
 }
 
 // ---- Derivative ---------------------------------------------------------------------------------
@@ -83,6 +86,7 @@ struct SigmoidNode final : autograd::DerivativeNode<SigmoidNode> {
 };
 
 Tensor sigmoid_autograd(c10::DispatchKeySet keys, const Tensor& input) {
+  if (input.is_complex()) return at::sigmoid(input);  // with torch's derivative
   const auto node = autograd::make_node<SigmoidNode>(input);
   Tensor output = autograd::below_autograd(keys, sigmoid_op(), input);
   autograd::record(output, node);
@@ -91,6 +95,27 @@ Tensor sigmoid_autograd(c10::DispatchKeySet keys, const Tensor& input) {
       input);
   if (node) node->output = SavedVariable(output, /*is_output=*/true);
   return output;
+}
+
+Tensor& sigmoid__autograd(c10::DispatchKeySet keys, Tensor& input) {
+  if (input.is_complex()) return at::sigmoid_(input);
+  torch::autograd::check_inplace(input, torch::autograd::compute_requires_grad(input));
+  const auto node = autograd::make_node<SigmoidNode>(input);
+  autograd::below_autograd(keys, sigmoid__op(), input);
+  if (node) torch::autograd::rebase_history(input, node);
+  autograd::change_tangent(input, [&](const Tensor& tangent) {
+    return sigmoid_backward_op().call(tangent, autograd::primal(input));
+  });
+  if (node) node->output = SavedVariable(input, /*is_output=*/true, input.is_view());
+  return input;
+}
+
+Tensor& sigmoid__version(c10::DispatchKeySet keys, Tensor& input) {
+  return inplace::bump_version(keys, sigmoid__op(), input);
+}
+
+Tensor& sigmoid__functionalize(Tensor& input) {
+  return inplace::functionalize(sigmoid__op(), sigmoid_op(), input);
 }
 
 // The second derivative. grad_input = g y (1 - y) is linear in g; its derivative by y is
@@ -150,6 +175,8 @@ Tensor sigmoid_backward_autograd(c10::DispatchKeySet keys, const Tensor& grad_ou
 
 Tensor sigmoid_batched(const Tensor& input) { return batching::unary(sigmoid_op(), input); }
 
+Tensor& sigmoid__batched(Tensor& input) { return batching::unary_inplace(sigmoid__op(), input); }
+
 Tensor sigmoid_backward_batched(const Tensor& grad_output, const Tensor& output) {
   return batching::binary(sigmoid_backward_op(), grad_output, output);
 }
@@ -171,34 +198,44 @@ Tensor backward(const Tensor& grad_output, const Tensor& output) {
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   m.def("sigmoid(Tensor input) -> Tensor", {at::Tag::pt2_compliant_tag});
+  m.def("sigmoid_(Tensor(a!) input) -> Tensor(a!)", {at::Tag::pt2_compliant_tag});
   m.def("sigmoid_backward(Tensor grad_output, Tensor output) -> Tensor",
         {at::Tag::pt2_compliant_tag});
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
   m.impl("sigmoid", sigmoid<sigmoid_cpu>);
+  m.impl("sigmoid_", sigmoid_<sigmoid_cpu>);
   m.impl("sigmoid_backward", sigmoid_backward<sigmoid_backward_cpu>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
   m.impl("sigmoid", sigmoid<sigmoid_cuda>);
+  m.impl("sigmoid_", sigmoid_<sigmoid_cuda>);
   m.impl("sigmoid_backward", sigmoid_backward<sigmoid_backward_cuda>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
-  m.impl("sigmoid", sigmoid_meta);
-  m.impl("sigmoid_backward", sigmoid_backward_meta);
+  m.impl("sigmoid", sigmoid<no_launch>);
+  m.impl("sigmoid_", sigmoid_<no_launch>);
+  m.impl("sigmoid_backward", sigmoid_backward<no_launch_backward>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
   m.impl("sigmoid", sigmoid_autograd);
+  m.impl("sigmoid_", sigmoid__autograd);
   m.impl("sigmoid_backward", sigmoid_backward_autograd);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
   m.impl("sigmoid", sigmoid_batched);
+  m.impl("sigmoid_", sigmoid__batched);
   m.impl("sigmoid_backward", sigmoid_backward_batched);
 }
+
+TORCH_LIBRARY_IMPL(torch_ops, ADInplaceOrView, m) { m.impl("sigmoid_", sigmoid__version); }
+
+TORCH_LIBRARY_IMPL(torch_ops, Functionalize, m) { m.impl("sigmoid_", sigmoid__functionalize); }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The direct kernels of sigmoid, on contiguous CUDA tensors and outside autograd.";

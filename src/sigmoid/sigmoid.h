@@ -1,4 +1,5 @@
-// The launchers of sigmoid: flat arrays of one dtype on one device; they check nothing.
+// The launchers of sigmoid: tensors of one shape, one dtype, one device and any strides; they check
+// nothing. The result may be an input.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,7 @@
 #include <ATen/Dispatch.h>
 
 #include "common/elementwise_cuda.cuh"
+#include "common/elementwise_layout.h"
 #include "sigmoid/sigmoid.h"
 #include "sigmoid/sigmoid_kernels.h"
 
@@ -9,19 +10,21 @@ namespace torch_ops {
 void sigmoid_cuda(const at::Tensor& input, const at::Tensor& output) {
   if (output.numel() == 0) return;
   const c10::cuda::CUDAGuard guard(output.device());
+  const auto walk = make_walk(output, input);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, input.scalar_type(), "sigmoid", [&] {
-    map_cuda(Sigmoid(), output.numel(), output.mutable_data_ptr<scalar_t>(),
+    map_cuda(Sigmoid(), walk, nullptr, output.mutable_data_ptr<scalar_t>(),
              input.const_data_ptr<scalar_t>());
   });
 }
 
 void sigmoid_backward_cuda(const at::Tensor& grad_output, const at::Tensor& output,
                            const at::Tensor& grad_input) {
-  if (output.numel() == 0) return;
-  const c10::cuda::CUDAGuard guard(output.device());
+  if (grad_input.numel() == 0) return;
+  const c10::cuda::CUDAGuard guard(grad_input.device());
+  const auto walk = make_walk(grad_input, grad_output, output);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, output.scalar_type(), "sigmoid_backward", [&] {
-        map_cuda(SigmoidBackward(), output.numel(), grad_input.mutable_data_ptr<scalar_t>(),
+        map_cuda(SigmoidBackward(), walk, nullptr, grad_input.mutable_data_ptr<scalar_t>(),
                  grad_output.const_data_ptr<scalar_t>(), output.const_data_ptr<scalar_t>());
       });
 }

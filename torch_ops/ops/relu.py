@@ -1,4 +1,4 @@
-"""ReLU: max(x, 0), elementwise."""
+"""ReLU and leaky ReLU, elementwise."""
 
 from __future__ import annotations
 
@@ -10,41 +10,165 @@ from torch import Tensor, nn
 _relu = torch.ops.torch_ops.relu.default
 _relu_ = torch.ops.torch_ops.relu_.default
 _relu_backward = torch.ops.torch_ops.relu_backward.default
+_leaky_relu = torch.ops.torch_ops.leaky_relu.default
+_leaky_relu_ = torch.ops.torch_ops.leaky_relu_.default
 
 
-def relu(input: Tensor, inplace: bool = False) -> Tensor:
+def _saves_mask(save: str) -> bool:
+    if save == "mask":
+        return True
+    if save == "output":
+        return False
+    raise ValueError(f"save must be 'mask' or 'output', but it is {save!r}")
+
+
+def relu(input: Tensor, inplace: bool = False, *, save: str = "mask") -> Tensor:
     """Returns ``max(input, 0)``, elementwise; NaN stays NaN.
 
     Args:
-        input: A tensor of any shape and strides; float16, bfloat16, float32 or float64; on the CPU
-            or a CUDA device.
+        input: A tensor of any shape and strides, on the CPU or a CUDA device; float16, bfloat16,
+            float32 or float64. Integers are computed by torch.
         inplace: Overwrite ``input`` and return it.
+        save: What the backward pass needs and autograd keeps for it: ``"mask"``, one bit an
+            element, or ``"output"``, the result, as ``torch.relu`` does. See Memory.
 
     Returns:
         A tensor of the input's shape, dtype, device and memory format (``input`` itself with
         ``inplace=True``).
 
     Gradient:
-        ``grad_output`` where the output is positive or NaN, else 0. The output is saved, the input
-        is not. Twice differentiable (the second derivative is 0); forward mode too.
+        ``grad_output`` where the output is positive or NaN, else 0. Twice differentiable (the
+        second derivative is 0); forward mode too.
+
+    Memory:
+        The mask takes 1/32 of the memory of a float32 output, 1/16 of a 16-bit one. With it the
+        output is freed where nobody else keeps it, and may be overwritten. Where the next op keeps
+        its input anyway (a linear layer, a convolution) the mask comes on top; but the backward
+        pass reads the mask instead of the output, and so moves a third fewer bytes. Under the
+        transforms of ``torch.func`` the output is kept, whatever ``save`` says.
 
     Deterministic, on every device.
 
     Raises:
-        TypeError: ``input`` has another dtype.
+        ValueError: ``save`` is neither ``"mask"`` nor ``"output"``.
         RuntimeError: ``inplace=True`` on a leaf that requires grad, or on a tensor whose elements
             share memory (an expanded one).
+        RuntimeError, NotImplementedError: ``input`` is bool or complex, as in torch.
 
     Example:
         >>> import torch, torch_ops
         >>> torch_ops.relu(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([0., 0., 2.])
     """
-    return _relu_(input) if inplace else _relu(input)
+    if save == "mask":  # the default, first: a call is to cost no more than torch's
+        return _relu_(input) if inplace else _relu(input)
+    op = _relu_ if inplace else _relu
+    return op(input, save_mask=_saves_mask(save))
+
+
+def relu_(input: Tensor, *, save: str = "mask") -> Tensor:
+    """Overwrites ``input`` with ``max(input, 0)``: :func:`relu` with ``inplace=True``.
+
+    Args:
+        input: A tensor of any shape and strides, of a dtype that :func:`relu` takes.
+        save: As for :func:`relu`. With ``"mask"`` the result may be overwritten once more before
+            the backward pass.
+
+    Returns:
+        ``input``.
+
+    Gradient:
+        As for :func:`relu`.
+
+    Deterministic, on every device.
+
+    Raises:
+        ValueError: ``save`` is neither ``"mask"`` nor ``"output"``.
+        RuntimeError: ``input`` is a leaf that requires grad, or its elements share memory.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> x = torch.tensor([-1.0, 0.0, 2.0])
+        >>> torch_ops.relu_(x) is x
+        True
+    """
+    return relu(input, inplace=True, save=save)
+
+
+def leaky_relu(
+    input: Tensor, negative_slope: float = 0.01, inplace: bool = False, *, save: str = "mask"
+) -> Tensor:
+    """Returns ``input`` where it is positive, else ``input * negative_slope``.
+
+    Args:
+        input: A tensor of any shape and strides, on the CPU or a CUDA device; float16, bfloat16,
+            float32 or float64. 16-bit values are multiplied in float32 and rounded once.
+        negative_slope: Any number, negative ones too.
+        inplace: Overwrite ``input`` and return it.
+        save: As for :func:`relu`. A negative slope makes an output that does not tell where the
+            input was positive: ``"output"`` then keeps the input, a copy of it with
+            ``inplace=True``.
+
+    Returns:
+        A tensor of the input's shape, dtype, device and memory format (``input`` itself with
+        ``inplace=True``).
+
+    Gradient:
+        ``grad_output`` where the input is positive, else ``grad_output * negative_slope``; at NaN
+        too. Twice differentiable (the second derivative is 0); forward mode too.
+
+    Memory:
+        As for :func:`relu`.
+
+    Deterministic, on every device.
+
+    Raises:
+        ValueError: ``save`` is neither ``"mask"`` nor ``"output"``.
+        RuntimeError: ``inplace=True`` on a leaf that requires grad, or on a tensor whose elements
+            share memory (an expanded one).
+        NotImplementedError: ``input`` is of integers, bool or complex, as in torch.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> torch_ops.leaky_relu(torch.tensor([-1.0, 0.0, 2.0]), 0.5)
+        tensor([-0.5000,  0.0000,  2.0000])
+    """
+    op = _leaky_relu_ if inplace else _leaky_relu
+    if save == "mask":
+        return op(input, negative_slope)
+    return op(input, negative_slope, save_mask=_saves_mask(save))
+
+
+def leaky_relu_(input: Tensor, negative_slope: float = 0.01, *, save: str = "mask") -> Tensor:
+    """Overwrites ``input``: :func:`leaky_relu` with ``inplace=True``.
+
+    Args:
+        input: A tensor of any shape and strides, of a dtype that :func:`leaky_relu` takes.
+        negative_slope: As for :func:`leaky_relu`.
+        save: As for :func:`leaky_relu`.
+
+    Returns:
+        ``input``.
+
+    Gradient:
+        As for :func:`leaky_relu`.
+
+    Deterministic, on every device.
+
+    Raises:
+        ValueError: ``save`` is neither ``"mask"`` nor ``"output"``.
+        RuntimeError: ``input`` is a leaf that requires grad, or its elements share memory.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> torch_ops.leaky_relu_(torch.tensor([-1.0, 2.0]), 0.5)
+        tensor([-0.5000,  2.0000])
+    """
+    return leaky_relu(input, negative_slope, inplace=True, save=save)
 
 
 class ReLUFunction(torch.autograd.Function):
-    """relu as an autograd Function: ``ReLUFunction.apply(input)``.
+    """relu as an autograd Function: ``ReLUFunction.apply(input)``. It saves the output.
 
     :func:`relu` does the same with less overhead; this class is for code that composes Functions.
     """
@@ -76,6 +200,7 @@ class ReLU(nn.Module):
 
     Args:
         inplace: Overwrite the input.
+        save: What is kept for the backward pass, ``"mask"`` or ``"output"``; see :func:`relu`.
 
     Example:
         >>> import torch, torch_ops
@@ -83,22 +208,58 @@ class ReLU(nn.Module):
         tensor([0., 2.])
     """
 
-    def __init__(self, inplace: bool = False) -> None:
+    def __init__(self, inplace: bool = False, *, save: str = "mask") -> None:
         super().__init__()
+        _saves_mask(save)  # a wrong one is an error here, not at the first call
         self.inplace = inplace
+        self.save = save
 
     def forward(self, input: Tensor) -> Tensor:
-        return relu(input, self.inplace)
+        return relu(input, self.inplace, save=self.save)
 
     def extra_repr(self) -> str:
-        return "inplace=True" if self.inplace else ""
+        shown = ["inplace=True"] if self.inplace else []
+        return ", ".join(shown + ([] if self.save == "mask" else [f"save={self.save!r}"]))
+
+
+class LeakyReLU(nn.Module):
+    """The layer of :func:`leaky_relu`; takes the place of ``torch.nn.LeakyReLU``.
+
+    Args:
+        negative_slope: What an input that is not positive is multiplied by.
+        inplace: Overwrite the input.
+        save: What is kept for the backward pass, ``"mask"`` or ``"output"``; see :func:`relu`.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> torch_ops.LeakyReLU(0.5)(torch.tensor([-1.0, 2.0]))
+        tensor([-0.5000,  2.0000])
+    """
+
+    def __init__(
+        self, negative_slope: float = 0.01, inplace: bool = False, *, save: str = "mask"
+    ) -> None:
+        super().__init__()
+        _saves_mask(save)
+        self.negative_slope = negative_slope
+        self.inplace = inplace
+        self.save = save
+
+    def forward(self, input: Tensor) -> Tensor:
+        return leaky_relu(input, self.negative_slope, self.inplace, save=self.save)
+
+    def extra_repr(self) -> str:
+        shown = [f"negative_slope={self.negative_slope}"]
+        shown += ["inplace=True"] if self.inplace else []
+        return ", ".join(shown + ([] if self.save == "mask" else [f"save={self.save!r}"]))
 
 
 def self_check(device: torch.device) -> str:
     """Runs relu forward and backward on ``device``; for ``python -m torch_ops``."""
-    x = torch.tensor([-1.0, 0.0, 2.0], device=device, requires_grad=True)
-    y = relu(x)
-    y.sum().backward()
-    if y.tolist() != [0, 0, 2] or x.grad is None or x.grad.tolist() != [0, 0, 1]:
-        raise AssertionError(f"relu([-1, 0, 2]) gave {y}, its gradient {x.grad}")
+    for save in ("mask", "output"):
+        x = torch.tensor([-1.0, 0.0, 2.0], device=device, requires_grad=True)
+        y = relu(x, save=save)
+        y.sum().backward()
+        if y.tolist() != [0, 0, 2] or x.grad is None or x.grad.tolist() != [0, 0, 1]:
+            raise AssertionError(f"relu([-1, 0, 2]) gave {y}, its gradient {x.grad}")
     return "relu([-1, 0, 2]) = [0, 0, 2], gradient [0, 0, 1]"

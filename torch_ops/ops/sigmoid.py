@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 _sigmoid = torch.ops.torch_ops.sigmoid.default
+_sigmoid_ = torch.ops.torch_ops.sigmoid_.default
 _sigmoid_backward = torch.ops.torch_ops.sigmoid_backward.default
 
 
@@ -18,11 +19,12 @@ def sigmoid(input: Tensor) -> Tensor:
     the dtype's least denormal number.
 
     Args:
-        input: A tensor of any shape and strides; float16, bfloat16, float32 or float64; on the CPU
-            or a CUDA device.
+        input: A tensor of any shape and strides, on the CPU or a CUDA device; float16, bfloat16,
+            float32 or float64. Integers and complex numbers are computed by torch.
 
     Returns:
-        A tensor of the input's shape, dtype, device and memory format.
+        A tensor of the input's shape, dtype, device and memory format; of torch's default dtype
+        for integers.
 
     Gradient:
         ``grad_output * y * (1 - y)`` for the output ``y``, which is what is saved. Twice
@@ -31,7 +33,7 @@ def sigmoid(input: Tensor) -> Tensor:
     Deterministic, on every device.
 
     Raises:
-        TypeError: ``input`` has another dtype.
+        NotImplementedError: ``input`` has another dtype (an 8-bit float, say), as in torch.
 
     Example:
         >>> import torch, torch_ops
@@ -39,6 +41,35 @@ def sigmoid(input: Tensor) -> Tensor:
         tensor([0.5000, 1.0000])
     """
     return _sigmoid(input)
+
+
+def sigmoid_(input: Tensor) -> Tensor:
+    """Overwrites ``input`` with ``1 / (1 + exp(-input))`` and returns it; see :func:`sigmoid`.
+
+    Args:
+        input: A tensor of any shape and strides, of a dtype that :func:`sigmoid` takes, but of no
+            integers.
+
+    Returns:
+        ``input``.
+
+    Gradient:
+        As for :func:`sigmoid`. The output is kept, so it must not be overwritten before the
+        backward pass.
+
+    Deterministic, on every device.
+
+    Raises:
+        RuntimeError: ``input`` is a leaf that requires grad, its elements share memory (an expanded
+            tensor), or it is of integers.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> x = torch.tensor([0.0, 100.0])
+        >>> torch_ops.sigmoid_(x) is x
+        True
+    """
+    return _sigmoid_(input)
 
 
 class SigmoidFunction(torch.autograd.Function):

@@ -1,0 +1,242 @@
+"""What a call costs the host: each op of the library beside torch's own, on small tensors.
+
+Three passes: forward without a gradient, forward with one, forward and backward. The ways of one op
+take turns, round after round; of each the fastest round counts, for whatever else the machine does
+only adds to it. Ours is compared with the cheapest of torch's ways from the same arguments to the
+same result.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import json
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import torch_ops
+from benchmarks._measure import Bar, argument_parser
+from benchmarks._measure.run import describe_machine
+
+ELEMENTS = 4096
+ROWS = 64  # of an index, and of 64 elements each
+BARS = {"forward": 1.2, "forward, grad": 1.3, "forward + backward": 1.15}
+Call = Callable[[Tensor], Tensor]
+
+
+@dataclass
+class Case:
+    """An op: what it takes, our call, torch's calls."""
+
+    name: str
+    input: Tensor
+    ours: Call
+    torchs: dict[str, Call]
+    passes: tuple[str, ...] = tuple(BARS)
+    microseconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    bars: list[Bar] = field(default_factory=list)
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    x = torch.randn(ELEMENTS, device=device)
+    yield Case("relu", x, torch_ops.relu, {"relu": torch.relu})
+    yield Case("relu, save='output'", x, relu_saving_output, {"relu": torch.relu})
+    yield Case("leaky_relu", x, torch_ops.leaky_relu, {"leaky_relu": F.leaky_relu})
+    yield Case("sigmoid", x, torch_ops.sigmoid, {"sigmoid": torch.sigmoid})
+    # In place, on a tensor that needs no gradient: it would be a leaf.
+    yield Case("relu_", x.clone(), torch_ops.relu_, {"relu_": torch.relu_}, ("forward",))
+    yield Case(
+        "leaky_relu_",
+        x.clone(),
+        torch_ops.leaky_relu_,
+        {"leaky_relu_": F.leaky_relu_},
+        ("forward",),
+    )
+    yield Case(
+        "sigmoid_", x.clone(), torch_ops.sigmoid_, {"sigmoid_": torch.sigmoid_}, ("forward",)
+    )
+
+    rows = torch.randn(ROWS, ELEMENTS // ROWS, device=device)
+    index = torch.randint(ROWS, (ROWS,), device=device)
+    plan = torch_ops.gather_plan(index, ROWS)
+    torchs: dict[str, Call] = {
+        "index_select": lambda s: torch.index_select(s, 0, index),
+        "embedding": lambda s: F.embedding(index, s),
+        "source[index]": lambda s: s[index],
+        "gather, expanded": lambda s: torch.gather(s, 0, expanded(index, s)),
+    }
+    yield Case("gather", rows, lambda s: torch_ops.gather(s, index), torchs)
+    yield Case("gather, plan", rows, lambda s: torch_ops.gather(s, plan), torchs)
+    torchs = {
+        "index_add_": lambda v: torch.zeros_like(v).index_add_(0, index, v),
+        "scatter_add_": lambda v: torch.zeros_like(v).scatter_add_(0, expanded(index, v), v),
+        "index_put_": lambda v: torch.zeros_like(v).index_put_((index,), v, accumulate=True),
+    }
+    yield Case("scatter_add", rows, lambda v: torch_ops.scatter_add(v, index, ROWS), torchs)
+    yield Case("scatter_add, plan", rows, lambda v: torch_ops.scatter_add(v, plan), torchs)
+
+    batches = torch.randn(4, 16, ELEMENTS // ROWS, device=device)
+    picks = torch.randint(16, (4, 16), device=device)
+    batch = torch.arange(4, device=device)[:, None]
+    torchs = {
+        "gather, expanded": lambda s: torch.gather(s, 1, expanded(picks, s)),
+        "source[b, index]": lambda s: s[batch, picks],
+    }
+    yield Case("batch_gather", batches, lambda s: torch_ops.batch_gather(s, picks), torchs)
+
+
+def expanded(index: Tensor, rows: Tensor) -> Tensor:
+    return index.unsqueeze(-1).expand(*index.shape, rows.shape[-1])
+
+
+def relu_saving_output(x: Tensor) -> Tensor:
+    return torch_ops.relu(x, save="output")
+
+
+def in_pass(which: str, call: Call, given: Tensor) -> Callable[[], Tensor]:
+    """What a round of this pass repeats."""
+    if which == "forward":
+        return lambda: call(given)
+    x = given.detach().requires_grad_()
+    if which == "forward, grad":
+        return lambda: call(x)
+    weights = torch.ones_like(call(x))
+    return lambda: torch.autograd.grad(call(x), x, weights)[0]
+
+
+def seconds_a_call(body: Callable[[], Tensor], calls: int, wait: Callable[[], None]) -> float:
+    wait()
+    start = time.perf_counter()
+    for _ in range(calls):
+        body()
+    seconds = time.perf_counter() - start
+    wait()
+    return seconds / calls
+
+
+def measure(case: Case, options: Namespace, wait: Callable[[], None]) -> None:
+    ways = {"torch_ops": case.ours, **case.torchs}
+    for which in case.passes:
+        bodies = {name: in_pass(which, call, case.input) for name, call in ways.items()}
+        expected = bodies["torch_ops"]()
+        for name, body in bodies.items():
+            torch.testing.assert_close(body(), expected, msg=lambda text, name=name: name + text)
+        best = dict.fromkeys(bodies, float("inf"))
+        for _ in range(options.rounds):
+            for name, body in bodies.items():
+                best[name] = min(best[name], seconds_a_call(body, options.calls, wait))
+        case.microseconds[which] = {name: 1e6 * seconds for name, seconds in best.items()}
+        ours = best.pop("torch_ops")
+        case.bars.append(
+            Bar(f"{which}: over torch's cheapest", ours / min(best.values()), BARS[which], "<=")
+        )
+
+
+def show(case: Case) -> None:
+    for (which, times), bar in zip(case.microseconds.items(), case.bars, strict=True):
+        shown = "  ".join(f"{name} {time:.2f}" for name, time in times.items())
+        print(
+            f"{case.name:20} {which:20} {bar.value:5.2f} {'' if bar.met else 'MISSED':7} {shown}",
+            flush=True,
+        )
+
+
+def save(data: dict[str, Any], folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "host_cost.json"
+    path.write_text(json.dumps(data, indent=1) + "\n")
+    return path
+
+
+def plot(data: dict[str, Any], path: Path) -> Path:
+    """The ratio to torch's cheapest way, with the bars."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(BARS), figsize=(15, 5), sharey=True, layout="constrained")
+    for axis, (which, bar) in zip(axes, BARS.items(), strict=True):
+        shown = [case for case in data["cases"] if which in case["microseconds"]]
+        ratios = []
+        for case in shown:
+            times = dict(case["microseconds"][which])
+            ours = times.pop("torch_ops")
+            ratios.append(ours / min(times.values()))
+        axis.barh([case["name"] for case in shown], ratios, color="#0072b2")
+        axis.axvline(1, color="k", lw=0.8)
+        axis.axvline(bar, color="#d55e00", lw=1, ls="--", label="bar")
+        axis.set_title(which)
+        axis.set_xlabel("time of a call, over torch's")
+        axis.invert_yaxis()
+    machine = data["machine"]
+    figure.suptitle(
+        f"Host cost at {ELEMENTS} elements, {machine['device']}, torch {machine['torch']}, "
+        f"{data['date'][:10]}"
+    )
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return path
+
+
+def main() -> int:
+    parser = argument_parser("host_cost", __doc__ or "")
+    parser.add_argument("--calls", type=int, default=1000, help="calls a round")
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("no CUDA device is visible. To measure the CPU: --device cpu")
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    if options.quick:
+        options.rounds = 5
+    device = torch.device(options.device)
+    machine = describe_machine(device)
+    for key, value in machine.items():
+        print(f"{key:16} {value}")
+    print(f"\n{'':41} over torch's cheapest; microseconds a call")
+
+    done = []
+    gc.disable()  # a collection in a round would be blamed on whoever it befalls
+    for case in cases(device):
+        if options.filter and not any(text in case.name for text in options.filter):
+            continue
+        measure(case, options, torch.cuda.synchronize if device.type == "cuda" else lambda: None)
+        show(case)
+        done.append(case)
+    missed = [f"{case.name}: {bar}" for case in done for bar in case.bars if not bar.met]
+    print(f"\nMISSED: {len(missed)}, of {sum(len(case.bars) for case in done)} bars")
+    for line in missed:
+        print(f"  {line}")
+
+    data = {
+        "benchmark": "host_cost",
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "options": {key: str(value) for key, value in vars(options).items()},
+        "machine": machine,
+        "cases": [
+            {
+                "name": case.name,
+                "microseconds": case.microseconds,
+                "bars": [{**asdict(bar), "met": bar.met} for bar in case.bars],
+            }
+            for case in done
+        ],
+    }
+    path = save(data, options.out)
+    print(f"figures: {path}")
+    print(f"plot: {plot(data, path.with_suffix('.png'))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,15 @@
+"""Kernels that are compiled at run time: CUDA C++ in a string, called on tensors.
+
+Compiling needs the package cuda-core (``pip install "torch_ops[jit]"``). What was compiled once is
+kept on disk (:func:`cache_info`) and runs without it.
+"""
+
+from torch_ops.jit._cache import CacheInfo, cache_info, clear_cache
+from torch_ops.jit._errors import CompileError
+
+__all__ = ["CacheInfo", "CompileError", "cache_info", "clear_cache"]
+
+# Users see, pickle and read about torch_ops.jit.CompileError, not torch_ops.jit._errors.CompileError.
+for _name in __all__:
+    globals()[_name].__module__ = __name__
+del _name

@@ -5,10 +5,25 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
 namespace torch_ops::jit {
+namespace {
+
+// dlopen gives back an earlier library whose path was spelled the same, and the numbers of closed
+// files are used again. So each path is spelled in a way of its own, by the bits of a counter.
+std::string unique_detour() {
+  static std::atomic<uint64_t> counter{0};
+  std::string detour;
+  for (uint64_t bits = ++counter; bits != 0; bits >>= 1) {
+    detour += (bits & 1) != 0 ? ".//" : "./";
+  }
+  return detour;
+}
+
+}  // namespace
 
 void* load_host_library(std::string_view image) {
   // A file that has no name: nobody can change it or take it away while it is mapped.
@@ -26,7 +41,7 @@ void* load_host_library(std::string_view image) {
     }
     written += static_cast<size_t>(count);
   }
-  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  const std::string path = "/proc/self/fd/" + unique_detour() + std::to_string(file);
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   const char* error = library == nullptr ? dlerror() : nullptr;
   close(file);

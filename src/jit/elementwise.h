@@ -1,0 +1,112 @@
+// Elementwise kernels compiled at run time: a call's arguments, its types, its plan, its launch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace torch_ops::jit {
+
+using at::Tensor;
+using c10::Scalar;
+using c10::ScalarType;
+
+struct Parameter {
+  std::string name;
+  bool raw = false;
+  int64_t placeholder = -1;                  // which one; -1: a fixed type
+  ScalarType fixed = ScalarType::Undefined;  // the type then
+  bool wide = false;                         // float32 in place of a 16-bit type
+  int64_t like = -1;  // a raw output that a call makes: zeros of this input's shape
+};
+
+// A compiled function, and how many elements a block takes on.
+struct Variant {
+  const void* function = nullptr;
+  int64_t threads = 0;
+  int64_t unroll = 0;
+};
+
+// A call's arguments, one for each input parameter: a tensor or a number.
+struct Argument {
+  const Tensor* tensor = nullptr;
+  Scalar number;
+};
+using Arguments = c10::SmallVector<Argument, 8>;
+
+// The signature of all registered elementwise ops: tensors in the order of their parameters, and
+// numbers with the positions of theirs.
+using ElementwiseOp = std::vector<Tensor>(at::TensorList tensors, at::ArrayRef<Scalar> numbers,
+                                          at::IntArrayRef positions,
+                                          at::OptionalSymIntArrayRef size);
+
+class Elementwise : public std::enable_shared_from_this<Elementwise> {
+ public:
+  std::string name;     // as the user knows it
+  std::string op_name;  // as it is registered, without the namespace
+  std::vector<Parameter> in, out;
+  std::vector<std::string> placeholders;
+  bool uses_index = false;       // `i`
+  bool uses_size = false;        // `_ind`
+  bool reads_outputs = false;    // may leave an output as it was
+  pybind11::object compile;      // variants, in Python
+  pybind11::object derive;       // derivatives, in Python
+  std::optional<c10::TypedOperatorHandle<ElementwiseOp>> op;
+
+  ~Elementwise();
+
+  // The kernel of a derivative: "vjp" or "jvp" by the inputs `wanted`; of the vjp's results those
+  // marked `wide` are for sums, so in float32.
+  std::shared_ptr<Elementwise> derived(const std::string& kind, const std::vector<bool>& wanted,
+                                       const std::vector<bool>& wide);
+
+  // The compiled code for a key, made by `make` where there is none yet.
+  template <class Make>
+  Variant variant(const std::string& key, Make&& make) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = variants_.find(key);
+      if (found != variants_.end()) return found->second;
+    }
+    const Variant made = make();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    variants_.emplace(key, made);
+    return made;
+  }
+
+ private:
+  std::mutex mutex_;  // never held while Python is called
+  std::unordered_map<std::string, Variant> variants_;
+  std::unordered_map<std::string, std::shared_ptr<Elementwise>> derived_;
+};
+
+// What a kernel computes each parameter in: the types of memory, before 16 bits become float.
+struct Types {
+  c10::SmallVector<ScalarType, 8> in, out;
+};
+// `outs` may be empty. Raises a TypeError where an argument does not fit its parameter.
+Types resolve_types(const Elementwise& kernel, const Arguments& arguments, at::TensorList outs);
+
+// Runs the kernel on tensors without autograd and other layers. `outs` are empty or one for each
+// output.
+std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::TensorList outs,
+                        std::optional<at::IntArrayRef> size);
+
+// The arguments of a registered op as one for each parameter, and back.
+Arguments join_arguments(const Elementwise& kernel, at::TensorList tensors,
+                         at::ArrayRef<Scalar> numbers, at::IntArrayRef positions);
+std::vector<Tensor> call_op(Elementwise& kernel, const Arguments& arguments,
+                            at::OptionalSymIntArrayRef size);
+
+// Registers the kernel as an op, with its derivative and its batching rule; once for each name.
+void register_elementwise(const std::shared_ptr<Elementwise>& kernel);
+std::shared_ptr<Elementwise> find_elementwise(const std::string& op_name);
+
+}  // namespace torch_ops::jit

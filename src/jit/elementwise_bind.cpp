@@ -1,0 +1,233 @@
+// An elementwise kernel as a Python object whose call is one call into C++.
+#include <ATen/record_function.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "jit/elementwise.h"
+#include "jit/jit.h"
+
+namespace torch_ops::jit {
+namespace py = pybind11;
+namespace {
+
+Argument argument_of(const Elementwise& kernel, const std::string& name, PyObject* value) {
+  if (THPVariable_Check(value)) return {&THPVariable_Unpack(value), 0};
+  if (PyBool_Check(value)) return {nullptr, Scalar(value == Py_True)};
+  if (PyFloat_Check(value)) return {nullptr, Scalar(PyFloat_AS_DOUBLE(value))};
+  if (PyIndex_Check(value)) {
+    const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(value));
+    if (!index) throw py::error_already_set();
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+    if (overflow == 0) return {nullptr, Scalar(static_cast<int64_t>(number))};
+    const unsigned long long large = PyLong_AsUnsignedLongLong(index.ptr());
+    if (PyErr_Occurred()) throw py::error_already_set();
+    return {nullptr, Scalar(static_cast<uint64_t>(large))};
+  }
+  const bool is_number = PyObject_HasAttrString(value, "__float__") == 1 &&
+                         PyObject_HasAttrString(value, "__len__") == 0;
+  if (is_number && !PyComplex_Check(value)) {
+    const double number = PyFloat_AsDouble(value);
+    if (number == -1 && PyErr_Occurred()) throw py::error_already_set();
+    return {nullptr, Scalar(number)};
+  }
+  TORCH_CHECK_TYPE(false, kernel.name, ": ", name, " must be a tensor or a number, but it is ",
+                   Py_TYPE(value)->tp_name, ".");
+}
+
+// May the call go straight to the kernel? Not where a layer of torch wants to see it: autograd,
+// torch.func, a dispatch mode, a tensor subclass.
+bool is_plain(const Arguments& arguments, at::TensorList outs, bool& wants_gradient) {
+  static const c10::DispatchKeySet harmless =
+      c10::DispatchKeySet({c10::DispatchKey::Dense, c10::DispatchKey::AutogradFunctionality,
+                           c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::BackendSelect,
+                           c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA}) |
+      c10::DispatchKeySet(c10::DispatchKeySet::RAW,
+                          c10::DispatchKeySet(c10::BackendComponent::CPUBit).raw_repr() |
+                              c10::DispatchKeySet(c10::BackendComponent::CUDABit).raw_repr());
+  const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
+  c10::DispatchKeySet keys = local.included_;
+  bool tracked = false;
+  const auto look = [&](const Tensor& tensor) {
+    keys = keys | tensor.key_set();
+    tracked |= tensor.requires_grad() || torch::autograd::isFwGradDefined(tensor);
+  };
+  for (const Argument& argument : arguments) {
+    if (argument.tensor) look(*argument.tensor);
+  }
+  for (const Tensor& out : outs) look(out);
+  wants_gradient = tracked && at::GradMode::is_enabled();
+  return !wants_gradient && !(tracked && c10::AutogradState::get_tls_state().get_fw_grad_mode()) &&
+         ((keys - local.excluded_) - harmless).empty();
+}
+
+py::object as_result(const std::vector<Tensor>& tensors) {
+  if (tensors.size() == 1) {
+    return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensors[0]));
+  }
+  py::tuple result(tensors.size());
+  for (size_t k = 0; k < tensors.size(); ++k) {
+    result[k] = py::reinterpret_steal<py::object>(THPVariable_Wrap(tensors[k]));
+  }
+  return result;
+}
+
+std::string joined_names(const std::vector<Parameter>& parameters) {
+  std::string names;
+  for (const Parameter& parameter : parameters) {
+    names += (names.empty() ? "" : ", ") + parameter.name;
+  }
+  return names;
+}
+
+// Outputs as they were given: behind the inputs, or in out=.
+std::vector<Tensor> given_outputs(const Elementwise& kernel, const py::tuple& args,
+                                  const py::object& out) {
+  const size_t inputs = kernel.in.size(), outputs = kernel.out.size();
+  TORCH_CHECK_TYPE(args.size() == inputs || args.size() == inputs + outputs, kernel.name,
+                   " takes ", inputs, " arguments (", joined_names(kernel.in), "), and outputs (",
+                   joined_names(kernel.out), ") behind them, but got ", args.size(), ".");
+  std::vector<Tensor> outs;
+  const auto add = [&](const py::handle& value) {
+    TORCH_CHECK_TYPE(THPVariable_Check(value.ptr()), kernel.name, ": output ",
+                     kernel.out[outs.size()].name, " must be a tensor, but it is ",
+                     Py_TYPE(value.ptr())->tp_name, ".");
+    outs.push_back(THPVariable_Unpack(value.ptr()));
+  };
+  if (args.size() > inputs) {
+    TORCH_CHECK_TYPE(out.is_none(), kernel.name,
+                     ": outputs are given twice, behind the inputs and in out=.");
+    for (size_t k = inputs; k < args.size(); ++k) add(args[k]);
+  } else if (py::isinstance<py::tuple>(out) || py::isinstance<py::list>(out)) {
+    const auto several = py::reinterpret_borrow<py::sequence>(out);
+    TORCH_CHECK_TYPE(several.size() == outputs, kernel.name, ": out= must hold ", outputs,
+                     " tensors (", joined_names(kernel.out), "), but it holds ", several.size(),
+                     ".");
+    for (const py::handle value : several) add(value);
+  } else if (!out.is_none()) {
+    TORCH_CHECK_TYPE(outputs == 1, kernel.name, ": out= must be a tuple of ", outputs,
+                     " tensors (", joined_names(kernel.out), ").");
+    add(out);
+  }
+  return outs;
+}
+
+py::object call(Elementwise& kernel, const py::tuple& args, const py::object& size,
+                const py::object& out) {
+  std::vector<Tensor> outs;
+  if (args.size() != kernel.in.size() || !out.is_none()) outs = given_outputs(kernel, args, out);
+  Arguments arguments;
+  for (size_t k = 0; k < kernel.in.size(); ++k) {
+    arguments.push_back(argument_of(kernel, kernel.in[k].name, PyTuple_GET_ITEM(args.ptr(), k)));
+  }
+  std::optional<std::vector<int64_t>> sizes;
+  if (!size.is_none()) {
+    sizes = PyIndex_Check(size.ptr()) ? std::vector<int64_t>{size.cast<int64_t>()}
+                                      : size.cast<std::vector<int64_t>>();
+    for (const int64_t length : *sizes) {
+      TORCH_CHECK_VALUE(length >= 0, kernel.name, ": size must not be negative, but it is ",
+                        at::IntArrayRef(*sizes), ".");
+    }
+  }
+  bool wants_gradient = false;
+  if (is_plain(arguments, outs, wants_gradient)) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    RECORD_FUNCTION(kernel.op_name, c10::ArrayRef<const c10::IValue>());
+    std::optional<at::IntArrayRef> shape;
+    if (sizes) shape = *sizes;
+    const std::vector<Tensor> results = run(kernel, arguments, outs, shape);
+    for (const Tensor& written : outs) {
+      if (!written.is_inference()) written.unsafeGetTensorImpl()->bump_version();
+    }
+    return as_result(results);
+  }
+  TORCH_CHECK(outs.empty(), kernel.name,
+              wants_gradient
+                  ? ": out= and automatic differentiation exclude each other, but an argument "
+                    "requires grad. Leave out= out, or call it under torch.no_grad()."
+                  : ": out= cannot be given under torch.func transforms, dispatch modes or "
+                    "forward-mode differentiation.");
+  std::vector<c10::SymInt> sym_sizes;
+  at::OptionalSymIntArrayRef shape;
+  if (sizes) {
+    sym_sizes.assign(sizes->begin(), sizes->end());
+    shape = sym_sizes;
+  }
+  std::vector<Tensor> results;
+  {
+    const py::gil_scoped_release release;
+    results = call_op(kernel, arguments, shape);
+  }
+  return as_result(results);
+}
+
+Parameter parameter_of(const py::tuple& facts, const std::vector<std::string>& placeholders) {
+  Parameter parameter;
+  parameter.name = facts[0].cast<std::string>();
+  if (py::isinstance<py::str>(facts[1])) {
+    const auto at = std::find(placeholders.begin(), placeholders.end(), facts[1].cast<std::string>());
+    parameter.placeholder = at - placeholders.begin();
+  } else {
+    parameter.fixed = reinterpret_cast<THPDtype*>(facts[1].ptr())->scalar_type;
+  }
+  parameter.raw = facts[2].cast<bool>();
+  parameter.wide = facts[3].cast<bool>();
+  parameter.like = facts[4].cast<int64_t>();
+  return parameter;
+}
+
+}  // namespace
+
+void bind_elementwise(py::module_& m) {
+  py::class_<Elementwise, std::shared_ptr<Elementwise>>(m, "Elementwise")
+      .def(py::init([](const std::string& name, const std::string& op_name,
+                       const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
+                       const std::vector<std::string>& placeholders, bool uses_index,
+                       bool uses_size, bool reads_outputs, py::object compile, py::object derive) {
+             if (auto known = find_elementwise(op_name)) return known;
+             auto kernel = std::make_shared<Elementwise>();
+             kernel->name = name;
+             kernel->op_name = op_name;
+             kernel->placeholders = placeholders;
+             for (const py::tuple& facts : in) {
+               kernel->in.push_back(parameter_of(facts, placeholders));
+             }
+             for (const py::tuple& facts : out) {
+               kernel->out.push_back(parameter_of(facts, placeholders));
+             }
+             kernel->uses_index = uses_index;
+             kernel->uses_size = uses_size;
+             kernel->reads_outputs = reads_outputs;
+             kernel->compile = std::move(compile);
+             kernel->derive = std::move(derive);
+             register_elementwise(kernel);
+             return kernel;
+           }),
+           py::arg("name"), py::arg("op_name"), py::arg("inputs"), py::arg("outputs"),
+           py::arg("placeholders"), py::arg("uses_index"), py::arg("uses_size"),
+           py::arg("reads_outputs"), py::arg("compile"), py::arg("derive"))
+      .def_readonly("op_name", &Elementwise::op_name)
+      .def("call", &call, py::arg("args"), py::arg("size"), py::arg("out"))
+      .def(
+          "output_dtypes",
+          [](const Elementwise& kernel, const std::vector<Tensor>& tensors,
+             const std::vector<Scalar>& numbers, const std::vector<int64_t>& positions) {
+            const Types types =
+                resolve_types(kernel, join_arguments(kernel, tensors, numbers, positions), {});
+            py::list dtypes;
+            for (const ScalarType type : types.out) {
+              dtypes.append(py::reinterpret_borrow<py::object>(
+                  reinterpret_cast<PyObject*>(torch::getTHPDtype(type))));
+            }
+            return dtypes;
+          },
+          "The dtypes of the outputs, for tensors in the order of their parameters",
+          py::arg("tensors"), py::arg("numbers"), py::arg("positions"));
+}
+
+}  // namespace torch_ops::jit

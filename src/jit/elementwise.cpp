@@ -4,7 +4,6 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
-#include <ATen/native/TypeProperties.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
@@ -15,6 +14,7 @@
 
 #include "jit/library.h"
 #include "jit/plan.h"
+#include "jit/python_arguments.h"
 
 namespace torch_ops::jit {
 namespace {
@@ -28,90 +28,6 @@ constexpr int kMostDims = 25;       // TensorIterator's limit on a GPU
 constexpr int kUnrolledDims = 4;    // code of its own for each rank up to it
 // Where the operand that counts elements begins; any address but the null one does.
 char* const kIndexBase = reinterpret_cast<char*>(uintptr_t{1} << 12);
-
-std::string known_type(const Elementwise& kernel, const Parameter& parameter) {
-  return parameter.placeholder >= 0 ? kernel.placeholders[parameter.placeholder]
-                                    : c10::toString(parameter.fixed);
-}
-
-ScalarType memory_type(const Parameter& parameter, at::ArrayRef<ScalarType> placeholders) {
-  const ScalarType type =
-      parameter.placeholder >= 0 ? placeholders[parameter.placeholder] : parameter.fixed;
-  return parameter.wide && (type == at::kHalf || type == at::kBFloat16) ? at::kFloat : type;
-}
-
-ScalarType type_of(const Argument& argument) {
-  return argument.tensor ? argument.tensor->scalar_type() : argument.number.type();
-}
-
-void check_supported(const Elementwise& kernel, const std::string& name, ScalarType type) {
-  TORCH_CHECK_TYPE(
-      !c10::isComplexType(type) && c10::elementSize(type) <= 8 && !c10::isQIntType(type) &&
-          (c10::isIntegralType(type, /*includeBool=*/true) || type == at::kFloat ||
-           type == at::kDouble || type == at::kHalf || type == at::kBFloat16),
-      kernel.name, ": ", name, " is ", type,
-      "; kernels compute on bool, integers, float16, bfloat16, float32 and float64.");
-}
-
-}  // namespace
-
-Types resolve_types(const Elementwise& kernel, const Arguments& arguments, at::TensorList outs) {
-  c10::SmallVector<at::native::ResultTypeState, 4> states(kernel.placeholders.size());
-  c10::SmallVector<ScalarType, 4> found(kernel.placeholders.size(), ScalarType::Undefined);
-  const auto add = [&](const Parameter& parameter, const auto& value) {
-    if (parameter.placeholder < 0) return;
-    auto& state = states[parameter.placeholder];
-    state = at::native::update_result_type_state(value, state);
-    found[parameter.placeholder] = ScalarType::Float;  // something
-  };
-  for (size_t k = 0; k < arguments.size(); ++k) {
-    if (arguments[k].tensor) {
-      add(kernel.in[k], *arguments[k].tensor);
-    } else {
-      add(kernel.in[k], arguments[k].number);
-    }
-  }
-  // A type that no input tells is that of the outputs that are given.
-  if (!outs.empty()) {
-    const auto by_inputs = found;
-    for (size_t k = 0; k < outs.size(); ++k) {
-      const int64_t placeholder = kernel.out[k].placeholder;
-      if (placeholder >= 0 && by_inputs[placeholder] == ScalarType::Undefined) {
-        add(kernel.out[k], outs[k]);
-      }
-    }
-  }
-  for (size_t p = 0; p < found.size(); ++p) {
-    if (found[p] != ScalarType::Undefined) found[p] = at::native::result_type(states[p]);
-  }
-  Types types;
-  for (size_t k = 0; k < kernel.in.size(); ++k) {
-    const ScalarType type = memory_type(kernel.in[k], found);
-    const ScalarType given = type_of(arguments[k]);
-    check_supported(kernel, kernel.in[k].name, given);
-    TORCH_CHECK_TYPE(c10::canCast(given, type), kernel.name, ": ", kernel.in[k].name,
-                     " is declared ", known_type(kernel, kernel.in[k]), " (", type,
-                     "), to which ", given, " is not cast. Pass another dtype or declare another.");
-    types.in.push_back(type);
-  }
-  for (size_t k = 0; k < kernel.out.size(); ++k) {
-    const ScalarType type = memory_type(kernel.out[k], found);
-    TORCH_CHECK_TYPE(type != ScalarType::Undefined, kernel.name, ": the type ",
-                     known_type(kernel, kernel.out[k]), " of output ", kernel.out[k].name,
-                     " follows from no argument. Pass ", kernel.out[k].name,
-                     " in out=, or declare a type that an input has.");
-    if (!outs.empty()) {
-      check_supported(kernel, kernel.out[k].name, outs[k].scalar_type());
-      TORCH_CHECK_TYPE(c10::canCast(type, outs[k].scalar_type()), kernel.name, ": output ",
-                       kernel.out[k].name, " is computed in ", type, ", which is not cast to ",
-                       outs[k].scalar_type(), ", the dtype of what is given for it.");
-    }
-    types.out.push_back(type);
-  }
-  return types;
-}
-
-namespace {
 
 // ---- Compiled code ------------------------------------------------------------------------------
 
@@ -140,25 +56,12 @@ struct Form {
   }
 };
 
-py::list names_of(at::ArrayRef<ScalarType> types) {
-  py::list names;
-  for (const ScalarType type : types) {
-    names.append(type == ScalarType::Undefined ? py::object(py::none())
-                                               : py::str(c10::toString(type)));
-  }
-  return names;
-}
-
 Variant find_variant(Elementwise& kernel, const Form& form) {
   return kernel.variant(form.key(), [&] {
     const py::gil_scoped_acquire gil;
-    py::list ranks;
-    for (const int8_t rank : form.raw_ranks) {
-      ranks.append(py::make_tuple(rank < 0 ? -1 - rank : rank, rank >= 0));
-    }
     const py::tuple made = kernel.compile(
         form.cuda ? py::object(py::int_(static_cast<int>(form.device))) : py::object(py::none()),
-        names_of(form.stored), names_of(form.computed), ranks, form.modes, form.dims, form.vector,
+        names_of(form.stored), names_of(form.computed), ranks_of(form.raw_ranks), form.modes, form.dims, form.vector,
         std::string(1, form.index), form.load_outputs);
     return Variant{reinterpret_cast<const void*>(made[0].cast<intptr_t>()),
                    made[1].cast<int64_t>(), made[2].cast<int64_t>()};
@@ -176,34 +79,6 @@ struct Call {
   Words tail;                                   // numbers and raw parameters
   int64_t numel = 0;
 };
-
-c10::Device device_of(const Elementwise& kernel, const Arguments& arguments, at::TensorList outs) {
-  const Tensor* first = nullptr;
-  const auto look = [&](const Tensor& tensor, bool must_match, const std::string& name) {
-    if (!first) {
-      first = &tensor;
-    } else if (tensor.device() != first->device()) {
-      // 0-d tensors on the CPU count as numbers.
-      if (!must_match && tensor.dim() == 0 && tensor.is_cpu()) return;
-      TORCH_CHECK(false, kernel.name, ": all tensors must be on one device, but ", name, " is on ",
-                  tensor.device(), " and another is on ", first->device(), ".");
-    }
-  };
-  for (size_t k = 0; k < outs.size(); ++k) look(outs[k], true, kernel.out[k].name);
-  for (const bool only_larger : {true, false}) {
-    for (size_t k = 0; k < arguments.size(); ++k) {
-      const Tensor* tensor = arguments[k].tensor;
-      if (!tensor) continue;
-      const bool is_number = tensor->dim() == 0 && tensor->is_cpu() && !kernel.in[k].raw;
-      if (is_number != only_larger) look(*tensor, kernel.in[k].raw, kernel.in[k].name);
-    }
-  }
-  if (!first) return at::kCPU;
-  TORCH_CHECK(first->is_cpu() || first->is_cuda(), kernel.name,
-              ": tensors must be on the CPU or a CUDA device, but they are on ", first->device(),
-              ".");
-  return first->device();
-}
 
 // Does memory follow the row-major index of the shape?
 bool in_order(const at::TensorIteratorBase& iter) {
@@ -452,9 +327,9 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
                        " is a raw parameter and takes a tensor, not a number.");
       raw.push_back(tensor);
     }
-    const bool is_number = !tensor || (tensor->dim() == 0 && tensor->is_cpu() && !kernel.in[k].raw);
-    form.stored.push_back(is_number ? ScalarType::Undefined : tensor->scalar_type());
-    if (is_number) {
+    const bool number = is_number(arguments[k], kernel.in[k]);
+    form.stored.push_back(number ? ScalarType::Undefined : tensor->scalar_type());
+    if (number) {
       call.tail.put(tensor ? tensor->item() : arguments[k].number, types.in[k]);
     } else if (!kernel.in[k].raw) {
       call.operands.push_back(tensor);

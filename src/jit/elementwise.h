@@ -1,7 +1,6 @@
 // Elementwise kernels compiled at run time: a call's arguments, its types, its plan, its launch.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <pybind11/pybind11.h>
 
@@ -12,20 +11,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "jit/signature.h"
+
 namespace torch_ops::jit {
-
-using at::Tensor;
-using c10::Scalar;
-using c10::ScalarType;
-
-struct Parameter {
-  std::string name;
-  bool raw = false;
-  int64_t placeholder = -1;                  // which one; -1: a fixed type
-  ScalarType fixed = ScalarType::Undefined;  // the type then
-  bool wide = false;                         // float32 in place of a 16-bit type
-  int64_t like = -1;  // a raw output that a call makes: zeros of this input's shape
-};
 
 // A compiled function, and how many elements a block takes on.
 struct Variant {
@@ -34,25 +22,15 @@ struct Variant {
   int64_t unroll = 0;
 };
 
-// A call's arguments, one for each input parameter: a tensor or a number.
-struct Argument {
-  const Tensor* tensor = nullptr;
-  Scalar number;
-};
-using Arguments = c10::SmallVector<Argument, 8>;
-
 // The signature of all registered elementwise ops: tensors in the order of their parameters, and
 // numbers with the positions of theirs.
 using ElementwiseOp = std::vector<Tensor>(at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                                           at::IntArrayRef positions,
                                           at::OptionalSymIntArrayRef size);
 
-class Elementwise : public std::enable_shared_from_this<Elementwise> {
+class Elementwise : public Signature {
  public:
-  std::string name;     // as the user knows it
-  std::string op_name;  // as it is registered, without the namespace
-  std::vector<Parameter> in, out;
-  std::vector<std::string> placeholders;
+  std::string op_name;           // as it is registered, without the namespace
   bool uses_index = false;       // `i`
   bool uses_size = false;        // `_ind`
   bool reads_outputs = false;    // may leave an output as it was
@@ -86,13 +64,6 @@ class Elementwise : public std::enable_shared_from_this<Elementwise> {
   std::unordered_map<std::string, Variant> variants_;
   std::unordered_map<std::string, std::shared_ptr<Elementwise>> derived_;
 };
-
-// What a kernel computes each parameter in: the types of memory, before 16 bits become float.
-struct Types {
-  c10::SmallVector<ScalarType, 8> in, out;
-};
-// `outs` may be empty. Raises a TypeError where an argument does not fit its parameter.
-Types resolve_types(const Elementwise& kernel, const Arguments& arguments, at::TensorList outs);
 
 // Runs the kernel on tensors without autograd and other layers. `outs` are empty or one for each
 // output.

@@ -2,7 +2,6 @@
 #include <ATen/record_function.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -10,35 +9,11 @@
 
 #include "jit/elementwise.h"
 #include "jit/jit.h"
+#include "jit/python_arguments.h"
 
 namespace torch_ops::jit {
 namespace py = pybind11;
 namespace {
-
-Argument argument_of(const Elementwise& kernel, const std::string& name, PyObject* value) {
-  if (THPVariable_Check(value)) return {&THPVariable_Unpack(value), 0};
-  if (PyBool_Check(value)) return {nullptr, Scalar(value == Py_True)};
-  if (PyFloat_Check(value)) return {nullptr, Scalar(PyFloat_AS_DOUBLE(value))};
-  if (PyIndex_Check(value)) {
-    const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(value));
-    if (!index) throw py::error_already_set();
-    int overflow = 0;
-    const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-    if (overflow == 0) return {nullptr, Scalar(static_cast<int64_t>(number))};
-    const unsigned long long large = PyLong_AsUnsignedLongLong(index.ptr());
-    if (PyErr_Occurred()) throw py::error_already_set();
-    return {nullptr, Scalar(static_cast<uint64_t>(large))};
-  }
-  const bool is_number = PyObject_HasAttrString(value, "__float__") == 1 &&
-                         PyObject_HasAttrString(value, "__len__") == 0;
-  if (is_number && !PyComplex_Check(value)) {
-    const double number = PyFloat_AsDouble(value);
-    if (number == -1 && PyErr_Occurred()) throw py::error_already_set();
-    return {nullptr, Scalar(number)};
-  }
-  TORCH_CHECK_TYPE(false, kernel.name, ": ", name, " must be a tensor or a number, but it is ",
-                   Py_TYPE(value)->tp_name, ".");
-}
 
 // May the call go straight to the kernel? Not where a layer of torch wants to see it: autograd,
 // torch.func, a dispatch mode, a tensor subclass.
@@ -63,18 +38,7 @@ bool is_plain(const Arguments& arguments, at::TensorList outs, bool& wants_gradi
   for (const Tensor& out : outs) look(out);
   wants_gradient = tracked && at::GradMode::is_enabled();
   return !wants_gradient && !(tracked && c10::AutogradState::get_tls_state().get_fw_grad_mode()) &&
-         ((keys - local.excluded_) - harmless).empty();
-}
-
-py::object as_result(const std::vector<Tensor>& tensors) {
-  if (tensors.size() == 1) {
-    return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensors[0]));
-  }
-  py::tuple result(tensors.size());
-  for (size_t k = 0; k < tensors.size(); ++k) {
-    result[k] = py::reinterpret_steal<py::object>(THPVariable_Wrap(tensors[k]));
-  }
-  return result;
+         ((keys - local.excluded_).raw_repr() & ~harmless.raw_repr()) == 0;
 }
 
 std::string joined_names(const std::vector<Parameter>& parameters) {
@@ -166,21 +130,6 @@ py::object call(Elementwise& kernel, const py::tuple& args, const py::object& si
   return as_result(results);
 }
 
-Parameter parameter_of(const py::tuple& facts, const std::vector<std::string>& placeholders) {
-  Parameter parameter;
-  parameter.name = facts[0].cast<std::string>();
-  if (py::isinstance<py::str>(facts[1])) {
-    const auto at = std::find(placeholders.begin(), placeholders.end(), facts[1].cast<std::string>());
-    parameter.placeholder = at - placeholders.begin();
-  } else {
-    parameter.fixed = reinterpret_cast<THPDtype*>(facts[1].ptr())->scalar_type;
-  }
-  parameter.raw = facts[2].cast<bool>();
-  parameter.wide = facts[3].cast<bool>();
-  parameter.like = facts[4].cast<int64_t>();
-  return parameter;
-}
-
 }  // namespace
 
 void bind_elementwise(py::module_& m) {
@@ -194,12 +143,7 @@ void bind_elementwise(py::module_& m) {
              kernel->name = name;
              kernel->op_name = op_name;
              kernel->placeholders = placeholders;
-             for (const py::tuple& facts : in) {
-               kernel->in.push_back(parameter_of(facts, placeholders));
-             }
-             for (const py::tuple& facts : out) {
-               kernel->out.push_back(parameter_of(facts, placeholders));
-             }
+             read_parameters(*kernel, in, out);
              kernel->uses_index = uses_index;
              kernel->uses_size = uses_size;
              kernel->reads_outputs = reads_outputs;

@@ -109,7 +109,9 @@ int suggest_block(Kernel kernel, c10::DeviceIndex device, int64_t shared_bytes, 
   return best;
 }
 
-void launch_kernel(Kernel kernel, const LaunchShape& shape, void* stream, void** arguments) {
+void launch_kernel(Kernel kernel, c10::DeviceIndex device, const LaunchShape& shape, void* stream,
+                   void** arguments) {
+  const c10::cuda::CUDAGuard guard(device);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(shape.grid[0], shape.grid[1], shape.grid[2]);
   config.blockDim = dim3(shape.block[0], shape.block[1], shape.block[2]);

@@ -6,8 +6,9 @@ kept on disk (:func:`cache_info`) and runs without it.
 
 from torch_ops.jit._cache import CacheInfo, cache_info, clear_cache
 from torch_ops.jit._errors import CompileError
+from torch_ops.jit.raw import RawKernel, RawModule
 
-__all__ = ["CacheInfo", "CompileError", "cache_info", "clear_cache"]
+__all__ = ["CacheInfo", "CompileError", "RawKernel", "RawModule", "cache_info", "clear_cache"]
 
 # Users see, pickle and read about torch_ops.jit.CompileError, not torch_ops.jit._errors.CompileError.
 for _name in __all__:

@@ -10,7 +10,7 @@ from torch_ops.jit._source import OURS, Source
 
 # NVRTC: operation(2): error: ...   g++, clang++: operation:2:5: error: ...
 _MESSAGE = re.compile(
-    r"^(?P<file>[^\n(:]+)(?:\((?P<paren>\d+)\)|:(?P<colon>\d+)(?::\d+)?): "
+    r"^(?:(?P<file>[^\n(:]+)(?:\((?P<paren>\d+)\)|:(?P<colon>\d+)(?::\d+)?)|At end of source): "
     r"(?:catastrophic |fatal )?error(?: #?[\w-]+)?: (?P<message>.*)$",
     re.MULTILINE,
 )
@@ -98,7 +98,7 @@ def _find_place(texts: dict[str, str], log: str) -> _Place:
         lines = [line for line in log.splitlines() if line.strip()]
         return _Place(None, None, lines[0].strip() if lines else "the compiler says nothing")
     first = errors[0]["message"]
-    if errors[0]["file"] not in (OURS, _NAME_MAP):  # a header
+    if errors[0]["file"] not in (OURS, _NAME_MAP, None):  # a header
         first = errors[0][0]
     for pattern in (_MENTION, _MENTION_EDG):
         for mention in pattern.finditer(log):

@@ -123,9 +123,7 @@ def test_key_has_all_that_matters(folder: Path) -> None:
 
 
 @needs_cuda_core
-def test_key_of_cuda_has_all_that_matters(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_key_of_cuda_has_all_that_matters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "__global__ void f() {}"
     for _ in range(2):
         cuda(code)
@@ -210,7 +208,10 @@ def test_headers_of_cuda(folder: Path, tmp_path: Path) -> None:
     for ctype in ("float", "__nv_bfloat16"):
         (tmp_path / "mine.cuh").write_text(f"using T = {ctype};\n")
         found.append(cuda(code, f"-I{tmp_path}", target="ptx", name_expressions=["f"]))
-    assert [artefact.facts["names"]["f"] for artefact in found] == ["_Z1fPf", "_Z1fP13__nv_bfloat16"]
+    assert [artefact.facts["names"]["f"] for artefact in found] == [
+        "_Z1fPf",
+        "_Z1fP13__nv_bfloat16",
+    ]
 
 
 # ---- errors
@@ -339,7 +340,9 @@ def test_warm_cache_needs_no_compiler(folder: Path) -> None:
     host("int f() { return 1; }")
     counts, error = run_python(WARM).splitlines()
     assert counts == "2 0 0"
-    assert error.startswith("my kernel must be compiled, which needs NVRTC and the package cuda-core")
+    assert error.startswith(
+        "my kernel must be compiled, which needs NVRTC and the package cuda-core"
+    )
     assert 'pip install "cuda-core' in error
 
 
@@ -347,8 +350,7 @@ def test_torch_ops_does_not_load_jit() -> None:
     code = "import sys, torch_ops; print('torch_ops.jit' in sys.modules, torch_ops.jit.__name__)"
     assert run_python(code) == "False torch_ops.jit\n"
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        jit_parent = sys.modules["torch_ops"]
-        jit_parent.nothing  # noqa: B018
+        sys.modules["torch_ops"].nothing  # noqa: B018
 
 
 # ---- many processes
@@ -375,7 +377,6 @@ def test_compiled_in_another_process(folder: Path) -> None:
         "print(jit.cache_info().compiles)"
     )
     assert [run_python(code, PYTHONHASHSEED=seed) for seed in "123"] == ["1\n", "0\n", "0\n"]
-
 
 
 def test_killed_compiler(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

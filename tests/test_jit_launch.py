@@ -241,7 +241,7 @@ def test_cubin_without_types() -> None:
     x, y = ramp(), ramp()
     with pytest.raises(TypeError, match=r"argument 2 \(4 bytes\) has no type in the compiled code"):
         kernel(40, 256, (x, y, 2.0, np.int64(N)))
-    with pytest.raises(TypeError, match="takes 8 bytes, but the numpy.int32"):
+    with pytest.raises(TypeError, match=r"takes 8 bytes, but the numpy\.int32"):
         kernel(40, 256, (x, y, np.float32(2), np.int32(N)))
     with pytest.raises(TypeError, match="which is no pointer"):
         kernel(40, 256, (x, y, x, np.int64(N)))
@@ -323,7 +323,7 @@ def test_given_stream(axpy: RawKernel) -> None:
     assert not event.query()
     event.synchronize()
     assert bool((y == 0).all())
-    with pytest.raises(TypeError, match="stream must be a torch.cuda.Stream"):
+    with pytest.raises(TypeError, match=r"stream must be a torch\.cuda\.Stream"):
         axpy(40, 256, (x, y, 1.0, N), stream=side.cuda_stream)
 
 
@@ -499,9 +499,7 @@ def test_dlpack_is_waited_for(axpy: RawKernel, given: bool) -> None:
     filler, side = torch.cuda.Stream(), torch.cuda.Stream()
     y = torch.zeros(N, device="cuda")
     x = WithDLPack(filled_late(filler), filler)
-    event = axpy(
-        40, 256, (x, y, 1.0, N), stream=side if given else None, return_event=True
-    )
+    event = axpy(40, 256, (x, y, 1.0, N), stream=side if given else None, return_event=True)
     event.synchronize()
     assert torch.equal(y, ramp())
 

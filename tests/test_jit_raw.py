@@ -123,7 +123,7 @@ def test_kernels_are_found_in_text() -> None:
         #define MACRO __global__ void \
           in_a_macro(int x)
         struct S { int x; };
-        extern "C" __global__ void first(const float *x, int (*table)[3], int n = (1, 2)) { if (1) {} }
+        extern "C" __global__ void first(const float *x, int (*t)[3], int n = (1, 2)) { if (1) {} }
         namespace a { namespace b::c {
         __global__ __launch_bounds__(256, 2) void second() {}
         template <class T, class U = Pair<T, 2>> __global__ void third(Map<T, U> map, T*) {}
@@ -360,7 +360,9 @@ def test_options() -> None:
     assert ".target sm_80" in RawModule(code, options=["-arch=sm_80"]).ptx
     with pytest.raises(CompileError, match="unrecognized option"):
         RawModule(code, options=("--no-such-option",)).cubin  # noqa: B018
-    with pytest.raises(TypeError, match="options must be a tuple of strings, but it is '-lineinfo'"):
+    with pytest.raises(
+        TypeError, match="options must be a tuple of strings, but it is '-lineinfo'"
+    ):
         RawModule(code, options="-lineinfo")
     with pytest.raises(ValueError, match="backend must be"):
         RawModule(code, backend="nvcc")
@@ -418,7 +420,9 @@ def test_from_ptx(compiled: dict[str, Any], form: str) -> None:
             launches_nothing(in_c, *args)
     # A mangled name has the types.
     in_cpp = module.get_function("in_cpp")
-    with pytest.raises(TypeError, match=r"argument 0 \(const float\*\) must be a tensor of float32"):
+    with pytest.raises(
+        TypeError, match=r"argument 0 \(const float\*\) must be a tensor of float32"
+    ):
         launches_nothing(in_cpp, torch.ones(3, dtype=torch.float64), 1)
     with pytest.raises(ValueError, match="it has: in_c, _Z6in_cpp"):
         module.get_function("other")
@@ -564,5 +568,3 @@ def test_c_void_p_is_an_address(many: RawModule) -> None:
     kernel = many.get_function("inner::nested")
     for address in (ctypes.c_void_p(4096), ctypes.c_void_p()):
         launches_nothing(kernel, address)
-
-

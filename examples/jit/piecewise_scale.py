@@ -1,6 +1,6 @@
 """A piecewise scaling, once as a RawKernel for float32, once as a template in a RawModule.
 
-    y = below * x  where x < 0,  above * x  elsewhere
+y is below * x where x < 0, and above * x elsewhere.
 
     python examples/jit/piecewise_scale.py
 """

@@ -63,8 +63,8 @@ std::string describe(PyObject* value) {
   if (value == Py_None) return "None";
   if (THPVariable_Check(value)) {
     const at::Tensor& tensor = THPVariable_Unpack(value);
-    return c10::str("a ", dtype_name(tensor.scalar_type()), " tensor of shape ", tensor.sizes(), " on ",
-                    tensor.device());
+    return c10::str("a ", dtype_name(tensor.scalar_type()), " tensor of shape ", tensor.sizes(),
+                    " on ", tensor.device());
   }
   if (scalar_of(value) != Scalar::kNone) {
     return c10::str("the ", type_name(value), " ", std::string(py::str(py::handle(value))));
@@ -72,9 +72,7 @@ std::string describe(PyObject* value) {
   return c10::str("a ", type_name(value));
 }
 
-bool is_c_void_p(PyObject* value) {
-  return std::strcmp(Py_TYPE(value)->tp_name, "c_void_p") == 0;
-}
+bool is_c_void_p(PyObject* value) { return std::strcmp(Py_TYPE(value)->tp_name, "c_void_p") == 0; }
 
 bool has_array_interface(PyObject* value) {
   return PyObject_HasAttrString(value, "__dlpack__") != 0 ||
@@ -84,8 +82,8 @@ bool has_array_interface(PyObject* value) {
 }  // namespace
 
 void Arguments::refuse(size_t index, const std::string& why, bool is_type) const {
-  const std::string text = c10::str(callee_.name, ": argument ", index, " (",
-                                    callee_.params[index].text, ") ", why);
+  const std::string text =
+      c10::str(callee_.name, ": argument ", index, " (", callee_.params[index].text, ") ", why);
   TORCH_CHECK_TYPE(!is_type, text);
   TORCH_CHECK_VALUE(is_type, text);
   std::abort();  // one of the two has thrown
@@ -113,7 +111,8 @@ void Arguments::add_tensor(size_t index, const at::Tensor& tensor) {
   if (!strided_ && !tensor.is_contiguous()) {
     refuse(index,
            c10::str("must be contiguous, but it has shape ", tensor.sizes(), " and strides ",
-                    tensor.strides(), ". Pass .contiguous(), or strided=True if the kernel takes "
+                    tensor.strides(),
+                    ". Pass .contiguous(), or strided=True if the kernel takes "
                     "the strides into account."),
            false);
   }
@@ -227,8 +226,8 @@ void Arguments::add_bytes(size_t index, PyObject* value) {
                     describe(value), "."),
            true);
   }
-  py::object bytes = is_record ? py::handle(value).attr("tobytes")()
-                               : py::reinterpret_borrow<py::object>(value);
+  py::object bytes =
+      is_record ? py::handle(value).attr("tobytes")() : py::reinterpret_borrow<py::object>(value);
   const auto size = PyBytes_GET_SIZE(bytes.ptr());
   if (param.size != 0 && size != param.size) {
     refuse(index, c10::str("takes ", param.size, " bytes, but ", size, " are given."), false);
@@ -240,12 +239,12 @@ void Arguments::add_bytes(size_t index, PyObject* value) {
 void Arguments::add_unknown(size_t index, PyObject* value, py::handle stream) {
   const Param& param = callee_.params[index];
   const NumpyTypes* numpy = numpy_types();
-  const bool is_numpy =
-      numpy != nullptr && scalar_of(value) != Scalar::kNone && !PyBool_Check(value) &&
-      (PyType_IsSubtype(Py_TYPE(value), numpy->integer) ||
-       PyType_IsSubtype(Py_TYPE(value), numpy->floating) ||
-       PyType_IsSubtype(Py_TYPE(value), numpy->boolean) ||
-       PyType_IsSubtype(Py_TYPE(value), numpy->complex));
+  const bool is_numpy = numpy != nullptr && scalar_of(value) != Scalar::kNone &&
+                        !PyBool_Check(value) &&
+                        (PyType_IsSubtype(Py_TYPE(value), numpy->integer) ||
+                         PyType_IsSubtype(Py_TYPE(value), numpy->floating) ||
+                         PyType_IsSubtype(Py_TYPE(value), numpy->boolean) ||
+                         PyType_IsSubtype(Py_TYPE(value), numpy->complex));
   if (is_numpy) {
     const py::object bytes = py::handle(value).attr("tobytes")();
     kept_.push_back(bytes);
@@ -348,8 +347,11 @@ Arguments::Arguments(const Callee& callee, PyObject* args, bool strided, py::han
     } else if (callee.params[i].kind == ParamKind::kUnknown) {
       add_unknown(i, value, stream);
     } else if (THPVariable_Check(value)) {
-      refuse(i, c10::str("is no pointer, but ", describe(value), " is given. A tensor's value "
-                         "is passed as .item()."), true);
+      refuse(i,
+             c10::str("is no pointer, but ", describe(value),
+                      " is given. A tensor's value "
+                      "is passed as .item()."),
+             true);
     } else {
       add_scalar(i, value);
     }

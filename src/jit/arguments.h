@@ -31,18 +31,18 @@ enum class ParamKind {
 struct Param {
   std::string text;  // "const float* x": what messages show
   ParamKind kind = ParamKind::kUnknown;
-  int64_t size = 0;        // 0: not known before the kernel is loaded
-  uint64_t dtypes = 0;     // a bit for each that a pointer may point to; 0: any
-  std::string wanted;      // those dtypes in words
-  int64_t alignment = 1;   // that a pointer must have: 16 for float4*
-  bool writes = false;     // a pointer to what is not const
+  int64_t size = 0;       // 0: not known before the kernel is loaded
+  uint64_t dtypes = 0;    // a bit for each that a pointer may point to; 0: any
+  std::string wanted;     // those dtypes in words
+  int64_t alignment = 1;  // that a pointer must have: 16 for float4*
+  bool writes = false;    // a pointer to what is not const
 };
 
 // Whose arguments: what messages and conversions need.
 struct Callee {
-  std::string name;                      // 'RawKernel "relu"'
+  std::string name;  // 'RawKernel "relu"'
   std::vector<Param> params;
-  pybind11::object adopt;                // (array, index, text, writes, stream) -> tensor
+  pybind11::object adopt;  // (array, index, text, writes, stream) -> tensor
 };
 
 // One launch's arguments. Keeps what they point into alive until it ends.

@@ -38,8 +38,7 @@ void* load_host_library(std::string_view image) {
     if (count < 0) {
       const int error = errno;
       close(file);
-      TORCH_CHECK(false, "torch_ops.jit: writing a kernel to memory fails: ",
-                  std::strerror(error));
+      TORCH_CHECK(false, "torch_ops.jit: writing a kernel to memory fails: ", std::strerror(error));
     }
     written += static_cast<size_t>(count);
   }

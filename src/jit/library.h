@@ -50,8 +50,7 @@ TORCH_OPS_CUDA_LAUNCHER(void launch_kernel(Kernel kernel, c10::DeviceIndex devic
 // The raw handle of torch's current stream of a device.
 TORCH_OPS_CUDA_LAUNCHER(void* current_stream(c10::DeviceIndex device))
 // Work that is queued on `stream` from now on waits for what is on `producer` now.
-TORCH_OPS_CUDA_LAUNCHER(void wait_for_stream(void* stream, void* producer,
-                                             c10::DeviceIndex device))
+TORCH_OPS_CUDA_LAUNCHER(void wait_for_stream(void* stream, void* producer, c10::DeviceIndex device))
 
 // Loads a shared object from memory; never unloaded either.
 void* load_host_library(std::string_view image);

@@ -113,9 +113,8 @@ class RawLauncher {
       const auto found = loaded_.find(device->index());
       if (found != loaded_.end()) return (last_ = &*found)->second;
     }
-    const auto [index, handle] =
-        load_(device ? py::cast(int64_t{device->index()}) : py::none())
-            .cast<std::pair<int64_t, intptr_t>>();
+    const auto [index, handle] = load_(device ? py::cast(int64_t{device->index()}) : py::none())
+                                     .cast<std::pair<int64_t, intptr_t>>();
     const auto key = static_cast<c10::DeviceIndex>(index);
     const auto found = loaded_.find(key);
     if (found != loaded_.end()) return (last_ = &*found)->second;
@@ -192,8 +191,10 @@ class RawLauncher {
 
   void* read_stream(const py::handle& stream, c10::DeviceIndex device) const {
     TORCH_CHECK_TYPE(py::hasattr(stream, "cuda_stream") && py::hasattr(stream, "device_index"),
-                     callee_.name, ": stream must be a torch.cuda.Stream (torch.cuda.ExternalStream "
-                     "makes one of a handle), but it is a ", Py_TYPE(stream.ptr())->tp_name, ".");
+                     callee_.name,
+                     ": stream must be a torch.cuda.Stream (torch.cuda.ExternalStream "
+                     "makes one of a handle), but it is a ",
+                     Py_TYPE(stream.ptr())->tp_name, ".");
     const auto on = stream.attr("device_index").cast<int64_t>();
     TORCH_CHECK(on == device, callee_.name, ": the stream is on cuda:", on,
                 ", but the kernel runs on cuda:", int64_t{device}, ".");

@@ -10,7 +10,7 @@ from torch_ops.jit.raw import RawKernel, RawModule
 
 __all__ = ["CacheInfo", "CompileError", "RawKernel", "RawModule", "cache_info", "clear_cache"]
 
-# Users see, pickle and read about torch_ops.jit.CompileError, not torch_ops.jit._errors.CompileError.
+# Users see, pickle and read about torch_ops.jit.RawKernel, not torch_ops.jit.raw.RawKernel.
 for _name in __all__:
     globals()[_name].__module__ = __name__
 del _name

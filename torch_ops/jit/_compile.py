@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import io
 import os
 import re
@@ -11,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch_ops._version
@@ -66,13 +68,13 @@ def compile_cuda(
     key = _key(facts, source.text, options, libraries=nvrtc.include)
 
     def compile() -> Artefact:
-        cuda = _import_cuda_core(what, nvrtc)
-        real, form = _supported(cuda, arch, target)
+        core, bindings = _import_cuda_core(what, nvrtc)
+        real, form = _supported(bindings, arch, target)
         given = [f"-arch={real}", *options, *(f"-I{folder}" for folder in nvrtc.include)]
         names = list(name_expressions)
         while True:
             try:
-                artefact = _run_nvrtc(cuda, source, given, names, form == "ptx")
+                artefact = _run_nvrtc(core, bindings, source, given, names, form)
             except _RefusedError as refused:
                 missing = [name for name in names if name in refused.missing]
                 if not missing or not set(missing) <= set(optional):
@@ -187,28 +189,29 @@ def _split_arch(options: Sequence[str], arch: str) -> tuple[str, list[str]]:
 # ---- NVRTC --------------------------------------------------------------------------------------
 
 
-def _import_cuda_core(what: str, nvrtc: Nvrtc) -> Any:
+def _import_cuda_core(what: str, nvrtc: Nvrtc) -> tuple[Any, Any]:
+    """cuda.core, and the bindings of NVRTC below it."""
     if nvrtc.library is not None:
         # cuda-core takes one that is loaded: the one whose version is part of the key.
         with contextlib.suppress(OSError):
             ctypes.CDLL(str(nvrtc.library))
     try:
-        import cuda.bindings.nvrtc
-        import cuda.core
+        nvrtc_bindings = importlib.import_module("cuda.bindings.nvrtc")
+        core = importlib.import_module("cuda.core")
     except ImportError as error:
         raise ModuleNotFoundError(
             f"{what} must be compiled, which needs NVRTC and the package cuda-core: {error}. "
             'Install it: pip install "cuda-core>=1.2,<2". (What is in the cache of compiled '
             "kernels runs without.)"
         ) from error
-    return cuda
+    return core, nvrtc_bindings
 
 
-def _supported(cuda: Any, arch: str, target: str) -> tuple[str, str]:
+def _supported(bindings: Any, arch: str, target: str) -> tuple[str, str]:
     """What NVRTC can be asked for: the architecture, and "cubin" or "ptx"."""
     if arch.startswith("compute_"):
         return arch, "ptx"
-    status, listed = cuda.bindings.nvrtc.nvrtcGetSupportedArchs()
+    status, listed = bindings.nvrtcGetSupportedArchs()
     known = sorted(listed) if int(status) == 0 else []
     digits = re.fullmatch(r"sm_(\d+)", arch)
     if digits and known and int(digits[1]) > known[-1]:
@@ -225,22 +228,31 @@ class _RefusedError(Exception):
         self.missing = {pragma.strip() for pragma in pragmas}  # name expressions without a meaning
 
 
-def _run_nvrtc(
-    cuda: Any, source: Source, options: list[str], names: list[str], as_ptx: bool
-) -> Artefact:
-    class Options(cuda.core.ProgramOptions):  # type: ignore[misc, name-defined]
-        """Options as they are given, where ProgramOptions has a field for each that it knows."""
+@cache
+def _options_as_given(core: Any) -> Any:
+    class Options(core.ProgramOptions):
+        """Takes any option, where ProgramOptions has a field for each that it knows."""
+
+        given: list[bytes]
 
         def as_bytes(self, *args: Any, **kwargs: Any) -> list[bytes]:
-            return [option.encode() for option in options]
+            return self.given
 
+    return Options
+
+
+def _run_nvrtc(
+    core: Any, bindings: Any, source: Source, options: list[str], names: list[str], form: str
+) -> Artefact:
+    given = _options_as_given(core)(arch=options[0].partition("=")[2])
+    given.given = [option.encode() for option in options]
     log = io.StringIO()
-    program = cuda.core.Program(source.text, "c++", Options(arch=options[0].partition("=")[2]))
+    program = core.Program(source.text, "c++", given)
     try:
         # To cuda-core PTX is for a driver that can load it, and there may be none. NVRTC has it too
         # when it was asked for a cubin.
         code = program.compile("cubin", name_expressions=tuple(names), logs=log)
-        data = _ptx_of(cuda, program) if as_ptx else bytes(code.code)
+        data = _ptx_of(bindings, program) if form == "ptx" else bytes(code.code)
     except Exception as error:
         _, mark, text = str(error).partition("compilation log:")
         if not mark:
@@ -248,6 +260,9 @@ def _run_nvrtc(
         raise _RefusedError(text.replace("\0", "").strip()) from None
     finally:
         program.close()
+        del (
+            program
+        )  # or the error's traceback keeps it for the garbage collector, which it dislikes
     mangled = {
         name: symbol.decode() if isinstance(symbol, bytes) else symbol
         for name, symbol in code.symbol_mapping.items()
@@ -255,8 +270,7 @@ def _run_nvrtc(
     return Artefact(data, {"names": mangled, "log": log.getvalue().replace("\0", "").strip()})
 
 
-def _ptx_of(cuda: Any, program: Any) -> bytes:
-    nvrtc = cuda.bindings.nvrtc
+def _ptx_of(nvrtc: Any, program: Any) -> bytes:
     status, size = nvrtc.nvrtcGetPTXSize(program.handle)
     text = bytes(size)
     if int(status) == 0:

@@ -61,9 +61,7 @@ class _Place:
     message: str
 
 
-def compile_error(
-    what: str, source: Source, log: str, unknown: Sequence[str] = ()
-) -> CompileError:
+def compile_error(what: str, source: Source, log: str, unknown: Sequence[str] = ()) -> CompileError:
     """Makes the CompileError of a failed compilation.
 
     Args:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_ops._ext import jit as _ext
+_ext: Any = importlib.import_module("torch_ops._ext.jit")
 
 LEGACY_STREAM = 1  # the legacy default stream's handle, in CUDA and in both protocols
 
 
 def adopt(
-    name: str, array: Any, index: int, parameter: str, writes: bool, stream: torch.cuda.Stream | None
+    name: str,
+    array: Any,
+    index: int,
+    parameter: str,
+    writes: bool,
+    stream: torch.cuda.Stream | None,
 ) -> Tensor:
     """A tensor on the memory of an array; the launch's stream waits for who fills it.
 
@@ -37,10 +43,12 @@ def _from_dlpack(what: str, array: Any, stream: torch.cuda.Stream | None) -> Ten
         kind, device = array.__dlpack_device__()
         if kind == 2 and _is_capturing(stream):  # kDLCUDA
             raise _in_capture(what)
-        with torch.cuda.stream(stream) if kind == 2 and stream else torch.cuda.device(
-            device if kind == 2 else -1
+        with (
+            torch.cuda.stream(stream)
+            if kind == 2 and stream
+            else torch.cuda.device(device if kind == 2 else -1)
         ):
-            return torch.from_dlpack(array)
+            return torch.utils.dlpack.from_dlpack(array)
     except (BufferError, TypeError, ValueError) as error:
         raise TypeError(
             f"{what}: the {type(array).__name__} given cannot be shared by DLPack: {error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_ops._ext import jit as _ext
+_ext: Any = importlib.import_module("torch_ops._ext.jit")
 
 # Beside a source that is compiled: the mangled name of signature<decltype(&kernel)> holds the types
 # of the kernel's parameters, which the name of an extern "C" kernel does not.
@@ -179,12 +180,12 @@ def _as_written(type: str) -> str:
     return f"const {found[1]}{found[2]}" if found else type
 
 
-# ---- what the source tells: which kernels there are, and what their parameters are called ---------
+# ---- what the text tells: which kernels there are, and what their parameters are called ----------
 
 
 @dataclass(frozen=True)
 class KernelText:
-    """A kernel as it stands in the source. Macros are not expanded, and conditions not looked at."""
+    """A kernel as it stands in the text: macros and conditions are not looked at."""
 
     name: str
     is_template: bool

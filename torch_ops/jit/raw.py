@@ -1,8 +1,9 @@
-"""RawModule and RawKernel: whole CUDA sources, launched on torch's stream with checked arguments."""
+"""RawModule and RawKernel: whole CUDA sources, launched on torch's stream, arguments checked."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import re
 import threading
@@ -12,7 +13,6 @@ from typing import Any
 
 import torch
 
-from torch_ops._ext import jit as _ext
 from torch_ops.jit import _foreign
 from torch_ops.jit._cache import Artefact
 from torch_ops.jit._compile import compile_cuda
@@ -29,6 +29,8 @@ from torch_ops.jit._signature import (
 )
 from torch_ops.jit._source import Source, UserText
 from torch_ops.jit._toolchain import DEFAULT_ARCH, arch_of
+
+_ext: Any = importlib.import_module("torch_ops._ext.jit")
 
 
 class RawKernel:
@@ -209,7 +211,7 @@ class RawModule:
     Args:
         code: The source.
         name_expressions: Instances of templates that it is compiled for, such as
-            ``("scale<float>", "scale<double>")``. Functions that are no templates need not be named.
+            ``("scale<float>", "scale<double>")``. What is no template need not be named.
         options: As of :class:`RawKernel`.
         constants: As of :class:`RawKernel`.
         backend: ``"nvrtc"``.
@@ -243,19 +245,23 @@ class RawModule:
         _check_str("RawModule", "code", code)
         if backend != "nvrtc":
             raise ValueError(f'RawModule: backend must be "nvrtc", but it is {backend!r}.')
-        self._begin()
-        self._code = code
-        self._names = tuple(dict.fromkeys(_strings("name_expressions", name_expressions)))
-        self._options = _strings("options", options)
-        self._pieces = (define(constants), UserText("code", code))
+        names = dict.fromkeys(_strings("name_expressions", name_expressions))
+        self._begin(code, tuple(names), _strings("options", options), define(constants))
 
-    def _begin(self) -> None:
+    def _begin(
+        self,
+        code: str = "",
+        names: tuple[str, ...] = (),
+        options: tuple[str, ...] = (),
+        defined: str = "",
+        image: Artefact | None = None,
+    ) -> None:
         self._what = "RawModule"
-        self._code: str | None = None
-        self._names: tuple[str, ...] = ()
-        self._options: tuple[str, ...] = ()
-        self._pieces: tuple[str | UserText, ...] = ()
-        self._image: Artefact | None = None
+        self._code = code
+        self._names = names
+        self._options = options
+        self._pieces = (defined, UserText("code", code))
+        self._image = image  # where there is no source
         self._compiled: dict[str, Artefact] = {}  # by architecture
         self._lock = threading.Lock()
 
@@ -299,8 +305,7 @@ class RawModule:
     @classmethod
     def _of_image(cls, image: Artefact) -> RawModule:
         module = cls.__new__(cls)
-        module._begin()
-        module._image = image
+        module._begin(image=image)
         return module
 
     def get_function(self, name: str) -> RawKernel:
@@ -343,17 +348,15 @@ class RawModule:
         return str(self._artefact(_current_arch()).facts.get("log", ""))
 
     def __repr__(self) -> str:
-        if self._code is None:
-            return f"RawModule(<{self._image.facts['format'] if self._image else ''}>)"
+        if self._image is not None:
+            return f"RawModule(<{self._image.facts['format']}>)"
         return f"RawModule({', '.join(self._all_names())})"
 
     # ---- from a name to a kernel
 
     def _all_names(self) -> list[str]:
         """Those that were asked for, and then those that are found in the source."""
-        found = [
-            kernel.name for kernel in find_kernels(self._code or "") if not kernel.is_template
-        ]
+        found = [kernel.name for kernel in find_kernels(self._code) if not kernel.is_template]
         return list(dict.fromkeys([*self._names, *found]))
 
     def _compile(
@@ -416,7 +419,7 @@ class RawModule:
                 return _params_in_ptx(artefact.data.decode(), symbol)
             return None
         bare = name.partition("<")[0].strip()
-        called = next((k.parameters for k in find_kernels(self._code or "") if k.name == bare), ())
+        called = next((k.parameters for k in find_kernels(self._code) if k.name == bare), ())
         called = called if len(called) == len(types) else ("",) * len(types)
         return [make_param(type, name) for type, name in zip(types, called, strict=True)]
 

@@ -48,6 +48,7 @@ void bind_library(py::module_& m) {
         return reinterpret_cast<intptr_t>(host_symbol(reinterpret_cast<void*>(library), name));
       },
       "The address of a function in a shared object", py::arg("library"), py::arg("name"));
+  m.def("demangle", &demangle, "The C++ name behind a mangled one, or None", py::arg("name"));
 }
 
 }  // namespace torch_ops::jit
@@ -55,5 +56,9 @@ void bind_library(py::module_& m) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "Loads, checks and launches kernels that were compiled at run time.";
   torch_ops::jit::bind_library(m);
+<<<<<<< HEAD
   torch_ops::jit::bind_elementwise(m);
+=======
+  torch_ops::jit::bind_raw(m);
+>>>>>>> jit
 }

@@ -1,12 +1,14 @@
-// Shared objects from memory.
+// Shared objects from memory, and the names in compiled code.
 #include "jit/library.h"
 
+#include <cxxabi.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 namespace torch_ops::jit {
@@ -36,8 +38,7 @@ void* load_host_library(std::string_view image) {
     if (count < 0) {
       const int error = errno;
       close(file);
-      TORCH_CHECK(false, "torch_ops.jit: writing a kernel to memory fails: ",
-                  std::strerror(error));
+      TORCH_CHECK(false, "torch_ops.jit: writing a kernel to memory fails: ", std::strerror(error));
     }
     written += static_cast<size_t>(count);
   }
@@ -54,6 +55,15 @@ void* host_symbol(void* library, const std::string& name) {
   void* address = dlsym(library, name.c_str());
   TORCH_CHECK_VALUE(address != nullptr, "the compiled code has no function \"", name, "\".");
   return address;
+}
+
+std::optional<std::string> demangle(const std::string& name) {
+  int status = 0;
+  char* const text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
+  if (status != 0) return std::nullopt;
+  std::string demangled = text;
+  std::free(text);
+  return demangled;
 }
 
 }  // namespace torch_ops::jit

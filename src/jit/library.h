@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,18 +43,21 @@ TORCH_OPS_CUDA_LAUNCHER(KernelAttributes prepare_kernel(Kernel kernel, c10::Devi
 // The threads a block that keep the most threads of a multiprocessor busy.
 TORCH_OPS_CUDA_LAUNCHER(int suggest_block(Kernel kernel, c10::DeviceIndex device,
                                           int64_t shared_bytes, int limit))
-// On the current device; `stream` is a cudaStream_t. Checks what CUDA says of the launch.
-TORCH_OPS_CUDA_LAUNCHER(void launch_kernel(Kernel kernel, const LaunchShape& shape, void* stream,
+// `stream`, a cudaStream_t, is the device's. Checks what CUDA says of the launch.
+TORCH_OPS_CUDA_LAUNCHER(void launch_kernel(Kernel kernel, c10::DeviceIndex device,
+                                           const LaunchShape& shape, void* stream,
                                            void** arguments))
 // The raw handle of torch's current stream of a device.
 TORCH_OPS_CUDA_LAUNCHER(void* current_stream(c10::DeviceIndex device))
 // Work that is queued on `stream` from now on waits for what is on `producer` now.
-TORCH_OPS_CUDA_LAUNCHER(void wait_for_stream(void* stream, void* producer,
-                                             c10::DeviceIndex device))
+TORCH_OPS_CUDA_LAUNCHER(void wait_for_stream(void* stream, void* producer, c10::DeviceIndex device))
 
 // Loads a shared object from memory; never unloaded either.
 void* load_host_library(std::string_view image);
 // The address of a function in it.
 void* host_symbol(void* library, const std::string& name);
+
+// The C++ name behind a mangled one; none if it is not mangled.
+std::optional<std::string> demangle(const std::string& name);
 
 }  // namespace torch_ops::jit

@@ -24,8 +24,8 @@ Library load_library(const std::string& image) {
   const RelaxedCapture relaxed(cudaStreamCaptureModeRelaxed);
   cudaLibrary_t library = nullptr;
   // c_str() ends in a zero, as PTX must; the runtime copies.
-  const cudaError_t status = cudaLibraryLoadData(&library, image.c_str(), nullptr, nullptr, 0,
-                                                 nullptr, nullptr, 0);
+  const cudaError_t status =
+      cudaLibraryLoadData(&library, image.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0);
   if (status != cudaSuccess) {
     (void)cudaGetLastError();
     TORCH_CHECK(false, "the compiled code does not load: ", cudaGetErrorString(status),
@@ -109,7 +109,9 @@ int suggest_block(Kernel kernel, c10::DeviceIndex device, int64_t shared_bytes, 
   return best;
 }
 
-void launch_kernel(Kernel kernel, const LaunchShape& shape, void* stream, void** arguments) {
+void launch_kernel(Kernel kernel, c10::DeviceIndex device, const LaunchShape& shape, void* stream,
+                   void** arguments) {
+  const c10::cuda::CUDAGuard guard(device);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(shape.grid[0], shape.grid[1], shape.grid[2]);
   config.blockDim = dim3(shape.block[0], shape.block[1], shape.block[2]);
@@ -128,9 +130,9 @@ void wait_for_stream(void* stream, void* producer, c10::DeviceIndex device) {
   cudaEvent_t event = nullptr;
   C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   const cudaError_t recorded = cudaEventRecord(event, static_cast<cudaStream_t>(producer));
-  const cudaError_t waits =
-      recorded == cudaSuccess ? cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), event, 0)
-                              : recorded;
+  const cudaError_t waits = recorded == cudaSuccess
+                                ? cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), event, 0)
+                                : recorded;
   C10_CUDA_CHECK(cudaEventDestroy(event));  // CUDA frees it once it has happened
   C10_CUDA_CHECK(waits);
 }

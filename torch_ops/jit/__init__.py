@@ -7,10 +7,19 @@ kept on disk (:func:`cache_info`) and runs without it.
 from torch_ops.jit._cache import CacheInfo, cache_info, clear_cache
 from torch_ops.jit._errors import CompileError
 from torch_ops.jit.elementwise import ElementwiseKernel
+from torch_ops.jit.raw import RawKernel, RawModule
 
-__all__ = ["CacheInfo", "CompileError", "ElementwiseKernel", "cache_info", "clear_cache"]
+__all__ = [
+    "CacheInfo",
+    "CompileError",
+    "ElementwiseKernel",
+    "RawKernel",
+    "RawModule",
+    "cache_info",
+    "clear_cache",
+]
 
-# Users see, pickle and read about torch_ops.jit.CompileError, not torch_ops.jit._errors.CompileError.
+# Users see, pickle and read about torch_ops.jit.RawKernel, not torch_ops.jit.raw.RawKernel.
 for _name in __all__:
     globals()[_name].__module__ = __name__
 del _name

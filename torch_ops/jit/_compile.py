@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import io
 import os
 import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch_ops._version
@@ -27,8 +30,6 @@ from torch_ops.jit._toolchain import (
 # Goes before the user's options, which may name another standard or level.
 HOST_OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-g0")
 
-_INSTALL = 'Install it: pip install "torch_ops[jit]", or pip install "cuda-core>=1.2,<2".'
-
 
 def compile_cuda(
     what: str,
@@ -37,6 +38,7 @@ def compile_cuda(
     arch: str | None = None,
     options: Sequence[str] = (),
     name_expressions: Sequence[str] = (),
+    optional: Sequence[str] = (),
     target: str = "cubin",
 ) -> Artefact:
     """Compiles CUDA C++ with NVRTC; needs no GPU, and for what is in the cache no NVRTC either.
@@ -47,6 +49,7 @@ def compile_cuda(
         arch: ``"sm_90"``. An option ``-arch`` of the user goes before it.
         options: More options of NVRTC.
         name_expressions: What ``facts["names"]`` is to hold the mangled names of.
+        optional: Those of them that may not exist; ``facts["names"]`` then lacks them.
         target: ``"cubin"``, or ``"ptx"``.
 
     Returns:
@@ -65,7 +68,21 @@ def compile_cuda(
     key = _key(facts, source.text, options, libraries=nvrtc.include)
 
     def compile() -> Artefact:
-        return _run_nvrtc(what, source, nvrtc, arch, options, tuple(name_expressions), target)
+        core, bindings = _import_cuda_core(what, nvrtc)
+        real, form = _supported(bindings, arch, target)
+        given = [f"-arch={real}", *options, *(f"-I{folder}" for folder in nvrtc.include)]
+        names = list(name_expressions)
+        while True:
+            try:
+                artefact = _run_nvrtc(core, bindings, source, given, names, form)
+            except _RefusedError as refused:
+                missing = [name for name in names if name in refused.missing]
+                if not missing or not set(missing) <= set(optional):
+                    unknown = [name for name in missing if name not in optional]
+                    raise compile_error(what, source, refused.log, unknown) from None
+                names = [name for name in names if name not in missing]
+            else:
+                return replace(artefact, facts={**artefact.facts, "format": form, "arch": real})
 
     return get_or_compile(key, compile)
 
@@ -172,77 +189,95 @@ def _split_arch(options: Sequence[str], arch: str) -> tuple[str, list[str]]:
 # ---- NVRTC --------------------------------------------------------------------------------------
 
 
-def _import_cuda_core(what: str) -> Any:
-    try:
-        import cuda.bindings.nvrtc
-        import cuda.core
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            f"{what} must be compiled, which needs NVRTC and the package cuda-core, and {error}. "
-            f"{_INSTALL} (What is in the cache of compiled kernels runs without.)"
-        ) from error
-    return cuda
-
-
-def _run_nvrtc(
-    what: str,
-    source: Source,
-    nvrtc: Nvrtc,
-    arch: str,
-    options: Sequence[str],
-    names: tuple[str, ...],
-    target: str,
-) -> Artefact:
+def _import_cuda_core(what: str, nvrtc: Nvrtc) -> tuple[Any, Any]:
+    """cuda.core, and the bindings of NVRTC below it."""
     if nvrtc.library is not None:
         # cuda-core takes one that is loaded: the one whose version is part of the key.
         with contextlib.suppress(OSError):
             ctypes.CDLL(str(nvrtc.library))
-    cuda = _import_cuda_core(what)
-    supported = _supported_archs(cuda)
-    if arch.startswith("sm_") and supported and (number := _number(arch)) > supported[-1]:
-        # Newer than this NVRTC: the driver compiles the PTX of the newest that it knows.
-        arch, target = f"compute_{max(n for n in supported if n <= number)}", "ptx"
-    elif arch.startswith("compute_"):
-        target = "ptx"
-    given = [f"-arch={arch}", *options, *(f"-I{folder}" for folder in nvrtc.include)]
+    try:
+        nvrtc_bindings = importlib.import_module("cuda.bindings.nvrtc")
+        core = importlib.import_module("cuda.core")
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            f"{what} must be compiled, which needs NVRTC and the package cuda-core: {error}. "
+            'Install it: pip install "cuda-core>=1.2,<2". (What is in the cache of compiled '
+            "kernels runs without.)"
+        ) from error
+    return core, nvrtc_bindings
 
-    class Options(cuda.core.ProgramOptions):  # type: ignore[misc, name-defined]
-        """Options as they are, where ProgramOptions has a field for each that it knows."""
+
+def _supported(bindings: Any, arch: str, target: str) -> tuple[str, str]:
+    """What NVRTC can be asked for: the architecture, and "cubin" or "ptx"."""
+    if arch.startswith("compute_"):
+        return arch, "ptx"
+    status, listed = bindings.nvrtcGetSupportedArchs()
+    known = sorted(listed) if int(status) == 0 else []
+    digits = re.fullmatch(r"sm_(\d+)", arch)
+    if digits and known and int(digits[1]) > known[-1]:
+        # Newer than this NVRTC: the driver compiles the PTX of the newest that it knows.
+        return f"compute_{known[-1]}", "ptx"
+    return arch, target
+
+
+class _RefusedError(Exception):
+    def __init__(self, log: str) -> None:
+        super().__init__(log)
+        self.log = log
+        pragmas = re.findall(r"#pragma nv_mangled_name (.*)$", log, re.MULTILINE)
+        self.missing = {pragma.strip() for pragma in pragmas}  # name expressions without a meaning
+
+
+@cache
+def _options_as_given(core: Any) -> Any:
+    class Options(core.ProgramOptions):
+        """Takes any option, where ProgramOptions has a field for each that it knows."""
+
+        given: list[bytes]
 
         def as_bytes(self, *args: Any, **kwargs: Any) -> list[bytes]:
-            return [option.encode() for option in given]
+            return self.given
 
+    return Options
+
+
+def _run_nvrtc(
+    core: Any, bindings: Any, source: Source, options: list[str], names: list[str], form: str
+) -> Artefact:
+    given = _options_as_given(core)(arch=options[0].partition("=")[2])
+    given.given = [option.encode() for option in options]
     log = io.StringIO()
+    program = core.Program(source.text, "c++", given)
     try:
-        program = cuda.core.Program(source.text, "c++", Options(arch=arch))
-        code = program.compile(target, name_expressions=names, logs=log)
+        # To cuda-core PTX is for a driver that can load it, and there may be none. NVRTC has it too
+        # when it was asked for a cubin.
+        code = program.compile("cubin", name_expressions=tuple(names), logs=log)
+        data = _ptx_of(bindings, program) if form == "ptx" else bytes(code.code)
     except Exception as error:
-        if "NVRTC" not in type(error).__name__.upper() and "NVRTC" not in str(error):
+        _, mark, text = str(error).partition("compilation log:")
+        if not mark:
             raise
-        _, _, text = str(error).partition("compilation log:")
-        raise compile_error(what, source, text or str(error)) from None
-    facts = {
-        "names": {name: _text(mangled) for name, mangled in code.symbol_mapping.items()},
-        "log": log.getvalue().strip(),
-        "format": target,
-        "arch": arch,
+        raise _RefusedError(text.replace("\0", "").strip()) from None
+    finally:
+        program.close()
+        del (
+            program
+        )  # or the error's traceback keeps it for the garbage collector, which it dislikes
+    mangled = {
+        name: symbol.decode() if isinstance(symbol, bytes) else symbol
+        for name, symbol in code.symbol_mapping.items()
     }
-    data = code.code
-    return Artefact(data.encode() if isinstance(data, str) else bytes(data), facts)
+    return Artefact(data, {"names": mangled, "log": log.getvalue().replace("\0", "").strip()})
 
 
-def _text(name: bytes | str) -> str:
-    return name.decode() if isinstance(name, bytes) else name
-
-
-def _number(arch: str) -> int:
-    digits = re.search(r"\d+", arch)
-    return int(digits[0]) if digits else 0
-
-
-def _supported_archs(cuda: Any) -> list[int]:
-    status, archs = cuda.bindings.nvrtc.nvrtcGetSupportedArchs()
-    return sorted(archs) if int(status) == 0 else []
+def _ptx_of(nvrtc: Any, program: Any) -> bytes:
+    status, size = nvrtc.nvrtcGetPTXSize(program.handle)
+    text = bytes(size)
+    if int(status) == 0:
+        (status,) = nvrtc.nvrtcGetPTX(program.handle, text)
+    if int(status) != 0:
+        raise RuntimeError(f"NVRTC gives no PTX: {status!r}.")
+    return text.rstrip(b"\0")
 
 
 # ---- the host -----------------------------------------------------------------------------------

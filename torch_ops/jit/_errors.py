@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_ops.jit._source import OURS, Source
 
 # NVRTC: operation(2): error: ...   g++, clang++: operation:2:5: error: ...
 _MESSAGE = re.compile(
-    r"^(?P<file>[^\n(:]+)(?:\((?P<paren>\d+)\)|:(?P<colon>\d+)(?::\d+)?): "
+    r"^(?:(?P<file>[^\n(:]+)(?:\((?P<paren>\d+)\)|:(?P<colon>\d+)(?::\d+)?)|At end of source): "
     r"(?:catastrophic |fatal )?error(?: #?[\w-]+)?: (?P<message>.*)$",
     re.MULTILINE,
 )
 # Compilers tell with an error inside ours from where it was instantiated or expanded.
 _MENTION = re.compile(r"(?P<file>[\w.<>]+)(?:\((?P<paren>\d+)\)|:(?P<colon>\d+)(?::\d+)?)")
 _MENTION_EDG = re.compile(r'at line (?P<line>\d+) of "?(?P<file>[\w.]+)"?')
+_NAME_MAP = "__nv_name_map"  # the file in which NVRTC puts name expressions
 _AROUND = 2  # lines shown before and after the one that is meant
 
 
@@ -59,16 +61,20 @@ class _Place:
     message: str
 
 
-def compile_error(what: str, source: Source, log: str) -> CompileError:
+def compile_error(what: str, source: Source, log: str, unknown: Sequence[str] = ()) -> CompileError:
     """Makes the CompileError of a failed compilation.
 
     Args:
         what: The kernel, as the user knows it: ``'RawKernel "relu"'``.
         source: What was compiled.
         log: What the compiler printed.
+        unknown: Name expressions that mean nothing in the source.
     """
     texts = source.user_texts()
     place = _find_place(texts, log)
+    if place.name is None and unknown:
+        place = _Place("name_expressions", 1, f"{place.message} ({unknown[0]})")
+        texts["name_expressions"] = unknown[0]
     if place.name is None or place.line is None:
         head = f"{what} does not compile: {place.message}"
         shown = ""
@@ -90,6 +96,8 @@ def _find_place(texts: dict[str, str], log: str) -> _Place:
         lines = [line for line in log.splitlines() if line.strip()]
         return _Place(None, None, lines[0].strip() if lines else "the compiler says nothing")
     first = errors[0]["message"]
+    if errors[0]["file"] not in (OURS, _NAME_MAP, None):  # a header
+        first = errors[0][0]
     for pattern in (_MENTION, _MENTION_EDG):
         for mention in pattern.finditer(log):
             if mention["file"] in texts and mention["file"] != OURS:

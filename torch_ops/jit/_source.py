@@ -40,9 +40,7 @@ class Source:
         """What the compiler gets."""
         lines = []
         for piece in self.pieces:
-            name, text = (
-                (piece.name, piece.text) if isinstance(piece, UserText) else (OURS, piece)
-            )
+            name, text = (piece.name, piece.text) if isinstance(piece, UserText) else (OURS, piece)
             lines.append(f'#line 1 "{name}"\n{text}\n')
         return "".join(lines)
 

@@ -7,8 +7,8 @@ import importlib.util
 import os
 import platform
 import re
-import shutil
 import shlex
+import shutil
 import sys
 from dataclasses import dataclass
 from functools import cache

@@ -134,8 +134,7 @@ def test_functions(names: list[str], device: torch.device) -> None:
     for number in range(2):
         expected = differences(kernel, inputs, number, 1e-4)
         tangents = tuple(
-            torch.ones_like(x) if k == number else torch.zeros_like(x)
-            for k, x in enumerate(inputs)
+            torch.ones_like(x) if k == number else torch.zeros_like(x) for k, x in enumerate(inputs)
         )
         _, actual = torch.func.jvp(kernel, inputs, tangents)
         for name, mine, theirs, weight in zip(names, actual, expected, weights, strict=True):
@@ -162,9 +161,7 @@ def test_second_derivatives(names: list[str], device: torch.device) -> None:
 
     for number in range(2):
         expected = differences(tangent, inputs, number, 1e-4)
-        direction = tuple(
-            torch.full_like(x, float(k == number)) for k, x in enumerate(inputs)
-        )
+        direction = tuple(torch.full_like(x, float(k == number)) for k, x in enumerate(inputs))
         _, actual = torch.func.jvp(tangent, inputs, direction)
         for name, mine, theirs in zip(names, actual, expected, strict=True):
             torch.testing.assert_close(
@@ -303,7 +300,9 @@ def test_lost_derivatives_do_not_compile(case: str, device: torch.device) -> Non
 
 def test_constants_of_fixed_types_are_no_loss(device: torch.device) -> None:
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
-    y = ElementwiseKernel("T x", "T y", "const float half = 0.5f; int two = 2; y = x * half * two")(x)
+    y = ElementwiseKernel("T x", "T y", "const float half = 0.5f; int two = 2; y = x * half * two")(
+        x
+    )
     assert torch.autograd.grad(y.sum(), x)[0].tolist() == [1, 1]
 
 

@@ -48,7 +48,9 @@ def test_result_types(device: torch.device) -> None:
                 continue
             actual = ADD(x, y)
             assert actual.dtype == torch.result_type(x, y), (x, y)
-            torch.testing.assert_close(actual, torch.add(torch.as_tensor(x), y).to(actual))
+            # Added in float32 at least, also where one of them is rounded to 16 bits by torch.
+            wide = sum(torch.as_tensor(v).to(device, torch.float64) for v in (x, y))
+            torch.testing.assert_close(actual, wide.to(actual.dtype))
 
 
 def test_two_placeholders_and_fixed_types(device: torch.device) -> None:
@@ -127,7 +129,7 @@ def test_wrong_outputs(device: torch.device) -> None:
     with pytest.raises(TypeError, match="output z is computed in Float, which is not cast to Int"):
         ADD(x, x, out=torch.empty(4, 6, dtype=torch.int32, device=device))
     with pytest.raises(RuntimeError, match="unsupported operation"):
-        ADD(x[:, 1:], x[:, 1:], out=x[:, :-1])
+        ADD(x.view(-1)[1:], 1, out=x.view(-1)[:-1])
     with pytest.raises(RuntimeError, match="more than one element|single memory location"):
         ADD(x, x, out=torch.empty(1, device=device).expand(4, 6))
     with pytest.raises(TypeError, match="output z must be a tensor, but it is list"):
@@ -152,7 +154,7 @@ def test_wrong_arguments(device: torch.device) -> None:
         ADD(x, x.to(torch.complex64))
     with pytest.raises(RuntimeError, match="must match the size|broadcast"):
         ADD(x, random((3,), device))
-    with pytest.raises(RuntimeError, match="one device.*y is on meta"):
+    with pytest.raises(RuntimeError, match="one device.*meta"):
         ADD(x, x.to("meta"))
     if device.type == "cuda":
         with pytest.raises(RuntimeError, match="one device.*is on cpu"):
@@ -180,7 +182,9 @@ def test_index_is_row_major(device: torch.device) -> None:
         for view in views:
             assert torch.equal(kernel(view), expected), (shape, view.stride())
     out = torch.empty(6, 4, dtype=torch.int64, device=device).T
-    assert torch.equal(kernel(random((4, 6), device), out=out), torch.arange(24, device=device).view(4, 6))
+    assert torch.equal(
+        kernel(random((4, 6), device), out=out), torch.arange(24, device=device).view(4, 6)
+    )
 
 
 def test_raw_arrays(device: torch.device) -> None:

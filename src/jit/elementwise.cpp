@@ -277,7 +277,7 @@ void launch(Call& call, at::TensorIteratorBase& iter) {
   const LaunchShape shape{{static_cast<uint32_t>((vectors + per_block - 1) / per_block), 1, 1},
                           {static_cast<uint32_t>(variant.threads), 1, 1}};
   void* parameters[] = {words.data()};
-  launch_kernel(variant.function, shape, current_stream(form.device), parameters);
+  launch_kernel(variant.function, form.device, shape, current_stream(form.device), parameters);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // An elementwise kernel as a Python object whose call is one call into C++.
 #include <ATen/record_function.h>
-#include <c10/core/AutogradState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
@@ -27,17 +26,18 @@ bool is_plain(const Arguments& arguments, at::TensorList outs, bool& wants_gradi
                               c10::DispatchKeySet(c10::BackendComponent::CUDABit).raw_repr());
   const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
   c10::DispatchKeySet keys = local.included_;
-  bool tracked = false;
+  bool tracked = false, has_tangent = false;
   const auto look = [&](const Tensor& tensor) {
     keys = keys | tensor.key_set();
-    tracked |= tensor.requires_grad() || torch::autograd::isFwGradDefined(tensor);
+    tracked |= tensor.requires_grad();
+    has_tangent |= torch::autograd::isFwGradDefined(tensor);
   };
   for (const Argument& argument : arguments) {
     if (argument.tensor) look(*argument.tensor);
   }
   for (const Tensor& out : outs) look(out);
   wants_gradient = tracked && at::GradMode::is_enabled();
-  return !wants_gradient && !(tracked && c10::AutogradState::get_tls_state().get_fw_grad_mode()) &&
+  return !wants_gradient && !has_tangent &&
          ((keys - local.excluded_).raw_repr() & ~harmless.raw_repr()) == 0;
 }
 

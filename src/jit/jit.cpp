@@ -56,9 +56,7 @@ void bind_library(py::module_& m) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "Loads, checks and launches kernels that were compiled at run time.";
   torch_ops::jit::bind_library(m);
-<<<<<<< HEAD
   torch_ops::jit::bind_elementwise(m);
-=======
+  torch_ops::jit::bind_reduction(m);
   torch_ops::jit::bind_raw(m);
->>>>>>> jit
 }

@@ -8,6 +8,7 @@ from torch_ops.jit._cache import CacheInfo, cache_info, clear_cache
 from torch_ops.jit._errors import CompileError
 from torch_ops.jit.elementwise import ElementwiseKernel
 from torch_ops.jit.raw import RawKernel, RawModule
+from torch_ops.jit.reduction import ReductionKernel
 
 __all__ = [
     "CacheInfo",
@@ -15,6 +16,7 @@ __all__ = [
     "ElementwiseKernel",
     "RawKernel",
     "RawModule",
+    "ReductionKernel",
     "cache_info",
     "clear_cache",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,27 @@ DTYPES = {
     "float64": torch.float64,
 }
 
+# As C++ names them: c10::toString.
+DTYPE_OF_CPP = {
+    "Bool": torch.bool,
+    "Char": torch.int8,
+    "Short": torch.int16,
+    "Int": torch.int32,
+    "Long": torch.int64,
+    "Byte": torch.uint8,
+    "UInt16": torch.uint16,
+    "UInt32": torch.uint32,
+    "UInt64": torch.uint64,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Float": torch.float32,
+    "Double": torch.float64,
+}
+
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+# Of the variables of generated code.
+OUR_PREFIX = "torch_ops_"
+
 _RESERVED = {"i", "n", "_ind", "T"}
 
 
@@ -80,10 +101,10 @@ def parse_params(text: str, what: str) -> tuple[Param, ...]:
                 f'{what}: {part.strip()!r} must be a type and a name, such as "T x", or "raw T x".'
             )
         type_name, name = words[-2:]
-        if not _IDENTIFIER.match(name) or name in _RESERVED or name.startswith("_torch_ops"):
+        if not _IDENTIFIER.match(name) or name in _RESERVED or name.startswith(OUR_PREFIX):
             raise ValueError(
                 f"{what}: {name!r} cannot be the name of a parameter: it must be an identifier of "
-                "C++, and i, n, T and _ind have a meaning of their own."
+                "C++, none of torch_ops_; and i, n, T and _ind have a meaning of their own."
             )
         if any(name == other.name for other in params):
             raise ValueError(f"{what}: two parameters are named {name!r}.")
@@ -100,3 +121,29 @@ def _parse_type(name: str, what: str) -> torch.dtype | str:
         f"{what}: there is no type {name!r}. A type is one letter, which stands for whatever dtype "
         f"the arguments have, or one of {', '.join(DTYPES)}."
     )
+
+
+def check_options(options: object) -> None:
+    """Refuses options of a compiler that are no sequence of strings."""
+    if (
+        isinstance(options, str)
+        or not isinstance(options, Sequence)
+        or not all(isinstance(option, str) for option in options)
+    ):
+        raise TypeError(f"options must be a tuple of strings, but it is {options!r}.")
+
+
+def check_names(inputs: tuple[Param, ...], outputs: tuple[Param, ...], name: str) -> None:
+    """Refuses names that generated code could not have."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise ValueError(f"name must be an identifier, but it is {name!r}.")
+    if not outputs:
+        raise ValueError("out_params must declare an output at least.")
+    seen: set[str] = set()
+    letters = {param.type for param in (*inputs, *outputs) if isinstance(param.type, str)}
+    for param in (*inputs, *outputs):
+        if param.name in seen or param.name in letters:
+            raise ValueError(
+                f"the parameter {param.name} has the name of another parameter or of a type."
+            )
+        seen.add(param.name)

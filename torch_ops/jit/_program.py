@@ -190,8 +190,11 @@ class Program:
         values = [param for param in parent.inputs if not param.raw]
         inner = [f"const {types.name(param, level - 1)}& {param.name}" for param in values]
         inner += [f"{types.name(param, level - 1)}& {param.name}" for param in parent.outputs]
-        given = [param.name + (f"_{level}" if self._is_dual(param, types) else "") for param in values]
-        given += [f"{param.name}_{level}" for param in parent.outputs]
+        given = [
+            (f"@{param.name}_{level}" if self._is_dual(param, types) else param.name)
+            for param in values
+        ]
+        given += [f"@{param.name}_{level}" for param in parent.outputs]
         return [
             "[&] {\n" + self._seeds(parent, types) + f"[&]({', '.join(inner)}) {{\n",
             *parent.element(types),
@@ -216,10 +219,10 @@ class Program:
                 else:
                     seed = number if wanted else -1
                     value = f"torch_ops::variable<{self.tangents}>({param.name}, {seed})"
-                lines.append(f"const {dual} {param.name}_{self.depth} = {value};")
+                lines.append(f"const {dual} @{param.name}_{self.depth} = {value};")
             number += wanted
         for out in parent.outputs:
-            lines.append(f"{types.name(out, self.depth - 1)} {out.name}_{self.depth}{{}};")
+            lines.append(f"{types.name(out, self.depth - 1)} @{out.name}_{self.depth}{{}};")
         return "\n".join(lines) + "\n"
 
     def _results(self, parent: Program, types: Types) -> str:
@@ -227,7 +230,7 @@ class Program:
         lines = []
         if self.kind == "jvp":
             for own, out in zip(self.outputs, parent.outputs, strict=True):
-                value = f"{out.name}_{self.depth}.d.of[0]" if out in duals else "0"
+                value = f"@{out.name}_{self.depth}.d.of[0]" if out in duals else "0"
                 lines.append(f"{own.name} = {value};")
             return "\n".join(lines) + "\n"
         grads = {
@@ -235,7 +238,7 @@ class Program:
         }
         for number, own in enumerate(self.outputs):
             terms = [
-                f"torch_ops::scaled({out.name}_{self.depth}.d.of[{number}], {grads[out.name]})"
+                f"torch_ops::scaled(@{out.name}_{self.depth}.d.of[{number}], {grads[out.name]})"
                 for out in duals
             ]
             name = types.name(own, self.depth)

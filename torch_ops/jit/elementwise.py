@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,41 +12,26 @@ from torch import Tensor
 from torch._prims_common import compute_elementwise_output_strides
 
 from torch_ops._ext import jit as _ext
-from torch_ops.jit._codegen import Form, cuda_source, host_source
+from torch_ops.jit._codegen import (
+    CUDA_OPTIONS,
+    HOST_OPTIONS,
+    Form,
+    cuda_source,
+    host_source,
+    shared_options,
+)
 from torch_ops.jit._compile import compile_cuda, compile_host
 from torch_ops.jit._derivative_errors import explained
 from torch_ops.jit._errors import CompileError
-from torch_ops.jit._params import Param, parse_params
+from torch_ops.jit._params import (
+    DTYPE_OF_CPP,
+    Param,
+    check_names,
+    check_options,
+    parse_params,
+)
 from torch_ops.jit._program import Program, Snippet, mentions, surely_assigns
 from torch_ops.jit._toolchain import arch_of
-
-# Sums and products are rounded one by one, so that values are the same on CPU and GPU, in the
-# kernel and in its derivatives. What moves memory loses nothing by it.
-CUDA_OPTIONS = ("--std=c++17", "--fmad=false")
-HOST_OPTIONS = (
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-Wno-unknown-pragmas",
-)
-# Of the user's options, those that mean the same to the host's compiler.
-_SHARED_OPTION = re.compile(r"-[DUI]|-std=")
-
-_BY_NAME = {
-    "Bool": torch.bool,
-    "Char": torch.int8,
-    "Short": torch.int16,
-    "Int": torch.int32,
-    "Long": torch.int64,
-    "Byte": torch.uint8,
-    "UInt16": torch.uint16,
-    "UInt32": torch.uint32,
-    "UInt64": torch.uint64,
-    "Half": torch.float16,
-    "BFloat16": torch.bfloat16,
-    "Float": torch.float32,
-    "Double": torch.float64,
-}
 
 
 class ElementwiseKernel:
@@ -138,7 +122,7 @@ class ElementwiseKernel:
     ) -> None:
         inputs = parse_params(in_params, "in_params")
         outputs = parse_params(out_params, "out_params")
-        _check_names(inputs, outputs, name)
+        check_names(inputs, outputs, name)
         for title, text in (
             ("operation", operation),
             ("preamble", preamble),
@@ -147,8 +131,7 @@ class ElementwiseKernel:
         ):
             if not isinstance(text, str):
                 raise TypeError(f"{title} must be a string, but it is {type(text).__name__}.")
-        if isinstance(options, str) or not all(isinstance(option, str) for option in options):
-            raise TypeError(f"options must be a tuple of strings, but it is {options!r}.")
+        check_options(options)
         if backward is not None and not isinstance(backward, str):
             raise TypeError(
                 f'backward must be "auto", a snippet or None, but it is {type(backward).__name__}.'
@@ -168,9 +151,7 @@ class ElementwiseKernel:
         self._kernel = _make_kernel(program, f"{name}_{digest}", tuple(options), backward)
         self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
 
-    def __call__(
-        self, *args: Any, size: int | Sequence[int] | None = None, out: Any = None
-    ) -> Any:
+    def __call__(self, *args: Any, size: int | Sequence[int] | None = None, out: Any = None) -> Any:
         if torch.compiler.is_compiling():
             return self._traced(args, size, out)
         return self._kernel.call(args, size, out)
@@ -205,21 +186,6 @@ class ElementwiseKernel:
 
     def __repr__(self) -> str:
         return f"ElementwiseKernel({self.in_params!r}, {self.out_params!r}, name={self.name!r})"
-
-
-def _check_names(inputs: tuple[Param, ...], outputs: tuple[Param, ...], name: str) -> None:
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise ValueError(f"name must be an identifier, but it is {name!r}.")
-    if not outputs:
-        raise ValueError("out_params must declare an output at least.")
-    seen: set[str] = set()
-    letters = {param.type for param in (*inputs, *outputs) if isinstance(param.type, str)}
-    for param in (*inputs, *outputs):
-        if param.name in seen or param.name in letters:
-            raise ValueError(
-                f"the parameter {param.name} has the name of another parameter or of a type."
-            )
-        seen.add(param.name)
 
 
 def _keeps_outputs(program: Program) -> bool:
@@ -279,8 +245,8 @@ def _compile(
 ) -> tuple[int, int, int]:
     """Called from C++ for a form of call that is new: its function, threads, and unrolling."""
     form = Form(
-        stored=tuple(None if name is None else _BY_NAME[name] for name in stored),
-        computed=tuple(_BY_NAME[name] for name in computed),
+        stored=tuple(None if name is None else DTYPE_OF_CPP[name] for name in stored),
+        computed=tuple(DTYPE_OF_CPP[name] for name in computed),
         raw=tuple(raw),
         modes=modes,
         dims=dims,
@@ -291,9 +257,10 @@ def _compile(
     what = _what(program)
     try:
         if device is None:
-            shared = [option for option in options if _SHARED_OPTION.match(option)]
             host = compile_host(
-                what, host_source(program, form), options=(*HOST_OPTIONS, *shared)
+                what,
+                host_source(program, form),
+                options=(*HOST_OPTIONS, *shared_options(options)),
             )
             library = _ext.load_host_library(host.data)
             return _ext.host_symbol(library, "run"), 0, 0
@@ -368,9 +335,7 @@ def _by_code(program: Program, code: str, wanted: list[bool], wide: list[bool]) 
             outputs.append(grad)
         elif mentions(code, name):
             (unwanted if param.raw else scratch).append(grad)
-    snippet = Snippet(
-        code, "backward", program.snippet.preamble, scratch=tuple(scratch)
-    )
+    snippet = Snippet(code, "backward", program.snippet.preamble, scratch=tuple(scratch))
     return Program(program.name, inputs, (*outputs, *unwanted), snippet)
 
 
@@ -393,7 +358,11 @@ def _fake(
         for value, param in zip(by_input, program.inputs, strict=True)
         if value is not None and not param.raw
     ]
-    device = next((t.device for t in tensors if t.device.type != "cpu"), None)
+    devices = {t.device for t in tensors if t.dim() > 0 or t.device.type != "cpu"}
+    if len(devices) > 1:
+        names = " and ".join(sorted(map(str, devices)))
+        raise RuntimeError(f"{program.name}: all tensors must be on one device, not on {names}.")
+    device = next(iter(devices), None)
     if device is None:
         device = tensors[0].device if tensors else torch.device("cpu")
     if size is not None or not walked:
@@ -416,4 +385,3 @@ def _fake(
         else:
             results.append(torch.empty(shape, dtype=dtype, device=device))
     return results
-

@@ -76,6 +76,13 @@ Arguments join_arguments(const Elementwise& kernel, at::TensorList tensors,
 std::vector<Tensor> call_op(Elementwise& kernel, const Arguments& arguments,
                             at::OptionalSymIntArrayRef size);
 
+// What torch.autograd.grad(is_grads_batched=True) and gradcheck use: an older kind of vmap, whose
+// fallback knows no lists of tensors.
+std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, at::TensorList tensors,
+                                             at::ArrayRef<Scalar> numbers,
+                                             at::IntArrayRef positions,
+                                             at::OptionalSymIntArrayRef size);
+
 // Registers the kernel as an op, with its derivative and its batching rule; once for each name.
 void register_elementwise(const std::shared_ptr<Elementwise>& kernel);
 std::shared_ptr<Elementwise> find_elementwise(const std::string& op_name);

@@ -160,9 +160,13 @@ void bind_elementwise(py::module_& m) {
       .def(
           "output_dtypes",
           [](const Elementwise& kernel, const std::vector<Tensor>& tensors,
-             const std::vector<Scalar>& numbers, const std::vector<int64_t>& positions) {
+             const py::list& numbers, const std::vector<int64_t>& positions) {
+            std::vector<Scalar> scalars;
+            for (const py::handle number : numbers) {
+              scalars.push_back(argument_of(kernel, "number", number.ptr()).number);
+            }
             const Types types =
-                resolve_types(kernel, join_arguments(kernel, tensors, numbers, positions), {});
+                resolve_types(kernel, join_arguments(kernel, tensors, scalars, positions), {});
             py::list dtypes;
             for (const ScalarType type : types.out) {
               dtypes.append(py::reinterpret_borrow<py::object>(

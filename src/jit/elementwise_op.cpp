@@ -424,6 +424,12 @@ void register_elementwise(const std::shared_ptr<Elementwise>& kernel) {
   };
   library->impl(name.c_str(),
                 torch::dispatch(c10::DispatchKey::FuncTorchBatched, torch::CppFunction(batched)));
+  const auto legacy = [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers,
+                               at::IntArrayRef positions, at::OptionalSymIntArrayRef size) {
+    return batched_before_functorch(*kernel, tensors, numbers, positions, size);
+  };
+  library->impl(name.c_str(),
+                torch::dispatch(c10::DispatchKey::Batched, torch::CppFunction(legacy)));
   kernel->op = c10::Dispatcher::singleton()
                    .findSchemaOrThrow(("torch_ops_jit::" + name).c_str(), "")
                    .typed<ElementwiseOp>();

@@ -18,7 +18,7 @@ STORED = {**C_TYPES, torch.float16: "torch_ops::Half", torch.bfloat16: "torch_op
 
 # Sums and products are rounded one by one, so that values are the same on CPU and GPU, in the
 # kernel and in its derivatives. What moves memory loses nothing by it.
-CUDA_OPTIONS = ("--std=c++17", "--fmad=false")
+CUDA_OPTIONS = ("--std=c++17", "--fmad=false", "--diag-suppress=177")
 HOST_OPTIONS = (
     "-ffp-contract=off",
     "-fno-math-errno",

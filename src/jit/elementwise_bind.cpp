@@ -1,7 +1,6 @@
 // An elementwise kernel as a Python object whose call is one call into C++.
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
@@ -165,14 +164,7 @@ void bind_elementwise(py::module_& m) {
             for (const py::handle number : numbers) {
               scalars.push_back(argument_of(kernel, "number", number.ptr()).number);
             }
-            const Types types =
-                resolve_types(kernel, join_arguments(kernel, tensors, scalars, positions), {});
-            py::list dtypes;
-            for (const ScalarType type : types.out) {
-              dtypes.append(py::reinterpret_borrow<py::object>(
-                  reinterpret_cast<PyObject*>(torch::getTHPDtype(type))));
-            }
-            return dtypes;
+            return output_dtypes(kernel, join_arguments(kernel, tensors, scalars, positions));
           },
           "The dtypes of the outputs, for tensors in the order of their parameters",
           py::arg("tensors"), py::arg("numbers"), py::arg("positions"));

@@ -1,6 +1,7 @@
 #include "jit/python_arguments.h"
 
 #include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -72,6 +73,15 @@ py::object as_result(const std::vector<Tensor>& tensors) {
     result[k] = py::reinterpret_steal<py::object>(THPVariable_Wrap(tensors[k]));
   }
   return result;
+}
+
+py::list output_dtypes(const Signature& kernel, const Arguments& arguments) {
+  py::list dtypes;
+  for (const ScalarType type : resolve_types(kernel, arguments, {}).out) {
+    dtypes.append(py::reinterpret_borrow<py::object>(
+        reinterpret_cast<PyObject*>(torch::getTHPDtype(type))));
+  }
+  return dtypes;
 }
 
 py::list names_of(at::ArrayRef<ScalarType> types) {

@@ -80,6 +80,17 @@ void bind_reduction(py::module_& m) {
            }),
            py::arg("name"), py::arg("inputs"), py::arg("outputs"), py::arg("placeholders"),
            py::arg("has_identity"), py::arg("compile"))
+      .def(
+          "output_dtypes",
+          [](const Reduction& kernel, const py::sequence& values) {
+            Arguments arguments;
+            for (size_t k = 0; k < kernel.in.size(); ++k) {
+              const py::object value = values[k];
+              arguments.push_back(argument_of(kernel, kernel.in[k].name, value.ptr()));
+            }
+            return output_dtypes(kernel, arguments);
+          },
+          "The dtypes of the output, in a list", py::arg("arguments"))
       .def("call", &call, py::arg("args"), py::arg("dim"), py::arg("keepdim"), py::arg("out"));
 }
 

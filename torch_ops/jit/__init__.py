@@ -7,6 +7,7 @@ kept on disk (:func:`cache_info`) and runs without it.
 from torch_ops.jit._cache import CacheInfo, cache_info, clear_cache
 from torch_ops.jit._errors import CompileError
 from torch_ops.jit.elementwise import ElementwiseKernel
+from torch_ops.jit.op import op
 from torch_ops.jit.raw import RawKernel, RawModule
 from torch_ops.jit.reduction import ReductionKernel
 
@@ -19,6 +20,7 @@ __all__ = [
     "ReductionKernel",
     "cache_info",
     "clear_cache",
+    "op",
 ]
 
 # Users see, pickle and read about torch_ops.jit.RawKernel, not torch_ops.jit.raw.RawKernel.

@@ -145,9 +145,10 @@ class ElementwiseKernel:
         program = Program(name, inputs, outputs, snippet)
         source = repr((program, tuple(options), backward))
         digest = hashlib.sha256(source.encode()).hexdigest()[:16]
-        self._inputs = len(inputs)
-        self._outputs = len(outputs)
-        self._keeps_outputs = _keeps_outputs(program) or any(param.raw for param in outputs)
+        self.inputs = inputs
+        self.outputs = outputs
+        self.has_raw_outputs = any(param.raw for param in outputs)
+        self._keeps_outputs = _keeps_outputs(program) or self.has_raw_outputs
         self._kernel = _make_kernel(program, f"{name}_{digest}", tuple(options), backward)
         self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
 
@@ -158,14 +159,14 @@ class ElementwiseKernel:
 
     def _traced(self, args: tuple[Any, ...], size: Any, out: Any) -> Any:
         """The call as torch.compile follows it: its registered op."""
-        if len(args) == self._inputs + self._outputs and out is None:
-            out = args[self._inputs :]
-        elif len(args) != self._inputs:
-            raise TypeError(f"{self.name} takes {self._inputs} arguments, but got {len(args)}.")
+        if len(args) == len(self.inputs) + len(self.outputs) and out is None:
+            out = args[len(self.inputs) :]
+        elif len(args) != len(self.inputs):
+            raise TypeError(f"{self.name} takes {len(self.inputs)} arguments, but got {len(args)}.")
         tensors = []
         numbers = []
         positions = []
-        for position, value in enumerate(args[: self._inputs]):
+        for position, value in enumerate(args[: len(self.inputs)]):
             if isinstance(value, Tensor):
                 tensors.append(value)
             else:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torch_ops._ext import jit as _ext
@@ -110,7 +111,8 @@ class ReductionKernel:
             _as_text(identity),
             preamble,
         )
-        self._source = repr((reduction, tuple(options)))
+        self.inputs = inputs
+        self.source = repr((reduction, tuple(options)))
         params = (*inputs, *outputs)
         self._kernel = _ext.Reduction(
             name=name,
@@ -129,6 +131,26 @@ class ReductionKernel:
         out: Tensor | None = None,
     ) -> Tensor:
         return self._kernel.call(args, dim, keepdim, out)
+
+    def fake(self, inputs: Sequence[Any], dim: int | Sequence[int] | None, keepdim: bool) -> Tensor:
+        """An empty result for inputs of which the shapes alone are known."""
+        tensors = [value for value in inputs if isinstance(value, Tensor)]
+        walked = [
+            value
+            for value, param in zip(inputs, self.inputs, strict=True)
+            if isinstance(value, Tensor) and not param.raw
+        ]
+        shape = torch.broadcast_shapes(*(value.shape for value in walked))
+        rank = len(shape)
+        named = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
+        reduced = {axis % max(rank, 1) for axis in named}
+        kept = [
+            1 if axis in reduced else size
+            for axis, size in enumerate(shape)
+            if keepdim or axis not in reduced
+        ]
+        device = next((t.device for t in tensors if t.device.type != "cpu"), tensors[0].device)
+        return torch.empty(kept, dtype=self._kernel.output_dtypes(inputs)[0], device=device)
 
     def __repr__(self) -> str:
         return f"ReductionKernel({self.in_params!r}, {self.out_params!r}, name={self.name!r})"

@@ -43,7 +43,8 @@ def with_cupy(tensor: Tensor) -> str:
     cupy = importlib.import_module("cupy")
     view = cupy.from_dlpack(tensor)
     assert address(view) == tensor.data_ptr()
-    stream = torch.cuda.ExternalStream(cupy.cuda.get_current_stream().ptr)
+    handle = cupy.cuda.get_current_stream().ptr  # 0: the legacy default stream
+    stream = torch.cuda.ExternalStream(handle) if handle else torch.cuda.default_stream()
 
     # CuPy writes on its own stream; torch's current stream waits for that.
     view += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import struct
 import subprocess
 import sys
@@ -466,6 +467,18 @@ def test_no_such_file_or_no_code(tmp_path: Path) -> None:
             make(tmp_path / "some")
         with pytest.raises(ValueError, match="this is no"):
             make(b"")
+
+
+def test_pickled(compiled: dict[str, Any]) -> None:
+    """As DataLoader and multiprocessing do with what they hand to processes; used or not."""
+    kernel = RawKernel("__global__ void f(T* x) {}", "f", constants={"T": torch.int32})
+    launches_nothing(pickle.loads(pickle.dumps(kernel)), None)
+    launches_nothing(kernel, None)
+    again = pickle.loads(pickle.dumps(kernel))
+    with pytest.raises(TypeError, match="must be a tensor of int32"):
+        launches_nothing(again, torch.ones(3))
+    module = pickle.loads(pickle.dumps(RawModule.from_ptx(compiled["ptx"])))
+    launches_nothing(module.get_function("in_cpp"), None, 3)
 
 
 # ---- constants

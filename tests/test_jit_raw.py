@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import pickle
 import struct
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +336,17 @@ def test_functions_of_a_module() -> None:
         RawKernel("__global__ void five() {}", "four")(1, 1)
     with pytest.raises(TypeError, match="name must be a str, but it is a int"):
         module.get_function(3)  # type: ignore[arg-type]
+
+
+def test_kernels_are_not_kept_alive() -> None:
+    module = RawModule("__global__ void f(int* x) {}")
+    kernel = module.get_function("f")
+    launches_nothing(kernel, None)
+    assert module.get_function("f") is kernel
+    gone = weakref.ref(kernel), weakref.ref(module)
+    del kernel, module
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
 
 
 def test_template_by_name() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -149,7 +150,8 @@ class RawKernel:
         if self._made is None:
             params = self._module._params(self._name)
             what = f'RawKernel "{self._name}"'
-            load = partial(self._module._load, self._name)
+            # The garbage collector does not see into the launcher: no way back to the kernel.
+            load = partial(RawModule._load, weakref.proxy(self._module), self._name)
             self._made = _ext.RawLauncher(what, params, load, partial(_foreign.adopt, what))
         return self._made
 

@@ -97,6 +97,8 @@ class RawKernel:
         ...     assert (y == 3).all()
     """
 
+    __module__ = "torch_ops.jit"
+
     def __init__(
         self,
         code: str,
@@ -235,6 +237,8 @@ class RawModule:
         >>> module.get_function("one<int>")
         RawKernel('one<int>')
     """
+
+    __module__ = "torch_ops.jit"
 
     def __init__(
         self,

@@ -14,7 +14,9 @@ import pytest
 
 from torch_ops.jit import _cache
 
-HAS_CUDA_CORE = bool(importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.core"))
+HAS_CUDA_CORE = bool(importlib.util.find_spec("cuda")) and all(
+    importlib.util.find_spec(name) for name in ("cuda.core", "cuda.bindings")
+)
 
 needs_cuda_core = pytest.mark.skipif(
     not HAS_CUDA_CORE,

@@ -121,7 +121,7 @@ def test_every_dtype(dtype: torch.dtype, ctype: str) -> None:
         "f",
     )
     named(1, 1, (x,))
-    wrong = torch.float32 if dtype != torch.float32 else torch.float64
+    wrong = torch.int64 if dtype != torch.int64 else torch.float64
     with pytest.raises(TypeError, match="must be a tensor of"):
         named(1, 1, (torch.zeros(3, dtype=wrong, device="cuda"),))
 

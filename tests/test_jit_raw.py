@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
+import pickle
 import struct
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -335,6 +338,17 @@ def test_functions_of_a_module() -> None:
         module.get_function(3)  # type: ignore[arg-type]
 
 
+def test_kernels_are_not_kept_alive() -> None:
+    module = RawModule("__global__ void f(int* x) {}")
+    kernel = module.get_function("f")
+    launches_nothing(kernel, None)
+    assert module.get_function("f") is kernel
+    gone = weakref.ref(kernel), weakref.ref(module)
+    del kernel, module
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
+
+
 def test_template_by_name() -> None:
     kernel = RawKernel("template <class T> __global__ void one(T* x) {}", "one<double>")
     launches_nothing(kernel, None)
@@ -466,6 +480,18 @@ def test_no_such_file_or_no_code(tmp_path: Path) -> None:
             make(tmp_path / "some")
         with pytest.raises(ValueError, match="this is no"):
             make(b"")
+
+
+def test_pickled(compiled: dict[str, Any]) -> None:
+    """As DataLoader and multiprocessing do with what they hand to processes; used or not."""
+    kernel = RawKernel("__global__ void f(T* x) {}", "f", constants={"T": torch.int32})
+    launches_nothing(pickle.loads(pickle.dumps(kernel)), None)
+    launches_nothing(kernel, None)
+    again = pickle.loads(pickle.dumps(kernel))
+    with pytest.raises(TypeError, match="must be a tensor of int32"):
+        launches_nothing(again, torch.ones(3))
+    module = pickle.loads(pickle.dumps(RawModule.from_ptx(compiled["ptx"])))
+    launches_nothing(module.get_function("in_cpp"), None, 3)
 
 
 # ---- constants

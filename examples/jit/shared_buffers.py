@@ -43,7 +43,8 @@ def with_cupy(tensor: Tensor) -> str:
     cupy = importlib.import_module("cupy")
     view = cupy.from_dlpack(tensor)
     assert address(view) == tensor.data_ptr()
-    stream = torch.cuda.ExternalStream(cupy.cuda.get_current_stream().ptr)
+    handle = cupy.cuda.get_current_stream().ptr  # 0: the legacy default stream
+    stream = torch.cuda.ExternalStream(handle) if handle else torch.cuda.default_stream()
 
     # CuPy writes on its own stream; torch's current stream waits for that.
     view += 1
@@ -109,11 +110,9 @@ def main() -> None:
         return
     for name, share in LIBRARIES.items():
         try:
-            importlib.import_module(name)
-            if name == "numba":
-                importlib.import_module("numba.cuda")
-        except ImportError as error:
-            print(f"{name}: left out, {error}")
+            importlib.import_module({"numba": "numba.cuda"}.get(name, name))
+        except Exception as error:  # one that does not fit the NumPy that is installed, say
+            print(f"{name}: left out, {type(error).__name__}: {error}")
             continue
         version = share(torch.zeros(N, device="cuda"))
         print(f"{name} {version}: writes are seen on both sides, nothing was copied")

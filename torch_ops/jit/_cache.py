@@ -410,3 +410,7 @@ def clear_cache() -> None:
     with _memory.lock:
         _memory.entries.clear()
         _memory.hits = _memory.misses = _memory.compiles = 0
+
+
+for _function in (cache_info, clear_cache):
+    _function.__module__ = "torch_ops.jit"

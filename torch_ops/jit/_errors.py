@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch_ops.jit._source import OURS, Source
 
+# Strings, which are compiled when there is an error to be read.
 # NVRTC: operation(2): error: ...   g++, clang++: operation:2:5: error: ...
-_MESSAGE = re.compile(
+_MESSAGE = (
     r"^(?:(?P<file>[^\n(:]+)(?:\((?P<paren>\d+)\)|:(?P<colon>\d+)(?::\d+)?)|At end of source): "
-    r"(?:catastrophic |fatal )?error(?: #?[\w-]+)?: (?P<message>.*)$",
-    re.MULTILINE,
+    r"(?:catastrophic |fatal )?error(?: #?[\w-]+)?: (?P<message>.*)$"
 )
 # Compilers tell with an error inside ours from where it was instantiated or expanded.
-_MENTION = re.compile(r"(?P<file>[\w.<>]+)(?:\((?P<paren>\d+)\)|:(?P<colon>\d+)(?::\d+)?)")
-_MENTION_EDG = re.compile(r'at line (?P<line>\d+) of "?(?P<file>[\w.]+)"?')
+_MENTION = r"(?P<file>[\w.<>]+)(?:\((?P<paren>\d+)\)|:(?P<colon>\d+)(?::\d+)?)"
+_MENTION_EDG = r'at line (?P<line>\d+) of "?(?P<file>[\w.]+)"?'
 _NAME_MAP = "__nv_name_map"  # the file in which NVRTC puts name expressions
 _AROUND = 2  # lines shown before and after the one that is meant
 
@@ -54,8 +54,7 @@ def _restore(text: str, name: str, line: int, message: str, log: str) -> Compile
     return CompileError(text, name=name, line=line, message=message, log=log)
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     name: str | None
     line: int | None
     message: str
@@ -87,7 +86,7 @@ def compile_error(what: str, source: Source, log: str, unknown: Sequence[str] = 
 
 def _find_place(texts: dict[str, str], log: str) -> _Place:
     """The first error in a text of the user; else what the first error says of one."""
-    errors = list(_MESSAGE.finditer(log))
+    errors = list(re.finditer(_MESSAGE, log, re.MULTILINE))
     for error in errors:
         if error["file"] in texts:
             line = _within(texts[error["file"]], int(error["paren"] or error["colon"]))
@@ -99,7 +98,7 @@ def _find_place(texts: dict[str, str], log: str) -> _Place:
     if errors[0]["file"] not in (OURS, _NAME_MAP, None):  # a header
         first = errors[0][0]
     for pattern in (_MENTION, _MENTION_EDG):
-        for mention in pattern.finditer(log):
+        for mention in re.finditer(pattern, log):
             if mention["file"] in texts and mention["file"] != OURS:
                 facts = mention.groupdict()
                 number = facts.get("line") or facts.get("paren") or facts.get("colon")

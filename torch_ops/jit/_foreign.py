@@ -55,6 +55,15 @@ def _from_dlpack(what: str, array: Any, stream: torch.cuda.Stream | None) -> Ten
         ) from error
 
 
+class _Shown:
+    """An array that does not say whether it is read-only: torch refuses those that are."""
+
+    def __init__(self, array: Any, interface: dict[str, Any]) -> None:
+        self.kept = array
+        address, _ = interface["data"]
+        self.__cuda_array_interface__ = {**interface, "data": (address, False)}
+
+
 def _from_interface(
     what: str, array: Any, interface: dict[str, Any], stream: torch.cuda.Stream | None
 ) -> Tensor:
@@ -63,7 +72,7 @@ def _from_interface(
     if not torch.cuda.is_available():
         raise RuntimeError(f"{what}: the array given is on a CUDA GPU, and torch finds none.")
     try:
-        tensor = torch.as_tensor(array)
+        tensor = torch.as_tensor(_Shown(array, interface))
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{what}: the {type(array).__name__} given cannot be shared by "

@@ -6,8 +6,7 @@ import functools
 import importlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -183,8 +182,7 @@ def _as_written(type: str) -> str:
 # ---- what the text tells: which kernels there are, and what their parameters are called ----------
 
 
-@dataclass(frozen=True)
-class KernelText:
+class KernelText(NamedTuple):
     """A kernel as it stands in the text: macros and conditions are not looked at."""
 
     name: str

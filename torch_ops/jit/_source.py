@@ -7,13 +7,13 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # What compilers see as the file of the lines that are ours.
 OURS = "torch_ops"
 
 
-@dataclass(frozen=True)
-class UserText:
+class UserText(NamedTuple):
     """A string that the user wrote, and what it is to them: ``"operation"``, ``"preamble"``."""
 
     name: str

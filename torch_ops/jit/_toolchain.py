@@ -10,9 +10,9 @@ import re
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -23,8 +23,7 @@ DEFAULT_ARCH = "sm_90"
 # ---- NVRTC and CUDA's headers -------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Nvrtc:
+class Nvrtc(NamedTuple):
     """The library that cuda-core is made to load, and the headers of its toolkit."""
 
     library: Path | None  # None: cuda-core may look for it itself
@@ -92,8 +91,7 @@ def arch_of(device: int) -> str:
 # ---- the host's C++ compiler --------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class HostCompiler:
+class HostCompiler(NamedTuple):
     """The command to call, and what tells it from another compiler."""
 
     command: tuple[str, ...]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
-import re
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,9 +16,9 @@ from torch_ops.jit import _foreign
 from torch_ops.jit._cache import Artefact
 from torch_ops.jit._compile import compile_cuda
 from torch_ops.jit._constants import define
+from torch_ops.jit._image import kernels_in, load_once, params_in_ptx
 from torch_ops.jit._signature import (
     SIGNATURES,
-    Kind,
     Param,
     find_kernels,
     kernel_name,
@@ -98,6 +97,8 @@ class RawKernel:
         ...     assert (y == 3).all()
     """
 
+    __module__ = "torch_ops.jit"
+
     def __init__(
         self,
         code: str,
@@ -151,7 +152,8 @@ class RawKernel:
         if self._made is None:
             params = self._module._params(self._name)
             what = f'RawKernel "{self._name}"'
-            load = partial(self._module._load, self._name)
+            # The garbage collector does not see into the launcher: no way back to the kernel.
+            load = partial(RawModule._load, weakref.proxy(self._module), self._name)
             self._made = _ext.RawLauncher(what, params, load, partial(_foreign.adopt, what))
         return self._made
 
@@ -201,6 +203,9 @@ class RawKernel:
         """
         return int(self._launcher.suggest_block(shared_mem))
 
+    def __reduce__(self) -> Any:
+        return RawKernel._of, (self._module, self._name)
+
     def __repr__(self) -> str:
         return f"RawKernel({self._name!r})"
 
@@ -233,6 +238,8 @@ class RawModule:
         RawKernel('one<int>')
     """
 
+    __module__ = "torch_ops.jit"
+
     def __init__(
         self,
         code: str,
@@ -256,6 +263,7 @@ class RawModule:
         defined: str = "",
         image: Artefact | None = None,
     ) -> None:
+        self._made_of = (code, names, options, defined, image)
         self._what = "RawModule"
         self._code = code
         self._names = names
@@ -263,10 +271,15 @@ class RawModule:
         self._pieces = (defined, UserText("code", code))
         self._image = image  # where there is no source
         self._compiled: dict[str, Artefact] = {}  # by architecture
+        self._kernels: dict[str, RawKernel] = {}
         self._lock = threading.Lock()
 
-    @classmethod
-    def from_ptx(cls, ptx: str | bytes | os.PathLike[str]) -> RawModule:
+    def __reduce__(self) -> Any:
+        # For processes that are spawned: there it is compiled, or found in the cache, again.
+        return _make_module, self._made_of
+
+    @staticmethod
+    def from_ptx(ptx: str | bytes | os.PathLike[str]) -> RawModule:
         """A module of PTX, which the driver compiles when it is loaded.
 
         Args:
@@ -283,10 +296,12 @@ class RawModule:
             data = ptx if isinstance(ptx, bytes) else _read(ptx)
         if b".version" not in data or b".target" not in data:
             raise ValueError("RawModule.from_ptx: this is no PTX: it has no .version and .target.")
-        return cls._of_image(Artefact(data.rstrip(b"\0"), {"format": "ptx", "names": {}}))
+        return _make_module(
+            "", (), (), "", Artefact(data.rstrip(b"\0"), {"format": "ptx", "names": {}})
+        )
 
-    @classmethod
-    def from_cubin(cls, cubin: bytes | str | os.PathLike[str]) -> RawModule:
+    @staticmethod
+    def from_cubin(cubin: bytes | str | os.PathLike[str]) -> RawModule:
         """A module of code that is compiled for one architecture.
 
         Args:
@@ -300,13 +315,7 @@ class RawModule:
         data = bytes(cubin) if isinstance(cubin, bytes | bytearray | memoryview) else _read(cubin)
         if not data.startswith(b"\x7fELF"):
             raise ValueError("RawModule.from_cubin: this is no cubin: it is no ELF file.")
-        return cls._of_image(Artefact(data, {"format": "cubin", "names": {}}))
-
-    @classmethod
-    def _of_image(cls, image: Artefact) -> RawModule:
-        module = cls.__new__(cls)
-        module._begin(image=image)
-        return module
+        return _make_module("", (), (), "", Artefact(data, {"format": "cubin", "names": {}}))
 
     def get_function(self, name: str) -> RawKernel:
         """Returns the kernel of this name; compiles the module if it is not compiled yet.
@@ -320,7 +329,7 @@ class RawModule:
         """
         _check_str("get_function", "name", name)
         self._symbol(name)
-        return RawKernel._of(self, name)
+        return self._kernels.setdefault(name, RawKernel._of(self, name))
 
     @property
     def ptx(self) -> str:
@@ -394,7 +403,7 @@ class RawModule:
         """The name of a kernel in the compiled code."""
         artefact = self._artefact(arch or _current_arch())
         names = artefact.facts["names"]
-        known = _kernels_in(artefact)
+        known = kernels_in(artefact)
         for symbol in (names.get(name), name):
             if symbol in known:
                 return str(symbol)
@@ -416,7 +425,7 @@ class RawModule:
         types = types_in(signature or symbol)
         if types is None:
             if artefact.facts["format"] == "ptx":
-                return _params_in_ptx(artefact.data.decode(), symbol)
+                return params_in_ptx(artefact.data.decode(), symbol)
             return None
         bare = name.partition("<")[0].strip()
         called = next((k.parameters for k in find_kernels(self._code) if k.name == bare), ())
@@ -435,62 +444,19 @@ class RawModule:
         arch = arch_of(device)
         symbol = self._symbol(name, arch)
         with torch.cuda.device(device):
-            return device, _ext.get_kernel(_load_once(self._artefact(arch)), symbol)
+            return device, _ext.get_kernel(load_once(self._artefact(arch)), symbol)
 
 
-_libraries: dict[bytes, int] = {}
-_libraries_lock = threading.Lock()
-
-
-def _load_once(artefact: Artefact) -> int:
-    """The library of compiled code; the same code is loaded once."""
-    key = hashlib.sha256(artefact.data).digest()
-    with _libraries_lock:
-        if key not in _libraries:
-            _libraries[key] = _ext.load_library(artefact.data)
-        return _libraries[key]
+def _make_module(*made_of: Any) -> RawModule:
+    module = RawModule.__new__(RawModule)
+    module._begin(*made_of)
+    return module
 
 
 def _current_arch() -> str:
     if torch.cuda.is_available():
         return arch_of(torch.cuda.current_device())
     return DEFAULT_ARCH
-
-
-def _kernels_in(artefact: Artefact) -> list[str]:
-    """The symbols of the kernels in compiled code."""
-    if artefact.facts["format"] == "ptx":
-        found = re.findall(rb"\.entry\s+([\w$.]+)", artefact.data)
-    else:  # each has a section of its own
-        found = re.findall(rb"\.text\.([\w$.]+)(?=\0)", artefact.data)
-    return list(dict.fromkeys(symbol.decode() for symbol in found))
-
-
-_PTX_KINDS = {
-    "f": Kind.FLOAT,
-    "s": Kind.BITS,
-    "u": Kind.BITS,
-    "b": Kind.BITS,
-}
-
-
-def _params_in_ptx(ptx: str, symbol: str) -> list[Param]:
-    begin = re.search(rf"\.entry\s+{re.escape(symbol)}\s*\(([^)]*)\)", ptx)
-    params: list[Param] = []
-    for declared in re.findall(r"\.param\s+([^,\n]+)", begin[1] if begin else ""):
-        words = declared.split()
-        kind, bits = next((w[1], w[2:]) for w in words if re.fullmatch(r"\.[fsub]\d+", w))
-        array = re.search(r"\[(\d+)\]", declared)
-        text = " ".join(words[:-1])
-        if array:
-            params.append((text, Kind.BYTES, int(array[1]), [], "", 1, False))
-        elif ".ptr" in words:
-            params.append((text, Kind.POINTER, 8, [], "", 1, True))
-        elif bits == "64" and kind != "f":
-            params.append((text, Kind.UNKNOWN, 8, [], "", 1, True))
-        else:
-            params.append((text, _PTX_KINDS[kind], int(bits) // 8, [], "", 1, False))
-    return params
 
 
 def _read(path: Any) -> bytes:

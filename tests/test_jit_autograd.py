@@ -178,9 +178,7 @@ def test_backward_by_code(device: torch.device) -> None:
     torch.testing.assert_close(gx.detach(), 2 * y.detach().expand(3, 4) + 5)
     torch.testing.assert_close(gy.detach(), 3 * x.detach().sum(0))
     # The snippet is differentiated in its turn.
-    torch.testing.assert_close(
-        torch.autograd.grad(gx.sum(), y)[0], torch.full_like(y, 6).detach()
-    )
+    torch.testing.assert_close(torch.autograd.grad(gx.sum(), y)[0], torch.full_like(y, 6).detach())
     (only,) = torch.autograd.grad(kernel(x, y.detach())[0].sum(), x)
     torch.testing.assert_close(only, 2 * y.detach().expand(3, 4))
 
@@ -194,7 +192,9 @@ def test_raw_inputs(device: torch.device) -> None:
     s = random((3,), device, torch.float32).requires_grad_()
     y = auto(w.detach(), k, s)
     torch.testing.assert_close(torch.autograd.grad(y.sum(), s)[0], w.detach()[k])
-    with pytest.raises(RuntimeError, match='"pick" has no automatic gradient by its raw parameter w'):
+    with pytest.raises(
+        RuntimeError, match='"pick" has no automatic gradient by its raw parameter w'
+    ):
         auto(w, k, s).sum().backward()
     code = ElementwiseKernel(
         "raw T w, int64 k, T s", "T y", operation, "pick",
@@ -210,7 +210,9 @@ def test_refused_gradients(device: torch.device) -> None:
     x = random((3,), device).requires_grad_()
     kernel = ElementwiseKernel("T x", "T y", "y = x", "plain", backward=None)
     y = kernel(x)
-    with pytest.raises(RuntimeError, match='"plain" has no gradient: it was made with backward=None'):
+    with pytest.raises(
+        RuntimeError, match='"plain" has no gradient: it was made with backward=None'
+    ):
         y.sum().backward()
     kernel = ElementwiseKernel("T x, T y", "T z", "z = x", "half", backward="grad_x = grad_z")
     with pytest.raises(RuntimeError, match="does not write grad_y, but y requires"):

@@ -307,9 +307,8 @@ def test_constants_of_fixed_types_are_no_loss(device: torch.device) -> None:
 
 
 def test_template_functions_of_the_preamble(device: torch.device) -> None:
-    kernel = ElementwiseKernel(
-        "T x", "T y", "y = cube(x)", preamble="template <class A> __device__ A cube(A a) { return a * a * a; }"
-    )  # fmt: skip
+    preamble = "template <class A> __device__ A cube(A a) { return a * a * a; }"
+    kernel = ElementwiseKernel("T x", "T y", "y = cube(x)", preamble=preamble)
     x = torch.tensor([2.0, 3.0], device=device, requires_grad=True)
     assert torch.autograd.grad(kernel(x).sum(), x)[0].tolist() == [12, 27]
 

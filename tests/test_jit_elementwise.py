@@ -130,7 +130,7 @@ def test_wrong_outputs(device: torch.device) -> None:
         ADD(x, x, out=torch.empty(4, 6, dtype=torch.int32, device=device))
     with pytest.raises(RuntimeError, match="unsupported operation"):
         ADD(x.view(-1)[1:], 1, out=x.view(-1)[:-1])
-    with pytest.raises(RuntimeError, match="more than one element|single memory location"):
+    with pytest.raises(RuntimeError, match=r"more than one element|single memory location"):
         ADD(x, x, out=torch.empty(1, device=device).expand(4, 6))
     with pytest.raises(TypeError, match="output z must be a tensor, but it is list"):
         ADD(x, x, [1])
@@ -152,12 +152,12 @@ def test_wrong_arguments(device: torch.device) -> None:
         ADD(x, 1j)
     with pytest.raises(TypeError, match="y is ComplexFloat"):
         ADD(x, x.to(torch.complex64))
-    with pytest.raises(RuntimeError, match="must match the size|broadcast"):
+    with pytest.raises(RuntimeError, match=r"must match the size|broadcast"):
         ADD(x, random((3,), device))
-    with pytest.raises(RuntimeError, match="one device.*meta"):
+    with pytest.raises(RuntimeError, match=r"one device.*meta"):
         ADD(x, x.to("meta"))
     if device.type == "cuda":
-        with pytest.raises(RuntimeError, match="one device.*is on cpu"):
+        with pytest.raises(RuntimeError, match=r"one device.*is on cpu"):
             ADD(x, x.cpu())
 
 
@@ -267,7 +267,7 @@ def test_loop_prep_and_after_loop(device: torch.device) -> None:
 def test_preamble_and_options(device: torch.device) -> None:
     kernel = ElementwiseKernel(
         "T x", "T y", "y = scale(x) + EXTRA",
-        preamble="#define SCALE 3\ntemplate <class A> __device__ A scale(A a) { return a * SCALE; }",
+        preamble="#define SCALE 3\n__device__ float scale(float a) { return a * SCALE; }",
         options=("-DEXTRA=2",),
     )  # fmt: skip
     x = random((4,), device)
@@ -277,7 +277,7 @@ def test_preamble_and_options(device: torch.device) -> None:
 def test_declarations() -> None:
     with pytest.raises(ValueError, match=r"in_params: 'T' must be a type and a name"):
         ElementwiseKernel("T", "T y", "y = 0")
-    with pytest.raises(TypeError, match="there is no type 'float128'.*bfloat16"):
+    with pytest.raises(TypeError, match=r"there is no type 'float128'.*bfloat16"):
         ElementwiseKernel("float128 x", "T y", "y = 0")
     with pytest.raises(ValueError, match="'i' cannot be the name"):
         ElementwiseKernel("T i", "T y", "y = 0")

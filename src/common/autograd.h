@@ -99,7 +99,8 @@ class DerivativeNode : public torch::autograd::TraceableFunction {
     // Two backward passes may run one node from two threads.
     std::lock_guard<std::mutex> lock(mutex_);
     if constexpr (std::is_invocable_v<decltype(&Op::backward), Op&, const variable_list&>) {
-      return self().backward(grads);  // of an op with several outputs, of which some may be undefined
+      return self().backward(
+          grads);  // of an op with several outputs, of which some may be undefined
     } else {
       const Tensor& grad_output = grads[0];
       if (!grad_output.defined())

@@ -23,9 +23,9 @@ namespace py = pybind11;
 
 constexpr int64_t kGrain = at::internal::GRAIN_SIZE;
 constexpr int kVectorBytes = 16;
-constexpr int kMostElements = 8;    // a vector
-constexpr int kMostDims = 25;       // TensorIterator's limit on a GPU
-constexpr int kUnrolledDims = 4;    // code of its own for each rank up to it
+constexpr int kMostElements = 8;  // a vector
+constexpr int kMostDims = 25;     // TensorIterator's limit on a GPU
+constexpr int kUnrolledDims = 4;  // code of its own for each rank up to it
 // Where the operand that counts elements begins; any address but the null one does.
 char* const kIndexBase = reinterpret_cast<char*>(uintptr_t{1} << 12);
 
@@ -37,8 +37,8 @@ struct Form {
   c10::DeviceIndex device = 0;
   c10::SmallVector<ScalarType, 8> stored;  // outputs, then inputs; Undefined: a number
   c10::SmallVector<ScalarType, 8> computed;
-  c10::SmallVector<int8_t, 4> raw_ranks;       // of raw parameters; -1 - rank: not contiguous
-  std::string modes;                           // of operands on CUDA: c(ontiguous), b(roadcast), s
+  c10::SmallVector<int8_t, 4> raw_ranks;  // of raw parameters; -1 - rank: not contiguous
+  std::string modes;                      // of operands on CUDA: c(ontiguous), b(roadcast), s
   int dims = 0;
   int vector = 0;
   char index = 'n';  // n(one), l(inear), o(perand)
@@ -61,10 +61,10 @@ Variant find_variant(Elementwise& kernel, const Form& form) {
     const py::gil_scoped_acquire gil;
     const py::tuple made = kernel.compile(
         form.cuda ? py::object(py::int_(static_cast<int>(form.device))) : py::object(py::none()),
-        names_of(form.stored), names_of(form.computed), ranks_of(form.raw_ranks), form.modes, form.dims, form.vector,
-        std::string(1, form.index), form.load_outputs);
-    return Variant{reinterpret_cast<const void*>(made[0].cast<intptr_t>()),
-                   made[1].cast<int64_t>(), made[2].cast<int64_t>()};
+        names_of(form.stored), names_of(form.computed), ranks_of(form.raw_ranks), form.modes,
+        form.dims, form.vector, std::string(1, form.index), form.load_outputs);
+    return Variant{reinterpret_cast<const void*>(made[0].cast<intptr_t>()), made[1].cast<int64_t>(),
+                   made[2].cast<int64_t>()};
   });
 }
 
@@ -182,9 +182,8 @@ void run_cpu(Call& call, const at::TensorIterator& iter) {
   words.put(strides.data());
   const auto function = reinterpret_cast<HostFunction>(
       const_cast<void*>(find_variant(call.kernel, call.form).function));
-  at::parallel_for(0, iter.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    function(words.data(), begin, end);
-  });
+  at::parallel_for(0, iter.numel(), kGrain,
+                   [&](int64_t begin, int64_t end) { function(words.data(), begin, end); });
 }
 
 // ---- CUDA ---------------------------------------------------------------------------------------
@@ -349,8 +348,8 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
 
   check_outputs(call, outs);
   const bool none_to_walk =
-      call.operands.empty() && std::all_of(kernel.out.begin(), kernel.out.end(),
-                                           [](const Parameter& p) { return p.raw; });
+      call.operands.empty() &&
+      std::all_of(kernel.out.begin(), kernel.out.end(), [](const Parameter& p) { return p.raw; });
   if (none_to_walk) count_elements(call, device, size.value_or(at::IntArrayRef()));
   const bool static_shape = size.has_value() || !walks;
   at::TensorIterator iter = plan(call, device, size, static_shape);

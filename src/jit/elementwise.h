@@ -30,12 +30,12 @@ using ElementwiseOp = std::vector<Tensor>(at::TensorList tensors, at::ArrayRef<S
 
 class Elementwise : public Signature {
  public:
-  std::string op_name;           // as it is registered, without the namespace
-  bool uses_index = false;       // `i`
-  bool uses_size = false;        // `_ind`
-  bool reads_outputs = false;    // may leave an output as it was
-  pybind11::object compile;      // variants, in Python
-  pybind11::object derive;       // derivatives, in Python
+  std::string op_name;         // as it is registered, without the namespace
+  bool uses_index = false;     // `i`
+  bool uses_size = false;      // `_ind`
+  bool reads_outputs = false;  // may leave an output as it was
+  pybind11::object compile;    // variants, in Python
+  pybind11::object derive;     // derivatives, in Python
   std::optional<c10::TypedOperatorHandle<ElementwiseOp>> op;
 
   ~Elementwise();

@@ -52,8 +52,8 @@ std::string joined_names(const std::vector<Parameter>& parameters) {
 std::vector<Tensor> given_outputs(const Elementwise& kernel, const py::tuple& args,
                                   const py::object& out) {
   const size_t inputs = kernel.in.size(), outputs = kernel.out.size();
-  TORCH_CHECK_TYPE(args.size() == inputs || args.size() == inputs + outputs, kernel.name,
-                   " takes ", inputs, " arguments (", joined_names(kernel.in), "), and outputs (",
+  TORCH_CHECK_TYPE(args.size() == inputs || args.size() == inputs + outputs, kernel.name, " takes ",
+                   inputs, " arguments (", joined_names(kernel.in), "), and outputs (",
                    joined_names(kernel.out), ") behind them, but got ", args.size(), ".");
   std::vector<Tensor> outs;
   const auto add = [&](const py::handle& value) {
@@ -73,8 +73,8 @@ std::vector<Tensor> given_outputs(const Elementwise& kernel, const py::tuple& ar
                      ".");
     for (const py::handle value : several) add(value);
   } else if (!out.is_none()) {
-    TORCH_CHECK_TYPE(outputs == 1, kernel.name, ": out= must be a tuple of ", outputs,
-                     " tensors (", joined_names(kernel.out), ").");
+    TORCH_CHECK_TYPE(outputs == 1, kernel.name, ": out= must be a tuple of ", outputs, " tensors (",
+                     joined_names(kernel.out), ").");
     add(out);
   }
   return outs;
@@ -158,8 +158,8 @@ void bind_elementwise(py::module_& m) {
       .def("call", &call, py::arg("args"), py::arg("size"), py::arg("out"))
       .def(
           "output_dtypes",
-          [](const Elementwise& kernel, const std::vector<Tensor>& tensors,
-             const py::list& numbers, const std::vector<int64_t>& positions) {
+          [](const Elementwise& kernel, const std::vector<Tensor>& tensors, const py::list& numbers,
+             const std::vector<int64_t>& positions) {
             std::vector<Scalar> scalars;
             for (const py::handle number : numbers) {
               scalars.push_back(argument_of(kernel, "number", number.ptr()).number);

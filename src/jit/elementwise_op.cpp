@@ -30,7 +30,8 @@ Registry& registry() {
   return *registry;
 }
 
-std::string as_key(const std::string& kind, const std::vector<bool>& a, const std::vector<bool>& b) {
+std::string as_key(const std::string& kind, const std::vector<bool>& a,
+                   const std::vector<bool>& b) {
   std::string key = kind;
   for (const bool bit : a) key += bit ? '1' : '0';
   key += '_';
@@ -325,10 +326,10 @@ std::vector<Tensor> elementwise_batched(const std::shared_ptr<Elementwise>& kern
 Arguments join_arguments(const Elementwise& kernel, at::TensorList tensors,
                          at::ArrayRef<Scalar> numbers, at::IntArrayRef positions) {
   Arguments arguments(kernel.in.size());
-  TORCH_CHECK(tensors.size() + numbers.size() == kernel.in.size() &&
-                  numbers.size() == positions.size(),
-              kernel.op_name, ": takes ", kernel.in.size(), " arguments, but got ", tensors.size(),
-              " tensors and ", numbers.size(), " numbers.");
+  TORCH_CHECK(
+      tensors.size() + numbers.size() == kernel.in.size() && numbers.size() == positions.size(),
+      kernel.op_name, ": takes ", kernel.in.size(), " arguments, but got ", tensors.size(),
+      " tensors and ", numbers.size(), " numbers.");
   std::vector<bool> is_number(kernel.in.size());
   for (size_t k = 0; k < numbers.size(); ++k) {
     TORCH_CHECK_INDEX(positions[k] >= 0 && positions[k] < static_cast<int64_t>(kernel.in.size()),

@@ -12,12 +12,13 @@ std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, at::Tens
                                              at::IntArrayRef positions,
                                              at::OptionalSymIntArrayRef size) {
   const auto is_raw = [](const Parameter& parameter) { return parameter.raw; };
-  TORCH_CHECK(!kernel.uses_index && !kernel.uses_size && !size.has_value() &&
-                  std::none_of(kernel.in.begin(), kernel.in.end(), is_raw) &&
-                  std::none_of(kernel.out.begin(), kernel.out.end(), is_raw),
-              kernel.name,
-              ": is_grads_batched=True is not possible for a kernel that uses raw parameters or the "
-              "index. torch.func and torch.vmap are.");
+  TORCH_CHECK(
+      !kernel.uses_index && !kernel.uses_size && !size.has_value() &&
+          std::none_of(kernel.in.begin(), kernel.in.end(), is_raw) &&
+          std::none_of(kernel.out.begin(), kernel.out.end(), is_raw),
+      kernel.name,
+      ": is_grads_batched=True is not possible for a kernel that uses raw parameters or the "
+      "index. torch.func and torch.vmap are.");
   const auto physical = at::BroadcastingVmapTransform::logicalToPhysical(tensors);
   std::vector<Tensor> values;
   for (const auto& view : physical) values.push_back(view.tensor());

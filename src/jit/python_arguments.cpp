@@ -41,7 +41,8 @@ Parameter parameter_of(const py::tuple& facts, const std::vector<std::string>& p
   Parameter parameter;
   parameter.name = facts[0].cast<std::string>();
   if (py::isinstance<py::str>(facts[1])) {
-    const auto at = std::find(placeholders.begin(), placeholders.end(), facts[1].cast<std::string>());
+    const auto at =
+        std::find(placeholders.begin(), placeholders.end(), facts[1].cast<std::string>());
     parameter.placeholder = at - placeholders.begin();
   } else {
     parameter.fixed = reinterpret_cast<THPDtype*>(facts[1].ptr())->scalar_type;
@@ -78,8 +79,8 @@ py::object as_result(const std::vector<Tensor>& tensors) {
 py::list output_dtypes(const Signature& kernel, const Arguments& arguments) {
   py::list dtypes;
   for (const ScalarType type : resolve_types(kernel, arguments, {}).out) {
-    dtypes.append(py::reinterpret_borrow<py::object>(
-        reinterpret_cast<PyObject*>(torch::getTHPDtype(type))));
+    dtypes.append(
+        py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(type))));
   }
   return dtypes;
 }

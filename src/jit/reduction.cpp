@@ -1,6 +1,6 @@
-// A call of a reduction: axes are sorted into kept and reduced ones, each output's elements cut into
-// parts, and the parts' results combined. How they are cut follows from sizes and strides alone, so
-// that the bits are the same on each run, on any number of threads.
+// A call of a reduction: axes are sorted into kept and reduced ones, each output's elements cut
+// into parts, and the parts' results combined. How they are cut follows from sizes and strides
+// alone, so that the bits are the same on each run, on any number of threads.
 #include "jit/reduction.h"
 
 #include <ATen/ExpandUtils.h>
@@ -22,10 +22,10 @@ namespace {
 
 namespace py = pybind11;
 
-constexpr int64_t kGrain = 32768;       // elements below which no second task is worth it
-constexpr int64_t kHostPart = 16384;   // elements that one task of the CPU reduces
-constexpr int64_t kThreads = 256;      // a block; headers/reduce.h has it too
-constexpr int64_t kBlocks = 2048;      // what a grid should have to fill a GPU
+constexpr int64_t kGrain = 32768;     // elements below which no second task is worth it
+constexpr int64_t kHostPart = 16384;  // elements that one task of the CPU reduces
+constexpr int64_t kThreads = 256;     // a block; headers/reduce.h has it too
+constexpr int64_t kBlocks = 2048;     // what a grid should have to fill a GPU
 constexpr int64_t kLeastPerThread = 16;
 
 // One axis of the plan, as output and inputs step along it, in bytes.
@@ -141,11 +141,10 @@ void run_cpu(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, 
   Words words = plan_words(call, outputs, elements, kHostPart, parts, partials.data_ptr());
   put_axes(words, call.kept);
   put_axes(words, call.reduced);
-  const int64_t grain = std::max<int64_t>(
-      kGrain / std::max<int64_t>(std::min(elements, kHostPart), 1), 1);
-  at::parallel_for(0, outputs * parts, grain, [&](int64_t begin, int64_t end) {
-    partial(words.data(), begin, end);
-  });
+  const int64_t grain =
+      std::max<int64_t>(kGrain / std::max<int64_t>(std::min(elements, kHostPart), 1), 1);
+  at::parallel_for(0, outputs * parts, grain,
+                   [&](int64_t begin, int64_t end) { partial(words.data(), begin, end); });
   if (parts == 1) return;
   at::parallel_for(0, outputs, std::max<int64_t>(kGrain / parts, 1),
                    [&](int64_t begin, int64_t end) { finish(words.data(), begin, end); });
@@ -272,7 +271,8 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, std::optional<at::I
     const bool has_out_axis = !is_reduced[d];
     axis.strides.push_back(has_out_axis ? result.stride(out_axis) * result.element_size() : 0);
     if (has_out_axis || keepdim) --out_axis;
-    for (const Tensor& view : call.views) axis.strides.push_back(view.stride(d) * view.element_size());
+    for (const Tensor& view : call.views)
+      axis.strides.push_back(view.stride(d) * view.element_size());
     (has_out_axis ? call.kept : call.reduced).push_back(std::move(axis));
   }
   const int64_t outputs = product(call.kept), elements = product(call.reduced);

@@ -13,8 +13,8 @@ namespace torch_ops::jit {
 
 // The functions that were compiled for one form of call.
 struct ReductionCode {
-  const void* partial = nullptr;   // of parts of the reduced elements
-  const void* finish = nullptr;    // of the parts' results
+  const void* partial = nullptr;  // of parts of the reduced elements
+  const void* finish = nullptr;   // of the parts' results
 };
 
 class Reduction : public Signature {

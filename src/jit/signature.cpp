@@ -21,12 +21,12 @@ ScalarType type_of(const Argument& argument) {
 }
 
 void check_supported(const Signature& kernel, const std::string& name, ScalarType type) {
-  TORCH_CHECK_TYPE(
-      !c10::isComplexType(type) && c10::elementSize(type) <= 8 && !c10::isQIntType(type) &&
-          (c10::isIntegralType(type, /*includeBool=*/true) || type == at::kFloat ||
-           type == at::kDouble || type == at::kHalf || type == at::kBFloat16),
-      kernel.name, ": ", name, " is ", type,
-      "; kernels compute on bool, integers, float16, bfloat16, float32 and float64.");
+  TORCH_CHECK_TYPE(!c10::isComplexType(type) && c10::elementSize(type) <= 8 &&
+                       !c10::isQIntType(type) &&
+                       (c10::isIntegralType(type, /*includeBool=*/true) || type == at::kFloat ||
+                        type == at::kDouble || type == at::kHalf || type == at::kBFloat16),
+                   kernel.name, ": ", name, " is ", type,
+                   "; kernels compute on bool, integers, float16, bfloat16, float32 and float64.");
 }
 
 }  // namespace
@@ -66,8 +66,8 @@ Types resolve_types(const Signature& kernel, const Arguments& arguments, at::Ten
     const ScalarType given = type_of(arguments[k]);
     check_supported(kernel, kernel.in[k].name, given);
     TORCH_CHECK_TYPE(c10::canCast(given, type), kernel.name, ": ", kernel.in[k].name,
-                     " is declared ", known_type(kernel, kernel.in[k]), " (", type,
-                     "), to which ", given, " is not cast. Pass another dtype or declare another.");
+                     " is declared ", known_type(kernel, kernel.in[k]), " (", type, "), to which ",
+                     given, " is not cast. Pass another dtype or declare another.");
     types.in.push_back(type);
   }
   for (size_t k = 0; k < kernel.out.size(); ++k) {
@@ -104,7 +104,8 @@ c10::Device device_of(const Signature& kernel, const Arguments& arguments, at::T
     for (size_t k = 0; k < arguments.size(); ++k) {
       const Tensor* tensor = arguments[k].tensor;
       if (!tensor) continue;
-      if (is_number(arguments[k], kernel.in[k]) != only_larger) look(*tensor, kernel.in[k].raw, kernel.in[k].name);
+      if (is_number(arguments[k], kernel.in[k]) != only_larger)
+        look(*tensor, kernel.in[k].raw, kernel.in[k].name);
     }
   }
   if (!first) return at::kCPU;

@@ -7,7 +7,10 @@ import re
 from torch_ops.jit._errors import CompileError
 from torch_ops.jit._program import Snippet
 
-_FIXED = r"\b(?:float|double|half|__half|bool|char|short|int|long|unsigned|size_t|ptrdiff_t|u?int\d+_t)\b"
+_FIXED = (
+    r"\b(?:float|double|half|__half|bool|char|short|int|long|unsigned|size_t|ptrdiff_t|"
+    r"u?int\d+_t)\b"
+)
 _DECLARATION = re.compile(_FIXED + r"[\s*&]*\w+\s*(?:\[[^\]]*\]\s*)*(?:[=,;{(]|$)")
 _CAST = re.compile(r"\(\s*" + _FIXED + r"[\w\s]*\)|static_cast\s*<|" + _FIXED + r"\s*\(")
 

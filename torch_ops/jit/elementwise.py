@@ -107,6 +107,8 @@ class ElementwiseKernel:
     A. Walther, "Evaluating Derivatives", SIAM 2008, chapter 3.
     """
 
+    __module__ = "torch_ops.jit"
+
     def __init__(
         self,
         in_params: str,
@@ -288,8 +290,8 @@ def _derive(
     what = _what(program)
     if backward is None:
         raise RuntimeError(
-            f"{what} has no gradient: it was made with backward=None. Detach its inputs, or make it "
-            'with backward="auto".'
+            f"{what} has no gradient: it was made with backward=None. Detach its inputs, or make "
+            'it with backward="auto".'
         )
     by_code = backward != "auto" and kind == "vjp"
     for param, is_wanted in zip(program.inputs, wanted, strict=True):

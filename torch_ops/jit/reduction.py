@@ -69,6 +69,8 @@ class ReductionKernel:
     The language is that of ``cupy.ReductionKernel``.
     """
 
+    __module__ = "torch_ops.jit"
+
     def __init__(
         self,
         in_params: str,

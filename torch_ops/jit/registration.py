@@ -73,6 +73,9 @@ def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], 
     return register
 
 
+op.__module__ = "torch_ops.jit"
+
+
 def _hashed(name: str, source: str) -> str:
     return f"{name}_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
@@ -115,8 +118,8 @@ class KernelOp:
 def _op_of_elementwise(name: str, kernel: ElementwiseKernel) -> KernelOp:
     if kernel.has_raw_outputs:
         raise ValueError(
-            f"{kernel.name} has a raw output, which a call would have to make. Call the kernel in a "
-            "function that makes it, and register that."
+            f"{kernel.name} has a raw output, which a call would have to make. Call the kernel in "
+            "a function that makes it, and register that."
         )
     name = _hashed(name, kernel._kernel.op_name)
     if name in _ops:

@@ -1,13 +1,14 @@
 """Kernels compiled at run time, beside CuPy's and torch's.
 
-Groups: launch, first compilation, from disk in a new process.
+Groups: launch, first compilation, from disk in a new process; call of an elementwise kernel,
+contiguous, broadcast, strided, generated backward, reduction.
 """
 
 from __future__ import annotations
 
 import sys
 
-from benchmarks._jit import host
+from benchmarks._jit import host, kernels
 from benchmarks._measure import Benchmark, argument_parser
 
 
@@ -19,7 +20,7 @@ def main() -> int:
     bench = Benchmark("jit", options)
     tasks = [
         (result, fill)
-        for result, fill in host.tasks(bench)
+        for result, fill in [*host.tasks(bench), *kernels.tasks(bench)]
         if not options.filter or any(text in result.name for text in options.filter)
     ]
     if not tasks:

@@ -93,8 +93,8 @@ def test_several_inputs_and_numbers(device: torch.device) -> None:
     scaled = ReductionKernel("T x, raw T w", "T y", "x * w[1]", "a + b",
                              "y = a / (_in_ind.size() / _out_ind.size())", 0)  # fmt: skip
     torch.testing.assert_close(scaled(x, y, dim=1), x.mean(1) * y[1])
-    twice = ReductionKernel("T x", "T y", "twice(x)", "a + b", "y = a", 0,
-                            preamble="__device__ float twice(float a) { return a + a; }")  # fmt: skip
+    twice = ReductionKernel("T x", "T y", "f(x)", "a + b", "y = a", 0,
+                            preamble="__device__ float f(float a) { return 2 * a; }")  # fmt: skip
     torch.testing.assert_close(twice(x), 2 * x.sum())
 
 

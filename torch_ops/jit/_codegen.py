@@ -93,17 +93,16 @@ class _Writer:
         self.numbers: list[Param] = []
         self.raws: list[tuple[Param, str, tuple[int, bool]]] = []
         ranks = iter(form.raw)
-        for number, (param, dtype) in enumerate(zip(params, form.stored, strict=True)):
+        for number, (param, stored) in enumerate(zip(params, form.stored, strict=True)):
             is_output = number < len(program.outputs)
             if param.raw:
-                assert dtype is not None
-                self.raws.append(
-                    (param, STORED[dtype] if is_output else f"const {STORED[dtype]}", next(ranks))
-                )
-            elif dtype is None:
+                assert stored is not None
+                name = STORED[stored] if is_output else f"const {STORED[stored]}"
+                self.raws.append((param, name, next(ranks)))
+            elif stored is None:
                 self.numbers.append(param)
             else:
-                self._add(param, STORED[dtype], self.value_type(param), is_output)
+                self._add(param, STORED[stored], self.value_type(param), is_output)
         if form.index == "o":
             self._add(None, "", "", False)
         self.inputs = [o for o in self.operands if o.param is not None and not o.is_output]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,6 @@ import torch
 from torch import Tensor
 from torch._prims_common import compute_elementwise_output_strides
 
-from torch_ops._ext import jit as _ext
 from torch_ops.jit._codegen import (
     CUDA_OPTIONS,
     HOST_OPTIONS,
@@ -32,6 +32,8 @@ from torch_ops.jit._params import (
 )
 from torch_ops.jit._program import Program, Snippet, mentions, surely_assigns
 from torch_ops.jit._toolchain import arch_of
+
+_ext: Any = importlib.import_module("torch_ops._ext.jit")
 
 
 class ElementwiseKernel:
@@ -324,7 +326,9 @@ def _by_code(program: Program, code: str, wanted: list[bool], wide: list[bool]) 
     """The program of the gradients that the user's snippet computes."""
     grads = tuple(Param("grad_" + out.name, out.type) for out in program.outputs)
     inputs = (*grads, *program.inputs)
-    outputs, unwanted, scratch = [], [], []
+    outputs: list[Param] = []
+    unwanted: list[Param] = []
+    scratch: list[Param] = []
     for number, param in enumerate(program.inputs):
         name = "grad_" + param.name
         like = len(grads) + number if param.raw else -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ops._ext import jit as _ext
 from torch_ops.jit._codegen import CUDA_OPTIONS, HOST_OPTIONS, shared_options
 from torch_ops.jit._compile import compile_cuda, compile_host
 from torch_ops.jit._params import DTYPE_OF_CPP, check_names, check_options, parse_params
 from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, cuda_source, host_source
 from torch_ops.jit._toolchain import arch_of
+
+_ext: Any = importlib.import_module("torch_ops._ext.jit")
 
 
 class ReductionKernel:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -240,6 +244,22 @@ def test_index_in_derivatives(device: torch.device) -> None:
     gx, gy = torch.autograd.grad(kernel(x, y).sum(), (x, y))
     assert torch.equal(gx, torch.arange(12.0, device=device, dtype=torch.float64).view(4, 3))
     torch.testing.assert_close(gy, 4 * 12 * 2 * y.detach())
+
+
+def test_example_runs() -> None:
+    """examples/jit/leaky_relu.py: trained in a small network."""
+    root = Path(__file__).resolve().parent.parent
+    run = subprocess.run(
+        [sys.executable, str(root / "examples" / "jit" / "leaky_relu.py")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "torch's own, on broadcast and transposed input" in run.stdout
+    assert "step 300: loss 0.0" in run.stdout
 
 
 # ---- torch.compile ------------------------------------------------------------------------------

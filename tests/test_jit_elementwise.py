@@ -321,6 +321,15 @@ def test_compile_errors_name_string_and_line(device: torch.device) -> None:
     assert caught.value.name == "loop_prep"
 
 
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    kernel = ElementwiseKernel("T x", "T y", "y = x + 1234", "uncompiled")
+    with pytest.raises(RuntimeError, match=r"there is no 'no-such-compiler'\. Install it"):
+        kernel(torch.ones(2))
+    monkeypatch.delenv("CXX")
+    assert kernel(torch.ones(2)).tolist() == [1235, 1235]
+
+
 def test_same_source_is_one_op() -> None:
     """A notebook's cell that runs again."""
     first, second = (ElementwiseKernel("T x", "T y", "y = 3 * x", "again") for _ in range(2))

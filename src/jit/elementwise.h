@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "jit/reduction.h"
 #include "jit/signature.h"
 
 namespace torch_ops::jit {
@@ -36,6 +37,7 @@ class Elementwise : public Signature {
   bool reads_outputs = false;  // may leave an output as it was
   pybind11::object compile;    // variants, in Python
   pybind11::object derive;     // derivatives, in Python
+  pybind11::object sum;        // the reduction that sums the one output, in Python
   std::optional<c10::TypedOperatorHandle<ElementwiseOp>> op;
 
   ~Elementwise();
@@ -44,6 +46,9 @@ class Elementwise : public Signature {
   // marked `wide` are for sums, so in float32.
   std::shared_ptr<Elementwise> derived(const std::string& kind, const std::vector<bool>& wanted,
                                        const std::vector<bool>& wide);
+
+  // Sums the one output over all of its elements' axes but some; null where there is no such code.
+  std::shared_ptr<Reduction> summed();
 
   // The compiled code for a key, made by `make` where there is none yet.
   template <class Make>
@@ -63,6 +68,7 @@ class Elementwise : public Signature {
   std::mutex mutex_;  // never held while Python is called
   std::unordered_map<std::string, Variant> variants_;
   std::unordered_map<std::string, std::shared_ptr<Elementwise>> derived_;
+  std::optional<std::shared_ptr<Reduction>> summed_;
 };
 
 // Runs the kernel on tensors without autograd and other layers. `outs` are empty or one for each
@@ -70,12 +76,24 @@ class Elementwise : public Signature {
 std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::TensorList outs,
                         std::optional<at::IntArrayRef> size);
 
+// May a call go straight to run()? Not where a layer of torch wants to see it: autograd,
+// torch.func, a dispatch mode, a tensor subclass. `wants_gradient`: because of autograd.
+bool is_plain(const Arguments& arguments, at::TensorList outs, bool& wants_gradient);
+
 // The arguments of a registered op as one for each parameter, and back.
 Arguments join_arguments(const Elementwise& kernel, at::TensorList tensors,
                          at::ArrayRef<Scalar> numbers, at::IntArrayRef positions);
 std::vector<Tensor> call_op(Elementwise& kernel, const Arguments& arguments,
                             at::OptionalSymIntArrayRef size);
 
+// What is registered for the op on the keys Autograd and FuncTorchBatched.
+std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& kernel,
+                                         c10::DispatchKeySet keys, at::TensorList tensors,
+                                         at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                                         at::OptionalSymIntArrayRef size);
+std::vector<Tensor> elementwise_batched(const std::shared_ptr<Elementwise>& kernel,
+                                        at::TensorList tensors, at::ArrayRef<Scalar> numbers,
+                                        at::IntArrayRef positions, at::OptionalSymIntArrayRef size);
 // What torch.autograd.grad(is_grads_batched=True) and gradcheck use: an older kind of vmap, whose
 // fallback knows no lists of tensors.
 std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, at::TensorList tensors,

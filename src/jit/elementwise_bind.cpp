@@ -1,7 +1,6 @@
 // An elementwise kernel as a Python object whose call is one call into C++.
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -12,33 +11,6 @@
 namespace torch_ops::jit {
 namespace py = pybind11;
 namespace {
-
-// May the call go straight to the kernel? Not where a layer of torch wants to see it: autograd,
-// torch.func, a dispatch mode, a tensor subclass.
-bool is_plain(const Arguments& arguments, at::TensorList outs, bool& wants_gradient) {
-  static const c10::DispatchKeySet harmless =
-      c10::DispatchKeySet({c10::DispatchKey::Dense, c10::DispatchKey::AutogradFunctionality,
-                           c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::BackendSelect,
-                           c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA}) |
-      c10::DispatchKeySet(c10::DispatchKeySet::RAW,
-                          c10::DispatchKeySet(c10::BackendComponent::CPUBit).raw_repr() |
-                              c10::DispatchKeySet(c10::BackendComponent::CUDABit).raw_repr());
-  const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
-  c10::DispatchKeySet keys = local.included_;
-  bool tracked = false, has_tangent = false;
-  const auto look = [&](const Tensor& tensor) {
-    keys = keys | tensor.key_set();
-    tracked |= tensor.requires_grad();
-    has_tangent |= torch::autograd::isFwGradDefined(tensor);
-  };
-  for (const Argument& argument : arguments) {
-    if (argument.tensor) look(*argument.tensor);
-  }
-  for (const Tensor& out : outs) look(out);
-  wants_gradient = tracked && at::GradMode::is_enabled();
-  return !wants_gradient && !has_tangent &&
-         ((keys - local.excluded_).raw_repr() & ~harmless.raw_repr()) == 0;
-}
 
 std::string joined_names(const std::vector<Parameter>& parameters) {
   std::string names;
@@ -133,27 +105,29 @@ py::object call(Elementwise& kernel, const py::tuple& args, const py::object& si
 
 void bind_elementwise(py::module_& m) {
   py::class_<Elementwise, std::shared_ptr<Elementwise>>(m, "Elementwise")
-      .def(py::init([](const std::string& name, const std::string& op_name,
-                       const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
-                       const std::vector<std::string>& placeholders, bool uses_index,
-                       bool uses_size, bool reads_outputs, py::object compile, py::object derive) {
-             if (auto known = find_elementwise(op_name)) return known;
-             auto kernel = std::make_shared<Elementwise>();
-             kernel->name = name;
-             kernel->op_name = op_name;
-             kernel->placeholders = placeholders;
-             read_parameters(*kernel, in, out);
-             kernel->uses_index = uses_index;
-             kernel->uses_size = uses_size;
-             kernel->reads_outputs = reads_outputs;
-             kernel->compile = std::move(compile);
-             kernel->derive = std::move(derive);
-             register_elementwise(kernel);
-             return kernel;
-           }),
-           py::arg("name"), py::arg("op_name"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("placeholders"), py::arg("uses_index"), py::arg("uses_size"),
-           py::arg("reads_outputs"), py::arg("compile"), py::arg("derive"))
+      .def(
+          py::init([](const std::string& name, const std::string& op_name,
+                      const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
+                      const std::vector<std::string>& placeholders, bool uses_index, bool uses_size,
+                      bool reads_outputs, py::object compile, py::object derive, py::object sum) {
+            if (auto known = find_elementwise(op_name)) return known;
+            auto kernel = std::make_shared<Elementwise>();
+            kernel->name = name;
+            kernel->op_name = op_name;
+            kernel->placeholders = placeholders;
+            read_parameters(*kernel, in, out);
+            kernel->uses_index = uses_index;
+            kernel->uses_size = uses_size;
+            kernel->reads_outputs = reads_outputs;
+            kernel->compile = std::move(compile);
+            kernel->derive = std::move(derive);
+            kernel->sum = std::move(sum);
+            register_elementwise(kernel);
+            return kernel;
+          }),
+          py::arg("name"), py::arg("op_name"), py::arg("inputs"), py::arg("outputs"),
+          py::arg("placeholders"), py::arg("uses_index"), py::arg("uses_size"),
+          py::arg("reads_outputs"), py::arg("compile"), py::arg("derive"), py::arg("sum"))
       .def_readonly("op_name", &Elementwise::op_name)
       .def("call", &call, py::arg("args"), py::arg("size"), py::arg("out"))
       .def(

@@ -9,7 +9,7 @@ import torch
 
 from torch_ops.jit._codegen import STORED, header, joined
 from torch_ops.jit._params import Param
-from torch_ops.jit._program import C_TYPES, Pieces
+from torch_ops.jit._program import C_TYPES, Pieces, Program, Types
 from torch_ops.jit._source import Source, UserText
 
 THREADS = 256  # a block; src/jit/reduction.cpp has it too
@@ -28,6 +28,23 @@ class Reduction:
     post_map_expr: str
     identity: str | None
     preamble: str
+    program: Program | None = None  # what map_expr stands for where it is no text of the user
+
+    @staticmethod
+    def sum_of(program: Program) -> Reduction:
+        """The sum of what a program with one output computes: a broadcast input's gradient."""
+        output = program.outputs[0]
+        return Reduction(
+            program.name,
+            program.inputs,
+            output,
+            "",
+            "a + b",
+            f"{output.name} = a",
+            "0",
+            program.snippet.preamble,
+            program,
+        )
 
 
 @dataclass(frozen=True)
@@ -58,6 +75,12 @@ class _Writer:
         self.value = {
             param.name: C_TYPES[dtype] for param, dtype in zip(params, form.computed, strict=True)
         }
+        self.types = Types(
+            {
+                param.type: dtype
+                for param, dtype in reversed(list(zip(params, form.computed, strict=True)))
+            }
+        )
         self.result = self.value[reduction.output.name]
         self.numbers: list[Param] = []
         self.raws: list[tuple[Param, str, tuple[int, bool]]] = []
@@ -73,12 +96,15 @@ class _Writer:
         self.count = len(self.operands)
 
     def head(self, headers: Sequence[str], more: str) -> Pieces:
-        aliases = {
-            param.type: self.value[param.name]
-            for param in (self.reduction.output, *self.reduction.inputs)
-            if isinstance(param.type, str)
-        }
-        lines = [f"using {name} = {c_type};" for name, c_type in aliases.items()]
+        program = self.reduction.program
+        if program is None:
+            aliases = "".join(
+                f"using {name} = {C_TYPES[dtype]};\n"
+                for name, dtype in self.types.by_type.items()
+                if isinstance(name, str)
+            )
+        else:
+            aliases = program.type_aliases(self.types)
         numbers = "".join(f"  alignas(8) {self.value[p.name]} @{p.name};\n" for p in self.numbers)
         raws = "".join(
             f"  torch_ops::Raw<const {stored}, {self.value[p.name]}, {rank}, "
@@ -95,10 +121,10 @@ class _Writer:
             f"  {self.result}* partials;\n  char* data[{self.count}];\n"
             f"{numbers}{raws}{more}{axes}}};"
         )
-        names = ["scalar.h", *headers, "reduce.h"]
+        names = ["scalar.h", *headers, "reduce.h", *(["dual.h"] if program else [])]
         preamble = self.reduction.preamble
         return [
-            "".join(header(name) for name in names) + "\n".join(lines),
+            "".join(header(name) for name in names) + aliases,
             *([UserText("preamble", preamble)] if preamble.strip() else []),
             plan,
         ]
@@ -115,10 +141,9 @@ class _Writer:
         inputs = ", ".join(f"const {self.value[p.name]} {p.name}" for p, _ in self.operands[1:])
         output, stored = self.operands[0]
         return [
-            "\n".join(lines) + f"\nconst auto @map = [&]({inputs}) -> @Result {{\n"
-            "return static_cast<@Result>(",
-            UserText("map_expr", self.reduction.map_expr),
-            ");\n};\nconst auto @combine = [&](const @Result a, const @Result b) -> @Result {\n"
+            "\n".join(lines) + f"\nconst auto @map = [&]({inputs}) -> @Result {{\n",
+            *self._mapped_value(),
+            "};\nconst auto @combine = [&](const @Result a, const @Result b) -> @Result {\n"
             "return static_cast<@Result>(",
             UserText("reduce_expr", self.reduction.reduce_expr),
             f");\n}};\nconst auto @store = [&](char* @to, const @Result a) {{\n"
@@ -126,6 +151,14 @@ class _Writer:
             UserText("post_map_expr", self.reduction.post_map_expr),
             f";\ntorch_ops::store_as(*reinterpret_cast<{stored}*>(@to), {output.name});\n}};",
         ]
+
+    def _mapped_value(self) -> Pieces:
+        program = self.reduction.program
+        if program is None:
+            text = UserText("map_expr", self.reduction.map_expr)
+            return ["return static_cast<@Result>(", text, ");"]
+        output = self.reduction.output.name
+        return [f"@Result {output}{{}};", *program.element(self.types), f"return {output};"]
 
     def identity(self) -> Pieces:
         """Of no elements."""

@@ -31,7 +31,9 @@ from torch_ops.jit._params import (
     parse_params,
 )
 from torch_ops.jit._program import Program, Snippet, mentions, surely_assigns
+from torch_ops.jit._reduction_codegen import Reduction
 from torch_ops.jit._toolchain import arch_of
+from torch_ops.jit.reduction import make_reduction
 
 _ext: Any = importlib.import_module("torch_ops._ext.jit")
 
@@ -220,6 +222,7 @@ def _make_kernel(
         reads_outputs=_keeps_outputs(program),
         compile=functools.partial(_compile, program, options),
         derive=functools.partial(_derive, program, op_name, options, backward),
+        sum=functools.partial(_sum, program, options),
     )
     if op_name not in _faked:
         _faked.add(op_name)
@@ -229,6 +232,14 @@ def _make_kernel(
 
 
 _faked: set[str] = set()  # ops that have their fake kernel: an op lives as long as the process
+
+
+def _sum(program: Program, options: tuple[str, ...]) -> Any:
+    """Called from C++: the reduction that sums the program's output. None: there is none."""
+    snippet = program.snippet
+    if snippet.loop_prep or snippet.after_loop or len(program.outputs) != 1:
+        return None
+    return make_reduction(Reduction.sum_of(program), options)
 
 
 def _what(program: Program) -> str:

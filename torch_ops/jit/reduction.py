@@ -13,6 +13,8 @@ from torch import Tensor
 
 from torch_ops.jit._codegen import CUDA_OPTIONS, HOST_OPTIONS, shared_options
 from torch_ops.jit._compile import compile_cuda, compile_host
+from torch_ops.jit._derivative_errors import explained
+from torch_ops.jit._errors import CompileError
 from torch_ops.jit._params import DTYPE_OF_CPP, check_names, check_options, parse_params
 from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, cuda_source, host_source
 from torch_ops.jit._toolchain import arch_of
@@ -117,15 +119,7 @@ class ReductionKernel:
         )
         self.inputs = inputs
         self.source = repr((reduction, tuple(options)))
-        params = (*inputs, *outputs)
-        self._kernel = _ext.Reduction(
-            name=name,
-            inputs=[param.facts() for param in inputs],
-            outputs=[param.facts() for param in outputs],
-            placeholders=sorted({p.type for p in params if isinstance(p.type, str)}),
-            has_identity=identity is not None,
-            compile=functools.partial(_compile, reduction, tuple(options)),
-        )
+        self._kernel = make_reduction(reduction, tuple(options))
 
     def __call__(
         self,
@@ -158,6 +152,19 @@ class ReductionKernel:
 
     def __repr__(self) -> str:
         return f"ReductionKernel({self.in_params!r}, {self.out_params!r}, name={self.name!r})"
+
+
+def make_reduction(reduction: Reduction, options: tuple[str, ...]) -> Any:
+    """The C++ side of a reduction."""
+    params = (*reduction.inputs, reduction.output)
+    return _ext.Reduction(
+        name=reduction.name,
+        inputs=[param.facts() for param in reduction.inputs],
+        outputs=[reduction.output.facts()],
+        placeholders=sorted({param.type for param in params if isinstance(param.type, str)}),
+        has_identity=reduction.identity is not None,
+        compile=functools.partial(_compile, reduction, options),
+    )
 
 
 def _as_text(identity: str | float | None) -> str | None:
@@ -194,7 +201,22 @@ def _compile(
         kept=kept,
         reduced=reduced,
     )
-    what = f'ReductionKernel "{reduction.name}"'
+    if reduction.program is None:
+        return _compiled(f'ReductionKernel "{reduction.name}"', reduction, form, options, device)
+    what = f'ElementwiseKernel "{reduction.name}"'
+    try:
+        return _compiled(what, reduction, form, options, device)
+    except CompileError as error:
+        raise explained(error, what, reduction.program.snippet) from None
+
+
+def _compiled(
+    what: str,
+    reduction: Reduction,
+    form: ReductionForm,
+    options: tuple[str, ...],
+    device: int | None,
+) -> tuple[int, int]:
     if device is None:
         host = compile_host(
             what,

@@ -58,7 +58,7 @@ demo: $(BUILT) $(INSTALLED) ## train the example, examples/g2_energies
 	$(RUN) examples/g2_energies/train.py
 
 test: $(BUILT) $(INSTALLED) ## run the tests: all but the slow ones, and a sample of those
-	@$(call needs,pytest hypothesis expecttest numpy matplotlib rich)
+	@$(call needs,pytest hypothesis expecttest numpy matplotlib rich cuda.core)
 	$(RUN) -m pytest $(TEST_ARGS)
 
 bench: $(BUILT) $(INSTALLED) ## run the benchmarks; figures and plots go to build/bench
@@ -90,7 +90,9 @@ CXX_FILES := $(shell find src -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -n
 
 # Says in one line what an environment that is not ours to install into lacks.
 needs = $(RUN) -c 'import importlib.util as u, sys; \
-  missing = [name for name in "$(1)".split() if u.find_spec(name) is None]; \
+  found = lambda name: all(u.find_spec(".".join(name.split(".")[:n + 1])) \
+    for n in range(name.count(".") + 1)); \
+  missing = [name for name in "$(1)".split() if not found(name)]; \
   missing and sys.exit(f"{sys.executable} lacks: {chr(32).join(missing)}. Install them there, \
 or run make where python3 has no torch: then .venv is made, with all of it.")'
 

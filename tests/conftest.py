@@ -74,6 +74,12 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def own_cache_of_kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests neither find what their user has compiled nor remove it."""
+    os.environ["TORCH_OPS_CACHE_DIR"] = str(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(scope="session", autouse=True)
 def poison_cpu_memory() -> None:
     """Makes malloc fill what it hands out, so that an output that nobody wrote shows.
 

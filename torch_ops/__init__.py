@@ -3,6 +3,8 @@
 ``python -m torch_ops`` shows what is installed and runs one of each.
 """
 
+import importlib
+
 from torch_ops._diagnose import InstallationError, load_extensions
 from torch_ops._version import __version__
 
@@ -61,6 +63,14 @@ __all__ = [
     "sigmoid_",
     "take_along_dim",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Loaded when it is first asked for, so that who uses the ops alone does not wait for it.
+    if name == "jit":
+        return importlib.import_module("torch_ops.jit")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 # Users see, pickle and read about torch_ops.ReLU, not torch_ops.ops.relu.ReLU.
 for _name in __all__:

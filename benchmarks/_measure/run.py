@@ -209,10 +209,13 @@ class Benchmark:
         measurement.timing, note = self.timer.repeat(call, repeats)
         measurement.note = "; ".join(filter(None, (measurement.note, note)))
 
-    def skip(self, result: Result, implementation: Implementation, note: str) -> None:
-        measurement = Measurement(implementation.name, implementation.kind, note=note)
+    def add(self, result: Result, measurement: Measurement) -> None:
+        """Records what a case has measured by itself: the host's time, say."""
         result.measurements.append(measurement)
         self._print(self._line(result, measurement))
+
+    def skip(self, result: Result, implementation: Implementation, note: str) -> None:
+        self.add(result, Measurement(implementation.name, implementation.kind, note=note))
 
     def _recover(self, note: str) -> None:
         try:
@@ -291,8 +294,9 @@ class Benchmark:
             timing = measurement.timing
             rate = result.bytes / timing.median
             spread = f"({timing.p10 * 1e6:.1f} .. {timing.p90 * 1e6:.1f})"
-            line += f"{timing.median * 1e6:11.1f} us {spread:24}{rate * 1e-9:6.0f} GB/s"
-            line += f"  {rate / self.copy['start']:5.3f} of copy"
+            line += f"{timing.median * 1e6:11.1f} us {spread:24}"
+            if result.bytes:
+                line += f"{rate * 1e-9:6.0f} GB/s  {rate / self.copy['start']:5.3f} of copy"
             ours = result.seconds("ours")
             if ours and measurement.kind != "ours":
                 line += f"  ours {timing.median / ours:6.2f}x"
@@ -402,11 +406,11 @@ class Benchmark:
 
 
 def header(result: Result) -> str:
-    facts = [f"{result.bytes / 1e6:.1f} MB"]
+    facts = [f"{result.bytes / 1e6:.1f} MB"] if result.bytes else []
     for name, value in result.facts.items():
         shown_value = f"{value:.3f}" if isinstance(value, float) else str(value)
         facts.append(f"{name.replace('_', ' ')} {shown_value}")
-    return f"{result.name}: {', '.join(facts)}"
+    return f"{result.name}: {', '.join(facts)}" if facts else result.name
 
 
 def first_line(error: BaseException) -> str:

@@ -9,6 +9,7 @@
 //     int64_t dim;
 //     template <class Visit> void fields(Visit&& visit) { visit(input); visit(dim); }
 //     variable_list backward(const Tensor& grad_output);    // one entry an input, in order
+//                                                           // or const variable_list& grads
 //   };
 // and a forward function for the Autograd key that calls, in this order, make_node,
 // below_autograd, record, set_tangent, and fills the node's fields. relu.cpp is the example.
@@ -98,10 +99,15 @@ class DerivativeNode : public torch::autograd::TraceableFunction {
   variable_list apply(variable_list&& grads) override {
     // Two backward passes may run one node from two threads.
     std::lock_guard<std::mutex> lock(mutex_);
-    const Tensor& grad_output = grads[0];
-    if (!grad_output.defined())
-      return variable_list(needed_.empty() ? num_outputs() : needed_.size());
-    return self().backward(grad_output);
+    if constexpr (std::is_invocable_v<decltype(&Op::backward), Op&, const variable_list&>) {
+      return self().backward(
+          grads);  // of an op with several outputs, of which some may be undefined
+    } else {
+      const Tensor& grad_output = grads[0];
+      if (!grad_output.defined())
+        return variable_list(needed_.empty() ? num_outputs() : needed_.size());
+      return self().backward(grad_output);
+    }
   }
 
   // Is the gradient of this input asked for?

@@ -1,0 +1,1 @@
+"""The cases of benchmarks/jit.py: each module offers its groups."""

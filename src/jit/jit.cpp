@@ -1,0 +1,62 @@
+// What Python sees of kernels that were compiled at run time: torch_ops/jit/.
+#include "jit/jit.h"
+
+#include "jit/library.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace torch_ops::jit {
+namespace py = pybind11;
+
+// Addresses are integers in Python, which hands them back unlooked at.
+void bind_library(py::module_& m) {
+  m.def(
+      "load_library",
+      [](const py::bytes& image) {
+        const std::string copy = image;
+        const py::gil_scoped_release release;
+        return reinterpret_cast<intptr_t>(load_library(copy));
+      },
+      "Loads a cubin or PTX; returns its handle", py::arg("image"));
+  m.def(
+      "kernel_names",
+      [](intptr_t library) { return kernel_names(reinterpret_cast<Library>(library)); },
+      "The names of the kernels in a library", py::arg("library"));
+  m.def(
+      "get_kernel",
+      [](intptr_t library, const std::string& name) {
+        return reinterpret_cast<intptr_t>(get_kernel(reinterpret_cast<Library>(library), name));
+      },
+      "The handle of a kernel in a library", py::arg("library"), py::arg("name"));
+  m.def(
+      "wait_for_stream",
+      [](intptr_t stream, intptr_t producer, int64_t device) {
+        wait_for_stream(reinterpret_cast<void*>(stream), reinterpret_cast<void*>(producer),
+                        static_cast<c10::DeviceIndex>(device));
+      },
+      "Makes a stream wait for what is queued on another", py::arg("stream"), py::arg("producer"),
+      py::arg("device"));
+  m.def(
+      "load_host_library",
+      [](const py::bytes& image) {
+        return reinterpret_cast<intptr_t>(load_host_library(std::string_view(image)));
+      },
+      "Loads a shared object from memory; returns its handle", py::arg("image"));
+  m.def(
+      "host_symbol",
+      [](intptr_t library, const std::string& name) {
+        return reinterpret_cast<intptr_t>(host_symbol(reinterpret_cast<void*>(library), name));
+      },
+      "The address of a function in a shared object", py::arg("library"), py::arg("name"));
+  m.def("demangle", &demangle, "The C++ name behind a mangled one, or None", py::arg("name"));
+}
+
+}  // namespace torch_ops::jit
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.doc() = "Loads, checks and launches kernels that were compiled at run time.";
+  torch_ops::jit::bind_library(m);
+  torch_ops::jit::bind_elementwise(m);
+  torch_ops::jit::bind_reduction(m);
+  torch_ops::jit::bind_raw(m);
+}

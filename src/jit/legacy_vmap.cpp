@@ -1,0 +1,31 @@
+// A file of its own, since the header of the older vmap and that of functorch exclude each other.
+#include <ATen/LegacyVmapTransforms.h>
+
+#include <algorithm>
+
+#include "jit/elementwise.h"
+
+namespace torch_ops::jit {
+
+std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, at::TensorList tensors,
+                                             at::ArrayRef<Scalar> numbers,
+                                             at::IntArrayRef positions,
+                                             at::OptionalSymIntArrayRef size) {
+  const auto is_raw = [](const Parameter& parameter) { return parameter.raw; };
+  TORCH_CHECK(
+      !kernel.uses_index && !kernel.uses_size && !size.has_value() &&
+          std::none_of(kernel.in.begin(), kernel.in.end(), is_raw) &&
+          std::none_of(kernel.out.begin(), kernel.out.end(), is_raw),
+      kernel.name,
+      ": is_grads_batched=True is not possible for a kernel that uses raw parameters or the "
+      "index. torch.func and torch.vmap are.");
+  const auto physical = at::BroadcastingVmapTransform::logicalToPhysical(tensors);
+  std::vector<Tensor> values;
+  for (const auto& view : physical) values.push_back(view.tensor());
+  std::vector<Tensor> results = kernel.op->call(values, numbers, positions, size);
+  const auto to_logical = physical.at(0).getPhysicalToLogicalMap();
+  for (Tensor& result : results) result = to_logical.apply(result);
+  return results;
+}
+
+}  // namespace torch_ops::jit

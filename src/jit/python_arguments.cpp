@@ -1,0 +1,105 @@
+#include "jit/python_arguments.h"
+
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+
+namespace torch_ops::jit {
+namespace py = pybind11;
+
+Argument argument_of(const Signature& kernel, const std::string& name, PyObject* value) {
+  if (THPVariable_Check(value)) return {&THPVariable_Unpack(value), 0};
+  if (PyBool_Check(value)) return {nullptr, Scalar(value == Py_True)};
+  if (PyFloat_Check(value)) return {nullptr, Scalar(PyFloat_AS_DOUBLE(value))};
+  if (PyIndex_Check(value)) {
+    const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(value));
+    if (!index) throw py::error_already_set();
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+    if (overflow == 0) return {nullptr, Scalar(static_cast<int64_t>(number))};
+    const unsigned long long large = PyLong_AsUnsignedLongLong(index.ptr());
+    if (PyErr_Occurred()) throw py::error_already_set();
+    return {nullptr, Scalar(static_cast<uint64_t>(large))};
+  }
+  const bool is_number = PyObject_HasAttrString(value, "__float__") == 1 &&
+                         PyObject_HasAttrString(value, "__len__") == 0;
+  if (is_number && !PyComplex_Check(value)) {
+    const double number = PyFloat_AsDouble(value);
+    if (number == -1 && PyErr_Occurred()) throw py::error_already_set();
+    return {nullptr, Scalar(number)};
+  }
+  TORCH_CHECK_TYPE(false, kernel.name, ": ", name, " must be a tensor or a number, but it is ",
+                   Py_TYPE(value)->tp_name, ".");
+}
+
+namespace {
+
+Parameter parameter_of(const py::tuple& facts, const std::vector<std::string>& placeholders) {
+  Parameter parameter;
+  parameter.name = facts[0].cast<std::string>();
+  if (py::isinstance<py::str>(facts[1])) {
+    const auto at =
+        std::find(placeholders.begin(), placeholders.end(), facts[1].cast<std::string>());
+    parameter.placeholder = at - placeholders.begin();
+  } else {
+    parameter.fixed = reinterpret_cast<THPDtype*>(facts[1].ptr())->scalar_type;
+  }
+  parameter.raw = facts[2].cast<bool>();
+  parameter.wide = facts[3].cast<bool>();
+  parameter.like = facts[4].cast<int64_t>();
+  return parameter;
+}
+
+}  // namespace
+
+void read_parameters(Signature& kernel, const std::vector<py::tuple>& in,
+                     const std::vector<py::tuple>& out) {
+  for (const py::tuple& facts : in) {
+    kernel.in.push_back(parameter_of(facts, kernel.placeholders));
+  }
+  for (const py::tuple& facts : out) {
+    kernel.out.push_back(parameter_of(facts, kernel.placeholders));
+  }
+}
+
+py::object as_result(const std::vector<Tensor>& tensors) {
+  if (tensors.size() == 1) {
+    return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensors[0]));
+  }
+  py::tuple result(tensors.size());
+  for (size_t k = 0; k < tensors.size(); ++k) {
+    result[k] = py::reinterpret_steal<py::object>(THPVariable_Wrap(tensors[k]));
+  }
+  return result;
+}
+
+py::list output_dtypes(const Signature& kernel, const Arguments& arguments) {
+  py::list dtypes;
+  for (const ScalarType type : resolve_types(kernel, arguments, {}).out) {
+    dtypes.append(
+        py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(type))));
+  }
+  return dtypes;
+}
+
+py::list names_of(at::ArrayRef<ScalarType> types) {
+  py::list names;
+  for (const ScalarType type : types) {
+    names.append(type == ScalarType::Undefined ? py::object(py::none())
+                                               : py::str(c10::toString(type)));
+  }
+  return names;
+}
+
+py::list ranks_of(at::ArrayRef<int8_t> ranks) {
+  py::list pairs;
+  for (const int8_t rank : ranks) {
+    pairs.append(py::make_tuple(rank < 0 ? -1 - rank : rank, rank >= 0));
+  }
+  return pairs;
+}
+
+}  // namespace torch_ops::jit

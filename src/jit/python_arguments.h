@@ -1,0 +1,24 @@
+// A generated kernel's parameters and arguments as Python hands them over.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "jit/signature.h"
+
+namespace torch_ops::jit {
+
+// A tensor or a number; a TypeError for anything else.
+Argument argument_of(const Signature& kernel, const std::string& name, PyObject* value);
+// From Param.facts of torch_ops/jit/_params.py.
+void read_parameters(Signature& kernel, const std::vector<pybind11::tuple>& in,
+                     const std::vector<pybind11::tuple>& out);
+// One tensor, or a tuple of several.
+pybind11::object as_result(const std::vector<Tensor>& tensors);
+// The dtypes of a call's outputs.
+pybind11::list output_dtypes(const Signature& kernel, const Arguments& arguments);
+// For the compile function of a kernel: names of dtypes, None for a number; and of raw parameters
+// the ranks (-1 - rank where the memory is not contiguous).
+pybind11::list names_of(at::ArrayRef<ScalarType> types);
+pybind11::list ranks_of(at::ArrayRef<int8_t> ranks);
+
+}  // namespace torch_ops::jit

@@ -1,0 +1,118 @@
+#include "jit/signature.h"
+
+#include <ATen/native/TypeProperties.h>
+
+namespace torch_ops::jit {
+namespace {
+
+std::string known_type(const Signature& kernel, const Parameter& parameter) {
+  return parameter.placeholder >= 0 ? kernel.placeholders[parameter.placeholder]
+                                    : c10::toString(parameter.fixed);
+}
+
+ScalarType memory_type(const Parameter& parameter, at::ArrayRef<ScalarType> placeholders) {
+  const ScalarType type =
+      parameter.placeholder >= 0 ? placeholders[parameter.placeholder] : parameter.fixed;
+  return parameter.wide && (type == at::kHalf || type == at::kBFloat16) ? at::kFloat : type;
+}
+
+ScalarType type_of(const Argument& argument) {
+  return argument.tensor ? argument.tensor->scalar_type() : argument.number.type();
+}
+
+void check_supported(const Signature& kernel, const std::string& name, ScalarType type) {
+  TORCH_CHECK_TYPE(!c10::isComplexType(type) && c10::elementSize(type) <= 8 &&
+                       !c10::isQIntType(type) &&
+                       (c10::isIntegralType(type, /*includeBool=*/true) || type == at::kFloat ||
+                        type == at::kDouble || type == at::kHalf || type == at::kBFloat16),
+                   kernel.name, ": ", name, " is ", type,
+                   "; kernels compute on bool, integers, float16, bfloat16, float32 and float64.");
+}
+
+}  // namespace
+
+Types resolve_types(const Signature& kernel, const Arguments& arguments, at::TensorList outs) {
+  c10::SmallVector<at::native::ResultTypeState, 4> states(kernel.placeholders.size());
+  c10::SmallVector<ScalarType, 4> found(kernel.placeholders.size(), ScalarType::Undefined);
+  const auto add = [&](const Parameter& parameter, const auto& value) {
+    if (parameter.placeholder < 0) return;
+    auto& state = states[parameter.placeholder];
+    state = at::native::update_result_type_state(value, state);
+    found[parameter.placeholder] = ScalarType::Float;  // something
+  };
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    if (arguments[k].tensor) {
+      add(kernel.in[k], *arguments[k].tensor);
+    } else {
+      add(kernel.in[k], arguments[k].number);
+    }
+  }
+  // A type that no input tells is that of the outputs that are given.
+  if (!outs.empty()) {
+    const auto by_inputs = found;
+    for (size_t k = 0; k < outs.size(); ++k) {
+      const int64_t placeholder = kernel.out[k].placeholder;
+      if (placeholder >= 0 && by_inputs[placeholder] == ScalarType::Undefined) {
+        add(kernel.out[k], outs[k]);
+      }
+    }
+  }
+  for (size_t p = 0; p < found.size(); ++p) {
+    if (found[p] != ScalarType::Undefined) found[p] = at::native::result_type(states[p]);
+  }
+  Types types;
+  for (size_t k = 0; k < kernel.in.size(); ++k) {
+    const ScalarType type = memory_type(kernel.in[k], found);
+    const ScalarType given = type_of(arguments[k]);
+    check_supported(kernel, kernel.in[k].name, given);
+    TORCH_CHECK_TYPE(c10::canCast(given, type), kernel.name, ": ", kernel.in[k].name,
+                     " is declared ", known_type(kernel, kernel.in[k]), " (", type, "), to which ",
+                     given, " is not cast. Pass another dtype or declare another.");
+    types.in.push_back(type);
+  }
+  for (size_t k = 0; k < kernel.out.size(); ++k) {
+    const ScalarType type = memory_type(kernel.out[k], found);
+    TORCH_CHECK_TYPE(type != ScalarType::Undefined, kernel.name, ": the type ",
+                     known_type(kernel, kernel.out[k]), " of output ", kernel.out[k].name,
+                     " follows from no argument. Pass ", kernel.out[k].name,
+                     " in out=, or declare a type that an input has.");
+    if (!outs.empty()) {
+      check_supported(kernel, kernel.out[k].name, outs[k].scalar_type());
+      TORCH_CHECK_TYPE(c10::canCast(type, outs[k].scalar_type()), kernel.name, ": output ",
+                       kernel.out[k].name, " is computed in ", type, ", which is not cast to ",
+                       outs[k].scalar_type(), ", the dtype of what is given for it.");
+    }
+    types.out.push_back(type);
+  }
+  return types;
+}
+
+c10::Device device_of(const Signature& kernel, const Arguments& arguments, at::TensorList outs) {
+  const Tensor* first = nullptr;
+  const auto look = [&](const Tensor& tensor, bool must_match, const std::string& name) {
+    if (!first) {
+      first = &tensor;
+    } else if (tensor.device() != first->device()) {
+      // 0-d tensors on the CPU count as numbers.
+      if (!must_match && tensor.dim() == 0 && tensor.is_cpu()) return;
+      TORCH_CHECK(false, kernel.name, ": all tensors must be on one device, but ", name, " is on ",
+                  tensor.device(), " and another is on ", first->device(), ".");
+    }
+  };
+  for (size_t k = 0; k < outs.size(); ++k) look(outs[k], true, kernel.out[k].name);
+  for (const bool only_larger : {true, false}) {
+    for (size_t k = 0; k < arguments.size(); ++k) {
+      const Tensor* tensor = arguments[k].tensor;
+      if (!tensor) continue;
+      if (is_number(arguments[k], kernel.in[k]) != only_larger)
+        look(*tensor, kernel.in[k].raw, kernel.in[k].name);
+    }
+  }
+  if (!first) return at::kCPU;
+  TORCH_CHECK(first->is_cpu() || first->is_cuda(), kernel.name,
+              ": tensors must be on the CPU or a CUDA device, but they are on ", first->device(),
+              ".");
+  return first->device();
+}
+
+}  // namespace torch_ops::jit

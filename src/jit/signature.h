@@ -1,0 +1,54 @@
+// What generated kernels have in common: declared parameters, a call's arguments for them, types.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+
+#include <string>
+#include <vector>
+
+namespace torch_ops::jit {
+
+using at::Tensor;
+using c10::Scalar;
+using c10::ScalarType;
+
+struct Parameter {
+  std::string name;
+  bool raw = false;
+  int64_t placeholder = -1;                  // which one; -1: a fixed type
+  ScalarType fixed = ScalarType::Undefined;  // the type then
+  bool wide = false;                         // float32 in place of a 16-bit type
+  int64_t like = -1;  // a raw output that a call makes: zeros of this input's shape
+};
+
+struct Signature {
+  std::string name;  // of the kernel, as the user knows it
+  std::vector<Parameter> in, out;
+  std::vector<std::string> placeholders;
+};
+
+// A call's arguments, one for each input parameter: a tensor or a number.
+struct Argument {
+  const Tensor* tensor = nullptr;
+  Scalar number;
+};
+using Arguments = c10::SmallVector<Argument, 8>;
+
+// What a kernel computes each parameter in: the types of memory, before 16 bits become float.
+struct Types {
+  c10::SmallVector<ScalarType, 8> in, out;
+};
+// `outs` may be empty. Raises a TypeError where an argument does not fit its parameter.
+Types resolve_types(const Signature& kernel, const Arguments& arguments, at::TensorList outs);
+
+// The one device of a call. Raises where tensors are on several; 0-d tensors on the CPU count as
+// numbers.
+c10::Device device_of(const Signature& kernel, const Arguments& arguments, at::TensorList outs);
+// Is the argument a number to the kernel?
+inline bool is_number(const Argument& argument, const Parameter& parameter) {
+  return !argument.tensor ||
+         (argument.tensor->dim() == 0 && argument.tensor->is_cpu() && !parameter.raw);
+}
+
+}  // namespace torch_ops::jit

@@ -1,0 +1,68 @@
+"""What the tests of torch_ops.jit share."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from torch_ops.jit import _cache
+
+HAS_CUDA_CORE = bool(importlib.util.find_spec("cuda")) and all(
+    importlib.util.find_spec(name) for name in ("cuda.core", "cuda.bindings")
+)
+
+needs_cuda_core = pytest.mark.skipif(
+    not HAS_CUDA_CORE,
+    reason='cuda-core is not installed, so NVRTC compiles nothing: pip install "cuda-core>=1.2,<2"',
+)
+
+
+def forget() -> None:
+    """Empties the cache in memory, as in a new process."""
+    _cache._memory.entries.clear()
+
+
+def run_python(code: str, **environ: str) -> str:
+    """What a new process prints that runs this code; it must end well."""
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], ready: Any, results: Any) -> None:
+    ready.wait()
+    try:
+        results.put((True, function(*args)))
+    except BaseException as error:
+        results.put((False, repr(error)))
+
+
+def in_processes(method: str, count: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """What a function returns in processes that all call it at the same time."""
+    context = multiprocessing.get_context(method)
+    ready, results = context.Barrier(count), context.Queue()
+    processes = [
+        context.Process(target=_call, args=(function, args, ready, results)) for _ in range(count)
+    ]
+    for process in processes:
+        process.start()
+    found = [results.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join(timeout=60)
+        assert process.exitcode == 0
+    assert all(well for well, _ in found), found
+    return [result for _, result in found]

@@ -1,0 +1,157 @@
+"""The CUDA text of generated kernels, compiled by NVRTC; no GPU is needed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from jit_tools import needs_cuda_core
+from test_jit_dual import FLOAT_NAMES, FUNCTIONS, REFUSED, groups
+
+from torch_ops.jit import CompileError
+from torch_ops.jit import _reduction_codegen as reduction_codegen
+from torch_ops.jit._codegen import CUDA_OPTIONS, Form, cuda_source
+from torch_ops.jit._compile import compile_cuda
+from torch_ops.jit._params import parse_params
+from torch_ops.jit._program import Program, Snippet
+
+pytestmark = needs_cuda_core
+
+F32, BF16, F16, F64, I32 = (
+    torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int32
+)  # fmt: skip
+
+
+def program(inputs: str, outputs: str, operation: str, **texts: str) -> Program:
+    return Program(
+        "kernel",
+        parse_params(inputs, "in_params"),
+        parse_params(outputs, "out_params"),
+        Snippet(operation, **texts),
+    )
+
+
+def form(*dtypes: torch.dtype | None, **facts: object) -> Form:
+    """Of a call with these dtypes of outputs and inputs; computed in their kind."""
+    computed = tuple(F32 if dtype is None else dtype for dtype in dtypes)
+    defaults = {"raw": (), "modes": "c" * len(dtypes), "dims": 1, "vector": 4, "index": "n"}
+    return Form(stored=dtypes, computed=computed, **{**defaults, "load_outputs": False, **facts})
+
+
+def compile_form(kernel: Program, call: Form, arch: str = "sm_90", target: str = "ptx") -> str:
+    source, _, _ = cuda_source(kernel, call)
+    code = compile_cuda("kernel", source, arch=arch, options=CUDA_OPTIONS, target=target)
+    return code.data.decode(errors="replace")
+
+
+LEAKY = program("T x, T slope", "T y", "y = x > 0 ? x : slope * x")
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
+def test_architectures(arch: str) -> None:
+    for dtype in (F16, BF16, F32):
+        call = form(dtype, dtype, None, modes="cc", vector=16 // dtype.itemsize)
+        assert len(compile_form(LEAKY, call, arch, "cubin")) > 1000
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32, F64], ids=str)
+def test_a_vector_is_one_word(dtype: torch.dtype) -> None:
+    """16 bytes a load and a store: what the contiguous kernel's speed hangs on."""
+    ptx = compile_form(LEAKY, form(dtype, dtype, None, modes="cc", vector=16 // dtype.itemsize))
+    for access in ("ld", "st"):
+        (width, bits) = re.findall(rf"{access}\.global\.v(\d)\.[a-z](\d+)", ptx)[0]
+        assert int(width) * int(bits) == 128
+    # Besides, the elements behind the last whole vector.
+    assert ptx.count("ld.global.") == 2 and ptx.count("st.global.") == 2
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"modes": "ccb", "dims": 2},
+        {"modes": "ccb", "dims": 1},
+        {"modes": "sss", "dims": 3, "vector": 1},
+        {"modes": "sss", "dims": 25, "vector": 1},
+        {"modes": "ssss", "dims": 2, "vector": 1, "index": "o"},
+        {"modes": "cccc", "dims": 1, "index": "o"},
+        {"index": "l"},
+        {"index": "l", "vector": 1},
+        {"load_outputs": True},
+        {"modes": "sss", "dims": 4, "vector": 1, "load_outputs": True},
+    ],
+    ids=str,
+)
+def test_forms(facts: dict[str, object]) -> None:
+    for stored in ((F32, F32, F32), (BF16, BF16, BF16), (F32, I32, F16)):
+        index = " + i" if "index" in facts else ""
+        kernel = program("T x, U y", "T z", f"if (x > 0) z = x + y{index}")
+        assert "ld.global" in compile_form(kernel, form(*stored, **facts))
+
+
+def test_raw_parameters() -> None:
+    kernel = program(
+        "raw T x, raw T w, T s",
+        "raw T y, T z",
+        "ptrdiff_t at[] = {i, 0}; z = x[at] + w[i] + s; atomicAdd(&y[i], z); y[i] += _ind.size()",
+        loop_prep="int count = 0;",
+        after_loop='if (count) printf("%d", count);',
+    )
+    call = form(
+        F32, F32, F32, F32, None, modes="c", index="l",
+        raw=((1, True), (2, False), (1, True)),
+    )  # fmt: skip
+    assert "atom" in compile_form(kernel, call) or "red." in compile_form(kernel, call)
+
+
+@pytest.mark.parametrize("names", groups(), ids=lambda names: names[0])
+def test_derivatives_of_functions(names: list[str]) -> None:
+    lines = []
+    for name in names:
+        text = FUNCTIONS[name]
+        lines.append(f"{{ {name}_ = {text.format(out=name + '_') if '{' in text else text}; }}")
+    kernel = program("T x, T y", ", ".join(f"T {name}_" for name in names), "\n".join(lines))
+    gradient = kernel.vjp([True, True], [False, True])
+    stored = [F64] * (2 + len(names) + 2)
+    compile_form(gradient, form(*stored, vector=1))
+
+
+def test_functions_that_only_cuda_has() -> None:
+    operation = "y = erfcx(x) + erfinv(x) + erfcinv(x) + normcdfinv(x) + rcbrt(x)"
+    gradient = program("T x", "T y", operation).vjp([True], [False])
+    compile_form(gradient, form(F64, F64, F64, vector=2))
+    compile_form(gradient.jvp([True, True]), form(*[F64] * 5, vector=1))
+
+
+def test_second_derivatives() -> None:
+    gradient = program("T x, T y", "T z", f"z = {FLOAT_NAMES} + pow(x, y)").vjp(
+        [True] * 2, [False] * 2
+    )
+    compile_form(gradient.vjp([True] * 3, [False] * 3), form(*[F32] * 8, vector=1))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_lost_derivatives_do_not_compile(case: str) -> None:
+    operation, line, _ = REFUSED[case]
+    kernel = program(
+        "T x", "T y", operation, preamble="__device__ float twice(float x) { return 2 * x; }"
+    )
+    compile_form(kernel, form(F32, F32))
+    with pytest.raises(CompileError) as caught:
+        compile_form(kernel.vjp([True], [False]), form(F32, F32, F32))
+    assert (caught.value.name, caught.value.line) == ("operation", line)
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0), (2, 2)])
+def test_reductions(axes: tuple[int, int]) -> None:
+    reduction = reduction_codegen.Reduction(
+        "norm", parse_params("T x, T y", "in_params"), parse_params("T z", "out_params")[0],
+        "x * y", "a + b", "z = sqrt(a)", "0", "",
+    )  # fmt: skip
+    for stored in ((F32, F32, None), (BF16, BF16, F32), (F64, F64, F64)):
+        computed = tuple(stored[0] for _ in stored)
+        call = reduction_codegen.ReductionForm(stored, computed, (), *axes)
+        source = reduction_codegen.cuda_source(reduction, call)
+        for arch in ("sm_75", "sm_120"):
+            code = compile_cuda("norm", source, arch=arch, options=CUDA_OPTIONS)
+            assert len(code.data) > 1000

@@ -1,0 +1,392 @@
+"""ElementwiseKernel: the parameter language, types, shapes, memory, errors."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from op_checks import assert_same, layouts_of
+from torch import Tensor
+
+from torch_ops.jit import CompileError, ElementwiseKernel
+
+DTYPES = [
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.float16, torch.bfloat16, torch.float32, torch.float64,
+]  # fmt: skip
+
+ADD = ElementwiseKernel("T x, T y", "T z", "z = x + y", "add")
+AXPY = ElementwiseKernel("T a, T x, T y", "T z", "z = a * x + y", "axpy")
+
+
+def random(shape: tuple[int, ...], device: torch.device, dtype=torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(len(shape) + sum(shape))
+    values = torch.randn(shape, generator=generator)
+    return (values * 10 if not dtype.is_floating_point else values).to(dtype).to(device)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_dtypes(dtype: torch.dtype, device: torch.device) -> None:
+    """As torch adds; 16-bit floats are rounded once."""
+    for size in (0, 1, 5, 67):
+        x, y = random((size,), device, dtype), random((size,), device, dtype).flip(0)
+        assert_same(ADD(x, y), torch.add(x, y), str(size))
+
+
+def test_result_types(device: torch.device) -> None:
+    """Each placeholder is torch.result_type of its arguments."""
+    values = [
+        random((3,), device, torch.int32), random((3,), device, torch.bfloat16),
+        random((3,), device, torch.float64), random((), device, torch.float64),
+        torch.tensor(2, dtype=torch.int64), torch.tensor(1.5, dtype=torch.float64), 2, 0.5, True,
+    ]  # fmt: skip
+    for x in values:
+        for y in values:
+            if not isinstance(x, Tensor) and not isinstance(y, Tensor):
+                continue
+            actual = ADD(x, y)
+            assert actual.dtype == torch.result_type(x, y), (x, y)
+            # Added in float32 at least, also where one of them is rounded to 16 bits by torch.
+            wide = sum(torch.as_tensor(v).to(device, torch.float64) for v in (x, y))
+            torch.testing.assert_close(actual, wide.to(actual.dtype))
+
+
+def test_two_placeholders_and_fixed_types(device: torch.device) -> None:
+    kernel = ElementwiseKernel("T x, U y, float32 s, int64 k", "U z, float64 w, T t",
+                               "z = y * s; w = x + k; t = x")  # fmt: skip
+    x, y = random((4,), device, torch.int16), random((4,), device, torch.float16)
+    z, w, t = kernel(x, y, 0.5, 3)
+    assert (z.dtype, w.dtype, t.dtype) == (torch.float16, torch.float64, torch.int16)
+    assert_same(z, (y.float() * 0.5).half(), "z")
+    assert_same(w, (x + 3).double(), "w")
+    assert_same(t, x, "t")
+    # float64 to float32 is cast, as torch.can_cast allows.
+    assert kernel(x, y, random((4,), device, torch.float64), 3)[0].dtype == torch.float16
+    with pytest.raises(TypeError, match=r"kernel: k is declared .*Long.*Float.*not cast"):
+        kernel(x, y, 0.5, random((4,), device))
+    with pytest.raises(TypeError, match=r"k is declared"):
+        kernel(x, y, 0.5, 2.5)
+
+
+SHAPES = [
+    ((3, 4), (4,)), ((3, 1), (1, 5)), ((), (2, 3)), ((2, 0, 3), (3,)), ((1,), (7,)),
+    ((64, 8), (8,)), ((64, 8), (64, 1)), ((2, 3, 4, 5), (3, 1, 5)), ((2, 1, 3, 1, 2), (2, 1, 4, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_broadcasting(dtype: torch.dtype, device: torch.device) -> None:
+    for first, second in SHAPES:
+        x, y = random(first, device, dtype), random(second, device, dtype)
+        for a, b in ((x, y), (y, x)):
+            actual, expected = ADD(a, b), torch.add(a, b)
+            assert_same(actual, expected, f"{first} {second}")
+            assert actual.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("shape", [(5,), (6, 7), (33, 16), (2, 3, 4, 8)])
+def test_strides_and_memory_formats(shape: tuple[int, ...], device: torch.device) -> None:
+    for dtype in (torch.float32, torch.float16):
+        x, y = random(shape, device, dtype), random(shape, device, dtype).flip(0)
+        for name, view in layouts_of(x):
+            for other in (y, view):
+                actual, expected = ADD(view, other), torch.add(view, other)
+                assert_same(actual, expected, name)
+                assert actual.stride() == expected.stride(), name
+
+
+def test_outputs(device: torch.device) -> None:
+    x, y = random((4, 6), device), random((6,), device)
+    expected = x + y
+    for out in (torch.empty_like(x), torch.empty(6, 4, device=device).T,
+                torch.empty(4, 12, device=device)[:, ::2]):  # fmt: skip
+        version = out._version
+        assert ADD(x, y, out=out) is out or torch.equal(out, expected)
+        assert torch.equal(out, expected)
+        assert out._version > version
+    assert torch.equal(ADD(x, y, torch.empty_like(x)), expected)
+    double = ADD(x, y, out=torch.empty(4, 6, dtype=torch.float64, device=device))
+    assert_same(double, expected.double(), "wider out")
+    inplace = x.clone()
+    ADD(inplace, y, out=inplace)
+    assert torch.equal(inplace, expected)
+    two = ElementwiseKernel("T x", "T y, int32 z", "y = -x; z = x > 0")
+    outs = (torch.empty_like(x), torch.empty(4, 6, dtype=torch.int32, device=device))
+    for result in (two(x, out=outs), two(x, *outs), two(x)):
+        assert torch.equal(result[0], -x) and torch.equal(result[1], (x > 0).int())
+
+
+def test_wrong_outputs(device: torch.device) -> None:
+    x = random((4, 6), device)
+    with pytest.raises(ValueError, match=r"output z has shape \[6\], but the result has \[4, 6\]"):
+        ADD(x, x, out=torch.empty(6, device=device))
+    with pytest.raises(ValueError, match="never resized"):
+        ADD(x, x, out=torch.empty(0, device=device))
+    with pytest.raises(ValueError, match="output z has shape"):
+        ADD(x[:1], x[:1], out=x)
+    with pytest.raises(TypeError, match="output z is computed in Float, which is not cast to Int"):
+        ADD(x, x, out=torch.empty(4, 6, dtype=torch.int32, device=device))
+    with pytest.raises(RuntimeError, match="unsupported operation"):
+        ADD(x.view(-1)[1:], 1, out=x.view(-1)[:-1])
+    with pytest.raises(RuntimeError, match=r"more than one element|single memory location"):
+        ADD(x, x, out=torch.empty(1, device=device).expand(4, 6))
+    with pytest.raises(TypeError, match="output z must be a tensor, but it is list"):
+        ADD(x, x, [1])
+    with pytest.raises(RuntimeError, match="out= and automatic differentiation"):
+        ADD(x.clone().requires_grad_(), x, out=torch.empty_like(x))
+    with torch.no_grad():
+        ADD(x.clone().requires_grad_(), x, out=torch.empty_like(x))
+
+
+def test_wrong_arguments(device: torch.device) -> None:
+    x = random((4,), device)
+    with pytest.raises(TypeError, match=r"add takes 2 arguments \(x, y\).* outputs \(z\).*got 1"):
+        ADD(x)
+    with pytest.raises(TypeError, match="got 4"):
+        ADD(x, x, x, x)
+    with pytest.raises(TypeError, match="y must be a tensor or a number, but it is str"):
+        ADD(x, "1")
+    with pytest.raises(TypeError, match="y must be a tensor or a number, but it is complex"):
+        ADD(x, 1j)
+    with pytest.raises(TypeError, match="y is ComplexFloat"):
+        ADD(x, x.to(torch.complex64))
+    with pytest.raises(RuntimeError, match=r"must match the size|broadcast"):
+        ADD(x, random((3,), device))
+    with pytest.raises(RuntimeError, match=r"one device.*meta"):
+        ADD(x, x.to("meta"))
+    if device.type == "cuda":
+        with pytest.raises(RuntimeError, match=r"one device.*is on cpu"):
+            ADD(x, x.cpu())
+
+
+def test_numbers(device: torch.device) -> None:
+    x = random((5,), device)
+    for number in (2, 2.5, True, np.float32(1.5), np.int64(3), torch.tensor(2.5), -(2**40)):
+        torch.testing.assert_close(AXPY(number, x, 1), number * x + 1)
+    i = torch.arange(5, device=device)
+    assert torch.equal(AXPY(2**40, i, -1), 2**40 * i - 1)
+    assert AXPY(2.0, 3, 4).item() == 10
+    assert AXPY(2.0, 3, 4).shape == ()
+
+
+def test_index_is_row_major(device: torch.device) -> None:
+    kernel = ElementwiseKernel("T x", "int64 y", "y = i + 0 * x", "index")
+    for shape in ((), (7,), (4, 6), (2, 3, 4, 5), (33, 40)):
+        x = random(shape, device)
+        expected = torch.arange(x.numel(), device=device).view(shape)
+        views = [x, x.to(torch.float64), *(view for _, view in layouts_of(x))]
+        if x.dim() > 1:
+            views += [x[:1].expand(shape), x[..., :1].expand(shape)]
+        for view in views:
+            assert torch.equal(kernel(view), expected), (shape, view.stride())
+    out = torch.empty(6, 4, dtype=torch.int64, device=device).T
+    assert torch.equal(
+        kernel(random((4, 6), device), out=out), torch.arange(24, device=device).view(4, 6)
+    )
+
+
+def test_raw_arrays(device: torch.device) -> None:
+    """Row-major and multi-indices, whatever the strides; size() of array and kernel."""
+    table = random((5, 3), device)
+    index = torch.tensor([4, 0, 2, 2], device=device)
+    take = ElementwiseKernel("raw T w, int64 k", "T y", "y = w[3 * k + 1]")
+    pair = ElementwiseKernel("raw T w, int64 k", "T y", "ptrdiff_t at[] = {k, 1}; y = w[at]")
+    for kernel in (take, pair):
+        for view in (table, table.T.contiguous().T, random((10, 3), device)[::2],
+                     table.half(), table.double()):  # fmt: skip
+            assert_same(kernel(view, index), view[index, 1], str(view.stride()))
+    sizes = ElementwiseKernel(
+        "raw T w", "int64 y", "y = i == 0 ? w.size() : i == 1 ? w.shape()[1] : _ind.size()"
+    )
+    assert sizes(table, size=3).tolist() == [15, 3, 3]
+    assert sizes(table, size=(3, 1)).shape == (3, 1)
+    assert sizes(table, size=0).shape == (0,)
+    flipped = ElementwiseKernel("raw T w", "T y", "y = w[_ind.size() - 1 - i]", "flip")
+    x = random((6,), device)
+    assert torch.equal(flipped(x, size=6), x.flip(0))
+    assert torch.equal(flipped(x, out=torch.empty_like(x)), x.flip(0))
+    with pytest.raises(ValueError, match="Pass size="):
+        flipped(x)
+    with pytest.raises(ValueError, match="size= is for calls"):
+        ADD(x, x, size=6)
+    with pytest.raises(ValueError, match="must not be negative"):
+        flipped(x, size=-1)
+    with pytest.raises(TypeError, match="w is a raw parameter"):
+        flipped(2.0, size=3)
+
+
+def test_raw_outputs(device: torch.device) -> None:
+    scatter = ElementwiseKernel("T x, int64 k", "raw T y", "y[k] = x")
+    x = random((3,), device)
+    for dtype in (torch.float32, torch.bfloat16):
+        y = torch.zeros(6, dtype=dtype, device=device)
+        scatter(x.to(dtype), torch.tensor([5, 0, 3], device=device), out=y)
+        expected = torch.zeros(6, dtype=dtype, device=device)
+        expected[[5, 0, 3]] = x.to(dtype)
+        assert torch.equal(y, expected)
+    with pytest.raises(ValueError, match="raw output y has no shape of its own"):
+        scatter(x, torch.tensor([5, 0, 3], device=device))
+    histogram = ElementwiseKernel("int64 k", "raw int32 y", "atomicAdd(&y[k], 1)")
+    y = torch.zeros(4, dtype=torch.int32, device=device)
+    histogram(torch.arange(100_000, device=device) % 4, out=y)
+    assert y.tolist() == [25_000] * 4
+
+
+def test_outputs_keep_what_is_not_assigned(device: torch.device) -> None:
+    keep = ElementwiseKernel("T x", "T y", "if (x > 0) y = x")
+    add = ElementwiseKernel("T x", "T y", "y += x")
+    x = torch.tensor([-1.0, 2.0, -3.0, 4.0, 5.0], device=device)
+    assert keep(x).tolist() == [0, 2, 0, 4, 5]
+    out = torch.full_like(x, 7)
+    assert keep(x, out=out).tolist() == [7, 2, 7, 4, 5]
+    assert add(x, out=out).tolist() == [6, 4, 4, 8, 10]
+    assert add(x).tolist() == x.tolist()
+
+
+def test_control_flow_ends_an_element(device: torch.device) -> None:
+    x = torch.arange(6.0, device=device)
+    for word in ("return", "continue", "break"):
+        kernel = ElementwiseKernel("T x", "T y", f"y = -1; if (x < 3) {word}; y = x")
+        assert kernel(x).tolist() == [-1, -1, -1, 3, 4, 5]
+
+
+def test_loop_prep_and_after_loop(device: torch.device) -> None:
+    """Once a thread or worker: all elements are counted, and after_loop runs at least once."""
+    kernel = ElementwiseKernel(
+        "int32 x, raw int32 unused", "raw int32 total", "sum += x",
+        loop_prep="int sum = 0;", after_loop="atomicAdd(&total[0], sum); atomicAdd(&total[1], 1)",
+    )  # fmt: skip
+    x = torch.arange(1000, dtype=torch.int32, device=device).repeat(100)
+    total = torch.zeros(2, dtype=torch.int32, device=device)
+    kernel(x, x, out=total)
+    assert total[0] == x.sum() and total[1] >= 1
+
+
+def test_preamble_and_options(device: torch.device) -> None:
+    kernel = ElementwiseKernel(
+        "T x", "T y", "y = scale(x) + EXTRA",
+        preamble="#define SCALE 3\n__device__ float scale(float a) { return a * SCALE; }",
+        options=("-DEXTRA=2",),
+    )  # fmt: skip
+    x = random((4,), device)
+    torch.testing.assert_close(kernel(x), 3 * x + 2)
+
+
+def test_declarations() -> None:
+    with pytest.raises(ValueError, match=r"in_params: 'T' must be a type and a name"):
+        ElementwiseKernel("T", "T y", "y = 0")
+    with pytest.raises(TypeError, match=r"there is no type 'float128'.*bfloat16"):
+        ElementwiseKernel("float128 x", "T y", "y = 0")
+    with pytest.raises(ValueError, match="'i' cannot be the name"):
+        ElementwiseKernel("T i", "T y", "y = 0")
+    with pytest.raises(ValueError, match="x has the name of another"):
+        ElementwiseKernel("T x", "T x", "x = 0")
+    with pytest.raises(ValueError, match="two parameters are named 'x'"):
+        ElementwiseKernel("T x, T x", "T y", "y = 0")
+    with pytest.raises(ValueError, match="output at least"):
+        ElementwiseKernel("T x", "", "")
+    with pytest.raises(ValueError, match="name must be an identifier"):
+        ElementwiseKernel("T x", "T y", "y = x", "a b")
+    with pytest.raises(TypeError, match="operation must be a string"):
+        ElementwiseKernel("T x", "T y", None)
+    with pytest.raises(TypeError, match="options must be a tuple of strings"):
+        ElementwiseKernel("T x", "T y", "y = x", options="-DX")
+    with pytest.raises(TypeError, match='backward must be "auto"'):
+        ElementwiseKernel("T x", "T y", "y = x", backward=True)
+    with pytest.raises(TypeError, match="in_params must be a string"):
+        ElementwiseKernel(["T x"], "T y", "y = x")
+
+
+def test_output_type_that_nothing_tells(device: torch.device) -> None:
+    kernel = ElementwiseKernel("T x", "U y", "y = x")
+    x = random((3,), device)
+    with pytest.raises(TypeError, match="type U of output y follows from no argument"):
+        kernel(x)
+    assert kernel(x, out=torch.empty(3, dtype=torch.float64, device=device)).dtype == torch.float64
+
+
+def test_compile_errors_name_string_and_line(device: torch.device) -> None:
+    x = random((3,), device)
+    with pytest.raises(CompileError) as caught:
+        ElementwiseKernel("T x", "T y", "y = x;\ny = undefined_name;", "bad")(x)
+    assert (caught.value.name, caught.value.line) == ("operation", 2)
+    assert 'ElementwiseKernel "bad" does not compile: operation, line 2' in str(caught.value)
+    with pytest.raises(CompileError) as caught:
+        ElementwiseKernel("T x", "T y", "y = x", preamble="\n\nint f( { }")(x)
+    assert (caught.value.name, caught.value.line) == ("preamble", 3)
+    with pytest.raises(CompileError) as caught:
+        ElementwiseKernel("T x", "T y", "y = x", loop_prep="nonsense nonsense;")(x)
+    assert caught.value.name == "loop_prep"
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    kernel = ElementwiseKernel("T x", "T y", "y = x + 1234", "uncompiled")
+    with pytest.raises(RuntimeError, match=r"there is no 'no-such-compiler'\. Install it"):
+        kernel(torch.ones(2))
+    monkeypatch.delenv("CXX")
+    assert kernel(torch.ones(2)).tolist() == [1235, 1235]
+
+
+def test_same_source_is_one_op() -> None:
+    """A notebook's cell that runs again."""
+    first, second = (ElementwiseKernel("T x", "T y", "y = 3 * x", "again") for _ in range(2))
+    other = ElementwiseKernel("T x", "T y", "y = 4 * x", "again")
+    assert first._op is second._op is not other._op
+    assert second(torch.ones(2)).tolist() == [3, 3] and other(torch.ones(2)).tolist() == [4, 4]
+
+
+def test_threads(device: torch.device) -> None:
+    kernel = ElementwiseKernel("T x", "T y", "y = 5 * x", "threads")
+    x = random((1000,), device)
+    failures = []
+
+    def work() -> None:
+        for _ in range(50):
+            if not torch.equal(kernel(x), 5 * x):
+                failures.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_inference_and_negated_tensors(device: torch.device) -> None:
+    x = torch.tensor([1 + 2j, 3 - 4j], device=device)
+    assert ADD(x.conj().imag, 0).tolist() == [-2, 4]
+    with torch.inference_mode():
+        assert ADD(torch.ones(2, device=device), 1).tolist() == [2, 2]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="32 GB of memory: on a GPU alone")
+def test_more_than_2_31_elements() -> None:
+    size = 2**31 + 4099
+    x = torch.zeros(size, dtype=torch.uint8, device="cuda")
+    x[-5:] = 7
+    y = ElementwiseKernel("T x", "T y", "y = x + 1")(x)
+    assert y[0] == 1 and y[2**31 - 1] == 1 and y[-5:].tolist() == [8] * 5 and y[-6] == 1
+    del y
+    index = ElementwiseKernel("T x", "bool y", "y = i == 2147483648 + 4098 || i == 7")(x)
+    assert index.nonzero().flatten().tolist() == [7, size - 1]
+    del index
+    strided = x.expand(2, size).T  # walked in parts
+    sums = ElementwiseKernel("T x", "T y", "y = x + 1")(strided[:, :1])
+    assert sums[-1, 0] == 8 and sums[-6, 0] == 1
+
+
+@pytest.mark.sanitizer
+def test_small_for_the_sanitizer(device: torch.device) -> None:
+    index = ElementwiseKernel("T x, raw T w", "T y", "y = x + w[i]")
+    for size in (1, 5, 33):
+        for start in (0, 1):
+            x = random((size + start,), device)[start:]
+            assert torch.equal(ADD(x, x), 2 * x)
+            assert torch.equal(index(x, x), 2 * x)
+            wide = random((size, 8 + start), device)[:, start:]
+            assert torch.equal(ADD(wide, wide[0]), wide + wide[0])
+            assert torch.equal(ADD(wide.T, 1), wide.T + 1)

@@ -1,0 +1,138 @@
+"""torch_ops.jit.op: kernels and functions as registered ops."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from torch import Tensor
+
+from torch_ops.jit import ElementwiseKernel, RawKernel, ReductionKernel, op
+
+PRODUCT = ElementwiseKernel("T x, T y", "T z", "z = x * sin(y)", "product")
+TWO = ElementwiseKernel("T x", "T y, T z", "y = x * x; z = -x", "two")
+NORM = ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", 0, "norm")
+
+product = op("jit_tests::product")(PRODUCT)
+two = op("jit_tests::two")(TWO)
+norm = op("jit_tests::norm")(NORM)
+
+
+@op("jit_tests::scaled_norm")
+def scaled_norm(x: Tensor, scale: float) -> Tensor:
+    return NORM(x, dim=-1) * scale
+
+
+@scaled_norm.register_fake
+def _(x: Tensor, scale: float) -> Tensor:
+    return x.new_empty(x.shape[:-1])
+
+
+def test_calls(device: torch.device) -> None:
+    x, y = torch.rand(3, 4, device=device), torch.rand(4, device=device)
+    torch.testing.assert_close(product(x, y), x * y.sin())
+    torch.testing.assert_close(product(x, y=y), x * y.sin())
+    # A number counts as one in the type of the result.
+    assert product(x.half(), 2.5).dtype == torch.float16
+    y2, z2 = two(x)
+    assert torch.equal(y2, x * x) and torch.equal(z2, -x)
+    torch.testing.assert_close(norm(x, [1]), x.norm(dim=1))
+    torch.testing.assert_close(norm(x, 1, True), x.norm(dim=1, keepdim=True))
+    torch.testing.assert_close(norm(x, dim=0, keepdim=True), x.norm(dim=0, keepdim=True))
+    torch.testing.assert_close(norm(x), x.norm())
+    torch.testing.assert_close(scaled_norm(x, 2.0), 2 * x.norm(dim=1))
+
+
+def test_gradients(device: torch.device) -> None:
+    x = torch.rand(3, 4, dtype=torch.float64, device=device).requires_grad_()
+    y = torch.rand(4, dtype=torch.float64, device=device).requires_grad_()
+    assert torch.autograd.gradcheck(product, (x, y), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(product, (x, y))
+    with pytest.raises(RuntimeError, match=r"has no gradient|require grad|not impl"):
+        norm(x).backward()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_opcheck(device: torch.device) -> None:
+    x, y = torch.rand(3, 4, device=device), torch.rand(4, device=device)
+    torch.library.opcheck(product.overload, (x, y))
+    torch.library.opcheck(product.overload, (x.clone().requires_grad_(), y))
+    torch.library.opcheck(two.overload, (x,))
+    torch.library.opcheck(norm.overload, (x, [0]), {"keepdim": True})
+    torch.library.opcheck(scaled_norm, (x, 2.0))
+
+
+def test_compile(device: torch.device) -> None:
+    torch.compiler.reset()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def call(x: Tensor, y: Tensor) -> Tensor:
+        return scaled_norm(product(x, y), 3.0) + norm(x, [1]) + product(x, 0.5).sum(1)
+
+    x, y = torch.rand(3, 4, device=device), torch.rand(4, device=device)
+    z = x * y.sin()
+    expected = 3 * z.norm(dim=1) + x.norm(dim=1) + (x * torch.sin(torch.tensor(0.5))).sum(1)
+    torch.testing.assert_close(call(x, y), expected)
+
+
+def test_exported_programs_are_loaded_again(device: torch.device) -> None:
+    class Layer(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return norm(product(x, x))
+
+    x = torch.rand(3, device=device)
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(Layer(), (x,)), file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()
+    torch.testing.assert_close(loaded(x), Layer()(x))
+
+
+def test_registering_again() -> None:
+    """A notebook's cell that runs again: the same source is the same op, another is another."""
+    same = op("jit_tests::product")(
+        ElementwiseKernel("T x, T y", "T z", "z = x * sin(y)", "product")
+    )
+    other = op("jit_tests::product")(
+        ElementwiseKernel("T x, T y", "T z", "z = x * cos(y)", "product")
+    )
+    assert same.overload is product.overload
+    assert other.name != product.name and other.name.startswith("jit_tests::product_")
+    x = torch.rand(3)
+    torch.testing.assert_close(other(x, x), x * x.cos())
+    torch.testing.assert_close(product(x, x), x * x.sin())
+
+    def make(factor: int):
+        kernel = ElementwiseKernel("T x", "T y", f"y = {factor} * x")
+
+        @op("jit_tests::function")
+        def function(x: Tensor) -> Tensor:
+            return kernel(x)
+
+        return function
+
+    first, second, again = make(2), make(3), make(2)
+    assert first is again and first is not second
+    assert first(x).sum() == 2 * x.sum() and torch.equal(second(x), 3 * x)
+
+
+def test_profiler_shows_the_name(device: torch.device) -> None:
+    x = torch.rand(3, device=device)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        product(x, x)
+        PRODUCT(x, x)
+    names = [event.name for event in profile.events()]
+    assert product.name in names
+    assert sum(PRODUCT._kernel.op_name in name for name in names) >= 2
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match=r'form "namespace::name".*"?product'):
+        op("product")
+    with pytest.raises(TypeError, match="not of int"):
+        op("jit_tests::number")(1)
+    with pytest.raises(TypeError, match="not of RawKernel"):
+        op("jit_tests::raw")(RawKernel('extern "C" __global__ void k() {}', "k"))
+    with pytest.raises(ValueError, match="raw output"):
+        op("jit_tests::scatter")(ElementwiseKernel("T x", "raw T y", "y[i] = x"))

@@ -1,0 +1,186 @@
+"""ReductionKernel: axes, dtypes, order, errors."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from op_checks import layouts_of
+from torch import Tensor
+
+from torch_ops.jit import CompileError, ReductionKernel
+
+SUM = ReductionKernel("T x", "T y", "x", "a + b", "y = a", 0, "total")
+NORM = ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", 0, "norm")
+DOT = ReductionKernel("T x, T y", "T z", "x * y", "a + b", "z = a", 0.0, "dot")
+LARGEST = ReductionKernel("T x", "T y", "x", "a > b ? a : b", "y = a", None, "largest")
+
+
+def random(shape: tuple[int, ...], device: torch.device, dtype=torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(3 + sum(shape))
+    values = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return (values * 10 if not dtype.is_floating_point else values).to(dtype).to(device)
+
+
+SHAPES = [(), (1,), (7,), (300,), (4, 5), (1, 9), (70, 3), (3, 700), (2, 3, 4, 5), (9, 1, 8, 33)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_axes(shape: tuple[int, ...], device: torch.device) -> None:
+    x = random(shape, device, torch.float64)
+    rank = len(shape)
+    dims: list[object] = [None, *range(-rank, rank)]
+    dims += [(0, rank - 1), tuple(range(rank)), (), (-1, 0, 1)[: min(rank, 2)]] if rank > 1 else []
+    for dim in dims:
+        for keepdim in (False, True):
+            if dim == ():
+                expected = x
+            else:
+                expected = torch.sum(x, dim=dim, keepdim=keepdim)
+            actual = SUM(x, dim=dim, keepdim=keepdim)
+            assert actual.shape == expected.shape, (dim, keepdim)
+            torch.testing.assert_close(actual, expected)
+            out = torch.empty_like(expected)
+            assert torch.equal(SUM(x, dim=dim, keepdim=keepdim, out=out), actual)
+            assert torch.equal(out, actual)
+
+
+def test_layouts(device: torch.device) -> None:
+    for shape in ((33,), (5, 7), (2, 3, 4, 5)):
+        x = random(shape, device, torch.float64)
+        for name, view in (*layouts_of(x), ("expanded", x[:1].expand(shape))):
+            for dim in (None, 0, -1):
+                torch.testing.assert_close(SUM(view, dim=dim), view.sum(dim), msg=name)
+
+
+@pytest.mark.parametrize("size", [1, 31, 1000, 16384, 16385, 100_003, 1_500_000])
+def test_sizes_around_the_parts(size: int, device: torch.device) -> None:
+    """Several passes; sums of integers show every element that is missing or counted twice."""
+    x = torch.arange(size, device=device)
+    assert SUM(x) == size * (size - 1) // 2
+    assert LARGEST(x) == size - 1
+    if size < 200_000:
+        rows = torch.stack([x, -x, x + 1])
+        assert SUM(rows, dim=1).tolist() == [SUM(x), -SUM(x), SUM(x) + size]
+        assert torch.equal(SUM(rows.T.contiguous(), dim=0), SUM(rows, dim=1))
+        assert torch.equal(SUM(rows, dim=0), rows.sum(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_16_bits_are_summed_in_float32(dtype: torch.dtype, device: torch.device) -> None:
+    ones = torch.ones(30_000, dtype=dtype, device=device)
+    assert SUM(ones).item() == torch.tensor(30_000.0).to(dtype).item()
+    x = random((50, 600), device, dtype)
+    torch.testing.assert_close(SUM(x, dim=1), x.double().sum(1).to(dtype), rtol=0.01, atol=0.2)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float64], ids=str
+)
+def test_dtypes(dtype: torch.dtype, device: torch.device) -> None:
+    x = random((40, 30), device, dtype)
+    assert torch.equal(LARGEST(x, dim=1), x.amax(1))
+    count = ReductionKernel("T x", "int64 n", "x != T(0)", "a + b", "n = a", 0, "count")
+    assert torch.equal(count(x, dim=0), (x != 0).sum(0))
+
+
+def test_several_inputs_and_numbers(device: torch.device) -> None:
+    x, y = random((6, 5), device), random((5,), device)
+    torch.testing.assert_close(DOT(x, y, dim=1), x @ y)
+    torch.testing.assert_close(DOT(x, 2.0), 2 * x.sum())
+    torch.testing.assert_close(DOT(x, torch.tensor(2.0)), 2 * x.sum())
+    scaled = ReductionKernel("T x, raw T w", "T y", "x * w[1]", "a + b",
+                             "y = a / (_in_ind.size() / _out_ind.size())", 0)  # fmt: skip
+    torch.testing.assert_close(scaled(x, y, dim=1), x.mean(1) * y[1])
+    twice = ReductionKernel("T x", "T y", "f(x)", "a + b", "y = a", 0,
+                            preamble="__device__ float f(float a) { return 2 * a; }")  # fmt: skip
+    torch.testing.assert_close(twice(x), 2 * x.sum())
+
+
+def test_empty(device: torch.device) -> None:
+    x = torch.empty(3, 0, device=device)
+    assert SUM(x, dim=1).tolist() == [0, 0, 0]
+    assert SUM(x).item() == 0
+    assert SUM(x, dim=0).shape == (0,)
+    assert LARGEST(x, dim=0).shape == (0,)
+    with pytest.raises(ValueError, match=r"largest: there is no element to reduce.*no identity"):
+        LARGEST(x, dim=1)
+    least = ReductionKernel("T x", "T y", "x", "a < b ? a : b", "y = a", math.inf)
+    assert least(x, dim=1).tolist() == [math.inf] * 3
+    assert least(random((4,), device)).item() == random((4,), device).min().item()
+
+
+def test_nan(device: torch.device) -> None:
+    x = random((100,), device)
+    x[17] = math.nan
+    assert SUM(x).isnan()
+    x[17] = math.inf
+    assert SUM(x).item() == math.inf
+
+
+def test_deterministic(device: torch.device) -> None:
+    """To the last bit, on any number of threads."""
+    for shape, dim in (((400_000,), None), ((100, 4000), 0), ((4000, 100), 1), ((3, 70_000), 1)):
+        x = random(shape, device)
+        first = SUM(x, dim=dim)
+        threads = torch.get_num_threads()
+        try:
+            for number in (1, 2, threads):
+                torch.set_num_threads(number)
+                assert torch.equal(SUM(x, dim=dim), first)
+        finally:
+            torch.set_num_threads(threads)
+
+
+def test_errors(device: torch.device) -> None:
+    x = random((3, 4), device)
+    with pytest.raises(IndexError, match=r"total: dim 2 is out of range for a tensor of 2 axes"):
+        SUM(x, dim=2)
+    with pytest.raises(ValueError, match="dim 1 is named twice"):
+        SUM(x, dim=(1, -1))
+    with pytest.raises(ValueError, match=r"out has shape \[4\], but the result has \[3\]"):
+        SUM(x, dim=1, out=torch.empty(4, device=device))
+    with pytest.raises(TypeError, match="not cast to Int"):
+        SUM(x, dim=1, out=torch.empty(3, dtype=torch.int32, device=device))
+    with pytest.raises(RuntimeError, match="unsupported operation"):
+        SUM(x, dim=1, out=x[:, 0])
+    with pytest.raises(TypeError, match="total takes 1 arguments, but got 2"):
+        SUM(x, x)
+    with pytest.raises(TypeError, match="x must be a tensor or a number, but it is str"):
+        SUM("x")
+    with pytest.raises(TypeError, match="a tensor at least"):
+        SUM(1.0)
+    with pytest.raises(RuntimeError, match=r"size|broadcast"):
+        DOT(x, x[:, :3])
+    with pytest.raises(ValueError, match="one output that is not raw"):
+        ReductionKernel("T x", "T y, T z", "x", "a + b", "y = a", 0)
+    with pytest.raises(TypeError, match="identity must be a number"):
+        ReductionKernel("T x", "T y", "x", "a + b", "y = a", [0])
+    for snippets, name in (
+        (("nothing", "a + b", "y = a"), "map_expr"),
+        (("x", "a +* b", "y = a"), "reduce_expr"),
+        (("x", "a + b", "y = wrong"), "post_map_expr"),
+    ):
+        with pytest.raises(CompileError) as caught:
+            ReductionKernel("T x", "T y", *snippets, 0)(x)
+        assert caught.value.name == name
+
+
+def test_no_gradient(device: torch.device) -> None:
+    x = random((3, 4), device).requires_grad_()
+    y = SUM(x, dim=1)
+    assert y.requires_grad
+    with pytest.raises(RuntimeError, match='ReductionKernel "total" has no gradient'):
+        y.sum().backward()
+    with torch.no_grad():
+        assert not SUM(x).requires_grad
+    assert not SUM(x.detach()).requires_grad
+
+
+@pytest.mark.sanitizer
+def test_small_for_the_sanitizer(device: torch.device) -> None:
+    for shape in ((1,), (33,), (5, 3), (700, 2), (2, 700)):
+        x = torch.ones(shape, device=device)
+        for dim in (None, 0, -1):
+            torch.testing.assert_close(SUM(x, dim=dim), x.sum(dim))

@@ -1,0 +1,54 @@
+"""Kernels that are compiled at run time: CUDA C++ in a string, called on tensors.
+
+Compiling needs the package cuda-core (``pip install "cuda-core>=1.2,<2"``). What was compiled once
+is kept on disk (:func:`cache_info`) and runs without it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch_ops.jit._cache import CacheInfo, cache_info, clear_cache
+    from torch_ops.jit._errors import CompileError
+    from torch_ops.jit.elementwise import ElementwiseKernel
+    from torch_ops.jit.raw import RawKernel, RawModule
+    from torch_ops.jit.reduction import ReductionKernel
+    from torch_ops.jit.registration import op
+
+__all__ = [
+    "CacheInfo",
+    "CompileError",
+    "ElementwiseKernel",
+    "RawKernel",
+    "RawModule",
+    "ReductionKernel",
+    "cache_info",
+    "clear_cache",
+    "op",
+]
+
+# Each is imported when it is first asked for: loading a kernel from the cache takes some
+# milliseconds, and importing what is not used would take as many.
+_MODULES = {
+    "CacheInfo": "_cache",
+    "CompileError": "_errors",
+    "ElementwiseKernel": "elementwise",
+    "RawKernel": "raw",
+    "RawModule": "raw",
+    "ReductionKernel": "reduction",
+    "cache_info": "_cache",
+    "clear_cache": "_cache",
+    "op": "registration",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"torch_ops.jit.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

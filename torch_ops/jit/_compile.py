@@ -1,0 +1,304 @@
+"""From source text to code: NVRTC for GPUs, a C++ compiler for the CPU, both through the cache."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import io
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch_ops._version
+from torch_ops.jit._cache import Artefact, get_or_compile, make_key
+from torch_ops.jit._errors import compile_error
+from torch_ops.jit._source import Source, UnknownIncludeError, header_fingerprints
+from torch_ops.jit._toolchain import (
+    DEFAULT_ARCH,
+    Nvrtc,
+    find_host_compiler,
+    find_nvrtc,
+    host_processor,
+)
+
+# Goes before the user's options, which may name another standard or level.
+HOST_OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-g0")
+
+
+def compile_cuda(
+    what: str,
+    source: Source,
+    *,
+    arch: str | None = None,
+    options: Sequence[str] = (),
+    name_expressions: Sequence[str] = (),
+    optional: Sequence[str] = (),
+    target: str = "cubin",
+) -> Artefact:
+    """Compiles CUDA C++ with NVRTC; needs no GPU, and for what is in the cache no NVRTC either.
+
+    Args:
+        what: The kernel, as the user knows it, for errors: ``'RawKernel "relu"'``.
+        source: The text.
+        arch: ``"sm_90"``. An option ``-arch`` of the user goes before it.
+        options: More options of NVRTC.
+        name_expressions: What ``facts["names"]`` is to hold the mangled names of.
+        optional: Those of them that may not exist; ``facts["names"]`` then lacks them.
+        target: ``"cubin"``, or ``"ptx"``.
+
+    Returns:
+        The code. Its facts: ``"names"``, mangled names by name expression; ``"log"``, the
+        compiler's warnings; ``"format"``, ``"cubin"`` or ``"ptx"`` (PTX also stands for a cubin
+        where the GPU is newer than NVRTC), ``"arch"``.
+
+    Raises:
+        CompileError: The source does not compile.
+        ModuleNotFoundError: It must be compiled and cuda-core is not installed.
+        RuntimeError: The cache's folder is refused.
+    """
+    arch, options = _split_arch(options, arch or DEFAULT_ARCH)
+    nvrtc = find_nvrtc()
+    facts = ["cuda", nvrtc.version, arch, target, *options, "names", *name_expressions]
+    key = _key(facts, source.text, options, libraries=nvrtc.include)
+
+    def compile() -> Artefact:
+        core, bindings = _import_cuda_core(what, nvrtc)
+        real, form = _supported(bindings, arch, target)
+        given = [f"-arch={real}", *options, *(f"-I{folder}" for folder in nvrtc.include)]
+        names = list(name_expressions)
+        while True:
+            try:
+                artefact = _run_nvrtc(core, bindings, source, given, names, form)
+            except _RefusedError as refused:
+                missing = [name for name in names if name in refused.missing]
+                if not missing or not set(missing) <= set(optional):
+                    unknown = [name for name in missing if name not in optional]
+                    raise compile_error(what, source, refused.log, unknown) from None
+                names = [name for name in names if name not in missing]
+            else:
+                return replace(artefact, facts={**artefact.facts, "format": form, "arch": real})
+
+    return get_or_compile(key, compile)
+
+
+def compile_host(what: str, source: Source, *, options: Sequence[str] = ()) -> Artefact:
+    """Compiles C++ for this machine's CPU to a shared object.
+
+    Args:
+        what: The kernel, as the user knows it, for errors.
+        source: The text.
+        options: Options of the compiler after ``HOST_OPTIONS``.
+
+    Returns:
+        The shared object. Its facts: ``"log"``, the compiler's warnings.
+
+    Raises:
+        CompileError: The source does not compile.
+        RuntimeError: There is no compiler, or the cache's folder is refused.
+    """
+    compiler = find_host_compiler()
+    arguments = [*compiler.command[1:], *HOST_OPTIONS, *options]
+    # Compilers look for headers there too.
+    variables = (os.environ.get(name, "") for name in ("CPATH", "CPLUS_INCLUDE_PATH"))
+    folders = [folder for text in variables for folder in text.split(os.pathsep) if folder]
+    facts = ["host", compiler.version, host_processor(), *arguments]
+    key = _key(facts, source.text, arguments, folders)
+
+    def compile() -> Artefact:
+        return _run_host_compiler(what, source, [compiler.command[0], *arguments])
+
+    return get_or_compile(key, compile)
+
+
+# ---- options and keys ---------------------------------------------------------------------------
+
+
+def _key(
+    facts: Sequence[str],
+    text: str,
+    options: Sequence[str],
+    folders: Sequence[str] = (),
+    libraries: Sequence[str] = (),
+) -> str | None:
+    """The key of a compilation, or None where an include cannot be followed."""
+    before, named = _headers_of_options(options)
+    try:
+        headers = header_fingerprints(text, [*named, *folders], libraries, before)
+    except UnknownIncludeError:
+        return None
+    return make_key(torch_ops._version.__version__, *facts, "headers", *headers, "text", text)
+
+
+_WITH_FOLDER = ("-I", "--include-path", "-isystem", "-iquote")
+_WITH_HEADER = ("-include", "--pre-include")
+
+
+def _headers_of_options(options: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The headers that options include, and the folders that they name."""
+    headers: list[str] = []
+    folders: list[str] = []
+    for names, found in ((_WITH_HEADER, headers), (_WITH_FOLDER, folders)):
+        found += _values(options, names)
+    return headers, folders
+
+
+def _values(options: Sequence[str], names: Sequence[str]) -> list[str]:
+    """What follows options of these names: ``-I x``, ``-Ix``, ``--include-path=x``."""
+    found = []
+    following = False
+    for option in options:
+        if following:
+            found.append(option)
+            following = False
+        elif option in names:
+            following = True
+        else:
+            for name in names:
+                if option.startswith((name + "=", name + " ")) or (
+                    name == "-I" and option.startswith(name)
+                ):
+                    found.append(option[len(name) :].lstrip("= "))
+                    break
+    return found
+
+
+_ARCH = ("-arch", "--gpu-architecture")
+
+
+def _split_arch(options: Sequence[str], arch: str) -> tuple[str, list[str]]:
+    """The architecture, which options may name, and the other options."""
+    named = _values(options, _ARCH)
+    rest = []
+    following = False
+    for option in options:
+        if following:
+            following = False
+        elif option in _ARCH:
+            following = True
+        elif not option.startswith(tuple(name + end for name in _ARCH for end in "= ")):
+            rest.append(option)
+    return (named[-1] if named else arch), rest
+
+
+# ---- NVRTC --------------------------------------------------------------------------------------
+
+
+def _import_cuda_core(what: str, nvrtc: Nvrtc) -> tuple[Any, Any]:
+    """cuda.core, and the bindings of NVRTC below it."""
+    if nvrtc.library is not None:
+        # cuda-core takes one that is loaded: the one whose version is part of the key.
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(str(nvrtc.library))
+    try:
+        nvrtc_bindings = importlib.import_module("cuda.bindings.nvrtc")
+        core = importlib.import_module("cuda.core")
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            f"{what} must be compiled, which needs NVRTC and the package cuda-core: {error}. "
+            'Install it: pip install "cuda-core>=1.2,<2". (What is in the cache of compiled '
+            "kernels runs without.)"
+        ) from error
+    return core, nvrtc_bindings
+
+
+def _supported(bindings: Any, arch: str, target: str) -> tuple[str, str]:
+    """What NVRTC can be asked for: the architecture, and "cubin" or "ptx"."""
+    if arch.startswith("compute_"):
+        return arch, "ptx"
+    status, listed = bindings.nvrtcGetSupportedArchs()
+    known = sorted(listed) if int(status) == 0 else []
+    digits = re.fullmatch(r"sm_(\d+)", arch)
+    if digits and known and int(digits[1]) > known[-1]:
+        # Newer than this NVRTC: the driver compiles the PTX of the newest that it knows.
+        return f"compute_{known[-1]}", "ptx"
+    return arch, target
+
+
+class _RefusedError(Exception):
+    def __init__(self, log: str) -> None:
+        super().__init__(log)
+        self.log = log
+        pragmas = re.findall(r"#pragma nv_mangled_name (.*)$", log, re.MULTILINE)
+        self.missing = {pragma.strip() for pragma in pragmas}  # name expressions without a meaning
+
+
+@cache
+def _options_as_given(core: Any) -> Any:
+    class Options(core.ProgramOptions):
+        """Takes any option, where ProgramOptions has a field for each that it knows."""
+
+        given: list[bytes]
+
+        def as_bytes(self, *args: Any, **kwargs: Any) -> list[bytes]:
+            return self.given
+
+    return Options
+
+
+def _run_nvrtc(
+    core: Any, bindings: Any, source: Source, options: list[str], names: list[str], form: str
+) -> Artefact:
+    given = _options_as_given(core)(arch=options[0].partition("=")[2])
+    given.given = [option.encode() for option in options]
+    log = io.StringIO()
+    program = core.Program(source.text, "c++", given)
+    try:
+        # To cuda-core PTX is for a driver that can load it, and there may be none. NVRTC has it too
+        # when it was asked for a cubin.
+        code = program.compile("cubin", name_expressions=tuple(names), logs=log)
+        data = _ptx_of(bindings, program) if form == "ptx" else bytes(code.code)
+    except Exception as error:
+        _, mark, text = str(error).partition("compilation log:")
+        if not mark:
+            raise
+        raise _RefusedError(text.replace("\0", "").strip()) from None
+    finally:
+        program.close()
+        del (
+            program
+        )  # or the error's traceback keeps it for the garbage collector, which it dislikes
+    mangled = {
+        name: symbol.decode() if isinstance(symbol, bytes) else symbol
+        for name, symbol in code.symbol_mapping.items()
+    }
+    return Artefact(data, {"names": mangled, "log": log.getvalue().replace("\0", "").strip()})
+
+
+def _ptx_of(nvrtc: Any, program: Any) -> bytes:
+    status, size = nvrtc.nvrtcGetPTXSize(program.handle)
+    text = bytes(size)
+    if int(status) == 0:
+        (status,) = nvrtc.nvrtcGetPTX(program.handle, text)
+    if int(status) != 0:
+        raise RuntimeError(f"NVRTC gives no PTX: {status!r}.")
+    return text.rstrip(b"\0")
+
+
+# ---- the host -----------------------------------------------------------------------------------
+
+
+def _run_host_compiler(what: str, source: Source, command: Sequence[str]) -> Artefact:
+    with tempfile.TemporaryDirectory(prefix="torch_ops_jit_") as folder:
+        text, library = os.path.join(folder, "kernel.cpp"), os.path.join(folder, "kernel.so")
+        with open(text, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(source.text)
+        run = subprocess.run(
+            # Carets would show a file that happens to be named as a string of the user.
+            [*command, "-fno-diagnostics-show-caret", "-x", "c++", text, "-o", library],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},  # messages in the words that are looked for
+        )
+        log = (run.stdout + run.stderr).strip()
+        if run.returncode != 0:
+            raise compile_error(what, source, log)
+        with open(library, "rb") as file:
+            return Artefact(file.read(), {"log": log})

@@ -1,0 +1,61 @@
+"""What a compiler's error in a derivative means, said in the words of who wrote the snippet."""
+
+from __future__ import annotations
+
+import re
+
+from torch_ops.jit._errors import CompileError
+from torch_ops.jit._program import Snippet
+
+_FIXED = (
+    r"\b(?:float|double|half|__half|bool|char|short|int|long|unsigned|size_t|ptrdiff_t|"
+    r"u?int\d+_t)\b"
+)
+_DECLARATION = re.compile(_FIXED + r"[\s*&]*\w+\s*(?:\[[^\]]*\]\s*)*(?:[=,;{(]|$)")
+_CAST = re.compile(r"\(\s*" + _FIXED + r"[\w\s]*\)|static_cast\s*<|" + _FIXED + r"\s*\(")
+
+
+def explained(error: CompileError, what: str, snippet: Snippet) -> CompileError:
+    """The error of a derivative's compilation with what to do about it."""
+    texts = {
+        snippet.title: snippet.operation,
+        "preamble": snippet.preamble,
+        "loop_prep": snippet.loop_prep,
+        "after_loop": snippet.after_loop,
+    }
+    line = ""
+    if error.name in texts and error.line is not None:
+        lines = texts[error.name].split("\n")
+        line = lines[min(error.line, len(lines)) - 1]
+    where = f"{error.name}, line {error.line}: {line.strip()}" if line else "see below"
+    text = (
+        f"The derivative of {what} does not compile ({where}).\n{_advice(line, error.message)}\n"
+        'Or give the gradients in backward="...", or none by backward=None.\n\n' + str(error)
+    )
+    return CompileError(
+        text, name=error.name, line=error.line, message=error.message, log=error.log
+    )
+
+
+def _advice(line: str, message: str) -> str:
+    if _DECLARATION.search(line):
+        return (
+            "A local variable of a fixed type cannot hold a value that has a derivative: write "
+            "`auto`, or the type of the parameter, such as `T`, in place of its type."
+        )
+    if re.search(r"no matching function|no instance of|undefined|not declared|identifier", message):
+        return (
+            "A function without a derivative rule is called on a value that has a derivative. "
+            "docs/jit.md lists those with one; a function of your own must be a template, "
+            "`template <class T> __device__ T f(T x)`."
+        )
+    if _CAST.search(line):
+        return (
+            "A cast to a fixed type would drop the derivative: cast to the type of the parameter, "
+            "such as `T`, or drop the derivative on purpose by `primal(value)`."
+        )
+    return (
+        "Values have derivatives here, so that they are of a class: write `auto` or `T` for types, "
+        "and `primal(value)` where a plain number is meant. A function of your own has no rule of "
+        "its own: make it a template, `template <class T> __device__ T f(T x)`."
+    )

@@ -1,0 +1,149 @@
+"""The language that parameters are declared in: ``"T x, raw float32 w"``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+# The names that a declared type may have; NumPy's, and bfloat16.
+DTYPES = {
+    "bool": torch.bool,
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "uint8": torch.uint8,
+    "uint16": torch.uint16,
+    "uint32": torch.uint32,
+    "uint64": torch.uint64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+
+# As C++ names them: c10::toString.
+DTYPE_OF_CPP = {
+    "Bool": torch.bool,
+    "Char": torch.int8,
+    "Short": torch.int16,
+    "Int": torch.int32,
+    "Long": torch.int64,
+    "Byte": torch.uint8,
+    "UInt16": torch.uint16,
+    "UInt32": torch.uint32,
+    "UInt64": torch.uint64,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Float": torch.float32,
+    "Double": torch.float64,
+}
+
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+# Of the variables of generated code.
+OUR_PREFIX = "torch_ops_"
+
+_RESERVED = {"i", "n", "_ind", "T"}
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter as it was declared.
+
+    Attributes:
+        name: The variable of the snippet.
+        type: A dtype, or the letter of a placeholder.
+        raw: The snippet indexes it.
+        wide: float32 where the type comes out as float16 or bfloat16.
+        like: Of a raw output that the call makes: the input whose shape it has. -1: none.
+    """
+
+    name: str
+    type: torch.dtype | str
+    raw: bool = False
+    wide: bool = False
+    like: int = -1
+
+    def facts(self) -> tuple[str, torch.dtype | str, bool, bool, int]:
+        """As the C++ side takes it."""
+        return (self.name, self.type, self.raw, self.wide, self.like)
+
+    def declaration(self) -> str:
+        """The text again."""
+        name = self.type if isinstance(self.type, str) else str(self.type).removeprefix("torch.")
+        return f"{'raw ' if self.raw else ''}{name} {self.name}"
+
+
+def parse_params(text: str, what: str) -> tuple[Param, ...]:
+    """Reads ``"T x, raw float32 w"``.
+
+    Args:
+        text: The declarations.
+        what: ``"in_params"`` or ``"out_params"``, for errors.
+
+    Raises:
+        TypeError: ``text`` is no string, or names a type that there is not.
+        ValueError: A declaration is no type and name, or two have one name.
+    """
+    if not isinstance(text, str):
+        raise TypeError(
+            f'{what} must be a string such as "T x, T y", but it is {type(text).__name__}.'
+        )
+    params: list[Param] = []
+    for part in text.split(",") if text.strip() else []:
+        words = part.split()
+        raw = len(words) == 3 and words[0] == "raw"
+        if len(words) != 2 and not raw:
+            raise ValueError(
+                f'{what}: {part.strip()!r} must be a type and a name, such as "T x", or "raw T x".'
+            )
+        type_name, name = words[-2:]
+        if not _IDENTIFIER.match(name) or name in _RESERVED or name.startswith(OUR_PREFIX):
+            raise ValueError(
+                f"{what}: {name!r} cannot be the name of a parameter: it must be an identifier of "
+                "C++, none of torch_ops_; and i, n, T and _ind have a meaning of their own."
+            )
+        if any(name == other.name for other in params):
+            raise ValueError(f"{what}: two parameters are named {name!r}.")
+        params.append(Param(name, _parse_type(type_name, what), raw))
+    return tuple(params)
+
+
+def _parse_type(name: str, what: str) -> torch.dtype | str:
+    if name in DTYPES:
+        return DTYPES[name]
+    if len(name) == 1 and name.isalpha() and name.isascii():
+        return name
+    raise TypeError(
+        f"{what}: there is no type {name!r}. A type is one letter, which stands for whatever dtype "
+        f"the arguments have, or one of {', '.join(DTYPES)}."
+    )
+
+
+def check_options(options: object) -> None:
+    """Refuses options of a compiler that are no sequence of strings."""
+    if (
+        isinstance(options, str)
+        or not isinstance(options, Sequence)
+        or not all(isinstance(option, str) for option in options)
+    ):
+        raise TypeError(f"options must be a tuple of strings, but it is {options!r}.")
+
+
+def check_names(inputs: tuple[Param, ...], outputs: tuple[Param, ...], name: str) -> None:
+    """Refuses names that generated code could not have."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise ValueError(f"name must be an identifier, but it is {name!r}.")
+    if not outputs:
+        raise ValueError("out_params must declare an output at least.")
+    seen: set[str] = set()
+    letters = {param.type for param in (*inputs, *outputs) if isinstance(param.type, str)}
+    for param in (*inputs, *outputs):
+        if param.name in seen or param.name in letters:
+            raise ValueError(
+                f"the parameter {param.name} has the name of another parameter or of a type."
+            )
+        seen.add(param.name)

@@ -1,0 +1,282 @@
+"""What an elementwise kernel computes for one element: the user's snippet, or a derivative of it.
+
+A derivative is a program too, so derivatives of derivatives need nothing of their own. Its text
+holds the text of the program that it is the derivative of, over dual numbers (headers/dual.h).
+
+Types of the text have a level: the snippet itself is at level 0, the derivative around it at level
+1, and so on. What is float at the outermost level is ``Dual<float, n>`` at the one below.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from torch_ops.jit._params import Param
+from torch_ops.jit._source import UserText
+
+Pieces = list["str | UserText"]
+
+C_TYPES = {
+    torch.bool: "bool",
+    torch.int8: "int8_t",
+    torch.int16: "int16_t",
+    torch.int32: "int32_t",
+    torch.int64: "int64_t",
+    torch.uint8: "uint8_t",
+    torch.uint16: "uint16_t",
+    torch.uint32: "uint32_t",
+    torch.uint64: "uint64_t",
+    # The types in which a snippet computes on 16-bit floats.
+    torch.float16: "float",
+    torch.bfloat16: "float",
+    torch.float32: "float",
+    torch.float64: "double",
+}
+
+
+def is_differentiable(dtype: torch.dtype) -> bool:
+    """Does a dual number take the place of values of the dtype?"""
+    return dtype.is_floating_point
+
+
+@dataclass(frozen=True)
+class Types:
+    """The dtypes that the types of one call stand for."""
+
+    by_type: Mapping[torch.dtype | str, torch.dtype]
+
+    def dtype(self, param: Param) -> torch.dtype:
+        """What a parameter is computed in; float32 and the 16-bit types are one here."""
+        return self.by_type[param.type] if isinstance(param.type, str) else param.type
+
+    def name(self, param: Param, level: int) -> str:
+        """The C++ type of a parameter's variable."""
+        dtype = self.dtype(param)
+        c_type = C_TYPES[dtype]
+        return f"torch_ops_{c_type}_{level}" if is_differentiable(dtype) else c_type
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """What the user wrote.
+
+    Attributes:
+        operation: For each element.
+        title: The name of the string: ``"operation"``, or ``"backward"``.
+        preamble: At the top of the file.
+        loop_prep: Before a thread's elements.
+        after_loop: Behind them.
+        scratch: Variables that the operation may write and nobody reads.
+    """
+
+    operation: str
+    title: str = "operation"
+    preamble: str = ""
+    loop_prep: str = ""
+    after_loop: str = ""
+    scratch: tuple[Param, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel's parameters and what it does with an element.
+
+    Attributes:
+        name: As the user knows the kernel.
+        inputs: The input parameters.
+        outputs: The output parameters.
+        snippet: Of the user, at level 0.
+        parent: What this is the derivative of. None: the snippet itself.
+        kind: ``"vjp"`` (gradients) or ``"jvp"`` (tangents) of ``parent``.
+        wanted: By which of the parent's inputs.
+    """
+
+    name: str
+    inputs: tuple[Param, ...]
+    outputs: tuple[Param, ...]
+    snippet: Snippet
+    parent: Program | None = None
+    kind: str = ""
+    wanted: tuple[bool, ...] = field(default=())
+
+    @property
+    def depth(self) -> int:
+        """How many derivatives lie between this and the snippet."""
+        return 0 if self.parent is None else self.parent.depth + 1
+
+    @property
+    def tangents(self) -> int:
+        """How many derivatives the dual numbers of the level below carry."""
+        return 1 if self.kind == "jvp" else sum(self.wanted)
+
+    def vjp(self, wanted: Sequence[bool], wide: Sequence[bool]) -> Program:
+        """The program of the gradients by the inputs ``wanted``."""
+        grads = tuple(
+            Param(self._new_name("grad_" + out.name), out.type, wide=out.wide)
+            for out in self.outputs
+        )
+        outputs = tuple(
+            Param(self._new_name("grad_" + param.name), param.type, wide=is_wide or param.wide)
+            for param, is_wanted, is_wide in zip(self.inputs, wanted, wide, strict=True)
+            if is_wanted
+        )
+        inputs = (*grads, *(replace(param, like=-1) for param in self.inputs))
+        return replace(
+            self, inputs=inputs, outputs=outputs, parent=self, kind="vjp", wanted=tuple(wanted)
+        )
+
+    def jvp(self, wanted: Sequence[bool]) -> Program:
+        """The program of the outputs' tangents, from tangents of the inputs ``wanted``."""
+        tangents = tuple(
+            Param(self._new_name("tangent_" + param.name), param.type, wide=param.wide)
+            for param, is_wanted in zip(self.inputs, wanted, strict=True)
+            if is_wanted
+        )
+        outputs = tuple(
+            Param(self._new_name("tangent_" + out.name), out.type, wide=out.wide)
+            for out in self.outputs
+        )
+        return replace(
+            self,
+            inputs=(*self.inputs, *tangents),
+            outputs=outputs,
+            parent=self,
+            kind="jvp",
+            wanted=tuple(wanted),
+        )
+
+    def _new_name(self, name: str) -> str:
+        while any(name == param.name for param in (*self.inputs, *self.outputs)):
+            name += "_"
+        return name
+
+    # ---- text
+
+    def type_aliases(self, types: Types) -> str:
+        """Declares the types of all levels, and the placeholders as those of level 0."""
+        lines = []
+        for c_type in ("float", "double"):
+            lines.append(f"using torch_ops_{c_type}_{self.depth} = {c_type};")
+            program: Program | None = self
+            while program is not None and program.parent is not None:
+                level = program.depth
+                lines.append(
+                    f"using torch_ops_{c_type}_{level - 1} = "
+                    f"torch_ops::Dual<torch_ops_{c_type}_{level}, {program.tangents}>;"
+                )
+                program = program.parent
+        for placeholder in types.by_type:
+            if isinstance(placeholder, str):
+                lines.append(f"using {placeholder} = {types.name(Param('', placeholder), 0)};")
+        return "\n".join(lines)
+
+    def element(self, types: Types) -> Pieces:
+        """Computes the outputs' variables from the inputs', all of this program's level."""
+        if self.parent is None:
+            scratch = "".join(
+                f"{types.name(param, 0)} {param.name}{{}};\n" for param in self.snippet.scratch
+            )
+            # A function and a loop of its own, so that return, break and continue end the element.
+            return [
+                "[&] { do {\n" + scratch,
+                UserText(self.snippet.title, self.snippet.operation),
+                ";\n} while (false); }();",
+            ]
+        parent, level = self.parent, self.depth
+        values = [param for param in parent.inputs if not param.raw]
+        inner = [f"const {types.name(param, level - 1)}& {param.name}" for param in values]
+        inner += [f"{types.name(param, level - 1)}& {param.name}" for param in parent.outputs]
+        given = [
+            (f"@{param.name}_{level}" if self._is_dual(param, types) else param.name)
+            for param in values
+        ]
+        given += [f"@{param.name}_{level}" for param in parent.outputs]
+        return [
+            "[&] {\n" + self._seeds(parent, types) + f"[&]({', '.join(inner)}) {{\n",
+            *parent.element(types),
+            f"}}({', '.join(given)});\n" + self._results(parent, types) + "}();",
+        ]
+
+    @staticmethod
+    def _is_dual(param: Param, types: Types) -> bool:
+        return is_differentiable(types.dtype(param))
+
+    def _seeds(self, parent: Program, types: Types) -> str:
+        """The parent's inputs as dual numbers, and its outputs."""
+        lines = []
+        number = 0
+        tangents = iter(self.inputs[len(parent.inputs) :])
+        for param, wanted in zip(parent.inputs, self.wanted, strict=True):
+            tangent = next(tangents) if wanted and self.kind == "jvp" else None
+            if not param.raw and self._is_dual(param, types):
+                dual = types.name(param, self.depth - 1)
+                if tangent is not None:
+                    value = f"{dual}({param.name}, {{{{{tangent.name}}}}})"
+                else:
+                    seed = number if wanted else -1
+                    value = f"torch_ops::variable<{self.tangents}>({param.name}, {seed})"
+                lines.append(f"const {dual} @{param.name}_{self.depth} = {value};")
+            number += wanted
+        for out in parent.outputs:
+            lines.append(f"{types.name(out, self.depth - 1)} @{out.name}_{self.depth}{{}};")
+        return "\n".join(lines) + "\n"
+
+    def _results(self, parent: Program, types: Types) -> str:
+        duals = [out for out in parent.outputs if self._is_dual(out, types)]
+        lines = []
+        if self.kind == "jvp":
+            for own, out in zip(self.outputs, parent.outputs, strict=True):
+                value = f"@{out.name}_{self.depth}.d.of[0]" if out in duals else "0"
+                lines.append(f"{own.name} = {value};")
+            return "\n".join(lines) + "\n"
+        grads = {
+            out.name: grad.name for out, grad in zip(parent.outputs, self.inputs, strict=False)
+        }
+        for number, own in enumerate(self.outputs):
+            terms = [
+                f"torch_ops::scaled(@{out.name}_{self.depth}.d.of[{number}], {grads[out.name]})"
+                for out in duals
+            ]
+            name = types.name(own, self.depth)
+            lines.append(f"{own.name} = static_cast<{name}>({' + '.join(terms) or '0'});")
+        return "\n".join(lines) + "\n"
+
+
+# ---- what a snippet does, as far as its text tells ----------------------------------------------
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'", re.DOTALL)
+
+
+def without_comments(text: str) -> str:
+    """The text with comments and strings blanked."""
+    return _COMMENT.sub(" ", text)
+
+
+def mentions(text: str, name: str) -> bool:
+    """Does an identifier occur in the text?"""
+    return re.search(rf"(?<![\w.]){re.escape(name)}\b", without_comments(text)) is not None
+
+
+def surely_assigns(text: str, name: str) -> bool:
+    """Is a variable assigned before it is read, whatever the values? False where it is not plain.
+
+    A variable for which it is false starts as what its tensor holds.
+    """
+    text = without_comments(text)
+    found = re.search(rf"(?<![\w.]){re.escape(name)}\b", text)
+    if found is None:
+        return False
+    before, behind = text[: found.start()], text[found.end() :]
+    statement = re.match(r"\s*=(?!=)([^;]*)", behind)
+    return (
+        statement is not None
+        and not mentions(statement[1], name)
+        and re.search(r"(?:^|[;}])\s*\Z", before) is not None
+        and before.count("{") == before.count("}")
+        and before.count("(") == before.count(")")
+        and re.search(r"\b(?:return|break|continue|goto)\b", before) is None
+    )

@@ -1,0 +1,140 @@
+"""Which compilers there are, told without loading or running one: a warm cache needs none."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import os
+import platform
+import re
+import shlex
+import shutil
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+# What kernels are compiled for where there is no GPU and no option names an architecture.
+DEFAULT_ARCH = "sm_90"
+
+
+# ---- NVRTC and CUDA's headers -------------------------------------------------------------------
+
+
+class Nvrtc(NamedTuple):
+    """The library that cuda-core is made to load, and the headers of its toolkit."""
+
+    library: Path | None  # None: cuda-core may look for it itself
+    version: str
+    include: tuple[str, ...]
+
+
+def _cuda_major() -> str:
+    return (torch.version.cuda or "13").split(".")[0]
+
+
+@cache
+def find_nvrtc() -> Nvrtc:
+    """NVRTC as torch's wheels bring it; else of the toolkit at CUDA_HOME or /usr/local/cuda."""
+    name = f"libnvrtc.so.{_cuda_major()}"
+    spec = importlib.util.find_spec("nvidia")
+    for parent in (spec.submodule_search_locations or []) if spec else []:
+        root = Path(parent) / f"cu{_cuda_major()}"
+        library = root / "lib" / name
+        if library.is_file():
+            return Nvrtc(library, _wheel_version(Path(parent).parent, library), _headers(root))
+    for root in _toolkits():
+        for lib in ("lib64", "lib"):
+            library = root / lib / name
+            if library.is_file():
+                # There the file behind the link is named by the full version.
+                return Nvrtc(library, f"{library.resolve().name} {_size(library)}", _headers(root))
+    return Nvrtc(None, "unknown", ())
+
+
+def _wheel_version(site_packages: Path, library: Path) -> str:
+    # Not importlib.metadata: it reads all of site-packages.
+    found = glob.glob(str(site_packages / "nvidia_cuda_nvrtc*.dist-info"))
+    return " ".join([*sorted(map(os.path.basename, found)), _size(library)])
+
+
+def _size(library: Path) -> str:
+    return str(library.stat().st_size)
+
+
+def _toolkits() -> list[Path]:
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    return [Path(home) for home in homes if home]
+
+
+def _headers(root: Path) -> tuple[str, ...]:
+    """CUDA's headers and, in CUDA 13 a folder below, those of CCCL (<cuda/std/...>)."""
+    folders = [root / "include", root / "include" / "cccl"]
+    if not (folders[0] / "cuda_fp16.h").is_file():
+        folders += [
+            home / "include" / sub
+            for home in _toolkits()
+            for sub in ("", "cccl")
+            if (home / "include" / "cuda_fp16.h").is_file()
+        ]
+    return tuple(str(folder) for folder in folders if folder.is_dir())
+
+
+def arch_of(device: int) -> str:
+    """The architecture of a CUDA device, such as ``"sm_90"``."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+# ---- the host's C++ compiler --------------------------------------------------------------------
+
+
+class HostCompiler(NamedTuple):
+    """The command to call, and what tells it from another compiler."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+def find_host_compiler() -> HostCompiler:
+    """``CXX``, or else g++ or clang++.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    named = shlex.split(os.environ.get("CXX", ""))
+    candidates = [named] if named else [["g++"], ["clang++"], ["c++"]]
+    for command in candidates:
+        path = shutil.which(command[0])
+        if path is not None:
+            return HostCompiler((path, *command[1:]), _identity(path))
+    if named:
+        raise RuntimeError(
+            f"torch_ops.jit: kernels for the CPU are compiled by the C++ compiler that CXX names, "
+            f"but there is no {named[0]!r}. Install it, or unset CXX to have g++ or clang++ used."
+        )
+    raise RuntimeError(
+        "torch_ops.jit: kernels for the CPU are compiled by a C++ compiler, and there is none: "
+        "install g++ (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; conda: "
+        "conda install gxx) or clang++, or name one in CXX."
+    )
+
+
+def _identity(path: str) -> str:
+    """Of the file, for asking it for its version takes longer than a kernel's load."""
+    real = os.path.realpath(path)
+    status = os.stat(real)
+    return f"{real} {status.st_size} {status.st_mtime_ns}"
+
+
+@cache
+def host_processor() -> str:
+    """What -march=native depends on."""
+    text = ""
+    if sys.platform == "linux":
+        with open("/proc/cpuinfo", "rb", buffering=0) as file:
+            text = file.read(8192).decode(errors="replace")  # the first processor's part
+    found = re.findall(r"^(?:model name|cpu family|model|flags|Features)\s*:.*$", text, re.M)
+    return "\n".join([platform.machine(), *found[:5]])

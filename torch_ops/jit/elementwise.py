@@ -1,0 +1,405 @@
+"""ElementwiseKernel: a snippet of CUDA C++ for each element, with gradients, on CPU and CUDA."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._prims_common import compute_elementwise_output_strides
+
+from torch_ops.jit._codegen import (
+    CUDA_OPTIONS,
+    HOST_OPTIONS,
+    Form,
+    cuda_source,
+    host_source,
+    shared_options,
+)
+from torch_ops.jit._compile import compile_cuda, compile_host
+from torch_ops.jit._derivative_errors import explained
+from torch_ops.jit._errors import CompileError
+from torch_ops.jit._params import (
+    DTYPE_OF_CPP,
+    Param,
+    check_names,
+    check_options,
+    parse_params,
+)
+from torch_ops.jit._program import Program, Snippet, mentions, surely_assigns
+from torch_ops.jit._reduction_codegen import Reduction
+from torch_ops.jit._toolchain import arch_of
+from torch_ops.jit.reduction import make_reduction
+
+_ext: Any = importlib.import_module("torch_ops._ext.jit")
+
+
+class ElementwiseKernel:
+    """A kernel from a snippet of CUDA C++ that computes one element of the outputs.
+
+    The language is CuPy's. The snippet is compiled at the first call for each combination of dtypes
+    and memory layouts, by NVRTC for CUDA tensors and by the host's C++ compiler for CPU tensors,
+    and kept in memory and on disk (:func:`torch_ops.jit.cache_info`).
+
+    Args:
+        in_params: The inputs, ``"T x, float32 y, raw T w"``. A type is a dtype's name or one
+            letter, which stands for ``torch.result_type`` of all arguments declared with it. A
+            ``raw`` parameter is an array that the snippet indexes: ``w[j]`` by the row-major index,
+            or ``ptrdiff_t rc[] = {r, c}; w[rc]``; also ``w.size()``, ``w.shape()[d]``.
+        out_params: The outputs, likewise. One that the snippet does not assign keeps what the
+            tensor in ``out=`` holds, and is 0 in a new tensor.
+        operation: The snippet. ``i`` is the row-major index of the element, ``_ind.size()`` the
+            number of elements. ``T`` and the other letters are types: that of the computation,
+            which is float for float16 and bfloat16.
+        name: For messages and profilers.
+        preamble: Text before the kernel: functions, includes.
+        loop_prep: Text that runs once a thread (CUDA) or worker (CPU) before its elements.
+        after_loop: Text that runs once a thread or worker behind its elements.
+        options: Options for NVRTC. ``-D``, ``-U``, ``-I`` and ``-std=`` reach the host's compiler
+            too.
+        backward: ``"auto"``: the snippet is differentiated. ``None``: gradients are refused. Other
+            text: a snippet that reads ``grad_<output>`` and the inputs, and writes
+            ``grad_<input>``; that of a raw input is a raw array of zeros.
+
+    Call:
+        ``kernel(*inputs, size=None, out=None)``; inputs are tensors of any shapes that broadcast
+        and any strides, and numbers. Outputs may follow the inputs, or be given in ``out`` (a tuple
+        for several). ``size`` is the shape where only raw arrays and numbers are given. Returns
+        the output, or a tuple of several, in the memory format of torch's own elementwise ops.
+
+    Gradient:
+        By forward-mode differentiation of the snippet over dual numbers, inside the generated
+        backward kernel: first and higher derivatives, forward mode, ``torch.vmap``, by every
+        floating input that is not raw. A broadcast input's gradient is summed in float32 at
+        least. The inputs are saved. What would lose a derivative does not compile: see docs/jit.md.
+
+    Memory:
+        Nothing besides the outputs. A broadcast input's gradient is made at full size before it is
+        summed where that takes 64 MB at most, else in parts.
+
+    Deterministic, unless the snippet itself uses atomics.
+
+    Raises:
+        CompileError: At the first call: the snippet, or at the first gradient its derivative, does
+            not compile.
+        TypeError: An argument's dtype cannot be cast to the declared one by ``torch.can_cast``; a
+            wrong number of arguments; a declaration of a type that there is not.
+        ValueError: ``out`` has the wrong shape; ``size`` is missing or not allowed; a declaration
+            is malformed.
+        RuntimeError: Shapes do not broadcast; tensors on several devices; ``out`` together with
+            gradients; in the backward pass: ``backward=None``, or a raw input requires a gradient
+            that no snippet gives; no compiler.
+
+    Example:
+        >>> import torch
+        >>> from torch_ops.jit import ElementwiseKernel
+        >>> leaky_relu = ElementwiseKernel(
+        ...     "T x, T slope", "T y", "y = x > 0 ? x : slope * x", "leaky_relu"
+        ... )
+        >>> x = torch.tensor([-2.0, 3.0], requires_grad=True)
+        >>> y = leaky_relu(x, 0.25)
+        >>> y
+        tensor([-0.5000,  3.0000], grad_fn=<leaky_relu_backward>)
+        >>> torch.autograd.grad(y.sum(), x)
+        (tensor([0.2500, 1.0000]),)
+
+    The parameter language is that of ``cupy.ElementwiseKernel``. Differentiation: A. Griewank,
+    A. Walther, "Evaluating Derivatives", SIAM 2008, chapter 3.
+    """
+
+    __module__ = "torch_ops.jit"
+
+    def __init__(
+        self,
+        in_params: str,
+        out_params: str,
+        operation: str,
+        name: str = "kernel",
+        *,
+        preamble: str = "",
+        loop_prep: str = "",
+        after_loop: str = "",
+        options: Sequence[str] = (),
+        backward: str | None = "auto",
+    ) -> None:
+        inputs = parse_params(in_params, "in_params")
+        outputs = parse_params(out_params, "out_params")
+        check_names(inputs, outputs, name)
+        for title, text in (
+            ("operation", operation),
+            ("preamble", preamble),
+            ("loop_prep", loop_prep),
+            ("after_loop", after_loop),
+        ):
+            if not isinstance(text, str):
+                raise TypeError(f"{title} must be a string, but it is {type(text).__name__}.")
+        check_options(options)
+        if backward is not None and not isinstance(backward, str):
+            raise TypeError(
+                f'backward must be "auto", a snippet or None, but it is {type(backward).__name__}.'
+            )
+        self.name = name
+        self.in_params = in_params
+        self.out_params = out_params
+        self.operation = operation
+        self.backward = backward
+        snippet = Snippet(operation, "operation", preamble, loop_prep, after_loop)
+        program = Program(name, inputs, outputs, snippet)
+        source = repr((program, tuple(options), backward))
+        digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+        self.inputs = inputs
+        self.outputs = outputs
+        self.has_raw_outputs = any(param.raw for param in outputs)
+        self._keeps_outputs = _keeps_outputs(program) or self.has_raw_outputs
+        self._kernel = _make_kernel(program, f"{name}_{digest}", tuple(options), backward)
+        self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
+
+    def __call__(self, *args: Any, size: int | Sequence[int] | None = None, out: Any = None) -> Any:
+        if torch.compiler.is_compiling():
+            return self._traced(args, size, out)
+        return self._kernel.call(args, size, out)
+
+    def _traced(self, args: tuple[Any, ...], size: Any, out: Any) -> Any:
+        """The call as torch.compile follows it: its registered op."""
+        if len(args) == len(self.inputs) + len(self.outputs) and out is None:
+            out = args[len(self.inputs) :]
+        elif len(args) != len(self.inputs):
+            raise TypeError(f"{self.name} takes {len(self.inputs)} arguments, but got {len(args)}.")
+        tensors = []
+        numbers = []
+        positions = []
+        for position, value in enumerate(args[: len(self.inputs)]):
+            if isinstance(value, Tensor):
+                tensors.append(value)
+            else:
+                numbers.append(value)
+                positions.append(position)
+        if isinstance(size, int):
+            size = [size]
+        results = self._op(tensors, numbers, positions, size)
+        if out is not None:
+            if self._keeps_outputs:
+                raise RuntimeError(
+                    f"{self.name}: an output that the snippet does not assign in every case, or a "
+                    "raw one, cannot be given in out= inside torch.compile."
+                )
+            outs = (out,) if isinstance(out, Tensor) else out
+            results = [given.copy_(made) for given, made in zip(outs, results, strict=True)]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def __repr__(self) -> str:
+        return f"ElementwiseKernel({self.in_params!r}, {self.out_params!r}, name={self.name!r})"
+
+
+def _keeps_outputs(program: Program) -> bool:
+    snippet = program.snippet
+    return program.parent is None and not all(
+        param.raw or surely_assigns(snippet.operation, param.name) for param in program.outputs
+    )
+
+
+def _make_kernel(
+    program: Program, op_name: str, options: tuple[str, ...], backward: str | None
+) -> Any:
+    """The C++ side of a program, registered as ``torch_ops_jit::<op_name>``."""
+    params = (*program.inputs, *program.outputs)
+    text = program.snippet.operation
+    kernel = _ext.Elementwise(
+        name=program.name,
+        op_name=op_name,
+        inputs=[param.facts() for param in program.inputs],
+        outputs=[param.facts() for param in program.outputs],
+        placeholders=sorted({param.type for param in params if isinstance(param.type, str)}),
+        uses_index=mentions(text, "i"),
+        uses_size=any(
+            mentions(part, "_ind")
+            for part in (text, program.snippet.loop_prep, program.snippet.after_loop)
+        ),
+        reads_outputs=_keeps_outputs(program),
+        compile=functools.partial(_compile, program, options),
+        derive=functools.partial(_derive, program, op_name, options, backward),
+        sum=functools.partial(_sum, program, options),
+    )
+    if op_name not in _faked:
+        _faked.add(op_name)
+        fake = functools.partial(_fake, kernel, program)
+        torch.library.register_fake(f"torch_ops_jit::{op_name}", fake)
+    return kernel
+
+
+_faked: set[str] = set()  # ops that have their fake kernel: an op lives as long as the process
+
+
+def _sum(program: Program, options: tuple[str, ...]) -> Any:
+    """Called from C++: the reduction that sums the program's output. None: there is none."""
+    snippet = program.snippet
+    if snippet.loop_prep or snippet.after_loop or len(program.outputs) != 1:
+        return None
+    return make_reduction(Reduction.sum_of(program), options)
+
+
+def _what(program: Program) -> str:
+    return f'ElementwiseKernel "{program.name}"'
+
+
+def _compile(
+    program: Program,
+    options: tuple[str, ...],
+    device: int | None,
+    stored: list[str | None],
+    computed: list[str],
+    raw: list[tuple[int, bool]],
+    modes: str,
+    dims: int,
+    vector: int,
+    index: str,
+    load_outputs: bool,
+) -> tuple[int, int, int]:
+    """Called from C++ for a form of call that is new: its function, threads, and unrolling."""
+    form = Form(
+        stored=tuple(None if name is None else DTYPE_OF_CPP[name] for name in stored),
+        computed=tuple(DTYPE_OF_CPP[name] for name in computed),
+        raw=tuple(raw),
+        modes=modes,
+        dims=dims,
+        vector=vector,
+        index=index,
+        load_outputs=load_outputs,
+    )
+    what = _what(program)
+    try:
+        if device is None:
+            host = compile_host(
+                what,
+                host_source(program, form),
+                options=(*HOST_OPTIONS, *shared_options(options)),
+            )
+            library = _ext.load_host_library(host.data)
+            return _ext.host_symbol(library, "run"), 0, 0
+        source, threads, unroll = cuda_source(program, form)
+        code = compile_cuda(what, source, arch=arch_of(device), options=(*CUDA_OPTIONS, *options))
+        kernel = _ext.get_kernel(_ext.load_library(code.data), "kernel")
+        return kernel, threads, unroll
+    except CompileError as error:
+        if program.depth == 0:
+            raise
+        raise explained(error, what, program.snippet) from None
+
+
+def _derive(
+    program: Program,
+    op_name: str,
+    options: tuple[str, ...],
+    backward: str | None,
+    kind: str,
+    wanted: list[bool],
+    wide: list[bool],
+) -> Any:
+    """Called from C++ for a derivative that is new."""
+    what = _what(program)
+    if backward is None:
+        raise RuntimeError(
+            f"{what} has no gradient: it was made with backward=None. Detach its inputs, or make "
+            'it with backward="auto".'
+        )
+    by_code = backward != "auto" and kind == "vjp"
+    for param, is_wanted in zip(program.inputs, wanted, strict=True):
+        if is_wanted and param.raw and not by_code:
+            raise RuntimeError(
+                f"{what} has no automatic gradient by its raw parameter {param.name}: what an "
+                'element reads of it is not known. Give a snippet in backward="...", or detach '
+                f"{param.name}."
+            )
+    if any(param.raw for param in program.outputs):
+        raw = ", ".join(param.name for param in program.outputs if param.raw)
+        raise RuntimeError(f"{what} has no gradient: its output {raw} is raw.")
+    if backward != "auto" and kind == "jvp":
+        raise RuntimeError(
+            f"{what} has no forward-mode derivative: its gradient is given by a snippet, which "
+            'tells that of the backward pass alone. Make it with backward="auto".'
+        )
+    if by_code:
+        assert backward is not None
+        made = _by_code(program, backward, wanted, wide)
+    elif kind == "vjp":
+        made = program.vjp(wanted, wide)
+    else:
+        made = program.jvp(wanted)
+    bits = ["".join("01"[bit] for bit in flags) for flags in (wanted, wide)]
+    return _make_kernel(made, f"{op_name}_{kind}_{bits[0]}_{bits[1]}", options, "auto")
+
+
+def _by_code(program: Program, code: str, wanted: list[bool], wide: list[bool]) -> Program:
+    """The program of the gradients that the user's snippet computes."""
+    grads = tuple(Param("grad_" + out.name, out.type) for out in program.outputs)
+    inputs = (*grads, *program.inputs)
+    outputs: list[Param] = []
+    unwanted: list[Param] = []
+    scratch: list[Param] = []
+    for number, param in enumerate(program.inputs):
+        name = "grad_" + param.name
+        like = len(grads) + number if param.raw else -1
+        grad = Param(name, param.type, raw=param.raw, wide=wide[number], like=like)
+        if wanted[number]:
+            if not mentions(code, name):
+                raise RuntimeError(
+                    f"{_what(program)}: its backward snippet does not write {name}, but "
+                    f"{param.name} requires a gradient."
+                )
+            outputs.append(grad)
+        elif mentions(code, name):
+            (unwanted if param.raw else scratch).append(grad)
+    snippet = Snippet(code, "backward", program.snippet.preamble, scratch=tuple(scratch))
+    return Program(program.name, inputs, (*outputs, *unwanted), snippet)
+
+
+def _fake(
+    kernel: Any,
+    program: Program,
+    tensors: list[Tensor],
+    numbers: list[Any],
+    positions: list[int],
+    size: Sequence[int] | None = None,
+) -> list[Tensor]:
+    """Shapes, strides and dtypes of the outputs, as src/jit/elementwise.cpp makes them."""
+    numbers = [float(n) if isinstance(n, torch.SymFloat) else n for n in numbers]
+    numbers = [int(n) if isinstance(n, torch.SymInt) else n for n in numbers]
+    dtypes = kernel.output_dtypes(tensors, numbers, positions)
+    given = iter(tensors)
+    by_input = [None if k in positions else next(given) for k in range(len(program.inputs))]
+    walked = [
+        value
+        for value, param in zip(by_input, program.inputs, strict=True)
+        if value is not None and not param.raw
+    ]
+    devices = {t.device for t in tensors if t.dim() > 0 or t.device.type != "cpu"}
+    if len(devices) > 1:
+        names = " and ".join(sorted(map(str, devices)))
+        raise RuntimeError(f"{program.name}: all tensors must be on one device, not on {names}.")
+    device = next(iter(devices), None)
+    if device is None:
+        device = tensors[0].device if tensors else torch.device("cpu")
+    if size is not None or not walked:
+        if size is None and tensors:
+            raise ValueError(f"{program.name}: only raw parameters are given. Pass size=.")
+        shape: Any = torch.Size(size or ())
+    else:
+        shape = torch.broadcast_shapes(*(value.shape for value in walked))
+    results = []
+    larger = [value.expand(shape) for value in walked if value.dim() > 0]
+    for param, dtype in zip(program.outputs, dtypes, strict=True):
+        if param.raw:
+            like = by_input[param.like] if param.like >= 0 else None
+            if like is None:
+                raise ValueError(f"{program.name}: the raw output {param.name} needs out=.")
+            results.append(torch.empty(like.shape, dtype=dtype, device=device))
+        elif larger:
+            strides = compute_elementwise_output_strides(*larger)
+            results.append(torch.empty_strided(shape, strides, dtype=dtype, device=device))
+        else:
+            results.append(torch.empty(shape, dtype=dtype, device=device))
+    return results

@@ -1,0 +1,235 @@
+"""ReductionKernel: a map, a reduction and a last step, each a line of CUDA C++."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_ops.jit._codegen import CUDA_OPTIONS, HOST_OPTIONS, shared_options
+from torch_ops.jit._compile import compile_cuda, compile_host
+from torch_ops.jit._derivative_errors import explained
+from torch_ops.jit._errors import CompileError
+from torch_ops.jit._params import DTYPE_OF_CPP, check_names, check_options, parse_params
+from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, cuda_source, host_source
+from torch_ops.jit._toolchain import arch_of
+
+_ext: Any = importlib.import_module("torch_ops._ext.jit")
+
+
+class ReductionKernel:
+    """A reduction over any axes from three snippets of CUDA C++; CuPy's meaning.
+
+    Args:
+        in_params: The inputs, declared as for :class:`ElementwiseKernel`; they broadcast.
+        out_params: The one output.
+        map_expr: An expression in the inputs: what of each element is reduced.
+        reduce_expr: An expression in ``a`` and ``b`` that combines two values. It must be
+            associative and commutative.
+        post_map_expr: A statement that writes the output from ``a``, the combined value:
+            ``"y = sqrt(a)"``. ``_in_ind.size()`` and ``_out_ind.size()`` are the numbers of
+            elements of input and output.
+        identity: What no elements combine to: a number or an expression. None: an error where there
+            are no elements.
+        name: For messages.
+        preamble: Text before the kernel.
+        options: As for :class:`ElementwiseKernel`.
+
+    Call:
+        ``kernel(*inputs, dim=None, keepdim=False, out=None)``. ``dim`` is an axis or several; None:
+        all of them. Returns a tensor of the input's shape without these axes (with
+        ``keepdim=True`` of size 1 there).
+
+    Values are combined in the type of the output, in float32 for float16 and bfloat16.
+
+    Gradient:
+        None: the backward pass raises an error that says so.
+
+    Memory:
+        Where few outputs have many elements, each output's are reduced in parts, whose results take
+        8 bytes each.
+
+    Deterministic: in what order values are combined follows from sizes and strides alone.
+
+    Raises:
+        CompileError: At the first call, a snippet does not compile.
+        TypeError: As for :class:`ElementwiseKernel`.
+        ValueError: No elements and no identity; ``out`` has the wrong shape; an axis named twice.
+        IndexError: An axis that there is not.
+        RuntimeError: Shapes do not broadcast; tensors on several devices; no compiler.
+
+    Example:
+        >>> import torch
+        >>> from torch_ops.jit import ReductionKernel
+        >>> norm = ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", 0, "norm")
+        >>> norm(torch.tensor([[3.0, 4.0], [0.0, 2.0]]), dim=1)
+        tensor([5., 2.])
+
+    The language is that of ``cupy.ReductionKernel``.
+    """
+
+    __module__ = "torch_ops.jit"
+
+    def __init__(
+        self,
+        in_params: str,
+        out_params: str,
+        map_expr: str,
+        reduce_expr: str,
+        post_map_expr: str,
+        identity: str | float | None,
+        name: str = "reduce",
+        *,
+        preamble: str = "",
+        options: Sequence[str] = (),
+    ) -> None:
+        inputs = parse_params(in_params, "in_params")
+        outputs = parse_params(out_params, "out_params")
+        check_names(inputs, outputs, name)
+        if len(outputs) != 1 or outputs[0].raw:
+            raise ValueError(
+                f"out_params must declare one output that is not raw, but it is {out_params!r}."
+            )
+        for title, text in (
+            ("map_expr", map_expr),
+            ("reduce_expr", reduce_expr),
+            ("post_map_expr", post_map_expr),
+            ("preamble", preamble),
+        ):
+            if not isinstance(text, str):
+                raise TypeError(f"{title} must be a string, but it is {type(text).__name__}.")
+        check_options(options)
+        self.name = name
+        self.in_params = in_params
+        self.out_params = out_params
+        reduction = Reduction(
+            name,
+            inputs,
+            outputs[0],
+            map_expr,
+            reduce_expr,
+            post_map_expr,
+            _as_text(identity),
+            preamble,
+        )
+        self.inputs = inputs
+        self.source = repr((reduction, tuple(options)))
+        self._kernel = make_reduction(reduction, tuple(options))
+
+    def __call__(
+        self,
+        *args: Any,
+        dim: int | Sequence[int] | None = None,
+        keepdim: bool = False,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        return self._kernel.call(args, dim, keepdim, out)
+
+    def fake(self, inputs: Sequence[Any], dim: int | Sequence[int] | None, keepdim: bool) -> Tensor:
+        """An empty result for inputs of which the shapes alone are known."""
+        tensors = [value for value in inputs if isinstance(value, Tensor)]
+        walked = [
+            value
+            for value, param in zip(inputs, self.inputs, strict=True)
+            if isinstance(value, Tensor) and not param.raw
+        ]
+        shape = torch.broadcast_shapes(*(value.shape for value in walked))
+        rank = len(shape)
+        named = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
+        reduced = {axis % max(rank, 1) for axis in named}
+        kept = [
+            1 if axis in reduced else size
+            for axis, size in enumerate(shape)
+            if keepdim or axis not in reduced
+        ]
+        device = next((t.device for t in tensors if t.device.type != "cpu"), tensors[0].device)
+        return torch.empty(kept, dtype=self._kernel.output_dtypes(inputs)[0], device=device)
+
+    def __repr__(self) -> str:
+        return f"ReductionKernel({self.in_params!r}, {self.out_params!r}, name={self.name!r})"
+
+
+def make_reduction(reduction: Reduction, options: tuple[str, ...]) -> Any:
+    """The C++ side of a reduction."""
+    params = (*reduction.inputs, reduction.output)
+    return _ext.Reduction(
+        name=reduction.name,
+        inputs=[param.facts() for param in reduction.inputs],
+        outputs=[reduction.output.facts()],
+        placeholders=sorted({param.type for param in params if isinstance(param.type, str)}),
+        has_identity=reduction.identity is not None,
+        compile=functools.partial(_compile, reduction, options),
+    )
+
+
+def _as_text(identity: str | float | None) -> str | None:
+    if identity is None or isinstance(identity, str):
+        return identity
+    if isinstance(identity, bool):
+        return str(identity).lower()
+    if isinstance(identity, int | float):
+        if math.isnan(identity):
+            return "(0.0 / 0.0)"
+        if math.isinf(identity):
+            return "(1.0 / 0.0)" if identity > 0 else "(-1.0 / 0.0)"
+        return repr(identity)
+    raise TypeError(
+        f"identity must be a number, a string or None, but it is {type(identity).__name__}."
+    )
+
+
+def _compile(
+    reduction: Reduction,
+    options: tuple[str, ...],
+    device: int | None,
+    stored: list[str | None],
+    computed: list[str],
+    raw: list[tuple[int, bool]],
+    kept: int,
+    reduced: int,
+) -> tuple[int, int]:
+    """Called from C++ for a form of call that is new: its two functions."""
+    form = ReductionForm(
+        stored=tuple(None if name is None else DTYPE_OF_CPP[name] for name in stored),
+        computed=tuple(DTYPE_OF_CPP[name] for name in computed),
+        raw=tuple(raw),
+        kept=kept,
+        reduced=reduced,
+    )
+    if reduction.program is None:
+        return _compiled(f'ReductionKernel "{reduction.name}"', reduction, form, options, device)
+    what = f'ElementwiseKernel "{reduction.name}"'
+    try:
+        return _compiled(what, reduction, form, options, device)
+    except CompileError as error:
+        raise explained(error, what, reduction.program.snippet) from None
+
+
+def _compiled(
+    what: str,
+    reduction: Reduction,
+    form: ReductionForm,
+    options: tuple[str, ...],
+    device: int | None,
+) -> tuple[int, int]:
+    if device is None:
+        host = compile_host(
+            what,
+            host_source(reduction, form),
+            options=(*HOST_OPTIONS, *shared_options(options)),
+        )
+        library = _ext.load_host_library(host.data)
+        return _ext.host_symbol(library, "partial"), _ext.host_symbol(library, "finish")
+    code = compile_cuda(
+        what,
+        cuda_source(reduction, form),
+        arch=arch_of(device),
+        options=(*CUDA_OPTIONS, *options),
+    )
+    library = _ext.load_library(code.data)
+    return _ext.get_kernel(library, "partial"), _ext.get_kernel(library, "finish")

@@ -1,0 +1,204 @@
+"""torch_ops.jit.op: kernels as torch ops with a name of the user's."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_ops.jit.elementwise import ElementwiseKernel
+from torch_ops.jit.raw import RawKernel, RawModule
+from torch_ops.jit.reduction import ReductionKernel
+
+
+def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], Any]:
+    """Registers a kernel, or a function that launches kernels, as a torch op.
+
+    ``torch.compile(fullgraph=True)``, ``torch.export``, ``torch.library.opcheck`` and profilers
+    then see one op. The registered name is ``name`` and a hash of the source, so that a notebook's
+    cell may run again, changed or not, and an exported program finds the op that it was made with.
+
+    Args:
+        name: ``"namespace::name"``.
+        mutates_args: Of a function: the names of the arguments that it writes to.
+
+    Returns:
+        A function that takes an :class:`ElementwiseKernel`, a :class:`ReductionKernel` or a
+        function with annotated arguments, and returns the op, a callable. Its ``.overload`` is
+        ``torch.ops.namespace.name_hash.default``.
+
+        The op of an ElementwiseKernel takes its inputs by position and name, tensors or numbers,
+        and has its gradients. That of a ReductionKernel takes ``dim`` and ``keepdim`` too. That of
+        a function has what ``torch.library.custom_op`` gives: ``.register_fake``, which it needs,
+        and ``.register_autograd``.
+
+    Gradient:
+        Of an ElementwiseKernel its own; of a function that of ``.register_autograd``.
+
+    Raises:
+        ValueError: ``name`` has not the form ``namespace::name``, or the kernel has a raw output.
+        TypeError: What is to be registered is neither kernel nor function.
+
+    Example:
+        >>> import torch
+        >>> from torch_ops.jit import ElementwiseKernel, op
+        >>> square = op("mine::square")(ElementwiseKernel("T x", "T y", "y = x * x"))
+        >>> x = torch.tensor([3.0], requires_grad=True)
+        >>> torch.autograd.grad(square(x), x)
+        (tensor([6.]),)
+        >>> torch.compile(square, fullgraph=True, backend="eager")(x).item()
+        9.0
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name, re.ASCII):
+        raise ValueError(f'name must have the form "namespace::name", but it is {name!r}.')
+
+    def register(kernel: Any) -> Any:
+        if isinstance(kernel, ElementwiseKernel):
+            return _op_of_elementwise(name, kernel)
+        if isinstance(kernel, ReductionKernel):
+            return _op_of_reduction(name, kernel)
+        if inspect.isfunction(kernel):
+            return _op_of_function(name, kernel, mutates_args)
+        raise TypeError(
+            "an op is made of an ElementwiseKernel, a ReductionKernel or a function, not of "
+            f"{type(kernel).__name__}. Launch a RawKernel in a function with annotated arguments."
+        )
+
+    return register
+
+
+op.__module__ = "torch_ops.jit"
+
+
+def _hashed(name: str, source: str) -> str:
+    return f"{name}_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+
+
+# What is registered stays: graphs that were compiled or exported hold it.
+_libraries: dict[str, torch.library.Library] = {}
+_ops: dict[str, Any] = {}
+
+
+def _define(name: str, arguments: str, result: str) -> torch.library.Library:
+    namespace, _, bare = name.partition("::")
+    if namespace not in _libraries:
+        _libraries[namespace] = torch.library.Library(namespace, "FRAGMENT")
+    library = _libraries[namespace]
+    library.define(f"{bare}({arguments}) -> {result}", tags=(torch.Tag.pt2_compliant_tag,))
+    return library
+
+
+class KernelOp:
+    """A kernel as a registered op; what :func:`op` returns for one.
+
+    Attributes:
+        name: The registered name.
+        overload: The op itself.
+    """
+
+    def __init__(self, name: str, kernel: Any) -> None:
+        namespace, _, bare = name.partition("::")
+        self.name = name
+        self.kernel = kernel
+        self.overload = getattr(getattr(torch.ops, namespace), bare).default
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.overload(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<op {self.name} of {self.kernel!r}>"
+
+
+def _op_of_elementwise(name: str, kernel: ElementwiseKernel) -> KernelOp:
+    if kernel.has_raw_outputs:
+        raise ValueError(
+            f"{kernel.name} has a raw output, which a call would have to make. Call the kernel in "
+            "a function that makes it, and register that."
+        )
+    name = _hashed(name, kernel._kernel.op_name)
+    if name in _ops:
+        return _ops[name]
+    # A parameter may be given a tensor or a number. A schema has no type for both, so there is an
+    # overload that takes tensors, and torch wraps numbers; result types count them as numbers.
+    arguments = ", ".join(f"Tensor {param.name}" for param in kernel.inputs)
+    count = len(kernel.outputs)
+    result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+    library = _define(name, arguments, result)
+
+    def call(*args: Tensor) -> Any:
+        return kernel(*args)
+
+    # It is the kernel's own op that has derivatives, batching rule and fake kernel.
+    library.impl(name.partition("::")[2], call, "CompositeImplicitAutograd")
+    _ops[name] = KernelOp(name, kernel)
+    return _ops[name]
+
+
+def _op_of_reduction(name: str, kernel: ReductionKernel) -> KernelOp:
+    name = _hashed(name, kernel.source)
+    if name in _ops:
+        return _ops[name]
+    count = len(kernel.inputs)
+    arguments = ", ".join(f"Tensor {param.name}" for param in kernel.inputs)
+    library = _define(name, f"{arguments}, int[1]? dim=None, bool keepdim=False", "Tensor")
+
+    def split(args: tuple[Any, ...]) -> tuple[Any, Any, bool]:
+        dim = args[count] if len(args) > count else None
+        keepdim = args[count + 1] if len(args) > count + 1 else False
+        return args[:count], dim, keepdim
+
+    def call(*args: Any) -> Tensor:
+        inputs, dim, keepdim = split(args)
+        return kernel(*inputs, dim=dim, keepdim=keepdim)
+
+    def fake(*args: Any) -> Tensor:
+        return kernel.fake(*split(args))
+
+    for key in ("CPU", "CUDA"):
+        library.impl(name.partition("::")[2], call, key)
+    torch.library.register_fake(name, fake, lib=library)
+    _ops[name] = KernelOp(name, kernel)
+    return _ops[name]
+
+
+def _op_of_function(
+    name: str, function: Callable[..., Any], mutates_args: str | Sequence[str]
+) -> Any:
+    try:
+        source = inspect.getsource(function)
+    except OSError:
+        # Typed into an interpreter that keeps no text: its code stands for it.
+        source = repr((function.__code__.co_code, function.__code__.co_consts))
+    hashed = _hashed(name, repr((source, _sources_of_kernels(function), tuple(mutates_args))))
+    if hashed in _ops:
+        return _ops[hashed]
+    made = torch.library.custom_op(hashed, function, mutates_args=tuple(mutates_args))
+    functools.update_wrapper(made, function)
+    _ops[hashed] = made
+    return made
+
+
+def _sources_of_kernels(function: Callable[..., Any]) -> list[str]:
+    """Of the kernels that a function names: where their source changes, it is another op."""
+    named = inspect.getclosurevars(function)
+    return [
+        _source_of(value)
+        for _, value in sorted({**named.globals, **named.nonlocals}.items())
+        if isinstance(value, ElementwiseKernel | ReductionKernel | RawKernel | RawModule)
+    ]
+
+
+def _source_of(kernel: ElementwiseKernel | ReductionKernel | RawKernel | RawModule) -> str:
+    if isinstance(kernel, ElementwiseKernel):
+        return str(kernel._kernel.op_name)
+    if isinstance(kernel, ReductionKernel):
+        return kernel.source
+    if isinstance(kernel, RawKernel):
+        return f"{kernel._name} {_source_of(kernel._module)}"
+    return repr((kernel._pieces, kernel._options, kernel._names, kernel._image))

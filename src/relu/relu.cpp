@@ -84,7 +84,7 @@ Tensor mask_backward(const Tensor& grad_output, const Tensor& mask, at::IntArray
   CHECK_FLOATING("_relu_mask_backward", grad_output);
   CHECK_SAME_DEVICE("_relu_mask_backward", grad_output, mask);
   TORCH_CHECK_VALUE(
-      mask.scalar_type() == at::kByte && mask.is_contiguous() && mask.storage_offset() % 4 == 0,
+      mask.scalar_type() == at::kByte && mask.is_contiguous() && mask.sym_storage_offset() % 4 == 0,
       "_relu_mask_backward: mask must be what _relu_mask returned.");
   TORCH_CHECK_VALUE(mask.sym_numel() == mask_bytes(grad_output.sym_numel()),
                     "_relu_mask_backward: grad_output has shape ", grad_output.sym_sizes(),

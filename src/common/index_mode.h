@@ -15,6 +15,7 @@ enum class IndexMode : int32_t {
   kClip,       // the nearest row
   kFill,       // none: gathers give a fill value, scatters drop it. -1 is the last row, and so on
   kUnchecked,  // there is no such entry: the caller promises
+  kFromEnd,    // as kRaise, but -1 is the last row, and so on: what source[index] means
 };
 
 constexpr int64_t kNoRow = -1;
@@ -35,6 +36,11 @@ class IndexRule {
   TORCH_OPS_HOST_DEVICE IndexMode mode() const { return mode_; }
   TORCH_OPS_HOST_DEVICE int64_t axis_size() const { return axis_size_; }
 
+  // Is an entry that names no row an error?
+  TORCH_OPS_HOST_DEVICE bool raises() const {
+    return mode_ == IndexMode::kRaise || mode_ == IndexMode::kFromEnd;
+  }
+
   // May `resolve` give another row than the entry says? Where not, a kernel need not call it: then
   // what is no row is an error, or does not occur.
   TORCH_OPS_HOST_DEVICE bool rewrites() const {
@@ -50,6 +56,7 @@ class IndexRule {
         return wrap(entry);
       case IndexMode::kClip:
         return entry < 0 ? 0 : is_row ? entry : axis_size_ - 1;
+      case IndexMode::kFromEnd:
       case IndexMode::kFill: {
         const int64_t row = entry < 0 ? entry + axis_size_ : entry;
         return static_cast<uint64_t>(row) < static_cast<uint64_t>(axis_size_) ? row : kNoRow;

@@ -241,24 +241,43 @@ inline RowLayout lay_out_contiguous(at::IntArrayRef sizes, Tensor& index, Axes a
 
 // ---- Errors -------------------------------------------------------------------------------------
 
-// An entry of an index of these sizes; `position` counts them in row-major order.
-inline std::string name_entry(at::IntArrayRef sizes, int64_t position) {
+// The coordinates of the element at `position`, in row-major order.
+inline std::vector<int64_t> unravel(at::IntArrayRef sizes, int64_t position) {
   std::vector<int64_t> coordinates(sizes.size());
   for (size_t axis = sizes.size(); axis-- > 0;) {
     coordinates[axis] = position % sizes[axis];
     position /= sizes[axis];
   }
-  return c10::str("index", at::IntArrayRef(coordinates));
+  return coordinates;
+}
+
+// An entry of an index of these sizes; `position` counts them in row-major order.
+inline std::string name_entry(at::IntArrayRef sizes, int64_t position) {
+  return c10::str("index", at::IntArrayRef(unravel(sizes, position)));
 }
 
 inline std::string out_of_range_text(const char* op, const std::string& entry, int64_t value,
-                                     int64_t axis_size) {
+                                     int64_t axis_size, bool from_end = false) {
   if (axis_size == 0) {
     return c10::str(op, ": ", entry, " is ", value,
                     ", but the axis has size 0: no entry is allowed.");
   }
   return c10::str(op, ": ", entry, " is ", value, ", out of range for an axis of size ", axis_size,
-                  ": it must be between 0 and ", axis_size - 1, ".");
+                  ": it must be between ", from_end ? -axis_size : 0, " and ", axis_size - 1, ".");
+}
+
+// A coordinate of the points at `position` of points of these sizes: an element of gather_nd's
+// index, or of the index array for an axis. No sizes: they are unknown.
+inline std::string name_coordinate(std::optional<at::IntArrayRef> sizes, int64_t position,
+                                   int64_t coordinate, int64_t axis, bool from_end) {
+  std::vector<int64_t> at = sizes ? unravel(*sizes, position) : std::vector<int64_t>{position};
+  if (from_end) {
+    return c10::str("entry ", at::IntArrayRef(at), " of the index for axis ", axis,
+                    sizes ? "" : " (counted in row-major order)");
+  }
+  at.push_back(coordinate);
+  return c10::str("index", at::IntArrayRef(at), sizes ? "" : " (points in row-major order)",
+                  ", for axis ", axis, ",");
 }
 
 // In an empty axis there is no row for an entry, but where there need not be one.

@@ -3,41 +3,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
+#include "common/copy_row.h"
 #include "common/index_mode.h"
 #include "common/row_layout.h"
 
 namespace torch_ops {
-
-// Copies a row. A call of memcpy costs more than a short row; two copies of a constant size that
-// overlap do for any number of bytes between one such size and the next.
-inline void copy_row(void* out, const void* in, int64_t bytes) {
-  auto* to = static_cast<char*>(out);
-  const auto* from = static_cast<const char*>(in);
-  const auto ends = [=](auto size) {
-    char first[size], last[size];
-    std::memcpy(first, from, size);
-    std::memcpy(last, from + bytes - size, size);
-    std::memcpy(to, first, size);
-    std::memcpy(to + bytes - size, last, size);
-  };
-  if (bytes > 64) {
-    std::memcpy(out, in, bytes);
-  } else if (bytes > 32) {
-    ends(std::integral_constant<int, 32>());
-  } else if (bytes > 16) {
-    ends(std::integral_constant<int, 16>());
-  } else if (bytes > 8) {
-    ends(std::integral_constant<int, 8>());
-  } else if (bytes >= 4) {
-    ends(std::integral_constant<int, 4>());
-  } else if (bytes >= 2) {
-    ends(std::integral_constant<int, 2>());
-  } else {
-    *to = *from;
-  }
-}
 
 // As gather_entries, for elements. Strides that the compiler knows cost nothing.
 template <class Word, class Index, class IndexStride, class TableStride>

@@ -41,14 +41,19 @@ class IndexRule {
     return mode_ == IndexMode::kRaise || mode_ == IndexMode::kFromEnd;
   }
 
-  // May `resolve` give another row than the entry says? Where not, a kernel need not call it: then
-  // what is no row is an error, or does not occur.
+  // The entry that was resolved to what is no row, where that is an error.
+  TORCH_OPS_HOST_DEVICE int64_t entry_of(int64_t resolved) const {
+    return mode_ == IndexMode::kFromEnd && resolved < 0 ? resolved - axis_size_ : resolved;
+  }
+
+  // May `resolve` give another row than the entry says? Where not, a kernel need not call it.
   TORCH_OPS_HOST_DEVICE bool rewrites() const {
     return mode_ != IndexMode::kRaise && mode_ != IndexMode::kUnchecked;
   }
 
-  // The row that an entry names, in [0, axis_size), or kNoRow; with kUnchecked the entry itself.
-  // With kWrap and kClip the axis must not be empty.
+  // The row that an entry names, in [0, axis_size), or kNoRow; with kUnchecked the entry itself, and
+  // with kFromEnd for one that names none a number that is no row either. With kWrap and kClip the
+  // axis must not be empty.
   TORCH_OPS_HOST_DEVICE int64_t resolve(int64_t entry) const {
     const bool is_row = static_cast<uint64_t>(entry) < static_cast<uint64_t>(axis_size_);
     switch (mode_) {
@@ -57,6 +62,7 @@ class IndexRule {
       case IndexMode::kClip:
         return entry < 0 ? 0 : is_row ? entry : axis_size_ - 1;
       case IndexMode::kFromEnd:
+        return entry < 0 ? entry + axis_size_ : entry;
       case IndexMode::kFill: {
         const int64_t row = entry < 0 ? entry + axis_size_ : entry;
         return static_cast<uint64_t>(row) < static_cast<uint64_t>(axis_size_) ? row : kNoRow;

@@ -34,10 +34,11 @@ void put_points_cpu(const at::Tensor& table, const PointsLayout& layout, const P
 TORCH_OPS_CUDA_LAUNCHER(void put_points_cuda(const at::Tensor& table, const PointsLayout& layout,
                                              const PointsSite& site, const at::Tensor& rows))
 
-// offsets[r] = where the layout says, or `none` where an entry names no row: no error in any mode.
+// offsets[r] = where the layout says, or `none` where an entry names no row; errors are as above.
 // int32 or int64, contiguous.
-void write_offsets_cpu(const PointsLayout& layout, int64_t none, const at::Tensor& offsets);
+void write_offsets_cpu(const PointsLayout& layout, int64_t none, const PointsSite& site,
+                       const at::Tensor& offsets);
 TORCH_OPS_CUDA_LAUNCHER(void write_offsets_cuda(const PointsLayout& layout, int64_t none,
-                                                const at::Tensor& offsets))
+                                                const PointsSite& site, const at::Tensor& offsets))
 
 }  // namespace torch_ops

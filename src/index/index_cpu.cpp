@@ -106,15 +106,21 @@ void put_points_cpu(const at::Tensor& table, const PointsLayout& layout, const P
   });
 }
 
-void write_offsets_cpu(const PointsLayout& layout, int64_t none, const at::Tensor& offsets) {
+void write_offsets_cpu(const PointsLayout& layout, int64_t none, const PointsSite& site,
+                       const at::Tensor& offsets) {
   const auto write = [&](auto* to) {
     using Offset = std::remove_pointer_t<decltype(to)>;
-    at::parallel_for(0, layout.rows, kElementsPerTask, [&](int64_t begin, int64_t end) {
-      write_offsets(to, layout, static_cast<Offset>(none), begin, end);
-    });
+    const int64_t bad =
+        parallel_min(layout.rows, kElementsPerTask, [&](int64_t begin, int64_t end) {
+          return write_offsets(to, layout, static_cast<Offset>(none), begin, end);
+        });
+    check_bad(bad, layout, site);
   };
-  if (offsets.scalar_type() == at::kInt) return write(offsets.mutable_data_ptr<int32_t>());
-  write(offsets.mutable_data_ptr<int64_t>());
+  if (offsets.scalar_type() == at::kInt) {
+    write(offsets.mutable_data_ptr<int32_t>());
+  } else {
+    write(offsets.mutable_data_ptr<int64_t>());
+  }
 }
 
 }  // namespace torch_ops

@@ -182,22 +182,28 @@ void put_points_cuda(const at::Tensor& table, const PointsLayout& layout, const 
                              table.element_size(), layout, FillPattern(), site);
 }
 
-void write_offsets_cuda(const PointsLayout& whole, int64_t none, const at::Tensor& offsets) {
-  if (whole.rows == 0) return;
+void write_offsets_cuda(const PointsLayout& whole, int64_t none, const PointsSite& site,
+                        const at::Tensor& offsets) {
   const c10::cuda::CUDAGuard guard(offsets.device());
+  const IndexErrorSite errors = begin_call(site, whole);
+  if (whole.rows == 0) return;
   const auto write = [&](auto* to) {
     using Offset = std::remove_pointer_t<decltype(to)>;
     for_each_part(whole, 0, 0, 0,
                   [&](const PointsLayout& layout, int64_t /*in the table there is nothing*/,
-                      int64_t rows_offset, int64_t) {
-                    const PointsCall call = make_call(layout, FillPattern(), IndexErrorSite{}, 0);
+                      int64_t rows_offset, int64_t first_row) {
+                    const PointsCall call = make_call(layout, FillPattern(), errors, first_row);
                     const unsigned blocks = grid_x(layout.rows, kPointThreads * kPointUnroll);
                     TORCH_OPS_LAUNCH((point_offsets_kernel<Offset>), blocks, kPointThreads, 0,
                                      to + rows_offset, static_cast<Offset>(none), call);
                   });
   };
-  if (offsets.scalar_type() == at::kInt) return write(offsets.mutable_data_ptr<int32_t>());
-  write(offsets.mutable_data_ptr<int64_t>());
+  if (offsets.scalar_type() == at::kInt) {
+    write(offsets.mutable_data_ptr<int32_t>());
+  } else {
+    write(offsets.mutable_data_ptr<int64_t>());
+  }
+  after_launch();
 }
 
 }  // namespace torch_ops

@@ -203,18 +203,20 @@ inline int64_t find_bad_point(const PointsLayout& layout, int64_t begin, int64_t
   return bad;
 }
 
-// Writes where each row is, or `none` for a bad one.
+// Writes where each row is, or `none` for a bad one. Returns what locate_rows does.
 template <class Offset>
-void write_offsets(Offset* offsets, const PointsLayout& layout, Offset none, int64_t begin,
-                   int64_t end) {
+int64_t write_offsets(Offset* offsets, const PointsLayout& layout, Offset none, int64_t begin,
+                      int64_t end) {
   int64_t in_table[kPointsBlock];
+  int64_t bad = kNoBadPoint;
   for (int64_t first = begin; first < end; first += kPointsBlock) {
     const int64_t count = std::min(kPointsBlock, end - first);
-    locate_rows(layout, first, count, in_table, nullptr);
+    bad = std::min(bad, locate_rows(layout, first, count, in_table, nullptr));
     for (int64_t n = 0; n < count; ++n) {
       offsets[first + n] = in_table[n] < 0 ? none : static_cast<Offset>(in_table[n]);
     }
   }
+  return bad;
 }
 
 }  // namespace torch_ops

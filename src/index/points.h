@@ -23,8 +23,9 @@ inline const char* op_name(IndexMode mode) {
 }
 
 // The mode in which the same entries are read again, for a derivative: an error was raised already.
-inline IndexMode without_errors(IndexMode mode) {
-  return mode == IndexMode::kRaise || mode == IndexMode::kFromEnd ? IndexMode::kFill : mode;
+inline std::string_view quiet(int64_t mode) {
+  const bool raises = IndexRule(static_cast<IndexMode>(mode), 1).raises();
+  return raises ? "fill" : indexing::mode_name(mode);
 }
 
 // The index arrays of a call, broadcast against each other: their first `batch_dims` axes are the
@@ -280,6 +281,37 @@ inline PointsLayout lay_out(Tensor& table, std::vector<Tensor>& coordinates, Ten
   return layout;
 }
 
+// A layout whose rows are points and whose table is a contiguous array of `sizes`.
+inline PointsLayout lay_out_places(std::vector<Tensor>& coordinates, at::IntArrayRef sizes,
+                                   const Tensor& places, IndexMode mode) {
+  const auto try_it = [&](PointsLayout& layout) {
+    lay_out_coordinates(coordinates, layout);
+    RowAxes axes;
+    for (int64_t axis = 0; axis < places.dim(); ++axis) {
+      RowAxis next{{places.size(axis), 0, places.stride(axis)}, {}};
+      for (size_t j = 0; j < coordinates.size(); ++j) {
+        next.strides[j] = broadcast_stride(coordinates[j], places.dim(), axis);
+      }
+      append(axes, next);
+    }
+    return lay_out_axes(axes, {}, layout);
+  };
+  PointsLayout layout{};
+  if (!try_it(layout)) {
+    for (Tensor& coordinate : coordinates) {
+      coordinate = coordinate.expand(places.sizes()).contiguous();
+    }
+    try_it(layout);
+  }
+  int64_t stride = 1;
+  for (size_t j = coordinates.size(); j-- > 0; stride *= sizes[j]) {
+    layout.coordinate[j].axis = static_cast<int32_t>(j);
+    layout.coordinate[j].rule = IndexRule(mode, sizes[j]);
+    layout.coordinate[j].table_stride = stride;
+  }
+  return layout;
+}
+
 inline PointsSite make_site(const char* op, const Points& points, at::IntArrayRef sizes,
                             const Tensor& source) {
   PointsSite site{op, sizes, 1, 1};
@@ -287,5 +319,13 @@ inline PointsSite make_site(const char* op, const Points& points, at::IntArrayRe
   for (size_t axis = points.batch_dims; axis < sizes.size(); ++axis) site.entries *= sizes[axis];
   return site;
 }
+
+// ---- The transpose ------------------------------------------------------------------------------
+
+// `rows`, as gather_points returns them, added up where it read them: in a tensor of `rank` axes, of
+// which `dims` have these `sizes`. Calls registered ops, so that it can be differentiated.
+Tensor sum_at(const Tensor& rows, at::TensorList coordinates, at::IntArrayRef dims,
+              c10::SymIntArrayRef sizes, int64_t rank, int64_t batch_dims, bool front,
+              std::string_view mode, std::optional<bool> deterministic);
 
 }  // namespace torch_ops::points

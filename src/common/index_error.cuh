@@ -21,7 +21,7 @@ struct IndexErrorSite {
   int64_t rank;  // of the index; sizes are filled where it is at most kMaxNamedRank
   int64_t sizes[kMaxNamedRank];
   int64_t coordinates;  // of an entry that is a point; 0 for one that is a number
-  int64_t from_end;     // 1: -1 is the last row, and so on
+  int64_t from_end;     // 1: -1 is the last row, and so on; a number is recorded as it was resolved
 };
 
 // In the host's memory, mapped to the device.

@@ -41,11 +41,6 @@ class IndexRule {
     return mode_ == IndexMode::kRaise || mode_ == IndexMode::kFromEnd;
   }
 
-  // The entry that was resolved to what is no row, where that is an error.
-  TORCH_OPS_HOST_DEVICE int64_t entry_of(int64_t resolved) const {
-    return mode_ == IndexMode::kFromEnd && resolved < 0 ? resolved - axis_size_ : resolved;
-  }
-
   // May `resolve` give another row than the entry says? Where not, a kernel need not call it.
   TORCH_OPS_HOST_DEVICE bool rewrites() const {
     return mode_ != IndexMode::kRaise && mode_ != IndexMode::kUnchecked;

@@ -290,10 +290,10 @@ inline void check_axis_not_empty(const char* op, const Tensor& index, int64_t ax
 
 // `position` counts the entries of a contiguous index.
 [[noreturn]] inline void raise_out_of_range(const char* op, const Tensor& index, int64_t position,
-                                            int64_t axis_size) {
+                                            int64_t axis_size, bool from_end = false) {
   const int64_t value = index.contiguous().view({-1})[position].item().toLong();
-  TORCH_CHECK_INDEX(false,
-                    out_of_range_text(op, name_entry(index.sizes(), position), value, axis_size));
+  TORCH_CHECK_INDEX(false, out_of_range_text(op, name_entry(index.sizes(), position), value,
+                                             axis_size, from_end));
 }
 
 }  // namespace torch_ops::indexing

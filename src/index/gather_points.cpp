@@ -255,9 +255,13 @@ Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
   }
   c10::SymInt all = 1;
   for (const c10::SymInt& size : sizes) all = all * size;
-  const Tensor sums = scatter_add_op()
-                          .call(rows, places, all, place, batch_dims, deterministic, "fill")
-                          .unflatten_symint(place, sizes);
+  const Tensor flat =
+      scatter_add_op().call(rows, places, all, place, batch_dims, deterministic, "fill");
+  const auto from = flat.sym_sizes();
+  c10::SymDimVector unflattened(from.begin(), from.begin() + place);
+  unflattened.append(sizes.begin(), sizes.end());
+  unflattened.append(from.begin() + place + 1, from.end());
+  const Tensor sums = flat.view_symint(unflattened);
   if (side_by_side) return sums;
   // The axes are: batch, indexed, others. Each to its place.
   std::vector<int64_t> order(rank);

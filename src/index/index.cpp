@@ -348,6 +348,14 @@ TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {
   m.impl("index_add", index_add);
 }
 
+// torch.vmap does not take a composition for a rule where lists of tensors are among the arguments.
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
+  m.impl("index", index);
+  m.impl("index_put", index_put);
+  m.impl("index_put_", index_put_);
+  m.impl("index_add", index_add);
+}
+
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The direct kernels of gather_nd, on contiguous CUDA tensors and outside autograd.";
   m.def("forward", &forward, "The slices of source at the points in index", py::arg("source"),

@@ -223,8 +223,14 @@ Tensor& put_points__version(c10::DispatchKeySet keys, Tensor& source, TensorList
 
 Tensor& put_points__functionalize(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
                                   const Tensor& values, int64_t batch_dims, bool front) {
-  return inplace::functionalize(put_points__op(), put_points_op(), source, coordinates, dims,
-                                values, batch_dims, front);
+  return inplace::functionalize_call(
+      [&](Tensor& to, const Tensor& rows, const std::vector<Tensor>& picks) {
+        put_points__op().call(to, picks, dims, rows, batch_dims, front);
+      },
+      [&](const Tensor& to, const Tensor& rows, const std::vector<Tensor>& picks) {
+        return put_points_op().call(to, picks, dims, rows, batch_dims, front);
+      },
+      source, values, coordinates);
 }
 
 // ---- torch.vmap ---------------------------------------------------------------------------------

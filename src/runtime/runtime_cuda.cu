@@ -58,7 +58,9 @@ std::string describe(const IndexErrorRecord& record) {
                                                        record.axis, from_end)
       : sizes              ? indexing::name_entry(*sizes, position)
                            : c10::str("entry ", position, " of index (counted in row-major order)");
-  return indexing::out_of_range_text(site.op, entry, record.value, site.axis_size, from_end);
+  const bool resolved = from_end && site.coordinates == 0 && record.value < 0;
+  const int64_t value = record.value - (resolved ? site.axis_size : 0);
+  return indexing::out_of_range_text(site.op, entry, value, site.axis_size, from_end);
 }
 
 class CudaIndexErrors final : public IndexErrors {

@@ -21,7 +21,13 @@ def reference(input: Tensor, weight: Tensor, *options: Any) -> Tensor:
 
 
 def samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
-    for rows, width, shape in [(5, 3, (7,)), (6, 64, (2, 4)), (4, 1, ()), (3, 2, (0,)), (2, 0, (3,))]:
+    for rows, width, shape in [
+        (5, 3, (7,)),
+        (6, 64, (2, 4)),
+        (4, 1, ()),
+        (3, 2, (0,)),
+        (2, 0, (3,)),
+    ]:
         weight = values_for((rows, width), device, dtype)
         for options in ((), (1, False), (None, True), (0, True)):
             yield Sample((torch.randint(rows, shape, device=device), weight, *options))
@@ -137,7 +143,9 @@ def test_renorm(device: torch.device) -> None:
     for sample in renorm_samples(device, torch.float32):
         weight, index, *rest = sample.args
         expected = weight.clone()
-        torch.embedding_renorm_(expected, index.reshape(-1), *rest, *([2.0] if len(rest) < 2 else []))
+        torch.embedding_renorm_(
+            expected, index.reshape(-1), *rest, *([2.0] if len(rest) < 2 else [])
+        )
         actual = weight.clone()
         assert renorm_(actual, index, *rest) is actual
         torch.testing.assert_close(actual, expected)

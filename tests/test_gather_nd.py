@@ -326,9 +326,12 @@ def test_ravel_multi_index(device: torch.device) -> None:
     columns = torch.tensor([3, 0, 1], device=device)
     places = ravel([rows, columns], [3, 4])
     assert places.dtype == torch.int32
-    assert places.cpu().numpy().tolist() == np.ravel_multi_index(
-        np.broadcast_arrays(rows.cpu().numpy(), columns.cpu().numpy()), (3, 4)
-    ).tolist()
+    assert (
+        places.cpu().numpy().tolist()
+        == np.ravel_multi_index(
+            np.broadcast_arrays(rows.cpu().numpy(), columns.cpu().numpy()), (3, 4)
+        ).tolist()
+    )
     assert ravel([rows, columns], [3, 2**40]).dtype == torch.int64
     assert ravel([rows - 1, columns], [2, 4], mode="fill").tolist() == [[7, 4, 5], [7, 4, 5]]
     assert ravel([rows, columns], [2, 4], mode="fill").tolist() == [[3, 0, 1], [8, 8, 8]]

@@ -360,7 +360,9 @@ def test_differences_from_torch(device: torch.device) -> None:
     ours = torch_ops.index(source, (0, slice(None), columns))
     assert ours.shape == (5, 3)
     assert torch.equal(ours.t(), source[0, :, columns])
-    assert torch_ops.index(source, torch.tensor([1, 0], dtype=torch.uint8, device=device)).shape == (
+    assert torch_ops.index(
+        source, torch.tensor([1, 0], dtype=torch.uint8, device=device)
+    ).shape == (
         2,
         3,
         4,

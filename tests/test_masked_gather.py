@@ -33,7 +33,14 @@ def mask_for(shape: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
-    for shape, axes in [((7,), 1), ((7, 3), 1), ((3, 4, 8), 2), ((3, 4), 2), ((0, 3), 1), ((3,), 0)]:
+    for shape, axes in [
+        ((7,), 1),
+        ((7, 3), 1),
+        ((3, 4, 8), 2),
+        ((3, 4), 2),
+        ((0, 3), 1),
+        ((3,), 0),
+    ]:
         for size in (0, 2, 20):
             mask = mask_for(shape[:axes], device)
             yield Sample((values_for(shape, device, dtype), mask), {"size": size})

@@ -46,9 +46,9 @@ class IndexRule {
     return mode_ != IndexMode::kRaise && mode_ != IndexMode::kUnchecked;
   }
 
-  // The row that an entry names, in [0, axis_size), or kNoRow; with kUnchecked the entry itself, and
-  // with kFromEnd for one that names none a number that is no row either. With kWrap and kClip the
-  // axis must not be empty.
+  // The row that an entry names, in [0, axis_size), or kNoRow; with kUnchecked the entry itself,
+  // and with kFromEnd for one that names none a number that is no row either. With kWrap and kClip
+  // the axis must not be empty.
   TORCH_OPS_HOST_DEVICE int64_t resolve(int64_t entry) const {
     const bool is_row = static_cast<uint64_t>(entry) < static_cast<uint64_t>(axis_size_);
     switch (mode_) {

@@ -14,6 +14,17 @@
 #include "common/index_mode.h"
 #include "common/row_layout.h"
 
+namespace torch_ops {
+
+// A copy of a tensor whose memory begins at no multiple of its elements' size, as only complex
+// numbers that came from elsewhere can: kernels move whole elements.
+inline at::Tensor aligned(const at::Tensor& tensor) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  return address % tensor.element_size() == 0 ? tensor : tensor.clone();
+}
+
+}  // namespace torch_ops
+
 namespace torch_ops::indexing {
 
 using at::Tensor;

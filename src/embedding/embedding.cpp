@@ -13,6 +13,7 @@
 #include "common/autograd.h"
 #include "common/batching.h"
 #include "common/checks.h"
+#include "common/gather_ops.h"
 #include "common/indexing.h"
 #include "common/op.h"
 
@@ -24,33 +25,6 @@ using at::TensorList;
 using autograd::SavedVariable;
 using autograd::variable_list;
 
-const auto& gather_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>, int64_t,
-                     std::string_view, const std::optional<at::Scalar>&)>("gather");
-  return op;
-}
-
-const auto& scatter_add_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t,
-                     std::optional<bool>, std::string_view)>("scatter_add");
-  return op;
-}
-
-const auto& ravel_op() {
-  static const auto op = find_op<Tensor(TensorList, c10::SymIntArrayRef, std::string_view)>(
-      "ravel_multi_index");
-  return op;
-}
-
-const auto& put_points__op() {
-  static const auto op =
-      find_op<Tensor&(Tensor&, TensorList, at::IntArrayRef, const Tensor&, int64_t, bool)>(
-          "put_points_");
-  return op;
-}
-
 const auto& embedding_op() {
   static const auto op = find_op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>, bool,
                                         bool, int64_t, int64_t)>("embedding");
@@ -60,7 +34,7 @@ const auto& embedding_op() {
 // For all backends. The options are the gradient's.
 Tensor embedding(const Tensor& input, const Tensor& weight, std::optional<int64_t> /*padding_idx*/,
                  bool /*scale_grad_by_freq*/, bool /*sparse*/, int64_t dim, int64_t batch_dims) {
-  return gather_op().call(weight, input, dim, batch_dims, "raise", std::nullopt);
+  return ops::gather().call(weight, input, dim, batch_dims, "raise", std::nullopt);
 }
 
 // ---- Derivative ---------------------------------------------------------------------------------
@@ -69,8 +43,8 @@ Tensor embedding(const Tensor& input, const Tensor& weight, std::optional<int64_
 Tensor scale_by_frequency(const Tensor& sums, const Tensor& input, const c10::SymInt& rows,
                           int64_t dim, int64_t batch_dims) {
   const Tensor ones = at::ones_symint(input.sym_sizes(), input.options().dtype(at::kFloat));
-  Tensor counts = scatter_add_op().call(ones, input, rows, batch_dims, batch_dims,
-                                        /*deterministic=*/std::nullopt, "raise");
+  Tensor counts = ops::scatter_add().call(ones, input, rows, batch_dims, batch_dims,
+                                          /*deterministic=*/std::nullopt, "raise");
   for (int64_t axis = batch_dims; axis < dim; ++axis) counts = counts.unsqueeze(batch_dims);
   while (counts.dim() < sums.dim()) counts = counts.unsqueeze(-1);
   // 16-bit sums are divided in float32.
@@ -111,8 +85,8 @@ struct EmbeddingNode final : autograd::DerivativeNode<EmbeddingNode> {
                                                padding_idx, scale_grad_by_freq);
       return grads;
     }
-    Tensor sums = scatter_add_op().call(grad_output, index, rows, dim, batch_dims,
-                                        /*deterministic=*/std::nullopt, "raise");
+    Tensor sums = ops::scatter_add().call(grad_output, index, rows, dim, batch_dims,
+                                          /*deterministic=*/std::nullopt, "raise");
     if (scale_grad_by_freq) sums = scale_by_frequency(sums, index, rows, dim, batch_dims);
     if (padding_idx >= 0) sums.select(dim, padding_idx).zero_();
     grads[1] = sums;
@@ -130,7 +104,7 @@ Tensor embedding_autograd(c10::DispatchKeySet keys, const Tensor& input, const T
   autograd::set_tangent(
       output,
       [&](const Tensor& tangent) {
-        return gather_op().call(tangent, input, dim, batch_dims, "raise", std::nullopt);
+        return ops::gather().call(tangent, input, dim, batch_dims, "raise", std::nullopt);
       },
       weight);
   if (node) {
@@ -183,16 +157,17 @@ Tensor& embedding_renorm_(Tensor& weight, const Tensor& input, double max_norm, 
   const at::NoGradGuard no_grad;
   Tensor table = weight.detach();
   const Tensor entries = input.reshape({-1});
-  const Tensor rows = gather_op().call(table, entries, 0, /*batch_dims=*/0, "raise", std::nullopt);
+  const Tensor rows =
+      ops::gather().call(table, entries, 0, /*batch_dims=*/0, "raise", std::nullopt);
   const at::ScalarType wide = at::toOpMathType(weight.scalar_type());
   const Tensor norms = at::linalg_vector_norm(rows, norm_type, at::IntArrayRef{1},
                                               /*keepdim=*/true, wide);
   // torch's own epsilon.
   const Tensor scale = at::where(norms > max_norm, max_norm / (norms + 1e-7), 1.0);
   // put_points_ counts negative entries from the end; here they are out of range.
-  const Tensor places = ravel_op().call({entries}, {weight.sym_size(0)}, "raise");
-  put_points__op().call(table, {places}, {0}, rows.mul(scale).to(weight.scalar_type()),
-                        /*batch_dims=*/0, /*front=*/false);
+  const Tensor places = ops::ravel_multi_index().call({entries}, {weight.sym_size(0)}, "raise");
+  ops::put_points_().call(table, {places}, {0}, rows.mul(scale).to(weight.scalar_type()),
+                          /*batch_dims=*/0, /*front=*/false);
   return weight;
 }
 
@@ -202,15 +177,15 @@ Tensor forward(const Tensor& input, const Tensor& weight) {
   CHECK_INPUT(input);
   CHECK_INPUT(weight);
   at::AutoDispatchBelowADInplaceOrView guard;
-  return gather_op().call(weight, input, 0, /*batch_dims=*/0, "raise", std::nullopt);
+  return ops::gather().call(weight, input, 0, /*batch_dims=*/0, "raise", std::nullopt);
 }
 
 Tensor backward(const Tensor& grad_output, const Tensor& input, int64_t num_embeddings) {
   CHECK_INPUT(grad_output);
   CHECK_INPUT(input);
   at::AutoDispatchBelowADInplaceOrView guard;
-  return scatter_add_op().call(grad_output, input, num_embeddings, 0, /*batch_dims=*/0,
-                               /*deterministic=*/std::nullopt, "raise");
+  return ops::scatter_add().call(grad_output, input, num_embeddings, 0, /*batch_dims=*/0,
+                                 /*deterministic=*/std::nullopt, "raise");
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include "common/autograd.h"
 #include "common/batching.h"
-#include "common/op.h"
+#include "common/gather_ops.h"
 #include "index/points.h"
 #include "index/points_batching.h"
 
@@ -18,25 +18,6 @@ using autograd::SavedVariable;
 using autograd::variable_list;
 using points::Points;
 using Fill = std::optional<at::Scalar>;
-
-const auto& gather_points_op() {
-  static const auto op = find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, int64_t, bool,
-                                        std::string_view, const Fill&)>("gather_points");
-  return op;
-}
-
-const auto& ravel_op() {
-  static const auto op = find_op<Tensor(TensorList, c10::SymIntArrayRef, std::string_view)>(
-      "ravel_multi_index");
-  return op;
-}
-
-const auto& scatter_add_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t,
-                     std::optional<bool>, std::string_view)>("scatter_add");
-  return op;
-}
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
@@ -67,7 +48,7 @@ Tensor gather_points(const Tensor& source, TensorList coordinates, at::IntArrayR
     return output.fill_(at::from_blob(const_cast<unsigned char*>(fill.bytes), {},
                                       at::TensorOptions(source.scalar_type())));
   }
-  Tensor table = source;
+  Tensor table = aligned(source);
   std::vector<Tensor> entries = coordinates.vec();
   const PointsLayout layout = points::lay_out(table, entries, output, call.points, call.mode);
   const auto sizes = C10_AS_INTARRAYREF_SLOW(call.points.sizes);
@@ -162,14 +143,14 @@ Tensor gather_points_autograd(c10::DispatchKeySet keys, const Tensor& source,
                               TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims,
                               bool front, std::string_view mode, const Fill& fill_value) {
   const auto node = autograd::make_node<GatherPointsNode>(source);
-  Tensor output = autograd::below_autograd(keys, gather_points_op(), source, coordinates, dims,
+  Tensor output = autograd::below_autograd(keys, ops::gather_points(), source, coordinates, dims,
                                            batch_dims, front, mode, fill_value);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
       [&](const Tensor& tangent) {
         const Fill none = mode == "fill" ? Fill(0) : std::nullopt;
-        return gather_points_op().call(tangent, coordinates, dims, batch_dims, front, mode, none);
+        return ops::gather_points().call(tangent, coordinates, dims, batch_dims, front, mode, none);
       },
       source);
   if (node) {
@@ -203,7 +184,7 @@ Tensor gather_points_batched(const Tensor& source, TensorList coordinates, at::I
                               int64_t shift, int64_t batch) {
           std::vector<int64_t> axes;
           for (const int64_t dim : dims) axes.push_back(dim + shift);
-          return gather_points_op().call(table, entries, axes, batch, front, mode, fill_value);
+          return ops::gather_points().call(table, entries, axes, batch, front, mode, fill_value);
         };
         if (from.axis && hidden) {
           return {call(from.at(0), points::with_axis(picks, index_rank, 0), 1, batch_dims + 1), 0};
@@ -228,9 +209,11 @@ Tensor ravel_multi_index_batched(TensorList coordinates, c10::SymIntArrayRef siz
   return batching::apply(
       [&](const std::vector<Batched>& picks) -> Batched {
         if (!points::any_batched(picks)) {
-          return {ravel_op().call(points::values_of(picks), sizes, mode), std::nullopt};
+          return {ops::ravel_multi_index().call(points::values_of(picks), sizes, mode),
+                  std::nullopt};
         }
-        return {ravel_op().call(points::with_axis(picks, points::rank_of(picks), 0), sizes, mode),
+        return {ops::ravel_multi_index().call(points::with_axis(picks, points::rank_of(picks), 0),
+                                              sizes, mode),
                 0};
       },
       coordinates);
@@ -243,7 +226,7 @@ namespace points {
 Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
               c10::SymIntArrayRef sizes, int64_t rank, int64_t batch_dims, bool front,
               std::string_view mode, std::optional<bool> deterministic) {
-  Tensor places = ravel_op().call(coordinates, sizes, mode);
+  Tensor places = ops::ravel_multi_index().call(coordinates, sizes, mode);
   const auto count = static_cast<int64_t>(dims.size());
   const bool side_by_side = !front && dims.back() - dims[0] + 1 == count;
   const int64_t place = side_by_side ? dims[0] : batch_dims;
@@ -256,7 +239,7 @@ Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
   c10::SymInt all = 1;
   for (const c10::SymInt& size : sizes) all = all * size;
   const Tensor flat =
-      scatter_add_op().call(rows, places, all, place, batch_dims, deterministic, "fill");
+      ops::scatter_add().call(rows, places, all, place, batch_dims, deterministic, "fill");
   const auto from = flat.sym_sizes();
   c10::SymDimVector unflattened(from.begin(), from.begin() + place);
   unflattened.append(sizes.begin(), sizes.end());

@@ -9,7 +9,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
-#include "common/op.h"
+#include "common/gather_ops.h"
 #include "index/points.h"
 
 namespace torch_ops {
@@ -19,38 +19,6 @@ using at::Tensor;
 using at::TensorList;
 using Fill = std::optional<at::Scalar>;
 using Indices = c10::List<std::optional<Tensor>>;
-
-const auto& gather_op() {
-  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>,
-                                        int64_t, std::string_view, const Fill&)>("gather");
-  return op;
-}
-
-const auto& scatter_add_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t,
-                     std::optional<bool>, std::string_view)>("scatter_add");
-  return op;
-}
-
-const auto& gather_points_op() {
-  static const auto op = find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, int64_t, bool,
-                                        std::string_view, const Fill&)>("gather_points");
-  return op;
-}
-
-const auto& put_points_op() {
-  static const auto op = find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, const Tensor&,
-                                        int64_t, bool)>("put_points");
-  return op;
-}
-
-const auto& put_points__op() {
-  static const auto op =
-      find_op<Tensor&(Tensor&, TensorList, at::IntArrayRef, const Tensor&, int64_t, bool)>(
-          "put_points_");
-  return op;
-}
 
 // ---- gather_nd ----------------------------------------------------------------------------------
 
@@ -73,13 +41,14 @@ Tensor gather_nd(const Tensor& source, const Tensor& index, int64_t batch_dims,
                     source.sym_sizes(), " has ", source.dim() - batch_dims, " axes",
                     batch_dims > 0 ? " behind the batch axes." : ".");
   if (count == 1) {
-    return gather_op().call(source, index.select(-1, 0), batch_dims, batch_dims, mode, fill_value);
+    return ops::gather().call(source, index.select(-1, 0), batch_dims, batch_dims, mode,
+                              fill_value);
   }
   if (count > 1) {
     std::vector<int64_t> dims;
     for (int64_t axis = batch_dims; axis < batch_dims + count; ++axis) dims.push_back(axis);
-    return gather_points_op().call(source, index.unbind(-1), dims, batch_dims, /*front=*/false,
-                                   mode, fill_value);
+    return ops::gather_points().call(source, index.unbind(-1), dims, batch_dims, /*front=*/false,
+                                     mode, fill_value);
   }
   // A point without coordinates is all of the source.
   const char* op = "gather_nd";
@@ -94,7 +63,8 @@ Tensor gather_nd(const Tensor& source, const Tensor& index, int64_t batch_dims,
   return source.reshape_symint(view).expand_symint(sizes).clone(at::MemoryFormat::Contiguous);
 }
 
-// ---- index: the leading axes, each with an index array, a mask or neither ------------------------
+// ---- index: the leading axes, each with an index array, a mask or neither
+// ------------------------
 
 // The index arrays of a call, and the axes of the source that they are for.
 struct Arrays {
@@ -111,15 +81,15 @@ void check_mask(const char* op, const Tensor& source, const Tensor& mask, int64_
   TORCH_CHECK(mask.device() == source.device(), op,
               ": source and mask must be on one device, but source is on ", source.device(),
               " and mask is on ", mask.device(), ".");
-  TORCH_CHECK_INDEX(axis + mask.dim() <= source.dim(), op, ": a mask with shape ",
-                    mask.sym_sizes(), " is for as many axes of source from axis ", axis,
-                    " on, but source has shape ", source.sym_sizes(), ".");
+  TORCH_CHECK_INDEX(axis + mask.dim() <= source.dim(), op, ": a mask with shape ", mask.sym_sizes(),
+                    " is for as many axes of source from axis ", axis, " on, but source has shape ",
+                    source.sym_sizes(), ".");
   for (int64_t k = 0; k < mask.dim(); ++k) {
     TORCH_CHECK_INDEX(
         mask.sym_size(k).sym_eq(source.sym_size(axis + k)).expect_true(__FILE__, __LINE__), op,
         ": a mask must have the shape of the axes that it is for, but axis ", k, " of mask with ",
-        "shape ", mask.sym_sizes(), " is not as long as axis ", axis + k,
-        " of source with shape ", source.sym_sizes(), ".");
+        "shape ", mask.sym_sizes(), " is not as long as axis ", axis + k, " of source with shape ",
+        source.sym_sizes(), ".");
   }
 }
 
@@ -158,12 +128,12 @@ Tensor index(const Tensor& source, const Indices& indices, bool front) {
   const Arrays arrays = find_arrays("index", source, indices, front);
   if (arrays.coordinates.empty()) return source.clone();
   if (!arrays.is_one()) {
-    return gather_points_op().call(source, arrays.coordinates, arrays.dims, /*batch_dims=*/0, front,
-                                   "from_end", std::nullopt);
+    return ops::gather_points().call(source, arrays.coordinates, arrays.dims, /*batch_dims=*/0,
+                                     front, "from_end", std::nullopt);
   }
   const int64_t dim = arrays.dims[0], axes = arrays.coordinates[0].dim();
-  const Tensor rows = gather_op().call(source, arrays.coordinates[0], dim, /*batch_dims=*/0,
-                                       "from_end", std::nullopt);
+  const Tensor rows = ops::gather().call(source, arrays.coordinates[0], dim, /*batch_dims=*/0,
+                                         "from_end", std::nullopt);
   if (!front || dim == 0 || axes == 0) return rows;
   std::vector<int64_t> from, to;
   for (int64_t axis = 0; axis < axes; ++axis) {
@@ -234,8 +204,8 @@ Tensor sums_of(const char* op, const Tensor& source, const Arrays& arrays, const
                std::optional<bool> deterministic) {
   const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
   if (arrays.is_one() && !(arrays.front && arrays.dims[0] > 0)) {
-    return scatter_add_op().call(rows, arrays.coordinates[0], source.sym_size(arrays.dims[0]),
-                                 arrays.dims[0], /*batch_dims=*/0, deterministic, "from_end");
+    return ops::scatter_add().call(rows, arrays.coordinates[0], source.sym_size(arrays.dims[0]),
+                                   arrays.dims[0], /*batch_dims=*/0, deterministic, "from_end");
   }
   std::vector<c10::SymInt> sizes;
   for (const int64_t dim : arrays.dims) sizes.push_back(source.sym_size(dim));
@@ -262,8 +232,8 @@ Tensor index_put(const Tensor& source, const Indices& indices, const Tensor& val
   }
   if (accumulate) return source.add(sums_of(op, source, arrays, values, deterministic));
   const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
-  return put_points_op().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
-                              front);
+  return ops::put_points().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
+                                front);
 }
 
 Tensor& index_put_(Tensor& source, const Indices& indices, const Tensor& values, bool accumulate,
@@ -282,8 +252,8 @@ Tensor& index_put_(Tensor& source, const Indices& indices, const Tensor& values,
   }
   if (accumulate) return source.add_(sums_of(op, source, arrays, values, deterministic));
   const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
-  return put_points__op().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
-                               front);
+  return ops::put_points_().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
+                                 front);
 }
 
 Tensor index_add(const Tensor& source, const Indices& indices, const Tensor& values, bool front,

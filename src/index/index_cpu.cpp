@@ -100,9 +100,8 @@ void put_points_cpu(const at::Tensor& table, const PointsLayout& layout, const P
     using Word = decltype(word);
     auto* to = static_cast<Word*>(table.mutable_data_ptr());
     const auto* from = static_cast<const Word*>(rows.const_data_ptr());
-    at::parallel_for(
-        0, layout.rows, std::max<int64_t>(rows_per_task(layout), 1),
-        [&](int64_t begin, int64_t end) { put_points(to, from, layout, begin, end); });
+    at::parallel_for(0, layout.rows, std::max<int64_t>(rows_per_task(layout), 1),
+                     [&](int64_t begin, int64_t end) { put_points(to, from, layout, begin, end); });
   });
 }
 

@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(kPointThreads)
 #pragma unroll
   for (int k = 0; k < kPointUnroll; ++k) {
     if constexpr (kPut) {
-      words[k] = rows[call.locate_row(
-          numbers[k], [&](int a) { return call.layout.row_axis[a].rows_stride; })];
+      words[k] = rows[call.locate_row(numbers[k],
+                                      [&](int a) { return call.layout.row_axis[a].rows_stride; })];
     } else {
       words[k] = __ldg(table + max(offsets[k], int64_t{0}));
       if (offsets[k] < 0) words[k] = call.fill.word<Word>();

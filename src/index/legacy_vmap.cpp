@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/op.h"
+#include "common/gather_ops.h"
 
 namespace torch_ops {
 namespace {
@@ -17,31 +17,6 @@ namespace {
 using at::Tensor;
 using at::TensorList;
 using Fill = std::optional<at::Scalar>;
-
-const auto& gather_points_op() {
-  static const auto op = find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, int64_t, bool,
-                                        std::string_view, const Fill&)>("gather_points");
-  return op;
-}
-
-const auto& ravel_op() {
-  static const auto op = find_op<Tensor(TensorList, c10::SymIntArrayRef, std::string_view)>(
-      "ravel_multi_index");
-  return op;
-}
-
-const auto& put_points_op() {
-  static const auto op = find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, const Tensor&,
-                                        int64_t, bool)>("put_points");
-  return op;
-}
-
-const auto& put_points__op() {
-  static const auto op =
-      find_op<Tensor&(Tensor&, TensorList, at::IntArrayRef, const Tensor&, int64_t, bool)>(
-          "put_points_");
-  return op;
-}
 
 // The hidden axes of all tensors, in front; those that a tensor has not are expanded.
 struct Physical {
@@ -82,23 +57,23 @@ Tensor gather_points_legacy(const Tensor& source, TensorList coordinates, at::In
                             int64_t batch_dims, bool front, std::string_view mode,
                             const Fill& fill_value) {
   const Physical physical(coordinates, source);
-  return physical.hide(gather_points_op().call(
-      physical.other(0), physical.coordinates, physical.shifted(dims), batch_dims + physical.axes,
-      front, mode, fill_value));
+  return physical.hide(ops::gather_points().call(physical.other(0), physical.coordinates,
+                                                 physical.shifted(dims), batch_dims + physical.axes,
+                                                 front, mode, fill_value));
 }
 
 Tensor ravel_multi_index_legacy(TensorList coordinates, c10::SymIntArrayRef sizes,
                                 std::string_view mode) {
   const Physical physical(coordinates);
-  return physical.hide(ravel_op().call(physical.coordinates, sizes, mode));
+  return physical.hide(ops::ravel_multi_index().call(physical.coordinates, sizes, mode));
 }
 
 Tensor put_points_legacy(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
                          const Tensor& values, int64_t batch_dims, bool front) {
   const Physical physical(coordinates, source, values);
-  return physical.hide(put_points_op().call(physical.other(0), physical.coordinates,
-                                            physical.shifted(dims), physical.other(1),
-                                            batch_dims + physical.axes, front));
+  return physical.hide(ops::put_points().call(physical.other(0), physical.coordinates,
+                                              physical.shifted(dims), physical.other(1),
+                                              batch_dims + physical.axes, front));
 }
 
 Tensor& put_points__legacy(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
@@ -108,8 +83,8 @@ Tensor& put_points__legacy(Tensor& source, TensorList coordinates, at::IntArrayR
               "share. Use index_put, which returns a source for each.");
   const Physical physical(coordinates, source, values);
   Tensor table = physical.other(0);
-  put_points__op().call(table, physical.coordinates, physical.shifted(dims), physical.other(1),
-                        batch_dims + physical.axes, front);
+  ops::put_points_().call(table, physical.coordinates, physical.shifted(dims), physical.other(1),
+                          batch_dims + physical.axes, front);
   return source;
 }
 

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "common/batching.h"
+#include "common/gather_ops.h"
 #include "common/op.h"
 #include "index/mask.h"
 
@@ -12,13 +13,6 @@ namespace torch_ops {
 namespace {
 
 using at::Tensor;
-
-const auto& gather_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>, int64_t,
-                     std::string_view, const std::optional<at::Scalar>&)>("gather");
-  return op;
-}
 
 const auto& mask_positions_op() {
   static const auto op = find_op<Tensor(const Tensor&, c10::SymInt)>("mask_positions");
@@ -71,18 +65,20 @@ Tensor masked_gather(const Tensor& source, const Tensor& mask, std::optional<c10
   for (int64_t axis = 0; fits && axis < axes; ++axis) {
     fits = mask.sym_size(axis).sym_eq(source.sym_size(axis)).expect_true(__FILE__, __LINE__);
   }
-  TORCH_CHECK_VALUE(fits, "masked_gather: mask must have the shape of source's leading axes, but "
-                    "its shape is ", mask.sym_sizes(), " and source's is ", source.sym_sizes(),
-                    ".");
-  const Tensor rows = axes == 0 ? source.unsqueeze(0) : axes == 1 ? source
-                                                                  : source.flatten(0, axes - 1);
+  TORCH_CHECK_VALUE(fits,
+                    "masked_gather: mask must have the shape of source's leading axes, but "
+                    "its shape is ",
+                    mask.sym_sizes(), " and source's is ", source.sym_sizes(), ".");
+  const Tensor rows = axes == 0   ? source.unsqueeze(0)
+                      : axes == 1 ? source
+                                  : source.flatten(0, axes - 1);
   const Tensor flags = mask.reshape({-1});
   if (!size) {
-    return gather_op().call(rows, at::nonzero(flags).select(1, 0), 0, /*batch_dims=*/0, "raise",
-                            std::nullopt);
+    return ops::gather().call(rows, at::nonzero(flags).select(1, 0), 0, /*batch_dims=*/0, "raise",
+                              std::nullopt);
   }
-  return gather_op().call(rows, mask_positions_op().call(flags, *size), 0, /*batch_dims=*/0, "fill",
-                          fill_value);
+  return ops::gather().call(rows, mask_positions_op().call(flags, *size), 0, /*batch_dims=*/0,
+                            "fill", fill_value);
 }
 
 }  // namespace

@@ -96,8 +96,8 @@ inline void check_coordinates(const char* op, at::TensorList coordinates) {
   for (const Tensor& coordinate : coordinates) {
     indexing::check_index_dtype(op, coordinate);
     TORCH_CHECK(coordinate.device() == coordinates[0].device(), op,
-                ": all index arrays must be on one device, but there are ",
-                coordinates[0].device(), " and ", coordinate.device(), ".");
+                ": all index arrays must be on one device, but there are ", coordinates[0].device(),
+                " and ", coordinate.device(), ".");
   }
 }
 
@@ -322,8 +322,8 @@ inline PointsSite make_site(const char* op, const Points& points, at::IntArrayRe
 
 // ---- The transpose ------------------------------------------------------------------------------
 
-// `rows`, as gather_points returns them, added up where it read them: in a tensor of `rank` axes, of
-// which `dims` have these `sizes`. Calls registered ops, so that it can be differentiated.
+// `rows`, as gather_points returns them, added up where it read them: in a tensor of `rank` axes,
+// of which `dims` have these `sizes`. Calls registered ops, so that it can be differentiated.
 Tensor sum_at(const Tensor& rows, at::TensorList coordinates, at::IntArrayRef dims,
               c10::SymIntArrayRef sizes, int64_t rank, int64_t batch_dims, bool front,
               std::string_view mode, std::optional<bool> deterministic);

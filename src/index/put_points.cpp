@@ -5,8 +5,8 @@
 #include <torch/library.h>
 
 #include "common/autograd.h"
+#include "common/gather_ops.h"
 #include "common/inplace.h"
-#include "common/op.h"
 #include "index/points.h"
 #include "index/points_batching.h"
 
@@ -18,26 +18,6 @@ using at::TensorList;
 using autograd::SavedVariable;
 using autograd::variable_list;
 using points::Points;
-
-const auto& gather_points_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, int64_t, bool, std::string_view,
-                     const std::optional<at::Scalar>&)>("gather_points");
-  return op;
-}
-
-const auto& put_points_op() {
-  static const auto op = find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, const Tensor&,
-                                        int64_t, bool)>("put_points");
-  return op;
-}
-
-const auto& put_points__op() {
-  static const auto op =
-      find_op<Tensor&(Tensor&, TensorList, at::IntArrayRef, const Tensor&, int64_t, bool)>(
-          "put_points_");
-  return op;
-}
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
@@ -64,7 +44,7 @@ Tensor& put_points_(Tensor& source, TensorList coordinates, at::IntArrayRef dims
   constexpr IndexMode kMode = IndexMode::kFromEnd;
   points::check_axes_not_empty("index_put", source, points, kMode);
   at::assert_no_internal_overlap(source);
-  Tensor rows = values;
+  Tensor rows = aligned(values);
   if (at::get_overlap_status(source, values) != at::MemOverlapStatus::No &&
       source.storage().is_alias_of(values.storage())) {
     rows = values.clone();  // else a row may be read that was written before
@@ -73,7 +53,7 @@ Tensor& put_points_(Tensor& source, TensorList coordinates, at::IntArrayRef dims
   for (Tensor& each : entries) {
     if (each.storage().is_alias_of(source.storage())) each = each.clone();
   }
-  Tensor table = source;
+  Tensor table = aligned(source);
   const PointsLayout layout = points::lay_out(table, entries, rows, points, kMode);
   const auto sizes = C10_AS_INTARRAYREF_SLOW(points.sizes);
   launch(table, layout, points::make_site("index_put", points, sizes, source), rows);
@@ -104,14 +84,14 @@ Tensor put_points_meta(const Tensor& source, TensorList coordinates, at::IntArra
 
 Tensor read_back(const Tensor& grad, TensorList coordinates, at::IntArrayRef dims,
                  int64_t batch_dims, bool front) {
-  return gather_points_op().call(grad, coordinates, dims, batch_dims, front, "fill",
-                                 at::Scalar(0));
+  return ops::gather_points().call(grad, coordinates, dims, batch_dims, front, "fill",
+                                   at::Scalar(0));
 }
 
 Tensor erase(const Tensor& grad, TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims,
              bool front, c10::SymIntArrayRef sizes) {
   const Tensor zeros = at::zeros({}, grad.options()).expand_symint(sizes);
-  return put_points_op().call(grad, coordinates, dims, zeros, batch_dims, front);
+  return ops::put_points().call(grad, coordinates, dims, zeros, batch_dims, front);
 }
 
 // Keeps the index arrays alone. What was overwritten has no gradient.
@@ -159,23 +139,23 @@ void fill_node(const std::shared_ptr<PutPointsNode>& node, TensorList coordinate
 }
 
 // The tangent of the result, where either has one.
-Tensor tangent_of(const Tensor& source_tangent, const Tensor& values_tangent,
-                  const Tensor& values, TensorList coordinates, at::IntArrayRef dims,
-                  int64_t batch_dims, bool front, const Tensor& result) {
+Tensor tangent_of(const Tensor& source_tangent, const Tensor& values_tangent, const Tensor& values,
+                  TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims, bool front,
+                  const Tensor& result) {
   const Tensor from = source_tangent.defined()
                           ? source_tangent
                           : at::zeros_symint(result.sym_sizes(), result.options());
   const Tensor rows = values_tangent.defined()
                           ? values_tangent
                           : at::zeros({}, values.options()).expand_symint(values.sym_sizes());
-  return put_points_op().call(from, coordinates, dims, rows, batch_dims, front);
+  return ops::put_points().call(from, coordinates, dims, rows, batch_dims, front);
 }
 
 Tensor put_points_autograd(c10::DispatchKeySet keys, const Tensor& source, TensorList coordinates,
                            at::IntArrayRef dims, const Tensor& values, int64_t batch_dims,
                            bool front) {
   const auto node = autograd::make_node<PutPointsNode>(source, values);
-  Tensor output = autograd::below_autograd(keys, put_points_op(), source, coordinates, dims,
+  Tensor output = autograd::below_autograd(keys, ops::put_points(), source, coordinates, dims,
                                            values, batch_dims, front);
   autograd::record(output, node);
   autograd::set_tangent(
@@ -192,10 +172,9 @@ Tensor put_points_autograd(c10::DispatchKeySet keys, const Tensor& source, Tenso
 Tensor& put_points__autograd(c10::DispatchKeySet keys, Tensor& source, TensorList coordinates,
                              at::IntArrayRef dims, const Tensor& values, int64_t batch_dims,
                              bool front) {
-  torch::autograd::check_inplace(source,
-                                 torch::autograd::compute_requires_grad(source, values));
+  torch::autograd::check_inplace(source, torch::autograd::compute_requires_grad(source, values));
   const auto node = autograd::make_node<PutPointsNode>(source, values);
-  autograd::below_autograd(keys, put_points__op(), source, coordinates, dims, values, batch_dims,
+  autograd::below_autograd(keys, ops::put_points_(), source, coordinates, dims, values, batch_dims,
                            front);
   if (node) torch::autograd::rebase_history(source, node);
   const bool has_tangent = torch::autograd::isFwGradDefined(source);
@@ -217,7 +196,7 @@ Tensor& put_points__autograd(c10::DispatchKeySet keys, Tensor& source, TensorLis
 Tensor& put_points__version(c10::DispatchKeySet keys, Tensor& source, TensorList coordinates,
                             at::IntArrayRef dims, const Tensor& values, int64_t batch_dims,
                             bool front) {
-  return inplace::bump_version(keys, put_points__op(), source, coordinates, dims, values,
+  return inplace::bump_version(keys, ops::put_points_(), source, coordinates, dims, values,
                                batch_dims, front);
 }
 
@@ -225,10 +204,10 @@ Tensor& put_points__functionalize(Tensor& source, TensorList coordinates, at::In
                                   const Tensor& values, int64_t batch_dims, bool front) {
   return inplace::functionalize_call(
       [&](Tensor& to, const Tensor& rows, const std::vector<Tensor>& picks) {
-        put_points__op().call(to, picks, dims, rows, batch_dims, front);
+        ops::put_points_().call(to, picks, dims, rows, batch_dims, front);
       },
       [&](const Tensor& to, const Tensor& rows, const std::vector<Tensor>& picks) {
-        return put_points_op().call(to, picks, dims, rows, batch_dims, front);
+        return ops::put_points().call(to, picks, dims, rows, batch_dims, front);
       },
       source, values, coordinates);
 }
@@ -241,8 +220,8 @@ std::vector<int64_t> shifted(at::IntArrayRef dims) {
   return axes;
 }
 
-// What is written gets the hidden axis in front, as one more batch axis. Index arrays without it are
-// broadcast; values without it are expanded.
+// What is written gets the hidden axis in front, as one more batch axis. Index arrays without it
+// are broadcast; values without it are expanded.
 struct Hidden {
   std::vector<Tensor> coordinates;
   Tensor values;
@@ -265,13 +244,13 @@ Tensor put_points_batched(const Tensor& source, TensorList coordinates, at::IntA
         if (rows.axis) size = rows.size();
         if (to.axis) size = to.size();
         if (!size) {
-          return {put_points_op().call(to.value, points::values_of(picks), dims, rows.value,
-                                       batch_dims, front),
+          return {ops::put_points().call(to.value, points::values_of(picks), dims, rows.value,
+                                         batch_dims, front),
                   std::nullopt};
         }
         const Hidden hidden(picks, rows, *size);
-        return {put_points_op().call(to.expanded_at(0, *size), hidden.coordinates, shifted(dims),
-                                     hidden.values, batch_dims + 1, front),
+        return {ops::put_points().call(to.expanded_at(0, *size), hidden.coordinates, shifted(dims),
+                                       hidden.values, batch_dims + 1, front),
                 0};
       },
       source, coordinates, values);
@@ -287,12 +266,12 @@ Tensor& put_points__batched(Tensor& source, TensorList coordinates, at::IntArray
                     "source that they share. Use index_put, which returns a source for each.");
         Tensor table = to.axis ? to.at(0) : to.value;
         if (!to.axis) {
-          put_points__op().call(table, points::values_of(picks), dims, rows.value, batch_dims,
-                                front);
+          ops::put_points_().call(table, points::values_of(picks), dims, rows.value, batch_dims,
+                                  front);
         } else {
           const Hidden hidden(picks, rows, to.size());
-          put_points__op().call(table, hidden.coordinates, shifted(dims), hidden.values,
-                                batch_dims + 1, front);
+          ops::put_points_().call(table, hidden.coordinates, shifted(dims), hidden.values,
+                                  batch_dims + 1, front);
         }
         return to;
       },

@@ -54,10 +54,10 @@ std::string describe(const IndexErrorRecord& record) {
   if (site.rank <= kMaxNamedRank) sizes = at::IntArrayRef(site.sizes, site.rank);
   const bool from_end = site.from_end != 0;
   const std::string entry =
-      site.coordinates > 0 ? indexing::name_coordinate(sizes, position, record.coordinate,
-                                                       record.axis, from_end)
-      : sizes              ? indexing::name_entry(*sizes, position)
-                           : c10::str("entry ", position, " of index (counted in row-major order)");
+      site.coordinates > 0
+          ? indexing::name_coordinate(sizes, position, record.coordinate, record.axis, from_end)
+      : sizes ? indexing::name_entry(*sizes, position)
+              : c10::str("entry ", position, " of index (counted in row-major order)");
   const bool resolved = from_end && site.coordinates == 0 && record.value < 0;
   const int64_t value = record.value - (resolved ? site.axis_size : 0);
   return indexing::out_of_range_text(site.op, entry, value, site.axis_size, from_end);

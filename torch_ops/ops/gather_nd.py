@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
 
-from torch_ops.ops._mode import Number, mode_arguments
+from torch_ops.ops._arguments import Number, mode_arguments
 
 _gather_nd = torch.ops.torch_ops.gather_nd.default
 

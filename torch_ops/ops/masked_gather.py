@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
 
-from torch_ops.ops._mode import Number
+from torch_ops.ops._arguments import Number
 
 _masked_gather = torch.ops.torch_ops.masked_gather.default
 

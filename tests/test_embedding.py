@@ -151,9 +151,14 @@ def test_renorm(device: torch.device) -> None:
         torch.testing.assert_close(actual, expected)
         torch.library.opcheck(renorm_, (weight.clone(), index, *rest))
     weight = torch.ones(3, 4, device=device)
-    with pytest.raises(IndexError, match="is -1, out of range"):
-        renorm_(weight, torch.tensor([-1], device=device), 1.0)
+    bad = torch.tensor([-1], device=device)
+
+    def call_and_check() -> None:
+        renorm_(weight, bad, 1.0)
         torch_ops.check_errors()
+
+    with pytest.raises(IndexError, match="is -1, out of range"):
+        call_and_check()
     assert weight.sum() == 12
 
 

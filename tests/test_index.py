@@ -146,10 +146,6 @@ PUT_POINTS = {
 }
 
 
-class PublicOp(Op):
-    """The public function takes slices and the like; the registered op below it does not."""
-
-
 def registered(sample: Sample) -> bool:
     """Can the registered op take this as it is?"""
     indices = sample.args[1]
@@ -293,7 +289,7 @@ def check_call(device: torch.device, call: Any, dtype: torch.dtype) -> None:
         if not isinstance(item, np.ndarray):
             return item
         tensor = torch.from_numpy(item).to(device)
-        if tensor.dtype == torch.bool or (tensor < 0).any() and dtype == torch.uint8:
+        if tensor.dtype == torch.bool or (dtype == torch.uint8 and (tensor < 0).any()):
             return tensor
         return tensor.to(dtype)
 
@@ -529,7 +525,7 @@ def test_out_of_range(device: torch.device, sync_mode: None) -> None:
     ):
         torch_ops.index(source, (i, j))
     written = source.clone()
-    with pytest.raises(IndexError, match="index_put: entry .* is -4"):
+    with pytest.raises(IndexError, match=r"index_put: entry .* is -4"):
         torch_ops.index_put_(written, (i, j), 1.0)
     if device.type == "cpu":
         assert written.count_nonzero() == 0
@@ -577,3 +573,30 @@ def test_bad_arguments(device: torch.device) -> None:
     if device.type == "cuda":
         with pytest.raises(RuntimeError, match="must be on one device"):
             torch_ops.index(source, i.cpu())
+
+
+# ---- sizes beyond 32 bits -----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_beyond_2_31(device: torch.device) -> None:
+    """Offsets of more than 31 bits; more points of two axes than are counted in 32 bits at once."""
+    source = torch.zeros(2, 2**30 + 8, dtype=torch.uint8, device=device)
+    source[1, -3] = 7
+    points = torch.tensor([[1, 2**30 + 5], [0, 0]], device=device)
+    assert torch_ops.gather_nd(source, points).tolist() == [7, 0]
+    torch_ops.index_put_(source, (points[:, 0], points[:, 1] + 1), 9)
+    assert source[1, -2] == 9 and source[0, 1] == 9
+    del source
+    table = torch.randint(256, (300, 200), dtype=torch.uint8, device=device)
+    rows = torch.randint(300, (40_000, 1), device=device)
+    columns = torch.randint(-200, 200, (30_000,), device=device, dtype=torch.int32)
+    picked = torch_ops.index(table, (rows, columns))
+    for row in (0, 26_843, 35_791, 35_792, 39_999):
+        assert torch.equal(picked[row], table[rows[row], columns.long()]), row
+    values = torch.randint(256, (30_000,), dtype=torch.uint8, device=device)
+    everything = [torch.arange(size, device=device) for size in picked.shape]
+    torch_ops.index_put_(picked, (everything[0][:, None], everything[1]), values)
+    for row in (0, 26_843, 35_791, 35_792, 39_999):
+        assert torch.equal(picked[row], values), row

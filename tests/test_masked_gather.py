@@ -82,8 +82,8 @@ def check_call(device: torch.device, call: Any) -> None:
     options = {} if size is None else {"size": size, "fill_value": -7}
     expected = reference(source, mask, **options)
     turned = source.t().contiguous().t() if source.dim() == 2 else source
-    for given in (source, turned):
-        actual = torch_ops.masked_gather(given.to(device), mask.to(device), **options)
+    for layout in (source, turned):
+        actual = torch_ops.masked_gather(layout.to(device), mask.to(device), **options)
         assert actual.dtype == expected.dtype, call
         assert torch.equal(actual.cpu(), expected), call
 

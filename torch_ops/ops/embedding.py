@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import is_tensor_like
+
+from torch_ops.ops._arguments import check_tensors
 
 _gather = torch.ops.torch_ops.gather.default
 _embedding = torch.ops.torch_ops.embedding.default
@@ -35,7 +36,7 @@ def embedding(
             operations need must be cloned for them.)
         norm_type: The p of that norm.
         scale_grad_by_freq: Whether the gradient of a row is divided by how often input names it.
-        sparse: Whether the gradient of weight is a sparse tensor, with an entry for each of input's.
+        sparse: Whether the gradient of weight is a sparse tensor, with a row for each entry.
 
     Returns:
         A contiguous tensor of the weight's dtype and the shape ``input.shape + (width,)``.
@@ -68,10 +69,8 @@ def embedding(
         tensor([[0., 0.],
                 [2., 2.]])
     """
-    for role, argument in (("input", input), ("weight", weight)):
-        if not isinstance(argument, Tensor) and not is_tensor_like(argument):
-            kind = type(argument).__name__
-            raise TypeError(f"embedding: {role} must be a tensor, but a {kind} was given.")
+    if not isinstance(input, Tensor) or not isinstance(weight, Tensor):
+        check_tensors("embedding", "input, weight", input=input, weight=weight)
     if weight.dim() != 2:
         shape = tuple(weight.shape)
         raise ValueError(f"embedding: weight must have two axes, but its shape is {shape}.")
@@ -95,7 +94,7 @@ class Embedding(nn.Embedding):
     """The layer of :func:`embedding`; ``torch.nn.Embedding`` but for how it computes.
 
     Arguments, initialisation, ``weight``, ``state_dict`` and ``from_pretrained`` are those of
-    ``torch.nn.Embedding``, of which it is a subclass: in existing code replacing the name is enough.
+    ``torch.nn.Embedding``, of which it is a subclass: in existing code replace the name.
 
     Args:
         num_embeddings: How many rows weight has.

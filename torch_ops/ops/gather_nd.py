@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.overrides import is_tensor_like
 
-from torch_ops.ops._arguments import Number, mode_arguments
+from torch_ops.ops._arguments import Number, check_tensors, mode_arguments
 
 _gather_nd = torch.ops.torch_ops.gather_nd.default
 
@@ -45,7 +44,7 @@ def gather_nd(
             source's. A coordinate must be between 0 and the size of its axis less one.
         batch_dims: How many leading axes source and index share.
         mode: What becomes of a coordinate out of range, as for :func:`gather`: ``"raise"``,
-            ``"wrap"``, ``"clip"``, ``"fill"`` (a point of which one coordinate is out of range gives
+            ``"wrap"``, ``"clip"``, ``"fill"`` (a point with a coordinate out of range gives
             ``fill_value``; negative ones count from the end) or ``"unchecked"``.
         fill_value: For ``mode="fill"``, as for :func:`gather`.
 
@@ -83,10 +82,7 @@ def gather_nd(
         tensor([3, 4])
     """
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
-        for role, argument in (("source", source), ("index", index)):
-            if not is_tensor_like(argument):  # torch.fx's proxies are
-                kind = type(argument).__name__
-                raise TypeError(f"gather_nd: {role} must be a tensor, but a {kind} was given.")
+        check_tensors("gather_nd", "source, index, batch_dims", source=source, index=index)
     options = mode_arguments("gather_nd", mode, fill_value)
     return _gather_nd(source, index, batch_dims=batch_dims, **options)
 

@@ -10,18 +10,20 @@ import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
 
+from torch_ops.ops._arguments import check_tensors
+
 _gather = torch.ops.torch_ops.gather.default
 _index = torch.ops.torch_ops.index.default
 _index_put = torch.ops.torch_ops.index_put.default
 _index_put_ = torch.ops.torch_ops.index_put_.default
 
-Index: TypeAlias = "int | slice | None | EllipsisType | bool | list[Any] | Tensor"
+Index: TypeAlias = "int | slice | EllipsisType | bool | list[Any] | Tensor | None"
 Values: TypeAlias = "Tensor | int | float | complex | bool"
 
 _ALL = slice(None)
 
 
-def _as_array(name: str, item: Any, source: Tensor) -> Tensor | int:
+def _as_array(name: str, item: Any, source: Tensor) -> Any:
     """A tensor, or an int, of an index that is neither a slice, None, Ellipsis nor a bool."""
     if isinstance(item, Tensor) or is_tensor_like(item):
         return item
@@ -37,6 +39,18 @@ def _as_array(name: str, item: Any, source: Tensor) -> Tensor | int:
             f"or a list of these, but a {type(item).__name__} was given."
         ) from error
     return array.long() if array.numel() == 0 and array.dtype.is_floating_point else array
+
+
+def _arrays_alone(indices: Any) -> list[Tensor] | None:
+    """The index arrays and masks, where there is nothing else: they need no parsing."""
+    if isinstance(indices, Tensor):
+        return [indices] if indices.dim() > 0 or indices.dtype != torch.bool else None
+    if not isinstance(indices, tuple) or not indices:
+        return None
+    for item in indices:
+        if not isinstance(item, Tensor) or (item.dtype == torch.bool and item.dim() == 0):
+            return None
+    return list(indices)
 
 
 class _Parsed:
@@ -115,13 +129,6 @@ class _Parsed:
         return source if self.plain else source[tuple(self.basic)]
 
 
-def _check_source(name: str, source: Any) -> None:
-    if not is_tensor_like(source):
-        raise TypeError(
-            f"{name}: source must be a tensor, but a {type(source).__name__} was given."
-        )
-
-
 def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
     """Returns ``source[indices]``, as NumPy means it.
 
@@ -133,7 +140,8 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
     The arrays' axes take their place in the result where the arrays stand side by side, and come
     first where a slice, None or Ellipsis stands between them. An integer counts as an array
     there, as in NumPy, while torch takes it off beforehand: with ``x`` of shape ``[2, 3, 4]`` and
-    ``i`` of ``[5]``, ``x[0, :, i]`` has the shape ``[5, 3]`` here and in NumPy, ``[3, 5]`` in torch.
+    ``i`` of ``[5]``, ``x[0, :, i]`` has the shape ``[5, 3]`` here and in NumPy, in torch
+    ``[3, 5]``.
     A uint8 tensor holds integers, as in NumPy; torch takes it for a mask.
 
     Args:
@@ -153,10 +161,10 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
         any number of times; forward mode too.
 
     Memory:
-        The result. Arrays are read where they lie, broadcast ones too. The gradient of several takes
-        4 bytes a point more, 8 where the indexed axes have 2^31 elements or more. A mask takes 8
-        bytes a true entry and axis, and on CUDA waits for the GPU: the result's shape is the number
-        of these. (:func:`masked_gather` with ``size`` does not.)
+        The result. Arrays are read where they lie, broadcast ones too. The gradient of several
+        takes 4 bytes a point more, 8 where the indexed axes have 2^31 elements or more. A mask
+        takes 8 bytes a true entry and axis, and on CUDA waits for the GPU: the result's shape is
+        the number of these. (:func:`masked_gather` with ``size`` does not.)
 
     Deterministic. The gradient is so where :func:`scatter_add` is.
 
@@ -179,12 +187,13 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
         >>> torch_ops.index(x, x > 9)
         tensor([10, 11])
     """
-    if isinstance(indices, Tensor) and isinstance(source, Tensor):
-        if indices.dtype != torch.bool:
+    if isinstance(source, Tensor):
+        if isinstance(indices, Tensor) and indices.dtype != torch.bool:
             return _gather(source, indices, 0, mode="from_end")
-        if indices.dim() > 0:
-            return _index(source, [indices])
-    _check_source("index", source)
+        arrays = _arrays_alone(indices)
+        if arrays is not None:
+            return _index(source, arrays)
+    check_tensors("index", "source, indices", source=source)
     parsed = _Parsed("index", source, indices)
     view = parsed.view(source)
     if not parsed.arrays:
@@ -298,9 +307,12 @@ def index_put_(
         tensor([[1., 0., 1.],
                 [1., 0., 1.]])
     """
-    _check_source("index_put_", source)
-    parsed = _Parsed("index_put_", source, indices)
+    check_tensors("index_put_", "source, indices, values", source=source)
     values = _as_values(source, values)
+    arrays = _arrays_alone(indices)
+    if arrays is not None:
+        return _index_put_(source, arrays, values, accumulate)
+    parsed = _Parsed("index_put_", source, indices)
     _index_put_(parsed.view(source), parsed.arrays, values, accumulate, front=parsed.front)
     return source
 
@@ -367,9 +379,12 @@ def _put(
     accumulate: bool,
     deterministic: bool | None = None,
 ) -> Tensor:
-    _check_source(name, source)
-    parsed = _Parsed(name, source, indices)
+    check_tensors(name, "source, indices, values", source=source)
     values = _as_values(source, values)
+    arrays = _arrays_alone(indices)
+    if arrays is not None:
+        return _index_put(source, arrays, values, accumulate, deterministic=deterministic)
+    parsed = _Parsed(name, source, indices)
     options = {"front": parsed.front, "deterministic": deterministic}
     if parsed.plain:
         return _index_put(source, parsed.arrays, values, accumulate, **options)

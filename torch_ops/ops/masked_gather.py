@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.overrides import is_tensor_like
 
-from torch_ops.ops._arguments import Number
+from torch_ops.ops._arguments import Number, check_tensors
 
 _masked_gather = torch.ops.torch_ops.masked_gather.default
 
@@ -57,10 +56,8 @@ def masked_gather(
         >>> torch_ops.masked_gather(x, x > 0, size=3, fill_value=9)
         tensor([5, 7, 9])
     """
-    for role, argument in (("source", source), ("mask", mask)):
-        if not isinstance(argument, Tensor) and not is_tensor_like(argument):
-            kind = type(argument).__name__
-            raise TypeError(f"masked_gather: {role} must be a tensor, but a {kind} was given.")
+    if not isinstance(source, Tensor) or not isinstance(mask, Tensor):
+        check_tensors("masked_gather", "source, mask", source=source, mask=mask)
     if not isinstance(fill_value, (int, float, complex)):
         kind = type(fill_value).__name__
         raise TypeError(f"masked_gather: fill_value must be a number, but a {kind} was given.")

@@ -1,7 +1,8 @@
 """The gather family beside torch's own calls, forward and backward, and the modes of gather.
 
 Groups: modes (gather with each mode beside mode="raise"), elements (take_along_dim), scatter (its
-reductions and scatter_add_). With --device cpu the cases are smaller ones.
+reductions and scatter_add_), index (one array along each axis), points (gather_nd), embedding. With
+--device cpu the cases are smaller ones.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import math
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import torch_ops
@@ -280,6 +282,167 @@ def scatter_task(case: Case, device: torch.device) -> Task:
     )
 
 
+# ---- index, gather_nd, embedding ----------------------------------------------------------------
+
+
+def with_backward(cases: list[Case]) -> Iterator[Case]:
+    for case in cases:
+        yield case
+        if case.dtype == "int64":
+            continue
+        for distribution in ("uniform", "hot"):
+            yield replace(case, what="backward", distribution=distribution)
+
+
+def index_cases() -> Iterator[Case]:
+    """One integer array along each axis: rows of many lengths, and elements."""
+    for dtype, shape, index, dim in (
+        ("f32", (1048576, 64), (1048576,), 0),
+        ("f32", (8, 131072, 64), (131072,), 1),
+        ("f32", (1048576, 3), (1048576,), 0),
+        ("f32", (131072, 25), (1048576,), 0),
+        ("f32", (4096, 16384), (8192,), 1),
+        ("f32", (64, 64, 4096), (16384,), 2),
+        ("bf16", (50304, 1024), (131072,), 0),
+        ("bf16", (64, 4096, 128), (16384,), 1),
+        ("f32", (65536, 64), (4096,), 0),
+    ):
+        quick = dtype == "f32" and shape[0] in (1048576, 4096)
+        yield from with_backward([Case("index", "index", dtype, shape, index, dim, quick=quick)])
+    for dtype, shape, index, dim in (
+        ("f32", (65536, 64), (65536,), 0),
+        ("f32", (16, 8192, 16), (8192,), 1),
+        ("f32", (512, 2048), (2048,), 1),
+        ("bf16", (131072, 3), (131072,), 0),
+    ):
+        common = {"quick": dim == 0, "on": "cpu"}
+        yield from with_backward([Case("index", "index", dtype, shape, index, dim, **common)])
+
+
+def index_task(case: Case, device: torch.device) -> Task:
+    source = make_values(case.shape, case.dtype, device)
+    index = make_index(case, case.shape[case.dim], device)
+    items = (*(slice(None),) * case.dim, index)
+    return reading_task(
+        case,
+        source,
+        index,
+        {
+            "torch_ops": lambda s: torch_ops.index(s, items),
+            "source[index]": lambda s: s[items],
+            "index_select": lambda s: s.index_select(case.dim, index),
+        },
+    )
+
+
+def point_cases() -> Iterator[Case]:
+    """Points of 1 to 4 coordinates (``dim`` counts them): rows and elements."""
+    for dtype, shape, points, count in (
+        ("f32", (1048576, 64), (1048576,), 1),
+        ("f32", (1024, 1024, 64), (1048576,), 2),
+        ("bf16", (1024, 1024, 64), (1048576,), 2),
+        ("f32", (1024, 1024, 3), (1048576,), 2),
+        ("bf16", (512, 512, 33), (1048576,), 2),
+        ("f32", (8192, 8192), (4194304,), 2),
+        ("f32", (128, 64, 128, 64), (1048576,), 3),
+        ("f32", (256, 256, 256), (4194304,), 3),
+        ("f32", (32, 32, 32, 32, 64), (1048576,), 4),
+        ("f32", (64, 64, 64, 64), (4194304,), 4),
+        ("f32", (256, 256, 64), (4096,), 2),
+    ):
+        quick = count == 2 and dtype == "f32"
+        yield from with_backward(
+            [Case("points", f"gather_nd of {count}", dtype, shape, points, count, quick=quick)]
+        )
+    for dtype, shape, points, count in (
+        ("f32", (65536, 64), (65536,), 1),
+        ("f32", (256, 256, 64), (65536,), 2),
+        ("f32", (1024, 1024), (1048576,), 2),
+        ("f32", (64, 32, 32, 16), (65536,), 3),
+        ("f32", (32, 32, 32, 32), (1048576,), 4),
+    ):
+        common = {"quick": count == 2, "on": "cpu"}
+        yield from with_backward(
+            [Case("points", f"gather_nd of {count}", dtype, shape, points, count, **common)]
+        )
+
+
+def point_task(case: Case, device: torch.device) -> Task:
+    source = make_values(case.shape, case.dtype, device)
+    sizes = case.shape[: case.dim]
+    index = torch.stack([make_index(case, size, device) for size in sizes], -1)
+
+    def flattened(s: Tensor) -> Tensor:
+        places = index[..., 0]
+        for axis in range(1, case.dim):
+            places = places * sizes[axis] + index[..., axis]
+        return s.flatten(0, case.dim - 1).index_select(0, places)
+
+    return reading_task(
+        case,
+        source,
+        index,
+        {
+            "torch_ops": lambda s: torch_ops.gather_nd(s, index),
+            "source[index]": lambda s: s[index.unbind(-1)],
+            "flattened, index_select": flattened,
+        },
+    )
+
+
+def embedding_cases() -> Iterator[Case]:
+    for dtype, shape, index in (
+        ("f32", (1048576, 64), (1024, 1024)),
+        ("bf16", (50304, 1024), (16, 8192)),
+        ("f32", (50304, 1024), (16, 8192)),
+        ("bf16", (32000, 4096), (4, 4096)),
+        ("f32", (10000, 16), (1024, 1024)),
+        ("f32", (50304, 768), (8, 512)),
+    ):
+        quick = dtype == "bf16"
+        yield from with_backward(
+            [Case("embedding", "embedding", dtype, shape, index, 0, quick=quick)]
+        )
+    common = {"quick": True, "on": "cpu"}
+    for dtype, shape, index in (("f32", (32000, 64), (64, 512)), ("bf16", (8192, 512), (8, 512))):
+        yield from with_backward([Case("embedding", "embedding", dtype, shape, index, 0, **common)])
+
+
+def embedding_task(case: Case, device: torch.device) -> Task:
+    weight = make_values(case.shape, case.dtype, device)
+    index = make_index(case, case.shape[0], device)
+    return reading_task(
+        case,
+        weight,
+        index,
+        {
+            "torch_ops": lambda w: torch_ops.embedding(index, w, padding_idx=0),
+            "F.embedding": lambda w: F.embedding(index, w, padding_idx=0),
+        },
+    )
+
+
+def reading_task(case: Case, source: Tensor, index: Tensor, reads: dict[str, Call]) -> Task:
+    """``reads`` from ours on; backward their gradients, of one call each."""
+    kinds = {name: "ours" if name == "torch_ops" else "eager" for name in reads}
+    last = list(reads.values())[1]
+    output = last(source)
+    if case.what == "forward":
+        implementations = [(name, kinds[name], read) for name, read in reads.items()]
+        return Task(source, output, nbytes(index, output, output), implementations, exact=True)
+
+    def gradient(read: Call) -> Call:
+        leaf = source.clone().requires_grad_()
+        result = read(leaf)
+        return lambda grad: torch.autograd.grad(result, leaf, grad, retain_graph=True)[0]
+
+    grad = make_values(tuple(output.shape), case.dtype, source.device)
+    leaf = source.double().requires_grad_()
+    (expected,) = torch.autograd.grad(last(leaf), leaf, grad.double())
+    implementations = [(name, kinds[name], gradient(read)) for name, read in reads.items()]
+    return Task(grad, expected, nbytes(index, grad, source), implementations, exact=False)
+
+
 # ---- the run ------------------------------------------------------------------------------------
 
 # A member of the family adds its cases, and how one becomes a task.
@@ -287,6 +450,9 @@ GROUPS: dict[str, tuple[Callable[[], Iterator[Case]], Callable[[Case, torch.devi
     "modes": (mode_cases, mode_task),
     "elements": (element_cases, element_task),
     "scatter": (scatter_cases, scatter_task),
+    "index": (index_cases, index_task),
+    "points": (point_cases, point_task),
+    "embedding": (embedding_cases, embedding_task),
 }
 
 

@@ -16,7 +16,11 @@ from torch_ops.ops.elements import (  # noqa: E402
     scatter_elements_add,
     take_along_dim,
 )
+from torch_ops.ops.embedding import Embedding, embedding  # noqa: E402
 from torch_ops.ops.gather import BatchGather, Gather, GatherFunction, batch_gather, gather  # noqa: E402
+from torch_ops.ops.gather_nd import gather_nd  # noqa: E402
+from torch_ops.ops.index import index, index_add, index_put, index_put_  # noqa: E402
+from torch_ops.ops.masked_gather import masked_gather  # noqa: E402
 from torch_ops.ops.plan import GatherPlan, gather_plan  # noqa: E402
 from torch_ops.ops.relu import (  # noqa: E402
     LeakyReLU,
@@ -33,6 +37,7 @@ from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid, sigmoid_  #
 
 __all__ = [
     "BatchGather",
+    "Embedding",
     "Gather",
     "GatherFunction",
     "GatherPlan",
@@ -46,12 +51,19 @@ __all__ = [
     "__version__",
     "batch_gather",
     "check_errors",
+    "embedding",
     "gather",
     "gather_elements",
+    "gather_nd",
     "gather_plan",
     "get_error_mode",
+    "index",
+    "index_add",
+    "index_put",
+    "index_put_",
     "leaky_relu",
     "leaky_relu_",
+    "masked_gather",
     "relu",
     "relu_",
     "scatter",

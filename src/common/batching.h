@@ -10,6 +10,7 @@
 
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace torch_ops::batching {
 
@@ -41,17 +42,24 @@ inline int64_t current_level() {
   return layer->layerId();
 }
 
+inline Batched unwrap(const Tensor& tensor, int64_t level) {
+  auto [value, axis] = at::functorch::unwrapTensorAtLevel(tensor, level);
+  return Batched{std::move(value), axis};
+}
+
+inline std::vector<Batched> unwrap(at::TensorList tensors, int64_t level) {
+  std::vector<Batched> unwrapped;
+  for (const Tensor& tensor : tensors) unwrapped.push_back(unwrap(tensor, level));
+  return unwrapped;
+}
+
 // Registered for the FuncTorchBatched key: unwraps this vmap's level, calls the rule below it,
-// wraps the result.
+// wraps the result. A list of tensors reaches the rule as a vector.
 template <class Rule, class... Tensors>
 Tensor apply(Rule&& rule, const Tensors&... tensors) {
   c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
   const int64_t level = current_level();
-  const auto unwrap = [level](const Tensor& tensor) {
-    auto [value, axis] = at::functorch::unwrapTensorAtLevel(tensor, level);
-    return Batched{std::move(value), axis};
-  };
-  Batched result = rule(unwrap(tensors)...);
+  Batched result = rule(unwrap(tensors, level)...);
   if (!result.axis) return result.value;
   return at::functorch::makeBatched(std::move(result.value), result.axis, level);
 }

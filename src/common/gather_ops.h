@@ -11,6 +11,7 @@
 namespace torch_ops::ops {
 
 using at::Tensor;
+using at::TensorList;
 using Dim = std::optional<int64_t>;
 using Fill = std::optional<at::Scalar>;
 
@@ -42,6 +43,35 @@ inline const auto& scatter_elements_add() {
   static const auto op =
       find_op<Tensor(const Tensor&, const Tensor&, c10::SymIntArrayRef, int64_t,
                      std::optional<bool>, std::string_view)>("scatter_elements_add");
+  return op;
+}
+
+// (source, coordinates, dims, batch_dims, front, mode, fill_value)
+inline const auto& gather_points() {
+  static const auto op = find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, int64_t, bool,
+                                        std::string_view, const Fill&)>("gather_points");
+  return op;
+}
+
+// (source, coordinates, dims, values, batch_dims, front)
+inline const auto& put_points() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, const Tensor&, int64_t, bool)>(
+          "put_points");
+  return op;
+}
+
+inline const auto& put_points_() {
+  static const auto op =
+      find_op<Tensor&(Tensor&, TensorList, at::IntArrayRef, const Tensor&, int64_t, bool)>(
+          "put_points_");
+  return op;
+}
+
+// (coordinates, sizes, mode)
+inline const auto& ravel_multi_index() {
+  static const auto op =
+      find_op<Tensor(TensorList, c10::SymIntArrayRef, std::string_view)>("ravel_multi_index");
   return op;
 }
 

@@ -20,6 +20,8 @@ struct IndexErrorSite {
   int64_t entries;
   int64_t rank;  // of the index; sizes are filled where it is at most kMaxNamedRank
   int64_t sizes[kMaxNamedRank];
+  int64_t coordinates;  // of an entry that is a point; 0 for one that is a number
+  int64_t from_end;     // 1: -1 is the last row, and so on; a number is recorded as it was resolved
 };
 
 // In the host's memory, mapped to the device.
@@ -27,6 +29,8 @@ struct IndexErrorRecord {
   IndexErrorSite site;
   int64_t row;
   int64_t value;
+  int64_t coordinate;  // of a point: which one, and the axis that it counts along
+  int64_t axis;
   uint32_t sequence;  // how many errors were recorded here so far; written last
 };
 
@@ -40,12 +44,21 @@ struct IndexErrorSlot {
 // The place of the highest bit that is set.
 __device__ __forceinline__ uint32_t last_bit(uint32_t bits) { return 31 - __clz(bits); }
 
+// Which of a point's coordinates is out of range, and of which axis.
+struct BadCoordinate {
+  int64_t number;
+  int64_t axis;
+  int64_t axis_size;
+};
+
 // Records an entry out of range, `value`, which belongs to `row` of [batch, outer, entries]. Of all
 // threads that come here until the host has raised the error, one writes the record; a million of
 // them cost a read each and no atomics. It is small, so that a kernel that never comes here pays no
-// registers for it: the host does the divisions, and the copy is a loop.
+// registers for it: the host does the divisions, and the copy is a loop. `coordinate` is null for
+// an entry that is a number.
 __device__ __forceinline__ void record_bad_entry(const IndexErrorSite& site, int64_t row,
-                                                 int64_t value) {
+                                                 int64_t value,
+                                                 const BadCoordinate* coordinate = nullptr) {
   IndexErrorSlot* slot = site.slot;
   if (slot == nullptr || *static_cast<volatile uint32_t*>(&slot->claimed) != 0) return;
   if (atomicCAS(&slot->claimed, 0u, 1u) != 0) return;
@@ -56,6 +69,11 @@ __device__ __forceinline__ void record_bad_entry(const IndexErrorSite& site, int
   for (int i = 0; i < static_cast<int>(sizeof(site) / sizeof(*to)); ++i) to[i] = from[i];
   record->row = row;
   record->value = value;
+  if (coordinate != nullptr) {
+    record->coordinate = coordinate->number;
+    record->axis = coordinate->axis;
+    record->site.axis_size = coordinate->axis_size;
+  }
   // The host must not see the number before what it stands for. A store that releases, and not
   // __threadfence_system(): beside that, nvcc makes atomicAdd()s without a result, which the same
   // kernel may have, ones with a result.

@@ -48,7 +48,8 @@ inline IndexErrorSite before_launch(const char* op, const at::Tensor& index,
                                     bool wait = false) {
   IndexErrorSite site{};
   IndexErrorSlot* slot = index_errors().before_launch(wait);
-  if (mode == IndexMode::kRaise) site.slot = slot;
+  if (IndexRule(mode, layout.axis_size).raises()) site.slot = slot;
+  site.from_end = mode == IndexMode::kFromEnd;
   indexing::check_axis_not_empty(op, index, layout.axis_size, mode);
   site.op = op;
   site.axis_size = layout.axis_size;

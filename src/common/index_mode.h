@@ -15,6 +15,7 @@ enum class IndexMode : int32_t {
   kClip,       // the nearest row
   kFill,       // none: gathers give a fill value, scatters drop it. -1 is the last row, and so on
   kUnchecked,  // there is no such entry: the caller promises
+  kFromEnd,    // as kRaise, but -1 is the last row, and so on: what source[index] means
 };
 
 constexpr int64_t kNoRow = -1;
@@ -35,14 +36,19 @@ class IndexRule {
   TORCH_OPS_HOST_DEVICE IndexMode mode() const { return mode_; }
   TORCH_OPS_HOST_DEVICE int64_t axis_size() const { return axis_size_; }
 
-  // May `resolve` give another row than the entry says? Where not, a kernel need not call it: then
-  // what is no row is an error, or does not occur.
+  // Is an entry that names no row an error?
+  TORCH_OPS_HOST_DEVICE bool raises() const {
+    return mode_ == IndexMode::kRaise || mode_ == IndexMode::kFromEnd;
+  }
+
+  // May `resolve` give another row than the entry says? Where not, a kernel need not call it.
   TORCH_OPS_HOST_DEVICE bool rewrites() const {
     return mode_ != IndexMode::kRaise && mode_ != IndexMode::kUnchecked;
   }
 
-  // The row that an entry names, in [0, axis_size), or kNoRow; with kUnchecked the entry itself.
-  // With kWrap and kClip the axis must not be empty.
+  // The row that an entry names, in [0, axis_size), or kNoRow; with kUnchecked the entry itself,
+  // and with kFromEnd for one that names none a number that is no row either. With kWrap and kClip
+  // the axis must not be empty.
   TORCH_OPS_HOST_DEVICE int64_t resolve(int64_t entry) const {
     const bool is_row = static_cast<uint64_t>(entry) < static_cast<uint64_t>(axis_size_);
     switch (mode_) {
@@ -50,6 +56,8 @@ class IndexRule {
         return wrap(entry);
       case IndexMode::kClip:
         return entry < 0 ? 0 : is_row ? entry : axis_size_ - 1;
+      case IndexMode::kFromEnd:
+        return entry < 0 ? entry + axis_size_ : entry;
       case IndexMode::kFill: {
         const int64_t row = entry < 0 ? entry + axis_size_ : entry;
         return static_cast<uint64_t>(row) < static_cast<uint64_t>(axis_size_) ? row : kNoRow;

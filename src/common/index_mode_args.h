@@ -16,9 +16,9 @@
 
 namespace torch_ops::indexing {
 
-// In the order of IndexMode.
-constexpr std::array<std::string_view, 5> kModeNames = {"raise", "wrap", "clip", "fill",
-                                                        "unchecked"};
+// In the order of IndexMode. The last is for the library's own use: what source[index] means.
+constexpr std::array<std::string_view, 6> kModeNames = {"raise", "wrap",      "clip",
+                                                        "fill",  "unchecked", "from_end"};
 
 inline IndexMode parse_mode(const char* op, std::string_view mode) {
   for (size_t i = 0; i < kModeNames.size(); ++i) {

@@ -106,6 +106,7 @@ struct IndexView {
 template <class Index>
 struct PlainIndex {
   using Entry = Index;
+  using Row = Index;
   using Cursor = PlainIndex;
   const Index* __restrict__ data;
 
@@ -118,10 +119,30 @@ struct PlainIndex {
   }
 };
 
+// The same, but -1 is the last row, and so on.
+template <class Index>
+struct FromEndIndex {
+  using Entry = Index;
+  using Row = int64_t;
+  using Cursor = PlainIndex<Index>;
+  PlainIndex<Index> data;
+  int64_t axis_size;
+
+  __device__ __forceinline__ Cursor from(int64_t position) const { return data.from(position); }
+  __device__ __forceinline__ Row row_of(Entry entry) const {
+    return entry < 0 ? entry + axis_size : entry;
+  }
+  template <class Word>
+  __device__ __forceinline__ Word fill() const {
+    return Word();
+  }
+};
+
 // A rule says which rows they are. One type for all types of index: the rule takes registers, which
 // the kernels without one shall not pay for.
 struct RuledIndex {
   using Entry = int64_t;
+  using Row = int64_t;
   using Cursor = IndexView;
   IndexView data;
   GatherPolicy policy;

@@ -14,6 +14,17 @@
 #include "common/index_mode.h"
 #include "common/row_layout.h"
 
+namespace torch_ops {
+
+// A copy of a tensor whose memory begins at no multiple of its elements' size, as only complex
+// numbers that came from elsewhere can: kernels move whole elements.
+inline at::Tensor aligned(const at::Tensor& tensor) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  return address % tensor.element_size() == 0 ? tensor : tensor.clone();
+}
+
+}  // namespace torch_ops
+
 namespace torch_ops::indexing {
 
 using at::Tensor;
@@ -241,24 +252,43 @@ inline RowLayout lay_out_contiguous(at::IntArrayRef sizes, Tensor& index, Axes a
 
 // ---- Errors -------------------------------------------------------------------------------------
 
-// An entry of an index of these sizes; `position` counts them in row-major order.
-inline std::string name_entry(at::IntArrayRef sizes, int64_t position) {
+// The coordinates of the element at `position`, in row-major order.
+inline std::vector<int64_t> unravel(at::IntArrayRef sizes, int64_t position) {
   std::vector<int64_t> coordinates(sizes.size());
   for (size_t axis = sizes.size(); axis-- > 0;) {
     coordinates[axis] = position % sizes[axis];
     position /= sizes[axis];
   }
-  return c10::str("index", at::IntArrayRef(coordinates));
+  return coordinates;
+}
+
+// An entry of an index of these sizes; `position` counts them in row-major order.
+inline std::string name_entry(at::IntArrayRef sizes, int64_t position) {
+  return c10::str("index", at::IntArrayRef(unravel(sizes, position)));
 }
 
 inline std::string out_of_range_text(const char* op, const std::string& entry, int64_t value,
-                                     int64_t axis_size) {
+                                     int64_t axis_size, bool from_end = false) {
   if (axis_size == 0) {
     return c10::str(op, ": ", entry, " is ", value,
                     ", but the axis has size 0: no entry is allowed.");
   }
   return c10::str(op, ": ", entry, " is ", value, ", out of range for an axis of size ", axis_size,
-                  ": it must be between 0 and ", axis_size - 1, ".");
+                  ": it must be between ", from_end ? -axis_size : 0, " and ", axis_size - 1, ".");
+}
+
+// A coordinate of the points at `position` of points of these sizes: an element of gather_nd's
+// index, or of the index array for an axis. No sizes: they are unknown.
+inline std::string name_coordinate(std::optional<at::IntArrayRef> sizes, int64_t position,
+                                   int64_t coordinate, int64_t axis, bool from_end) {
+  std::vector<int64_t> at = sizes ? unravel(*sizes, position) : std::vector<int64_t>{position};
+  if (from_end) {
+    return c10::str("entry ", at::IntArrayRef(at), " of the index for axis ", axis,
+                    sizes ? "" : " (counted in row-major order)");
+  }
+  at.push_back(coordinate);
+  return c10::str("index", at::IntArrayRef(at), sizes ? "" : " (points in row-major order)",
+                  ", for axis ", axis, ",");
 }
 
 // In an empty axis there is no row for an entry, but where there need not be one.
@@ -271,10 +301,10 @@ inline void check_axis_not_empty(const char* op, const Tensor& index, int64_t ax
 
 // `position` counts the entries of a contiguous index.
 [[noreturn]] inline void raise_out_of_range(const char* op, const Tensor& index, int64_t position,
-                                            int64_t axis_size) {
+                                            int64_t axis_size, bool from_end = false) {
   const int64_t value = index.contiguous().view({-1})[position].item().toLong();
-  TORCH_CHECK_INDEX(false,
-                    out_of_range_text(op, name_entry(index.sizes(), position), value, axis_size));
+  TORCH_CHECK_INDEX(false, out_of_range_text(op, name_entry(index.sizes(), position), value,
+                                             axis_size, from_end));
 }
 
 }  // namespace torch_ops::indexing

@@ -6,6 +6,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <vector>
+
 namespace torch_ops::inplace {
 
 // For the ADInplaceOrView key: a saved copy of the old value is now out of date.
@@ -37,17 +39,26 @@ void replace(at::Tensor& input, Compute&& compute) {
   functional::sync(input);
 }
 
+// What stands behind a tensor's wrapper.
+inline at::Tensor unwrap(const at::Tensor& tensor) {
+  namespace wrapped = at::functionalization::impl;
+  if (!wrapped::isFunctionalTensor(tensor)) return tensor;
+  wrapped::sync(tensor);
+  return wrapped::from_functional_tensor(tensor);
+}
+
+inline std::vector<at::Tensor> unwrap(at::TensorList tensors) {
+  std::vector<at::Tensor> unwrapped;
+  for (const at::Tensor& tensor : tensors) unwrapped.push_back(unwrap(tensor));
+  return unwrapped;
+}
+
 // For the Functionalize key: `input` becomes the value of `functional`. Both functions take the
-// input and the other tensors.
+// input and the other tensors, of which each may be a list.
 template <class Inplace, class Functional, class... Tensors>
 at::Tensor& functionalize_call(Inplace&& inplace, Functional&& functional, at::Tensor& input,
                                const Tensors&... others) {
   namespace wrapped = at::functionalization::impl;
-  const auto unwrap = [](const at::Tensor& tensor) {
-    if (!wrapped::isFunctionalTensor(tensor)) return tensor;
-    wrapped::sync(tensor);
-    return wrapped::from_functional_tensor(tensor);
-  };
   if (!wrapped::isFunctionalTensor(input)) {
     at::AutoDispatchSkipFunctionalize guard;
     inplace(input, unwrap(others)...);

@@ -23,11 +23,4 @@ inline bool fill_empty_axis(const GatherPolicy& policy, const at::Tensor& output
   return true;
 }
 
-// A copy of a tensor whose memory begins at no multiple of its elements' size, as only complex
-// numbers that came from elsewhere can: kernels move whole elements.
-inline at::Tensor aligned(const at::Tensor& tensor) {
-  const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-  return address % tensor.element_size() == 0 ? tensor : tensor.clone();
-}
-
 }  // namespace torch_ops

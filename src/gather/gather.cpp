@@ -39,6 +39,9 @@ struct GatherByPlan {
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
+// In whose name errors are raised: `source[index]` is the one use of entries from the end.
+const char* name_of(IndexMode mode) { return mode == IndexMode::kFromEnd ? "index" : "gather"; }
+
 // What a call with checked arguments does with its entries.
 struct Call {
   indexing::Axes axes;
@@ -47,9 +50,10 @@ struct Call {
 
 Call check(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
            int64_t batch_dims, std::string_view mode, const Fill& fill_value) {
-  const indexing::Axes axes = indexing::check_gather("gather", source, index, dim, batch_dims);
   const IndexMode parsed = indexing::parse_mode("gather", mode);
-  indexing::check_fill_value("gather", parsed, fill_value, source.scalar_type());
+  const char* op = name_of(parsed);
+  const indexing::Axes axes = indexing::check_gather(op, source, index, dim, batch_dims);
+  indexing::check_fill_value(op, parsed, fill_value, source.scalar_type());
   return {axes, parsed};
 }
 
@@ -64,7 +68,7 @@ Tensor gather(const Tensor& source, const Tensor& index, std::optional<int64_t> 
   const GatherPolicy policy = make_policy(call.mode, layout.axis_size, fill_value, source);
   if (fill_empty_axis(policy, output)) return output;
   if (call.mode == IndexMode::kFill) table = aligned(table);  // a fill is of whole elements
-  launch("gather", table, entries, layout, policy, output);
+  launch(name_of(call.mode), table, entries, layout, policy, output);
   return output;
 }
 
@@ -141,7 +145,9 @@ Tensor gather_autograd(c10::DispatchKeySet keys, const Tensor& source, const Ten
         indexing::resolve_axes("gather", "source", source.dim(), index.dim(), dim, batch_dims).dim;
     node->batch_dims = batch_dims;
     node->dim_size = source.sym_size(node->dim);
-    node->mode = static_cast<int64_t>(indexing::parse_mode("gather", mode));
+    const IndexMode parsed = indexing::parse_mode("gather", mode);
+    // What names no row was an error; the gradient need not look for it once more.
+    node->mode = static_cast<int64_t>(parsed == IndexMode::kFromEnd ? IndexMode::kFill : parsed);
   }
   return output;
 }

@@ -1,5 +1,6 @@
 #include <ATen/Dispatch.h>
 
+#include "common/first_bad_entry.h"
 #include "common/indexing.h"
 #include "common/parallel.h"
 #include "gather/element_size.h"
@@ -17,9 +18,7 @@ void gather_cpu(const char* op, const at::Tensor& source, const at::Tensor& inde
   TORCH_OPS_DISPATCH_INDEX(index, "gather", [&] {
     const index_t* entries = index.const_data_ptr<index_t>();
     if (output.numel() == 0) {  // nothing to copy; the index must be right all the same
-      if (!policy.rule.rewrites()) {
-        bad = first_bad_entry(entries, layout, 0, layout.batch * layout.entries);
-      }
+      bad = first_bad_entry(entries, layout, policy.rule, 0, layout.batch * layout.entries);
       return;
     }
     bad = dispatch_size(source.element_size(), [&](auto word) {
@@ -32,7 +31,10 @@ void gather_cpu(const char* op, const at::Tensor& source, const at::Tensor& inde
                           });
     });
   });
-  if (bad != kNoBadEntry) indexing::raise_out_of_range(op, index, bad, layout.axis_size);
+  if (bad != kNoBadEntry) {
+    indexing::raise_out_of_range(op, index, bad, layout.axis_size,
+                                 policy.rule.mode() == IndexMode::kFromEnd);
+  }
 }
 
 }  // namespace torch_ops

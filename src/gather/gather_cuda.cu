@@ -179,7 +179,12 @@ void gather_cuda(const char* op, const at::Tensor& source, const at::Tensor& ind
         return launch_rows<uint4>(from, entries, to, in_words, errors);
     }
   };
-  if (policy.rule.rewrites()) {
+  const bool from_end = policy.rule.mode() == IndexMode::kFromEnd;
+  if (from_end && index.scalar_type() == at::kLong) {
+    dispatch_words(FromEndIndex<int64_t>{{index.const_data_ptr<int64_t>()}, layout.axis_size});
+  } else if (from_end && index.scalar_type() == at::kInt) {
+    dispatch_words(FromEndIndex<int32_t>{{index.const_data_ptr<int32_t>()}, layout.axis_size});
+  } else if (policy.rule.rewrites()) {
     dispatch_words(RuledIndex{view, policy});
   } else {
     TORCH_OPS_DISPATCH_INDEX(index, "gather", [&] {

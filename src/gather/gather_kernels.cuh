@@ -70,17 +70,17 @@ __global__ void gather_rows_kernel(const Word* __restrict__ source,
     }
     Word words[kGatherUnroll];
     uint32_t bad = 0;  // a bit for each word whose entry is out of range
-    typename Index::Entry bad_entry = 0;
+    typename Index::Row bad_entry = 0;
 #pragma unroll
     for (int k = 0; k < kGatherUnroll; ++k) {
-      entries[k] = index.row_of(entries[k]);
-      const bool good = in_range(entries[k], layout.axis_size);
+      auto row = index.row_of(entries[k]);
+      const bool good = in_range(row, layout.axis_size);
       if (!good) {
         bad |= 1u << k;
-        bad_entry = entries[k];
-        entries[k] = 0;
+        bad_entry = row;
+        row = 0;
       }
-      const auto safe = static_cast<int64_t>(entries[k]);
+      const auto safe = static_cast<int64_t>(row);
       words[k] = from[k][safe * layout.table_axis_stride + columns[k] * layout.table_inner_stride];
     }
 #pragma unroll
@@ -144,7 +144,7 @@ __global__ void gather_packed_kernel(const Word* __restrict__ source,
     }
     Vector<Word, kWords> words[kPackedUnroll];
     uint32_t bad = 0;  // a bit for each word whose entry is out of range
-    typename Index::Entry bad_entry = 0;
+    typename Index::Row bad_entry = 0;
 #pragma unroll
     for (int u = 0; u < kPackedUnroll; ++u) {
 #pragma unroll
@@ -152,7 +152,7 @@ __global__ void gather_packed_kernel(const Word* __restrict__ source,
         auto row = index.row_of(entries[u][k]);
         if (!in_range(row, layout.axis_size)) {
           bad |= 1u << (u * kWords + k);
-          bad_entry = entries[u][k];
+          bad_entry = row;
           row = 0;
         }
         words[u].values[k] = from[u][k][static_cast<int64_t>(row) * layout.table_axis_stride];
@@ -246,7 +246,7 @@ __global__ void gather_staged_kernel(const Word* __restrict__ source,
         load_entries<kWords>(there, layout.index_entry_stride, entries);
         Vector<Word, kWords> words;
         int bad = -1;
-        typename Index::Entry bad_entry = 0;
+        typename Index::Row bad_entry = 0;
 #pragma unroll
         for (int k = 0; k < kWords; ++k) {
           const auto row = index.row_of(entries[k]);
@@ -255,7 +255,7 @@ __global__ void gather_staged_kernel(const Word* __restrict__ source,
           if (!good) {
             words.values[k] = index.template fill<Word>();
             bad = k;
-            bad_entry = entries[k];
+            bad_entry = row;
           }
         }
         store(to + n, words);
@@ -268,7 +268,7 @@ __global__ void gather_staged_kernel(const Word* __restrict__ source,
           const auto row = index.row_of(entry);
           const bool good = in_range(row, axis_size);
           to[m] = good ? table[row] : index.template fill<Word>();
-          if (!good) record_bad_entry(errors, number * layout.entries + m, int64_t(entry));
+          if (!good) record_bad_entry(errors, number * layout.entries + m, int64_t(row));
         }
       }
     }

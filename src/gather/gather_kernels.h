@@ -3,41 +3,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
+#include "common/copy_row.h"
 #include "common/index_mode.h"
 #include "common/row_layout.h"
 
 namespace torch_ops {
-
-// Copies a row. A call of memcpy costs more than a short row; two copies of a constant size that
-// overlap do for any number of bytes between one such size and the next.
-inline void copy_row(void* out, const void* in, int64_t bytes) {
-  auto* to = static_cast<char*>(out);
-  const auto* from = static_cast<const char*>(in);
-  const auto ends = [=](auto size) {
-    char first[size], last[size];
-    std::memcpy(first, from, size);
-    std::memcpy(last, from + bytes - size, size);
-    std::memcpy(to, first, size);
-    std::memcpy(to + bytes - size, last, size);
-  };
-  if (bytes > 64) {
-    std::memcpy(out, in, bytes);
-  } else if (bytes > 32) {
-    ends(std::integral_constant<int, 32>());
-  } else if (bytes > 16) {
-    ends(std::integral_constant<int, 16>());
-  } else if (bytes > 8) {
-    ends(std::integral_constant<int, 8>());
-  } else if (bytes >= 4) {
-    ends(std::integral_constant<int, 4>());
-  } else if (bytes >= 2) {
-    ends(std::integral_constant<int, 2>());
-  } else {
-    *to = *from;
-  }
-}
 
 // As gather_entries, for elements. Strides that the compiler knows cost nothing.
 template <class Word, class Index, class IndexStride, class TableStride>
@@ -98,22 +69,25 @@ int64_t gather_plain(const Word* table, const Index* index, int64_t entries, Wor
   return kNoBadEntry;
 }
 
-// The same by a rule that rewrites entries.
+// The same by a rule that rewrites entries. What names no row is filled, unless it is an error.
 template <class Word, class Index>
-void gather_by_rule(const Word* table, const Index* index, int64_t entries, Word* out,
-                    const RowLayout& layout, const GatherPolicy& policy) {
+int64_t gather_by_rule(const Word* table, const Index* index, int64_t entries, Word* out,
+                       const RowLayout& layout, const GatherPolicy& policy) {
   const Word fill = policy.fill.word<Word>();
   for (int64_t n = 0; n < entries; ++n, out += layout.inner) {
     const int64_t row = policy.rule.resolve(index[n * layout.index_entry_stride]);
-    if (row == kNoRow) {
-      std::fill_n(out, layout.inner, fill);
-    } else {
+    if (in_range(row, layout.axis_size)) {
       copy_rows(table, &row, 1, 1, out, layout);
+    } else if (policy.rule.raises()) {
+      return n;
+    } else {
+      std::fill_n(out, layout.inner, fill);
     }
   }
+  return kNoBadEntry;
 }
 
-// Either. Where the rule rewrites entries none is an error; most runs have none to rewrite.
+// Either. Where the rule rewrites entries, most runs have none to rewrite.
 template <class Word, class Index>
 int64_t gather_entries(const Word* table, const Index* index, int64_t entries, Word* out,
                        const RowLayout& layout, const GatherPolicy& policy) {
@@ -123,7 +97,8 @@ int64_t gather_entries(const Word* table, const Index* index, int64_t entries, W
     const Index* at = index + first * layout.index_entry_stride;
     Word* to = out + first * layout.inner;
     if (gather_plain(table, at, n, to, layout) != kNoBadEntry) {
-      gather_by_rule(table, at, n, to, layout, policy);
+      const int64_t bad = gather_by_rule(table, at, n, to, layout, policy);
+      if (bad != kNoBadEntry) return first + bad;
     }
   }
   return kNoBadEntry;

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "common/index_errors.h"
@@ -49,11 +50,17 @@ std::string describe(const IndexErrorRecord& record) {
   const IndexErrorSite& site = record.site;
   const int64_t position = record.row / site.entries / site.outer * site.entries +  // the batch
                            record.row % site.entries;
+  std::optional<at::IntArrayRef> sizes;
+  if (site.rank <= kMaxNamedRank) sizes = at::IntArrayRef(site.sizes, site.rank);
+  const bool from_end = site.from_end != 0;
   const std::string entry =
-      site.rank <= kMaxNamedRank
-          ? indexing::name_entry({site.sizes, static_cast<size_t>(site.rank)}, position)
-          : c10::str("entry ", position, " of index (counted in row-major order)");
-  return indexing::out_of_range_text(site.op, entry, record.value, site.axis_size);
+      site.coordinates > 0
+          ? indexing::name_coordinate(sizes, position, record.coordinate, record.axis, from_end)
+      : sizes ? indexing::name_entry(*sizes, position)
+              : c10::str("entry ", position, " of index (counted in row-major order)");
+  const bool resolved = from_end && site.coordinates == 0 && record.value < 0;
+  const int64_t value = record.value - (resolved ? site.axis_size : 0);
+  return indexing::out_of_range_text(site.op, entry, value, site.axis_size, from_end);
 }
 
 class CudaIndexErrors final : public IndexErrors {

@@ -79,6 +79,11 @@ inline at::ScalarType as_dispatched(at::ScalarType dtype) {
   }
 }
 
+// In whose name scatter_add raises errors: index_add has it read entries from the end.
+inline const char* scatter_add_name(const IndexRule& rule) {
+  return rule.mode() == IndexMode::kFromEnd ? "index_add" : "scatter_add";
+}
+
 // In what a real dtype is summed on CUDA: 16-bit floats in float32, rounded once at the end; 8- and
 // 16-bit integers in int32, whose low bits are the same (and for which the GPU has atomics).
 inline at::ScalarType sum_type(at::ScalarType dtype) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/elementwise_cpu.h"
+#include "common/first_bad_entry.h"
 #include "common/indexing.h"
 #include "common/parallel.h"
 #include "scatter/scatter.h"
@@ -373,8 +374,9 @@ class ScatterAdd {
 
 void scatter_add_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                      const IndexRule& rule, const at::Tensor& result) {
+  const char* op = scatter_add_name(rule);
   if (rule.rewrites()) {
-    indexing::check_axis_not_empty("scatter_add", index, layout.axis_size, rule.mode());
+    indexing::check_axis_not_empty(op, index, layout.axis_size, rule.mode());
     if (layout.axis_size == 0) return;  // all are dropped
   }
   int64_t bad = kNoBadEntry;
@@ -382,9 +384,15 @@ void scatter_add_cpu(const at::Tensor& values, const at::Tensor& index, const Ro
     const index_t* entries = index.const_data_ptr<index_t>();
     if (values.numel() == 0) {  // nothing to add; the index must be right all the same
       result.zero_();
-      if (!rule.rewrites())
-        bad = first_bad_entry(entries, layout, 0, layout.batch * layout.entries);
+      bad = first_bad_entry(entries, layout, rule, 0, layout.batch * layout.entries);
       return;
+    }
+    if (rule.raises() && rule.rewrites()) {  // what rewrites drops what is no row
+      bad = parallel_min(layout.batch * layout.entries, kElementsPerTask,
+                         [&](int64_t begin, int64_t end) {
+                           return first_bad_entry(entries, layout, rule, begin, end);
+                         });
+      if (bad != kNoBadEntry) return;
     }
     TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
       const auto* from = as_storage(static_cast<const value_t*>(values.const_data_ptr()));
@@ -394,7 +402,8 @@ void scatter_add_cpu(const at::Tensor& values, const at::Tensor& index, const Ro
     });
   });
   if (bad != kNoBadEntry) {
-    indexing::raise_out_of_range("scatter_add", index, bad, layout.axis_size);
+    indexing::raise_out_of_range(op, index, bad, layout.axis_size,
+                                 rule.mode() == IndexMode::kFromEnd);
   }
 }
 

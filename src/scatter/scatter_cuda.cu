@@ -152,7 +152,7 @@ void add_in_any_order(const char* op, const at::Tensor& values, const at::Tensor
 
 void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                       const IndexRule& rule, const at::Tensor& sums) {
-  add_in_any_order("scatter_add", values, index, layout, rule, /*fresh=*/true, sums);
+  add_in_any_order(scatter_add_name(rule), values, index, layout, rule, /*fresh=*/true, sums);
 }
 
 void scatter_add_to_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
@@ -357,7 +357,7 @@ void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
                              const RowLayout& layout, const IndexRule& rule, const Plan* plan,
                              const at::Tensor& result) {
   const c10::cuda::CUDAGuard guard(result.device());
-  const IndexErrorSite errors = before_launch("scatter_add", index, layout, rule.mode());
+  const IndexErrorSite errors = before_launch(scatter_add_name(rule), index, layout, rule.mode());
   if (result.numel() == 0) return;
   const int64_t most =
       std::max({layout.slabs() * layout.entries, layout.slabs() * layout.axis_size, layout.inner});

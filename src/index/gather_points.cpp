@@ -1,0 +1,297 @@
+// The contract of gather_points and ravel_multi_index: schemas, checks, allocation, derivative.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <torch/library.h>
+
+#include "common/autograd.h"
+#include "common/batching.h"
+#include "common/gather_ops.h"
+#include "index/points.h"
+#include "index/points_batching.h"
+
+namespace torch_ops {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+using autograd::SavedVariable;
+using autograd::variable_list;
+using points::Points;
+using Fill = std::optional<at::Scalar>;
+
+// ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
+
+struct Call {
+  IndexMode mode;
+  Points points;
+};
+
+Call check(const Tensor& source, TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims,
+           bool front, std::string_view mode, const Fill& fill_value) {
+  const IndexMode parsed = indexing::parse_mode("gather_nd", mode);
+  const char* op = points::op_name(parsed);
+  indexing::check_fill_value(op, parsed, fill_value, source.scalar_type());
+  return {parsed, points::check_points(op, source, coordinates, dims, batch_dims, front)};
+}
+
+template <auto launch>
+Tensor gather_points(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                     int64_t batch_dims, bool front, std::string_view mode,
+                     const Fill& fill_value) {
+  const Call call = check(source, coordinates, dims, batch_dims, front, mode, fill_value);
+  const char* op = points::op_name(call.mode);
+  points::check_axes_not_empty(op, source, call.points, call.mode);
+  Tensor output =
+      at::empty_symint(points::rows_sizes(source.sym_sizes(), call.points), source.options());
+  const FillPattern fill = indexing::make_fill(call.mode, fill_value, source.scalar_type());
+  if (source.numel() == 0 && output.numel() > 0) {  // no kernel has a row to read in vain
+    return output.fill_(at::from_blob(const_cast<unsigned char*>(fill.bytes), {},
+                                      at::TensorOptions(source.scalar_type())));
+  }
+  Tensor table = aligned(source);
+  std::vector<Tensor> entries = coordinates.vec();
+  const PointsLayout layout = points::lay_out(table, entries, output, call.points, call.mode);
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(call.points.sizes);
+  launch(table, layout, fill, points::make_site(op, call.points, sizes, source), output);
+  return output;
+}
+
+Tensor gather_points_meta(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                          int64_t batch_dims, bool front, std::string_view mode,
+                          const Fill& fill_value) {
+  const Call call = check(source, coordinates, dims, batch_dims, front, mode, fill_value);
+  return at::empty_symint(points::rows_sizes(source.sym_sizes(), call.points), source.options());
+}
+
+// One number for the coordinates of each point: its place in a contiguous array of `sizes`, or the
+// number of places there are for a point outside of it. int32 where that holds them.
+Tensor allocate_places(TensorList coordinates, c10::SymIntArrayRef sizes, c10::SymInt& places) {
+  points::check_coordinates("ravel_multi_index", coordinates);
+  TORCH_CHECK_VALUE(sizes.size() == coordinates.size(),
+                    "ravel_multi_index: there must be one size for each index array, but there ",
+                    "are ", sizes.size(), " for ", coordinates.size(), ".");
+  places = 1;
+  for (const c10::SymInt& size : sizes) places = places * size;
+  const bool narrow = places.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__);
+  return at::empty_symint(points::broadcast_sizes("ravel_multi_index", coordinates),
+                          coordinates[0].options().dtype(narrow ? at::kInt : at::kLong));
+}
+
+template <auto launch>
+Tensor ravel_multi_index(TensorList coordinates, c10::SymIntArrayRef sizes, std::string_view mode) {
+  c10::SymInt places;
+  const Tensor output = allocate_places(coordinates, sizes, places);
+  const IndexMode parsed = indexing::parse_mode("ravel_multi_index", mode);
+  if (places == 0) {  // no place for any entry, nor a modulus
+    TORCH_CHECK_INDEX(output.numel() == 0 || parsed == IndexMode::kFill, points::op_name(parsed),
+                      ": index has entries, but the sizes of the indexed axes are ", sizes,
+                      ": no entry is allowed.");
+    return output.zero_();
+  }
+  std::vector<Tensor> entries = coordinates.vec();
+  const PointsLayout layout =
+      points::lay_out_places(entries, C10_AS_INTARRAYREF_SLOW(sizes), output, parsed);
+  const PointsSite site{points::op_name(parsed), output.sizes(), 1, output.numel()};
+  launch(layout, places.expect_int(), site, output);
+  return output;
+}
+
+Tensor ravel_multi_index_meta(TensorList coordinates, c10::SymIntArrayRef sizes,
+                              std::string_view mode) {
+  c10::SymInt places;
+  indexing::parse_mode("ravel_multi_index", mode);
+  return allocate_places(coordinates, sizes, places);
+}
+
+// ---- Derivative ---------------------------------------------------------------------------------
+
+// Needs the index arrays and the sizes of the indexed axes; the source itself is not kept. Numbers
+// are made of the points, by a kernel of its own, so that scatter_add can take them.
+struct GatherPointsNode final : autograd::DerivativeNode<GatherPointsNode> {
+  static constexpr const char* kName = "GatherPointsBackward";
+  int64_t count = 0;
+  std::vector<SavedVariable> coordinates;
+  std::vector<int64_t> dims;
+  std::vector<c10::SymInt> sizes;
+  int64_t rank = 0;
+  int64_t batch_dims = 0;
+  bool front = false;
+  int64_t mode = 0;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(count);
+    coordinates.resize(count);  // of a node that compiled autograd makes
+    for (SavedVariable& coordinate : coordinates) visit(coordinate);
+    visit(dims);
+    visit(sizes);
+    visit(rank);
+    visit(batch_dims);
+    visit(front);
+    visit(mode);
+  }
+
+  variable_list backward(const Tensor& grad_output) {
+    std::vector<Tensor> entries;
+    for (const SavedVariable& coordinate : coordinates) entries.push_back(unpack(coordinate));
+    return {points::sum_at(grad_output, entries, dims, sizes, rank, batch_dims, front,
+                           points::quiet(mode), std::nullopt)};
+  }
+};
+
+Tensor gather_points_autograd(c10::DispatchKeySet keys, const Tensor& source,
+                              TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims,
+                              bool front, std::string_view mode, const Fill& fill_value) {
+  const auto node = autograd::make_node<GatherPointsNode>(source);
+  Tensor output = autograd::below_autograd(keys, ops::gather_points(), source, coordinates, dims,
+                                           batch_dims, front, mode, fill_value);
+  autograd::record(output, node);
+  autograd::set_tangent(
+      output,
+      [&](const Tensor& tangent) {
+        const Fill none = mode == "fill" ? Fill(0) : std::nullopt;
+        return ops::gather_points().call(tangent, coordinates, dims, batch_dims, front, mode, none);
+      },
+      source);
+  if (node) {
+    node->count = static_cast<int64_t>(coordinates.size());
+    for (const Tensor& coordinate : coordinates) {
+      node->coordinates.emplace_back(coordinate, /*is_output=*/false);
+    }
+    node->dims = dims.vec();
+    for (const int64_t dim : dims) node->sizes.push_back(source.sym_size(dim));
+    node->rank = source.dim();
+    node->batch_dims = batch_dims;
+    node->front = front;
+    node->mode = static_cast<int64_t>(indexing::parse_mode("gather_nd", mode));
+  }
+  return output;
+}
+
+// ---- torch.vmap ---------------------------------------------------------------------------------
+
+// A hidden axis of both is one more batch axis, in front. An axis of the source alone is one more
+// that is not indexed, one of index arrays alone another axis of the points: neither needs a copy.
+Tensor gather_points_batched(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                             int64_t batch_dims, bool front, std::string_view mode,
+                             const Fill& fill_value) {
+  using batching::Batched;
+  return batching::apply(
+      [&](const Batched& from, const std::vector<Batched>& picks) -> Batched {
+        const bool hidden = points::any_batched(picks);
+        const int64_t index_rank = points::rank_of(picks);
+        const auto call = [&](const Tensor& table, const std::vector<Tensor>& entries,
+                              int64_t shift, int64_t batch) {
+          std::vector<int64_t> axes;
+          for (const int64_t dim : dims) axes.push_back(dim + shift);
+          return ops::gather_points().call(table, entries, axes, batch, front, mode, fill_value);
+        };
+        if (from.axis && hidden) {
+          return {call(from.at(0), points::with_axis(picks, index_rank, 0), 1, batch_dims + 1), 0};
+        }
+        const bool side_by_side = !front && dims.back() - dims[0] + 1 == int64_t(dims.size());
+        if (from.axis) {  // the first of the axes that are not indexed
+          return {call(from.at(batch_dims), points::values_of(picks), 1, batch_dims),
+                  side_by_side ? batch_dims : index_rank};
+        }
+        if (hidden) {  // the first of the points' axes
+          return {call(from.value, points::with_axis(picks, index_rank, batch_dims), 0, batch_dims),
+                  side_by_side ? dims[0] : batch_dims};
+        }
+        return {call(from.value, points::values_of(picks), 0, batch_dims), std::nullopt};
+      },
+      source, coordinates);
+}
+
+Tensor ravel_multi_index_batched(TensorList coordinates, c10::SymIntArrayRef sizes,
+                                 std::string_view mode) {
+  using batching::Batched;
+  return batching::apply(
+      [&](const std::vector<Batched>& picks) -> Batched {
+        if (!points::any_batched(picks)) {
+          return {ops::ravel_multi_index().call(points::values_of(picks), sizes, mode),
+                  std::nullopt};
+        }
+        return {ops::ravel_multi_index().call(points::with_axis(picks, points::rank_of(picks), 0),
+                                              sizes, mode),
+                0};
+      },
+      coordinates);
+}
+
+}  // namespace
+
+namespace points {
+
+Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
+              c10::SymIntArrayRef sizes, int64_t rank, int64_t batch_dims, bool front,
+              std::string_view mode, std::optional<bool> deterministic) {
+  Tensor places = ops::ravel_multi_index().call(coordinates, sizes, mode);
+  const auto count = static_cast<int64_t>(dims.size());
+  const bool side_by_side = !front && dims.back() - dims[0] + 1 == count;
+  const int64_t place = side_by_side ? dims[0] : batch_dims;
+  if (batch_dims > 0) {  // an index that all batches share has axes of size 1 there
+    c10::SymDimVector whole(rows.sym_sizes().begin(), rows.sym_sizes().begin() + batch_dims);
+    const auto own = places.sym_sizes();
+    whole.append(own.begin() + batch_dims, own.end());
+    places = places.expand_symint(whole);
+  }
+  c10::SymInt all = 1;
+  for (const c10::SymInt& size : sizes) all = all * size;
+  const Tensor flat =
+      ops::scatter_add().call(rows, places, all, place, batch_dims, deterministic, "fill");
+  const auto from = flat.sym_sizes();
+  c10::SymDimVector unflattened(from.begin(), from.begin() + place);
+  unflattened.append(sizes.begin(), sizes.end());
+  unflattened.append(from.begin() + place + 1, from.end());
+  const Tensor sums = flat.view_symint(unflattened);
+  if (side_by_side) return sums;
+  // The axes are: batch, indexed, others. Each to its place.
+  std::vector<int64_t> order(rank);
+  int64_t indexed = batch_dims, other = batch_dims + count;
+  for (int64_t axis = 0; axis < rank; ++axis) {
+    if (axis < batch_dims) {
+      order[axis] = axis;
+    } else if (std::find(dims.begin(), dims.end(), axis) != dims.end()) {
+      order[axis] = indexed++;
+    } else {
+      order[axis] = other++;
+    }
+  }
+  return sums.permute(order);
+}
+
+}  // namespace points
+
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  m.def(
+      "gather_points(Tensor source, Tensor[] coordinates, int[] dims, *, int batch_dims=0, "
+      "bool front=False, str mode='raise', Scalar? fill_value=None) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  m.def("ravel_multi_index(Tensor[] coordinates, SymInt[] sizes, *, str mode='raise') -> Tensor",
+        {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
+  m.impl("gather_points", gather_points<gather_points_cpu>);
+  m.impl("ravel_multi_index", ravel_multi_index<write_offsets_cpu>);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
+  m.impl("gather_points", gather_points<gather_points_cuda>);
+  m.impl("ravel_multi_index", ravel_multi_index<write_offsets_cuda>);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
+  m.impl("gather_points", gather_points_meta);
+  m.impl("ravel_multi_index", ravel_multi_index_meta);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) { m.impl("gather_points", gather_points_autograd); }
+
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
+  m.impl("gather_points", gather_points_batched);
+  m.impl("ravel_multi_index", ravel_multi_index_batched);
+}
+
+}  // namespace torch_ops

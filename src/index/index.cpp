@@ -1,0 +1,337 @@
+// The contract of gather_nd, index, index_put and index_add: compositions of gather, gather_points,
+// put_points and scatter_add, so they need no derivative of their own. And the binding.
+#include "index/index.h"
+
+#include <ATen/core/List.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
+
+#include "common/gather_ops.h"
+#include "index/points.h"
+
+namespace torch_ops {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+using Fill = std::optional<at::Scalar>;
+using Indices = c10::List<std::optional<Tensor>>;
+
+// ---- gather_nd ----------------------------------------------------------------------------------
+
+Tensor gather_nd(const Tensor& source, const Tensor& index, int64_t batch_dims,
+                 std::string_view mode, const Fill& fill_value) {
+  indexing::check_index_dtype("gather_nd", index);
+  TORCH_CHECK_VALUE(index.dim() > 0,
+                    "gather_nd: index must have at least one axis, the last of which holds ",
+                    "coordinates, but it is 0-dimensional.");
+  const int64_t most = std::min(index.dim() - 1, source.dim());
+  TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= most, "gather_nd: batch_dims must be between ",
+                    "0 and ", most, " for source with shape ", source.sym_sizes(),
+                    " and index with shape ", index.sym_sizes(), ", but it is ", batch_dims, ".");
+  indexing::check_axes_match("gather_nd", "source", source.sym_sizes(), 0, "index",
+                             index.sym_sizes(), 0, batch_dims,
+                             "source and index must have the same batch axes");
+  const int64_t count = index.sym_size(-1).guard_int(__FILE__, __LINE__);
+  TORCH_CHECK_VALUE(count <= source.dim() - batch_dims, "gather_nd: a point of index with shape ",
+                    index.sym_sizes(), " has ", count, " coordinates, but source with shape ",
+                    source.sym_sizes(), " has ", source.dim() - batch_dims, " axes",
+                    batch_dims > 0 ? " behind the batch axes." : ".");
+  if (count == 1) {
+    return ops::gather().call(source, index.select(-1, 0), batch_dims, batch_dims, mode,
+                              fill_value);
+  }
+  if (count > 1) {
+    std::vector<int64_t> dims;
+    for (int64_t axis = batch_dims; axis < batch_dims + count; ++axis) dims.push_back(axis);
+    return ops::gather_points().call(source, index.unbind(-1), dims, batch_dims, /*front=*/false,
+                                     mode, fill_value);
+  }
+  // A point without coordinates is all of the source.
+  const char* op = "gather_nd";
+  indexing::check_fill_value(op, indexing::parse_mode(op, mode), fill_value, source.scalar_type());
+  const auto from = source.sym_sizes();
+  const auto picks = index.sym_sizes();
+  c10::SymDimVector sizes(picks.begin(), picks.end() - 1);
+  c10::SymDimVector view(from.begin(), from.begin() + batch_dims);
+  view.resize(sizes.size(), c10::SymInt(1));
+  sizes.append(from.begin() + batch_dims, from.end());
+  view.append(from.begin() + batch_dims, from.end());
+  return source.reshape_symint(view).expand_symint(sizes).clone(at::MemoryFormat::Contiguous);
+}
+
+// ---- index: the leading axes, each with an index array, a mask or neither
+// ------------------------
+
+// The index arrays of a call, and the axes of the source that they are for.
+struct Arrays {
+  std::vector<Tensor> coordinates;
+  std::vector<int64_t> dims;
+  bool front;
+
+  // The same as one gather takes it.
+  bool is_one() const { return coordinates.size() == 1; }
+};
+
+void check_mask(const char* op, const Tensor& source, const Tensor& mask, int64_t axis) {
+  TORCH_CHECK_VALUE(mask.dim() > 0, op, ": a mask must have an axis, but it is 0-dimensional.");
+  TORCH_CHECK(mask.device() == source.device(), op,
+              ": source and mask must be on one device, but source is on ", source.device(),
+              " and mask is on ", mask.device(), ".");
+  TORCH_CHECK_INDEX(axis + mask.dim() <= source.dim(), op, ": a mask with shape ", mask.sym_sizes(),
+                    " is for as many axes of source from axis ", axis, " on, but source has shape ",
+                    source.sym_sizes(), ".");
+  for (int64_t k = 0; k < mask.dim(); ++k) {
+    TORCH_CHECK_INDEX(
+        mask.sym_size(k).sym_eq(source.sym_size(axis + k)).expect_true(__FILE__, __LINE__), op,
+        ": a mask must have the shape of the axes that it is for, but axis ", k, " of mask with ",
+        "shape ", mask.sym_sizes(), " is not as long as axis ", axis + k, " of source with shape ",
+        source.sym_sizes(), ".");
+  }
+}
+
+bool is_mask(const Tensor& index) { return index.scalar_type() == at::kBool; }
+
+// The entries of a mask that are true, as one array of the mask's coordinates each. Their number
+// must be known on the host.
+Arrays find_arrays(const char* op, const Tensor& source, const Indices& indices, bool front) {
+  Arrays arrays{{}, {}, front};
+  int64_t axis = 0;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const std::optional<Tensor> given = indices.get(i);
+    if (!given.has_value() || !given->defined()) {
+      ++axis;
+      continue;
+    }
+    if (is_mask(*given)) {
+      check_mask(op, source, *given, axis);
+      for (Tensor& coordinate : at::nonzero(*given).unbind(1)) {
+        arrays.coordinates.push_back(std::move(coordinate));
+        arrays.dims.push_back(axis++);
+      }
+    } else {
+      indexing::check_index_dtype(op, *given);
+      arrays.coordinates.push_back(*given);
+      arrays.dims.push_back(axis++);
+    }
+  }
+  TORCH_CHECK_INDEX(axis <= source.dim(), op, ": there are ", axis,
+                    " indices, but source with shape ", source.sym_sizes(), " has ", source.dim(),
+                    " axes.");
+  return arrays;
+}
+
+Tensor index(const Tensor& source, const Indices& indices, bool front) {
+  const Arrays arrays = find_arrays("index", source, indices, front);
+  if (arrays.coordinates.empty()) return source.clone();
+  if (!arrays.is_one()) {
+    return ops::gather_points().call(source, arrays.coordinates, arrays.dims, /*batch_dims=*/0,
+                                     front, "from_end", std::nullopt);
+  }
+  const int64_t dim = arrays.dims[0], axes = arrays.coordinates[0].dim();
+  const Tensor rows = ops::gather().call(source, arrays.coordinates[0], dim, /*batch_dims=*/0,
+                                         "from_end", std::nullopt);
+  if (!front || dim == 0 || axes == 0) return rows;
+  std::vector<int64_t> from, to;
+  for (int64_t axis = 0; axis < axes; ++axis) {
+    from.push_back(dim + axis);
+    to.push_back(axis);
+  }
+  return rows.movedim(from, to);
+}
+
+// ---- index_put, index_add -----------------------------------------------------------------------
+
+// A mask as a condition over all of the source, where it is the only index and no value belongs to
+// one of its entries: then nobody has to know how many are true.
+std::optional<Tensor> as_condition(const char* op, const Tensor& source, const Indices& indices,
+                                   const Tensor& values, bool front) {
+  int64_t axis = 0;
+  std::optional<Tensor> mask;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const std::optional<Tensor> given = indices.get(i);
+    if (given.has_value() && given->defined()) {
+      if (mask || !is_mask(*given)) return std::nullopt;
+      mask = given;
+    } else if (!mask) {
+      ++axis;
+    }
+  }
+  if (!mask) return std::nullopt;
+  check_mask(op, source, *mask, axis);
+  const int64_t behind = source.dim() - axis - mask->dim();
+  if (values.dim() > behind || (front && axis > 0 && values.dim() > 0)) return std::nullopt;
+  c10::SymDimVector sizes(axis, c10::SymInt(1));
+  sizes.append(mask->sym_sizes().begin(), mask->sym_sizes().end());
+  sizes.resize(source.dim(), c10::SymInt(1));
+  return mask->reshape_symint(sizes);
+}
+
+c10::SymDimVector picked_sizes(const char* op, const Tensor& source, const Arrays& arrays) {
+  const points::Points points = points::check_points(op, source, arrays.coordinates, arrays.dims,
+                                                     /*batch_dims=*/0, arrays.front);
+  return points::rows_sizes(source.sym_sizes(), points);
+}
+
+// The values as long as what is written.
+Tensor expand_values(const char* op, const Tensor& values, c10::SymIntArrayRef sizes) {
+  c10::SymDimVector whole(sizes.begin(), sizes.end());
+  bool fits = values.dim() <= static_cast<int64_t>(sizes.size());
+  for (int64_t axis = 1; fits && axis <= values.dim(); ++axis) {
+    const c10::SymInt size = values.sym_size(-axis);
+    fits = TORCH_GUARD_OR_FALSE(size.sym_eq(1)) ||
+           size.sym_eq(sizes[sizes.size() - axis]).expect_true(__FILE__, __LINE__);
+  }
+  TORCH_CHECK_VALUE(fits, op, ": values with shape ", values.sym_sizes(),
+                    " cannot be broadcast to what is written, which has shape ", sizes, ".");
+  return values.expand_symint(whole);
+}
+
+void check_values(const char* op, const Tensor& source, const Tensor& values) {
+  TORCH_CHECK_TYPE(source.scalar_type() == values.scalar_type(), op,
+                   ": source and values must have one dtype, but source is ", source.scalar_type(),
+                   " and values is ", values.scalar_type(), ".");
+  TORCH_CHECK(source.device() == values.device(), op,
+              ": source and values must be on one device, but source is on ", source.device(),
+              " and values is on ", values.device(), ".");
+}
+
+// What is to be added to the source, as long as it.
+Tensor sums_of(const char* op, const Tensor& source, const Arrays& arrays, const Tensor& values,
+               std::optional<bool> deterministic) {
+  const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
+  if (arrays.is_one() && !(arrays.front && arrays.dims[0] > 0)) {
+    return ops::scatter_add().call(rows, arrays.coordinates[0], source.sym_size(arrays.dims[0]),
+                                   arrays.dims[0], /*batch_dims=*/0, deterministic, "from_end");
+  }
+  std::vector<c10::SymInt> sizes;
+  for (const int64_t dim : arrays.dims) sizes.push_back(source.sym_size(dim));
+  return points::sum_at(rows, arrays.coordinates, arrays.dims, sizes, source.dim(),
+                        /*batch_dims=*/0, arrays.front, "from_end", deterministic);
+}
+
+Tensor where_sums(const Tensor& condition, const Tensor& values) {
+  return at::where(condition, values, at::zeros({}, values.options()));
+}
+
+Tensor index_put(const Tensor& source, const Indices& indices, const Tensor& values,
+                 bool accumulate, bool front, std::optional<bool> deterministic) {
+  const char* op = accumulate ? "index_add" : "index_put";
+  check_values(op, source, values);
+  if (const auto condition = as_condition(op, source, indices, values, front)) {
+    if (accumulate) return source.add(where_sums(*condition, values));
+    return at::where(*condition, values, source);
+  }
+  const Arrays arrays = find_arrays(op, source, indices, front);
+  if (arrays.coordinates.empty()) {
+    const Tensor rows = expand_values(op, values, source.sym_sizes());
+    return accumulate ? source.add(rows) : rows.clone(at::MemoryFormat::Contiguous);
+  }
+  if (accumulate) return source.add(sums_of(op, source, arrays, values, deterministic));
+  const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
+  return ops::put_points().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
+                                front);
+}
+
+Tensor& index_put_(Tensor& source, const Indices& indices, const Tensor& values, bool accumulate,
+                   bool front, std::optional<bool> deterministic) {
+  const char* op = accumulate ? "index_add" : "index_put";
+  check_values(op, source, values);
+  if (const auto condition = as_condition(op, source, indices, values, front)) {
+    if (accumulate) return source.add_(where_sums(*condition, values));
+    if (values.dim() == 0) return source.masked_fill_(*condition, values);
+    return source.copy_(at::where(*condition, values, source));
+  }
+  const Arrays arrays = find_arrays(op, source, indices, front);
+  if (arrays.coordinates.empty()) {
+    const Tensor rows = expand_values(op, values, source.sym_sizes());
+    return accumulate ? source.add_(rows) : source.copy_(rows);
+  }
+  if (accumulate) return source.add_(sums_of(op, source, arrays, values, deterministic));
+  const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
+  return ops::put_points_().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
+                                 front);
+}
+
+Tensor index_add(const Tensor& source, const Indices& indices, const Tensor& values, bool front,
+                 std::optional<bool> deterministic) {
+  return index_put(source, indices, values, /*accumulate=*/true, front, deterministic);
+}
+
+// ---- The direct pair: outside autograd, on contiguous CUDA tensors ------------------------------
+
+// gather_nd with coordinates; both tensors contiguous.
+Tensor forward(const Tensor& source, const Tensor& index, int64_t batch_dims) {
+  CHECK_INPUT(source);
+  CHECK_INPUT(index);
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return gather_nd(source, index, batch_dims, "raise", std::nullopt);
+}
+
+Tensor backward(const Tensor& grad_output, const Tensor& index, std::vector<int64_t> sizes,
+                int64_t batch_dims) {
+  CHECK_INPUT(grad_output);
+  CHECK_INPUT(index);
+  at::AutoDispatchBelowADInplaceOrView guard;
+  std::vector<int64_t> dims;
+  std::vector<c10::SymInt> indexed;
+  for (int64_t j = 0; j < index.size(-1); ++j) {
+    dims.push_back(batch_dims + j);
+    indexed.emplace_back(sizes.at(batch_dims + j));
+  }
+  return points::sum_at(grad_output, index.unbind(-1), dims, indexed,
+                        static_cast<int64_t>(sizes.size()), batch_dims, /*front=*/false, "fill",
+                        std::nullopt);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  m.def(
+      "gather_nd(Tensor source, Tensor index, *, int batch_dims=0, str mode='raise', "
+      "Scalar? fill_value=None) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  m.def("index(Tensor source, Tensor?[] indices, *, bool front=False) -> Tensor",
+        {at::Tag::pt2_compliant_tag});
+  m.def(
+      "index_put(Tensor source, Tensor?[] indices, Tensor values, bool accumulate=False, *, "
+      "bool front=False, bool? deterministic=None) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "index_put_(Tensor(a!) source, Tensor?[] indices, Tensor values, bool accumulate=False, *, "
+      "bool front=False, bool? deterministic=None) -> Tensor(a!)",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "index_add(Tensor source, Tensor?[] indices, Tensor values, *, bool front=False, "
+      "bool? deterministic=None) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {
+  m.impl("gather_nd", gather_nd);
+  m.impl("index", index);
+  m.impl("index_put", index_put);
+  m.impl("index_put_", index_put_);
+  m.impl("index_add", index_add);
+}
+
+// torch.vmap does not take a composition for a rule where lists of tensors are among the arguments.
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
+  m.impl("index", index);
+  m.impl("index_put", index_put);
+  m.impl("index_put_", index_put_);
+  m.impl("index_add", index_add);
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.doc() = "The direct kernels of gather_nd, on contiguous CUDA tensors and outside autograd.";
+  m.def("forward", &forward, "The slices of source at the points in index", py::arg("source"),
+        py::arg("index"), py::arg("batch_dims") = 0);
+  m.def("backward", &backward, "grad_output's slices added where forward read them",
+        py::arg("grad_output"), py::arg("index"), py::arg("sizes"), py::arg("batch_dims") = 0);
+}
+
+}  // namespace torch_ops

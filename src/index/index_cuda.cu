@@ -1,0 +1,209 @@
+#include <algorithm>
+
+#include "common/index_errors.h"
+#include "common/launch.cuh"
+#include "common/vectorized.cuh"
+#include "index/index.h"
+#include "index/index_kernels.cuh"
+
+namespace torch_ops {
+namespace {
+
+IndexErrorSite begin_call(const PointsSite& site, const PointsLayout& layout) {
+  IndexErrorSite errors{};
+  IndexErrorSlot* slot = index_errors().before_launch(/*wait=*/false);
+  const IndexRule& rule = layout.coordinate[0].rule;  // all have one mode
+  if (rule.raises()) errors.slot = slot;
+  errors.op = site.op;
+  errors.outer = site.outer;
+  errors.entries = site.entries;
+  errors.rank = static_cast<int64_t>(site.sizes.size());
+  if (errors.rank <= kMaxNamedRank) {
+    std::copy(site.sizes.begin(), site.sizes.end(), errors.sizes);
+  }
+  errors.coordinates = layout.coordinates;
+  errors.from_end = rule.mode() == IndexMode::kFromEnd;
+  return errors;
+}
+
+// Calls visit(number) with every stride by which a row is found, or its parts.
+template <class Visit>
+void for_each_stride(PointsLayout& layout, Visit&& visit) {
+  const auto of_axis = [&](PointsAxis& axis) {
+    visit(axis.table_stride);
+    visit(axis.rows_stride);
+  };
+  for (int a = 0; a < layout.row_axes; ++a) of_axis(layout.row_axis[a]);
+  for (int a = 0; a + 1 < layout.inner_axes; ++a) of_axis(layout.inner_axis[a]);
+  for (int j = 0; j < layout.coordinates; ++j) visit(layout.coordinate[j].table_stride);
+}
+
+// The widest word, up to 16 bytes, that divides the innermost axis, each stride and both pointers.
+int64_t word_bytes(PointsLayout& layout, int64_t element, const void* table, const void* rows) {
+  const PointsAxis& last = layout.last_axis();
+  if (last.table_stride != 1 || last.rows_stride != 1) return element;
+  int64_t bytes = kVectorBytes;
+  const auto divides_all = [&] {
+    bool all =
+        last.size * element % bytes == 0 && is_aligned(table, bytes) && is_aligned(rows, bytes);
+    for_each_stride(layout, [&](int64_t stride) { all = all && stride * element % bytes == 0; });
+    return all;
+  };
+  while (!divides_all()) bytes /= 2;
+  return bytes;
+}
+
+// The same layout in words of several elements.
+void count_in_words(PointsLayout& layout, int64_t elements) {
+  if (elements == 1) return;
+  for_each_stride(layout, [&](int64_t& stride) { stride /= elements; });
+  layout.inner /= elements;
+  layout.inner_axis[layout.inner_axes - 1].size /= elements;
+}
+
+// Calls launch(layout, table offset, rows offset, first row) for parts of a call whose rows, where
+// they have several axes, can be counted in 32 bits.
+template <class Launch>
+void for_each_part(const PointsLayout& layout, int64_t table, int64_t rows, int64_t first_row,
+                   Launch&& launch) {
+  if (layout.row_axes == 1 || layout.rows <= kMaxPoints) {
+    return launch(layout, table, rows, first_row);
+  }
+  const PointsAxis& axis = layout.row_axis[0];
+  const int64_t rows_each = layout.rows / axis.size;
+  const int64_t most = std::max<int64_t>(kMaxPoints / rows_each, 1);
+  for (int64_t first = 0; first < axis.size; first += most) {
+    PointsLayout part = layout;
+    const int64_t count = std::min(most, axis.size - first);
+    part.rows = count * rows_each;
+    for (int j = 0; j < part.coordinates; ++j) {
+      Coordinate& coordinate = part.coordinate[j];
+      coordinate.data = static_cast<const char*>(coordinate.data) +
+                        first * coordinate.strides[0] * coordinate.entry_bytes;
+    }
+    const int drop = count == 1 ? 1 : 0;  // an axis of one
+    if (drop == 1) {
+      std::copy(part.row_axis + 1, part.row_axis + part.row_axes, part.row_axis);
+      for (int j = 0; j < part.coordinates; ++j) {
+        int64_t* strides = part.coordinate[j].strides;
+        std::copy(strides + 1, strides + part.row_axes, strides);
+      }
+      --part.row_axes;
+    } else {
+      part.row_axis[0].size = count;
+    }
+    for_each_part(part, table + first * axis.table_stride, rows + first * axis.rows_stride,
+                  first_row + first * rows_each, launch);
+  }
+}
+
+PointsCall make_call(const PointsLayout& layout, const FillPattern& fill,
+                     const IndexErrorSite& errors, int64_t first_row) {
+  PointsCall call{};
+  call.layout = layout;
+  for (int a = 1; a < layout.row_axes; ++a) {
+    call.by_row_axis[a] = FastDivisor(static_cast<uint32_t>(layout.row_axis[a].size));
+  }
+  for (int a = 1; a < layout.inner_axes; ++a) {
+    call.by_inner_axis[a] = FastDivisor(static_cast<uint32_t>(layout.inner_axis[a].size));
+  }
+  call.tile_words = static_cast<int32_t>(std::min<int64_t>(layout.inner, kPointTile));
+  call.tile_rows = std::max(kPointTile / std::max(call.tile_words, 1), 1);
+  call.by_words = FastDivisor(static_cast<uint32_t>(std::max(call.tile_words, 1)));
+  call.first_row = first_row;
+  call.fill = fill;
+  call.errors = errors;
+  return call;
+}
+
+template <bool kPut, class Word>
+void launch(Word* table, Word* rows, const PointsLayout& whole, const FillPattern& fill,
+            const IndexErrorSite& errors) {
+  for_each_part(whole, 0, 0, 0,
+                [&](const PointsLayout& layout, int64_t table_offset, int64_t rows_offset,
+                    int64_t first_row) {
+                  const PointsCall call = make_call(layout, fill, errors, first_row);
+                  if (layout.inner == 1) {
+                    const unsigned blocks = grid_x(layout.rows, kPointThreads * kPointUnroll);
+                    TORCH_OPS_LAUNCH((point_elements_kernel<kPut, Word>), blocks, kPointThreads, 0,
+                                     table + table_offset, rows + rows_offset, call);
+                  } else {
+                    const dim3 blocks(grid_x(layout.rows, call.tile_rows),
+                                      grid_y(ceil_div(layout.inner, call.tile_words)));
+                    TORCH_OPS_LAUNCH((point_rows_kernel<kPut, Word>), blocks, kPointThreads, 0,
+                                     table + table_offset, rows + rows_offset, call);
+                  }
+                });
+}
+
+template <bool kPut>
+void move_points(void* table, void* rows, int64_t element, PointsLayout layout,
+                 const FillPattern& fill, const PointsSite& site) {
+  const IndexErrorSite errors = begin_call(site, layout);
+  if (layout.rows == 0 || layout.inner == 0) return;
+  const int64_t bytes = word_bytes(layout, element, table, rows);
+  count_in_words(layout, bytes / element);
+  const auto move = [&](auto word) {
+    using Word = decltype(word);
+    launch<kPut>(static_cast<Word*>(table), static_cast<Word*>(rows), layout, fill, errors);
+  };
+  switch (bytes) {
+    case 1:
+      move(uint8_t());
+      break;
+    case 2:
+      move(uint16_t());
+      break;
+    case 4:
+      move(uint32_t());
+      break;
+    case 8:
+      move(uint2());
+      break;
+    default:
+      move(uint4());
+  }
+  after_launch();
+}
+
+}  // namespace
+
+void gather_points_cuda(const at::Tensor& table, const PointsLayout& layout,
+                        const FillPattern& fill, const PointsSite& site, const at::Tensor& rows) {
+  const c10::cuda::CUDAGuard guard(rows.device());
+  move_points</*kPut=*/false>(const_cast<void*>(table.const_data_ptr()), rows.mutable_data_ptr(),
+                              table.element_size(), layout, fill, site);
+}
+
+void put_points_cuda(const at::Tensor& table, const PointsLayout& layout, const PointsSite& site,
+                     const at::Tensor& rows) {
+  const c10::cuda::CUDAGuard guard(table.device());
+  move_points</*kPut=*/true>(table.mutable_data_ptr(), const_cast<void*>(rows.const_data_ptr()),
+                             table.element_size(), layout, FillPattern(), site);
+}
+
+void write_offsets_cuda(const PointsLayout& whole, int64_t none, const PointsSite& site,
+                        const at::Tensor& offsets) {
+  const c10::cuda::CUDAGuard guard(offsets.device());
+  const IndexErrorSite errors = begin_call(site, whole);
+  if (whole.rows == 0) return;
+  const auto write = [&](auto* to) {
+    using Offset = std::remove_pointer_t<decltype(to)>;
+    for_each_part(whole, 0, 0, 0,
+                  [&](const PointsLayout& layout, int64_t /*in the table there is nothing*/,
+                      int64_t rows_offset, int64_t first_row) {
+                    const PointsCall call = make_call(layout, FillPattern(), errors, first_row);
+                    const unsigned blocks = grid_x(layout.rows, kPointThreads * kPointUnroll);
+                    TORCH_OPS_LAUNCH((point_offsets_kernel<Offset>), blocks, kPointThreads, 0,
+                                     to + rows_offset, static_cast<Offset>(none), call);
+                  });
+  };
+  if (offsets.scalar_type() == at::kInt) {
+    write(offsets.mutable_data_ptr<int32_t>());
+  } else {
+    write(offsets.mutable_data_ptr<int64_t>());
+  }
+  after_launch();
+}
+
+}  // namespace torch_ops

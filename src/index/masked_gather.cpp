@@ -1,0 +1,112 @@
+// The contract of mask_positions and masked_gather: schemas, checks, allocation.
+#include <ATen/ops/full.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/stack.h>
+#include <torch/library.h>
+
+#include "common/batching.h"
+#include "common/gather_ops.h"
+#include "common/op.h"
+#include "index/mask.h"
+
+namespace torch_ops {
+namespace {
+
+using at::Tensor;
+
+const auto& mask_positions_op() {
+  static const auto op = find_op<Tensor(const Tensor&, c10::SymInt)>("mask_positions");
+  return op;
+}
+
+// The number of the mask's entries stands for none. int32 where that holds it.
+Tensor allocate(const Tensor& mask, c10::SymInt size) {
+  TORCH_CHECK_TYPE(mask.scalar_type() == at::kBool, "masked_gather: mask must be bool, but it is ",
+                   mask.scalar_type(), ".");
+  TORCH_CHECK_VALUE(size.sym_ge(0).expect_true(__FILE__, __LINE__),
+                    "masked_gather: size must not be negative, but it is ", size, ".");
+  const c10::SymInt entries = mask.sym_numel();
+  const bool narrow = entries.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__);
+  const auto options = mask.options().dtype(narrow ? at::kInt : at::kLong);
+  return at::full_symint({size}, at::Scalar(entries), options);
+}
+
+template <auto launch>
+Tensor mask_positions(const Tensor& mask, c10::SymInt size) {
+  const Tensor positions = allocate(mask, size);
+  launch(mask.contiguous(), positions);
+  return positions;
+}
+
+Tensor mask_positions_batched(const Tensor& mask, c10::SymInt size) {
+  using batching::Batched;
+  return batching::apply(
+      [&](const Batched& from) -> Batched {
+        if (!from.axis) return {mask_positions_op().call(from.value, size), std::nullopt};
+        std::vector<Tensor> positions;
+        for (const Tensor& sample : from.at(0).unbind(0)) {
+          positions.push_back(mask_positions_op().call(sample, size));
+        }
+        TORCH_CHECK_VALUE(!positions.empty(), "masked_gather: torch.vmap over no samples.");
+        return {at::stack(positions), 0};
+      },
+      mask);
+}
+
+Tensor masked_gather(const Tensor& source, const Tensor& mask, std::optional<c10::SymInt> size,
+                     const at::Scalar& fill_value) {
+  TORCH_CHECK_TYPE(mask.scalar_type() == at::kBool, "masked_gather: mask must be bool, but it is ",
+                   mask.scalar_type(), ".");
+  TORCH_CHECK(source.device() == mask.device(),
+              "masked_gather: source and mask must be on one device, but source is on ",
+              source.device(), " and mask is on ", mask.device(), ".");
+  const int64_t axes = mask.dim();
+  bool fits = axes <= source.dim();
+  for (int64_t axis = 0; fits && axis < axes; ++axis) {
+    fits = mask.sym_size(axis).sym_eq(source.sym_size(axis)).expect_true(__FILE__, __LINE__);
+  }
+  TORCH_CHECK_VALUE(fits,
+                    "masked_gather: mask must have the shape of source's leading axes, but "
+                    "its shape is ",
+                    mask.sym_sizes(), " and source's is ", source.sym_sizes(), ".");
+  const Tensor rows = axes == 0   ? source.unsqueeze(0)
+                      : axes == 1 ? source
+                                  : source.flatten(0, axes - 1);
+  const Tensor flags = mask.reshape({-1});
+  if (!size) {
+    return ops::gather().call(rows, at::nonzero(flags).select(1, 0), 0, /*batch_dims=*/0, "raise",
+                              std::nullopt);
+  }
+  return ops::gather().call(rows, mask_positions_op().call(flags, *size), 0, /*batch_dims=*/0,
+                            "fill", fill_value);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  m.def("mask_positions(Tensor mask, SymInt size) -> Tensor", {at::Tag::pt2_compliant_tag});
+  m.def(
+      "masked_gather(Tensor source, Tensor mask, *, SymInt? size=None, Scalar fill_value=0) "
+      "-> Tensor",
+      {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
+  m.impl("mask_positions", mask_positions<mask_positions_cpu>);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
+  m.impl("mask_positions", mask_positions<mask_positions_cuda>);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { m.impl("mask_positions", allocate); }
+
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
+  m.impl("mask_positions", mask_positions_batched);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {
+  m.impl("masked_gather", masked_gather);
+}
+
+}  // namespace torch_ops

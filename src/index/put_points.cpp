@@ -1,0 +1,326 @@
+// The contract of put_points and put_points_: schemas, checks, derivative. They write rows where
+// gather_points reads them; entries count from the end where they are negative.
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include "common/autograd.h"
+#include "common/gather_ops.h"
+#include "common/inplace.h"
+#include "index/points.h"
+#include "index/points_batching.h"
+
+namespace torch_ops {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+using autograd::SavedVariable;
+using autograd::variable_list;
+using points::Points;
+
+// ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
+
+Points check(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+             const Tensor& values, int64_t batch_dims, bool front) {
+  const Points points =
+      points::check_points("index_put", source, coordinates, dims, batch_dims, front);
+  CHECK_SAME_TYPE("index_put", source, values);
+  CHECK_SAME_DEVICE("index_put", source, values);
+  const c10::SymDimVector sizes = points::rows_sizes(source.sym_sizes(), points);
+  bool fits = values.dim() == static_cast<int64_t>(sizes.size());
+  for (size_t axis = 0; fits && axis < sizes.size(); ++axis) {
+    fits = values.sym_size(axis).sym_eq(sizes[axis]).expect_true(__FILE__, __LINE__);
+  }
+  TORCH_CHECK_VALUE(fits, "index_put: values must have the shape of what is written, ", sizes,
+                    ", but it has ", values.sym_sizes(), ".");
+  return points;
+}
+
+template <auto launch>
+Tensor& put_points_(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                    const Tensor& values, int64_t batch_dims, bool front) {
+  const Points points = check(source, coordinates, dims, values, batch_dims, front);
+  constexpr IndexMode kMode = IndexMode::kFromEnd;
+  points::check_axes_not_empty("index_put", source, points, kMode);
+  at::assert_no_internal_overlap(source);
+  Tensor rows = aligned(values);
+  if (at::get_overlap_status(source, values) != at::MemOverlapStatus::No &&
+      source.storage().is_alias_of(values.storage())) {
+    rows = values.clone();  // else a row may be read that was written before
+  }
+  std::vector<Tensor> entries = coordinates.vec();
+  for (Tensor& each : entries) {
+    if (each.storage().is_alias_of(source.storage())) each = each.clone();
+  }
+  Tensor table = aligned(source);
+  const PointsLayout layout = points::lay_out(table, entries, rows, points, kMode);
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(points.sizes);
+  launch(table, layout, points::make_site("index_put", points, sizes, source), rows);
+  if (!table.is_same(source)) source.copy_(table);
+  return source;
+}
+
+template <auto launch>
+Tensor put_points(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                  const Tensor& values, int64_t batch_dims, bool front) {
+  Tensor result = source.clone(at::MemoryFormat::Contiguous);
+  return put_points_<launch>(result, coordinates, dims, values, batch_dims, front);
+}
+
+Tensor& put_points__meta(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                         const Tensor& values, int64_t batch_dims, bool front) {
+  check(source, coordinates, dims, values, batch_dims, front);
+  return source;
+}
+
+Tensor put_points_meta(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                       const Tensor& values, int64_t batch_dims, bool front) {
+  check(source, coordinates, dims, values, batch_dims, front);
+  return at::empty_symint(source.sym_sizes(), source.options());
+}
+
+// ---- Derivative ---------------------------------------------------------------------------------
+
+Tensor read_back(const Tensor& grad, TensorList coordinates, at::IntArrayRef dims,
+                 int64_t batch_dims, bool front) {
+  return ops::gather_points().call(grad, coordinates, dims, batch_dims, front, "fill",
+                                   at::Scalar(0));
+}
+
+Tensor erase(const Tensor& grad, TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims,
+             bool front, c10::SymIntArrayRef sizes) {
+  const Tensor zeros = at::zeros({}, grad.options()).expand_symint(sizes);
+  return ops::put_points().call(grad, coordinates, dims, zeros, batch_dims, front);
+}
+
+// Keeps the index arrays alone. What was overwritten has no gradient.
+struct PutPointsNode final : autograd::DerivativeNode<PutPointsNode> {
+  static constexpr const char* kName = "PutPointsBackward";
+  int64_t count = 0;
+  std::vector<SavedVariable> coordinates;
+  std::vector<int64_t> dims;
+  std::vector<c10::SymInt> sizes;  // of the values
+  int64_t batch_dims = 0;
+  bool front = false;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(count);
+    coordinates.resize(count);  // of a node that compiled autograd makes
+    for (SavedVariable& coordinate : coordinates) visit(coordinate);
+    visit(dims);
+    visit(sizes);
+    visit(batch_dims);
+    visit(front);
+  }
+
+  variable_list backward(const Tensor& grad) {
+    std::vector<Tensor> entries;
+    for (const SavedVariable& coordinate : coordinates) entries.push_back(unpack(coordinate));
+    variable_list grads(2);
+    if (needs_input_grad(0)) grads[0] = erase(grad, entries, dims, batch_dims, front, sizes);
+    if (needs_input_grad(1)) grads[1] = read_back(grad, entries, dims, batch_dims, front);
+    return grads;
+  }
+};
+
+void fill_node(const std::shared_ptr<PutPointsNode>& node, TensorList coordinates,
+               at::IntArrayRef dims, const Tensor& values, int64_t batch_dims, bool front) {
+  if (!node) return;
+  node->count = static_cast<int64_t>(coordinates.size());
+  for (const Tensor& coordinate : coordinates) {
+    node->coordinates.emplace_back(coordinate, /*is_output=*/false);
+  }
+  node->dims = dims.vec();
+  node->sizes = values.sym_sizes().vec();
+  node->batch_dims = batch_dims;
+  node->front = front;
+}
+
+// The tangent of the result, where either has one.
+Tensor tangent_of(const Tensor& source_tangent, const Tensor& values_tangent, const Tensor& values,
+                  TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims, bool front,
+                  const Tensor& result) {
+  const Tensor from = source_tangent.defined()
+                          ? source_tangent
+                          : at::zeros_symint(result.sym_sizes(), result.options());
+  const Tensor rows = values_tangent.defined()
+                          ? values_tangent
+                          : at::zeros({}, values.options()).expand_symint(values.sym_sizes());
+  return ops::put_points().call(from, coordinates, dims, rows, batch_dims, front);
+}
+
+Tensor put_points_autograd(c10::DispatchKeySet keys, const Tensor& source, TensorList coordinates,
+                           at::IntArrayRef dims, const Tensor& values, int64_t batch_dims,
+                           bool front) {
+  const auto node = autograd::make_node<PutPointsNode>(source, values);
+  Tensor output = autograd::below_autograd(keys, ops::put_points(), source, coordinates, dims,
+                                           values, batch_dims, front);
+  autograd::record(output, node);
+  autograd::set_tangent(
+      output,
+      [&](const Tensor& of_source, const Tensor& of_values) {
+        return tangent_of(of_source, of_values, values, coordinates, dims, batch_dims, front,
+                          output);
+      },
+      source, values);
+  fill_node(node, coordinates, dims, values, batch_dims, front);
+  return output;
+}
+
+Tensor& put_points__autograd(c10::DispatchKeySet keys, Tensor& source, TensorList coordinates,
+                             at::IntArrayRef dims, const Tensor& values, int64_t batch_dims,
+                             bool front) {
+  torch::autograd::check_inplace(source, torch::autograd::compute_requires_grad(source, values));
+  const auto node = autograd::make_node<PutPointsNode>(source, values);
+  autograd::below_autograd(keys, ops::put_points_(), source, coordinates, dims, values, batch_dims,
+                           front);
+  if (node) torch::autograd::rebase_history(source, node);
+  const bool has_tangent = torch::autograd::isFwGradDefined(source);
+  if (has_tangent || torch::autograd::isFwGradDefined(values)) {
+    const Tensor of_source = source._fw_grad(/*level=*/0);
+    const Tensor tangent = tangent_of(of_source, values._fw_grad(/*level=*/0), values, coordinates,
+                                      dims, batch_dims, front, source);
+    if (has_tangent) {  // in place, so that the tangents of views of `source` follow
+      of_source.copy_(tangent);
+      source._set_fw_grad(of_source, /*level=*/0, /*is_inplace_op=*/true);
+    } else {
+      source._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/true);
+    }
+  }
+  fill_node(node, coordinates, dims, values, batch_dims, front);
+  return source;
+}
+
+Tensor& put_points__version(c10::DispatchKeySet keys, Tensor& source, TensorList coordinates,
+                            at::IntArrayRef dims, const Tensor& values, int64_t batch_dims,
+                            bool front) {
+  return inplace::bump_version(keys, ops::put_points_(), source, coordinates, dims, values,
+                               batch_dims, front);
+}
+
+Tensor& put_points__functionalize(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                                  const Tensor& values, int64_t batch_dims, bool front) {
+  return inplace::functionalize_call(
+      [&](Tensor& to, const Tensor& rows, const std::vector<Tensor>& picks) {
+        ops::put_points_().call(to, picks, dims, rows, batch_dims, front);
+      },
+      [&](const Tensor& to, const Tensor& rows, const std::vector<Tensor>& picks) {
+        return ops::put_points().call(to, picks, dims, rows, batch_dims, front);
+      },
+      source, values, coordinates);
+}
+
+// ---- torch.vmap ---------------------------------------------------------------------------------
+
+std::vector<int64_t> shifted(at::IntArrayRef dims) {
+  std::vector<int64_t> axes;
+  for (const int64_t dim : dims) axes.push_back(dim + 1);
+  return axes;
+}
+
+// What is written gets the hidden axis in front, as one more batch axis. Index arrays without it
+// are broadcast; values without it are expanded.
+struct Hidden {
+  std::vector<Tensor> coordinates;
+  Tensor values;
+
+  Hidden(const std::vector<points::Batched>& picks, const points::Batched& rows,
+         const c10::SymInt& size)
+      : coordinates(points::with_axis(picks, points::rank_of(picks), 0)),
+        values(rows.expanded_at(0, size)) {}
+};
+
+Tensor put_points_batched(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                          const Tensor& values, int64_t batch_dims, bool front) {
+  using points::Batched;
+  return batching::apply(
+      [&](const Batched& to, const std::vector<Batched>& picks, const Batched& rows) -> Batched {
+        std::optional<c10::SymInt> size;
+        for (const Batched& each : picks) {
+          if (each.axis) size = each.size();
+        }
+        if (rows.axis) size = rows.size();
+        if (to.axis) size = to.size();
+        if (!size) {
+          return {ops::put_points().call(to.value, points::values_of(picks), dims, rows.value,
+                                         batch_dims, front),
+                  std::nullopt};
+        }
+        const Hidden hidden(picks, rows, *size);
+        return {ops::put_points().call(to.expanded_at(0, *size), hidden.coordinates, shifted(dims),
+                                       hidden.values, batch_dims + 1, front),
+                0};
+      },
+      source, coordinates, values);
+}
+
+Tensor& put_points__batched(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                            const Tensor& values, int64_t batch_dims, bool front) {
+  using points::Batched;
+  batching::apply(
+      [&](const Batched& to, const std::vector<Batched>& picks, const Batched& rows) -> Batched {
+        TORCH_CHECK(to.axis || !(points::any_batched(picks) || rows.axis),
+                    "index_put_: torch.vmap cannot write what differs between samples into a "
+                    "source that they share. Use index_put, which returns a source for each.");
+        Tensor table = to.axis ? to.at(0) : to.value;
+        if (!to.axis) {
+          ops::put_points_().call(table, points::values_of(picks), dims, rows.value, batch_dims,
+                                  front);
+        } else {
+          const Hidden hidden(picks, rows, to.size());
+          ops::put_points_().call(table, hidden.coordinates, shifted(dims), hidden.values,
+                                  batch_dims + 1, front);
+        }
+        return to;
+      },
+      source, coordinates, values);
+  return source;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  m.def(
+      "put_points(Tensor source, Tensor[] coordinates, int[] dims, Tensor values, *, "
+      "int batch_dims=0, bool front=False) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "put_points_(Tensor(a!) source, Tensor[] coordinates, int[] dims, Tensor values, *, "
+      "int batch_dims=0, bool front=False) -> Tensor(a!)",
+      {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
+  m.impl("put_points", put_points<put_points_cpu>);
+  m.impl("put_points_", put_points_<put_points_cpu>);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
+  m.impl("put_points", put_points<put_points_cuda>);
+  m.impl("put_points_", put_points_<put_points_cuda>);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
+  m.impl("put_points", put_points_meta);
+  m.impl("put_points_", put_points__meta);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
+  m.impl("put_points", put_points_autograd);
+  m.impl("put_points_", put_points__autograd);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, ADInplaceOrView, m) { m.impl("put_points_", put_points__version); }
+
+TORCH_LIBRARY_IMPL(torch_ops, Functionalize, m) {
+  m.impl("put_points_", put_points__functionalize);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
+  m.impl("put_points", put_points_batched);
+  m.impl("put_points_", put_points__batched);
+}
+
+}  // namespace torch_ops

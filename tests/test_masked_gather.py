@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gathering import values_for
+from hypothesis import given
+from hypothesis import strategies as st
+from op_checks import Op, OpChecks, Sample
+from torch import Tensor
+
+import torch_ops
+
+
+def reference(
+    source: Tensor, mask: Tensor, *, size: int | None = None, fill_value: Any = 0
+) -> Tensor:
+    rows = source.numpy()[mask.numpy()]
+    if size is None:
+        return torch.from_numpy(rows)
+    result = np.full((size, *rows.shape[1:]), fill_value, rows.dtype)
+    kept = rows[:size]
+    result[: len(kept)] = kept
+    return torch.from_numpy(result)
+
+
+def mask_for(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    generator = torch.Generator().manual_seed(len(shape))
+    return (torch.rand(shape, generator=generator) > 0.5).to(device)
+
+
+def samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
+    for shape, axes in [
+        ((7,), 1),
+        ((7, 3), 1),
+        ((3, 4, 8), 2),
+        ((3, 4), 2),
+        ((0, 3), 1),
+        ((3,), 0),
+    ]:
+        for size in (0, 2, 20):
+            mask = mask_for(shape[:axes], device)
+            yield Sample((values_for(shape, device, dtype), mask), {"size": size})
+    mask = mask_for((3000,), device)
+    yield Sample((values_for((3000, 2), device, dtype), mask), {"size": 1600, "fill_value": 3})
+
+
+def smooth_samples(device: torch.device) -> Iterator[Sample]:
+    for sample in samples(device, torch.float64):
+        if sample.args[0].numel() < 100 and sample.kwargs["size"] == 20:
+            yield sample
+
+
+# A copy of elements is exact.
+OPS = [
+    Op("masked_gather", torch_ops.masked_gather, reference, samples, smooth_samples=smooth_samples)
+]
+NO_OPS_OF_ONE_TENSOR = ["mask_positions"]
+
+
+class TestChecks(OpChecks):
+    pass
+
+
+masks = st.tuples(
+    st.lists(st.integers(0, 6), min_size=1, max_size=3).map(tuple),
+    st.integers(0, 3),
+    st.floats(0, 1),
+    st.none() | st.integers(0, 40),
+    st.integers(0, 2**31),
+)
+
+
+def check_call(device: torch.device, call: Any) -> None:
+    shape, axes, density, size, seed = call
+    generator = torch.Generator().manual_seed(seed)
+    source = torch.randint(-100, 100, shape, generator=generator, dtype=torch.int16)
+    mask = torch.rand(shape[: min(axes, len(shape))], generator=generator) < density
+    options = {} if size is None else {"size": size, "fill_value": -7}
+    expected = reference(source, mask, **options)
+    turned = source.t().contiguous().t() if source.dim() == 2 else source
+    for layout in (source, turned):
+        actual = torch_ops.masked_gather(layout.to(device), mask.to(device), **options)
+        assert actual.dtype == expected.dtype, call
+        assert torch.equal(actual.cpu(), expected), call
+
+
+@given(call=masks)
+def test_any_call(call: Any) -> None:
+    check_call(torch.device("cpu"), call)
+    if torch.cuda.is_available():
+        check_call(torch.device("cuda"), call)
+
+
+def test_large_mask(device: torch.device) -> None:
+    """Several tasks of a CPU, many tiles of a GPU."""
+    mask = torch.rand(300_001, device=device) > 0.7
+    source = torch.arange(300_001, device=device)
+    expected = source[mask]
+    assert torch.equal(torch_ops.masked_gather(source, mask), expected)
+    padded = torch_ops.masked_gather(source, mask, size=200_000, fill_value=-1)
+    assert torch.equal(padded[: len(expected)], expected)
+    assert (padded[len(expected) :] == -1).all()
+    assert torch.equal(torch_ops.masked_gather(source, mask, size=1000), expected[:1000])
+
+
+def test_gradient_without_size(device: torch.device) -> None:
+    source = torch.arange(6.0, device=device).view(3, 2).requires_grad_()
+    mask = torch.tensor([True, False, True], device=device)
+    (torch_ops.masked_gather(source, mask) ** 2).sum().backward()
+    assert source.grad.tolist() == [[0, 2], [0, 0], [8, 10]]
+
+
+def test_mask_positions(device: torch.device) -> None:
+    mask = torch.tensor([[True, False], [True, True]], device=device)
+    positions = torch.ops.torch_ops.mask_positions.default
+    assert positions(mask, 2).tolist() == [0, 2]
+    assert positions(mask, 5).tolist() == [0, 2, 3, 4, 4]
+    torch.library.opcheck(positions, (mask, 3))
+    assert torch.vmap(lambda m: positions(m, 2))(mask).tolist() == [[0, 2], [0, 1]]
+
+
+def test_cuda_graph() -> None:
+    if not torch.cuda.is_available():
+        return  # the same call is tested above; only a GPU has graphs
+    source = torch.arange(10.0, device="cuda")
+    mask = source > 4
+    torch_ops.masked_gather(source, mask, size=6)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = torch_ops.masked_gather(source, mask, size=6)
+    mask.copy_(source < 2)
+    graph.replay()
+    assert output.tolist() == [0, 1, 0, 0, 0, 0]
+
+
+@pytest.mark.sanitizer
+def test_small_calls(device: torch.device) -> None:
+    mask = torch.tensor([True, False, True], device=device)
+    for dtype in (torch.uint8, torch.float16, torch.float32, torch.complex128):
+        source = values_for((3, 5), device, dtype)
+        rows = torch_ops.masked_gather(source, mask, size=3)
+        assert torch.equal(rows[:2], source[[0, 2]])
+        assert rows[2].count_nonzero() == 0
+
+
+def test_bad_arguments(device: torch.device) -> None:
+    source = torch.zeros(3, 4, device=device)
+    mask = torch.ones(3, dtype=torch.bool, device=device)
+    with pytest.raises(TypeError, match="mask must be bool, but it is"):
+        torch_ops.masked_gather(source, mask.to(torch.uint8))
+    with pytest.raises(TypeError, match="mask must be a tensor, but a list"):
+        torch_ops.masked_gather(source, [True])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="fill_value must be a number"):
+        torch_ops.masked_gather(source, mask, size=1, fill_value="a")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"its shape is \[4\] and source's is \[3, 4\]"):
+        torch_ops.masked_gather(source, source[0] == 0)
+    with pytest.raises(ValueError, match="size must not be negative"):
+        torch_ops.masked_gather(source, mask, size=-1)
+    with pytest.raises(ValueError, match="fill_value must be an integer"):
+        torch_ops.masked_gather(source.int(), mask, size=1, fill_value=0.5)
+    if device.type == "cuda":
+        with pytest.raises(RuntimeError, match="must be on one device"):
+            torch_ops.masked_gather(source, mask.cpu())

@@ -1,0 +1,142 @@
+"""embedding: the rows of a weight, with every option of torch's; and its layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from torch_ops.ops._arguments import check_tensors
+
+_gather = torch.ops.torch_ops.gather.default
+_embedding = torch.ops.torch_ops.embedding.default
+_renorm_ = torch.ops.torch_ops.embedding_renorm_.default
+
+
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """Returns the rows of ``weight`` that ``input`` picks.
+
+    ``output[i..., :] = weight[input[i...], :]``: ``torch.nn.functional.embedding``, with a gradient
+    that is as fast where many entries name one row, and that sums 16-bit floats in float32.
+
+    Args:
+        input: A tensor of any shape; uint8, int16, int32 or int64, used as it is. Each entry must
+            be between 0 and ``weight.shape[0] - 1``.
+        weight: A tensor of the shape ``[rows, width]``, on the input's device.
+        padding_idx: A row whose gradient is zero; negative counts from the end.
+        max_norm: Rows that input names and whose norm is larger are scaled to this norm, **in
+            weight itself**, before they are picked. (So a ``weight`` that other differentiable
+            operations need must be cloned for them.)
+        norm_type: The p of that norm.
+        scale_grad_by_freq: Whether the gradient of a row is divided by how often input names it.
+        sparse: Whether the gradient of weight is a sparse tensor, with a row for each entry.
+
+    Returns:
+        A contiguous tensor of the weight's dtype and the shape ``input.shape + (width,)``.
+
+    Gradient:
+        :func:`scatter_add` of ``grad_output`` by input, which is saved; weight is not. With
+        ``sparse`` torch's own sparse tensor. Differentiable any number of times, unless ``sparse``;
+        forward mode too.
+
+    Memory:
+        The output alone. ``scale_grad_by_freq`` takes 4 bytes a row in the backward pass,
+        ``max_norm`` as much as the output and 4 to 8 bytes an entry.
+
+    Deterministic. The gradient is so where :func:`scatter_add` is.
+
+    Raises:
+        IndexError: An entry is out of range. On CUDA it gives zeros, and the next call of the
+            gather family on the device, or :func:`check_errors`, raises.
+        TypeError: ``input`` is of another dtype, or an argument is no tensor.
+        ValueError: ``weight`` has not two axes, or ``padding_idx`` is no row of it.
+        RuntimeError: Input and weight are on different devices; or ``sparse`` and
+            ``scale_grad_by_freq`` are both set, in the backward pass, as in torch.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+        >>> rows = torch_ops.embedding(torch.tensor([1, 0, 1]), weight, padding_idx=0)
+        >>> rows.sum().backward()
+        >>> weight.grad
+        tensor([[0., 0.],
+                [2., 2.]])
+    """
+    if not isinstance(input, Tensor) or not isinstance(weight, Tensor):
+        check_tensors("embedding", "input, weight", input=input, weight=weight)
+    if weight.dim() != 2:
+        shape = tuple(weight.shape)
+        raise ValueError(f"embedding: weight must have two axes, but its shape is {shape}.")
+    if max_norm is not None:
+        _renorm_(weight, input, max_norm, norm_type)
+    if padding_idx is None and not scale_grad_by_freq and not sparse:
+        return _gather(weight, input, 0)
+    if padding_idx is not None:
+        rows = weight.shape[0]
+        if not -rows <= padding_idx < rows:
+            raise ValueError(
+                f"embedding: padding_idx must be between {-rows} and {rows - 1} for weight with "
+                f"shape {tuple(weight.shape)}, but it is {padding_idx}."
+            )
+        if padding_idx < 0:
+            padding_idx += rows
+    return _embedding(input, weight, padding_idx, scale_grad_by_freq, sparse)
+
+
+class Embedding(nn.Embedding):
+    """The layer of :func:`embedding`; ``torch.nn.Embedding`` but for how it computes.
+
+    Arguments, initialisation, ``weight``, ``state_dict`` and ``from_pretrained`` are those of
+    ``torch.nn.Embedding``, of which it is a subclass: in existing code replace the name.
+
+    Args:
+        num_embeddings: How many rows weight has.
+        embedding_dim: How long they are.
+        padding_idx: As for :func:`embedding`; the row begins as zeros.
+        max_norm: As for :func:`embedding`.
+        norm_type: As for :func:`embedding`.
+        scale_grad_by_freq: As for :func:`embedding`.
+        sparse: As for :func:`embedding`.
+        _weight: The weight, instead of random numbers; as torch's layer has it, for
+            ``from_pretrained``.
+        _freeze: Whether the weight is without a gradient; as above.
+        device: Of the weight.
+        dtype: Of the weight.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> layer = torch_ops.Embedding.from_pretrained(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        >>> layer(torch.tensor([1, 0, 1]))
+        tensor([[3., 4.],
+                [1., 2.],
+                [3., 4.]])
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        return embedding(
+            input,
+            self.weight,
+            self.padding_idx,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.sparse,
+        )
+
+
+def self_check(device: torch.device) -> str:
+    """Runs embedding forward and backward on ``device``; for ``python -m torch_ops``."""
+    weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device, requires_grad=True)
+    output = embedding(torch.tensor([1, 0, 1], device=device), weight, padding_idx=0)
+    output.sum().backward()
+    grad = None if weight.grad is None else weight.grad.tolist()
+    if output.tolist() != [[3, 4], [1, 2], [3, 4]] or grad != [[0, 0], [2, 2]]:
+        raise AssertionError(f"embedding gave {output}, its gradient {grad}")
+    return "embedding([1, 0, 1], [[1, 2], [3, 4]]) = [[3, 4], [1, 2], [3, 4]]"

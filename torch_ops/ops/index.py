@@ -1,0 +1,405 @@
+"""index and its writes: what ``source[indices]`` means, read, written and added to."""
+
+from __future__ import annotations
+
+import operator
+from types import EllipsisType
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.overrides import is_tensor_like
+
+from torch_ops.ops._arguments import check_tensors
+
+_gather = torch.ops.torch_ops.gather.default
+_index = torch.ops.torch_ops.index.default
+_index_put = torch.ops.torch_ops.index_put.default
+_index_put_ = torch.ops.torch_ops.index_put_.default
+
+Index: TypeAlias = "int | slice | EllipsisType | bool | list[Any] | Tensor | None"
+Values: TypeAlias = "Tensor | int | float | complex | bool"
+
+_ALL = slice(None)
+
+
+def _as_array(name: str, item: Any, source: Tensor) -> Any:
+    """A tensor, or an int, of an index that is neither a slice, None, Ellipsis nor a bool."""
+    if isinstance(item, Tensor) or is_tensor_like(item):
+        return item
+    if isinstance(item, (int, torch.SymInt)):
+        return item
+    if hasattr(item, "__index__") and not hasattr(item, "__array__"):
+        return operator.index(item)
+    try:
+        array = torch.as_tensor(item, device=source.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"{name}: an index must be an int, a slice, None, ..., a tensor of integers or bools, "
+            f"or a list of these, but a {type(item).__name__} was given."
+        ) from error
+    return array.long() if array.numel() == 0 and array.dtype.is_floating_point else array
+
+
+def _arrays_alone(indices: Any) -> list[Tensor] | None:
+    """The index arrays and masks, where there is nothing else: they need no parsing."""
+    if isinstance(indices, Tensor):
+        return [indices] if indices.dim() > 0 or indices.dtype != torch.bool else None
+    if not isinstance(indices, tuple) or not indices:
+        return None
+    for item in indices:
+        if not isinstance(item, Tensor) or (item.dtype == torch.bool and item.dim() == 0):
+            return None
+    return list(indices)
+
+
+class _Parsed:
+    """Indices taken apart: basic ones make a view, and arrays are for the axes of that view."""
+
+    __slots__ = ("arrays", "basic", "front", "plain")
+
+    def __init__(self, name: str, source: Tensor, indices: Any) -> None:
+        items = indices if isinstance(indices, tuple) else (indices,)
+        known: list[Any] = []
+        axes = 0  # of the source that the items are for
+        ellipsis = -1
+        for item in items:
+            if item is Ellipsis:
+                if ellipsis >= 0:
+                    raise IndexError(f"{name}: indices may have one ellipsis ('...'), not several.")
+                ellipsis = len(known)
+            elif item is None or isinstance(item, bool):
+                pass
+            elif isinstance(item, slice):
+                axes += 1
+            else:
+                item = _as_array(name, item, source)
+                is_mask = not isinstance(item, (int, torch.SymInt)) and item.dtype == torch.bool
+                axes += item.dim() if is_mask else 1
+            known.append(item)
+        left = source.dim() - axes
+        if left < 0:
+            raise IndexError(
+                f"{name}: indices are for {axes} axes, but source with shape "
+                f"{tuple(source.shape)} has {source.dim()}."
+            )
+        self.basic: list[Any] = []  # what makes the view
+        self.arrays: list[Tensor | None] = []  # for the view's leading axes
+        self.plain = True  # is the view the source itself?
+        # Whether the arrays' axes come first in the result: those that are separated, where an
+        # integer counts as an array.
+        self.front = False
+        last_array = -1
+        for position, item in enumerate(known):
+            if item is Ellipsis:
+                self.basic += [_ALL] * left
+                self.arrays += [None] * left
+                continue
+            if item is None:
+                self.plain = False
+                self.basic.append(None)
+                self.arrays.append(None)
+                continue
+            if isinstance(item, slice):
+                self.plain = self.plain and item == _ALL
+                self.basic.append(item)
+                self.arrays.append(None)
+                continue
+            self.front = self.front or -1 < last_array < position - 1
+            last_array = position
+            if isinstance(item, bool):
+                item = torch.tensor(item, device=source.device)
+            if isinstance(item, (int, torch.SymInt)):
+                self.plain = False
+                self.basic.append(item)
+                continue
+            if item.dtype != torch.bool:
+                self.basic.append(_ALL)
+            elif item.dim() > 0:
+                self.basic += [_ALL] * item.dim()
+            else:  # a mask of no axes is one for a new axis
+                self.plain = False
+                self.basic.append(None)
+                item = item.reshape(1)
+            self.arrays.append(item)
+        while self.arrays and self.arrays[-1] is None:
+            self.arrays.pop()
+
+    def view(self, source: Tensor) -> Tensor:
+        return source if self.plain else source[tuple(self.basic)]
+
+
+def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
+    """Returns ``source[indices]``, as NumPy means it.
+
+    Integers, slices, None and Ellipsis give a view, as in torch. Index arrays (tensors of integers,
+    or lists of them) are broadcast against each other, and each names, for every point, a place on
+    its axis; negative ones count from the end. A mask, a tensor of bools with the shape of the axes
+    that it is for, stands for the arrays of the places where it is true.
+
+    The arrays' axes take their place in the result where the arrays stand side by side, and come
+    first where a slice, None or Ellipsis stands between them. An integer counts as an array
+    there, as in NumPy, while torch takes it off beforehand: with ``x`` of shape ``[2, 3, 4]`` and
+    ``i`` of ``[5]``, ``x[0, :, i]`` has the shape ``[5, 3]`` here and in NumPy, in torch
+    ``[3, 5]``.
+    A uint8 tensor holds integers, as in NumPy; torch takes it for a mask.
+
+    Args:
+        source: A tensor of any shape, dtype and strides, on the CPU or a CUDA device.
+        indices: One of the above or a tuple of several, for the leading axes of source. Index
+            arrays are uint8, int16, int32 or int64, used as they are; arrays and masks are on the
+            source's device. An entry for an axis of size n must be between -n and n - 1. There may
+            be 16 arrays, where a mask counts as many as it has axes.
+
+    Returns:
+        A view of source, where there are neither arrays nor masks. Else a new tensor, contiguous,
+        unless one array between other axes has its axes moved to the front.
+
+    Gradient:
+        :func:`scatter_add` of ``grad_output``: for one array by the array itself, for several by
+        numbers that a kernel makes of them. The arrays are saved, the source is not. Differentiable
+        any number of times; forward mode too.
+
+    Memory:
+        The result. Arrays are read where they lie, broadcast ones too. The gradient of several
+        takes 4 bytes a point more, 8 where the indexed axes have 2^31 elements or more. A mask
+        takes 8 bytes a true entry and axis, and on CUDA waits for the GPU: the result's shape is
+        the number of these. (:func:`masked_gather` with ``size`` does not.)
+
+    Deterministic. The gradient is so where :func:`scatter_add` is.
+
+    Raises:
+        IndexError: An entry or an integer is out of range, there are too many indices, or the
+            shapes of arrays or of a mask do not fit. The axis that a message names is counted after
+            the integers were taken off. On CUDA an entry out of range gives zeros, and the next
+            call of the gather family on the device, or :func:`check_errors`, raises.
+        TypeError: An array is of another dtype, or an index is none of the above.
+        ValueError: A slice has a negative step, as torch has none, or there are too many arrays.
+        RuntimeError: Source and an array are on different devices.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> x = torch.arange(12).view(3, 4)
+        >>> torch_ops.index(x, (torch.tensor([0, -1]), torch.tensor([1, 2])))
+        tensor([ 1, 10])
+        >>> torch_ops.index(x, (slice(None), torch.tensor([[3], [0]]))).shape
+        torch.Size([3, 2, 1])
+        >>> torch_ops.index(x, x > 9)
+        tensor([10, 11])
+    """
+    if isinstance(source, Tensor):
+        if isinstance(indices, Tensor) and indices.dtype != torch.bool:
+            return _gather(source, indices, 0, mode="from_end")
+        arrays = _arrays_alone(indices)
+        if arrays is not None:
+            return _index(source, arrays)
+    check_tensors("index", "source, indices", source=source)
+    parsed = _Parsed("index", source, indices)
+    view = parsed.view(source)
+    if not parsed.arrays:
+        return source[tuple(parsed.basic)] if view is source else view
+    return _index(view, parsed.arrays, front=parsed.front)
+
+
+def _as_values(source: Tensor, values: Any) -> Tensor:
+    if isinstance(values, Tensor) or is_tensor_like(values):
+        return values
+    if isinstance(values, (int, float, complex)):
+        return source.new_full((), values)
+    return torch.as_tensor(values, dtype=source.dtype, device=source.device)
+
+
+def index_put(
+    source: Tensor,
+    indices: Index | tuple[Index, ...],
+    values: Values,
+    accumulate: bool = False,
+) -> Tensor:
+    """Returns a copy of ``source`` in which ``source[indices]`` is ``values``.
+
+    What ``result = source.clone(); result[indices] = values`` does, with :func:`index`'s meaning of
+    indices.
+
+    Args:
+        source: As for :func:`index`.
+        indices: As for :func:`index`.
+        values: A tensor of the source's dtype, on its device, that can be broadcast to the shape of
+            ``index(source, indices)``; or a Python number.
+        accumulate: Whether values are added instead, all of those for one place:
+            :func:`index_add`.
+
+    Returns:
+        A tensor of the source's shape and dtype.
+
+    Gradient:
+        For source ``grad_output`` with zeros at the places written (with ``accumulate`` unchanged);
+        for values ``index(grad_output, indices)``, summed where values were broadcast.
+        Differentiable any number of times; forward mode too.
+
+    Determinism:
+        Where indices name a place several times, which of its values is written is not defined, and
+        may be some elements of one and some of another. (The gradient then goes to each of them.)
+        With ``accumulate``: as :func:`index_add`.
+
+    Raises:
+        IndexError: As for :func:`index`. On CUDA what is out of range is dropped.
+        TypeError: As for :func:`index`; or the dtypes of source and values differ.
+        ValueError: As for :func:`index`; or values cannot be broadcast.
+        RuntimeError: Source and another argument are on different devices.
+
+    Memory:
+        The result. Values are read where they lie. A mask alone waits for nothing where values have
+        no axis for its entries, as a number has none.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> x = torch.tensor([1, -2, 3, -4])
+        >>> torch_ops.index_put(x, x < 0, 0)
+        tensor([1, 0, 3, 0])
+        >>> torch_ops.index_put(x, torch.tensor([0, -1]), torch.tensor([7, 8]))
+        tensor([ 7, -2,  3,  8])
+    """
+    return _put("index_put", source, indices, values, accumulate)
+
+
+def index_put_(
+    source: Tensor,
+    indices: Index | tuple[Index, ...],
+    values: Values,
+    accumulate: bool = False,
+) -> Tensor:
+    """Writes ``values`` to ``source[indices]``, in place, and returns ``source``.
+
+    ``source[indices] = values``, with :func:`index`'s meaning of indices: ``index_put_(x, x < 0,
+    0)`` is what ``x[x < 0] = 0`` means.
+
+    Args:
+        source: As for :func:`index`; no two of its elements may share memory. Its shape and dtype
+            stay.
+        indices: As for :func:`index`.
+        values: As for :func:`index_put`.
+        accumulate: As for :func:`index_put`.
+
+    Returns:
+        ``source``.
+
+    Gradient:
+        That of :func:`index_put`.
+
+    Determinism:
+        That of :func:`index_put`.
+
+    Raises:
+        IndexError: As for :func:`index`. On the CPU nothing is written then; on CUDA what is out of
+            range is dropped.
+        TypeError: As for :func:`index_put`.
+        ValueError: As for :func:`index_put`.
+        RuntimeError: As for :func:`index_put`; or source is a leaf that requires grad, or expanded.
+
+    Memory:
+        None, unless ``accumulate``, which takes as much as the source; or a mask with values that
+        are neither a number nor one for each entry, which takes the same.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> x = torch.zeros(2, 3)
+        >>> torch_ops.index_put_(x, (..., torch.tensor([0, 2])), 1.0)
+        tensor([[1., 0., 1.],
+                [1., 0., 1.]])
+    """
+    check_tensors("index_put_", "source, indices, values", source=source)
+    values = _as_values(source, values)
+    arrays = _arrays_alone(indices)
+    if arrays is not None:
+        return _index_put_(source, arrays, values, accumulate)
+    parsed = _Parsed("index_put_", source, indices)
+    _index_put_(parsed.view(source), parsed.arrays, values, accumulate, front=parsed.front)
+    return source
+
+
+def index_add(
+    source: Tensor,
+    indices: Index | tuple[Index, ...],
+    values: Values,
+    deterministic: bool | None = None,
+) -> Tensor:
+    """Returns a copy of ``source`` to which ``values`` are added at ``source[indices]``.
+
+    Where indices name a place several times, all of its values are added: what
+    ``numpy.add.at(source, indices, values)`` does to a copy. 16-bit floats are summed in float32,
+    and rounded before the sum is added to source.
+
+    Args:
+        source: As for :func:`index`, but with a dtype that :func:`scatter_add` adds.
+        indices: As for :func:`index`. (``torch.index_add`` takes ``(input, dim, index, source)``:
+            ``indices=(slice(None),) * dim + (index,)`` is the same.)
+        values: As for :func:`index_put`.
+        deterministic: As for :func:`scatter_add`.
+
+    Returns:
+        A tensor of the source's shape and dtype.
+
+    Gradient:
+        For source ``grad_output``; for values ``index(grad_output, indices)``, summed where values
+        were broadcast. Differentiable any number of times; forward mode too.
+
+    Determinism:
+        That of :func:`scatter_add`.
+
+    Memory:
+        The sums, as large as source, beside the result; and what :func:`scatter_add` takes.
+
+    Raises:
+        IndexError: As for :func:`index`. On CUDA what is out of range is dropped.
+        TypeError: As for :func:`index_put`; or the arguments are in the order of
+            ``torch.index_add``.
+        ValueError: As for :func:`index_put`.
+        RuntimeError: Source and another argument are on different devices.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> torch_ops.index_add(torch.zeros(3), torch.tensor([0, 2, 0]), torch.tensor([1.0, 2, 4]))
+        tensor([5., 0., 2.])
+    """
+    if isinstance(deterministic, Tensor):
+        raise TypeError(
+            "index_add: the arguments are in the order of torch.index_add, (input, dim, index, "
+            "source). torch_ops.index_add takes (source, indices, values), with indices as they "
+            "stand in source[indices]. Write torch_ops.index_add(input, (slice(None),) * dim + "
+            "(index,), source)."
+        )
+    return _put("index_add", source, indices, values, True, deterministic)
+
+
+def _put(
+    name: str,
+    source: Tensor,
+    indices: Any,
+    values: Any,
+    accumulate: bool,
+    deterministic: bool | None = None,
+) -> Tensor:
+    check_tensors(name, "source, indices, values", source=source)
+    values = _as_values(source, values)
+    arrays = _arrays_alone(indices)
+    if arrays is not None:
+        return _index_put(source, arrays, values, accumulate, deterministic=deterministic)
+    parsed = _Parsed(name, source, indices)
+    options = {"front": parsed.front, "deterministic": deterministic}
+    if parsed.plain:
+        return _index_put(source, parsed.arrays, values, accumulate, **options)
+    result = source.clone()
+    _index_put_(parsed.view(result), parsed.arrays, values, accumulate, **options)
+    return result
+
+
+def self_check(device: torch.device) -> str:
+    """Runs index and index_put forward and backward on ``device``; for ``python -m torch_ops``."""
+    source = torch.arange(6.0, device=device).view(2, 3).requires_grad_()
+    rows, columns = torch.tensor([1, -2], device=device), torch.tensor([-1, 0], device=device)
+    output = index(index_put(source, (rows, 1), 9.0), (rows, columns))
+    output.sum().backward()
+    grad = None if source.grad is None else source.grad.tolist()
+    if output.tolist() != [5, 0] or grad != [[1, 0, 0], [0, 0, 1]]:
+        raise AssertionError(f"index gave {output}, its gradient {grad}")
+    return "index([[0, 1, 2], [3, 4, 5]], ([1, -2], [-1, 0])) = [5, 0]"

@@ -1,0 +1,75 @@
+"""masked_gather: the rows of a tensor where a mask is true, also to a length that is given."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torch_ops.ops._arguments import Number, check_tensors
+
+_masked_gather = torch.ops.torch_ops.masked_gather.default
+
+
+def masked_gather(
+    source: Tensor, mask: Tensor, *, size: int | None = None, fill_value: Number = 0
+) -> Tensor:
+    """Returns the rows of ``source`` where ``mask`` is true, in order: ``source[mask]``.
+
+    With ``size`` there are exactly that many: more are cut off, and where there are fewer, rows of
+    ``fill_value`` follow. Then nothing depends on the mask's values but values: on CUDA the call
+    does not wait for the GPU, works in CUDA graphs, and compiles to one graph. It is
+    ``source[jnp.nonzero(mask, size=size, fill_value=n)]`` with JAX's mode "fill".
+
+    Args:
+        source: A tensor of any dtype and strides, on the CPU or a CUDA device.
+        mask: A tensor of bools with the shape of source's leading axes, on its device.
+        size: How many rows the result has. Default: as many as the mask has true entries.
+        fill_value: What missing rows are made of; a number that the source's dtype has.
+
+    Returns:
+        A contiguous tensor of the source's dtype and the shape ``(size,) +
+        source.shape[mask.dim():]``.
+
+    Gradient:
+        :func:`scatter_add` of ``grad_output``: each row to where it was read; none flows from
+        ``fill_value``. What is saved is a number for each row, neither source nor mask.
+        Differentiable any number of times; forward mode too.
+
+    Memory:
+        The result, and 4 bytes a row of it with ``size`` (8 where mask has 2^31 entries or more),
+        else 8; on CUDA a little for the selection. A source whose masked axes cannot be walked with
+        one stride is copied first.
+
+    Deterministic. Each place gets one row's gradient, so that is deterministic too.
+
+    Raises:
+        TypeError: ``mask`` is not bool, or an argument is no tensor.
+        ValueError: The mask's shape is not that of source's leading axes, ``size`` is negative, or
+            ``fill_value`` does not fit the dtype.
+        RuntimeError: Source and mask are on different devices.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> x = torch.tensor([5, -1, 7, -2])
+        >>> torch_ops.masked_gather(x, x > 0)
+        tensor([5, 7])
+        >>> torch_ops.masked_gather(x, x > 0, size=3, fill_value=9)
+        tensor([5, 7, 9])
+    """
+    if not isinstance(source, Tensor) or not isinstance(mask, Tensor):
+        check_tensors("masked_gather", "source, mask", source=source, mask=mask)
+    if not isinstance(fill_value, (int, float, complex)):
+        kind = type(fill_value).__name__
+        raise TypeError(f"masked_gather: fill_value must be a number, but a {kind} was given.")
+    return _masked_gather(source, mask, size=size, fill_value=fill_value)
+
+
+def self_check(device: torch.device) -> str:
+    """Runs masked_gather forward and backward on ``device``; for ``python -m torch_ops``."""
+    source = torch.tensor([5.0, -1.0, 7.0], device=device, requires_grad=True)
+    output = masked_gather(source, source > 0, size=3)
+    output.sum().backward()
+    grad = None if source.grad is None else source.grad.tolist()
+    if output.tolist() != [5, 7, 0] or grad != [1, 0, 1]:
+        raise AssertionError(f"masked_gather gave {output}, its gradient {grad}")
+    return "masked_gather([5, -1, 7], [5, -1, 7] > 0, size=3) = [5, 7, 0]"

@@ -17,7 +17,6 @@
 #include "common/gather_ops.h"
 #include "common/index_mode_args.h"
 #include "scatter/scatter.h"
-#include "scatter/scatter_path.h"
 
 namespace torch_ops {
 namespace {
@@ -97,20 +96,18 @@ std::optional<Tensor> add_rows(const Pieces& call, int64_t axis, std::optional<b
                                  deterministic, mode);
 }
 
-// Every entry's place in the result, and scatter_add on that: what sums in order, and what spreads
-// over threads where there are few columns. Takes 8 bytes an entry.
-template <auto find_places>
-Tensor add_by_places(const Pieces& call, const ElementLayout& layout, const IndexRule& rule,
-                     bool deterministic) {
+// In a given order on CUDA: every entry's place in the result, which takes 8 bytes, and scatter_add
+// on that.
+Tensor add_in_order(const Pieces& call, const ElementLayout& layout, const IndexRule& rule) {
   const int64_t total = c10::multiply_integers(call.size);
   const Tensor places = at::empty({layout.count}, call.index.options().dtype(at::kLong));
-  find_places(call.index, layout, rule, /*nowhere=*/total, places);
+  find_places_cuda(call.index, layout, rule, /*nowhere=*/total, places);
   return ops::scatter_add()
-      .call(call.values.reshape({-1}), places, total, 0, 0, deterministic, "fill")
+      .call(call.values.reshape({-1}), places, total, 0, 0, /*deterministic=*/true, "fill")
       .view(call.size);
 }
 
-template <auto add, auto find_places>
+template <auto add>
 Tensor scatter_elements_add(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size,
                             int64_t dim, std::optional<bool> deterministic, std::string_view mode) {
   const auto [axis, parsed] = check(values, index, size, dim, mode);
@@ -130,8 +127,7 @@ Tensor scatter_elements_add(const Tensor& values, const Tensor& index, c10::SymI
                                                  call.index, call.values, axis);
   const bool in_order = call.values.is_cuda() && call.values.is_floating_point() &&
                         deterministic.value_or(at::globalContext().deterministicAlgorithms());
-  const bool by_places = in_order || (call.values.is_cpu() && has_few_columns(layout));
-  if (by_places) return finish(add_by_places<find_places>(call, layout, rule, in_order));
+  if (in_order) return finish(add_in_order(call, layout, rule));
   const Tensor sums = at::zeros(call.size, call.values.options().dtype(sum_type(real)));
   add(call.values.view(as_dispatched(real)), call.index, layout, rule, sums);
   return finish(sums.to(real));
@@ -238,11 +234,11 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  m.impl("scatter_elements_add", scatter_elements_add<add_along_cpu, find_places_cpu>);
+  m.impl("scatter_elements_add", scatter_elements_add<add_along_cpu>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("scatter_elements_add", scatter_elements_add<add_along_cuda, find_places_cuda>);
+  m.impl("scatter_elements_add", scatter_elements_add<add_along_cuda>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {

@@ -24,8 +24,6 @@ TORCH_OPS_CUDA_LAUNCHER(void add_along_cuda(const at::Tensor& values, const at::
 
 // Writes the place in the result, counted over all of its elements, that each entry names;
 // `nowhere` for one that is dropped, or is an error. `places` is int64 and contiguous.
-void find_places_cpu(const at::Tensor& index, const ElementLayout& layout, const IndexRule& rule,
-                     int64_t nowhere, const at::Tensor& places);
 TORCH_OPS_CUDA_LAUNCHER(void find_places_cuda(const at::Tensor& index, const ElementLayout& layout,
                                               const IndexRule& rule, int64_t nowhere,
                                               const at::Tensor& places))

@@ -49,19 +49,4 @@ void add_along_cpu(const at::Tensor& values, const at::Tensor& index, const Elem
   if (!all_good) raise_first(index, layout);
 }
 
-void find_places_cpu(const at::Tensor& index, const ElementLayout& layout, const IndexRule& rule,
-                     int64_t nowhere, const at::Tensor& places) {
-  int64_t bad = kNoBadEntry;
-  auto* to = places.mutable_data_ptr<int64_t>();
-  TORCH_OPS_DISPATCH_INDEX(index, "scatter_elements_add", [&] {
-    const index_t* entries = index.const_data_ptr<index_t>();
-    bad = parallel_min(layout.count, kElementsPerTask, [&](int64_t begin, int64_t end) {
-      return find_places(entries, layout, rule, nowhere, to, begin, end);
-    });
-  });
-  if (bad != kNoBadEntry) {
-    indexing::raise_out_of_range("scatter_elements_add", index, bad, layout.axis_size);
-  }
-}
-
 }  // namespace torch_ops

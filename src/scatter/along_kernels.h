@@ -70,22 +70,4 @@ bool add_columns(const Value* values, const Index* index, Sum* sums, const Colum
   return good;
 }
 
-// Writes the places of the entries [begin, end), as find_places_cpu says. Returns the first that is
-// an error, or kNoBadEntry.
-template <class Index>
-int64_t find_places(const Index* index, const ElementLayout& layout, const IndexRule& rule,
-                    int64_t nowhere, int64_t* places, int64_t begin, int64_t end) {
-  const bool must_exist = !rule.rewrites();
-  return walk_elements(layout, begin, end, [&](const ElementRun& run) {
-    for (int64_t i = 0; i < run.count; ++i) {
-      const int64_t row = rule.resolve(index[run.index + i * run.index_stride]);
-      const bool good = in_range(row, layout.axis_size);
-      if (!good && must_exist) return i;
-      places[run.position + i] =
-          good ? run.table + i * run.table_stride + row * layout.axis_stride : nowhere;
-    }
-    return kNoBadEntry;
-  });
-}
-
 }  // namespace torch_ops

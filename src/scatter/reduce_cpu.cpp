@@ -1,4 +1,5 @@
 #include <ATen/Dispatch.h>
+#include <ATen/ops/empty.h>
 
 #include "common/indexing.h"
 #include "common/parallel.h"
@@ -45,14 +46,16 @@ void scatter_arg_cpu(const at::Tensor& values, const at::Tensor& index, const Ro
   check_entries("scatter", index, layout, rule);
   positions.fill_(layout.entries);
   auto* to = positions.mutable_data_ptr<int64_t>();
+  // The best values so far: where there is a position.
+  const at::Tensor best = at::empty(positions.sizes(), values.options());
   TORCH_OPS_DISPATCH_ORDERED(values.scalar_type(), [&] {
     const auto* from = values.const_data_ptr<value_t>();
-    const int64_t none = layout.entries, inner = layout.inner;
+    auto* first = best.mutable_data_ptr<value_t>();
+    const int64_t none = layout.entries;
     reduce(index, layout, rule, [=](int64_t value, int64_t result, int64_t n) {
-      // The best one so far stands in the same column of the slab's values.
-      if (to[result] == none ||
-          comes_first(largest, from[value], from[value + (to[result] - n) * inner])) {
+      if (to[result] == none || comes_first(largest, from[value], first[result])) {
         to[result] = n;
+        first[result] = from[value];
       }
     });
   });

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/element_layout.h"
 #include "common/row_layout.h"
 
 namespace torch_ops {
@@ -37,15 +36,6 @@ inline bool has_few_entries(const RowLayout& layout, int64_t value_bytes) {
   const int64_t rows = layout.batch * layout.axis_size;
   return value_bytes == 2 && layout.outer == 1 && layout.inner >= 8 && 4 * entries <= rows &&
          rows * layout.inner >= kLarge && 4 * (entries * (layout.inner + 1) + rows) <= kScratch;
-}
-
-// On the CPU: has a call of scatter_elements_add too few columns for threads to share them out? A
-// column is what differs in the coordinate on the axis alone.
-inline bool has_few_columns(const ElementLayout& layout) {
-  constexpr int64_t kColumns = 64;
-  constexpr int64_t kSmall = 1 << 16;  // elements, which one thread adds as fast
-  const int64_t entries = layout.axis < 0 ? 1 : layout.sizes[layout.axis];
-  return layout.count > kSmall && layout.count / entries < kColumns;
 }
 
 // Among the ways with atomics. `adjacent`: index and values are contiguous and aligned to four

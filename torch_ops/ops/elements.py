@@ -161,10 +161,9 @@ def scatter_elements_add(
 
     Memory:
         The result; for 16-bit floats (on CUDA for 8- and 16-bit integers too) one of 32 bits an
-        element besides. Where rows move as a whole, see :func:`scatter_add`. In order on CUDA, and
-        on the CPU where fewer than 64 elements of the result differ in other coordinates than that
-        on ``dim``: 8 bytes an entry for its place in the result, and what :func:`scatter_add` takes
-        for as many elements.
+        element besides. Where rows move as a whole, see :func:`scatter_add`. In order on CUDA: 8
+        bytes an entry for its place in the result, and what :func:`scatter_add` takes for as many
+        elements.
 
     Determinism:
         The same bits on every run: on the CPU, with any number of threads; for integers; with

@@ -24,8 +24,14 @@ inline const char* op_name(IndexMode mode) {
 
 // The mode in which the same entries are read again, for a derivative: an error was raised already.
 inline std::string_view quiet(int64_t mode) {
-  const bool raises = IndexRule(static_cast<IndexMode>(mode), 1).raises();
-  return raises ? "fill" : indexing::mode_name(mode);
+  switch (static_cast<IndexMode>(mode)) {
+    case IndexMode::kRaise:
+      return "unchecked";
+    case IndexMode::kFromEnd:
+      return "fill";
+    default:
+      return indexing::mode_name(mode);
+  }
 }
 
 // The index arrays of a call, broadcast against each other: their first `batch_dims` axes are the

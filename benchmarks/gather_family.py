@@ -378,16 +378,13 @@ def point_task(case: Case, device: torch.device) -> Task:
             places = places * sizes[axis] + index[..., axis]
         return s.flatten(0, case.dim - 1).index_select(0, places)
 
-    return reading_task(
-        case,
-        source,
-        index,
-        {
-            "torch_ops": lambda s: torch_ops.gather_nd(s, index),
-            "source[index]": lambda s: s[index.unbind(-1)],
-            "flattened, index_select": flattened,
-        },
-    )
+    reads: dict[str, Call] = {
+        "torch_ops": lambda s: torch_ops.gather_nd(s, index),
+        "source[index]": lambda s: s[index.unbind(-1)],
+    }
+    if case.what == "forward":  # its backward has the places already
+        reads["flattened, index_select"] = flattened
+    return reading_task(case, source, index, reads)
 
 
 def embedding_cases() -> Iterator[Case]:

@@ -135,7 +135,9 @@ struct GatherPointsNode final : autograd::DerivativeNode<GatherPointsNode> {
     std::vector<Tensor> entries;
     for (const SavedVariable& coordinate : coordinates) entries.push_back(unpack(coordinate));
     return {points::sum_at(grad_output, entries, dims, sizes, rank, batch_dims, front,
-                           points::quiet(mode), std::nullopt)};
+                           points::quiet(mode),
+                           /*all_named=*/static_cast<IndexMode>(mode) != IndexMode::kFill,
+                           /*deterministic=*/std::nullopt)};
   }
 };
 
@@ -225,7 +227,7 @@ namespace points {
 
 Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
               c10::SymIntArrayRef sizes, int64_t rank, int64_t batch_dims, bool front,
-              std::string_view mode, std::optional<bool> deterministic) {
+              std::string_view mode, bool all_named, std::optional<bool> deterministic) {
   Tensor places = ops::ravel_multi_index().call(coordinates, sizes, mode);
   const auto count = static_cast<int64_t>(dims.size());
   const bool side_by_side = !front && dims.back() - dims[0] + 1 == count;
@@ -238,8 +240,8 @@ Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
   }
   c10::SymInt all = 1;
   for (const c10::SymInt& size : sizes) all = all * size;
-  const Tensor flat =
-      ops::scatter_add().call(rows, places, all, place, batch_dims, deterministic, "fill");
+  const Tensor flat = ops::scatter_add().call(rows, places, all, place, batch_dims, deterministic,
+                                              all_named ? "unchecked" : "fill");
   const auto from = flat.sym_sizes();
   c10::SymDimVector unflattened(from.begin(), from.begin() + place);
   unflattened.append(sizes.begin(), sizes.end());

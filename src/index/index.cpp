@@ -210,7 +210,8 @@ Tensor sums_of(const char* op, const Tensor& source, const Arrays& arrays, const
   std::vector<c10::SymInt> sizes;
   for (const int64_t dim : arrays.dims) sizes.push_back(source.sym_size(dim));
   return points::sum_at(rows, arrays.coordinates, arrays.dims, sizes, source.dim(),
-                        /*batch_dims=*/0, arrays.front, "from_end", deterministic);
+                        /*batch_dims=*/0, arrays.front, "from_end", /*all_named=*/true,
+                        deterministic);
 }
 
 Tensor where_sums(const Tensor& condition, const Tensor& values) {
@@ -284,7 +285,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, std::vector<int6
   }
   return points::sum_at(grad_output, index.unbind(-1), dims, indexed,
                         static_cast<int64_t>(sizes.size()), batch_dims, /*front=*/false, "fill",
-                        std::nullopt);
+                        /*all_named=*/false, /*deterministic=*/std::nullopt);
 }
 
 }  // namespace

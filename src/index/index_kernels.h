@@ -43,6 +43,7 @@ int64_t add_coordinate(const Coordinate& coordinate, const Index* entries, int64
   };
   switch (coordinate.rule.mode()) {
     case IndexMode::kRaise:
+    case IndexMode::kUnchecked:
       return add([size](int64_t entry) { return entry < size ? entry : kNoRow; });
     case IndexMode::kFromEnd:
     case IndexMode::kFill:

@@ -24,8 +24,14 @@ inline const char* op_name(IndexMode mode) {
 
 // The mode in which the same entries are read again, for a derivative: an error was raised already.
 inline std::string_view quiet(int64_t mode) {
-  const bool raises = IndexRule(static_cast<IndexMode>(mode), 1).raises();
-  return raises ? "fill" : indexing::mode_name(mode);
+  switch (static_cast<IndexMode>(mode)) {
+    case IndexMode::kRaise:
+      return "unchecked";
+    case IndexMode::kFromEnd:
+      return "fill";
+    default:
+      return indexing::mode_name(mode);
+  }
 }
 
 // The index arrays of a call, broadcast against each other: their first `batch_dims` axes are the
@@ -323,9 +329,10 @@ inline PointsSite make_site(const char* op, const Points& points, at::IntArrayRe
 // ---- The transpose ------------------------------------------------------------------------------
 
 // `rows`, as gather_points returns them, added up where it read them: in a tensor of `rank` axes,
-// of which `dims` have these `sizes`. Calls registered ops, so that it can be differentiated.
+// of which `dims` have these `sizes`. Calls registered ops, so that it can be differentiated. What
+// names no place is dropped; `all_named`: there is no such entry, but for errors.
 Tensor sum_at(const Tensor& rows, at::TensorList coordinates, at::IntArrayRef dims,
               c10::SymIntArrayRef sizes, int64_t rank, int64_t batch_dims, bool front,
-              std::string_view mode, std::optional<bool> deterministic);
+              std::string_view mode, bool all_named, std::optional<bool> deterministic);
 
 }  // namespace torch_ops::points

@@ -35,9 +35,10 @@ def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], 
         ``torch.ops.namespace.name_hash.default``.
 
         The op of an ElementwiseKernel takes its inputs by position and name, tensors or numbers
-        (of a kernel with more than four inputs tensors alone), and has its gradients. That of a ReductionKernel takes ``dim`` and ``keepdim`` too. That of
-        a function has what ``torch.library.custom_op`` gives: ``.register_fake``, which it needs,
-        and ``.register_autograd``.
+        (of a kernel with more than four inputs tensors alone), and has its gradients. That of a
+        ReductionKernel takes ``dim`` and ``keepdim`` too. That of a function has what
+        ``torch.library.custom_op`` gives: ``.register_fake``, which it needs, and
+        ``.register_autograd``.
 
     Gradient:
         Of an ElementwiseKernel its own; of a function that of ``.register_autograd``.

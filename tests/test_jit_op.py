@@ -119,7 +119,8 @@ def test_registering_again() -> None:
 
 def test_profiler_shows_the_name(device: torch.device) -> None:
     x = torch.rand(3, device=device)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         product(x, x)
         PRODUCT(x, x)
     names = [event.name for event in profile.events()]

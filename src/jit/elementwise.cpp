@@ -57,7 +57,7 @@ struct Form {
 };
 
 Variant find_variant(Elementwise& kernel, const Form& form) {
-  return kernel.variant(form.key(), [&] {
+  return kernel.variants.get(form.key(), [&] {
     const py::gil_scoped_acquire gil;
     const py::tuple made = kernel.compile(
         form.cuda ? py::object(py::int_(static_cast<int>(form.device))) : py::object(py::none()),
@@ -157,6 +157,19 @@ bool take_outputs(Call& call, const at::TensorIterator& iter) {
   return complete;
 }
 
+// What both kinds of processor get: sizes, pointers, numbers, raw parameters.
+Words first_words(Call& call, const at::TensorIteratorBase& iter) {
+  Words words;
+  words.put(iter.numel());
+  words.put(call.numel);
+  const int counting = call.index.defined() ? iter.ntensors() - 1 : -1;
+  for (int k = 0; k < iter.ntensors(); ++k) {
+    words.put(static_cast<char*>(iter.data_ptr(k)) - (k == counting ? kIndexBase : nullptr));
+  }
+  for (size_t w = 0; w < call.tail.size(); ++w) words.put(call.tail[w]);
+  return words;
+}
+
 // ---- CPU ----------------------------------------------------------------------------------------
 
 using HostFunction = void (*)(const int64_t* plan, int64_t begin, int64_t end);
@@ -166,17 +179,12 @@ void run_cpu(Call& call, const at::TensorIterator& iter) {
   const int dims = std::max(iter.ndim(), 1);
   c10::SmallVector<int64_t, 8> sizes(dims, iter.numel());
   c10::SmallVector<int64_t, 32> strides(dims * operands, 0);
-  Words words;
-  words.put(iter.numel());
-  words.put(call.numel);
   for (int k = 0; k < operands; ++k) {
-    const bool counts = call.index.defined() && k == operands - 1;
-    words.put(static_cast<char*>(iter.data_ptr(k)) - (counts ? kIndexBase : nullptr));
     for (int d = 0; d < iter.ndim(); ++d) strides[d * operands + k] = iter.strides(k)[d];
-    if (iter.numel() == 1) strides[k] = counts ? 1 : iter.element_size(k);
+    if (iter.numel() == 1) strides[k] = iter.element_size(k);
   }
   for (int d = 0; d < iter.ndim(); ++d) sizes[d] = iter.shape()[d];
-  for (size_t w = 0; w < call.tail.size(); ++w) words.put(call.tail[w]);
+  Words words = first_words(call, iter);
   words.put(int64_t{dims});
   words.put(sizes.data());
   words.put(strides.data());
@@ -247,14 +255,7 @@ void launch(Call& call, at::TensorIteratorBase& iter) {
   }
   const Variant variant = find_variant(call.kernel, form);
   const int operands = iter.ntensors();
-  Words words;
-  words.put(iter.numel());
-  words.put(call.numel);
-  for (int k = 0; k < operands; ++k) {
-    const bool counts = call.index.defined() && k == operands - 1;
-    words.put(static_cast<char*>(iter.data_ptr(k)) - (counts ? kIndexBase : nullptr));
-  }
-  for (size_t w = 0; w < call.tail.size(); ++w) words.put(call.tail[w]);
+  Words words = first_words(call, iter);
   if (!flat) {
     words.put(int64_t{iter.ndim()});
     for (int d = 0; d < form.dims; ++d) {

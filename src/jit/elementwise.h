@@ -5,12 +5,11 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
+#include "jit/made_by_key.h"
 #include "jit/reduction.h"
 #include "jit/signature.h"
 
@@ -50,25 +49,11 @@ class Elementwise : public Signature {
   // Sums the one output over all of its elements' axes but some; null where there is no such code.
   std::shared_ptr<Reduction> summed();
 
-  // The compiled code for a key, made by `make` where there is none yet.
-  template <class Make>
-  Variant variant(const std::string& key, Make&& make) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = variants_.find(key);
-      if (found != variants_.end()) return found->second;
-    }
-    const Variant made = make();
-    const std::lock_guard<std::mutex> lock(mutex_);
-    variants_.emplace(key, made);
-    return made;
-  }
+  MadeByKey<Variant> variants;  // by the form of a call
 
  private:
-  std::mutex mutex_;  // never held while Python is called
-  std::unordered_map<std::string, Variant> variants_;
-  std::unordered_map<std::string, std::shared_ptr<Elementwise>> derived_;
-  std::optional<std::shared_ptr<Reduction>> summed_;
+  MadeByKey<std::shared_ptr<Elementwise>> derived_;
+  MadeByKey<std::shared_ptr<Reduction>> summed_;
 };
 
 // Runs the kernel on tensors without autograd and other layers. `outs` are empty or one for each

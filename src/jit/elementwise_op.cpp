@@ -4,6 +4,9 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
+#include <mutex>
+#include <unordered_map>
+
 #include "jit/elementwise.h"
 
 namespace torch_ops::jit {
@@ -108,38 +111,20 @@ Elementwise::~Elementwise() {
 }
 
 std::shared_ptr<Reduction> Elementwise::summed() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (summed_) return *summed_;
-  }
-  std::shared_ptr<Reduction> made;
-  {
+  return summed_.get("", [&] {
     const py::gil_scoped_acquire gil;
-    const py::object object = sum();
-    if (!object.is_none()) made = object.cast<std::shared_ptr<Reduction>>();
-  }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  summed_ = made;
-  return made;
+    const py::object made = sum();
+    return made.is_none() ? nullptr : made.cast<std::shared_ptr<Reduction>>();
+  });
 }
 
 std::shared_ptr<Elementwise> Elementwise::derived(const std::string& kind,
                                                   const std::vector<bool>& wanted,
                                                   const std::vector<bool>& wide) {
-  const std::string key = as_key(kind, wanted, wide);
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = derived_.find(key);
-    if (found != derived_.end()) return found->second;
-  }
-  std::shared_ptr<Elementwise> made;
-  {
+  return derived_.get(as_key(kind, wanted, wide), [&] {
     const py::gil_scoped_acquire gil;
-    made = derive(kind, wanted, wide).cast<std::shared_ptr<Elementwise>>();
-  }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  derived_.emplace(key, made);
-  return made;
+    return derive(kind, wanted, wide).cast<std::shared_ptr<Elementwise>>();
+  });
 }
 
 void register_elementwise(const std::shared_ptr<Elementwise>& kernel) {

@@ -19,9 +19,20 @@ std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, at::Tens
       kernel.name,
       ": is_grads_batched=True is not possible for a kernel that uses raw parameters or the "
       "index. torch.func and torch.vmap are.");
-  const auto physical = at::BroadcastingVmapTransform::logicalToPhysical(tensors);
+  // The hidden axes of all to the front, then the axes of a sample, of one number for all.
+  const auto physical = at::MultiBatchVmapTransform::logicalToPhysical(tensors);
+  int64_t rank = 0;
+  for (const auto& view : physical) {
+    rank = std::max(rank, view.tensor().dim() - view.numBatchDims());
+  }
   std::vector<Tensor> values;
-  for (const auto& view : physical) values.push_back(view.tensor());
+  for (const auto& view : physical) {
+    Tensor value = view.tensor();
+    for (int64_t missing = rank - (value.dim() - view.numBatchDims()); missing > 0; --missing) {
+      value = value.unsqueeze(view.numBatchDims());
+    }
+    values.push_back(std::move(value));
+  }
   std::vector<Tensor> results = kernel.op->call(values, numbers, positions, size);
   const auto to_logical = physical.at(0).getPhysicalToLogicalMap();
   for (Tensor& result : results) result = to_logical.apply(result);

@@ -22,10 +22,10 @@ namespace {
 
 namespace py = pybind11;
 
-constexpr int64_t kGrain = 32768;     // elements below which no second task is worth it
-constexpr int64_t kHostPart = 16384;  // elements that one task of the CPU reduces
-constexpr int64_t kThreads = 256;     // a block; headers/reduce.h has it too
-constexpr int64_t kBlocks = 2048;     // what a grid should have to fill a GPU
+constexpr int64_t kGrain = 32768;    // elements below which no second task is worth it
+constexpr int64_t kHostPart = 4096;  // elements that one task of the CPU reduces
+constexpr int64_t kThreads = 256;    // a block; headers/reduce.h has it too
+constexpr int64_t kBlocks = 2048;    // what a grid should have to fill a GPU
 constexpr int64_t kLeastPerThread = 16;
 
 // One axis of the plan, as output and inputs step along it, in bytes.
@@ -95,7 +95,7 @@ ReductionCode find_code(Reduction& kernel, const Call& call, std::optional<int> 
   for (const int8_t rank : call.raw_ranks) key.push_back(rank);
   key.push_back(static_cast<char>(call.kept.size()));
   key.push_back(static_cast<char>(call.reduced.size()));
-  return kernel.code(key, [&] {
+  return kernel.codes.get(key, [&] {
     const py::gil_scoped_acquire gil;
     const py::tuple made = kernel.compile(
         device ? py::object(py::int_(*device)) : py::object(py::none()), names_of(call.stored),

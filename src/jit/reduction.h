@@ -3,10 +3,9 @@
 
 #include <pybind11/pybind11.h>
 
-#include <mutex>
 #include <optional>
-#include <unordered_map>
 
+#include "jit/made_by_key.h"
 #include "jit/signature.h"
 
 namespace torch_ops::jit {
@@ -22,24 +21,9 @@ class Reduction : public Signature {
   bool has_identity = true;
   pybind11::object compile;  // in Python
 
+  MadeByKey<ReductionCode> codes;  // by the form of a call
+
   ~Reduction();
-
-  template <class Make>
-  ReductionCode code(const std::string& key, Make&& make) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = codes_.find(key);
-      if (found != codes_.end()) return found->second;
-    }
-    const ReductionCode made = make();
-    const std::lock_guard<std::mutex> lock(mutex_);
-    codes_.emplace(key, made);
-    return made;
-  }
-
- private:
-  std::mutex mutex_;  // never held while Python is called
-  std::unordered_map<std::string, ReductionCode> codes_;
 };
 
 // `dims` empty: all axes. `out` may be undefined.

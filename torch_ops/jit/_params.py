@@ -46,7 +46,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 # Of the variables of generated code.
 OUR_PREFIX = "torch_ops_"
 
-_RESERVED = {"i", "n", "_ind", "T"}
+_RESERVED = {"i", "_ind"}
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def parse_params(text: str, what: str) -> tuple[Param, ...]:
         if not _IDENTIFIER.match(name) or name in _RESERVED or name.startswith(OUR_PREFIX):
             raise ValueError(
                 f"{what}: {name!r} cannot be the name of a parameter: it must be an identifier of "
-                "C++, none of torch_ops_; and i, n, T and _ind have a meaning of their own."
+                "C++, none of torch_ops_; and i and _ind have a meaning of their own."
             )
         if any(name == other.name for other in params):
             raise ValueError(f"{what}: two parameters are named {name!r}.")

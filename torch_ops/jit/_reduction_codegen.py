@@ -13,7 +13,7 @@ from torch_ops.jit._program import C_TYPES, Pieces, Program, Types
 from torch_ops.jit._source import Source, UserText
 
 THREADS = 256  # a block; src/jit/reduction.cpp has it too
-HOST_LANES = 8  # running results of one thread, so that a loop need not wait for each sum
+HOST_LANES = 32  # running results of a thread, so that a loop need not wait for each sum
 
 
 @dataclass(frozen=True)
@@ -256,10 +256,14 @@ extern "C" void finish(const Plan& @plan, int64_t @begin, int64_t @end) {{""",
   char* @at[{count}];
   {copy}@plan.data[k];
   {writer.moved("kept", "@begin")}
-  const @Result* const @parts = @plan.partials + @begin * @plan.parts;
-  @Result @sum = @parts[0];
-  for (int64_t k = 1; k < @plan.parts; ++k) @sum = @combine(@sum, @parts[k]);
-  @store(@at[0], @sum);
+  // Two and two: the error of a sum grows with the logarithm of the number of parts.
+  @Result* const @parts = @plan.partials + @begin * @plan.parts;
+  for (int64_t step = 1; step < @plan.parts; step *= 2) {{
+    for (int64_t k = 0; k + step < @plan.parts; k += 2 * step) {{
+      @parts[k] = @combine(@parts[k], @parts[k + step]);
+    }}
+  }}
+  @store(@at[0], @parts[0]);
 }}
 }}""",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,10 +34,11 @@ def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], 
         function with annotated arguments, and returns the op, a callable. Its ``.overload`` is
         ``torch.ops.namespace.name_hash.default``.
 
-        The op of an ElementwiseKernel takes its inputs by position and name, tensors or numbers,
-        and has its gradients. That of a ReductionKernel takes ``dim`` and ``keepdim`` too. That of
-        a function has what ``torch.library.custom_op`` gives: ``.register_fake``, which it needs,
-        and ``.register_autograd``.
+        The op of an ElementwiseKernel takes its inputs by position and name, tensors or numbers
+        (of a kernel with more than four inputs tensors alone), and has its gradients. That of a
+        ReductionKernel takes ``dim`` and ``keepdim`` too. That of a function has what
+        ``torch.library.custom_op`` gives: ``.register_fake``, which it needs, and
+        ``.register_autograd``.
 
     Gradient:
         Of an ElementwiseKernel its own; of a function that of ``.register_autograd``.
@@ -84,6 +86,9 @@ def _hashed(name: str, source: str) -> str:
 _libraries: dict[str, torch.library.Library] = {}
 _ops: dict[str, Any] = {}
 
+# Choices of tensors and numbers that have an overload each: those of up to four parameters.
+_MOST_OVERLOADS = 16
+
 
 def _define(name: str, arguments: str, result: str) -> torch.library.Library:
     namespace, _, bare = name.partition("::")
@@ -99,20 +104,32 @@ class KernelOp:
 
     Attributes:
         name: The registered name.
-        overload: The op itself.
+        overload: The op for tensors.
     """
 
-    def __init__(self, name: str, kernel: Any) -> None:
-        namespace, _, bare = name.partition("::")
+    def __init__(self, name: str, kernel: Any, parameters: Sequence[str]) -> None:
         self.name = name
         self.kernel = kernel
-        self.overload = getattr(getattr(torch.ops, namespace), bare).default
+        self.overload = _overload(name, "default")
+        self._parameters = tuple(parameters)
+        self._with_numbers: dict[tuple[bool, ...], Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._with_numbers:
+            if kwargs:
+                missing = self._parameters[len(args) :]
+                args = (*args, *(kwargs.pop(name) for name in missing if name in kwargs))
+            numbers = tuple(not isinstance(value, Tensor) for value in args)
+            return self._with_numbers.get(numbers, self.overload)(*args, **kwargs)
         return self.overload(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<op {self.name} of {self.kernel!r}>"
+
+
+def _overload(name: str, overload: str) -> Any:
+    namespace, _, bare = name.partition("::")
+    return getattr(getattr(getattr(torch.ops, namespace), bare), overload)
 
 
 def _op_of_elementwise(name: str, kernel: ElementwiseKernel) -> KernelOp:
@@ -124,20 +141,34 @@ def _op_of_elementwise(name: str, kernel: ElementwiseKernel) -> KernelOp:
     name = _hashed(name, kernel._kernel.op_name)
     if name in _ops:
         return _ops[name]
-    # A parameter may be given a tensor or a number. A schema has no type for both, so there is an
-    # overload that takes tensors, and torch wraps numbers; result types count them as numbers.
-    arguments = ", ".join(f"Tensor {param.name}" for param in kernel.inputs)
     count = len(kernel.outputs)
     result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
-    library = _define(name, arguments, result)
 
-    def call(*args: Tensor) -> Any:
+    def call(*args: Any) -> Any:
         return kernel(*args)
 
-    # It is the kernel's own op that has derivatives, batching rule and fake kernel.
-    library.impl(name.partition("::")[2], call, "CompositeImplicitAutograd")
-    _ops[name] = KernelOp(name, kernel)
-    return _ops[name]
+    # A parameter takes a tensor or a number, for which a schema has no type: an overload for each
+    # choice, "default" for tensors alone.
+    choices = list(itertools.product((False, True), repeat=len(kernel.inputs)))
+    choices = choices[: _MOST_OVERLOADS if len(choices) <= _MOST_OVERLOADS else 1]
+    overloads = {}
+    for numbers in choices:
+        arguments = ", ".join(
+            f"{'Scalar' if is_number else 'Tensor'} {param.name}"
+            for param, is_number in zip(kernel.inputs, numbers, strict=True)
+        )
+        overload = "numbers" + "".join("01"[bit] for bit in numbers) if any(numbers) else "default"
+        full = name if overload == "default" else f"{name}.{overload}"
+        library = _define(full, arguments, result)
+        # It is the kernel's own op that has derivatives, batching rule and fake kernel.
+        library.impl(full.partition("::")[2], call, "CompositeImplicitAutograd")
+        overloads[numbers] = overload
+    made = KernelOp(name, kernel, [param.name for param in kernel.inputs])
+    made._with_numbers = {
+        numbers: _overload(name, overload) for numbers, overload in overloads.items()
+    }
+    _ops[name] = made
+    return made
 
 
 def _op_of_reduction(name: str, kernel: ReductionKernel) -> KernelOp:
@@ -163,7 +194,7 @@ def _op_of_reduction(name: str, kernel: ReductionKernel) -> KernelOp:
     for key in ("CPU", "CUDA"):
         library.impl(name.partition("::")[2], call, key)
     torch.library.register_fake(name, fake, lib=library)
-    _ops[name] = KernelOp(name, kernel)
+    _ops[name] = KernelOp(name, kernel, ())
     return _ops[name]
 
 

@@ -1,0 +1,31 @@
+// What Python makes when it is first asked for, and C++ then finds by a key.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+namespace torch_ops::jit {
+
+template <class Value>
+class MadeByKey {
+ public:
+  // Two threads may make one at the same time; the first that is done is kept.
+  template <class Make>
+  Value get(const std::string& key, Make&& make) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = made_.find(key);
+      if (found != made_.end()) return found->second;
+    }
+    const Value made = make();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return made_.emplace(key, made).first->second;
+  }
+
+ private:
+  std::mutex mutex_;  // not held while Python makes: it may wait for a thread that asks here
+  std::unordered_map<std::string, Value> made_;
+};
+
+}  // namespace torch_ops::jit

@@ -23,7 +23,7 @@ struct ElementLayout {
   int64_t axis_stride;
   int64_t count;  // the product of sizes
 
-  // Do the axes from `first` on stand in row-major order without gaps?
+  // Do the elements stand in row-major order without gaps?
   static bool is_dense(const int64_t* strides, const int64_t* sizes, int rank) {
     int64_t expected = 1;
     for (int d = rank - 1; d >= 0; --d) {

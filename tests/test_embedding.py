@@ -112,6 +112,8 @@ def check_call(device: torch.device, call: Any) -> None:
     table = torch.randn(4, width, generator=generator, dtype=torch.float64).to(device)
     if given["sparse"] and not shape:
         shape = [1]  # torch has no sparse gradient of one entry without axes
+    if device.type == "cuda" and (given["norm_type"] == float("inf") or 0 in shape):
+        given = {**given, "max_norm": None}  # torch's kernel on CUDA is for neither
     index = torch.randint(4, shape, generator=generator).to(device)
     ours, theirs = (table.clone().requires_grad_() for _ in range(2))
     if given["sparse"] and given["scale_grad_by_freq"]:
@@ -143,9 +145,9 @@ def test_renorm(device: torch.device) -> None:
     for sample in renorm_samples(device, torch.float32):
         weight, index, *rest = sample.args
         expected = weight.clone()
-        torch.embedding_renorm_(
-            expected, index.reshape(-1), *rest, *([2.0] if len(rest) < 2 else [])
-        )
+        if index.numel() > 0 or device.type == "cpu":  # torch's kernel on CUDA must have an entry
+            norm_type = rest[1:] or [2.0]
+            torch.embedding_renorm_(expected, index.reshape(-1), rest[0], *norm_type)
         actual = weight.clone()
         assert renorm_(actual, index, *rest) is actual
         torch.testing.assert_close(actual, expected)

@@ -8,13 +8,13 @@
 #include "common/gather_ops.h"
 #include "index/points.h"
 #include "index/points_batching.h"
+#include "index/points_node.h"
 
 namespace torch_ops {
 namespace {
 
 using at::Tensor;
 using at::TensorList;
-using autograd::SavedVariable;
 using autograd::variable_list;
 using points::Points;
 using Fill = std::optional<at::Scalar>;
@@ -107,34 +107,22 @@ Tensor ravel_multi_index_meta(TensorList coordinates, c10::SymIntArrayRef sizes,
 
 // Needs the index arrays and the sizes of the indexed axes; the source itself is not kept. Numbers
 // are made of the points, by a kernel of its own, so that scatter_add can take them.
-struct GatherPointsNode final : autograd::DerivativeNode<GatherPointsNode> {
+struct GatherPointsNode final : points::PointsNode<GatherPointsNode> {
   static constexpr const char* kName = "GatherPointsBackward";
-  int64_t count = 0;
-  std::vector<SavedVariable> coordinates;
-  std::vector<int64_t> dims;
-  std::vector<c10::SymInt> sizes;
+  std::vector<c10::SymInt> sizes;  // of the indexed axes
   int64_t rank = 0;
-  int64_t batch_dims = 0;
-  bool front = false;
   int64_t mode = 0;
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(count);
-    coordinates.resize(count);  // of a node that compiled autograd makes
-    for (SavedVariable& coordinate : coordinates) visit(coordinate);
-    visit(dims);
+    fields_of_points(visit);
     visit(sizes);
     visit(rank);
-    visit(batch_dims);
-    visit(front);
     visit(mode);
   }
 
   variable_list backward(const Tensor& grad_output) {
-    std::vector<Tensor> entries;
-    for (const SavedVariable& coordinate : coordinates) entries.push_back(unpack(coordinate));
-    return {points::sum_at(grad_output, entries, dims, sizes, rank, batch_dims, front,
+    return {points::sum_at(grad_output, unpack_points(), dims, sizes, rank, batch_dims, front,
                            points::quiet(mode),
                            /*all_named=*/static_cast<IndexMode>(mode) != IndexMode::kFill,
                            /*deterministic=*/std::nullopt)};
@@ -156,15 +144,9 @@ Tensor gather_points_autograd(c10::DispatchKeySet keys, const Tensor& source,
       },
       source);
   if (node) {
-    node->count = static_cast<int64_t>(coordinates.size());
-    for (const Tensor& coordinate : coordinates) {
-      node->coordinates.emplace_back(coordinate, /*is_output=*/false);
-    }
-    node->dims = dims.vec();
+    node->save_points(coordinates, dims, batch_dims, front);
     for (const int64_t dim : dims) node->sizes.push_back(source.sym_size(dim));
     node->rank = source.dim();
-    node->batch_dims = batch_dims;
-    node->front = front;
     node->mode = static_cast<int64_t>(indexing::parse_mode("gather_nd", mode));
   }
   return output;

@@ -9,13 +9,13 @@
 #include "common/inplace.h"
 #include "index/points.h"
 #include "index/points_batching.h"
+#include "index/points_node.h"
 
 namespace torch_ops {
 namespace {
 
 using at::Tensor;
 using at::TensorList;
-using autograd::SavedVariable;
 using autograd::variable_list;
 using points::Points;
 
@@ -95,29 +95,18 @@ Tensor erase(const Tensor& grad, TensorList coordinates, at::IntArrayRef dims, i
 }
 
 // Keeps the index arrays alone. What was overwritten has no gradient.
-struct PutPointsNode final : autograd::DerivativeNode<PutPointsNode> {
+struct PutPointsNode final : points::PointsNode<PutPointsNode> {
   static constexpr const char* kName = "PutPointsBackward";
-  int64_t count = 0;
-  std::vector<SavedVariable> coordinates;
-  std::vector<int64_t> dims;
   std::vector<c10::SymInt> sizes;  // of the values
-  int64_t batch_dims = 0;
-  bool front = false;
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(count);
-    coordinates.resize(count);  // of a node that compiled autograd makes
-    for (SavedVariable& coordinate : coordinates) visit(coordinate);
-    visit(dims);
+    fields_of_points(visit);
     visit(sizes);
-    visit(batch_dims);
-    visit(front);
   }
 
   variable_list backward(const Tensor& grad) {
-    std::vector<Tensor> entries;
-    for (const SavedVariable& coordinate : coordinates) entries.push_back(unpack(coordinate));
+    const std::vector<Tensor> entries = unpack_points();
     variable_list grads(2);
     if (needs_input_grad(0)) grads[0] = erase(grad, entries, dims, batch_dims, front, sizes);
     if (needs_input_grad(1)) grads[1] = read_back(grad, entries, dims, batch_dims, front);
@@ -128,14 +117,8 @@ struct PutPointsNode final : autograd::DerivativeNode<PutPointsNode> {
 void fill_node(const std::shared_ptr<PutPointsNode>& node, TensorList coordinates,
                at::IntArrayRef dims, const Tensor& values, int64_t batch_dims, bool front) {
   if (!node) return;
-  node->count = static_cast<int64_t>(coordinates.size());
-  for (const Tensor& coordinate : coordinates) {
-    node->coordinates.emplace_back(coordinate, /*is_output=*/false);
-  }
-  node->dims = dims.vec();
+  node->save_points(coordinates, dims, batch_dims, front);
   node->sizes = values.sym_sizes().vec();
-  node->batch_dims = batch_dims;
-  node->front = front;
 }
 
 // The tangent of the result, where either has one.

@@ -4,7 +4,7 @@
 //
 // A thread has one vector of 16 bytes an array. On an H200 that came to 1.00 of a copy's speed
 // (0.97 with two vectors, 0.955 with four; loads and stores that bypass or leave the L1 cache early
-// lose another 2 to 6 %), and to 0.99 and 1.00 where a mask is written or read too.
+// lose another 2 to 6 %). docs/activations.md has more.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,7 @@ __device__ __forceinline__ T apply(const Op& op, const Vector<T, N> (&in)[kInput
 }
 
 // The bits of the vector at `position`, of the byte that they are in. To be called once the
-// vector's loads are issued: before them, this took float32's gradient from 1.00 of a copy's speed
-// to 0.91.
+// vector's loads are issued: the shift waits for the byte, and would hold them up.
 template <Bits kBits>
 __device__ __forceinline__ void take(uint32_t& bits, int64_t position) {
   if constexpr (kBits == Bits::kReads) bits >>= static_cast<uint32_t>(position) % 8;

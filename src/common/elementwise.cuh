@@ -4,7 +4,7 @@
 //
 // A thread has one vector of 16 bytes an array. On an H200 that came to 1.00 of a copy's speed
 // (0.97 with two vectors, 0.955 with four; loads and stores that bypass or leave the L1 cache early
-// lose another 2 to 6 %), and to 0.99 and 1.00 where a mask is written or read too.
+// lose another 2 to 6 %). docs/activations.md has more.
 #pragma once
 
 #include <cstdint>
@@ -41,13 +41,17 @@ __device__ __forceinline__ T apply(const Op& op, const Vector<T, N> (&in)[kInput
   }
 }
 
+// The bits of the vector at `position`, of the byte that they are in. To be called once the
+// vector's loads are issued: the shift waits for the byte, and would hold them up.
+template <Bits kBits>
+__device__ __forceinline__ void take(uint32_t& bits, int64_t position) {
+  if constexpr (kBits == Bits::kReads) bits >>= static_cast<uint32_t>(position) % 8;
+}
+
 // ---- Where a vector of a walk lies: the elements [position, position + count), count <= N -------
 
 // Every array lies in the order of the walk, and starts at a whole vector.
 struct FlatWalk {
-  // Blocks of a multiprocessor at least, so that enough of them load while others compute: left to
-  // itself, the compiler gives sigmoid of float64 46 registers, for which 5 fit.
-  static constexpr int kBlocks = 6;
   int64_t numel;
 
   template <Bits kBits, class Op, class T, int kInputs>
@@ -60,10 +64,12 @@ struct FlatWalk {
       for (int a = 0; a < kInputs; ++a) {
         in[a] = *reinterpret_cast<const Vector<T, N>*>(arrays.inputs[a] + position);
       }
+      take<kBits>(bits, position);
 #pragma unroll
       for (int i = 0; i < N; ++i) result.values[i] = apply<kBits>(op, in, i, bits);
       store(arrays.output + position, result);
     } else {
+      take<kBits>(bits, position);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         if (i >= count) break;
@@ -77,7 +83,6 @@ struct FlatWalk {
 
 template <int kArrays>
 struct DeviceWalk : StridedWalk<kArrays> {
-  static constexpr int kBlocks = 1;
   FastDivisor by_size[kMaxAxes];
   bool small;          // positions fit FastDivisor
   bool in_rows;        // no vector is in two rows of the innermost axis
@@ -124,6 +129,7 @@ struct DeviceWalk : StridedWalk<kArrays> {
         }
       }
       if (wide[0] && count == N) {
+        take<kBits>(bits, position);
         Vector<T, N> result;
 #pragma unroll
         for (int i = 0; i < N; ++i) result.values[i] = apply<kBits>(op, in, i, bits);
@@ -141,6 +147,7 @@ struct DeviceWalk : StridedWalk<kArrays> {
         for (int a = 0; a < kInputs; ++a) in[a].values[i] = arrays.inputs[a][offset[1 + a]];
       }
     }
+    take<kBits>(bits, position);
     // All loads of the vector come before its stores, which the compiler must take for aliases.
 #pragma unroll
     for (int i = 0; i < N; ++i) {
@@ -151,23 +158,8 @@ struct DeviceWalk : StridedWalk<kArrays> {
 
 // ---- The mask -----------------------------------------------------------------------------------
 
-// The bits of a thread's vector of N elements, the lowest ones of the result. The mask of a warp's
-// 32 vectors is N words: as many lanes load one each and hand them out. (A byte loaded by each lane
-// took float32's gradient from 1.00 of a copy's speed to 0.91.)
-template <int N>
-__device__ __forceinline__ uint32_t read_bits(const uint8_t* mask, int64_t position,
-                                              int64_t numel) {
-  const int lane = threadIdx.x % 32;
-  const int64_t begin = position - lane * N;
-  if (begin + 32 * N <= numel) {  // the same for the whole warp
-    uint32_t word = 0;
-    if (lane < N) word = reinterpret_cast<const uint32_t*>(mask + begin / 8)[lane];
-    return __shfl_sync(0xffffffff, word, lane * N / 32) >> (lane * N % 32);
-  }
-  return position < numel ? mask[position / 8] >> (position % 8) : 0;
-}
-
-// Writes them; all lanes of a warp must call this, those behind the last element with no bits.
+// Writes the bits of a thread's vector of N elements; all lanes of a warp must call this, those
+// behind the last element with no bits.
 template <int N>
 __device__ __forceinline__ void write_bits(uint8_t* mask, int64_t position, int64_t numel,
                                            uint32_t bits) {
@@ -181,17 +173,16 @@ __device__ __forceinline__ void write_bits(uint8_t* mask, int64_t position, int6
 
 // ---- The kernel ---------------------------------------------------------------------------------
 
-constexpr int kMapThreads = 256;  // a block
-
 template <Bits kBits, class Op, class Walk, class T, int kInputs>
-__global__ void __launch_bounds__(kMapThreads, Walk::kBlocks)
-    map_kernel(Op op, const __grid_constant__ Walk walk, Arrays<T, kInputs> arrays, uint8_t* mask) {
+__global__ void map_kernel(Op op, const __grid_constant__ Walk walk, Arrays<T, kInputs> arrays,
+                           uint8_t* mask) {
   constexpr int N = kVectorSize<T>;
   const int64_t position = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * N;
   const int64_t left = walk.numel - position;
   uint32_t bits = 0;
-  if constexpr (kBits == Bits::kReads) bits = read_bits<N>(mask, position, walk.numel);
   if (left > 0) {
+    // Only loaded here: what waited for it would hold up the loads of the vector. See `take`.
+    if constexpr (kBits == Bits::kReads) bits = mask[position / 8];
     walk.template map<kBits>(op, arrays, position, left < N ? static_cast<int>(left) : N, bits);
   }
   if constexpr (kBits == Bits::kWrites) write_bits<N>(mask, position, walk.numel, bits);

@@ -15,34 +15,38 @@ struct Sigmoid : ComputesInFloat {
 #ifdef __CUDA_ARCH__
     if constexpr (sizeof(T) < sizeof(float)) return static_cast<T>(approximate(x));
 #endif
-    const Compute e = exp_of_nonpositive(x < 0 ? x : -x);
+    const Compute e = exponential(x < 0 ? x : -x);
     return static_cast<T>(divide(x < 0 ? e : Compute(1), e));
   }
 
  private:
+  // exp(x) for x <= 0. Of float64, CUDA's own needs 29 registers where the other needs 46.
+  template <class T>
+  static TORCH_OPS_HOST_DEVICE T exponential(T x) {
+#ifdef __CUDA_ARCH__
+    if constexpr (sizeof(T) == sizeof(double)) return exp(x);
+#endif
+    return exp_of_nonpositive(x);
+  }
+
   // numerator / (1 + e) for 0 <= e <= 1.
   template <class T>
   static TORCH_OPS_HOST_DEVICE T divide(T numerator, T e) {
-#ifdef __CUDA_ARCH__
-    return corrected_quotient(numerator, e);
-#else
     return numerator / (T(1) + e);
-#endif
   }
 
 #ifdef __CUDA_ARCH__
-  // Division is most of the work and half of the error. This takes an approximate reciprocal and
-  // corrects the quotient by the remainder, with the part of e that 1 + e rounds away: in float32
-  // the result is within a step of the correctly rounded one, where expf and a division are within
-  // three, and costs no more.
-  template <class T>
-  static __device__ __forceinline__ T corrected_quotient(T numerator, T e) {
-    const T sum = T(1) + e;
-    const T lost = e - (sum - T(1));
-    const T inverse = reciprocal(sum);
-    const T quotient = numerator * inverse;
-    const T remainder = fma(-quotient, lost, fma(-quotient, sum, numerator));
-    return fma(remainder, inverse, quotient);
+  // In float32 division is most of the work and half of the error. This takes the approximate
+  // reciprocal and corrects the quotient by the remainder, with the part of e that 1 + e rounds
+  // away: the result is within a step of the correctly rounded one, where expf and a division are
+  // within three, and costs no more.
+  static __device__ __forceinline__ float divide(float numerator, float e) {
+    const float sum = 1.0f + e;
+    const float lost = e - (sum - 1.0f);
+    const float inverse = reciprocal(sum);
+    const float quotient = numerator * inverse;
+    const float remainder = fmaf(-quotient, lost, fmaf(-quotient, sum, numerator));
+    return fmaf(remainder, inverse, quotient);
   }
 
   // For 16 bits: off by some 2^-18 of the value at worst, from the rounding of x / ln 2, which is
@@ -57,14 +61,6 @@ struct Sigmoid : ComputesInFloat {
     float result;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
     return result;
-  }
-
-  // The hardware's has 20 bits or more, each of Newton's steps doubles them.
-  static __device__ __forceinline__ double reciprocal(double x) {
-    double result;
-    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(result) : "d"(x));
-    result = fma(result, fma(-x, result, 1.0), result);
-    return fma(result, fma(-x, result, 1.0), result);
   }
 #endif
 };

@@ -35,6 +35,8 @@ from torch_ops.jit._reduction_codegen import Reduction
 from torch_ops.jit._toolchain import arch_of
 from torch_ops.jit.reduction import make_reduction
 
+_is_compiling = torch.compiler.is_compiling
+
 _ext: Any = importlib.import_module("torch_ops._ext.jit")
 
 
@@ -156,12 +158,13 @@ class ElementwiseKernel:
         self.has_raw_outputs = any(param.raw for param in outputs)
         self._keeps_outputs = _keeps_outputs(program) or self.has_raw_outputs
         self._kernel = _make_kernel(program, f"{name}_{digest}", tuple(options), backward)
+        self._call = self._kernel.call
         self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
 
     def __call__(self, *args: Any, size: int | Sequence[int] | None = None, out: Any = None) -> Any:
-        if torch.compiler.is_compiling():
+        if _is_compiling():
             return self._traced(args, size, out)
-        return self._kernel.call(args, size, out)
+        return self._call(args, size, out)
 
     def _traced(self, args: tuple[Any, ...], size: Any, out: Any) -> Any:
         """The call as torch.compile follows it: its registered op."""

@@ -149,6 +149,13 @@ class ElementwiseKernel:
         self.out_params = out_params
         self.operation = operation
         self.backward = backward
+        self._texts: dict[str, Any] = {
+            "preamble": preamble,
+            "loop_prep": loop_prep,
+            "after_loop": after_loop,
+            "options": tuple(options),
+            "backward": backward,
+        }
         snippet = Snippet(operation, "operation", preamble, loop_prep, after_loop)
         program = Program(name, inputs, outputs, snippet)
         source = repr((program, tuple(options), backward))
@@ -193,6 +200,10 @@ class ElementwiseKernel:
             outs = (out,) if isinstance(out, Tensor) else out
             results = [given.copy_(made) for given, made in zip(outs, results, strict=True)]
         return results[0] if len(results) == 1 else tuple(results)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        again = functools.partial(ElementwiseKernel, **self._texts)
+        return again, (self.in_params, self.out_params, self.operation, self.name)
 
     def __repr__(self) -> str:
         return f"ElementwiseKernel({self.in_params!r}, {self.out_params!r}, name={self.name!r})"

@@ -155,3 +155,13 @@ def test_reductions(axes: tuple[int, int]) -> None:
         for arch in ("sm_75", "sm_120"):
             code = compile_cuda("norm", source, arch=arch, options=CUDA_OPTIONS)
             assert len(code.data) > 1000
+
+
+def test_summed_gradients() -> None:
+    """A broadcast input's gradient, summed where it is computed."""
+    gradient = program("T x, T b", "T z", "z = x * sin(b)").vjp([False, True], [False, True])
+    reduction = reduction_codegen.Reduction.sum_of(gradient)
+    call = reduction_codegen.ReductionForm((F32, BF16, BF16, BF16), (F32, *[BF16] * 3), (), 1, 1)
+    source = reduction_codegen.cuda_source(reduction, call)
+    ptx = compile_cuda("kernel", source, options=CUDA_OPTIONS, target="ptx").data.decode()
+    assert "ld.global.v4" in ptx

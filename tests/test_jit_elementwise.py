@@ -50,7 +50,7 @@ def test_result_types(device: torch.device) -> None:
             assert actual.dtype == torch.result_type(x, y), (x, y)
             # Added in float32 at least, also where one of them is rounded to 16 bits by torch.
             wide = sum(torch.as_tensor(v).to(device, torch.float64) for v in (x, y))
-            torch.testing.assert_close(actual, wide.to(actual.dtype))
+            torch.testing.assert_close(actual, wide.to(actual))
 
 
 def test_two_placeholders_and_fixed_types(device: torch.device) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 
 import pytest
 import torch
@@ -115,6 +117,13 @@ def test_registering_again() -> None:
     first, second, again = make(2), make(3), make(2)
     assert first is again and first is not second
     assert first(x).sum() == 2 * x.sum() and torch.equal(second(x), 3 * x)
+
+
+def test_kernels_are_pickled_as_their_source() -> None:
+    x, y = torch.rand(3), torch.rand(3)
+    again = pickle.loads(pickle.dumps(PRODUCT))
+    assert again._op is PRODUCT._op and torch.equal(again(x, y), PRODUCT(x, y))
+    assert torch.equal(copy.deepcopy(NORM)(x), NORM(x))
 
 
 def test_profiler_shows_the_name(device: torch.device) -> None:

@@ -25,7 +25,7 @@ namespace py = pybind11;
 constexpr int64_t kGrain = 32768;    // elements below which no second task is worth it
 constexpr int64_t kHostPart = 4096;  // elements that one task of the CPU reduces
 constexpr int64_t kThreads = 256;    // a block; headers/reduce.h has it too
-constexpr int64_t kBlocks = 2048;    // what a grid should have to fill a GPU
+constexpr int64_t kBlocks = 8192;    // what a grid should have to fill a GPU
 constexpr int64_t kLeastPerThread = 16;
 
 // One axis of the plan, as output and inputs step along it, in bytes.

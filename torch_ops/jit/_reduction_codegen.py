@@ -13,6 +13,8 @@ from torch_ops.jit._program import C_TYPES, Pieces, Program, Types
 from torch_ops.jit._source import Source, UserText
 
 THREADS = 256  # a block; src/jit/reduction.cpp has it too
+# Loads of a thread in flight: of single elements, and of words of up to 16 bytes.
+UNROLL, WIDE_UNROLL = 16, 4
 HOST_LANES = 32  # running results of a thread, so that a loop need not wait for each sum
 
 
@@ -85,6 +87,11 @@ class _Writer:
         self.numbers: list[Param] = []
         self.raws: list[tuple[Param, str, tuple[int, bool]]] = []
         self.operands: list[tuple[Param, str]] = []
+        self.sizes = {
+            param.name: dtype.itemsize
+            for param, dtype in zip(params, form.stored, strict=True)
+            if dtype is not None
+        }
         ranks = iter(form.raw)
         for param, dtype in zip(params, form.stored, strict=True):
             if dtype is None:
@@ -176,6 +183,24 @@ class _Writer:
             for (p, stored), at in zip(self.operands[1:], pointers, strict=True)
         ]
         return f"@map({', '.join(values)})"
+
+    def is_wide(self, pointers: str, vector: int) -> str:
+        """Do words of several elements serve: are they neighbours, aligned, and none left over?"""
+        if self.form.reduced == 0 or vector == 1 or self.count == 1:
+            return "false"
+        terms = [
+            "@along",
+            f"(@first | @last | @plan.reduced[0].size) % {vector} == 0",
+        ]
+        for k, (param, stored) in enumerate(self.operands):
+            if k == 0:
+                continue
+            terms.append(f"@plan.reduced[0].strides[{k}] == sizeof({stored})")
+            addresses = [f"reinterpret_cast<int64_t>({pointers}[{k}])"]
+            addresses += [f"@plan.reduced[{d}].strides[{k}]" for d in range(1, self.form.reduced)]
+            word = min(16, vector * self.sizes[param.name])
+            terms.append(f"({' | '.join(addresses)}) % {word} == 0")
+        return " && ".join(terms)
 
     def moved(self, axes: str, index: str) -> str:
         number = self.form.kept if axes == "kept" else self.form.reduced
@@ -292,6 +317,14 @@ def cuda_source(reduction: Reduction, form: ReductionForm) -> Source:
       {writer.moved("reduced", "@element")}
       return {element};
     }}"""
+    inputs = list(enumerate(writer.operands))[1:]
+    sizes = [writer.sizes[param.name] for _, (param, _) in inputs]
+    vector = min(16 // min(sizes), 8) if sizes else 1
+    holders = "\n".join(
+        f"torch_ops::Vector<{stored}, {vector}> @v{k}[{WIDE_UNROLL}];" for k, (_, stored) in inputs
+    )
+    loads = " ".join(f"@v{k}[u].load(@at[{k}]);" for k, _ in inputs)
+    wide_value = writer.mapped([f"&@v{k}[u][e]" for k, _ in inputs])
     return joined(
         *writer.head(["cuda.h"], "  int64_t lanes, along;\n"),
         f"""extern "C" __global__ void __launch_bounds__({THREADS})
@@ -309,10 +342,10 @@ const auto @slot = [&](int lane) {{
 }};
 const int64_t @first = int64_t(blockIdx.y) * @plan.part;
 const int64_t @last = @first + @plan.part < @plan.elements ? @first + @plan.part : @plan.elements;
-const int64_t @valid = @last - @first;
 for (int64_t @block = int64_t(blockIdx.x) * @per_block; @block < @plan.outputs;
      @block += int64_t(gridDim.x) * @per_block) {{
   const int64_t @output = @block + @own;
+  int64_t @valid = @last - @first;
   char* @start[{count}];
   @Result @sum{{}};
   if (@output < @plan.outputs) {{
@@ -322,20 +355,53 @@ for (int64_t @block = int64_t(blockIdx.x) * @per_block; @block < @plan.outputs;
     for (int k = 0; k < {count}; ++k) @start[k] = @at[k];
     const auto @read = {read};
     int64_t @element = @first + @lane;
-    if (@element < @last) {{
-      @sum = @read(@element);
-      @element += @lanes;
+    if ({writer.is_wide("@start", vector)}) {{
+      // Neighbouring elements in words of up to 16 bytes, {WIDE_UNROLL} words in flight.
+      @element = @first / {vector} + @lane;
+      const int64_t @end = @last / {vector};
+      @valid = @end - @first / {vector};
+      bool @begun = false;
+      for (; @element < @end; @element += {WIDE_UNROLL} * @lanes) {{
+        {holders}
+#pragma unroll
+        for (int u = 0; u < {WIDE_UNROLL}; ++u) {{
+          const int64_t @word = @element + u * @lanes;
+          if (@word < @end) {{
+            char* @at[{count}];
+            {copy}@start[k];
+            {writer.moved("reduced", f"@word * {vector}")}
+            {loads}
+          }}
+        }}
+#pragma unroll
+        for (int u = 0; u < {WIDE_UNROLL}; ++u) {{
+          if (@element + u * @lanes < @end) {{
+#pragma unroll
+            for (int e = 0; e < {vector}; ++e) {{
+              const @Result @value = {wide_value};
+              @sum = @begun ? @combine(@sum, @value) : @value;
+              @begun = true;
+            }}
+          }}
+        }}
+      }}
+      if (!@begun) @sum = @empty;
     }} else {{
-      @sum = @empty;
-    }}
-    for (; @element + 3 * @lanes < @last; @element += 4 * @lanes) {{
-      @Result @four[4];
+      if (@element < @last) {{
+        @sum = @read(@element);
+        @element += @lanes;
+      }} else {{
+        @sum = @empty;
+      }}
+      for (; @element + {UNROLL - 1} * @lanes < @last; @element += {UNROLL} * @lanes) {{
+        @Result @several[{UNROLL}];
 #pragma unroll
-      for (int k = 0; k < 4; ++k) @four[k] = @read(@element + k * @lanes);
+        for (int k = 0; k < {UNROLL}; ++k) @several[k] = @read(@element + k * @lanes);
 #pragma unroll
-      for (int k = 0; k < 4; ++k) @sum = @combine(@sum, @four[k]);
+        for (int k = 0; k < {UNROLL}; ++k) @sum = @combine(@sum, @several[k]);
+      }}
+      for (; @element < @last; @element += @lanes) @sum = @combine(@sum, @read(@element));
     }}
-    for (; @element < @last; @element += @lanes) @sum = @combine(@sum, @read(@element));
   }}
   @shared[@thread] = @sum;
   {_TREE}  if (@lane == 0 && @output < @plan.outputs) {{

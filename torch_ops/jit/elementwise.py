@@ -35,6 +35,8 @@ from torch_ops.jit._reduction_codegen import Reduction
 from torch_ops.jit._toolchain import arch_of
 from torch_ops.jit.reduction import make_reduction
 
+_is_compiling = torch.compiler.is_compiling
+
 _ext: Any = importlib.import_module("torch_ops._ext.jit")
 
 
@@ -147,6 +149,13 @@ class ElementwiseKernel:
         self.out_params = out_params
         self.operation = operation
         self.backward = backward
+        self._texts: dict[str, Any] = {
+            "preamble": preamble,
+            "loop_prep": loop_prep,
+            "after_loop": after_loop,
+            "options": tuple(options),
+            "backward": backward,
+        }
         snippet = Snippet(operation, "operation", preamble, loop_prep, after_loop)
         program = Program(name, inputs, outputs, snippet)
         source = repr((program, tuple(options), backward))
@@ -156,12 +165,13 @@ class ElementwiseKernel:
         self.has_raw_outputs = any(param.raw for param in outputs)
         self._keeps_outputs = _keeps_outputs(program) or self.has_raw_outputs
         self._kernel = _make_kernel(program, f"{name}_{digest}", tuple(options), backward)
+        self._call = self._kernel.call
         self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
 
     def __call__(self, *args: Any, size: int | Sequence[int] | None = None, out: Any = None) -> Any:
-        if torch.compiler.is_compiling():
+        if _is_compiling():
             return self._traced(args, size, out)
-        return self._kernel.call(args, size, out)
+        return self._call(args, size, out)
 
     def _traced(self, args: tuple[Any, ...], size: Any, out: Any) -> Any:
         """The call as torch.compile follows it: its registered op."""
@@ -190,6 +200,10 @@ class ElementwiseKernel:
             outs = (out,) if isinstance(out, Tensor) else out
             results = [given.copy_(made) for given, made in zip(outs, results, strict=True)]
         return results[0] if len(results) == 1 else tuple(results)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        again = functools.partial(ElementwiseKernel, **self._texts)
+        return again, (self.in_params, self.out_params, self.operation, self.name)
 
     def __repr__(self) -> str:
         return f"ElementwiseKernel({self.in_params!r}, {self.out_params!r}, name={self.name!r})"

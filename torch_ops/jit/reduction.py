@@ -104,6 +104,8 @@ class ReductionKernel:
             if not isinstance(text, str):
                 raise TypeError(f"{title} must be a string, but it is {type(text).__name__}.")
         check_options(options)
+        self._texts: tuple[Any, ...] = (map_expr, reduce_expr, post_map_expr, identity, name)
+        self._keywords: dict[str, Any] = {"preamble": preamble, "options": tuple(options)}
         self.name = name
         self.in_params = in_params
         self.out_params = out_params
@@ -149,6 +151,10 @@ class ReductionKernel:
         ]
         device = next((t.device for t in tensors if t.device.type != "cpu"), tensors[0].device)
         return torch.empty(kept, dtype=self._kernel.output_dtypes(inputs)[0], device=device)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        again = functools.partial(ReductionKernel, **self._keywords)
+        return again, (self.in_params, self.out_params, *self._texts)
 
     def __repr__(self) -> str:
         return f"ReductionKernel({self.in_params!r}, {self.out_params!r}, name={self.name!r})"

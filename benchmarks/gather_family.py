@@ -263,7 +263,7 @@ def scatter_task(case: Case, device: torch.device) -> Task:
 
     def torchs(given: Tensor) -> Tensor:
         # One where nothing goes, in a product.
-        start = torch.ones_like(result) if case.name == "prod" else torch.zeros_like(result)
+        start = torch.full_like(result, int(case.name == "prod"), dtype=given.dtype)
         return start.scatter_reduce(0, wide, given, case.name, include_self=case.name == "prod")
 
     return Task(

@@ -94,18 +94,19 @@ def scatter_add(
         16-bit floats: 512 KiB a thread.
 
         On CUDA where values are added in no given order: sums of 32 bits an element for narrower
-        types. On CUDA where they are summed in order: 16 bytes an entry of the index (32 from 2^31
-        entries or rows on), a bit a row of the result, and up to 1/32 of the values' size (1/16 for
-        16-bit floats). A plan saves the bytes of the entries, or half of them where there are batch
-        axes and axes between those and ``dim``.
+        types; for 16-bit floats with four rows or more to each entry, and a result of 2^23 elements
+        or more, instead up to 64 MiB. On CUDA where they are summed in order: 16 bytes an entry of
+        the index (32 from 2^31 entries or rows on), a bit a row of the result, and up to 1/32 of
+        the values' size (1/16 for 16-bit floats). A plan saves the bytes of the entries, or half of
+        them where there are batch axes and axes between those and ``dim``.
 
     Determinism:
         The same bits on every run: on the CPU, with any number of threads; for integers; with a
         plan; with ``deterministic=True``; under ``torch.use_deterministic_algorithms(True)`` unless
         ``deterministic=False``; and on CUDA by default where rows (the axes behind ``dim``) have 64
-        values or more (float64: 32) and values 2^25 or more, for 16-bit floats also where the
-        result has. Otherwise floats are added on CUDA in no given order, and the last bits may
-        differ from run to run.
+        values or more (float64: 32) and values 2^25 or more; for 16-bit floats also where the
+        result has, unless it has four rows or more to each entry. Otherwise floats are added on
+        CUDA in no given order, and the last bits may differ from run to run.
 
     Raises:
         IndexError: ``dim`` is out of range; or there are entries and ``dim_size`` is 0, unless

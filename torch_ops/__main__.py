@@ -20,7 +20,8 @@ def main() -> int:
         devices.append(torch.device("cuda"))
 
     modules = [m.name for m in pkgutil.iter_modules(torch_ops.ops.__path__) if m.name[0] != "_"]
-    print(f"{'op':<12}{'device':<8}forward and backward")
+    width = max(len(name) for name in modules) + 2
+    print(f"{'op':<{width}}{'device':<8}forward and backward")
     failures, checks = 0, len(modules) * len(devices)
     for name in modules:
         for device in devices:
@@ -30,7 +31,7 @@ def main() -> int:
             except Exception as error:  # one broken op must not hide how the others fare
                 result = f"FAILED: {type(error).__name__}: {error}"
                 failures += 1
-            print(f"{name:<12}{device.type:<8}{result}")
+            print(f"{name:<{width}}{device.type:<8}{result}")
     print(
         f"\n{failures} of {checks} checks failed" if failures else f"\nall {checks} checks passed"
     )

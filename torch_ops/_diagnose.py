@@ -185,10 +185,12 @@ def _table(config: dict[str, Any]) -> list[str]:
     lines = [f"{name:<12}{built:<18}{runs}".rstrip() for name, built, runs in rows]
     lines.append(f"{'GPU':<12}{', '.join(archs) or 'none':<18}{_describe_gpus(gpus, archs)}")
     if config:
+        # With CUDA, such an op is made of others.
+        label = "No CUDA kernels of their own" if config.get("cuda") else "CPU only"
         lines += [
             f"CUDA kernels: {', '.join(with_cuda) or 'none'}"
             f" (nvcc {config.get('nvcc') or 'not used'}; {config.get('reason')})",
-            f"CPU only: {', '.join(without) or 'none'}",
+            f"{label}: {', '.join(without) or 'none'}",
         ]
     return [*lines, f"folder: {_EXT.parent}"]
 

@@ -47,6 +47,12 @@ class Case:
 
 
 def cases(device: torch.device) -> Iterator[Case]:
+    yield from activations(device)
+    yield from gathers(device)
+    yield from family(device)
+
+
+def activations(device: torch.device) -> Iterator[Case]:
     x = torch.randn(ELEMENTS, device=device)
     yield Case("relu", x, torch_ops.relu, {"relu": torch.relu})
     yield Case("relu, save='output'", x, relu_saving_output, {"relu": torch.relu})
@@ -65,6 +71,8 @@ def cases(device: torch.device) -> Iterator[Case]:
         "sigmoid_", x.clone(), torch_ops.sigmoid_, {"sigmoid_": torch.sigmoid_}, ("forward",)
     )
 
+
+def gathers(device: torch.device) -> Iterator[Case]:
     rows = torch.randn(ROWS, ELEMENTS // ROWS, device=device)
     index = torch.randint(ROWS, (ROWS,), device=device)
     plan = torch_ops.gather_plan(index, ROWS)
@@ -92,6 +100,82 @@ def cases(device: torch.device) -> Iterator[Case]:
         "source[b, index]": lambda s: s[batch, picks],
     }
     yield Case("batch_gather", batches, lambda s: torch_ops.batch_gather(s, picks), torchs)
+
+
+def family(device: torch.device) -> Iterator[Case]:
+    """The other ops with an index."""
+    rows = torch.randn(ROWS, ELEMENTS // ROWS, device=device)
+    index = torch.randint(ROWS, (ROWS,), device=device)
+    full = torch.randint(ROWS, rows.shape, device=device)
+    columns = torch.randint(rows.shape[1], (ROWS,), device=device)
+    points = torch.stack([index, columns], dim=1)
+    one = torch.ones((), device=device)
+    yield Case(
+        "take_along_dim",
+        rows,
+        lambda s: torch_ops.take_along_dim(s, full, 0),
+        {"take_along_dim": lambda s: torch.take_along_dim(s, full, 0)},
+    )
+    yield Case(
+        "gather_elements",
+        rows,
+        lambda s: torch_ops.gather_elements(s, full, 0),
+        {"gather": lambda s: torch.gather(s, 0, full)},
+    )
+    yield Case(
+        "scatter_elements_add",
+        rows,
+        lambda v: torch_ops.scatter_elements_add(v, full, rows.shape, 0),
+        {"scatter_add_": lambda v: torch.zeros_like(v).scatter_add_(0, full, v)},
+    )
+    yield Case(
+        "scatter, amax",
+        rows,
+        lambda v: torch_ops.scatter(v, index, ROWS, reduce="amax"),
+        {
+            "scatter_reduce": lambda v: torch.zeros_like(v).scatter_reduce(
+                0, expanded(index, v), v, "amax", include_self=False
+            )
+        },
+        ("forward",),  # ties share torch's gradient
+    )
+    yield Case(
+        "index, one array",
+        rows,
+        lambda s: torch_ops.index(s, index),
+        {"source[index]": lambda s: s[index]},
+    )
+    yield Case(
+        "index, two arrays",
+        rows,
+        lambda s: torch_ops.index(s, (index, columns)),
+        {"source[i, j]": lambda s: s[index, columns]},
+    )
+    yield Case(
+        "index, slices",
+        rows,
+        lambda s: torch_ops.index(s, (slice(1, None), slice(None, -1))),
+        {"source[slices]": lambda s: s[1:, :-1]},
+    )
+    yield Case(
+        "gather_nd",
+        rows,
+        lambda s: torch_ops.gather_nd(s, points),
+        {"source[i, j]": lambda s: s[points[:, 0], points[:, 1]]},
+    )
+    yield Case(
+        "index_put_",
+        rows.clone(),
+        lambda s: torch_ops.index_put_(s, index, 1.0),
+        {"source[index] = v": lambda s: s.index_put_((index,), one)},
+        ("forward",),
+    )
+    yield Case(
+        "embedding",
+        rows,
+        lambda w: torch_ops.embedding(index, w),
+        {"F.embedding": lambda w: F.embedding(index, w)},
+    )
 
 
 def expanded(index: Tensor, rows: Tensor) -> Tensor:

@@ -53,8 +53,9 @@ def embedding(
     Deterministic. The gradient is so where :func:`scatter_add` is.
 
     Raises:
-        IndexError: An entry is out of range. On CUDA it gives zeros, and the next call of the
-            gather family on the device, or :func:`check_errors`, raises.
+        IndexError: An entry is out of range; the message speaks of ``gather``, which reads the
+            rows. On CUDA it gives zeros, and the next call of the gather family on the device, or
+            :func:`check_errors`, raises.
         TypeError: ``input`` is of another dtype, or an argument is no tensor.
         ValueError: ``weight`` has not two axes, or ``padding_idx`` is no row of it.
         RuntimeError: Input and weight are on different devices; or ``sparse`` and

@@ -175,21 +175,23 @@ def test_paths() -> None:
     from torch_ops._ext.gather import path
 
     sizes = {"axis_size": 1000, "entries": 10_000, "shared_bytes": 96 * 1024, "cache_bytes": 10**7}
-    assert path(**sizes, inner=4, word_bytes=16) == "rows"
-    assert path(**sizes, inner=3, word_bytes=4) == "rows"  # too short to be streamed
+    assert path(**sizes, inner=4, word_bytes=16) == "flat"
+    assert path(**sizes, inner=4, word_bytes=16, index_stride=2) == "rows"  # gaps in the index
+    assert path(**sizes, inner=3, word_bytes=4) == "flat"  # too short to be streamed
     assert path(**sizes, inner=4, word_bytes=4) == "streamed"
     assert path(**sizes, inner=3, word_bytes=8) == "streamed"
     assert path(**sizes, inner=9, word_bytes=2) == "streamed"
-    assert path(**sizes, inner=7, word_bytes=2) == "packed"
+    assert path(**sizes, inner=7, word_bytes=2) == "flat"
     assert path(**sizes, inner=2**30 + 1, word_bytes=1) == "rows"  # cut into parts
     assert path(**sizes, inner=1, word_bytes=4) == "staged"
-    assert path(**sizes, inner=1, word_bytes=16) == "rows"
-    assert path(**{**sizes, "entries": 3_999}, inner=1, word_bytes=4) == "rows"  # few picks
-    assert path(**{**sizes, "shared_bytes": 3_999}, inner=1, word_bytes=4) == "rows"  # no room
+    assert path(**sizes, inner=1, word_bytes=16) == "flat"
+    assert path(**{**sizes, "entries": 3_999}, inner=1, word_bytes=4) == "flat"  # few picks
+    assert path(**{**sizes, "entries": 2**31}, inner=1, word_bytes=16) == "rows"  # beyond 32 bits
+    assert path(**{**sizes, "shared_bytes": 3_999}, inner=1, word_bytes=4) == "flat"  # no room
     large = {**sizes, "axis_size": 10**7}
     assert path(**large, inner=1, word_bytes=4) == "elements"
-    assert path(**{**large, "entries": 2**24}, inner=1, word_bytes=4) == "rows"  # many picks
-    assert path(**large, inner=1, word_bytes=2) == "packed"
+    assert path(**{**large, "entries": 2**24}, inner=1, word_bytes=4) == "flat"  # many picks
+    assert path(**large, inner=1, word_bytes=2) == "flat"
 
 
 def test_modules(device: torch.device) -> None:

@@ -111,7 +111,9 @@ struct PlainIndex {
   const Index* __restrict__ data;
 
   __device__ __forceinline__ Cursor from(int64_t position) const { return {data + position}; }
-  __device__ __forceinline__ Entry at(int64_t position) const { return data[position]; }
+  __device__ __forceinline__ Entry at(int64_t position) const {
+    return load_in_order(data + position);
+  }
   __device__ __forceinline__ Entry row_of(Entry entry) const { return entry; }
   template <class Word>
   __device__ __forceinline__ Word fill() const {
@@ -138,8 +140,8 @@ struct FromEndIndex {
   }
 };
 
-// A rule says which rows they are. One type for all types of index: the rule takes registers, which
-// the kernels without one shall not pay for.
+// A rule says which rows they are. One type for all types of index, and for every rule: it takes
+// registers, which the kernels for the most common ones shall not pay for.
 struct RuledIndex {
   using Entry = int64_t;
   using Row = int64_t;
@@ -148,7 +150,9 @@ struct RuledIndex {
   GatherPolicy policy;
 
   __device__ __forceinline__ Cursor from(int64_t position) const { return data.from(position); }
-  __device__ __forceinline__ Entry row_of(Entry entry) const { return policy.rule.resolve(entry); }
+  __device__ __forceinline__ Row row_of(Entry entry) const {
+    return policy.rule.rewrites() ? policy.rule.resolve(entry) : entry;
+  }
   template <class Word>
   __device__ __forceinline__ Word fill() const {
     return policy.fill.word<Word>();

@@ -36,6 +36,54 @@ __device__ __forceinline__ void store(T* to, const Vector<T, N>& vector) {
   }
 }
 
+// A load of memory that the kernel does not write, and a store, of 1 to 16 bytes, which keep their
+// order: nvcc moves other loads behind stores where that saves registers, and then fewer of a
+// thread's loads are on their way at a time.
+template <class Word>
+__device__ __forceinline__ Word load_in_order(const Word* from) {
+  Word word;
+  if constexpr (sizeof(Word) == 16) {
+    auto& to = reinterpret_cast<uint32_t (&)[4]>(word);
+    asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "l"(from));
+  } else if constexpr (sizeof(Word) == 8) {
+    asm volatile("ld.global.nc.b64 %0, [%1];"
+                 : "=l"(reinterpret_cast<uint64_t&>(word))
+                 : "l"(from));
+  } else if constexpr (sizeof(Word) == 4) {
+    asm volatile("ld.global.nc.b32 %0, [%1];"
+                 : "=r"(reinterpret_cast<uint32_t&>(word))
+                 : "l"(from));
+  } else if constexpr (sizeof(Word) == 2) {
+    asm volatile("ld.global.nc.b16 %0, [%1];"
+                 : "=h"(reinterpret_cast<uint16_t&>(word))
+                 : "l"(from));
+  } else {
+    uint32_t byte;
+    asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(byte) : "l"(from));
+    word = static_cast<Word>(byte);
+  }
+  return word;
+}
+
+template <class Word>
+__device__ __forceinline__ void store_in_order(Word* to, const Word& word) {
+  if constexpr (sizeof(Word) == 16) {
+    const auto& from = reinterpret_cast<const uint32_t (&)[4]>(word);
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(from[0]), "r"(from[1]),
+                 "r"(from[2]), "r"(from[3]));
+  } else if constexpr (sizeof(Word) == 8) {
+    asm volatile("st.global.b64 [%0], %1;" ::"l"(to), "l"(reinterpret_cast<const uint64_t&>(word)));
+  } else if constexpr (sizeof(Word) == 4) {
+    asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(reinterpret_cast<const uint32_t&>(word)));
+  } else if constexpr (sizeof(Word) == 2) {
+    asm volatile("st.global.b16 [%0], %1;" ::"l"(to), "h"(reinterpret_cast<const uint16_t&>(word)));
+  } else {
+    asm volatile("st.global.u8 [%0], %1;" ::"l"(to), "r"(static_cast<uint32_t>(word)));
+  }
+}
+
 constexpr int kVectorBytes = 16;  // the widest load and store of one thread
 
 template <class T>

@@ -6,6 +6,7 @@
 #include "common/vectorized.cuh"
 #include "gather/gather.h"
 #include "gather/gather_elements.cuh"
+#include "gather/gather_flat.cuh"
 #include "gather/gather_kernels.cuh"
 #include "gather/gather_path.h"
 #include "gather/gather_streamed.cuh"
@@ -30,8 +31,8 @@ int64_t word_bytes(const RowLayout& layout, int64_t element, const void* source,
   return bytes;
 }
 
-template <class Word, class Index>
-void launch_rows(const void* source, const Index& index, void* output, const RowLayout& layout,
+template <class Word>
+void launch_rows(const void* source, const RuledIndex& index, void* output, const RowLayout& layout,
                  const IndexErrorSite& errors) {
   // Rows of more than 2^30 words are copied in parts.
   for (int64_t column = 0; column < layout.inner; column += RowGrid::kMaxChunk) {
@@ -39,26 +40,23 @@ void launch_rows(const void* source, const Index& index, void* output, const Row
     const RowGrid grid(layout.batch, layout.outer, layout.entries, words);
     const dim3 blocks(grid_x(grid.chunk_words(), kGatherThreads * kGatherUnroll),
                       grid_y(grid.chunks));
-    auto* kernel = grid.one_slab() ? gather_rows_kernel<true, Word, Index>
-                                   : gather_rows_kernel<false, Word, Index>;
-    TORCH_OPS_LAUNCH(kernel, blocks, kGatherThreads, 0,
+    TORCH_OPS_LAUNCH(gather_rows_kernel<Word>, blocks, kGatherThreads, 0,
                      static_cast<const Word*>(source) + column * layout.table_inner_stride, index,
                      static_cast<Word*>(output) + column, layout, grid, layout.inner, errors);
   }
 }
 
 template <class Word, class Index>
-void launch_packed(const void* source, const Index& index, void* output, const RowLayout& layout,
-                   const IndexErrorSite& errors) {
-  constexpr int64_t kWords = kPackedBytes / sizeof(Word);
-  const RowGrid grid(layout.batch, layout.outer, layout.entries, layout.inner);
-  // One vector more: a chunk may start within one.
-  const dim3 blocks(grid_x(grid.chunk_words() + kWords, kThreads * kPackedUnroll * kWords),
-                    grid_y(grid.chunks));
-  auto* kernel = grid.one_slab() ? gather_packed_kernel<true, Word, Index>
-                                 : gather_packed_kernel<false, Word, Index>;
-  TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0, static_cast<const Word*>(source), index,
-                   static_cast<Word*>(output), layout, grid, errors);
+void launch_flat(const void* source, const Index& index, void* output, const RowLayout& layout,
+                 const IndexErrorSite& errors) {
+  auto* kernel = layout.outer > 1 ? gather_flat_kernel<true, Word, Index>
+                                  : gather_flat_kernel<false, Word, Index>;
+  for_each_flat(layout, [&](const FlatRows& flat, int64_t word) {
+    const int64_t words = int64_t{flat.rows} * flat.row_words;
+    TORCH_OPS_LAUNCH(kernel, grid_x(words, kFlatThreads * kFlatUnroll<Word>), kFlatThreads, 0,
+                     static_cast<const Word*>(source) + word, index,
+                     static_cast<Word*>(output) + flat.first_row * layout.inner, flat, errors);
+  });
 }
 
 template <class Word, class Index>
@@ -117,24 +115,22 @@ void launch_elements(const void* source, const IndexView& index, void* output,
                    grid, policy, errors);
 }
 
-// Index is a reader, of what `view` and `policy` say.
+// Index is a reader, of what `any` says: kernels that are common have one for each.
 template <class Word, class Index>
-void launch(GatherPath path, const void* source, const Index& index, const IndexView& view,
-            void* output, const RowLayout& layout, const GatherPolicy& policy,
-            const IndexErrorSite& errors) {
+void launch(GatherPath path, const void* source, const Index& index, const RuledIndex& any,
+            void* output, const RowLayout& layout, const IndexErrorSite& errors) {
   switch (path) {
     case GatherPath::kRows:
-      return launch_rows<Word>(source, index, output, layout, errors);
+      return launch_rows<Word>(source, any, output, layout, errors);
     case GatherPath::kStreamed:
-      return launch_streamed<Word>(source, view, output, layout, policy, errors);
+      return launch_streamed<Word>(source, any.data, output, layout, any.policy, errors);
     case GatherPath::kElements:
       if constexpr (sizeof(Word) == 4 || sizeof(Word) == 8) {
-        launch_elements<Word>(source, view, output, layout, policy, errors);
+        launch_elements<Word>(source, any.data, output, layout, any.policy, errors);
       }
       return;
-    case GatherPath::kPacked:
-      if constexpr (sizeof(Word) <= 2) launch_packed<Word>(source, index, output, layout, errors);
-      return;
+    case GatherPath::kFlat:
+      return launch_flat<Word>(source, index, output, layout, errors);
     case GatherPath::kStaged:
       return launch_staged<Word>(source, index, output, layout, errors);
   }
@@ -161,35 +157,47 @@ void gather_cuda(const char* op, const at::Tensor& source, const at::Tensor& ind
     rescale(in_words.table_axis_stride);
     in_words.table_inner_stride = 1;
   }
+  if (in_words.index_batch_stride == 0 && in_words.outer == 1) {
+    // An index that is expanded over the batch is one for all slices of a table.
+    std::swap(in_words.batch, in_words.outer);
+    in_words.table_outer_stride = in_words.table_batch_stride;
+  }
   const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
   const GatherPath path = choose_gather_path(
       in_words, bytes, static_cast<int64_t>(device.sharedMemPerBlockOptin), device.l2CacheSize);
-  const IndexView view{index.const_data_ptr(), static_cast<int>(index.element_size())};
+  const RuledIndex any{{index.const_data_ptr(), static_cast<int>(index.element_size())}, policy};
   const auto dispatch_words = [&](const auto& entries) {
     switch (bytes) {
       case 1:
-        return launch<uint8_t>(path, from, entries, view, to, in_words, policy, errors);
+        return launch<uint8_t>(path, from, entries, any, to, in_words, errors);
       case 2:
-        return launch<uint16_t>(path, from, entries, view, to, in_words, policy, errors);
+        return launch<uint16_t>(path, from, entries, any, to, in_words, errors);
       case 4:
-        return launch<uint32_t>(path, from, entries, view, to, in_words, policy, errors);
+        return launch<uint32_t>(path, from, entries, any, to, in_words, errors);
       case 8:
-        return launch<uint2>(path, from, entries, view, to, in_words, policy, errors);
+        return launch<uint2>(path, from, entries, any, to, in_words, errors);
       case 16:
-        return launch_rows<uint4>(from, entries, to, in_words, errors);
+        // Rows of 16-byte words have these two ways only.
+        return path == GatherPath::kFlat ? launch_flat<uint4>(from, entries, to, in_words, errors)
+                                         : launch_rows<uint4>(from, any, to, in_words, errors);
     }
   };
-  const bool from_end = policy.rule.mode() == IndexMode::kFromEnd;
-  if (from_end && index.scalar_type() == at::kLong) {
-    dispatch_words(FromEndIndex<int64_t>{{index.const_data_ptr<int64_t>()}, layout.axis_size});
-  } else if (from_end && index.scalar_type() == at::kInt) {
-    dispatch_words(FromEndIndex<int32_t>{{index.const_data_ptr<int32_t>()}, layout.axis_size});
-  } else if (policy.rule.rewrites()) {
-    dispatch_words(RuledIndex{view, policy});
+  const auto dispatch_type = [&](auto zero) {
+    using index_t = decltype(zero);
+    const PlainIndex<index_t> plain{index.const_data_ptr<index_t>()};
+    if (policy.rule.mode() == IndexMode::kFromEnd) {
+      dispatch_words(FromEndIndex<index_t>{plain, layout.axis_size});
+    } else {
+      dispatch_words(plain);
+    }
+  };
+  const bool simple = !policy.rule.rewrites() || policy.rule.mode() == IndexMode::kFromEnd;
+  if (simple && index.scalar_type() == at::kLong) {
+    dispatch_type(int64_t{});
+  } else if (simple && index.scalar_type() == at::kInt) {
+    dispatch_type(int32_t{});
   } else {
-    TORCH_OPS_DISPATCH_INDEX(index, "gather", [&] {
-      dispatch_words(PlainIndex<index_t>{index.const_data_ptr<index_t>()});
-    });
+    dispatch_words(any);
   }
   after_launch();
 }

@@ -7,6 +7,8 @@
 // what it read is replaced. One such entry a thread is kept, and recorded when the thread has
 // stored its words, where few registers are in use; where it is no error there is no place to
 // record it.
+//
+// Most calls take the kernel of gather_flat.cuh.
 #pragma once
 
 #include <cstdint>
@@ -19,69 +21,48 @@
 
 namespace torch_ops {
 
-// One slab of a call: its table and its part of the index.
-template <class Word, class Index>
-struct Slab {
-  const Word* table;
-  typename Index::Cursor index;
+// ---- Any strides and sizes: a word a lane -------------------------------------------------------
 
-  __device__ Slab(const Word* source, const Index& whole, const RowLayout& layout,
-                  const RowGrid& grid, int64_t slab) {
-    int64_t batch, slice;
-    grid.split_slab(slab, batch, slice);
-    table = source + batch * layout.table_batch_stride + slice * layout.table_outer_stride;
-    index = whole.from(batch * layout.index_batch_stride);
-  }
-};
-
-// ---- A word a lane ------------------------------------------------------------------------------
-
-// Independent words in flight a thread, and threads of a block: of 1 to 6 words and 128 to 512
-// threads the fastest on calls of 1 MB; on large ones 2 to 6 words are alike (docs/gather.md).
-constexpr int kGatherUnroll = 3;
+constexpr int kGatherUnroll = 3;  // independent words in flight a thread
 constexpr int kGatherThreads = 128;
 
 // `output_row` is the length of the output's rows, which may be parts of longer ones.
-template <bool kOneSlab, class Word, class Index>
+template <class Word>
 __global__ void gather_rows_kernel(const Word* __restrict__ source,
-                                   const __grid_constant__ Index index, Word* __restrict__ output,
-                                   RowLayout layout, RowGrid grid, int64_t output_row,
+                                   const __grid_constant__ RuledIndex index,
+                                   Word* __restrict__ output, RowLayout layout, RowGrid grid,
+                                   int64_t output_row,
                                    const __grid_constant__ IndexErrorSite errors) {
   for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
     const RowGrid::Chunk chunk = grid.chunk(number);
-    const Slab<Word, Index> first_slab(source, index, layout, grid, chunk.slab);
     const uint32_t first = blockIdx.x * (blockDim.x * kGatherUnroll) + threadIdx.x;
 
     const Word* from[kGatherUnroll];
-    typename Index::Entry entries[kGatherUnroll];
-    uint32_t columns[kGatherUnroll];
+    int64_t positions[kGatherUnroll], entries[kGatherUnroll];
 #pragma unroll
     for (int k = 0; k < kGatherUnroll; ++k) {
       // Beyond the end the last word is read again, and not written.
       const uint32_t word = min(first + k * blockDim.x, chunk.words - 1);
-      const RowGrid::Place at = grid.place<kOneSlab>(chunk, word);
-      Slab<Word, Index> slab = first_slab;
-      if (!kOneSlab && at.slab > 0) {
-        slab = Slab<Word, Index>(source, index, layout, grid, chunk.slab + at.slab);
-      }
-      entries[k] = slab.index.at(at.entry * layout.index_entry_stride);
-      columns[k] = at.column;
-      from[k] = slab.table;
+      const RowGrid::Place at = grid.place<false>(chunk, word);
+      int64_t batch, slice;
+      grid.split_slab(chunk.slab + at.slab, batch, slice);
+      positions[k] = batch * layout.index_batch_stride + at.entry * layout.index_entry_stride;
+      from[k] = source + batch * layout.table_batch_stride + slice * layout.table_outer_stride +
+                at.column * layout.table_inner_stride;
     }
+    index.data.load(positions, entries);
     Word words[kGatherUnroll];
     uint32_t bad = 0;  // a bit for each word whose entry is out of range
-    typename Index::Row bad_entry = 0;
+    int64_t bad_entry = 0;
 #pragma unroll
     for (int k = 0; k < kGatherUnroll; ++k) {
-      auto row = index.row_of(entries[k]);
+      const int64_t row = index.row_of(entries[k]);
       const bool good = in_range(row, layout.axis_size);
       if (!good) {
         bad |= 1u << k;
         bad_entry = row;
-        row = 0;
       }
-      const auto safe = static_cast<int64_t>(row);
-      words[k] = from[k][safe * layout.table_axis_stride + columns[k] * layout.table_inner_stride];
+      words[k] = load_in_order(from[k] + (good ? row : 0) * layout.table_axis_stride);
     }
 #pragma unroll
     for (int k = 0; k < kGatherUnroll; ++k) {
@@ -98,90 +79,7 @@ __global__ void gather_rows_kernel(const Word* __restrict__ source,
     }
     if (bad != 0) {
       const uint32_t word = min(first + last_bit(bad) * blockDim.x, chunk.words - 1);
-      record_bad_entry(errors, grid.row(chunk, word), static_cast<int64_t>(bad_entry));
-    }
-  }
-}
-
-// ---- Words of one or two bytes ------------------------------------------------------------------
-
-// A thread fills aligned vectors of kPackedBytes of the output from narrower words, so that it
-// divides once for several. More words a thread would spread a warp's loads over more cache lines.
-constexpr int kPackedBytes = 4;
-constexpr int kPackedUnroll = 4;  // vectors of a thread
-
-template <bool kOneSlab, class Word, class Index>
-__global__ void gather_packed_kernel(const Word* __restrict__ source,
-                                     const __grid_constant__ Index index, Word* __restrict__ output,
-                                     RowLayout layout, RowGrid grid,
-                                     const __grid_constant__ IndexErrorSite errors) {
-  constexpr int kWords = kPackedBytes / sizeof(Word);
-  for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
-    const RowGrid::Chunk chunk = grid.chunk(number);
-    const Slab<Word, Index> first_slab(source, index, layout, grid, chunk.slab);
-    const int64_t start = chunk.row * grid.words;
-    // Vectors are aligned in the output; the chunk may start within one.
-    const auto shift = static_cast<int32_t>(start % kWords);
-    const uint32_t first_vector = blockIdx.x * (blockDim.x * kPackedUnroll) + threadIdx.x;
-
-    typename Index::Entry entries[kPackedUnroll][kWords];
-    const Word* from[kPackedUnroll][kWords];
-#pragma unroll
-    for (int u = 0; u < kPackedUnroll; ++u) {
-      const int32_t first = static_cast<int32_t>(first_vector + u * blockDim.x) * kWords - shift;
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        // A word outside the chunk is replaced by the nearest one, read in vain, and not written.
-        const int32_t last = static_cast<int32_t>(chunk.words) - 1;
-        const RowGrid::Place at = grid.place<kOneSlab>(chunk, min(max(first + k, 0), last));
-        Slab<Word, Index> slab = first_slab;
-        if (!kOneSlab && at.slab > 0) {
-          slab = Slab<Word, Index>(source, index, layout, grid, chunk.slab + at.slab);
-        }
-        entries[u][k] = slab.index.at(at.entry * layout.index_entry_stride);
-        from[u][k] = slab.table + at.column * layout.table_inner_stride;
-      }
-    }
-    Vector<Word, kWords> words[kPackedUnroll];
-    uint32_t bad = 0;  // a bit for each word whose entry is out of range
-    typename Index::Row bad_entry = 0;
-#pragma unroll
-    for (int u = 0; u < kPackedUnroll; ++u) {
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        auto row = index.row_of(entries[u][k]);
-        if (!in_range(row, layout.axis_size)) {
-          bad |= 1u << (u * kWords + k);
-          bad_entry = row;
-          row = 0;
-        }
-        words[u].values[k] = from[u][k][static_cast<int64_t>(row) * layout.table_axis_stride];
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < kPackedUnroll; ++u) {
-      const int32_t first = static_cast<int32_t>(first_vector + u * blockDim.x) * kWords - shift;
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        if (bad >> (u * kWords + k) & 1) words[u].values[k] = index.template fill<Word>();
-      }
-      if (first >= 0 && first + kWords <= static_cast<int32_t>(chunk.words)) {
-        store(output + start + first, words[u]);
-      } else {
-#pragma unroll
-        for (int k = 0; k < kWords; ++k) {
-          if (first + k >= 0 && first + k < static_cast<int32_t>(chunk.words)) {
-            output[start + first + k] = words[u].values[k];
-          }
-        }
-      }
-    }
-    if (bad != 0) {
-      const uint32_t at = last_bit(bad);
-      const int32_t word = static_cast<int32_t>(first_vector + at / kWords * blockDim.x) * kWords +
-                           at % kWords - shift;
-      const int32_t inside = min(max(word, 0), static_cast<int32_t>(chunk.words) - 1);
-      record_bad_entry(errors, grid.row(chunk, inside), static_cast<int64_t>(bad_entry));
+      record_bad_entry(errors, grid.row(chunk, word), bad_entry);
     }
   }
 }
@@ -214,6 +112,21 @@ __device__ __forceinline__ void load_entries(const IndexView& index, int64_t str
 #pragma unroll
   for (int k = 0; k < N; ++k) entries[k] = index.at(k * stride);
 }
+
+// One slab of a call: its table and its part of the index.
+template <class Word, class Index>
+struct Slab {
+  const Word* table;
+  typename Index::Cursor index;
+
+  __device__ Slab(const Word* source, const Index& whole, const RowLayout& layout,
+                  const RowGrid& grid, int64_t slab) {
+    int64_t batch, slice;
+    grid.split_slab(slab, batch, slice);
+    table = source + batch * layout.table_batch_stride + slice * layout.table_outer_stride;
+    index = whole.from(batch * layout.index_batch_stride);
+  }
+};
 
 // A block copies its slab's table to shared memory and serves `part` entries from there.
 template <class Word, class Index>

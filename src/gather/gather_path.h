@@ -8,14 +8,32 @@
 namespace torch_ops {
 
 enum class GatherPath {
-  kRows,      // a lane copies a word of a row: coalesced however long the rows are
+  kFlat,      // a lane copies a word of a row: coalesced however long the rows are
+  kRows,      // the same for tensors with gaps, and those whose places exceed 32 bits
   kStreamed,  // rows of 16 bytes and more in words of fewer: they pass through shared memory
-  kPacked,    // shorter ones in words of 1 or 2 bytes: a lane fills four bytes of the output
   kElements,  // elements of 4 or 8 bytes of a table that the L2 cache does not hold, not too many
   kStaged,    // elements of a small table: it is held in shared memory
 };
 
 constexpr int64_t kMaxRowWords = int64_t{1} << 30;  // that a grid walks at once
+
+// From one slab's table to the next.
+inline int64_t slab_stride(const RowLayout& layout) {
+  if (layout.slabs() == 1) return 0;
+  return layout.outer > 1 ? layout.table_outer_stride : layout.table_batch_stride;
+}
+
+// Has a call no gaps but between the rows of its table, and do its places in a slab fit 32 bits?
+inline bool is_flat(const RowLayout& layout) {
+  constexpr int64_t kMost = INT32_MAX;
+  const bool even = layout.batch == 1 || layout.outer == 1 ||
+                    layout.table_batch_stride == layout.outer * layout.table_outer_stride;
+  const bool adjacent = (layout.inner == 1 || layout.table_inner_stride == 1) &&
+                        (layout.entries == 1 || layout.index_entry_stride == 1) &&
+                        (layout.batch == 1 || layout.index_batch_stride == layout.entries);
+  return even && adjacent && layout.entries * layout.inner <= kMost && layout.axis_size <= kMost &&
+         layout.table_axis_stride <= kMost && layout.outer <= kMost && slab_stride(layout) <= kMost;
+}
 
 // `layout` counts words of `word_bytes`, the widest in which the rows can be moved. A block may
 // have `shared_bytes` of shared memory; the L2 cache has `cache_bytes`.
@@ -32,11 +50,11 @@ inline GatherPath choose_gather_path(const RowLayout& layout, int64_t word_bytes
     const bool many = layout.slabs() * layout.entries > kManyPicks;
     if (!narrow && !many && table_bytes > cache_bytes) return GatherPath::kElements;
   }
-  // Only the first path cuts very long rows into parts.
-  if (word_bytes == 16 || layout.inner > kMaxRowWords) return GatherPath::kRows;
+  // Only kRows cuts very long rows into parts.
+  if (layout.inner > kMaxRowWords) return GatherPath::kRows;
   const bool adjacent = layout.table_inner_stride == 1;
-  if (adjacent && layout.inner * word_bytes >= 16) return GatherPath::kStreamed;
-  return narrow ? GatherPath::kPacked : GatherPath::kRows;
+  if (word_bytes < 16 && adjacent && layout.inner * word_bytes >= 16) return GatherPath::kStreamed;
+  return is_flat(layout) ? GatherPath::kFlat : GatherPath::kRows;
 }
 
 }  // namespace torch_ops

@@ -30,14 +30,15 @@ void map_cuda(Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, uint8_t* ma
               const Inputs*... inputs) {
   const Arrays<T, sizeof...(Inputs)> arrays{output, {inputs...}};
   // A thread a vector, and no loop: the largest grid goes to 2^40 elements.
-  const unsigned grid = grid_x(walk.numel, int64_t{kThreads} * kVectorSize<T>);
+  const unsigned grid = grid_x(walk.numel, int64_t{kMapThreads} * kVectorSize<T>);
   const bool aligned =
       is_aligned(output, kVectorBytes) && (is_aligned(inputs, kVectorBytes) && ...);
   if (aligned && walk.is_flat()) {
-    TORCH_OPS_LAUNCH(map_kernel<kBits>, grid, kThreads, 0, op, FlatWalk{walk.numel}, arrays, mask);
+    TORCH_OPS_LAUNCH(map_kernel<kBits>, grid, kMapThreads, 0, op, FlatWalk{walk.numel}, arrays,
+                     mask);
   } else {
     const auto device_walk = make_device_walk<T>(walk, {output, inputs...});
-    TORCH_OPS_LAUNCH(map_kernel<kBits>, grid, kThreads, 0, op, device_walk, arrays, mask);
+    TORCH_OPS_LAUNCH(map_kernel<kBits>, grid, kMapThreads, 0, op, device_walk, arrays, mask);
   }
 }
 

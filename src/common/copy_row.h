@@ -19,8 +19,10 @@ inline void copy_row(void* out, const void* in, int64_t bytes) {
     std::memcpy(to, first, size);
     std::memcpy(to + bytes - size, last, size);
   };
-  if (bytes > 64) {
+  if (bytes > 128) {
     std::memcpy(out, in, bytes);
+  } else if (bytes > 64) {
+    ends(std::integral_constant<int, 64>());
   } else if (bytes > 32) {
     ends(std::integral_constant<int, 32>());
   } else if (bytes > 16) {

@@ -139,7 +139,8 @@ inline c10::SymDimVector scatter_sizes(const Tensor& values, const Tensor& index
 // `rows` and `order` are what gather_plan returned for `index`: that cannot be checked here.
 inline void check_plan(const char* op, const char* name, const Tensor& data, const Tensor& index,
                        const Tensor& rows, const Tensor& order) {
-  for (const Tensor& part : {index, rows, order}) {
+  for (const Tensor* each : {&index, &rows, &order}) {  // a list of tensors would copy them
+    const Tensor& part = *each;
     TORCH_CHECK(part.device() == data.device(), op, ": ", name,
                 " and the plan must be on one device, but ", name, " is on ", data.device(),
                 " and the plan is on ", part.device(), ": use plan.to(", name, ".device).");
@@ -148,7 +149,8 @@ inline void check_plan(const char* op, const char* name, const Tensor& data, con
   TORCH_CHECK_TYPE((dtype == at::kInt || dtype == at::kLong) && order.scalar_type() == dtype, op,
                    ": a plan's rows and order must both be int32 or both int64, but they are ",
                    dtype, " and ", order.scalar_type(), ".");
-  for (const Tensor& part : {rows, order}) {
+  for (const Tensor* each : {&rows, &order}) {
+    const Tensor& part = *each;
     const bool fits = part.dim() == 1 &&
                       part.sym_size(0).sym_eq(index.sym_numel()).expect_true(__FILE__, __LINE__);
     TORCH_CHECK_VALUE(fits, op, ": a plan's rows and order must be one-dimensional, with one ",

@@ -58,9 +58,8 @@ Call check(const Tensor& source, const Tensor& index, std::optional<int64_t> dim
 }
 
 template <auto launch>
-Tensor gather(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
-              int64_t batch_dims, std::string_view mode, const Fill& fill_value) {
-  const Call call = check(source, index, dim, batch_dims, mode, fill_value);
+Tensor compute(const Call& call, const Tensor& source, const Tensor& index,
+               const Fill& fill_value) {
   Tensor table = source, entries = index;
   const RowLayout layout = indexing::lay_out(table, entries, call.axes);
   Tensor output =
@@ -72,22 +71,44 @@ Tensor gather(const Tensor& source, const Tensor& index, std::optional<int64_t> 
   return output;
 }
 
+template <auto launch>
+Tensor gather(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
+              int64_t batch_dims, std::string_view mode, const Fill& fill_value) {
+  return compute<launch>(check(source, index, dim, batch_dims, mode, fill_value), source, index,
+                         fill_value);
+}
+
 Tensor gather_meta(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
                    int64_t batch_dims, std::string_view mode, const Fill& fill_value) {
   const Call call = check(source, index, dim, batch_dims, mode, fill_value);
   return at::empty_symint(indexing::gather_sizes(source, index, call.axes), source.options());
 }
 
-// gather itself: a plan is for the derivative. For all backends.
+// gather itself: a plan is for the derivative.
+Call check_by_plan(const Tensor& source, const Tensor& index, const Tensor& rows,
+                   const Tensor& order, const c10::SymInt& dim_size, int64_t dim,
+                   int64_t batch_dims) {
+  indexing::check_plan("gather", "source", source, index, rows, order);
+  const indexing::Axes axes = indexing::check_gather("gather", source, index, dim, batch_dims);
+  TORCH_CHECK_VALUE(source.sym_size(axes.dim).sym_eq(dim_size).expect_true(__FILE__, __LINE__),
+                    "gather: the plan was made for an axis of size ", dim_size, ", but axis ",
+                    axes.dim, " of source with shape ", source.sym_sizes(), " has size ",
+                    source.sym_size(axes.dim), ".");
+  return {axes, IndexMode::kRaise};
+}
+
+template <auto launch>
 Tensor gather_by_plan(const Tensor& source, const Tensor& index, const Tensor& rows,
                       const Tensor& order, c10::SymInt dim_size, int64_t dim, int64_t batch_dims) {
-  indexing::check_plan("gather", "source", source, index, rows, order);
-  const int64_t axis = indexing::check_gather("gather", source, index, dim, batch_dims).dim;
-  TORCH_CHECK_VALUE(source.sym_size(axis).sym_eq(dim_size).expect_true(__FILE__, __LINE__),
-                    "gather: the plan was made for an axis of size ", dim_size, ", but axis ", axis,
-                    " of source with shape ", source.sym_sizes(), " has size ",
-                    source.sym_size(axis), ".");
-  return ops::gather().call(source, index, dim, batch_dims, "raise", std::nullopt);
+  return compute<launch>(check_by_plan(source, index, rows, order, dim_size, dim, batch_dims),
+                         source, index, std::nullopt);
+}
+
+Tensor gather_by_plan_meta(const Tensor& source, const Tensor& index, const Tensor& rows,
+                           const Tensor& order, c10::SymInt dim_size, int64_t dim,
+                           int64_t batch_dims) {
+  const Call call = check_by_plan(source, index, rows, order, dim_size, dim, batch_dims);
+  return at::empty_symint(indexing::gather_sizes(source, index, call.axes), source.options());
 }
 
 // All axes of the index but its last are batch axes. A composition of gather, so it needs no
@@ -244,14 +265,19 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
       {at::Tag::pt2_compliant_tag});
 }
 
-TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { m.impl("gather", gather<gather_cpu>); }
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
+  m.impl("gather", gather<gather_cpu>);
+  m.impl("gather.plan", gather_by_plan<gather_cpu>);
+}
 
-TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) { m.impl("gather", gather<gather_cuda>); }
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
+  m.impl("gather", gather<gather_cuda>);
+  m.impl("gather.plan", gather_by_plan<gather_cuda>);
+}
 
-TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { m.impl("gather", gather_meta); }
-
-TORCH_LIBRARY_IMPL(torch_ops, CompositeExplicitAutograd, m) {
-  m.impl("gather.plan", gather_by_plan);
+TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
+  m.impl("gather", gather_meta);
+  m.impl("gather.plan", gather_by_plan_meta);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {

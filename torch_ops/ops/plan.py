@@ -98,7 +98,7 @@ def plan_arguments(
     ``dim`` and ``batch_dims`` are those that the caller was given. The defaults say nothing, so
     they fit any plan.
     """
-    if dim not in (None, plan.dim) or batch_dims not in (0, plan.batch_dims):
+    if (dim is not None and dim != plan.dim) or (batch_dims and batch_dims != plan.batch_dims):
         raise ValueError(
             f"{op}: the plan was made for dim={plan.dim} and batch_dims={plan.batch_dims}, but "
             f"dim={dim} and batch_dims={batch_dims} were given. Leave both out: the plan has them."

@@ -3,7 +3,7 @@
 #pragma once
 
 #ifdef TORCH_OPS_WITHOUT_TORCH
-#include <cuda_runtime_api.h>
+#include "common/cuda_check.h"
 #else
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAException.h>
@@ -36,11 +36,10 @@ struct DeviceLimits {
 };
 
 #ifdef TORCH_OPS_WITHOUT_TORCH
-// Defined by the program that is being built: the stream that the calling thread launches on, the
-// limits of its current device, and what becomes of an error, which must not return.
+// Defined by the program that is being built: the stream that the calling thread launches on, and
+// the limits of its current device.
 cudaStream_t current_stream();
 DeviceLimits current_device_limits();
-[[noreturn]] void raise_cuda_error(cudaError_t error, const char* what, const char* file, int line);
 #else
 inline cudaStream_t current_stream() { return at::cuda::getCurrentCUDAStream(); }
 
@@ -54,17 +53,10 @@ inline DeviceLimits current_device_limits() {
 }  // namespace torch_ops
 
 #ifdef TORCH_OPS_WITHOUT_TORCH
-#define TORCH_OPS_CUDA_CALL(call)                                       \
-  do {                                                                  \
-    const cudaError_t status = (call);                                  \
-    if (status != cudaSuccess) {                                        \
-      ::torch_ops::raise_cuda_error(status, #call, __FILE__, __LINE__); \
-    }                                                                   \
-  } while (0)
-#define TORCH_OPS_LAUNCH_CHECK() TORCH_OPS_CUDA_CALL(cudaGetLastError())
+#define TORCH_OPS_CUDA_CALL(call) TORCH_OPS_CHECK_CUDA(call)
 #else
 #define TORCH_OPS_CUDA_CALL(call) C10_CUDA_CHECK(call)
-#define TORCH_OPS_LAUNCH_CHECK() C10_CUDA_KERNEL_LAUNCH_CHECK()
+#define TORCH_OPS_CHECK_LAUNCH() C10_CUDA_KERNEL_LAUNCH_CHECK()
 #endif
 
 // Launches on the current stream of the current device, with `shared_bytes` of dynamic shared
@@ -72,5 +64,5 @@ inline DeviceLimits current_device_limits() {
 #define TORCH_OPS_LAUNCH(kernel, grid, block, shared_bytes, ...)                             \
   do {                                                                                       \
     kernel<<<(grid), (block), (shared_bytes), ::torch_ops::current_stream()>>>(__VA_ARGS__); \
-    TORCH_OPS_LAUNCH_CHECK();                                                                \
+    TORCH_OPS_CHECK_LAUNCH();                                                                \
   } while (0)

@@ -247,7 +247,9 @@ torch_ops_status torch_ops_host_free(void* memory) {
 
 int32_t torch_ops_api_version(void) { return TORCH_OPS_API_VERSION; }
 const char* torch_ops_version(void) { return TORCH_OPS_VERSION; }
-const char* torch_ops_build_config(void) { return TORCH_OPS_BUILD_CONFIG; }
+const char* torch_ops_build_config(void) {
+  return TORCH_OPS_BUILD_CONFIG "; compiler=" __VERSION__;
+}
 int32_t torch_ops_device_count(void) { return gpu::device_count(); }
 
 }  // extern "C"

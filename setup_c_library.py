@@ -6,7 +6,6 @@ build_ext; src/c_api/ has the library's own sources.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -93,7 +92,7 @@ def outputs(root: Path, base: Path) -> list[Path]:
 def build(
     root: Path, base: Path, temp: Path, version: str, cuda: Cuda | None, environ: Mapping[str, str]
 ) -> None:
-    """Makes outputs(root, base); objects stay in temp, so that a change compiles what it touches."""
+    """Makes outputs(root, base). Objects stay in temp: a change compiles what it touches."""
     temp.mkdir(parents=True, exist_ok=True)
     package = base / PACKAGE
     steps = [*library_steps(root, package, temp, version, cuda, environ)]
@@ -167,9 +166,7 @@ def library_steps(
     return steps
 
 
-def module_steps(
-    root: Path, package: Path, temp: Path, environ: Mapping[str, str]
-) -> list[Step]:
+def module_steps(root: Path, package: Path, temp: Path, environ: Mapping[str, str]) -> list[Step]:
     """The Cython module. It opens the library when it is imported, so it is not linked with it."""
     source = root / PACKAGE / "_host.pyx"
     generated = temp / "_host.c"
@@ -209,7 +206,10 @@ def run_steps(steps: list[Step], temp: Path, environ: Mapping[str, str]) -> None
 
     lines = ["ninja_required_version = 1.3"]
     for number, step in enumerate(steps):
-        lines += [f"rule step{number}", f"  command = {shlex.join(step.command).replace('$', '$$')}"]
+        lines += [
+            f"rule step{number}",
+            f"  command = {shlex.join(step.command).replace('$', '$$')}",
+        ]
         if step.depfile is not None:
             lines += [f"  depfile = {escaped(str(step.depfile))}", "  deps = gcc"]
         inputs = " ".join(escaped(str(path)) for path in step.inputs)

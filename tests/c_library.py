@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 import torch_ops_host
 
 HEADER = Path(torch_ops_host.get_include()) / "torch_ops.h"

@@ -1,4 +1,4 @@
-"""torch_ops_host: NumPy arrays in and out, without torch; on the CPU and, where there is one, a GPU."""
+"""torch_ops_host: NumPy arrays in and out, without torch; on the CPU and on a GPU if there is one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch_ops_host as host
 from c_library import DTYPES
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from hypothesis.extra import numpy as st_np
 from toy_project import ROOT
 
 import torch_ops
+import torch_ops_host as host
 
 DEVICES = ["cpu", None, *(["gpu"] if host.device_count() else [])]
 ALL = [dtype.name for dtype in DTYPES]
@@ -46,7 +46,9 @@ def picks(shape: tuple[int, ...], size: int, dtype: str = "int64", seed: int = 1
 def reference_gather(source: np.ndarray, index: np.ndarray, batch_dims: int) -> np.ndarray:
     if batch_dims == 0:
         return source[index]
-    return np.stack([reference_gather(*pair, batch_dims - 1) for pair in zip(source, index, strict=True)])
+    return np.stack(
+        [reference_gather(*pair, batch_dims - 1) for pair in zip(source, index, strict=True)]
+    )
 
 
 def reference_scatter(
@@ -102,7 +104,9 @@ def test_batch_gather_is_torch_ops_own(device: Any) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32"])
 def test_other_types_of_index(dtype: str) -> None:
     source = make((9, 2), "float32")
-    np.testing.assert_array_equal(host.gather(source, picks((6,), 9, dtype)), source[picks((6,), 9)])
+    np.testing.assert_array_equal(
+        host.gather(source, picks((6,), 9, dtype)), source[picks((6,), 9)]
+    )
 
 
 def test_scatter_add_rounds_once(device: Any) -> None:
@@ -291,7 +295,11 @@ def test_index_is_checked_where_rows_are_empty(device: Any) -> None:
         (lambda: host.relu(np.ones(3), device="tpu"), ValueError, '"cpu" or "gpu", but it is'),
         (lambda: host.relu(np.ones(3), out=[0, 0, 0]), TypeError, "out must be a NumPy array"),
         (lambda: host.relu(np.ones(3), out=np.ones(4)), ValueError, r"shape \(3,\), but it has"),
-        (lambda: host.relu(np.ones(3), out=np.ones(3, "f4")), TypeError, "out must be of the dtype"),
+        (
+            lambda: host.relu(np.ones(3), out=np.ones(3, "f4")),
+            TypeError,
+            "out must be of the dtype",
+        ),
         (
             lambda: host.relu(np.ones(3), out=np.frombuffer(bytes(24))),
             ValueError,
@@ -322,9 +330,7 @@ def calls(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     dtype = draw(st.sampled_from(ALL))
     index_dtype = draw(st.sampled_from(["int32", "int64"]))
     source = make((*batch, size, *inner), dtype, draw(st.integers(0, 9)))
-    index = draw(
-        st_np.arrays(index_dtype, (*batch, *picked), elements=st.integers(0, size - 1))
-    )
+    index = draw(st_np.arrays(index_dtype, (*batch, *picked), elements=st.integers(0, size - 1)))
     return source, index, len(batch)
 
 

@@ -135,6 +135,7 @@ int64_t num_threads() {
 }
 
 void run_parts(int64_t parts, void (*part)(void* context, int64_t n), void* context) {
+  if (parts <= 0) return;
   Job job{part, context, parts};
   pool().run(job);
 }

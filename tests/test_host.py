@@ -1,4 +1,4 @@
-"""torch_ops_host: NumPy arrays in and out, without torch; on the CPU and on a GPU if there is one."""
+"""torch_ops_host: NumPy arrays in and out, without torch; on the CPU, and a GPU if there is one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-// Random calls of the C library on the CPU path: sizes, nulls, misaligned pointers, unknown enums and
-// indices, each result compared with a plain loop, each status with what the arguments deserve.
+// Random calls of the C library on the CPU path: sizes, nulls, misaligned pointers, unknown enums
+// and indices, each result compared with a plain loop, each status with what the arguments deserve.
 // Compiled with the library's sources under AddressSanitizer and UndefinedBehaviorSanitizer by
 // tests/test_c_api.py. Usage: fuzz CALLS SEED
 #include <cstdint>
@@ -78,9 +78,8 @@ class Fuzzer {
     fill(table);
     const auto set = [&](int64_t at, int64_t value) {
       const auto narrow = static_cast<int32_t>(value);
-      std::memcpy(index.data + at * (wide ? 8 : 4), wide ? static_cast<void*>(&value)
-                                                        : const_cast<int32_t*>(&narrow),
-                  wide ? 8 : 4);
+      std::memcpy(index.data + at * (wide ? 8 : 4),
+                  wide ? static_cast<void*>(&value) : const_cast<int32_t*>(&narrow), wide ? 8 : 4);
     };
     std::vector<int64_t> entry(batch * entries);
     for (size_t n = 0; n < entry.size(); ++n) set(n, entry[n] = axis > 0 ? below(axis) : 0);
@@ -113,9 +112,9 @@ class Fuzzer {
     }
     if (dtype < TORCH_OPS_INT8) return;
     fill(picked);
-    const int added = torch_ops_scatter_add(picked.data, index.data, table.data, batch, axis,
-                                            entries, inner, dtype, index_type, memory, nullptr,
-                                            nullptr, 0, nullptr);
+    const int added =
+        torch_ops_scatter_add(picked.data, index.data, table.data, batch, axis, entries, inner,
+                              dtype, index_type, memory, nullptr, nullptr, 0, nullptr);
     if (bad >= 0) return expect(added == TORCH_OPS_INDEX_OUT_OF_RANGE, "a bad entry was added");
     expect(added == TORCH_OPS_SUCCESS, "scatter_add fails");
     std::vector<uint64_t> sums(batch * axis * inner);
@@ -149,11 +148,11 @@ class Fuzzer {
       std::memcpy(&out, y.data + 4 * i, 4);
       expect(in < 0 ? out == 0 : std::memcmp(&in, &out, 4) == 0, "relu is wrong");
     }
-    expect(torch_ops_sigmoid(x.data, y.data, size, dtype, TORCH_OPS_HOST_CPU, nullptr, nullptr) ==
-                   0 &&
-               torch_ops_sigmoid_backward(x.data, y.data, x.data, size, dtype, TORCH_OPS_HOST,
-                                          nullptr, nullptr) == 0,
-           "sigmoid fails");
+    expect(
+        torch_ops_sigmoid(x.data, y.data, size, dtype, TORCH_OPS_HOST_CPU, nullptr, nullptr) == 0 &&
+            torch_ops_sigmoid_backward(x.data, y.data, x.data, size, dtype, TORCH_OPS_HOST, nullptr,
+                                       nullptr) == 0,
+        "sigmoid fails");
     for (int64_t i = 0; i < size && dtype == TORCH_OPS_FLOAT32; ++i) {
       float out;
       std::memcpy(&out, y.data + 4 * i, 4);

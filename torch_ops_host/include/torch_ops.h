@@ -3,9 +3,9 @@
  * GPU, or a driver, it computes on the CPU. docs/c_api.md has examples.
  *
  * Every function that can fail returns a status; torch_ops_last_error() then says more. None ends
- * the process or throws. Where a call fails because of its arguments (everything up to and including
- * TORCH_OPS_NO_DEVICE) nothing was written. After TORCH_OPS_INDEX_OUT_OF_RANGE, or an error below it
- * in the list, the output's contents are unspecified.
+ * the process or throws. Where a call fails because of its arguments (everything up to and
+ * including TORCH_OPS_NO_DEVICE) nothing was written. After TORCH_OPS_INDEX_OUT_OF_RANGE, or an
+ * error below it in the list, the output's contents are unspecified.
  *
  * All functions may be called from any number of threads at once. Arrays are contiguous, in
  * row-major order; sizes are in elements. Where an array is empty its pointer may be NULL. Outputs
@@ -31,7 +31,8 @@ extern "C" {
  * changes only when programs that were built with another must be built again. */
 #define TORCH_OPS_API_VERSION 1
 
-/* ---- Types: integers, so that every language with an FFI can pass them ------------------------ */
+/* ---- Types: integers, so that every language with an FFI can pass them ------------------------
+ */
 
 typedef int32_t torch_ops_status;
 enum {
@@ -43,11 +44,11 @@ enum {
   TORCH_OPS_UNSUPPORTED_DTYPE = 5, /* relu and sigmoid are for floating types */
   TORCH_OPS_UNKNOWN_INDEX_TYPE = 6,
   TORCH_OPS_UNKNOWN_MEMORY = 7,
-  TORCH_OPS_MISALIGNED_POINTER = 8,  /* to no multiple of the element's size */
-  TORCH_OPS_WRONG_MEMORY = 9,        /* TORCH_OPS_DEVICE, but the device cannot reach it */
+  TORCH_OPS_MISALIGNED_POINTER = 8, /* to no multiple of the element's size */
+  TORCH_OPS_WRONG_MEMORY = 9,       /* TORCH_OPS_DEVICE, but the device cannot reach it */
   TORCH_OPS_SMALL_WORKSPACE = 10,
-  TORCH_OPS_INVALID_ARGUMENT = 11,   /* any other */
-  TORCH_OPS_NO_DEVICE = 12,          /* a device was demanded: there is none, or no kernels for it */
+  TORCH_OPS_INVALID_ARGUMENT = 11, /* any other */
+  TORCH_OPS_NO_DEVICE = 12,        /* a device was demanded: there is none, or no kernels for it */
   TORCH_OPS_INDEX_OUT_OF_RANGE = 13, /* torch_ops_last_index_error() has the numbers */
   TORCH_OPS_OUT_OF_MEMORY = 14,      /* on the host or on the device */
   TORCH_OPS_CUDA_ERROR = 15,         /* the text names the failing call, its file and line */
@@ -80,9 +81,9 @@ enum {
    * the CPU's kernels, a device kernel that reads pinned memory in place, or a device to which the
    * data goes in pieces. Waits for the result. */
   TORCH_OPS_HOST = 0,
-  /* On one CUDA device, or in memory that it can reach. Returns when the work is queued on `stream`,
-   * unless the time is asked for. An index out of range gives zeros (of scatter_add: is left out)
-   * and is told by torch_ops_check_errors, or by this call when the time is asked for. */
+  /* On one CUDA device, or in memory that it can reach. Returns when the work is queued on
+   * `stream`, unless the time is asked for. An index out of range gives zeros (of scatter_add: is
+   * left out) and is told by torch_ops_check_errors, or by this call when the time is asked for. */
   TORCH_OPS_DEVICE = 1,
   /* In host memory; computed by the CPU. */
   TORCH_OPS_HOST_CPU = 2,
@@ -94,7 +95,8 @@ enum {
  * start when what is queued on this one is done. */
 typedef void* torch_ops_stream;
 
-/* ---- Statuses and versions --------------------------------------------------------------------- */
+/* ---- Statuses and versions ---------------------------------------------------------------------
+ */
 
 /* A few words, for an unknown status too. Never NULL. */
 TORCH_OPS_API const char* torch_ops_status_string(torch_ops_status status);
@@ -104,7 +106,8 @@ TORCH_OPS_API const char* torch_ops_status_string(torch_ops_status status);
 TORCH_OPS_API const char* torch_ops_last_error(void);
 
 /* Of the last TORCH_OPS_INDEX_OUT_OF_RANGE of this thread: the entry's position in the index, in
- * row-major order, its value, and the bound: entries must be in [0, bound). Pointers may be NULL. */
+ * row-major order, its value, and the bound: entries must be in [0, bound). Pointers may be NULL.
+ */
 TORCH_OPS_API torch_ops_status torch_ops_last_index_error(int64_t* position, int64_t* value,
                                                           int64_t* bound);
 
@@ -114,14 +117,15 @@ TORCH_OPS_API torch_ops_status torch_ops_check_errors(torch_ops_stream stream);
 
 TORCH_OPS_API int32_t torch_ops_api_version(void);
 TORCH_OPS_API const char* torch_ops_version(void);
-/* How the library was built, as "name=value" separated by "; ": cuda (its version, or "none"), archs
- * and compiler. */
+/* How the library was built, as "name=value" separated by "; ": cuda (its version, or "none"),
+ * archs and compiler. */
 TORCH_OPS_API const char* torch_ops_build_config(void);
 
 /* How many CUDA devices can be used: 0 without a GPU, a driver, or CUDA kernels. */
 TORCH_OPS_API int32_t torch_ops_device_count(void);
 
-/* ---- Settings, of the whole process ------------------------------------------------------------- */
+/* ---- Settings, of the whole process -------------------------------------------------------------
+ */
 
 /* Threads of CPU kernels; 0 is the default: TORCH_OPS_NUM_THREADS or OMP_NUM_THREADS of the
  * environment, else one for each CPU that the process may use. */
@@ -136,7 +140,8 @@ TORCH_OPS_API torch_ops_status torch_ops_set_device_memory_limit(int64_t bytes);
 TORCH_OPS_API torch_ops_status torch_ops_host_alloc(int64_t bytes, void** memory);
 TORCH_OPS_API torch_ops_status torch_ops_host_free(void* memory);
 
-/* ---- Operations --------------------------------------------------------------------------------- */
+/* ---- Operations ---------------------------------------------------------------------------------
+ */
 
 /* Each takes a `milliseconds` that may be NULL. Else it gets how long the kernels took, by CUDA
  * events, or on the CPU by a monotonic clock, and the call waits for its result. Of a host-pointer
@@ -173,8 +178,7 @@ TORCH_OPS_API torch_ops_status torch_ops_scatter_add(
 
 /* 0 unless `memory` is TORCH_OPS_DEVICE and the dtype has 8 or 16 bits. */
 TORCH_OPS_API torch_ops_status torch_ops_scatter_add_workspace(int64_t batch, int64_t axis_size,
-                                                               int64_t inner,
-                                                               torch_ops_dtype dtype,
+                                                               int64_t inner, torch_ops_dtype dtype,
                                                                torch_ops_memory memory,
                                                                int64_t* bytes);
 
@@ -184,12 +188,9 @@ TORCH_OPS_API torch_ops_status torch_ops_relu(const void* input, void* output, i
                                               torch_ops_stream stream, float* milliseconds);
 
 /* grad_input = grad_output where output > 0 or NaN, else 0. `output` is relu's output or input. */
-TORCH_OPS_API torch_ops_status torch_ops_relu_backward(const void* grad_output, const void* output,
-                                                       void* grad_input, int64_t size,
-                                                       torch_ops_dtype dtype,
-                                                       torch_ops_memory memory,
-                                                       torch_ops_stream stream,
-                                                       float* milliseconds);
+TORCH_OPS_API torch_ops_status torch_ops_relu_backward(
+    const void* grad_output, const void* output, void* grad_input, int64_t size,
+    torch_ops_dtype dtype, torch_ops_memory memory, torch_ops_stream stream, float* milliseconds);
 
 /* output = 1 / (1 + exp(-input)). */
 TORCH_OPS_API torch_ops_status torch_ops_sigmoid(const void* input, void* output, int64_t size,
@@ -201,7 +202,8 @@ TORCH_OPS_API torch_ops_status torch_ops_sigmoid_backward(
     const void* grad_output, const void* output, void* grad_input, int64_t size,
     torch_ops_dtype dtype, torch_ops_memory memory, torch_ops_stream stream, float* milliseconds);
 
-/* ---- Plain forms, for float and int in host memory ---------------------------------------------- */
+/* ---- Plain forms, for float and int in host memory ----------------------------------------------
+ */
 
 /* res[n] = source[index[n]] for N entries and M source elements. Returns the kernels' milliseconds,
  * or a negative number, -status, on error. */
@@ -212,7 +214,8 @@ TORCH_OPS_API float torch_ops_gather_host(const float* source, const int* index,
 TORCH_OPS_API float torch_ops_batch_gather_host(const float* source, const int* index, float* res,
                                                 int N, int M, int B);
 
-/* ---- hello -------------------------------------------------------------------------------------- */
+/* ---- hello --------------------------------------------------------------------------------------
+ */
 
 /* `threads` threads print a line each to stdout: those of a kernel for TORCH_OPS_DEVICE and
  * TORCH_OPS_HOST_GPU, of the host for TORCH_OPS_HOST_CPU; TORCH_OPS_HOST takes a device if there is

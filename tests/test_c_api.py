@@ -550,6 +550,108 @@ def test_pkg_config_finds_it(tmp_path: Path) -> None:
     assert "all checks passed" in output_of(tmp_path / "check")
 
 
+class TestDocumentedPrograms:
+    """The programs in docs/c_api.md."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        """With each block that has a file's name behind its language."""
+        text = (ROOT / "docs" / "c_api.md").read_text()
+        for name, code in re.findall(
+            r"^```\S+ ([\w.]+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+        ):
+            (tmp_path / name).write_text(code)
+        return tmp_path
+
+    @needs("cc")
+    def test_c(self, folder: Path) -> None:
+        output_of("cc", "-std=c99", "-Wall", folder / "gather.c", "-o", folder / "gather", *FLAGS)
+        assert output_of(folder / "gather") == "2.5 0.5 2.5 1.5\n"
+
+    @needs("cmake", "c++")
+    def test_cpp_with_cmake(self, folder: Path) -> None:
+        prefix = f"-DCMAKE_PREFIX_PATH={host.get_prefix()}"
+        output_of("cmake", "-S", folder, "-B", folder / "build", prefix)
+        output_of("cmake", "--build", folder / "build")
+        assert output_of(folder / "build" / "sums") == "3 4 6 8\n"
+
+    @needs("cc")
+    def test_cython(self, folder: Path) -> None:
+        pytest.importorskip("Cython")
+        text = (ROOT / "examples" / "hello" / "setup.py").read_text()
+        (folder / "setup.py").write_text(text.replace("hello_cython", "picks"))
+        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "setup.py", "build_ext", "--inplace"]
+        output_of(*command, cwd=folder, env=environ)
+        code = """
+import numpy, picks
+out = numpy.empty(2)
+picks.pick(numpy.array([1.5, 2.5]), numpy.array([1, 0]), out)
+print(out.tolist())
+try:
+    picks.pick(numpy.ones(2), numpy.array([1, 2]), out)
+except ValueError as error:
+    print(error)
+"""
+        text = output_of(sys.executable, "-c", code, cwd=folder, env=environ)
+        assert text.startswith("[2.5, 1.5]\ntorch_ops_gather: index[1] is 2, out of range")
+
+
+@needs("nvcc")
+def test_headers_for_cuda_programs(tmp_path: Path) -> None:
+    """Compiled here; run where there is a GPU."""
+    source = tmp_path / "timed.cu"
+    source.write_text("""
+#include <torch_ops/timing.h>
+__global__ void fill(float* data, int n) { if (threadIdx.x < n) data[threadIdx.x] = n; }
+template <class A, class B> cudaError_t nothing() { return cudaSuccess; }
+int main() {
+  TORCH_OPS_CHECK(sizeof(float) == 4);
+  TORCH_OPS_CHECK_CUDA(nothing<int, float>());
+  try {
+    TORCH_OPS_CHECK(1 > 2, "one is ", 1);
+    return 1;
+  } catch (const std::runtime_error& error) {
+    std::printf("%s\\n", error.what());
+  }
+  try {
+    TORCH_OPS_CHECK_CUDA(cudaSetDevice(999));
+    return 1;
+  } catch (const torch_ops::CudaError& error) {
+    std::printf("%s\\n", error.what());
+  }
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess) return 0;
+  float* data;
+  TORCH_OPS_CHECK_CUDA(cudaMalloc(&data, 128));
+  TORCH_OPS_TIME(fill<<<1, 32>>>(data, 32));
+  const float ms = TORCH_OPS_TIMED(fill<<<1, 32>>>(data, 32));
+  torch_ops::CudaTimer timer;
+  for (int i = 0; i < 3; ++i) {
+    timer.start();
+    fill<<<1, 32>>>(data, 32);
+    timer.stop();
+    TORCH_OPS_CHECK(timer.milliseconds() > 0);
+  }
+  try {
+    TORCH_OPS_TIME(fill<<<1, 5000>>>(data, 32));
+    return 1;
+  } catch (const torch_ops::CudaError& error) {
+    std::printf("%s\\n", error.what());
+  }
+  return ms > 0 ? 0 : 1;
+}
+""")
+    program = tmp_path / "timed"
+    output_of("nvcc", "-std=c++17", f"-I{host.get_include()}", source, "-o", program)
+    text = output_of(program)
+    assert "timed.cu:9: 1 > 2 does not hold: one is 1" in text
+    assert re.search(r"timed.cu:15: cudaSetDevice\(999\): cudaError\w+ \(.+\)", text)
+    if host.device_count() > 0:
+        assert re.search(r"timed.cu:23: fill<<<1, 32>>>\(data, 32\): \d+\.\d{3} ms", text)
+        assert "cudaErrorInvalidConfiguration" in text
+
+
 @needs("c++")
 def test_random_calls_under_sanitizers(tmp_path: Path) -> None:
     """AddressSanitizer and UndefinedBehaviorSanitizer, over the library's own sources."""

@@ -20,7 +20,7 @@ from torch_ops_host._host import (
     sigmoid,
     version,
 )
-from torch_ops_host._library import get_include, get_library_dir
+from torch_ops_host._library import get_include, get_library_dir, get_prefix
 
 __all__ = [
     "batch_gather",
@@ -30,6 +30,7 @@ __all__ = [
     "get_include",
     "get_library_dir",
     "get_num_threads",
+    "get_prefix",
     "hello",
     "library_path",
     "pinned_empty",

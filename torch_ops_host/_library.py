@@ -15,6 +15,11 @@ def get_include() -> str:
     return str(ROOT / "include")
 
 
+def get_prefix() -> str:
+    """The folder above those two: for ``CMAKE_PREFIX_PATH``."""
+    return str(ROOT)
+
+
 def get_library_dir() -> str:
     """The folder with ``libtorch_ops_c.so``, its CMake package (``cmake``) and ``pkgconfig``."""
     return str(ROOT / "lib")

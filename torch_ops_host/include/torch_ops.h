@@ -31,8 +31,7 @@ extern "C" {
  * changes only when programs that were built with another must be built again. */
 #define TORCH_OPS_API_VERSION 1
 
-/* ---- Types: integers, so that every language with an FFI can pass them ------------------------
- */
+/* ---- Types: integers, so that every language with an FFI can pass them ---------------------- */
 
 typedef int32_t torch_ops_status;
 enum {
@@ -95,8 +94,7 @@ enum {
  * start when what is queued on this one is done. */
 typedef void* torch_ops_stream;
 
-/* ---- Statuses and versions ---------------------------------------------------------------------
- */
+/* ---- Statuses and versions ------------------------------------------------------------------ */
 
 /* A few words, for an unknown status too. Never NULL. */
 TORCH_OPS_API const char* torch_ops_status_string(torch_ops_status status);
@@ -124,8 +122,7 @@ TORCH_OPS_API const char* torch_ops_build_config(void);
 /* How many CUDA devices can be used: 0 without a GPU, a driver, or CUDA kernels. */
 TORCH_OPS_API int32_t torch_ops_device_count(void);
 
-/* ---- Settings, of the whole process -------------------------------------------------------------
- */
+/* ---- Settings, of the whole process --------------------------------------------------------- */
 
 /* Threads of CPU kernels; 0 is the default: TORCH_OPS_NUM_THREADS or OMP_NUM_THREADS of the
  * environment, else one for each CPU that the process may use. */
@@ -140,8 +137,7 @@ TORCH_OPS_API torch_ops_status torch_ops_set_device_memory_limit(int64_t bytes);
 TORCH_OPS_API torch_ops_status torch_ops_host_alloc(int64_t bytes, void** memory);
 TORCH_OPS_API torch_ops_status torch_ops_host_free(void* memory);
 
-/* ---- Operations ---------------------------------------------------------------------------------
- */
+/* ---- Operations ----------------------------------------------------------------------------- */
 
 /* Each takes a `milliseconds` that may be NULL. Else it gets how long the kernels took, by CUDA
  * events, or on the CPU by a monotonic clock, and the call waits for its result. Of a host-pointer
@@ -202,8 +198,7 @@ TORCH_OPS_API torch_ops_status torch_ops_sigmoid_backward(
     const void* grad_output, const void* output, void* grad_input, int64_t size,
     torch_ops_dtype dtype, torch_ops_memory memory, torch_ops_stream stream, float* milliseconds);
 
-/* ---- Plain forms, for float and int in host memory ----------------------------------------------
- */
+/* ---- Plain forms, for float and int in host memory ------------------------------------------ */
 
 /* res[n] = source[index[n]] for N entries and M source elements. Returns the kernels' milliseconds,
  * or a negative number, -status, on error. */
@@ -214,8 +209,7 @@ TORCH_OPS_API float torch_ops_gather_host(const float* source, const int* index,
 TORCH_OPS_API float torch_ops_batch_gather_host(const float* source, const int* index, float* res,
                                                 int N, int M, int B);
 
-/* ---- hello --------------------------------------------------------------------------------------
- */
+/* ---- hello ---------------------------------------------------------------------------------- */
 
 /* `threads` threads print a line each to stdout: those of a kernel for TORCH_OPS_DEVICE and
  * TORCH_OPS_HOST_GPU, of the host for TORCH_OPS_HOST_CPU; TORCH_OPS_HOST takes a device if there is

@@ -38,7 +38,8 @@ endif
 
 # Folders too: their times change when a file comes or goes. What else changes a build, the
 # interpreter and the variables that setup.py honours, is part of the stamp's name.
-SOURCES := setup.py pyproject.toml torch_ops/_version.py $(shell find src)
+SOURCES := setup.py setup_c_library.py pyproject.toml torch_ops/_version.py $(shell find src) \
+  $(wildcard torch_ops_host/*.p[xy]* torch_ops_host/include/*.h)
 BUILT := build/.built-$(firstword $(shell echo '$(RUN)' "$$TORCH_OPS_CPU_ONLY" "$$FORCE_CUDA" \
   "$$CUDA_HOME" "$$TORCH_CUDA_ARCH_LIST" | cksum))
 
@@ -84,9 +85,10 @@ gpu: ## on a machine with a GPU: build, tests, compute-sanitizer, benchmarks
 	PYTHON=$(PYTHON) tools/gpu_check.sh --build --tests --sanitize --bench --out build/gpu
 
 clean: ## remove what was built; .venv stays
-	rm -rf build dist *.egg-info torch_ops/_ext/*.so torch_ops/_ext/build_config.json
+	rm -rf build dist *.egg-info torch_ops/_ext/*.so torch_ops/_ext/build_config.json \
+	  torch_ops_host/*.so torch_ops_host/lib torch_ops_host/include/torch_ops
 
-CXX_FILES := $(shell find src -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+CXX_FILES := $(shell find src torch_ops_host/include examples/hello tests/c_api -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
 # Says in one line what an environment that is not ours to install into lacks.
 needs = $(RUN) -c 'import importlib.util as u, sys; \
@@ -98,7 +100,7 @@ or run make where python3 has no torch: then .venv is made, with all of it.")'
 
 $(VENV)/.ready-%:
 	[ -x $(VENV)/bin/python ] || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install "$(TORCH)" "setuptools>=70.1,<82" wheel ninja
+	$(VENV)/bin/python -m pip install "$(TORCH)" "setuptools>=70.1,<82" wheel ninja "cython>=3.0"
 	if [ -z "$$TORCH_OPS_CPU_ONLY$$CUDA_HOME" ] && ! command -v nvcc \
 	    && ! [ -x /usr/local/cuda/bin/nvcc ]; then \
 	  $(VENV)/bin/python -m pip install "$(NVCC)"; \

@@ -2,8 +2,9 @@
 
 A folder is an op when it holds <op>.cpp, the file with the binding; all its *.cpp and, with CUDA,
 all its *.cu belong to the module. So adding an op edits no list. The one module that is no op,
-src/runtime/, with the state that ops share, is built in the same way. Everything else (name,
-version, extras, tools) stands in pyproject.toml.
+src/runtime/, with the state that ops share, is built in the same way. The C library of src/c_api/
+and the rest of torch_ops_host are built by setup_c_library.py. Everything else (name, version,
+extras, tools) stands in pyproject.toml.
 
 Variables that are honoured:
   CUDA_HOME              the toolkit to build with; else nvcc on PATH, /usr/local/cuda, pip's nvcc
@@ -33,6 +34,10 @@ from typing import Any
 from setuptools import setup
 
 ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))  # a build frontend runs this file, and does not look beside it
+
+import setup_c_library  # noqa: E402
+
 PACKAGE = "torch_ops"
 LICENSE = "BSD-3-Clause"
 CONFIG_NAME = "build_config.json"
@@ -362,6 +367,8 @@ def configure(environ: Mapping[str, str]) -> Configuration:
     if torch.minor != TESTED_TORCH:
         warnings.append(f"tested with torch {TESTED_TORCH} only, not with {torch.version}")
     check_compiler(environ)
+    if setup_c_library.is_wanted(ROOT) and not setup_c_library.has_cython():
+        raise Refusal(setup_c_library.NEEDS_CYTHON)
     nvcc, reason = choose_nvcc(environ, torch, nvidia_wheels(torch.cuda), has_driver())
     archs = ""
     if nvcc is not None:
@@ -482,6 +489,16 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
             for module in config.parent.glob(f"*{suffix}"):
                 if module.name.removesuffix(suffix) not in {op.name for op in ops}:
                     module.unlink()  # of an op that is gone; wheels take all that is here
+            if setup_c_library.is_wanted(ROOT):
+                nvcc = configuration.nvcc
+                setup_c_library.build(
+                    ROOT,
+                    self.base(),
+                    Path(self.build_temp).resolve() / "c_api",
+                    configuration.version,
+                    nvcc and setup_c_library.Cuda(nvcc.home, nvcc.version, configuration.archs),
+                    os.environ,
+                )
             config.write_text(content, encoding="utf-8")
 
         def build_extension(self, extension: Any) -> None:
@@ -493,13 +510,18 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
             finally:
                 self.build_temp = shared
 
+        def base(self) -> Path:
+            return ROOT if self.inplace else Path(self.build_lib).resolve()
+
         def config_path(self) -> Path:
-            base = ROOT if self.inplace else Path(self.build_lib)
-            return base / PACKAGE / "_ext" / CONFIG_NAME
+            return self.base() / PACKAGE / "_ext" / CONFIG_NAME
 
         def get_outputs(self) -> list[str]:
-            built = Path(self.build_lib) / PACKAGE / "_ext" / CONFIG_NAME
-            return [*super().get_outputs(), str(built)]
+            build_lib = Path(self.build_lib)
+            built = [build_lib / PACKAGE / "_ext" / CONFIG_NAME]
+            if setup_c_library.is_wanted(ROOT):
+                built += setup_c_library.outputs(ROOT, build_lib)
+            return [*super().get_outputs(), *map(str, built)]
 
     return BuildOps
 

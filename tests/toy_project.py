@@ -54,7 +54,7 @@ PyMODINIT_FUNC PyInit_toy() { return PyModule_Create(&module); }
 }
 
 COPIED = (
-    *("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"),
+    *("setup.py", "setup_c_library.py", "pyproject.toml", "MANIFEST.in", "LICENSE"),
     *("torch_ops/_diagnose.py", "torch_ops/_version.py", "torch_ops/__main__.py"),
     *("torch_ops/py.typed", "torch_ops/_ext/__init__.py"),
 )

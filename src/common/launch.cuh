@@ -1,9 +1,14 @@
-// How a kernel is launched: sizes, stream, and the check after it.
+// How a kernel is launched: sizes, stream, and the check after it. With torch, or, where
+// TORCH_OPS_WITHOUT_TORCH is defined, with what the program that is being built defines.
 #pragma once
 
+#ifdef TORCH_OPS_WITHOUT_TORCH
+#include "common/cuda_check.h"
+#else
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
+#endif
 
 #include <algorithm>
 #include <cstdint>
@@ -23,12 +28,41 @@ inline unsigned grid_x(int64_t work, int64_t per_block) {
 }
 inline unsigned grid_y(int64_t work) { return static_cast<unsigned>(std::min(work, kMaxGridYZ)); }
 
+// What of a device steers the choice of a kernel and its grid.
+struct DeviceLimits {
+  int64_t shared_bytes;  // that a block may have if it asks
+  int64_t l2_bytes;
+  int64_t multiprocessors;
+};
+
+#ifdef TORCH_OPS_WITHOUT_TORCH
+// Defined by the program that is being built: the stream that the calling thread launches on, and
+// the limits of its current device.
+cudaStream_t current_stream();
+DeviceLimits current_device_limits();
+#else
+inline cudaStream_t current_stream() { return at::cuda::getCurrentCUDAStream(); }
+
+inline DeviceLimits current_device_limits() {
+  const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
+  return {static_cast<int64_t>(device.sharedMemPerBlockOptin), device.l2CacheSize,
+          device.multiProcessorCount};
+}
+#endif
+
 }  // namespace torch_ops
+
+#ifdef TORCH_OPS_WITHOUT_TORCH
+#define TORCH_OPS_CUDA_CALL(call) TORCH_OPS_CHECK_CUDA(call)
+#else
+#define TORCH_OPS_CUDA_CALL(call) C10_CUDA_CHECK(call)
+#define TORCH_OPS_CHECK_LAUNCH() C10_CUDA_KERNEL_LAUNCH_CHECK()
+#endif
 
 // Launches on the current stream of the current device, with `shared_bytes` of dynamic shared
 // memory, and turns a refused launch into an error.
-#define TORCH_OPS_LAUNCH(kernel, grid, block, shared_bytes, ...)                                \
-  do {                                                                                          \
-    kernel<<<(grid), (block), (shared_bytes), at::cuda::getCurrentCUDAStream()>>>(__VA_ARGS__); \
-    C10_CUDA_KERNEL_LAUNCH_CHECK();                                                             \
+#define TORCH_OPS_LAUNCH(kernel, grid, block, shared_bytes, ...)                             \
+  do {                                                                                       \
+    kernel<<<(grid), (block), (shared_bytes), ::torch_ops::current_stream()>>>(__VA_ARGS__); \
+    TORCH_OPS_CHECK_LAUNCH();                                                                \
   } while (0)

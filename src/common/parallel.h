@@ -1,7 +1,10 @@
-// at::parallel_for for loops that look for the first of something.
+// Loops over threads: torch's, or, where TORCH_OPS_WITHOUT_TORCH is defined, those of the program
+// that is being built. And such loops that look for the first of something.
 #pragma once
 
+#ifndef TORCH_OPS_WITHOUT_TORCH
 #include <ATen/Parallel.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -12,12 +15,46 @@ namespace torch_ops {
 
 constexpr int64_t kElementsPerTask = 32768;  // a smaller task costs more to hand out than to do
 
+#ifdef TORCH_OPS_WITHOUT_TORCH
+// Defined by the program that is being built: how many threads there are, and a call of
+// part(context, n) for each n in [0, parts), on any of them.
+int64_t num_threads();
+void run_parts(int64_t parts, void (*part)(void* context, int64_t n), void* context);
+
+// Calls body(begin, end) for even parts of [0, work), of `grain` each at least.
+template <class Body>
+void parallel_for(int64_t work, int64_t grain, const Body& body) {
+  struct Call {
+    const Body& body;
+    int64_t work, parts;
+  };
+  if (work <= 0) return;
+  const int64_t most = (work + grain - 1) / grain;
+  Call call{body, work, std::clamp<int64_t>(num_threads(), 1, most)};
+  if (call.parts == 1) return body(0, work);
+  const auto run = [](void* context, int64_t n) {
+    const Call& call = *static_cast<const Call*>(context);
+    const int64_t each = call.work / call.parts, more = call.work % call.parts;
+    const int64_t begin = n * each + std::min(n, more);
+    call.body(begin, begin + each + (n < more));
+  };
+  run_parts(call.parts, run, &call);
+}
+#else
+inline int64_t num_threads() { return at::get_num_threads(); }
+
+template <class Body>
+void parallel_for(int64_t work, int64_t grain, const Body& body) {
+  at::parallel_for(0, work, grain, body);
+}
+#endif
+
 // The smallest value that `range(begin, end)` returns over the tasks of [0, work), of `grain` each
 // at least.
 template <class Range>
 int64_t parallel_min(int64_t work, int64_t grain, Range&& range) {
   std::atomic<int64_t> smallest{INT64_MAX};
-  at::parallel_for(0, work, std::max<int64_t>(grain, 1), [&](int64_t begin, int64_t end) {
+  parallel_for(work, std::max<int64_t>(grain, 1), [&](int64_t begin, int64_t end) {
     const int64_t found = range(begin, end);
     int64_t seen = smallest.load();
     while (found < seen && !smallest.compare_exchange_weak(seen, found)) {
@@ -26,7 +63,7 @@ int64_t parallel_min(int64_t work, int64_t grain, Range&& range) {
   return smallest.load();
 }
 
-// The smallest value that `worker(deal)` returns, over at::parallel_for's threads. A worker calls
+// The smallest value that `worker(deal)` returns, over the threads. A worker calls
 // deal(begin, end) for its next part of [0, tasks), of `grain` tasks at most, until that returns
 // false. Each has a share of its own first, in succession (two threads that write to one page for
 // the first time hold up each other), and then helps with the others', so that tasks of unequal
@@ -34,7 +71,7 @@ int64_t parallel_min(int64_t work, int64_t grain, Range&& range) {
 template <class Worker>
 int64_t parallel_min_shared(int64_t tasks, int64_t grain, int64_t elements, Worker&& worker) {
   const int64_t workers = std::min<int64_t>(
-      {at::get_num_threads(), (tasks + grain - 1) / grain, elements / kElementsPerTask + 1});
+      {num_threads(), (tasks + grain - 1) / grain, elements / kElementsPerTask + 1});
   const auto share = [=](int64_t n) { return tasks * n / workers; };
   std::vector<std::atomic<int64_t>> next(workers);
   for (int64_t n = 0; n < workers; ++n) next[n] = share(n);

@@ -9,7 +9,7 @@
 #include "scatter/reduce.h"
 #include "scatter/reduce_prod.cuh"
 #include "scatter/scatter.h"
-#include "scatter/scatter_atomic.cuh"
+#include "scatter/scatter_atomic_launch.cuh"
 #include "scatter/scatter_few.cuh"
 #include "scatter/scatter_path.h"
 #include "scatter/scatter_sorted.cuh"
@@ -23,100 +23,6 @@ IndexView view_index(const at::Tensor& index) {
 
 // ---- In no given order --------------------------------------------------------------------------
 
-// Where the table stays in the L2 cache, blocks of different batches run side by side: the rows
-// that many entries of one batch name would hold up each other. `blocks` are those of a chunk.
-dim3 shape_grid(atomic::AtomicCall& call, int64_t blocks, int64_t table_bytes) {
-  const int64_t l2_bytes = at::cuda::getCurrentDeviceProperties()->l2CacheSize;
-  call.chunks_in_x = table_bytes <= l2_bytes / 2 && blocks <= kMaxGridYZ;
-  return call.chunks_in_x ? dim3(grid_x(call.grid.chunks, 1), static_cast<unsigned>(blocks))
-                          : dim3(grid_x(blocks, 1), grid_y(call.grid.chunks));
-}
-
-// What the kernels are launched with: `words` of the grid a row.
-atomic::AtomicCall make_call(const RowLayout& layout, const IndexRule& rule, int64_t words) {
-  return {RowGrid(layout.batch, layout.outer, layout.entries, words), false,
-          layout.slabs() * layout.axis_size * layout.inner > UINT32_MAX, rule};
-}
-
-bool are_adjacent(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout) {
-  const bool flat = layout.outer == 1 && layout.index_entry_stride == 1 &&
-                    (layout.batch == 1 || layout.index_batch_stride == layout.entries);
-  return flat && layout.entries % atomic::kUnroll == 0 &&
-         view_index(index).is_aligned_for_load4() &&
-         is_aligned(values.const_data_ptr(),
-                    atomic::kUnroll * static_cast<int64_t>(values.element_size()));
-}
-
-template <int D, class Value, class Sum>
-void add_entries(const Value* values, const at::Tensor& index, Sum* sums, const RowLayout& layout,
-                 const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
-  atomic::AtomicCall call = make_call(layout, rule, /*words=*/1);
-  const int64_t blocks = ceil_div(call.grid.chunk_words(), atomic::kThreads * atomic::kUnroll);
-  const dim3 grid = shape_grid(call, blocks, table_bytes);
-  auto* kernel = atomic::add_entries_kernel<D, Value, Sum>;
-  TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, view_index(index), sums, layout, call,
-                   errors);
-}
-
-template <class Value, class Sum>
-void add_values(const Value* values, const at::Tensor& index, Sum* sums, const RowLayout& layout,
-                const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
-  atomic::AtomicCall call = make_call(layout, rule, layout.inner);
-  const int64_t blocks = ceil_div(call.grid.chunk_words(), atomic::kThreads * atomic::kUnroll);
-  const dim3 grid = shape_grid(call, blocks, table_bytes);
-  auto* kernel = atomic::add_values_kernel<Value, Sum>;
-  TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, view_index(index), sums, layout, call,
-                   errors);
-}
-
-template <class Value, class Sum>
-void add_staged(const Value* values, const at::Tensor& index, Sum* sums, const RowLayout& layout,
-                const IndexRule& rule, bool fresh, const IndexErrorSite& errors) {
-  const auto bytes = static_cast<int>(layout.axis_size * sizeof(Sum));
-  auto* kernel = atomic::add_staged_kernel<Value, Sum>;
-  if (bytes > 48 * 1024) {  // more than a kernel has unasked
-    C10_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  }
-  // The larger the table, the fewer blocks share a multiprocessor.
-  const int threads = bytes > 100 * 1024 ? 1024 : bytes > 24 * 1024 ? 512 : 256;
-  // Parts of a slab where slabs alone do not fill the GPU, none so small that adding up the table
-  // becomes a large part of its work.
-  const int64_t wanted = 2 * at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
-  const int64_t parts =
-      std::clamp<int64_t>(ceil_div(wanted, layout.slabs()), 1,
-                          std::max<int64_t>(layout.entries / (4 * layout.axis_size), 1));
-  const int64_t part = ceil_div(ceil_div(layout.entries, parts), 4) * 4;
-  const dim3 grid(static_cast<unsigned>(ceil_div(layout.entries, part)), grid_y(layout.slabs()));
-  TORCH_OPS_LAUNCH(kernel, grid, threads, bytes, values, view_index(index), sums, layout,
-                   make_call(layout, rule, /*words=*/1), part, fresh, errors);
-}
-
-template <int V, class Value, class Sum>
-void add_tiles(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
-               const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
-  atomic::AtomicCall call = make_call(layout, rule, /*words=*/1);
-  const RowPieces split(layout.inner, V, /*most_lanes=*/32, atomic::kLeastLanes);
-  const int64_t tile = split.groups(atomic::kThreads) * kSpan;
-  const int64_t blocks = ceil_div(call.grid.chunk_words(), tile) * split.pieces;
-  const dim3 grid = shape_grid(call, blocks, table_bytes);
-  auto* kernel = atomic::add_tiles_kernel<V, Value, Sum>;
-  TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, index, sums, layout, call, split,
-                   errors);
-}
-
-// Rows of any length, each by the widest words that fit them.
-template <class Value, class Sum>
-void add_long_rows(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
-                   const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
-  constexpr int kWide = std::min(kVectorSize<Value>, 4);  // sums take registers
-  if (layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value))) {
-    add_tiles<kWide>(values, index, sums, layout, rule, table_bytes, errors);
-  } else {
-    add_tiles<1>(values, index, sums, layout, rule, table_bytes, errors);
-  }
-}
-
 // `fresh`: the sums are zeros so far.
 void add_in_any_order(const char* op, const at::Tensor& values, const at::Tensor& index,
                       const RowLayout& layout, const IndexRule& rule, bool fresh,
@@ -124,26 +30,10 @@ void add_in_any_order(const char* op, const at::Tensor& values, const at::Tensor
   const c10::cuda::CUDAGuard guard(sums.device());
   const IndexErrorSite errors = before_launch(op, index, layout, rule.mode());
   if (values.numel() == 0 || sums.numel() == 0) return;
-  const auto shared_bytes =
-      static_cast<int64_t>(at::cuda::getCurrentDeviceProperties()->sharedMemPerBlockOptin);
-  const AtomicPath path = choose_atomic_path(layout, static_cast<int64_t>(sums.element_size()),
-                                             are_adjacent(values, index, layout), shared_bytes);
-  const auto bytes = static_cast<int64_t>(sums.nbytes());
   TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
-    const auto* from = static_cast<const value_t*>(values.const_data_ptr());
-    auto* to = static_cast<sum_t*>(sums.mutable_data_ptr());
-    switch (path) {
-      case AtomicPath::kStaged:
-        return add_staged(from, index, to, layout, rule, fresh, errors);
-      case AtomicPath::kEntries:
-        if (layout.inner == 1) return add_entries<1>(from, index, to, layout, rule, bytes, errors);
-        if (layout.inner == 2) return add_entries<2>(from, index, to, layout, rule, bytes, errors);
-        return add_entries<4>(from, index, to, layout, rule, bytes, errors);
-      case AtomicPath::kValues:
-        return add_values(from, index, to, layout, rule, bytes, errors);
-      case AtomicPath::kTiles:
-        return add_long_rows(from, view_index(index), to, layout, rule, bytes, errors);
-    }
+    atomic_launch::add_in_any_order(static_cast<const value_t*>(values.const_data_ptr()),
+                                    view_index(index), static_cast<sum_t*>(sums.mutable_data_ptr()),
+                                    layout, rule, fresh, errors);
   });
   after_launch();
 }
@@ -190,8 +80,8 @@ void add_few(const Value* values, const few::Entries& entries, Value* result,
   by_slot.entries = by_slot.axis_size = count;
   by_slot.index_entry_stride = 1;
   // An entry that names no row has no slot. It was recorded above.
-  add_long_rows(values, IndexView{slots, sizeof(int32_t)}, table, by_slot,
-                IndexRule(IndexMode::kRaise, count), table_bytes, IndexErrorSite{});
+  atomic_launch::add_long_rows(values, IndexView{slots, sizeof(int32_t)}, table, by_slot,
+                               IndexRule(IndexMode::kRaise, count), table_bytes, IndexErrorSite{});
 
   constexpr int kWide = kVectorSize<Value>;
   const bool wide = layout.inner % kWide == 0;

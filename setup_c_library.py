@@ -1,0 +1,223 @@
+"""Builds what torch_ops_host holds: libtorch_ops_c, its headers and package files, a Cython module.
+
+None of it knows torch, so torch's build command is not asked. setup.py calls this as a part of
+build_ext; src/c_api/ has the library's own sources.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PACKAGE = "torch_ops_host"
+LIBRARY = "libtorch_ops_c.so"
+SOURCES = "src/c_api"
+HEADERS = ("cuda_check.h", "timing.h")  # of src/common, for users' own programs
+TEMPLATES = {  # of src/c_api: where they go
+    "torch_ops_c-config.cmake.in": "lib/cmake/torch_ops_c/torch_ops_c-config.cmake",
+    "torch_ops_c-config-version.cmake.in": "lib/cmake/torch_ops_c/torch_ops_c-config-version.cmake",
+    "torch_ops_c.pc.in": "lib/pkgconfig/torch_ops_c.pc",
+}
+NEEDS_CYTHON = (
+    "found no Cython, which torch_ops_host is built with: pip install cython (pip installs it by "
+    "itself unless --no-build-isolation is given)."
+)
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """The CUDA compiler, and what it compiles for: "8.0 9.0+PTX", say."""
+
+    home: Path
+    version: str
+    archs: str
+
+    def flags(self) -> list[str]:
+        flags = []
+        for arch in self.archs.split():
+            number = arch.removesuffix("+PTX").replace(".", "")
+            flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+            if arch.endswith("+PTX"):
+                digits = re.sub(r"\D", "", number)
+                flags.append(f"-gencode=arch=compute_{digits},code=compute_{digits}")
+        return flags
+
+
+@dataclass
+class Step:
+    """A file to make, and the command that makes it."""
+
+    output: Path
+    inputs: list[Path]
+    command: list[str]
+    depfile: Path | None = None
+    implicit: list[Path] = field(default_factory=list)  # inputs that the command does not name
+
+
+def is_wanted(root: Path) -> bool:
+    return (root / SOURCES).is_dir()
+
+
+def has_cython() -> bool:
+    command = [sys.executable, "-c", "import Cython"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def read_api_version(root: Path) -> str:
+    header = (root / PACKAGE / "include" / "torch_ops.h").read_text(encoding="utf-8")
+    found = re.search(r"^#define TORCH_OPS_API_VERSION (\d+)$", header, re.MULTILINE)
+    assert found is not None, "torch_ops.h has no TORCH_OPS_API_VERSION"
+    return found[1]
+
+
+def outputs(root: Path, base: Path) -> list[Path]:
+    """All that build() makes, below base."""
+    package = base / PACKAGE
+    return [
+        package / "lib" / LIBRARY,
+        package / "lib" / f"{LIBRARY}.{read_api_version(root)}",
+        package / f"_host{sysconfig.get_config_var('EXT_SUFFIX')}",
+        *(package / target for target in TEMPLATES.values()),
+        *(package / "include" / "torch_ops" / name for name in HEADERS),
+    ]
+
+
+def build(
+    root: Path, base: Path, temp: Path, version: str, cuda: Cuda | None, environ: Mapping[str, str]
+) -> None:
+    """Makes outputs(root, base). Objects stay in temp: a change compiles what it touches."""
+    temp.mkdir(parents=True, exist_ok=True)
+    package = base / PACKAGE
+    steps = [*library_steps(root, package, temp, version, cuda, environ)]
+    steps += module_steps(root, package, temp, environ)
+    for step in steps:
+        step.output.parent.mkdir(parents=True, exist_ok=True)
+    run_steps(steps, temp, environ)
+
+    # The name that programs are linked with, and that dlopen is told.
+    link = package / "lib" / LIBRARY
+    link.unlink(missing_ok=True)
+    link.symlink_to(f"{LIBRARY}.{read_api_version(root)}")
+    for name in HEADERS:
+        target = package / "include" / "torch_ops" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(root / "src" / "common" / name, target)
+    for name, place in TEMPLATES.items():
+        text = (root / SOURCES / name).read_text(encoding="utf-8")
+        target = package / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text.replace("@VERSION@", version), encoding="utf-8")
+
+
+def library_steps(
+    root: Path,
+    package: Path,
+    temp: Path,
+    version: str,
+    cuda: Cuda | None,
+    environ: Mapping[str, str],
+) -> list[Step]:
+    cxx = shlex.split(environ.get("CXX", "c++"))
+    config = f"cuda={cuda.version}; archs={cuda.archs}" if cuda else "cuda=none; archs="
+    defines = [
+        "-DTORCH_OPS_WITHOUT_TORCH",
+        f'-DTORCH_OPS_VERSION="{version}"',
+        f'-DTORCH_OPS_BUILD_CONFIG="{config}"',
+        *(["-DTORCH_OPS_WITH_CUDA"] if cuda else []),
+    ]
+    includes = [f"-I{root / 'src'}", f"-I{root / PACKAGE / 'include'}"]
+    steps = []
+    for source in sorted((root / SOURCES).glob("*.cpp")):
+        target, depfile = object_files(temp, source)
+        # -fno-trapping-math: see setup.py.
+        flags = "-O3 -g0 -Wall -std=c++17 -fPIC -fvisibility=hidden -fno-trapping-math -pthread"
+        command = [*cxx, *flags.split(), *defines, *includes, "-MMD", "-MF", str(depfile)]
+        command += ["-c", str(source), "-o", str(target)]
+        steps.append(Step(target, [source], command, depfile))
+    if cuda is not None:
+        nvcc = shlex.split(environ.get("PYTORCH_NVCC") or str(cuda.home / "bin" / "nvcc"))
+        for source in sorted((root / SOURCES).glob("*.cu")):
+            target, depfile = object_files(temp, source)
+            flags = "-O3 -lineinfo -std=c++17 --expt-relaxed-constexpr"
+            command = [*nvcc, *flags.split(), *cuda.flags(), *defines, *includes]
+            command += ["-Xcompiler", "-Wall,-fPIC,-fvisibility=hidden"]
+            command += [*(["-ccbin", environ["CC"]] if environ.get("CC") else [])]
+            command += ["--generate-dependencies-with-compile", "--dependency-output"]
+            command += [str(depfile), "-c", str(source), "-o", str(target)]
+            steps.append(Step(target, [source], command, depfile))
+
+    objects = [step.output for step in steps]
+    exports = root / SOURCES / "exports.map"
+    soname = f"{LIBRARY}.{read_api_version(root)}"
+    target = package / "lib" / soname
+    command = [*cxx, "-shared", "-pthread", "-o", str(target), *map(str, objects)]
+    command += [f"-Wl,-soname,{soname}", f"-Wl,--version-script={exports}", "-Wl,--no-undefined"]
+    if cuda is not None:
+        command += [f"-L{cuda.home / lib}" for lib in ("lib64", "lib")]
+        command += ["-lcudart_static", "-lrt", "-ldl"]
+    steps.append(Step(target, objects, command, implicit=[exports]))
+    return steps
+
+
+def module_steps(root: Path, package: Path, temp: Path, environ: Mapping[str, str]) -> list[Step]:
+    """The Cython module. It opens the library when it is imported, so it is not linked with it."""
+    source = root / PACKAGE / "_host.pyx"
+    generated = temp / "_host.c"
+    cython = [sys.executable, "-m", "cython", "-3", "--module-name", f"{PACKAGE}._host"]
+    cython += ["-o", str(generated), str(source)]
+    parts = sorted((root / PACKAGE).glob("*.px[di]"))
+    steps = [Step(generated, [source], cython, implicit=parts)]
+    cc = shlex.split(environ.get("CC", "cc"))
+    target, depfile = object_files(temp, generated)
+    include = sysconfig.get_path("include")
+    command = [*cc, "-O2", "-g0", "-fPIC", "-fwrapv", "-fvisibility=hidden", f"-I{include}"]
+    command += [f"-I{root / PACKAGE / 'include'}", "-MMD", "-MF", str(depfile)]
+    command += ["-c", str(generated), "-o", str(target)]
+    steps.append(Step(target, [generated], command, depfile))
+    module = package / f"_host{sysconfig.get_config_var('EXT_SUFFIX')}"
+    link = [*cc, "-shared", "-o", str(module), str(target), "-ldl"]
+    steps.append(Step(module, [target], link))
+    return steps
+
+
+def object_files(temp: Path, source: Path) -> tuple[Path, Path]:
+    """Named with the suffix: cpu.cpp and cpu.cu may both be there."""
+    return temp / f"{source.name}.o", temp / f"{source.name}.d"
+
+
+def run_steps(steps: list[Step], temp: Path, environ: Mapping[str, str]) -> None:
+    """By ninja, which leaves out what is up to date; without it, all steps one by one."""
+    ninja = shutil.which("ninja", path=environ.get("PATH"))
+    if ninja is None:
+        for step in steps:
+            print(shlex.join(step.command), flush=True)
+            subprocess.run(step.command, check=True)
+        return
+
+    def escaped(text: str) -> str:
+        return re.sub(r"([$ :])", r"$\1", text)
+
+    lines = ["ninja_required_version = 1.3"]
+    for number, step in enumerate(steps):
+        lines += [
+            f"rule step{number}",
+            f"  command = {shlex.join(step.command).replace('$', '$$')}",
+        ]
+        if step.depfile is not None:
+            lines += [f"  depfile = {escaped(str(step.depfile))}", "  deps = gcc"]
+        inputs = " ".join(escaped(str(path)) for path in step.inputs)
+        implicit = " ".join(escaped(str(path)) for path in step.implicit)
+        lines += [
+            f"build {escaped(str(step.output))}: step{number} {inputs}"
+            + (f" | {implicit}" if implicit else "")
+        ]
+    (temp / "build.ninja").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    jobs = ["-j", environ["MAX_JOBS"]] if environ.get("MAX_JOBS") else []
+    subprocess.run([ninja, "-v", "-C", str(temp), *jobs], check=True)

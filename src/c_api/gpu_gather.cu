@@ -1,0 +1,53 @@
+// gather on the device: the kernels of src/gather.
+#include "c_api/dispatch.h"
+#include "c_api/gpu.h"
+#include "c_api/gpu_runtime.cuh"
+#include "gather/gather_launch.cuh"
+#include "gather/gather_part.cuh"
+
+namespace torch_ops::gpu {
+
+void launch_gather(const RowCall& call, const IndexErrorSite& errors) {
+  const gather_launch::GatherCall shaped(call.from, call.to, call.element_bytes, call.layout());
+  const RuledIndex any{{call.index, static_cast<int>(call.index_bytes)},
+                       {IndexRule(IndexMode::kRaise, call.axis_size), {}}};
+  dispatch_index(call.index_bytes, [&](auto entry) {
+    using Index = decltype(entry);
+    const PlainIndex<Index> plain{static_cast<const Index*>(call.index)};
+    shaped.launch(call.from, plain, any, call.to, errors);
+  });
+}
+
+void launch_gather_part(const RowCall& call, int64_t first, int64_t whole,
+                        const IndexErrorSite& errors) {
+  const IndexView view{call.index, static_cast<int>(call.index_bytes)};
+  const int64_t words = call.entries * call.inner;
+  const auto launch = [&](auto word) {
+    using Word = decltype(word);
+    TORCH_OPS_LAUNCH(gather_part_kernel<Word>, grid_x(words, kThreads), kThreads, 0,
+                     static_cast<const Word*>(call.from), view, static_cast<Word*>(call.to),
+                     call.entries, call.inner, first, first + call.axis_size, whole, errors);
+  };
+  switch (call.element_bytes) {
+    case 1:
+      return launch(uint8_t());
+    case 2:
+      return launch(uint16_t());
+    case 4:
+      return launch(uint32_t());
+    default:
+      return launch(uint64_t());
+  }
+}
+
+void gather(const RowCall& call, torch_ops_stream stream, float* milliseconds) {
+  queue({{"source", call.from, call.table_bytes()},
+         {"index", call.index, call.all_index_bytes()},
+         {"output", call.to, call.rows_bytes()}},
+        stream, milliseconds, [&](Reports reports) {
+          if (call.all_entries() > 0 && call.axis_size == 0) throw IndexFailure(0, 0, 0);
+          if (call.rows_bytes() > 0) launch_gather(call, error_site(call, reports));
+        });
+}
+
+}  // namespace torch_ops::gpu

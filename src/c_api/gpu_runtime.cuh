@@ -1,0 +1,115 @@
+// What the calls on a device share: the device and stream of a call, its errors, its time.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "c_api/arguments.h"
+#include "common/cuda_check.h"
+#include "common/index_error.cuh"
+#include "common/launch.cuh"
+#include "common/timing.h"
+
+namespace torch_ops::gpu {
+
+constexpr int kMaxDevices = 64;
+
+// Runs a call, and turns errors of CUDA into the library's.
+void rethrow_cuda_error(const CudaError& error);
+template <class Body>
+auto translated(Body&& body) {
+  try {
+    return body();
+  } catch (const CudaError& error) {
+    rethrow_cuda_error(error);
+    throw;
+  }
+}
+
+// Fails with TORCH_OPS_NO_DEVICE where there is none.
+void need_device();
+
+// Makes a device current for its scope.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device);
+  DeviceScope(const DeviceScope&) = delete;
+  ~DeviceScope();
+
+ private:
+  int previous_;
+};
+
+// Makes a stream the one that the calling thread launches on (common/launch.cuh) for its scope.
+class StreamScope {
+ public:
+  explicit StreamScope(cudaStream_t stream);
+  StreamScope(const StreamScope&) = delete;
+  ~StreamScope();
+
+ private:
+  cudaStream_t previous_;
+};
+
+// Where kernels record an entry out of range. Each thread has two a device: what calls that do not
+// wait have left must not be taken for the error of one that does.
+enum class Reports { kLater, kNow };
+IndexErrorSlot* error_slot(Reports reports);
+// What a launch gets, whose first entry is the index's `first`th.
+IndexErrorSite error_site(const RowCall& call, Reports reports, int64_t first = 0);
+// Once the kernels are done: raises what was recorded on the current device, and makes room for the
+// next.
+void raise_recorded(Reports reports, cudaStream_t stream);
+
+// An array of a call on device pointers.
+struct DeviceArray {
+  const char* name;
+  const void* pointer;
+  int64_t bytes;
+};
+
+// The device that the arrays are on, which must be one that can reach them all; the current device
+// where that does not say it.
+int device_of(std::initializer_list<DeviceArray> arrays);
+
+// A call on device pointers: queues what `launch` launches. Where a time is wanted, waits for it,
+// and raises what the kernels recorded.
+template <class Launch>
+void queue(std::initializer_list<DeviceArray> arrays, torch_ops_stream stream, float* milliseconds,
+           Launch&& launch) {
+  translated([&] {
+    need_device();
+    const DeviceScope device(device_of(arrays));
+    const auto on = static_cast<cudaStream_t>(stream);
+    const StreamScope scope(on);
+    if (milliseconds == nullptr) return launch(Reports::kLater);
+    *milliseconds = timed(on, [&] { launch(Reports::kNow); });
+    raise_recorded(Reports::kNow, on);
+  });
+}
+
+// Launch a call's kernels on the current stream; arrays are in memory that the current device can
+// reach, and not empty.
+void launch_gather(const RowCall& call, const IndexErrorSite& errors);
+void launch_activation(const ActivationCall& call);
+
+// scatter_add in two steps. Adds to `sums`, zeros before; entries out of range are dropped, and
+// recorded where the errors have a slot. Then rounds `size` of them to the call's dtype, where the
+// sums are of another type.
+bool sums_in_place(torch_ops_dtype dtype);  // are they of the same type?
+void launch_add(const RowCall& call, void* sums, const IndexErrorSite& errors);
+void launch_round(torch_ops_dtype dtype, const void* sums, void* result, int64_t size);
+
+// For a table of which only the rows [first, first + call.axis_size) are there; `whole` is the size
+// of the axis. Leaves the output of other entries as it is. Errors are recorded with the first
+// part.
+void launch_gather_part(const RowCall& call, int64_t first, int64_t whole,
+                        const IndexErrorSite& errors);
+// Writes the call's index, counted from the row `first` on, to `part`, int64: entries outside of
+// call.axis_size rows become call.axis_size. Errors as above.
+void launch_localize(const RowCall& call, int64_t first, int64_t whole, int64_t* part,
+                     const IndexErrorSite& errors);
+
+}  // namespace torch_ops::gpu

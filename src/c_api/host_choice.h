@@ -1,0 +1,38 @@
+// Who computes a call on host pointers: decided from sizes, and from whether memory is pinned.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "c_api/arguments.h"
+
+namespace torch_ops {
+
+// Below this many bytes a call is done on the CPU before a device's copies have started.
+constexpr int64_t kWorthADevice = int64_t{8} << 20;
+
+// Do the entries of a gather touch far fewer bytes than the source has? Each touches the lines of
+// 64 bytes that its row lies in.
+inline bool is_sparse(const RowCall& call) {
+  constexpr int64_t kLine = 64;
+  const int64_t row = call.inner * call.element_bytes;
+  const double touched = static_cast<double>(call.all_entries()) *
+                         static_cast<double>((row + kLine - 1) / kLine * kLine);
+  return 4 * touched <= static_cast<double>(call.table_bytes());
+}
+
+// A gather goes to the device where its entries touch most of the source, which streams there
+// faster than a CPU picks from it; and where the device can read the few rows of a sparse one in
+// place.
+inline bool gather_on_device(const RowCall& call, bool source_is_pinned) {
+  if (call.table_bytes() + call.rows_bytes() < kWorthADevice) return false;
+  return source_is_pinned || !is_sparse(call);
+}
+
+// Other calls read and write each value once, as copies to pinned staging memory would: only where
+// no such copies are needed may a device be faster.
+inline bool stream_on_device(int64_t bytes, bool all_are_pinned) {
+  return bytes >= kWorthADevice && all_are_pinned;
+}
+
+}  // namespace torch_ops

@@ -1,0 +1,192 @@
+// Launches gather's kernels on raw pointers: which one, in what words, on what grid. Works with
+// torch and without (common/launch.cuh).
+#pragma once
+
+#include <utility>
+
+#include "common/index_error.cuh"
+#include "common/index_view.cuh"
+#include "common/launch.cuh"
+#include "common/vectorized.cuh"
+#include "gather/gather_elements.cuh"
+#include "gather/gather_flat.cuh"
+#include "gather/gather_kernels.cuh"
+#include "gather/gather_path.h"
+#include "gather/gather_streamed.cuh"
+
+namespace torch_ops::gather_launch {
+
+// The widest word in which rows can be copied: it must divide the row, every stride and both
+// pointers. Rows whose elements are not adjacent move element by element.
+inline int64_t gather_word_bytes(const RowLayout& layout, int64_t element, const void* source,
+                                 const void* output) {
+  if (layout.inner > 1 && layout.table_inner_stride != 1) return element;
+  int64_t bytes = kVectorBytes;
+  const auto divides_all = [&] {
+    return layout.inner * element % bytes == 0 &&
+           layout.table_batch_stride * element % bytes == 0 &&
+           layout.table_outer_stride * element % bytes == 0 &&
+           layout.table_axis_stride * element % bytes == 0 && is_aligned(source, bytes) &&
+           is_aligned(output, bytes);
+  };
+  while (!divides_all()) bytes /= 2;
+  return bytes;
+}
+
+template <class Word>
+void launch_rows(const void* source, const RuledIndex& index, void* output, const RowLayout& layout,
+                 const IndexErrorSite& errors) {
+  // Rows of more than 2^30 words are copied in parts.
+  for (int64_t column = 0; column < layout.inner; column += RowGrid::kMaxChunk) {
+    const int64_t words = std::min(layout.inner - column, RowGrid::kMaxChunk);
+    const RowGrid grid(layout.batch, layout.outer, layout.entries, words);
+    const dim3 blocks(grid_x(grid.chunk_words(), kGatherThreads * kGatherUnroll),
+                      grid_y(grid.chunks));
+    TORCH_OPS_LAUNCH(gather_rows_kernel<Word>, blocks, kGatherThreads, 0,
+                     static_cast<const Word*>(source) + column * layout.table_inner_stride, index,
+                     static_cast<Word*>(output) + column, layout, grid, layout.inner, errors);
+  }
+}
+
+template <class Word, class Index>
+void launch_flat(const void* source, const Index& index, void* output, const RowLayout& layout,
+                 const IndexErrorSite& errors) {
+  auto* kernel = layout.outer > 1 ? gather_flat_kernel<true, Word, Index>
+                                  : gather_flat_kernel<false, Word, Index>;
+  for_each_flat(layout, [&](const FlatRows& flat, int64_t word) {
+    const int64_t words = int64_t{flat.rows} * flat.row_words;
+    TORCH_OPS_LAUNCH(kernel, grid_x(words, kFlatThreads * kFlatUnroll<Word>), kFlatThreads, 0,
+                     static_cast<const Word*>(source) + word, index,
+                     static_cast<Word*>(output) + flat.first_row * layout.inner, flat, errors);
+  });
+}
+
+template <class Word, class Index>
+void launch_staged(const void* source, const Index& index, void* output, const RowLayout& layout,
+                   const IndexErrorSite& errors) {
+  const RowGrid grid(layout.batch, layout.outer, layout.entries, /*words=*/1);
+  // Enough entries for a block to make the table's copy a small part of its work.
+  const int64_t part = std::max<int64_t>(4 * layout.axis_size, 16384);
+  const dim3 blocks(grid_x(layout.entries, part), grid_y(layout.slabs()));
+  const auto bytes = static_cast<int>(layout.axis_size * sizeof(Word));
+  auto* kernel = gather_staged_kernel<Word, Index>;
+  if (bytes > 48 * 1024) {  // more than a kernel has unasked
+    TORCH_OPS_CUDA_CALL(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  }
+  // The larger the table, the fewer blocks share a multiprocessor.
+  const int threads = bytes > 48 * 1024 ? 1024 : 512;
+  TORCH_OPS_LAUNCH(kernel, blocks, threads, bytes, static_cast<const Word*>(source), index,
+                   static_cast<Word*>(output), layout, grid, part, errors);
+}
+
+template <class Word>
+void launch_streamed(const void* source, const IndexView& index, void* output,
+                     const RowLayout& layout, const GatherPolicy& policy,
+                     const IndexErrorSite& errors) {
+  const RowGrid grid(layout.batch, layout.outer, layout.entries, layout.inner);
+  const auto* from = static_cast<const Word*>(source);
+  auto* to = static_cast<Word*>(output);
+  if constexpr (sizeof(Word) >= 4) {
+    constexpr int64_t kTile = kStreamedTile / sizeof(Word);
+    // One vector more: a chunk may start within one.
+    const dim3 blocks(grid_x(grid.chunk_words() + kVectorSize<Word>, kTile), grid_y(grid.chunks));
+    TORCH_OPS_LAUNCH(gather_streamed_kernel<Word>, blocks, kStreamedThreads, 0, from, index, to,
+                     layout, grid, policy, errors);
+  } else {
+    const GranuleTiles tiles(layout.inner * sizeof(Word));
+    const int64_t count = tiles.parts > 1 ? grid.rows_per_chunk * tiles.parts
+                                          : ceil_div(grid.rows_per_chunk, tiles.rows);
+    const Word* end = from + (layout.batch - 1) * layout.table_batch_stride +
+                      (layout.outer - 1) * layout.table_outer_stride +
+                      (layout.axis_size - 1) * layout.table_axis_stride + layout.inner;
+    const dim3 blocks(grid_x(count, 1), grid_y(grid.chunks));
+    TORCH_OPS_LAUNCH(gather_granules_kernel<Word>, blocks, kGranuleThreads, 0, from, end, index, to,
+                     layout, grid, tiles, policy, errors);
+  }
+}
+
+template <class Word>
+void launch_elements(const void* source, const IndexView& index, void* output,
+                     const RowLayout& layout, const GatherPolicy& policy,
+                     const IndexErrorSite& errors) {
+  const RowGrid grid(layout.batch, layout.outer, layout.entries, /*words=*/1);
+  const dim3 blocks(grid_x(grid.chunk_words(), kThreads * kElementsUnroll), grid_y(grid.chunks));
+  TORCH_OPS_LAUNCH(gather_elements_kernel<Word>, blocks, kThreads, 0,
+                   static_cast<const Word*>(source), index, static_cast<Word*>(output), layout,
+                   grid, policy, errors);
+}
+
+// Index is a reader, of what `any` says: kernels that are common have one for each.
+template <class Word, class Index>
+void launch_path(GatherPath path, const void* source, const Index& index, const RuledIndex& any,
+                 void* output, const RowLayout& layout, const IndexErrorSite& errors) {
+  switch (path) {
+    case GatherPath::kRows:
+      return launch_rows<Word>(source, any, output, layout, errors);
+    case GatherPath::kStreamed:
+      return launch_streamed<Word>(source, any.data, output, layout, any.policy, errors);
+    case GatherPath::kElements:
+      if constexpr (sizeof(Word) == 4 || sizeof(Word) == 8) {
+        launch_elements<Word>(source, any.data, output, layout, any.policy, errors);
+      }
+      return;
+    case GatherPath::kFlat:
+      return launch_flat<Word>(source, index, output, layout, errors);
+    case GatherPath::kStaged:
+      return launch_staged<Word>(source, index, output, layout, errors);
+  }
+}
+
+// One call, seen in the widest words that move its rows; neither index nor axis nor rows are empty.
+class GatherCall {
+ public:
+  GatherCall(const void* source, const void* output, int64_t element, const RowLayout& layout)
+      : bytes_(gather_word_bytes(layout, element, source, output)), layout_(layout) {
+    if (bytes_ != element) {
+      for (int64_t* stride : {&layout_.inner, &layout_.table_batch_stride,
+                              &layout_.table_outer_stride, &layout_.table_axis_stride}) {
+        *stride = *stride * element / bytes_;
+      }
+      layout_.table_inner_stride = 1;
+    }
+    if (layout_.index_batch_stride == 0 && layout_.outer == 1) {
+      // An index that is expanded over the batch is one for all slices of a table.
+      std::swap(layout_.batch, layout_.outer);
+      layout_.table_outer_stride = layout_.table_batch_stride;
+    }
+    const DeviceLimits device = current_device_limits();
+    path_ = choose_gather_path(layout_, bytes_, device.shared_bytes, device.l2_bytes);
+  }
+
+  // Index is a reader, of what `any` says.
+  template <class Index>
+  void launch(const void* source, const Index& index, const RuledIndex& any, void* output,
+              const IndexErrorSite& errors) const {
+    const auto in_words = [&](auto word) {
+      launch_path<decltype(word)>(path_, source, index, any, output, layout_, errors);
+    };
+    switch (bytes_) {
+      case 1:
+        return in_words(uint8_t());
+      case 2:
+        return in_words(uint16_t());
+      case 4:
+        return in_words(uint32_t());
+      case 8:
+        return in_words(uint2());
+      case 16:
+        // Rows of 16-byte words have these two ways only.
+        return path_ == GatherPath::kFlat
+                   ? launch_flat<uint4>(source, index, output, layout_, errors)
+                   : launch_rows<uint4>(source, any, output, layout_, errors);
+    }
+  }
+
+ private:
+  int64_t bytes_;
+  RowLayout layout_;
+  GatherPath path_;
+};
+
+}  // namespace torch_ops::gather_launch

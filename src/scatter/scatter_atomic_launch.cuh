@@ -1,0 +1,133 @@
+// Launches the kernels of scatter_atomic.cuh on raw pointers: which one, on what grid. Works with
+// torch and without (common/launch.cuh).
+#pragma once
+
+#include "common/index_error.cuh"
+#include "common/index_view.cuh"
+#include "common/launch.cuh"
+#include "common/vectorized.cuh"
+#include "scatter/scatter_atomic.cuh"
+#include "scatter/scatter_path.h"
+
+namespace torch_ops::atomic_launch {
+
+// Where the table stays in the L2 cache, blocks of different batches run side by side: the rows
+// that many entries of one batch name would hold up each other. `blocks` are those of a chunk.
+inline dim3 shape_grid(atomic::AtomicCall& call, int64_t blocks, int64_t table_bytes) {
+  call.chunks_in_x = table_bytes <= current_device_limits().l2_bytes / 2 && blocks <= kMaxGridYZ;
+  return call.chunks_in_x ? dim3(grid_x(call.grid.chunks, 1), static_cast<unsigned>(blocks))
+                          : dim3(grid_x(blocks, 1), grid_y(call.grid.chunks));
+}
+
+// What the kernels are launched with: `words` of the grid a row.
+inline atomic::AtomicCall make_call(const RowLayout& layout, const IndexRule& rule, int64_t words) {
+  return {RowGrid(layout.batch, layout.outer, layout.entries, words), false,
+          layout.slabs() * layout.axis_size * layout.inner > UINT32_MAX, rule};
+}
+
+inline bool are_adjacent(const void* values, int64_t value_bytes, const IndexView& index,
+                         const RowLayout& layout) {
+  const bool flat = layout.outer == 1 && layout.index_entry_stride == 1 &&
+                    (layout.batch == 1 || layout.index_batch_stride == layout.entries);
+  return flat && layout.entries % atomic::kUnroll == 0 && index.is_aligned_for_load4() &&
+         is_aligned(values, atomic::kUnroll * value_bytes);
+}
+
+template <int D, class Value, class Sum>
+void add_entries(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
+                 const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
+  atomic::AtomicCall call = make_call(layout, rule, /*words=*/1);
+  const int64_t blocks = ceil_div(call.grid.chunk_words(), atomic::kThreads * atomic::kUnroll);
+  const dim3 grid = shape_grid(call, blocks, table_bytes);
+  auto* kernel = atomic::add_entries_kernel<D, Value, Sum>;
+  TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, index, sums, layout, call, errors);
+}
+
+template <class Value, class Sum>
+void add_values(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
+                const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
+  atomic::AtomicCall call = make_call(layout, rule, layout.inner);
+  const int64_t blocks = ceil_div(call.grid.chunk_words(), atomic::kThreads * atomic::kUnroll);
+  const dim3 grid = shape_grid(call, blocks, table_bytes);
+  auto* kernel = atomic::add_values_kernel<Value, Sum>;
+  TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, index, sums, layout, call, errors);
+}
+
+template <class Value, class Sum>
+void add_staged(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
+                const IndexRule& rule, bool fresh, const IndexErrorSite& errors) {
+  const auto bytes = static_cast<int>(layout.axis_size * sizeof(Sum));
+  auto* kernel = atomic::add_staged_kernel<Value, Sum>;
+  if (bytes > 48 * 1024) {  // more than a kernel has unasked
+    TORCH_OPS_CUDA_CALL(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  }
+  // The larger the table, the fewer blocks share a multiprocessor.
+  const int threads = bytes > 100 * 1024 ? 1024 : bytes > 24 * 1024 ? 512 : 256;
+  // Parts of a slab where slabs alone do not fill the GPU, none so small that adding up the table
+  // becomes a large part of its work.
+  const int64_t wanted = 2 * current_device_limits().multiprocessors;
+  const int64_t parts =
+      std::clamp<int64_t>(ceil_div(wanted, layout.slabs()), 1,
+                          std::max<int64_t>(layout.entries / (4 * layout.axis_size), 1));
+  const int64_t part = ceil_div(ceil_div(layout.entries, parts), 4) * 4;
+  const dim3 grid(static_cast<unsigned>(ceil_div(layout.entries, part)), grid_y(layout.slabs()));
+  TORCH_OPS_LAUNCH(kernel, grid, threads, bytes, values, index, sums, layout,
+                   make_call(layout, rule, /*words=*/1), part, fresh, errors);
+}
+
+template <int V, class Value, class Sum>
+void add_tiles(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
+               const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
+  atomic::AtomicCall call = make_call(layout, rule, /*words=*/1);
+  const RowPieces split(layout.inner, V, /*most_lanes=*/32, atomic::kLeastLanes);
+  const int64_t tile = split.groups(atomic::kThreads) * kSpan;
+  const int64_t blocks = ceil_div(call.grid.chunk_words(), tile) * split.pieces;
+  const dim3 grid = shape_grid(call, blocks, table_bytes);
+  auto* kernel = atomic::add_tiles_kernel<V, Value, Sum>;
+  TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, index, sums, layout, call, split,
+                   errors);
+}
+
+// Rows of any length, each by the widest words that fit them.
+template <class Value, class Sum>
+void add_long_rows(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
+                   const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
+  constexpr int kWide = std::min(kVectorSize<Value>, 4);  // sums take registers
+  if (layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value))) {
+    add_tiles<kWide>(values, index, sums, layout, rule, table_bytes, errors);
+  } else {
+    add_tiles<1>(values, index, sums, layout, rule, table_bytes, errors);
+  }
+}
+
+// Adds the values to sums of layout.slabs() * layout.axis_size rows. `fresh`: they are zeros so
+// far. Neither index nor rows are empty.
+template <class Value, class Sum>
+void add_in_any_order(const Value* values, const IndexView& index, Sum* sums,
+                      const RowLayout& layout, const IndexRule& rule, bool fresh,
+                      const IndexErrorSite& errors) {
+  const AtomicPath path =
+      choose_atomic_path(layout, sizeof(Sum), are_adjacent(values, sizeof(Value), index, layout),
+                         current_device_limits().shared_bytes);
+  const int64_t bytes =
+      layout.slabs() * layout.axis_size * layout.inner * static_cast<int64_t>(sizeof(Sum));
+  switch (path) {
+    case AtomicPath::kStaged:
+      return add_staged(values, index, sums, layout, rule, fresh, errors);
+    case AtomicPath::kEntries:
+      if (layout.inner == 1) {
+        return add_entries<1>(values, index, sums, layout, rule, bytes, errors);
+      }
+      if (layout.inner == 2) {
+        return add_entries<2>(values, index, sums, layout, rule, bytes, errors);
+      }
+      return add_entries<4>(values, index, sums, layout, rule, bytes, errors);
+    case AtomicPath::kValues:
+      return add_values(values, index, sums, layout, rule, bytes, errors);
+    case AtomicPath::kTiles:
+      return add_long_rows(values, index, sums, layout, rule, bytes, errors);
+  }
+}
+
+}  // namespace torch_ops::atomic_launch

@@ -1,0 +1,361 @@
+// scatter_add on the CPU, one call over threads. Works with torch and without (common/parallel.h).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "common/elementwise_cpu.h"
+#include "common/parallel.h"
+#include "common/scratch.h"
+#include "scatter/scatter_cpu_blocking.h"
+#include "scatter/scatter_kernels.h"
+
+namespace torch_ops {
+
+// One call: its steps share the pointers and the blocking. Value is a storage type.
+template <class Value, class Index>
+class ScatterAdd {
+ public:
+  using Sum = ScatterSum<Value>;
+
+  ScatterAdd(const Value* values, const Index* index, const RowLayout& layout,
+             const IndexRule& rule, Value* result)
+      : values_(values),
+        index_(index),
+        layout_(layout),
+        rule_(rule),
+        result_(result),
+        blocking_(choose_cpu_blocking(layout, sizeof(Sum))),
+        strips_((layout.inner + blocking_.columns - 1) / blocking_.columns),
+        tiles_((layout.entries + blocking_.tile_entries - 1) / blocking_.tile_entries),
+        piece_size_(std::min(blocking_.block_rows(), layout.axis_size) * blocking_.columns) {}
+
+  // Returns the smallest position of an entry that is out of range; the result is then nonsense.
+  int64_t run() {
+    if (blocking_.blocks > 1) {
+      const int64_t bad = sort_tiles();
+      if (bad != kNoBadEntry) return bad;
+    }
+    cut_blocks();
+    const int64_t bad = add_all();
+    join_all();
+    return bad;
+  }
+
+ private:
+  // A part of a block's entries, [begin, end), and where its sums go.
+  struct Piece {
+    int64_t slab, block, begin, end;
+  };
+  struct CutBlock {
+    int64_t slab, block, first, pieces;
+  };
+
+  // ---- The tiles, sorted
+
+  int64_t sort_tiles() {
+    const int64_t all = layout_.slabs() * layout_.entries;
+    rows_ = Scratch<uint16_t>(all);
+    if (layout_.inner == 1) {
+      binned_ = Scratch<Value>(all);
+    } else {
+      positions_ = Scratch<uint16_t>(all);
+    }
+    bounds_ = Scratch<uint32_t>(layout_.slabs() * tiles_ * (blocking_.blocks + 1));
+    return parallel_min_shared(layout_.slabs() * tiles_, 1, all, [&](auto deal) {
+      const auto cursors = Scratch<uint32_t>(blocking_.blocks + 1);
+      Scratch<int64_t> resolved;
+      if (rule_.rewrites()) resolved = Scratch<int64_t>(blocking_.tile_entries);
+      int64_t bad = kNoBadEntry;
+      for (int64_t begin = 0, end = 0; deal(begin, end);) {
+        for (int64_t tile = begin; tile < end; ++tile) {
+          bad =
+              std::min(bad, sort_tile(tile / tiles_, tile % tiles_, cursors.get(), resolved.get()));
+        }
+      }
+      return bad;
+    });
+  }
+
+  // `resolved` has room for a tile's rows where the rule rewrites entries.
+  int64_t sort_tile(int64_t slab, int64_t tile, uint32_t* cursors, int64_t* resolved) {
+    const int64_t first = tile * blocking_.tile_entries;
+    const int64_t entries = std::min(blocking_.tile_entries, layout_.entries - first);
+    const Index* index = entries_at(slab, first);
+    const int64_t stride = layout_.index_entry_stride;
+    const int64_t bad = find_bad(index, stride, entries, layout_.axis_size);
+    if (bad == kNoBadEntry) {
+      bin(slab, tile, index, stride, entries, cursors);
+      return kNoBadEntry;
+    }
+    if (!rule_.rewrites()) return position_of(slab, first + bad);
+    const int64_t behind = blocking_.blocks << blocking_.block_shift;
+    resolve_entries(index, stride, entries, rule_, behind, resolved);
+    bin(slab, tile, resolved, 1, entries, cursors);
+    return kNoBadEntry;
+  }
+
+  template <class Row>
+  void bin(int64_t slab, int64_t tile, const Row* rows, int64_t stride, int64_t entries,
+           uint32_t* cursors) {
+    const int64_t place = slab * layout_.entries + tile * blocking_.tile_entries;
+    const auto sort = [&](const auto* values, auto* payloads) {
+      using Payload = std::remove_pointer_t<decltype(payloads)>;
+      bin_tile(rows, stride, entries, blocking_, values, cursors,
+               Bins<Payload>{rows_.get() + place, payloads + place, bounds_of(slab, tile)});
+    };
+    if (layout_.inner == 1) {
+      sort(values_ + place, binned_.get());
+    } else {
+      sort(static_cast<const uint16_t*>(nullptr), positions_.get());
+    }
+  }
+
+  const Index* entries_at(int64_t slab, int64_t n) const {
+    return index_ + slab / layout_.outer * layout_.index_batch_stride +
+           n * layout_.index_entry_stride;
+  }
+  int64_t position_of(int64_t slab, int64_t n) const {
+    return slab / layout_.outer * layout_.entries + n;
+  }
+  uint32_t* bounds_of(int64_t slab, int64_t tile) const {
+    return bounds_.get() + (slab * tiles_ + tile) * (blocking_.blocks + 1);
+  }
+
+  // ---- Blocks of many entries
+
+  void cut_blocks() {
+    if (blocking_.pieces(layout_.entries) == 1)
+      return;  // no block can have more entries than a slab
+    std::vector<int64_t> entries(blocking_.blocks);
+    for (int64_t slab = 0; slab < layout_.slabs(); ++slab) {
+      std::fill(entries.begin(), entries.end(), blocking_.blocks == 1 ? layout_.entries : 0);
+      for (int64_t tile = 0; tile < tiles_ && blocking_.blocks > 1; ++tile) {
+        const uint32_t* bounds = bounds_of(slab, tile);
+        for (int64_t block = 0; block < blocking_.blocks; ++block) {
+          entries[block] += bounds[block + 1] - bounds[block];
+        }
+      }
+      for (int64_t block = 0; block < blocking_.blocks; ++block) {
+        const int64_t count = blocking_.pieces(entries[block]);
+        if (count == 1) continue;
+        cut_.push_back({slab, block, static_cast<int64_t>(pieces_.size()), count});
+        for (int64_t piece = 0; piece < count; ++piece) {
+          pieces_.push_back(
+              {slab, block, entries[block] * piece / count, entries[block] * (piece + 1) / count});
+        }
+      }
+    }
+    partials_ = Scratch<Sum>(pieces_.size() * strips_ * piece_size_);
+    is_cut_.resize(layout_.slabs() * blocking_.blocks);
+    for (const CutBlock& each : cut_) is_cut_[each.slab * blocking_.blocks + each.block] = true;
+  }
+
+  // ---- Adding
+
+  int64_t add_all() {
+    // The pieces first: they are the longest tasks.
+    const auto pieces = static_cast<int64_t>(pieces_.size());
+    const int64_t blocks = layout_.slabs() * blocking_.blocks;
+    const int64_t work = layout_.slabs() * (layout_.entries + layout_.axis_size) * layout_.inner;
+    const int64_t grain = kElementsPerTask / (work / blocks / strips_ + 1) + 1;
+    return parallel_min_shared((pieces + blocks) * strips_, grain, work, [&](auto deal) {
+      Scratch<Sum> sums;
+      if (!std::is_same_v<Sum, Value>) sums = Scratch<Sum>(piece_size_);
+      int64_t bad = kNoBadEntry;
+      for (int64_t begin = 0, end = 0; deal(begin, end);) {
+        for (int64_t task = begin; task < end; ++task) {
+          const int64_t number = task / strips_;
+          const int64_t strip = task % strips_;
+          if (number < pieces) {
+            bad = std::min(bad, add_piece(pieces_[number], strip, partial(number, strip)));
+            continue;
+          }
+          const int64_t block = number - pieces;
+          if (!is_cut_.empty() && is_cut_[block]) continue;
+          const Piece whole{block / blocking_.blocks, block % blocking_.blocks, 0, INT64_MAX};
+          if constexpr (std::is_same_v<Sum, Value>) {
+            bad = std::min(bad, add_piece(whole, strip, nullptr));
+          } else {
+            bad = std::min(bad, add_piece(whole, strip, sums.get()));
+            store(whole.slab, whole.block, strip, 0, rows_in(whole.block), sums.get());
+          }
+        }
+      }
+      return bad;
+    });
+  }
+
+  // Into `sums`, or right into the result where that is null.
+  int64_t add_piece(const Piece& piece, int64_t strip, Sum* sums) {
+    const int64_t columns = columns_in(strip);
+    int64_t stride = columns;
+    if constexpr (std::is_same_v<Sum, Value>) {
+      if (sums == nullptr) {
+        sums = result_at(piece.slab, blocking_.first_row(piece.block), strip);
+        stride = layout_.inner;
+      }
+    }
+    const int64_t rows = rows_in(piece.block);
+    if (stride == columns) {
+      std::fill_n(sums, rows * columns, Sum());
+    } else {
+      for (int64_t row = 0; row < rows; ++row) std::fill_n(sums + row * stride, columns, Sum());
+    }
+    return blocking_.blocks == 1 ? add_from_index(piece, strip, sums, stride)
+                                 : add_from_bins(piece, strip, sums, stride);
+  }
+
+  int64_t add_from_index(const Piece& piece, int64_t strip, Sum* sums, int64_t stride) {
+    const int64_t end = std::min(piece.end, layout_.entries);
+    const int64_t index_stride = layout_.index_entry_stride;
+    const auto needs_rule = [&] {
+      return find_bad(entries_at(piece.slab, piece.begin), index_stride, end - piece.begin,
+                      layout_.axis_size) != kNoBadEntry;
+    };
+    if (rule_.rewrites() && needs_rule()) {
+      add_by_rule(piece, end, strip, sums, stride);
+      return kNoBadEntry;
+    }
+    if (layout_.inner == 1) {
+      const int64_t bad = add_elements_widened(
+          simd_, end - piece.begin, entries_at(piece.slab, piece.begin), index_stride,
+          layout_.axis_size, value_at(piece.slab, piece.begin, strip), sums);
+      return bad == kNoBadEntry ? bad : position_of(piece.slab, piece.begin + bad);
+    }
+    uint16_t rows[kRunEntries];
+    for (int64_t first = piece.begin; first < end; first += kRunEntries) {
+      const int64_t n = std::min(kRunEntries, end - first);
+      const Index* entries = entries_at(piece.slab, first);
+      const int64_t bad = find_bad(entries, index_stride, n, layout_.axis_size);
+      if (bad != kNoBadEntry) return position_of(piece.slab, first + bad);
+      for (int64_t i = 0; i < n; ++i) rows[i] = static_cast<uint16_t>(entries[i * index_stride]);
+      add_rows(
+          simd_,
+          ScatterRun<Value>{n, rows, nullptr, value_at(piece.slab, first, strip), layout_.inner},
+          columns_in(strip), sums, stride);
+    }
+    return kNoBadEntry;
+  }
+
+  // The same where the rule rewrites entries.
+  void add_by_rule(const Piece& piece, int64_t end, int64_t strip, Sum* sums, int64_t stride) {
+    uint16_t rows[kRunEntries], positions[kRunEntries];
+    for (int64_t first = piece.begin; first < end; first += kRunEntries) {
+      const int64_t kept = keep_rows(entries_at(piece.slab, first), layout_.index_entry_stride,
+                                     std::min(kRunEntries, end - first), rule_, rows, positions);
+      const Value* values = value_at(piece.slab, first, strip);
+      if (kept == 0) continue;
+      if (layout_.inner == 1) {
+        Sum kept_values[kRunEntries];
+        for (int64_t n = 0; n < kept; ++n) {
+          kept_values[n] = static_cast<Sum>(values[positions[n]]);
+        }
+        add_elements_widened(simd_, kept, rows, 1, blocking_.block_rows(), kept_values, sums);
+      } else {
+        add_rows(simd_, ScatterRun<Value>{kept, rows, positions, values, layout_.inner},
+                 columns_in(strip), sums, stride);
+      }
+    }
+  }
+
+  int64_t add_from_bins(const Piece& piece, int64_t strip, Sum* sums, int64_t stride) {
+    int64_t before = 0;  // the block's entries in the tiles that are behind us
+    for (int64_t tile = 0; tile < tiles_ && before < piece.end; ++tile) {
+      const uint32_t* bounds = bounds_of(piece.slab, tile) + piece.block;
+      const int64_t entries = bounds[1] - bounds[0];
+      const int64_t begin = std::max<int64_t>(piece.begin - before, 0);
+      const int64_t end = std::min(piece.end - before, entries);
+      before += entries;
+      if (begin >= end) continue;
+      const int64_t first = tile * blocking_.tile_entries;
+      const int64_t place = piece.slab * layout_.entries + first + bounds[0] + begin;
+      const uint16_t* rows = rows_.get() + place;
+      if (layout_.inner == 1) {
+        add_elements_widened(simd_, end - begin, rows, 1, blocking_.block_rows(),
+                             binned_.get() + place, sums);
+      } else {
+        add_rows(simd_,
+                 ScatterRun<Value>{end - begin, rows, positions_.get() + place,
+                                   value_at(piece.slab, first, strip), layout_.inner},
+                 columns_in(strip), sums, stride);
+      }
+    }
+    return kNoBadEntry;
+  }
+
+  // ---- The sums of pieces
+
+  void join_all() {
+    // In tasks of some rows of a strip.
+    const int64_t rows = std::max<int64_t>(kElementsPerTask / 4 / blocking_.columns, 1);
+    const int64_t parts = (std::min(blocking_.block_rows(), layout_.axis_size) + rows - 1) / rows;
+    const int64_t tasks = static_cast<int64_t>(cut_.size()) * strips_ * parts;
+    parallel_for(tasks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const CutBlock& cut = cut_[task / parts / strips_];
+        const int64_t strip = task / parts % strips_;
+        const int64_t first = task % parts * rows;
+        const int64_t count = std::min(rows, rows_in(cut.block) - first);
+        if (count <= 0) continue;
+        Sum* sums = partial(cut.first, strip) + first * columns_in(strip);
+        join_pieces(simd_, sums, count * columns_in(strip), cut.pieces, strips_ * piece_size_);
+        store(cut.slab, cut.block, strip, first, count, sums);
+      }
+    });
+  }
+
+  void store(int64_t slab, int64_t block, int64_t strip, int64_t first, int64_t rows,
+             const Sum* sums) {
+    const int64_t columns = columns_in(strip);
+    Value* to = result_at(slab, blocking_.first_row(block) + first, strip);
+    if (columns == layout_.inner) return store_sums(simd_, sums, rows * columns, to);
+    for (int64_t row = 0; row < rows; ++row) {
+      store_sums(simd_, sums + row * columns, columns, to + row * layout_.inner);
+    }
+  }
+
+  // ---- Where things are
+
+  int64_t columns_in(int64_t strip) const {
+    return std::min(blocking_.columns, layout_.inner - strip * blocking_.columns);
+  }
+  int64_t rows_in(int64_t block) const {
+    return std::min(blocking_.block_rows(), layout_.axis_size - blocking_.first_row(block));
+  }
+  const Value* value_at(int64_t slab, int64_t n, int64_t strip) const {
+    return values_ + (slab * layout_.entries + n) * layout_.inner + strip * blocking_.columns;
+  }
+  Value* result_at(int64_t slab, int64_t row, int64_t strip) const {
+    return result_ + (slab * layout_.axis_size + row) * layout_.inner + strip * blocking_.columns;
+  }
+  Sum* partial(int64_t piece, int64_t strip) const {
+    return partials_.get() + (piece * strips_ + strip) * piece_size_;
+  }
+
+  const Value* values_;
+  const Index* index_;
+  const RowLayout layout_;
+  const IndexRule rule_;
+  Value* result_;
+  const CpuBlocking blocking_;
+  const Simd simd_ = cpu_simd();
+  const int64_t strips_;
+  const int64_t tiles_;       // a slab
+  const int64_t piece_size_;  // in elements
+
+  // Of all slabs' entries, tile by tile; `bounds_` is [slabs, tiles, blocks + 1].
+  Scratch<uint16_t> rows_;
+  Scratch<uint16_t> positions_;
+  Scratch<Value> binned_;
+  Scratch<uint32_t> bounds_;
+
+  std::vector<Piece> pieces_;
+  std::vector<CutBlock> cut_;
+  std::vector<bool> is_cut_;  // of all slabs' blocks; empty where none is
+  Scratch<Sum> partials_;
+};
+
+}  // namespace torch_ops

@@ -1,0 +1,109 @@
+from typing import Any, Literal, overload
+
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+Device = Literal["cpu", "gpu"] | None
+_Array = NDArray[Any]
+_Timed = tuple[NDArray[Any], float]
+
+@overload
+def gather(
+    source: ArrayLike,
+    index: ArrayLike,
+    *,
+    batch_dims: int = 0,
+    out: _Array | None = None,
+    return_time: Literal[False] = False,
+    device: Device = None,
+) -> _Array: ...
+@overload
+def gather(
+    source: ArrayLike,
+    index: ArrayLike,
+    *,
+    batch_dims: int = 0,
+    out: _Array | None = None,
+    return_time: Literal[True],
+    device: Device = None,
+) -> _Timed: ...
+@overload
+def batch_gather(
+    source: ArrayLike,
+    index: ArrayLike,
+    *,
+    out: _Array | None = None,
+    return_time: Literal[False] = False,
+    device: Device = None,
+) -> _Array: ...
+@overload
+def batch_gather(
+    source: ArrayLike,
+    index: ArrayLike,
+    *,
+    out: _Array | None = None,
+    return_time: Literal[True],
+    device: Device = None,
+) -> _Timed: ...
+@overload
+def scatter_add(
+    values: ArrayLike,
+    index: ArrayLike,
+    dim_size: int,
+    *,
+    batch_dims: int = 0,
+    out: _Array | None = None,
+    return_time: Literal[False] = False,
+    device: Device = None,
+) -> _Array: ...
+@overload
+def scatter_add(
+    values: ArrayLike,
+    index: ArrayLike,
+    dim_size: int,
+    *,
+    batch_dims: int = 0,
+    out: _Array | None = None,
+    return_time: Literal[True],
+    device: Device = None,
+) -> _Timed: ...
+@overload
+def relu(
+    x: ArrayLike,
+    *,
+    out: _Array | None = None,
+    return_time: Literal[False] = False,
+    device: Device = None,
+) -> _Array: ...
+@overload
+def relu(
+    x: ArrayLike,
+    *,
+    out: _Array | None = None,
+    return_time: Literal[True],
+    device: Device = None,
+) -> _Timed: ...
+@overload
+def sigmoid(
+    x: ArrayLike,
+    *,
+    out: _Array | None = None,
+    return_time: Literal[False] = False,
+    device: Device = None,
+) -> _Array: ...
+@overload
+def sigmoid(
+    x: ArrayLike,
+    *,
+    out: _Array | None = None,
+    return_time: Literal[True],
+    device: Device = None,
+) -> _Timed: ...
+def pinned_empty(shape: int | tuple[int, ...], dtype: DTypeLike = ...) -> _Array: ...
+def hello(threads: int = 8, device: Device = None) -> None: ...
+def version() -> str: ...
+def build_config() -> dict[str, str]: ...
+def library_path() -> str: ...
+def device_count() -> int: ...
+def get_num_threads() -> int: ...
+def set_num_threads(threads: int) -> None: ...
+def set_device_memory_limit(bytes: int) -> None: ...

@@ -1,0 +1,562 @@
+# The functions of torch_ops_host: NumPy arrays in and out, the C library in between. It is opened
+# when this module is imported, so that another build of it needs no other build of this.
+import os
+
+import numpy
+
+from torch_ops_host._library import find_library
+
+from cpython.buffer cimport (
+    PyBUF_ANY_CONTIGUOUS,
+    PyBUF_WRITABLE,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from libc.stdint cimport int32_t, int64_t
+
+from torch_ops_host cimport capi
+
+cdef extern from "dlfcn.h":
+    void* dlopen(const char* path, int flags)
+    void* dlsym(void* library, const char* name)
+    const char* dlerror()
+    int RTLD_NOW
+    int RTLD_LOCAL
+
+ctypedef int32_t (*RowsFunction)(
+    const void*, const void*, void*, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t,
+    void*, float*) noexcept nogil
+ctypedef int32_t (*SumsFunction)(
+    const void*, const void*, void*, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t,
+    void*, void*, int64_t, float*) noexcept nogil
+ctypedef int32_t (*MapFunction)(
+    const void*, void*, int64_t, int32_t, int32_t, void*, float*) noexcept nogil
+ctypedef int32_t (*HelloFunction)(int32_t, int32_t) noexcept nogil
+ctypedef int32_t (*IntegerFunction)() noexcept nogil
+ctypedef int32_t (*SetThreadsFunction)(int32_t) noexcept nogil
+ctypedef int32_t (*SetLimitFunction)(int64_t) noexcept nogil
+ctypedef int32_t (*AllocFunction)(int64_t, void**) noexcept nogil
+ctypedef int32_t (*FreeFunction)(void*) noexcept nogil
+ctypedef const char* (*TextFunction)() noexcept nogil
+ctypedef int32_t (*IndexErrorFunction)(int64_t*, int64_t*, int64_t*) noexcept nogil
+
+
+# ---- The library --------------------------------------------------------------------------------
+
+cdef void* _open(path) except NULL:
+    cdef void* library = dlopen(os.fsencode(path), RTLD_NOW | RTLD_LOCAL)
+    if library == NULL:
+        raise ImportError(f"{path} cannot be loaded: {dlerror().decode()}", path=str(path))
+    return library
+
+
+cdef void* _find(name) except NULL:
+    cdef void* function = dlsym(_library, name)
+    if function == NULL:
+        raise ImportError(f"{_path} has no {name.decode()}: is it libtorch_ops_c?", path=str(_path))
+    return function
+
+
+_path = find_library()
+cdef void* _library = _open(_path)
+cdef int32_t _api = (<IntegerFunction> _find(b"torch_ops_api_version"))()
+if _api != capi.TORCH_OPS_API_VERSION:
+    raise ImportError(
+        f"{_path} has version {_api} of the library's interface, but this torch_ops_host is for "
+        f"version {capi.TORCH_OPS_API_VERSION}.", path=str(_path))
+
+cdef RowsFunction _batch_gather = <RowsFunction> _find(b"torch_ops_batch_gather")
+cdef SumsFunction _scatter_add = <SumsFunction> _find(b"torch_ops_scatter_add")
+cdef MapFunction _relu = <MapFunction> _find(b"torch_ops_relu")
+cdef MapFunction _sigmoid = <MapFunction> _find(b"torch_ops_sigmoid")
+cdef HelloFunction _hello = <HelloFunction> _find(b"torch_ops_hello")
+cdef IntegerFunction _device_count = <IntegerFunction> _find(b"torch_ops_device_count")
+cdef IntegerFunction _get_num_threads = <IntegerFunction> _find(b"torch_ops_get_num_threads")
+cdef SetThreadsFunction _set_num_threads = <SetThreadsFunction> _find(b"torch_ops_set_num_threads")
+cdef SetLimitFunction _set_limit = <SetLimitFunction> _find(b"torch_ops_set_device_memory_limit")
+cdef AllocFunction _host_alloc = <AllocFunction> _find(b"torch_ops_host_alloc")
+cdef FreeFunction _host_free = <FreeFunction> _find(b"torch_ops_host_free")
+cdef TextFunction _last_error = <TextFunction> _find(b"torch_ops_last_error")
+cdef TextFunction _version = <TextFunction> _find(b"torch_ops_version")
+cdef TextFunction _build_config = <TextFunction> _find(b"torch_ops_build_config")
+cdef IndexErrorFunction _last_index_error = (
+    <IndexErrorFunction> _find(b"torch_ops_last_index_error"))
+
+
+# ---- Arguments ----------------------------------------------------------------------------------
+
+cdef dict _DTYPES = {
+    "float16": capi.TORCH_OPS_FLOAT16,
+    "bfloat16": capi.TORCH_OPS_BFLOAT16,  # of ml_dtypes; NumPy itself has none
+    "float32": capi.TORCH_OPS_FLOAT32,
+    "float64": capi.TORCH_OPS_FLOAT64,
+    "int8": capi.TORCH_OPS_INT8,
+    "uint8": capi.TORCH_OPS_UINT8,
+    "int16": capi.TORCH_OPS_INT16,
+    "uint16": capi.TORCH_OPS_UINT16,
+    "int32": capi.TORCH_OPS_INT32,
+    "uint32": capi.TORCH_OPS_UINT32,
+    "int64": capi.TORCH_OPS_INT64,
+    "uint64": capi.TORCH_OPS_UINT64,
+}
+cdef tuple _FLOATING = ("float16", "bfloat16", "float32", "float64")
+cdef dict _MEMORY = {
+    None: capi.TORCH_OPS_HOST,
+    "cpu": capi.TORCH_OPS_HOST_CPU,
+    "gpu": capi.TORCH_OPS_HOST_GPU,
+}
+
+
+cdef class _Memory:
+    """The memory of a contiguous array, held as long as this is."""
+
+    cdef Py_buffer view
+    cdef bint held
+
+    def __cinit__(self, array, bint writable=False):
+        # As bytes: the buffer protocol has no name for every dtype.
+        flags = PyBUF_ANY_CONTIGUOUS | (PyBUF_WRITABLE if writable else 0)
+        if array.size == 0:
+            return  # no memory, and no view of another dtype
+        PyObject_GetBuffer(array.reshape(-1).view(numpy.uint8), &self.view, flags)
+        self.held = True
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+    cdef void* pointer(self) noexcept:
+        return self.view.buf if self.held else NULL
+
+
+cdef _as_array(op, name, value):
+    array = numpy.asarray(value)
+    if array.dtype.name not in _DTYPES:
+        raise TypeError(
+            f"{op}: {name} must be of one of the dtypes {', '.join(_DTYPES)}, but it is "
+            f"{array.dtype}.")
+    # Strided, unaligned and byte-swapped arrays are copied.
+    return numpy.require(array, array.dtype.newbyteorder("="), ("C", "A"))
+
+
+cdef _as_index(op, index):
+    array = numpy.asarray(index)
+    if array.dtype.kind not in "iu" or array.dtype == numpy.uint64:
+        raise TypeError(
+            f"{op}: index must be of an integer dtype but uint64, but it is {array.dtype}.")
+    dtype = numpy.int32 if array.dtype == numpy.int32 else numpy.int64
+    return numpy.require(array, dtype, ("C", "A"))
+
+
+cdef int32_t _memory_of(op, device) except -1:
+    if device not in _MEMORY:
+        raise ValueError(f'{op}: device must be None, "cpu" or "gpu", but it is {device!r}.')
+    return _MEMORY[device]
+
+
+cdef int64_t _product(sizes):
+    cdef int64_t product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+cdef _check_batches(op, name, array, index, batch_dims):
+    if not 0 <= batch_dims <= index.ndim:
+        raise ValueError(
+            f"{op}: batch_dims must be between 0 and index.ndim = {index.ndim}, but it is "
+            f"{batch_dims}.")
+    if array.shape[:batch_dims] != index.shape[:batch_dims]:
+        raise ValueError(
+            f"{op}: {name} and index must have the same batch axes, but {name} has the shape "
+            f"{array.shape} and index {index.shape} with batch_dims={batch_dims}.")
+
+
+cdef _take_out(op, out, shape, dtype, inputs, may_be=None):
+    """What the library writes to: out, or an array that is copied there when it is done."""
+    if out is None:
+        return numpy.empty(shape, dtype)
+    if not isinstance(out, numpy.ndarray):
+        raise TypeError(f"{op}: out must be a NumPy array, but it is a {type(out).__name__}.")
+    if out.dtype != dtype:
+        raise TypeError(f"{op}: out must be of the dtype {dtype}, but it is {out.dtype}.")
+    if out.shape != shape:
+        raise ValueError(f"{op}: out must have the shape {shape}, but it has {out.shape}.")
+    if not out.flags.writeable:
+        raise ValueError(f"{op}: out must be writeable.")
+    fits = out.flags.c_contiguous and out.flags.aligned
+    if fits and may_be is not None and may_be.ctypes.data == out.ctypes.data:
+        return out  # an activation that overwrites its input
+    if fits and not any(numpy.may_share_memory(out, each) for each in inputs):
+        return out
+    return numpy.empty(shape, dtype)
+
+
+cdef _give(result, out, return_time, float milliseconds):
+    if out is not None and result is not out:
+        out[...] = result
+        result = out
+    return (result, milliseconds) if return_time else result
+
+
+cdef _raise(op, int32_t status, index=None):
+    cdef int64_t position = 0, value = 0, bound = 0
+    if status == capi.TORCH_OPS_INDEX_OUT_OF_RANGE:
+        _last_index_error(&position, &value, &bound)
+        entry = ", ".join(str(int(i)) for i in numpy.unravel_index(position, index.shape))
+        if bound == 0:
+            raise IndexError(
+                f"{op}: index has {index.size} entries, but the axis has size 0: no entry is "
+                "allowed.")
+        raise IndexError(
+            f"{op}: index[{entry}] is {value}, out of range for an axis of size {bound}: it must "
+            f"be between 0 and {bound - 1}.")
+    text = _last_error().decode(errors="replace")
+    if status == capi.TORCH_OPS_OUT_OF_MEMORY:
+        raise MemoryError(text)
+    if status in (capi.TORCH_OPS_NO_DEVICE, capi.TORCH_OPS_CUDA_ERROR,
+                  capi.TORCH_OPS_INTERNAL_ERROR):
+        raise RuntimeError(text)
+    raise ValueError(text)
+
+
+# ---- Rows by an index ---------------------------------------------------------------------------
+
+cdef _gather(op, source, index, batch_dims, out, return_time, device):
+    cdef int32_t memory = _memory_of(op, device)
+    rows = _as_array(op, "source", source)
+    entries = _as_index(op, index)
+    if not 0 <= batch_dims < max(rows.ndim, 1) or rows.ndim == 0:
+        raise ValueError(
+            f"{op}: source must have an axis behind the {batch_dims} batch axes, but its shape is "
+            f"{rows.shape}.")
+    _check_batches(op, "source", rows, entries, batch_dims)
+    shape = entries.shape + rows.shape[batch_dims + 1:]
+    result = _take_out(op, out, shape, rows.dtype, (rows, entries))
+
+    cdef _Memory from_ = _Memory(rows), by = _Memory(entries), to = _Memory(result, writable=True)
+    cdef int64_t batch = _product(rows.shape[:batch_dims])
+    cdef int64_t axis_size = rows.shape[batch_dims]
+    cdef int64_t count = _product(entries.shape[batch_dims:])
+    cdef int64_t inner = _product(rows.shape[batch_dims + 1:])
+    cdef int32_t dtype = _DTYPES[rows.dtype.name]
+    cdef int32_t index_type = (capi.TORCH_OPS_INDEX_INT32 if entries.dtype == numpy.int32
+                               else capi.TORCH_OPS_INDEX_INT64)
+    cdef void* from_pointer = from_.pointer()
+    cdef void* by_pointer = by.pointer()
+    cdef void* to_pointer = to.pointer()
+    cdef float milliseconds = 0
+    cdef int32_t status
+    with nogil:
+        status = _batch_gather(from_pointer, by_pointer, to_pointer, batch, axis_size, count, inner,
+                               dtype, index_type, memory, NULL, &milliseconds)
+    if status != capi.TORCH_OPS_SUCCESS:
+        _raise(op, status, entries)
+    return _give(result, out, return_time, milliseconds)
+
+
+def gather(source, index, *, batch_dims=0, out=None, return_time=False, device=None):
+    """Returns the rows of ``source`` that ``index`` picks, along the first axis behind the batches.
+
+    ``output[b..., i..., d...] = source[b..., index[b..., i...], d...]`` with ``batch_dims`` axes
+    ``b``: ``numpy.take(source, index, axis=0)`` where there are none. Copies, to the last bit.
+
+    Args:
+        source: An array, or what has a buffer, of float16, bfloat16 (of ml_dtypes), float32,
+            float64 or an integer dtype. One that is strided, unaligned or in another byte order is
+            copied first.
+        index: An array of an integer dtype but uint64; int32 and int64 are used as they are, others
+            converted. Its first ``batch_dims`` axes are as long as the source's. Entries are
+            between 0 and ``source.shape[batch_dims] - 1``.
+        batch_dims: How many leading axes source and index share.
+        out: An array for the result, of its shape and dtype, with any strides.
+        return_time: Whether to return the kernels' time too.
+        device: Who computes: None for what is fastest (docs/c_api.md), "cpu", or "gpu".
+
+    Returns:
+        An array of the shape ``index.shape + source.shape[batch_dims+1:]``; with ``return_time`` a
+        pair of it and the kernels' milliseconds.
+
+    Other threads of Python run in the meantime.
+
+    Raises:
+        IndexError: An entry is out of range: the message has its position, its value and the bound.
+            What ``out`` holds then is unspecified.
+        TypeError: A dtype that is not in the lists above.
+        ValueError: A shape, ``batch_dims`` or ``device`` that is none of the above.
+        MemoryError: Host or device memory is short.
+        RuntimeError: ``device="gpu"`` where there is none, or an error of CUDA.
+
+    Example:
+        >>> import numpy, torch_ops_host
+        >>> source = numpy.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+        >>> torch_ops_host.gather(source, [2, 0])
+        array([[5., 6.],
+               [1., 2.]])
+    """
+    return _gather("gather", source, index, batch_dims, out, return_time, device)
+
+
+def batch_gather(source, index, *, out=None, return_time=False, device=None):
+    """Returns ``gather(source, index, batch_dims=index.ndim - 1)``.
+
+    All axes of the index but its last are batch axes: ``[B, M, D]`` by ``[B, N]`` gives
+    ``[B, N, D]``.
+
+    Args:
+        source: As for :func:`gather`.
+        index: As for :func:`gather`, of one axis at least.
+        out: As for :func:`gather`.
+        return_time: As for :func:`gather`.
+        device: As for :func:`gather`.
+
+    Returns:
+        An array of the shape ``index.shape + source.shape[index.ndim:]``, or a pair.
+
+    Raises:
+        ValueError: ``index`` has no axis. The rest is as for :func:`gather`.
+
+    Example:
+        >>> import numpy, torch_ops_host
+        >>> source = numpy.array([[1, 2, 3], [4, 5, 6]])
+        >>> torch_ops_host.batch_gather(source, [[2, 0], [1, 1]])
+        array([[3, 1],
+               [5, 5]])
+    """
+    index = numpy.asarray(index)
+    if index.ndim == 0:
+        raise ValueError("batch_gather: index must have at least one axis, but it is 0-dimensional.")
+    return _gather("batch_gather", source, index, index.ndim - 1, out, return_time, device)
+
+
+def scatter_add(values, index, dim_size, *, batch_dims=0, out=None, return_time=False, device=None):
+    """Returns ``dim_size`` rows, each the sum of the rows of ``values`` that ``index`` sends there.
+
+    ``result[b..., m, d...] = sum of values[b..., i..., d...] where index[b..., i...] == m``, and 0
+    where there are none. The transpose of :func:`gather`. 16-bit floats are summed in float32 and
+    rounded once; integers wrap. On the CPU the same bits on every run and with any number of
+    threads; on a GPU floats are summed in no given order.
+
+    Args:
+        values: As the source of :func:`gather`; its shape begins with the index's.
+        index: As for :func:`gather`; entries are between 0 and ``dim_size - 1``.
+        dim_size: How many rows the result has.
+        batch_dims: How many leading axes values and index share with the result.
+        out: As for :func:`gather`. Overwritten, not added to.
+        return_time: As for :func:`gather`.
+        device: As for :func:`gather`.
+
+    Returns:
+        An array of the shape ``index.shape[:batch_dims] + (dim_size,) + values.shape[index.ndim:]``,
+        or a pair.
+
+    Raises:
+        ValueError: ``dim_size`` is negative, or the shapes do not fit. The rest is as for
+            :func:`gather`.
+
+    Example:
+        >>> import numpy, torch_ops_host
+        >>> torch_ops_host.scatter_add(numpy.array([1.0, 2.0, 4.0]), [1, 0, 1], 3)
+        array([2., 5., 0.])
+    """
+    op = "scatter_add"
+    cdef int32_t memory = _memory_of(op, device)
+    rows = _as_array(op, "values", values)
+    entries = _as_index(op, index)
+    if dim_size < 0:
+        raise ValueError(f"{op}: dim_size must not be negative, but it is {dim_size}.")
+    _check_batches(op, "values", rows, entries, batch_dims)
+    if rows.shape[:entries.ndim] != entries.shape:
+        raise ValueError(
+            f"{op}: the shape of values must begin with index's, {entries.shape}, but it is "
+            f"{rows.shape}.")
+    shape = entries.shape[:batch_dims] + (dim_size,) + rows.shape[entries.ndim:]
+    result = _take_out(op, out, shape, rows.dtype, (rows, entries))
+
+    cdef _Memory from_ = _Memory(rows), by = _Memory(entries), to = _Memory(result, writable=True)
+    cdef int64_t batch = _product(entries.shape[:batch_dims])
+    cdef int64_t axis_size = dim_size
+    cdef int64_t count = _product(entries.shape[batch_dims:])
+    cdef int64_t inner = _product(rows.shape[entries.ndim:])
+    cdef int32_t dtype = _DTYPES[rows.dtype.name]
+    cdef int32_t index_type = (capi.TORCH_OPS_INDEX_INT32 if entries.dtype == numpy.int32
+                               else capi.TORCH_OPS_INDEX_INT64)
+    cdef void* from_pointer = from_.pointer()
+    cdef void* by_pointer = by.pointer()
+    cdef void* to_pointer = to.pointer()
+    cdef float milliseconds = 0
+    cdef int32_t status
+    with nogil:
+        status = _scatter_add(from_pointer, by_pointer, to_pointer, batch, axis_size, count, inner,
+                              dtype, index_type, memory, NULL, NULL, 0, &milliseconds)
+    if status != capi.TORCH_OPS_SUCCESS:
+        _raise(op, status, entries)
+    return _give(result, out, return_time, milliseconds)
+
+
+# ---- Activations --------------------------------------------------------------------------------
+
+cdef _apply(op, MapFunction function, x, out, return_time, device):
+    cdef int32_t memory = _memory_of(op, device)
+    values = _as_array(op, "x", x)
+    if values.dtype.name not in _FLOATING:
+        raise TypeError(
+            f"{op}: x must be of one of the dtypes {', '.join(_FLOATING)}, but it is "
+            f"{values.dtype}.")
+    result = _take_out(op, out, values.shape, values.dtype, (values,), may_be=values)
+    cdef _Memory from_ = _Memory(values), to = _Memory(result, writable=True)
+    cdef void* from_pointer = from_.pointer()
+    cdef void* to_pointer = to.pointer()
+    cdef int64_t size = values.size
+    cdef int32_t dtype = _DTYPES[values.dtype.name]
+    cdef float milliseconds = 0
+    cdef int32_t status
+    with nogil:
+        status = function(from_pointer, to_pointer, size, dtype, memory, NULL, &milliseconds)
+    if status != capi.TORCH_OPS_SUCCESS:
+        _raise(op, status)
+    return _give(result, out, return_time, milliseconds)
+
+
+def relu(x, *, out=None, return_time=False, device=None):
+    """Returns ``max(x, 0)``, element by element; NaN stays NaN.
+
+    Args:
+        x: An array, or what has a buffer, of float16, bfloat16 (of ml_dtypes), float32 or float64.
+        out: As for :func:`gather`; it may be ``x``.
+        return_time: As for :func:`gather`.
+        device: As for :func:`gather`.
+
+    Returns:
+        An array of x's shape and dtype, or a pair.
+
+    Raises:
+        TypeError: Another dtype. The rest is as for :func:`gather`.
+
+    Example:
+        >>> import numpy, torch_ops_host
+        >>> torch_ops_host.relu(numpy.array([-1.5, 0.5]))
+        array([0. , 0.5])
+    """
+    return _apply("relu", _relu, x, out, return_time, device)
+
+
+def sigmoid(x, *, out=None, return_time=False, device=None):
+    """Returns ``1 / (1 + exp(-x))``, element by element; 16-bit floats are computed in float32.
+
+    Args:
+        x: As for :func:`relu`.
+        out: As for :func:`gather`; it may be ``x``.
+        return_time: As for :func:`gather`.
+        device: As for :func:`gather`.
+
+    Returns:
+        An array of x's shape and dtype, or a pair.
+
+    Raises:
+        TypeError: Another dtype. The rest is as for :func:`gather`.
+
+    Example:
+        >>> import numpy, torch_ops_host
+        >>> torch_ops_host.sigmoid(numpy.array([0.0, -1000.0]))
+        array([0.5, 0. ])
+    """
+    return _apply("sigmoid", _sigmoid, x, out, return_time, device)
+
+
+# ---- The rest -----------------------------------------------------------------------------------
+
+cdef class _PinnedMemory:
+    cdef void* memory
+    cdef Py_ssize_t bytes
+
+    def __cinit__(self, Py_ssize_t bytes):
+        cdef int32_t status = _host_alloc(bytes, &self.memory)
+        if status != capi.TORCH_OPS_SUCCESS:
+            _raise("pinned_empty", status)
+        self.bytes = bytes
+
+    def __dealloc__(self):
+        _host_free(self.memory)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.memory, self.bytes, 0, flags)
+
+
+def pinned_empty(shape, dtype=numpy.float64):
+    """Returns an array like ``numpy.empty(shape, dtype)`` in memory that is pinned for a GPU.
+
+    A GPU reads and writes it without staging copies. Plain memory where there is no GPU.
+
+    Args:
+        shape: An integer or a tuple.
+        dtype: A NumPy dtype without Python objects.
+
+    Returns:
+        The array, of which nothing is set.
+
+    Raises:
+        MemoryError: So much cannot be pinned.
+    """
+    dtype = numpy.dtype(dtype)
+    shape = tuple(shape) if numpy.iterable(shape) else (shape,)
+    cdef Py_ssize_t bytes = _product(shape) * dtype.itemsize
+    if bytes == 0:
+        return numpy.empty(shape, dtype)
+    return numpy.frombuffer(_PinnedMemory(bytes), numpy.uint8).view(dtype).reshape(shape)
+
+
+def hello(int threads=8, device=None):
+    """Has ``threads`` threads print a line each to stdout: of the GPU, or of the host.
+
+    Args:
+        threads: At most 1024.
+        device: None for the GPU if there is one, "cpu" or "gpu".
+    """
+    cdef int32_t memory = _memory_of("hello", device)
+    cdef int32_t status
+    with nogil:
+        status = _hello(threads, memory)
+    if status != capi.TORCH_OPS_SUCCESS:
+        _raise("hello", status)
+
+
+def version():
+    """The library's version."""
+    return _version().decode()
+
+
+def build_config():
+    """How the library was built: a dict of "cuda", its version or "none", "archs", "compiler"."""
+    pairs = (pair.partition("=") for pair in _build_config().decode().split("; "))
+    return {name: value for name, _, value in pairs}
+
+
+def library_path():
+    """The file that was loaded."""
+    return str(_path)
+
+
+def device_count():
+    """How many GPUs the library can use."""
+    return _device_count()
+
+
+def get_num_threads():
+    """How many threads the CPU's kernels use."""
+    return _get_num_threads()
+
+
+def set_num_threads(int threads):
+    """Has the CPU's kernels use so many threads; 0 for the default, one for each CPU."""
+    cdef int32_t status = _set_num_threads(threads)
+    if status != capi.TORCH_OPS_SUCCESS:
+        _raise("set_num_threads", status)
+
+
+def set_device_memory_limit(int64_t bytes):
+    """Lets a call take so many bytes of a GPU at most; 0, the default, for what is free there."""
+    cdef int32_t status = _set_limit(bytes)
+    if status != capi.TORCH_OPS_SUCCESS:
+        _raise("set_device_memory_limit", status)

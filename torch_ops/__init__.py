@@ -79,8 +79,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # Loaded when it is first asked for, so that who uses the ops alone does not wait for it.
-    if name == "jit":
-        return importlib.import_module("torch_ops.jit")
+    if name in ("decompositions", "jit"):
+        return importlib.import_module(f"torch_ops.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

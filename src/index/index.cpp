@@ -319,13 +319,17 @@ TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {
   m.impl("index_add", index_add);
 }
 
-// torch.vmap does not take a composition for a rule where lists of tensors are among the arguments.
+// torch.vmap does not take a composition for a rule by itself: it would loop over the samples.
 TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
+  m.impl("gather_nd", gather_nd);
   m.impl("index", index);
   m.impl("index_put", index_put);
   m.impl("index_put_", index_put_);
   m.impl("index_add", index_add);
 }
+
+// Nor does torch.func.functionalize, of one that works in place.
+TORCH_LIBRARY_IMPL(torch_ops, Functionalize, m) { m.impl("index_put_", index_put_); }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The direct kernels of gather_nd, on contiguous CUDA tensors and outside autograd.";

@@ -17,7 +17,9 @@ OPS = torch.ops.torch_ops
 
 def close(name: str, actual: Tensor, expected: Tensor, what: str) -> None:
     if "sigmoid" in name:
-        torch.testing.assert_close(actual, expected, equal_nan=True, msg=lambda t: f"{what}: {t}")
+        # torch rounds its gradient's factors, ours the product.
+        rtol, atol = (4 * getattr(torch.finfo(actual.dtype), at) for at in ("eps", "tiny"))
+        torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, equal_nan=True, msg=what)
     else:
         assert_same(actual, expected, what)
 

@@ -189,6 +189,12 @@ def for_registered(sample: Sample) -> Sample | None:
     return Sample((sample.args[0], items, *sample.args[2:]), sample.kwargs)
 
 
+def torchs_put(source: Tensor, indices: Any, values: Tensor) -> Tensor:
+    """torch's op of these dtypes, whatever the indices."""
+    first = torch.zeros(1, dtype=torch.int64, device=source.device)
+    return torch.index_put(source.flatten(), (first,), values.flatten()[:1])
+
+
 PUT_POINTS: dict[str, Any] = {
     "reference": point_reference,
     "samples": point_samples,
@@ -223,6 +229,7 @@ OPS = [
         bad=bad_write,
         registered=for_registered,
         node="PutPointsBackward",
+        torchs=torchs_put,
     ),
     Op(
         "index_put_",
@@ -246,6 +253,7 @@ OPS = [
         bad=bad_write,
         registered=for_registered,
         node="ScatterAddBackward",
+        torchs=torchs_put,
         calls="index_put",
         tolerance=add_tolerance,
         sums=True,

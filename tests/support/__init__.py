@@ -62,6 +62,21 @@ class Call:
         args = pytree.tree_map_only(Tensor, lambda _: next(rest), self.sample.args)
         return self.op.functional(*args, **self.sample.kwargs)
 
+    def without_values(self) -> Callable[..., Any]:
+        """The same, but holding no tensor: one that a compiled function holds is its input too."""
+        leaves, form = pytree.tree_flatten(self.sample.args)
+        places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        fixed = [None if at in places else leaf for at, leaf in enumerate(leaves)]
+        function, options = self.op.functional, self.sample.kwargs
+
+        def call(*tensors: Tensor) -> Any:
+            given = list(fixed)
+            for at, tensor in zip(places, tensors, strict=True):
+                given[at] = tensor
+            return function(*pytree.tree_unflatten(given, form), **options)
+
+        return call
+
     def of_inputs(self, *inputs: Tensor) -> Any:
         """The same, as a function of the tensors that can have a gradient alone."""
         tensors = self.tensors

@@ -62,9 +62,7 @@ class Gather:
 
     def scaled(self, scale: float) -> Gather:
         rows, entries = (max(1, round(n * scale)) for n in (self.rows, self.entries))
-        return Gather(
-            self.mapped, self.dtype, self.batch, rows, entries, self.width, self.group
-        )
+        return Gather(self.mapped, self.dtype, self.batch, rows, entries, self.width, self.group)
 
 
 @dataclass(frozen=True)
@@ -189,9 +187,7 @@ def run_net(case: Net, result: Result, bench: Benchmark) -> None:
 
 def describe(case: Case, bench: Benchmark) -> Result:
     moved = case.bytes if isinstance(case, Gather) else nets.bytes_moved(bench.options)
-    return Result(
-        case.group, case.name, case.group, case.name, (case.group,), asdict(case), moved
-    )
+    return Result(case.group, case.name, case.group, case.name, (case.group,), asdict(case), moved)
 
 
 def run_case(case: Case, result: Result, bench: Benchmark) -> None:

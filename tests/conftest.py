@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("op_checks", "support")
 
-import torch_ops  # noqa: E402
 from support.outcomes import Outcomes, mark_cells  # noqa: E402
+
+import torch_ops  # noqa: E402
 
 # Property tests: the same examples on each run; --hypothesis-profile=many for a long one.
 for _profile, _examples in (("usual", 200), ("many", 5000)):

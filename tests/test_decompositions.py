@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import doctest
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,6 +24,10 @@ def close(name: str, actual: Tensor, expected: Tensor, what: str) -> None:
         torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, equal_nan=True, msg=what)
     else:
         assert_same(actual, expected, what)
+
+
+def test_docstrings_run() -> None:
+    assert doctest.testmod(torch_ops.decompositions).failed == 0
 
 
 def test_every_functional_activation_has_one() -> None:

@@ -92,7 +92,9 @@ def sized_with(
     def sized(device: torch.device, size: int) -> Sample:
         # The plan has the size of the axis as a number, which is the same in each call.
         case = Case((size, 5, 3), (size, size + 2), batch_dims=1)
-        return Sample((values_for(shape(case), device, torch.float32), *parts(plan_for(case, device))))
+        return Sample(
+            (values_for(shape(case), device, torch.float32), *parts(plan_for(case, device)))
+        )
 
     return sized
 

@@ -1,5 +1,7 @@
-"""What the package offers is registered, and says where it is from. (That every registered op is
-tested is checked in test_support.py.)"""
+"""What the package offers is registered, and says where it is from.
+
+That every registered op has tests is checked in test_support.py.
+"""
 
 from __future__ import annotations
 

@@ -9,13 +9,13 @@ it from, with a reason that the table shows.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from op_checks import Op
 from support.compiling import CompileChecks, package_and_run
 from support.differentiating import AutogradChecks
 from support.layers import LayerChecks
@@ -111,3 +111,21 @@ def test_exemptions_name_checks() -> None:
     for described_one in (*OPS, *LAYERS):
         assert set(described_one.exempt) <= checks, described_one
         assert all(described_one.exempt.values()), described_one
+
+
+def test_table_is_written_from_outcomes() -> None:
+    """That of docs/architecture.md: anew where ops or checks have come or gone, or a reason."""
+    place = Path(__file__).parent.parent / "tools" / "support_table.py"
+    spec = importlib.util.spec_from_file_location("support_table", place)
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    cells = tool.read(tool.OUTCOMES)
+    text = tool.DOCUMENT.read_text("utf-8")
+    assert tool.written(text, tool.render(cells)) == text, "run tools/support_table.py"
+    # What a machine without a GPU can renew is whole; of CUDA the table may say "not run".
+    for subject, (checks, described_ones) in tool.subjects().items():
+        for check in tool.checks_of(checks) if subject != "Cuda" else ():
+            for each in described_ones:
+                outcome = cells.get(("cpu", subject, check, str(each)))
+                assert check in each.exempt or outcome == "passed", f"{check} of {each}"

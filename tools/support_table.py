@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Writes the table of support in docs/architecture.md from the outcomes of tests.
 
-    python -m pytest tests/test_support.py --support docs/support.json   # on the CPU, and on a GPU
-    python tools/support_table.py                                        # --check: is it up to date?
+    python -m pytest tests/test_support.py --support docs/support.json
+    python tools/support_table.py
+
+The first is for a machine with a GPU and, where that has none, for any other.
 
 docs/support.json keeps what ran where: a run replaces the outcomes of its own tests alone. So a
 machine without a GPU renews the CPU's column.
@@ -11,7 +13,6 @@ machine without a GPU renews the CPU's column.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,8 @@ BEGIN = "<!-- support: written by tools/support_table.py -->"
 END = "<!-- end of support -->"
 
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from support.outcomes import Cells, read  # noqa: E402
 
 
 def subjects() -> dict[str, tuple[type, list[Any]]]:
@@ -50,49 +53,58 @@ def checks_of(checks: type) -> dict[str, Callable[..., None]]:
 
 def cell(outcomes: dict[str, str], wanted: list[str]) -> str:
     """What a row says of one device."""
-    if not any(name in outcomes for name in wanted):
-        return "not run"
-    passed = [name for name in wanted if outcomes.get(name) == "passed"]
-    if passed == wanted:
-        return f"all {len(wanted)}"
-    words = {None: "not run", "skipped": "skipped"}
     others: dict[str, list[str]] = {}
     for name in wanted:
-        if name not in passed:
-            outcome = outcomes.get(name)
-            others.setdefault(words.get(outcome, str(outcome)), []).append(f"`{name}`")
+        outcome = outcomes.get(name, "not run")
+        if outcome != "passed":
+            others.setdefault(outcome, []).append(f"`{name}`")
+    passed = len(wanted) - sum(map(len, others.values()))
+    if passed == len(wanted):
+        return f"all {passed}"
+    if passed == 0 and len(others) == 1:
+        return next(iter(others))
     said = "; ".join(f"{outcome}: {', '.join(names)}" for outcome, names in others.items())
-    return f"{len(passed)} of {len(wanted)}; {said}"
+    return f"{passed} of {len(wanted)}; {said}"
 
 
-def exemptions(check: str, described: list[Any]) -> str:
+def exemptions(check: str, described: list[Any], notes: list[str]) -> str:
+    """The numbers of the notes that say what a check is not for."""
     reasons: dict[str, list[str]] = {}
     for each in described:
         if check in each.exempt:
             reasons.setdefault(each.exempt[check], []).append(f"`{each}`")
-    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+    numbers = []
+    for reason, names in reasons.items():
+        note = f"{', '.join(names)}: {reason}."
+        if note not in notes:
+            notes.append(note)
+        numbers.append(str(notes.index(note) + 1))
+    return ", ".join(numbers)
 
 
-def render(known: dict[str, Any]) -> str:
+def render(cells: Cells) -> str:
     found = subjects()
     names = {subject: ", ".join(f"`{each}`" for each in found[subject][1]) for subject in found}
     lines = [f"Ops: {names['Transforms']}.", "", f"Layers: {names['Layers']}.", ""]
+    notes: list[str] = []
     for subject, (checks, described) in found.items():
         lines += [f"| {subject.lower()} | what | CPU | CUDA | not for |", "| --- " * 5 + "|"]
         for check, function in checks_of(checks).items():
             wanted = [str(each) for each in described if check not in each.exempt]
-            cells = [
-                cell(known.get(device, {}).get(subject, {}).get(check, {}), wanted)
-                for device in ("cpu", "cuda")
+            said = [
+                cell({name: cells[at] for name in wanted if (at := (*row, name)) in cells}, wanted)
+                for row in ((device, subject, check) for device in ("cpu", "cuda"))
             ]
             if subject == "Cuda":
-                cells[0] = ""
-            what = (function.__doc__ or "").strip().partition("\n\n")[0]
+                said[0] = ""
+            what = " ".join((function.__doc__ or "").partition("\n\n")[0].split())
             title = check.replace("_", " ")
-            row = [title, " ".join(what.split()), *cells, exemptions(check, described)]
+            row = [title, what, *said, exemptions(check, described, notes)]
             lines.append(f"| {' | '.join(row)} |")
         lines.append("")
-    return "\n".join(lines).rstrip()
+    lines += ["Not for:", ""]
+    lines += [f"{number}. {note}" for number, note in enumerate(notes, start=1)]
+    return "\n".join(lines)
 
 
 def written(text: str, table: str) -> str:
@@ -106,10 +118,10 @@ def written(text: str, table: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if it is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if it is old")
     arguments = parser.parse_args()
     text = DOCUMENT.read_text("utf-8")
-    table = render(json.loads(OUTCOMES.read_text("utf-8")))
+    table = render(read(OUTCOMES))
     new = written(text, table)
     if arguments.check:
         raise SystemExit(int(new != text))

@@ -112,9 +112,10 @@ def inductor(
     from torch._inductor.decomposition import select_decomp_table
 
     patches = {**(list_mode_options(mode) if mode else {}), **(options or {})}
-    return compile_fx(
+    compiled: Any = compile_fx(
         graph,
         list(inputs),
         config_patches=patches or None,
         decompositions={**select_decomp_table(), **activations},
     )
+    return compiled

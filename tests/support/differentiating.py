@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from op_checks import Op
-from support import Call, assert_close, calls, weighted
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+
+from support import Call, assert_close, calls, weighted
 
 
 class CalledOps(TorchDispatchMode):
@@ -47,6 +49,7 @@ class AutogradChecks:
             assert_close(torch.autograd.grad(weighted(output), leaves), call.gradients())
 
     def test_checkpoint(self, op: Op, device: torch.device) -> None:
+        """Activation checkpointing, reentrant and not."""
         for call in calls(op, device):
             for use_reentrant in (False, True):
                 leaves = call.leaves()
@@ -65,11 +68,12 @@ class AutogradChecks:
                 # torch names the node, and warns with the lines of the forward call.
                 with (
                     pytest.warns(UserWarning, match="Error detected in"),
-                    pytest.raises(RuntimeError, match="Backward.*returned nan values"),
+                    pytest.raises(RuntimeError, match=r"Backward.*returned nan values"),
                 ):
                     torch.autograd.grad(output, leaves, torch.full_like(output, torch.nan))
 
     def test_retain_and_create_graph(self, op: Op, device: torch.device) -> None:
+        """A second pass, a pass through the pass, and none once the graph is freed."""
         for call in calls(op, device):
             leaves = call.leaves()
             output = call.of_inputs(*leaves)
@@ -162,6 +166,7 @@ class AutogradChecks:
                     torch.autograd.grad(weighted(output), leaves)
 
     def test_inference_mode(self, op: Op, device: torch.device) -> None:
+        """Inside, and outside on tensors that were made inside."""
         for call in calls(op, device):
             expected = call(*call.tensors)
             with torch.inference_mode():
@@ -188,7 +193,12 @@ class AutogradChecks:
                 expected = list(before)
                 expected[0] += op.inplace
                 assert after == expected, call.shapes()
-                if wanted and isinstance(output, Tensor) and output.requires_grad and not op.inplace:
+                if (
+                    wanted
+                    and isinstance(output, Tensor)
+                    and output.requires_grad
+                    and not op.inplace
+                ):
                     assert output._version == 0, call.shapes()
 
     def test_hooks(self, op: Op, device: torch.device) -> None:
@@ -197,18 +207,24 @@ class AutogradChecks:
             expected = call.gradients()
             leaves = call.leaves()
             output = call.of_inputs(*leaves)
-            seen: list[Any] = []
+            node = output.grad_fn
+            assert node is not None
+            before, after, of_leaf = [], [], []
             output.register_hook(lambda gradient: 2 * gradient)
             output.retain_grad()
-            assert output.grad_fn is not None
-            output.grad_fn.register_prehook(lambda gradients: seen.append(gradients[0].clone()))
-            output.grad_fn.register_hook(lambda inputs, outputs: seen.append(outputs[0].clone()))
-            leaves[0].register_post_accumulate_grad_hook(lambda leaf: seen.append(leaf.grad))
+            node.register_prehook(before.extend)
+            node.register_hook(partial(keep_outputs, after))
+            leaves[0].register_post_accumulate_grad_hook(of_leaf.append)
             weighted(output).backward()
-            assert len(seen) == 3
-            assert_close(seen[0], seen[1])
-            assert_close(output.grad, seen[0])
+            assert_close(before, after)
+            assert_close([output.grad], before)
+            assert of_leaf == [leaves[0]]
             assert_close(tuple(leaf.grad for leaf in leaves), tuple(2 * part for part in expected))
+
+
+def keep_outputs(kept: list[Tensor], inputs: tuple[Tensor, ...], outputs: tuple[Tensor]) -> None:
+    """A node's hook: what it was given, which its signature calls its outputs."""
+    kept.extend(outputs)
 
 
 def write_into(call: Call, tensors: list[Tensor]) -> Any:

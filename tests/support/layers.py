@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from support import assert_close, weighted
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import torch_ops
+from support import assert_close, weighted
 
 
 @dataclass(frozen=True)

@@ -24,28 +24,45 @@ def mark_cells(items: list[pytest.Item]) -> None:
         item.user_properties.append((CELL, [device, subject, check, str(described)]))
 
 
+# device, subject, check, op or layer: outcome
+Cells = dict[tuple[str, str, str, str], str]
+
+
+def read(path: Path) -> Cells:
+    """The cells that a file has; in it a line has all names of one outcome of a check."""
+    known = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return {
+        (device, subject, check, name): outcome
+        for device, subjects in known.items()
+        for subject, checks in subjects.items()
+        for check, outcomes in checks.items()
+        for outcome, names in outcomes.items()
+        for name in names.split()
+    }
+
+
+def write(path: Path, cells: Cells) -> None:
+    known: dict[str, Any] = {}
+    for (device, subject, check, name), outcome in sorted(cells.items()):
+        checks = known.setdefault(device, {}).setdefault(subject, {})
+        outcomes = checks.setdefault(check, {})
+        outcomes[outcome] = f"{outcomes.get(outcome, '')} {name}".strip()
+    path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
 class Outcomes:
-    """A plugin that keeps them: what the file had of devices that were not tested stays."""
+    """A plugin that keeps them; what the file had of tests that were not run stays."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.devices: dict[str, Any] = {}
+        self.cells: Cells = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call" and report.passed:
             return
         for name, cell in report.user_properties:
             if name == CELL:
-                device, subject, check, described = cell
-                checks = self.devices.setdefault(device, {}).setdefault(subject, {})
-                checks.setdefault(check, {})[described] = report.outcome
+                self.cells[tuple(cell)] = report.outcome
 
     def pytest_sessionfinish(self) -> None:
-        known = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
-        for device, subjects in self.devices.items():
-            for subject, checks in subjects.items():
-                for check, outcomes in checks.items():
-                    kept = known.setdefault(device, {}).setdefault(subject, {})
-                    kept.setdefault(check, {}).update(outcomes)
-        text = json.dumps(known, indent=1, sort_keys=True)
-        self.path.write_text(text + "\n", "utf-8")
+        write(self.path, {**read(self.path), **self.cells})

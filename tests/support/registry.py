@@ -10,7 +10,6 @@ import torch
 from op_checks import Op
 
 
-
 def declared(name: str) -> list[Any]:
     """What the modules of tests declare by this name, all of it."""
     folder = Path(__file__).parent.parent

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from op_checks import Op
-from support import Call, assert_close, sized_call, weighted
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.utils import _pytree as pytree
+
+from support import Call, assert_close, sized_call, weighted
 
 
 def forward_and_backward(call: Call, tensors: list[Tensor]) -> list[Tensor]:
@@ -71,7 +72,9 @@ class CudaChecks:
         """Tensors on a device that is not the current one."""
         if torch.cuda.device_count() < 2:
             pytest.skip("needs two GPUs")
-        expected = forward_and_backward(sized_call(op, device, 30), fresh(sized_call(op, device, 30)))
+        expected = forward_and_backward(
+            sized_call(op, device, 30), fresh(sized_call(op, device, 30))
+        )
         other = torch.device("cuda", 1)
         call = sized_call(op, other, 30)
         assert torch.cuda.current_device() == 0

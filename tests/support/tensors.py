@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 from op_checks import Op
-from support import Call, assert_close, calls, names_of, sized_call, weighted
-from support.differentiating import CalledOps
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
@@ -18,6 +16,9 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
+
+from support import Call, assert_close, calls, names_of, sized_call, weighted
+from support.differentiating import CalledOps
 
 
 class Seen(Tensor):
@@ -43,6 +44,7 @@ def symbolic(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
 
 class TensorChecks:
     def test_torch_function(self, op: Op, device: torch.device) -> None:
+        """A subclass that sees each call, and is what comes out of it."""
         for call in calls(op, device):
             Seen.names = []
             tensors = [as_subclass(tensor) for tensor in call.tensors]
@@ -51,7 +53,9 @@ class TensorChecks:
                 name.startswith("torch_ops.") for name in Seen.names
             ), Seen.names
             plain = call(*call.tensors)
-            for one, other in zip(pytree.tree_leaves(output), pytree.tree_leaves(plain), strict=True):
+            for one, other in zip(
+                pytree.tree_leaves(output), pytree.tree_leaves(plain), strict=True
+            ):
                 assert type(one) is Seen, call.shapes()
                 assert_close(one.as_subclass(Tensor), other)
             if "gradcheck" not in op.exempt:
@@ -87,8 +91,7 @@ class TensorChecks:
         """Shapes of symbols, which stay symbols where the result's sizes follow from them."""
         call = sized_call(op, device, 4)
         real, larger = (
-            pytree.tree_leaves(sized(*sized.tensors))
-            for sized in (call, sized_call(op, device, 5))
+            pytree.tree_leaves(sized(*sized.tensors)) for sized in (call, sized_call(op, device, 5))
         )
         mode = FakeTensorMode(shape_env=ShapeEnv())
         with mode:
@@ -106,6 +109,7 @@ class TensorChecks:
             assert (fake.shape, fake.stride()) == (one.shape, one.stride()), call.shapes()
 
     def test_meta(self, op: Op, device: torch.device) -> None:
+        """On the meta device: shape, strides and dtype of the result."""
         for call in calls(op, device):
             on_meta = Call(op, call.sample.map(lambda tensor: tensor.to("meta")))
             outputs = pytree.tree_leaves(on_meta(*on_meta.tensors))
@@ -121,7 +125,9 @@ class TensorChecks:
         derivative = "gradcheck" not in op.exempt
         if derivative and not op.node:
             pytest.fail(f"{op} has no `node`: what its derivative is called")
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profiled:
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True
+        ) as profiled:
             if derivative:
                 call.gradients()
             else:

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from op_checks import Op
-from support import Call, assert_close, calls, sized_call
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
+from support import Call, assert_close, calls, sized_call
 
 
 def low_precision(device: torch.device) -> torch.dtype:
@@ -40,7 +41,10 @@ class TrainingChecks:
             count = len(call.inputs)
             choices = [[torch.float32] * count, [low] * count]
             if count > 1:
-                choices += [[torch.float32, *[low] * (count - 1)], [low, *[torch.float32] * (count - 1)]]
+                choices += [
+                    [torch.float32, *[low] * (count - 1)],
+                    [low, *[torch.float32] * (count - 1)],
+                ]
             for dtypes in choices:
                 outside = dtypes_of(op.function, call, dtypes)
                 with torch.autocast(device.type, dtype=low):
@@ -141,4 +145,3 @@ class TrainingChecks:
             for made in pool.map(work, range(4)):
                 for at, part in enumerate(made):
                     assert_close(part, expected[at % len(expected)], call.shapes())
-

@@ -12,9 +12,10 @@ import pytest
 import torch
 import torch.autograd.forward_ad as fwd
 from op_checks import Op, requiring_grad
-from support import Call, assert_close, calls, functional_name, raised, weighted
 from torch import Tensor
 from torch.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+
+from support import Call, assert_close, calls, functional_name, raised, weighted
 
 
 @contextmanager
@@ -82,6 +83,7 @@ class TransformChecks:
                     assert_close(by_name, torch.stack(each), what)
 
     def test_nested_vmap(self, op: Op, device: torch.device) -> None:
+        """Both maps over the same tensors, or the inner one over the first alone."""
         with no_fallback():
             for call in calls(op, device):
                 outer = [at for at in range(len(call.tensors)) if at not in op.shared]

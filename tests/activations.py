@@ -37,6 +37,35 @@ def unary_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
     yield Sample((special(device, dtype),))
 
 
+TORCHS_ERROR = {
+    "errors_when_compiled": "a dtype that only torch's kernel refuses, which tracing does not run"
+}
+
+
+def sized_unary(device: torch.device, size: int) -> Sample:
+    return Sample((random((size, 3), device, torch.float32),))
+
+
+def sized_binary(device: torch.device, size: int) -> Sample:
+    x = random((size, 3), device, torch.float32)
+    return Sample((x.flip(0), x))
+
+
+def layer_inputs(device: torch.device) -> tuple[Tensor]:
+    return (random((4, 3), device, torch.float32),)
+
+
+def bad_unary(device: torch.device) -> Iterator[Sample]:
+    for dtype in (torch.bool, torch.complex64):
+        yield Sample((torch.ones(3, dtype=dtype, device=device),))
+
+
+def bad_binary(device: torch.device) -> Iterator[Sample]:
+    x = torch.ones(3, device=device)
+    yield Sample((torch.ones(2, device=device), x))
+    yield Sample((x.double(), x))
+
+
 def every_16_bit_value(device: torch.device, dtype: torch.dtype) -> Tensor:
     return torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype).to(device)
 

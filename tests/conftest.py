@@ -8,12 +8,17 @@ import os
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-import torch_ops
+pytest.register_assert_rewrite("op_checks", "support")
+
+from support.outcomes import Outcomes, mark_cells  # noqa: E402
+
+import torch_ops  # noqa: E402
 
 # Property tests: the same examples on each run; --hypothesis-profile=many for a long one.
 for _profile, _examples in (("usual", 200), ("many", 5000)):
@@ -37,6 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="none",
         help="which tests marked slow run; sample: one case of each with several (default: none)",
     )
+    parser.addoption(
+        "--support",
+        type=Path,
+        metavar="FILE",
+        help="keep the outcomes of tests/test_support.py in FILE, for tools/support_table.py",
+    )
     if importlib.util.find_spec("pytest_timeout") is None:
         # pyproject.toml sets it; without the plugin it is to be a setting without effect, no error.
         parser.addini("timeout", "seconds a test may take, where pytest-timeout is installed")
@@ -45,9 +56,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.hasplugin("timeout"):
         config.addinivalue_line("markers", "timeout: without effect, pytest-timeout is missing")
+    if config.getoption("--support") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Outcomes(config.getoption("--support")))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_cells(items)
     wanted = config.getoption("--slow")
     if wanted == "all":
         return
@@ -118,10 +132,14 @@ def sync_mode() -> Iterator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs the checks of op_checks.py for each op that the module describes, in each dtype."""
+    """Runs checks for each op that the module describes and that they are for, in each dtype."""
+    check = metafunc.function.__name__.removeprefix("test_")
+    if "layer" in metafunc.fixturenames:
+        layers = [layer for layer in metafunc.module.LAYERS if check not in layer.exempt]
+        metafunc.parametrize("layer", layers, ids=str)
     if "op" not in metafunc.fixturenames:
         return
-    ops = metafunc.module.OPS
+    ops = [op for op in metafunc.module.OPS if check not in op.exempt]
     if "dtype" in metafunc.fixturenames:
         cases = [
             pytest.param(op, dtype, id=f"{op}-{str(dtype).removeprefix('torch.')}")

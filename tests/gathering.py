@@ -73,6 +73,14 @@ CASES = [
 ]
 
 
+def bad_index(index: Tensor, value: int) -> Iterator[Tensor]:
+    """An entry out of range, the last one; and another dtype."""
+    out_of_range = index.clone()
+    out_of_range.view(-1)[-1] = value
+    yield out_of_range
+    yield index.float()
+
+
 def index_for(
     case: Case, device: torch.device, dtype: torch.dtype = torch.int64, seed: int = 0
 ) -> Tensor:

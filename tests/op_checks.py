@@ -1,13 +1,15 @@
-"""What every op must pass, whatever it computes.
+"""How a test module describes its ops, and what their values must pass.
 
-A test module describes its ops and inherits the checks:
+A test module describes its ops and inherits the checks of values:
 
     OPS = [Op("relu", torch_ops.relu, reference=..., samples=..., ...)]
 
     class TestChecks(OpChecks):
         pass
 
-tests/test_registry.py fails for a registered op that no module describes.
+Ops of other modules' kind, which return several tensors or integers, say, stand in `OTHER_OPS`:
+these checks do not fit them. tests/test_support.py finds both, and runs what PyTorch offers around
+an op on each of them. tests/test_registry.py fails for a registered op that no module describes.
 """
 
 from __future__ import annotations
@@ -16,10 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
-from torch._dynamo import compiled_autograd
 from torch.utils import _pytree as pytree
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -68,6 +68,26 @@ class Op:
     inplace: bool = False
     # Where gradients are compared with finite differences: away from kinks, few elements.
     smooth_samples: Callable[[torch.device], Iterable[Sample]] | None = None
+
+    # ---- for tests/test_support.py
+    # A call of which some sizes follow from n, 2 or more: for dynamic shapes.
+    sized: Callable[[torch.device, int], Sample] | None = None
+    # Calls that raise.
+    bad: Callable[[torch.device], Iterable[Sample]] | None = None
+    # The sample as the registered op takes it, or None where it cannot.
+    registered: Callable[[Sample], Sample | None] = lambda sample: sample
+    # Of the tensors, in order: those that torch.vmap must not map over ...
+    shared: tuple[int, ...] = ()
+    # ... and those that the derivative needs, and so keeps.
+    kept: tuple[int, ...] = ()
+    # The call of torch whose dtypes under autocast ours must have, where torch has one.
+    torchs: Callable[..., Tensor] | None = None
+    # What the node of its derivative is called; an op that is a composition has another op's.
+    node: str = ""
+    # The registered op that the function calls in the first place, where that is another one.
+    calls: str = ""
+    # Checks that cannot hold for the op, each with the reason.
+    exempt: dict[str, str] = field(default_factory=dict)
 
     def functional(self, *args: Any, **kwargs: Any) -> Tensor:
         """Calls the function; in-place ones on a copy, which is no leaf."""
@@ -209,80 +229,6 @@ class OpChecks:
                 expected = op.function(*args, **sample.kwargs)
                 assert_repeated(op, actual, expected, sample.shapes())
 
-    def test_gradients(self, op: Op, device: torch.device) -> None:
-        """First and second derivatives, backward and forward mode, batched too (torch.vmap)."""
-        if op.smooth_samples is None:
-            pytest.fail(f"{op} has no smooth samples")
-        for sample in op.smooth_samples(device):
-            sample = requiring_grad(sample)
-            inputs = [tensor for tensor in sample.tensors() if tensor.requires_grad]
-            assert inputs
-
-            def call(*tensors: Tensor, sample: Sample = sample) -> Tensor:
-                rest = iter(tensors)
-                fresh = sample.map(lambda given: next(rest) if given.requires_grad else given)
-                return op.functional(*fresh.args, **fresh.kwargs)
-
-            options = {"check_forward_ad": True, "check_batched_grad": True}
-            # Sums on the GPU may be taken in any order.
-            slack = 0.0 if device.type == "cpu" else 1e-12
-            assert torch.autograd.gradcheck(
-                call,
-                inputs,
-                nondet_tol=slack,
-                check_batched_forward_grad=True,
-                **options,
-            ), sample.shapes()
-            assert torch.autograd.gradgradcheck(
-                call,
-                inputs,
-                nondet_tol=slack,
-                check_fwd_over_rev=True,
-                check_batched_grad=True,
-            ), sample.shapes()
-
-    # opcheck looks at .grad of what it is given; an in-place op must not be given a leaf.
-    @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-    @pytest.mark.parametrize("grad", [False, True], ids=["no_grad", "grad"])
-    def test_opcheck(self, op: Op, device: torch.device, grad: bool) -> None:
-        """Schema, fake kernel, autograd registration, and AOTAutograd with dynamic shapes."""
-        for sample in few(op.samples(device, torch.float32)):
-            sample = requiring_grad(sample, grad)
-            if op.inplace and grad:
-                sample = replace(sample, args=(sample.args[0].clone(), *sample.args[1:]))
-            torch.library.opcheck(op.overload, sample.args, sample.kwargs)
-
-    def test_compile(self, op: Op, device: torch.device) -> None:
-        compiled = torch.compile(op.functional, fullgraph=True, backend="aot_eager")
-        for sample in few(op.samples(device, torch.float32)):
-            torch.compiler.reset()
-            check_compiled(op, compiled, sample)
-
-    # The capture looks at .grad of all that nodes have saved.
-    @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-    def test_compiled_autograd(self, op: Op, device: torch.device) -> None:
-        """The backward pass captured as one graph, with stand-ins for what each node holds."""
-        capture = torch.compile(backend="aot_eager", fullgraph=True, dynamic=True)
-        for sample in few(op.samples(device, torch.float32)):
-            torch.compiler.reset()
-            fresh = requiring_grad(sample)
-            output = op.functional(*fresh.args, **fresh.kwargs)
-            inputs = [t for t in fresh.tensors() if t.requires_grad]
-            weights = torch.linspace(0.5, 1.5, output.numel(), device=output.device)
-            loss = (output * weights.view(output.shape)).sum()
-            expected = torch.autograd.grad(loss, inputs, retain_graph=True)
-            with compiled_autograd._enable(capture):
-                loss.backward()
-            for tensor, grad in zip(inputs, expected, strict=True):
-                torch.testing.assert_close(tensor.grad, grad, equal_nan=True)
-
-    @pytest.mark.timeout(600)
-    def test_inductor(self, op: Op, device: torch.device) -> None:
-        """One sample: Inductor's first compilation on a CPU takes half a minute."""
-        torch.compiler.reset()
-        compiled = torch.compile(op.functional, fullgraph=True)
-        check_compiled(op, compiled, max(op.samples(device, torch.float32), key=volume))
-
 
 def volume(sample: Sample) -> int:
     return sum(t.numel() for t in sample.tensors())
@@ -299,18 +245,3 @@ def few(samples: Iterable[Sample], count: int = 6) -> list[Sample]:
         else:
             by_rank[key] = sample
     return [*by_rank.values(), *others][:count]
-
-
-def check_compiled(op: Op, compiled: Callable[..., Tensor], sample: Sample) -> None:
-    results = []
-    for function in (op.functional, compiled):
-        fresh = requiring_grad(sample)
-        output = function(*fresh.args, **fresh.kwargs)
-        inputs = [t for t in fresh.tensors() if t.requires_grad]
-        weights = torch.linspace(0.5, 1.5, output.numel(), device=output.device)
-        grads = torch.autograd.grad((output * weights.view(output.shape)).sum(), inputs)
-        results.append((output, *grads))
-    for eager, other in zip(*results, strict=True):
-        torch.testing.assert_close(
-            other, eager, equal_nan=True, msg=lambda t: f"{sample.shapes()} {t}"
-        )

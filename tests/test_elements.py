@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from gathering import values_for
+from gathering import bad_index, values_for
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from modes import (
@@ -126,6 +126,30 @@ def smooth_add_samples(device: torch.device) -> Iterator[Sample]:
             yield sample
 
 
+def sized_gather(device: torch.device, size: int) -> Sample:
+    source = values_for((size, size + 1, 3), device, torch.float32)
+    return Sample((source, index_of((size, size + 2, 3), size + 1, device), 1))
+
+
+def sized_add(device: torch.device, size: int) -> Sample:
+    values = values_for((size + 2, 3), device, torch.float32)
+    return Sample((values, index_of((size + 2, 3), 5, device), (5, 3), 0))
+
+
+def bad_gather(device: torch.device) -> Iterator[Sample]:
+    source = values_for((2, 5, 3), device, torch.float32)
+    for index in bad_index(index_of((2, 6, 3), 5, device), -9):
+        yield Sample((source, index, 1))
+    yield Sample((source, index_of((2, 6), 5, device), 1))
+
+
+def bad_add(device: torch.device) -> Iterator[Sample]:
+    values = values_for((2, 6, 3), device, torch.float32)
+    for index in bad_index(index_of((2, 6, 3), 5, device), 5):
+        yield Sample((values, index, (2, 5, 3), 1))
+    yield Sample((values, index_of((2, 7, 3), 5, device), (2, 5, 3), 1))
+
+
 def take_along_dim_reference(
     source: Tensor, index: Tensor, dim: int | None = None, **options: Any
 ) -> Tensor:
@@ -152,6 +176,10 @@ OPS = [
         gather_elements_by_mode,
         gather_samples,
         smooth_samples=smooth_gather_samples,
+        sized=sized_gather,
+        bad=bad_gather,
+        torchs=lambda source, index, dim, **_: torch.gather(source, dim, index.clamp(0, 0)),
+        node="GatherElementsBackward",
     ),
     Op(
         "take_along_dim",
@@ -159,6 +187,9 @@ OPS = [
         take_along_dim_reference,
         take_samples,
         smooth_samples=smooth_take_samples,
+        sized=sized_gather,
+        bad=bad_gather,
+        node="GatherElementsBackward",
     ),
     Op(
         "scatter_elements_add",
@@ -169,6 +200,9 @@ OPS = [
         dtypes=(*FLOATS, torch.complex64),
         sums=True,
         smooth_samples=smooth_add_samples,
+        sized=sized_add,
+        bad=bad_add,
+        node="ScatterElementsAddBackward",
     ),
 ]
 

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from gathering import values_for
+from gathering import bad_index, values_for
 from hypothesis import given
 from hypothesis import strategies as st
 from op_checks import Op, OpChecks, Sample, assert_same
+from support import without_derivative
+from support.layers import Layer
 from torch import Tensor, nn
 
 import torch_ops
@@ -33,10 +35,6 @@ def samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
             yield Sample((torch.randint(rows, shape, device=device), weight, *options))
 
 
-def public(input: Tensor, weight: Tensor, padding_idx: Any = None, scale: bool = False) -> Tensor:
-    return torch_ops.embedding(input, weight, padding_idx, scale_grad_by_freq=scale)
-
-
 def plain_samples(device: torch.device) -> Iterator[Sample]:
     """Finite differences know nothing of the options, which change the gradient alone."""
     for sample in samples(device, torch.float64):
@@ -53,33 +51,71 @@ def renorm_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]
     yield Sample((weight, torch.tensor([], dtype=torch.int64, device=device), 0.5))
 
 
+def sized(device: torch.device, size: int) -> Sample:
+    weight = values_for((size + 1, 3), device, torch.float32)
+    return Sample((torch.arange(size + 2, device=device) % size, weight, 1))
+
+
+def sized_renorm(device: torch.device, size: int) -> Sample:
+    weight = values_for((size + 1, 3), device, torch.float32)
+    return Sample((weight, torch.arange(size + 2, device=device) % size, 0.5))
+
+
+def bad(device: torch.device) -> Iterator[Sample]:
+    weight = values_for((5, 3), device, torch.float32)
+    for index in bad_index(torch.tensor([0, 4, 2], device=device), 5):
+        yield Sample((index, weight))
+
+
+def bad_renorm(device: torch.device) -> Iterator[Sample]:
+    for sample in bad(device):
+        yield Sample((sample.args[1], sample.args[0], 1.0))
+    yield Sample((torch.ones(3, device=device), torch.tensor([0], device=device), 1.0))
+
+
 # A copy of elements is exact.
 OPS = [
-    Op("embedding", public, reference, samples, smooth_samples=plain_samples),
+    Op(
+        "embedding",
+        torch.ops.torch_ops.embedding.default,
+        reference,
+        samples,
+        smooth_samples=plain_samples,
+        sized=sized,
+        bad=bad,
+        torchs=lambda input, weight, *_: F.embedding(input, weight),
+        node="EmbeddingBackward",
+    ),
 ]
-NO_OPS_OF_ONE_TENSOR = ["embedding_renorm_"]
+OTHER_OPS = [
+    Op(
+        "embedding_renorm_",
+        torch.ops.torch_ops.embedding_renorm_.default,
+        reference=torch.embedding_renorm_,
+        samples=renorm_samples,
+        inplace=True,
+        sized=sized_renorm,
+        bad=bad_renorm,
+        exempt=without_derivative("it changes a weight outside autograd, as torch's does"),
+    ),
+]
+
+
+LAYERS = [
+    Layer(
+        torch_ops.Embedding,
+        lambda device: (torch.tensor([[1, 0], [4, 1]], device=device),),
+        (
+            ({"num_embeddings": 5, "embedding_dim": 3}, True),
+            ({"num_embeddings": 5, "embedding_dim": 3, "scale_grad_by_freq": True}, True),
+            ({"num_embeddings": 5, "embedding_dim": 3, "padding_idx": 2, "max_norm": 9.0}, True),
+        ),
+        torch.nn.Embedding,
+    )
+]
 
 
 class TestChecks(OpChecks):
-    def test_opcheck(self, op: Op, device: torch.device) -> None:
-        for sample in samples(device, torch.float32):
-            for grad in (False, True):
-                index, weight, *options = sample.args
-                args = (index, weight.clone().requires_grad_(grad), *options)
-                torch.library.opcheck(op.overload, args)
-
-    def test_gradients(self, op: Op, device: torch.device) -> None:
-        def call(weight: Tensor, sample: Sample) -> Tensor:
-            return torch.ops.torch_ops.embedding.default(sample.args[0], weight, *sample.args[2:])
-
-        for sample in plain_samples(device):
-            weight = sample.args[1].clone().requires_grad_()
-            options: dict[str, Any] = {"check_batched_grad": True, "nondet_tol": 1e-12}
-            assert torch.autograd.gradcheck(
-                lambda w, s=sample: call(w, s), weight, check_forward_ad=True, **options
-            )
-            assert torch.autograd.gradgradcheck(lambda w, s=sample: call(w, s), weight, **options)
-
     def test_expanded(self, op: Op, device: torch.device) -> None:
         weight = values_for((5, 3), device, torch.float32)
         index = torch.tensor([[3]], device=device).expand(2, 4)

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from gathering import CASES, Case, gather_reference, index_for, values_for
+from gathering import CASES, Case, bad_index, gather_reference, index_for, values_for
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
+from support.layers import Layer
 from torch import Tensor
 
 import torch_ops
@@ -54,19 +55,81 @@ def smooth_batch_samples(device: torch.device) -> Iterator[Sample]:
         yield Sample((values_for(case.source, device, torch.float64), index_for(case, device)))
 
 
+def sized(device: torch.device, size: int) -> Sample:
+    case = Case((size, size + 1, 3), (size, size + 2), batch_dims=1)
+    source = values_for(case.source, device, torch.float32)
+    return Sample((source, index_for(case, device)), case.kwargs)
+
+
+def sized_batch(device: torch.device, size: int) -> Sample:
+    return Sample(sized(device, size).args)
+
+
+def bad_batch(device: torch.device) -> Iterator[Sample]:
+    case = Case((2, 7, 3), (2, 5), batch_dims=1)
+    source = values_for(case.source, device, torch.float32)
+    for index in bad_index(index_for(case, device), 7):
+        yield Sample((source, index))
+    yield Sample((source, torch.zeros(3, 5, dtype=torch.int64, device=device)))
+
+
+def bad(device: torch.device) -> Iterator[Sample]:
+    for sample in bad_batch(device):
+        yield Sample(sample.args, {"batch_dims": 1})
+    yield Sample((torch.ones(2, 3, device=device), torch.tensor([0], device=device), 2))
+
+
 def batch_gather_reference(source: Tensor, index: Tensor) -> Tensor:
     return gather_reference(source, index, batch_dims=index.dim() - 1)
 
 
 # A copy of elements is exact.
 OPS = [
-    Op("gather", torch_ops.gather, gather_reference, samples, smooth_samples=smooth_samples),
+    Op(
+        "gather",
+        torch_ops.gather,
+        gather_reference,
+        samples,
+        smooth_samples=smooth_samples,
+        sized=sized,
+        bad=bad,
+        node="GatherBackward",
+    ),
     Op(
         "batch_gather",
         torch_ops.batch_gather,
         batch_gather_reference,
         batch_samples,
         smooth_samples=smooth_batch_samples,
+        sized=sized_batch,
+        bad=bad_batch,
+        node="GatherBackward",
+    ),
+]
+
+
+def layer_inputs(device: torch.device) -> tuple[Tensor, Tensor]:
+    case = Case((2, 7, 3), (2, 5), batch_dims=1)
+    return values_for(case.source, device, torch.float32), index_for(case, device)
+
+
+TWO_INPUTS = {"sequential": "it has two inputs, and torch no layer of it"}
+LAYERS = [
+    Layer(
+        torch_ops.Gather,
+        layer_inputs,
+        (
+            ({"batch_dims": 1}, False),
+            ({"dim": 1, "mode": "clip"}, False),
+            ({"dim": -2, "mode": "fill", "fill_value": 2.5}, False),
+        ),
+        exempt=TWO_INPUTS,
+    ),
+    Layer(
+        torch_ops.BatchGather,
+        layer_inputs,
+        (({}, False), ({"mode": "wrap"}, False)),
+        exempt=TWO_INPUTS,
     ),
 ]
 

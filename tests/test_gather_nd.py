@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gathering import values_for
+from gathering import bad_index, values_for
 from hypothesis import given
 from hypothesis import strategies as st
 from op_checks import Op, OpChecks, Sample, assert_same
+from support import without_derivative
 from torch import Tensor
 
 import torch_ops
@@ -125,6 +126,48 @@ def smooth_point_samples(device: torch.device) -> Iterator[Sample]:
     return (s for s in point_samples(device, torch.float64) if s.args[0].numel() <= 60)
 
 
+def sized(device: torch.device, size: int) -> Sample:
+    source = (size, size + 1, 4, 3)
+    index = index_for(source, (size, size + 2), 2, 1, device)
+    return Sample((values_for(source, device, torch.float32), index), {"batch_dims": 1})
+
+
+def sized_points(device: torch.device, size: int) -> Sample:
+    source = values_for((size, size + 1, 3), device, torch.float32)
+    arrays = [torch.arange(size + 2, device=device) % length for length in (size, size + 1)]
+    return Sample((source, arrays, [0, 1]))
+
+
+def sized_ravel(device: torch.device, size: int) -> Sample:
+    return Sample(([torch.arange(size, device=device) % length for length in (5, 4)], (5, 4)))
+
+
+def ravel_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
+    a = torch.tensor([4, 0, 2], device=device)
+    yield Sample(([a, torch.tensor([[3], [1]], device=device)], (5, 4)))
+    yield Sample(([a, a.int(), a[:1]], (5, 6, 7)))
+
+
+def bad(device: torch.device) -> Iterator[Sample]:
+    source = values_for((5, 4, 3), device, torch.float32)
+    for index in bad_index(index_for((5, 4, 3), (7,), 2, 0, device), 4):
+        yield Sample((source, index))
+    yield Sample((source, torch.zeros(2, 4, dtype=torch.int64, device=device)))
+
+
+def bad_points(device: torch.device) -> Iterator[Sample]:
+    source = values_for((5, 4, 3), device, torch.float32)
+    a, b = (torch.tensor([3, 0, 2], device=device) for _ in range(2))
+    for index in bad_index(b, 9):
+        yield Sample((source, [a, index], [0, 1]))
+    yield Sample((source, [a, b[:2]], [0, 1]))
+
+
+def bad_ravel(device: torch.device) -> Iterator[Sample]:
+    for sample in bad_points(device):
+        yield Sample((sample.args[1], (5, 4)))
+
+
 def point_reference(source: Tensor, coordinates: list[Tensor], dims: list[int]) -> Tensor:
     items: list[Any] = [slice(None)] * source.dim()
     for dim, coordinate in zip(dims, coordinates, strict=True):
@@ -134,16 +177,40 @@ def point_reference(source: Tensor, coordinates: list[Tensor], dims: list[int]) 
 
 # A copy of elements is exact.
 OPS = [
-    Op("gather_nd", torch_ops.gather_nd, reference, samples, smooth_samples=smooth_samples),
+    Op(
+        "gather_nd",
+        torch_ops.gather_nd,
+        reference,
+        samples,
+        smooth_samples=smooth_samples,
+        sized=sized,
+        bad=bad,
+        node="GatherPointsBackward",
+    ),
     Op(
         "gather_points",
         torch.ops.torch_ops.gather_points.default,
         point_reference,
         point_samples,
         smooth_samples=smooth_point_samples,
+        sized=sized_points,
+        bad=bad_points,
+        node="GatherPointsBackward",
     ),
 ]
-NO_OPS_OF_ONE_TENSOR = ["ravel_multi_index"]
+OTHER_OPS = [
+    Op(
+        "ravel_multi_index",
+        torch.ops.torch_ops.ravel_multi_index.default,
+        reference=lambda coordinates, sizes: torch.from_numpy(
+            np.ravel_multi_index([each.numpy() for each in coordinates], sizes)
+        ),
+        samples=ravel_samples,
+        sized=sized_ravel,
+        bad=bad_ravel,
+        exempt=without_derivative("an index has none"),
+    ),
+]
 
 
 class TestChecks(OpChecks):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gathering import values_for
+from gathering import bad_index, values_for
 from hypothesis import given
 from hypothesis import strategies as st
 from op_checks import Op, OpChecks, Sample, assert_same
@@ -139,35 +139,97 @@ def add_tolerance(dtype: torch.dtype) -> tuple[float, float]:
     return (8 * torch.finfo(dtype).eps, 8 * torch.finfo(dtype).eps)
 
 
-PUT_POINTS = {
+def sized(device: torch.device, size: int) -> Sample:
+    source = values_for((size + 1, 4, size), device, torch.float32)
+    a = torch.arange(size + 1, device=device)
+    return Sample((source, (a, slice(None), a % size)))
+
+
+def sized_write(device: torch.device, size: int) -> Sample:
+    source, indices = sized(device, size).args
+    return Sample((source, indices, values_for((size + 1, 4), device, torch.float32, seed=1)))
+
+
+def sized_points(device: torch.device, size: int) -> Sample:
+    source, (a, _, b), values = sized_write(device, size).args
+    return Sample((source, [a, b], [0, 2], values))
+
+
+def bad(device: torch.device) -> Iterator[Sample]:
+    source = values_for((5, 4, 3), device, torch.float32)
+    a = torch.tensor([4, 0, -1], device=device)
+    for index in bad_index(a.clone(), -6):
+        yield Sample((source, index))
+        yield Sample((source, (index, slice(None), a.clamp(max=2))))
+    yield Sample((source, (a, a[:2])))
+
+
+def bad_write(device: torch.device) -> Iterator[Sample]:
+    for sample in bad(device):
+        yield Sample((*sample.args, torch.ones(4, 3, device=device)))
+    source, indices = sized(device, 3).args
+    yield Sample((source, indices, torch.ones(7, device=device)))
+    yield Sample((source, indices, torch.ones(4, dtype=torch.float64, device=device)))
+
+
+def bad_points(device: torch.device) -> Iterator[Sample]:
+    source, (a, b), dims, values = sized_points(device, 3).args
+    for index in bad_index(b, 9):
+        yield Sample((source, [a, index], dims, values))
+    yield Sample((source, [a, b], dims, values[:2]))
+
+
+def for_registered(sample: Sample) -> Sample | None:
+    """The op itself takes index arrays alone; and opcheck no mask, for what follows from data."""
+    indices = sample.args[1]
+    items = list(indices) if isinstance(indices, tuple) else [indices]
+    fits = all(isinstance(item, Tensor) and item.dtype != torch.bool for item in items)
+    if not fits or sample.args[0].dim() > 3:
+        return None
+    return Sample((sample.args[0], items, *sample.args[2:]), sample.kwargs)
+
+
+def torchs_put(source: Tensor, indices: Any, values: Tensor) -> Tensor:
+    """torch's op of these dtypes, whatever the indices."""
+    first = torch.zeros(1, dtype=torch.int64, device=source.device)
+    return torch.index_put(source.flatten(), (first,), values.flatten()[:1])
+
+
+PUT_POINTS: dict[str, Any] = {
     "reference": point_reference,
     "samples": point_samples,
     "smooth_samples": smooth_point_samples,
+    "sized": sized_points,
+    "bad": bad_points,
+    "node": "PutPointsBackward",
 }
-
-
-def registered(sample: Sample) -> bool:
-    """Can the registered op take this as it is?"""
-    indices = sample.args[1]
-    items = indices if isinstance(indices, tuple) else (indices,)
-    return all(isinstance(item, Tensor) for item in items)
-
-
-def for_registered(sample: Sample) -> Sample:
-    indices = sample.args[1]
-    items = list(indices) if isinstance(indices, tuple) else [indices]
-    return Sample((sample.args[0], items, *sample.args[2:]), sample.kwargs)
 
 
 # A copy of elements is exact.
 OPS = [
-    Op("index", torch_ops.index, reference, samples, smooth_samples=smooth_samples),
+    Op(
+        "index",
+        torch_ops.index,
+        reference,
+        samples,
+        smooth_samples=smooth_samples,
+        sized=sized,
+        bad=bad,
+        registered=for_registered,
+        node="GatherBackward",
+        calls="gather",
+    ),
     Op(
         "index_put",
         torch_ops.index_put,
         put_reference,
         write_samples,
         smooth_samples=smooth_write_samples,
+        sized=sized_write,
+        bad=bad_write,
+        registered=for_registered,
+        node="PutPointsBackward",
+        torchs=torchs_put,
     ),
     Op(
         "index_put_",
@@ -175,6 +237,10 @@ OPS = [
         put_reference,
         write_samples,
         smooth_samples=smooth_write_samples,
+        sized=sized_write,
+        bad=bad_write,
+        registered=for_registered,
+        node="PutPointsBackward",
         inplace=True,
     ),
     Op(
@@ -183,6 +249,12 @@ OPS = [
         add_reference,
         add_samples,
         smooth_samples=smooth_add_samples,
+        sized=sized_write,
+        bad=bad_write,
+        registered=for_registered,
+        node="ScatterAddBackward",
+        torchs=torchs_put,
+        calls="index_put",
         tolerance=add_tolerance,
         sums=True,
     ),
@@ -192,21 +264,7 @@ OPS = [
 
 
 class TestChecks(OpChecks):
-    @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-    @pytest.mark.parametrize("grad", [False, True], ids=["no_grad", "grad"])
-    def test_opcheck(self, op: Op, device: torch.device, grad: bool) -> None:
-        if op.name in ("put_points", "put_points_"):
-            return super().test_opcheck(op, device, grad)
-        for sample in op.samples(device, torch.float32):
-            masked = any(t.dtype == torch.bool for t in sample.tensors())
-            if sample.args[0].dim() > 3 or not registered(sample) or masked:
-                continue
-            sample = for_registered(sample)
-            source, *rest = sample.args
-            source = source.clone().requires_grad_(grad)
-            if op.inplace and grad:
-                source = source.clone()
-            torch.library.opcheck(op.overload, (source, *rest))
+    pass
 
 
 # ---- against NumPy ------------------------------------------------------------------------------

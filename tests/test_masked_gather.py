@@ -10,6 +10,7 @@ from gathering import values_for
 from hypothesis import given
 from hypothesis import strategies as st
 from op_checks import Op, OpChecks, Sample
+from support import without_derivative
 from torch import Tensor
 
 import torch_ops
@@ -54,11 +55,57 @@ def smooth_samples(device: torch.device) -> Iterator[Sample]:
             yield sample
 
 
+def sized(device: torch.device, size: int) -> Sample:
+    """The output's length is given: one that follows from the data is no shape of a graph."""
+    source = values_for((size + 1, 3), device, torch.float32)
+    return Sample((source, mask_for((size + 1,), device)), {"size": 4})
+
+
+def bad(device: torch.device) -> Iterator[Sample]:
+    source = torch.ones(3, 2, device=device)
+    yield Sample((source, torch.ones(4, dtype=torch.bool, device=device)), {"size": 2})
+    yield Sample((source, torch.ones(3, device=device)), {"size": 2})
+    yield Sample((source, torch.ones(3, dtype=torch.bool, device=device)), {"size": -1})
+
+
+def position_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
+    for size in (0, 2, 20):
+        yield Sample((mask_for((17,), device), size))
+
+
+def sized_positions(device: torch.device, size: int) -> Sample:
+    return Sample((mask_for((size + 1,), device), 4))
+
+
+def bad_positions(device: torch.device) -> Iterator[Sample]:
+    yield Sample((torch.ones(3, device=device), 2))
+    yield Sample((torch.ones(3, dtype=torch.bool, device=device), -1))
+
+
 # A copy of elements is exact.
 OPS = [
-    Op("masked_gather", torch_ops.masked_gather, reference, samples, smooth_samples=smooth_samples)
+    Op(
+        "masked_gather",
+        torch_ops.masked_gather,
+        reference,
+        samples,
+        smooth_samples=smooth_samples,
+        sized=sized,
+        bad=bad,
+        node="GatherBackward",
+    )
 ]
-NO_OPS_OF_ONE_TENSOR = ["mask_positions"]
+OTHER_OPS = [
+    Op(
+        "mask_positions",
+        torch.ops.torch_ops.mask_positions.default,
+        reference=torch.nonzero,
+        samples=position_samples,
+        sized=sized_positions,
+        bad=bad_positions,
+        exempt=without_derivative("a mask has none"),
+    ),
+]
 
 
 class TestChecks(OpChecks):

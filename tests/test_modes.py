@@ -25,6 +25,8 @@ from modes import (
     sizes,
 )
 from op_checks import Op, OpChecks, Sample, assert_same
+from support.compiling import CompileChecks
+from support.transforms import TransformChecks
 from test_scatter import tolerance
 from torch import Tensor
 
@@ -138,7 +140,11 @@ OPS = [
 
 
 class TestChecks(OpChecks):
-    test_inductor = None  # once an op: test_gather.py, test_scatter.py
+    """And of what tests/test_support.py runs with mode="raise" what depends on the mode."""
+
+    test_gradcheck = TransformChecks.test_gradcheck
+    test_opcheck = CompileChecks.test_opcheck
+    test_compiled_autograd = CompileChecks.test_compiled_autograd
 
 
 DTYPES = (

@@ -13,12 +13,14 @@ import torch
 from gathering import (
     CASES,
     Case,
+    bad_index,
     gather_reference,
     index_for,
     scatter_add_reference,
     values_for,
 )
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
+from support import without_derivative
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -34,7 +36,6 @@ SPREAD = [
     Case((3, 2, 2, 7, 4), (3, 4, 3), dim=3, batch_dims=1),
     Case((5, 300, 9, 33), (5, 700), dim=2, batch_dims=1),
 ]
-NO_OPS_OF_ONE_TENSOR = ["gather_plan"]  # it returns two, and has no derivative
 
 
 def plan_for(case: Case, device: torch.device, dtype: torch.dtype = torch.int64) -> GatherPlan:
@@ -85,6 +86,42 @@ def smooth_samples_of(
     return samples
 
 
+def sized_with(
+    shape: Callable[[Case], tuple[int, ...]],
+) -> Callable[[torch.device, int], Sample]:
+    def sized(device: torch.device, size: int) -> Sample:
+        # The plan has the size of the axis as a number, which is the same in each call.
+        case = Case((size, 5, 3), (size, size + 2), batch_dims=1)
+        return Sample(
+            (values_for(shape(case), device, torch.float32), *parts(plan_for(case, device)))
+        )
+
+    return sized
+
+
+def bad_by_plan(device: torch.device) -> Iterator[Sample]:
+    """Of another shape than what the plan was made for."""
+    plan = plan_for(Case((7, 3), (5,)), device)
+    yield Sample((torch.ones(6, 3, device=device), *parts(plan)))
+    yield Sample((torch.ones(3, device=device), plan.index, plan.rows[1:], *parts(plan)[2:]))
+
+
+def index_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
+    for case in CASES + SPREAD:
+        yield Sample((index_for(case, device), case.source[case.axis]), case.kwargs)
+
+
+def sized_index(device: torch.device, size: int) -> Sample:
+    case = Case((size, 5, 3), (size, size + 2), batch_dims=1)
+    return Sample((index_for(case, device), 5), case.kwargs)
+
+
+def bad_indices(device: torch.device) -> Iterator[Sample]:
+    for index in bad_index(index_for(Case((7,), (5,)), device), 7):
+        yield Sample((index, 7))
+    yield Sample((torch.zeros(3, dtype=torch.int64, device=device), -1))
+
+
 def source_shape(case: Case) -> tuple[int, ...]:
     return case.source
 
@@ -107,6 +144,10 @@ OPS = [
         by_index(gather_reference, sums=False),
         samples_of(source_shape),
         smooth_samples=smooth_samples_of(source_shape),
+        sized=sized_with(source_shape),
+        bad=bad_by_plan,
+        shared=(1, 2, 3),
+        node="GatherByPlanBackward",
     ),
     Op(
         "scatter_add.plan",
@@ -116,6 +157,28 @@ OPS = [
         tolerance,
         dtypes=(*FLOATS, *COMPLEX),
         smooth_samples=smooth_samples_of(output_shape),
+        sized=sized_with(output_shape),
+        bad=bad_by_plan,
+        shared=(1, 2, 3),
+        node="ScatterAddByPlanBackward",
+    ),
+]
+OTHER_OPS = [
+    Op(
+        "gather_plan",
+        torch.ops.torch_ops.gather_plan.default,
+        reference=torch.sort,
+        samples=index_samples,
+        sized=sized_index,
+        bad=bad_indices,
+        shared=(0,),
+        exempt={
+            **without_derivative("an index has none"),
+            "vmap": "a plan is of one index: that of stacked ones has batch_dims",
+            "nested_vmap": "a plan is of one index: that of stacked ones has batch_dims",
+            "cuda_graph": "it waits for the GPU, so that a plan with a bad entry does not exist",
+            "reduce_overhead": "it waits for the GPU, which a CUDA graph cannot",
+        },
     ),
 ]
 

@@ -1,37 +1,13 @@
-"""Every registered op is described, so that the checks of op_checks.py run for it."""
+"""What the package offers is registered, and says where it is from.
+
+That every registered op has tests is checked in test_support.py.
+"""
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-
-import torch
+from support.registry import registered
 
 import torch_ops
-
-
-def described() -> set[str]:
-    """Those in OPS, and those that OpChecks does not fit: their module has checks of its own."""
-    names: set[str] = set()
-    for path in Path(__file__).parent.glob("test_*.py"):
-        if path.stem == Path(__file__).stem:
-            continue
-        module = importlib.import_module(path.stem)
-        names.update(op.name for op in getattr(module, "OPS", []))
-        names.update(getattr(module, "NO_OPS_OF_ONE_TENSOR", []))
-    return names
-
-
-def registered() -> set[str]:
-    """Without those that begin with an underscore: they are between our modules, on no tensors."""
-    prefix = "torch_ops::"
-    names = torch._C._dispatch_get_all_op_names()
-    ours = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
-    return {name for name in ours if name[0] != "_"}
-
-
-def test_every_op_has_samples() -> None:
-    assert registered() == described()
 
 
 def test_every_public_function_is_an_op() -> None:

@@ -8,15 +8,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 from activations import (
+    TORCHS_ERROR,
     away_from_zero,
+    bad_binary,
+    bad_unary,
     every_16_bit_value,
+    layer_inputs,
     memory_layouts,
     random,
     run_tests_with,
+    sized_binary,
+    sized_unary,
     special,
     unary_samples,
 )
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
+from support.layers import Layer
 from torch import Tensor
 
 import torch_ops
@@ -50,6 +57,10 @@ def with_slopes(samples: Samples) -> Samples:
     return sloped
 
 
+def with_slope(sized: Callable[..., Sample]) -> Callable[..., Sample]:
+    return lambda *args: Sample((*sized(*args).args, 0.25))
+
+
 def reference(x: Tensor) -> Tensor:
     return torch.where(x <= 0, 0.0, x)
 
@@ -73,7 +84,18 @@ def equal(dtype: torch.dtype) -> tuple[float, float]:
 
 # Each picks one of its arguments, or scales it by a power of two: the result is exact.
 OPS = [
-    Op("relu", torch_ops.relu, reference, unary_samples, equal, smooth_samples=away_from_zero),
+    Op(
+        "relu",
+        torch_ops.relu,
+        reference,
+        unary_samples,
+        equal,
+        smooth_samples=away_from_zero,
+        sized=sized_unary,
+        bad=bad_unary,
+        torchs=torch.relu,
+        node="ReluMaskBackward",
+    ),
     Op(
         "relu_",
         torch_ops.relu_,
@@ -82,6 +104,10 @@ OPS = [
         equal,
         smooth_samples=away_from_zero,
         inplace=True,
+        sized=sized_unary,
+        bad=bad_unary,
+        torchs=torch.relu_,
+        node="ReluMaskBackward",
     ),
     Op(
         "relu_backward",
@@ -89,6 +115,10 @@ OPS = [
         backward_reference,
         backward_samples,
         smooth_samples=smooth_backward_samples,
+        sized=sized_binary,
+        bad=bad_binary,
+        kept=(1,),
+        node="ReluBackwardBackward",
     ),
     Op(
         "leaky_relu",
@@ -96,6 +126,11 @@ OPS = [
         leaky_reference,
         with_slopes(unary_samples),
         smooth_samples=with_slopes(away_from_zero),
+        sized=with_slope(sized_unary),
+        bad=with_slopes(bad_unary),
+        torchs=F.leaky_relu,
+        node="ReluMaskBackward",
+        exempt=TORCHS_ERROR,
     ),
     Op(
         "leaky_relu_",
@@ -104,6 +139,11 @@ OPS = [
         with_slopes(unary_samples),
         smooth_samples=with_slopes(away_from_zero),
         inplace=True,
+        sized=with_slope(sized_unary),
+        bad=with_slopes(bad_unary),
+        torchs=F.leaky_relu_,
+        node="ReluMaskBackward",
+        exempt=TORCHS_ERROR,
     ),
     Op(
         "leaky_relu_backward",
@@ -111,6 +151,30 @@ OPS = [
         leaky_backward_reference,
         with_slopes(backward_samples),
         smooth_samples=with_slopes(smooth_backward_samples),
+        sized=with_slope(sized_binary),
+        bad=with_slopes(bad_binary),
+        kept=(1,),
+        node="ReluBackwardBackward",
+    ),
+]
+
+
+LAYERS = [
+    Layer(
+        torch_ops.ReLU,
+        layer_inputs,
+        (({}, True), ({"inplace": True}, True), ({"save": "output"}, False)),
+        torch.nn.ReLU,
+    ),
+    Layer(
+        torch_ops.LeakyReLU,
+        layer_inputs,
+        (
+            ({}, True),
+            ({"negative_slope": 0.3, "inplace": True}, True),
+            ({"negative_slope": -1.0, "save": "output"}, False),
+        ),
+        torch.nn.LeakyReLU,
     ),
 ]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from gathering import CASES, Case, index_for, scatter_add_reference, values_for
+from gathering import CASES, Case, bad_index, index_for, scatter_add_reference, values_for
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
 from torch import Tensor
 
@@ -34,6 +34,21 @@ def smooth_samples(device: torch.device) -> Iterator[Sample]:
             yield Sample((values, index_for(case, device)), arguments(case))
 
 
+def sized(device: torch.device, size: int) -> Sample:
+    case = Case((size, 4, 3), (size, size + 2), batch_dims=1)
+    values = values_for(case.output, device, torch.float32)
+    return Sample((values, index_for(case, device)), arguments(case))
+
+
+def bad(device: torch.device) -> Iterator[Sample]:
+    case = Case((2, 7, 3), (2, 5), batch_dims=1)
+    values = values_for(case.output, device, torch.float32)
+    for index in bad_index(index_for(case, device), 7):
+        yield Sample((values, index), arguments(case))
+    yield Sample((values, index_for(case, device)[:, :4]), arguments(case))
+    yield Sample((values, index_for(case, device)), {**arguments(case), "dim_size": -1})
+
+
 def tolerance(dtype: torch.dtype) -> tuple[float, float]:
     """Gives (rtol, atol).
 
@@ -55,6 +70,9 @@ OPS = [
         dtypes=(*FLOATS, *COMPLEX),
         sums=True,
         smooth_samples=smooth_samples,
+        sized=sized,
+        bad=bad,
+        node="ScatterAddBackward",
     ),
 ]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gathering import Case, index_for, values_for
+from gathering import Case, bad_index, index_for, values_for
 from hypothesis import given
 from hypothesis import strategies as st
 from modes import other_layout, resolve
@@ -108,6 +108,35 @@ def smooth_adding_samples(device: torch.device) -> Iterator[Sample]:
             yield sample
 
 
+def sized(device: torch.device, size: int) -> Sample:
+    case = Case((size, 4, 3), (size, size + 2), batch_dims=1)
+    values = values_for(case.output, device, torch.float32)
+    return Sample((values, index_for(case, device), 4), {**case.kwargs, "reduce": "mean"})
+
+
+def sized_adding(device: torch.device, size: int) -> Sample:
+    case = Case((size, size + 1, 3), (size, size + 2), batch_dims=1)
+    out = values_for(case.source, device, torch.float32, seed=1)
+    values = values_for(case.output, device, torch.float32)
+    return Sample((out, values, index_for(case, device)), case.kwargs)
+
+
+def bad(device: torch.device) -> Iterator[Sample]:
+    values = values_for((5, 3), device, torch.float32)
+    for reduce in REDUCES:
+        for index in bad_index(torch.tensor([0, 3, 1, 0, 2], device=device), 4):
+            yield Sample((values, index, 4), {"reduce": reduce})
+    yield Sample((values, torch.tensor([0, 1], device=device), 4), {"reduce": "mean"})
+
+
+def bad_adding(device: torch.device) -> Iterator[Sample]:
+    out, values = (values_for((n, 3), device, torch.float32) for n in (4, 5))
+    for index in bad_index(torch.tensor([0, 3, 1, 0, 2], device=device), 4):
+        yield Sample((out, values, index))
+    yield Sample((out, values.double(), torch.tensor([0, 3, 1, 0, 2], device=device)))
+    yield Sample((out, values[:, :2], torch.tensor([0, 3, 1, 0, 2], device=device)))
+
+
 def adding_reference(out: Tensor, values: Tensor, index: Tensor, **options: Any) -> Tensor:
     batch_dims = options["batch_dims"]
     dim = batch_dims if options["dim"] is None else options["dim"]
@@ -129,6 +158,9 @@ OPS = [
         product_tolerance,
         sums=True,
         smooth_samples=smooth_samples,
+        sized=sized,
+        bad=bad,
+        node="ScatterAddBackward",
     ),
     Op(
         "scatter_add_",
@@ -139,6 +171,9 @@ OPS = [
         sums=True,
         inplace=True,
         smooth_samples=smooth_adding_samples,
+        sized=sized_adding,
+        bad=bad_adding,
+        node="ScatterAddInplaceBackward",
     ),
 ]
 

@@ -6,15 +6,21 @@ import numpy as np
 import pytest
 import torch
 from activations import (
+    TORCHS_ERROR,
     away_from_zero,
+    bad_binary,
     every_16_bit_value,
+    layer_inputs,
     memory_layouts,
     random,
     run_tests_with,
+    sized_binary,
+    sized_unary,
     special,
     unary_samples,
 )
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
+from support.layers import Layer
 from torch import Tensor
 
 import torch_ops
@@ -44,6 +50,10 @@ def backward_reference(grad_output: Tensor, output: Tensor) -> Tensor:
     return grad_output * (1 - output) * output
 
 
+def bad_samples(device: torch.device) -> Iterator[Sample]:
+    yield Sample((torch.ones(3, device=device).to(torch.float8_e4m3fn),))
+
+
 def tolerance(dtype: torch.dtype) -> tuple[float, float]:
     """Gives (rtol, atol).
 
@@ -63,6 +73,11 @@ OPS = [
         unary_samples,
         tolerance,
         smooth_samples=away_from_zero,
+        sized=sized_unary,
+        bad=bad_samples,
+        torchs=torch.sigmoid,
+        node="SigmoidBackward",
+        exempt=TORCHS_ERROR,
     ),
     Op(
         "sigmoid_",
@@ -72,6 +87,11 @@ OPS = [
         tolerance,
         smooth_samples=away_from_zero,
         inplace=True,
+        sized=sized_unary,
+        bad=bad_samples,
+        torchs=torch.sigmoid_,
+        node="SigmoidBackward",
+        exempt=TORCHS_ERROR,
     ),
     Op(
         "sigmoid_backward",
@@ -80,7 +100,21 @@ OPS = [
         backward_samples,
         tolerance,
         smooth_samples=smooth_backward_samples,
+        sized=sized_binary,
+        bad=bad_binary,
+        kept=(0, 1),
+        node="SigmoidBackwardBackward",
     ),
+]
+
+
+LAYERS = [
+    Layer(
+        torch_ops.Sigmoid,
+        layer_inputs,
+        (({}, True),),
+        torch.nn.Sigmoid,
+    )
 ]
 
 

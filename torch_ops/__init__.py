@@ -79,7 +79,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # Loaded when it is first asked for, so that who uses the ops alone does not wait for it.
-    if name in ("host", "jit"):
+    if name in ("decompositions", "host", "jit"):
         return importlib.import_module(f"torch_ops.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -8,6 +8,7 @@
 #include <ATen/functorch/DynamicLayer.h>
 #include <ATen/functorch/PlumbingHelper.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -53,13 +54,47 @@ inline std::vector<Batched> unwrap(at::TensorList tensors, int64_t level) {
   return unwrapped;
 }
 
+// One sample of an input, copied, since a rule may be that of an in-place op.
+inline Batched sample_of(const Batched& input, int64_t at) {
+  return {(input.axis ? input.value.select(*input.axis, at) : input.value).clone(), std::nullopt};
+}
+
+inline std::vector<Batched> sample_of(const std::vector<Batched>& inputs, int64_t at) {
+  std::vector<Batched> samples;
+  for (const Batched& input : inputs) samples.push_back(sample_of(input, at));
+  return samples;
+}
+
+inline int64_t count_samples(const Batched& input) {
+  return input.axis ? input.size().maybe_as_int().value_or(0) : 0;
+}
+
+inline int64_t count_samples(const std::vector<Batched>& inputs) {
+  int64_t count = 0;
+  for (const Batched& input : inputs) count = std::max(count, count_samples(input));
+  return count;
+}
+
+// Calls the rule; where it raises, once more for each sample by itself. The error of a sample
+// speaks of the shapes and positions that the caller knows, those of the batch have an axis more.
+template <class Rule, class... Inputs>
+Batched call_rule(Rule&& rule, const Inputs&... inputs) {
+  try {
+    return rule(inputs...);
+  } catch (const c10::Error&) {
+    const int64_t samples = std::max({count_samples(inputs)...});
+    for (int64_t at = 0; at < samples; ++at) rule(sample_of(inputs, at)...);
+    throw;  // what only the batch is refused for
+  }
+}
+
 // Registered for the FuncTorchBatched key: unwraps this vmap's level, calls the rule below it,
 // wraps the result. A list of tensors reaches the rule as a vector.
 template <class Rule, class... Tensors>
 Tensor apply(Rule&& rule, const Tensors&... tensors) {
   c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
   const int64_t level = current_level();
-  Batched result = rule(unwrap(tensors, level)...);
+  Batched result = call_rule(rule, unwrap(tensors, level)...);
   if (!result.axis) return result.value;
   return at::functorch::makeBatched(std::move(result.value), result.axis, level);
 }

@@ -205,11 +205,17 @@ TORCH_LIBRARY_IMPL(torch_ops, CompositeExplicitAutograd, m) { m.impl("embedding"
 
 TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) { m.impl("embedding", embedding_autograd); }
 
-TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) { m.impl("embedding", embedding_batched); }
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
+  m.impl("embedding", embedding_batched);
+  m.impl("embedding_renorm_", embedding_renorm_);
+}
 
+// A composition, which torch.vmap and torch.func.functionalize do not take apart by themselves.
 TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {
   m.impl("embedding_renorm_", embedding_renorm_);
 }
+
+TORCH_LIBRARY_IMPL(torch_ops, Functionalize, m) { m.impl("embedding_renorm_", embedding_renorm_); }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The direct kernels of embedding, on contiguous CUDA tensors and outside autograd.";

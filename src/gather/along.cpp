@@ -207,6 +207,7 @@ TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) { m.impl("gather_elements", gather_el
 
 TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
   m.impl("gather_elements", gather_elements_batched);
+  m.impl("take_along_dim", take_along_dim);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {

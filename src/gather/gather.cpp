@@ -288,6 +288,7 @@ TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
 TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
   m.impl("gather", gather_batched);
   m.impl("gather.plan", planned::batch<GatherByPlan>);
+  m.impl("batch_gather", batch_gather);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {

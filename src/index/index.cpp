@@ -2,6 +2,7 @@
 // put_points and scatter_add, so they need no derivative of their own. And the binding.
 #include "index/index.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/where.h>
@@ -262,6 +263,28 @@ Tensor index_add(const Tensor& source, const Indices& indices, const Tensor& val
   return index_put(source, indices, values, /*accumulate=*/true, front, deterministic);
 }
 
+// ---- torch.autocast -----------------------------------------------------------------------------
+
+// On CUDA torch promotes the two tensors of its index_put, of which one may have come out of a
+// matrix product in 16 bits. On the CPU it does not.
+Tensor index_put_autocast(const Tensor& source, const Indices& indices, const Tensor& values,
+                          bool accumulate, bool front, std::optional<bool> deterministic) {
+  const c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::AutocastCUDA);
+  const auto call = [&](const Tensor& to, const Tensor& from) {
+    return index_put(to, indices, from, accumulate, front, deterministic);
+  };
+  if (source.scalar_type() == values.scalar_type()) return call(source, values);
+  const at::ScalarType wide = at::autocast::promote_type(
+      at::autocast::get_lower_precision_fp_from_device_type(at::kCUDA), at::kCUDA, source, values);
+  return call(at::autocast::cached_cast(wide, source, at::kCUDA),
+              at::autocast::cached_cast(wide, values, at::kCUDA));
+}
+
+Tensor index_add_autocast(const Tensor& source, const Indices& indices, const Tensor& values,
+                          bool front, std::optional<bool> deterministic) {
+  return index_put_autocast(source, indices, values, /*accumulate=*/true, front, deterministic);
+}
+
 // ---- The direct pair: outside autograd, on contiguous CUDA tensors ------------------------------
 
 // gather_nd with coordinates; both tensors contiguous.
@@ -319,12 +342,21 @@ TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {
   m.impl("index_add", index_add);
 }
 
-// torch.vmap does not take a composition for a rule where lists of tensors are among the arguments.
+// torch.vmap does not take a composition for a rule by itself: it would loop over the samples.
 TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
+  m.impl("gather_nd", gather_nd);
   m.impl("index", index);
   m.impl("index_put", index_put);
   m.impl("index_put_", index_put_);
   m.impl("index_add", index_add);
+}
+
+// Nor does torch.func.functionalize, of one that works in place.
+TORCH_LIBRARY_IMPL(torch_ops, Functionalize, m) { m.impl("index_put_", index_put_); }
+
+TORCH_LIBRARY_IMPL(torch_ops, AutocastCUDA, m) {
+  m.impl("index_put", index_put_autocast);
+  m.impl("index_add", index_add_autocast);
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {

@@ -103,6 +103,7 @@ TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { m.impl("mask_positions", allocate); }
 
 TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
   m.impl("mask_positions", mask_positions_batched);
+  m.impl("masked_gather", masked_gather);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {

@@ -305,6 +305,7 @@ TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
 TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
   m.impl("_scatter_arg", scatter_arg_batched);
   m.impl("_scatter_prod", scatter_prod_batched);
+  m.impl("scatter", scatter);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) { m.impl("scatter", scatter); }

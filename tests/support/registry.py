@@ -1,0 +1,42 @@
+"""Which ops there are, and their descriptions."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from op_checks import Op
+
+
+def declared(name: str) -> list[Any]:
+    """What the modules of tests declare by this name, all of it."""
+    folder = Path(__file__).parent.parent
+    modules = [
+        importlib.import_module(path.stem)
+        for path in sorted(folder.glob("test_*.py"))
+        if f"\n{name} = [" in path.read_text("utf-8")
+    ]
+    return [each for module in modules for each in getattr(module, name)]
+
+
+def described() -> list[Op]:
+    """Each op as the module about it describes it; others say no `sized`. By name."""
+    found: dict[str, Op] = {}
+    for op in declared("OPS") + declared("OTHER_OPS"):
+        if op.name not in found or op.sized is not None:
+            found[op.name] = op
+    return [found[name] for name in sorted(found)]
+
+
+def described_layers() -> list[Any]:
+    return sorted(declared("LAYERS"), key=str)
+
+
+def registered() -> set[str]:
+    """Without those that begin with an underscore: they are between our modules."""
+    prefix = "torch_ops::"
+    names = torch._C._dispatch_get_all_op_names()
+    ours = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+    return {name for name in ours if name[0] != "_"}

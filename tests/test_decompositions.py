@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import doctest
+
+import pytest
+import torch
+import torch.nn.functional as F
+from activations import random, special, unary_samples
+from op_checks import FLOATS, assert_same
+from torch import Tensor, nn
+from torch._inductor import metrics
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import torch_ops
+from torch_ops.decompositions import activations, inductor
+
+OPS = torch.ops.torch_ops
+
+
+def close(name: str, actual: Tensor, expected: Tensor, what: str) -> None:
+    if "sigmoid" in name:
+        # torch rounds its gradient's factors, ours the product.
+        rtol, atol = (4 * getattr(torch.finfo(actual.dtype), at) for at in ("eps", "tiny"))
+        torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, equal_nan=True, msg=what)
+    else:
+        assert_same(actual, expected, what)
+
+
+def test_docstrings_run() -> None:
+    assert doctest.testmod(torch_ops.decompositions).failed == 0
+
+
+def test_every_functional_activation_has_one() -> None:
+    """All that a traced graph of them can have."""
+    names = {
+        name.removeprefix("torch_ops::")
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("torch_ops::") and ("relu" in name or "sigmoid" in name)
+    }
+    functional = {name for name in names if not name.endswith("_")}
+    assert functional == {op.name().removeprefix("torch_ops::") for op in activations}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", ["relu", "leaky_relu", "sigmoid"])
+def test_values(device: torch.device, name: str, dtype: torch.dtype) -> None:
+    """Those of our kernels, zeros' signs and NaN included; gradients too."""
+    op, backward = (getattr(OPS, each).default for each in (name, f"{name}_backward"))
+    slope = (0.25,) if name == "leaky_relu" else ()
+    for sample in unary_samples(device, dtype):
+        (x,) = sample.args
+        what = sample.shapes()
+        output = op(x, *slope)
+        close(name, activations[op](x, *slope), output, what)
+        gradient = x.flip(0) if x.dim() else x
+        expected = backward(gradient, output, *slope)
+        close(name, activations[backward](gradient, output, *slope), expected, what)
+
+
+@pytest.mark.parametrize("slope", [None, 0.0, 0.25, -0.5])
+def test_mask(device: torch.device, slope: float | None) -> None:
+    x = torch.cat([random((40,), device, torch.float32), special(device, torch.float32)])
+    forward, backward = OPS._relu_mask.default, OPS._relu_mask_backward.default
+    gradient = random(tuple(x.shape), device, torch.float32)
+    output, mask = forward(x, slope)
+    ours, other_mask = activations[forward](x, slope)
+    assert_same(ours, output, "output")
+    expected = backward(gradient, mask, [], slope)
+    assert_same(activations[backward](gradient, other_mask, [], slope), expected, "gradient")
+
+
+def test_a_trace_has_torchs_ops_alone(device: torch.device) -> None:
+    def training_step(x: Tensor) -> tuple[Tensor, ...]:
+        x = x.detach().requires_grad_()
+        y = torch_ops.sigmoid(torch_ops.leaky_relu(torch_ops.relu(x * 2), 0.1))
+        return y, *torch.autograd.grad(y.sum(), x)
+
+    x = random((6, 5), device, torch.float32)
+    graph = make_fx(training_step, decomposition_table=activations)(x)
+    targets = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    assert targets and not any("torch_ops" in target for target in targets)
+    for actual, expected in zip(graph(x), training_step(x), strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+class Net(nn.Module):
+    def __init__(self, relu: nn.Module, leaky: nn.Module, sigmoid: nn.Module) -> None:
+        super().__init__()
+        self.relu, self.leaky, self.sigmoid = relu, leaky, sigmoid
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.sigmoid(self.leaky(x + 1) * self.relu(x - 1) - 0.5)
+
+
+@pytest.mark.timeout(600)
+def test_inductor_fuses_them(device: torch.device) -> None:
+    """The whole network becomes a kernel for each pass, as with torch's activations."""
+    kernels = {}
+    x = random((32, 48), device, torch.float32)
+    plain = Net(nn.ReLU(), nn.LeakyReLU(), nn.Sigmoid())
+    ours = Net(torch_ops.ReLU(), torch_ops.LeakyReLU(), torch_ops.Sigmoid())
+    expected = gradients(plain, x)
+    for name, model, options in (
+        ("torch's", plain, {}),
+        ("ours", ours, {}),
+        ("decomposed", ours, {"backend": inductor, "options": {"fx_graph_cache": False}}),
+    ):
+        torch.compiler.reset()
+        metrics.reset()
+        with torch._inductor.config.patch(fx_graph_cache=False):
+            results = gradients(torch.compile(model, **options), x)
+        kernels[name] = metrics.generated_kernel_count
+        torch.testing.assert_close(results, expected)
+    assert kernels["decomposed"] == kernels["torch's"] < kernels["ours"]
+
+
+def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
+    x = x.detach().requires_grad_()
+    y = model(x)
+    return [y.detach(), *torch.autograd.grad((y * y).sum(), x)]
+
+
+def test_exported_programs(device: torch.device) -> None:
+    x = random((4, 3), device, torch.float32)
+    program = torch.export.export(torch_ops.LeakyReLU(0.3), (x,))
+    program = program.run_decompositions(activations)
+    assert "torch_ops" not in program.graph_module.code
+    torch.testing.assert_close(program.module()(x), F.leaky_relu(x, 0.3))

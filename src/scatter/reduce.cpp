@@ -98,9 +98,10 @@ Tensor scatter_prod(const Tensor& values, const Tensor& index, c10::SymInt dim_s
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
   const Rows rows(values, index, dim_size, axes, mode);
   const at::ScalarType real = values.scalar_type();
-  const Tensor products = at::empty(rows.sizes, values.options().dtype(sum_type(real)));
-  launch(rows.values.view(as_dispatched(real)), rows.entries, rows.layout, rows.rule, products);
-  return products.to(real);
+  const Tensor products = at::empty(rows.sizes, values.options());
+  launch(rows.values.view(as_dispatched(real)), rows.entries, rows.layout, rows.rule,
+         products.view(as_dispatched(real)));
+  return products;
 }
 
 Tensor scatter_prod_meta(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,

@@ -19,8 +19,8 @@ TORCH_OPS_CUDA_LAUNCHER(void scatter_arg_cuda(const at::Tensor& values, const at
                                               const RowLayout& layout, const IndexRule& rule,
                                               bool largest, const at::Tensor& positions))
 
-// Writes the products of real values to `products`, contiguous, of sum_type(values' dtype); 1 where
-// there are none. In the order of the entries.
+// Writes the products of real values to `products`, contiguous, of the same dtype; 1 where there are
+// none. Multiplied in a fixed order, 16-bit floats in float32, and rounded once.
 void scatter_prod_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                       const IndexRule& rule, const at::Tensor& products);
 TORCH_OPS_CUDA_LAUNCHER(void scatter_prod_cuda(const at::Tensor& values, const at::Tensor& index,

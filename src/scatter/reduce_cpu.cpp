@@ -1,5 +1,6 @@
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 
 #include "common/indexing.h"
 #include "common/parallel.h"
@@ -64,14 +65,16 @@ void scatter_arg_cpu(const at::Tensor& values, const at::Tensor& index, const Ro
 void scatter_prod_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                       const IndexRule& rule, const at::Tensor& products) {
   check_entries("scatter", index, layout, rule);
-  products.fill_(1);
+  const at::ScalarType wide = sum_type(products.scalar_type());
+  const at::Tensor unrounded = at::ones(products.sizes(), products.options().dtype(wide));
   TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
     const auto* from = static_cast<const value_t*>(values.const_data_ptr());
-    auto* to = static_cast<sum_t*>(products.mutable_data_ptr());
+    auto* to = static_cast<sum_t*>(unrounded.mutable_data_ptr());
     reduce(index, layout, rule, [=](int64_t value, int64_t result, int64_t) {
       to[result] *= static_cast<sum_t>(from[value]);
     });
   });
+  products.copy_(unrounded);
 }
 
 void scatter_add_to_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,

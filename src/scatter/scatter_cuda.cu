@@ -7,19 +7,14 @@
 #include "common/indexing.h"
 #include "common/launch.cuh"
 #include "scatter/reduce.h"
-#include "scatter/reduce_prod.cuh"
 #include "scatter/scatter.h"
 #include "scatter/scatter_atomic.cuh"
 #include "scatter/scatter_few.cuh"
 #include "scatter/scatter_path.h"
-#include "scatter/scatter_sorted.cuh"
+#include "scatter/scatter_sorted_launch.cuh"
 
 namespace torch_ops {
 namespace {
-
-IndexView view_index(const at::Tensor& index) {
-  return {index.const_data_ptr(), static_cast<int>(index.element_size())};
-}
 
 // ---- In no given order --------------------------------------------------------------------------
 
@@ -105,12 +100,17 @@ void add_tiles(const Value* values, const IndexView& index, Sum* sums, const Row
                    errors);
 }
 
-// Rows of any length, each by the widest words that fit them.
+// Rows of any length, each by the widest words that fit them; but few entries by single values, so
+// that there are blocks for all of the GPU.
 template <class Value, class Sum>
 void add_long_rows(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
                    const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
   constexpr int kWide = std::min(kVectorSize<Value>, 4);  // sums take registers
-  if (layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value))) {
+  const RowPieces split(layout.inner, kWide, /*most_lanes=*/32, atomic::kLeastLanes);
+  const int64_t blocks = layout.slabs() * split.pieces *
+                         ceil_div(layout.entries, split.groups(atomic::kThreads) * kSpan);
+  const bool few = blocks < at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  if (!few && layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value))) {
     add_tiles<kWide>(values, index, sums, layout, rule, table_bytes, errors);
   } else {
     add_tiles<1>(values, index, sums, layout, rule, table_bytes, errors);
@@ -218,71 +218,6 @@ void scatter_add_few_cuda(const at::Tensor& values, const at::Tensor& index,
 
 namespace {
 
-// `keys` and `positions` are sorted.
-template <int V, class Value, class Sum, class Id>
-void sum_sorted(const Value* values, Value* result, const sorted::Shape<Id>& shape, const Id* keys,
-                const Id* positions) {
-  const RowPieces split(shape.inner, V);
-  // Not at::empty: that fills what it gives under torch.use_deterministic_algorithms(True).
-  sorted::Pieces sizes{nullptr};
-  sorted::SumWorkspace<Id, Sum>(shape, split.lanes, sizes);
-  const c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(sizes.bytes);
-  sorted::Pieces pieces{static_cast<char*>(memory.get())};
-  const sorted::SumWorkspace<Id, Sum> work(shape, split.lanes, pieces);
-
-  const auto stream = at::cuda::getCurrentCUDAStream();
-  C10_CUDA_CHECK(
-      cudaMemsetAsync(work.touched, 0, work.touched_words(shape) * sizeof(uint32_t), stream));
-  const unsigned slices = grid_y(shape.outer);
-  const int64_t tiles = shape.tiles(split.lanes);
-  auto* sum_tiles = sorted::sum_tiles_kernel<V, Value, Sum, Id>;
-  TORCH_OPS_LAUNCH(sum_tiles, dim3(grid_x(tiles * split.pieces, 1), slices), sorted::kThreads, 0,
-                   values, keys, positions, result, work.partials, work.touched, shape, split);
-  if (tiles > 1) {
-    const RowPieces join_split(shape.inner, V, sorted::kJoinLanes);
-    const int64_t join_blocks =
-        ceil_div(tiles, join_split.groups(sorted::kJoinThreads)) * join_split.pieces;
-    auto* join = sorted::join_kernel<V, Value, Sum, Id>;
-    TORCH_OPS_LAUNCH(join, dim3(grid_x(join_blocks, 1), slices), sorted::kJoinThreads, 0, keys,
-                     work.partials, result, shape, shape.tile_entries(split.lanes), tiles,
-                     join_split);
-  }
-  auto* fill_rest = sorted::fill_rest_kernel<V, Value, Id>;
-  TORCH_OPS_LAUNCH(fill_rest, dim3(grid_x(shape.all_rows(), sorted::kThreads), slices),
-                   sorted::kThreads, 0, work.touched, result, shape, split);
-}
-
-// Keys and positions in the order of the keys, and the memory that they lie in, if it is our own.
-template <class Id>
-struct SortedEntries {
-  const Id* keys;
-  const Id* positions;
-  c10::DataPtr memory;
-};
-
-template <class Id>
-SortedEntries<Id> sort_entries(const at::Tensor& index, const RowLayout& layout,
-                               const IndexRule& rule, const sorted::Shape<Id>& shape,
-                               const IndexErrorSite& errors) {
-  using namespace sorted;
-  const int64_t count = shape.all_entries();
-  Pieces sizes{nullptr};
-  SortWorkspace<Id>(shape, sizes);
-  c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(sizes.bytes);
-  Pieces pieces{static_cast<char*>(memory.get())};
-  SortWorkspace<Id> work(shape, pieces);
-  const auto stream = at::cuda::getCurrentCUDAStream();
-
-  TORCH_OPS_LAUNCH(keys_kernel<Id>, grid_x(count, sorted::kThreads), sorted::kThreads, 0,
-                   view_index(index), shape, layout.index_batch_stride, layout.index_entry_stride,
-                   rule, work.keys[0], work.positions[0], errors);
-  cub::DoubleBuffer<Id> keys(work.keys[0], work.keys[1]);
-  cub::DoubleBuffer<Id> positions(work.positions[0], work.positions[1]);
-  C10_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(work.sort, work.sort_bytes, keys, positions, count,
-                                                 0, shape.key_bits(), stream));
-  return {keys.Current(), positions.Current(), std::move(memory)};
-}
-
 // The same from a plan, whose tensors serve as they are where rows and values are counted alike.
 template <class Id>
 SortedEntries<Id> planned_entries(const Plan& plan, const sorted::Shape<Id>& shape) {
@@ -313,9 +248,9 @@ void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const
   auto* to = static_cast<Value*>(result.mutable_data_ptr());
   constexpr int kWide = kVectorSize<Value>;
   if (layout.inner % kWide == 0 && is_aligned(from, kVectorBytes)) {
-    sum_sorted<kWide, Value, Sum, Id>(from, to, shape, entries.keys, entries.positions);
+    total_sorted<Sums<kWide, Sum>>(from, to, shape, entries, {}, Value(0));
   } else {
-    sum_sorted<1, Value, Sum, Id>(from, to, shape, entries.keys, entries.positions);
+    total_sorted<Sums<1, Sum>>(from, to, shape, entries, {}, Value(0));
   }
 }
 
@@ -368,29 +303,6 @@ void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
                                            : scatter_add_sorted<uint64_t, scalar_t, sum_t>;
         sum(values, index, layout, rule, plan, result, errors);
       });
-  after_launch();
-}
-
-// ---- Products -----------------------------------------------------------------------------------
-
-void scatter_prod_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                       const IndexRule& rule, const at::Tensor& products) {
-  const c10::cuda::CUDAGuard guard(products.device());
-  const IndexErrorSite errors = before_launch("scatter", index, layout, rule.mode());
-  if (values.numel() == 0) products.fill_(1);
-  if (values.numel() == 0 || products.numel() == 0) return;
-  // One type for the numbers of entries: products are no matter of speed.
-  const sorted::Shape<uint64_t> shape{layout.batch, layout.outer, layout.entries, layout.axis_size,
-                                      layout.inner};
-  const SortedEntries<uint64_t> entries =
-      sort_entries<uint64_t>(index, layout, rule, shape, errors);
-  TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
-    const auto* from = static_cast<const value_t*>(values.const_data_ptr());
-    auto* to = static_cast<sum_t*>(products.mutable_data_ptr());
-    auto* multiply = sorted::multiply_kernel<value_t, sum_t, uint64_t>;
-    TORCH_OPS_LAUNCH(multiply, grid_x(products.numel(), kThreads), kThreads, 0, from, entries.keys,
-                     entries.positions, to, shape);
-  });
   after_launch();
 }
 

@@ -27,6 +27,12 @@ inline bool pays_to_sort(const RowLayout& layout, int64_t value_bytes) {
   return long_rows && values >= kMany;
 }
 
+// The same for the position of the largest value, which takes two passes of atomics otherwise.
+inline bool pays_to_sort_for_best(const RowLayout& layout) {
+  constexpr int64_t kMany = int64_t{1} << 24;  // values
+  return layout.inner >= 32 && layout.slabs() * layout.entries * layout.inner >= kMany;
+}
+
 // Are there so few entries to sums of 16 bits that a table of floats for the rows that have
 // entries, and a number for each row, is less work than a sort, or than a table for all rows?
 inline bool has_few_entries(const RowLayout& layout, int64_t value_bytes) {

@@ -150,15 +150,14 @@ void add_in_any_order(const char* op, const at::Tensor& values, const at::Tensor
 
 }  // namespace
 
-void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                      const IndexRule& rule, const at::Tensor& sums) {
-  add_in_any_order(scatter_add_name(rule), values, index, layout, rule, /*fresh=*/true, sums);
+void scatter_add_cuda(const char* op, const at::Tensor& values, const at::Tensor& index,
+                      const RowLayout& layout, const IndexRule& rule, const at::Tensor& sums) {
+  add_in_any_order(op, values, index, layout, rule, /*fresh=*/true, sums);
 }
 
-void scatter_add_to_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                         const at::Tensor& sums) {
-  const IndexRule rule(IndexMode::kRaise, layout.axis_size);
-  add_in_any_order("scatter_add_", values, index, layout, rule, /*fresh=*/false, sums);
+void scatter_add_to_cuda(const char* op, const at::Tensor& values, const at::Tensor& index,
+                         const RowLayout& layout, const IndexRule& rule, const at::Tensor& sums) {
+  add_in_any_order(op, values, index, layout, rule, /*fresh=*/false, sums);
 }
 
 // ---- In no given order, few entries beside many rows --------------------------------------------
@@ -202,11 +201,11 @@ void add_few(const Value* values, const few::Entries& entries, Value* result,
 
 }  // namespace
 
-void scatter_add_few_cuda(const at::Tensor& values, const at::Tensor& index,
+void scatter_add_few_cuda(const char* op, const at::Tensor& values, const at::Tensor& index,
                           const RowLayout& layout, const IndexRule& rule,
                           const at::Tensor& result) {
   const c10::cuda::CUDAGuard guard(result.device());
-  const IndexErrorSite errors = before_launch("scatter_add", index, layout, rule.mode());
+  const IndexErrorSite errors = before_launch(op, index, layout, rule.mode());
   AT_DISPATCH_REDUCED_FLOATING_TYPES(values.scalar_type(), "scatter_add", [&] {
     add_few(values.const_data_ptr<scalar_t>(), {view_index(index), layout, rule},
             result.mutable_data_ptr<scalar_t>(), errors);
@@ -288,11 +287,11 @@ void sort_entries_cuda(const at::Tensor& index, const RowLayout& layout, const P
   after_launch(/*wait=*/true);
 }
 
-void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
+void scatter_add_sorted_cuda(const char* op, const at::Tensor& values, const at::Tensor& index,
                              const RowLayout& layout, const IndexRule& rule, const Plan* plan,
                              const at::Tensor& result) {
   const c10::cuda::CUDAGuard guard(result.device());
-  const IndexErrorSite errors = before_launch(scatter_add_name(rule), index, layout, rule.mode());
+  const IndexErrorSite errors = before_launch(op, index, layout, rule.mode());
   if (result.numel() == 0) return;
   const int64_t most =
       std::max({layout.slabs() * layout.entries, layout.slabs() * layout.axis_size, layout.inner});

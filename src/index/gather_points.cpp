@@ -212,10 +212,9 @@ Tensor ravel_multi_index_batched(TensorList coordinates, c10::SymIntArrayRef siz
 
 namespace points {
 
-// ravel_multi_index of any number of coordinates: the first ones are made one until there are few
-// enough.
-static Tensor number_points(TensorList coordinates, c10::SymIntArrayRef sizes,
-                            std::string_view mode, const ops::Axes& axes) {
+// The first ones are made one until there are few enough.
+Tensor number_points(TensorList coordinates, c10::SymIntArrayRef sizes, std::string_view mode,
+                     const ops::Axes& axes) {
   constexpr size_t kMost = kMaxCoordinates;
   if (coordinates.size() <= kMost) {
     return ops::ravel_multi_index().call(coordinates, sizes, mode, axes);

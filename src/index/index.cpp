@@ -37,6 +37,9 @@ struct Arrays {
 
   // The same as one gather takes it.
   bool is_one() const { return coordinates.size() == 1; }
+  bool are_side_by_side() const {
+    return !front && dims.back() - dims[0] + 1 == static_cast<int64_t>(dims.size());
+  }
   // More than the kernels take.
   bool are_many() const { return coordinates.size() > kMaxCoordinates; }
 };
@@ -77,8 +80,7 @@ struct Arranged {
 
   Arranged(const Tensor& source, const Arrays& arrays) : order(arrays.dims) {
     const auto count = static_cast<int64_t>(arrays.dims.size());
-    const bool side_by_side = !arrays.front && arrays.dims.back() - arrays.dims[0] + 1 == count;
-    place = side_by_side ? arrays.dims[0] : 0;
+    place = arrays.are_side_by_side() ? arrays.dims[0] : 0;
     points = 0;
     for (const Tensor& each : arrays.coordinates) points = std::max(points, each.dim());
     for (int64_t axis = 0; axis < source.dim(); ++axis) {
@@ -335,9 +337,10 @@ Tensor sums_of(const Tensor& source, const Write& call, const Arrays& arrays, co
 }
 
 // May rows be added to the elements of `out` where they lie? Not under a transform, where `out` may
-// be one for many samples; nor in an order of its own.
+// be one for many samples; nor in a given order.
 bool adds_in_place(const Tensor& out, const Write& call, const Arrays& arrays) {
-  return !call.deterministic.value_or(false) && is_one_axis(arrays) &&
+  return !call.deterministic.value_or(false) &&
+         (is_one_axis(arrays) || (arrays.are_side_by_side() && out.is_contiguous())) &&
          !at::functorch::maybeCurrentDynamicLayer().has_value() &&
          !out.key_set().has(c10::DispatchKey::Batched) &&
          !call.values.key_set().has(c10::DispatchKey::Batched);
@@ -345,11 +348,18 @@ bool adds_in_place(const Tensor& out, const Write& call, const Arrays& arrays) {
 
 void add_to(Tensor& out, const Write& call, const Arrays& arrays) {
   const Tensor rows = expand_values(call.op, call.values, picked_sizes(call.op, out, arrays));
-  if (adds_in_place(out, call, arrays)) {
+  if (!adds_in_place(out, call, arrays)) {
+    out.add_(sums_of(out, call, arrays, rows));
+  } else if (is_one_axis(arrays)) {
     scatter_add_inplace().call(out, rows, arrays.coordinates[0], arrays.dims[0], /*batch_dims=*/0,
                                call.mode());
   } else {
-    out.add_(sums_of(out, call, arrays, rows));
+    std::vector<c10::SymInt> sizes;
+    for (const int64_t dim : arrays.dims) sizes.push_back(out.sym_size(dim));
+    const Tensor places =
+        points::number_points(arrays.coordinates, sizes, call.mode(), ops::Axes(arrays.axes));
+    Tensor flat = out.flatten(arrays.dims[0], arrays.dims.back());  // a view
+    scatter_add_inplace().call(flat, rows, places, arrays.dims[0], /*batch_dims=*/0, "unchecked");
   }
 }
 

@@ -351,6 +351,10 @@ inline PointsSite make_site(const char* op, const Points& points, at::IntArrayRe
 
 // ---- The transpose ------------------------------------------------------------------------------
 
+// ravel_multi_index of any number of coordinates.
+Tensor number_points(at::TensorList coordinates, c10::SymIntArrayRef sizes, std::string_view mode,
+                     const ops::Axes& axes);
+
 // `rows`, as gather_points returns them, added up where it read them: in a tensor of `rank` axes,
 // of which `dims` have these `sizes`. Calls registered ops, so that it can be differentiated. What
 // names no place is dropped; `all_named`: there is no such entry, but for errors.

@@ -68,7 +68,8 @@ Way choose_way(const Tensor& rows, const RowLayout& layout, std::optional<bool> 
   const auto value_bytes = static_cast<int64_t>(rows.element_size());
   if (deterministic.value_or(at::globalContext().deterministicAlgorithms())) return Way::kSorted;
   if (has_few_entries(layout, value_bytes)) return Way::kFew;
-  return pays_to_sort(layout, value_bytes) ? Way::kSorted : Way::kAtomic;
+  const bool sort = pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes);
+  return sort ? Way::kSorted : Way::kAtomic;
 }
 
 // The sums of a call that was checked. `plan` may be null; on CUDA it has floats summed in order.
@@ -238,7 +239,7 @@ std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t valu
   layout.entries = entries;
   layout.inner = inner;
   if (has_few_entries(layout, value_bytes)) return "few";
-  if (pays_to_sort(layout, value_bytes)) return "sorted";
+  if (pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes)) return "sorted";
   switch (choose_atomic_path(layout, sum_bytes, adjacent, shared_bytes)) {
     case AtomicPath::kTiles:
       return "tiles";

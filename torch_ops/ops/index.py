@@ -313,8 +313,8 @@ def index_put_(
         RuntimeError: As for :func:`index_put`; or source is a leaf that requires grad, or expanded.
 
     Memory:
-        None, unless ``accumulate``, which takes as much as the source; or a mask with values that
-        are neither a number nor one for each entry, which takes the same.
+        None; but with ``accumulate`` what :func:`index_add` takes beside its result. A mask with
+        values that are neither a number nor one for each entry takes as much as the source.
 
     Example:
         >>> import torch, torch_ops
@@ -360,10 +360,15 @@ def index_add(
         were broadcast. Differentiable any number of times; forward mode too.
 
     Determinism:
-        That of :func:`scatter_add`.
+        Values of arrays side by side are added to the result as :func:`scatter_add_` adds them: on
+        CUDA in no given order, but with ``deterministic=True`` and under
+        ``torch.use_deterministic_algorithms(True)``. Else that of :func:`scatter_add`.
 
     Memory:
-        The sums, as large as source, beside the result; and what :func:`scatter_add` takes.
+        The result, and 4 or 8 bytes a point where there are several arrays. For arrays that are not
+        side by side, for 16-bit floats, in a given order and under a transform of ``torch.func``:
+        also sums as large as source, and what :func:`scatter_add` takes. (Sums of 16-bit floats are
+        rounded before they are added to source, and once more then.)
 
     Raises:
         IndexError: As for :func:`index`. On CUDA what is out of range is dropped.

@@ -217,7 +217,10 @@ def scatter_cases() -> Iterator[Case]:
         for distribution in ("uniform", "hot"):
             quick = distribution == "uniform" and reduce == "amax"
             common = {"distribution": distribution, "quick": quick}
-            yield Case("scatter", reduce, "f32", (1048576, 64), (1048576,), 0, size=65536, **common)
+            # torch multiplies what goes to one row one after the other: ten seconds for all of it.
+            part = 16 if reduce == "prod" and distribution == "hot" else 1
+            rows, size = 1048576 // part, 65536 // part
+            yield Case("scatter", reduce, "f32", (rows, 64), (rows,), 0, size=size, **common)
             yield Case(
                 "scatter", reduce, "f32", (65536, 16), (65536,), 0, size=4096, on="cpu", **common
             )

@@ -444,7 +444,7 @@ def test_out_of_range(device: torch.device, name: str) -> None:
         return torch_ops.scatter_elements_add(source, index, (4, 5), 0)
 
     names = {
-        "take": r"gather_elements: index\[2, 0\]",
+        "take": r"take_along_dim: index\[2, 0\]",
         "add": r"scatter_elements_add: index\[2, 3\]",
     }
     message = names.get(name, r"gather_elements: index\[2, 3\]") + " is 7, out of range.*size 4"

@@ -483,6 +483,58 @@ def test_strided_sources_and_values(device: torch.device) -> None:
     assert (source != 0).sum() == (values != 0).sum()
 
 
+def test_more_arrays_than_kernels_take(device: torch.device) -> None:
+    """Eighteen arrays, side by side and not; NumPy allows 64 axes, torch as many."""
+    shape = (2,) * 20
+    source = torch.arange(2.0**20, device=device).view(shape)
+    arrays = [torch.tensor([0, 1, n % 2], device=device) for n in range(18)]
+    everything = slice(None)
+    for indices in (
+        (everything, *arrays),
+        (*arrays[:9], everything, *arrays[9:]),
+        tuple(arrays),
+        (*arrays, 0, torch.tensor([[1], [0]], device=device)),
+    ):
+        leaf = source.clone().requires_grad_()
+        actual = torch_ops.index(leaf, indices)
+        expected = reference(source.cpu(), indices)
+        assert_same(actual, expected)
+        (grad,) = torch.autograd.grad(actual, leaf, torch.ones_like(actual))
+        counts = add_reference(torch.zeros(shape), indices, 1.0)
+        assert torch.equal(grad.cpu(), counts)
+        added = torch_ops.index_add(source, indices, 1.0)
+        assert torch.equal(added.cpu(), add_reference(source.cpu(), indices, 1.0))
+        values = -expected.to(device)
+        wanted = put_reference(source.cpu(), indices, values.cpu())
+        assert torch.equal(torch_ops.index_put(source, indices, values).cpu(), wanted)
+        in_place = source.clone()
+        torch_ops.index_put_(in_place, indices, values)
+        assert torch.equal(in_place.cpu(), wanted)
+    points = torch.stack(arrays, -1)
+    assert_same(torch_ops.gather_nd(source, points), source[tuple(arrays)].cpu())
+    arrays[17] = torch.tensor([0, 1, 2], device=device)
+    torch_ops.set_error_mode("sync")
+    try:
+        with pytest.raises(IndexError, match=r"^index: entry .* for axis 18 is 2, .* size 2"):
+            torch_ops.index(source, (everything, *arrays))
+    finally:
+        torch_ops.set_error_mode("async")
+
+
+def test_many_groups_of_axes(device: torch.device) -> None:
+    """Arrays for every other axis leave more axes between them than kernels walk."""
+    shape = (2, 3) * 8
+    source = torch.arange(float(6**8), device=device).view(shape)
+    i = torch.tensor([[1, 0], [0, 1]], device=device)
+    indices = (i, slice(None)) * 8
+    assert_same(torch_ops.index(source, indices), reference(source.cpu(), indices))
+    values = -torch_ops.index(source, (i[:1], slice(None)) * 8)
+    wanted = put_reference(source.cpu(), (i[:1].cpu(), slice(None)) * 8, values.cpu())
+    written = source.clone()
+    torch_ops.index_put_(written, (i[:1], slice(None)) * 8, values)
+    assert torch.equal(written.cpu(), wanted)
+
+
 def test_version_counter_and_saved_tensors(device: torch.device) -> None:
     leaf = torch.ones(4, device=device, requires_grad=True)
     squared = leaf * 1

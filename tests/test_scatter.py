@@ -333,13 +333,21 @@ def test_few_entries_of_16_bits(device: torch.device, width: int) -> None:
                 torch_ops.check_errors()
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("way", ["default", "deterministic"])
-def test_scratch_memory(device: torch.device, way: str) -> None:
+def test_scratch_memory(device: torch.device, way: str, dtype: torch.dtype) -> None:
     """At most 16 bytes an entry, 16 a row of the result and a tenth of the values; or 64 MB."""
     if device.type == "cpu":
         pytest.skip("torch does not count the memory of the CPU")
-    for count, size, width in [(2**19, 2**18, 64), (2**20, 2**20, 16), (2**21, 1000, 4)]:
-        values = torch.ones(count, width, device=device)
+    for count, size, width in [
+        (2**19, 2**18, 64),
+        (2**20, 2**20, 16),
+        (2**21, 1000, 4),
+        (2**20, 2**21, 9),
+        (2**20, 2**20, 63),
+        (2**20, 2**22, 8),
+    ]:
+        values = torch.ones(count, width, device=device, dtype=dtype)
         index = torch.randint(size, (count,), device=device)
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
@@ -546,6 +554,17 @@ def test_paths() -> None:
     assert path(**very_few, **halves, inner=64) == "few"
     assert path(**very_few, **halves, inner=128) == "sorted"  # the table takes too much
     assert path(**{**very_few, "entries": 1000}, **halves, inner=15) == "tiles"  # a small result
+    # A table of floats takes 4 bytes a value: what exceeds the bound of the scratch is sorted.
+    short = {**few, "axis_size": 1 << 20, "entries": 1 << 20}
+    assert [path(**short, **halves, inner=width) for width in (5, 8, 15, 16, 63)] == [
+        "values",
+        "tiles",
+        "tiles",
+        "sorted",
+        "sorted",
+    ]
+    assert path(**short, **floats, inner=63) == "tiles"  # no table
+    assert path(**{**short, "axis_size": 1 << 21}, **halves, inner=9) == "sorted"
 
 
 def test_cpu_blocking() -> None:

@@ -517,6 +517,37 @@ def test_out_of_range(device: torch.device, reduce: str) -> None:
     assert output.tolist() == [1, 1 if reduce == "prod" else 0, 1]
 
 
+@pytest.mark.parametrize("hot", [False, True])
+def test_runs_over_many_tiles(device: torch.device, hot: bool) -> None:
+    """Rows that have most of the entries; on CUDA both ways to the largest value."""
+    width = 64
+    for count in (1000, 2**24 // width if device.type == "cuda" else 20_000):
+        index = torch.randint(50, (count,), device=device)
+        if hot:
+            index[torch.rand(count, device=device) < 0.9] = 7
+        values = torch.randint(-1000, 1000, (count, width), device=device).float()
+        for reduce in ("amax", "amin"):
+            leaf = values.clone().requires_grad_()
+            actual = torch_ops.scatter(leaf, index, 60, reduce=reduce)
+            wide = index[:, None].expand_as(values)
+            expected = torch.zeros(60, width, device=device).scatter_reduce(
+                0, wide, values, reduce, include_self=False
+            )
+            assert torch.equal(actual, expected)
+            # To the first of several that are alike.
+            (grad,) = torch.autograd.grad(actual.sum(), leaf)
+            position = torch.arange(count, device=device)[:, None].expand_as(values)
+            ties = torch.where(values == expected[index], position, count)
+            first = torch.full((60, width), count, device=device).scatter_reduce(
+                0, wide, ties, "amin"
+            )
+            assert torch.equal(grad, (position == first[index]).float())
+        signs = values.sign() + (values == 0)
+        actual = torch_ops.scatter(signs, index, 60, reduce="prod")
+        negative = torch_ops.scatter_add((signs < 0).int(), index, 60)
+        assert torch.equal(actual, 1.0 - 2 * (negative % 2))
+
+
 @pytest.mark.sanitizer
 def test_small_for_the_sanitizer(device: torch.device) -> None:
     for case in CASES:

@@ -46,36 +46,40 @@ inline const auto& scatter_elements_add() {
   return op;
 }
 
-// (source, coordinates, dims, batch_dims, front, mode, fill_value)
+// By which numbers messages name the axes of the coordinates, where not by their own.
+using Axes = at::OptionalIntArrayRef;
+
+// (source, coordinates, dims, batch_dims, front, mode, fill_value, axes)
 inline const auto& gather_points() {
   static const auto op = find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, int64_t, bool,
-                                        std::string_view, const Fill&)>("gather_points");
+                                        std::string_view, const Fill&, Axes)>("gather_points");
   return op;
 }
 
-// (source, coordinates, dims, values, batch_dims, front)
+// (source, coordinates, dims, values, batch_dims, front, axes)
 inline const auto& put_points() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, const Tensor&, int64_t, bool)>(
-          "put_points");
+  static const auto op = find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, const Tensor&,
+                                        int64_t, bool, Axes)>("put_points");
   return op;
 }
 
 inline const auto& put_points_() {
   static const auto op =
-      find_op<Tensor&(Tensor&, TensorList, at::IntArrayRef, const Tensor&, int64_t, bool)>(
+      find_op<Tensor&(Tensor&, TensorList, at::IntArrayRef, const Tensor&, int64_t, bool, Axes)>(
           "put_points_");
   return op;
 }
 
-// (coordinates, sizes, mode)
+// (coordinates, sizes, mode, axes)
 inline const auto& ravel_multi_index() {
   static const auto op =
-      find_op<Tensor(TensorList, c10::SymIntArrayRef, std::string_view)>("ravel_multi_index");
+      find_op<Tensor(TensorList, c10::SymIntArrayRef, std::string_view, Axes)>("ravel_multi_index");
   return op;
 }
 
 // What a gather that transposes a scatter fills in: zeros for what was dropped.
-inline Fill nothing(std::string_view mode) { return mode == "fill" ? Fill(0) : std::nullopt; }
+inline Fill nothing(std::string_view mode) {
+  return mode.substr(0, 4) == "fill" ? Fill(0) : std::nullopt;
+}
 
 }  // namespace torch_ops::ops

@@ -73,6 +73,9 @@ class IndexRule {
   // The remainder that has the divisor's sign. -1 - entry is not negative where entry is, and never
   // overflows.
   TORCH_OPS_HOST_DEVICE int64_t wrap(int64_t entry) const {
+    // Nearly all entries are rows, or rows from the end: these need no quotient.
+    const int64_t row = entry < 0 ? entry + axis_size_ : entry;
+    if (static_cast<uint64_t>(row) < static_cast<uint64_t>(axis_size_)) return row;
     const auto size = static_cast<uint64_t>(axis_size_);
     const auto number = static_cast<uint64_t>(entry < 0 ? -1 - entry : entry);
     // The quotient, or one less: the reciprocal is too small by less than 1.

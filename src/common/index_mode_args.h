@@ -7,8 +7,12 @@
 
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -20,14 +24,72 @@ namespace torch_ops::indexing {
 constexpr std::array<std::string_view, 6> kModeNames = {"raise", "wrap",      "clip",
                                                         "fill",  "unchecked", "from_end"};
 
-inline IndexMode parse_mode(const char* op, std::string_view mode) {
-  for (size_t i = 0; i < kModeNames.size(); ++i) {
-    if (mode == kModeNames[i]) return static_cast<IndexMode>(i);
-  }
-  TORCH_CHECK_VALUE(false, op,
-                    R"(: mode must be "raise", "wrap", "clip", "fill" or "unchecked", but it is ")",
-                    mode, R"(".)");
+// An op that calls another names itself there, so that errors are raised in its own name: the mode
+// "raise in embedding", say.
+constexpr std::string_view kCallerMark = " in ";
+
+// A string that lives as long as the process, which the kernels' records of errors ask for.
+inline const char* keep_name(std::string_view name) {
+  static std::mutex mutex;
+  static auto* const names = new std::set<std::string, std::less<>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto found = names->find(name);
+  if (found == names->end()) found = names->emplace(name).first;
+  return found->c_str();
 }
+
+// What a mode's name says, and in whose name errors are raised.
+struct NamedMode {
+  IndexMode mode;
+  const char* op;
+};
+
+inline NamedMode parse_named_mode(const char* op, std::string_view name) {
+  const auto find = [](std::string_view mode) {
+    size_t i = 0;
+    while (i < kModeNames.size() && mode != kModeNames[i]) ++i;
+    return i;
+  };
+  size_t found = find(name);
+  if (found == kModeNames.size()) {
+    const size_t mark = name.find(kCallerMark);
+    if (mark != name.npos) {
+      found = find(name.substr(0, mark));
+      op = keep_name(name.substr(mark + kCallerMark.size()));
+    }
+  } else if (static_cast<IndexMode>(found) == IndexMode::kFromEnd) {
+    op = "index";  // the one that reads entries so
+  }
+  TORCH_CHECK_VALUE(found < kModeNames.size(), op,
+                    R"(: mode must be "raise", "wrap", "clip", "fill" or "unchecked", but it is ")",
+                    name, R"(".)");
+  return {static_cast<IndexMode>(found), op};
+}
+
+inline IndexMode parse_mode(const char* op, std::string_view mode) {
+  return parse_named_mode(op, mode).mode;
+}
+
+// The modes as an op names them in which it calls others.
+class ModesOf {
+ public:
+  explicit ModesOf(const char* caller) {
+    for (size_t i = 0; i < kModeNames.size(); ++i) {
+      names_[i] = std::string(kModeNames[i]).append(kCallerMark).append(caller);
+    }
+  }
+
+  // What is no mode, or has a caller already, stays as it is.
+  std::string_view operator()(std::string_view mode) const {
+    for (size_t i = 0; i < kModeNames.size(); ++i) {
+      if (mode == kModeNames[i]) return names_[i];
+    }
+    return mode;
+  }
+
+ private:
+  std::array<std::string, kModeNames.size()> names_;
+};
 
 // The nodes of derivatives keep a mode as a number.
 inline std::string_view mode_name(int64_t mode) { return kModeNames[mode]; }

@@ -14,6 +14,7 @@
 #include "common/batching.h"
 #include "common/checks.h"
 #include "common/gather_ops.h"
+#include "common/index_mode_args.h"
 #include "common/indexing.h"
 #include "common/op.h"
 
@@ -25,6 +26,12 @@ using at::TensorList;
 using autograd::SavedVariable;
 using autograd::variable_list;
 
+// Errors are raised in embedding's name.
+std::string_view raises() {
+  static const indexing::ModesOf modes("embedding");
+  return modes("raise");
+}
+
 const auto& embedding_op() {
   static const auto op = find_op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>, bool,
                                         bool, int64_t, int64_t)>("embedding");
@@ -34,7 +41,7 @@ const auto& embedding_op() {
 // For all backends. The options are the gradient's.
 Tensor embedding(const Tensor& input, const Tensor& weight, std::optional<int64_t> /*padding_idx*/,
                  bool /*scale_grad_by_freq*/, bool /*sparse*/, int64_t dim, int64_t batch_dims) {
-  return ops::gather().call(weight, input, dim, batch_dims, "raise", std::nullopt);
+  return ops::gather().call(weight, input, dim, batch_dims, raises(), std::nullopt);
 }
 
 // ---- Derivative ---------------------------------------------------------------------------------
@@ -44,7 +51,7 @@ Tensor scale_by_frequency(const Tensor& sums, const Tensor& input, const c10::Sy
                           int64_t dim, int64_t batch_dims) {
   const Tensor ones = at::ones_symint(input.sym_sizes(), input.options().dtype(at::kFloat));
   Tensor counts = ops::scatter_add().call(ones, input, rows, batch_dims, batch_dims,
-                                          /*deterministic=*/std::nullopt, "raise");
+                                          /*deterministic=*/std::nullopt, raises());
   for (int64_t axis = batch_dims; axis < dim; ++axis) counts = counts.unsqueeze(batch_dims);
   while (counts.dim() < sums.dim()) counts = counts.unsqueeze(-1);
   // 16-bit sums are divided in float32.
@@ -86,7 +93,7 @@ struct EmbeddingNode final : autograd::DerivativeNode<EmbeddingNode> {
       return grads;
     }
     Tensor sums = ops::scatter_add().call(grad_output, index, rows, dim, batch_dims,
-                                          /*deterministic=*/std::nullopt, "raise");
+                                          /*deterministic=*/std::nullopt, raises());
     if (scale_grad_by_freq) sums = scale_by_frequency(sums, index, rows, dim, batch_dims);
     if (padding_idx >= 0) sums.select(dim, padding_idx).zero_();
     grads[1] = sums;
@@ -104,7 +111,7 @@ Tensor embedding_autograd(c10::DispatchKeySet keys, const Tensor& input, const T
   autograd::set_tangent(
       output,
       [&](const Tensor& tangent) {
-        return ops::gather().call(tangent, input, dim, batch_dims, "raise", std::nullopt);
+        return ops::gather().call(tangent, input, dim, batch_dims, raises(), std::nullopt);
       },
       weight);
   if (node) {
@@ -158,16 +165,17 @@ Tensor& embedding_renorm_(Tensor& weight, const Tensor& input, double max_norm, 
   Tensor table = weight.detach();
   const Tensor entries = input.reshape({-1});
   const Tensor rows =
-      ops::gather().call(table, entries, 0, /*batch_dims=*/0, "raise", std::nullopt);
+      ops::gather().call(table, entries, 0, /*batch_dims=*/0, raises(), std::nullopt);
   const at::ScalarType wide = at::toOpMathType(weight.scalar_type());
   const Tensor norms = at::linalg_vector_norm(rows, norm_type, at::IntArrayRef{1},
                                               /*keepdim=*/true, wide);
   // torch's own epsilon.
   const Tensor scale = at::where(norms > max_norm, max_norm / (norms + 1e-7), 1.0);
   // put_points_ counts negative entries from the end; here they are out of range.
-  const Tensor places = ops::ravel_multi_index().call({entries}, {weight.sym_size(0)}, "raise");
+  const Tensor places = ops::ravel_multi_index().call({entries}, {weight.sym_size(0)}, raises(),
+                                                      /*axes=*/std::nullopt);
   ops::put_points_().call(table, {places}, {0}, rows.mul(scale).to(weight.scalar_type()),
-                          /*batch_dims=*/0, /*front=*/false);
+                          /*batch_dims=*/0, /*front=*/false, /*axes=*/std::nullopt);
   return weight;
 }
 
@@ -177,7 +185,7 @@ Tensor forward(const Tensor& input, const Tensor& weight) {
   CHECK_INPUT(input);
   CHECK_INPUT(weight);
   at::AutoDispatchBelowADInplaceOrView guard;
-  return ops::gather().call(weight, input, 0, /*batch_dims=*/0, "raise", std::nullopt);
+  return ops::gather().call(weight, input, 0, /*batch_dims=*/0, raises(), std::nullopt);
 }
 
 Tensor backward(const Tensor& grad_output, const Tensor& input, int64_t num_embeddings) {
@@ -185,7 +193,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& input, int64_t num_embe
   CHECK_INPUT(input);
   at::AutoDispatchBelowADInplaceOrView guard;
   return ops::scatter_add().call(grad_output, input, num_embeddings, 0, /*batch_dims=*/0,
-                                 /*deterministic=*/std::nullopt, "raise");
+                                 /*deterministic=*/std::nullopt, raises());
 }
 
 }  // namespace

@@ -26,24 +26,24 @@ using ops::Fill;
 struct Call {
   int64_t axis;
   IndexMode mode;
+  const char* op;  // in whose name errors are raised
 };
 
 Call check(const Tensor& source, const Tensor& index, int64_t dim, std::string_view mode,
            const Fill& fill_value) {
-  TORCH_CHECK(source.device() == index.device(),
-              "gather_elements: source and index must be on one device, but source is on ",
-              source.device(), " and index is on ", index.device(), ".");
-  const int64_t axis =
-      elements::check_table("gather_elements", "source", source.sym_sizes(), index, dim);
-  const IndexMode parsed = indexing::parse_mode("gather_elements", mode);
-  indexing::check_fill_value("gather_elements", parsed, fill_value, source.scalar_type());
-  return {axis, parsed};
+  const auto [parsed, op] = indexing::parse_named_mode("gather_elements", mode);
+  TORCH_CHECK(source.device() == index.device(), op,
+              ": source and index must be on one device, but source is on ", source.device(),
+              " and index is on ", index.device(), ".");
+  const int64_t axis = elements::check_table(op, "source", source.sym_sizes(), index, dim);
+  indexing::check_fill_value(op, parsed, fill_value, source.scalar_type());
+  return {axis, parsed, op};
 }
 
 template <auto launch_rows, auto launch_elements>
 Tensor gather_elements(const Tensor& source, const Tensor& index, int64_t dim,
                        std::string_view mode, const Fill& fill_value) {
-  const auto [axis, parsed] = check(source, index, dim, mode, fill_value);
+  const auto [axis, parsed, op] = check(source, index, dim, mode, fill_value);
   Tensor output = at::empty(index.sizes(), source.options());
   const Tensor entries = elements::at_least_1d(index);
   const Tensor table =
@@ -53,16 +53,15 @@ Tensor gather_elements(const Tensor& source, const Tensor& index, int64_t dim,
   if (entries.numel() > 0) {
     if (const auto rows = elements::as_rows(entries, axis)) {
       if (const auto layout = elements::lay_out_rows(table, *rows, axis)) {
-        launch_rows("gather_elements", table, rows->index, *layout, policy, output);
+        launch_rows(op, table, rows->index, *layout, policy, output);
         return output;
       }
     }
   }
   const Tensor picked = elements::at_least_1d(output);
-  launch_elements(
-      table, entries,
-      elements::lay_out("gather_elements", table.sizes(), table.strides(), entries, picked, axis),
-      policy, picked);
+  launch_elements(op, table, entries,
+                  elements::lay_out(op, table.sizes(), table.strides(), entries, picked, axis),
+                  policy, picked);
   return output;
 }
 
@@ -77,8 +76,10 @@ Tensor gather_elements_meta(const Tensor& source, const Tensor& index, int64_t d
 // Axes of length 1 are as long as the other tensor's; nothing is copied for that.
 Tensor take_along_dim(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
                       std::string_view mode, const Fill& fill_value) {
+  static const indexing::ModesOf modes("take_along_dim");
+  const std::string_view named = modes(mode);
   if (!dim) {
-    return ops::gather_elements().call(source.reshape({-1}), index.reshape({-1}), 0, mode,
+    return ops::gather_elements().call(source.reshape({-1}), index.reshape({-1}), 0, named,
                                        fill_value);
   }
   TORCH_CHECK_VALUE(
@@ -87,7 +88,7 @@ Tensor take_along_dim(const Tensor& source, const Tensor& index, std::optional<i
       source.sym_sizes(), " and ", index.sym_sizes(), ".");
   const int64_t axis = elements::resolve_dim("take_along_dim", "source",
                                              elements::rank_of(source.sym_sizes()), *dim);
-  if (source.dim() == 0) return ops::gather_elements().call(source, index, 0, mode, fill_value);
+  if (source.dim() == 0) return ops::gather_elements().call(source, index, 0, named, fill_value);
   c10::SymDimVector from(source.sym_sizes().begin(), source.sym_sizes().end());
   c10::SymDimVector picks(index.sym_sizes().begin(), index.sym_sizes().end());
   bool source_grows = false, index_grows = false;
@@ -111,7 +112,7 @@ Tensor take_along_dim(const Tensor& source, const Tensor& index, std::optional<i
     return needed ? tensor.expand_symint(sizes) : tensor;  // a call of its own
   };
   return ops::gather_elements().call(expand(source, from, source_grows),
-                                     expand(index, picks, index_grows), axis, mode, fill_value);
+                                     expand(index, picks, index_grows), axis, named, fill_value);
 }
 
 // ---- Derivative ---------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ namespace torch_ops {
 
 // As gather_cpu and gather_cuda (gather.h), with an entry for each element. `output` is contiguous;
 // `index` names an entry that is an error, and has the layout's elements in their order.
-void gather_along_cpu(const at::Tensor& source, const at::Tensor& index,
+void gather_along_cpu(const char* op, const at::Tensor& source, const at::Tensor& index,
                       const ElementLayout& layout, const GatherPolicy& policy,
                       const at::Tensor& output);
-TORCH_OPS_CUDA_LAUNCHER(void gather_along_cuda(const at::Tensor& source, const at::Tensor& index,
-                                               const ElementLayout& layout,
+TORCH_OPS_CUDA_LAUNCHER(void gather_along_cuda(const char* op, const at::Tensor& source,
+                                               const at::Tensor& index, const ElementLayout& layout,
                                                const GatherPolicy& policy,
                                                const at::Tensor& output))
 

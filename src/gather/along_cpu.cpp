@@ -8,12 +8,12 @@
 
 namespace torch_ops {
 
-void gather_along_cpu(const at::Tensor& source, const at::Tensor& index,
+void gather_along_cpu(const char* op, const at::Tensor& source, const at::Tensor& index,
                       const ElementLayout& layout, const GatherPolicy& policy,
                       const at::Tensor& output) {
   if (layout.count == 0) return;
   if (policy.rule.rewrites()) {
-    indexing::check_axis_not_empty("gather_elements", index, layout.axis_size, policy.rule.mode());
+    indexing::check_axis_not_empty(op, index, layout.axis_size, policy.rule.mode());
   }
   int64_t bad = kNoBadEntry;
   TORCH_OPS_DISPATCH_INDEX(index, "gather_elements", [&] {
@@ -27,9 +27,7 @@ void gather_along_cpu(const at::Tensor& source, const at::Tensor& index,
       });
     });
   });
-  if (bad != kNoBadEntry) {
-    indexing::raise_out_of_range("gather_elements", index, bad, layout.axis_size);
-  }
+  if (bad != kNoBadEntry) indexing::raise_out_of_range(op, index, bad, layout.axis_size);
 }
 
 }  // namespace torch_ops

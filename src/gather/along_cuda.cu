@@ -20,7 +20,7 @@ void launch(const void* source, const IndexView& index, void* output, const Elem
 
 }  // namespace
 
-void gather_along_cuda(const at::Tensor& source, const at::Tensor& index,
+void gather_along_cuda(const char* op, const at::Tensor& source, const at::Tensor& index,
                        const ElementLayout& layout, const GatherPolicy& policy,
                        const at::Tensor& output) {
   const c10::cuda::CUDAGuard guard(output.device());
@@ -29,7 +29,7 @@ void gather_along_cuda(const at::Tensor& source, const at::Tensor& index,
   rows.outer = 1;
   rows.entries = layout.count;
   rows.axis_size = layout.axis_size;
-  const IndexErrorSite errors = before_launch("gather_elements", index, rows, policy.rule.mode());
+  const IndexErrorSite errors = before_launch(op, index, rows, policy.rule.mode());
   if (layout.count == 0) return;
   const IndexView entries{index.const_data_ptr(), static_cast<int>(index.element_size())};
   const void* from = source.const_data_ptr();

@@ -39,22 +39,19 @@ struct GatherByPlan {
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
-// In whose name errors are raised: `source[index]` is the one use of entries from the end.
-const char* name_of(IndexMode mode) { return mode == IndexMode::kFromEnd ? "index" : "gather"; }
-
 // What a call with checked arguments does with its entries.
 struct Call {
   indexing::Axes axes;
   IndexMode mode;
+  const char* op;  // in whose name errors are raised
 };
 
 Call check(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
            int64_t batch_dims, std::string_view mode, const Fill& fill_value) {
-  const IndexMode parsed = indexing::parse_mode("gather", mode);
-  const char* op = name_of(parsed);
+  const auto [parsed, op] = indexing::parse_named_mode("gather", mode);
   const indexing::Axes axes = indexing::check_gather(op, source, index, dim, batch_dims);
   indexing::check_fill_value(op, parsed, fill_value, source.scalar_type());
-  return {axes, parsed};
+  return {axes, parsed, op};
 }
 
 template <auto launch>
@@ -67,7 +64,7 @@ Tensor compute(const Call& call, const Tensor& source, const Tensor& index,
   const GatherPolicy policy = make_policy(call.mode, layout.axis_size, fill_value, source);
   if (fill_empty_axis(policy, output)) return output;
   if (call.mode == IndexMode::kFill) table = aligned(table);  // a fill is of whole elements
-  launch(name_of(call.mode), table, entries, layout, policy, output);
+  launch(call.op, table, entries, layout, policy, output);
   return output;
 }
 
@@ -117,7 +114,8 @@ Tensor batch_gather(const Tensor& source, const Tensor& index, std::string_view 
                     const Fill& fill_value) {
   TORCH_CHECK_VALUE(index.dim() > 0,
                     "batch_gather: index must have at least one axis, but it is 0-dimensional.");
-  return ops::gather().call(source, index, std::nullopt, index.dim() - 1, mode, fill_value);
+  static const indexing::ModesOf modes("batch_gather");
+  return ops::gather().call(source, index, std::nullopt, index.dim() - 1, modes(mode), fill_value);
 }
 
 // ---- Derivative ---------------------------------------------------------------------------------

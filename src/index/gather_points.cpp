@@ -23,24 +23,24 @@ using Fill = std::optional<at::Scalar>;
 
 struct Call {
   IndexMode mode;
+  const char* op;  // in whose name errors are raised
   Points points;
 };
 
 Call check(const Tensor& source, TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims,
-           bool front, std::string_view mode, const Fill& fill_value) {
-  const IndexMode parsed = indexing::parse_mode("gather_nd", mode);
-  const char* op = points::op_name(parsed);
+           bool front, std::string_view mode, const Fill& fill_value, const ops::Axes& axes) {
+  const auto [parsed, op] = indexing::parse_named_mode("gather_nd", mode);
+  points::check_axes(op, axes, coordinates.size());
   indexing::check_fill_value(op, parsed, fill_value, source.scalar_type());
-  return {parsed, points::check_points(op, source, coordinates, dims, batch_dims, front)};
+  return {parsed, op, points::check_points(op, source, coordinates, dims, batch_dims, front)};
 }
 
 template <auto launch>
 Tensor gather_points(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                     int64_t batch_dims, bool front, std::string_view mode,
-                     const Fill& fill_value) {
-  const Call call = check(source, coordinates, dims, batch_dims, front, mode, fill_value);
-  const char* op = points::op_name(call.mode);
-  points::check_axes_not_empty(op, source, call.points, call.mode);
+                     int64_t batch_dims, bool front, std::string_view mode, const Fill& fill_value,
+                     ops::Axes axes) {
+  const Call call = check(source, coordinates, dims, batch_dims, front, mode, fill_value, axes);
+  points::check_axes_not_empty(call.op, source, call.points, call.mode, axes);
   Tensor output =
       at::empty_symint(points::rows_sizes(source.sym_sizes(), call.points), source.options());
   const FillPattern fill = indexing::make_fill(call.mode, fill_value, source.scalar_type());
@@ -50,16 +50,16 @@ Tensor gather_points(const Tensor& source, TensorList coordinates, at::IntArrayR
   }
   Tensor table = aligned(source);
   std::vector<Tensor> entries = coordinates.vec();
-  const PointsLayout layout = points::lay_out(table, entries, output, call.points, call.mode);
+  const PointsLayout layout = points::lay_out(table, entries, output, call.points, call.mode, axes);
   const auto sizes = C10_AS_INTARRAYREF_SLOW(call.points.sizes);
-  launch(table, layout, fill, points::make_site(op, call.points, sizes, source), output);
+  launch(table, layout, fill, points::make_site(call.op, call.points, sizes, source), output);
   return output;
 }
 
 Tensor gather_points_meta(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
                           int64_t batch_dims, bool front, std::string_view mode,
-                          const Fill& fill_value) {
-  const Call call = check(source, coordinates, dims, batch_dims, front, mode, fill_value);
+                          const Fill& fill_value, ops::Axes axes) {
+  const Call call = check(source, coordinates, dims, batch_dims, front, mode, fill_value, axes);
   return at::empty_symint(points::rows_sizes(source.sym_sizes(), call.points), source.options());
 }
 
@@ -78,28 +78,31 @@ Tensor allocate_places(TensorList coordinates, c10::SymIntArrayRef sizes, c10::S
 }
 
 template <auto launch>
-Tensor ravel_multi_index(TensorList coordinates, c10::SymIntArrayRef sizes, std::string_view mode) {
+Tensor ravel_multi_index(TensorList coordinates, c10::SymIntArrayRef sizes, std::string_view mode,
+                         ops::Axes axes) {
   c10::SymInt places;
   const Tensor output = allocate_places(coordinates, sizes, places);
-  const IndexMode parsed = indexing::parse_mode("ravel_multi_index", mode);
+  const auto [parsed, op] = indexing::parse_named_mode("ravel_multi_index", mode);
+  points::check_axes(op, axes, coordinates.size());
   if (places == 0) {  // no place for any entry, nor a modulus
-    TORCH_CHECK_INDEX(output.numel() == 0 || parsed == IndexMode::kFill, points::op_name(parsed),
+    TORCH_CHECK_INDEX(output.numel() == 0 || parsed == IndexMode::kFill, op,
                       ": index has entries, but the sizes of the indexed axes are ", sizes,
                       ": no entry is allowed.");
     return output.zero_();
   }
   std::vector<Tensor> entries = coordinates.vec();
   const PointsLayout layout =
-      points::lay_out_places(entries, C10_AS_INTARRAYREF_SLOW(sizes), output, parsed);
-  const PointsSite site{points::op_name(parsed), output.sizes(), 1, output.numel()};
+      points::lay_out_places(entries, C10_AS_INTARRAYREF_SLOW(sizes), output, parsed, axes);
+  const PointsSite site{op, output.sizes(), 1, output.numel()};
   launch(layout, places.expect_int(), site, output);
   return output;
 }
 
 Tensor ravel_multi_index_meta(TensorList coordinates, c10::SymIntArrayRef sizes,
-                              std::string_view mode) {
+                              std::string_view mode, ops::Axes axes) {
   c10::SymInt places;
-  indexing::parse_mode("ravel_multi_index", mode);
+  points::check_axes(indexing::parse_named_mode("ravel_multi_index", mode).op, axes,
+                     coordinates.size());
   return allocate_places(coordinates, sizes, places);
 }
 
@@ -131,16 +134,17 @@ struct GatherPointsNode final : points::PointsNode<GatherPointsNode> {
 
 Tensor gather_points_autograd(c10::DispatchKeySet keys, const Tensor& source,
                               TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims,
-                              bool front, std::string_view mode, const Fill& fill_value) {
+                              bool front, std::string_view mode, const Fill& fill_value,
+                              ops::Axes axes) {
   const auto node = autograd::make_node<GatherPointsNode>(source);
   Tensor output = autograd::below_autograd(keys, ops::gather_points(), source, coordinates, dims,
-                                           batch_dims, front, mode, fill_value);
+                                           batch_dims, front, mode, fill_value, axes);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
       [&](const Tensor& tangent) {
-        const Fill none = mode == "fill" ? Fill(0) : std::nullopt;
-        return ops::gather_points().call(tangent, coordinates, dims, batch_dims, front, mode, none);
+        return ops::gather_points().call(tangent, coordinates, dims, batch_dims, front, mode,
+                                         ops::nothing(mode), axes);
       },
       source);
   if (node) {
@@ -158,7 +162,7 @@ Tensor gather_points_autograd(c10::DispatchKeySet keys, const Tensor& source,
 // that is not indexed, one of index arrays alone another axis of the points: neither needs a copy.
 Tensor gather_points_batched(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
                              int64_t batch_dims, bool front, std::string_view mode,
-                             const Fill& fill_value) {
+                             const Fill& fill_value, ops::Axes axes) {
   using batching::Batched;
   return batching::apply(
       [&](const Batched& from, const std::vector<Batched>& picks) -> Batched {
@@ -166,9 +170,10 @@ Tensor gather_points_batched(const Tensor& source, TensorList coordinates, at::I
         const int64_t index_rank = points::rank_of(picks);
         const auto call = [&](const Tensor& table, const std::vector<Tensor>& entries,
                               int64_t shift, int64_t batch) {
-          std::vector<int64_t> axes;
-          for (const int64_t dim : dims) axes.push_back(dim + shift);
-          return ops::gather_points().call(table, entries, axes, batch, front, mode, fill_value);
+          std::vector<int64_t> indexed;
+          for (const int64_t dim : dims) indexed.push_back(dim + shift);
+          return ops::gather_points().call(table, entries, indexed, batch, front, mode, fill_value,
+                                           axes ? axes : ops::Axes(dims));
         };
         if (from.axis && hidden) {
           return {call(from.at(0), points::with_axis(picks, index_rank, 0), 1, batch_dims + 1), 0};
@@ -188,16 +193,16 @@ Tensor gather_points_batched(const Tensor& source, TensorList coordinates, at::I
 }
 
 Tensor ravel_multi_index_batched(TensorList coordinates, c10::SymIntArrayRef sizes,
-                                 std::string_view mode) {
+                                 std::string_view mode, ops::Axes axes) {
   using batching::Batched;
   return batching::apply(
       [&](const std::vector<Batched>& picks) -> Batched {
         if (!points::any_batched(picks)) {
-          return {ops::ravel_multi_index().call(points::values_of(picks), sizes, mode),
+          return {ops::ravel_multi_index().call(points::values_of(picks), sizes, mode, axes),
                   std::nullopt};
         }
         return {ops::ravel_multi_index().call(points::with_axis(picks, points::rank_of(picks), 0),
-                                              sizes, mode),
+                                              sizes, mode, axes),
                 0};
       },
       coordinates);
@@ -207,10 +212,31 @@ Tensor ravel_multi_index_batched(TensorList coordinates, c10::SymIntArrayRef siz
 
 namespace points {
 
+// The first ones are made one until there are few enough.
+Tensor number_points(TensorList coordinates, c10::SymIntArrayRef sizes, std::string_view mode,
+                     const ops::Axes& axes) {
+  constexpr size_t kMost = kMaxCoordinates;
+  if (coordinates.size() <= kMost) {
+    return ops::ravel_multi_index().call(coordinates, sizes, mode, axes);
+  }
+  const auto first = [](const auto& list) { return list.slice(0, kMost); };
+  std::vector<Tensor> rest = coordinates.slice(kMost).vec();
+  std::vector<c10::SymInt> rest_sizes = sizes.slice(kMost).vec();
+  rest.insert(rest.begin(), number_points(first(coordinates), first(sizes), mode,
+                                          axes ? ops::Axes(first(*axes)) : std::nullopt));
+  c10::SymInt all = 1;
+  for (const c10::SymInt& size : first(sizes)) all = all * size;
+  rest_sizes.insert(rest_sizes.begin(), all);
+  std::vector<int64_t> names(rest.size(), 0);
+  for (size_t j = 1; axes && j < rest.size(); ++j) names[j] = (*axes)[kMost + j - 1];
+  return number_points(rest, rest_sizes, mode, names);
+}
+
 Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
               c10::SymIntArrayRef sizes, int64_t rank, int64_t batch_dims, bool front,
-              std::string_view mode, bool all_named, std::optional<bool> deterministic) {
-  Tensor places = ops::ravel_multi_index().call(coordinates, sizes, mode);
+              std::string_view mode, bool all_named, std::optional<bool> deterministic,
+              ops::Axes axes) {
+  Tensor places = number_points(coordinates, sizes, mode, axes);
   const auto count = static_cast<int64_t>(dims.size());
   const bool side_by_side = !front && dims.back() - dims[0] + 1 == count;
   const int64_t place = side_by_side ? dims[0] : batch_dims;
@@ -250,10 +276,12 @@ Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   m.def(
       "gather_points(Tensor source, Tensor[] coordinates, int[] dims, *, int batch_dims=0, "
-      "bool front=False, str mode='raise', Scalar? fill_value=None) -> Tensor",
+      "bool front=False, str mode='raise', Scalar? fill_value=None, int[]? axes=None) -> Tensor",
       {at::Tag::pt2_compliant_tag});
-  m.def("ravel_multi_index(Tensor[] coordinates, SymInt[] sizes, *, str mode='raise') -> Tensor",
-        {at::Tag::pt2_compliant_tag});
+  m.def(
+      "ravel_multi_index(Tensor[] coordinates, SymInt[] sizes, *, str mode='raise', "
+      "int[]? axes=None) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {

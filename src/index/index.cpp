@@ -10,6 +10,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
+#include "common/batching.h"
 #include "common/gather_ops.h"
 #include "index/points.h"
 
@@ -20,6 +21,95 @@ using at::Tensor;
 using at::TensorList;
 using Fill = std::optional<at::Scalar>;
 using Indices = c10::List<std::optional<Tensor>>;
+
+const auto& scatter_add_inplace() {
+  static const auto op =
+      find_op<Tensor&(Tensor&, const Tensor&, const Tensor&, ops::Dim, int64_t, std::string_view)>(
+          "scatter_add_");
+  return op;
+}
+
+// The index arrays of a call, and the axes of the source that they are for.
+struct Arrays {
+  std::vector<Tensor> coordinates;
+  std::vector<int64_t> dims;
+  std::vector<int64_t> axes;  // the numbers that the user knows them by
+  bool front;
+
+  // The same as one gather takes it.
+  bool is_one() const { return coordinates.size() == 1; }
+  bool are_side_by_side() const {
+    return !front && dims.back() - dims[0] + 1 == static_cast<int64_t>(dims.size());
+  }
+  // More than the kernels take.
+  bool are_many() const { return coordinates.size() > kMaxCoordinates; }
+};
+
+// ---- More index arrays than the kernels take ----------------------------------------------------
+
+// Joins the first arrays, for axes side by side, to one for these axes joined, until there are no
+// more than the kernels take. Returns the table with the axes joined, which may be a copy.
+Tensor fold(Tensor table, Arrays& arrays, std::string_view mode) {
+  while (arrays.are_many()) {
+    const int64_t first = arrays.dims[0], last = first + kMaxCoordinates - 1;
+    const auto split = [&](auto& list) {
+      std::decay_t<decltype(list)> head(list.begin(), list.begin() + kMaxCoordinates);
+      list.erase(list.begin(), list.begin() + kMaxCoordinates - 1);
+      return head;
+    };
+    std::vector<c10::SymInt> sizes;
+    for (int64_t axis = first; axis <= last; ++axis) sizes.push_back(table.sym_size(axis));
+    const std::vector<Tensor> coordinates = split(arrays.coordinates);
+    const std::vector<int64_t> axes = split(arrays.axes);
+    split(arrays.dims);
+    for (size_t j = 0; j < arrays.dims.size(); ++j) {
+      arrays.dims[j] = first + static_cast<int64_t>(j);
+    }
+    arrays.coordinates[0] = ops::ravel_multi_index().call(coordinates, sizes, mode, axes);
+    table = table.flatten(first, last);
+  }
+  return table;
+}
+
+// A source whose indexed axes stand side by side, in front of the others; and the ways back.
+struct Arranged {
+  Tensor table;
+  std::vector<int64_t> dims;   // the indexed axes there
+  std::vector<int64_t> order;  // of the source's axes
+  int64_t place;               // of the points' axes in the rows
+  int64_t points;              // how many these are
+
+  Arranged(const Tensor& source, const Arrays& arrays) : order(arrays.dims) {
+    const auto count = static_cast<int64_t>(arrays.dims.size());
+    place = arrays.are_side_by_side() ? arrays.dims[0] : 0;
+    points = 0;
+    for (const Tensor& each : arrays.coordinates) points = std::max(points, each.dim());
+    for (int64_t axis = 0; axis < source.dim(); ++axis) {
+      if (std::find(arrays.dims.begin(), arrays.dims.end(), axis) == arrays.dims.end()) {
+        order.push_back(axis);
+      }
+    }
+    table = source.permute(order);
+    for (int64_t axis = 0; axis < count; ++axis) dims.push_back(axis);
+  }
+
+  // The rows as the call of the source has them: the points' axes from the front to their place.
+  Tensor rows_back(const Tensor& rows) const { return rows.movedim(span(0), span(place)); }
+  Tensor rows_to_front(const Tensor& rows) const { return rows.movedim(span(place), span(0)); }
+
+  Tensor table_back(const Tensor& written) const {
+    std::vector<int64_t> back(order.size());
+    for (size_t k = 0; k < order.size(); ++k) back[order[k]] = static_cast<int64_t>(k);
+    return written.view_symint(table.sym_sizes()).permute(back);
+  }
+
+ private:
+  std::vector<int64_t> span(int64_t first) const {
+    std::vector<int64_t> axes;
+    for (int64_t axis = 0; axis < points; ++axis) axes.push_back(first + axis);
+    return axes;
+  }
+};
 
 // ---- gather_nd ----------------------------------------------------------------------------------
 
@@ -42,14 +132,17 @@ Tensor gather_nd(const Tensor& source, const Tensor& index, int64_t batch_dims,
                     source.sym_sizes(), " has ", source.dim() - batch_dims, " axes",
                     batch_dims > 0 ? " behind the batch axes." : ".");
   if (count == 1) {
-    return ops::gather().call(source, index.select(-1, 0), batch_dims, batch_dims, mode,
+    static const indexing::ModesOf modes("gather_nd");
+    return ops::gather().call(source, index.select(-1, 0), batch_dims, batch_dims, modes(mode),
                               fill_value);
   }
   if (count > 1) {
-    std::vector<int64_t> dims;
-    for (int64_t axis = batch_dims; axis < batch_dims + count; ++axis) dims.push_back(axis);
-    return ops::gather_points().call(source, index.unbind(-1), dims, batch_dims, /*front=*/false,
-                                     mode, fill_value);
+    Arrays arrays{index.unbind(-1), {}, {}, /*front=*/false};
+    for (int64_t axis = batch_dims; axis < batch_dims + count; ++axis) arrays.dims.push_back(axis);
+    arrays.axes = arrays.dims;
+    const Tensor table = fold(source, arrays, mode);
+    return ops::gather_points().call(table, arrays.coordinates, arrays.dims, batch_dims,
+                                     /*front=*/false, mode, fill_value, arrays.axes);
   }
   // A point without coordinates is all of the source.
   const char* op = "gather_nd";
@@ -64,33 +157,28 @@ Tensor gather_nd(const Tensor& source, const Tensor& index, int64_t batch_dims,
   return source.reshape_symint(view).expand_symint(sizes).clone(at::MemoryFormat::Contiguous);
 }
 
-// ---- index: the leading axes, each with an index array, a mask or neither
-// ------------------------
+// ---- index: the leading axes, each with an index array, a mask or neither -----------------------
 
-// The index arrays of a call, and the axes of the source that they are for.
-struct Arrays {
-  std::vector<Tensor> coordinates;
-  std::vector<int64_t> dims;
-  bool front;
+// The number that the user knows an axis of `source` by: that is a view of the user's tensor.
+int64_t axis_name(const ops::Axes& axes, int64_t axis) {
+  return axes && axis < static_cast<int64_t>(axes->size()) ? (*axes)[axis] : axis;
+}
 
-  // The same as one gather takes it.
-  bool is_one() const { return coordinates.size() == 1; }
-};
-
-void check_mask(const char* op, const Tensor& source, const Tensor& mask, int64_t axis) {
+void check_mask(const char* op, const Tensor& source, const Tensor& mask, int64_t axis,
+                const ops::Axes& axes) {
   TORCH_CHECK_VALUE(mask.dim() > 0, op, ": a mask must have an axis, but it is 0-dimensional.");
   TORCH_CHECK(mask.device() == source.device(), op,
               ": source and mask must be on one device, but source is on ", source.device(),
               " and mask is on ", mask.device(), ".");
   TORCH_CHECK_INDEX(axis + mask.dim() <= source.dim(), op, ": a mask with shape ", mask.sym_sizes(),
-                    " is for as many axes of source from axis ", axis, " on, but source has shape ",
-                    source.sym_sizes(), ".");
+                    " is for as many axes of source from axis ", axis_name(axes, axis),
+                    " on, but source has ", source.dim() - axis, " from there on.");
   for (int64_t k = 0; k < mask.dim(); ++k) {
     TORCH_CHECK_INDEX(
         mask.sym_size(k).sym_eq(source.sym_size(axis + k)).expect_true(__FILE__, __LINE__), op,
         ": a mask must have the shape of the axes that it is for, but axis ", k, " of mask with ",
-        "shape ", mask.sym_sizes(), " is not as long as axis ", axis + k, " of source with shape ",
-        source.sym_sizes(), ".");
+        "shape ", mask.sym_sizes(), " is not as long as axis ", axis_name(axes, axis + k),
+        " of source, which has size ", source.sym_size(axis + k), ".");
   }
 }
 
@@ -98,9 +186,15 @@ bool is_mask(const Tensor& index) { return index.scalar_type() == at::kBool; }
 
 // The entries of a mask that are true, as one array of the mask's coordinates each. Their number
 // must be known on the host.
-Arrays find_arrays(const char* op, const Tensor& source, const Indices& indices, bool front) {
-  Arrays arrays{{}, {}, front};
+Arrays find_arrays(const char* op, const Tensor& source, const Indices& indices, bool front,
+                   const ops::Axes& axes) {
+  Arrays arrays{{}, {}, {}, front};
   int64_t axis = 0;
+  const auto add = [&](Tensor coordinate) {
+    arrays.coordinates.push_back(std::move(coordinate));
+    arrays.axes.push_back(axis_name(axes, axis));
+    arrays.dims.push_back(axis++);
+  };
   for (size_t i = 0; i < indices.size(); ++i) {
     const std::optional<Tensor> given = indices.get(i);
     if (!given.has_value() || !given->defined()) {
@@ -108,15 +202,11 @@ Arrays find_arrays(const char* op, const Tensor& source, const Indices& indices,
       continue;
     }
     if (is_mask(*given)) {
-      check_mask(op, source, *given, axis);
-      for (Tensor& coordinate : at::nonzero(*given).unbind(1)) {
-        arrays.coordinates.push_back(std::move(coordinate));
-        arrays.dims.push_back(axis++);
-      }
+      check_mask(op, source, *given, axis, axes);
+      for (Tensor& coordinate : at::nonzero(*given).unbind(1)) add(std::move(coordinate));
     } else {
       indexing::check_index_dtype(op, *given);
-      arrays.coordinates.push_back(*given);
-      arrays.dims.push_back(axis++);
+      add(*given);
     }
   }
   TORCH_CHECK_INDEX(axis <= source.dim(), op, ": there are ", axis,
@@ -125,19 +215,28 @@ Arrays find_arrays(const char* op, const Tensor& source, const Indices& indices,
   return arrays;
 }
 
-Tensor index(const Tensor& source, const Indices& indices, bool front) {
-  const Arrays arrays = find_arrays("index", source, indices, front);
+Tensor index(const Tensor& source, const Indices& indices, bool front, ops::Axes axes) {
+  Arrays arrays = find_arrays("index", source, indices, front, axes);
   if (arrays.coordinates.empty()) return source.clone();
+  if (arrays.are_many()) {
+    const Arranged arranged(source, arrays);
+    Tensor table = arranged.table;
+    Arrays few{std::move(arrays.coordinates), arranged.dims, std::move(arrays.axes), false};
+    table = fold(table, few, "from_end");
+    return arranged.rows_back(ops::gather_points().call(table, few.coordinates, few.dims,
+                                                        /*batch_dims=*/0, /*front=*/false,
+                                                        "from_end", std::nullopt, few.axes));
+  }
   if (!arrays.is_one()) {
     return ops::gather_points().call(source, arrays.coordinates, arrays.dims, /*batch_dims=*/0,
-                                     front, "from_end", std::nullopt);
+                                     front, "from_end", std::nullopt, arrays.axes);
   }
-  const int64_t dim = arrays.dims[0], axes = arrays.coordinates[0].dim();
+  const int64_t dim = arrays.dims[0], picked = arrays.coordinates[0].dim();
   const Tensor rows = ops::gather().call(source, arrays.coordinates[0], dim, /*batch_dims=*/0,
                                          "from_end", std::nullopt);
-  if (!front || dim == 0 || axes == 0) return rows;
+  if (!front || dim == 0 || picked == 0) return rows;
   std::vector<int64_t> from, to;
-  for (int64_t axis = 0; axis < axes; ++axis) {
+  for (int64_t axis = 0; axis < picked; ++axis) {
     from.push_back(dim + axis);
     to.push_back(axis);
   }
@@ -146,14 +245,28 @@ Tensor index(const Tensor& source, const Indices& indices, bool front) {
 
 // ---- index_put, index_add -----------------------------------------------------------------------
 
+// A call that writes.
+struct Write {
+  const char* op;  // in whose name errors are raised
+  const Indices& indices;
+  const Tensor& values;
+  bool front;
+  ops::Axes axes;
+  std::optional<bool> deterministic;  // of sums
+
+  std::string_view mode() const {
+    static const indexing::ModesOf modes("index_add");
+    return modes("from_end");
+  }
+};
+
 // A mask as a condition over all of the source, where it is the only index and no value belongs to
 // one of its entries: then nobody has to know how many are true.
-std::optional<Tensor> as_condition(const char* op, const Tensor& source, const Indices& indices,
-                                   const Tensor& values, bool front) {
+std::optional<Tensor> as_condition(const Tensor& source, const Write& call) {
   int64_t axis = 0;
   std::optional<Tensor> mask;
-  for (size_t i = 0; i < indices.size(); ++i) {
-    const std::optional<Tensor> given = indices.get(i);
+  for (size_t i = 0; i < call.indices.size(); ++i) {
+    const std::optional<Tensor> given = call.indices.get(i);
     if (given.has_value() && given->defined()) {
       if (mask || !is_mask(*given)) return std::nullopt;
       mask = given;
@@ -162,9 +275,10 @@ std::optional<Tensor> as_condition(const char* op, const Tensor& source, const I
     }
   }
   if (!mask) return std::nullopt;
-  check_mask(op, source, *mask, axis);
+  check_mask(call.op, source, *mask, axis, call.axes);
   const int64_t behind = source.dim() - axis - mask->dim();
-  if (values.dim() > behind || (front && axis > 0 && values.dim() > 0)) return std::nullopt;
+  const int64_t own = call.values.dim();
+  if (own > behind || (call.front && axis > 0 && own > 0)) return std::nullopt;
   c10::SymDimVector sizes(axis, c10::SymInt(1));
   sizes.append(mask->sym_sizes().begin(), mask->sym_sizes().end());
   sizes.resize(source.dim(), c10::SymInt(1));
@@ -200,67 +314,120 @@ void check_values(const char* op, const Tensor& source, const Tensor& values) {
               " and values is on ", values.device(), ".");
 }
 
-// What is to be added to the source, as long as it.
-Tensor sums_of(const char* op, const Tensor& source, const Arrays& arrays, const Tensor& values,
-               std::optional<bool> deterministic) {
-  const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
-  if (arrays.is_one() && !(arrays.front && arrays.dims[0] > 0)) {
-    return ops::scatter_add().call(rows, arrays.coordinates[0], source.sym_size(arrays.dims[0]),
-                                   arrays.dims[0], /*batch_dims=*/0, deterministic, "from_end");
-  }
-  std::vector<c10::SymInt> sizes;
-  for (const int64_t dim : arrays.dims) sizes.push_back(source.sym_size(dim));
-  return points::sum_at(rows, arrays.coordinates, arrays.dims, sizes, source.dim(),
-                        /*batch_dims=*/0, arrays.front, "from_end", /*all_named=*/true,
-                        deterministic);
-}
-
 Tensor where_sums(const Tensor& condition, const Tensor& values) {
   return at::where(condition, values, at::zeros({}, values.options()));
 }
 
+// Is an axis of the source what one scatter_add has its sums along?
+bool is_one_axis(const Arrays& arrays) {
+  return arrays.is_one() && !(arrays.front && arrays.dims[0] > 0);
+}
+
+// What is to be added to the source, as long as it.
+Tensor sums_of(const Tensor& source, const Write& call, const Arrays& arrays, const Tensor& rows) {
+  if (is_one_axis(arrays)) {
+    return ops::scatter_add().call(rows, arrays.coordinates[0], source.sym_size(arrays.dims[0]),
+                                   arrays.dims[0], /*batch_dims=*/0, call.deterministic,
+                                   call.mode());
+  }
+  std::vector<c10::SymInt> sizes;
+  for (const int64_t dim : arrays.dims) sizes.push_back(source.sym_size(dim));
+  return points::sum_at(rows, arrays.coordinates, arrays.dims, sizes, source.dim(),
+                        /*batch_dims=*/0, arrays.front, call.mode(), /*all_named=*/true,
+                        call.deterministic, arrays.axes);
+}
+
+// May rows be added to the elements of `out` where they lie? Not under a transform, where `out` may
+// be one for many samples; nor in a given order.
+bool adds_in_place(const Tensor& out, const Write& call, const Arrays& arrays) {
+  return !call.deterministic.value_or(false) &&
+         (is_one_axis(arrays) || (arrays.are_side_by_side() && out.is_contiguous())) &&
+         !at::functorch::maybeCurrentDynamicLayer().has_value() &&
+         !out.key_set().has(c10::DispatchKey::Batched) &&
+         !call.values.key_set().has(c10::DispatchKey::Batched);
+}
+
+void add_to(Tensor& out, const Write& call, const Arrays& arrays) {
+  const Tensor rows = expand_values(call.op, call.values, picked_sizes(call.op, out, arrays));
+  if (!adds_in_place(out, call, arrays)) {
+    out.add_(sums_of(out, call, arrays, rows));
+  } else if (is_one_axis(arrays)) {
+    scatter_add_inplace().call(out, rows, arrays.coordinates[0], arrays.dims[0], /*batch_dims=*/0,
+                               call.mode());
+  } else {
+    std::vector<c10::SymInt> sizes;
+    for (const int64_t dim : arrays.dims) sizes.push_back(out.sym_size(dim));
+    const Tensor places =
+        points::number_points(arrays.coordinates, sizes, call.mode(), ops::Axes(arrays.axes));
+    Tensor flat = out.flatten(arrays.dims[0], arrays.dims.back());  // a view
+    scatter_add_inplace().call(flat, rows, places, arrays.dims[0], /*batch_dims=*/0, "unchecked");
+  }
+}
+
+Tensor put_many(const Tensor& source, const Arrays& arrays, const Tensor& rows) {
+  const Arranged arranged(source, arrays);
+  Arrays few{arrays.coordinates, arranged.dims, arrays.axes, false};
+  static const indexing::ModesOf modes("index_put");
+  const Tensor table = fold(arranged.table, few, modes("from_end"));
+  return arranged.table_back(ops::put_points().call(table, few.coordinates, few.dims,
+                                                    arranged.rows_to_front(rows), /*batch_dims=*/0,
+                                                    /*front=*/false, few.axes));
+}
+
 Tensor index_put(const Tensor& source, const Indices& indices, const Tensor& values,
-                 bool accumulate, bool front, std::optional<bool> deterministic) {
-  const char* op = accumulate ? "index_add" : "index_put";
-  check_values(op, source, values);
-  if (const auto condition = as_condition(op, source, indices, values, front)) {
+                 bool accumulate, bool front, std::optional<bool> deterministic, ops::Axes axes) {
+  const Write call{
+      accumulate ? "index_add" : "index_put", indices, values, front, axes, deterministic};
+  check_values(call.op, source, values);
+  if (const auto condition = as_condition(source, call)) {
     if (accumulate) return source.add(where_sums(*condition, values));
     return at::where(*condition, values, source);
   }
-  const Arrays arrays = find_arrays(op, source, indices, front);
+  const Arrays arrays = find_arrays(call.op, source, indices, front, axes);
   if (arrays.coordinates.empty()) {
-    const Tensor rows = expand_values(op, values, source.sym_sizes());
+    const Tensor rows = expand_values(call.op, values, source.sym_sizes());
     return accumulate ? source.add(rows) : rows.clone(at::MemoryFormat::Contiguous);
   }
-  if (accumulate) return source.add(sums_of(op, source, arrays, values, deterministic));
-  const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
+  if (accumulate && adds_in_place(source, call, arrays)) {
+    Tensor result = source.clone(at::MemoryFormat::Contiguous);
+    add_to(result, call, arrays);
+    return result;
+  }
+  const Tensor rows = expand_values(call.op, values, picked_sizes(call.op, source, arrays));
+  if (accumulate) return source.add(sums_of(source, call, arrays, rows));
+  if (arrays.are_many()) return put_many(source, arrays, rows);
   return ops::put_points().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
-                                front);
+                                front, arrays.axes);
 }
 
 Tensor& index_put_(Tensor& source, const Indices& indices, const Tensor& values, bool accumulate,
-                   bool front, std::optional<bool> deterministic) {
-  const char* op = accumulate ? "index_add" : "index_put";
-  check_values(op, source, values);
-  if (const auto condition = as_condition(op, source, indices, values, front)) {
+                   bool front, std::optional<bool> deterministic, ops::Axes axes) {
+  const Write call{
+      accumulate ? "index_add" : "index_put", indices, values, front, axes, deterministic};
+  check_values(call.op, source, values);
+  if (const auto condition = as_condition(source, call)) {
     if (accumulate) return source.add_(where_sums(*condition, values));
     if (values.dim() == 0) return source.masked_fill_(*condition, values);
     return source.copy_(at::where(*condition, values, source));
   }
-  const Arrays arrays = find_arrays(op, source, indices, front);
+  const Arrays arrays = find_arrays(call.op, source, indices, front, axes);
   if (arrays.coordinates.empty()) {
-    const Tensor rows = expand_values(op, values, source.sym_sizes());
+    const Tensor rows = expand_values(call.op, values, source.sym_sizes());
     return accumulate ? source.add_(rows) : source.copy_(rows);
   }
-  if (accumulate) return source.add_(sums_of(op, source, arrays, values, deterministic));
-  const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
+  if (accumulate) {
+    add_to(source, call, arrays);
+    return source;
+  }
+  const Tensor rows = expand_values(call.op, values, picked_sizes(call.op, source, arrays));
+  if (arrays.are_many()) return source.copy_(put_many(source, arrays, rows));
   return ops::put_points_().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
-                                 front);
+                                 front, arrays.axes);
 }
 
 Tensor index_add(const Tensor& source, const Indices& indices, const Tensor& values, bool front,
-                 std::optional<bool> deterministic) {
-  return index_put(source, indices, values, /*accumulate=*/true, front, deterministic);
+                 std::optional<bool> deterministic, ops::Axes axes) {
+  return index_put(source, indices, values, /*accumulate=*/true, front, deterministic, axes);
 }
 
 // ---- torch.autocast -----------------------------------------------------------------------------
@@ -318,19 +485,19 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
       "gather_nd(Tensor source, Tensor index, *, int batch_dims=0, str mode='raise', "
       "Scalar? fill_value=None) -> Tensor",
       {at::Tag::pt2_compliant_tag});
-  m.def("index(Tensor source, Tensor?[] indices, *, bool front=False) -> Tensor",
+  m.def("index(Tensor source, Tensor?[] indices, *, bool front=False, int[]? axes=None) -> Tensor",
         {at::Tag::pt2_compliant_tag});
   m.def(
       "index_put(Tensor source, Tensor?[] indices, Tensor values, bool accumulate=False, *, "
-      "bool front=False, bool? deterministic=None) -> Tensor",
+      "bool front=False, bool? deterministic=None, int[]? axes=None) -> Tensor",
       {at::Tag::pt2_compliant_tag});
   m.def(
       "index_put_(Tensor(a!) source, Tensor?[] indices, Tensor values, bool accumulate=False, *, "
-      "bool front=False, bool? deterministic=None) -> Tensor(a!)",
+      "bool front=False, bool? deterministic=None, int[]? axes=None) -> Tensor(a!)",
       {at::Tag::pt2_compliant_tag});
   m.def(
       "index_add(Tensor source, Tensor?[] indices, Tensor values, *, bool front=False, "
-      "bool? deterministic=None) -> Tensor",
+      "bool? deterministic=None, int[]? axes=None) -> Tensor",
       {at::Tag::pt2_compliant_tag});
 }
 

@@ -55,36 +55,36 @@ struct Physical {
 
 Tensor gather_points_legacy(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
                             int64_t batch_dims, bool front, std::string_view mode,
-                            const Fill& fill_value) {
+                            const Fill& fill_value, ops::Axes axes) {
   const Physical physical(coordinates, source);
   return physical.hide(ops::gather_points().call(physical.other(0), physical.coordinates,
                                                  physical.shifted(dims), batch_dims + physical.axes,
-                                                 front, mode, fill_value));
+                                                 front, mode, fill_value, axes));
 }
 
 Tensor ravel_multi_index_legacy(TensorList coordinates, c10::SymIntArrayRef sizes,
-                                std::string_view mode) {
+                                std::string_view mode, ops::Axes axes) {
   const Physical physical(coordinates);
-  return physical.hide(ops::ravel_multi_index().call(physical.coordinates, sizes, mode));
+  return physical.hide(ops::ravel_multi_index().call(physical.coordinates, sizes, mode, axes));
 }
 
 Tensor put_points_legacy(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                         const Tensor& values, int64_t batch_dims, bool front) {
+                         const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
   const Physical physical(coordinates, source, values);
   return physical.hide(ops::put_points().call(physical.other(0), physical.coordinates,
                                               physical.shifted(dims), physical.other(1),
-                                              batch_dims + physical.axes, front));
+                                              batch_dims + physical.axes, front, axes));
 }
 
 Tensor& put_points__legacy(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                           const Tensor& values, int64_t batch_dims, bool front) {
+                           const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
   TORCH_CHECK(at::isBatchedTensor(source),
               "index_put_: vmap cannot write what differs between samples into a source that they "
               "share. Use index_put, which returns a source for each.");
   const Physical physical(coordinates, source, values);
   Tensor table = physical.other(0);
   ops::put_points_().call(table, physical.coordinates, physical.shifted(dims), physical.other(1),
-                          batch_dims + physical.axes, front);
+                          batch_dims + physical.axes, front, axes);
   return source;
 }
 

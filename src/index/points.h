@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/gather_ops.h"
 #include "common/index_mode_args.h"
 #include "common/indexing.h"
 #include "index/index.h"
@@ -16,11 +17,6 @@
 namespace torch_ops::points {
 
 using at::Tensor;
-
-// In whose name errors are raised: `source[index]` is the one use of the mode kFromEnd.
-inline const char* op_name(IndexMode mode) {
-  return mode == IndexMode::kFromEnd ? "index" : "gather_nd";
-}
 
 // The mode in which the same entries are read again, for a derivative: an error was raised already.
 inline std::string_view quiet(int64_t mode) {
@@ -96,15 +92,19 @@ inline c10::SymDimVector broadcast_sizes(const char* op, at::TensorList coordina
 }
 
 inline void check_coordinates(const char* op, at::TensorList coordinates) {
-  TORCH_CHECK_VALUE(!coordinates.empty() && coordinates.size() <= kMaxCoordinates, op,
-                    ": there may be 1 to ", kMaxCoordinates, " index arrays, but there are ",
-                    coordinates.size(), ".");
+  TORCH_CHECK_VALUE(!coordinates.empty(), op, ": there must be an index array.");
   for (const Tensor& coordinate : coordinates) {
     indexing::check_index_dtype(op, coordinate);
     TORCH_CHECK(coordinate.device() == coordinates[0].device(), op,
                 ": all index arrays must be on one device, but there are ", coordinates[0].device(),
                 " and ", coordinate.device(), ".");
   }
+}
+
+// What the kernels take; compositions make fewer of more.
+inline void check_count(const char* op, size_t coordinates) {
+  TORCH_CHECK_VALUE(coordinates <= kMaxCoordinates, op, ": there may be 1 to ", kMaxCoordinates,
+                    " index arrays, but there are ", coordinates, ".");
 }
 
 inline Points check_points(const char* op, const Tensor& source, at::TensorList coordinates,
@@ -150,17 +150,30 @@ inline c10::SymDimVector rows_sizes(c10::SymIntArrayRef source, const Points& po
   return sizes;
 }
 
+// By which number messages name the axis of coordinate j.
+inline int64_t axis_name(const ops::Axes& axes, size_t j, int64_t own) {
+  return axes ? axes->at(j) : own;
+}
+
+// Once a call of the kernels: as many arrays as they take, and numbers for all of their axes.
+inline void check_axes(const char* op, const ops::Axes& axes, size_t count) {
+  check_count(op, count);
+  TORCH_CHECK_VALUE(!axes || axes->size() == count, op,
+                    ": there must be one axis in axes for each ", "index array, but there are ",
+                    axes ? axes->size() : 0, " for ", count, ".");
+}
+
 // An index into an axis of size 0 has no row to name.
 inline void check_axes_not_empty(const char* op, const Tensor& source, const Points& points,
-                                 IndexMode mode) {
+                                 IndexMode mode, const ops::Axes& axes) {
   if (mode == IndexMode::kFill) return;
   for (const c10::SymInt& size : points.sizes) {
     if (size == 0) return;
   }
-  for (const int64_t dim : points.dims) {
-    TORCH_CHECK_INDEX(source.size(dim) > 0, op, ": index has entries, but axis ", dim,
-                      " of source with shape ", source.sizes(),
-                      " has size 0: no entry is allowed.");
+  for (size_t j = 0; j < points.dims.size(); ++j) {
+    TORCH_CHECK_INDEX(source.size(points.dims[j]) > 0, op, ": index has entries, but axis ",
+                      axis_name(axes, j, points.dims[j]),
+                      " of source has size 0: no entry is allowed.");
   }
 }
 
@@ -236,14 +249,14 @@ inline int64_t broadcast_stride(const Tensor& tensor, int64_t rank, int64_t axis
 
 inline bool try_lay_out(const Tensor& table, const std::vector<Tensor>& coordinates,
                         const Tensor& rows, const Points& points, IndexMode mode,
-                        PointsLayout& layout) {
+                        const ops::Axes& axes, PointsLayout& layout) {
   lay_out_coordinates(coordinates, layout);
   const auto count = coordinates.size();
   const auto index_rank = static_cast<int64_t>(points.sizes.size());
   for (size_t j = 0; j < count; ++j) {
     Coordinate& coordinate = layout.coordinate[j];
     const int64_t dim = points.dims[j];
-    coordinate.axis = static_cast<int32_t>(dim);
+    coordinate.axis = static_cast<int32_t>(axis_name(axes, j, dim));
     coordinate.rule = IndexRule(mode, table.size(dim));
     coordinate.table_stride = table.stride(dim);
   }
@@ -271,36 +284,46 @@ inline bool try_lay_out(const Tensor& table, const std::vector<Tensor>& coordina
 }
 
 // The layout of a call on tensors that were checked. Only where their axes cannot be joined to few
-// enough, they become contiguous copies, one after the other.
+// enough, they become contiguous copies, one after the other; the table at last with the indexed
+// axes in front of the others, which then are one.
 inline PointsLayout lay_out(Tensor& table, std::vector<Tensor>& coordinates, Tensor& rows,
-                            const Points& points, IndexMode mode) {
+                            const Points& points, IndexMode mode, const ops::Axes& axes) {
   PointsLayout layout{};
-  if (try_lay_out(table, coordinates, rows, points, mode, layout)) return layout;
+  const auto fits = [&] {
+    return try_lay_out(table, coordinates, rows, points, mode, axes, layout);
+  };
+  if (fits()) return layout;
   const auto sizes = C10_AS_INTARRAYREF_SLOW(points.sizes);
   for (Tensor& coordinate : coordinates) coordinate = coordinate.expand(sizes).contiguous();
   rows = rows.contiguous();
-  if (try_lay_out(table, coordinates, rows, points, mode, layout)) return layout;
+  if (fits()) return layout;
   table = table.contiguous();
-  TORCH_CHECK_VALUE(try_lay_out(table, coordinates, rows, points, mode, layout), op_name(mode),
-                    ": the index arrays leave too many groups of axes between them; there may be ",
-                    kMaxPointAxes, ".");
+  if (fits()) return layout;
+  std::vector<int64_t> order, back(table.dim());
+  for (int64_t axis = 0; axis < points.batch_dims; ++axis) order.push_back(axis);
+  order.insert(order.end(), points.dims.begin(), points.dims.end());
+  for (const int64_t axis : points.outer_axes()) order.push_back(axis);
+  for (const int64_t axis : points.inner_axes(table.dim())) order.push_back(axis);
+  for (size_t k = 0; k < order.size(); ++k) back[order[k]] = static_cast<int64_t>(k);
+  table = table.permute(order).contiguous().permute(back);
+  TORCH_INTERNAL_ASSERT(fits());
   return layout;
 }
 
 // A layout whose rows are points and whose table is a contiguous array of `sizes`.
 inline PointsLayout lay_out_places(std::vector<Tensor>& coordinates, at::IntArrayRef sizes,
-                                   const Tensor& places, IndexMode mode) {
+                                   const Tensor& places, IndexMode mode, const ops::Axes& axes) {
   const auto try_it = [&](PointsLayout& layout) {
     lay_out_coordinates(coordinates, layout);
-    RowAxes axes;
+    RowAxes row_axes;
     for (int64_t axis = 0; axis < places.dim(); ++axis) {
       RowAxis next{{places.size(axis), 0, places.stride(axis)}, {}};
       for (size_t j = 0; j < coordinates.size(); ++j) {
         next.strides[j] = broadcast_stride(coordinates[j], places.dim(), axis);
       }
-      append(axes, next);
+      append(row_axes, next);
     }
-    return lay_out_axes(axes, {}, layout);
+    return lay_out_axes(row_axes, {}, layout);
   };
   PointsLayout layout{};
   if (!try_it(layout)) {
@@ -311,7 +334,7 @@ inline PointsLayout lay_out_places(std::vector<Tensor>& coordinates, at::IntArra
   }
   int64_t stride = 1;
   for (size_t j = coordinates.size(); j-- > 0; stride *= sizes[j]) {
-    layout.coordinate[j].axis = static_cast<int32_t>(j);
+    layout.coordinate[j].axis = static_cast<int32_t>(axis_name(axes, j, static_cast<int64_t>(j)));
     layout.coordinate[j].rule = IndexRule(mode, sizes[j]);
     layout.coordinate[j].table_stride = stride;
   }
@@ -328,11 +351,16 @@ inline PointsSite make_site(const char* op, const Points& points, at::IntArrayRe
 
 // ---- The transpose ------------------------------------------------------------------------------
 
+// ravel_multi_index of any number of coordinates.
+Tensor number_points(at::TensorList coordinates, c10::SymIntArrayRef sizes, std::string_view mode,
+                     const ops::Axes& axes);
+
 // `rows`, as gather_points returns them, added up where it read them: in a tensor of `rank` axes,
 // of which `dims` have these `sizes`. Calls registered ops, so that it can be differentiated. What
 // names no place is dropped; `all_named`: there is no such entry, but for errors.
 Tensor sum_at(const Tensor& rows, at::TensorList coordinates, at::IntArrayRef dims,
               c10::SymIntArrayRef sizes, int64_t rank, int64_t batch_dims, bool front,
-              std::string_view mode, bool all_named, std::optional<bool> deterministic);
+              std::string_view mode, bool all_named, std::optional<bool> deterministic,
+              ops::Axes axes = std::nullopt);
 
 }  // namespace torch_ops::points

@@ -22,7 +22,8 @@ using points::Points;
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
 Points check(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-             const Tensor& values, int64_t batch_dims, bool front) {
+             const Tensor& values, int64_t batch_dims, bool front, const ops::Axes& axes) {
+  points::check_axes("index_put", axes, coordinates.size());
   const Points points =
       points::check_points("index_put", source, coordinates, dims, batch_dims, front);
   CHECK_SAME_TYPE("index_put", source, values);
@@ -39,10 +40,10 @@ Points check(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
 
 template <auto launch>
 Tensor& put_points_(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                    const Tensor& values, int64_t batch_dims, bool front) {
-  const Points points = check(source, coordinates, dims, values, batch_dims, front);
+                    const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
+  const Points points = check(source, coordinates, dims, values, batch_dims, front, axes);
   constexpr IndexMode kMode = IndexMode::kFromEnd;
-  points::check_axes_not_empty("index_put", source, points, kMode);
+  points::check_axes_not_empty("index_put", source, points, kMode, axes);
   at::assert_no_internal_overlap(source);
   Tensor rows = aligned(values);
   if (at::get_overlap_status(source, values) != at::MemOverlapStatus::No &&
@@ -54,7 +55,7 @@ Tensor& put_points_(Tensor& source, TensorList coordinates, at::IntArrayRef dims
     if (each.storage().is_alias_of(source.storage())) each = each.clone();
   }
   Tensor table = aligned(source);
-  const PointsLayout layout = points::lay_out(table, entries, rows, points, kMode);
+  const PointsLayout layout = points::lay_out(table, entries, rows, points, kMode, axes);
   const auto sizes = C10_AS_INTARRAYREF_SLOW(points.sizes);
   launch(table, layout, points::make_site("index_put", points, sizes, source), rows);
   if (!table.is_same(source)) source.copy_(table);
@@ -63,20 +64,20 @@ Tensor& put_points_(Tensor& source, TensorList coordinates, at::IntArrayRef dims
 
 template <auto launch>
 Tensor put_points(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                  const Tensor& values, int64_t batch_dims, bool front) {
+                  const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
   Tensor result = source.clone(at::MemoryFormat::Contiguous);
-  return put_points_<launch>(result, coordinates, dims, values, batch_dims, front);
+  return put_points_<launch>(result, coordinates, dims, values, batch_dims, front, axes);
 }
 
 Tensor& put_points__meta(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                         const Tensor& values, int64_t batch_dims, bool front) {
-  check(source, coordinates, dims, values, batch_dims, front);
+                         const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
+  check(source, coordinates, dims, values, batch_dims, front, axes);
   return source;
 }
 
 Tensor put_points_meta(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                       const Tensor& values, int64_t batch_dims, bool front) {
-  check(source, coordinates, dims, values, batch_dims, front);
+                       const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
+  check(source, coordinates, dims, values, batch_dims, front, axes);
   return at::empty_symint(source.sym_sizes(), source.options());
 }
 
@@ -85,13 +86,14 @@ Tensor put_points_meta(const Tensor& source, TensorList coordinates, at::IntArra
 Tensor read_back(const Tensor& grad, TensorList coordinates, at::IntArrayRef dims,
                  int64_t batch_dims, bool front) {
   return ops::gather_points().call(grad, coordinates, dims, batch_dims, front, "fill",
-                                   at::Scalar(0));
+                                   at::Scalar(0), /*axes=*/std::nullopt);
 }
 
 Tensor erase(const Tensor& grad, TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims,
              bool front, c10::SymIntArrayRef sizes) {
   const Tensor zeros = at::zeros({}, grad.options()).expand_symint(sizes);
-  return ops::put_points().call(grad, coordinates, dims, zeros, batch_dims, front);
+  return ops::put_points().call(grad, coordinates, dims, zeros, batch_dims, front,
+                                /*axes=*/std::nullopt);
 }
 
 // Keeps the index arrays alone. What was overwritten has no gradient.
@@ -131,15 +133,16 @@ Tensor tangent_of(const Tensor& source_tangent, const Tensor& values_tangent, co
   const Tensor rows = values_tangent.defined()
                           ? values_tangent
                           : at::zeros({}, values.options()).expand_symint(values.sym_sizes());
-  return ops::put_points().call(from, coordinates, dims, rows, batch_dims, front);
+  return ops::put_points().call(from, coordinates, dims, rows, batch_dims, front,
+                                /*axes=*/std::nullopt);
 }
 
 Tensor put_points_autograd(c10::DispatchKeySet keys, const Tensor& source, TensorList coordinates,
                            at::IntArrayRef dims, const Tensor& values, int64_t batch_dims,
-                           bool front) {
+                           bool front, ops::Axes axes) {
   const auto node = autograd::make_node<PutPointsNode>(source, values);
   Tensor output = autograd::below_autograd(keys, ops::put_points(), source, coordinates, dims,
-                                           values, batch_dims, front);
+                                           values, batch_dims, front, axes);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
@@ -154,11 +157,11 @@ Tensor put_points_autograd(c10::DispatchKeySet keys, const Tensor& source, Tenso
 
 Tensor& put_points__autograd(c10::DispatchKeySet keys, Tensor& source, TensorList coordinates,
                              at::IntArrayRef dims, const Tensor& values, int64_t batch_dims,
-                             bool front) {
+                             bool front, ops::Axes axes) {
   torch::autograd::check_inplace(source, torch::autograd::compute_requires_grad(source, values));
   const auto node = autograd::make_node<PutPointsNode>(source, values);
   autograd::below_autograd(keys, ops::put_points_(), source, coordinates, dims, values, batch_dims,
-                           front);
+                           front, axes);
   if (node) torch::autograd::rebase_history(source, node);
   const bool has_tangent = torch::autograd::isFwGradDefined(source);
   if (has_tangent || torch::autograd::isFwGradDefined(values)) {
@@ -178,19 +181,20 @@ Tensor& put_points__autograd(c10::DispatchKeySet keys, Tensor& source, TensorLis
 
 Tensor& put_points__version(c10::DispatchKeySet keys, Tensor& source, TensorList coordinates,
                             at::IntArrayRef dims, const Tensor& values, int64_t batch_dims,
-                            bool front) {
+                            bool front, ops::Axes axes) {
   return inplace::bump_version(keys, ops::put_points_(), source, coordinates, dims, values,
-                               batch_dims, front);
+                               batch_dims, front, axes);
 }
 
 Tensor& put_points__functionalize(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                                  const Tensor& values, int64_t batch_dims, bool front) {
+                                  const Tensor& values, int64_t batch_dims, bool front,
+                                  ops::Axes axes) {
   return inplace::functionalize_call(
       [&](Tensor& to, const Tensor& rows, const std::vector<Tensor>& picks) {
-        ops::put_points_().call(to, picks, dims, rows, batch_dims, front);
+        ops::put_points_().call(to, picks, dims, rows, batch_dims, front, axes);
       },
       [&](const Tensor& to, const Tensor& rows, const std::vector<Tensor>& picks) {
-        return ops::put_points().call(to, picks, dims, rows, batch_dims, front);
+        return ops::put_points().call(to, picks, dims, rows, batch_dims, front, axes);
       },
       source, values, coordinates);
 }
@@ -216,7 +220,7 @@ struct Hidden {
 };
 
 Tensor put_points_batched(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                          const Tensor& values, int64_t batch_dims, bool front) {
+                          const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
   using points::Batched;
   return batching::apply(
       [&](const Batched& to, const std::vector<Batched>& picks, const Batched& rows) -> Batched {
@@ -228,19 +232,20 @@ Tensor put_points_batched(const Tensor& source, TensorList coordinates, at::IntA
         if (to.axis) size = to.size();
         if (!size) {
           return {ops::put_points().call(to.value, points::values_of(picks), dims, rows.value,
-                                         batch_dims, front),
+                                         batch_dims, front, axes),
                   std::nullopt};
         }
         const Hidden hidden(picks, rows, *size);
         return {ops::put_points().call(to.expanded_at(0, *size), hidden.coordinates, shifted(dims),
-                                       hidden.values, batch_dims + 1, front),
+                                       hidden.values, batch_dims + 1, front,
+                                       axes ? axes : ops::Axes(dims)),
                 0};
       },
       source, coordinates, values);
 }
 
 Tensor& put_points__batched(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                            const Tensor& values, int64_t batch_dims, bool front) {
+                            const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
   using points::Batched;
   batching::apply(
       [&](const Batched& to, const std::vector<Batched>& picks, const Batched& rows) -> Batched {
@@ -250,11 +255,11 @@ Tensor& put_points__batched(Tensor& source, TensorList coordinates, at::IntArray
         Tensor table = to.axis ? to.at(0) : to.value;
         if (!to.axis) {
           ops::put_points_().call(table, points::values_of(picks), dims, rows.value, batch_dims,
-                                  front);
+                                  front, axes);
         } else {
           const Hidden hidden(picks, rows, to.size());
           ops::put_points_().call(table, hidden.coordinates, shifted(dims), hidden.values,
-                                  batch_dims + 1, front);
+                                  batch_dims + 1, front, axes ? axes : ops::Axes(dims));
         }
         return to;
       },
@@ -267,11 +272,11 @@ Tensor& put_points__batched(Tensor& source, TensorList coordinates, at::IntArray
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   m.def(
       "put_points(Tensor source, Tensor[] coordinates, int[] dims, Tensor values, *, "
-      "int batch_dims=0, bool front=False) -> Tensor",
+      "int batch_dims=0, bool front=False, int[]? axes=None) -> Tensor",
       {at::Tag::pt2_compliant_tag});
   m.def(
       "put_points_(Tensor(a!) source, Tensor[] coordinates, int[] dims, Tensor values, *, "
-      "int batch_dims=0, bool front=False) -> Tensor(a!)",
+      "int batch_dims=0, bool front=False, int[]? axes=None) -> Tensor(a!)",
       {at::Tag::pt2_compliant_tag});
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/element_grid.cuh"
+#include "common/fast_divisor.cuh"
 #include "common/index_mode.h"
 #include "common/index_view.cuh"
 #include "scatter/scatter_atomic.cuh"
@@ -16,9 +17,13 @@ struct AlongCall {
   IndexRule rule;
   bool merge;  // neighbours may go to one place: then lanes look for their peers
   bool wide;   // places may exceed 32 bits
+  uint32_t step;  // how far apart the elements of a lane are
+  FastDivisor by_step;
 };
 
-// As add_values_kernel, with an entry for each value.
+// As add_values_kernel, with an entry for each value. Where neighbours go to different columns of
+// the result, the elements of a lane are of one column, in rows one below the other: it adds up
+// those that go to one place.
 template <class Value, class Sum>
 __global__ void __launch_bounds__(kThreads)
     add_along_kernel(const Value* __restrict__ values, IndexView index, Sum* __restrict__ table,
@@ -28,12 +33,14 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int K = kUnroll;
   const ElementLayout& layout = grid.layout;
   const auto count = static_cast<uint32_t>(layout.count);
-  const uint32_t first = blockIdx.x * (kThreads * K) + threadIdx.x;
+  uint32_t column;
+  const uint32_t rows = call.by_step.divide(blockIdx.x * kThreads + threadIdx.x, column);
+  const uint32_t first = rows * (call.step * K) + column;
   uint32_t numbers[K];
   int64_t places[K], at[K], from[K], entries[K];
   // Beyond the end the last value is read again, and not added.
 #pragma unroll
-  for (int k = 0; k < K; ++k) numbers[k] = min(first + k * kThreads, count - 1);
+  for (int k = 0; k < K; ++k) numbers[k] = min(first + k * call.step, count - 1);
   grid.locate(numbers, places, at, from);
   index.load(at, entries);
   Sum sums[K][1];
@@ -44,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int k = 0; k < K; ++k) {
     int64_t row = entries[k];
     if (call.rule.rewrites()) row = call.rule.resolve(row);
-    const bool exists = first + k * kThreads < count;
+    const bool exists = first + k * call.step < count;
     if (exists && in_range(row, layout.axis_size)) {
       places[k] += row * layout.axis_stride;
     } else {
@@ -52,6 +59,8 @@ __global__ void __launch_bounds__(kThreads)
       places[k] = kDropped;
     }
   }
+  // Under merge they are a block apart, and lanes that are neighbours look for each other.
+  if (!call.merge) add_up_neighbours(places, sums);
   const bool shared = call.merge && is_shared(places[0], call.wide);
 #pragma unroll
   for (int k = 0; k < K; ++k) {

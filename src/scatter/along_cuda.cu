@@ -19,12 +19,28 @@ IndexErrorSite begin(const at::Tensor& index, const ElementLayout& layout, const
   return before_launch("scatter_elements_add", index, rows, rule.mode());
 }
 
-// Do lanes that are neighbours differ in the coordinate on the axis? Otherwise they go to different
-// places, and there are no peers to look for.
-bool can_meet(const ElementLayout& layout) {
+// How many elements lie side by side that differ in other coordinates than that on the axis.
+int64_t count_columns(const ElementLayout& layout) {
   int64_t columns = 1;
   for (int d = layout.axis + 1; d < layout.rank; ++d) columns *= layout.sizes[d];
-  return layout.axis >= 0 && columns < 32;
+  return columns;
+}
+
+// How a launch deals out the elements of `layout`. Lanes that are neighbours can go to one place
+// where there are fewer columns than lanes in a warp.
+atomic::AlongCall deal_out(const ElementLayout& layout, int64_t position, const IndexRule& rule,
+                           bool wide) {
+  constexpr int64_t kLanes = 32;
+  const int64_t columns = count_columns(layout);
+  const bool merge = layout.axis >= 0 && columns < kLanes;
+  const bool by_column = !merge && columns * atomic::kUnroll <= layout.count;
+  const auto step = static_cast<uint32_t>(by_column ? columns : int64_t{atomic::kThreads});
+  return {position, rule, merge, wide, step, FastDivisor(step)};
+}
+
+// The threads of such a launch: of whole groups of step * kUnroll elements.
+int64_t count_threads(const ElementLayout& layout, const atomic::AlongCall& call) {
+  return ceil_div(layout.count, int64_t{call.step} * atomic::kUnroll) * call.step;
 }
 
 }  // namespace
@@ -34,16 +50,16 @@ void add_along_cuda(const at::Tensor& values, const at::Tensor& index, const Ele
   const c10::cuda::CUDAGuard guard(sums.device());
   const IndexErrorSite errors = begin(index, layout, rule);
   const IndexView entries{index.const_data_ptr(), static_cast<int>(index.element_size())};
-  const bool merge = can_meet(layout), wide = sums.numel() > UINT32_MAX;
+  const bool wide = sums.numel() > UINT32_MAX;
   TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
     const auto* from = static_cast<const value_t*>(values.const_data_ptr());
     auto* to = static_cast<sum_t*>(sums.mutable_data_ptr());
     for_each_part(layout, ElementGrid::kMaxPart, [&](const ElementLayout& part, auto offsets) {
       auto* kernel = atomic::add_along_kernel<value_t, sum_t>;
-      TORCH_OPS_LAUNCH(kernel, grid_x(part.count, atomic::kThreads * atomic::kUnroll),
+      const atomic::AlongCall call = deal_out(part, offsets.position, rule, wide);
+      TORCH_OPS_LAUNCH(kernel, grid_x(count_threads(part, call), atomic::kThreads),
                        atomic::kThreads, 0, from + offsets.values, entries.from(offsets.index),
-                       to + offsets.table, ElementGrid(part),
-                       (atomic::AlongCall{offsets.position, rule, merge, wide}), errors);
+                       to + offsets.table, ElementGrid(part), call, errors);
     });
   });
   after_launch();
@@ -59,8 +75,7 @@ void find_places_cuda(const at::Tensor& index, const ElementLayout& layout, cons
     for_each_part(layout, ElementGrid::kMaxPart, [&](const ElementLayout& part, auto offsets) {
       TORCH_OPS_LAUNCH(atomic::find_places_kernel<index_t>, grid_x(part.count, kThreads), kThreads,
                        0, entries + offsets.index, to + offsets.position, offsets.table, nowhere,
-                       ElementGrid(part), (atomic::AlongCall{offsets.position, rule, false, false}),
-                       errors);
+                       ElementGrid(part), (atomic::AlongCall{offsets.position, rule}), errors);
     });
   });
   after_launch();

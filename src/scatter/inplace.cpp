@@ -1,4 +1,5 @@
-// The contract of scatter_add_, which adds to a tensor that there is.
+// The contract of scatter_add_, which adds to a tensor that there is. Its mode is for index_add,
+// which reads entries from the end.
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
@@ -8,6 +9,7 @@
 #include "common/autograd.h"
 #include "common/batching.h"
 #include "common/gather_ops.h"
+#include "common/index_mode_args.h"
 #include "common/indexing.h"
 #include "common/inplace.h"
 #include "scatter/reduce.h"
@@ -25,40 +27,49 @@ constexpr const char* kOp = "scatter_add_";
 
 const auto& inplace_op() {
   static const auto op =
-      find_op<Tensor&(Tensor&, const Tensor&, const Tensor&, Dim, int64_t)>("scatter_add_");
+      find_op<Tensor&(Tensor&, const Tensor&, const Tensor&, Dim, int64_t, std::string_view)>(
+          "scatter_add_");
   return op;
 }
 
 // What is added to `out`, as a tensor of its own.
 Tensor sums_for(const Tensor& out, const Tensor& values, const Tensor& index, int64_t dim,
-                int64_t batch_dims) {
+                int64_t batch_dims, std::string_view mode) {
+  static const indexing::ModesOf modes(kOp);
   return ops::scatter_add().call(values, index, out.sym_size(dim), dim, batch_dims, std::nullopt,
-                                 "raise");
+                                 modes(mode));
 }
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
-indexing::Axes check(const Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
-                     int64_t batch_dims) {
-  check_summable(kOp, values);
-  TORCH_CHECK_TYPE(out.scalar_type() == values.scalar_type(),
-                   "scatter_add_: out and values must have one dtype, but out is ",
-                   out.scalar_type(), " and values is ", values.scalar_type(), ".");
-  TORCH_CHECK(out.device() == values.device(),
-              "scatter_add_: out and values must be on one device, but out is on ", out.device(),
+struct Call {
+  indexing::Axes axes;
+  IndexMode mode;
+  const char* op;  // in whose name errors are raised
+};
+
+Call check(const Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
+           int64_t batch_dims, std::string_view mode) {
+  const auto [parsed, op] = indexing::parse_named_mode(kOp, mode);
+  check_summable(op, values);
+  TORCH_CHECK_TYPE(out.scalar_type() == values.scalar_type(), op,
+                   ": out and values must have one dtype, but out is ", out.scalar_type(),
+                   " and values is ", values.scalar_type(), ".");
+  TORCH_CHECK(out.device() == values.device(), op,
+              ": out and values must be on one device, but out is on ", out.device(),
               " and values is on ", values.device(), ".");
   const int64_t axis =
-      indexing::resolve_axes(kOp, "out", out.dim(), index.dim(), dim, batch_dims).dim;
+      indexing::resolve_axes(op, "out", out.dim(), index.dim(), dim, batch_dims).dim;
   const indexing::Axes axes =
-      indexing::check_scatter(kOp, values, index, out.sym_size(axis), axis, batch_dims);
+      indexing::check_scatter(op, values, index, out.sym_size(axis), axis, batch_dims);
   const auto sizes = indexing::scatter_sizes(values, index, out.sym_size(axis), axes);
-  TORCH_CHECK_VALUE(sizes.size() == static_cast<size_t>(out.dim()), kOp, ": out with shape ",
+  TORCH_CHECK_VALUE(sizes.size() == static_cast<size_t>(out.dim()), op, ": out with shape ",
                     out.sym_sizes(), " must have the axes of the sums, whose shape is ",
                     c10::SymIntArrayRef(sizes), " for values with shape ", values.sym_sizes(),
                     " and index with shape ", index.sym_sizes(), ".");
-  indexing::check_axes_match(kOp, "out", out.sym_sizes(), 0, "the sums", sizes, 0, out.dim(),
+  indexing::check_axes_match(op, "out", out.sym_sizes(), 0, "the sums", sizes, 0, out.dim(),
                              "values and index must fit out");
-  return axes;
+  return {axes, parsed, op};
 }
 
 // Are the sums rounded as they grow, so that values can be added to what there is? And may they be
@@ -79,28 +90,30 @@ Tensor dense(const Tensor& out) {
 
 template <auto launch>
 Tensor& scatter_add_(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
-                     int64_t batch_dims) {
-  const indexing::Axes axes = check(out, values, index, dim, batch_dims);
+                     int64_t batch_dims, std::string_view mode) {
+  const Call call = check(out, values, index, dim, batch_dims, mode);
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, values);
-  if (!adds_to_out(out)) return out.add_(sums_for(out, values, index, axes.dim, batch_dims));
+  if (!adds_to_out(out))
+    return out.add_(sums_for(out, values, index, call.axes.dim, batch_dims, mode));
   const Tensor sums = dense(out);
   Tensor entries = index;
   auto sizes = out.sizes().vec();
   if (out.is_complex()) sizes.push_back(2);  // two real numbers side by side
-  const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, axes);
+  const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
   const auto as_real = [](const Tensor& tensor) {
     const Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
     return real.view(as_dispatched(real.scalar_type()));
   };
-  launch(as_real(values.contiguous()), entries, layout, as_real(sums));
+  launch(call.op, as_real(values.contiguous()), entries, layout,
+         IndexRule(call.mode, layout.axis_size), as_real(sums));
   if (!sums.is_same(out)) out.copy_(sums);
   return out;
 }
 
 Tensor& scatter_add__meta(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
-                          int64_t batch_dims) {
-  check(out, values, index, dim, batch_dims);
+                          int64_t batch_dims, std::string_view mode) {
+  check(out, values, index, dim, batch_dims, mode);
   return out;
 }
 
@@ -111,40 +124,47 @@ struct ScatterAddInplaceNode final : autograd::DerivativeNode<ScatterAddInplaceN
   SavedVariable index;
   int64_t dim = 0;
   int64_t batch_dims = 0;
+  int64_t mode = 0;
 
   template <class Visit>
   void fields(Visit&& visit) {
     visit(index);
     visit(dim);
     visit(batch_dims);
+    visit(mode);
   }
 
   variable_list backward(const Tensor& grad_output) {
     variable_list grads(2);
     if (needs_input_grad(0)) grads[0] = grad_output;
     if (needs_input_grad(1)) {
+      const auto name = indexing::mode_name(mode);
       grads[1] =
-          ops::gather().call(grad_output, unpack(index), dim, batch_dims, "raise", std::nullopt);
+          ops::gather().call(grad_output, unpack(index), dim, batch_dims, name, ops::nothing(name));
     }
     return grads;
   }
 };
 
 Tensor& scatter_add__autograd(c10::DispatchKeySet keys, Tensor& out, const Tensor& values,
-                              const Tensor& index, Dim dim, int64_t batch_dims) {
+                              const Tensor& index, Dim dim, int64_t batch_dims,
+                              std::string_view mode) {
   torch::autograd::check_inplace(out, torch::autograd::compute_requires_grad(out, values));
   const int64_t axis =
       indexing::resolve_axes(kOp, "out", out.dim(), index.dim(), dim, batch_dims).dim;
   const auto node = autograd::make_node<ScatterAddInplaceNode>(out, values);
-  autograd::below_autograd(keys, inplace_op(), out, values, index, dim, batch_dims);
+  autograd::below_autograd(keys, inplace_op(), out, values, index, dim, batch_dims, mode);
   if (node) {
     torch::autograd::rebase_history(out, node);
     node->index = SavedVariable(index, /*is_output=*/false);
     node->dim = axis;
     node->batch_dims = batch_dims;
+    const IndexMode parsed = indexing::parse_mode(kOp, mode);
+    // What names no row was an error; the gradient need not look for it once more.
+    node->mode = static_cast<int64_t>(parsed == IndexMode::kFromEnd ? IndexMode::kFill : parsed);
   }
   if (torch::autograd::isFwGradDefined(values)) {
-    const Tensor added = sums_for(out, values._fw_grad(/*level=*/0), index, axis, batch_dims);
+    const Tensor added = sums_for(out, values._fw_grad(/*level=*/0), index, axis, batch_dims, mode);
     const bool had_one = torch::autograd::isFwGradDefined(out);
     // In place, so that the tangents of views of `out` follow.
     const Tensor tangent = had_one ? out._fw_grad(/*level=*/0).add_(added) : added;
@@ -154,19 +174,20 @@ Tensor& scatter_add__autograd(c10::DispatchKeySet keys, Tensor& out, const Tenso
 }
 
 Tensor& scatter_add__version(c10::DispatchKeySet keys, Tensor& out, const Tensor& values,
-                             const Tensor& index, Dim dim, int64_t batch_dims) {
-  return inplace::bump_version(keys, inplace_op(), out, values, index, dim, batch_dims);
+                             const Tensor& index, Dim dim, int64_t batch_dims,
+                             std::string_view mode) {
+  return inplace::bump_version(keys, inplace_op(), out, values, index, dim, batch_dims, mode);
 }
 
 Tensor& scatter_add__functionalize(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
-                                   int64_t batch_dims) {
+                                   int64_t batch_dims, std::string_view mode) {
   return inplace::functionalize_call(
       [&](Tensor& to, const Tensor& from, const Tensor& picks) {
-        inplace_op().call(to, from, picks, dim, batch_dims);
+        inplace_op().call(to, from, picks, dim, batch_dims, mode);
       },
       [&](const Tensor& before, const Tensor& from, const Tensor& picks) {
-        const int64_t axis = check(before, from, picks, dim, batch_dims).dim;
-        return before + sums_for(before, from, picks, axis, batch_dims);
+        const int64_t axis = check(before, from, picks, dim, batch_dims, mode).axes.dim;
+        return before + sums_for(before, from, picks, axis, batch_dims, mode);
       },
       out, values, index);
 }
@@ -175,7 +196,7 @@ Tensor& scatter_add__functionalize(Tensor& out, const Tensor& values, const Tens
 
 // As for scatter_add. Samples that add to one `out` in turn are no batch.
 Tensor& scatter_add__batched(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
-                             int64_t batch_dims) {
+                             int64_t batch_dims, std::string_view mode) {
   using batching::Batched;
   batching::apply(
       [&](const Batched& sums, const Batched& rows, const Batched& picks) -> Batched {
@@ -184,7 +205,7 @@ Tensor& scatter_add__batched(Tensor& out, const Tensor& values, const Tensor& in
                     "for all samples. Give it out.expand(...).clone(), or call scatter_add.");
         Tensor to = sums.value;
         if (!sums.axis) {
-          inplace_op().call(to, rows.value, picks.value, dim, batch_dims);
+          inplace_op().call(to, rows.value, picks.value, dim, batch_dims, mode);
           return sums;
         }
         const int64_t axis =
@@ -196,7 +217,7 @@ Tensor& scatter_add__batched(Tensor& out, const Tensor& values, const Tensor& in
         to = sums.at(place);
         inplace_op().call(to, rows.expanded_at(place, sums.size()),
                           picks.axis ? picks.at(0) : picks.value, axis + 1,
-                          batch_dims + (picks.axis ? 1 : 0));
+                          batch_dims + (picks.axis ? 1 : 0), mode);
         return sums;
       },
       out, values, index);
@@ -208,7 +229,7 @@ Tensor& scatter_add__batched(Tensor& out, const Tensor& values, const Tensor& in
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   m.def(
       "scatter_add_(Tensor(a!) out, Tensor values, Tensor index, int? dim=None, *, "
-      "int batch_dims=0) -> Tensor(a!)",
+      "int batch_dims=0, str mode='raise') -> Tensor(a!)",
       {at::Tag::pt2_compliant_tag});
 }
 

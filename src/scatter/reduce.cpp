@@ -98,9 +98,10 @@ Tensor scatter_prod(const Tensor& values, const Tensor& index, c10::SymInt dim_s
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
   const Rows rows(values, index, dim_size, axes, mode);
   const at::ScalarType real = values.scalar_type();
-  const Tensor products = at::empty(rows.sizes, values.options().dtype(sum_type(real)));
-  launch(rows.values.view(as_dispatched(real)), rows.entries, rows.layout, rows.rule, products);
-  return products.to(real);
+  const Tensor products = at::empty(rows.sizes, values.options());
+  launch(rows.values.view(as_dispatched(real)), rows.entries, rows.layout, rows.rule,
+         products.view(as_dispatched(real)));
+  return products;
 }
 
 Tensor scatter_prod_meta(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
@@ -216,6 +217,7 @@ Tensor scatter_prod_batched(const Tensor& values, const Tensor& index, c10::SymI
 
 Tensor mean(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, int64_t axis,
             int64_t batch_dims, std::optional<bool> deterministic, std::string_view mode) {
+  // `mode` names scatter already.
   const auto add = [&](const Tensor& what, int64_t dim, std::optional<bool> in_order) {
     return ops::scatter_add().call(what, index, dim_size, dim, batch_dims, in_order, mode);
   };
@@ -249,12 +251,14 @@ Tensor best(const Tensor& values, const Tensor& index, const c10::SymInt& dim_si
 Tensor scatter(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
                int64_t batch_dims, std::string_view reduce, std::string_view mode,
                std::optional<bool> deterministic) {
+  static const indexing::ModesOf modes(kOp);
   if (reduce == "sum") {
-    return ops::scatter_add().call(values, index, dim_size, dim, batch_dims, deterministic, mode);
+    return ops::scatter_add().call(values, index, dim_size, dim, batch_dims, deterministic,
+                                   modes(mode));
   }
   const int64_t axis = indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims).dim;
   if (reduce == "mean") {
-    return mean(values, index, dim_size, axis, batch_dims, deterministic, mode);
+    return mean(values, index, dim_size, axis, batch_dims, deterministic, modes(mode));
   }
   if (reduce == "amax" || reduce == "amin") {
     return best(values, index, dim_size, axis, batch_dims, reduce == "amax", mode);

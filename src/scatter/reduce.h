@@ -19,21 +19,22 @@ TORCH_OPS_CUDA_LAUNCHER(void scatter_arg_cuda(const at::Tensor& values, const at
                                               const RowLayout& layout, const IndexRule& rule,
                                               bool largest, const at::Tensor& positions))
 
-// Writes the products of real values to `products`, contiguous, of sum_type(values' dtype); 1 where
-// there are none. In the order of the entries.
+// Writes the products of real values to `products`, contiguous, of the same dtype; 1 where there
+// are none. Multiplied in a fixed order, 16-bit floats in float32, and rounded once.
 void scatter_prod_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                       const IndexRule& rule, const at::Tensor& products);
 TORCH_OPS_CUDA_LAUNCHER(void scatter_prod_cuda(const at::Tensor& values, const at::Tensor& index,
                                                const RowLayout& layout, const IndexRule& rule,
                                                const at::Tensor& products))
 
-// Adds values to `sums`, both contiguous, of one dtype that is summed in itself. On the CPU an
-// entry out of range raises IndexError before anything is added; on CUDA it is as for
-// scatter_add_cuda.
-void scatter_add_to_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                        const at::Tensor& sums);
-TORCH_OPS_CUDA_LAUNCHER(void scatter_add_to_cuda(const at::Tensor& values, const at::Tensor& index,
-                                                 const RowLayout& layout, const at::Tensor& sums))
+// Adds values to `sums`, both contiguous, of one dtype that is summed in itself; or, on CUDA, of
+// sum_type(values' dtype). On the CPU an entry that is an error raises IndexError before anything
+// is added; on CUDA it is as for scatter_add_cuda.
+void scatter_add_to_cpu(const char* op, const at::Tensor& values, const at::Tensor& index,
+                        const RowLayout& layout, const IndexRule& rule, const at::Tensor& sums);
+TORCH_OPS_CUDA_LAUNCHER(void scatter_add_to_cuda(const char* op, const at::Tensor& values,
+                                                 const at::Tensor& index, const RowLayout& layout,
+                                                 const IndexRule& rule, const at::Tensor& sums))
 
 }  // namespace torch_ops
 

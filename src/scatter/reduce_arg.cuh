@@ -1,7 +1,8 @@
 // Which entry has the largest, or the smallest, value for each element of scatter's result: on raw
 // pointers, no torch.
 //
-// Two passes of atomics, of which none depends on their order: the best key of each element, then
+// For what is too little to be worth a sort (scatter_best.cuh). Two passes of atomics, of which none
+// depends on their order: the best key of each element, then
 // the least position with that key. A table of keys starts as zeros, and a thread that sees a
 // better one there leaves it alone: a row that many entries name takes few atomics.
 #pragma once
@@ -51,40 +52,62 @@ struct ArgCall {
   bool largest;
 };
 
-// kSecond: the second pass. A thread has one value.
+constexpr int kUnroll = 4;  // values of a thread, a block apart, whose loads do not wait
+
+// kSecond: the second pass.
 template <bool kSecond, class Value>
 __global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
                            Key<Value>* __restrict__ keys,
                            unsigned long long* __restrict__ positions,
                            const __grid_constant__ ArgCall call,
                            const __grid_constant__ IndexErrorSite errors) {
+  constexpr int K = kUnroll;
   const RowLayout& layout = call.layout;
   for (int64_t number = blockIdx.y; number < call.grid.chunks; number += gridDim.y) {
     const RowGrid::Chunk chunk = call.grid.chunk(number);
-    const uint32_t word = blockIdx.x * blockDim.x + threadIdx.x;
-    if (word >= chunk.words) continue;
-    const RowGrid::Place at = call.grid.place<false>(chunk, word);
-    const int64_t slab = chunk.slab + at.slab;
-    int64_t batch, slice;
-    call.grid.split_slab(slab, batch, slice);
-    const int64_t entry =
-        index[batch * layout.index_batch_stride + at.entry * layout.index_entry_stride];
-    const int64_t row = call.rule.rewrites() ? call.rule.resolve(entry) : entry;
-    const int64_t own = slab * layout.entries + at.entry;  // of [batch, outer, entries]
-    if (!in_range(row, layout.axis_size)) {
-      if (!kSecond) record_bad_entry(errors, own, entry);
-      continue;
+    const uint32_t first = blockIdx.x * (blockDim.x * K) + threadIdx.x;
+    if (first >= chunk.words) continue;
+    int64_t at_entry[K], entries[K], own[K], places[K];
+    Key<Value> mine[K], best[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      // Beyond the end the last value is looked at again, which changes nothing.
+      const RowGrid::Place at =
+          call.grid.place<false>(chunk, min(first + k * blockDim.x, chunk.words - 1));
+      const int64_t slab = chunk.slab + at.slab;
+      int64_t batch, slice;
+      call.grid.split_slab(slab, batch, slice);
+      at_entry[k] = batch * layout.index_batch_stride + at.entry * layout.index_entry_stride;
+      own[k] = slab * layout.entries + at.entry;  // of [batch, outer, entries]
+      mine[k] = make_key(values[own[k] * layout.inner + at.column], call.largest);
+      places[k] = slab * layout.axis_size * layout.inner + at.column;
     }
-    const Key<Value> key = make_key(values[own * layout.inner + at.column], call.largest);
-    const int64_t place = (slab * layout.axis_size + row) * layout.inner + at.column;
-    if constexpr (kSecond) {
-      const auto position = static_cast<unsigned long long>(at.entry);
-      if (key == keys[place] &&
-          *static_cast<volatile unsigned long long*>(positions + place) > position) {
-        atomicMin(positions + place, position);
+    index.load(at_entry, entries);
+    bool good[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int64_t row = call.rule.rewrites() ? call.rule.resolve(entries[k]) : entries[k];
+      good[k] = in_range(row, layout.axis_size);
+      places[k] += (good[k] ? row : 0) * layout.inner;
+      if constexpr (kSecond) {
+        best[k] = keys[places[k]];
+      } else {
+        best[k] = *static_cast<volatile Key<Value>*>(keys + places[k]);
       }
-    } else if (*static_cast<volatile Key<Value>*>(keys + place) < key) {
-      atomicMax(keys + place, key);
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (!good[k]) {
+        if (!kSecond) record_bad_entry(errors, own[k], entries[k]);
+      } else if constexpr (kSecond) {
+        if (mine[k] == best[k]) {
+          const auto position = static_cast<unsigned long long>(own[k] % layout.entries);
+          auto* to = positions + places[k];
+          if (*static_cast<volatile unsigned long long*>(to) > position) atomicMin(to, position);
+        }
+      } else if (best[k] < mine[k]) {
+        atomicMax(keys + places[k], mine[k]);
+      }
     }
   }
 }

@@ -1,6 +1,8 @@
 #include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 
+#include "common/first_bad_entry.h"
 #include "common/indexing.h"
 #include "common/parallel.h"
 #include "scatter/reduce.h"
@@ -14,13 +16,16 @@ namespace {
 void check_entries(const char* op, const at::Tensor& index, const RowLayout& layout,
                    const IndexRule& rule) {
   indexing::check_axis_not_empty(op, index, layout.axis_size, rule.mode());
-  if (rule.rewrites()) return;
+  if (!rule.raises()) return;
   TORCH_OPS_DISPATCH_INDEX(index, "scatter", [&] {
     const index_t* entries = index.const_data_ptr<index_t>();
-    const int64_t bad = parallel_min(
-        layout.batch * layout.entries, kElementsPerTask,
-        [&](int64_t begin, int64_t end) { return first_bad_entry(entries, layout, begin, end); });
-    if (bad != kNoBadEntry) indexing::raise_out_of_range(op, index, bad, layout.axis_size);
+    const int64_t bad = parallel_min(layout.batch * layout.entries, kElementsPerTask,
+                                     [&](int64_t begin, int64_t end) {
+                                       return first_bad_entry(entries, layout, rule, begin, end);
+                                     });
+    if (bad == kNoBadEntry) return;
+    indexing::raise_out_of_range(op, index, bad, layout.axis_size,
+                                 rule.mode() == IndexMode::kFromEnd);
   });
 }
 
@@ -64,20 +69,21 @@ void scatter_arg_cpu(const at::Tensor& values, const at::Tensor& index, const Ro
 void scatter_prod_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                       const IndexRule& rule, const at::Tensor& products) {
   check_entries("scatter", index, layout, rule);
-  products.fill_(1);
+  const at::ScalarType wide = sum_type(products.scalar_type());
+  const at::Tensor unrounded = at::ones(products.sizes(), products.options().dtype(wide));
   TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
     const auto* from = static_cast<const value_t*>(values.const_data_ptr());
-    auto* to = static_cast<sum_t*>(products.mutable_data_ptr());
+    auto* to = static_cast<sum_t*>(unrounded.mutable_data_ptr());
     reduce(index, layout, rule, [=](int64_t value, int64_t result, int64_t) {
       to[result] *= static_cast<sum_t>(from[value]);
     });
   });
+  products.copy_(unrounded);
 }
 
-void scatter_add_to_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                        const at::Tensor& sums) {
-  const IndexRule rule(IndexMode::kRaise, layout.axis_size);
-  check_entries("scatter_add_", index, layout, rule);
+void scatter_add_to_cpu(const char* op, const at::Tensor& values, const at::Tensor& index,
+                        const RowLayout& layout, const IndexRule& rule, const at::Tensor& sums) {
+  check_entries(op, index, layout, rule);
   TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
     const auto* from = static_cast<const value_t*>(values.const_data_ptr());
     auto* to = static_cast<value_t*>(sums.mutable_data_ptr());

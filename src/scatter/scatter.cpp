@@ -46,10 +46,17 @@ struct ScatterAddByPlan {
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
-indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
-                     std::optional<int64_t> dim, int64_t batch_dims) {
-  check_summable("scatter_add", values);
-  return indexing::check_scatter("scatter_add", values, index, dim_size, dim, batch_dims);
+struct Call {
+  indexing::Axes axes;
+  IndexMode mode;
+  const char* op;  // in whose name errors are raised
+};
+
+Call check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
+           std::optional<int64_t> dim, int64_t batch_dims, std::string_view mode) {
+  const auto [parsed, op] = indexing::parse_named_mode("scatter_add", mode);
+  check_summable(op, values);
+  return {indexing::check_scatter(op, values, index, dim_size, dim, batch_dims), parsed, op};
 }
 
 // The ways of a call on CUDA: its entries are summed in order, or added in no given order. Without
@@ -61,16 +68,17 @@ Way choose_way(const Tensor& rows, const RowLayout& layout, std::optional<bool> 
   const auto value_bytes = static_cast<int64_t>(rows.element_size());
   if (deterministic.value_or(at::globalContext().deterministicAlgorithms())) return Way::kSorted;
   if (has_few_entries(layout, value_bytes)) return Way::kFew;
-  return pays_to_sort(layout, value_bytes) ? Way::kSorted : Way::kAtomic;
+  const bool sort = pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes);
+  return sort ? Way::kSorted : Way::kAtomic;
 }
 
 // The sums of a call that was checked. `plan` may be null; on CUDA it has floats summed in order.
 template <auto launch>
-Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
-           indexing::Axes axes, IndexMode mode, std::optional<bool> deterministic,
-           const Plan* plan) {
+Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, const Call& call,
+           std::optional<bool> deterministic, const Plan* plan) {
+  const char* op = call.op;
   auto sizes =
-      C10_AS_INTARRAYREF_SLOW(indexing::scatter_sizes(values, index, dim_size, axes)).vec();
+      C10_AS_INTARRAYREF_SLOW(indexing::scatter_sizes(values, index, dim_size, call.axes)).vec();
 
   // A complex number is two real ones side by side: the innermost axis twice as long.
   const bool complex = values.is_complex();
@@ -82,28 +90,29 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
     return complex ? at::view_as_complex(result) : result;
   };
 
-  const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, axes);
-  const IndexRule rule(mode, layout.axis_size);
+  const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
+  const IndexRule rule(call.mode, layout.axis_size);
   if (rows.is_cuda() && rows.numel() > 0) {
     const Way way = choose_way(rows, layout, deterministic);
     if (way == Way::kSorted) {
       const Tensor result = at::empty(sizes, rows.options());
-      scatter_add_sorted_cuda(rows, entries, layout, rule, plan, result);
+      scatter_add_sorted_cuda(op, rows, entries, layout, rule, plan, result);
       return finish(result);
     }
     if (way == Way::kFew) {
       const Tensor result = at::zeros(sizes, rows.options());
-      scatter_add_few_cuda(rows, entries, layout, rule, result);
+      scatter_add_few_cuda(op, rows, entries, layout, rule, result);
       return finish(result);
     }
   }
   if (rows.is_cpu()) {
     const Tensor result = at::empty(sizes, rows.options());
-    launch(rows.view(as_dispatched(real)), entries, layout, rule, result.view(as_dispatched(real)));
+    launch(op, rows.view(as_dispatched(real)), entries, layout, rule,
+           result.view(as_dispatched(real)));
     return finish(result);
   }
   Tensor sums = at::zeros(sizes, rows.options().dtype(sum_type(real)));
-  launch(rows.view(as_dispatched(real)), entries, layout, rule, sums);
+  launch(op, rows.view(as_dispatched(real)), entries, layout, rule, sums);
   return finish(sums.to(real));
 }
 
@@ -111,17 +120,17 @@ template <auto launch>
 Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                    std::optional<int64_t> dim, int64_t batch_dims,
                    std::optional<bool> deterministic, std::string_view mode) {
-  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
-  return sum<launch>(values, index, dim_size, axes, indexing::parse_mode("scatter_add", mode),
-                     deterministic, /*plan=*/nullptr);
+  return sum<launch>(values, index, dim_size, check(values, index, dim_size, dim, batch_dims, mode),
+                     deterministic,
+                     /*plan=*/nullptr);
 }
 
 Tensor scatter_add_meta(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                         std::optional<int64_t> dim, int64_t batch_dims,
                         std::optional<bool> /*deterministic*/, std::string_view mode) {
-  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
-  indexing::parse_mode("scatter_add", mode);
-  return at::empty_symint(indexing::scatter_sizes(values, index, dim_size, axes), values.options());
+  const Call call = check(values, index, dim_size, dim, batch_dims, mode);
+  return at::empty_symint(indexing::scatter_sizes(values, index, dim_size, call.axes),
+                          values.options());
 }
 
 template <auto launch>
@@ -129,10 +138,9 @@ Tensor scatter_add_by_plan(const Tensor& values, const Tensor& index, const Tens
                            const Tensor& order, c10::SymInt dim_size, int64_t dim,
                            int64_t batch_dims) {
   indexing::check_plan("scatter_add", "values", values, index, rows, order);
-  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
+  const Call call = check(values, index, dim_size, dim, batch_dims, "raise");
   const Plan plan{rows.contiguous(), order.contiguous()};
-  return sum<launch>(values, index, dim_size, axes, IndexMode::kRaise, /*deterministic=*/true,
-                     &plan);
+  return sum<launch>(values, index, dim_size, call, /*deterministic=*/true, &plan);
 }
 
 Tensor scatter_add_by_plan_meta(const Tensor& values, const Tensor& index, const Tensor& rows,
@@ -231,7 +239,7 @@ std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t valu
   layout.entries = entries;
   layout.inner = inner;
   if (has_few_entries(layout, value_bytes)) return "few";
-  if (pays_to_sort(layout, value_bytes)) return "sorted";
+  if (pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes)) return "sorted";
   switch (choose_atomic_path(layout, sum_bytes, adjacent, shared_bytes)) {
     case AtomicPath::kTiles:
       return "tiles";

@@ -13,22 +13,22 @@ namespace torch_ops {
 // TORCH_OPS_DISPATCH_VALUES knows: every element, rounded once, the same bits for any number of
 // threads. An entry that names no row by the rule is dropped; where that is an error, raises
 // IndexError, and the result is nonsense.
-void scatter_add_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                     const IndexRule& rule, const at::Tensor& result);
+void scatter_add_cpu(const char* op, const at::Tensor& values, const at::Tensor& index,
+                     const RowLayout& layout, const IndexRule& rule, const at::Tensor& result);
 
 // Adds `values`, contiguous, to `sums`, contiguous, whose dtype is sum_type(values' dtype). An
 // entry that names no row by the rule is dropped; where that is an error, gives an IndexError at
 // the next call, or at this one in sync mode (common/index_errors.h).
-TORCH_OPS_CUDA_LAUNCHER(void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index,
-                                              const RowLayout& layout, const IndexRule& rule,
-                                              const at::Tensor& sums))
+TORCH_OPS_CUDA_LAUNCHER(void scatter_add_cuda(const char* op, const at::Tensor& values,
+                                              const at::Tensor& index, const RowLayout& layout,
+                                              const IndexRule& rule, const at::Tensor& sums))
 
 // The same for few entries beside many rows (`has_few_entries`), with a table of floats for the
 // rows that have entries alone: `result`, contiguous, of the 16-bit dtype of the values, holds
 // zeros.
-TORCH_OPS_CUDA_LAUNCHER(void scatter_add_few_cuda(const at::Tensor& values, const at::Tensor& index,
-                                                  const RowLayout& layout, const IndexRule& rule,
-                                                  const at::Tensor& result))
+TORCH_OPS_CUDA_LAUNCHER(void scatter_add_few_cuda(const char* op, const at::Tensor& values,
+                                                  const at::Tensor& index, const RowLayout& layout,
+                                                  const IndexRule& rule, const at::Tensor& result))
 
 // What gather_plan makes of an index: its entries in the order of the rows that they name, entries
 // of one row in their own order. One axis each, contiguous, int32 or int64.
@@ -46,7 +46,7 @@ TORCH_OPS_CUDA_LAUNCHER(void sort_entries_cuda(const at::Tensor& index, const Ro
 // Writes the sums of floating `values` to `result`, both contiguous and of one dtype: every
 // element, rounded once, the same on every run. An entry out of range is treated as above. With
 // the index's `plan`, which may be null, nothing is left to sort.
-TORCH_OPS_CUDA_LAUNCHER(void scatter_add_sorted_cuda(const at::Tensor& values,
+TORCH_OPS_CUDA_LAUNCHER(void scatter_add_sorted_cuda(const char* op, const at::Tensor& values,
                                                      const at::Tensor& index,
                                                      const RowLayout& layout, const IndexRule& rule,
                                                      const Plan* plan, const at::Tensor& result))
@@ -77,11 +77,6 @@ inline at::ScalarType as_dispatched(at::ScalarType dtype) {
     default:
       return dtype;
   }
-}
-
-// In whose name scatter_add raises errors: index_add has it read entries from the end.
-inline const char* scatter_add_name(const IndexRule& rule) {
-  return rule.mode() == IndexMode::kFromEnd ? "index_add" : "scatter_add";
 }
 
 // In what a real dtype is summed on CUDA: 16-bit floats in float32, rounded once at the end; 8- and

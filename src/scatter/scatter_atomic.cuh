@@ -380,7 +380,7 @@ __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
     add_tiles_kernel(const Value* __restrict__ values, IndexView index, Sum* __restrict__ table,
                      RowLayout layout, AtomicCall call, RowPieces split,
                      const __grid_constant__ IndexErrorSite errors) {
-  __shared__ RunEdges<V, Sum> edges;
+  __shared__ RunEdges<Sums<V, Sum>> edges;
   __shared__ int64_t keys[kMaxTile];
   __shared__ uint16_t order[kMaxTile];
   const int thread = static_cast<int>(threadIdx.x);

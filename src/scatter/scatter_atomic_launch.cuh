@@ -89,12 +89,17 @@ void add_tiles(const Value* values, const IndexView& index, Sum* sums, const Row
                    errors);
 }
 
-// Rows of any length, each by the widest words that fit them.
+// Rows of any length, each by the widest words that fit them; but few entries by single values, so
+// that there are blocks for all of the GPU.
 template <class Value, class Sum>
 void add_long_rows(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
                    const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
   constexpr int kWide = std::min(kVectorSize<Value>, 4);  // sums take registers
-  if (layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value))) {
+  const RowPieces split(layout.inner, kWide, /*most_lanes=*/32, atomic::kLeastLanes);
+  const int64_t blocks = layout.slabs() * split.pieces *
+                         ceil_div(layout.entries, split.groups(atomic::kThreads) * kSpan);
+  const bool few = blocks < current_device_limits().multiprocessors;
+  if (!few && layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value))) {
     add_tiles<kWide>(values, index, sums, layout, rule, table_bytes, errors);
   } else {
     add_tiles<1>(values, index, sums, layout, rule, table_bytes, errors);

@@ -8,9 +8,8 @@
 
 namespace torch_ops {
 
-void scatter_add_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                     const IndexRule& rule, const at::Tensor& result) {
-  const char* op = scatter_add_name(rule);
+void scatter_add_cpu(const char* op, const at::Tensor& values, const at::Tensor& index,
+                     const RowLayout& layout, const IndexRule& rule, const at::Tensor& result) {
   if (rule.rewrites()) {
     indexing::check_axis_not_empty(op, index, layout.axis_size, rule.mode());
     if (layout.axis_size == 0) return;  // all are dropped

@@ -7,19 +7,14 @@
 #include "common/indexing.h"
 #include "common/launch.cuh"
 #include "scatter/reduce.h"
-#include "scatter/reduce_prod.cuh"
 #include "scatter/scatter.h"
 #include "scatter/scatter_atomic_launch.cuh"
 #include "scatter/scatter_few.cuh"
 #include "scatter/scatter_path.h"
-#include "scatter/scatter_sorted.cuh"
+#include "scatter/scatter_sorted_launch.cuh"
 
 namespace torch_ops {
 namespace {
-
-IndexView view_index(const at::Tensor& index) {
-  return {index.const_data_ptr(), static_cast<int>(index.element_size())};
-}
 
 // ---- In no given order --------------------------------------------------------------------------
 
@@ -40,15 +35,14 @@ void add_in_any_order(const char* op, const at::Tensor& values, const at::Tensor
 
 }  // namespace
 
-void scatter_add_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                      const IndexRule& rule, const at::Tensor& sums) {
-  add_in_any_order(scatter_add_name(rule), values, index, layout, rule, /*fresh=*/true, sums);
+void scatter_add_cuda(const char* op, const at::Tensor& values, const at::Tensor& index,
+                      const RowLayout& layout, const IndexRule& rule, const at::Tensor& sums) {
+  add_in_any_order(op, values, index, layout, rule, /*fresh=*/true, sums);
 }
 
-void scatter_add_to_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                         const at::Tensor& sums) {
-  const IndexRule rule(IndexMode::kRaise, layout.axis_size);
-  add_in_any_order("scatter_add_", values, index, layout, rule, /*fresh=*/false, sums);
+void scatter_add_to_cuda(const char* op, const at::Tensor& values, const at::Tensor& index,
+                         const RowLayout& layout, const IndexRule& rule, const at::Tensor& sums) {
+  add_in_any_order(op, values, index, layout, rule, /*fresh=*/false, sums);
 }
 
 // ---- In no given order, few entries beside many rows --------------------------------------------
@@ -92,11 +86,11 @@ void add_few(const Value* values, const few::Entries& entries, Value* result,
 
 }  // namespace
 
-void scatter_add_few_cuda(const at::Tensor& values, const at::Tensor& index,
+void scatter_add_few_cuda(const char* op, const at::Tensor& values, const at::Tensor& index,
                           const RowLayout& layout, const IndexRule& rule,
                           const at::Tensor& result) {
   const c10::cuda::CUDAGuard guard(result.device());
-  const IndexErrorSite errors = before_launch("scatter_add", index, layout, rule.mode());
+  const IndexErrorSite errors = before_launch(op, index, layout, rule.mode());
   AT_DISPATCH_REDUCED_FLOATING_TYPES(values.scalar_type(), "scatter_add", [&] {
     add_few(values.const_data_ptr<scalar_t>(), {view_index(index), layout, rule},
             result.mutable_data_ptr<scalar_t>(), errors);
@@ -107,71 +101,6 @@ void scatter_add_few_cuda(const at::Tensor& values, const at::Tensor& index,
 // ---- Sorted -------------------------------------------------------------------------------------
 
 namespace {
-
-// `keys` and `positions` are sorted.
-template <int V, class Value, class Sum, class Id>
-void sum_sorted(const Value* values, Value* result, const sorted::Shape<Id>& shape, const Id* keys,
-                const Id* positions) {
-  const RowPieces split(shape.inner, V);
-  // Not at::empty: that fills what it gives under torch.use_deterministic_algorithms(True).
-  sorted::Pieces sizes{nullptr};
-  sorted::SumWorkspace<Id, Sum>(shape, split.lanes, sizes);
-  const c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(sizes.bytes);
-  sorted::Pieces pieces{static_cast<char*>(memory.get())};
-  const sorted::SumWorkspace<Id, Sum> work(shape, split.lanes, pieces);
-
-  const auto stream = at::cuda::getCurrentCUDAStream();
-  C10_CUDA_CHECK(
-      cudaMemsetAsync(work.touched, 0, work.touched_words(shape) * sizeof(uint32_t), stream));
-  const unsigned slices = grid_y(shape.outer);
-  const int64_t tiles = shape.tiles(split.lanes);
-  auto* sum_tiles = sorted::sum_tiles_kernel<V, Value, Sum, Id>;
-  TORCH_OPS_LAUNCH(sum_tiles, dim3(grid_x(tiles * split.pieces, 1), slices), sorted::kThreads, 0,
-                   values, keys, positions, result, work.partials, work.touched, shape, split);
-  if (tiles > 1) {
-    const RowPieces join_split(shape.inner, V, sorted::kJoinLanes);
-    const int64_t join_blocks =
-        ceil_div(tiles, join_split.groups(sorted::kJoinThreads)) * join_split.pieces;
-    auto* join = sorted::join_kernel<V, Value, Sum, Id>;
-    TORCH_OPS_LAUNCH(join, dim3(grid_x(join_blocks, 1), slices), sorted::kJoinThreads, 0, keys,
-                     work.partials, result, shape, shape.tile_entries(split.lanes), tiles,
-                     join_split);
-  }
-  auto* fill_rest = sorted::fill_rest_kernel<V, Value, Id>;
-  TORCH_OPS_LAUNCH(fill_rest, dim3(grid_x(shape.all_rows(), sorted::kThreads), slices),
-                   sorted::kThreads, 0, work.touched, result, shape, split);
-}
-
-// Keys and positions in the order of the keys, and the memory that they lie in, if it is our own.
-template <class Id>
-struct SortedEntries {
-  const Id* keys;
-  const Id* positions;
-  c10::DataPtr memory;
-};
-
-template <class Id>
-SortedEntries<Id> sort_entries(const at::Tensor& index, const RowLayout& layout,
-                               const IndexRule& rule, const sorted::Shape<Id>& shape,
-                               const IndexErrorSite& errors) {
-  using namespace sorted;
-  const int64_t count = shape.all_entries();
-  Pieces sizes{nullptr};
-  SortWorkspace<Id>(shape, sizes);
-  c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(sizes.bytes);
-  Pieces pieces{static_cast<char*>(memory.get())};
-  SortWorkspace<Id> work(shape, pieces);
-  const auto stream = at::cuda::getCurrentCUDAStream();
-
-  TORCH_OPS_LAUNCH(keys_kernel<Id>, grid_x(count, sorted::kThreads), sorted::kThreads, 0,
-                   view_index(index), shape, layout.index_batch_stride, layout.index_entry_stride,
-                   rule, work.keys[0], work.positions[0], errors);
-  cub::DoubleBuffer<Id> keys(work.keys[0], work.keys[1]);
-  cub::DoubleBuffer<Id> positions(work.positions[0], work.positions[1]);
-  C10_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(work.sort, work.sort_bytes, keys, positions, count,
-                                                 0, shape.key_bits(), stream));
-  return {keys.Current(), positions.Current(), std::move(memory)};
-}
 
 // The same from a plan, whose tensors serve as they are where rows and values are counted alike.
 template <class Id>
@@ -203,9 +132,9 @@ void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const
   auto* to = static_cast<Value*>(result.mutable_data_ptr());
   constexpr int kWide = kVectorSize<Value>;
   if (layout.inner % kWide == 0 && is_aligned(from, kVectorBytes)) {
-    sum_sorted<kWide, Value, Sum, Id>(from, to, shape, entries.keys, entries.positions);
+    total_sorted<Sums<kWide, Sum>>(from, to, shape, entries, {}, Value(0));
   } else {
-    sum_sorted<1, Value, Sum, Id>(from, to, shape, entries.keys, entries.positions);
+    total_sorted<Sums<1, Sum>>(from, to, shape, entries, {}, Value(0));
   }
 }
 
@@ -243,11 +172,11 @@ void sort_entries_cuda(const at::Tensor& index, const RowLayout& layout, const P
   after_launch(/*wait=*/true);
 }
 
-void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
+void scatter_add_sorted_cuda(const char* op, const at::Tensor& values, const at::Tensor& index,
                              const RowLayout& layout, const IndexRule& rule, const Plan* plan,
                              const at::Tensor& result) {
   const c10::cuda::CUDAGuard guard(result.device());
-  const IndexErrorSite errors = before_launch(scatter_add_name(rule), index, layout, rule.mode());
+  const IndexErrorSite errors = before_launch(op, index, layout, rule.mode());
   if (result.numel() == 0) return;
   const int64_t most =
       std::max({layout.slabs() * layout.entries, layout.slabs() * layout.axis_size, layout.inner});
@@ -258,29 +187,6 @@ void scatter_add_sorted_cuda(const at::Tensor& values, const at::Tensor& index,
                                            : scatter_add_sorted<uint64_t, scalar_t, sum_t>;
         sum(values, index, layout, rule, plan, result, errors);
       });
-  after_launch();
-}
-
-// ---- Products -----------------------------------------------------------------------------------
-
-void scatter_prod_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                       const IndexRule& rule, const at::Tensor& products) {
-  const c10::cuda::CUDAGuard guard(products.device());
-  const IndexErrorSite errors = before_launch("scatter", index, layout, rule.mode());
-  if (values.numel() == 0) products.fill_(1);
-  if (values.numel() == 0 || products.numel() == 0) return;
-  // One type for the numbers of entries: products are no matter of speed.
-  const sorted::Shape<uint64_t> shape{layout.batch, layout.outer, layout.entries, layout.axis_size,
-                                      layout.inner};
-  const SortedEntries<uint64_t> entries =
-      sort_entries<uint64_t>(index, layout, rule, shape, errors);
-  TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
-    const auto* from = static_cast<const value_t*>(values.const_data_ptr());
-    auto* to = static_cast<sum_t*>(products.mutable_data_ptr());
-    auto* multiply = sorted::multiply_kernel<value_t, sum_t, uint64_t>;
-    TORCH_OPS_LAUNCH(multiply, grid_x(products.numel(), kThreads), kThreads, 0, from, entries.keys,
-                     entries.positions, to, shape);
-  });
   after_launch();
 }
 

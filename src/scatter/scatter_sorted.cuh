@@ -9,6 +9,7 @@
 //              (scatter_runs.cuh)
 //   4. join    adds the parts of runs that reach over tiles, in a fixed order
 //   5. rest    zeros for the rows without entries
+// The same with products, and with the best value of each element (scatter_best.cuh).
 // 1 and 2 depend on the index alone: a plan brings what they give.
 #pragma once
 
@@ -95,17 +96,17 @@ struct SortWorkspace {
   }
 };
 
-// What summing takes.
-template <class Id, class Sum>
+// What summing takes. `Part` is that of a total.
+template <class Id, class Part>
 struct SumWorkspace {
   uint32_t* touched;  // a bit for each row that has entries
-  Sum* partials;      // two sums a tile: of the run that enters it and of the one that leaves it
+  Part* partials;     // two totals a tile: of the run that enters it and of the one that leaves it
 
   static int64_t touched_words(const Shape<Id>& shape) { return (shape.all_rows() + 31) / 32; }
 
   SumWorkspace(const Shape<Id>& shape, int lanes, Pieces& memory) {
     touched = memory.take<uint32_t>(touched_words(shape));
-    partials = memory.take<Sum>(2 * shape.tiles(lanes) * shape.outer * shape.inner);
+    partials = memory.take<Part>(2 * shape.tiles(lanes) * shape.outer * shape.inner);
   }
 };
 
@@ -150,15 +151,17 @@ __global__ void spread_kernel(IndexView rows, IndexView order, Shape<Id> shape,
 }
 
 // The sorted entries of a tile, as sum_runs asks for them, and what becomes of their sums.
-template <int V, class Value, class Sum, class Id>
+template <class Total, class Value, class Result, class Id>
 struct SortedTile {
+  using Part = typename Total::Part;
   const Value* values_column;  // this lane's columns of the slice's row 0,
-  Value* result_column;        // here as well
+  Result* result_column;       // here as well
   const Id* keys;              // of the tile's first entry
   const Id* positions;
-  Sum* entering;      // for the parts of runs that enter the tile; behind, for those that leave it
+  Part* entering;     // for the parts of runs that enter the tile; behind, for those that leave it
   uint32_t* touched;  // null in lanes that do not keep it
   const Shape<Id>& shape;
+  typename Total::Options options;
   int low;  // entries that there are: from here
   int high;
   Id word = 0;  // of touched, in which rows were met,
@@ -170,9 +173,8 @@ struct SortedTile {
 
   __device__ __forceinline__ Id place(int i) const { return positions[min(i, high - 1)]; }
 
-  __device__ __forceinline__ Vector<Value, V> values(Id place) const {
-    return *reinterpret_cast<const Vector<Value, V>*>(values_column +
-                                                      static_cast<int64_t>(place) * shape.inner);
+  __device__ __forceinline__ auto values(Id place) const {
+    return Total::load(values_column + static_cast<int64_t>(place) * shape.inner, place, options);
   }
 
   // Neighbours share a word of touched, which is then written once for all.
@@ -188,24 +190,25 @@ struct SortedTile {
     bits = 0;
   }
 
-  __device__ __forceinline__ void whole(Id key, const Sums<V, Sum>& sums) const {
-    store(result_column + static_cast<int64_t>(key) * shape.inner, sums.template rounded<Value>());
+  __device__ __forceinline__ void whole(Id key, const Total& sums) const {
+    sums.write(result_column + static_cast<int64_t>(key) * shape.inner, shape.entries);
   }
-  __device__ __forceinline__ void enters(const Sums<V, Sum>& sums) const { sums.copy_to(entering); }
-  __device__ __forceinline__ void leaves(const Sums<V, Sum>& sums) const {
+  __device__ __forceinline__ void enters(const Total& sums) const { sums.copy_to(entering); }
+  __device__ __forceinline__ void leaves(const Total& sums) const {
     sums.copy_to(entering + shape.outer * shape.inner);
   }
 };
 
 // blockIdx.x walks the tiles, and in them the pieces of columns; blockIdx.y the slices. Blocks a
 // multiprocessor: as many as leave registers for V sums.
-template <int V, class Value, class Sum, class Id>
-__global__ void __launch_bounds__(kThreads, V < 8 ? 5 : 4)
+template <class Total, class Value, class Result, class Id>
+__global__ void __launch_bounds__(kThreads, Total::kColumns < 8 ? 5 : 4)
     sum_tiles_kernel(const Value* __restrict__ values, const Id* __restrict__ keys,
-                     const Id* __restrict__ positions, Value* __restrict__ result,
-                     Sum* __restrict__ partials, uint32_t* __restrict__ touched, Shape<Id> shape,
-                     RowPieces split) {
-  __shared__ RunEdges<V, Sum> edges;
+                     const Id* __restrict__ positions, Result* __restrict__ result,
+                     typename Total::Part* __restrict__ partials, uint32_t* __restrict__ touched,
+                     Shape<Id> shape, RowPieces split, typename Total::Options options) {
+  constexpr int V = Total::kColumns;
+  __shared__ RunEdges<Total> edges;
   const int64_t tile = blockIdx.x / split.pieces;
   const int piece = static_cast<int>(blockIdx.x % split.pieces);
   const int lane = static_cast<int>(threadIdx.x) % split.lanes;
@@ -214,7 +217,7 @@ __global__ void __launch_bounds__(kThreads, V < 8 ? 5 : 4)
   const int64_t column = live ? own_column : 0;
   const int64_t begin = tile * Shape<Id>::tile_entries(split.lanes);
   for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
-    SortedTile<V, Value, Sum, Id> entries{
+    SortedTile<Total, Value, Result, Id> entries{
         values + slice * shape.entries * shape.inner + column,
         result + slice * shape.axis_size * shape.inner + column,
         keys + begin,
@@ -222,6 +225,7 @@ __global__ void __launch_bounds__(kThreads, V < 8 ? 5 : 4)
         partials + (2 * tile * shape.outer + slice) * shape.inner + column,
         own_column == 0 && slice == 0 ? touched : nullptr,
         shape,
+        options,
         tile > 0 ? -1 : 0,
         static_cast<int>(min(shape.all_entries() - begin, int64_t{INT32_MAX}))};
     sum_runs(entries, edges, split.lanes, live);
@@ -249,18 +253,19 @@ __device__ int64_t last_tile_of_run(const Id* keys, Id key, int64_t tile, int64_
 
 // A group of lanes looks at a tile: does a run start there and leave it? Then it adds up the run's
 // parts and writes the row; those of a long run are added by the whole block, in a fixed tree.
-template <int V, class Value, class Sum, class Id>
+template <class Total, class Result, class Id>
 __global__ void __launch_bounds__(kJoinThreads)
-    join_kernel(const Id* __restrict__ keys, const Sum* __restrict__ partials,
-                Value* __restrict__ result, Shape<Id> shape, int64_t tile_entries, int64_t tiles,
+    join_kernel(const Id* __restrict__ keys, const typename Total::Part* __restrict__ partials,
+                Result* __restrict__ result, Shape<Id> shape, int64_t tile_entries, int64_t tiles,
                 RowPieces split) {
+  constexpr int V = Total::kColumns;
   struct Run {
     Id key;
     int64_t first, last;  // tiles
   };
   __shared__ Run long_runs[kJoinThreads];
   __shared__ int long_count;
-  __shared__ Sum shared[kJoinThreads / 2 * V];
+  __shared__ typename Total::Part shared[kJoinThreads / 2 * V];
   const int thread = static_cast<int>(threadIdx.x);
   const int groups = split.groups(kJoinThreads), group = thread / split.lanes;
   const int lane = thread % split.lanes;
@@ -271,9 +276,9 @@ __global__ void __launch_bounds__(kJoinThreads)
     const int64_t slot = (2 * tile + (tile == run.first)) * shape.outer + slice;
     return partials + slot * shape.inner + column;
   };
-  const auto write = [&](const Run& run, int64_t slice, const Sums<V, Sum>& sums) {
+  const auto write = [&](const Run& run, int64_t slice, const Total& sums) {
     const int64_t row = static_cast<int64_t>(run.key) + slice * shape.axis_size;
-    store(result + row * shape.inner + column, sums.template rounded<Value>());
+    sums.write(result + row * shape.inner + column, shape.entries);
   };
 
   if (thread == 0) long_count = 0;
@@ -290,7 +295,7 @@ __global__ void __launch_bounds__(kJoinThreads)
         if (lane == 0) long_runs[atomicAdd(&long_count, 1)] = run;
       } else if (live) {
         for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
-          Sums<V, Sum> sums;
+          Total sums;
           for (int64_t t = run.first; t <= run.last; ++t) sums.add(part(run, t, slice));
           write(run, slice, sums);
         }
@@ -302,7 +307,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   for (int i = 0; i < long_count; ++i) {
     const Run run = long_runs[i];
     for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
-      Sums<V, Sum> sums;
+      Total sums;
       if (live) {
 #pragma unroll 4
         for (int64_t t = run.first + group; t <= run.last; t += groups) {
@@ -322,11 +327,11 @@ __global__ void __launch_bounds__(kJoinThreads)
   }
 }
 
-// Zeros for the rows without entries. A warp looks at 32 rows of a batch's first slice at a time;
+// `empty` (zero, of sums) for the rows without entries. A warp looks at 32 rows of a batch's first slice at a time;
 // what holds there holds for all slices. blockIdx.y walks the slices.
 template <int V, class Value, class Id>
 __global__ void fill_rest_kernel(const uint32_t* __restrict__ touched, Value* __restrict__ result,
-                                 Shape<Id> shape, RowPieces split) {
+                                 Shape<Id> shape, RowPieces split, Value empty) {
   constexpr unsigned kAll = 0xffffffffu;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -337,12 +342,15 @@ __global__ void fill_rest_kernel(const uint32_t* __restrict__ touched, Value* __
   const unsigned rest = present & ~touched[row / 32];
   const int group = lane / split.lanes, groups = 32 / split.lanes;
   const int64_t first_column = int64_t{lane % split.lanes} * V;
+  Vector<Value, V> empties;
+#pragma unroll
+  for (int v = 0; v < V; ++v) empties.values[v] = empty;
   for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
     Value* rows = result + (row - lane + slice * shape.axis_size) * shape.inner;
     for (int r = group; r < 32; r += groups) {
       if ((rest >> r & 1) == 0) continue;
       for (int64_t column = first_column; column < shape.inner; column += split.lanes * V) {
-        store(rows + r * shape.inner + column, Vector<Value, V>());
+        store(rows + r * shape.inner + column, empties);
       }
     }
   }

@@ -56,7 +56,7 @@ def _arrays_alone(indices: Any) -> list[Tensor] | None:
 class _Parsed:
     """Indices taken apart: basic ones make a view, and arrays are for the axes of that view."""
 
-    __slots__ = ("arrays", "basic", "front", "plain")
+    __slots__ = ("arrays", "axes", "basic", "front", "plain")
 
     def __init__(self, name: str, source: Tensor, indices: Any) -> None:
         items = indices if isinstance(indices, tuple) else (indices,)
@@ -85,25 +85,33 @@ class _Parsed:
             )
         self.basic: list[Any] = []  # what makes the view
         self.arrays: list[Tensor | None] = []  # for the view's leading axes
+        # Which axes of source those are, for messages. A new axis has the number of the next one.
+        self.axes: list[int] = []
         self.plain = True  # is the view the source itself?
         # Whether the arrays' axes come first in the result: those that are separated, where an
         # integer counts as an array.
         self.front = False
         last_array = -1
+        axis = 0  # of source
         for position, item in enumerate(known):
             if item is Ellipsis:
                 self.basic += [_ALL] * left
                 self.arrays += [None] * left
+                self.axes += range(axis, axis + left)
+                axis += left
                 continue
             if item is None:
                 self.plain = False
                 self.basic.append(None)
                 self.arrays.append(None)
+                self.axes.append(axis)
                 continue
             if isinstance(item, slice):
                 self.plain = self.plain and item == _ALL
                 self.basic.append(item)
                 self.arrays.append(None)
+                self.axes.append(axis)
+                axis += 1
                 continue
             self.front = self.front or -1 < last_array < position - 1
             last_array = position
@@ -112,14 +120,17 @@ class _Parsed:
             if isinstance(item, (int, torch.SymInt)):
                 self.plain = False
                 self.basic.append(item)
+                axis += 1
                 continue
-            if item.dtype != torch.bool:
-                self.basic.append(_ALL)
-            elif item.dim() > 0:
-                self.basic += [_ALL] * item.dim()
+            covered = item.dim() if item.dtype == torch.bool else 1
+            if covered > 0:
+                self.basic += [_ALL] * covered
+                self.axes += range(axis, axis + covered)
+                axis += covered
             else:  # a mask of no axes is one for a new axis
                 self.plain = False
                 self.basic.append(None)
+                self.axes.append(axis)
                 item = item.reshape(1)
             self.arrays.append(item)
         while self.arrays and self.arrays[-1] is None:
@@ -127,6 +138,10 @@ class _Parsed:
 
     def view(self, source: Tensor) -> Tensor:
         return source if self.plain else source[tuple(self.basic)]
+
+    def options(self) -> dict[str, Any]:
+        """What the registered ops are told beside the arrays."""
+        return {"front": self.front, "axes": None if self.plain else self.axes}
 
 
 def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
@@ -149,7 +164,7 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
         indices: One of the above or a tuple of several, for the leading axes of source. Index
             arrays are uint8, int16, int32 or int64, used as they are; arrays and masks are on the
             source's device. An entry for an axis of size n must be between -n and n - 1. There may
-            be 16 arrays, where a mask counts as many as it has axes.
+            be as many arrays as source has axes.
 
     Returns:
         A view of source, where there are neither arrays nor masks. Else a new tensor, contiguous,
@@ -162,7 +177,9 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
 
     Memory:
         The result. Arrays are read where they lie, broadcast ones too. The gradient of several
-        takes 4 bytes a point more, 8 where the indexed axes have 2^31 elements or more. A mask
+        takes 4 bytes a point more, 8 where the indexed axes have 2^31 elements or more. More than
+        16 arrays, and arrays that leave more than six groups of axes between them, take a copy of
+        source. A mask
         takes 8 bytes a true entry and axis, and on CUDA waits for the GPU: the result's shape is
         the number of these. (:func:`masked_gather` with ``size`` does not.)
 
@@ -170,11 +187,10 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
 
     Raises:
         IndexError: An entry or an integer is out of range, there are too many indices, or the
-            shapes of arrays or of a mask do not fit. The axis that a message names is counted after
-            the integers were taken off. On CUDA an entry out of range gives zeros, and the next
-            call of the gather family on the device, or :func:`check_errors`, raises.
+            shapes of arrays or of a mask do not fit. On CUDA an entry out of range gives zeros, and
+            the next call of the gather family on the device, or :func:`check_errors`, raises.
         TypeError: An array is of another dtype, or an index is none of the above.
-        ValueError: A slice has a negative step, as torch has none, or there are too many arrays.
+        ValueError: A slice has a negative step, as torch has none.
         RuntimeError: Source and an array are on different devices.
 
     Example:
@@ -198,7 +214,7 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
     view = parsed.view(source)
     if not parsed.arrays:
         return source[tuple(parsed.basic)] if view is source else view
-    return _index(view, parsed.arrays, front=parsed.front)
+    return _index(view, parsed.arrays, **parsed.options())
 
 
 def _as_values(source: Tensor, values: Any) -> Tensor:
@@ -297,8 +313,8 @@ def index_put_(
         RuntimeError: As for :func:`index_put`; or source is a leaf that requires grad, or expanded.
 
     Memory:
-        None, unless ``accumulate``, which takes as much as the source; or a mask with values that
-        are neither a number nor one for each entry, which takes the same.
+        None; but with ``accumulate`` what :func:`index_add` takes beside its result. A mask with
+        values that are neither a number nor one for each entry takes as much as the source.
 
     Example:
         >>> import torch, torch_ops
@@ -313,7 +329,7 @@ def index_put_(
     if arrays is not None:
         return _index_put_(source, arrays, values, accumulate)
     parsed = _Parsed("index_put_", source, indices)
-    _index_put_(parsed.view(source), parsed.arrays, values, accumulate, front=parsed.front)
+    _index_put_(parsed.view(source), parsed.arrays, values, accumulate, **parsed.options())
     return source
 
 
@@ -344,10 +360,15 @@ def index_add(
         were broadcast. Differentiable any number of times; forward mode too.
 
     Determinism:
-        That of :func:`scatter_add`.
+        Values of arrays side by side are added to the result as :func:`scatter_add_` adds them: on
+        CUDA in no given order, but with ``deterministic=True`` and under
+        ``torch.use_deterministic_algorithms(True)``. Else that of :func:`scatter_add`.
 
     Memory:
-        The sums, as large as source, beside the result; and what :func:`scatter_add` takes.
+        The result, and 4 or 8 bytes a point where there are several arrays. For arrays that are not
+        side by side, for 16-bit floats, in a given order and under a transform of ``torch.func``:
+        also sums as large as source, and what :func:`scatter_add` takes. (Sums of 16-bit floats are
+        rounded before they are added to source, and once more then.)
 
     Raises:
         IndexError: As for :func:`index`. On CUDA what is out of range is dropped.
@@ -385,7 +406,7 @@ def _put(
     if arrays is not None:
         return _index_put(source, arrays, values, accumulate, deterministic=deterministic)
     parsed = _Parsed(name, source, indices)
-    options = {"front": parsed.front, "deterministic": deterministic}
+    options = {**parsed.options(), "deterministic": deterministic}
     if parsed.plain:
         return _index_put(source, parsed.arrays, values, accumulate, **options)
     result = source.clone()

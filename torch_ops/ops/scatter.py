@@ -93,12 +93,14 @@ def scatter_add(
         rows: partial sums of at most a quarter of the values' size (half for 16-bit floats). For
         16-bit floats: 512 KiB a thread.
 
-        On CUDA where values are added in no given order: sums of 32 bits an element for narrower
-        types; for 16-bit floats with four rows or more to each entry, and a result of 2^23 elements
-        or more, instead up to 64 MiB. On CUDA where they are summed in order: 16 bytes an entry of
-        the index (32 from 2^31 entries or rows on), a bit a row of the result, and up to 1/32 of
-        the values' size (1/16 for 16-bit floats). A plan saves the bytes of the entries, or half of
-        them where there are batch axes and axes between those and ``dim``.
+        On CUDA floats take at most 16 bytes an entry of the index (32 from 2^31 entries or rows
+        on), 16 bytes a row of the result and a tenth of the values' size, or 64 MB where that is
+        more. Where they are summed in order: the bytes of the entries, a bit a row, and up to 1/32
+        of the values' size (1/16 for 16-bit floats). Where they are added in no given order:
+        nothing, but for 16-bit floats sums in float32, of all rows or of those that have entries;
+        where these would exceed the bound, values are summed in order. Integers below 32 bits take
+        sums of 32 bits an element. A plan saves the bytes of the entries, or half of them where
+        there are batch axes and axes between those and ``dim``.
 
     Determinism:
         The same bits on every run: on the CPU, with any number of threads; for integers; with a

@@ -68,8 +68,11 @@ def scatter(
 
     Memory:
         ``mean``: the sums and the counts, and values of 16 bits in float32. ``amax``, ``amin``: a
-        position of 8 bytes for each element of the result; on CUDA 4 more, or 8 for 64-bit values.
-        ``prod``: for narrower types a product of 32 bits an element; on CUDA 32 bytes an entry.
+        position of 8 bytes for each element of the result; on CUDA, for small calls and short rows,
+        4 more, or 8 for 64-bit values. On CUDA for ``prod``, and for the largest or smallest of
+        2^24 values or more in rows of 32 or more: 16 bytes an entry (32 from 2^31 entries or rows
+        on), a bit a row of the result, and up to 1/8 of the values' size. On the CPU ``prod`` of
+        narrower types: 32 bits an element of the result.
 
     Determinism:
         ``sum`` and ``mean``: as for :func:`scatter_add`. The others give the same bits on every

@@ -1,0 +1,118 @@
+"""An index entry out of range is an error of the function that was called, and of its axis.
+
+Most members of the gather family are made of others, on the CPU and on CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import torch_ops
+
+pytestmark = pytest.mark.usefixtures("sync_mode")
+
+ALL = slice(None)
+
+# The function's name, and a call with a source of shape [5, 5] and an index [4] with one bad entry.
+CALLS: list[tuple[str, Callable[[Tensor, Tensor], Tensor]]] = [
+    ("gather", lambda s, i: torch_ops.gather(s, i)),
+    ("gather", lambda s, i: torch_ops.gather(s, i, dim=1)),
+    ("batch_gather", lambda s, i: torch_ops.batch_gather(s, i.expand(5, 4))),
+    ("take_along_dim", lambda s, i: torch_ops.take_along_dim(s, i[:, None], 0)),
+    ("take_along_dim", lambda s, i: torch_ops.take_along_dim(s, i.expand(4, 4).t().clone()[:1], 1)),
+    ("take_along_dim", lambda s, i: torch_ops.take_along_dim(s[0], i)),
+    ("gather_elements", lambda s, i: torch_ops.gather_elements(s, i.expand(5, 4), 1)),
+    ("gather_elements", lambda s, i: torch_ops.gather_elements(s, i[:, None].clone(), 0)),
+    ("scatter_elements_add", lambda s, i: torch_ops.scatter_elements_add(s[0, :4], i, (5,), 0)),
+    ("scatter_add", lambda s, i: torch_ops.scatter_add(s[:4], i, 5)),
+    ("scatter_add", lambda s, i: torch_ops.scatter_add(s[:4], i, 5, deterministic=True)),
+    ("scatter_add_", lambda s, i: torch_ops.scatter_add_(s.clone(), s[:4], i)),
+    ("scatter_add_", lambda s, i: torch_ops.scatter_add_(s.half(), s[:4].half(), i)),
+    *(
+        ("scatter", lambda s, i, reduce=reduce: torch_ops.scatter(s[:4], i, 5, reduce=reduce))
+        for reduce in ("sum", "mean", "amax", "prod")
+    ),
+    ("gather_nd", lambda s, i: torch_ops.gather_nd(s, i[:, None])),
+    ("gather_nd", lambda s, i: torch_ops.gather_nd(s, torch.stack([i, i], 1))),
+    ("index", lambda s, i: torch_ops.index(s, i)),
+    ("index", lambda s, i: torch_ops.index(s, (i, i))),
+    ("index", lambda s, i: torch_ops.index(s, (0, i))),
+    ("index_put", lambda s, i: torch_ops.index_put(s, i, 1.0)),
+    ("index_put", lambda s, i: torch_ops.index_put_(s.clone(), (i, i), 1.0)),
+    ("index_add", lambda s, i: torch_ops.index_add(s, i, 1.0)),
+    ("index_add", lambda s, i: torch_ops.index_add(s, (i, i), 1.0)),
+    ("index_add", lambda s, i: torch_ops.index_add(s, i, 1.0, deterministic=True)),
+    ("index_add", lambda s, i: torch_ops.index_put_(s.clone(), i, 1.0, accumulate=True)),
+    ("embedding", lambda s, i: torch_ops.embedding(i, s)),
+    ("embedding", lambda s, i: torch_ops.embedding(i, s, padding_idx=0)),
+    ("embedding", lambda s, i: torch_ops.embedding(i, s.clone(), max_norm=1.0)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), CALLS, ids=[f"{number}-{name}" for number, (name, _) in enumerate(CALLS)]
+)
+def test_members(device: torch.device, name: str, call: Callable[[Tensor, Tensor], Tensor]) -> None:
+    source = torch.ones(5, 5, device=device)
+    index = torch.tensor([0, 3, 9, 4], device=device)
+    with pytest.raises(IndexError, match=f"^{name}: .* is 9, out of range for an axis of size 5"):
+        call(source, index)
+    index[2] = 2
+    assert call(source, index).isfinite().all()
+
+
+def test_axis_of_index(device: torch.device) -> None:
+    """The source's own axis, though integers, slices and None come before the arrays."""
+    source = torch.ones(2, 3, 4, 5, 6, device=device)
+    good, bad = torch.tensor([0, 1], device=device), torch.tensor([0, 7], device=device)
+    for indices, axis in (
+        ((good, bad), 1),
+        ((1, good, bad), 2),
+        ((1, ALL, good, bad), 3),
+        ((None, good, 0, bad), 2),
+        ((..., 0, bad, good), 3),
+        ((0, ..., good, bad), 4),
+        ((0, good, None, 1, bad), 3),
+        ((0, torch.ones(3, 4, dtype=torch.bool, device=device)[:, :1].expand(3, 4), bad[1:]), 3),
+    ):
+        message = rf"^index: entry \[.*\] of the index for axis {axis} is 7, out of range"
+        with pytest.raises(IndexError, match=message):
+            torch_ops.index(source, indices)
+        for name, write in (
+            ("index_put", lambda at: torch_ops.index_put(source, at, 1.0)),
+            ("index_put", lambda at: torch_ops.index_put_(source.clone(), at, 1.0)),
+            ("index_add", lambda at: torch_ops.index_add(source, at, 1.0)),
+        ):
+            with pytest.raises(IndexError, match=message.replace("index:", f"{name}:", 1)):
+                write(indices)
+    with pytest.raises(IndexError, match=r"axis 0 of mask .* as axis 2 of source, which has size 4"):
+        torch_ops.index(source, (0, ALL, torch.ones(3, dtype=torch.bool, device=device)))
+    with pytest.raises(IndexError, match="axis 3 of source has size 0"):
+        torch_ops.index(source[:, :, :, :0], (0, ALL, good, good))
+
+
+def test_under_vmap(device: torch.device) -> None:
+    source = torch.ones(3, 4, 5, device=device)
+    bad = torch.tensor([[0, 1], [4, 0], [1, 1]], device=device)
+    with pytest.raises(IndexError, match=r"^index: .* for axis 0 is 4, out of range .* size 4"):
+        torch.vmap(lambda s, i: torch_ops.index(s, (i, i)))(source, bad)
+    with pytest.raises(IndexError, match=r"^batch_gather: "):
+        torch.vmap(torch_ops.batch_gather)(source, bad[:, None].expand(3, 4, 2) + 1)
+
+
+def test_a_mode_that_names_its_caller(device: torch.device) -> None:
+    """What compositions pass to the registered ops: in a graph that was traced, too."""
+    gather = torch.ops.torch_ops.gather
+    source, index = torch.ones(3, device=device), torch.tensor([4], device=device)
+    with pytest.raises(IndexError, match=r"^mine: index\[0\] is 4"):
+        gather(source, index, mode="raise in mine")
+    assert gather(source, index, mode="fill in mine", fill_value=7).tolist() == [7]
+    with pytest.raises(ValueError, match=r'^mine: mode must be .*"drop in mine"'):
+        gather(source, index, mode="drop in mine")
+    compiled = torch.compile(torch_ops.batch_gather, backend="aot_eager", fullgraph=True)
+    with pytest.raises(IndexError, match=r"^batch_gather: "):
+        compiled(source, index)

@@ -435,10 +435,11 @@ Tensor index_add(const Tensor& source, const Indices& indices, const Tensor& val
 // On CUDA torch promotes the two tensors of its index_put, of which one may have come out of a
 // matrix product in 16 bits. On the CPU it does not.
 Tensor index_put_autocast(const Tensor& source, const Indices& indices, const Tensor& values,
-                          bool accumulate, bool front, std::optional<bool> deterministic) {
+                          bool accumulate, bool front, std::optional<bool> deterministic,
+                          ops::Axes axes) {
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::AutocastCUDA);
   const auto call = [&](const Tensor& to, const Tensor& from) {
-    return index_put(to, indices, from, accumulate, front, deterministic);
+    return index_put(to, indices, from, accumulate, front, deterministic, axes);
   };
   if (source.scalar_type() == values.scalar_type()) return call(source, values);
   const at::ScalarType wide = at::autocast::promote_type(
@@ -448,8 +449,9 @@ Tensor index_put_autocast(const Tensor& source, const Indices& indices, const Te
 }
 
 Tensor index_add_autocast(const Tensor& source, const Indices& indices, const Tensor& values,
-                          bool front, std::optional<bool> deterministic) {
-  return index_put_autocast(source, indices, values, /*accumulate=*/true, front, deterministic);
+                          bool front, std::optional<bool> deterministic, ops::Axes axes) {
+  return index_put_autocast(source, indices, values, /*accumulate=*/true, front, deterministic,
+                            axes);
 }
 
 // ---- The direct pair: outside autograd, on contiguous CUDA tensors ------------------------------

@@ -1,6 +1,6 @@
 // The two 16-bit floats as plain storage, with conversions that a compiler vectorises for any CPU:
-// branch-free, in 32-bit integers and floats; a GPU has instructions. (c10::Half's convert one
-// value at a time.) No torch.
+// branch-free, in 32-bit integers and floats. (c10::Half's convert one value at a time.) A GPU has
+// instructions for them. No torch.
 #pragma once
 
 #include <cstdint>

@@ -539,6 +539,89 @@ def sdist_names(dist: Path) -> set[str]:
         return {name.partition("/")[2] for name in archive.getnames()}
 
 
+# ---- the C library, in a toy
+
+
+@pytest.fixture
+def toy_with_library(toy: Path) -> Path:
+    for name in ("common", "c_api", "gather", "scatter", "relu", "sigmoid"):
+        for path in (ROOT / "src" / name).iterdir():
+            # Of the ops' folders the kernels alone: with <op>.cpp there it would be an op.
+            if path.is_file() and (name in ("common", "c_api") or path.suffix in (".h", ".cuh")):
+                (toy / "src" / name).mkdir(exist_ok=True)
+                shutil.copy(path, toy / "src" / name / path.name)
+    for pattern in ("*.py*", "*.pxd", "py.typed", "include/*.h"):
+        for path in (ROOT / "torch_ops_host").glob(pattern):
+            target = toy / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+    return toy
+
+
+def test_the_c_library_installs(toy_with_library: Path, tmp_path: Path) -> None:
+    """From a source archive, by a wheel, under both names; and it needs nothing that was left."""
+    toy = toy_with_library
+    result = run("setup.py", "-q", "sdist", cwd=toy)
+    assert result.returncode == 0, result.stdout
+    (archive,) = (toy / "dist").glob("torch_ops-*.tar.gz")
+    target = tmp_path / "target"
+    result = run(
+        *("-m", "pip", "install", "-v", "--no-build-isolation", "--no-deps", "--no-index"),
+        *("--target", target, archive),
+        cwd=tmp_path,
+        TORCH_OPS_CPU_ONLY="1",
+        MAX_JOBS="2",
+    )
+    assert result.returncode == 0, result.stdout
+    shutil.rmtree(toy)
+    package = target / "torch_ops_host"
+    for name in (
+        *("lib/libtorch_ops_c.so", "lib/libtorch_ops_c.so.1", "lib/pkgconfig/torch_ops_c.pc"),
+        *("lib/cmake/torch_ops_c/torch_ops_c-config.cmake", "include/torch_ops.h"),
+        *("include/torch_ops/timing.h", "capi.pxd", "_host.pyi", "py.typed"),
+    ):
+        assert (package / name).is_file(), name
+    code = """
+import sys, numpy, torch_ops_host as host
+assert 'torch' not in sys.modules
+assert host.build_config()["cuda"] == "none"
+print(host.library_path(), host.gather(numpy.arange(5), [3]).tolist())
+"""
+    result = run("-c", code, cwd=tmp_path, PYTHONPATH=str(target))
+    assert result.stdout.split() == [str(package / "lib" / "libtorch_ops_c.so"), "[3]"]
+    import_torch_ops = "import torch_ops.host as host; print(host.__name__)"
+    (target / "torch_ops" / "host.py").write_text((ROOT / "torch_ops" / "host.py").read_text())
+    result = run("-c", import_torch_ops, cwd=tmp_path, PYTHONPATH=str(target))
+    assert result.stdout.strip() == "torch_ops_host", result.stdout
+
+
+def test_the_c_library_is_built_again_where_it_changed(toy_with_library: Path) -> None:
+    def compiled() -> list[str]:
+        result = build(toy_with_library, TORCH_OPS_CPU_ONLY="1", MAX_JOBS="2")
+        assert result.returncode == 0, result.stdout
+        return re.findall(r" -c \S*/src/(c_api/\S+)", result.stdout)
+
+    assert len(compiled()) == len(list((ROOT / "src" / "c_api").glob("*.cpp")))
+    assert compiled() == []
+    with (toy_with_library / "src" / "c_api" / "hello.h").open("a") as header:
+        header.write("// changed\n")
+    assert compiled() == ["c_api/cpu_hello.cpp"]
+
+
+def test_cython_is_missing(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(setup_py.setup_c_library, "has_cython", lambda: False)
+    with pytest.raises(setup_py.Refusal) as error:
+        setup_py.configure({"PATH": os.environ["PATH"]})
+    assert "pip install cython" in refusal(error)
+    monkeypatch.setattr(setup_py, "ROOT", tmp_path)  # a project without the library
+    (tmp_path / "torch_ops").mkdir()
+    shutil.copy(ROOT / "torch_ops" / "_version.py", tmp_path / "torch_ops")
+    environ = {"PATH": os.environ["PATH"], "TORCH_OPS_CPU_ONLY": "1"}
+    assert setup_py.configure(environ).nvcc is None
+
+
 # ---- building torch_ops itself
 
 
@@ -563,7 +646,10 @@ def test_sdist_of_this_checkout(sdist: Path) -> None:
         for pattern in ("*.cpp", "*.cu", "*.cuh", "*.h", "*.hpp", "*.py", "*.pyx", "*.pxd")
         for path in (ROOT / folder).rglob(pattern)
     }
+    sources = {name for name in sources if not name.startswith("torch_ops_host/include/torch_ops/")}
     assert sources <= names, sources - names
+    assert "torch_ops_host/include/torch_ops.h" in names
+    assert not [name for name in names if name.startswith(("torch_ops_host/lib/", "build/"))]
     assert not [name for name in names if name.endswith((".so", ".o", "build_config.json"))]
 
 

@@ -1,5 +1,6 @@
 // The two 16-bit floats as plain storage, with conversions that a compiler vectorises for any CPU:
-// branch-free, in 32-bit integers and floats. (c10::Half's convert one value at a time.) No torch.
+// branch-free, in 32-bit integers and floats. (c10::Half's convert one value at a time.) A GPU has
+// instructions for them. No torch.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,9 @@ struct Float16 {
 
   Float16() = default;
   TORCH_OPS_HOST_DEVICE explicit Float16(float value) {
+#ifdef __CUDA_ARCH__
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+#else
     const int32_t all = bit_cast<int32_t>(value);
     const int32_t magnitude = all & 0x7fffffff;
     // Exponent bias 127 becomes 15, and the 13 bits that go are rounded to nearest, ties to even:
@@ -36,9 +40,15 @@ struct Float16 {
     const int32_t number = magnitude < kLeastNormal ? denormal : normal;
     const int32_t rounded = magnitude > kFloatInfinity ? 0x7e00 : number;
     bits = static_cast<uint16_t>(rounded | ((all >> 16) & 0x8000));
+#endif
   }
 
   TORCH_OPS_HOST_DEVICE explicit operator float() const {
+#ifdef __CUDA_ARCH__
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+#else
     const int32_t magnitude = bits & 0x7fff;
     // Infinity and NaN have the largest exponent in both formats.
     const int32_t bias = magnitude < 0x7c00 ? 112 << 23 : (112 << 23) + (112 << 23);
@@ -46,6 +56,7 @@ struct Float16 {
     const float denormal = static_cast<float>(magnitude) * 0x1p-24f;
     const int32_t number = bit_cast<int32_t>(magnitude < 0x0400 ? denormal : normal);
     return bit_cast<float>(number | (static_cast<int32_t>(bits & 0x8000) << 16));
+#endif
   }
 
   // Their bits, as signed integers.
@@ -66,10 +77,14 @@ struct BFloat16 {
 
   BFloat16() = default;
   TORCH_OPS_HOST_DEVICE explicit BFloat16(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+#else
     const uint32_t all = bit_cast<uint32_t>(value);
     // To nearest, ties to even. A NaN's carry could make it an infinity or a zero.
     const uint32_t rounded = (all + 0x7fff + ((all >> 16) & 1)) >> 16;
     bits = static_cast<uint16_t>(value == value ? rounded : 0x7fc0);
+#endif
   }
 
   TORCH_OPS_HOST_DEVICE explicit operator float() const {

@@ -23,7 +23,7 @@ import torch_ops  # noqa: E402
 
 # It loads a profile of hypothesis; so it must be imported before ours is loaded, not by a test.
 with contextlib.suppress(ImportError):  # without expecttest
-    import torch.testing._internal.common_utils  # noqa: F401
+    import torch.testing._internal.common_utils
 
 # Property tests: the same examples on each run; --hypothesis-profile=many for a long one.
 for _profile, _examples in (("usual", 200), ("many", 5000)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
@@ -19,6 +20,10 @@ pytest.register_assert_rewrite("op_checks", "support")
 from support.outcomes import Outcomes, mark_cells  # noqa: E402
 
 import torch_ops  # noqa: E402
+
+# It loads a profile of hypothesis; so it must be imported before ours is loaded, not by a test.
+with contextlib.suppress(ImportError):  # without expecttest
+    import torch.testing._internal.common_utils
 
 # Property tests: the same examples on each run; --hypothesis-profile=many for a long one.
 for _profile, _examples in (("usual", 200), ("many", 5000)):

@@ -114,7 +114,7 @@ def is_small(sample: Sample) -> bool:
     )
 
 
-def calls(op: Op, device: torch.device, count: int = 2) -> list[Call]:
+def calls(op: Op, device: torch.device, count: int = 5) -> list[Call]:
     """Small calls of different ranks, in float64 where the op has a derivative."""
     given = op.smooth_samples(device) if op.smooth_samples else op.samples(device, torch.float32)
     chosen = few((sample for sample in given if is_small(sample)), count)

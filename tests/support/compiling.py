@@ -90,7 +90,7 @@ class CompileChecks:
         """The backward pass captured as one graph, with stand-ins for what each node holds."""
         torch.compiler.reset()
         capture = torch.compile(backend="aot_eager", fullgraph=True, dynamic=True)
-        for call in calls(op, device):
+        for call in calls(op, device, 2):
             leaves = call.leaves()
             loss = weighted(call.of_inputs(*leaves))
             expected = torch.autograd.grad(loss, leaves, retain_graph=True)

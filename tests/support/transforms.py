@@ -31,7 +31,7 @@ def no_fallback() -> Iterator[None]:
 def varied(tensor: Tensor, count: int = 3) -> list[Tensor]:
     """The same values in other places; so that an index stays within its bounds."""
     if tensor.dim() == 0:
-        return [tensor + (step if tensor.is_floating_point() else 0) for step in range(count)]
+        return [tensor + step if tensor.is_floating_point() else tensor for step in range(count)]
     return [tensor.roll(step, 0) for step in range(count)]
 
 

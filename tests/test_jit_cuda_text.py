@@ -11,6 +11,7 @@ from test_jit_dual import FLOAT_NAMES, FUNCTIONS, REFUSED, groups
 
 from torch_ops.jit import CompileError
 from torch_ops.jit import _reduction_codegen as reduction_codegen
+from torch_ops.jit import _reduction_cuda
 from torch_ops.jit._codegen import CUDA_OPTIONS, Form, cuda_source
 from torch_ops.jit._compile import compile_cuda
 from torch_ops.jit._params import parse_params
@@ -151,7 +152,7 @@ def test_reductions(axes: tuple[int, int]) -> None:
     for stored in ((F32, F32, None), (BF16, BF16, F32), (F64, F64, F64)):
         computed = tuple(stored[0] for _ in stored)
         call = reduction_codegen.ReductionForm(stored, computed, (), *axes)
-        source = reduction_codegen.cuda_source(reduction, call)
+        source = _reduction_cuda.cuda_source(reduction, call)
         for arch in ("sm_75", "sm_120"):
             code = compile_cuda("norm", source, arch=arch, options=CUDA_OPTIONS)
             assert len(code.data) > 1000
@@ -162,6 +163,6 @@ def test_summed_gradients() -> None:
     gradient = program("T x, T b", "T z", "z = x * sin(b)").vjp([False, True], [False, True])
     reduction = reduction_codegen.Reduction.sum_of(gradient)
     call = reduction_codegen.ReductionForm((F32, BF16, BF16, BF16), (F32, *[BF16] * 3), (), 1, 1)
-    source = reduction_codegen.cuda_source(reduction, call)
+    source = _reduction_cuda.cuda_source(reduction, call)
     ptx = compile_cuda("kernel", source, options=CUDA_OPTIONS, target="ptx").data.decode()
     assert "ld.global.v4" in ptx

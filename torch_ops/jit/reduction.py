@@ -16,7 +16,8 @@ from torch_ops.jit._compile import compile_cuda, compile_host
 from torch_ops.jit._derivative_errors import explained
 from torch_ops.jit._errors import CompileError
 from torch_ops.jit._params import DTYPE_OF_CPP, check_names, check_options, parse_params
-from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, cuda_source, host_source
+from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, host_source
+from torch_ops.jit._reduction_cuda import cuda_source
 from torch_ops.jit._toolchain import arch_of
 
 _ext: Any = importlib.import_module("torch_ops._ext.jit")
@@ -198,6 +199,8 @@ def _compile(
     raw: list[tuple[int, bool]],
     kept: int,
     reduced: int,
+    vector: int,
+    modes: str,
 ) -> tuple[int, int]:
     """Called from C++ for a form of call that is new: its two functions."""
     form = ReductionForm(
@@ -206,6 +209,8 @@ def _compile(
         raw=tuple(raw),
         kept=kept,
         reduced=reduced,
+        vector=vector,
+        modes=modes,
     )
     if reduction.program is None:
         return _compiled(f'ReductionKernel "{reduction.name}"', reduction, form, options, device)

@@ -339,3 +339,80 @@ def test_many_inputs_and_outputs(device: torch.device) -> None:
         grads = torch.autograd.grad(weighted, [given[k] for k in used])
         for k, grad in zip(used, grads, strict=True):
             torch.testing.assert_close(grad, 2 * p.detach() / inputs[k] + 1)
+
+
+# Each beside a float x: a literal of type double makes the plain snippet's branch a double.
+TERNARIES = {
+    "literal": "z = (x > y ? x : 0.1) * 3 + y",
+    "literal_first": "z = (x > y ? 0.1 : x * y) / 7",
+    "integer": "z = (x > y ? x : 1) * (x > 0 ? 2 : y) + (x < y ? 0 : x)",
+    "float_literal": "z = (x > y ? x : 0.1f) * 3",
+    "negative": "z = (x > y ? x : -1e-1) * y",
+    "two_literals": "double k = x > y ? 0.1 : 0.3; z = k * x * y",
+    "nested": "z = (x > 0.5 ? x : y > 0 ? 0.7 : x < -1 ? y * x : 0.9) * 0.3",
+    "nested_in_the_middle": "z = (x > 0 ? y > 0 ? 0.7 : x : y) * y",
+    "double_constant": "const double k = 0.1; z = (x > y ? x : k) * 3",
+    "arithmetic_of_constants": "z = (x > y ? y : 2 * 0.1 + 1) * x",
+    "assigned": "T a = x > y ? x : 0.1; a = y > 0 ? a : 0.3; z = a * a",
+    "auto": "auto a = x > 0 ? x : 0.1; auto b = y > 0 ? 0.2 : y; z = a * b",
+    "arguments": "z = fma(x > 0 ? x : 0.1, y, y > 0 ? 0.3 : y) + pow(x > 0 ? x : 0.2, 2)",
+    "lines": "z = (x > y\n  ? x  // the larger one\n  : 0.1 /* or none */\n) * 3",
+    "macro": "#define TENTH 0.1\nz = (x > y ? x : TENTH) * 3",
+    "preamble": "z = at_least_tenth(x) * 3 + at_least_tenth(y)",
+    "variables": "z = (x > y ? x : y) * (x > 0 ? x * x : y)",
+    "minimum": "z = fmin(x, 0.1) * 3 + fmax(0.3, y) + min(x, 0.7) * max(y, 0.1)",
+    "minimum_of_float": "z = fmin(x, 0.1f) * 3 + fmax(y, 0.3f) + min(x, y) * max(x, 0.5f)",
+    "sizes": "float a[true ? 2 : 3] = {1};\nconstexpr int k = sizeof(a) > 4 ? 0 : 1; z = x * a[k]",
+}
+TENTH = "template <class A> __device__ A at_least_tenth(A a) { return a > 0.1 ? a : 0.1 * 1; }"
+
+
+def of_ternaries(outputs: str, last: str, inputs: str = "T x, T y") -> ElementwiseKernel:
+    """All of them in one kernel: what `last` makes of each z."""
+    text = "\n".join(
+        f"{{ T z;\n{case};\n{last.format(out=f'z_{name}')}; }}" for name, case in TERNARIES.items()
+    )
+    declared = ", ".join(f"{outputs} z_{name}" for name in TERNARIES)
+    return ElementwiseKernel(inputs, declared, text, "ternaries", preamble=TENTH)
+
+
+def test_branches_of_several_types(device: torch.device) -> None:
+    """The value beside a derivative is the plain kernel's to the last bit."""
+    generator = torch.Generator().manual_seed(3)
+    x, y = (torch.randn(500, generator=generator).to(device) for _ in range(2))
+    plain = of_ternaries("T", "{out} = z")
+    carried = of_ternaries("float64", "{out} = primal(z) * t + 0 * x * y", "T x, T y, float64 t")
+    t = torch.ones(500, dtype=torch.float64, device=device)
+    _, values = torch.func.jvp(
+        carried, (x, y, t), (torch.zeros_like(x), torch.zeros_like(y), torch.ones_like(t))
+    )
+    for name, value, expected in zip(TERNARIES, values, plain(x, y), strict=True):
+        assert torch.equal(value.float(), expected), name
+
+
+def test_derivatives_of_branches(device: torch.device) -> None:
+    """In float64 beside finite differences, and in float32 beside float64."""
+    generator = torch.Generator().manual_seed(3)
+    x, y = (torch.randn(500, generator=generator, dtype=torch.float64) for _ in range(2))
+    x, y = x.to(device), y.to(device)
+    kernel = of_ternaries("T", "{out} = z")
+    direction = (torch.ones_like(x), torch.full_like(y, -0.5))
+    _, tangents = torch.func.jvp(kernel, (x, y), direction)
+    _, single = torch.func.jvp(kernel, (x.float(), y.float()), tuple(d.float() for d in direction))
+    step = 1e-6
+    before, after = (kernel(x + s * step, y - s * 0.5 * step) for s in (-1, 1))
+    for name, wide, narrow, a, b in zip(TERNARIES, tangents, single, before, after, strict=True):
+        bound = 1 + wide.abs()
+        # All but where a branch changes within the step, or by rounding.
+        assert ((wide - (b - a) / (2 * step)).abs() <= 1e-6 * bound).sum() >= 497, name
+        assert ((narrow - wide).abs() <= 1e-4 * bound).sum() >= 497, name
+
+
+def test_a_branch_that_is_no_number_any_more_is_refused(device: torch.device) -> None:
+    """A variable of a fixed type cannot hold what a literal and a value with a derivative make."""
+    kernel = ElementwiseKernel("T x", "T y", "y = x;\nfloat t = x > 0 ? x : 0.1;\ny = t")
+    x = torch.ones(3, device=device, requires_grad=True)
+    with pytest.raises(CompileError, match="write `auto`") as caught:
+        kernel(x).sum().backward()
+    assert (caught.value.name, caught.value.line) == ("operation", 2)
+    assert "2 | float t = x > 0 ? x : 0.1;" in str(caught.value)

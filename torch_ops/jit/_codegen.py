@@ -144,7 +144,7 @@ class _Writer:
         names = ["scalar.h", *headers, *(["dual.h"] if self.level else [])]
         return [
             "".join(header(name) for name in names) + self.program.type_aliases(self.types),
-            *_user("preamble", self.program.snippet.preamble),
+            *([self.program.preamble(), ";"] if self.program.snippet.preamble.strip() else []),
         ]
 
 

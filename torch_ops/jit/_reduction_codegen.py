@@ -131,10 +131,10 @@ class Writer:
             f"{numbers}{raws}{more}{axes}}};"
         )
         names = ["scalar.h", *headers, "reduce.h", *(["dual.h"] if program else [])]
-        preamble = self.reduction.preamble
+        preamble = program.preamble() if program else UserText("preamble", self.reduction.preamble)
         return [
             "".join(header(name) for name in names) + aliases,
-            *([UserText("preamble", preamble)] if preamble.strip() else []),
+            *([preamble] if preamble.text.strip() else []),
             plan,
         ]
 

@@ -14,10 +14,17 @@ OURS = "torch_ops"
 
 
 class UserText(NamedTuple):
-    """A string that the user wrote, and what it is to them: ``"operation"``, ``"preamble"``."""
+    """A string that the user wrote, and what it is to them: ``"operation"``, ``"preamble"``.
+
+    Attributes:
+        name: What it is.
+        text: What is compiled, line by line what was written.
+        written: What was written, where that differs.
+    """
 
     name: str
     text: str
+    written: str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,11 @@ class Source:
 
     def user_texts(self) -> dict[str, str]:
         """The user's strings by name."""
-        return {piece.name: piece.text for piece in self.pieces if isinstance(piece, UserText)}
+        return {
+            piece.name: piece.text if piece.written is None else piece.written
+            for piece in self.pieces
+            if isinstance(piece, UserText)
+        }
 
 
 _INCLUDE = re.compile(

@@ -553,6 +553,35 @@ TORCH_OPS_FUNCTION void sincosf(const Dual<T, N>& a, Dual<T, N>* sine, Dual<T, N
   *cosine = cosf(a);
 }
 
+// A branch of a ternary, beside one of type Other: see torch_ops/jit/_ternary.py. The plain snippet's
+// type is double where one of them is a double; a dual number over float becomes one over double by
+// itself, beside one.
+template <class A>
+struct Bare {
+  using type = A;
+};
+template <class A>
+struct Bare<A&> : Bare<A> {};
+template <class A>
+struct Bare<A&&> : Bare<A> {};
+template <class A>
+struct Bare<const A> : Bare<A> {};
+template <class A, class Other>
+constexpr bool is_narrowed = Same<A, double>::value && !is_plain<Other> &&
+                             !Same<Other, typename Wider<Other>::type>::value;
+template <class Other, class A,
+          class = typename EnableIf<
+              is_narrowed<typename Bare<A>::type, typename Bare<Other>::type>>::type>
+TORCH_OPS_FUNCTION const typename Wider<typename Bare<Other>::type>::type pick(A&& branch) {
+  return branch;
+}
+template <class Other, class A,
+          class = typename EnableIf<
+              !is_narrowed<typename Bare<A>::type, typename Bare<Other>::type>>::type, int = 0>
+TORCH_OPS_FUNCTION constexpr A pick(A&& branch) {
+  return static_cast<A&&>(branch);
+}
+
 // ---- What generated code calls ------------------------------------------------------------------
 
 // An input as a variable to differentiate by: tangent k is 1. -1: by none.

@@ -35,17 +35,6 @@ template <>
 struct HostFloat<float> {
   using type = float;
 };
-template <class A>
-constexpr bool is_number = false;
-#define TORCH_OPS_NUMBER(type) \
-  template <>                  \
-  constexpr bool is_number<type> = true;
-TORCH_OPS_NUMBER(bool) TORCH_OPS_NUMBER(char) TORCH_OPS_NUMBER(signed char)
-TORCH_OPS_NUMBER(unsigned char) TORCH_OPS_NUMBER(short) TORCH_OPS_NUMBER(unsigned short)
-TORCH_OPS_NUMBER(int) TORCH_OPS_NUMBER(unsigned) TORCH_OPS_NUMBER(long)
-TORCH_OPS_NUMBER(unsigned long) TORCH_OPS_NUMBER(long long) TORCH_OPS_NUMBER(unsigned long long)
-TORCH_OPS_NUMBER(float) TORCH_OPS_NUMBER(double)
-#undef TORCH_OPS_NUMBER
 }  // namespace torch_ops
 
 // A name of its own each, since newer C libraries declare some of these functions too.

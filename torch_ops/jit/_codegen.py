@@ -144,7 +144,8 @@ class _Writer:
         names = ["scalar.h", *headers, *(["dual.h"] if self.level else [])]
         return [
             "".join(header(name) for name in names) + self.program.type_aliases(self.types),
-            *([self.program.preamble(), ";"] if self.program.snippet.preamble.strip() else []),
+            self.program.preamble(),
+            ";",
         ]
 
 

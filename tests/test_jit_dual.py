@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -73,6 +75,9 @@ FUNCTIONS = {
     "copysign": "copysign(x * x, -y)",
     "ldexp": "ldexp(x * x, 3)",
     "scalbn": "scalbn(x * y, -2)",
+    "modf": "x; T whole, part = modf(-7 * x * y, &whole); {out} = part * part + whole * x",
+    "frexp": "x; int e; T part = frexp(5 * x * y, &e); {out} = part * y + e * x",
+    "remquo": "x; int q; T rest = remquo(9 * x, y, &q); {out} = rest * y + (q & 7) * x",
     "fma": "fma(x, y, x)",
     "fma_number": "fma(x, 2.0, y * y) + fma(2.0, y, 1.0)",
     "sincos": "x; T s, c; sincos(x, &s, &c); {out} = s * c * y",
@@ -98,9 +103,9 @@ def combined(names: list[str]) -> ElementwiseKernel:
     return ElementwiseKernel("T x, T y", outputs, "\n".join(lines), "functions")
 
 
-def groups(size: int = 12) -> list[list[str]]:
+def groups(count: int = 6) -> list[list[str]]:
     names = [name for name in FUNCTIONS if name != "primal"]
-    return [names[start : start + size] for start in range(0, len(names), size)]
+    return [names[number::count] for number in range(count)]
 
 
 def points(device: torch.device) -> tuple[Tensor, Tensor]:
@@ -169,8 +174,46 @@ def test_second_derivatives(names: list[str], device: torch.device) -> None:
             )
 
 
-def test_all_listed_functions_are_documented() -> None:
-    assert len(FUNCTIONS) >= 40
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA's library alone has them")
+def test_functions_that_only_cuda_has() -> None:
+    """Values beside torch's or by what they are the inverse of, derivatives beside differences."""
+    device = torch.device("cuda")
+    text = "a = erfcx(2 * x); b = erfinv(x); c = erfcinv(x + y); d = normcdfinv(x); e = rcbrt(x)"
+    kernel = ElementwiseKernel("T x, T y", "T a, T b, T c, T d, T e", text, "of_cuda")
+    inputs = points(device)
+    x, y = inputs
+    a, b, c, d, e = kernel(x, y)
+    torch.testing.assert_close(a, torch.special.erfcx(2 * x))
+    torch.testing.assert_close(b, torch.erfinv(x))
+    torch.testing.assert_close(torch.erfc(c), x + y)
+    torch.testing.assert_close(torch.special.ndtr(d), x)
+    torch.testing.assert_close(e**-3, x)
+    for number in range(2):
+        direction = tuple(torch.full_like(v, float(k == number)) for k, v in enumerate(inputs))
+
+        def tangents(*values: Tensor, direction=direction) -> tuple[Tensor, ...]:
+            return torch.func.jvp(kernel, values, direction)[1]
+
+        for function in (kernel, tangents):
+            _, actual = torch.func.jvp(function, inputs, direction)
+            expected = differences(function, inputs, number, 1e-4)
+            for mine, theirs in zip(actual, expected, strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_functions_are_those_of_the_docs() -> None:
+    """Each one that the table lists is differentiated here."""
+    text = (Path(__file__).resolve().parent.parent / "docs" / "jit.md").read_text()
+    table = text.partition("### Functions with a derivative")[2].partition("Each also by its name")[
+        0
+    ]
+    listed = set(re.findall(r"`(\w+)`", table))
+    used = (
+        " ".join(FUNCTIONS.values())
+        + " erfcx erfinv erfcinv normcdfinv isnan isinf isfinite signbit"
+    )
+    assert len(listed) >= 60
+    assert {name for name in listed if not re.search(rf"\b{name}\b", used)} == set()
 
 
 FLOAT_NAMES = (

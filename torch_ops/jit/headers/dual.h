@@ -496,6 +496,31 @@ TORCH_OPS_BINARY(copysign, T(signbit(u) == signbit(w) ? 1 : -1), T(0))
 TORCH_OPS_SCALE(ldexp)
 TORCH_OPS_SCALE(scalbn)
 
+// A part of the value besides the one that is returned.
+TORCH_OPS_PLAIN(modf)
+template <class T, int N>
+TORCH_OPS_FUNCTION Dual<T, N> modf(const Dual<T, N>& a, Dual<T, N>* whole) {
+  T part;
+  const T fraction = modf(a.v, &part);
+  *whole = part;
+  return {fraction, a.d};
+}
+TORCH_OPS_PLAIN(frexp)
+template <class T, int N>
+TORCH_OPS_FUNCTION Dual<T, N> frexp(const Dual<T, N>& a, int* exponent) {
+  const T fraction = frexp(a.v, exponent);
+  Tangents<T, N> d;
+  for (int k = 0; k < N; ++k) d.of[k] = ldexp(a.d.of[k], -*exponent);
+  return {fraction, d};
+}
+TORCH_OPS_PLAIN(remquo)
+template <class A, class B,
+          class = typename EnableIf<!is_plain<A> || !is_plain<B>>::type>
+TORCH_OPS_FUNCTION auto remquo(const A& a, const B& b, int* quotient) {
+  remquo(primal(a), primal(b), quotient);
+  return remainder(a, b);
+}
+
 // fma(a, b, c), any of which may be numbers.
 TORCH_OPS_PLAINS(fma)
 template <class A>

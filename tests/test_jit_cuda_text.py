@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 from jit_tools import needs_cuda_core
+from test_jit_complex import FUNCTIONS as COMPLEX_FUNCTIONS
 from test_jit_dual import FLOAT_NAMES, FUNCTIONS, REFUSED, TENTH, TERNARIES, groups
 
 from torch_ops.jit import CompileError, _reduction_cuda
@@ -139,6 +141,25 @@ def test_branches_of_several_types() -> None:
     compile_form(gradient, form(*stored, vector=1))
     count = len(gradient.inputs)
     compile_form(gradient.jvp([True] * count), form(*[F32] * (2 + 2 * count), vector=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_complex_numbers(dtype: torch.dtype) -> None:
+    calls = " + ".join([*COMPLEX_FUNCTIONS.values(), "pow(x, x)", "polar(abs(x), arg(x))"])
+    kernel = program("T x, T s, raw T w", "T y", f"y = ({calls}) * s / 3 + 0.5 * conj(w[0])")
+    call = form(
+        dtype, dtype, None, dtype, modes="cc", vector=16 // dtype.itemsize, raw=((1, True),)
+    )
+    call = replace(call, computed=(dtype,) * 4)
+    for arch in ("sm_75", "sm_120"):
+        compile_form(kernel, call, arch, "cubin")
+    assert "ld.global.v" in compile_form(kernel, call)
+    for facts in ((1, 1), (1, 1, 16 // dtype.itemsize, "ccC")):
+        summed = reduction_codegen.ReductionForm((dtype,) * 3, (dtype,) * 3, (), *facts)
+        compile_cuda(
+            "norm", _reduction_cuda.cuda_source(reduction("T x, T y"), summed),
+            options=CUDA_OPTIONS,
+        )  # fmt: skip
 
 
 def test_functions_of_several_types() -> None:

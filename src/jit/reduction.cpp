@@ -27,8 +27,12 @@ constexpr int64_t kHostPart = 4096;  // elements that one task of the CPU reduce
 constexpr int64_t kThreads = 256;    // a block; _reduction_cuda.py has it too
 constexpr int64_t kBlocks = 8192;    // what a grid should have to fill a GPU
 constexpr int64_t kLeastPerThread = 16;
-constexpr int64_t kColumnBlocks = 4096;  // the same of columns, whose threads have more in flight
 constexpr int64_t kVectorBytes = 16;
+// Of columns: loads that a block should have, beside which its start and end take no time, and the
+// bounds of what that makes of a grid.
+constexpr int64_t kColumnLoads = 16384;
+constexpr int64_t kLeastColumnBlocks = 1024, kMostColumnBlocks = 4096;
+constexpr int64_t kColumnUnroll = 4;  // rows of a thread whose loads are in flight together
 
 // One axis of the plan, as output and inputs step along it, in bytes.
 struct Axis {
@@ -133,8 +137,10 @@ int64_t power_of_two_up_to(int64_t value) {
   return power;
 }
 
-Tensor scratch(int64_t bytes, const Tensor& like) {
-  return at::empty({bytes}, like.options().dtype(at::kByte));
+// For results of parts: as many as are given, in the type that they are computed in.
+Tensor scratch(int64_t results, const Call& call, const Tensor& like) {
+  const auto size = static_cast<int64_t>(std::max<size_t>(8, c10::elementSize(call.computed[0])));
+  return at::empty({results * size}, like.options().dtype(at::kByte));
 }
 
 void run_cpu(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, int64_t elements) {
@@ -143,7 +149,7 @@ void run_cpu(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, 
   const auto partial = reinterpret_cast<Function>(const_cast<void*>(code.partial));
   const auto finish = reinterpret_cast<Function>(const_cast<void*>(code.finish));
   const int64_t parts = std::max<int64_t>(ceil_div(elements, kHostPart), 1);
-  const Tensor partials = scratch(parts > 1 ? outputs * parts * 8 : 0, out);
+  const Tensor partials = scratch(parts > 1 ? outputs * parts : 0, call, out);
   Words words = plan_words(call, outputs, elements, kHostPart, parts, partials.data_ptr());
   put_axes(words, call.kept);
   put_axes(words, call.reduced);
@@ -197,12 +203,13 @@ void choose_vector(Call& call) {
 }
 
 // How the elements of an output are cut into parts: at most `wanted`, whose threads all have
-// something to do.
+// something to do, and the same number of elements each in multiples of `unroll`.
 struct Parts {
-  Parts(int64_t elements, int64_t lanes, int64_t wanted) {
+  Parts(int64_t elements, int64_t lanes, int64_t unroll, int64_t wanted) {
     const int64_t possible = std::max<int64_t>(elements / (lanes * kLeastPerThread), 1);
-    const int64_t least = ceil_div(elements, std::min(wanted, possible));
-    size = std::max<int64_t>(ceil_div(least, lanes) * lanes, 1);
+    const int64_t least = ceil_div(elements, std::clamp<int64_t>(wanted, 1, possible));
+    const int64_t step = lanes * unroll;
+    size = std::max<int64_t>(ceil_div(least, step) * step, 1);
     count = std::max<int64_t>(ceil_div(elements, size), 1);
   }
   int64_t size, count;
@@ -235,8 +242,8 @@ void run_rows(const ReductionCode& code, Call& call, const Tensor& out, int64_t 
               int64_t elements) {
   const int64_t lanes = std::min(kThreads, power_of_two_up_to(std::max<int64_t>(elements / 4, 1)));
   const int64_t blocks = ceil_div(outputs, kThreads / lanes);
-  const Parts parts(elements, lanes, std::max<int64_t>(kBlocks / blocks, 1));
-  const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count * 8 : 0, out);
+  const Parts parts(elements, lanes, 1, kBlocks / blocks);
+  const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, call, out);
   Words words = plan_words(call, outputs, elements, parts.size, parts.count, partials.data_ptr());
   words.put(lanes);
   const Launcher launch(words, call, out);
@@ -249,16 +256,18 @@ void run_rows(const ReductionCode& code, Call& call, const Tensor& out, int64_t 
 void run_columns(const ReductionCode& code, Call& call, const Tensor& out, int64_t outputs,
                  int64_t elements) {
   const int64_t words_of_row = outputs / call.vector;
-  // Four lanes at least where there are elements for them, so that blocks are few, and narrow
-  // enough that there are many of the parts.
+  // Several lanes where there are elements for them: the wider blocks are, the more parts it takes
+  // to make enough of them, and the more the second pass has to read.
   const int64_t least_lanes =
-      power_of_two_up_to(std::clamp<int64_t>(elements / kLeastPerThread, 1, 4));
+      power_of_two_up_to(std::clamp<int64_t>(elements / kLeastPerThread, 1, 8));
   const int64_t groups = ceil_div(words_of_row, kThreads / least_lanes);
   const int64_t across = ceil_div(words_of_row, groups);
   const int64_t lanes = std::clamp<int64_t>(elements / 4, 1, kThreads / across);
   const int64_t blocks = ceil_div(words_of_row, across);
-  const Parts parts(elements, lanes, std::max<int64_t>(kColumnBlocks / blocks, 1));
-  const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count * 8 : 0, out);
+  const int64_t wanted = std::clamp(words_of_row * elements / kColumnLoads, kLeastColumnBlocks,
+                                    kMostColumnBlocks);
+  const Parts parts(elements, lanes, kColumnUnroll, wanted / blocks);
+  const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, call, out);
   // Of the second pass: some 8 parts a thread, if that keeps a block's threads busy.
   const int64_t finish_lanes =
       std::min(kThreads, power_of_two_up_to(std::max<int64_t>(parts.count / 8, 1)));
@@ -276,7 +285,8 @@ void run_columns(const ReductionCode& code, Call& call, const Tensor& out, int64
 
 void run_cuda(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, int64_t elements) {
   // The threads of one output are neighbours where its elements are, else the outputs are.
-  const bool columns = inner_stride(call.reduced) > inner_stride(call.kept);
+  const bool columns =
+      elements > 0 && inner_stride(call.reduced) > inner_stride(call.kept);
   if (columns) choose_vector(call);
   const ReductionCode code = find_code(kernel, call, out.device().index());
   (columns ? run_columns : run_rows)(code, call, out, outputs, elements);
@@ -330,6 +340,8 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, std::optional<at::I
     TORCH_CHECK_VALUE(out.sizes() == at::IntArrayRef(kept_shape), kernel.name, ": out has shape ",
                       out.sizes(), ", but the result has ", at::IntArrayRef(kept_shape),
                       ". An output is never resized.");
+    TORCH_CHECK(!out.is_conj() && !out.is_neg(), kernel.name,
+                ": out is a view whose conjugation or negation has not been carried out.");
     at::assert_no_internal_overlap(out);
     for (const Argument& argument : arguments) {
       if (argument.tensor) at::assert_no_overlap(out, *argument.tensor);
@@ -357,11 +369,14 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, std::optional<at::I
       call.tail.put(tensor ? tensor->item() : arguments[k].number, types.in[k]);
     } else {
       call.stored.push_back(tensor->scalar_type());
-      call.views.push_back(tensor->expand(shape));
+      call.views.push_back(tensor->resolve_conj().resolve_neg().expand(shape));
       call.operands.push_back(&call.views.back());
     }
   }
   for (const Tensor* tensor : raw) {
+    TORCH_CHECK(!tensor->is_conj() && !tensor->is_neg(), kernel.name,
+                ": a raw array is read as it lies, but its conjugation or negation has not been "
+                "carried out. Pass .resolve_conj().resolve_neg().");
     const auto axes = static_cast<int8_t>(tensor->dim());
     call.raw_ranks.push_back(tensor->is_contiguous() ? axes : static_cast<int8_t>(-1 - axes));
     call.tail.put_raw(*tensor);

@@ -36,6 +36,8 @@ C_TYPES = {
     torch.bfloat16: "float",
     torch.float32: "float",
     torch.float64: "double",
+    torch.complex64: "torch_ops::complex<float>",
+    torch.complex128: "torch_ops::complex<double>",
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from torch_ops.jit._codegen import STORED, header, joined
+from torch_ops.jit._codegen import STORED, header, joined, more_headers
 from torch_ops.jit._params import Param
 from torch_ops.jit._program import C_TYPES, Pieces, Program, Types
 from torch_ops.jit._source import Source, UserText
@@ -130,7 +130,8 @@ class Writer:
             f"  {self.result}* partials;\n  char* data[{self.count}];\n"
             f"{numbers}{raws}{more}{axes}}};"
         )
-        names = ["scalar.h", *headers, "reduce.h", *(["dual.h"] if program else [])]
+        dtypes = (*self.form.stored, *self.form.computed)
+        names = ["scalar.h", *headers, "reduce.h", *more_headers(dtypes, program is not None)]
         preamble = program.preamble() if program else UserText("preamble", self.reduction.preamble)
         return [
             "".join(header(name) for name in names) + aliases,

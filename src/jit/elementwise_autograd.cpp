@@ -209,7 +209,9 @@ void refuse_gradient(const Elementwise& kernel, at::TensorList tensors,
                                  torch::autograd::collect_next_edges(tensors)),
       torch::autograd::deleteNode);
   for (const Tensor& output : outputs) {
-    if (torch::autograd::isDifferentiableType(output.scalar_type())) torch::autograd::set_history(output, node);
+    if (torch::autograd::isDifferentiableType(output.scalar_type())) {
+      torch::autograd::set_history(output, node);
+    }
   }
 }
 

@@ -107,9 +107,10 @@ ReductionCode find_code(Reduction& kernel, const Call& call, std::optional<int> 
   key += call.modes;
   return kernel.codes.get(key, [&] {
     const py::gil_scoped_acquire gil;
-    const py::tuple made = kernel.compile(
-        device ? py::object(py::int_(*device)) : py::object(py::none()), names_of(call.stored),
-        names_of(call.computed), ranks_of(call.raw_ranks), call.kept.size(), call.reduced.size(), call.vector, call.modes);
+    const py::tuple made =
+        kernel.compile(device ? py::object(py::int_(*device)) : py::object(py::none()),
+                       names_of(call.stored), names_of(call.computed), ranks_of(call.raw_ranks),
+                       call.kept.size(), call.reduced.size(), call.vector, call.modes);
     return ReductionCode{reinterpret_cast<const void*>(made[0].cast<intptr_t>()),
                          reinterpret_cast<const void*>(made[1].cast<intptr_t>())};
   });
@@ -264,8 +265,8 @@ void run_columns(const ReductionCode& code, Call& call, const Tensor& out, int64
   const int64_t across = ceil_div(words_of_row, groups);
   const int64_t lanes = std::clamp<int64_t>(elements / 4, 1, kThreads / across);
   const int64_t blocks = ceil_div(words_of_row, across);
-  const int64_t wanted = std::clamp(words_of_row * elements / kColumnLoads, kLeastColumnBlocks,
-                                    kMostColumnBlocks);
+  const int64_t wanted =
+      std::clamp(words_of_row * elements / kColumnLoads, kLeastColumnBlocks, kMostColumnBlocks);
   const Parts parts(elements, lanes, kColumnUnroll, wanted / blocks);
   const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, call, out);
   // Of the second pass: some 8 parts a thread, if that keeps a block's threads busy.
@@ -285,8 +286,7 @@ void run_columns(const ReductionCode& code, Call& call, const Tensor& out, int64
 
 void run_cuda(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, int64_t elements) {
   // The threads of one output are neighbours where its elements are, else the outputs are.
-  const bool columns =
-      elements > 0 && inner_stride(call.reduced) > inner_stride(call.kept);
+  const bool columns = elements > 0 && inner_stride(call.reduced) > inner_stride(call.kept);
   if (columns) choose_vector(call);
   const ReductionCode code = find_code(kernel, call, out.device().index());
   (columns ? run_columns : run_rows)(code, call, out, outputs, elements);

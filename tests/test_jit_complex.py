@@ -139,6 +139,13 @@ def test_reductions(device: torch.device) -> None:
         total(x[0], out=torch.empty((), dtype=x.dtype, device=device).conj())
 
 
+def test_identity(device: torch.device) -> None:
+    product = ReductionKernel("T x", "T y", "x", "a * b", "y = a", 1j - 2)
+    assert product(torch.empty(0, dtype=torch.complex64, device=device)).item() == 1j - 2
+    x = random((5, 3), device)
+    torch.testing.assert_close(product(x, dim=0), x.prod(0))
+
+
 def test_no_derivative(device: torch.device) -> None:
     """Said in the backward pass; not lost without a word."""
     x = random((4,), device).requires_grad_()

@@ -83,7 +83,7 @@ class ReductionKernel:
         map_expr: str,
         reduce_expr: str,
         post_map_expr: str,
-        identity: str | float | None,
+        identity: str | complex | None,
         name: str = "reduce",
         *,
         preamble: str = "",
@@ -174,7 +174,7 @@ def make_reduction(reduction: Reduction, options: tuple[str, ...]) -> Any:
     )
 
 
-def _as_text(identity: str | float | None) -> str | None:
+def _as_text(identity: str | complex | None) -> str | None:
     if identity is None or isinstance(identity, str):
         return identity
     if isinstance(identity, bool):
@@ -185,6 +185,8 @@ def _as_text(identity: str | float | None) -> str | None:
         if math.isinf(identity):
             return "(1.0 / 0.0)" if identity > 0 else "(-1.0 / 0.0)"
         return repr(identity)
+    if isinstance(identity, complex):
+        return f"torch_ops::complex<double>({_as_text(identity.real)}, {_as_text(identity.imag)})"
     raise TypeError(
         f"identity must be a number, a string or None, but it is {type(identity).__name__}."
     )

@@ -117,6 +117,39 @@ def test_large_broadcast_gradients_are_summed_in_parts(
     torch.testing.assert_close(mine, 6 * count * y.detach(), rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_large_broadcast_gradients_of_any_input(dtype: torch.dtype, device: torch.device) -> None:
+    """Beside float64: a row, a column, both, and one number, of gradients that differ."""
+    kernel = ElementwiseKernel("T x, T y", "T z", "z = x * sin(y) + y", "wave")
+    x, grad = (random((9001, 2000), device, dtype) for _ in range(2))
+    shapes: list[tuple[int, ...]] = [(2000,), (9001, 1)]
+    shapes += [(1, 1), ()] if dtype == torch.float32 else []
+    for shape in shapes:
+        y = random(shape, device, dtype).requires_grad_()
+        (mine,) = torch.autograd.grad(kernel(x, y), y, grad)
+        wide = y.detach().double()
+        theirs = (grad.double() * (x.double() * torch.cos(wide) + 1)).sum_to_size(shape)
+        tolerance = 100 * torch.finfo(dtype).eps * (1 if dtype == torch.float32 else 0.1)
+        # Beside the sum of absolute values, to which a sum's error is in proportion.
+        scale = grad.double().abs().sum_to_size(shape).sqrt() * 10
+        assert ((mine.double() - theirs).abs() <= tolerance * (theirs.abs() + scale)).all()
+
+
+@pytest.mark.sanitizer
+def test_gradients_for_the_sanitizer(device: torch.device) -> None:
+    """Of broadcast inputs too, by the kernel that sums what it computes."""
+    for shapes in (((5, 33), (33,)), ((64, 24), (24,)), ((7, 40), (7, 1)), ((3, 3), ())):
+        x, y = (random(shape, device).requires_grad_() for shape in shapes)
+        gx, gy = torch.autograd.grad(SMOOTH(x, y).sum(), (x, y))
+        x, y = x.detach(), y.detach()
+        torch.testing.assert_close(gx, (torch.sin(y) + 2 * x * y))
+        torch.testing.assert_close(gy, (x * torch.cos(y) + x * x).sum_to_size(y.shape))
+    x = torch.full((8200, 2048), -1.0, device=device)
+    y = torch.ones(2048, device=device, requires_grad=True)
+    (gy,) = torch.autograd.grad(LEAKY(x, y).sum(), y)
+    assert bool((gy == -8200).all())
+
+
 def test_second_derivatives_of_broadcast_gradients(device: torch.device) -> None:
     x = random((3, 4), device).requires_grad_()
     y = random((4,), device).requires_grad_()

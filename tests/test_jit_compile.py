@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import pickle
 import shutil
 import sys
@@ -14,7 +15,7 @@ from jit_tools import forget, in_processes, needs_cuda_core, run_python
 
 from torch_ops import jit
 from torch_ops._ext import jit as _ext
-from torch_ops.jit import CompileError, _compile, _toolchain
+from torch_ops.jit import CompileError, _compile, _headers, _toolchain
 from torch_ops.jit._cache import Artefact
 from torch_ops.jit._compile import compile_cuda, compile_host
 from torch_ops.jit._source import Source, UserText
@@ -212,6 +213,45 @@ def test_headers_of_cuda(folder: Path, tmp_path: Path) -> None:
         "_Z1fPf",
         "_Z1fP13__nv_bfloat16",
     ]
+
+
+def test_headers_of_the_compiler_count_by_their_contents(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that they include too; they are read again only where the file system says so."""
+    library, inner = tmp_path / "library", tmp_path / "library" / "deep" / "inner.h"
+    inner.parent.mkdir(parents=True)
+    (library / "outer.h").write_text('#include "deep/inner.h"\n#include NAMED\n#include <none.h>\n')
+
+    def fingerprints() -> list[str]:
+        text = "#include <outer.h>\n"
+        return _headers.header_fingerprints(text, [], [str(library)])
+
+    def write(text: str) -> None:
+        inner.write_text(text)
+        os.utime(inner, (0, 0))
+
+    write("one")
+    first = fingerprints()
+    assert fingerprints() == first
+    write("two")  # as long as before, and as old
+    second = fingerprints()
+    assert second != first
+    write("one")
+    assert fingerprints() == first
+    inner.unlink()
+    assert fingerprints() not in (first, second)
+    write("one")
+    assert fingerprints() == first
+    for note in folder.glob("*.note"):
+        note.write_bytes(note.read_bytes()[:-1])
+    assert fingerprints() == first
+    assert jit.cache_info().entries == 0 and jit.cache_info().bytes > 0
+    with monkeypatch.context() as patch:
+        patch.setattr(_headers, "_contents", None)
+        assert fingerprints() == first
+    jit.clear_cache()
+    assert not list(folder.glob("*.note"))
 
 
 # ---- errors

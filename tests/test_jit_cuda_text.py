@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 from jit_tools import needs_cuda_core
-from test_jit_dual import FLOAT_NAMES, FUNCTIONS, REFUSED, groups
+from test_jit_complex import FUNCTIONS as COMPLEX_FUNCTIONS
+from test_jit_dual import FLOAT_NAMES, FUNCTIONS, REFUSED, TENTH, TERNARIES, groups
 
-from torch_ops.jit import CompileError
+from torch_ops.jit import CompileError, _reduction_cuda
 from torch_ops.jit import _reduction_codegen as reduction_codegen
 from torch_ops.jit._codegen import CUDA_OPTIONS, Form, cuda_source
 from torch_ops.jit._compile import compile_cuda
@@ -130,6 +132,54 @@ def test_second_derivatives() -> None:
     compile_form(gradient.vjp([True] * 3, [False] * 3), form(*[F32] * 8, vector=1))
 
 
+def test_branches_of_several_types() -> None:
+    lines = [f"{{ T z;\n{text};\nz_{name} = z; }}" for name, text in TERNARIES.items()]
+    outputs = ", ".join(f"T z_{name}" for name in TERNARIES)
+    kernel = program("T x, T y", outputs, "\n".join(lines), preamble=TENTH)
+    gradient = kernel.vjp([True, True], [False, False])
+    stored = [F32] * (2 + len(TERNARIES) + 2)
+    compile_form(gradient, form(*stored, vector=1))
+    count = len(gradient.inputs)
+    compile_form(gradient.jvp([True] * count), form(*[F32] * (2 + 2 * count), vector=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_complex_numbers(dtype: torch.dtype) -> None:
+    calls = " + ".join([*COMPLEX_FUNCTIONS.values(), "pow(x, x)", "polar(abs(x), arg(x))"])
+    kernel = program("T x, T s, raw T w", "T y", f"y = ({calls}) * s / 3 + 0.5 * conj(w[0])")
+    call = form(
+        dtype, dtype, None, dtype, modes="cc", vector=16 // dtype.itemsize, raw=((1, True),)
+    )
+    call = replace(call, computed=(dtype,) * 4)
+    for arch in ("sm_75", "sm_120"):
+        compile_form(kernel, call, arch, "cubin")
+    assert "ld.global.v" in compile_form(kernel, call)
+    for facts in ((1, 1), (1, 1, 16 // dtype.itemsize, "ccC")):
+        summed = reduction_codegen.ReductionForm((dtype,) * 3, (dtype,) * 3, (), *facts)
+        compile_cuda(
+            "norm", _reduction_cuda.cuda_source(reduction("T x, T y"), summed),
+            options=CUDA_OPTIONS,
+        )  # fmt: skip
+
+
+def test_functions_of_several_types() -> None:
+    """A float and a double are computed in double, as in C++; NVRTC alone finds no overload."""
+    calls = [
+        *(f"{name}({args})" for name in ("fmin", "fmax", "pow", "atan2", "hypot", "fmod",
+          "remainder", "fdim", "nextafter") for args in ("x, 0.5", "0.5, x")),
+        *(f"fma({args})" for args in ("x, 0.5, x", "2, x, 0.5", "0.5, 0.5, x", "0.5, x, 2")),
+        "min(x, 0.5)", "max(0.5, x)", "min(0.5, 2)",
+    ]  # fmt: skip
+    floats = ["fmin(x, 0.5f)", "pow(x, x)", "min(x, 2)", "max(2, x)", "fma(x, x, 0.5f)"]
+    checks = [f"static_assert(sizeof({call}) == 8);" for call in calls]
+    checks += [f"static_assert(sizeof({call}) == 4);" for call in floats]
+    kernel = program("T x", "T y", "\n".join(checks) + f"y = {' + '.join(calls + floats)};")
+    compile_form(kernel, form(F32, F32))
+    differentiable = [call for call in calls + floats if "nextafter" not in call]
+    kernel = program("T x", "T y", f"y = {' + '.join(differentiable)};")
+    compile_form(kernel.vjp([True], [False]), form(F32, F32, F32))
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_lost_derivatives_do_not_compile(case: str) -> None:
     operation, line, _ = REFUSED[case]
@@ -142,26 +192,53 @@ def test_lost_derivatives_do_not_compile(case: str) -> None:
     assert (caught.value.name, caught.value.line) == ("operation", line)
 
 
+def reduction(inputs: str, identity: str | None = "0") -> reduction_codegen.Reduction:
+    return reduction_codegen.Reduction(
+        "norm", parse_params(inputs, "in_params"), parse_params("T z", "out_params")[0],
+        "x * y", "a + b", "z = sqrt(a)", identity, "",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("axes", [(0, 1), (1, 0), (2, 2)])
 def test_reductions(axes: tuple[int, int]) -> None:
-    reduction = reduction_codegen.Reduction(
-        "norm", parse_params("T x, T y", "in_params"), parse_params("T z", "out_params")[0],
-        "x * y", "a + b", "z = sqrt(a)", "0", "",
-    )  # fmt: skip
     for stored in ((F32, F32, None), (BF16, BF16, F32), (F64, F64, F64)):
         computed = tuple(stored[0] for _ in stored)
         call = reduction_codegen.ReductionForm(stored, computed, (), *axes)
-        source = reduction_codegen.cuda_source(reduction, call)
+        source = _reduction_cuda.cuda_source(reduction("T x, T y"), call)
         for arch in ("sm_75", "sm_120"):
             code = compile_cuda("norm", source, arch=arch, options=CUDA_OPTIONS)
             assert len(code.data) > 1000
 
 
+@pytest.mark.parametrize(
+    ("stored", "axes", "vector", "modes"),
+    [
+        ((F32, F32, F32), (1, 1), 4, "ccC"),
+        ((BF16, BF16, F32), (1, 1), 8, "scb"),
+        ((F64, F64, F64), (2, 1), 2, "cBc"),
+        ((F32, F16, None), (1, 2), 8, "cc"),
+        ((BF16, BF16, BF16), (1, 0), 1, "cCC"),
+    ],
+    ids=str,
+)
+def test_columns(
+    stored: tuple[torch.dtype | None, ...], axes: tuple[int, int], vector: int, modes: str
+) -> None:
+    computed = tuple(stored[0] for _ in stored)
+    call = reduction_codegen.ReductionForm(stored, computed, (), *axes, vector, modes)
+    for identity in ("0", None):
+        source = _reduction_cuda.cuda_source(reduction("T x, T y", identity), call)
+        for arch in ("sm_75", "sm_120"):
+            compile_cuda("norm", source, arch=arch, options=CUDA_OPTIONS)
+
+
 def test_summed_gradients() -> None:
-    """A broadcast input's gradient, summed where it is computed."""
+    """A broadcast input's gradient, summed where it is computed, by words of 16 bytes."""
     gradient = program("T x, T b", "T z", "z = x * sin(b)").vjp([False, True], [False, True])
-    reduction = reduction_codegen.Reduction.sum_of(gradient)
-    call = reduction_codegen.ReductionForm((F32, BF16, BF16, BF16), (F32, *[BF16] * 3), (), 1, 1)
-    source = reduction_codegen.cuda_source(reduction, call)
-    ptx = compile_cuda("kernel", source, options=CUDA_OPTIONS, target="ptx").data.decode()
-    assert "ld.global.v4" in ptx
+    summed = reduction_codegen.Reduction.sum_of(gradient)
+    stored, computed = (F32, BF16, BF16, BF16), (F32, *[BF16] * 3)
+    for facts in ((1, 1), (1, 1, 8, "cccC")):
+        call = reduction_codegen.ReductionForm(stored, computed, (), *facts)
+        source = _reduction_cuda.cuda_source(summed, call)
+        ptx = compile_cuda("kernel", source, options=CUDA_OPTIONS, target="ptx").data.decode()
+        assert "ld.global.v4" in ptx

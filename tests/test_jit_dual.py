@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -73,6 +75,9 @@ FUNCTIONS = {
     "copysign": "copysign(x * x, -y)",
     "ldexp": "ldexp(x * x, 3)",
     "scalbn": "scalbn(x * y, -2)",
+    "modf": "x; T whole, part = modf(-7 * x * y, &whole); {out} = part * part + whole * x",
+    "frexp": "x; int e; T part = frexp(5 * x * y, &e); {out} = part * y + e * x",
+    "remquo": "x; int q; T rest = remquo(9 * x, y, &q); {out} = rest * y + (q & 7) * x",
     "fma": "fma(x, y, x)",
     "fma_number": "fma(x, 2.0, y * y) + fma(2.0, y, 1.0)",
     "sincos": "x; T s, c; sincos(x, &s, &c); {out} = s * c * y",
@@ -98,9 +103,9 @@ def combined(names: list[str]) -> ElementwiseKernel:
     return ElementwiseKernel("T x, T y", outputs, "\n".join(lines), "functions")
 
 
-def groups(size: int = 12) -> list[list[str]]:
+def groups(count: int = 6) -> list[list[str]]:
     names = [name for name in FUNCTIONS if name != "primal"]
-    return [names[start : start + size] for start in range(0, len(names), size)]
+    return [names[number::count] for number in range(count)]
 
 
 def points(device: torch.device) -> tuple[Tensor, Tensor]:
@@ -169,8 +174,46 @@ def test_second_derivatives(names: list[str], device: torch.device) -> None:
             )
 
 
-def test_all_listed_functions_are_documented() -> None:
-    assert len(FUNCTIONS) >= 40
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA's library alone has them")
+def test_functions_that_only_cuda_has() -> None:
+    """Values beside torch's or by what they are the inverse of, derivatives beside differences."""
+    device = torch.device("cuda")
+    text = "a = erfcx(2 * x); b = erfinv(x); c = erfcinv(x + y); d = normcdfinv(x); e = rcbrt(x)"
+    kernel = ElementwiseKernel("T x, T y", "T a, T b, T c, T d, T e", text, "of_cuda")
+    inputs = points(device)
+    x, y = inputs
+    a, b, c, d, e = kernel(x, y)
+    torch.testing.assert_close(a, torch.special.erfcx(2 * x))
+    torch.testing.assert_close(b, torch.erfinv(x))
+    torch.testing.assert_close(torch.erfc(c), x + y)
+    torch.testing.assert_close(torch.special.ndtr(d), x)
+    torch.testing.assert_close(e**-3, x)
+    for number in range(2):
+        direction = tuple(torch.full_like(v, float(k == number)) for k, v in enumerate(inputs))
+
+        def tangents(*values: Tensor, direction=direction) -> tuple[Tensor, ...]:
+            return torch.func.jvp(kernel, values, direction)[1]
+
+        for function in (kernel, tangents):
+            _, actual = torch.func.jvp(function, inputs, direction)
+            expected = differences(function, inputs, number, 1e-4)
+            for mine, theirs in zip(actual, expected, strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_functions_are_those_of_the_docs() -> None:
+    """Each one that the table lists is differentiated here."""
+    text = (Path(__file__).resolve().parent.parent / "docs" / "jit.md").read_text()
+    table = text.partition("### Functions with a derivative")[2].partition("Each also by its name")[
+        0
+    ]
+    listed = set(re.findall(r"`(\w+)`", table))
+    used = (
+        " ".join(FUNCTIONS.values())
+        + " erfcx erfinv erfcinv normcdfinv isnan isinf isfinite signbit"
+    )
+    assert len(listed) >= 60
+    assert {name for name in listed if not re.search(rf"\b{name}\b", used)} == set()
 
 
 FLOAT_NAMES = (
@@ -339,3 +382,80 @@ def test_many_inputs_and_outputs(device: torch.device) -> None:
         grads = torch.autograd.grad(weighted, [given[k] for k in used])
         for k, grad in zip(used, grads, strict=True):
             torch.testing.assert_close(grad, 2 * p.detach() / inputs[k] + 1)
+
+
+# Each beside a float x: a literal of type double makes the plain snippet's branch a double.
+TERNARIES = {
+    "literal": "z = (x > y ? x : 0.1) * 3 + y",
+    "literal_first": "z = (x > y ? 0.1 : x * y) / 7",
+    "integer": "z = (x > y ? x : 1) * (x > 0 ? 2 : y) + (x < y ? 0 : x)",
+    "float_literal": "z = (x > y ? x : 0.1f) * 3",
+    "negative": "z = (x > y ? x : -1e-1) * y",
+    "two_literals": "double k = x > y ? 0.1 : 0.3; z = k * x * y",
+    "nested": "z = (x > 0.5 ? x : y > 0 ? 0.7 : x < -1 ? y * x : 0.9) * 0.3",
+    "nested_in_the_middle": "z = (x > 0 ? y > 0 ? 0.7 : x : y) * y",
+    "double_constant": "const double k = 0.1; z = (x > y ? x : k) * 3",
+    "arithmetic_of_constants": "z = (x > y ? y : 2 * 0.1 + 1) * x",
+    "assigned": "T a = x > y ? x : 0.1; a = y > 0 ? a : 0.3; z = a * a",
+    "auto": "auto a = x > 0 ? x : 0.1; auto b = y > 0 ? 0.2 : y; z = a * b",
+    "arguments": "z = fma(x > 0 ? x : 0.1, y, y > 0 ? 0.3 : y) + pow(x > 0 ? x : 0.2, 2)",
+    "lines": "z = (x > y\n  ? x  // the larger one\n  : 0.1 /* or none */\n) * 3",
+    "macro": "#define TENTH 0.1\nz = (x > y ? x : TENTH) * 3",
+    "preamble": "z = at_least_tenth(x) * 3 + at_least_tenth(y)",
+    "variables": "z = (x > y ? x : y) * (x > 0 ? x * x : y)",
+    "minimum": "z = fmin(x, 0.1) * 3 + fmax(0.3, y) + min(x, 0.7) * max(y, 0.1)",
+    "minimum_of_float": "z = fmin(x, 0.1f) * 3 + fmax(y, 0.3f) + min(x, y) * max(x, 0.5f)",
+    "sizes": "float a[true ? 2 : 3] = {1};\nconstexpr int k = sizeof(a) > 4 ? 0 : 1; z = x * a[k]",
+}
+TENTH = "template <class A> __device__ A at_least_tenth(A a) { return a > 0.1 ? a : 0.1 * 1; }"
+
+
+def of_ternaries(outputs: str, last: str, inputs: str = "T x, T y") -> ElementwiseKernel:
+    """All of them in one kernel: what `last` makes of each z."""
+    text = "\n".join(
+        f"{{ T z;\n{case};\n{last.format(out=f'z_{name}')}; }}" for name, case in TERNARIES.items()
+    )
+    declared = ", ".join(f"{outputs} z_{name}" for name in TERNARIES)
+    return ElementwiseKernel(inputs, declared, text, "ternaries", preamble=TENTH)
+
+
+def test_branches_of_several_types(device: torch.device) -> None:
+    """The value beside a derivative is the plain kernel's to the last bit."""
+    generator = torch.Generator().manual_seed(3)
+    x, y = (torch.randn(500, generator=generator).to(device) for _ in range(2))
+    plain = of_ternaries("T", "{out} = z")
+    carried = of_ternaries("float64", "{out} = primal(z) * t + 0 * x * y", "T x, T y, float64 t")
+    t = torch.ones(500, dtype=torch.float64, device=device)
+    _, values = torch.func.jvp(
+        carried, (x, y, t), (torch.zeros_like(x), torch.zeros_like(y), torch.ones_like(t))
+    )
+    for name, value, expected in zip(TERNARIES, values, plain(x, y), strict=True):
+        assert torch.equal(value.float(), expected), name
+
+
+def test_derivatives_of_branches(device: torch.device) -> None:
+    """In float64 beside finite differences, and in float32 beside float64."""
+    generator = torch.Generator().manual_seed(3)
+    x, y = (torch.randn(500, generator=generator, dtype=torch.float64) for _ in range(2))
+    x, y = x.to(device), y.to(device)
+    kernel = of_ternaries("T", "{out} = z")
+    direction = (torch.ones_like(x), torch.full_like(y, -0.5))
+    _, tangents = torch.func.jvp(kernel, (x, y), direction)
+    _, single = torch.func.jvp(kernel, (x.float(), y.float()), tuple(d.float() for d in direction))
+    step = 1e-6
+    before, after = (kernel(x + s * step, y - s * 0.5 * step) for s in (-1, 1))
+    for name, wide, narrow, a, b in zip(TERNARIES, tangents, single, before, after, strict=True):
+        bound = 1 + wide.abs()
+        # All but where a branch changes within the step, or by rounding.
+        assert ((wide - (b - a) / (2 * step)).abs() <= 1e-6 * bound).sum() >= 497, name
+        assert ((narrow - wide).abs() <= 1e-4 * bound).sum() >= 497, name
+
+
+def test_a_branch_that_is_no_number_any_more_is_refused(device: torch.device) -> None:
+    """A variable of a fixed type cannot hold what a literal and a value with a derivative make."""
+    kernel = ElementwiseKernel("T x", "T y", "y = x;\nfloat t = x > 0 ? x : 0.1;\ny = t")
+    x = torch.ones(3, device=device, requires_grad=True)
+    with pytest.raises(CompileError, match="write `auto`") as caught:
+        kernel(x).sum().backward()
+    assert (caught.value.name, caught.value.line) == ("operation", 2)
+    assert "2 | float t = x > 0 ? x : 0.1;" in str(caught.value)

@@ -67,6 +67,53 @@ def test_sizes_around_the_parts(size: int, device: torch.device) -> None:
         assert torch.equal(SUM(rows, dim=0), rows.sum(0))
 
 
+def integers(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Sums of them are exact, so that an element left out or counted twice shows."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randint(-2, 3, shape, generator=generator).to(dtype).to(device)
+
+
+COLUMNS = [
+    (1, 5), (3, 1), (2, 4099), (5, 300), (40, 260), (700, 33), (1000, 3), (3000, 16), (257, 1024),
+    (100_000, 7), (20_000, 64),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8],
+                         ids=str)  # fmt: skip
+@pytest.mark.parametrize("shape", COLUMNS, ids=str)
+def test_columns(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> None:
+    """Few and many of them, words of 16 bytes or less, tails; the output a row or strided."""
+    count = ReductionKernel("T x", "int64 n", "x", "a + b", "n = a", 0, "count")
+    x = integers((*shape, 2), device, dtype)
+    row = x[..., 0].contiguous()
+    expected = row.long().sum(0)
+    for view in (row, x[..., 1], row[:, 1:], row[1:], row.T.contiguous().T):
+        assert torch.equal(count(view, dim=0), view.long().sum(0)), view.stride()
+    out = torch.empty(2 * shape[1], dtype=torch.int64, device=device)[::2]
+    assert torch.equal(count(row, dim=0, out=out), expected)
+    small = row[:100]
+    if dtype != torch.uint8:  # whose sums do not fit
+        assert torch.equal(SUM(small, dim=0), small.double().sum(0).to(dtype))
+
+
+def test_columns_of_several_inputs(device: torch.device) -> None:
+    """Of which some are the same for all rows, or for all of a row, or lie otherwise."""
+    dot = ReductionKernel("T x, T y", "float64 z", "x * y + 1", "a + b", "z = a", 0)
+    for rows, columns in ((90, 64), (301, 10), (7, 520)):
+        x = integers((rows, columns), device, torch.float32)
+        others = [x, x[0], x[:1], x[:, :1], x[0, 0], x[:1, :1], x.T.contiguous().T, x[:, -1:]]
+        for y in (*others, *(other.bfloat16() for other in others[:5]), 3):
+            for a, b in ((x, y), (y, x)):
+                assert torch.equal(dot(a, b, dim=0), (a * b + 1).double().sum(0))
+    # Several axes that are kept, and several that are reduced.
+    x = integers((6, 9, 5, 8), device, torch.bfloat16)
+    y = x[0, :, :1, :1]
+    for dim in ((0, 2), 1, (0, 1), 0, 2):
+        assert torch.equal(dot(x, y, dim=dim), (x.double() * y + 1).sum(dim))
+        assert torch.equal(dot(y, x, dim=dim), (x.double() * y + 1).sum(dim))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_16_bits_are_summed_in_float32(dtype: torch.dtype, device: torch.device) -> None:
     ones = torch.ones(30_000, dtype=dtype, device=device)
@@ -121,7 +168,8 @@ def test_nan(device: torch.device) -> None:
 
 def test_deterministic(device: torch.device) -> None:
     """To the last bit, on any number of threads."""
-    for shape, dim in (((400_000,), None), ((100, 4000), 0), ((4000, 100), 1), ((3, 70_000), 1)):
+    for shape, dim in (((400_000,), None), ((100, 4000), 0), ((4000, 100), 1), ((3, 70_000), 1),
+                       ((70_000, 3), 0), ((9000, 64), 0)):  # fmt: skip
         x = random(shape, device)
         first = SUM(x, dim=dim)
         threads = torch.get_num_threads()
@@ -180,7 +228,12 @@ def test_no_gradient(device: torch.device) -> None:
 
 @pytest.mark.sanitizer
 def test_small_for_the_sanitizer(device: torch.device) -> None:
-    for shape in ((1,), (33,), (5, 3), (700, 2), (2, 700)):
+    for shape in ((1,), (33,), (5, 3), (700, 2), (2, 700), (130, 36), (3000, 5)):
         x = torch.ones(shape, device=device)
         for dim in (None, 0, -1):
             torch.testing.assert_close(SUM(x, dim=dim), x.sum(dim))
+            half = x.bfloat16()[1:] if len(shape) > 1 else x.bfloat16()
+            torch.testing.assert_close(SUM(half, dim=dim), half.sum(dim))
+    x, y = torch.ones(40, 6, 24, device=device), torch.ones(6, 1, device=device)
+    for dim in (0, 1, 2, (0, 1), (0, 2)):
+        torch.testing.assert_close(DOT(x, y, dim=dim), x.sum(dim))

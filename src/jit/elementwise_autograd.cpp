@@ -3,6 +3,9 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/add.h>
 
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+
 #include <algorithm>
 
 #include "common/autograd.h"
@@ -193,6 +196,25 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
   }
 };
 
+std::string complex_has_none(const Elementwise& kernel) {
+  return "ElementwiseKernel \"" + kernel.name +
+         "\" has no derivative on complex tensors. Detach its inputs, or wrap it in a "
+         "torch.autograd.Function.";
+}
+
+void refuse_gradient(const Elementwise& kernel, at::TensorList tensors,
+                     const std::vector<Tensor>& outputs) {
+  const std::shared_ptr<torch::autograd::Node> node(
+      new torch::autograd::Error(complex_has_none(kernel),
+                                 torch::autograd::collect_next_edges(tensors)),
+      torch::autograd::deleteNode);
+  for (const Tensor& output : outputs) {
+    if (torch::autograd::isDifferentiableType(output.scalar_type())) {
+      torch::autograd::set_history(output, node);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& kernel,
@@ -202,7 +224,12 @@ std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& ker
   const auto node = autograd::make_node<ElementwiseNode>(tensors);
   std::vector<Tensor> outputs =
       autograd::below_autograd(keys, *kernel->op, tensors, numbers, positions, size);
-  if (node) {
+  const auto is_complex = [](const Tensor& tensor) { return tensor.is_complex(); };
+  const bool any_complex = std::any_of(tensors.begin(), tensors.end(), is_complex) ||
+                           std::any_of(outputs.begin(), outputs.end(), is_complex);
+  if (node && any_complex) {
+    refuse_gradient(*kernel, tensors, outputs);
+  } else if (node) {
     for (const Tensor& output : outputs) {
       if (at::isFloatingType(output.scalar_type())) {
         autograd::record(output, node);
@@ -218,6 +245,7 @@ std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& ker
   }
   const auto has_tangent = [](const Tensor& t) { return torch::autograd::isFwGradDefined(t); };
   if (std::any_of(tensors.begin(), tensors.end(), has_tangent)) {
+    TORCH_CHECK(!any_complex, complex_has_none(*kernel));
     std::vector<Tensor> primals, tangents;
     for (const Tensor& tensor : tensors) primals.push_back(autograd::primal(tensor));
     Arguments arguments = join_arguments(*kernel, primals, numbers, positions);

@@ -14,11 +14,15 @@ T converted(const c10::Scalar& number) {
 }
 
 template <class T>
-int64_t bits(const c10::Scalar& number) {
-  const T value = converted<T>(number);
+int64_t bits_of(T value) {
   int64_t word = 0;
   std::memcpy(&word, &value, sizeof(value));
   return word;
+}
+
+template <class T>
+int64_t bits(const c10::Scalar& number) {
+  return bits_of(converted<T>(number));
 }
 
 }  // namespace
@@ -31,6 +35,11 @@ void Words::put(const c10::Scalar& number, c10::ScalarType type) {
     case at::kHalf:
     case at::kBFloat16:
       return put(bits<float>(number));
+    case at::kComplexFloat:
+      return put(bits_of(static_cast<c10::complex<float>>(number.toComplexDouble())));
+    case at::kComplexDouble:
+      put(bits_of(number.toComplexDouble().real()));
+      return put(bits_of(number.toComplexDouble().imag()));
     case at::kBool:
       return put(int64_t{converted<double>(number) != 0});
     default:  // integers: their low bits

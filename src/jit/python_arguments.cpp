@@ -24,9 +24,13 @@ Argument argument_of(const Signature& kernel, const std::string& name, PyObject*
     if (PyErr_Occurred()) throw py::error_already_set();
     return {nullptr, Scalar(static_cast<uint64_t>(large))};
   }
+  if (PyComplex_Check(value)) {
+    const Py_complex number = PyComplex_AsCComplex(value);
+    return {nullptr, Scalar(c10::complex<double>(number.real, number.imag))};
+  }
   const bool is_number = PyObject_HasAttrString(value, "__float__") == 1 &&
                          PyObject_HasAttrString(value, "__len__") == 0;
-  if (is_number && !PyComplex_Check(value)) {
+  if (is_number) {
     const double number = PyFloat_AsDouble(value);
     if (number == -1 && PyErr_Occurred()) throw py::error_already_set();
     return {nullptr, Scalar(number)};

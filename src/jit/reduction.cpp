@@ -24,9 +24,15 @@ namespace py = pybind11;
 
 constexpr int64_t kGrain = 32768;    // elements below which no second task is worth it
 constexpr int64_t kHostPart = 4096;  // elements that one task of the CPU reduces
-constexpr int64_t kThreads = 256;    // a block; headers/reduce.h has it too
+constexpr int64_t kThreads = 256;    // a block; _reduction_cuda.py has it too
 constexpr int64_t kBlocks = 8192;    // what a grid should have to fill a GPU
 constexpr int64_t kLeastPerThread = 16;
+constexpr int64_t kVectorBytes = 16;
+// Of columns: loads that a block should have, beside which its start and end take no time, and the
+// bounds of what that makes of a grid.
+constexpr int64_t kColumnLoads = 16384;
+constexpr int64_t kLeastColumnBlocks = 1024, kMostColumnBlocks = 4096;
+constexpr int64_t kColumnUnroll = 4;  // rows of a thread whose loads are in flight together
 
 // One axis of the plan, as output and inputs step along it, in bytes.
 struct Axis {
@@ -85,6 +91,8 @@ struct Call {
   c10::SmallVector<const Tensor*, 8> operands;       // the output, and inputs that are no numbers
   c10::SmallVector<Tensor, 8> views;                 // the inputs, broadcast
   c10::SmallVector<int8_t, 4> raw_ranks;
+  int64_t vector = 0;  // on CUDA, outputs that one thread has; 0: not columns
+  std::string modes;   // of operands then: see torch_ops/jit/_reduction_cuda.py
   Words tail;
 };
 
@@ -95,11 +103,14 @@ ReductionCode find_code(Reduction& kernel, const Call& call, std::optional<int> 
   for (const int8_t rank : call.raw_ranks) key.push_back(rank);
   key.push_back(static_cast<char>(call.kept.size()));
   key.push_back(static_cast<char>(call.reduced.size()));
+  key.push_back(static_cast<char>(call.vector));
+  key += call.modes;
   return kernel.codes.get(key, [&] {
     const py::gil_scoped_acquire gil;
-    const py::tuple made = kernel.compile(
-        device ? py::object(py::int_(*device)) : py::object(py::none()), names_of(call.stored),
-        names_of(call.computed), ranks_of(call.raw_ranks), call.kept.size(), call.reduced.size());
+    const py::tuple made =
+        kernel.compile(device ? py::object(py::int_(*device)) : py::object(py::none()),
+                       names_of(call.stored), names_of(call.computed), ranks_of(call.raw_ranks),
+                       call.kept.size(), call.reduced.size(), call.vector, call.modes);
     return ReductionCode{reinterpret_cast<const void*>(made[0].cast<intptr_t>()),
                          reinterpret_cast<const void*>(made[1].cast<intptr_t>())};
   });
@@ -127,8 +138,10 @@ int64_t power_of_two_up_to(int64_t value) {
   return power;
 }
 
-Tensor scratch(int64_t bytes, const Tensor& like) {
-  return at::empty({bytes}, like.options().dtype(at::kByte));
+// For results of parts: as many as are given, in the type that they are computed in.
+Tensor scratch(int64_t results, const Call& call, const Tensor& like) {
+  const auto size = static_cast<int64_t>(std::max<size_t>(8, c10::elementSize(call.computed[0])));
+  return at::empty({results * size}, like.options().dtype(at::kByte));
 }
 
 void run_cpu(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, int64_t elements) {
@@ -137,7 +150,7 @@ void run_cpu(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, 
   const auto partial = reinterpret_cast<Function>(const_cast<void*>(code.partial));
   const auto finish = reinterpret_cast<Function>(const_cast<void*>(code.finish));
   const int64_t parts = std::max<int64_t>(ceil_div(elements, kHostPart), 1);
-  const Tensor partials = scratch(parts > 1 ? outputs * parts * 8 : 0, out);
+  const Tensor partials = scratch(parts > 1 ? outputs * parts : 0, call, out);
   Words words = plan_words(call, outputs, elements, kHostPart, parts, partials.data_ptr());
   put_axes(words, call.kept);
   put_axes(words, call.reduced);
@@ -150,34 +163,133 @@ void run_cpu(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, 
                    [&](int64_t begin, int64_t end) { finish(words.data(), begin, end); });
 }
 
-void run_cuda(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, int64_t elements) {
-  const ReductionCode code = find_code(kernel, call, out.device().index());
-  // The threads of one output are neighbours where its elements are, else the outputs are.
-  const bool along = inner_stride(call.reduced) <= inner_stride(call.kept);
-  int64_t lanes = std::min(kThreads, power_of_two_up_to(std::max<int64_t>(elements / 4, 1)));
-  if (!along) lanes = std::min<int64_t>(lanes, outputs >= 32 ? 8 : kThreads / 4);
-  const int64_t per_block = kThreads / lanes;
-  const int64_t blocks = ceil_div(outputs, per_block);
-  const int64_t wanted = std::max<int64_t>(kBlocks / blocks, 1);
-  const int64_t possible = std::max<int64_t>(elements / (lanes * kLeastPerThread), 1);
-  const int64_t parts = std::min(wanted, possible);
-  const int64_t part = std::max<int64_t>(ceil_div(ceil_div(elements, parts), lanes) * lanes, 1);
-  const int64_t used = std::max<int64_t>(ceil_div(elements, part), 1);
-  const Tensor partials = scratch(used > 1 ? outputs * used * 8 : 0, out);
-  Words words = plan_words(call, outputs, elements, part, used, partials.data_ptr());
-  words.put(lanes);
-  words.put(int64_t{along});
-  put_axes(words, call.kept);
-  put_axes(words, call.reduced);
-  void* parameters[] = {words.data()};
-  void* const stream = current_stream(out.device().index());
-  const auto launch = [&](const void* function, int64_t grid_x, int64_t grid_y) {
-    const LaunchShape shape{{static_cast<uint32_t>(grid_x), static_cast<uint32_t>(grid_y), 1},
-                            {static_cast<uint32_t>(kThreads), 1, 1}};
-    launch_kernel(function, out.device().index(), shape, stream, parameters);
+// May the elements of an operand along the innermost kept axis be moved as vectors?
+bool lies_in_vectors(const Call& call, size_t operand, int64_t vector) {
+  const Tensor& tensor = *call.operands[operand];
+  const int64_t bytes = std::min(kVectorBytes, vector * tensor.element_size());
+  int64_t places = reinterpret_cast<intptr_t>(tensor.data_ptr());
+  for (const Axes* axes : {&call.kept, &call.reduced}) {
+    for (const Axis& axis : *axes) {
+      if (&axis != &call.kept[0]) places |= axis.strides[operand];
+    }
+  }
+  return call.kept[0].strides[operand] == tensor.element_size() && places % bytes == 0;
+}
+
+// How the outputs of a thread lie: the widest vectors that sizes, strides and pointers allow.
+void choose_vector(Call& call) {
+  const Axis& inner = call.kept[0];
+  const size_t count = call.operands.size();
+  int64_t smallest = kVectorBytes;
+  for (size_t k = 1; k < count; ++k) {
+    if (inner.strides[k] != 0) smallest = std::min(smallest, call.operands[k]->element_size());
+  }
+  int64_t vector = std::min<int64_t>(kVectorBytes / smallest, 8);
+  const auto fits = [&] {
+    if (inner.size % vector != 0) return false;
+    for (size_t k = 1; k < count; ++k) {
+      if (inner.strides[k] != 0 && !lies_in_vectors(call, k, vector)) return false;
+    }
+    return true;
   };
-  launch(code.partial, std::min<int64_t>(blocks, INT32_MAX), used);
-  if (used > 1) launch(code.finish, std::min<int64_t>(outputs, INT32_MAX), 1);
+  while (vector > 1 && !fits()) vector /= 2;
+  call.vector = vector;
+  call.modes = lies_in_vectors(call, 0, vector) ? "c" : "s";
+  for (size_t k = 1; k < count; ++k) {
+    const bool moves = std::any_of(call.reduced.begin(), call.reduced.end(),
+                                   [&](const Axis& axis) { return axis.strides[k] != 0; });
+    const bool splat = vector > 1 && inner.strides[k] == 0;
+    call.modes.push_back(moves ? (splat ? 'b' : 'c') : (splat ? 'B' : 'C'));
+  }
+}
+
+// How the elements of an output are cut into parts: at most `wanted`, whose threads all have
+// something to do, and the same number of elements each in multiples of `unroll`.
+struct Parts {
+  Parts(int64_t elements, int64_t lanes, int64_t unroll, int64_t wanted) {
+    const int64_t possible = std::max<int64_t>(elements / (lanes * kLeastPerThread), 1);
+    const int64_t least = ceil_div(elements, std::clamp<int64_t>(wanted, 1, possible));
+    const int64_t step = lanes * unroll;
+    size = std::max<int64_t>(ceil_div(least, step) * step, 1);
+    count = std::max<int64_t>(ceil_div(elements, size), 1);
+  }
+  int64_t size, count;
+};
+
+// Launches the kernels of one call.
+class Launcher {
+ public:
+  Launcher(Words& words, const Call& call, const Tensor& out)
+      : words_(words), device_(out.device().index()), stream_(current_stream(device_)) {
+    put_axes(words_, call.kept);
+    put_axes(words_, call.reduced);
+  }
+  void operator()(const void* function, int64_t threads, int64_t grid_x, int64_t grid_y) const {
+    const int64_t x = std::min<int64_t>(grid_x, INT32_MAX);
+    const LaunchShape shape{{static_cast<uint32_t>(x), static_cast<uint32_t>(grid_y), 1},
+                            {static_cast<uint32_t>(threads), 1, 1}};
+    void* parameters[] = {words_.data()};
+    launch_kernel(function, device_, shape, stream_, parameters);
+  }
+
+ private:
+  Words& words_;
+  c10::DeviceIndex device_;
+  void* stream_;
+};
+
+// Outputs whose elements lie together.
+void run_rows(const ReductionCode& code, Call& call, const Tensor& out, int64_t outputs,
+              int64_t elements) {
+  const int64_t lanes = std::min(kThreads, power_of_two_up_to(std::max<int64_t>(elements / 4, 1)));
+  const int64_t blocks = ceil_div(outputs, kThreads / lanes);
+  const Parts parts(elements, lanes, 1, kBlocks / blocks);
+  const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, call, out);
+  Words words = plan_words(call, outputs, elements, parts.size, parts.count, partials.data_ptr());
+  words.put(lanes);
+  const Launcher launch(words, call, out);
+  launch(code.partial, kThreads, blocks, parts.count);
+  if (parts.count > 1) launch(code.finish, kThreads, outputs, 1);
+}
+
+// Outputs that lie together as their elements do. A block's threads are a matrix: `across` of them
+// side by side along a row's memory, `lanes` one below the other.
+void run_columns(const ReductionCode& code, Call& call, const Tensor& out, int64_t outputs,
+                 int64_t elements) {
+  const int64_t words_of_row = outputs / call.vector;
+  // Several lanes where there are elements for them: the wider blocks are, the more parts it takes
+  // to make enough of them, and the more the second pass has to read.
+  const int64_t least_lanes =
+      power_of_two_up_to(std::clamp<int64_t>(elements / kLeastPerThread, 1, 8));
+  const int64_t groups = ceil_div(words_of_row, kThreads / least_lanes);
+  const int64_t across = ceil_div(words_of_row, groups);
+  const int64_t lanes = std::clamp<int64_t>(elements / 4, 1, kThreads / across);
+  const int64_t blocks = ceil_div(words_of_row, across);
+  const int64_t wanted =
+      std::clamp(words_of_row * elements / kColumnLoads, kLeastColumnBlocks, kMostColumnBlocks);
+  const Parts parts(elements, lanes, kColumnUnroll, wanted / blocks);
+  const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, call, out);
+  // Of the second pass: some 8 parts a thread, if that keeps a block's threads busy.
+  const int64_t finish_lanes =
+      std::min(kThreads, power_of_two_up_to(std::max<int64_t>(parts.count / 8, 1)));
+  Words words = plan_words(call, outputs, elements, parts.size, parts.count, partials.data_ptr());
+  words.put(across);
+  words.put(lanes);
+  words.put(lanes > 1 ? power_of_two_up_to(lanes - 1) : 0);
+  words.put(finish_lanes);
+  const Launcher launch(words, call, out);
+  launch(code.partial, ceil_div(across * lanes, 32) * 32, blocks, parts.count);
+  if (parts.count > 1) {
+    launch(code.finish, kThreads, ceil_div(outputs, kThreads / finish_lanes), 1);
+  }
+}
+
+void run_cuda(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, int64_t elements) {
+  // The threads of one output are neighbours where its elements are, else the outputs are.
+  const bool columns = elements > 0 && inner_stride(call.reduced) > inner_stride(call.kept);
+  if (columns) choose_vector(call);
+  const ReductionCode code = find_code(kernel, call, out.device().index());
+  (columns ? run_columns : run_rows)(code, call, out, outputs, elements);
 }
 
 }  // namespace
@@ -228,6 +340,8 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, std::optional<at::I
     TORCH_CHECK_VALUE(out.sizes() == at::IntArrayRef(kept_shape), kernel.name, ": out has shape ",
                       out.sizes(), ", but the result has ", at::IntArrayRef(kept_shape),
                       ". An output is never resized.");
+    TORCH_CHECK(!out.is_conj() && !out.is_neg(), kernel.name,
+                ": out is a view whose conjugation or negation has not been carried out.");
     at::assert_no_internal_overlap(out);
     for (const Argument& argument : arguments) {
       if (argument.tensor) at::assert_no_overlap(out, *argument.tensor);
@@ -255,11 +369,14 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, std::optional<at::I
       call.tail.put(tensor ? tensor->item() : arguments[k].number, types.in[k]);
     } else {
       call.stored.push_back(tensor->scalar_type());
-      call.views.push_back(tensor->expand(shape));
+      call.views.push_back(tensor->resolve_conj().resolve_neg().expand(shape));
       call.operands.push_back(&call.views.back());
     }
   }
   for (const Tensor* tensor : raw) {
+    TORCH_CHECK(!tensor->is_conj() && !tensor->is_neg(), kernel.name,
+                ": a raw array is read as it lies, but its conjugation or negation has not been "
+                "carried out. Pass .resolve_conj().resolve_neg().");
     const auto axes = static_cast<int8_t>(tensor->dim());
     call.raw_ranks.push_back(tensor->is_contiguous() ? axes : static_cast<int8_t>(-1 - axes));
     call.tail.put_raw(*tensor);

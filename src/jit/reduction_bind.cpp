@@ -19,7 +19,7 @@ void refuse_gradient(const Reduction& kernel, const Arguments& arguments, const 
     if (argument.tensor) inputs.push_back(*argument.tensor);
   }
   if (!torch::autograd::compute_requires_grad(at::TensorList(inputs)) ||
-      !at::isFloatingType(result.scalar_type())) {
+      !torch::autograd::isDifferentiableType(result.scalar_type())) {
     return;
   }
   const std::shared_ptr<torch::autograd::Node> node(

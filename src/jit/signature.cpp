@@ -21,12 +21,13 @@ ScalarType type_of(const Argument& argument) {
 }
 
 void check_supported(const Signature& kernel, const std::string& name, ScalarType type) {
-  TORCH_CHECK_TYPE(!c10::isComplexType(type) && c10::elementSize(type) <= 8 &&
-                       !c10::isQIntType(type) &&
-                       (c10::isIntegralType(type, /*includeBool=*/true) || type == at::kFloat ||
-                        type == at::kDouble || type == at::kHalf || type == at::kBFloat16),
+  TORCH_CHECK_TYPE((c10::isIntegralType(type, /*includeBool=*/true) && !c10::isQIntType(type)) ||
+                       type == at::kFloat || type == at::kDouble || type == at::kHalf ||
+                       type == at::kBFloat16 || type == at::kComplexFloat ||
+                       type == at::kComplexDouble,
                    kernel.name, ": ", name, " is ", type,
-                   "; kernels compute on bool, integers, float16, bfloat16, float32 and float64.");
+                   "; kernels compute on bool, integers, float16, bfloat16, float32, float64, "
+                   "complex64 and complex128.");
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ LIMIT_VARIABLE = "TORCH_OPS_CACHE_LIMIT"
 _MAGIC = b"torch_ops.jit 1\n"
 _HEADER = len(_MAGIC) + 32 + 4
 _ENTRY = ".kernel"
+_NOTE = ".note"  # what is remembered, but no kernel
 _PARTIAL = ".part"
 _ABANDONED = 600.0  # seconds after which a partial file belongs to no writer any more
 _IN_MEMORY = 1024  # entries; the kernels in use hold their own
@@ -54,7 +55,7 @@ class CacheInfo:
         compiles: Compilations that succeeded. Fewer than misses where another process or thread
             compiled the same kernel at the same time, or a compilation failed.
         entries: Kernels on disk.
-        bytes: What they take on disk.
+        bytes: What they and notes on CUDA's headers take on disk.
         path: The folder.
         limit: How many bytes the folder may hold.
     """
@@ -177,10 +178,10 @@ def _unpack(key: str, content: bytes) -> Artefact | None:
     return Artefact(bytes(rest[end:]), facts)
 
 
-def _read(folder: int, key: str) -> Artefact | None:
+def _read(folder: int, key: str, suffix: str = _ENTRY) -> Artefact | None:
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(key + _ENTRY, flags, dir_fd=folder)
+        descriptor = os.open(key + suffix, flags, dir_fd=folder)
     except OSError:
         return None
     with open(descriptor, "rb") as file:
@@ -190,7 +191,7 @@ def _read(folder: int, key: str) -> Artefact | None:
         return _unpack(key, file.read())
 
 
-def _write(folder: int, key: str, artefact: Artefact) -> None:
+def _write(folder: int, key: str, artefact: Artefact, suffix: str = _ENTRY) -> None:
     content = _pack(key, artefact)
     limit = cache_limit()
     if len(content) > limit:
@@ -201,11 +202,13 @@ def _write(folder: int, key: str, artefact: Artefact) -> None:
         descriptor = os.open(partial, flags, 0o600, dir_fd=folder)
         with open(descriptor, "wb") as file:
             file.write(content)
-        os.rename(partial, key + _ENTRY, src_dir_fd=folder, dst_dir_fd=folder)
+        os.rename(partial, key + suffix, src_dir_fd=folder, dst_dir_fd=folder)
         _remove_oldest(folder, limit)
     except OSError as error:
         # The kernel itself is there: a full disk must not stop who only wants to run it.
         _unlink(folder, partial)
+        if suffix != _ENTRY:
+            return  # nothing is lost
         warnings.warn(
             f"torch_ops.jit: a compiled kernel could not be kept in {cache_folder()}: "
             f"{error.strerror}. It will be compiled again in the next process.",
@@ -232,7 +235,7 @@ def _remove_oldest(folder: int, limit: int) -> None:
     """Brings the entries under the limit, and removes what killed writers left."""
     entries = []
     for name, status in _files(folder):
-        if name.endswith(_ENTRY):
+        if name.endswith((_ENTRY, _NOTE)):
             entries.append((status.st_mtime_ns, status.st_size, name))
         elif name.endswith(_PARTIAL) and time.time() - status.st_mtime > _ABANDONED:
             _unlink(folder, name)
@@ -358,6 +361,19 @@ def _compile(compile: Callable[[], Artefact]) -> Artefact:
     return artefact
 
 
+def recall(key: str) -> dict[str, Any] | None:
+    """What was remembered under a key; None where there is nothing, or nothing whole."""
+    with _open_folder() as folder:
+        found = _read(folder, key, _NOTE)
+    return None if found is None else found.facts
+
+
+def remember(key: str, facts: dict[str, Any]) -> None:
+    """Keeps facts (JSON) under a key, where that can be done."""
+    with _open_folder() as folder:
+        _write(folder, key, Artefact(b"", facts), _NOTE)
+
+
 def cache_info() -> CacheInfo:
     """Tells what the cache of compiled kernels did in this process, and what is on disk.
 
@@ -376,13 +392,17 @@ def cache_info() -> CacheInfo:
         True
     """
     with _open_folder() as folder:
-        sizes = [status.st_size for name, status in _files(folder) if name.endswith(_ENTRY)]
+        files = [
+            (name, status.st_size)
+            for name, status in _files(folder)
+            if name.endswith((_ENTRY, _NOTE))
+        ]
     return CacheInfo(
         hits=_memory.hits,
         misses=_memory.misses,
         compiles=_memory.compiles,
-        entries=len(sizes),
-        bytes=sum(sizes),
+        entries=sum(name.endswith(_ENTRY) for name, _ in files),
+        bytes=sum(size for _, size in files),
         path=cache_folder(),
         limit=cache_limit(),
     )
@@ -405,7 +425,7 @@ def clear_cache() -> None:
     """
     with _open_folder() as folder:
         for name, _ in _files(folder):
-            if name.endswith((_ENTRY, _PARTIAL)):
+            if name.endswith((_ENTRY, _NOTE, _PARTIAL)):
                 _unlink(folder, name)
     with _memory.lock:
         _memory.entries.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -89,6 +89,7 @@ class _Writer:
             by_type.setdefault(param.type, dtype)
         self.types = Types(by_type)
         self.level = program.depth
+        self._dtypes = (*form.stored, *form.computed)
         self.operands: list[_Operand] = []
         self.numbers: list[Param] = []
         self.raws: list[tuple[Param, str, tuple[int, bool]]] = []
@@ -141,10 +142,11 @@ class _Writer:
         return _user("after_loop", self.program.snippet.after_loop)
 
     def head(self, headers: Sequence[str]) -> Pieces:
-        names = ["scalar.h", *headers, *(["dual.h"] if self.level else [])]
+        names = ["scalar.h", *headers, *more_headers(self._dtypes, self.level > 0)]
         return [
             "".join(header(name) for name in names) + self.program.type_aliases(self.types),
-            *_user("preamble", self.program.snippet.preamble),
+            self.program.preamble(),
+            ";",
         ]
 
 
@@ -155,6 +157,12 @@ def _user(name: str, text: str) -> Pieces:
 def shared_options(options: Sequence[str]) -> list[str]:
     """Of the user's options those that the host's compiler gets."""
     return [option for option in options if _SHARED_OPTION.match(option)]
+
+
+def more_headers(dtypes: Iterable[torch.dtype | None], is_derivative: bool) -> list[str]:
+    """What not every kernel needs: compilation takes longer with it."""
+    is_complex = any(dtype is not None and dtype.is_complex for dtype in dtypes)
+    return [*(["complex.h"] if is_complex else []), *(["dual.h"] if is_derivative else [])]
 
 
 @cache

@@ -18,7 +18,8 @@ from typing import Any
 import torch_ops._version
 from torch_ops.jit._cache import Artefact, get_or_compile, make_key
 from torch_ops.jit._errors import compile_error
-from torch_ops.jit._source import Source, UnknownIncludeError, header_fingerprints
+from torch_ops.jit._headers import UnknownIncludeError, header_fingerprints
+from torch_ops.jit._source import Source
 from torch_ops.jit._toolchain import (
     DEFAULT_ARCH,
     Nvrtc,

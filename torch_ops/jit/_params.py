@@ -23,6 +23,8 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
     "float64": torch.float64,
+    "complex64": torch.complex64,
+    "complex128": torch.complex128,
 }
 
 # As C++ names them: c10::toString.
@@ -40,6 +42,8 @@ DTYPE_OF_CPP = {
     "BFloat16": torch.bfloat16,
     "Float": torch.float32,
     "Double": torch.float64,
+    "ComplexFloat": torch.complex64,
+    "ComplexDouble": torch.complex128,
 }
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)

@@ -17,6 +17,7 @@ import torch
 
 from torch_ops.jit._params import Param
 from torch_ops.jit._source import UserText
+from torch_ops.jit._ternary import pick_in_branches
 
 Pieces = list["str | UserText"]
 
@@ -35,6 +36,8 @@ C_TYPES = {
     torch.bfloat16: "float",
     torch.float32: "float",
     torch.float64: "double",
+    torch.complex64: "torch_ops::complex<float>",
+    torch.complex128: "torch_ops::complex<double>",
 }
 
 
@@ -174,16 +177,25 @@ class Program:
                 lines.append(f"using {placeholder} = {types.name(Param('', placeholder), 0)};")
         return "\n".join(lines)
 
-    def element(self, types: Types) -> Pieces:
-        """Computes the outputs' variables from the inputs', all of this program's level."""
+    def preamble(self) -> UserText:
+        """The user's functions, which a derivative may call on dual numbers."""
+        return _over_duals("preamble", self.snippet.preamble, self.depth)
+
+    def element(self, types: Types, depth: int | None = None) -> Pieces:
+        """Computes the outputs' variables from the inputs', all of this program's level.
+
+        ``depth`` is that of the program that this is a part of: its own unless given.
+        """
+        depth = self.depth if depth is None else depth
         if self.parent is None:
+            raws = [param.name for param in (*self.inputs, *self.outputs) if param.raw]
             scratch = "".join(
                 f"{types.name(param, 0)} {param.name}{{}};\n" for param in self.snippet.scratch
             )
             # A function and a loop of its own, so that return, break and continue end the element.
             return [
                 "[&] { do {\n" + scratch,
-                UserText(self.snippet.title, self.snippet.operation),
+                _over_duals(self.snippet.title, self.snippet.operation, depth, raws),
                 ";\n} while (false); }();",
             ]
         parent, level = self.parent, self.depth
@@ -197,7 +209,7 @@ class Program:
         given += [f"@{param.name}_{level}" for param in parent.outputs]
         return [
             "[&] {\n" + self._seeds(parent, types) + f"[&]({', '.join(inner)}) {{\n",
-            *parent.element(types),
+            *parent.element(types, depth),
             f"}}({', '.join(given)});\n" + self._results(parent, types) + "}();",
         ]
 
@@ -244,6 +256,10 @@ class Program:
             name = types.name(own, self.depth)
             lines.append(f"{own.name} = static_cast<{name}>({' + '.join(terms) or '0'});")
         return "\n".join(lines) + "\n"
+
+
+def _over_duals(name: str, text: str, depth: int, raws: Sequence[str] = ()) -> UserText:
+    return UserText(name, pick_in_branches(text, raws) if depth else text, text)
 
 
 # ---- what a snippet does, as far as its text tells ----------------------------------------------

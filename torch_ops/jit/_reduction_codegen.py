@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from torch_ops.jit._codegen import STORED, header, joined
+from torch_ops.jit._codegen import STORED, header, joined, more_headers
 from torch_ops.jit._params import Param
 from torch_ops.jit._program import C_TYPES, Pieces, Program, Types
 from torch_ops.jit._source import Source, UserText
 
-THREADS = 256  # a block; src/jit/reduction.cpp has it too
-# Loads of a thread in flight: of single elements, and of words of up to 16 bytes.
-UNROLL, WIDE_UNROLL = 16, 4
 HOST_LANES = 32  # running results of a thread, so that a loop need not wait for each sum
 
 
@@ -59,6 +56,9 @@ class ReductionForm:
         raw: Rank of each raw parameter, and whether it is contiguous.
         kept: Axes that the outputs have.
         reduced: Axes that are reduced.
+        vector: On CUDA: outputs that lie together and are one thread's. 0: the reduced elements
+            are what lies together.
+        modes: How each operand lies then: see :func:`torch_ops.jit._reduction_cuda.columns_source`.
     """
 
     stored: tuple[torch.dtype | None, ...]
@@ -66,9 +66,11 @@ class ReductionForm:
     raw: tuple[tuple[int, bool], ...]
     kept: int
     reduced: int
+    vector: int = 0
+    modes: str = ""
 
 
-class _Writer:
+class Writer:
     """The parts of the text that both kinds of processor have."""
 
     def __init__(self, reduction: Reduction, form: ReductionForm) -> None:
@@ -128,11 +130,12 @@ class _Writer:
             f"  {self.result}* partials;\n  char* data[{self.count}];\n"
             f"{numbers}{raws}{more}{axes}}};"
         )
-        names = ["scalar.h", *headers, "reduce.h", *(["dual.h"] if program else [])]
-        preamble = self.reduction.preamble
+        dtypes = (*self.form.stored, *self.form.computed)
+        names = ["scalar.h", *headers, "reduce.h", *more_headers(dtypes, program is not None)]
+        preamble = program.preamble() if program else UserText("preamble", self.reduction.preamble)
         return [
             "".join(header(name) for name in names) + aliases,
-            *([UserText("preamble", preamble)] if preamble.strip() else []),
+            *([preamble] if preamble.text.strip() else []),
             plan,
         ]
 
@@ -189,7 +192,6 @@ class _Writer:
         if self.form.reduced == 0 or vector == 1 or self.count == 1:
             return "false"
         terms = [
-            "@along",
             f"(@first | @last | @plan.reduced[0].size) % {vector} == 0",
         ]
         for k, (param, stored) in enumerate(self.operands):
@@ -209,7 +211,7 @@ class _Writer:
 
 def host_source(reduction: Reduction, form: ReductionForm) -> Source:
     """C++ with ``partial`` over a range of (output, part) and ``finish`` over one of outputs."""
-    writer = _Writer(reduction, form)
+    writer = Writer(reduction, form)
     count = writer.count
     copy = f"for (int k = 0; k < {count}; ++k) @at[k] = "
     pointers = "\n".join(
@@ -289,149 +291,6 @@ extern "C" void finish(const Plan& @plan, int64_t @begin, int64_t @end) {{""",
     }}
   }}
   @store(@at[0], @parts[0]);
-}}
-}}""",
-    )
-
-
-# The results of a group of threads, in shared memory, become that of its first one.
-_TREE = """for (int @step = @lanes / 2; @step > 0; @step /= 2) {
-  __syncthreads();
-  if (@lane < @step && @lane + @step < @valid) {
-    @shared[@slot(@lane)] = @combine(@shared[@slot(@lane)], @shared[@slot(@lane + @step)]);
-  }
-}
-__syncthreads();
-"""
-
-
-def cuda_source(reduction: Reduction, form: ReductionForm) -> Source:
-    """CUDA C++ with the kernels ``partial`` and ``finish``."""
-    writer = _Writer(reduction, form)
-    count = writer.count
-    copy = f"for (int k = 0; k < {count}; ++k) @at[k] = "
-    element = writer.mapped([f"@at[{k}]" for k in range(1, count)])
-    read = f"""[&](int64_t @element) -> @Result {{
-      char* @at[{count}];
-      {copy}@start[k];
-      {writer.moved("reduced", "@element")}
-      return {element};
-    }}"""
-    inputs = list(enumerate(writer.operands))[1:]
-    sizes = [writer.sizes[param.name] for _, (param, _) in inputs]
-    vector = min(16 // min(sizes), 8) if sizes else 1
-    holders = "\n".join(
-        f"torch_ops::Vector<{stored}, {vector}> @v{k}[{WIDE_UNROLL}];" for k, (_, stored) in inputs
-    )
-    loads = " ".join(f"@v{k}[u].load(@at[{k}]);" for k, _ in inputs)
-    wide_value = writer.mapped([f"&@v{k}[u][e]" for k, _ in inputs])
-    return joined(
-        *writer.head(["cuda.h"], "  int64_t lanes, along;\n"),
-        f"""extern "C" __global__ void __launch_bounds__({THREADS})
-partial(const __grid_constant__ Plan @plan) {{""",
-        *writer.functions(),
-        *writer.identity(),
-        f"""__shared__ @Result @shared[{THREADS}];
-const int @lanes = static_cast<int>(@plan.lanes), @thread = threadIdx.x;
-const int @per_block = {THREADS} / @lanes;
-const bool @along = @plan.along != 0;
-const int @lane = @along ? @thread % @lanes : @thread / @per_block;
-const int @own = @along ? @thread / @lanes : @thread % @per_block;
-const auto @slot = [&](int lane) {{
-  return @along ? @own * @lanes + lane : lane * @per_block + @own;
-}};
-const int64_t @first = int64_t(blockIdx.y) * @plan.part;
-const int64_t @last = @first + @plan.part < @plan.elements ? @first + @plan.part : @plan.elements;
-for (int64_t @block = int64_t(blockIdx.x) * @per_block; @block < @plan.outputs;
-     @block += int64_t(gridDim.x) * @per_block) {{
-  const int64_t @output = @block + @own;
-  int64_t @valid = @last - @first;
-  char* @start[{count}];
-  @Result @sum{{}};
-  if (@output < @plan.outputs) {{
-    char* @at[{count}];
-    {copy}@plan.data[k];
-    {writer.moved("kept", "@output")}
-    for (int k = 0; k < {count}; ++k) @start[k] = @at[k];
-    const auto @read = {read};
-    int64_t @element = @first + @lane;
-    if ({writer.is_wide("@start", vector)}) {{
-      // Neighbouring elements in words of up to 16 bytes, {WIDE_UNROLL} words in flight.
-      @element = @first / {vector} + @lane;
-      const int64_t @end = @last / {vector};
-      @valid = @end - @first / {vector};
-      bool @begun = false;
-      for (; @element < @end; @element += {WIDE_UNROLL} * @lanes) {{
-        {holders}
-#pragma unroll
-        for (int u = 0; u < {WIDE_UNROLL}; ++u) {{
-          const int64_t @word = @element + u * @lanes;
-          if (@word < @end) {{
-            char* @at[{count}];
-            {copy}@start[k];
-            {writer.moved("reduced", f"@word * {vector}")}
-            {loads}
-          }}
-        }}
-#pragma unroll
-        for (int u = 0; u < {WIDE_UNROLL}; ++u) {{
-          if (@element + u * @lanes < @end) {{
-#pragma unroll
-            for (int e = 0; e < {vector}; ++e) {{
-              const @Result @value = {wide_value};
-              @sum = @begun ? @combine(@sum, @value) : @value;
-              @begun = true;
-            }}
-          }}
-        }}
-      }}
-      if (!@begun) @sum = @empty;
-    }} else {{
-      if (@element < @last) {{
-        @sum = @read(@element);
-        @element += @lanes;
-      }} else {{
-        @sum = @empty;
-      }}
-      for (; @element + {UNROLL - 1} * @lanes < @last; @element += {UNROLL} * @lanes) {{
-        @Result @several[{UNROLL}];
-#pragma unroll
-        for (int k = 0; k < {UNROLL}; ++k) @several[k] = @read(@element + k * @lanes);
-#pragma unroll
-        for (int k = 0; k < {UNROLL}; ++k) @sum = @combine(@sum, @several[k]);
-      }}
-      for (; @element < @last; @element += @lanes) @sum = @combine(@sum, @read(@element));
-    }}
-  }}
-  @shared[@thread] = @sum;
-  {_TREE}  if (@lane == 0 && @output < @plan.outputs) {{
-    if (@plan.parts == 1) @store(@start[0], @shared[@slot(0)]);
-    else @plan.partials[@output * @plan.parts + blockIdx.y] = @shared[@slot(0)];
-  }}
-  __syncthreads();
-}}
-}}
-extern "C" __global__ void __launch_bounds__({THREADS})
-finish(const __grid_constant__ Plan @plan) {{""",
-        *writer.functions(),
-        f"""__shared__ @Result @shared[{THREADS}];
-constexpr int @lanes = {THREADS};
-const int @lane = threadIdx.x;
-const int64_t @valid = @plan.parts;
-const auto @slot = [](int lane) {{ return lane; }};
-for (int64_t @output = blockIdx.x; @output < @plan.outputs; @output += gridDim.x) {{
-  const @Result* const @parts = @plan.partials + @output * @plan.parts;
-  @Result @sum{{}};
-  if (@lane < @valid) @sum = @parts[@lane];
-  for (int64_t k = @lane + @lanes; k < @valid; k += @lanes) @sum = @combine(@sum, @parts[k]);
-  @shared[@lane] = @sum;
-  {_TREE}  if (@lane == 0) {{
-    char* @at[{count}];
-    {copy}@plan.data[k];
-    {writer.moved("kept", "@output")}
-    @store(@at[0], @shared[0]);
-  }}
-  __syncthreads();
 }}
 }}""",
     )

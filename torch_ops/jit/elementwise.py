@@ -78,6 +78,7 @@ class ElementwiseKernel:
         backward kernel: first and higher derivatives, forward mode, ``torch.vmap``, by every
         floating input that is not raw. A broadcast input's gradient is summed in float32 at
         least. The inputs are saved. What would lose a derivative does not compile: see docs/jit.md.
+        None on complex tensors: the backward pass raises an error.
 
     Memory:
         Nothing besides the outputs. A broadcast input's gradient is made at full size before it is

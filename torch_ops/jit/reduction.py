@@ -16,7 +16,8 @@ from torch_ops.jit._compile import compile_cuda, compile_host
 from torch_ops.jit._derivative_errors import explained
 from torch_ops.jit._errors import CompileError
 from torch_ops.jit._params import DTYPE_OF_CPP, check_names, check_options, parse_params
-from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, cuda_source, host_source
+from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, host_source
+from torch_ops.jit._reduction_cuda import cuda_source
 from torch_ops.jit._toolchain import arch_of
 
 _ext: Any = importlib.import_module("torch_ops._ext.jit")
@@ -52,7 +53,7 @@ class ReductionKernel:
 
     Memory:
         Where few outputs have many elements, each output's are reduced in parts, whose results take
-        8 bytes each.
+        8 bytes each, of complex128 16.
 
     Deterministic: in what order values are combined follows from sizes and strides alone.
 
@@ -82,7 +83,7 @@ class ReductionKernel:
         map_expr: str,
         reduce_expr: str,
         post_map_expr: str,
-        identity: str | float | None,
+        identity: str | complex | None,
         name: str = "reduce",
         *,
         preamble: str = "",
@@ -173,7 +174,7 @@ def make_reduction(reduction: Reduction, options: tuple[str, ...]) -> Any:
     )
 
 
-def _as_text(identity: str | float | None) -> str | None:
+def _as_text(identity: str | complex | None) -> str | None:
     if identity is None or isinstance(identity, str):
         return identity
     if isinstance(identity, bool):
@@ -184,6 +185,8 @@ def _as_text(identity: str | float | None) -> str | None:
         if math.isinf(identity):
             return "(1.0 / 0.0)" if identity > 0 else "(-1.0 / 0.0)"
         return repr(identity)
+    if isinstance(identity, complex):
+        return f"torch_ops::complex<double>({_as_text(identity.real)}, {_as_text(identity.imag)})"
     raise TypeError(
         f"identity must be a number, a string or None, but it is {type(identity).__name__}."
     )
@@ -198,6 +201,8 @@ def _compile(
     raw: list[tuple[int, bool]],
     kept: int,
     reduced: int,
+    vector: int,
+    modes: str,
 ) -> tuple[int, int]:
     """Called from C++ for a form of call that is new: its two functions."""
     form = ReductionForm(
@@ -206,6 +211,8 @@ def _compile(
         raw=tuple(raw),
         kept=kept,
         reduced=reduced,
+        vector=vector,
+        modes=modes,
     )
     if reduction.program is None:
         return _compiled(f'ReductionKernel "{reduction.name}"', reduction, form, options, device)

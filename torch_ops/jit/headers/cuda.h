@@ -65,4 +65,43 @@ struct Divisor {
   TORCH_OPS_FUNCTION uint32_t divide(uint32_t n) const { return (__umulhi(n, magic) + n) >> shift; }
 };
 
+template <class A>
+constexpr bool is_floating = Same<A, float>::value || Same<A, double>::value;
+
 }  // namespace torch_ops
+
+// Of a float and a double, NVRTC's functions of two arguments are ambiguous, where those of the C++
+// library compute in double; min and max are of a float and an integer.
+#define TORCH_OPS_MIXED(name)                                                                  \
+  template <class A, class B,                                                                  \
+            class = typename torch_ops::EnableIf<torch_ops::is_floating<A> &&                  \
+                                                 torch_ops::is_floating<B>>::type>             \
+  TORCH_OPS_FUNCTION double name(A a, B b) {                                                   \
+    return name(static_cast<double>(a), static_cast<double>(b));                               \
+  }
+TORCH_OPS_MIXED(fmin) TORCH_OPS_MIXED(fmax) TORCH_OPS_MIXED(pow) TORCH_OPS_MIXED(atan2)
+TORCH_OPS_MIXED(hypot) TORCH_OPS_MIXED(fmod) TORCH_OPS_MIXED(remainder) TORCH_OPS_MIXED(fdim)
+TORCH_OPS_MIXED(nextafter)
+#undef TORCH_OPS_MIXED
+
+#define TORCH_OPS_MIN_MAX(name)                                                                \
+  template <class A, class B,                                                                  \
+            class = typename torch_ops::EnableIf<                                              \
+                torch_ops::is_number<A> && torch_ops::is_number<B> &&                          \
+                torch_ops::is_floating<A> != torch_ops::is_floating<B>>::type>                 \
+  TORCH_OPS_FUNCTION decltype(A() + B()) name(A a, B b) {                                      \
+    using C = decltype(A() + B());                                                             \
+    return name(static_cast<C>(a), static_cast<C>(b));                                         \
+  }
+TORCH_OPS_MIN_MAX(min)
+TORCH_OPS_MIN_MAX(max)
+#undef TORCH_OPS_MIN_MAX
+
+template <class A, class B, class C,
+          class = typename torch_ops::EnableIf<
+              torch_ops::is_number<A> && torch_ops::is_number<B> && torch_ops::is_number<C> &&
+              (torch_ops::Same<A, double>::value || torch_ops::Same<B, double>::value ||
+               torch_ops::Same<C, double>::value)>::type>
+TORCH_OPS_FUNCTION double fma(A a, B b, C c) {
+  return fma(static_cast<double>(a), static_cast<double>(b), static_cast<double>(c));
+}

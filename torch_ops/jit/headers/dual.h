@@ -496,6 +496,31 @@ TORCH_OPS_BINARY(copysign, T(signbit(u) == signbit(w) ? 1 : -1), T(0))
 TORCH_OPS_SCALE(ldexp)
 TORCH_OPS_SCALE(scalbn)
 
+// A part of the value besides the one that is returned.
+TORCH_OPS_PLAIN(modf)
+template <class T, int N>
+TORCH_OPS_FUNCTION Dual<T, N> modf(const Dual<T, N>& a, Dual<T, N>* whole) {
+  T part;
+  const T fraction = modf(a.v, &part);
+  *whole = part;
+  return {fraction, a.d};
+}
+TORCH_OPS_PLAIN(frexp)
+template <class T, int N>
+TORCH_OPS_FUNCTION Dual<T, N> frexp(const Dual<T, N>& a, int* exponent) {
+  const T fraction = frexp(a.v, exponent);
+  Tangents<T, N> d;
+  for (int k = 0; k < N; ++k) d.of[k] = ldexp(a.d.of[k], -*exponent);
+  return {fraction, d};
+}
+TORCH_OPS_PLAIN(remquo)
+template <class A, class B,
+          class = typename EnableIf<!is_plain<A> || !is_plain<B>>::type>
+TORCH_OPS_FUNCTION auto remquo(const A& a, const B& b, int* quotient) {
+  remquo(primal(a), primal(b), quotient);
+  return remainder(a, b);
+}
+
 // fma(a, b, c), any of which may be numbers.
 TORCH_OPS_PLAINS(fma)
 template <class A>
@@ -551,6 +576,35 @@ template <class T, int N>
 TORCH_OPS_FUNCTION void sincosf(const Dual<T, N>& a, Dual<T, N>* sine, Dual<T, N>* cosine) {
   *sine = sinf(a);
   *cosine = cosf(a);
+}
+
+// A branch of a ternary, beside one of type Other: see torch_ops/jit/_ternary.py. The plain snippet's
+// type is double where one of them is a double; a dual number over float becomes one over double by
+// itself, beside one.
+template <class A>
+struct Bare {
+  using type = A;
+};
+template <class A>
+struct Bare<A&> : Bare<A> {};
+template <class A>
+struct Bare<A&&> : Bare<A> {};
+template <class A>
+struct Bare<const A> : Bare<A> {};
+template <class A, class Other>
+constexpr bool is_narrowed = Same<A, double>::value && !is_plain<Other> &&
+                             !Same<Other, typename Wider<Other>::type>::value;
+template <class Other, class A,
+          class = typename EnableIf<
+              is_narrowed<typename Bare<A>::type, typename Bare<Other>::type>>::type>
+TORCH_OPS_FUNCTION const typename Wider<typename Bare<Other>::type>::type pick(A&& branch) {
+  return branch;
+}
+template <class Other, class A,
+          class = typename EnableIf<
+              !is_narrowed<typename Bare<A>::type, typename Bare<Other>::type>>::type, int = 0>
+TORCH_OPS_FUNCTION constexpr A pick(A&& branch) {
+  return static_cast<A&&>(branch);
 }
 
 // ---- What generated code calls ------------------------------------------------------------------

@@ -22,6 +22,7 @@ TORCH_OPS_STD(rint) TORCH_OPS_STD(nearbyint) TORCH_OPS_STD(lround) TORCH_OPS_STD
 TORCH_OPS_STD(lrint) TORCH_OPS_STD(llrint)
 TORCH_OPS_STD(pow) TORCH_OPS_STD(hypot) TORCH_OPS_STD(fmod) TORCH_OPS_STD(remainder)
 TORCH_OPS_STD(fmin) TORCH_OPS_STD(fmax) TORCH_OPS_STD(fdim) TORCH_OPS_STD(fma)
+TORCH_OPS_STD(modf) TORCH_OPS_STD(frexp) TORCH_OPS_STD(remquo)
 TORCH_OPS_STD(copysign) TORCH_OPS_STD(nextafter) TORCH_OPS_STD(ldexp) TORCH_OPS_STD(scalbn)
 TORCH_OPS_STD(isnan) TORCH_OPS_STD(isinf) TORCH_OPS_STD(isfinite) TORCH_OPS_STD(signbit)
 #undef TORCH_OPS_STD
@@ -35,17 +36,6 @@ template <>
 struct HostFloat<float> {
   using type = float;
 };
-template <class A>
-constexpr bool is_number = false;
-#define TORCH_OPS_NUMBER(type) \
-  template <>                  \
-  constexpr bool is_number<type> = true;
-TORCH_OPS_NUMBER(bool) TORCH_OPS_NUMBER(char) TORCH_OPS_NUMBER(signed char)
-TORCH_OPS_NUMBER(unsigned char) TORCH_OPS_NUMBER(short) TORCH_OPS_NUMBER(unsigned short)
-TORCH_OPS_NUMBER(int) TORCH_OPS_NUMBER(unsigned) TORCH_OPS_NUMBER(long)
-TORCH_OPS_NUMBER(unsigned long) TORCH_OPS_NUMBER(long long) TORCH_OPS_NUMBER(unsigned long long)
-TORCH_OPS_NUMBER(float) TORCH_OPS_NUMBER(double)
-#undef TORCH_OPS_NUMBER
 }  // namespace torch_ops
 
 // A name of its own each, since newer C libraries declare some of these functions too.

@@ -42,6 +42,18 @@ struct EnableIf<true, A> {
   using type = A;
 };
 
+template <class A>
+constexpr bool is_number = false;
+#define TORCH_OPS_NUMBER(type) \
+  template <>                  \
+  constexpr bool is_number<type> = true;
+TORCH_OPS_NUMBER(bool) TORCH_OPS_NUMBER(char) TORCH_OPS_NUMBER(signed char)
+TORCH_OPS_NUMBER(unsigned char) TORCH_OPS_NUMBER(short) TORCH_OPS_NUMBER(unsigned short)
+TORCH_OPS_NUMBER(int) TORCH_OPS_NUMBER(unsigned) TORCH_OPS_NUMBER(long)
+TORCH_OPS_NUMBER(unsigned long) TORCH_OPS_NUMBER(long long) TORCH_OPS_NUMBER(unsigned long long)
+TORCH_OPS_NUMBER(float) TORCH_OPS_NUMBER(double)
+#undef TORCH_OPS_NUMBER
+
 TORCH_OPS_FUNCTION uint32_t bits_of(float value) {
 #ifdef __CUDACC_RTC__
   return __float_as_uint(value);

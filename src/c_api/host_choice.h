@@ -35,7 +35,7 @@ bool gather_on_device(const RowCall& call, IsPinned is_pinned) {
 // Other calls read and write each value once, as copies to pinned staging memory would: only where
 // no such copies are needed may a device be faster.
 template <class IsPinned, class... Arrays>
-bool stream_on_device(int64_t bytes, IsPinned is_pinned, const Arrays*... arrays) {
+bool stream_on_device(int64_t bytes, IsPinned is_pinned, Arrays... arrays) {
   return bytes >= kWorthADevice && (is_pinned(arrays) && ...);
 }
 

@@ -505,6 +505,14 @@ class TestDevicePointers:
 # ---- Programs
 
 
+@needs("c++")
+def test_who_computes(tmp_path: Path) -> None:
+    program = tmp_path / "choice"
+    flags = ["-std=c++17", f"-I{ROOT / 'src'}", f"-I{host.get_include()}"]
+    output_of("c++", *flags, FILES / "choice.cpp", "-o", program)
+    assert output_of(program) == ""
+
+
 @needs("cc", "valgrind")
 def test_a_c_program_under_valgrind(tmp_path: Path) -> None:
     program = tmp_path / "check"

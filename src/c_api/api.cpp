@@ -27,9 +27,9 @@ void timed_on_cpu(float* milliseconds, Body&& body) {
 void gather(const RowCall& call, torch_ops_memory memory, torch_ops_stream stream,
             float* milliseconds) {
   if (memory == TORCH_OPS_DEVICE) return gpu::gather(call, stream, milliseconds);
-  const bool on_device =
-      memory == TORCH_OPS_HOST_GPU || (memory == TORCH_OPS_HOST && gpu::device_count() > 0 &&
-                                       gather_on_device(call, gpu::is_pinned(call.from)));
+  const bool on_device = memory == TORCH_OPS_HOST_GPU ||
+                         (memory == TORCH_OPS_HOST && gather_on_device(call, gpu::is_pinned) &&
+                          gpu::device_count() > 0);
   if (on_device) return gpu::gather_host(call, stream, milliseconds);
   timed_on_cpu(milliseconds, [&] { cpu::gather(call); });
 }
@@ -39,10 +39,10 @@ void scatter_add(const RowCall& call, torch_ops_memory memory, torch_ops_stream 
   if (memory == TORCH_OPS_DEVICE) {
     return gpu::scatter_add(call, stream, workspace, workspace_bytes, milliseconds);
   }
-  const bool on_device = memory == TORCH_OPS_HOST_GPU ||
-                         (memory == TORCH_OPS_HOST && gpu::device_count() > 0 &&
-                          stream_on_device(call.rows_bytes() + call.table_bytes(),
-                                           gpu::is_pinned(call.from) && gpu::is_pinned(call.to)));
+  const bool on_device =
+      memory == TORCH_OPS_HOST_GPU ||
+      (memory == TORCH_OPS_HOST && stream_on_device(call.rows_bytes() + call.table_bytes(),
+                                                    gpu::is_pinned, call.from, call.to));
   if (on_device) return gpu::scatter_add_host(call, stream, milliseconds);
   timed_on_cpu(milliseconds, [&] { cpu::scatter_add(call); });
 }
@@ -50,13 +50,12 @@ void scatter_add(const RowCall& call, torch_ops_memory memory, torch_ops_stream 
 void apply(const ActivationCall& call, torch_ops_memory memory, torch_ops_stream stream,
            float* milliseconds) {
   if (memory == TORCH_OPS_DEVICE) return gpu::apply(call, stream, milliseconds);
-  const auto pinned = [&] {
-    return gpu::is_pinned(call.inputs[0]) && gpu::is_pinned(call.output) &&
-           (call.inputs[1] == nullptr || gpu::is_pinned(call.inputs[1]));
-  };
-  const bool on_device = memory == TORCH_OPS_HOST_GPU ||
-                         (memory == TORCH_OPS_HOST && gpu::device_count() > 0 &&
-                          stream_on_device(2 * call.size * call.element_bytes, pinned()));
+  const int64_t bytes = (call.inputs_count() + 1) * call.size * call.element_bytes;
+  const void* last_input = call.inputs[call.inputs_count() - 1];
+  const bool on_device =
+      memory == TORCH_OPS_HOST_GPU ||
+      (memory == TORCH_OPS_HOST &&
+       stream_on_device(bytes, gpu::is_pinned, call.inputs[0], last_input, call.output));
   if (on_device) return gpu::apply_host(call, stream, milliseconds);
   timed_on_cpu(milliseconds, [&] { cpu::apply(call); });
 }

@@ -212,6 +212,8 @@ void raise_recorded(Reports reports, cudaStream_t stream) {
                              record.site.axis_size);
   TORCH_OPS_CHECK_CUDA(
       cudaMemsetAsync(&errors.slot->claimed, 0, sizeof(errors.slot->claimed), stream));
+  // The next call may be on another stream.
+  TORCH_OPS_CHECK_CUDA(cudaStreamSynchronize(stream));
   throw failure;
 }
 

@@ -21,18 +21,22 @@ inline bool is_sparse(const RowCall& call) {
   return 4 * touched <= static_cast<double>(call.table_bytes());
 }
 
+// Whether memory is pinned is told by `is_pinned(pointer)`, which is asked of large calls alone:
+// the first question may start up CUDA.
+
 // A gather goes to the device where its entries touch most of the source, which streams there
-// faster than a CPU picks from it; and where the device can read the few rows of a sparse one in
-// place.
-inline bool gather_on_device(const RowCall& call, bool source_is_pinned) {
+// faster than a CPU picks from it; and where the device can read the rows of a sparse one in place.
+template <class IsPinned>
+bool gather_on_device(const RowCall& call, IsPinned is_pinned) {
   if (call.table_bytes() + call.rows_bytes() < kWorthADevice) return false;
-  return source_is_pinned || !is_sparse(call);
+  return !is_sparse(call) || is_pinned(call.from);
 }
 
 // Other calls read and write each value once, as copies to pinned staging memory would: only where
 // no such copies are needed may a device be faster.
-inline bool stream_on_device(int64_t bytes, bool all_are_pinned) {
-  return bytes >= kWorthADevice && all_are_pinned;
+template <class IsPinned, class... Arrays>
+bool stream_on_device(int64_t bytes, IsPinned is_pinned, Arrays... arrays) {
+  return bytes >= kWorthADevice && (is_pinned(arrays) && ...);
 }
 
 }  // namespace torch_ops

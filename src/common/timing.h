@@ -62,16 +62,20 @@ class CudaTimer {
   cudaEvent_t events_[2] = {};
 };
 
-// The milliseconds of what `work` queues on the stream.
-template <class Work>
-float timed(cudaStream_t stream, Work&& work) {
-  // One a thread and device: a timer's events belong to a device.
+// The thread's own of the current device, to which a timer's events belong.
+inline CudaTimer& thread_timer() {
   constexpr int kDevices = 64;
   static thread_local CudaTimer timers[kDevices];
   int device = 0;
   TORCH_OPS_CHECK_CUDA(cudaGetDevice(&device));
   TORCH_OPS_CHECK(device < kDevices, "device ", device);
-  CudaTimer& timer = timers[device];
+  return timers[device];
+}
+
+// The milliseconds of what `work` queues on the stream.
+template <class Work>
+float timed(cudaStream_t stream, Work&& work) {
+  CudaTimer& timer = thread_timer();
   timer.start(stream);
   work();
   TORCH_OPS_CHECK_LAUNCH();

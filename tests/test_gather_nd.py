@@ -208,7 +208,7 @@ OTHER_OPS = [
         samples=ravel_samples,
         sized=sized_ravel,
         bad=bad_ravel,
-        exempt=without_derivative("an index has none"),
+        exempt=without_derivative("an index has no derivative"),
     ),
 ]
 

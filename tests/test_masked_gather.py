@@ -103,7 +103,7 @@ OTHER_OPS = [
         samples=position_samples,
         sized=sized_positions,
         bad=bad_positions,
-        exempt=without_derivative("a mask has none"),
+        exempt=without_derivative("a mask has no derivative"),
     ),
 ]
 

@@ -173,7 +173,7 @@ OTHER_OPS = [
         bad=bad_indices,
         shared=(0,),
         exempt={
-            **without_derivative("an index has none"),
+            **without_derivative("an index has no derivative"),
             "vmap": "a plan is of one index: that of stacked ones has batch_dims",
             "nested_vmap": "a plan is of one index: that of stacked ones has batch_dims",
             "cuda_graph": "it waits for the GPU, so that a plan with a bad entry does not exist",

@@ -23,7 +23,7 @@ CALLS: list[tuple[str, Callable[[Tensor, Tensor], Tensor]]] = [
     ("gather", lambda s, i: torch_ops.gather(s, i, dim=1)),
     ("batch_gather", lambda s, i: torch_ops.batch_gather(s, i.expand(5, 4))),
     ("take_along_dim", lambda s, i: torch_ops.take_along_dim(s, i[:, None], 0)),
-    ("take_along_dim", lambda s, i: torch_ops.take_along_dim(s, i.expand(4, 4).t().clone()[:1], 1)),
+    ("take_along_dim", lambda s, i: torch_ops.take_along_dim(s, i[None], 1)),
     ("take_along_dim", lambda s, i: torch_ops.take_along_dim(s[0], i)),
     ("gather_elements", lambda s, i: torch_ops.gather_elements(s, i.expand(5, 4), 1)),
     ("gather_elements", lambda s, i: torch_ops.gather_elements(s, i[:, None].clone(), 0)),

@@ -118,3 +118,15 @@ def test_a_mode_that_names_its_caller(device: torch.device) -> None:
     compiled = torch.compile(torch_ops.batch_gather, backend="aot_eager", fullgraph=True)
     with pytest.raises(IndexError, match=r"^batch_gather: "):
         compiled(source, index)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), CALLS, ids=[f"{number}-{name}" for number, (name, _) in enumerate(CALLS)]
+)
+def test_mixed_devices(
+    device: torch.device, name: str, call: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    """Known before anything is launched. Without a GPU the other device is one of no memory."""
+    index = torch.tensor([0, 3, 2, 4], device="meta" if device.type == "cpu" else "cpu")
+    with pytest.raises(RuntimeError, match=f"^{name}_?: .* on one device"):
+        call(torch.ones(5, 5, device=device), index)

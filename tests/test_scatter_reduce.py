@@ -506,15 +506,14 @@ def test_bad_arguments(device: torch.device) -> None:
 @pytest.mark.parametrize("reduce", REDUCES)
 def test_out_of_range(device: torch.device, reduce: str) -> None:
     values, index = torch.ones(3, device=device), torch.tensor([0, -1, 2], device=device)
-    message = r"scatter(_add)?: index\[1\] is -1, out of range.*size 3"
+    message = r"^scatter: index\[1\] is -1, out of range.*size 3"
     if device.type == "cpu":
         with pytest.raises(IndexError, match=message):
             torch_ops.scatter(values, index, 3, reduce=reduce)
         return
-    output = torch_ops.scatter(values, index, 3, reduce=reduce)
-    with pytest.raises(IndexError, match=message):
+    with pytest.raises(IndexError, match=message):  # noqa: PT012, the second op of a call may raise
+        torch_ops.scatter(values, index, 3, reduce=reduce)
         torch_ops.check_errors()
-    assert output.tolist() == [1, 1 if reduce == "prod" else 0, 1]
 
 
 @pytest.mark.parametrize("hot", [False, True])

@@ -337,11 +337,11 @@ Tensor sums_of(const Tensor& source, const Write& call, const Arrays& arrays, co
                         call.deterministic, arrays.axes);
 }
 
-// May rows be added to the elements of `out` where they lie? Not under a transform, where `out` may
-// be one for many samples; nor in a given order.
-bool adds_in_place(const Tensor& out, const Write& call, const Arrays& arrays) {
+// May rows be added to the elements of `out`, or of a copy of it, where they lie? Not under a
+// transform, where `out` may be one for many samples; nor in a given order.
+bool adds_in_place(const Tensor& out, bool contiguous, const Write& call, const Arrays& arrays) {
   return !call.deterministic.value_or(false) &&
-         (is_one_axis(arrays) || (arrays.are_side_by_side() && out.is_contiguous())) &&
+         (is_one_axis(arrays) || (arrays.are_side_by_side() && contiguous)) &&
          !at::functorch::maybeCurrentDynamicLayer().has_value() &&
          !out.key_set().has(c10::DispatchKey::Batched) &&
          !call.values.key_set().has(c10::DispatchKey::Batched);
@@ -349,7 +349,7 @@ bool adds_in_place(const Tensor& out, const Write& call, const Arrays& arrays) {
 
 void add_to(Tensor& out, const Write& call, const Arrays& arrays) {
   const Tensor rows = expand_values(call.op, call.values, picked_sizes(call.op, out, arrays));
-  if (!adds_in_place(out, call, arrays)) {
+  if (!adds_in_place(out, out.is_contiguous(), call, arrays)) {
     out.add_(sums_of(out, call, arrays, rows));
   } else if (is_one_axis(arrays)) {
     scatter_add_inplace().call(out, rows, arrays.coordinates[0], arrays.dims[0], /*batch_dims=*/0,
@@ -388,7 +388,7 @@ Tensor index_put(const Tensor& source, const Indices& indices, const Tensor& val
     const Tensor rows = expand_values(call.op, values, source.sym_sizes());
     return accumulate ? source.add(rows) : rows.clone(at::MemoryFormat::Contiguous);
   }
-  if (accumulate && adds_in_place(source, call, arrays)) {
+  if (accumulate && adds_in_place(source, /*contiguous=*/true, call, arrays)) {
     Tensor result = source.clone(at::MemoryFormat::Contiguous);
     add_to(result, call, arrays);
     return result;

@@ -1,10 +1,10 @@
 // Which entry has the largest, or the smallest, value for each element of scatter's result: on raw
 // pointers, no torch.
 //
-// For what is too little to be worth a sort (scatter_best.cuh). Two passes of atomics, of which none
-// depends on their order: the best key of each element, then
-// the least position with that key. A table of keys starts as zeros, and a thread that sees a
-// better one there leaves it alone: a row that many entries name takes few atomics.
+// For what is too little to be worth a sort (scatter_best.cuh). Two passes of atomics, of which
+// none depends on their order: the best key of each element, then the least position with that key.
+// A table of keys starts as zeros, and a thread that sees a better one there leaves it alone: a row
+// that many entries name takes few atomics.
 #pragma once
 
 #include <cstdint>

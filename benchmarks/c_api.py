@@ -135,10 +135,10 @@ def measure_host(
     source, index = place(on_device, pinned), place(index, pinned)
     output = place(torch.zeros(2, picked), pinned)
 
-    def call(memory: int) -> Callable[[], None]:
-        return lambda: gather(source, index, output, memory) and None
+    def call(memory: int) -> Callable[[], Tensor]:
+        return lambda: gather(source, index, output, memory)
 
-    def judged(memory: int) -> Callable[[], None]:
+    def judged(memory: int) -> Callable[[], Tensor]:
         def judge() -> None:
             if not torch.equal(output, expected):
                 raise Wrong(f"{(output != expected).sum().item()} elements differ")

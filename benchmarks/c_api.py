@@ -1,8 +1,9 @@
 """The C library: calls on device pointers, on host pointers, and on the CPU alone.
 
-Groups: device (beside torch.gather), host (beside a pinned cudaMemcpy of the source, which the way
-of tutorials needs before any kernel, or of all that moves), numpy (on two threads, beside numpy.take_along_axis),
-overhead (what a call on device pointers costs the host, from a C program's loop).
+Groups: device (beside torch.gather), host (beside cudaMemcpy of the source, which the way of
+tutorials needs before any kernel, and of all that moves), numpy (on two threads, beside
+numpy.take_along_axis), overhead (what a call on device pointers costs the host, from a C program's
+loop).
 """
 
 from __future__ import annotations

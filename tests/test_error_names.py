@@ -89,7 +89,9 @@ def test_axis_of_index(device: torch.device) -> None:
         ):
             with pytest.raises(IndexError, match=message.replace("index:", f"{name}:", 1)):
                 write(indices)
-    with pytest.raises(IndexError, match=r"axis 0 of mask .* as axis 2 of source, which has size 4"):
+    with pytest.raises(
+        IndexError, match=r"axis 0 of mask .* as axis 2 of source, which has size 4"
+    ):
         torch_ops.index(source, (0, ALL, torch.ones(3, dtype=torch.bool, device=device)))
     with pytest.raises(IndexError, match="axis 3 of source has size 0"):
         torch_ops.index(source[:, :, :, :0], (0, ALL, good, good))

@@ -79,8 +79,8 @@ void within_budget(torch_ops_stream stream, float* milliseconds, Attempt&& attem
 // is uploaded before, and little of the result downloaded after, all the reading.
 constexpr int64_t kInPlacePieceBytes = int64_t{2} << 20;
 
-// Gathers from a source in the host's memory. A lane with a single word in flight takes three
-// quarters of the time of one with four there (4.3 ms for 2 Mi floats of 1 GiB, 5.3 to 5.8 with
+// Gathers from a source in the host's memory. A lane with a single word in flight takes less
+// time there than one with four (4.3 ms for 2 Mi floats of 1 GiB, 5.3 to 5.8 with
 // four, on an H200), so the kernel for parts of a table does it, one launch a batch.
 void launch_in_place(const RowCall& call, int64_t first) {
   constexpr int64_t kWorthALaunch = 16384;

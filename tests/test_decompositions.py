@@ -9,6 +9,7 @@ from activations import random, special, unary_samples
 from op_checks import FLOATS, assert_same
 from torch import Tensor, nn
 from torch._inductor import metrics
+from torch._inductor.utils import fresh_cache
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torch_ops
@@ -112,6 +113,20 @@ def test_inductor_fuses_them(device: torch.device) -> None:
         kernels[name] = metrics.generated_kernel_count
         torch.testing.assert_close(results, expected)
     assert kernels["decomposed"] == kernels["torch's"] < kernels["ours"]
+
+
+def test_caches_keep_them_apart(device: torch.device) -> None:
+    """The same model, with and without: neither is given what was compiled for the other."""
+    x = random((8, 6), device, torch.float32)
+    with fresh_cache():
+        for options, calls_ours in (({"backend": inductor}, False), ({}, True)) * 2:
+            torch.compiler.reset()
+            compiled = torch.compile(torch_ops.Sigmoid(), **options)
+            gradients(compiled, x)
+            with torch.profiler.profile(acc_events=True) as profiled:
+                gradients(compiled, x)
+            names = {event.name for event in profiled.events()}
+            assert any(name.startswith("torch_ops::") for name in names) == calls_ours, options
 
 
 def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:

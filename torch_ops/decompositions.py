@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch._functorch.config
 from torch import Tensor
 from torch.fx import GraphModule
 
@@ -112,10 +113,13 @@ def inductor(
     from torch._inductor.decomposition import select_decomp_table
 
     patches = {**(list_mode_options(mode) if mode else {}), **(options or {})}
-    compiled: Any = compile_fx(
-        graph,
-        list(inputs),
-        config_patches=patches or None,
-        decompositions={**select_decomp_table(), **activations},
-    )
+    # AOTAutograd's cache does not know of decompositions: what it kept for the same graph without
+    # these would be taken, and the other way round.
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        compiled: Any = compile_fx(
+            graph,
+            list(inputs),
+            config_patches=patches or None,
+            decompositions={**select_decomp_table(), **activations},
+        )
     return compiled

@@ -516,6 +516,16 @@ def test_out_of_range(device: torch.device, reduce: str) -> None:
         torch_ops.check_errors()
 
 
+def test_paths() -> None:
+    """The way to the largest values on CUDA is chosen from sizes alone."""
+    from torch_ops._ext.scatter import best_path
+
+    assert best_path(entries=2**18, inner=64) == "sorted"
+    assert best_path(entries=2**18 - 1, inner=64) == "atomics"  # small calls
+    assert best_path(entries=2**19, inner=32) == "sorted"
+    assert best_path(entries=2**24, inner=31) == "atomics"  # short rows
+
+
 @pytest.mark.parametrize("hot", [False, True])
 def test_runs_over_many_tiles(device: torch.device, hot: bool) -> None:
     """Rows that have most of the entries; on CUDA both ways to the largest value."""

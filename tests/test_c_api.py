@@ -491,7 +491,8 @@ class TestDevicePointers:
         with torch.cuda.device(gpu):
             assert self.rows("batch_gather", source, index, output) == "SUCCESS"
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # torch's own capture stream stays on the device that first captured a graph.
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream(gpu)):
                 stream = torch.cuda.current_stream().cuda_stream
                 assert self.rows("batch_gather", source, index, output, stream=stream) == "SUCCESS"
             index.fill_(7)

@@ -73,7 +73,7 @@ __global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
     for (int k = 0; k < K; ++k) {
       // Beyond the end the last value is looked at again, which changes nothing.
       const RowGrid::Place at =
-          call.grid.place<false>(chunk, min(first + k * blockDim.x, chunk.words - 1));
+          call.grid.place(chunk, min(first + k * blockDim.x, chunk.words - 1));
       const int64_t slab = chunk.slab + at.slab;
       int64_t batch, slice;
       call.grid.split_slab(slab, batch, slice);

@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kThreads, 5)
     for (int k = 0; k < K; ++k) {
       // Beyond the end the last value is read again, and not added.
       const uint32_t word = min(first + k * kThreads, chunk.words - 1);
-      const RowGrid::Place at = call.grid.place<false>(chunk, word);
+      const RowGrid::Place at = call.grid.place(chunk, word);
       int64_t batch, slice;
       call.grid.split_slab(chunk.slab + at.slab, batch, slice);
       positions[k] = batch * layout.index_batch_stride + at.entry * layout.index_entry_stride;

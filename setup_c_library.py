@@ -138,7 +138,8 @@ def library_steps(
         target, depfile = object_files(temp, source)
         # -fno-trapping-math: see setup.py.
         flags = "-O3 -g0 -Wall -std=c++17 -fPIC -fvisibility=hidden -fno-trapping-math -pthread"
-        command = [*cxx, *flags.split(), *defines, *includes, "-MMD", "-MF", str(depfile)]
+        command = [*cxx, *flags.split(), *shlex.split(environ.get("CXXFLAGS", ""))]
+        command += [*defines, *includes, "-MMD", "-MF", str(depfile)]
         command += ["-c", str(source), "-o", str(target)]
         steps.append(Step(target, [source], command, depfile))
     if cuda is not None:

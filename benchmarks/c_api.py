@@ -1,8 +1,9 @@
 """The C library: calls on device pointers, on host pointers, and on the CPU alone.
 
-Groups: device (beside torch.gather), host (beside a pinned cudaMemcpy of the source, which the way
-of tutorials needs before any kernel), numpy (on two threads, beside numpy.take_along_axis),
-overhead (what a call on device pointers costs the host, from a C program's loop).
+Groups: device (beside torch.gather), host (beside cudaMemcpy of the source, which the way of
+tutorials needs before any kernel, and of all that moves), numpy (on two threads, beside
+numpy.take_along_axis), overhead (what a call on device pointers costs the host, from a C program's
+loop).
 """
 
 from __future__ import annotations
@@ -135,10 +136,10 @@ def measure_host(
     source, index = place(on_device, pinned), place(index, pinned)
     output = place(torch.zeros(2, picked), pinned)
 
-    def call(memory: int) -> Callable[[], None]:
-        return lambda: gather(source, index, output, memory) and None
+    def call(memory: int) -> Callable[[], Tensor]:
+        return lambda: gather(source, index, output, memory)
 
-    def judged(memory: int) -> Callable[[], None]:
+    def judged(memory: int) -> Callable[[], Tensor]:
         def judge() -> None:
             if not torch.equal(output, expected):
                 raise Wrong(f"{(output != expected).sum().item()} elements differ")
@@ -151,27 +152,25 @@ def measure_host(
     chosen = add(bench, result, "as the library chooses", "ours", judged(HOST))
     on_gpu = add(bench, result, "on the GPU", "own", judged(HOST_GPU))
     on_cpu = add(bench, result, "on the CPU", "own", judged(HOST_CPU))
-    # What moves, by cudaMemcpy from pinned memory, one after the other.
-    pinned_source = source if pinned else place(source, True)
-    copy_source = add(
-        bench, result, "cudaMemcpy of the source", "own", lambda: copy(on_device, pinned_source)
-    )
+    # What moves, by cudaMemcpy from and to the same memory, one after the other.
+    there, back = index.cuda(), expected.cuda()
+
+    def copy_source() -> None:
+        copy(on_device, source)
+
+    def copy_rest() -> None:
+        copy(there, index)
+        copy(output, back)
+
+    of_source = add(bench, result, "cudaMemcpy of the source", "own", copy_source)
+    rest = add(bench, result, "cudaMemcpy of index and output", "own", copy_rest)
     if sparse and pinned:
-        result.bars.append(Bar("of the source's copy", chosen / copy_source, 0.25, "<="))
+        result.bars.append(Bar("of the source's copy", chosen / of_source, 0.25, "<="))
     elif sparse:
         best = min(on_gpu, on_cpu)
         result.bars.append(Bar("of the better of GPU and CPU", chosen / best, 1.05, "<="))
     else:
-        del pinned_source
-        pinned_index, pinned_output = place(index, True), place(output, True)
-        there, back = pinned_index.cuda(), expected.cuda()
-
-        def copies() -> None:
-            copy(there, pinned_index)
-            copy(pinned_output, back)
-
-        rest = add(bench, result, "cudaMemcpy of index and output", "own", copies)
-        result.bars.append(Bar("of the copies' time", chosen / (copy_source + rest), 1.15, "<="))
+        result.bars.append(Bar("of the copies' time", chosen / (of_source + rest), 1.15, "<="))
 
 
 def copy(to: Tensor, source: Tensor) -> None:

@@ -23,7 +23,7 @@ CALLS: list[tuple[str, Callable[[Tensor, Tensor], Tensor]]] = [
     ("gather", lambda s, i: torch_ops.gather(s, i, dim=1)),
     ("batch_gather", lambda s, i: torch_ops.batch_gather(s, i.expand(5, 4))),
     ("take_along_dim", lambda s, i: torch_ops.take_along_dim(s, i[:, None], 0)),
-    ("take_along_dim", lambda s, i: torch_ops.take_along_dim(s, i.expand(4, 4).t().clone()[:1], 1)),
+    ("take_along_dim", lambda s, i: torch_ops.take_along_dim(s, i[None], 1)),
     ("take_along_dim", lambda s, i: torch_ops.take_along_dim(s[0], i)),
     ("gather_elements", lambda s, i: torch_ops.gather_elements(s, i.expand(5, 4), 1)),
     ("gather_elements", lambda s, i: torch_ops.gather_elements(s, i[:, None].clone(), 0)),
@@ -118,3 +118,15 @@ def test_a_mode_that_names_its_caller(device: torch.device) -> None:
     compiled = torch.compile(torch_ops.batch_gather, backend="aot_eager", fullgraph=True)
     with pytest.raises(IndexError, match=r"^batch_gather: "):
         compiled(source, index)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), CALLS, ids=[f"{number}-{name}" for number, (name, _) in enumerate(CALLS)]
+)
+def test_mixed_devices(
+    device: torch.device, name: str, call: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    """Known before anything is launched. Without a GPU the other device is one of no memory."""
+    index = torch.tensor([0, 3, 2, 4], device="meta" if device.type == "cpu" else "cpu")
+    with pytest.raises(RuntimeError, match=f"^{name}_?: .* on one device"):
+        call(torch.ones(5, 5, device=device), index)

@@ -345,11 +345,13 @@ def test_backward() -> None:
 
 
 def test_transforms(device: torch.device) -> None:
-    """vmap makes one call of several: the coordinates are those of the index with all samples."""
+    """vmap makes one call of several. A kernel names an entry among all samples' entries; where the
+    call itself raises, it is the sample's own error."""
     source = torch.ones(4, 9, 3, device=device)
     index = torch.zeros(4, 5, dtype=torch.int64, device=device)
     index[2, 3] = 9
-    with raises(device, text("gather", (2, 3), 9, 9)):
+    position = (3,) if device.type == "cpu" else (2, 3)
+    with raises(device, text("gather", position, 9, 9)):
         torch.vmap(torch_ops.gather)(source, index)
     with raises(device, text("gather", (2,), -4, 9)):
         torch.func.vjp(

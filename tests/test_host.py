@@ -374,6 +374,7 @@ def small_device() -> Any:
         ((64, 1000, 3), (64, 900), 1),  # groups of batches
         ((2000, 3, 2), (2000, 4), 1),
         ((4, 200_000), (4, 10), 1),  # few entries: read in place where pinned
+        ((2, 1_200_000), (2, 17_000), 1),  # more of them
     ],
     ids=str,
 )

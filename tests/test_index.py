@@ -498,7 +498,7 @@ def test_more_arrays_than_kernels_take(device: torch.device) -> None:
         leaf = source.clone().requires_grad_()
         actual = torch_ops.index(leaf, indices)
         expected = reference(source.cpu(), indices)
-        assert_same(actual, expected)
+        assert_same(actual.detach(), expected, f"{len(indices)}")
         (grad,) = torch.autograd.grad(actual, leaf, torch.ones_like(actual))
         counts = add_reference(torch.zeros(shape), indices, 1.0)
         assert torch.equal(grad.cpu(), counts)
@@ -511,7 +511,7 @@ def test_more_arrays_than_kernels_take(device: torch.device) -> None:
         torch_ops.index_put_(in_place, indices, values)
         assert torch.equal(in_place.cpu(), wanted)
     points = torch.stack(arrays, -1)
-    assert_same(torch_ops.gather_nd(source, points), source[tuple(arrays)].cpu())
+    assert torch.equal(torch_ops.gather_nd(source, points), source[tuple(arrays)])
     arrays[17] = torch.tensor([0, 1, 2], device=device)
     torch_ops.set_error_mode("sync")
     try:
@@ -527,7 +527,7 @@ def test_many_groups_of_axes(device: torch.device) -> None:
     source = torch.arange(float(6**8), device=device).view(shape)
     i = torch.tensor([[1, 0], [0, 1]], device=device)
     indices = (i, slice(None)) * 8
-    assert_same(torch_ops.index(source, indices), reference(source.cpu(), indices))
+    assert torch.equal(torch_ops.index(source, indices).cpu(), reference(source.cpu(), indices))
     values = -torch_ops.index(source, (i[:1], slice(None)) * 8)
     wanted = put_reference(source.cpu(), (i[:1].cpu(), slice(None)) * 8, values.cpu())
     written = source.clone()

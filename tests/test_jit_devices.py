@@ -46,6 +46,7 @@ def test_two_devices_elementwise() -> None:
 def test_two_devices_current_stream() -> None:
     """It is the current stream of the tensors' device that a kernel runs on."""
     x = torch.zeros(1000, device=OTHER)
+    ADD(x, 1)  # compiled before the stream is kept busy
     side = torch.cuda.Stream(OTHER)
     torch.cuda.synchronize(OTHER)
     with torch.cuda.stream(side):

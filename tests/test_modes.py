@@ -431,13 +431,17 @@ def test_plans_take_one_mode(device: torch.device) -> None:
 
 
 @st.composite
-def row_calls(draw: st.DrawFn) -> dict[str, Any]:
-    """What gather, scatter_add and scatter take: shapes, an index, options."""
-    index_shape = tuple(draw(st.lists(sizes, max_size=3)))
-    batch_dims = draw(st.integers(0, len(index_shape)))
+def row_calls(draw: st.DrawFn, all_batched: bool = False) -> dict[str, Any]:
+    """What gather, scatter_add and scatter take: shapes, an index, options.
+
+    ``all_batched``: what batch_gather takes, whose index has one axis that is none of a batch.
+    """
+    index_shape = tuple(draw(st.lists(sizes, min_size=int(all_batched), max_size=3)))
+    least = len(index_shape) - 1 if all_batched else 0
+    batch_dims = draw(st.integers(least, least if all_batched else len(index_shape)))
     rest = tuple(draw(st.lists(sizes, min_size=1, max_size=3)))
     shape = index_shape[:batch_dims] + rest
-    axis = draw(st.integers(batch_dims, len(shape) - 1))
+    axis = draw(st.integers(batch_dims, batch_dims if all_batched else len(shape) - 1))
     given = draw(st.sampled_from([axis, axis - len(shape)]))
     dim = None if axis == batch_dims and draw(st.booleans()) else given
     mode = draw(st.sampled_from(MODES))
@@ -467,10 +471,15 @@ def test_any_gather(
         options["fill_value"] = fill
     actual = torch_ops.gather(source.to(device), call["index"].to(device), **options)
     assert_same(actual, gather_by_mode(source, call["index"], **options), str(options))
-    if case.batch_dims == len(case.index) - 1 and case.axis == case.batch_dims:
-        del options["dim"], options["batch_dims"]
-        batched = torch_ops.batch_gather(source.to(device), call["index"].to(device), **options)
-        assert_same(batched, actual, str(options))
+
+
+@given(call=row_calls(all_batched=True), dtype=st.sampled_from(GATHERED))
+def test_any_batch_gather(device: torch.device, call: dict[str, Any], dtype: torch.dtype) -> None:
+    case, mode = call["case"], call["mode"]
+    source = other_layout(values_for(case.source, torch.device("cpu"), dtype), call["layout"])
+    expected = gather_by_mode(source, call["index"], **case.kwargs, mode=mode)
+    actual = torch_ops.batch_gather(source.to(device), call["index"].to(device), mode=mode)
+    assert_same(actual, expected, f"{case} {mode}")
 
 
 @given(call=row_calls(), dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int16]))

@@ -288,7 +288,7 @@ def test_large_rows_are_repeatable(device: torch.device) -> None:
 
 @pytest.mark.sanitizer
 def test_few_entries_beside_many_rows(device: torch.device) -> None:
-    """On any stream, and in a graph."""
+    """On any stream."""
     values = values_for((2, 2, 300, 5), device, torch.float32)
     index = torch.arange(300, device=device).expand(2, 300)
     add = partial(torch_ops.scatter_add, values, dim=2, batch_dims=1, deterministic=True)
@@ -301,9 +301,19 @@ def test_few_entries_beside_many_rows(device: torch.device) -> None:
             elsewhere = add(index, dim_size=rows)
         torch.cuda.synchronize(device)
         assert_same(elsewhere, expected, f"{rows} rows, another stream")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_few_entries_in_a_cuda_graph() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    values = values_for((300, 5), device, torch.float32)
+    index = torch.arange(300, device=device)
+    for rows in (2000, 400):  # filled first, and last
+        add = partial(torch_ops.scatter_add, values, index, rows, deterministic=True)
+        expected = add()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            captured = add(index, dim_size=rows)
+            captured = add()
         for _ in range(2):
             captured.fill_(7)
             graph.replay()

@@ -104,14 +104,23 @@ LIBRARIES: dict[str, Callable[[Tensor], str]] = {
 }
 
 
+def check_installed(name: str) -> None:
+    """Raises where a library is not installed, or does not fit what is installed beside it."""
+    if name != "numba":
+        importlib.import_module(name)
+        return
+    # Numba imports the larger part of itself when it first compiles.
+    importlib.import_module("numba.cuda").jit(lambda: None)[1, 1]()
+
+
 def main() -> None:
     if not torch.cuda.is_available():
         print("There is no GPU to share a buffer on.")
         return
     for name, share in LIBRARIES.items():
         try:
-            importlib.import_module({"numba": "numba.cuda"}.get(name, name))
-        except Exception as error:  # one that does not fit the NumPy that is installed, say
+            check_installed(name)
+        except Exception as error:
             print(f"{name}: left out, {type(error).__name__}: {error}")
             continue
         version = share(torch.zeros(N, device="cuda"))

@@ -64,26 +64,24 @@ struct RowGrid {
   }
 
   // Where a word of a chunk lies: the slab, counted from the chunk's first, the entry there, and
-  // the column. kOneSlab promises what one_slab() says, which saves a division.
+  // the column.
   struct Place {
     uint32_t slab;
     int64_t entry;
     uint32_t column;
   };
 
-  template <bool kOneSlab>
   __device__ __forceinline__ Place place(const Chunk& chunk, uint32_t word) const {
     uint32_t column;
-    Place place = place_row(chunk, by_words.divide(word, column), kOneSlab);
+    Place place = place_row(chunk, by_words.divide(word, column));
     place.column = column;
     return place;
   }
 
   // The same for a row of a chunk.
-  __device__ __forceinline__ Place place_row(const Chunk& chunk, uint32_t row,
-                                             bool one_slab = false) const {
+  __device__ __forceinline__ Place place_row(const Chunk& chunk, uint32_t row) const {
     Place place{0, chunk.entry + row, 0};
-    if (!one_slab && slabs_per_chunk > 1) {
+    if (slabs_per_chunk > 1) {
       uint32_t entry;
       place.slab = by_entries.divide(row, entry);
       place.entry = entry;
@@ -111,9 +109,6 @@ struct RowGrid {
       slice = slab - batch * outer;
     }
   }
-
-  // Is no chunk more than one slab?
-  bool one_slab() const { return slabs_per_chunk == 1; }
 };
 
 }  // namespace torch_ops

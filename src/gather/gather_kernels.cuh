@@ -43,7 +43,7 @@ __global__ void gather_rows_kernel(const Word* __restrict__ source,
     for (int k = 0; k < kGatherUnroll; ++k) {
       // Beyond the end the last word is read again, and not written.
       const uint32_t word = min(first + k * blockDim.x, chunk.words - 1);
-      const RowGrid::Place at = grid.place<false>(chunk, word);
+      const RowGrid::Place at = grid.place(chunk, word);
       int64_t batch, slice;
       grid.split_slab(chunk.slab + at.slab, batch, slice);
       positions[k] = batch * layout.index_batch_stride + at.entry * layout.index_entry_stride;

@@ -12,6 +12,7 @@
 
 #include "common/batching.h"
 #include "common/gather_ops.h"
+#include "index/arrays.h"
 #include "index/points.h"
 
 namespace torch_ops {
@@ -28,88 +29,6 @@ const auto& scatter_add_inplace() {
           "scatter_add_");
   return op;
 }
-
-// The index arrays of a call, and the axes of the source that they are for.
-struct Arrays {
-  std::vector<Tensor> coordinates;
-  std::vector<int64_t> dims;
-  std::vector<int64_t> axes;  // the numbers that the user knows them by
-  bool front;
-
-  // The same as one gather takes it.
-  bool is_one() const { return coordinates.size() == 1; }
-  bool are_side_by_side() const {
-    return !front && dims.back() - dims[0] + 1 == static_cast<int64_t>(dims.size());
-  }
-  // More than the kernels take.
-  bool are_many() const { return coordinates.size() > kMaxCoordinates; }
-};
-
-// ---- More index arrays than the kernels take ----------------------------------------------------
-
-// Joins the first arrays, for axes side by side, to one for these axes joined, until there are no
-// more than the kernels take. Returns the table with the axes joined, which may be a copy.
-Tensor fold(Tensor table, Arrays& arrays, std::string_view mode) {
-  while (arrays.are_many()) {
-    const int64_t first = arrays.dims[0], last = first + kMaxCoordinates - 1;
-    const auto split = [&](auto& list) {
-      std::decay_t<decltype(list)> head(list.begin(), list.begin() + kMaxCoordinates);
-      list.erase(list.begin(), list.begin() + kMaxCoordinates - 1);
-      return head;
-    };
-    std::vector<c10::SymInt> sizes;
-    for (int64_t axis = first; axis <= last; ++axis) sizes.push_back(table.sym_size(axis));
-    const std::vector<Tensor> coordinates = split(arrays.coordinates);
-    const std::vector<int64_t> axes = split(arrays.axes);
-    split(arrays.dims);
-    for (size_t j = 0; j < arrays.dims.size(); ++j) {
-      arrays.dims[j] = first + static_cast<int64_t>(j);
-    }
-    arrays.coordinates[0] = ops::ravel_multi_index().call(coordinates, sizes, mode, axes);
-    table = table.flatten(first, last);
-  }
-  return table;
-}
-
-// A source whose indexed axes stand side by side, in front of the others; and the ways back.
-struct Arranged {
-  Tensor table;
-  std::vector<int64_t> dims;   // the indexed axes there
-  std::vector<int64_t> order;  // of the source's axes
-  int64_t place;               // of the points' axes in the rows
-  int64_t points;              // how many these are
-
-  Arranged(const Tensor& source, const Arrays& arrays) : order(arrays.dims) {
-    const auto count = static_cast<int64_t>(arrays.dims.size());
-    place = arrays.are_side_by_side() ? arrays.dims[0] : 0;
-    points = 0;
-    for (const Tensor& each : arrays.coordinates) points = std::max(points, each.dim());
-    for (int64_t axis = 0; axis < source.dim(); ++axis) {
-      if (std::find(arrays.dims.begin(), arrays.dims.end(), axis) == arrays.dims.end()) {
-        order.push_back(axis);
-      }
-    }
-    table = source.permute(order);
-    for (int64_t axis = 0; axis < count; ++axis) dims.push_back(axis);
-  }
-
-  // The rows as the call of the source has them: the points' axes from the front to their place.
-  Tensor rows_back(const Tensor& rows) const { return rows.movedim(span(0), span(place)); }
-  Tensor rows_to_front(const Tensor& rows) const { return rows.movedim(span(place), span(0)); }
-
-  Tensor table_back(const Tensor& written) const {
-    std::vector<int64_t> back(order.size());
-    for (size_t k = 0; k < order.size(); ++k) back[order[k]] = static_cast<int64_t>(k);
-    return written.view_symint(table.sym_sizes()).permute(back);
-  }
-
- private:
-  std::vector<int64_t> span(int64_t first) const {
-    std::vector<int64_t> axes;
-    for (int64_t axis = 0; axis < points; ++axis) axes.push_back(first + axis);
-    return axes;
-  }
-};
 
 // ---- gather_nd ----------------------------------------------------------------------------------
 
@@ -337,11 +256,11 @@ Tensor sums_of(const Tensor& source, const Write& call, const Arrays& arrays, co
                         call.deterministic, arrays.axes);
 }
 
-// May rows be added to the elements of `out` where they lie? Not under a transform, where `out` may
-// be one for many samples; nor in a given order.
-bool adds_in_place(const Tensor& out, const Write& call, const Arrays& arrays) {
+// May rows be added to the elements of `out`, or of a copy of it, where they lie? Not under a
+// transform, where `out` may be one for many samples; nor in a given order.
+bool adds_in_place(const Tensor& out, bool contiguous, const Write& call, const Arrays& arrays) {
   return !call.deterministic.value_or(false) &&
-         (is_one_axis(arrays) || (arrays.are_side_by_side() && out.is_contiguous())) &&
+         (is_one_axis(arrays) || (arrays.are_side_by_side() && contiguous)) &&
          !at::functorch::maybeCurrentDynamicLayer().has_value() &&
          !out.key_set().has(c10::DispatchKey::Batched) &&
          !call.values.key_set().has(c10::DispatchKey::Batched);
@@ -349,7 +268,7 @@ bool adds_in_place(const Tensor& out, const Write& call, const Arrays& arrays) {
 
 void add_to(Tensor& out, const Write& call, const Arrays& arrays) {
   const Tensor rows = expand_values(call.op, call.values, picked_sizes(call.op, out, arrays));
-  if (!adds_in_place(out, call, arrays)) {
+  if (!adds_in_place(out, out.is_contiguous(), call, arrays)) {
     out.add_(sums_of(out, call, arrays, rows));
   } else if (is_one_axis(arrays)) {
     scatter_add_inplace().call(out, rows, arrays.coordinates[0], arrays.dims[0], /*batch_dims=*/0,
@@ -388,7 +307,7 @@ Tensor index_put(const Tensor& source, const Indices& indices, const Tensor& val
     const Tensor rows = expand_values(call.op, values, source.sym_sizes());
     return accumulate ? source.add(rows) : rows.clone(at::MemoryFormat::Contiguous);
   }
-  if (accumulate && adds_in_place(source, call, arrays)) {
+  if (accumulate && adds_in_place(source, /*contiguous=*/true, call, arrays)) {
     Tensor result = source.clone(at::MemoryFormat::Contiguous);
     add_to(result, call, arrays);
     return result;

@@ -97,6 +97,23 @@ void for_each_part(const PointsLayout& layout, int64_t table, int64_t rows, int6
   }
 }
 
+// PointsCall::packed of a layout.
+int32_t count_packed(const PointsLayout& layout) {
+  const int32_t count = layout.coordinates;
+  if (layout.row_axes != 1 || count < 2 || count > 4) return 0;
+  const auto* first = static_cast<const char*>(layout.coordinate[0].data);
+  constexpr int32_t kBytes = sizeof(int64_t);
+  if (count % 2 == 0 && !is_aligned(first, 2 * kBytes)) return 0;
+  for (int32_t j = 0; j < count; ++j) {
+    const Coordinate& coordinate = layout.coordinate[j];
+    if (coordinate.entry_bytes != kBytes || coordinate.strides[0] != count ||
+        coordinate.data != first + j * kBytes) {
+      return 0;
+    }
+  }
+  return count;
+}
+
 PointsCall make_call(const PointsLayout& layout, const FillPattern& fill,
                      const IndexErrorSite& errors, int64_t first_row) {
   PointsCall call{};
@@ -110,6 +127,7 @@ PointsCall make_call(const PointsLayout& layout, const FillPattern& fill,
   call.tile_words = static_cast<int32_t>(std::min<int64_t>(layout.inner, kPointTile));
   call.tile_rows = std::max(kPointTile / std::max(call.tile_words, 1), 1);
   call.by_words = FastDivisor(static_cast<uint32_t>(std::max(call.tile_words, 1)));
+  call.packed = count_packed(layout);
   call.first_row = first_row;
   call.fill = fill;
   call.errors = errors;

@@ -13,6 +13,7 @@
 #include "common/index_error.cuh"
 #include "common/index_mode.h"
 #include "common/index_view.cuh"
+#include "common/vectorized.cuh"
 #include "index/points_layout.h"
 
 namespace torch_ops {
@@ -29,6 +30,9 @@ struct PointsCall {
   int64_t first_row;     // of the call, for messages: the launch may be a part of it
   int32_t tile_rows;
   int32_t tile_words;  // of a row
+  // How many coordinates of int64 a point has side by side, as in the index of gather_nd: 2, 3 or
+  // 4; 0 where they lie otherwise.
+  int32_t packed;
   FillPattern fill;
   IndexErrorSite errors;
 
@@ -61,14 +65,64 @@ struct PointsCall {
     });
   }
 
+  // A coordinate of a row: adds where its entry leads to the row's offset.
+  __device__ __forceinline__ void resolve(int j, int64_t entry, int64_t row,
+                                          int64_t& offset) const {
+    const Coordinate& coordinate = layout.coordinate[j];
+    const int64_t size = coordinate.rule.axis_size();
+    const bool rewrites = coordinate.rule.mode() != IndexMode::kRaise;
+    const int64_t picked = rewrites ? coordinate.rule.resolve(entry) : entry;
+    if (static_cast<uint64_t>(picked) < static_cast<uint64_t>(size)) {
+      offset += picked * coordinate.table_stride;
+    } else {
+      offset = kBadOffset;
+      if (coordinate.rule.raises()) {
+        const BadCoordinate bad{j, coordinate.axis, size};
+        record_bad_entry(errors, first_row + row, entry, &bad);
+      }
+    }
+  }
+
+  // The C coordinates of each point in few loads, none of which waits for another.
+  template <int C, int N>
+  __device__ __forceinline__ void locate_packed(const int64_t (&rows)[N],
+                                                int64_t (&offsets)[N]) const {
+    const auto* data = static_cast<const int64_t*>(layout.coordinate[0].data);
+    int64_t entries[N][C];
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      if constexpr (C % 2 == 0) {
+#pragma unroll
+        for (int j = 0; j < C; j += 2) {
+          const auto two = *reinterpret_cast<const Vector<int64_t, 2>*>(data + rows[k] * C + j);
+          entries[k][j] = two.values[0];
+          entries[k][j + 1] = two.values[1];
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < C; ++j) entries[k][j] = data[rows[k] * C + j];
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < C; ++j) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) resolve(j, entries[k][j], rows[k], offsets[k]);
+    }
+  }
+
   // Where N rows begin in the table; negative for a bad one. The loads of a coordinate do not wait
-  // for each other.
-  template <int N>
+  // for each other. kMayBePacked: the kernel has registers for all coordinates of its rows.
+  template <bool kMayBePacked, int N>
   __device__ __forceinline__ void locate_rows(const int64_t (&rows)[N],
                                               int64_t (&offsets)[N]) const {
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       offsets[k] = locate_row(rows[k], [&](int a) { return layout.row_axis[a].table_stride; });
+    }
+    if constexpr (kMayBePacked) {
+      if (packed == 2) return locate_packed<2>(rows, offsets);
+      if (packed == 3) return locate_packed<3>(rows, offsets);
+      if (packed == 4) return locate_packed<4>(rows, offsets);
     }
 #pragma unroll 1
     for (int j = 0; j < layout.coordinates; ++j) {
@@ -79,21 +133,8 @@ struct PointsCall {
         positions[k] = locate_row(rows[k], [&](int a) { return coordinate.strides[a]; });
       }
       IndexView{coordinate.data, coordinate.entry_bytes}.load(positions, entries);
-      const int64_t size = coordinate.rule.axis_size();
-      const bool rewrites = coordinate.rule.mode() != IndexMode::kRaise;
 #pragma unroll
-      for (int k = 0; k < N; ++k) {
-        const int64_t picked = rewrites ? coordinate.rule.resolve(entries[k]) : entries[k];
-        if (static_cast<uint64_t>(picked) < static_cast<uint64_t>(size)) {
-          offsets[k] += picked * coordinate.table_stride;
-        } else {
-          offsets[k] = kBadOffset;
-          if (coordinate.rule.raises()) {
-            const BadCoordinate bad{j, coordinate.axis, size};
-            record_bad_entry(errors, first_row + rows[k], entries[k], &bad);
-          }
-        }
-      }
+      for (int k = 0; k < N; ++k) resolve(j, entries[k], rows[k], offsets[k]);
     }
   }
 };
@@ -112,7 +153,7 @@ __global__ void __launch_bounds__(kPointThreads)
     // Beyond the end the last row is located again, and not moved.
     numbers[k] = min(first + k * kPointThreads, call.layout.rows - 1);
   }
-  call.locate_rows(numbers, offsets);
+  call.locate_rows</*kMayBePacked=*/true>(numbers, offsets);
   Word words[kPointUnroll];
 #pragma unroll
   for (int k = 0; k < kPointUnroll; ++k) {
@@ -152,7 +193,7 @@ __global__ void __launch_bounds__(kPointThreads)
   for (int n = threadIdx.x; n < count; n += kPointThreads) {
     const int64_t number[1] = {first_row + n};
     int64_t offset[1];
-    call.locate_rows(number, offset);
+    call.locate_rows</*kMayBePacked=*/false>(number, offset);
     in_table[n] = offset[0];
     if constexpr (kPut) {
       in_rows[n] =
@@ -211,7 +252,7 @@ __global__ void __launch_bounds__(kPointThreads)
   for (int k = 0; k < kPointUnroll; ++k) {
     numbers[k] = min(first + k * kPointThreads, call.layout.rows - 1);
   }
-  call.locate_rows(numbers, offsets);
+  call.locate_rows</*kMayBePacked=*/true>(numbers, offsets);
 #pragma unroll
   for (int k = 0; k < kPointUnroll; ++k) {
     if (first + k * kPointThreads >= call.layout.rows) break;

@@ -56,9 +56,9 @@ int64_t add_coordinate(const Coordinate& coordinate, const Index* entries, int64
   }
 }
 
-// Where `count` points are whose coordinates are all of type Index, read in one pass: `offsets` holds
-// where they would be if all of their entries were 0. False: one of them names no place, and offsets
-// are nonsense. `from_end`: -1 is the last row, and so on.
+// Where `count` points are whose coordinates are all of type Index, read in one pass: `offsets`
+// holds where they would be if all of their entries were 0. False: one of them names no place, and
+// offsets are nonsense. `from_end`: -1 is the last row, and so on.
 template <int C, class Index>
 bool locate_at_once(const Coordinate* coordinates, const int64_t* positions, int last_axis,
                     int64_t count, bool from_end, int64_t* offsets) {
@@ -86,8 +86,9 @@ bool locate_at_once(const Coordinate* coordinates, const int64_t* positions, int
     }
     return good;
   };
-  return from_end ? run([](int64_t entry, int64_t size) { return entry < 0 ? entry + size : entry; })
-                  : run([](int64_t entry, int64_t) { return entry; });
+  return from_end
+             ? run([](int64_t entry, int64_t size) { return entry < 0 ? entry + size : entry; })
+             : run([](int64_t entry, int64_t) { return entry; });
 }
 
 // The same for the coordinates of a layout, where it is one of those that this is made for.

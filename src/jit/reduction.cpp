@@ -28,10 +28,9 @@ constexpr int64_t kThreads = 256;    // a block; _reduction_cuda.py has it too
 constexpr int64_t kBlocks = 8192;    // what a grid should have to fill a GPU
 constexpr int64_t kLeastPerThread = 16;
 constexpr int64_t kVectorBytes = 16;
-// Of columns: loads that a block should have, beside which its start and end take no time, and the
-// bounds of what that makes of a grid.
-constexpr int64_t kColumnLoads = 16384;
-constexpr int64_t kLeastColumnBlocks = 1024, kMostColumnBlocks = 4096;
+// The same of columns: fewer, so that the start and the end of a block do not count beside what it
+// reads, and the second pass has less to read.
+constexpr int64_t kColumnBlocks = 1024;
 constexpr int64_t kColumnUnroll = 4;  // rows of a thread whose loads are in flight together
 
 // One axis of the plan, as output and inputs step along it, in bytes.
@@ -261,13 +260,14 @@ void run_columns(const ReductionCode& code, Call& call, const Tensor& out, int64
   // to make enough of them, and the more the second pass has to read.
   const int64_t least_lanes =
       power_of_two_up_to(std::clamp<int64_t>(elements / kLeastPerThread, 1, 8));
-  const int64_t groups = ceil_div(words_of_row, kThreads / least_lanes);
+  // A row that is not much wider stays whole: its memory is read as it lies.
+  const int64_t most_across = kThreads / least_lanes;
+  const bool is_narrow = least_lanes > 1 && words_of_row <= 2 * most_across;
+  const int64_t groups = is_narrow ? 1 : ceil_div(words_of_row, most_across);
   const int64_t across = ceil_div(words_of_row, groups);
   const int64_t lanes = std::clamp<int64_t>(elements / 4, 1, kThreads / across);
   const int64_t blocks = ceil_div(words_of_row, across);
-  const int64_t wanted =
-      std::clamp(words_of_row * elements / kColumnLoads, kLeastColumnBlocks, kMostColumnBlocks);
-  const Parts parts(elements, lanes, kColumnUnroll, wanted / blocks);
+  const Parts parts(elements, lanes, kColumnUnroll, ceil_div(kColumnBlocks, blocks));
   const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, call, out);
   // Of the second pass: some 8 parts a thread, if that keeps a block's threads busy.
   const int64_t finish_lanes =

@@ -92,8 +92,9 @@ std::optional<Tensor> add_rows(const Pieces& call, int64_t axis, std::optional<b
   for (int64_t d = entries.dim() - 1; d >= rows->batch_dims; --d) {
     if (d != axis) entries = entries.squeeze(d);
   }
+  static const indexing::ModesOf modes(kOp);
   return ops::scatter_add().call(call.values, entries, call.size[axis], axis, rows->batch_dims,
-                                 deterministic, mode);
+                                 deterministic, modes(mode));
 }
 
 // In a given order on CUDA: every entry's place in the result, which takes 8 bytes, and scatter_add

@@ -15,15 +15,48 @@ namespace torch_ops::atomic {
 struct AlongCall {
   int64_t position;  // of its first element, among all
   IndexRule rule;
-  bool merge;  // neighbours may go to one place: then lanes look for their peers
-  bool wide;   // places may exceed 32 bits
+  bool merge;     // neighbours may go to one place: then lanes look for their peers
+  bool wide;      // places may exceed 32 bits
   uint32_t step;  // how far apart the elements of a lane are
   FastDivisor by_step;
+  uint32_t rounds;  // of kUnroll elements that a lane has
+};
+
+// What a lane adds up of what goes to one place, in place of an atomic for each value: a place that
+// two of its values that follow each other had. So a place that most values have takes few atomics.
+template <class Sum>
+struct KeptPlace {
+  int64_t place = kDropped;
+  Sum sum = 0;
+
+  // Takes over what it can; those places become kDropped.
+  __device__ __forceinline__ void take(int64_t (&places)[kUnroll], Sum (&sums)[kUnroll][1],
+                                       Sum* table) {
+    int64_t next = place;
+#pragma unroll
+    for (int k = 0; k + 1 < kUnroll; ++k) {
+      if (places[k] == places[k + 1] && places[k] != kDropped) next = places[k];
+    }
+    if (next != place) {
+      flush(table);
+      place = next;
+    }
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k) {
+      const bool mine = places[k] == place;
+      sum += mine ? sums[k][0] : Sum(0);
+      places[k] = mine ? kDropped : places[k];
+    }
+  }
+
+  __device__ __forceinline__ void flush(Sum* table) {
+    if (place != kDropped) atomicAdd(table + place, sum);
+    sum = 0;
+  }
 };
 
 // As add_values_kernel, with an entry for each value. Where neighbours go to different columns of
-// the result, the elements of a lane are of one column, in rows one below the other: it adds up
-// those that go to one place.
+// the result, the elements of a lane are of one column, in rows one below the other.
 template <class Value, class Sum>
 __global__ void __launch_bounds__(kThreads)
     add_along_kernel(const Value* __restrict__ values, IndexView index, Sum* __restrict__ table,
@@ -35,40 +68,45 @@ __global__ void __launch_bounds__(kThreads)
   const auto count = static_cast<uint32_t>(layout.count);
   uint32_t column;
   const uint32_t rows = call.by_step.divide(blockIdx.x * kThreads + threadIdx.x, column);
-  const uint32_t first = rows * (call.step * K) + column;
-  uint32_t numbers[K];
-  int64_t places[K], at[K], from[K], entries[K];
-  // Beyond the end the last value is read again, and not added.
+  uint32_t first = rows * (call.step * K * call.rounds) + column;
+  KeptPlace<Sum> kept;
+#pragma unroll 1
+  for (uint32_t round = 0; round < call.rounds; ++round, first += call.step * K) {
+    uint32_t numbers[K];
+    int64_t places[K], at[K], from[K], entries[K];
+    // Beyond the end the last value is read again, and not added.
 #pragma unroll
-  for (int k = 0; k < K; ++k) numbers[k] = min(first + k * call.step, count - 1);
-  grid.locate(numbers, places, at, from);
-  index.load(at, entries);
-  Sum sums[K][1];
+    for (int k = 0; k < K; ++k) numbers[k] = min(first + k * call.step, count - 1);
+    grid.locate(numbers, places, at, from);
+    index.load(at, entries);
+    Sum sums[K][1];
 #pragma unroll
-  for (int k = 0; k < K; ++k) sums[k][0] = static_cast<Sum>(values[from[k]]);
-  BadEntry bad;
+    for (int k = 0; k < K; ++k) sums[k][0] = static_cast<Sum>(values[from[k]]);
+    BadEntry bad;
 #pragma unroll
-  for (int k = 0; k < K; ++k) {
-    int64_t row = entries[k];
-    if (call.rule.rewrites()) row = call.rule.resolve(row);
-    const bool exists = first + k * call.step < count;
-    if (exists && in_range(row, layout.axis_size)) {
-      places[k] += row * layout.axis_stride;
-    } else {
-      if (exists) bad = {call.position + numbers[k], entries[k]};
-      places[k] = kDropped;
+    for (int k = 0; k < K; ++k) {
+      int64_t row = entries[k];
+      if (call.rule.rewrites()) row = call.rule.resolve(row);
+      const bool exists = first + k * call.step < count;
+      if (exists && in_range(row, layout.axis_size)) {
+        places[k] += row * layout.axis_stride;
+      } else {
+        if (exists) bad = {call.position + numbers[k], entries[k]};
+        places[k] = kDropped;
+      }
     }
-  }
-  // Under merge they are a block apart, and lanes that are neighbours look for each other.
-  if (!call.merge) add_up_neighbours(places, sums);
-  const bool shared = call.merge && is_shared(places[0], call.wide);
+    // Under merge they are a block apart, and lanes that are neighbours look for each other.
+    if (!call.merge) kept.take(places, sums, table);
+    const bool shared = call.merge && is_shared(places[0], call.wide);
 #pragma unroll
-  for (int k = 0; k < K; ++k) {
-    bool mine = places[k] != kDropped;
-    if (shared) mine &= add_up_peers<1>(find_peers(places[k], call.wide), sums[k]);
-    if (mine) atomicAdd(table + places[k], sums[k][0]);
+    for (int k = 0; k < K; ++k) {
+      bool mine = places[k] != kDropped;
+      if (shared) mine &= add_up_peers<1>(find_peers(places[k], call.wide), sums[k]);
+      if (mine) atomicAdd(table + places[k], sums[k][0]);
+    }
+    bad.record(errors);
   }
-  bad.record(errors);
+  kept.flush(table);
 }
 
 // The places of the entries, as find_places_cuda says. `places` begins at the part's first element.

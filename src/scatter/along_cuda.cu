@@ -34,13 +34,23 @@ atomic::AlongCall deal_out(const ElementLayout& layout, int64_t position, const 
   const int64_t columns = count_columns(layout);
   const bool merge = layout.axis >= 0 && columns < kLanes;
   const bool by_column = !merge && columns * atomic::kUnroll <= layout.count;
-  const auto step = static_cast<uint32_t>(by_column ? columns : int64_t{atomic::kThreads});
-  return {position, rule, merge, wide, step, FastDivisor(step)};
+  const int64_t step = by_column ? columns : int64_t{atomic::kThreads};
+  // Several rounds where there is work for all of the GPU many times over.
+  constexpr int64_t kRounds = 8, kLanesWanted = int64_t{1} << 19;
+  const int64_t most = layout.count / std::max(step * atomic::kUnroll, kLanesWanted);
+  const int64_t rounds = by_column ? std::clamp<int64_t>(most, 1, kRounds) : 1;
+  return {position,
+          rule,
+          merge,
+          wide,
+          static_cast<uint32_t>(step),
+          FastDivisor(static_cast<uint32_t>(step)),
+          static_cast<uint32_t>(rounds)};
 }
 
-// The threads of such a launch: of whole groups of step * kUnroll elements.
+// The threads of such a launch: of whole groups of step * kUnroll * rounds elements.
 int64_t count_threads(const ElementLayout& layout, const atomic::AlongCall& call) {
-  return ceil_div(layout.count, int64_t{call.step} * atomic::kUnroll) * call.step;
+  return ceil_div(layout.count, int64_t{call.step} * atomic::kUnroll * call.rounds) * call.step;
 }
 
 }  // namespace

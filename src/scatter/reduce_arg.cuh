@@ -1,10 +1,10 @@
 // Which entry has the largest, or the smallest, value for each element of scatter's result: on raw
 // pointers, no torch.
 //
-// For what is too little to be worth a sort (scatter_best.cuh). Two passes of atomics, of which none
-// depends on their order: the best key of each element, then
-// the least position with that key. A table of keys starts as zeros, and a thread that sees a
-// better one there leaves it alone: a row that many entries name takes few atomics.
+// For what is too little to be worth a sort (scatter_best.cuh). Two passes of atomics, of which
+// none depends on their order: the best key of each element, then the least position with that key.
+// A table of keys starts as zeros, and a thread that sees a better one there leaves it alone: a row
+// that many entries name takes few atomics.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +73,7 @@ __global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
     for (int k = 0; k < K; ++k) {
       // Beyond the end the last value is looked at again, which changes nothing.
       const RowGrid::Place at =
-          call.grid.place<false>(chunk, min(first + k * blockDim.x, chunk.words - 1));
+          call.grid.place(chunk, min(first + k * blockDim.x, chunk.words - 1));
       const int64_t slab = chunk.slab + at.slab;
       int64_t batch, slice;
       call.grid.split_slab(slab, batch, slice);

@@ -28,6 +28,18 @@ void with_shape(const RowLayout& layout, Use&& use) {
   }
 }
 
+// Calls use with how many columns a lane has: as many as rows and pointer allow, up to 4 or 16
+// bytes, or one.
+template <class Value, class Use>
+void with_columns(const Value* values, const RowLayout& layout, Use&& use) {
+  constexpr int kWide = std::min(kVectorSize<Value>, 4);
+  if (layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value))) {
+    use(std::integral_constant<int, kWide>());
+  } else {
+    use(std::integral_constant<int, 1>());
+  }
+}
+
 // ---- The best entries ---------------------------------------------------------------------------
 
 template <class Value>
@@ -37,8 +49,11 @@ void find_sorted(const Value* values, const at::Tensor& index, const RowLayout& 
   with_shape(layout, [&](const auto& shape) {
     const auto entries = sort_entries(index, layout, rule, shape, errors);
     using Id = std::remove_const_t<std::remove_pointer_t<decltype(entries.keys)>>;
-    total_sorted<sorted::Best<Value, Id>>(values, positions, shape, entries, {largest},
-                                          layout.entries);
+    const auto find = [&](auto columns) {
+      total_sorted<sorted::Best<columns(), Value, Id>>(values, positions, shape, entries, {largest},
+                                                       layout.entries);
+    };
+    with_columns(values, layout, find);
   });
 }
 
@@ -60,8 +75,8 @@ void find_by_atomics(const Value* values, const at::Tensor& index, const RowLayo
                                  layout, rule, largest};
       const dim3 grid(grid_x(call.grid.chunk_words(), kThreads * reduce::kUnroll),
                       grid_y(call.grid.chunks));
-      TORCH_OPS_LAUNCH(kernel, grid, kThreads, 0, values + column, view_index(index),
-                       keys + column, to + column, call, errors);
+      TORCH_OPS_LAUNCH(kernel, grid, kThreads, 0, values + column, view_index(index), keys + column,
+                       to + column, call, errors);
     }
   }
 }
@@ -101,7 +116,10 @@ void scatter_prod_cuda(const at::Tensor& values, const at::Tensor& index, const 
     auto* to = static_cast<value_t*>(products.mutable_data_ptr());
     with_shape(layout, [&](const auto& shape) {
       const auto entries = sort_entries(index, layout, rule, shape, errors);
-      total_sorted<Sums<1, sum_t, Times>>(from, to, shape, entries, {}, static_cast<value_t>(1));
+      with_columns(from, layout, [&](auto columns) {
+        total_sorted<Sums<columns(), sum_t, Times>>(from, to, shape, entries, {},
+                                                    static_cast<value_t>(1));
+      });
     });
   });
   after_launch();

@@ -253,6 +253,15 @@ std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t valu
   TORCH_INTERNAL_ASSERT(false);
 }
 
+// Which way scatter finds the largest values of calls of these sizes on CUDA: for the tests.
+std::string best_path(int64_t entries, int64_t inner) {
+  RowLayout layout{};
+  layout.batch = layout.outer = 1;
+  layout.entries = entries;
+  layout.inner = inner;
+  return pays_to_sort_for_best(layout) ? "sorted" : "atomics";
+}
+
 // What choose_cpu_blocking says: for the tests.
 std::map<std::string, int64_t> cpu_blocking(int64_t slabs, int64_t entries, int64_t axis_size,
                                             int64_t inner, int64_t sum_bytes) {
@@ -318,6 +327,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("path", &path, "Which way floats of these sizes take on CUDA", py::arg("axis_size"),
         py::arg("entries"), py::arg("inner"), py::arg("value_bytes"), py::arg("sum_bytes"),
         py::arg("adjacent"), py::arg("shared_bytes"));
+  m.def("best_path", &best_path, "Which way the largest of such values are found on CUDA",
+        py::arg("entries"), py::arg("inner"));
   m.def("cpu_blocking", &cpu_blocking, "How a call of these sizes is cut on the CPU",
         py::arg("slabs"), py::arg("entries"), py::arg("axis_size"), py::arg("inner"),
         py::arg("sum_bytes"));

@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kThreads, 5)
     for (int k = 0; k < K; ++k) {
       // Beyond the end the last value is read again, and not added.
       const uint32_t word = min(first + k * kThreads, chunk.words - 1);
-      const RowGrid::Place at = call.grid.place<false>(chunk, word);
+      const RowGrid::Place at = call.grid.place(chunk, word);
       int64_t batch, slice;
       call.grid.split_slab(chunk.slab + at.slab, batch, slice);
       positions[k] = batch * layout.index_batch_stride + at.entry * layout.index_entry_stride;
@@ -375,7 +375,8 @@ struct LocalTile {
   __device__ __forceinline__ void leaves(const Sums<V, Sum>&) const {}
 };
 
-template <int V, class Value, class Sum>
+// kSpanned: the entries of a group.
+template <int V, int kSpanned, class Value, class Sum>
 __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
     add_tiles_kernel(const Value* __restrict__ values, IndexView index, Sum* __restrict__ table,
                      RowLayout layout, AtomicCall call, RowPieces split,
@@ -384,7 +385,7 @@ __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
   __shared__ int64_t keys[kMaxTile];
   __shared__ uint16_t order[kMaxTile];
   const int thread = static_cast<int>(threadIdx.x);
-  const int tile_entries = split.groups(kThreads) * kSpan;  // a multiple of 32
+  const int tile_entries = split.groups(kThreads) * kSpanned;  // a multiple of 32
   const uint32_t tile = call.block() / split.pieces;
   const int piece = static_cast<int>(call.block() % split.pieces);
   const int64_t own_column = (int64_t{piece} * split.lanes + thread % split.lanes) * V;
@@ -424,7 +425,7 @@ __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
                                      tile_entries,
                                      layout.inner,
                                      column};
-    sum_runs(entries, edges, split.lanes, live);
+    sum_runs<kSpanned>(entries, edges, split.lanes, live);
   }
 }
 

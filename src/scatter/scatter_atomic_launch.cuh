@@ -76,21 +76,22 @@ void add_staged(const Value* values, const IndexView& index, Sum* sums, const Ro
                    make_call(layout, rule, /*words=*/1), part, fresh, errors);
 }
 
-template <int V, class Value, class Sum>
+template <int V, int kSpanned = kSpan, class Value, class Sum>
 void add_tiles(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
                const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
   atomic::AtomicCall call = make_call(layout, rule, /*words=*/1);
   const RowPieces split(layout.inner, V, /*most_lanes=*/32, atomic::kLeastLanes);
-  const int64_t tile = split.groups(atomic::kThreads) * kSpan;
+  const int64_t tile = split.groups(atomic::kThreads) * kSpanned;
   const int64_t blocks = ceil_div(call.grid.chunk_words(), tile) * split.pieces;
   const dim3 grid = shape_grid(call, blocks, table_bytes);
-  auto* kernel = atomic::add_tiles_kernel<V, Value, Sum>;
+  auto* kernel = atomic::add_tiles_kernel<V, kSpanned, Value, Sum>;
   TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, index, sums, layout, call, split,
                    errors);
 }
 
-// Rows of any length, each by the widest words that fit them; but few entries by single values, so
-// that there are blocks for all of the GPU.
+// Rows of any length, each by the widest words that fit them. Few entries are dealt out to more and
+// shorter spans: the time of a small call is that of the loads of a span, which wait for each
+// other.
 template <class Value, class Sum>
 void add_long_rows(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
                    const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
@@ -99,7 +100,10 @@ void add_long_rows(const Value* values, const IndexView& index, Sum* sums, const
   const int64_t blocks = layout.slabs() * split.pieces *
                          ceil_div(layout.entries, split.groups(atomic::kThreads) * kSpan);
   const bool few = blocks < current_device_limits().multiprocessors;
-  if (!few && layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value))) {
+  const bool wide = layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value));
+  if (wide && few) {
+    add_tiles<kWide, kWindow>(values, index, sums, layout, rule, table_bytes, errors);
+  } else if (wide) {
     add_tiles<kWide>(values, index, sums, layout, rule, table_bytes, errors);
   } else {
     add_tiles<1>(values, index, sums, layout, rule, table_bytes, errors);

@@ -18,7 +18,7 @@ namespace torch_ops {
 
 constexpr int kRunThreads = 256;
 constexpr int kWindow = 4;  // entries whose values a lane loads together
-constexpr int kSpan = 8;    // entries of a group
+constexpr int kSpan = 8;    // entries of a group; kWindow of them where there are few in all
 
 // How the columns of a row are dealt out: `lanes` (a power of two up to 32) of V columns each are a
 // piece, and a block takes one piece of its entries' rows.
@@ -62,8 +62,9 @@ struct Times {
 template <int V, class Sum, class Op = Plus>
 struct Sums {
   static constexpr int kColumns = V;
-  using Part = Sum;          // V of them are what one lane leaves for another
-  struct Options {};         // of a call
+  static constexpr int kBlocks = V < 8 ? 5 : 4;  // a multiprocessor, as registers allow
+  using Part = Sum;                              // V of them are what one lane leaves for another
+  struct Options {};                             // of a call
   Sum values[V];
 
   __device__ __forceinline__ Sums() {
@@ -120,8 +121,8 @@ struct RunEdges {
   bool starts[kRunThreads];   // a run starts in the span and goes on
 };
 
-// Totals the runs of one tile, for the columns of this lane. `Entries` tells of entry `i` of the tile
-// (from -1 to one behind the tile's last)
+// Totals the runs of one tile, for the columns of this lane. `Entries` tells of entry `i` of the
+// tile (from -1 to one behind the tile's last)
 //   key(i)     the row that it goes to; entries.none() where there is no entry, or a dropped one
 //   place(i)   where its values are; some entry's place where there is none
 //   values(p)  the values at a place, in this lane's columns, as the total loads them
@@ -132,13 +133,13 @@ struct RunEdges {
 //   leaves(sums)        the part of a run that starts in the tile and goes on to the right
 // `live`: this lane has columns; one without loads others' and writes nothing. All threads of the
 // block must come here.
-template <class Total, class Entries>
+template <int kSpanned = kSpan, class Total, class Entries>
 __device__ __forceinline__ void sum_runs(Entries& entries, RunEdges<Total>& edges, int lanes,
                                          bool live) {
   constexpr int V = Total::kColumns;
   const int thread = static_cast<int>(threadIdx.x);
   const int group = thread / lanes, groups = kRunThreads / lanes;
-  const int first = group * kSpan;
+  const int first = group * kSpanned;
 
   Total sums;
   auto key = entries.key(first);
@@ -146,7 +147,7 @@ __device__ __forceinline__ void sum_runs(Entries& entries, RunEdges<Total>& edge
   bool from_left = came_in;
   bool goes_on = false;
 #pragma unroll 1
-  for (int at = first; at < first + kSpan; at += kWindow) {
+  for (int at = first; at < first + kSpanned; at += kWindow) {
     // Keys and places together, then all values: no load waits for more than one other, or for a
     // branch. Those of no entry are loaded in vain.
     decltype(key) keys[kWindow + 1];

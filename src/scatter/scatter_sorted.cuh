@@ -202,7 +202,7 @@ struct SortedTile {
 // blockIdx.x walks the tiles, and in them the pieces of columns; blockIdx.y the slices. Blocks a
 // multiprocessor: as many as leave registers for V sums.
 template <class Total, class Value, class Result, class Id>
-__global__ void __launch_bounds__(kThreads, Total::kColumns < 8 ? 5 : 4)
+__global__ void __launch_bounds__(kThreads, Total::kBlocks)
     sum_tiles_kernel(const Value* __restrict__ values, const Id* __restrict__ keys,
                      const Id* __restrict__ positions, Result* __restrict__ result,
                      typename Total::Part* __restrict__ partials, uint32_t* __restrict__ touched,
@@ -327,8 +327,8 @@ __global__ void __launch_bounds__(kJoinThreads)
   }
 }
 
-// `empty` (zero, of sums) for the rows without entries. A warp looks at 32 rows of a batch's first slice at a time;
-// what holds there holds for all slices. blockIdx.y walks the slices.
+// `empty` (zero, of sums) for the rows without entries. A warp looks at 32 rows of a batch's first
+// slice at a time; what holds there holds for all slices. blockIdx.y walks the slices.
 template <int V, class Value, class Id>
 __global__ void fill_rest_kernel(const uint32_t* __restrict__ touched, Value* __restrict__ result,
                                  Shape<Id> shape, RowPieces split, Value empty) {
@@ -342,15 +342,18 @@ __global__ void fill_rest_kernel(const uint32_t* __restrict__ touched, Value* __
   const unsigned rest = present & ~touched[row / 32];
   const int group = lane / split.lanes, groups = 32 / split.lanes;
   const int64_t first_column = int64_t{lane % split.lanes} * V;
-  Vector<Value, V> empties;
+  // In words of 16 bytes at most.
+  constexpr int W = V * sizeof(Value) > kVectorBytes ? kVectorSize<Value> : V;
+  Vector<Value, W> empties;
 #pragma unroll
-  for (int v = 0; v < V; ++v) empties.values[v] = empty;
+  for (int v = 0; v < W; ++v) empties.values[v] = empty;
   for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
     Value* rows = result + (row - lane + slice * shape.axis_size) * shape.inner;
     for (int r = group; r < 32; r += groups) {
       if ((rest >> r & 1) == 0) continue;
       for (int64_t column = first_column; column < shape.inner; column += split.lanes * V) {
-        store(rows + r * shape.inner + column, empties);
+#pragma unroll
+        for (int v = 0; v < V; v += W) store(rows + r * shape.inner + column + v, empties);
       }
     }
   }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -31,8 +31,11 @@ class Reduction:
 
     @staticmethod
     def sum_of(program: Program) -> Reduction:
-        """The sum of what a program with one output computes: a broadcast input's gradient."""
-        output = program.outputs[0]
+        """The sum of what a program with one output computes: a broadcast input's gradient.
+
+        A sum of 16-bit values is one of floats, and is rounded where it is stored.
+        """
+        output = replace(program.outputs[0], wide=False)
         return Reduction(
             program.name,
             program.inputs,

@@ -78,7 +78,7 @@ def embedding(
     if max_norm is not None:
         _renorm_(weight, input, max_norm, norm_type)
     if padding_idx is None and not scale_grad_by_freq and not sparse:
-        return _gather(weight, input, 0)
+        return _gather(weight, input, 0, mode="raise in embedding")
     if padding_idx is not None:
         rows = weight.shape[0]
         if not -rows <= padding_idx < rows:

@@ -1,0 +1,100 @@
+// The index arrays of a call of index, index_put, index_add or gather_nd; and how more of them than
+// the kernels take become fewer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "common/gather_ops.h"
+#include "index/points_layout.h"
+
+namespace torch_ops {
+
+// The index arrays of a call, and the axes of the source that they are for.
+struct Arrays {
+  std::vector<at::Tensor> coordinates;
+  std::vector<int64_t> dims;
+  std::vector<int64_t> axes;  // the numbers that the user knows them by
+  bool front;
+
+  // The same as one gather takes it.
+  bool is_one() const { return coordinates.size() == 1; }
+  bool are_side_by_side() const {
+    return !front && dims.back() - dims[0] + 1 == static_cast<int64_t>(dims.size());
+  }
+  // More than the kernels take.
+  bool are_many() const { return coordinates.size() > kMaxCoordinates; }
+};
+
+// ---- More index arrays than the kernels take ----------------------------------------------------
+
+// Joins the first arrays, for axes side by side, to one for these axes joined, until there are no
+// more than the kernels take. Returns the table with the axes joined, which may be a copy.
+inline at::Tensor fold(at::Tensor table, Arrays& arrays, std::string_view mode) {
+  while (arrays.are_many()) {
+    const int64_t first = arrays.dims[0], last = first + kMaxCoordinates - 1;
+    const auto split = [&](auto& list) {
+      std::decay_t<decltype(list)> head(list.begin(), list.begin() + kMaxCoordinates);
+      list.erase(list.begin(), list.begin() + kMaxCoordinates - 1);
+      return head;
+    };
+    std::vector<c10::SymInt> sizes;
+    for (int64_t axis = first; axis <= last; ++axis) sizes.push_back(table.sym_size(axis));
+    const std::vector<at::Tensor> coordinates = split(arrays.coordinates);
+    const std::vector<int64_t> axes = split(arrays.axes);
+    split(arrays.dims);
+    for (size_t j = 0; j < arrays.dims.size(); ++j) {
+      arrays.dims[j] = first + static_cast<int64_t>(j);
+    }
+    arrays.coordinates[0] = ops::ravel_multi_index().call(coordinates, sizes, mode, axes);
+    table = table.flatten(first, last);
+  }
+  return table;
+}
+
+// A source whose indexed axes stand side by side, in front of the others; and the ways back.
+struct Arranged {
+  at::Tensor table;
+  std::vector<int64_t> dims;   // the indexed axes there
+  std::vector<int64_t> order;  // of the source's axes
+  int64_t place;               // of the points' axes in the rows
+  int64_t points;              // how many these are
+
+  Arranged(const at::Tensor& source, const Arrays& arrays) : order(arrays.dims) {
+    const auto count = static_cast<int64_t>(arrays.dims.size());
+    place = arrays.are_side_by_side() ? arrays.dims[0] : 0;
+    points = 0;
+    for (const at::Tensor& each : arrays.coordinates) points = std::max(points, each.dim());
+    for (int64_t axis = 0; axis < source.dim(); ++axis) {
+      if (std::find(arrays.dims.begin(), arrays.dims.end(), axis) == arrays.dims.end()) {
+        order.push_back(axis);
+      }
+    }
+    table = source.permute(order);
+    for (int64_t axis = 0; axis < count; ++axis) dims.push_back(axis);
+  }
+
+  // The rows as the call of the source has them: the points' axes from the front to their place.
+  at::Tensor rows_back(const at::Tensor& rows) const { return rows.movedim(span(0), span(place)); }
+  at::Tensor rows_to_front(const at::Tensor& rows) const {
+    return rows.movedim(span(place), span(0));
+  }
+
+  at::Tensor table_back(const at::Tensor& written) const {
+    std::vector<int64_t> back(order.size());
+    for (size_t k = 0; k < order.size(); ++k) back[order[k]] = static_cast<int64_t>(k);
+    return written.view_symint(table.sym_sizes()).permute(back);
+  }
+
+ private:
+  std::vector<int64_t> span(int64_t first) const {
+    std::vector<int64_t> axes;
+    for (int64_t axis = 0; axis < points; ++axis) axes.push_back(first + axis);
+    return axes;
+  }
+};
+
+}  // namespace torch_ops

@@ -345,8 +345,7 @@ def test_backward() -> None:
 
 
 def test_transforms(device: torch.device) -> None:
-    """vmap makes one call of several. A kernel names an entry among all samples' entries; where the
-    call itself raises, it is the sample's own error."""
+    """A kernel names an entry among all samples'; a call that raises by itself, its sample's."""
     source = torch.ones(4, 9, 3, device=device)
     index = torch.zeros(4, 5, dtype=torch.int64, device=device)
     index[2, 3] = 9

@@ -55,13 +55,22 @@ class Case:
     quick: bool = False
     on: str = "cuda"
 
+    @property
+    def sizes(self) -> str:
+        return f"{'x'.join(map(str, self.shape))} by {'x'.join(map(str, self.index))}"
+
     def __str__(self) -> str:
-        sizes = "x".join(map(str, self.shape))
-        picks = "x".join(map(str, self.index))
         return (
-            f"{self.name} {self.what} {self.dtype} {sizes} by {picks} along {self.dim} "
+            f"{self.name} {self.what} {self.dtype} {self.sizes} along {self.dim} "
             f"{self.index_dtype} {self.distribution}"
         )
+
+    @property
+    def tag(self) -> str:
+        """What tells the cases of a panel of the plot apart, as far as there is room."""
+        name = self.name.removeprefix("gather_nd of ")
+        spread = "" if self.distribution == "uniform" else f" {self.distribution}"
+        return f"{name} {self.dtype} {self.sizes}{spread}"
 
 
 @dataclass
@@ -499,7 +508,7 @@ def run_case(case: Case, result: Result, bench: Benchmark) -> None:
 def describe(case: Case) -> Result:
     labels = (case.group, f"{case.group} {case.what}")
     return Result(
-        case.group, str(case), f"{case.group}, {case.what}", str(case), labels, asdict(case), 0, {}
+        case.group, str(case), f"{case.group}, {case.what}", case.tag, labels, asdict(case), 0, {}
     )
 
 

@@ -31,8 +31,10 @@ else
       Install $(TORCH) there, or leave PYTHON out: then .venv is made))
   endif
   RUN := PYTHONPATH="$(CURDIR)" $(VENV)/bin/python
-  # A stamp for each step, so that a second call does nothing twice.
-  READY := $(VENV)/.ready-$(subst =,,$(TORCH))
+  # A stamp for each step, so that a second call does nothing twice. What a build needs is part of
+  # its name: a .venv from before that grew gets the rest.
+  BUILD_NEEDS := "setuptools>=70.1,<82" wheel ninja "cython>=3.0"
+  READY := $(VENV)/.ready-$(subst =,,$(TORCH))-$(firstword $(shell echo '$(BUILD_NEEDS)' | cksum))
   INSTALLED := $(VENV)/.installed
 endif
 
@@ -100,7 +102,7 @@ or run make where python3 has no torch: then .venv is made, with all of it.")'
 
 $(VENV)/.ready-%:
 	[ -x $(VENV)/bin/python ] || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install "$(TORCH)" "setuptools>=70.1,<82" wheel ninja "cython>=3.0"
+	$(VENV)/bin/python -m pip install "$(TORCH)" $(BUILD_NEEDS)
 	if [ -z "$$TORCH_OPS_CPU_ONLY$$CUDA_HOME" ] && ! command -v nvcc \
 	    && ! [ -x /usr/local/cuda/bin/nvcc ]; then \
 	  $(VENV)/bin/python -m pip install "$(NVCC)"; \

@@ -96,11 +96,13 @@ PATHS = [
     Path("rows, outer axis", Case((3, 50, 8), (7, 9), dim=1)),
     Path("rows, batch and outer axes", Case((2, 3, 50, 8), (2, 7, 9), dim=2, batch_dims=1)),
     Path("odd rows", Case((4, 32, 3), (4, 20), batch_dims=1)),
-    Path("packed", Case((4, 32, 3), (4, 21), batch_dims=1), torch.uint8),
-    Path("packed, one slab a chunk", Case((3, 100, 33), (3, 3001), batch_dims=1), torch.float16),
-    Path("packed, batch and outer axes", Case((2, 3, 50, 5), (2, 9), 2, 1), torch.bfloat16),
-    Path("staged", Case((3, 10), (3, 1001), batch_dims=1)),
-    Path("staged, outer axis", Case((5, 40), (201,), dim=1), torch.uint8),
+    Path("short rows", Case((4, 32, 3), (4, 21), batch_dims=1), torch.uint8),
+    Path("granules, one slab a chunk", Case((3, 100, 33), (3, 3001), batch_dims=1), torch.float16),
+    Path("short rows, batch and outer axes", Case((2, 3, 50, 5), (2, 9), 2, 1), torch.bfloat16),
+    Path("elements", Case((3, 10), (3, 1001), batch_dims=1)),
+    Path("staged", Case((64, 1024), (64, 16384), batch_dims=1)),
+    Path("staged in part", Case((4, 76800), (4, 400_000), batch_dims=1)),
+    Path("staged, outer axis", Case((64, 8192), (16_001,), dim=1), torch.uint8),
     Path("merged", Case((2, 40, 4), (2, 300), batch_dims=1), op="scatter_add"),
     Path("atomics", Case((2, 3, 40, 5), (2, 300), 2, 1), op="scatter_add"),
     Path("sorted", Case((2, 40, 5), (2, 30), batch_dims=1), torch.float32, "scatter_add", True),
@@ -279,10 +281,10 @@ def test_a_million_bad_entries_raise_once() -> None:
 def test_sync_mode_raises_at_the_call(device: torch.device) -> None:
     for path in PATHS:
         index = index_for(path.case, device)
-        index.view(-1)[3] = 1000
-        coordinates = tuple(map(int, np.unravel_index(3, index.shape)))
         size = path.case.source[path.case.axis]
-        with pytest.raises(IndexError, match=text(path.op, coordinates, 1000, size) + "$"):
+        index.view(-1)[3] = size + 9
+        coordinates = tuple(map(int, np.unravel_index(3, index.shape)))
+        with pytest.raises(IndexError, match=text(path.op, coordinates, size + 9, size) + "$"):
             path.call(device, index)
         torch_ops.check_errors()
         index.view(-1)[3] = 0

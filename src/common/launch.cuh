@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/device_limits.h"
+
 namespace torch_ops {
 
 constexpr int kThreads = 256;  // a block; 8 blocks fill a multiprocessor's 2048 threads
@@ -27,13 +29,6 @@ inline unsigned grid_x(int64_t work, int64_t per_block) {
   return static_cast<unsigned>(std::min(ceil_div(work, per_block), kMaxGridX));
 }
 inline unsigned grid_y(int64_t work) { return static_cast<unsigned>(std::min(work, kMaxGridYZ)); }
-
-// What of a device steers the choice of a kernel and its grid.
-struct DeviceLimits {
-  int64_t shared_bytes;  // that a block may have if it asks
-  int64_t l2_bytes;
-  int64_t multiprocessors;
-};
 
 #ifdef TORCH_OPS_WITHOUT_TORCH
 // Defined by the program that is being built: the stream that the calling thread launches on, and

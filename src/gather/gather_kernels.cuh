@@ -18,6 +18,7 @@
 #include "common/row_grid.cuh"
 #include "common/row_layout.h"
 #include "common/vectorized.cuh"
+#include "gather/gather_staging.h"
 
 namespace torch_ops {
 
@@ -128,12 +129,13 @@ struct Slab {
   }
 };
 
-// A block copies its slab's table to shared memory and serves `part` entries from there.
+// A block copies the first `staged` words of its slab's table to shared memory and serves `part`
+// entries from there, and from the table where it goes on behind them.
 template <class Word, class Index>
-__global__ void gather_staged_kernel(const Word* __restrict__ source,
-                                     const __grid_constant__ Index index, Word* __restrict__ output,
-                                     RowLayout layout, RowGrid grid, int64_t part,
-                                     const __grid_constant__ IndexErrorSite errors) {
+__global__ void __launch_bounds__(Staging::kMostThreads)
+    gather_staged_kernel(const Word* __restrict__ source, const __grid_constant__ Index index,
+                         Word* __restrict__ output, RowLayout layout, RowGrid grid, uint32_t staged,
+                         int64_t part, const __grid_constant__ IndexErrorSite errors) {
   constexpr int kWords = kVectorSize<Word>;
   extern __shared__ __align__(kVectorBytes) unsigned char shared[];
   Word* table = reinterpret_cast<Word*>(shared);
@@ -142,7 +144,7 @@ __global__ void gather_staged_kernel(const Word* __restrict__ source,
   for (int64_t number = blockIdx.y; number < grid.slabs; number += gridDim.y) {
     const Slab<Word, Index> slab(source, index, layout, grid, number);
 #pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < axis_size; i += blockDim.x) {
+    for (uint32_t i = threadIdx.x; i < staged; i += blockDim.x) {
       table[i] = slab.table[i * layout.table_axis_stride];
     }
     __syncthreads();
@@ -160,11 +162,21 @@ __global__ void gather_staged_kernel(const Word* __restrict__ source,
         Vector<Word, kWords> words;
         int bad = -1;
         typename Index::Row bad_entry = 0;
+        if (staged < axis_size) {
+#pragma unroll
+          for (int k = 0; k < kWords; ++k) {
+            const auto row = index.row_of(entries[k]);
+            const bool good = in_range(row, axis_size);
+            if (!good || static_cast<uint32_t>(row) < staged) continue;
+            words.values[k] = slab.table[row * layout.table_axis_stride];
+          }
+        }
 #pragma unroll
         for (int k = 0; k < kWords; ++k) {
           const auto row = index.row_of(entries[k]);
           const bool good = in_range(row, axis_size);
-          words.values[k] = table[good ? row : 0];
+          const uint32_t safe = good ? static_cast<uint32_t>(row) : 0;
+          if (safe < staged) words.values[k] = table[safe];
           if (!good) {
             words.values[k] = index.template fill<Word>();
             bad = k;
@@ -180,7 +192,12 @@ __global__ void gather_staged_kernel(const Word* __restrict__ source,
           const auto entry = slab.index.at(m * layout.index_entry_stride);
           const auto row = index.row_of(entry);
           const bool good = in_range(row, axis_size);
-          to[m] = good ? table[row] : index.template fill<Word>();
+          if (good) {
+            const bool near = static_cast<uint32_t>(row) < staged;
+            to[m] = near ? table[row] : slab.table[row * layout.table_axis_stride];
+          } else {
+            to[m] = index.template fill<Word>();
+          }
           if (!good) record_bad_entry(errors, number * layout.entries + m, int64_t(row));
         }
       }

@@ -65,19 +65,18 @@ template <class Word, class Index>
 void launch_staged(const void* source, const Index& index, void* output, const RowLayout& layout,
                    const IndexErrorSite& errors) {
   const RowGrid grid(layout.batch, layout.outer, layout.entries, /*words=*/1);
-  // Enough entries for a block to make the table's copy a small part of its work.
-  const int64_t part = std::max<int64_t>(4 * layout.axis_size, 16384);
+  const Staging staging = cut_staging(layout, sizeof(Word), current_device_limits());
+  const int64_t part = ceil_div(layout.entries, staging.parts * 16) * 16;  // whole vectors
   const dim3 blocks(grid_x(layout.entries, part), grid_y(layout.slabs()));
-  const auto bytes = static_cast<int>(layout.axis_size * sizeof(Word));
+  const auto bytes = static_cast<int>(staging.words * sizeof(Word));
   auto* kernel = gather_staged_kernel<Word, Index>;
   if (bytes > 48 * 1024) {  // more than a kernel has unasked
     TORCH_OPS_CUDA_CALL(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   }
-  // The larger the table, the fewer blocks share a multiprocessor.
-  const int threads = bytes > 48 * 1024 ? 1024 : 512;
-  TORCH_OPS_LAUNCH(kernel, blocks, threads, bytes, static_cast<const Word*>(source), index,
-                   static_cast<Word*>(output), layout, grid, part, errors);
+  TORCH_OPS_LAUNCH(kernel, blocks, staging.threads, bytes, static_cast<const Word*>(source), index,
+                   static_cast<Word*>(output), layout, grid, static_cast<uint32_t>(staging.words),
+                   part, errors);
 }
 
 template <class Word>
@@ -155,8 +154,7 @@ class GatherCall {
       std::swap(layout_.batch, layout_.outer);
       layout_.table_outer_stride = layout_.table_batch_stride;
     }
-    const DeviceLimits device = current_device_limits();
-    path_ = choose_gather_path(layout_, bytes_, device.shared_bytes, device.l2_bytes);
+    path_ = choose_gather_path(layout_, bytes_, current_device_limits());
   }
 
   // Index is a reader, of what `any` says.

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
+#include "common/device_limits.h"
 #include "common/row_layout.h"
+#include "gather/gather_staging.h"
 
 namespace torch_ops {
 
@@ -12,7 +14,7 @@ enum class GatherPath {
   kRows,      // the same for tensors with gaps, and those whose places exceed 32 bits
   kStreamed,  // rows of 16 bytes and more in words of fewer: they pass through shared memory
   kElements,  // elements of 4 or 8 bytes of a table that the L2 cache does not hold, not too many
-  kStaged,    // elements of a small table: it is held in shared memory
+  kStaged,    // elements of a small table: all or most of it is held in shared memory
 };
 
 constexpr int64_t kMaxRowWords = int64_t{1} << 30;  // that a grid walks at once
@@ -35,20 +37,17 @@ inline bool is_flat(const RowLayout& layout) {
          layout.table_axis_stride <= kMost && layout.outer <= kMost && slab_stride(layout) <= kMost;
 }
 
-// `layout` counts words of `word_bytes`, the widest in which the rows can be moved. A block may
-// have `shared_bytes` of shared memory; the L2 cache has `cache_bytes`.
+// `layout` counts words of `word_bytes`, the widest in which the rows can be moved.
 inline GatherPath choose_gather_path(const RowLayout& layout, int64_t word_bytes,
-                                     int64_t shared_bytes, int64_t cache_bytes) {
+                                     const DeviceLimits& device) {
   const bool narrow = word_bytes <= 2;
   if (layout.inner == 1 && word_bytes <= 8) {
-    // Staging reads the table once a block: worth it where a slab picks more than it holds.
-    const bool small = layout.axis_size * word_bytes <= shared_bytes;
-    if (small && layout.entries >= 4 * layout.axis_size) return GatherPath::kStaged;
+    if (cut_staging(layout, word_bytes, device).pays) return GatherPath::kStaged;
     const int64_t table_bytes = layout.slabs() * layout.axis_size * word_bytes;
     // Past the L1 cache 2 Mi picks take 1.5 % less time than through it, and 64 Mi 3 % more.
     constexpr int64_t kManyPicks = int64_t{1} << 23;
     const bool many = layout.slabs() * layout.entries > kManyPicks;
-    if (!narrow && !many && table_bytes > cache_bytes) return GatherPath::kElements;
+    if (!narrow && !many && table_bytes > device.l2_bytes) return GatherPath::kElements;
   }
   // Only kRows cuts very long rows into parts.
   if (layout.inner > kMaxRowWords) return GatherPath::kRows;

@@ -1,0 +1,14 @@
+// What a GPU has, as far as sizes are chosen by it. No torch, no CUDA.
+#pragma once
+
+#include <cstdint>
+
+namespace torch_ops {
+
+struct DeviceLimits {
+  int64_t shared_bytes;  // that a block may have if it asks
+  int64_t l2_bytes;
+  int64_t multiprocessors;
+};
+
+}  // namespace torch_ops

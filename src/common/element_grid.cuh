@@ -25,10 +25,11 @@ struct ElementGrid {
     values_are_dense = ElementLayout::is_dense(part.value_strides, part.sizes, part.rank);
   }
 
-  // Where the elements `numbers` stand: in the table as if their entries were 0.
-  template <int K>
-  __device__ __forceinline__ void locate(const uint32_t (&numbers)[K], int64_t (&table)[K],
-                                         int64_t (&index)[K], int64_t (&values)[K]) const {
+  // Where the elements `numbers` stand: in the table as if their entries were 0. Offset holds all
+  // of these places.
+  template <int K, class Offset>
+  __device__ __forceinline__ void locate(const uint32_t (&numbers)[K], Offset (&table)[K],
+                                         Offset (&index)[K], Offset (&values)[K]) const {
     uint32_t rest[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) {
@@ -43,9 +44,10 @@ struct ElementGrid {
       for (int k = 0; k < K; ++k) {
         uint32_t coordinate = rest[k];
         if (d > 0) rest[k] = by_size[d].divide(rest[k], coordinate);
-        table[k] += coordinate * layout.table_strides[d];
-        if (!index_is_dense) index[k] += coordinate * layout.index_strides[d];
-        if (!values_are_dense) values[k] += coordinate * layout.value_strides[d];
+        table[k] += coordinate * static_cast<Offset>(layout.table_strides[d]);
+        if (!index_is_dense) index[k] += coordinate * static_cast<Offset>(layout.index_strides[d]);
+        if (!values_are_dense)
+          values[k] += coordinate * static_cast<Offset>(layout.value_strides[d]);
       }
     }
   }

@@ -23,6 +23,17 @@ struct ElementLayout {
   int64_t axis_stride;
   int64_t count;  // the product of sizes
 
+  // Are there at most 2^31 places from the first to the last one, in each of the tensors?
+  bool fits_32_bits() const {
+    int64_t table = (axis_size - 1) * axis_stride, index = 0, values = 0;
+    for (int d = 0; d < rank; ++d) {
+      table += (sizes[d] - 1) * table_strides[d];
+      index += (sizes[d] - 1) * index_strides[d];
+      values += (sizes[d] - 1) * value_strides[d];
+    }
+    return table <= INT32_MAX && index <= INT32_MAX && values <= INT32_MAX;
+  }
+
   // Do the elements stand in row-major order without gaps?
   static bool is_dense(const int64_t* strides, const int64_t* sizes, int rank) {
     int64_t expected = 1;

@@ -35,8 +35,9 @@ struct IndexView {
   __device__ __forceinline__ int64_t at(int64_t position) const { return (*this)[position]; }
 
   // The entries at N positions.
-  template <int N>
-  __device__ __forceinline__ void load(const int64_t (&positions)[N], int64_t (&entries)[N]) const {
+  template <int N, class Position>
+  __device__ __forceinline__ void load(const Position (&positions)[N],
+                                       int64_t (&entries)[N]) const {
     switch (entry_bytes) {
       case 1:
         return load_as<uint8_t>(positions, entries);
@@ -83,8 +84,8 @@ struct IndexView {
   }
 
  private:
-  template <class Index, int N>
-  __device__ __forceinline__ void load_as(const int64_t (&positions)[N],
+  template <class Index, int N, class Position>
+  __device__ __forceinline__ void load_as(const Position (&positions)[N],
                                           int64_t (&entries)[N]) const {
 #pragma unroll
     for (int k = 0; k < N; ++k) entries[k] = as<Index>()[positions[k]];

@@ -65,7 +65,8 @@ void add_along_cuda(const at::Tensor& values, const at::Tensor& index, const Ele
     const auto* from = static_cast<const value_t*>(values.const_data_ptr());
     auto* to = static_cast<sum_t*>(sums.mutable_data_ptr());
     for_each_part(layout, ElementGrid::kMaxPart, [&](const ElementLayout& part, auto offsets) {
-      auto* kernel = atomic::add_along_kernel<value_t, sum_t>;
+      auto* kernel = part.fits_32_bits() ? atomic::add_along_kernel<value_t, sum_t, uint32_t>
+                                         : atomic::add_along_kernel<value_t, sum_t, int64_t>;
       const atomic::AlongCall call = deal_out(part, offsets.position, rule, wide);
       TORCH_OPS_LAUNCH(kernel, grid_x(count_threads(part, call), atomic::kThreads),
                        atomic::kThreads, 0, from + offsets.values, entries.from(offsets.index),

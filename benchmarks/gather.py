@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -331,6 +331,17 @@ def torch_gather(source: Tensor, index: Tensor) -> Tensor:
     return torch.gather(source, 1, index)
 
 
+@cache
+def gathers_int32() -> bool:
+    """Whether this torch's gather takes an int32 index."""
+    zeros = torch.zeros(1, dtype=torch.int32)
+    try:
+        torch.gather(zeros, 0, zeros)
+    except RuntimeError:
+        return False
+    return True
+
+
 def indexed(source: Tensor, index: Tensor) -> Tensor:
     batch = torch.arange(source.shape[0], device=source.device).unsqueeze(1)
     return source[batch, index.long()]
@@ -340,7 +351,12 @@ def forward_implementations(
     case: Case, index: Tensor, with_compile: bool
 ) -> Iterator[Implementation]:
     yield Implementation("torch_ops", "ours", lambda source: torch_ops.batch_gather(source, index))
-    yield Implementation("torch.gather", "eager", lambda source: torch_gather(source, index))
+    if index.dtype == torch.int64 or gathers_int32():
+        yield Implementation("torch.gather", "eager", lambda source: torch_gather(source, index))
+    else:  # a caller holds such an index
+        wide = index.long()
+        name = "torch.gather, int64 index"
+        yield Implementation(name, "eager", lambda source: torch_gather(source, wide))
     if case.width is not None:
         # What a caller computes once for many calls is computed here, once.
         flat = flattened(case, index)
@@ -366,16 +382,7 @@ def forward_implementations(
 def run_forward(case: Case, result: Result, bench: Benchmark, with_compile: bool) -> None:
     source, index = make_source(case, bench.device), make_index(case, bench.device)
     check = Check(source, must_equal(indexed(source, index)))
-    for implementation in forward_implementations(case, index, with_compile):
-        measurement = bench.measure(result, implementation, {"": check})
-        if implementation.name == "torch.gather" and measurement.failed and case.index == "int32":
-            # A torch whose gather takes int64 alone: its caller holds such an index.
-            wide = index.long()
-            name = "torch.gather, int64 index"
-            call = Implementation(
-                name, "eager", lambda source, wide=wide: torch_gather(source, wide)
-            )
-            bench.measure(result, call, {"": check})
+    bench.measure(result, forward_implementations(case, index, with_compile), {"": check})
 
 
 def forward_bars(case: Case, result: Result, bench: Benchmark) -> list[Bar]:
@@ -475,16 +482,18 @@ Slow = dict[tuple[str, str, str], str]
 def run_backward(case: Case, result: Result, bench: Benchmark, slow: Slow) -> None:
     index = make_index(case, bench.device)
     checks = gradient_checks(case, index)
+    keys, timed = {}, []
     for implementation in backward_implementations(case, index):
-        key = (case.dtype, case.sizes, implementation.name)
+        key = keys[implementation.name] = (case.dtype, case.sizes, implementation.name)
         if key in slow:
             bench.skip(result, implementation, slow[key])
-            continue
-        measurement = bench.measure(result, implementation, checks)
-        if implementation.kind == "ours":
+        else:
+            timed.append(implementation)
+    for measurement in bench.measure(result, timed, checks):
+        if measurement.kind == "ours":
             hold_to_tolerance(case, measurement, bench)
         elif measurement.timing and measurement.timing.median > 1:
-            slow[key] = (
+            slow[keys[measurement.name]] = (
                 f"left out: {measurement.timing.median:.1f} s on {case.distribution} indices"
             )
 
@@ -544,19 +553,19 @@ def run_deterministic(case: Case, result: Result, bench: Benchmark) -> None:
     checks = gradient_checks(case, index)
     ours, scatter_add = our_scatter_add(case, index), torch_scatter_add(case, index)
     ours_in_mode = Implementation("torch_ops", "ours", deterministic(ours))
-    measurement = bench.measure(result, ours_in_mode, checks)
+    implementations = (
+        ours_in_mode,
+        Implementation("torch_ops, memory not filled", "own", deterministic(ours, fill=False)),
+        Implementation(DEFAULT_MODE, "own", ours),
+        Implementation("scatter_add_", "eager", deterministic(scatter_add)),
+    )
+    measurement, *_ = bench.measure(result, implementations, checks)
     if measurement.failed and "deterministic" in measurement.note:
         measurement.failed = False  # the op refuses the mode and says so; its bars are missed
     elif measurement.timing:
         hold_to_tolerance(case, measurement, bench)
         first, *others = (ours_in_mode.call(checks["mixed"].input) for _ in range(3))
         result.facts["same_bits"] = all(torch.equal(first, other) for other in others)
-    for implementation in (
-        Implementation("torch_ops, memory not filled", "own", deterministic(ours, fill=False)),
-        Implementation(DEFAULT_MODE, "own", ours),
-        Implementation("scatter_add_", "eager", deterministic(scatter_add)),
-    ):
-        bench.measure(result, implementation, checks)
 
 
 def deterministic_bars(case: Case, result: Result, bench: Benchmark) -> list[Bar]:
@@ -649,7 +658,9 @@ def main() -> int:
                 f"{group[0].name}" for group in (ROWS, ODD, ELEMENTS, BACKWARD, DETERMINISTIC)
             )
         )
-    with_compile = not options.quick if options.compile is None else options.compile
+    with_compile = options.compile
+    if with_compile is None:
+        with_compile = not options.quick and options.device == "cuda"
 
     bench = Benchmark("gather", options)
     slow: Slow = {}

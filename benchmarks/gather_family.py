@@ -494,13 +494,11 @@ def run_case(case: Case, result: Result, bench: Benchmark) -> None:
     task = GROUPS[case.group][1](case, bench.device)
     result.bytes = task.bytes
     judge = must_equal(task.expected) if task.exact else relative_error(task.expected.double())
-    for name, kind, call in task.implementations:
-        check = Check(task.input, judge)
-        measurement = bench.measure(result, Implementation(name, kind, call), {"": check})
-        if kind == "ours" and not task.exact:
-            for label, error in measurement.errors.items():
-                bar = Bar(f"relative error {label}".strip(), error, TOLERANCE[case.dtype], "<=")
-                result.bars.append(bar)
+    implementations = [Implementation(*each) for each in task.implementations]
+    ours, *_ = bench.measure(result, implementations, {"": Check(task.input, judge)})
+    if not task.exact:
+        for error in ours.errors.values():
+            result.bars.append(Bar("relative error", error, TOLERANCE[case.dtype], "<="))
     least = 0.95 if case.group == "modes" else 1.0
     result.bars.append(Bar("over fastest eager", result.ratio("eager"), least))
 

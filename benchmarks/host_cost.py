@@ -1,9 +1,9 @@
 """What a call costs the host: each op of the library beside torch's own, on small tensors.
 
 Three passes: forward without a gradient, forward with one, forward and backward. The ways of one op
-take turns, round after round; of each the fastest round counts, for whatever else the machine does
-only adds to it. Ours is compared with the cheapest of torch's ways from the same arguments to the
-same result.
+take turns, round after round, in an order that changes; of each the fastest round counts, for
+whatever else the machine does only adds to it. Ours is compared with the cheapest of torch's ways
+from the same arguments to the same result.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch import Tensor
 import torch_ops
 from benchmarks._measure import Bar, argument_parser
 from benchmarks._measure.run import describe_machine
+from benchmarks._measure.timing import turns
 
 ELEMENTS = 4096
 ROWS = 64  # of an index, and of 64 elements each
@@ -215,9 +216,10 @@ def measure(case: Case, options: Namespace, wait: Callable[[], None]) -> None:
         for name, body in bodies.items():
             torch.testing.assert_close(body(), expected, msg=lambda text, name=name: name + text)
         best = dict.fromkeys(bodies, float("inf"))
-        for _ in range(options.rounds):
-            for name, body in bodies.items():
-                best[name] = min(best[name], seconds_a_call(body, options.calls, wait))
+        names = list(bodies)
+        for turn in turns([options.rounds] * len(names)):
+            name = names[turn]
+            best[name] = min(best[name], seconds_a_call(bodies[name], options.calls, wait))
         case.microseconds[which] = {name: 1e6 * seconds for name, seconds in best.items()}
         ours = best.pop("torch_ops")
         case.bars.append(
@@ -274,15 +276,15 @@ def plot(data: dict[str, Any], path: Path) -> Path:
 
 def main() -> int:
     parser = argument_parser("host_cost", __doc__ or "")
-    parser.add_argument("--calls", type=int, default=1000, help="calls a round")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--calls", type=int, default=200, help="calls a round")
+    parser.add_argument("--rounds", type=int, default=75)
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("no CUDA device is visible. To measure the CPU: --device cpu")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     if options.quick:
-        options.rounds = 5
+        options.rounds = 25
     device = torch.device(options.device)
     machine = describe_machine(device)
     for key, value in machine.items():

@@ -130,12 +130,12 @@ def run_gather(case: Gather, result: Result, bench: Benchmark) -> None:
     mapped = torch.vmap(torch_ops.gather, in_dims)
     theirs = torch.vmap(torchs, in_dims)
     judge = must_equal(theirs(source, index).contiguous())
-    for call in (
+    calls = (
         Implementation("vmap of torch_ops.gather", "ours", lambda s: mapped(s, index)),
         Implementation("the call of the batch", "own", whole),
         Implementation("vmap of torch.gather", "eager", lambda s: theirs(s, index)),
-    ):
-        bench.measure(result, call, {"": Check(source, judge)})
+    )
+    bench.measure(result, calls, {"": Check(source, judge)})
     batched = result.seconds("own")
     if batched is not None and batched >= LONG_SECONDS:
         result.bars = [Bar("over the batched call", result.ratio("own"), 1 / 1.1)]
@@ -166,14 +166,13 @@ def run_net(case: Net, result: Result, bench: Benchmark) -> None:
 
     reference = make(nn.ReLU)
     judge = relative_error(nets.step(reference, x).double())
-    eager = Implementation("torch, not compiled", "eager", lambda x: nets.step(reference, x))
-    bench.measure(result, eager, {"": Check(x, judge)})
+    calls = [Implementation("torch, not compiled", "eager", lambda x: nets.step(reference, x))]
+    torch.compiler.reset()
     for name, kind, relu, options in compiled_ways():
-        torch.compiler.reset()
         model = torch.compile(make(relu), dynamic=False, **options)
         nets.step(model, x)  # compiles
-        call = Implementation(name, kind, lambda x, model=model: nets.step(model, x))  # type: ignore[arg-type]
-        bench.measure(result, call, {"": Check(x, judge)})
+        calls.append(Implementation(name, kind, lambda x, model=model: nets.step(model, x)))  # type: ignore[arg-type]
+    bench.measure(result, calls, {"": Check(x, judge)})
     ours, decomposed = result.seconds("ours"), result.seconds("own")
     theirs = result.seconds("compiled")
     if case.net == "mlp":

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ from benchmarks._measure.plot import plot
 from benchmarks._measure.timing import CudaTimer, Timer, Timing, WallTimer, copy_ceiling
 
 SLOW_SECONDS = 1.0  # a call longer than this is timed once
+CASE_SECONDS = 1.0  # what the calls of a case may take, where that leaves enough of them
+FAR = 10  # a call that takes so many times as long as the fastest is repeated no further
 
 # ---- the machine --------------------------------------------------------------------------------
 
@@ -84,6 +87,15 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 # ---- a run --------------------------------------------------------------------------------------
 
 
+def choose_repeats(seconds: Sequence[float], most: int) -> list[int]:
+    """How often to repeat calls that take these times: alike, but for those that are far off."""
+    fastest = min(seconds)
+    least = 5 if fastest > 50e-3 else 20
+    near = [each for each in seconds if each <= FAR * fastest]
+    rounds = min(most, max(least, int(CASE_SECONDS / sum(near))))
+    return [rounds if each <= FAR * fastest else min(rounds, 3) for each in seconds]
+
+
 class DeviceLost(Exception):
     """After an error such as an illegal access no call on the device works any more."""
 
@@ -103,7 +115,7 @@ def argument_parser(benchmark: str, description: str) -> argparse.ArgumentParser
     parser.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
-        help="time torch.compile too (default: yes, but not with --quick)",
+        help="time torch.compile too (default: on CUDA, but not with --quick)",
     )
     parser.add_argument(
         "--budget", type=float, metavar="SECONDS", help="start no case after that; names those left"
@@ -146,7 +158,7 @@ class Benchmark:
         for key, value in self.machine.items():
             self._print(f"{key:16} {value}")
         nothing = torch.empty(1, device=self.device)
-        overhead, _ = self.timer.repeat(lambda: nothing, 30)
+        ((overhead, _),) = self.timer.in_turn([lambda: nothing], [30])
         self.copy = {"start": copy_ceiling(self.timer), "end": math.nan}
         self.machine["empty_timing_seconds"] = overhead.median
         self._print(f"{'empty timing':16} {overhead.median * 1e6:.1f} us, not subtracted")
@@ -154,31 +166,45 @@ class Benchmark:
         if options.scale != 1:
             self._print("A trial of the script: the bars are those of the full sizes.")
 
-    # -- one implementation of one case
+    # -- the implementations of one case
 
     def measure(
-        self, result: Result, implementation: Implementation, checks: dict[str, Check]
-    ) -> Measurement:
-        """Checks each input's output, then times the first input; records whatever goes wrong."""
-        measurement = Measurement(implementation.name, implementation.kind)
-        result.measurements.append(measurement)
-        try:
-            self._measure(measurement, implementation, checks)
-        except torch.OutOfMemoryError:
-            measurement.note, measurement.failed = "out of memory", True
-        except Wrong as error:
-            measurement.note, measurement.failed = f"WRONG: {error}", True
-        except Exception as error:
-            measurement.note = f"{type(error).__name__}: {first_line(error)}"
-            measurement.failed = True
-        self._print(self._line(result, measurement))
-        if measurement.failed:
-            self._recover(measurement.note)
-        return measurement
+        self,
+        result: Result,
+        implementations: Iterable[Implementation],
+        checks: dict[str, Check],
+    ) -> list[Measurement]:
+        """Checks all outputs for each input, then times the calls on the first input in turn.
 
-    def _measure(
+        Whatever goes wrong in a check is recorded.
+        """
+        measurements, right = [], []
+        for implementation in implementations:
+            measurement = Measurement(implementation.name, implementation.kind)
+            result.measurements.append(measurement)
+            measurements.append(measurement)
+            try:
+                if self._check(measurement, implementation, checks):
+                    right.append((measurement, implementation.call))
+            except torch.OutOfMemoryError:
+                measurement.note, measurement.failed = "out of memory", True
+            except Wrong as error:
+                measurement.note, measurement.failed = f"WRONG: {error}", True
+            except Exception as error:
+                measurement.note = f"{type(error).__name__}: {first_line(error)}"
+                measurement.failed = True
+            if measurement.failed:
+                self._recover(measurement.note)
+        if right:
+            self._time(right, next(iter(checks.values())).input)
+        for measurement in measurements:
+            self._print(self._line(result, measurement))
+        return measurements
+
+    def _check(
         self, measurement: Measurement, implementation: Implementation, checks: dict[str, Check]
-    ) -> None:
+    ) -> bool:
+        """Whether the call is short enough to be timed again."""
         for position, (label, check) in enumerate(checks.items()):
             once = self.timer.once(lambda check=check: implementation.call(check.input))
             if position == 0 and once.seconds > SLOW_SECONDS:
@@ -193,21 +219,21 @@ class Benchmark:
             if once.seconds > SLOW_SECONDS:
                 measurement.timing = Timing.of([once.seconds])
                 measurement.note = "one call"
-                return
+                return False
             del once  # its output's memory is for the next call
+        return True
 
-        first = next(iter(checks.values()))
-
-        def call() -> Tensor:
-            return implementation.call(first.input)
-
-        # Each check was a warm-up; with these there are three, but fewer where a call is long.
-        seconds = self.timer.once(call).seconds
-        if seconds <= 50e-3:
-            seconds = self.timer.once(call).seconds
-        repeats = 5 if seconds > 50e-3 else 20 if seconds > 0.5e-3 else 50
-        measurement.timing, note = self.timer.repeat(call, repeats)
-        measurement.note = "; ".join(filter(None, (measurement.note, note)))
+    def _time(
+        self, right: list[tuple[Measurement, Callable[[Tensor], Tensor]]], given: Tensor
+    ) -> None:
+        calls = [partial(call, given) for _, call in right]
+        # The checks were a warm-up, and this is another.
+        seconds = [self.timer.once(call).seconds for call in calls]
+        repeats = choose_repeats(seconds, self.timer.most_rounds)
+        timings = self.timer.in_turn(calls, repeats)
+        for (measurement, _), (timing, note) in zip(right, timings, strict=True):
+            measurement.timing = timing
+            measurement.note = "; ".join(filter(None, (measurement.note, note)))
 
     def add(self, result: Result, measurement: Measurement) -> None:
         """Records what a case has measured by itself: the host's time, say."""

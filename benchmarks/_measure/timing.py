@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,13 +42,37 @@ class Once:
     scratch_bytes: int | None
 
 
+Call = Callable[[], Tensor]
+
+
+def turns(repeats: Sequence[int]) -> Iterator[int]:
+    """Whose turn it is, of calls that are repeated that often, all spread over the whole time.
+
+    Whatever else changes meanwhile, as clocks, memory and neighbours do, then befalls all alike.
+    Each round has an order of its own, for a call may depend on the one before it.
+    """
+    order, rounds = random.Random(0), max(repeats)
+    for number in range(rounds):
+        now = [
+            which
+            for which, count in enumerate(repeats)
+            if number * count // rounds < (number + 1) * count // rounds
+        ]
+        order.shuffle(now)
+        yield from now
+
+
 class Timer(Protocol):
     device: torch.device
+    most_rounds: int
 
-    def once(self, call: Callable[[], Tensor]) -> Once: ...
+    def once(self, call: Call) -> Once: ...
 
-    def repeat(self, call: Callable[[], Tensor], repeats: int) -> tuple[Timing, str]:
-        """Returns the times and a note, empty when there is nothing to say of them."""
+    def in_turn(self, calls: Sequence[Call], repeats: Sequence[int]) -> list[tuple[Timing, str]]:
+        """Returns each call's times and a note, empty when there is nothing to say of them.
+
+        Each output is freed before the next call, so that all find memory as the others do.
+        """
 
     def recover(self) -> None:
         """Frees what a failed call held; raises RuntimeError when the device is lost."""
@@ -55,6 +80,8 @@ class Timer(Protocol):
 
 class CudaTimer:
     """CUDA events around each call, all of them queued before any is read."""
+
+    most_rounds = 50
 
     def __init__(self) -> None:
         self.device = torch.device("cuda")
@@ -68,7 +95,7 @@ class CudaTimer:
     def _events(self, count: int) -> list[torch.cuda.Event]:
         return [torch.cuda.Event(enable_timing=True) for _ in range(count)]
 
-    def once(self, call: Callable[[], Tensor]) -> Once:
+    def once(self, call: Call) -> Once:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         start, end = self._events(2)
@@ -79,21 +106,28 @@ class CudaTimer:
         scratch = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
         return Once(output, start.elapsed_time(end) * 1e-3, scratch)
 
-    def repeat(self, call: Callable[[], Tensor], repeats: int) -> tuple[Timing, str]:
-        starts, ends = self._events(repeats), self._events(repeats)
-        # Each flush takes the GPU longer than a launch takes the CPU, and these first ones give the
-        # CPU a head start: it runs ahead, and the events time the GPU alone.
-        for _ in range(8):
-            self._flush()
-        for start, end in zip(starts, ends, strict=True):
-            self._flush()
+    def in_turn(self, calls: Sequence[Call], repeats: Sequence[int]) -> list[tuple[Timing, str]]:
+        events: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in calls]
+        waits = [0] * len(calls)
+        waited = True
+        for which in turns(repeats):
+            # Each flush takes the GPU longer than a launch takes the CPU, and some more of them
+            # give the CPU a head start: it runs ahead, and the events time the GPU alone.
+            for _ in range(9 if waited else 1):
+                self._flush()
+            start, end = self._events(2)
             start.record()
-            call()
+            calls[which]()
             end.record()
-        waited = starts[-1].query()  # the GPU had nothing left to do while the CPU issued this call
+            waited = start.query()  # the GPU had nothing left to do while the CPU issued this call
+            waits[which] += waited
+            events[which].append((start, end))
         torch.cuda.synchronize()
-        seconds = [start.elapsed_time(end) * 1e-3 for start, end in zip(starts, ends, strict=True)]
-        return Timing.of(seconds), "the GPU waited for the CPU" if waited else ""
+        seconds = [[start.elapsed_time(end) * 1e-3 for start, end in each] for each in events]
+        return [
+            (Timing.of(each), "the GPU waited for the CPU" if 2 * count > len(each) else "")
+            for each, count in zip(seconds, waits, strict=True)
+        ]
 
     def recover(self) -> None:
         torch.cuda.synchronize()
@@ -103,16 +137,21 @@ class CudaTimer:
 class WallTimer:
     """The wall clock. What a call reads may be in a cache; others' work on the machine counts."""
 
+    most_rounds = 200
+
     def __init__(self) -> None:
         self.device = torch.device("cpu")
 
-    def once(self, call: Callable[[], Tensor]) -> Once:
+    def once(self, call: Call) -> Once:
         start = time.perf_counter()
         output = call()
         return Once(output, time.perf_counter() - start, None)
 
-    def repeat(self, call: Callable[[], Tensor], repeats: int) -> tuple[Timing, str]:
-        return Timing.of([self.once(call).seconds for _ in range(repeats)]), ""
+    def in_turn(self, calls: Sequence[Call], repeats: Sequence[int]) -> list[tuple[Timing, str]]:
+        seconds: list[list[float]] = [[] for _ in calls]
+        for which in turns(repeats):
+            seconds[which].append(self.once(calls[which]).seconds)
+        return [(Timing.of(each), "") for each in seconds]
 
     def recover(self) -> None:
         pass
@@ -127,7 +166,7 @@ def copy_ceiling(timer: Timer) -> float:
     ready = time.perf_counter() + 0.3
     while time.perf_counter() < ready:
         timer.once(lambda: target.copy_(source))
-    timing, _ = timer.repeat(lambda: target.copy_(source), 30)
+    ((timing, _),) = timer.in_turn([lambda: target.copy_(source)], [30])
     if not torch.equal(source, target):
         raise RuntimeError("the copy differs from what was copied")
     return 2 * nbytes / timing.median

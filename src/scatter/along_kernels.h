@@ -49,16 +49,21 @@ bool add_columns(const Value* values, const Index* index, Sum* sums, const Colum
   bool good = true;
   with_rule(rule, [&](auto row_of) {
     walk_elements(layout.columns, begin, end, [&](const ElementRun& run) {
-      for (int64_t n = 0; n < layout.entries; ++n) {
-        const Index* entries = index + run.index + n * layout.index_stride;
-        const Value* from = values + run.values + n * layout.value_stride;
-        Sum* to = sums + run.table;
-        for (int64_t i = 0; i < run.count; ++i) {
-          const auto row = row_of(entries[i * run.index_stride]);
-          if (in_range(row, axis_size)) {
-            to[i * run.table_stride + static_cast<int64_t>(row) * axis_stride] +=
-                static_cast<Sum>(from[i * run.value_stride]);
-          } else if (must_exist) {
+      // False where the entry is an error.
+      const auto add = [&](int64_t i, int64_t n) {
+        const auto row = row_of(index[run.index + i * run.index_stride + n * layout.index_stride]);
+        if (!in_range(row, axis_size)) return !must_exist;
+        sums[run.table + i * run.table_stride + static_cast<int64_t>(row) * axis_stride] +=
+            static_cast<Sum>(values[run.values + i * run.value_stride + n * layout.value_stride]);
+        return true;
+      };
+      // Along memory: down the columns where their elements are closer together than they are.
+      const bool down = layout.index_stride < run.index_stride;
+      const int64_t outer = down ? run.count : layout.entries;
+      const int64_t inner = down ? layout.entries : run.count;
+      for (int64_t j = 0; j < outer; ++j) {
+        for (int64_t k = 0; k < inner; ++k) {
+          if (!(down ? add(j, k) : add(k, j))) {
             good = false;
             return int64_t{0};  // ends the walk
           }

@@ -1,10 +1,11 @@
 #include <ATen/Dispatch.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 
+#include "common/elementwise_cpu.h"
 #include "common/first_bad_entry.h"
 #include "common/indexing.h"
 #include "common/parallel.h"
+#include "common/scratch.h"
 #include "scatter/reduce.h"
 #include "scatter/reduce_kernels.h"
 #include "scatter/scatter.h"
@@ -29,7 +30,7 @@ void check_entries(const char* op, const at::Tensor& index, const RowLayout& lay
   });
 }
 
-// Calls use(value, result, n) for each value of a call, as for_each_value, by several threads.
+// Calls use(part, run) for all entries of a call, by several threads.
 template <class Use>
 void reduce(const at::Tensor& index, const RowLayout& layout, const IndexRule& rule, Use&& use) {
   if (layout.slabs() * layout.entries * layout.inner == 0 || layout.axis_size == 0) return;
@@ -38,7 +39,9 @@ void reduce(const at::Tensor& index, const RowLayout& layout, const IndexRule& r
     const index_t* entries = index.const_data_ptr<index_t>();
     at::parallel_for(0, parts.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t number = begin; number < end; ++number) {
-        for_each_value(entries, layout, rule, parts.part(number, layout), use);
+        const ReducePart part = parts.part(number, layout);
+        for_each_part_run(entries, layout, rule, part,
+                          [&](const ReduceRun& run) { use(part, run); });
       }
     });
   });
@@ -51,17 +54,14 @@ void scatter_arg_cpu(const at::Tensor& values, const at::Tensor& index, const Ro
   check_entries("scatter", index, layout, rule);
   positions.fill_(layout.entries);
   auto* to = positions.mutable_data_ptr<int64_t>();
-  // The best values so far: where there is a position.
-  const at::Tensor best = at::empty(positions.sizes(), values.options());
   TORCH_OPS_DISPATCH_ORDERED(values.scalar_type(), [&] {
-    const auto* from = values.const_data_ptr<value_t>();
-    auto* first = best.mutable_data_ptr<value_t>();
-    const int64_t none = layout.entries;
-    reduce(index, layout, rule, [=](int64_t value, int64_t result, int64_t n) {
-      if (to[result] == none || comes_first(largest, from[value], first[result])) {
-        to[result] = n;
-        first[result] = from[value];
-      }
+    const auto* from = as_storage(values.const_data_ptr<value_t>());
+    using Best = ComputeType<std::remove_const_t<std::remove_pointer_t<decltype(from)>>>;
+    const Scratch<Best> found(positions.numel());
+    const BestValues<Best> best{found.get(), to, layout.entries};
+    reduce(index, layout, rule, [&](const ReducePart& part, const ReduceRun& run) {
+      largest ? keep_best<true>(cpu_simd(), layout, part, run, from, best)
+              : keep_best<false>(cpu_simd(), layout, part, run, from, best);
     });
   });
 }
@@ -74,8 +74,11 @@ void scatter_prod_cpu(const at::Tensor& values, const at::Tensor& index, const R
   TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
     const auto* from = static_cast<const value_t*>(values.const_data_ptr());
     auto* to = static_cast<sum_t*>(unrounded.mutable_data_ptr());
-    reduce(index, layout, rule, [=](int64_t value, int64_t result, int64_t) {
-      to[result] *= static_cast<sum_t>(from[value]);
+    const auto multiply = [=](int64_t value, int64_t result, int64_t columns) {
+      for (int64_t d = 0; d < columns; ++d) to[result + d] *= static_cast<sum_t>(from[value + d]);
+    };
+    reduce(index, layout, rule, [&](const ReducePart& part, const ReduceRun& run) {
+      for_each_row(layout, part, run, multiply);
     });
   });
   products.copy_(unrounded);
@@ -87,8 +90,12 @@ void scatter_add_to_cpu(const char* op, const at::Tensor& values, const at::Tens
   TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
     const auto* from = static_cast<const value_t*>(values.const_data_ptr());
     auto* to = static_cast<value_t*>(sums.mutable_data_ptr());
-    reduce(index, layout, rule,
-           [=](int64_t value, int64_t result, int64_t) { to[result] += from[value]; });
+    const auto add = [=](int64_t value, int64_t result, int64_t columns) {
+      for (int64_t d = 0; d < columns; ++d) to[result + d] += from[value + d];
+    };
+    reduce(index, layout, rule, [&](const ReducePart& part, const ReduceRun& run) {
+      for_each_row(layout, part, run, add);
+    });
   });
 }
 

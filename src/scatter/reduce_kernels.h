@@ -4,18 +4,11 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/elementwise.h"
 #include "common/index_mode.h"
 #include "common/row_layout.h"
 
 namespace torch_ops {
-
-// Is `a` before `b`? NaN comes first; of two that are alike neither does.
-template <class Value>
-bool comes_first(bool largest, Value a, Value b) {
-  const bool a_is_nan = a != a, b_is_nan = b != b;
-  if (a_is_nan || b_is_nan) return a_is_nan && !b_is_nan;
-  return largest ? a > b : a < b;
-}
 
 // A part of the result that one thread has: columns of some rows of a slab. It looks at all entries
 // of the slab, in their order.
@@ -51,19 +44,134 @@ struct ReduceParts {
   }
 };
 
-// Calls use(value, result, n) for the values of a part: where a value of entry n stands, and where
-// that element of the result does, both counted over all. Entries that name no row are passed over.
+// Some of a part's entries, in their order: which they are, and the rows that they name.
+struct ReduceRun {
+  static constexpr int64_t kMost = 1024;  // that a function holds on its stack
+
+  int64_t count = 0;
+  int64_t entries[kMost];
+  int64_t rows[kMost];
+};
+
+// Calls use(run) for the entries of a part. Those that name no row of it are passed over.
 template <class Index, class Use>
-void for_each_value(const Index* index, const RowLayout& layout, const IndexRule& rule,
-                    const ReducePart& part, Use&& use) {
+void for_each_part_run(const Index* index, const RowLayout& layout, const IndexRule& rule,
+                       const ReducePart& part, Use&& use) {
   const Index* entries = index + part.slab / layout.outer * layout.index_batch_stride;
-  for (int64_t n = 0; n < layout.entries; ++n) {
-    const int64_t row = rule.resolve(entries[n * layout.index_entry_stride]);
-    if (row < part.first_row || row >= part.last_row) continue;
-    const int64_t value = (part.slab * layout.entries + n) * layout.inner;
-    const int64_t result = (part.slab * layout.axis_size + row) * layout.inner;
-    for (int64_t d = part.first_column; d < part.last_column; ++d) use(value + d, result + d, n);
+  const auto rows_of_part = static_cast<uint64_t>(part.last_row - part.first_row);
+  ReduceRun run;
+  for (int64_t first = 0; first < layout.entries; first += ReduceRun::kMost) {
+    const int64_t end = std::min(first + ReduceRun::kMost, layout.entries);
+    run.count = 0;
+    with_rule(rule, [&](auto row_of) {
+      for (int64_t n = first; n < end; ++n) {
+        // Without a branch: which part an entry is of, nobody can foresee.
+        const auto row = static_cast<int64_t>(row_of(entries[n * layout.index_entry_stride]));
+        run.entries[run.count] = n;
+        run.rows[run.count] = row;
+        run.count += static_cast<uint64_t>(row - part.first_row) < rows_of_part;
+      }
+    });
+    use(run);
   }
+}
+
+// Calls use(value, result, columns) for the entries of a run: where the values of a part's columns
+// begin, and those of the result.
+template <class Use>
+TORCH_OPS_HOST_DEVICE void for_each_row(const RowLayout& layout, const ReducePart& part,
+                                        const ReduceRun& run, Use use) {
+  const int64_t columns = part.last_column - part.first_column;
+  const int64_t value = part.slab * layout.entries, result = part.slab * layout.axis_size;
+  for (int64_t k = 0; k < run.count; ++k) {
+    use((value + run.entries[k]) * layout.inner + part.first_column,
+        (result + run.rows[k]) * layout.inner + part.first_column, columns);
+  }
+}
+
+// ---- The largest or smallest values -------------------------------------------------------------
+
+// The best value of each element of the result so far, and which entry of the index it is of;
+// `none` where there is no value yet. NaN is better than any number; of values that are alike the
+// first is kept.
+template <class Best>
+struct BestValues {
+  Best* values;
+  int64_t* entries;
+  int64_t none;
+};
+
+template <bool kLargest, class Value, class Best>
+TORCH_OPS_HOST_DEVICE void keep_better(const Value* __restrict from, int64_t columns, int64_t entry,
+                                       Best* __restrict best, int64_t* __restrict entries) {
+  for (int64_t d = 0; d < columns; ++d) {
+    const auto value = static_cast<Best>(from[d]);
+    const Best old = best[d];
+    const bool worse = kLargest ? value <= old : value >= old;  // no NaN is
+    const bool better = !worse & (old == old);
+    best[d] = better ? value : old;
+    entries[d] = better ? entry : entries[d];
+  }
+}
+
+template <bool kLargest, class Value, class Best>
+TORCH_OPS_HOST_DEVICE void keep_best_loop(const RowLayout& layout, const ReducePart& part,
+                                          const ReduceRun& run, const Value* values,
+                                          const BestValues<Best>& best) {
+  constexpr int64_t kAhead = 8;
+  const int64_t columns = part.last_column - part.first_column;
+  const int64_t result = part.slab * layout.axis_size * layout.inner + part.first_column;
+  const Value* slab = values + part.slab * layout.entries * layout.inner + part.first_column;
+  for (int64_t k = 0; k < run.count; ++k) {
+    const int64_t entry = run.entries[k];
+    const int64_t next = result + run.rows[std::min(k + kAhead, run.count - 1)] * layout.inner;
+    __builtin_prefetch(best.values + next);
+    __builtin_prefetch(best.entries + next);
+    const int64_t at = result + run.rows[k] * layout.inner;
+    const Value* from = slab + entry * layout.inner;
+    if (best.entries[at] != best.none) {
+      keep_better<kLargest>(from, columns, entry, best.values + at, best.entries + at);
+      continue;
+    }
+    for (int64_t d = 0; d < columns; ++d) {  // the first that names this row
+      best.values[at + d] = static_cast<Best>(from[d]);
+      best.entries[at + d] = entry;
+    }
+  }
+}
+
+template <bool kLargest, class Value, class Best>
+void keep_best_baseline(const RowLayout& layout, const ReducePart& part, const ReduceRun& run,
+                        const Value* values, const BestValues<Best>& best) {
+  keep_best_loop<kLargest>(layout, part, run, values, best);
+}
+
+#ifdef __x86_64__
+template <bool kLargest, class Value, class Best>
+TORCH_OPS_AVX2 void keep_best_avx2(const RowLayout& layout, const ReducePart& part,
+                                   const ReduceRun& run, const Value* values,
+                                   const BestValues<Best>& best) {
+  keep_best_loop<kLargest>(layout, part, run, values, best);
+}
+
+template <bool kLargest, class Value, class Best>
+TORCH_OPS_AVX512 void keep_best_avx512(const RowLayout& layout, const ReducePart& part,
+                                       const ReduceRun& run, const Value* values,
+                                       const BestValues<Best>& best) {
+  keep_best_loop<kLargest>(layout, part, run, values, best);
+}
+#endif
+
+// Takes up the values of a run. The rows of a part are taken up whole, so that the first of a row's
+// elements tells of all whether there is a value yet.
+template <bool kLargest, class Value, class Best>
+void keep_best([[maybe_unused]] Simd simd, const RowLayout& layout, const ReducePart& part,
+               const ReduceRun& run, const Value* values, const BestValues<Best>& best) {
+#ifdef __x86_64__
+  if (simd == Simd::kAvx512) return keep_best_avx512<kLargest>(layout, part, run, values, best);
+  if (simd == Simd::kAvx2) return keep_best_avx2<kLargest>(layout, part, run, values, best);
+#endif
+  keep_best_baseline<kLargest>(layout, part, run, values, best);
 }
 
 }  // namespace torch_ops

@@ -56,11 +56,12 @@ class Case:
     bytes: int
     bar: tuple[str, float] | None  # "copy", or the name of a rival; the ratio to reach
     reference: Callable[..., Tensor]
+    reads_only: bool = False
 
     def task(self, bench: Benchmark) -> tuple[Result, Callable[[], None]]:
         case = Result(
             self.group, f"{self.group}, {self.name}", self.group, self.name, (self.group,), {},
-            bytes=self.bytes,
+            bytes=self.bytes, reads_only=self.reads_only,
         )  # fmt: skip
         return case, lambda: self.run(case, bench)
 
@@ -177,22 +178,22 @@ def cases(scale: float) -> list[Case]:
             Case(
                 "generated backward", f"[n, n] + [n], gradient of [n], {name}", square,
                 _backward_of_bias, {"torch": lambda x, g: g.sum(0)},
-                size * item, ("copy", 0.95), lambda x, g: g.double().sum(0),
+                size * item, ("copy", 0.95), lambda x, g: g.double().sum(0), reads_only=True,
             ),
             Case(
                 "reduction", f"all of [n, n], {name}", positive, lambda x: TOTAL(x).reshape(1),
                 {"torch": lambda x: x.sum().reshape(1)},
-                size * item, None, lambda x: x.double().sum().reshape(1),
+                size * item, None, lambda x: x.double().sum().reshape(1), reads_only=True,
             ),
             Case(
                 "reduction", f"rows of [n, n], {name}", square, lambda x, y: TOTAL(x, dim=1),
                 {"torch": lambda x, y: x.sum(1)},
-                size * item, None, lambda x, y: x.double().sum(1),
+                size * item, None, lambda x, y: x.double().sum(1), reads_only=True,
             ),
             Case(
                 "reduction", f"columns of [n, n], {name}", square, lambda x, y: TOTAL(x, dim=0),
                 {"torch": lambda x, y: x.sum(0)},
-                size * item, None, lambda x, y: x.double().sum(0),
+                size * item, None, lambda x, y: x.double().sum(0), reads_only=True,
             ),
         ]  # fmt: skip
     return found

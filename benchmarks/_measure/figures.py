@@ -113,7 +113,10 @@ class Bar:
 
 @dataclass
 class Result:
-    """One case. `labels` names the summaries it counts in; in the plot it is `tag` in `panel`."""
+    """One case. `labels` names the summaries it counts in; in the plot it is `tag` in `panel`.
+
+    `reads_only`: the calls write next to nothing, as sums do.
+    """
 
     group: str
     name: str
@@ -126,6 +129,7 @@ class Result:
     measurements: list[Measurement] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
     error: str = ""
+    reads_only: bool = False
 
     def find(self, name: str) -> Measurement | None:
         return next((each for each in self.measurements if each.name == name), None)

@@ -196,7 +196,7 @@ class Benchmark:
             if measurement.failed:
                 self._recover(measurement.note)
         if right:
-            self._time(right, next(iter(checks.values())).input)
+            self._time(right, next(iter(checks.values())).input, result.reads_only)
         for measurement in measurements:
             self._print(self._line(result, measurement))
         return measurements
@@ -224,13 +224,16 @@ class Benchmark:
         return True
 
     def _time(
-        self, right: list[tuple[Measurement, Callable[[Tensor], Tensor]]], given: Tensor
+        self,
+        right: list[tuple[Measurement, Callable[[Tensor], Tensor]]],
+        given: Tensor,
+        reads_only: bool,
     ) -> None:
         calls = [partial(call, given) for _, call in right]
         # The checks were a warm-up, and this is another.
         seconds = [self.timer.once(call).seconds for call in calls]
         repeats = choose_repeats(seconds, self.timer.most_rounds)
-        timings = self.timer.in_turn(calls, repeats)
+        timings = self.timer.in_turn(calls, repeats, reads_only)
         for (measurement, _), (timing, note) in zip(right, timings, strict=True):
             measurement.timing = timing
             measurement.note = "; ".join(filter(None, (measurement.note, note)))

@@ -68,10 +68,13 @@ class Timer(Protocol):
 
     def once(self, call: Call) -> Once: ...
 
-    def in_turn(self, calls: Sequence[Call], repeats: Sequence[int]) -> list[tuple[Timing, str]]:
+    def in_turn(
+        self, calls: Sequence[Call], repeats: Sequence[int], reads_only: bool = False
+    ) -> list[tuple[Timing, str]]:
         """Returns each call's times and a note, empty when there is nothing to say of them.
 
         Each output is freed before the next call, so that all find memory as the others do.
+        ``reads_only``: the calls write next to nothing.
         """
 
     def recover(self) -> None:
@@ -87,10 +90,13 @@ class CudaTimer:
         self.device = torch.device("cuda")
         self._flush_buffer = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.device)
 
-    def _flush(self) -> None:
-        # A write and not a read: a call then starts with an L2 full of lines that must be written
-        # back, as it leaves one behind, so that no write is counted twice or not at all.
+    def _flush(self, reads_only: bool = False) -> None:
+        # By writes: a call then starts with an L2 full of lines that must be written back, as it
+        # leaves one behind, so that no write is counted twice or not at all. What reads only leaves
+        # none behind: it would be charged for 10 us of others' writes.
         self._flush_buffer.zero_()
+        if reads_only:
+            self._flush_buffer.view(torch.int64).amax()
 
     def _events(self, count: int) -> list[torch.cuda.Event]:
         return [torch.cuda.Event(enable_timing=True) for _ in range(count)]
@@ -106,7 +112,9 @@ class CudaTimer:
         scratch = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
         return Once(output, start.elapsed_time(end) * 1e-3, scratch)
 
-    def in_turn(self, calls: Sequence[Call], repeats: Sequence[int]) -> list[tuple[Timing, str]]:
+    def in_turn(
+        self, calls: Sequence[Call], repeats: Sequence[int], reads_only: bool = False
+    ) -> list[tuple[Timing, str]]:
         events: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in calls]
         waits = [0] * len(calls)
         waited = True
@@ -114,7 +122,7 @@ class CudaTimer:
             # Each flush takes the GPU longer than a launch takes the CPU, and some more of them
             # give the CPU a head start: it runs ahead, and the events time the GPU alone.
             for _ in range(9 if waited else 1):
-                self._flush()
+                self._flush(reads_only)
             start, end = self._events(2)
             start.record()
             calls[which]()
@@ -147,7 +155,9 @@ class WallTimer:
         output = call()
         return Once(output, time.perf_counter() - start, None)
 
-    def in_turn(self, calls: Sequence[Call], repeats: Sequence[int]) -> list[tuple[Timing, str]]:
+    def in_turn(
+        self, calls: Sequence[Call], repeats: Sequence[int], reads_only: bool = False
+    ) -> list[tuple[Timing, str]]:
         seconds: list[list[float]] = [[] for _ in calls]
         for which in turns(repeats):
             seconds[which].append(self.once(calls[which]).seconds)

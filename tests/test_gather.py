@@ -250,8 +250,10 @@ def test_paths() -> None:
     assert path(**{**sizes, "entries": 2**31}, inner=1, word_bytes=16) == "rows"  # beyond 32 bits
     large = {**sizes, "axis_size": 10**7}
     assert path(**large, inner=1, word_bytes=4) == "elements"
-    assert path(**{**large, "entries": 2**24}, inner=1, word_bytes=4) == "flat"  # many picks
-    assert path(**large, inner=1, word_bytes=2) == "flat"
+    assert path(**{**large, "entries": 2**24}, inner=1, word_bytes=2) == "elements"
+    assert path(**{**large, "entries": 4_000}, inner=1, word_bytes=4) == "flat"  # less than a block
+    assert path(**large, inner=1, word_bytes=1) == "flat"
+    assert path(**large, inner=1, word_bytes=4, index_stride=2) == "rows"
 
 
 def test_staged_where_it_pays() -> None:
@@ -272,7 +274,7 @@ def test_staged_where_it_pays() -> None:
     assert of(1, 1024, 2**24) == "flat"  # the L1 cache does as well
     assert of(1, 65536, 2**20) == "flat"  # each block would copy it
     assert of(64, 1024, 256) == "flat"
-    assert of(64, 262144, 2**20) == "flat"  # too large a part is not in shared memory
+    assert of(32, 262144, 2**20) == "flat"  # too large a part is not in shared memory
     assert of(64, 1024, 16384, shared_bytes=1024) == "flat"  # no room
     assert of(1, 1, 1) == "flat"
 
@@ -490,6 +492,32 @@ def test_staged_and_rows(device: torch.device, dtype: torch.dtype) -> None:
             for numbers in (picks, picks.int()):
                 actual = torch_ops.batch_gather(source, numbers)
                 assert_same(actual, source[batch, picks], f"{shape} {numbers.dtype}")
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64], ids=str)
+def test_elements_of_a_table_in_memory(device: torch.device, dtype: torch.dtype) -> None:
+    """Tables that exceed the L2 cache, with picks for one window of them and for several."""
+    size = 2**28 // dtype.itemsize // 3
+    source = torch.arange(3 * size, device=device).view(3, size).to(dtype)
+    for count in (4096, 5001, 300_007):
+        index = torch.randint(size, (3, count), device=device)
+        first, last = index[:, :1], index[:, -1:]
+        first.zero_(), last.fill_(size - 1)
+        rows = index + torch.arange(3, device=device)[:, None] * size
+        assert_same(torch_ops.batch_gather(source, index), rows.to(dtype), f"{count}")
+        assert_same(torch_ops.batch_gather(source, index.int()), rows.to(dtype), f"{count}, int32")
+        # One index for all slabs; from the end; and with entries that name no row.
+        outer = index[0] + torch.arange(3, device=device)[:, None] * size
+        assert_same(torch_ops.gather(source, index[0], 1), outer.to(dtype), "outer")
+        assert_same(torch_ops.gather(source, index[0] - size, 1, mode="wrap"), outer.to(dtype), "")
+        expected = rows.to(dtype)
+        first.fill_(-size - 1), last.fill_(size)
+        expected[:, 0] = expected[:, -1] = 7
+        filled = torch_ops.batch_gather(source, index, mode="fill", fill_value=7)
+        assert_same(filled, expected, f"{count}, fill")
+    with pytest.raises(IndexError, match=rf"index\[[012], (0|{count - 1})\]"):
+        torch_ops.batch_gather(source, index)
 
 
 @pytest.mark.parametrize(

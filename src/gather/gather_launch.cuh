@@ -106,14 +106,16 @@ void launch_streamed(const void* source, const IndexView& index, void* output,
 }
 
 template <class Word>
-void launch_elements(const void* source, const IndexView& index, void* output,
-                     const RowLayout& layout, const GatherPolicy& policy,
-                     const IndexErrorSite& errors) {
-  const RowGrid grid(layout.batch, layout.outer, layout.entries, /*words=*/1);
-  const dim3 blocks(grid_x(grid.chunk_words(), kThreads * kElementsUnroll), grid_y(grid.chunks));
-  TORCH_OPS_LAUNCH(gather_elements_kernel<Word>, blocks, kThreads, 0,
-                   static_cast<const Word*>(source), index, static_cast<Word*>(output), layout,
-                   grid, policy, errors);
+void launch_elements(const void* source, const RuledIndex& index, void* output,
+                     const RowLayout& layout, const IndexErrorSite& errors) {
+  // Of few picks no two are of one line of the L1 cache; of many some are.
+  constexpr int64_t kManyPicks = int64_t{1} << 22;
+  const bool once = layout.slabs() * layout.entries <= kManyPicks;
+  auto* kernel = once ? gather_elements_kernel<true, Word> : gather_elements_kernel<false, Word>;
+  const dim3 blocks(grid_x(layout.entries, kElementsThreads * kElementsUnroll),
+                    grid_y(layout.slabs()));
+  TORCH_OPS_LAUNCH(kernel, blocks, kElementsThreads, 0, static_cast<const Word*>(source), index,
+                   static_cast<Word*>(output), ElementWindows(layout), errors);
 }
 
 // Index is a reader, of what `any` says: kernels that are common have one for each.
@@ -126,8 +128,8 @@ void launch_path(GatherPath path, const void* source, const Index& index, const 
     case GatherPath::kStreamed:
       return launch_streamed<Word>(source, any.data, output, layout, any.policy, errors);
     case GatherPath::kElements:
-      if constexpr (sizeof(Word) == 4 || sizeof(Word) == 8) {
-        launch_elements<Word>(source, any.data, output, layout, any.policy, errors);
+      if constexpr (sizeof(Word) >= 2 && sizeof(Word) <= 8) {
+        launch_elements<Word>(source, any, output, layout, errors);
       }
       return;
     case GatherPath::kFlat:

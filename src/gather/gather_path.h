@@ -13,7 +13,7 @@ enum class GatherPath {
   kFlat,      // a lane copies a word of a row: coalesced however long the rows are
   kRows,      // the same for tensors with gaps, and those whose places exceed 32 bits
   kStreamed,  // rows of 16 bytes and more in words of fewer: they pass through shared memory
-  kElements,  // elements of 4 or 8 bytes of a table that the L2 cache does not hold, not too many
+  kElements,  // elements of 2 to 8 bytes of a table that the L2 cache does not hold
   kStaged,    // elements of a small table: all or most of it is held in shared memory
 };
 
@@ -37,17 +37,23 @@ inline bool is_flat(const RowLayout& layout) {
          layout.table_axis_stride <= kMost && layout.outer <= kMost && slab_stride(layout) <= kMost;
 }
 
+// The same for elements that are picked window by window: are there enough of a slab's entries for
+// a block, and do 32 bits hold its places?
+inline bool has_windows(const RowLayout& layout) {
+  constexpr int64_t kBlock = 4096;
+  return is_flat(layout) && layout.entries >= kBlock &&
+         (layout.axis_size - 1) * layout.table_axis_stride < INT32_MAX;
+}
+
 // `layout` counts words of `word_bytes`, the widest in which the rows can be moved.
 inline GatherPath choose_gather_path(const RowLayout& layout, int64_t word_bytes,
                                      const DeviceLimits& device) {
-  const bool narrow = word_bytes <= 2;
   if (layout.inner == 1 && word_bytes <= 8) {
     if (cut_staging(layout, word_bytes, device).pays) return GatherPath::kStaged;
     const int64_t table_bytes = layout.slabs() * layout.axis_size * word_bytes;
-    // Past the L1 cache 2 Mi picks take 1.5 % less time than through it, and 64 Mi 3 % more.
-    constexpr int64_t kManyPicks = int64_t{1} << 23;
-    const bool many = layout.slabs() * layout.entries > kManyPicks;
-    if (!narrow && !many && table_bytes > device.l2_bytes) return GatherPath::kElements;
+    if (word_bytes > 1 && table_bytes > device.l2_bytes && has_windows(layout)) {
+      return GatherPath::kElements;
+    }
   }
   // Only kRows cuts very long rows into parts.
   if (layout.inner > kMaxRowWords) return GatherPath::kRows;

@@ -47,6 +47,7 @@ TORCH_OPS_CUDA_LAUNCHER(int suggest_block(Kernel kernel, c10::DeviceIndex device
 TORCH_OPS_CUDA_LAUNCHER(void launch_kernel(Kernel kernel, c10::DeviceIndex device,
                                            const LaunchShape& shape, void* stream,
                                            void** arguments))
+TORCH_OPS_CUDA_LAUNCHER(int64_t count_multiprocessors(c10::DeviceIndex device))
 // The raw handle of torch's current stream of a device.
 TORCH_OPS_CUDA_LAUNCHER(void* current_stream(c10::DeviceIndex device))
 // Work that is queued on `stream` from now on waits for what is on `producer` now.

@@ -120,6 +120,10 @@ void launch_kernel(Kernel kernel, c10::DeviceIndex device, const LaunchShape& sh
   C10_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, arguments));
 }
 
+int64_t count_multiprocessors(c10::DeviceIndex device) {
+  return at::cuda::getDeviceProperties(device)->multiProcessorCount;
+}
+
 void* current_stream(c10::DeviceIndex device) {
   return at::cuda::getCurrentCUDAStream(device).stream();
 }

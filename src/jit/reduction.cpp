@@ -28,9 +28,10 @@ constexpr int64_t kThreads = 256;    // a block; _reduction_cuda.py has it too
 constexpr int64_t kBlocks = 8192;    // what a grid should have to fill a GPU
 constexpr int64_t kLeastPerThread = 16;
 constexpr int64_t kVectorBytes = 16;
-// The same of columns: fewer, so that the start and the end of a block do not count beside what it
-// reads, and the second pass has less to read.
-constexpr int64_t kColumnBlocks = 1024;
+// Of columns: as many as a multiprocessor has room for at a time, so that all end together, the
+// start and the end of a block do not count beside what it reads, and the second pass has little to
+// read.
+constexpr int64_t kColumnBlocks = 4;
 constexpr int64_t kColumnUnroll = 4;  // rows of a thread whose loads are in flight together
 
 // One axis of the plan, as output and inputs step along it, in bytes.
@@ -267,7 +268,8 @@ void run_columns(const ReductionCode& code, Call& call, const Tensor& out, int64
   const int64_t across = ceil_div(words_of_row, groups);
   const int64_t lanes = std::clamp<int64_t>(elements / 4, 1, kThreads / across);
   const int64_t blocks = ceil_div(words_of_row, across);
-  const Parts parts(elements, lanes, kColumnUnroll, ceil_div(kColumnBlocks, blocks));
+  const int64_t at_once = kColumnBlocks * count_multiprocessors(out.device().index());
+  const Parts parts(elements, lanes, kColumnUnroll, at_once / blocks);
   const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, call, out);
   // Of the second pass: some 8 parts a thread, if that keeps a block's threads busy.
   const int64_t finish_lanes =

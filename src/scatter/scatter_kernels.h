@@ -172,8 +172,8 @@ struct ScatterRun {
 constexpr int64_t kRunEntries = 2048;  // that a function holds on its stack
 
 // Do most entries name the row that the eighth before them named? The first ones tell of all. (A
-// sample over the whole run would fetch lines here and there, after which the CPU no longer foresees
-// the loop's: it took 2.4 times as long.)
+// sample over the whole run would fetch lines here and there, after which the CPU no longer
+// foresees the loop's: it took 2.4 times as long.)
 template <class Row>
 bool repeats(int64_t entries, const Row* rows, int64_t stride) {
   constexpr int64_t kSample = 128;

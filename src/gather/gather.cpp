@@ -9,6 +9,7 @@
 #include "common/batching.h"
 #include "common/checks.h"
 #include "common/gather_ops.h"
+#include "common/huge_pages.h"
 #include "common/index_mode_args.h"
 #include "common/indexing.h"
 #include "common/op.h"
@@ -59,8 +60,8 @@ Tensor compute(const Call& call, const Tensor& source, const Tensor& index,
                const Fill& fill_value) {
   Tensor table = source, entries = index;
   const RowLayout layout = indexing::lay_out(table, entries, call.axes);
-  Tensor output =
-      at::empty_symint(indexing::gather_sizes(source, index, call.axes), source.options());
+  Tensor output = in_huge_pages(
+      at::empty_symint(indexing::gather_sizes(source, index, call.axes), source.options()));
   const GatherPolicy policy = make_policy(call.mode, layout.axis_size, fill_value, source);
   if (fill_empty_axis(policy, output)) return output;
   if (call.mode == IndexMode::kFill) table = aligned(table);  // a fill is of whole elements

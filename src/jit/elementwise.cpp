@@ -12,6 +12,7 @@
 
 #include <algorithm>
 
+#include "common/huge_pages.h"
 #include "jit/library.h"
 #include "jit/plan.h"
 #include "jit/python_arguments.h"
@@ -147,7 +148,7 @@ bool take_outputs(Call& call, const at::TensorIterator& iter) {
     const Tensor& made = iter.output(at++);
     if (call.outs[k].defined()) continue;
     if (made.scalar_type() == call.form.stored[k]) {
-      call.outs[k] = made;
+      call.outs[k] = in_huge_pages(made);
     } else {
       call.outs[k] = at::empty_strided(made.sizes(), made.strides(),
                                        made.options().dtype(call.form.stored[k]));

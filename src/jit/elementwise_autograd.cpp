@@ -19,6 +19,8 @@ using autograd::variable_list;
 
 // A gradient that is summed over broadcast axes is made as a whole up to here, else in parts.
 constexpr int64_t kLargestGradient = int64_t{64} << 20;  // bytes
+// On the CPU, where to write it and read it again takes longer than to compute it.
+constexpr int64_t kLargestOnCpu = int64_t{4} << 20;
 
 std::vector<c10::SymInt> broadcast_shape(const Elementwise& kernel, const Arguments& arguments) {
   std::vector<c10::SymInt> shape;
@@ -132,9 +134,10 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
       if (!needs_input_grad(edge_of[k])) continue;
       const bool summed = !forward->in[k].raw && inputs[k].tensor->sym_sizes() != shape;
       wide[k] = summed;
-      (summed && exceeds_limit(shape) && !forward->uses_index && !forward->uses_size ? in_parts
-                                                                                     : whole)[k] =
-          true;
+      (summed && exceeds(shape, inputs[k].tensor->is_cpu() ? kLargestOnCpu : kLargestGradient) &&
+               !forward->uses_index && !forward->uses_size
+           ? in_parts
+           : whole)[k] = true;
     }
     if (std::find(whole.begin(), whole.end(), true) != whole.end()) {
       const auto gradient = forward->derived("vjp", whole, both(whole, wide));
@@ -165,13 +168,13 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
   }
 
  private:
-  static bool exceeds_limit(const std::vector<c10::SymInt>& shape) {
+  static bool exceeds(const std::vector<c10::SymInt>& shape, int64_t limit) {
     int64_t bytes = 4;
     for (const c10::SymInt& size : shape) {
       if (!size.maybe_as_int()) return false;  // traced: the compiler fuses the sum
       bytes *= size.expect_int();
     }
-    return bytes > kLargestGradient;
+    return bytes > limit;
   }
 
   static std::vector<bool> both(std::vector<bool> a, const std::vector<bool>& b) {

@@ -24,8 +24,16 @@ namespace py = pybind11;
 
 constexpr int64_t kGrain = 32768;    // elements below which no second task is worth it
 constexpr int64_t kHostPart = 4096;  // elements that one task of the CPU reduces
-constexpr int64_t kThreads = 256;    // a block; _reduction_cuda.py has it too
-constexpr int64_t kBlocks = 8192;    // what a grid should have to fill a GPU
+// The same of columns: outputs side by side, at least and at most (_reduction_host.py has that
+// too); rows of a part, a multiple of the first and at most the second; and tasks, where there is
+// work.
+constexpr int64_t kHostColumns = 16;
+constexpr int64_t kHostWidth = 8192;
+constexpr int64_t kHostRows = 64;
+constexpr int64_t kHostMostRows = 512;
+constexpr int64_t kHostTasks = 64;
+constexpr int64_t kThreads = 256;  // a block; _reduction_cuda.py has it too
+constexpr int64_t kBlocks = 8192;  // what a grid should have to fill a GPU
 constexpr int64_t kLeastPerThread = 16;
 constexpr int64_t kVectorBytes = 16;
 // Of columns: as many as a multiprocessor has room for at a time, so that all end together, the
@@ -91,7 +99,7 @@ struct Call {
   c10::SmallVector<const Tensor*, 8> operands;       // the output, and inputs that are no numbers
   c10::SmallVector<Tensor, 8> views;                 // the inputs, broadcast
   c10::SmallVector<int8_t, 4> raw_ranks;
-  int64_t vector = 0;  // on CUDA, outputs that one thread has; 0: not columns
+  int64_t vector = 0;  // outputs that one thread of CUDA has, 1 on the CPU; 0: not columns
   std::string modes;   // of operands then: see torch_ops/jit/_reduction_cuda.py
   Words tail;
 };
@@ -144,22 +152,62 @@ Tensor scratch(int64_t results, const Call& call, const Tensor& like) {
   return at::empty({results * size}, like.options().dtype(at::kByte));
 }
 
+// Are the outputs what lies together in memory, and not each output's elements?
+bool are_columns(const Call& call, int64_t elements) {
+  return elements > 0 && inner_stride(call.reduced) > inner_stride(call.kept);
+}
+
+// How the work is cut on the CPU: tasks in number, parts of the elements for each of `tasks /
+// parts`, and the neighbouring outputs that a task reduces side by side.
+struct HostTasks {
+  int64_t part, parts, tasks, width;
+
+  static HostTasks of_rows(int64_t outputs, int64_t elements) {
+    const int64_t parts = std::max<int64_t>(ceil_div(elements, kHostPart), 1);
+    return {kHostPart, parts, outputs * parts, 1};
+  }
+
+  static HostTasks of_columns(int64_t outputs, int64_t elements, int64_t row_size) {
+    const int64_t per_row = ceil_div(row_size, kHostWidth);
+    const int64_t width = ceil_div(row_size, per_row * kHostColumns) * kHostColumns;
+    const int64_t strips = outputs / row_size * ceil_div(row_size, width);
+    // Enough tasks for many threads; the second pass reads a result a part and output.
+    const int64_t wanted = ceil_div(elements * strips, kHostTasks);
+    const int64_t part =
+        std::clamp(ceil_div(wanted, kHostRows) * kHostRows, kHostRows, kHostMostRows);
+    const int64_t parts = ceil_div(elements, part);
+    return {part, parts, strips * parts, width};
+  }
+};
+
 void run_cpu(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, int64_t elements) {
+  const bool columns =
+      are_columns(call, elements) && !call.reduced.empty() && call.kept[0].size >= kHostColumns;
+  if (columns) {
+    call.vector = 1;
+    for (size_t k = 1; k < call.operands.size(); ++k) {
+      const int64_t stride = call.kept[0].strides[k];
+      call.modes.push_back(stride == call.operands[k]->element_size() ? 'c'
+                           : stride == 0                              ? 'b'
+                                                                      : 's');
+    }
+  }
   const ReductionCode code = find_code(kernel, call, std::nullopt);
   using Function = void (*)(const int64_t*, int64_t, int64_t);
   const auto partial = reinterpret_cast<Function>(const_cast<void*>(code.partial));
   const auto finish = reinterpret_cast<Function>(const_cast<void*>(code.finish));
-  const int64_t parts = std::max<int64_t>(ceil_div(elements, kHostPart), 1);
-  const Tensor partials = scratch(parts > 1 ? outputs * parts : 0, call, out);
-  Words words = plan_words(call, outputs, elements, kHostPart, parts, partials.data_ptr());
+  const HostTasks cut = columns ? HostTasks::of_columns(outputs, elements, call.kept[0].size)
+                                : HostTasks::of_rows(outputs, elements);
+  const Tensor partials = scratch(cut.parts > 1 ? outputs * cut.parts : 0, call, out);
+  Words words = plan_words(call, outputs, elements, cut.part, cut.parts, partials.data_ptr());
+  if (columns) words.put(cut.width);
   put_axes(words, call.kept);
   put_axes(words, call.reduced);
-  const int64_t grain =
-      std::max<int64_t>(kGrain / std::max<int64_t>(std::min(elements, kHostPart), 1), 1);
-  at::parallel_for(0, outputs * parts, grain,
+  const int64_t of_task = std::min(elements, cut.part) * std::min(cut.width, outputs);
+  at::parallel_for(0, cut.tasks, std::max<int64_t>(kGrain / std::max<int64_t>(of_task, 1), 1),
                    [&](int64_t begin, int64_t end) { partial(words.data(), begin, end); });
-  if (parts == 1) return;
-  at::parallel_for(0, outputs, std::max<int64_t>(kGrain / parts, 1),
+  if (cut.parts == 1) return;
+  at::parallel_for(0, outputs, std::max<int64_t>(kGrain / cut.parts, 1),
                    [&](int64_t begin, int64_t end) { finish(words.data(), begin, end); });
 }
 
@@ -288,7 +336,7 @@ void run_columns(const ReductionCode& code, Call& call, const Tensor& out, int64
 
 void run_cuda(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, int64_t elements) {
   // The threads of one output are neighbours where its elements are, else the outputs are.
-  const bool columns = elements > 0 && inner_stride(call.reduced) > inner_stride(call.kept);
+  const bool columns = are_columns(call, elements);
   if (columns) choose_vector(call);
   const ReductionCode code = find_code(kernel, call, out.device().index());
   (columns ? run_columns : run_rows)(code, call, out, outputs, elements);

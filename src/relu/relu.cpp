@@ -11,6 +11,7 @@
 
 #include "common/bit_mask.h"
 #include "common/checks.h"
+#include "common/huge_pages.h"
 #include "relu/relu.h"
 
 namespace torch_ops {
@@ -36,7 +37,7 @@ Tensor& torchs_(Tensor& input, double slope) { return at::leaky_relu_(input, slo
 template <auto launch, class... SlopeArg>
 Tensor forward(const Tensor& input, SlopeArg... slope, bool /*save_mask*/) {
   if (!is_kernel_float(input)) return torchs(input, slope...);
-  Tensor output = at::empty_like(input);
+  Tensor output = in_huge_pages(at::empty_like(input));
   launch(input, slope_of(slope...), output, Tensor());
   return output;
 }
@@ -52,7 +53,7 @@ Tensor& forward_(Tensor& input, SlopeArg... slope, bool /*save_mask*/) {
 template <auto launch>
 std::tuple<Tensor, Tensor> forward_mask(const Tensor& input, Slope slope) {
   CHECK_FLOATING("_relu_mask", input);
-  Tensor output = at::empty_like(input);
+  Tensor output = in_huge_pages(at::empty_like(input));
   Tensor mask = empty_mask(input);
   launch(input, slope, output, mask);
   return {std::move(output), std::move(mask)};
@@ -73,7 +74,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& output, SlopeArg... slo
   CHECK_SAME_TYPE("relu_backward", grad_output, output);
   CHECK_SAME_SHAPE("relu_backward", grad_output, output);
   CHECK_SAME_DEVICE("relu_backward", grad_output, output);
-  Tensor grad_input = at::empty_like(output);
+  Tensor grad_input = in_huge_pages(at::empty_like(output));
   launch(grad_output, output, slope_of(slope...), grad_input);
   return grad_input;
 }
@@ -90,10 +91,10 @@ Tensor mask_backward(const Tensor& grad_output, const Tensor& mask, at::IntArray
                     "_relu_mask_backward: grad_output has shape ", grad_output.sym_sizes(),
                     ", for which the mask has another length than ", mask.sym_numel(), ".");
   // The mask goes through the elements in the order of the output's memory, and so must this.
-  Tensor grad_input =
+  Tensor grad_input = in_huge_pages(
       order.empty()
           ? at::empty_symint(grad_output.sym_sizes(), grad_output.options())
-          : at::empty_permuted_symint(grad_output.sym_sizes(), order, grad_output.options());
+          : at::empty_permuted_symint(grad_output.sym_sizes(), order, grad_output.options()));
   launch(grad_output, mask, slope, grad_input);
   return grad_input;
 }

@@ -15,6 +15,7 @@
 #include "common/batching.h"
 #include "common/elements.h"
 #include "common/gather_ops.h"
+#include "common/huge_pages.h"
 #include "common/index_mode_args.h"
 #include "scatter/scatter.h"
 
@@ -129,7 +130,8 @@ Tensor scatter_elements_add(const Tensor& values, const Tensor& index, c10::SymI
   const bool in_order = call.values.is_cuda() && call.values.is_floating_point() &&
                         deterministic.value_or(at::globalContext().deterministicAlgorithms());
   if (in_order) return finish(add_in_order(call, layout, rule));
-  const Tensor sums = at::zeros(call.size, call.values.options().dtype(sum_type(real)));
+  const Tensor sums =
+      in_huge_pages(at::empty(call.size, call.values.options().dtype(sum_type(real)))).zero_();
   add(call.values.view(as_dispatched(real)), call.index, layout, rule, sums);
   return finish(sums.to(real));
 }

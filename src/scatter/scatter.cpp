@@ -16,6 +16,7 @@
 #include "common/batching.h"
 #include "common/checks.h"
 #include "common/gather_ops.h"
+#include "common/huge_pages.h"
 #include "common/index_mode_args.h"
 #include "common/indexing.h"
 #include "common/op.h"
@@ -106,7 +107,7 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
     }
   }
   if (rows.is_cpu()) {
-    const Tensor result = at::empty(sizes, rows.options());
+    const Tensor result = in_huge_pages(at::empty(sizes, rows.options()));
     launch(op, rows.view(as_dispatched(real)), entries, layout, rule,
            result.view(as_dispatched(real)));
     return finish(result);

@@ -171,11 +171,14 @@ struct ScatterRun {
 
 constexpr int64_t kRunEntries = 2048;  // that a function holds on its stack
 
-// Do most entries name the row that the eighth before them named? A sample tells.
+// Do most entries name the row that the eighth before them named? The first ones tell of all. (A
+// sample over the whole run would fetch lines here and there, after which the CPU no longer
+// foresees the loop's: it took 2.4 times as long.)
 template <class Row>
 bool repeats(int64_t entries, const Row* rows, int64_t stride) {
+  constexpr int64_t kSample = 128;
   int64_t same = 0, seen = 0;
-  for (int64_t n = 8; n < entries; n += 64, ++seen) {
+  for (int64_t n = 8; n < std::min(entries, kSample); n += 4, ++seen) {
     same += rows[n * stride] == rows[(n - 8) * stride];
   }
   return 2 * same > seen;

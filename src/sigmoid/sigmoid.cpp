@@ -11,6 +11,7 @@
 #include "common/autograd.h"
 #include "common/batching.h"
 #include "common/checks.h"
+#include "common/huge_pages.h"
 #include "common/inplace.h"
 #include "common/op.h"
 
@@ -45,7 +46,7 @@ void no_launch_backward(const Tensor&, const Tensor&, const Tensor&) {}
 template <auto launch>
 Tensor sigmoid(const Tensor& input) {
   if (!is_kernel_float(input)) return at::sigmoid(input);
-  Tensor output = at::empty_like(input);
+  Tensor output = in_huge_pages(at::empty_like(input));
   launch(input, output);
   return output;
 }
@@ -64,7 +65,7 @@ Tensor sigmoid_backward(const Tensor& grad_output, const Tensor& output) {
   CHECK_SAME_TYPE("sigmoid_backward", grad_output, output);
   CHECK_SAME_SHAPE("sigmoid_backward", grad_output, output);
   CHECK_SAME_DEVICE("sigmoid_backward", grad_output, output);
-  Tensor grad_input = at::empty_like(output);
+  Tensor grad_input = in_huge_pages(at::empty_like(output));
   launch(grad_output, output, grad_input);
   return grad_input;
 }

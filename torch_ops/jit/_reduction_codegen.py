@@ -59,9 +59,10 @@ class ReductionForm:
         raw: Rank of each raw parameter, and whether it is contiguous.
         kept: Axes that the outputs have.
         reduced: Axes that are reduced.
-        vector: On CUDA: outputs that lie together and are one thread's. 0: the reduced elements
-            are what lies together.
-        modes: How each operand lies then: see :func:`torch_ops.jit._reduction_cuda.columns_source`.
+        vector: 0: the reduced elements are what lies together. Else the outputs do; on CUDA, how
+            many are one thread's.
+        modes: How each operand lies then: see :func:`torch_ops.jit._reduction_cuda.columns_source`,
+            and :func:`torch_ops.jit._reduction_host.columns_source`.
     """
 
     stored: tuple[torch.dtype | None, ...]
@@ -279,12 +280,19 @@ for (; @begin < @end; ++@begin) {{
   if (@plan.parts == 1) @store(@start[0], @sum);
   else @plan.partials[@begin] = @sum;
 }}
-}}
-extern "C" void finish(const Plan& @plan, int64_t @begin, int64_t @end) {{""",
+}}""",
+        *host_finish(writer),
+    )
+
+
+def host_finish(writer: Writer) -> Pieces:
+    """The function that combines the parts of each output."""
+    return [
+        'extern "C" void finish(const Plan& @plan, int64_t @begin, int64_t @end) {',
         *writer.functions(),
         f"""for (; @begin < @end; ++@begin) {{
-  char* @at[{count}];
-  {copy}@plan.data[k];
+  char* @at[{writer.count}];
+  for (int k = 0; k < {writer.count}; ++k) @at[k] = @plan.data[k];
   {writer.moved("kept", "@begin")}
   // Two and two: the error of a sum grows with the logarithm of the number of parts.
   @Result* const @parts = @plan.partials + @begin * @plan.parts;
@@ -296,4 +304,4 @@ extern "C" void finish(const Plan& @plan, int64_t @begin, int64_t @end) {{""",
   @store(@at[0], @parts[0]);
 }}
 }}""",
-    )
+    ]

@@ -18,6 +18,7 @@ from torch_ops.jit._errors import CompileError
 from torch_ops.jit._params import DTYPE_OF_CPP, check_names, check_options, parse_params
 from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, host_source
 from torch_ops.jit._reduction_cuda import cuda_source
+from torch_ops.jit._reduction_host import columns_source
 from torch_ops.jit._toolchain import arch_of
 
 _ext: Any = importlib.import_module("torch_ops._ext.jit")
@@ -233,7 +234,7 @@ def _compiled(
     if device is None:
         host = compile_host(
             what,
-            host_source(reduction, form),
+            columns_source(reduction, form) if form.vector else host_source(reduction, form),
             options=(*HOST_OPTIONS, *shared_options(options)),
         )
         library = _ext.load_host_library(host.data)

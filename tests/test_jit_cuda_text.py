@@ -9,7 +9,7 @@ import pytest
 import torch
 from jit_tools import needs_cuda_core
 from test_jit_complex import FUNCTIONS as COMPLEX_FUNCTIONS
-from test_jit_dual import FLOAT_NAMES, FUNCTIONS, REFUSED, TENTH, TERNARIES, groups
+from test_jit_dual import BEFORE, FLOAT_NAMES, FUNCTIONS, REFUSED, TENTH, TERNARIES, groups
 
 from torch_ops.jit import CompileError, _reduction_cuda
 from torch_ops.jit import _reduction_codegen as reduction_codegen
@@ -135,7 +135,7 @@ def test_second_derivatives() -> None:
 def test_branches_of_several_types() -> None:
     lines = [f"{{ T z;\n{text};\nz_{name} = z; }}" for name, text in TERNARIES.items()]
     outputs = ", ".join(f"T z_{name}" for name in TERNARIES)
-    kernel = program("T x, T y", outputs, "\n".join(lines), preamble=TENTH)
+    kernel = program("T x, T y", outputs, "\n".join(lines), preamble=TENTH, loop_prep=BEFORE)
     gradient = kernel.vjp([True, True], [False, False])
     stored = [F32] * (2 + len(TERNARIES) + 2)
     compile_form(gradient, form(*stored, vector=1))

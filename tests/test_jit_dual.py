@@ -403,10 +403,13 @@ TERNARIES = {
     "macro": "#define TENTH 0.1\nz = (x > y ? x : TENTH) * 3",
     "preamble": "z = at_least_tenth(x) * 3 + at_least_tenth(y)",
     "variables": "z = (x > y ? x : y) * (x > 0 ? x * x : y)",
+    "declared_before": "z = (x > y ? x : third) * 3",
+    "function_before": "z = at_least_third(x) * 3 + y",
     "minimum": "z = fmin(x, 0.1) * 3 + fmax(0.3, y) + min(x, 0.7) * max(y, 0.1)",
     "minimum_of_float": "z = fmin(x, 0.1f) * 3 + fmax(y, 0.3f) + min(x, y) * max(x, 0.5f)",
     "sizes": "float a[true ? 2 : 3] = {1};\nconstexpr int k = sizeof(a) > 4 ? 0 : 1; z = x * a[k]",
 }
+BEFORE = "const double third = 1. / 3; auto at_least_third = [&](T a) { return a > 0 ? a : .3; }"
 TENTH = "template <class A> __device__ A at_least_tenth(A a) { return a > 0.1 ? a : 0.1 * 1; }"
 
 
@@ -416,7 +419,7 @@ def of_ternaries(outputs: str, last: str, inputs: str = "T x, T y") -> Elementwi
         f"{{ T z;\n{case};\n{last.format(out=f'z_{name}')}; }}" for name, case in TERNARIES.items()
     )
     declared = ", ".join(f"{outputs} z_{name}" for name in TERNARIES)
-    return ElementwiseKernel(inputs, declared, text, "ternaries", preamble=TENTH)
+    return ElementwiseKernel(inputs, declared, text, "ternaries", preamble=TENTH, loop_prep=BEFORE)
 
 
 def test_branches_of_several_types(device: torch.device) -> None:

@@ -136,10 +136,10 @@ class _Writer:
         lines = ["const torch_ops::Indexer _ind{@plan.total};"]
         lines += [f"const auto& {p.name} = @plan.@{p.name};" for p in self.numbers]
         lines += [f"const auto& {p.name} = @plan.@{p.name};" for p, _, _ in self.raws]
-        return ["\n".join(lines), *_user("loop_prep", self.program.snippet.loop_prep)]
+        return ["\n".join(lines), *_statement(self.program.loop_prep())]
 
     def epilogue(self) -> Pieces:
-        return _user("after_loop", self.program.snippet.after_loop)
+        return _statement(self.program.after_loop())
 
     def head(self, headers: Sequence[str]) -> Pieces:
         names = ["scalar.h", *headers, *more_headers(self._dtypes, self.level > 0)]
@@ -150,8 +150,8 @@ class _Writer:
         ]
 
 
-def _user(name: str, text: str) -> Pieces:
-    return [UserText(name, text), ";"] if text.strip() else []
+def _statement(text: UserText) -> Pieces:
+    return [text, ";"] if text.text.strip() else []
 
 
 def shared_options(options: Sequence[str]) -> list[str]:

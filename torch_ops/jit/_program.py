@@ -17,7 +17,7 @@ import torch
 
 from torch_ops.jit._params import Param
 from torch_ops.jit._source import UserText
-from torch_ops.jit._ternary import pick_in_branches
+from torch_ops.jit._ternary import declared_doubles, pick_in_branches
 
 Pieces = list["str | UserText"]
 
@@ -181,6 +181,19 @@ class Program:
         """The user's functions, which a derivative may call on dual numbers."""
         return _over_duals("preamble", self.snippet.preamble, self.depth)
 
+    def loop_prep(self) -> UserText:
+        """What the user does before a thread's elements; empty: nothing."""
+        return _over_duals("loop_prep", self.snippet.loop_prep, self.depth, self._doubles())
+
+    def after_loop(self) -> UserText:
+        """What the user does behind a thread's elements; empty: nothing."""
+        return _over_duals("after_loop", self.snippet.after_loop, self.depth, self._doubles())
+
+    def _doubles(self) -> list[str]:
+        """Names that may be doubles beside dual numbers over float."""
+        raws = [param.name for param in (*self.inputs, *self.outputs) if param.raw]
+        return raws + declared_doubles(self.snippet.loop_prep)
+
     def element(self, types: Types, depth: int | None = None) -> Pieces:
         """Computes the outputs' variables from the inputs', all of this program's level.
 
@@ -188,14 +201,13 @@ class Program:
         """
         depth = self.depth if depth is None else depth
         if self.parent is None:
-            raws = [param.name for param in (*self.inputs, *self.outputs) if param.raw]
             scratch = "".join(
                 f"{types.name(param, 0)} {param.name}{{}};\n" for param in self.snippet.scratch
             )
             # A function and a loop of its own, so that return, break and continue end the element.
             return [
                 "[&] { do {\n" + scratch,
-                _over_duals(self.snippet.title, self.snippet.operation, depth, raws),
+                _over_duals(self.snippet.title, self.snippet.operation, depth, self._doubles()),
                 ";\n} while (false); }();",
             ]
         parent, level = self.parent, self.depth

@@ -31,16 +31,22 @@ def pick_in_branches(text: str, others: Iterable[str] = ()) -> str:
 
     Args:
         text: The snippet.
-        others: More names that may be doubles: raw arrays, which have no derivative.
+        others: More names that may be doubles: raw arrays, which have no derivative, and what is
+            declared in a text before this one.
     """
     if "?" not in text:
         return text
-    names = {*_DECLARED.findall(_visible(text)), "double", *others}
+    names = {*declared_doubles(text), "double", *others}
     # From the right, so that those that stand in a branch are done before the one around them.
     at = len(text)
     while (at := _visible(text).rfind("?", 0, at)) >= 0 and len(text) < _LONGEST:
         text = _rewritten(text, at, names)
     return text
+
+
+def declared_doubles(text: str) -> list[str]:
+    """Names that a snippet declares as what is or may be a double."""
+    return _DECLARED.findall(_visible(text))
 
 
 def _rewritten(text: str, at: int, names: set[str]) -> str:

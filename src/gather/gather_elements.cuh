@@ -85,14 +85,19 @@ __global__ void __launch_bounds__(kElementsThreads, 2)
   for (int64_t slab = blockIdx.y; slab < call.slabs; slab += gridDim.y) {
     const Word* table = source + slab * call.slab_stride;
     const auto cursor = index.from(slab / call.outer * call.entries);
-    uint32_t places[K];
+    uint32_t numbers[K], places[K];
+    int64_t entries[K];
     Word words[K];
     uint32_t bad = 0;  // a bit for each entry that is out of range
+                       // Beyond the end the last entry is read again, and not written.
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      // Beyond the end the last entry is read again, and not written.
-      const uint32_t entry = min(first + k * kElementsThreads, call.entries - 1);
-      const int64_t row = index.row_of(cursor.at(entry));
+      numbers[k] = min(first + k * kElementsThreads, call.entries - 1);
+    }
+    cursor.load(numbers, entries);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int64_t row = index.row_of(entries[k]);
       const bool good = in_range(row, call.axis_size);
       bad |= good ? 0 : 1u << k;
       places[k] = good ? static_cast<uint32_t>(row) * call.axis_stride : kNowhere;

@@ -1,6 +1,7 @@
 // Which of gather's kernels takes a call: decided from sizes alone. No torch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "common/device_limits.h"
@@ -37,12 +38,17 @@ inline bool is_flat(const RowLayout& layout) {
          layout.table_axis_stride <= kMost && layout.outer <= kMost && slab_stride(layout) <= kMost;
 }
 
-// The same for elements that are picked window by window: are there enough of a slab's entries for
-// a block, and do 32 bits hold its places?
-inline bool has_windows(const RowLayout& layout) {
-  constexpr int64_t kBlock = 4096;
-  return is_flat(layout) && layout.entries >= kBlock &&
-         (layout.axis_size - 1) * layout.table_axis_stride < INT32_MAX;
+// Are elements picked window by window (gather_elements.cuh)? Where what is picked from at a time
+// exceeds the L2 cache, there are enough of a slab's entries for a block, and 32 bits hold its
+// places.
+inline bool pays_to_window(const RowLayout& layout, int64_t word_bytes,
+                           const DeviceLimits& device) {
+  constexpr int64_t kBlock = 4096;  // entries, of which a multiprocessor has two
+  const int64_t slabs_at_once =
+      std::min(layout.slabs(), 2 * kBlock * device.multiprocessors / layout.entries + 1);
+  return word_bytes > 1 && is_flat(layout) && layout.entries >= kBlock &&
+         (layout.axis_size - 1) * layout.table_axis_stride < INT32_MAX &&
+         slabs_at_once * layout.axis_size * word_bytes > device.l2_bytes;
 }
 
 // `layout` counts words of `word_bytes`, the widest in which the rows can be moved.
@@ -50,10 +56,7 @@ inline GatherPath choose_gather_path(const RowLayout& layout, int64_t word_bytes
                                      const DeviceLimits& device) {
   if (layout.inner == 1 && word_bytes <= 8) {
     if (cut_staging(layout, word_bytes, device).pays) return GatherPath::kStaged;
-    const int64_t table_bytes = layout.slabs() * layout.axis_size * word_bytes;
-    if (word_bytes > 1 && table_bytes > device.l2_bytes && has_windows(layout)) {
-      return GatherPath::kElements;
-    }
+    if (pays_to_window(layout, word_bytes, device)) return GatherPath::kElements;
   }
   // Only kRows cuts very long rows into parts.
   if (layout.inner > kMaxRowWords) return GatherPath::kRows;

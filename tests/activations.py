@@ -81,6 +81,17 @@ def memory_layouts(x: Tensor) -> Iterator[tuple[str, Tensor]]:
     yield "transposed, with gaps", x[:, 1:].transpose(1, 3)
 
 
+# Of several tiles and pieces of the CPU's, and parts of them; the last one of several threads.
+CROSSED_SHAPES = [
+    (70, 1200), (1200, 70), (33, 520), (40, 513), (3, 70, 1032), (3, 1032, 70), (600, 517),
+]  # fmt: skip
+
+
+def crossed(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Contiguous but for its last two axes, which have changed places in memory."""
+    return random((*shape[:-2], shape[-1], shape[-2]), device, dtype).mT
+
+
 def away_from_zero(device: torch.device) -> Iterator[Sample]:
     for shape in [(), (5,), (2, 3), (0,)]:
         x = random(shape, device, torch.float64)

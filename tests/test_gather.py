@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from activations import run_tests_with
 from gathering import CASES, Case, bad_index, gather_reference, index_for, values_for
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
 from support.layers import Layer
@@ -523,6 +524,20 @@ def test_elements_of_a_table_in_memory(device: torch.device, dtype: torch.dtype)
 
     with pytest.raises(IndexError, match=rf"index\[[012], (0|{count - 1})\]"):
         pick()
+
+
+def test_short_rows_of_each_length(device: torch.device) -> None:
+    """On the CPU in two pieces that overlap; a byte too many would show in the next row."""
+    for width in range(1, 300):
+        source = values_for((20, width), device, torch.uint8)
+        index = torch.randint(20, (37,), device=device)
+        assert_same(torch_ops.gather(source, index), source[index], f"{width}")
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_other_instruction_sets(capability: str) -> None:
+    """The CPU's loops exist once for each; the tests here run the widest that there is."""
+    run_tests_with(capability, __file__, "cpu and of_each_length")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from activations import memory_layouts, random
+from activations import CROSSED_SHAPES, crossed, memory_layouts, random
 from op_checks import FLOATS, assert_same
 from torch import Tensor, nn
 from torch.func import grad, jacfwd, jacrev, jvp, vmap
@@ -116,6 +116,21 @@ def test_gradients_of_other_memory_than_the_output(device: torch.device) -> None
             expanded = weights[..., : y.shape[-1]].expand_as(y) if weights.dim() else weights
             (grad,) = torch.autograd.grad(y, x, expanded.expand_as(y), retain_graph=True)
             assert_same(grad, (x > 0).float(), layout)
+
+
+@pytest.mark.parametrize("save", ["mask", "output"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("shape", CROSSED_SHAPES, ids=str)
+def test_a_transposed_gradient(
+    device: torch.device, shape: tuple[int, ...], dtype: torch.dtype, save: str
+) -> None:
+    x = random(shape, device, dtype).requires_grad_()
+    gradient = crossed(shape, device, dtype)
+    for function in (torch_ops.relu, partial(torch_ops.leaky_relu, negative_slope=0.25)):
+        y = function(x, save=save)
+        (expected,) = torch.autograd.grad(y, x, gradient.contiguous(), retain_graph=True)
+        (found,) = torch.autograd.grad(y, x, gradient)
+        assert_same(found, expected, "transposed")
 
 
 def test_the_output_may_be_overwritten(device: torch.device) -> None:

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from activations import (
+    CROSSED_SHAPES,
     TORCHS_ERROR,
     away_from_zero,
     bad_binary,
+    crossed,
     every_16_bit_value,
     layer_inputs,
     memory_layouts,
@@ -244,6 +246,19 @@ def test_agrees_with_torch_in_any_memory(device: torch.device, dtype: torch.dtyp
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=close["rtol"], atol=atol)
         z = torch.empty_strided(x.shape, x.stride(), dtype=dtype, device=device).copy_(x)
         assert_same(torch_ops.sigmoid_(z), y, layout)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("shape", CROSSED_SHAPES, ids=str)
+def test_a_transposed_gradient(
+    device: torch.device, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    x = random(shape, device, dtype).requires_grad_()
+    gradient = crossed(shape, device, dtype)
+    y = torch_ops.sigmoid(x)
+    (expected,) = torch.autograd.grad(y, x, gradient.contiguous(), retain_graph=True)
+    (found,) = torch.autograd.grad(y, x, gradient)
+    assert_same(found, expected, "transposed")
 
 
 @pytest.mark.parametrize(

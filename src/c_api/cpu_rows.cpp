@@ -4,6 +4,7 @@
 
 #include "c_api/cpu.h"
 #include "c_api/dispatch.h"
+#include "common/elementwise_cpu.h"
 #include "common/first_bad_entry.h"
 #include "common/parallel.h"
 #include "gather/gather_kernels.h"
@@ -37,7 +38,7 @@ int64_t gather_words(const RowCall& call) {
     using Index = decltype(entry);
     return parallel_min(
         call.all_entries(), kElementsPerTask / call.inner, [&](int64_t begin, int64_t end) {
-          return gather_rows(static_cast<const Word*>(call.from),
+          return gather_rows(cpu_simd(), static_cast<const Word*>(call.from),
                              static_cast<const Index*>(call.index), static_cast<Word*>(call.to),
                              layout, policy, begin, end);
         });

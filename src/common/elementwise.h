@@ -137,6 +137,45 @@ void for_each_run(const StridedWalk<kArrays>& walk, int64_t begin, int64_t n, Us
   }
 }
 
+// A piece of a walk, at most kPiece elements. With a tile, the piece is row `row` of `rows` that
+// lie one below the other along the second axis, all of them within one run along the first; their
+// pieces follow each other.
+struct Spot {
+  int64_t begin;
+  int64_t n;
+  int64_t row = 0;
+  int64_t rows = 0;  // 0: no tile
+};
+
+// Calls body(spot) for the pieces of [begin, end). Where an array is crossed, they come in tiles,
+// so that what a line of memory holds of it is used at once. In these each piece begins at a
+// multiple of `multiple`.
+template <int kArrays, class Body>
+void for_each_piece(const StridedWalk<kArrays>& walk, int64_t tile_rows, int64_t multiple,
+                    int64_t begin, int64_t end, Body body) {
+  const auto in_order = [&](int64_t from, int64_t to) {
+    for (; from < to; from += kPiece) body(Spot{from, std::min(kPiece, to - from)});
+  };
+  bool crossed = false;
+  for (int a = 0; a < kArrays; ++a) crossed |= walk.is_crossed(a);
+  if (!crossed || walk.size[0] % multiple != 0) return in_order(begin, end);
+  const int64_t width = walk.size[0], height = walk.size[1];
+  const int64_t last = end / width;
+  int64_t row = (begin + width - 1) / width;
+  if (row >= last) return in_order(begin, end);
+  in_order(begin, row * width);
+  while (row < last) {
+    const int64_t rows = std::min({tile_rows, last - row, height - row % height});
+    for (int64_t column = 0; column < width; column += kPiece) {
+      for (int64_t r = 0; r < rows; ++r) {
+        body(Spot{(row + r) * width + column, std::min(kPiece, width - column), r, rows});
+      }
+    }
+    row += rows;
+  }
+  in_order(last * width, end);
+}
+
 // A piece of an array, at most kPiece elements: where it lies if it has no gaps, else a copy.
 template <class T>
 class Piece {
@@ -153,9 +192,16 @@ class Piece {
     return values_ ? values_ : buffer_;
   }
 
+  // Rows of a tile: as many elements as a line of memory has.
+  static constexpr int64_t kTileRows = 64 / sizeof(T);
+
   template <int kArrays>
-  const T* read(const StridedWalk<kArrays>& walk, int array, const T* base, int64_t begin,
-                int64_t n) {
+  const T* read(const StridedWalk<kArrays>& walk, int array, const T* base, const Spot& spot) {
+    const int64_t begin = spot.begin, n = spot.n;
+    if (spot.rows > 0 && walk.is_crossed(array)) {
+      if (spot.row == 0) read_tile(walk, array, base, spot);
+      return tile_ + spot.row * kTileStride;
+    }
     if (walk.is_constant(array)) {  // an expanded gradient, say: one fill does for all pieces
       if (!filled_) std::fill_n(buffer_, kPiece, *base);
       filled_ = true;
@@ -191,18 +237,34 @@ class Piece {
   }
 
  private:
+  template <int kArrays>
+  void read_tile(const StridedWalk<kArrays>& walk, int array, const T* base, const Spot& spot) {
+    constexpr int64_t kAhead = 16;
+    const int64_t stride = walk.stride[array][0];
+    for_each_run(walk, spot.begin, 1, [&](int64_t, const auto& offset, int64_t) {
+      const T* from = base + offset[array];
+      const auto copy = [&](auto rows) {
+        for (int64_t i = 0; i < spot.n; ++i) {
+          __builtin_prefetch(from + std::min(i + kAhead, spot.n - 1) * stride);
+          for (int64_t r = 0; r < rows; ++r) tile_[r * kTileStride + i] = from[i * stride + r];
+        }
+      };
+      if (spot.rows == kTileRows) {
+        copy(std::integral_constant<int64_t, kTileRows>());
+      } else {
+        copy(spot.rows);
+      }
+    });
+  }
+
+  // Rows that are a power of two apart would meet in few sets of the cache.
+  static constexpr int64_t kTileStride = kPiece + 64 / sizeof(T);
+
   T* values_ = nullptr;
   bool filled_ = false;
   T buffer_[kPiece];
+  T tile_[kTileRows * kTileStride];
 };
-
-// Calls body(begin, n) for pieces of at most kPiece elements.
-template <class Body>
-void for_each_block(int64_t begin, int64_t end, Body body) {
-  for (int64_t first = begin; first < end; first += kPiece) {
-    body(first, std::min(kPiece, end - first));
-  }
-}
 
 template <class Op, class T, size_t... kInput, class... Inputs>
 void map_strided(Simd simd, Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, int64_t begin,
@@ -216,10 +278,10 @@ void map_strided(Simd simd, Op op, const StridedWalk<1 + sizeof...(Inputs)>& wal
   }
   Piece<T> result;
   std::tuple<Piece<Inputs>...> sources;
-  for_each_block(begin, end, [&](int64_t first, int64_t n) {
-    map_range(simd, op, 0, n, result.place(walk, 0, output, first, n),
-              std::get<kInput>(sources).read(walk, 1 + kInput, inputs, first, n)...);
-    result.write(walk, 0, output, first, n);
+  for_each_piece(walk, Piece<T>::kTileRows, 1, begin, end, [&](const Spot& spot) {
+    map_range(simd, op, 0, spot.n, result.place(walk, 0, output, spot.begin, spot.n),
+              std::get<kInput>(sources).read(walk, 1 + kInput, inputs, spot)...);
+    result.write(walk, 0, output, spot.begin, spot.n);
   });
 }
 

@@ -48,6 +48,11 @@ struct StridedWalk {
   // Do the elements of this array lie in the order of the walk, without gaps?
   bool is_flat(int array) const { return axes == 0 || (axes == 1 && stride[array][0] == 1); }
 
+  // Are an array's neighbours in memory those along the second axis, as in a transposed tensor?
+  bool is_crossed(int array) const {
+    return axes >= 2 && stride[array][0] > 1 && stride[array][1] == 1;
+  }
+
   // Is every element of this array the same one?
   bool is_constant(int array) const {
     for (int axis = 0; axis < axes; ++axis) {

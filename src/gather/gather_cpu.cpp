@@ -1,5 +1,6 @@
 #include <ATen/Dispatch.h>
 
+#include "common/elementwise_cpu.h"
 #include "common/first_bad_entry.h"
 #include "common/indexing.h"
 #include "common/parallel.h"
@@ -27,7 +28,8 @@ void gather_cpu(const char* op, const at::Tensor& source, const at::Tensor& inde
       auto* to = static_cast<Word*>(output.mutable_data_ptr());
       return parallel_min(layout.slabs() * layout.entries, kElementsPerTask / layout.inner,
                           [&](int64_t begin, int64_t end) {
-                            return gather_rows(from, entries, to, layout, policy, begin, end);
+                            return gather_rows(cpu_simd(), from, entries, to, layout, policy, begin,
+                                               end);
                           });
     });
   });

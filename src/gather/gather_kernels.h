@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "common/copy_row.h"
+#include "common/elementwise.h"
 #include "common/index_mode.h"
 #include "common/row_layout.h"
 
@@ -22,25 +23,68 @@ int64_t gather_elements(const Word* table, const Index* index, int64_t entries, 
   return kNoBadEntry;
 }
 
-// Writes the rows that the index names, all of them in range.
-template <class Word, class Index>
-void copy_rows(const Word* table, const Index* index, int64_t stride, int64_t entries, Word* out,
-               const RowLayout& layout) {
-  const int64_t inner = layout.inner;
-  const auto row_of = [&](int64_t n) {
-    return table + static_cast<int64_t>(index[n * stride]) * layout.table_axis_stride;
-  };
+// Rows of bytes in a table: how long they are, and how far apart they begin.
+struct RowBytes {
+  const char* table;
+  int64_t length;
+  int64_t stride;
+};
+
+template <int kVector, class Index>
+TORCH_OPS_HOST_DEVICE void copy_rows_loop(const RowBytes& rows, const Index* index, int64_t stride,
+                                          int64_t entries, char* out) {
   // The CPU foresees the lines of a row, but not the next row.
   constexpr int64_t kAhead = 8;
-  for (int64_t n = 0; n < entries; ++n, out += inner) {
-    const Word* row = row_of(n);
-    if (layout.table_inner_stride == 1) {
-      __builtin_prefetch(row_of(std::min(n + kAhead, entries - 1)));
-      copy_row(out, row, inner * static_cast<int64_t>(sizeof(Word)));
-    } else {
+  const auto row_of = [&](int64_t n) {
+    return rows.table + static_cast<int64_t>(index[n * stride]) * rows.stride;
+  };
+  for (int64_t n = 0; n < entries; ++n, out += rows.length) {
+    __builtin_prefetch(row_of(std::min(n + kAhead, entries - 1)));
+    copy_row<kVector>(out, row_of(n), rows.length);
+  }
+}
+
+template <class Index>
+void copy_rows_baseline(const RowBytes& rows, const Index* index, int64_t stride, int64_t entries,
+                        char* out) {
+  copy_rows_loop<16>(rows, index, stride, entries, out);
+}
+
+#ifdef __x86_64__
+template <class Index>
+TORCH_OPS_AVX2 void copy_rows_avx2(const RowBytes& rows, const Index* index, int64_t stride,
+                                   int64_t entries, char* out) {
+  copy_rows_loop<32>(rows, index, stride, entries, out);
+}
+
+template <class Index>
+TORCH_OPS_AVX512 void copy_rows_avx512(const RowBytes& rows, const Index* index, int64_t stride,
+                                       int64_t entries, char* out) {
+  copy_rows_loop<64>(rows, index, stride, entries, out);
+}
+#endif
+
+// Writes the rows that the index names, all of them in range.
+template <class Word, class Index>
+void copy_rows([[maybe_unused]] Simd simd, const Word* table, const Index* index, int64_t stride,
+               int64_t entries, Word* out, const RowLayout& layout) {
+  const int64_t inner = layout.inner;
+  if (layout.table_inner_stride != 1) {
+    for (int64_t n = 0; n < entries; ++n, out += inner) {
+      const Word* row = table + static_cast<int64_t>(index[n * stride]) * layout.table_axis_stride;
       for (int64_t d = 0; d < inner; ++d) out[d] = row[d * layout.table_inner_stride];
     }
+    return;
   }
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(Word));
+  const RowBytes rows{reinterpret_cast<const char*>(table), inner * kBytes,
+                      layout.table_axis_stride * kBytes};
+  auto* const bytes = reinterpret_cast<char*>(out);
+#ifdef __x86_64__
+  if (simd == Simd::kAvx512) return copy_rows_avx512(rows, index, stride, entries, bytes);
+  if (simd == Simd::kAvx2) return copy_rows_avx2(rows, index, stride, entries, bytes);
+#endif
+  copy_rows_baseline(rows, index, stride, entries, bytes);
 }
 
 constexpr int64_t kGatherRun =
@@ -49,7 +93,7 @@ constexpr int64_t kGatherRun =
 // Writes what `entries` entries of a slab's index pick, all of them rows of the axis. Returns the
 // first that is none, or kNoBadEntry; where there is one, what was written is nonsense.
 template <class Word, class Index>
-int64_t gather_plain(const Word* table, const Index* index, int64_t entries, Word* out,
+int64_t gather_plain(Simd simd, const Word* table, const Index* index, int64_t entries, Word* out,
                      const RowLayout& layout) {
   const int64_t stride = layout.index_entry_stride;
   if (layout.inner == 1) {
@@ -64,20 +108,20 @@ int64_t gather_plain(const Word* table, const Index* index, int64_t entries, Wor
     const Index* at = index + first * stride;
     const int64_t bad = find_bad(at, stride, n, layout.axis_size);
     if (bad != kNoBadEntry) return first + bad;
-    copy_rows(table, at, stride, n, out + first * layout.inner, layout);
+    copy_rows(simd, table, at, stride, n, out + first * layout.inner, layout);
   }
   return kNoBadEntry;
 }
 
 // The same by a rule that rewrites entries. What names no row is filled, unless it is an error.
 template <class Word, class Index>
-int64_t gather_by_rule(const Word* table, const Index* index, int64_t entries, Word* out,
+int64_t gather_by_rule(Simd simd, const Word* table, const Index* index, int64_t entries, Word* out,
                        const RowLayout& layout, const GatherPolicy& policy) {
   const Word fill = policy.fill.word<Word>();
   for (int64_t n = 0; n < entries; ++n, out += layout.inner) {
     const int64_t row = policy.rule.resolve(index[n * layout.index_entry_stride]);
     if (in_range(row, layout.axis_size)) {
-      copy_rows(table, &row, 1, 1, out, layout);
+      copy_rows(simd, table, &row, 1, 1, out, layout);
     } else if (policy.rule.raises()) {
       return n;
     } else {
@@ -89,15 +133,15 @@ int64_t gather_by_rule(const Word* table, const Index* index, int64_t entries, W
 
 // Either. Where the rule rewrites entries, most runs have none to rewrite.
 template <class Word, class Index>
-int64_t gather_entries(const Word* table, const Index* index, int64_t entries, Word* out,
+int64_t gather_entries(Simd simd, const Word* table, const Index* index, int64_t entries, Word* out,
                        const RowLayout& layout, const GatherPolicy& policy) {
-  if (!policy.rule.rewrites()) return gather_plain(table, index, entries, out, layout);
+  if (!policy.rule.rewrites()) return gather_plain(simd, table, index, entries, out, layout);
   for (int64_t first = 0; first < entries; first += kGatherRun) {
     const int64_t n = std::min(kGatherRun, entries - first);
     const Index* at = index + first * layout.index_entry_stride;
     Word* to = out + first * layout.inner;
-    if (gather_plain(table, at, n, to, layout) != kNoBadEntry) {
-      const int64_t bad = gather_by_rule(table, at, n, to, layout, policy);
+    if (gather_plain(simd, table, at, n, to, layout) != kNoBadEntry) {
+      const int64_t bad = gather_by_rule(simd, table, at, n, to, layout, policy);
       if (bad != kNoBadEntry) return first + bad;
     }
   }
@@ -108,8 +152,9 @@ int64_t gather_entries(const Word* table, const Index* index, int64_t entries, W
 // [batch, entries], of an entry that is out of range where that is an error, or kNoBadEntry; where
 // there is one, the output is nonsense. Word is any type of an element's size.
 template <class Word, class Index>
-int64_t gather_rows(const Word* source, const Index* index, Word* output, const RowLayout& layout,
-                    const GatherPolicy& policy, int64_t begin, int64_t end) {
+int64_t gather_rows(Simd simd, const Word* source, const Index* index, Word* output,
+                    const RowLayout& layout, const GatherPolicy& policy, int64_t begin,
+                    int64_t end) {
   int64_t bad = kNoBadEntry;
   const int64_t inner = layout.inner;
   int64_t row = begin;
@@ -125,7 +170,7 @@ int64_t gather_rows(const Word* source, const Index* index, Word* output, const 
     row += last - first;
     const int64_t stride = layout.index_entry_stride;
     const int64_t wrong =
-        gather_entries(table, entries + first * stride, last - first, out, layout, policy);
+        gather_entries(simd, table, entries + first * stride, last - first, out, layout, policy);
     if (wrong != kNoBadEntry) bad = std::min(bad, b * layout.entries + first + wrong);
   }
   return bad;

@@ -191,10 +191,10 @@ template <class Activation, class T>
 void write_masked(Simd simd, Activation activation, const StridedWalk<2>& walk, int64_t begin,
                   int64_t end, T* output, const T* input, uint8_t* mask) {
   Piece<T> source, result;
-  for_each_block(begin, end, [&](int64_t first, int64_t n) {
-    write_masked_piece(simd, activation, n, result.place(walk, 0, output, first, n),
-                       source.read(walk, 1, input, first, n), mask + first / 8);
-    result.write(walk, 0, output, first, n);
+  for_each_piece(walk, Piece<T>::kTileRows, 8, begin, end, [&](const Spot& spot) {
+    write_masked_piece(simd, activation, spot.n, result.place(walk, 0, output, spot.begin, spot.n),
+                       source.read(walk, 1, input, spot), mask + spot.begin / 8);
+    result.write(walk, 0, output, spot.begin, spot.n);
   });
 }
 
@@ -202,10 +202,11 @@ template <class Activation, class T>
 void read_masked(Simd simd, Activation activation, const StridedWalk<2>& walk, int64_t begin,
                  int64_t end, T* grad_input, const T* grad_output, const uint8_t* mask) {
   Piece<T> source, result;
-  for_each_block(begin, end, [&](int64_t first, int64_t n) {
-    read_masked_piece(simd, activation, n, result.place(walk, 0, grad_input, first, n),
-                      source.read(walk, 1, grad_output, first, n), mask + first / 8);
-    result.write(walk, 0, grad_input, first, n);
+  for_each_piece(walk, Piece<T>::kTileRows, 8, begin, end, [&](const Spot& spot) {
+    read_masked_piece(simd, activation, spot.n,
+                      result.place(walk, 0, grad_input, spot.begin, spot.n),
+                      source.read(walk, 1, grad_output, spot), mask + spot.begin / 8);
+    result.write(walk, 0, grad_input, spot.begin, spot.n);
   });
 }
 

@@ -40,6 +40,14 @@ struct ColumnLayout {
   }
 };
 
+// Elements in succession along one axis, and the strides to the next.
+struct Lane {
+  int64_t count;
+  int64_t index_stride;
+  int64_t value_stride;
+  int64_t table_stride;
+};
+
 // Adds the columns [begin, end). Returns false where an entry is an error.
 template <class Value, class Index, class Sum>
 bool add_columns(const Value* values, const Index* index, Sum* sums, const ColumnLayout& layout,
@@ -49,21 +57,22 @@ bool add_columns(const Value* values, const Index* index, Sum* sums, const Colum
   bool good = true;
   with_rule(rule, [&](auto row_of) {
     walk_elements(layout.columns, begin, end, [&](const ElementRun& run) {
-      // False where the entry is an error.
-      const auto add = [&](int64_t i, int64_t n) {
-        const auto row = row_of(index[run.index + i * run.index_stride + n * layout.index_stride]);
-        if (!in_range(row, axis_size)) return !must_exist;
-        sums[run.table + i * run.table_stride + static_cast<int64_t>(row) * axis_stride] +=
-            static_cast<Sum>(values[run.values + i * run.value_stride + n * layout.value_stride]);
-        return true;
-      };
       // Along memory: down the columns where their elements are closer together than they are.
       const bool down = layout.index_stride < run.index_stride;
-      const int64_t outer = down ? run.count : layout.entries;
-      const int64_t inner = down ? layout.entries : run.count;
-      for (int64_t j = 0; j < outer; ++j) {
-        for (int64_t k = 0; k < inner; ++k) {
-          if (!(down ? add(j, k) : add(k, j))) {
+      const Lane column{layout.entries, layout.index_stride, layout.value_stride, 0};
+      const Lane row{run.count, run.index_stride, run.value_stride, run.table_stride};
+      const Lane& outer = down ? row : column;
+      const Lane inner = down ? column : row;
+      for (int64_t j = 0; j < outer.count; ++j) {
+        const Index* entries = index + run.index + j * outer.index_stride;
+        const Value* from = values + run.values + j * outer.value_stride;
+        Sum* to = sums + run.table + j * outer.table_stride;
+        for (int64_t k = 0; k < inner.count; ++k) {
+          const auto picked = row_of(entries[k * inner.index_stride]);
+          if (in_range(picked, axis_size)) {
+            to[k * inner.table_stride + static_cast<int64_t>(picked) * axis_stride] +=
+                static_cast<Sum>(from[k * inner.value_stride]);
+          } else if (must_exist) {
             good = false;
             return int64_t{0};  // ends the walk
           }

@@ -225,15 +225,6 @@ def test_gradient_of_many_duplicates_in_16_bits(device: torch.device, dtype: tor
     assert source.grad[1].tolist() == [0, 0, 0]
 
 
-def test_rows_of_every_length(device: torch.device) -> None:
-    """Short rows are copied in two pieces that overlap: from every length to the next."""
-    index = torch.randint(50, (90,), generator=torch.Generator().manual_seed(0))
-    for row in range(1, 131):
-        source = values_for((50, row), torch.device("cpu"), torch.uint8)
-        actual = torch_ops.gather(source.to(device), index.to(device))
-        assert torch.equal(actual.cpu(), source[index]), row
-
-
 def test_paths() -> None:
     """The kernel is chosen from sizes alone."""
     from torch_ops._ext.gather import path

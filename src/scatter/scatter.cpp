@@ -59,14 +59,18 @@ Call check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   return {indexing::check_scatter(op, values, index, dim_size, dim, batch_dims), parsed, op};
 }
 
-// The ways of a call on CUDA: its entries are summed in order, or added in no given order. Without
-// a word from the caller the global flag says whether the order must be given.
-enum class Way { kSorted, kFew, kAtomic };
+// The ways of a call on CUDA: those whose bits are the same on every run, of which the first takes
+// entries in any order, and those that depend on the order. Without a word from the caller the
+// global flag says which it may be.
+enum class Way { kBinned, kSorted, kFew, kAtomic };
 
-Way choose_way(const Tensor& rows, const RowLayout& layout, std::optional<bool> deterministic) {
+Way choose_way(const Tensor& rows, const RowLayout& layout, std::optional<bool> deterministic,
+               bool planned) {
   if (!rows.is_floating_point()) return Way::kAtomic;
   const auto value_bytes = static_cast<int64_t>(rows.element_size());
-  if (deterministic.value_or(at::globalContext().deterministicAlgorithms())) return Way::kSorted;
+  if (deterministic.value_or(at::globalContext().deterministicAlgorithms())) {
+    return !planned && can_bin_cuda(rows, layout) ? Way::kBinned : Way::kSorted;
+  }
   if (has_few_entries(layout, value_bytes)) return Way::kFew;
   const bool sort = pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes);
   return sort ? Way::kSorted : Way::kAtomic;
@@ -93,7 +97,12 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
   const IndexRule rule(call.mode, layout.axis_size);
   if (rows.is_cuda() && rows.numel() > 0) {
-    const Way way = choose_way(rows, layout, deterministic);
+    const Way way = choose_way(rows, layout, deterministic, /*planned=*/plan != nullptr);
+    if (way == Way::kBinned) {
+      const Tensor result = at::empty(sizes, rows.options());
+      scatter_add_binned_cuda(op, rows, entries, layout, rule, result);
+      return finish(result);
+    }
     if (way == Way::kSorted) {
       const Tensor result = at::empty(sizes, rows.options());
       scatter_add_sorted_cuda(op, rows, entries, layout, rule, plan, result);

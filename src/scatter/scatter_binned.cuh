@@ -1,0 +1,670 @@
+// scatter_add of rows of one, two or four values with the same bits on every run, on raw pointers
+// and a workspace. No torch.
+//
+// Sums of a table of rows are made in shared memory, in integers (fixed_point.cuh), so that it does
+// not matter in which order a block meets its entries. Which entries a block has depends on the
+// index alone. Where a table holds whole slabs (scatter_binning.h), it takes them as they stand:
+//   1. sum    blocks sum parts of a table's entries
+//   2. join   where there are several parts, their sums are added in their order
+// Else the rows of a slab are cut into bins, each with a table:
+//   1. bin    blocks sort tiles of entries by bin: to each the row within the bin, in 16 bits, and
+//             its values. A tile stays where it was, and says where its bins begin
+//   2. list   what a bin has in all tiles of a segment is one part, or several of whole tiles where
+//             it is much; so equal work for each block, whatever the distribution
+//   3. sum, 4. join, as above
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/fast_divisor.cuh"
+#include "common/host_device.h"
+#include "common/index_error.cuh"
+#include "common/index_mode.h"
+#include "common/index_view.cuh"
+#include "common/row_layout.h"
+#include "common/vectorized.cuh"
+#include "scatter/fixed_point.cuh"
+#include "scatter/scatter_atomic.cuh"
+#include "scatter/scatter_binning.h"
+
+namespace torch_ops::binned {
+
+using atomic::BadEntry;
+using atomic::kAllLanes;
+
+constexpr int kTileThreads = 512;
+constexpr int kSumThreads = 512;
+constexpr int kThreads = 256;  // of the small kernels
+constexpr int kUnit = 32;      // entries that a warp loads at once
+constexpr int kHot = 8;        // lanes of a warp with one row, or bin, that are worth to be joined
+constexpr uint32_t kNone = UINT32_MAX;
+
+// What the kernels know of a call whose slabs have bins.
+struct Bins {
+  RowLayout layout;
+  IndexRule rule;
+  int row_shift;  // 2^row_shift rows a bin
+  int bins;       // a slab
+  int tiles;      // a slab
+  int segments;   // a slab
+  int64_t slab_entries;
+
+  // The first of a segment's cells. `tile`, any of its tiles.
+  __device__ int64_t first_cell(uint32_t slab, uint32_t tile) const {
+    const uint32_t segment = tile / static_cast<uint32_t>(Binning::kSegmentTiles);
+    return (int64_t{slab} * segments + segment) * bins;
+  }
+};
+
+// ---- 1. bin -------------------------------------------------------------------------------------
+
+// Adds to the 32 numbers of a warp those of the lanes before.
+__device__ __forceinline__ uint32_t scan_warp(uint32_t number) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t other = __shfl_up_sync(kAllLanes, number, step);
+    if (lane >= step) number += other;
+  }
+  return number;
+}
+
+// Each entry's place among those of its bin in the tile: in any order. Where a warp has many
+// entries of one bin, these do not wait for each other's atomics.
+template <int K>
+__device__ __forceinline__ void rank_entries(uint32_t (&entries)[K], int row_shift,
+                                             uint32_t* counts) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const uint32_t common = __shfl_sync(kAllLanes, entries[0] >> row_shift, 0);
+  const bool hot = __popc(__ballot_sync(kAllLanes, entries[0] >> row_shift == common)) >= kHot;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const uint32_t bin = entries[k] >> row_shift;
+    uint32_t rank = 0;
+    if (hot) {
+      const unsigned peers = __ballot_sync(kAllLanes, bin == common);
+      if (lane == 0) rank = atomicAdd(counts + common, __popc(peers));
+      rank = __shfl_sync(kAllLanes, rank, 0) + __popc(peers & ((1u << lane) - 1));
+    }
+    if (!hot || bin != common) rank = atomicAdd(counts + bin, 1u);
+    entries[k] |= rank << kRowBits;
+  }
+}
+
+// A block a tile. `Word`: a row of values.
+template <class Word>
+struct Tile {
+  static constexpr int kRows = sizeof(Word) <= 4 ? 16 : 8;  // a thread
+  static constexpr int kEntries = kTileThreads * kRows;
+  static constexpr int shared_bytes(int bins) {
+    return kEntries * static_cast<int>(sizeof(Word) + sizeof(uint16_t)) +
+           (bins + 1) * static_cast<int>(sizeof(uint32_t));
+  }
+};
+
+template <class Word>
+__global__ void __launch_bounds__(kTileThreads, 2)
+    bin_tiles_kernel(const Word* __restrict__ values, IndexView index,
+                     const __grid_constant__ Bins call, Word* __restrict__ sorted_values,
+                     uint16_t* __restrict__ sorted_rows, uint16_t* __restrict__ bounds,
+                     uint32_t* __restrict__ units, const __grid_constant__ IndexErrorSite errors) {
+  constexpr int K = Tile<Word>::kRows, kGroup = 8;
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto* words = reinterpret_cast<Word*>(shared);
+  auto* rows = reinterpret_cast<uint16_t*>(words + Tile<Word>::kEntries);
+  auto* counts = reinterpret_cast<uint32_t*>(rows + Tile<Word>::kEntries);  // of bins, and the rest
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const RowLayout& layout = call.layout;
+  const uint32_t slab = blockIdx.x / static_cast<uint32_t>(call.tiles);
+  const uint32_t tile = blockIdx.x - slab * static_cast<uint32_t>(call.tiles);
+  const int64_t first = int64_t{tile} * Tile<Word>::kEntries;
+  const int count = static_cast<int>(min(int64_t{Tile<Word>::kEntries}, layout.entries - first));
+  const int64_t slab_row = slab * layout.entries + first;
+  for (int bin = thread; bin <= call.bins; bin += kTileThreads) counts[bin] = 0;
+
+  // The row that an entry names, with its place above it. Those that name none have a bin.
+  const uint32_t none = static_cast<uint32_t>(call.bins) << call.row_shift;
+  uint32_t entries[K];
+  int bad = -1;  // an entry that is out of range
+#pragma unroll
+  for (int group = 0; group < K; group += kGroup) {
+    int64_t positions[kGroup], loaded[kGroup];
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) {
+      const int number = min((group + k) * kTileThreads + thread, count - 1);
+      positions[k] =
+          slab * layout.index_batch_stride + (first + number) * layout.index_entry_stride;
+    }
+    index.load(positions, loaded);
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) {
+      const int number = (group + k) * kTileThreads + thread;
+      const int64_t row = call.rule.rewrites() ? call.rule.resolve(loaded[k]) : loaded[k];
+      const bool good = in_range(row, layout.axis_size);
+      if (!good && number < count) bad = number;
+      entries[group + k] = good && number < count ? static_cast<uint32_t>(row) : none;
+    }
+  }
+  if (bad >= 0) {
+    record_bad_entry(errors, slab_row + bad,
+                     index[slab * layout.index_batch_stride +
+                           (first + bad) * layout.index_entry_stride]);
+  }
+  __syncthreads();
+  rank_entries(entries, call.row_shift, counts);
+  Word own[K];
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    own[k] = values[slab_row + min(k * kTileThreads + thread, count - 1)];
+  }
+  __syncthreads();
+
+  if (thread < 32) {
+    uint16_t* tile_bounds = bounds + int64_t{blockIdx.x} * (call.bins + 1);
+    uint32_t* cells = units + call.first_cell(slab, tile);
+    uint32_t before = 0;
+    for (int i = 0; i <= call.bins; i += 32) {
+      const int bin = i + lane;
+      const uint32_t size = bin <= call.bins ? counts[bin] : 0;
+      const uint32_t end = before + scan_warp(size);
+      if (bin <= call.bins) {
+        counts[bin] = end - size;
+        tile_bounds[bin] = static_cast<uint16_t>(end - size);
+      }
+      if (bin < call.bins && size > 0) atomicAdd(cells + bin, (size + kUnit - 1) / kUnit);
+      before = __shfl_sync(kAllLanes, end, 31);
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const uint32_t row = entries[k] & ((1u << kRowBits) - 1);
+    const uint32_t place = counts[row >> call.row_shift] + (entries[k] >> kRowBits);
+    words[place] = own[k];
+    rows[place] = static_cast<uint16_t>(row & ((1u << call.row_shift) - 1));
+  }
+  __syncthreads();
+
+  // What fills the last 16 bytes is read by nobody.
+  const int sorted = static_cast<int>(counts[call.bins]);
+  const int64_t to = slab * call.slab_entries + first;
+  using Words = Vector<uint32_t, 4>;
+  const auto copy = [&](void* destination, const void* source, int bytes) {
+    for (int at = thread * kVectorBytes; at < bytes; at += kTileThreads * kVectorBytes) {
+      *reinterpret_cast<Words*>(static_cast<char*>(destination) + at) =
+          *reinterpret_cast<const Words*>(static_cast<const char*>(source) + at);
+    }
+  };
+  copy(sorted_values + to, words, sorted * static_cast<int>(sizeof(Word)));
+  copy(sorted_rows + to, rows, sorted * static_cast<int>(sizeof(uint16_t)));
+}
+
+// ---- 2. list ------------------------------------------------------------------------------------
+
+// A part of a cell.
+struct Part {
+  uint32_t cell;
+  uint32_t number;   // among the parts
+  uint32_t parts;    // of the cell
+  uint32_t partial;  // the table that its sums go to; kNone: the result
+};
+
+// The tables of a cell's parts.
+struct Partials {
+  uint32_t first;
+  uint32_t count;
+};
+
+struct Counters {
+  uint32_t parts;
+  uint32_t partials;
+};
+
+// The list's order is that in which threads come; nothing depends on it.
+__global__ void list_parts_kernel(const uint32_t* __restrict__ units, uint32_t cells, bool segments,
+                                  Part* __restrict__ list, Partials* __restrict__ partials,
+                                  Counters* __restrict__ counters) {
+  const uint32_t cell = blockIdx.x * blockDim.x + threadIdx.x;
+  if (cell >= cells) return;
+  constexpr auto kUnits = static_cast<uint32_t>(Binning::kPartUnits);
+  const uint32_t parts = max((units[cell] + kUnits - 1) / kUnits, 1u);
+  const bool whole = parts == 1 && !segments;
+  const uint32_t first = whole ? kNone : atomicAdd(&counters->partials, parts);
+  const uint32_t at = atomicAdd(&counters->parts, parts);
+  partials[cell] = {first, whole ? 0 : parts};
+  for (uint32_t part = 0; part < parts; ++part) {
+    list[at + part] = {cell, part, parts, whole ? kNone : first + part};
+  }
+}
+
+// ---- 3. sum -------------------------------------------------------------------------------------
+
+// Entries that a warp has loaded: U of each lane.
+template <int U, int D, class Value>
+struct Batch {
+  uint32_t rows[U];
+  Vector<Value, D> values[U];
+  unsigned live = 0;  // a bit for each that there is; the others stand somewhere in the table
+
+  __device__ __forceinline__ bool has(int k) const { return live >> k & 1; }
+};
+
+// How many entries a lane has on their way, as its registers allow.
+template <int D>
+constexpr int kUnroll = D == 1 ? 4 : 2;
+
+// Sums of rows, by columns.
+template <int D>
+struct Table {
+  FixedSums sums;
+  uint32_t rows;
+
+  template <int U, class Value>
+  __device__ __forceinline__ void see(const Batch<U, D, Value>& batch) const {
+#pragma unroll
+    for (int k = 0; k < U; ++k) {
+      if (!batch.has(k)) continue;
+#pragma unroll
+      for (int d = 0; d < D; ++d) {
+        sums.see(d * rows + batch.rows[k], static_cast<float>(batch.values[k].values[d]));
+      }
+    }
+  }
+
+  // All lanes of a warp must come here. Where many of them have one row, they join what they have
+  // for it.
+  template <int U, class Value>
+  __device__ __forceinline__ void add(const Batch<U, D, Value>& batch) const {
+    const uint32_t common = __shfl_sync(kAllLanes, batch.rows[0], 0);
+    const bool mine = batch.has(0) && batch.rows[0] == common;
+    if (__popc(__ballot_sync(kAllLanes, mine)) < kHot) {
+#pragma unroll
+      for (int d = 0; d < D; ++d) {
+        uint32_t scales[U];
+        load_scales(batch, d, scales);
+#pragma unroll
+        for (int k = 0; k < U; ++k) {
+          const auto halves = split(batch, k, d, scales[k]);
+          if (batch.has(k)) sums.add(d * rows + batch.rows[k], halves);
+        }
+      }
+      return;
+    }
+#pragma unroll
+    for (int d = 0; d < D; ++d) {
+      uint32_t scales[U];
+      load_scales(batch, d, scales);
+      FixedSums::Halves joined{};
+#pragma unroll
+      for (int k = 0; k < U; ++k) {
+        const auto halves = split(batch, k, d, scales[k]);
+        if (!batch.has(k)) continue;
+        if (batch.rows[k] == common) {
+          joined += halves;
+        } else {
+          sums.add(d * rows + batch.rows[k], halves);
+        }
+      }
+      joined = add_up_lanes(joined);
+      if (threadIdx.x % 32 == 0) sums.add(d * rows + common, joined);
+    }
+  }
+
+ private:
+  template <int U, class Value>
+  __device__ __forceinline__ void load_scales(const Batch<U, D, Value>& batch, int d,
+                                              uint32_t (&scales)[U]) const {
+#pragma unroll
+    for (int k = 0; k < U; ++k) scales[k] = sums.scale(d * rows + batch.rows[k]);
+  }
+
+  template <int U, class Value>
+  static __device__ __forceinline__ FixedSums::Halves split(const Batch<U, D, Value>& batch, int k,
+                                                            int d, uint32_t scale) {
+    return FixedSums::split(static_cast<float>(batch.values[k].values[d]), scale);
+  }
+
+  // The sum over a warp, in its first lane at least.
+  static __device__ __forceinline__ FixedSums::Halves add_up_lanes(FixedSums::Halves halves) {
+#if __CUDA_ARCH__ >= 800
+    return {__reduce_add_sync(kAllLanes, halves.high), __reduce_add_sync(kAllLanes, halves.low)};
+#else
+    for (int step = 16; step > 0; step /= 2) {
+      halves += {__shfl_down_sync(kAllLanes, halves.high, step),
+                 __shfl_down_sync(kAllLanes, halves.low, step)};
+    }
+    return halves;
+#endif
+  }
+};
+
+// Where the sums of a block go.
+struct Destination {
+  int64_t row;    // of the result, or of the partial tables
+  uint32_t rows;  // that there are
+  bool partial;
+};
+
+// The entries of whole slabs, as they stand. Blocks walk the tables, and their parts.
+template <int D, class Value>
+struct SlabEntries {
+  using Row = Vector<Value, D>;
+  static constexpr int U = kUnroll<D>;
+  static constexpr int kBlocks = 2;
+  const Row* values;
+  IndexView index;
+  RowLayout layout;
+  IndexRule rule;
+  IndexErrorSite errors;
+  uint32_t parts;
+  uint32_t part_entries;
+  uint32_t slabs;  // of a table
+  FastDivisor by_entries;
+  bool keep;  // in shared memory, between the passes
+
+  struct Span {
+    int64_t slab;   // the first
+    int64_t begin;  // its entries
+    int64_t end;
+    Row* kept;
+    uint16_t* kept_rows;  // behind them: those that they name
+    Destination destination;
+  };
+
+  static int64_t kept_bytes(int64_t entries) {
+    return entries * static_cast<int64_t>(sizeof(Row) + sizeof(uint16_t));
+  }
+
+  // Finds the block's part. `memory`: what is left of the shared memory.
+  __device__ __forceinline__ bool find(void* memory, Span& span) const {
+    const uint32_t table = blockIdx.x / parts, part = blockIdx.x - table * parts;
+    span.slab = int64_t{table} * slabs;
+    const int64_t present = min(int64_t{slabs}, layout.batch - span.slab);
+    const int64_t entries = present * layout.entries;
+    span.begin = min(int64_t{part} * part_entries, entries);
+    span.end = min(span.begin + part_entries, entries);
+    span.kept = static_cast<Row*>(memory);
+    span.kept_rows = reinterpret_cast<uint16_t*>(span.kept + part_entries);
+    span.destination.partial = parts > 1;
+    span.destination.rows = static_cast<uint32_t>(present * layout.axis_size);
+    span.destination.row = parts > 1 ? int64_t{blockIdx.x} * slabs * layout.axis_size
+                                     : span.slab * layout.axis_size;
+    return true;
+  }
+
+  template <class Use>
+  __device__ __forceinline__ void for_each(const Span& span, bool again, Use&& use) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const auto count = static_cast<uint32_t>(span.end - span.begin);
+    const int64_t first_row = span.slab * layout.entries + span.begin;
+    for (uint32_t at = threadIdx.x / 32 * (32 * U); at < count; at += kSumThreads * U) {
+      Batch<U, D, Value> batch;
+      if (again && keep) {
+#pragma unroll
+        for (int k = 0; k < U; ++k) {
+          const uint32_t number = min(at + k * 32 + lane, count - 1);
+          const uint16_t row = span.kept_rows[number];
+          const bool on = at + k * 32 + lane < count && row != kNoKeptRow;
+          batch.values[k] = span.kept[number];
+          batch.rows[k] = on ? row : 0;
+          batch.live |= static_cast<unsigned>(on) << k;
+        }
+      } else {
+        load(span, first_row, at, count, again, batch);
+      }
+      use(batch);
+    }
+  }
+
+ private:
+  static constexpr uint16_t kNoKeptRow = UINT16_MAX;
+
+  __device__ __forceinline__ void load(const Span& span, int64_t first_row, uint32_t at,
+                                       uint32_t count, bool again,
+                                       Batch<U, D, Value>& batch) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    int64_t positions[U], entries[U];
+    uint32_t offsets[U];  // of a slab's rows in the table
+#pragma unroll
+    for (int k = 0; k < U; ++k) {
+      const int64_t number = span.begin + min(at + k * 32 + lane, count - 1);
+      uint32_t slab = 0;
+      int64_t entry = number;
+      if (slabs > 1) {
+        uint32_t rest;
+        slab = by_entries.divide(static_cast<uint32_t>(number), rest);
+        entry = rest;
+      }
+      positions[k] =
+          (span.slab + slab) * layout.index_batch_stride + entry * layout.index_entry_stride;
+      offsets[k] = slab * static_cast<uint32_t>(layout.axis_size);
+    }
+    index.load(positions, entries);
+    BadEntry bad;
+#pragma unroll
+    for (int k = 0; k < U; ++k) {
+      const uint32_t number = min(at + k * 32 + lane, count - 1);
+      batch.values[k] = values[first_row + number];
+      const int64_t row = rule.rewrites() ? rule.resolve(entries[k]) : entries[k];
+      const bool exists = at + k * 32 + lane < count;
+      const bool good = in_range(row, layout.axis_size);
+      if (exists && !good) bad = {first_row + number, entries[k]};
+      batch.rows[k] = good ? offsets[k] + static_cast<uint32_t>(row) : 0;
+      batch.live |= static_cast<unsigned>(exists && good) << k;
+      if (keep && !again && exists) {
+        span.kept[number] = batch.values[k];
+        span.kept_rows[number] = good ? static_cast<uint16_t>(batch.rows[k]) : kNoKeptRow;
+      }
+    }
+    if (!again) bad.record(errors);
+  }
+};
+
+// The entries of a bin, sorted by tile. Blocks walk the list of parts.
+template <int D, class Value>
+struct BinEntries {
+  using Row = Vector<Value, D>;
+  static constexpr int U = kUnroll<D>;
+  static constexpr int kBlocks = D == 1 ? 4 : 2;
+  static constexpr int kTiles = Binning::kSegmentTiles;
+  static_assert(kTiles <= kSumThreads);
+  const Row* values;
+  const uint16_t* rows;
+  const uint16_t* bounds;
+  const Part* list;
+  const Counters* counters;
+  Bins call;
+  uint32_t tile_entries;
+
+  // Of the tiles of a segment: the units before each and in all; where its entries begin, and how
+  // many the last unit has.
+  struct Shared {
+    uint32_t before[kTiles + 1];
+    uint32_t starts[kTiles];
+    uint32_t warps[kTiles / 32];
+    uint32_t range[2];
+  };
+
+  struct Span {
+    Shared* shared;
+    uint32_t begin;  // units
+    uint32_t end;
+    int64_t first;  // the segment's first entry
+    Destination destination;
+  };
+
+  // A part has the units of the tiles that begin in its share of them.
+  __device__ __forceinline__ bool find(void* memory, Span& span) const {
+    if (blockIdx.x >= counters->parts) return false;
+    const Part part = list[blockIdx.x];
+    const auto thread = threadIdx.x;
+    const uint32_t number = part.cell / static_cast<uint32_t>(call.bins);
+    const uint32_t bin = part.cell - number * static_cast<uint32_t>(call.bins);
+    const uint32_t slab = number / static_cast<uint32_t>(call.segments);
+    const uint32_t first_tile = (number - slab * static_cast<uint32_t>(call.segments)) * kTiles;
+    auto& shared = *static_cast<Shared*>(memory);
+    span.shared = &shared;
+    const uint32_t tiles = min(static_cast<uint32_t>(call.tiles) - first_tile, uint32_t{kTiles});
+    span.first = slab * call.slab_entries + int64_t{first_tile} * tile_entries;
+    const uint32_t first_row = bin << call.row_shift;
+    const auto table_rows = uint32_t{1} << call.row_shift;
+    const auto present = min(table_rows, static_cast<uint32_t>(call.layout.axis_size) - first_row);
+    span.destination = {slab * call.layout.axis_size + first_row, present, false};
+    if (part.partial != kNone) {
+      span.destination = {int64_t{part.partial} * table_rows, present, true};
+    }
+
+    uint32_t start = 0, size = 0, units = 0, end = 0;
+    if (thread < kTiles) {
+      if (thread < tiles) {
+        const uint16_t* own =
+            bounds + (int64_t{slab} * call.tiles + first_tile + thread) * (call.bins + 1) + bin;
+        start = own[0];
+        size = own[1] - start;
+        units = (size + kUnit - 1) / kUnit;
+      }
+      end = scan_warp(units);
+      if (thread % 32 == 31) shared.warps[thread / 32] = end;
+    }
+    if (thread < 2) shared.range[thread] = kNone;
+    __syncthreads();
+    if (thread < kTiles) {
+      for (uint32_t warp = 0; warp < thread / 32; ++warp) end += shared.warps[warp];
+      shared.before[thread] = end - units;
+      shared.starts[thread] = start | size % kUnit << 16;
+      if (thread == kTiles - 1) shared.before[kTiles] = end;
+    }
+    __syncthreads();
+    const uint32_t all = shared.before[kTiles];
+    const uint32_t share = (all + part.parts - 1) / part.parts;
+    if (thread < kTiles && part.parts > 1) {
+      const uint32_t before = end - units;
+#pragma unroll
+      for (uint32_t i = 0; i < 2; ++i) {
+        const uint32_t from = share * (part.number + i);
+        if (before >= from && (thread == 0 || shared.before[thread - 1] < from)) {
+          shared.range[i] = before;
+        }
+      }
+    }
+    __syncthreads();
+    span.begin = part.number == 0 ? 0 : min(shared.range[0], all);
+    span.end = part.number + 1 == part.parts ? all : min(shared.range[1], all);
+    return true;
+  }
+
+  template <class Use>
+  __device__ __forceinline__ void for_each(const Span& span, bool /*again*/, Use&& use) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    // Each lane finds one of the next 32 units; then the warp loads them.
+    for (uint32_t first = span.begin + threadIdx.x / 32 * 32; first < span.end;
+         first += kSumThreads) {
+      uint32_t place = 0, size = 0;
+      if (first + lane < span.end) find_unit(*span.shared, first + lane, place, size);
+      const int present = static_cast<int>(min(span.end - first, 32u));
+#pragma unroll 1
+      for (int unit = 0; unit < present; unit += U) {
+        Batch<U, D, Value> batch;
+#pragma unroll
+        for (int k = 0; k < U; ++k) {
+          const uint32_t from = __shfl_sync(kAllLanes, place, unit + k);
+          const bool on = lane < __shfl_sync(kAllLanes, size, unit + k);
+          batch.rows[k] = on ? rows[span.first + from + lane] : 0;
+          batch.values[k] = on ? values[span.first + from + lane] : Row();
+          batch.live |= static_cast<unsigned>(on) << k;
+        }
+        use(batch);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void find_unit(const Shared& shared, uint32_t unit, uint32_t& place,
+                                            uint32_t& size) const {
+    uint32_t tile = 0;  // the last whose units begin there or before
+#pragma unroll 1
+    for (uint32_t step = kTiles / 2; step > 0; step /= 2) {
+      if (shared.before[tile + step] <= unit) tile += step;
+    }
+    const uint32_t start = shared.starts[tile], rest = start >> 16;
+    const bool last = unit + 1 == shared.before[tile + 1];
+    size = last && rest != 0 ? rest : kUnit;
+    place = tile * tile_entries + (start & 0xffff) + (unit - shared.before[tile]) * kUnit;
+  }
+};
+
+// The shared memory of a table; what a source has there begins behind it.
+TORCH_OPS_HOST_DEVICE int64_t table_bytes(int64_t values) {
+  return (values * FixedSums::kBytes + 15) / 16 * 16;
+}
+
+template <int D, class Value, class Source>
+__global__ void __launch_bounds__(kSumThreads, Source::kBlocks)
+    sum_kernel(const __grid_constant__ Source source, uint32_t table_rows,
+               Value* __restrict__ result, float* __restrict__ partials) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  const Table<D> table{FixedSums(shared, static_cast<int>(table_rows) * D), table_rows};
+  typename Source::Span span;
+  if (!source.find(shared + table_bytes(int64_t{table_rows} * D), span)) return;
+  table.sums.clear();
+  __syncthreads();
+  source.for_each(span, false, [&](const auto& batch) { table.see(batch); });
+  __syncthreads();
+  table.sums.set_scales();
+  __syncthreads();
+  source.for_each(span, true, [&](const auto& batch) { table.add(batch); });
+  __syncthreads();
+  const Destination to = span.destination;
+  for (uint32_t i = threadIdx.x; i < to.rows * D; i += kSumThreads) {
+    const float total = table.sums.total(i % D * table_rows + i / D);
+    if (to.partial) {
+      partials[to.row * D + i] = total;
+    } else {
+      result[to.row * D + i] = static_cast<Value>(total);
+    }
+  }
+}
+
+// ---- 4. join ------------------------------------------------------------------------------------
+
+// The partial tables of `rows` rows of the result. Where there are no bins each table has `parts`.
+struct Joined {
+  const Partials* partials;  // of cells; null without bins
+  uint32_t parts;
+  uint32_t bins;      // of a slab; 1 without bins
+  uint32_t segments;  // of a slab
+  int64_t axis_size;  // of a slab, or of the slabs of a table
+  int64_t all_rows;
+  uint32_t table_rows;
+};
+
+// A block a bin, or a table without bins.
+template <int D, class Value>
+__global__ void join_kernel(const float* __restrict__ partials, Joined call,
+                            Value* __restrict__ result) {
+  const uint32_t slab = blockIdx.x / call.bins, bin = blockIdx.x - slab * call.bins;
+  const auto of_cell = [&](uint32_t segment) {
+    return call.partials != nullptr
+               ? call.partials[(int64_t{slab} * call.segments + segment) * call.bins + bin]
+               : Partials{blockIdx.x * call.parts, call.parts};
+  };
+  if (of_cell(0).count == 0) return;
+  const int64_t in_slab = int64_t{bin} * call.table_rows;
+  const int64_t first = slab * call.axis_size + in_slab;
+  const int64_t rows =
+      min(min(int64_t{call.table_rows}, call.axis_size - in_slab), call.all_rows - first);
+  for (int i = static_cast<int>(threadIdx.x); i < rows * D; i += kThreads) {
+    double sum = 0;
+    for (uint32_t segment = 0; segment < call.segments; ++segment) {
+      const Partials tables = of_cell(segment);
+#pragma unroll 8
+      for (uint32_t part = 0; part < tables.count; ++part) {
+        sum += partials[(int64_t{tables.first} + part) * call.table_rows * D + i];
+      }
+    }
+    result[first * D + i] = static_cast<Value>(static_cast<float>(sum));
+  }
+}
+
+}  // namespace torch_ops::binned

@@ -21,6 +21,7 @@
 #include "common/op.h"
 #include "common/planned.h"
 #include "scatter/batching.h"
+#include "scatter/scatter_binning.h"
 #include "scatter/scatter_cpu_blocking.h"
 #include "scatter/scatter_path.h"
 
@@ -59,17 +60,16 @@ Call check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   return {indexing::check_scatter(op, values, index, dim_size, dim, batch_dims), parsed, op};
 }
 
-// The ways of a call on CUDA: those whose bits are the same on every run, of which the first takes
-// entries in any order, and those that depend on the order. Without a word from the caller the
-// global flag says which it may be.
+// The ways of a call on CUDA: two whose bits are the same on every run, of which the first takes
+// the entries of short rows in any order and needs no plan; and two in no given order. Without a
+// word from the caller the global flag says whether it may be one of these.
 enum class Way { kBinned, kSorted, kFew, kAtomic };
 
-Way choose_way(const Tensor& rows, const RowLayout& layout, std::optional<bool> deterministic,
-               bool planned) {
+Way choose_way(const Tensor& rows, const RowLayout& layout, std::optional<bool> deterministic) {
   if (!rows.is_floating_point()) return Way::kAtomic;
   const auto value_bytes = static_cast<int64_t>(rows.element_size());
   if (deterministic.value_or(at::globalContext().deterministicAlgorithms())) {
-    return !planned && can_bin_cuda(rows, layout) ? Way::kBinned : Way::kSorted;
+    return can_bin_cuda(rows, layout) ? Way::kBinned : Way::kSorted;
   }
   if (has_few_entries(layout, value_bytes)) return Way::kFew;
   const bool sort = pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes);
@@ -97,7 +97,7 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
   const IndexRule rule(call.mode, layout.axis_size);
   if (rows.is_cuda() && rows.numel() > 0) {
-    const Way way = choose_way(rows, layout, deterministic, /*planned=*/plan != nullptr);
+    const Way way = choose_way(rows, layout, deterministic);
     if (way == Way::kBinned) {
       const Tensor result = at::empty(sizes, rows.options());
       scatter_add_binned_cuda(op, rows, entries, layout, rule, result);
@@ -271,6 +271,26 @@ std::string best_path(int64_t entries, int64_t inner) {
   return pays_to_sort_for_best(layout) ? "sorted" : "atomics";
 }
 
+// What choose_binning says: for the tests.
+std::map<std::string, int64_t> binning(int64_t slabs, int64_t axis_size, int64_t entries,
+                                       int64_t inner, int64_t value_bytes, int64_t shared_bytes) {
+  RowLayout layout{};
+  layout.batch = slabs;
+  layout.outer = 1;
+  layout.axis_size = axis_size;
+  layout.entries = entries;
+  layout.inner = inner;
+  const Binning binning = choose_binning(layout, value_bytes, shared_bytes);
+  if (!binning.pays) return {};
+  return {{"table_rows", binning.table_rows},
+          {"slabs", binning.slabs},
+          {"parts", binning.parts},
+          {"part_entries", binning.part_entries},
+          {"bins", binning.bins},
+          {"tile_entries", binning.tile_entries},
+          {"segments", binning.segments}};
+}
+
 // What choose_cpu_blocking says: for the tests.
 std::map<std::string, int64_t> cpu_blocking(int64_t slabs, int64_t entries, int64_t axis_size,
                                             int64_t inner, int64_t sum_bytes) {
@@ -338,6 +358,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("adjacent"), py::arg("shared_bytes"));
   m.def("best_path", &best_path, "Which way the largest of such values are found on CUDA",
         py::arg("entries"), py::arg("inner"));
+  m.def("binning", &binning, "How short rows are cut where bits must be the same, on CUDA",
+        py::arg("slabs"), py::arg("axis_size"), py::arg("entries"), py::arg("inner"),
+        py::arg("value_bytes"), py::arg("shared_bytes"));
   m.def("cpu_blocking", &cpu_blocking, "How a call of these sizes is cut on the CPU",
         py::arg("slabs"), py::arg("entries"), py::arg("axis_size"), py::arg("inner"),
         py::arg("sum_bytes"));

@@ -147,9 +147,9 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     }
   }
   if (bad >= 0) {
-    record_bad_entry(errors, slab_row + bad,
-                     index[slab * layout.index_batch_stride +
-                           (first + bad) * layout.index_entry_stride]);
+    record_bad_entry(
+        errors, slab_row + bad,
+        index[slab * layout.index_batch_stride + (first + bad) * layout.index_entry_stride]);
   }
   __syncthreads();
   rank_entries(entries, call.row_shift, counts);
@@ -388,8 +388,8 @@ struct SlabEntries {
     span.kept_rows = reinterpret_cast<uint16_t*>(span.kept + part_entries);
     span.destination.partial = parts > 1;
     span.destination.rows = static_cast<uint32_t>(present * layout.axis_size);
-    span.destination.row = parts > 1 ? int64_t{blockIdx.x} * slabs * layout.axis_size
-                                     : span.slab * layout.axis_size;
+    span.destination.row =
+        parts > 1 ? int64_t{blockIdx.x} * slabs * layout.axis_size : span.slab * layout.axis_size;
     return true;
   }
 

@@ -49,6 +49,7 @@ struct Bins {
   int tiles;      // a slab
   int segments;   // a slab
   int64_t slab_entries;
+  bool adjacent;  // index and values can be read four entries at a time
 
   // The first of a segment's cells. `tile`, any of its tiles.
   __device__ int64_t first_cell(uint32_t slab, uint32_t tile) const {
@@ -56,6 +57,39 @@ struct Bins {
     return (int64_t{slab} * segments + segment) * bins;
   }
 };
+
+// Four entries of the index in succession, of which the first of all stands at `base`: from entry
+// `first` on, at once where they are `adjacent`. Beyond the last one that one is read again.
+__device__ __forceinline__ void load_four_entries(const IndexView& index, bool adjacent,
+                                                  int64_t base, int64_t stride, int first, int last,
+                                                  int64_t (&entries)[4]) {
+  if (adjacent) {
+    index.load4(base + min(first, last - 3), entries);
+  } else {
+    int64_t positions[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) positions[k] = base + min(first + k, last) * stride;
+    index.load(positions, entries);
+  }
+}
+
+// The same of rows, in words of up to 16 bytes.
+template <bool kAdjacent, class Row>
+__device__ __forceinline__ void load_four_rows(const Row* values, int first, int last, Row* rows) {
+  if constexpr (kAdjacent) {
+    constexpr int kAtOnce = sizeof(Row) >= 4 ? kVectorBytes / sizeof(Row) : 4;
+    const Row* from = values + min(first, last - 3);
+#pragma unroll
+    for (int k = 0; k < 4; k += kAtOnce) {
+      const auto some = *reinterpret_cast<const Vector<Row, kAtOnce>*>(from + k);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) rows[k + i] = some.values[i];
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) rows[k] = values[min(first + k, last)];
+  }
+}
 
 // ---- 1. bin -------------------------------------------------------------------------------------
 
@@ -109,7 +143,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
                      const __grid_constant__ Bins call, Word* __restrict__ sorted_values,
                      uint16_t* __restrict__ sorted_rows, uint16_t* __restrict__ bounds,
                      uint32_t* __restrict__ units, const __grid_constant__ IndexErrorSite errors) {
-  constexpr int K = Tile<Word>::kRows, kGroup = 8;
+  constexpr int K = Tile<Word>::kRows;
   extern __shared__ __align__(16) unsigned char shared[];
   auto* words = reinterpret_cast<Word*>(shared);
   auto* rows = reinterpret_cast<uint16_t*>(words + Tile<Word>::kEntries);
@@ -123,40 +157,55 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   const int64_t slab_row = slab * layout.entries + first;
   for (int bin = thread; bin <= call.bins; bin += kTileThreads) counts[bin] = 0;
 
-  // The row that an entry names, with its place above it. Those that name none have a bin.
+  // The row that an entry names; those that name none have a bin. By way of shared memory, which is
+  // not in use yet: a loop that is unrolled would be as long as there are types of index and rules.
   const uint32_t none = static_cast<uint32_t>(call.bins) << call.row_shift;
-  uint32_t entries[K];
+  const int64_t index_row = slab * layout.index_batch_stride + first * layout.index_entry_stride;
+  using Four = Vector<uint32_t, 4>;
+  auto* const named = reinterpret_cast<Four*>(shared) + thread;
   int bad = -1;  // an entry that is out of range
+#pragma unroll 1
+  for (int group = 0; group < K / 4; ++group) {
+    const int number = (group * kTileThreads + thread) * 4;
+    int64_t loaded[4];
+    load_four_entries(index, call.adjacent, index_row, layout.index_entry_stride, number, count - 1,
+                      loaded);
+    atomic::apply_rule(call.rule, loaded);
+    Four four;
 #pragma unroll
-  for (int group = 0; group < K; group += kGroup) {
-    int64_t positions[kGroup], loaded[kGroup];
-#pragma unroll
-    for (int k = 0; k < kGroup; ++k) {
-      const int number = min((group + k) * kTileThreads + thread, count - 1);
-      positions[k] =
-          slab * layout.index_batch_stride + (first + number) * layout.index_entry_stride;
+    for (int k = 0; k < 4; ++k) {
+      const bool exists = number + k < count, good = in_range(loaded[k], layout.axis_size);
+      if (exists && !good) bad = number + k;
+      four.values[k] = exists && good ? static_cast<uint32_t>(loaded[k]) : none;
     }
-    index.load(positions, loaded);
+    named[group * kTileThreads] = four;
+  }
+  uint32_t entries[K];  // then with their places above
 #pragma unroll
-    for (int k = 0; k < kGroup; ++k) {
-      const int number = (group + k) * kTileThreads + thread;
-      const int64_t row = call.rule.rewrites() ? call.rule.resolve(loaded[k]) : loaded[k];
-      const bool good = in_range(row, layout.axis_size);
-      if (!good && number < count) bad = number;
-      entries[group + k] = good && number < count ? static_cast<uint32_t>(row) : none;
-    }
+  for (int group = 0; group < K / 4; ++group) {
+    const Four four = named[group * kTileThreads];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) entries[group * 4 + k] = four.values[k];
   }
   if (bad >= 0) {
-    record_bad_entry(
-        errors, slab_row + bad,
-        index[slab * layout.index_batch_stride + (first + bad) * layout.index_entry_stride]);
+    record_bad_entry(errors, slab_row + bad, index[index_row + bad * layout.index_entry_stride]);
   }
   __syncthreads();
   rank_entries(entries, call.row_shift, counts);
   Word own[K];
+  const Word* const tile_values = values + slab_row;
+  if (call.adjacent) {
 #pragma unroll
-  for (int k = 0; k < K; ++k) {
-    own[k] = values[slab_row + min(k * kTileThreads + thread, count - 1)];
+    for (int group = 0; group < K; group += 4) {
+      const int number = group * kTileThreads + thread * 4;
+      load_four_rows<true>(tile_values, number, count - 1, own + group);
+    }
+  } else {
+#pragma unroll
+    for (int group = 0; group < K; group += 4) {
+      const int number = group * kTileThreads + thread * 4;
+      load_four_rows<false>(tile_values, number, count - 1, own + group);
+    }
   }
   __syncthreads();
 
@@ -191,6 +240,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   const int64_t to = slab * call.slab_entries + first;
   using Words = Vector<uint32_t, 4>;
   const auto copy = [&](void* destination, const void* source, int bytes) {
+#pragma unroll 2
     for (int at = thread * kVectorBytes; at < bytes; at += kTileThreads * kVectorBytes) {
       *reinterpret_cast<Words*>(static_cast<char*>(destination) + at) =
           *reinterpret_cast<const Words*>(static_cast<const char*>(source) + at);
@@ -219,20 +269,24 @@ struct Partials {
 struct Counters {
   uint32_t parts;
   uint32_t partials;
+  uint32_t joins;
 };
 
-// The list's order is that in which threads come; nothing depends on it.
-__global__ void list_parts_kernel(const uint32_t* __restrict__ units, uint32_t cells, bool segments,
-                                  Part* __restrict__ list, Partials* __restrict__ partials,
+// Lists all parts, and the cells whose bins have sums to join: of a bin's cells, the first. The
+// lists' order is that in which threads come; nothing depends on it.
+__global__ void list_parts_kernel(const uint32_t* __restrict__ units, uint32_t cells, uint32_t bins,
+                                  uint32_t segments, Part* __restrict__ list,
+                                  uint32_t* __restrict__ joins, Partials* __restrict__ partials,
                                   Counters* __restrict__ counters) {
   const uint32_t cell = blockIdx.x * blockDim.x + threadIdx.x;
   if (cell >= cells) return;
   constexpr auto kUnits = static_cast<uint32_t>(Binning::kPartUnits);
   const uint32_t parts = max((units[cell] + kUnits - 1) / kUnits, 1u);
-  const bool whole = parts == 1 && !segments;
+  const bool whole = parts == 1 && segments == 1;
   const uint32_t first = whole ? kNone : atomicAdd(&counters->partials, parts);
   const uint32_t at = atomicAdd(&counters->parts, parts);
   partials[cell] = {first, whole ? 0 : parts};
+  if (!whole && cell / bins % segments == 0) joins[atomicAdd(&counters->joins, 1u)] = cell;
   for (uint32_t part = 0; part < parts; ++part) {
     list[at + part] = {cell, part, parts, whole ? kNone : first + part};
   }
@@ -240,8 +294,8 @@ __global__ void list_parts_kernel(const uint32_t* __restrict__ units, uint32_t c
 
 // ---- 3. sum -------------------------------------------------------------------------------------
 
-// Entries that a warp has loaded: U of each lane.
-template <int U, int D, class Value>
+// Entries that a warp has loaded: U of each lane. kNeighbours: in succession.
+template <int U, int D, class Value, bool kNeighbours>
 struct Batch {
   uint32_t rows[U];
   Vector<Value, D> values[U];
@@ -250,18 +304,14 @@ struct Batch {
   __device__ __forceinline__ bool has(int k) const { return live >> k & 1; }
 };
 
-// How many entries a lane has on their way, as its registers allow.
-template <int D>
-constexpr int kUnroll = D == 1 ? 4 : 2;
-
 // Sums of rows, by columns.
 template <int D>
 struct Table {
   FixedSums sums;
   uint32_t rows;
 
-  template <int U, class Value>
-  __device__ __forceinline__ void see(const Batch<U, D, Value>& batch) const {
+  template <int U, class Value, bool kNeighbours>
+  __device__ __forceinline__ void see(const Batch<U, D, Value, kNeighbours>& batch) const {
 #pragma unroll
     for (int k = 0; k < U; ++k) {
       if (!batch.has(k)) continue;
@@ -274,8 +324,8 @@ struct Table {
 
   // All lanes of a warp must come here. Where many of them have one row, they join what they have
   // for it.
-  template <int U, class Value>
-  __device__ __forceinline__ void add(const Batch<U, D, Value>& batch) const {
+  template <int U, class Value, bool kNeighbours>
+  __device__ __forceinline__ void add(const Batch<U, D, Value, kNeighbours>& batch) const {
     const uint32_t common = __shfl_sync(kAllLanes, batch.rows[0], 0);
     const bool mine = batch.has(0) && batch.rows[0] == common;
     if (__popc(__ballot_sync(kAllLanes, mine)) < kHot) {
@@ -295,16 +345,21 @@ struct Table {
     for (int d = 0; d < D; ++d) {
       uint32_t scales[U];
       load_scales(batch, d, scales);
-      FixedSums::Halves joined{};
+      FixedSums::Halves joined{}, own{};  // of the common row, and of the lane's last one
 #pragma unroll
       for (int k = 0; k < U; ++k) {
         const auto halves = split(batch, k, d, scales[k]);
         if (!batch.has(k)) continue;
         if (batch.rows[k] == common) {
           joined += halves;
-        } else {
-          sums.add(d * rows + batch.rows[k], halves);
+          continue;
         }
+        own += halves;
+        if (kNeighbours && k + 1 < U && batch.has(k + 1) && batch.rows[k + 1] == batch.rows[k]) {
+          continue;
+        }
+        sums.add(d * rows + batch.rows[k], own);
+        own = {};
       }
       joined = add_up_lanes(joined);
       if (threadIdx.x % 32 == 0) sums.add(d * rows + common, joined);
@@ -312,16 +367,16 @@ struct Table {
   }
 
  private:
-  template <int U, class Value>
-  __device__ __forceinline__ void load_scales(const Batch<U, D, Value>& batch, int d,
+  template <int U, class Value, bool kNeighbours>
+  __device__ __forceinline__ void load_scales(const Batch<U, D, Value, kNeighbours>& batch, int d,
                                               uint32_t (&scales)[U]) const {
 #pragma unroll
     for (int k = 0; k < U; ++k) scales[k] = sums.scale(d * rows + batch.rows[k]);
   }
 
-  template <int U, class Value>
-  static __device__ __forceinline__ FixedSums::Halves split(const Batch<U, D, Value>& batch, int k,
-                                                            int d, uint32_t scale) {
+  template <int U, class Value, bool kNeighbours>
+  static __device__ __forceinline__ FixedSums::Halves split(
+      const Batch<U, D, Value, kNeighbours>& batch, int k, int d, uint32_t scale) {
     return FixedSums::split(static_cast<float>(batch.values[k].values[d]), scale);
   }
 
@@ -346,11 +401,12 @@ struct Destination {
   bool partial;
 };
 
-// The entries of whole slabs, as they stand. Blocks walk the tables, and their parts.
+// The entries of whole slabs, as they stand: four in succession for a lane. Blocks walk the tables,
+// and their parts.
 template <int D, class Value>
 struct SlabEntries {
   using Row = Vector<Value, D>;
-  static constexpr int U = kUnroll<D>;
+  using Entries = Batch<4, D, Value, /*kNeighbours=*/true>;
   static constexpr int kBlocks = 2;
   const Row* values;
   IndexView index;
@@ -358,15 +414,16 @@ struct SlabEntries {
   IndexRule rule;
   IndexErrorSite errors;
   uint32_t parts;
-  uint32_t part_entries;
-  uint32_t slabs;  // of a table
+  uint32_t part_entries;  // a multiple of four
+  uint32_t slabs;         // of a table
   FastDivisor by_entries;
-  bool keep;  // in shared memory, between the passes
+  bool adjacent;  // index and values can be read four entries at a time
+  bool keep;      // entries in shared memory, between the passes
 
   struct Span {
     int64_t slab;   // the first
     int64_t begin;  // its entries
-    int64_t end;
+    uint32_t count;
     Row* kept;
     uint16_t* kept_rows;  // behind them: those that they name
     Destination destination;
@@ -383,7 +440,7 @@ struct SlabEntries {
     const int64_t present = min(int64_t{slabs}, layout.batch - span.slab);
     const int64_t entries = present * layout.entries;
     span.begin = min(int64_t{part} * part_entries, entries);
-    span.end = min(span.begin + part_entries, entries);
+    span.count = static_cast<uint32_t>(min(span.begin + part_entries, entries) - span.begin);
     span.kept = static_cast<Row*>(memory);
     span.kept_rows = reinterpret_cast<uint16_t*>(span.kept + part_entries);
     span.destination.partial = parts > 1;
@@ -395,23 +452,14 @@ struct SlabEntries {
 
   template <class Use>
   __device__ __forceinline__ void for_each(const Span& span, bool again, Use&& use) const {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const auto count = static_cast<uint32_t>(span.end - span.begin);
-    const int64_t first_row = span.slab * layout.entries + span.begin;
-    for (uint32_t at = threadIdx.x / 32 * (32 * U); at < count; at += kSumThreads * U) {
-      Batch<U, D, Value> batch;
+    const uint32_t lane = threadIdx.x % 32;
+    for (uint32_t at = (threadIdx.x - lane) * 4; at < span.count; at += kSumThreads * 4) {
+      const uint32_t number = at + lane * 4;
+      Entries batch;
       if (again && keep) {
-#pragma unroll
-        for (int k = 0; k < U; ++k) {
-          const uint32_t number = min(at + k * 32 + lane, count - 1);
-          const uint16_t row = span.kept_rows[number];
-          const bool on = at + k * 32 + lane < count && row != kNoKeptRow;
-          batch.values[k] = span.kept[number];
-          batch.rows[k] = on ? row : 0;
-          batch.live |= static_cast<unsigned>(on) << k;
-        }
+        load_kept(span, number, batch);
       } else {
-        load(span, first_row, at, count, again, batch);
+        load(span, number, again, batch);
       }
       use(batch);
     }
@@ -420,44 +468,69 @@ struct SlabEntries {
  private:
   static constexpr uint16_t kNoKeptRow = UINT16_MAX;
 
-  __device__ __forceinline__ void load(const Span& span, int64_t first_row, uint32_t at,
-                                       uint32_t count, bool again,
-                                       Batch<U, D, Value>& batch) const {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    int64_t positions[U], entries[U];
-    uint32_t offsets[U];  // of a slab's rows in the table
+  __device__ __forceinline__ void load(const Span& span, uint32_t number, bool again,
+                                       Entries& batch) const {
+    const int64_t first_row = span.slab * layout.entries + span.begin;
+    const auto last = span.count - 1;
+    int64_t entries[4];
+    uint32_t offsets[4] = {};  // of a slab's rows in the table
+    if (slabs == 1) {
+      const int64_t base =
+          span.slab * layout.index_batch_stride + span.begin * layout.index_entry_stride;
+      load_four_entries(index, adjacent, base, layout.index_entry_stride, number, last, entries);
+    } else {
+      int64_t positions[4];
 #pragma unroll
-    for (int k = 0; k < U; ++k) {
-      const int64_t number = span.begin + min(at + k * 32 + lane, count - 1);
-      uint32_t slab = 0;
-      int64_t entry = number;
-      if (slabs > 1) {
-        uint32_t rest;
-        slab = by_entries.divide(static_cast<uint32_t>(number), rest);
-        entry = rest;
+      for (int k = 0; k < 4; ++k) {
+        uint32_t entry;
+        const uint32_t slab =
+            by_entries.divide(static_cast<uint32_t>(span.begin) + min(number + k, last), entry);
+        positions[k] =
+            (span.slab + slab) * layout.index_batch_stride + entry * layout.index_entry_stride;
+        offsets[k] = slab * static_cast<uint32_t>(layout.axis_size);
       }
-      positions[k] =
-          (span.slab + slab) * layout.index_batch_stride + entry * layout.index_entry_stride;
-      offsets[k] = slab * static_cast<uint32_t>(layout.axis_size);
+      index.load(positions, entries);
     }
-    index.load(positions, entries);
+    if (adjacent) {
+      load_four_rows<true>(values + first_row, number, last, batch.values);
+    } else {
+      load_four_rows<false>(values + first_row, number, last, batch.values);
+    }
     BadEntry bad;
 #pragma unroll
-    for (int k = 0; k < U; ++k) {
-      const uint32_t number = min(at + k * 32 + lane, count - 1);
-      batch.values[k] = values[first_row + number];
+    for (int k = 0; k < 4; ++k) {
       const int64_t row = rule.rewrites() ? rule.resolve(entries[k]) : entries[k];
-      const bool exists = at + k * 32 + lane < count;
+      const bool exists = number + k < span.count;
       const bool good = in_range(row, layout.axis_size);
-      if (exists && !good) bad = {first_row + number, entries[k]};
+      if (exists && !good) bad = {first_row + number + k, entries[k]};
       batch.rows[k] = good ? offsets[k] + static_cast<uint32_t>(row) : 0;
       batch.live |= static_cast<unsigned>(exists && good) << k;
-      if (keep && !again && exists) {
-        span.kept[number] = batch.values[k];
-        span.kept_rows[number] = good ? static_cast<uint16_t>(batch.rows[k]) : kNoKeptRow;
-      }
     }
-    if (!again) bad.record(errors);
+    if (again) return;
+    bad.record(errors);
+    if (keep && number < span.count) {
+      Vector<uint16_t, 4> rows;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        rows.values[k] = batch.has(k) ? static_cast<uint16_t>(batch.rows[k]) : kNoKeptRow;
+        span.kept[number + k] = batch.values[k];
+      }
+      *reinterpret_cast<Vector<uint16_t, 4>*>(span.kept_rows + number) = rows;
+    }
+  }
+
+  __device__ __forceinline__ void load_kept(const Span& span, uint32_t number,
+                                            Entries& batch) const {
+    const bool exist = number < span.count;
+    const uint32_t from = exist ? number : 0;
+    const auto rows = *reinterpret_cast<const Vector<uint16_t, 4>*>(span.kept_rows + from);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const bool on = exist && rows.values[k] != kNoKeptRow;
+      batch.rows[k] = on ? rows.values[k] : 0;
+      batch.live |= static_cast<unsigned>(on) << k;
+    }
+    load_four_rows<true>(span.kept, from, from + 3, batch.values);
   }
 };
 
@@ -465,7 +538,7 @@ struct SlabEntries {
 template <int D, class Value>
 struct BinEntries {
   using Row = Vector<Value, D>;
-  static constexpr int U = kUnroll<D>;
+  static constexpr int U = D == 1 ? 4 : 2;  // entries of a lane on their way
   static constexpr int kBlocks = D == 1 ? 4 : 2;
   static constexpr int kTiles = Binning::kSegmentTiles;
   static_assert(kTiles <= kSumThreads);
@@ -556,16 +629,17 @@ struct BinEntries {
 
   template <class Use>
   __device__ __forceinline__ void for_each(const Span& span, bool /*again*/, Use&& use) const {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    // Each lane finds one of the next 32 units; then the warp loads them.
-    for (uint32_t first = span.begin + threadIdx.x / 32 * 32; first < span.end;
-         first += kSumThreads) {
+    constexpr uint32_t kWarps = kSumThreads / 32;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    // Units go round the warps. Each lane finds one of its warp's; then the warp loads them.
+    for (uint32_t first = span.begin + warp; first < span.end; first += kWarps * 32) {
       uint32_t place = 0, size = 0;
-      if (first + lane < span.end) find_unit(*span.shared, first + lane, place, size);
-      const int present = static_cast<int>(min(span.end - first, 32u));
+      const uint32_t own = first + lane * kWarps;
+      if (own < span.end) find_unit(*span.shared, own, place, size);
+      const auto present = min((span.end - first + kWarps - 1) / kWarps, 32u);
 #pragma unroll 1
-      for (int unit = 0; unit < present; unit += U) {
-        Batch<U, D, Value> batch;
+      for (uint32_t unit = 0; unit < present; unit += U) {
+        Batch<U, D, Value, /*kNeighbours=*/false> batch;
 #pragma unroll
         for (int k = 0; k < U; ++k) {
           const uint32_t from = __shfl_sync(kAllLanes, place, unit + k);
@@ -628,42 +702,65 @@ __global__ void __launch_bounds__(kSumThreads, Source::kBlocks)
 
 // ---- 4. join ------------------------------------------------------------------------------------
 
-// The partial tables of `rows` rows of the result. Where there are no bins each table has `parts`.
+constexpr int kJoinColumns = 64;  // values that a block joins at a time,
+constexpr int kJoinGroups = 8;    // and threads for each, among which its parts are dealt out
+
+// The partial tables. Where there are no bins each table of the result has `parts` of them.
 struct Joined {
-  const Partials* partials;  // of cells; null without bins
+  const Counters* counters;  // null without bins
+  const uint32_t* joins;
+  const Partials* partials;  // of cells
+  uint32_t tables;           // without bins
   uint32_t parts;
   uint32_t bins;      // of a slab; 1 without bins
-  uint32_t segments;  // of a slab
+  uint32_t segments;  // of a slab; 1 without bins
   int64_t axis_size;  // of a slab, or of the slabs of a table
   int64_t all_rows;
   uint32_t table_rows;
 };
 
-// A block a bin, or a table without bins.
+// Blocks walk the tables that are to be joined, in pieces of kJoinColumns values.
 template <int D, class Value>
-__global__ void join_kernel(const float* __restrict__ partials, Joined call,
+__global__ void join_kernel(const float* __restrict__ partials, const __grid_constant__ Joined call,
                             Value* __restrict__ result) {
-  const uint32_t slab = blockIdx.x / call.bins, bin = blockIdx.x - slab * call.bins;
-  const auto of_cell = [&](uint32_t segment) {
-    return call.partials != nullptr
-               ? call.partials[(int64_t{slab} * call.segments + segment) * call.bins + bin]
-               : Partials{blockIdx.x * call.parts, call.parts};
-  };
-  if (of_cell(0).count == 0) return;
-  const int64_t in_slab = int64_t{bin} * call.table_rows;
-  const int64_t first = slab * call.axis_size + in_slab;
-  const int64_t rows =
-      min(min(int64_t{call.table_rows}, call.axis_size - in_slab), call.all_rows - first);
-  for (int i = static_cast<int>(threadIdx.x); i < rows * D; i += kThreads) {
+  __shared__ double sums[kJoinGroups][kJoinColumns];
+  const uint32_t column = threadIdx.x % kJoinColumns, group = threadIdx.x / kJoinColumns;
+  const uint32_t pieces = (call.table_rows * D + kJoinColumns - 1) / kJoinColumns;
+  const bool bins = call.counters != nullptr;
+  const int64_t work = int64_t{bins ? call.counters->joins : call.tables} * pieces;
+  for (int64_t item = blockIdx.x; item < work; item += gridDim.x) {
+    const auto number = static_cast<uint32_t>(item / pieces);
+    const uint32_t value =
+        static_cast<uint32_t>(item - int64_t{number} * pieces) * kJoinColumns + column;
+    const uint32_t cell = bins ? call.joins[number] : number;
+    const uint32_t slab = cell / (call.bins * call.segments), bin = cell % call.bins;
+    const int64_t in_slab = int64_t{bin} * call.table_rows;
+    const int64_t first = slab * call.axis_size + in_slab;
+    const int64_t rows =
+        min(min(int64_t{call.table_rows}, call.axis_size - in_slab), call.all_rows - first);
+    const bool live = value < rows * D;
+
+    // Groups take segments in turn; or, of a single one, its parts.
+    const bool several = call.segments > 1;
     double sum = 0;
-    for (uint32_t segment = 0; segment < call.segments; ++segment) {
-      const Partials tables = of_cell(segment);
-#pragma unroll 8
-      for (uint32_t part = 0; part < tables.count; ++part) {
-        sum += partials[(int64_t{tables.first} + part) * call.table_rows * D + i];
+    for (uint32_t segment = several ? group : 0; segment < call.segments; segment += kJoinGroups) {
+      const Partials tables = bins ? call.partials[cell + segment * call.bins]
+                                   : Partials{number * call.parts, call.parts};
+      const uint32_t step = several ? 1 : kJoinGroups;
+      if (!live) continue;
+#pragma unroll 4
+      for (uint32_t part = several ? 0 : group; part < tables.count; part += step) {
+        sum += partials[(int64_t{tables.first} + part) * call.table_rows * D + value];
       }
     }
-    result[first * D + i] = static_cast<Value>(static_cast<float>(sum));
+    sums[group][column] = sum;
+    __syncthreads();
+    if (group == 0 && live) {
+#pragma unroll
+      for (int other = 1; other < kJoinGroups; ++other) sum += sums[other][column];
+      result[first * D + value] = static_cast<Value>(static_cast<float>(sum));
+    }
+    __syncthreads();
   }
 }
 

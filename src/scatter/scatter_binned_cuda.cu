@@ -4,6 +4,7 @@
 #include "common/index_errors.h"
 #include "common/launch.cuh"
 #include "scatter/scatter.h"
+#include "scatter/scatter_atomic_launch.cuh"
 #include "scatter/scatter_binned.cuh"
 #include "scatter/scatter_binning.h"
 #include "scatter/scatter_sorted_launch.cuh"
@@ -35,9 +36,11 @@ struct BinnedCall {
   }
 
   void join(const float* partials, const Joined& joined) const {
+    constexpr int64_t kBlocks = 1024;  // How many tables are to be joined, the device knows.
     auto* kernel = join_kernel<D, Value>;
-    TORCH_OPS_LAUNCH(kernel, grid_x(binning.tables(layout), 1), binned::kThreads, 0, partials,
-                     joined, result);
+    const int64_t pieces = ceil_div(binning.table_rows * D, kJoinColumns);
+    TORCH_OPS_LAUNCH(kernel, grid_x(std::min(binning.tables(layout) * pieces, kBlocks), 1),
+                     kJoinColumns * kJoinGroups, 0, partials, joined, result);
   }
 
   template <class Kernel>
@@ -47,15 +50,10 @@ struct BinnedCall {
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   }
 
-  Joined joined(const Partials* partials) const {
-    const bool bins = binning.bins > 0;
-    return {partials,
-            static_cast<uint32_t>(binning.parts),
-            static_cast<uint32_t>(bins ? binning.bins : 1),
-            static_cast<uint32_t>(bins ? binning.segments : 1),
-            layout.axis_size * binning.slabs,
-            layout.batch * layout.axis_size,
-            static_cast<uint32_t>(binning.table_rows)};
+  // Can index and values be read four entries at a time?
+  bool adjacent() const {
+    return atomic_launch::are_adjacent(values, std::min<int64_t>(D * sizeof(Value), 4), index,
+                                       layout);
   }
 
   float* take_partials(sorted::Pieces& memory) const {
@@ -83,9 +81,14 @@ struct BinnedCall {
                         static_cast<uint32_t>(binning.slabs),
                         FastDivisor(static_cast<uint32_t>(
                             std::min<int64_t>(layout.entries, Binning::kPartEntries))),
+                        adjacent(),
                         keep};
     sum(source, binning.tables(layout) * binning.parts, keep ? kept : 0, partials);
-    if (binning.parts > 1) join(partials, joined(nullptr));
+    if (binning.parts == 1) return;
+    join(partials,
+         {nullptr, nullptr, nullptr, static_cast<uint32_t>(binning.tables(layout)),
+          static_cast<uint32_t>(binning.parts), /*bins=*/1, /*segments=*/1, binning.table_rows,
+          layout.batch * layout.axis_size, static_cast<uint32_t>(binning.table_rows)});
   }
 
   // What a call with bins takes.
@@ -97,6 +100,7 @@ struct BinnedCall {
     uint32_t* units;     // of cells; zeros at first,
     Counters* counters;  // as these
     Part* list;
+    uint32_t* joins;
     Partials* partials;
     float* tables;
 
@@ -111,6 +115,7 @@ struct BinnedCall {
       units = memory.take<uint32_t>(cells);
       counters = memory.take<Counters>(1);
       list = memory.take<Part>(binning.most_parts(layout));
+      joins = memory.take<uint32_t>(cells / binning.segments);
       partials = memory.take<Partials>(cells);
       tables = call.take_partials(memory);
     }
@@ -135,7 +140,8 @@ struct BinnedCall {
                     static_cast<int>(binning.bins),
                     static_cast<int>(binning.tiles),
                     static_cast<int>(binning.segments),
-                    binning.slab_entries(layout)};
+                    binning.slab_entries(layout),
+                    adjacent()};
     static_assert(Tile<Word>::kEntries <= UINT16_MAX);
     TORCH_INTERNAL_ASSERT_DEBUG_ONLY(binning.tile_entries == Tile<Word>::kEntries);
     auto* bin_tiles = bin_tiles_kernel<Word>;
@@ -145,8 +151,9 @@ struct BinnedCall {
                      reinterpret_cast<const Word*>(values), index, bins, work.values, work.rows,
                      work.bounds, work.units, errors);
     TORCH_OPS_LAUNCH(list_parts_kernel, grid_x(cells, binned::kThreads), binned::kThreads, 0,
-                     work.units, static_cast<uint32_t>(cells), binning.segments > 1, work.list,
-                     work.partials, work.counters);
+                     work.units, static_cast<uint32_t>(cells), static_cast<uint32_t>(binning.bins),
+                     static_cast<uint32_t>(binning.segments), work.list, work.joins, work.partials,
+                     work.counters);
     using Source = BinEntries<D, Value>;
     const Source source{reinterpret_cast<const Vector<Value, D>*>(work.values),
                         work.rows,
@@ -156,7 +163,10 @@ struct BinnedCall {
                         bins,
                         static_cast<uint32_t>(binning.tile_entries)};
     sum(source, binning.most_parts(layout), sizeof(typename Source::Shared), work.tables);
-    join(work.tables, joined(work.partials));
+    join(work.tables, {work.counters, work.joins, work.partials, /*tables=*/0, /*parts=*/0,
+                       static_cast<uint32_t>(binning.bins), static_cast<uint32_t>(binning.segments),
+                       layout.axis_size, layout.batch * layout.axis_size,
+                       static_cast<uint32_t>(binning.table_rows)});
   }
 
   void run() const {

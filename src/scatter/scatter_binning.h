@@ -83,7 +83,7 @@ inline Binning choose_binning(const RowLayout& layout, int64_t value_bytes, int6
     const int64_t wanted = (kBlocks - 1) / binning.tables(layout) + 1;
     const int64_t least = (of_table - 1) / Binning::kPartEntries + 1;
     binning.parts = std::max(least, std::min(wanted, of_table / (4 * binning.table_rows)));
-    binning.part_entries = (of_table - 1) / binning.parts + 1;
+    binning.part_entries = ((of_table - 1) / binning.parts + 4) / 4 * 4;
     binning.parts = (of_table - 1) / binning.part_entries + 1;
     binning.pays = binning.tables(layout) * binning.parts <= kMostBlocks;
     return binning;
@@ -98,7 +98,7 @@ inline Binning choose_binning(const RowLayout& layout, int64_t value_bytes, int6
   const int64_t sorted = layout.slabs() * binning.slab_entries(layout) * (row_bytes + 2);
   const int64_t partials = binning.most_partials(layout) * binning.table_rows * inner * 4;
   const int64_t lists = 2 * layout.slabs() * binning.tiles * (binning.bins + 1) +
-                        binning.cells(layout) * 12 + binning.most_parts(layout) * 16;
+                        binning.cells(layout) * 16 + binning.most_parts(layout) * 16;
   binning.pays =
       (binning.bins + 1) * binning.table_rows <= int64_t{1} << kRowBits && binning.bins <= 255 &&
       binning.tile_entries * (row_bytes + 2) + 2048 <= shared_bytes &&

@@ -40,6 +40,15 @@ constexpr int kUnit = 32;      // entries that a warp loads at once
 constexpr int kHot = 8;        // lanes of a warp with one row, or bin, that are worth to be joined
 constexpr uint32_t kNone = UINT32_MAX;
 
+// Blocks of kSumThreads that a multiprocessor has threads for.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 800
+constexpr int kSumBlocks = 2;
+#elif __CUDA_ARCH__ == 800 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
+constexpr int kSumBlocks = 4;
+#else
+constexpr int kSumBlocks = 3;
+#endif
+
 // What the kernels know of a call whose slabs have bins.
 struct Bins {
   RowLayout layout;
@@ -539,7 +548,7 @@ template <int D, class Value>
 struct BinEntries {
   using Row = Vector<Value, D>;
   static constexpr int U = D == 1 ? 4 : 2;  // entries of a lane on their way
-  static constexpr int kBlocks = D == 1 ? 4 : 2;
+  static constexpr int kBlocks = D == 1 ? kSumBlocks : 2;
   static constexpr int kTiles = Binning::kSegmentTiles;
   static_assert(kTiles <= kSumThreads);
   const Row* values;

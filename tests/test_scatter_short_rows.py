@@ -85,6 +85,26 @@ def test_repeatable_and_right(
         assert_near(first, values, index, rows, f"{batch} {rows} {count}")
 
 
+@pytest.mark.parametrize(
+    ("rows", "count", "width"), [(20, 5000, 1), (300, 40_000, 1), (6000, 60_000, 2)]
+)
+def test_a_slab_does_not_depend_on_the_others(
+    device: torch.device, rows: int, count: int, width: int
+) -> None:
+    """Under torch.vmap too, whether it is the values that have a hidden axis or the index."""
+    index = spread_index("hot", 3, rows, count).to(device)
+    values = values_for((3, count, width), device, torch.float32)
+    together = add(values, index, rows)
+    for b in range(3):
+        alone = add(values[b : b + 1], index[b : b + 1], rows)
+        assert_same(alone[0], together[b], f"{b}")
+    of_values = torch.vmap(lambda v: add(v, index, rows))(torch.stack([values, -values]))
+    assert_same(of_values[0], together, "values")
+    assert_same(of_values[1], -together + 0.0, "values, negated")
+    of_both = torch.vmap(lambda v, i: add(v[None], i[None], rows))(values, index)
+    assert_same(of_both[:, 0], together, "both")
+
+
 def test_the_order_of_entries_does_not_matter(device: torch.device) -> None:
     """To sums of one part: they are exact but for their scale, which is the same."""
     if device.type == "cpu":
@@ -242,22 +262,17 @@ def test_binning() -> None:
     from torch_ops._ext.scatter import binning
 
     sizes = {"slabs": 64, "inner": 1, "value_bytes": 4, "shared_bytes": 227 * 1024}
-    # A slab's table fits; small slabs share one; entries are cut so that blocks fill a GPU.
-    whole = binning(**{**sizes, "slabs": 4096}, axis_size=1024, entries=16384)
+    # A slab's table fits, and takes its entries in parts; small slabs share one.
+    whole = binning(**sizes, axis_size=1024, entries=16384)
     assert whole["bins"] == 0 and whole["slabs"] == 1 and whole["parts"] == 1
+    assert binning(**sizes, axis_size=1024, entries=1 << 20)["parts"] == 64
     small = binning(**{**sizes, "slabs": 1 << 17}, axis_size=16, entries=512)
     assert small["bins"] == 0 and small["slabs"] == 32 and small["table_rows"] == 512
-    few = binning(**sizes, axis_size=1024, entries=1 << 20)
-    assert few["parts"] == 64 and few["part_entries"] == 16384
-    assert binning(**{**sizes, "slabs": 1}, axis_size=10, entries=4000)["parts"] == 100
-    assert binning(**{**sizes, "slabs": 1}, axis_size=1000, entries=4000)["parts"] == 1
     # Bins of a slab's rows; a segment is 128 tiles.
     bins = binning(**sizes, axis_size=1 << 16, entries=1 << 20)
     assert bins["bins"] == 32 and bins["segments"] == 1
     assert binning(**sizes, axis_size=1 << 16, entries=(1 << 20) + 1)["segments"] == 2
-    assert binning(**{**sizes, "inner": 4}, axis_size=4097, entries=40_000)["bins"] == 5
-    # Four floats an entry, and where they go, are more than the scratch that a call may take.
-    assert not binning(**{**sizes, "inner": 4}, axis_size=4097, entries=4_000_000)
+    assert binning(**{**sizes, "inner": 4}, axis_size=4097, entries=120_000)["bins"] == 5
     assert binning(**sizes, axis_size=4097, entries=1025)["bins"] == 3
     # No way for other rows, for float64, for tables too large, for few entries, for a GPU with too
     # little shared memory.
@@ -272,28 +287,36 @@ def test_binning() -> None:
         assert not binning(**{**sizes, "axis_size": 1 << 16, "entries": 1 << 20, **other}), other
 
 
-def test_a_part_has_room_for_its_entries() -> None:
-    """No sum takes more values than its integers hold, whatever goes where."""
+def test_a_slab_is_cut_as_if_alone() -> None:
+    """So its bits do not depend on the others: they are summed in turn where memory is short."""
     from torch_ops._ext.scatter import binning
 
     generator = np.random.default_rng(0)
-    for _ in range(2000):
-        rows, entries = (int(2 ** generator.uniform(0, top)) for top in (19, 27))
-        cut = binning(
-            slabs=int(2 ** generator.uniform(0, 10)),
-            axis_size=rows,
-            entries=entries,
-            inner=int(generator.choice([1, 2, 4])),
-            value_bytes=int(generator.choice([2, 4])),
-            shared_bytes=227 * 1024,
-        )
+    several = 0
+    for _ in range(3000):
+        rows, entries = (int(2 ** generator.uniform(0, top)) for top in (19, 25))
+        sizes = {
+            "axis_size": rows,
+            "entries": entries,
+            "inner": int(generator.choice([1, 2, 4])),
+            "value_bytes": int(generator.choice([2, 4])),
+            "shared_bytes": 227 * 1024,
+        }
+        slabs = int(2 ** generator.uniform(0, 10))
+        alone, cut = binning(slabs=1, **sizes), binning(slabs=slabs, **sizes)
+        assert bool(alone) == bool(cut), sizes
         if not cut:
             continue
-        if cut["bins"] == 0:
-            assert cut["part_entries"] <= 16384
-            assert cut["table_rows"] == cut["slabs"] * rows
-            assert cut["parts"] * cut["part_entries"] >= cut["slabs"] * entries
-        else:
-            # A part has 1536 units of up to 32 entries, and those of the tile that it ends in.
-            assert 1536 * 32 + cut["tile_entries"] <= 65535
+        assert 1 <= cut["slabs_at_once"] <= slabs
+        several += cut["slabs_at_once"] < slabs
+        for name in ("bins", "tile_entries", "segments", "part_units", "parts"):
+            assert alone[name] == cut[name], (sizes, name)
+        if cut["slabs"] > 1:
+            assert cut["parts"] == 1 and cut["table_rows"] == cut["slabs"] * rows
+        if cut["bins"]:
             assert cut["bins"] * cut["table_rows"] >= rows
+            # What a sum has room for: a part's units of 32 entries, and the tile that it ends in.
+            assert cut["part_units"] * 32 + cut["tile_entries"] <= 65535
+        else:
+            assert cut["parts"] * 16384 >= entries
+    assert several > 10

@@ -285,10 +285,11 @@ std::map<std::string, int64_t> binning(int64_t slabs, int64_t axis_size, int64_t
   return {{"table_rows", binning.table_rows},
           {"slabs", binning.slabs},
           {"parts", binning.parts},
-          {"part_entries", binning.part_entries},
           {"bins", binning.bins},
           {"tile_entries", binning.tile_entries},
-          {"segments", binning.segments}};
+          {"segments", binning.segments},
+          {"part_units", binning.part_units},
+          {"slabs_at_once", binning.slabs_at_once}};
 }
 
 // What choose_cpu_blocking says: for the tests.

@@ -49,6 +49,11 @@ constexpr int kSumBlocks = 4;
 constexpr int kSumBlocks = 3;
 #endif
 
+// Where a slab's index begins.
+__device__ __forceinline__ int64_t index_of_slab(const RowLayout& layout, int64_t slab) {
+  return (layout.outer == 1 ? slab : slab / layout.outer) * layout.index_batch_stride;
+}
+
 // What the kernels know of a call whose slabs have bins.
 struct Bins {
   RowLayout layout;
@@ -58,7 +63,8 @@ struct Bins {
   int tiles;      // a slab
   int segments;   // a slab
   int64_t slab_entries;
-  bool adjacent;  // index and values can be read four entries at a time
+  int64_t first_slab;  // of the launch: below, slabs are counted from it
+  bool adjacent;       // index and values can be read four entries at a time
 
   // The first of a segment's cells. `tile`, any of its tiles.
   __device__ int64_t first_cell(uint32_t slab, uint32_t tile) const {
@@ -100,6 +106,19 @@ __device__ __forceinline__ void load_four_rows(const Row* values, int first, int
   }
 }
 
+template <class Row>
+__device__ __forceinline__ void store_four_rows(Row* to, const Row (&rows)[4]) {
+  constexpr int kAtOnce = sizeof(Row) >= 4 ? kVectorBytes / sizeof(Row) : 4;
+  using Some = Vector<Row, kAtOnce>;
+#pragma unroll
+  for (int k = 0; k < 4; k += kAtOnce) {
+    Some some;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) some.values[i] = rows[k + i];
+    *reinterpret_cast<Some*>(to + k) = some;
+  }
+}
+
 // ---- 1. bin -------------------------------------------------------------------------------------
 
 // Adds to the 32 numbers of a warp those of the lanes before.
@@ -135,6 +154,59 @@ __device__ __forceinline__ void rank_entries(uint32_t (&entries)[K], int row_shi
   }
 }
 
+// The rows that a tile's entries name; `none` for those that name none, one of which becomes `bad`.
+// A thread has K, by fours: where they can be read at once and are rows as they stand,
+template <class Index, int K>
+__device__ __forceinline__ void find_rows(const Index* index, int count, int64_t axis_size,
+                                          uint32_t none, uint32_t (&rows)[K], int& bad) {
+  const int thread = static_cast<int>(threadIdx.x);
+  Index entries[K];
+#pragma unroll
+  for (int group = 0; group < K; group += 4) {
+    load_four_rows<true>(index, group * kTileThreads + thread * 4, count - 1, entries + group);
+  }
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int number = k / 4 * 4 * kTileThreads + thread * 4 + k % 4;
+    const bool exists = number < count, good = in_range(entries[k], axis_size);
+    if (exists && !good) bad = number;
+    rows[k] = exists && good ? static_cast<uint32_t>(entries[k]) : none;
+  }
+}
+
+// and else by way of shared memory, which is not in use yet: a loop that is unrolled would be as
+// long as there are types of index and rules.
+using Four = Vector<uint32_t, 4>;
+
+template <int K>
+__device__ __forceinline__ void find_rows(const IndexView& index, int64_t base, const Bins& call,
+                                          int count, uint32_t none, Four* memory,
+                                          uint32_t (&rows)[K], int& bad) {
+  const int thread = static_cast<int>(threadIdx.x);
+#pragma unroll 1
+  for (int group = 0; group < K / 4; ++group) {
+    const int number = (group * kTileThreads + thread) * 4;
+    int64_t entries[4];
+    load_four_entries(index, call.adjacent, base, call.layout.index_entry_stride, number, count - 1,
+                      entries);
+    atomic::apply_rule(call.rule, entries);
+    Four four;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const bool exists = number + k < count, good = in_range(entries[k], call.layout.axis_size);
+      if (exists && !good) bad = number + k;
+      four.values[k] = exists && good ? static_cast<uint32_t>(entries[k]) : none;
+    }
+    memory[group * kTileThreads + thread] = four;
+  }
+#pragma unroll
+  for (int group = 0; group < K / 4; ++group) {
+    const Four four = memory[group * kTileThreads + thread];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) rows[group * 4 + k] = four.values[k];
+  }
+}
+
 // A block a tile. `Word`: a row of values.
 template <class Word>
 struct Tile {
@@ -163,38 +235,21 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   const uint32_t tile = blockIdx.x - slab * static_cast<uint32_t>(call.tiles);
   const int64_t first = int64_t{tile} * Tile<Word>::kEntries;
   const int count = static_cast<int>(min(int64_t{Tile<Word>::kEntries}, layout.entries - first));
-  const int64_t slab_row = slab * layout.entries + first;
+  const int64_t slab_row = (call.first_slab + slab) * layout.entries + first;
   for (int bin = thread; bin <= call.bins; bin += kTileThreads) counts[bin] = 0;
 
-  // The row that an entry names; those that name none have a bin. By way of shared memory, which is
-  // not in use yet: a loop that is unrolled would be as long as there are types of index and rules.
   const uint32_t none = static_cast<uint32_t>(call.bins) << call.row_shift;
-  const int64_t index_row = slab * layout.index_batch_stride + first * layout.index_entry_stride;
-  using Four = Vector<uint32_t, 4>;
-  auto* const named = reinterpret_cast<Four*>(shared) + thread;
-  int bad = -1;  // an entry that is out of range
-#pragma unroll 1
-  for (int group = 0; group < K / 4; ++group) {
-    const int number = (group * kTileThreads + thread) * 4;
-    int64_t loaded[4];
-    load_four_entries(index, call.adjacent, index_row, layout.index_entry_stride, number, count - 1,
-                      loaded);
-    atomic::apply_rule(call.rule, loaded);
-    Four four;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const bool exists = number + k < count, good = in_range(loaded[k], layout.axis_size);
-      if (exists && !good) bad = number + k;
-      four.values[k] = exists && good ? static_cast<uint32_t>(loaded[k]) : none;
-    }
-    named[group * kTileThreads] = four;
-  }
-  uint32_t entries[K];  // then with their places above
-#pragma unroll
-  for (int group = 0; group < K / 4; ++group) {
-    const Four four = named[group * kTileThreads];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) entries[group * 4 + k] = four.values[k];
+  const int64_t index_row =
+      index_of_slab(layout, call.first_slab + slab) + first * layout.index_entry_stride;
+  uint32_t entries[K];  // the rows that they name, then with their places above
+  int bad = -1;         // an entry that is out of range
+  const bool plain = call.adjacent && !call.rule.rewrites();
+  if (plain && index.entry_bytes == sizeof(int64_t)) {
+    find_rows(index.as<int64_t>() + index_row, count, layout.axis_size, none, entries, bad);
+  } else if (plain && index.entry_bytes == sizeof(int32_t)) {
+    find_rows(index.as<int32_t>() + index_row, count, layout.axis_size, none, entries, bad);
+  } else {
+    find_rows(index, index_row, call, count, none, reinterpret_cast<Four*>(shared), entries, bad);
   }
   if (bad >= 0) {
     record_bad_entry(errors, slab_row + bad, index[index_row + bad * layout.index_entry_stride]);
@@ -284,13 +339,12 @@ struct Counters {
 // Lists all parts, and the cells whose bins have sums to join: of a bin's cells, the first. The
 // lists' order is that in which threads come; nothing depends on it.
 __global__ void list_parts_kernel(const uint32_t* __restrict__ units, uint32_t cells, uint32_t bins,
-                                  uint32_t segments, Part* __restrict__ list,
+                                  uint32_t segments, uint32_t part_units, Part* __restrict__ list,
                                   uint32_t* __restrict__ joins, Partials* __restrict__ partials,
                                   Counters* __restrict__ counters) {
   const uint32_t cell = blockIdx.x * blockDim.x + threadIdx.x;
   if (cell >= cells) return;
-  constexpr auto kUnits = static_cast<uint32_t>(Binning::kPartUnits);
-  const uint32_t parts = max((units[cell] + kUnits - 1) / kUnits, 1u);
+  const uint32_t parts = max((units[cell] + part_units - 1) / part_units, 1u);
   const bool whole = parts == 1 && segments == 1;
   const uint32_t first = whole ? kNone : atomicAdd(&counters->partials, parts);
   const uint32_t at = atomicAdd(&counters->parts, parts);
@@ -422,17 +476,22 @@ struct SlabEntries {
   RowLayout layout;
   IndexRule rule;
   IndexErrorSite errors;
+  int64_t first_slab;  // of the launch
+  int64_t last_slab;   // of the call
   uint32_t parts;
-  uint32_t part_entries;  // a multiple of four
-  uint32_t slabs;         // of a table
+  uint32_t slabs;  // of a table
   FastDivisor by_entries;
   bool adjacent;  // index and values can be read four entries at a time
   bool keep;      // entries in shared memory, between the passes
+  uint32_t kept_entries;
+
+  static constexpr uint32_t kPart = Binning::kPartEntries;
 
   struct Span {
     int64_t slab;   // the first
     int64_t begin;  // its entries
     uint32_t count;
+    int64_t index;  // where they begin, of a single slab
     Row* kept;
     uint16_t* kept_rows;  // behind them: those that they name
     Destination destination;
@@ -445,13 +504,14 @@ struct SlabEntries {
   // Finds the block's part. `memory`: what is left of the shared memory.
   __device__ __forceinline__ bool find(void* memory, Span& span) const {
     const uint32_t table = blockIdx.x / parts, part = blockIdx.x - table * parts;
-    span.slab = int64_t{table} * slabs;
-    const int64_t present = min(int64_t{slabs}, layout.batch - span.slab);
+    span.slab = first_slab + int64_t{table} * slabs;
+    const int64_t present = min(int64_t{slabs}, last_slab + 1 - span.slab);
     const int64_t entries = present * layout.entries;
-    span.begin = min(int64_t{part} * part_entries, entries);
-    span.count = static_cast<uint32_t>(min(span.begin + part_entries, entries) - span.begin);
+    span.begin = int64_t{part} * kPart;
+    span.count = static_cast<uint32_t>(min(entries - span.begin, int64_t{kPart}));
+    span.index = index_of_slab(layout, span.slab) + span.begin * layout.index_entry_stride;
     span.kept = static_cast<Row*>(memory);
-    span.kept_rows = reinterpret_cast<uint16_t*>(span.kept + part_entries);
+    span.kept_rows = reinterpret_cast<uint16_t*>(span.kept + kept_entries);
     span.destination.partial = parts > 1;
     span.destination.rows = static_cast<uint32_t>(present * layout.axis_size);
     span.destination.row =
@@ -484,16 +544,14 @@ struct SlabEntries {
     int64_t entries[4];
     uint32_t offsets[4] = {};  // of a slab's rows in the table
     if (slabs == 1) {
-      const int64_t base =
-          span.slab * layout.index_batch_stride + span.begin * layout.index_entry_stride;
-      load_four_entries(index, adjacent, base, layout.index_entry_stride, number, last, entries);
+      load_four_entries(index, adjacent, span.index, layout.index_entry_stride, number, last,
+                        entries);
     } else {
       int64_t positions[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         uint32_t entry;
-        const uint32_t slab =
-            by_entries.divide(static_cast<uint32_t>(span.begin) + min(number + k, last), entry);
+        const uint32_t slab = by_entries.divide(min(number + k, last), entry);
         positions[k] =
             (span.slab + slab) * layout.index_batch_stride + entry * layout.index_entry_stride;
         offsets[k] = slab * static_cast<uint32_t>(layout.axis_size);
@@ -522,8 +580,8 @@ struct SlabEntries {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         rows.values[k] = batch.has(k) ? static_cast<uint16_t>(batch.rows[k]) : kNoKeptRow;
-        span.kept[number + k] = batch.values[k];
       }
+      store_four_rows(span.kept + number, batch.values);
       *reinterpret_cast<Vector<uint16_t, 4>*>(span.kept_rows + number) = rows;
     }
   }
@@ -592,7 +650,8 @@ struct BinEntries {
     const uint32_t first_row = bin << call.row_shift;
     const auto table_rows = uint32_t{1} << call.row_shift;
     const auto present = min(table_rows, static_cast<uint32_t>(call.layout.axis_size) - first_row);
-    span.destination = {slab * call.layout.axis_size + first_row, present, false};
+    span.destination = {(call.first_slab + slab) * call.layout.axis_size + first_row, present,
+                        false};
     if (part.partial != kNone) {
       span.destination = {int64_t{part.partial} * table_rows, present, true};
     }
@@ -723,8 +782,8 @@ struct Joined {
   uint32_t parts;
   uint32_t bins;      // of a slab; 1 without bins
   uint32_t segments;  // of a slab; 1 without bins
-  int64_t axis_size;  // of a slab, or of the slabs of a table
-  int64_t all_rows;
+  int64_t axis_size;  // of a slab
+  int64_t first_slab;
   uint32_t table_rows;
 };
 
@@ -744,9 +803,8 @@ __global__ void join_kernel(const float* __restrict__ partials, const __grid_con
     const uint32_t cell = bins ? call.joins[number] : number;
     const uint32_t slab = cell / (call.bins * call.segments), bin = cell % call.bins;
     const int64_t in_slab = int64_t{bin} * call.table_rows;
-    const int64_t first = slab * call.axis_size + in_slab;
-    const int64_t rows =
-        min(min(int64_t{call.table_rows}, call.axis_size - in_slab), call.all_rows - first);
+    const int64_t first = (call.first_slab + slab) * call.axis_size + in_slab;
+    const int64_t rows = min(int64_t{call.table_rows}, call.axis_size - in_slab);
     const bool live = value < rows * D;
 
     // Groups take segments in turn; or, of a single one, its parts.

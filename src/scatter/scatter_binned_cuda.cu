@@ -4,7 +4,6 @@
 #include "common/index_errors.h"
 #include "common/launch.cuh"
 #include "scatter/scatter.h"
-#include "scatter/scatter_atomic_launch.cuh"
 #include "scatter/scatter_binned.cuh"
 #include "scatter/scatter_binning.h"
 #include "scatter/scatter_sorted_launch.cuh"
@@ -25,74 +24,10 @@ struct BinnedCall {
   Binning binning;
   IndexErrorSite errors;
 
-  // Sums the parts that `source` has, a block each.
-  template <class Source>
-  void sum(const Source& source, int64_t blocks, int64_t source_bytes, float* partials) const {
-    auto* kernel = sum_kernel<D, Value, Source>;
-    const auto bytes = static_cast<int>(table_bytes(binning.table_rows * D) + source_bytes);
-    allow_shared_bytes(kernel, bytes);
-    TORCH_OPS_LAUNCH(kernel, grid_x(blocks, 1), kSumThreads, bytes, source,
-                     static_cast<uint32_t>(binning.table_rows), result, partials);
-  }
+  using Word = std::conditional_t<D * sizeof(Value) == 2, uint16_t,
+                                  Vector<uint32_t, std::max<int>(D * sizeof(Value) / 4, 1)>>;
 
-  void join(const float* partials, const Joined& joined) const {
-    constexpr int64_t kBlocks = 1024;  // How many tables are to be joined, the device knows.
-    auto* kernel = join_kernel<D, Value>;
-    const int64_t pieces = ceil_div(binning.table_rows * D, kJoinColumns);
-    TORCH_OPS_LAUNCH(kernel, grid_x(std::min(binning.tables(layout) * pieces, kBlocks), 1),
-                     kJoinColumns * kJoinGroups, 0, partials, joined, result);
-  }
-
-  template <class Kernel>
-  static void allow_shared_bytes(Kernel* kernel, int bytes) {
-    if (bytes <= 48 * 1024) return;  // what a kernel has unasked
-    C10_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  }
-
-  // Can index and values be read four entries at a time?
-  bool adjacent() const {
-    return atomic_launch::are_adjacent(values, std::min<int64_t>(D * sizeof(Value), 4), index,
-                                       layout);
-  }
-
-  float* take_partials(sorted::Pieces& memory) const {
-    return memory.take<float>(binning.most_partials(layout) * binning.table_rows * D);
-  }
-
-  // Tables that hold whole slabs.
-  void sum_slabs() const {
-    sorted::Pieces sizes{nullptr};
-    take_partials(sizes);
-    const c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(sizes.bytes);
-    auto* partials = static_cast<float*>(memory.get());
-    using Source = SlabEntries<D, Value>;
-    // Entries are kept where that leaves room for two blocks.
-    const int64_t kept = Source::kept_bytes(binning.part_entries);
-    const bool keep = 2 * (table_bytes(binning.table_rows * D) + kept + 1024) <=
-                      current_device_limits().shared_bytes;
-    const Source source{reinterpret_cast<const Vector<Value, D>*>(values),
-                        index,
-                        layout,
-                        rule,
-                        errors,
-                        static_cast<uint32_t>(binning.parts),
-                        static_cast<uint32_t>(binning.part_entries),
-                        static_cast<uint32_t>(binning.slabs),
-                        FastDivisor(static_cast<uint32_t>(
-                            std::min<int64_t>(layout.entries, Binning::kPartEntries))),
-                        adjacent(),
-                        keep};
-    sum(source, binning.tables(layout) * binning.parts, keep ? kept : 0, partials);
-    if (binning.parts == 1) return;
-    join(partials,
-         {nullptr, nullptr, nullptr, static_cast<uint32_t>(binning.tables(layout)),
-          static_cast<uint32_t>(binning.parts), /*bins=*/1, /*segments=*/1, binning.table_rows,
-          layout.batch * layout.axis_size, static_cast<uint32_t>(binning.table_rows)});
-  }
-
-  // What a call with bins takes.
-  template <class Word>
+  // What the sums of so many slabs take.
   struct Workspace {
     Word* values;
     uint16_t* rows;
@@ -104,34 +39,79 @@ struct BinnedCall {
     Partials* partials;
     float* tables;
 
-    Workspace(const BinnedCall& call, sorted::Pieces& memory) {
-      const RowLayout& layout = call.layout;
+    Workspace(const BinnedCall& call, int64_t slabs, sorted::Pieces& memory) {
       const Binning& binning = call.binning;
-      const int64_t entries = layout.slabs() * binning.slab_entries(layout);
-      const int64_t cells = binning.cells(layout);
-      values = memory.take<Word>(entries);
-      rows = memory.take<uint16_t>(entries);
-      bounds = memory.take<uint16_t>(layout.slabs() * binning.tiles * (binning.bins + 1));
-      units = memory.take<uint32_t>(cells);
+      const int64_t entries = call.layout.entries;
+      if (binning.bins == 0) {
+        const int64_t parts = binning.parts > 1 ? slabs * binning.parts : 0;
+        tables = memory.take<float>(parts * binning.table_rows * D);
+        return;
+      }
+      values = memory.take<Word>(slabs * binning.slab_entries(entries));
+      rows = memory.take<uint16_t>(slabs * binning.slab_entries(entries));
+      bounds = memory.take<uint16_t>(slabs * binning.tiles * (binning.bins + 1));
+      units = memory.take<uint32_t>(slabs * binning.cells());
       counters = memory.take<Counters>(1);
-      list = memory.take<Part>(binning.most_parts(layout));
-      joins = memory.take<uint32_t>(cells / binning.segments);
-      partials = memory.take<Partials>(cells);
-      tables = call.take_partials(memory);
+      list = memory.take<Part>(slabs * binning.most_parts(entries));
+      joins = memory.take<uint32_t>(slabs * binning.bins);
+      partials = memory.take<Partials>(slabs * binning.cells());
+      tables = memory.take<float>(slabs * binning.most_partials(entries) * binning.table_rows * D);
     }
   };
 
-  template <class Word>
-  void sum_bins() const {
+  void run() const {
+    const int64_t step = binning.slabs_at_once;
     sorted::Pieces sizes{nullptr};
-    Workspace<Word>(*this, sizes);
+    Workspace(*this, step, sizes);
     const c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(sizes.bytes);
     sorted::Pieces pieces{static_cast<char*>(memory.get())};
-    const Workspace<Word> work(*this, pieces);
-    const int64_t cells = binning.cells(layout);
+    const Workspace work(*this, step, pieces);
+    for (int64_t slab = 0; slab < layout.slabs(); slab += step) {
+      const int64_t slabs = std::min(step, layout.slabs() - slab);
+      if (binning.bins > 0) {
+        sum_bins(slab, slabs, work);
+      } else {
+        sum_slabs(slab, slabs, work);
+      }
+    }
+  }
+
+ private:
+  // Tables that hold whole slabs.
+  void sum_slabs(int64_t first_slab, int64_t slabs, const Workspace& work) const {
+    using Source = SlabEntries<D, Value>;
+    // Entries are kept where that leaves room for two blocks.
+    const int64_t most = std::min(binning.slabs * layout.entries, Binning::kPartEntries);
+    const int64_t kept_entries = ceil_div(most, 4) * 4;
+    const int64_t kept_bytes = Source::kept_bytes(kept_entries);
+    const bool keep = 2 * (table_bytes(binning.table_rows * D) + kept_bytes + 1024) <=
+                      current_device_limits().shared_bytes;
+    const Source source{
+        reinterpret_cast<const Vector<Value, D>*>(values),
+        index,
+        layout,
+        rule,
+        errors,
+        first_slab,
+        layout.slabs() - 1,
+        static_cast<uint32_t>(binning.parts),
+        static_cast<uint32_t>(binning.slabs),
+        FastDivisor(static_cast<uint32_t>(std::min(layout.entries, Binning::kPartEntries))),
+        adjacent(),
+        keep,
+        static_cast<uint32_t>(kept_entries)};
+    const int64_t tables = ceil_div(slabs, binning.slabs);
+    sum(source, tables * binning.parts, keep ? kept_bytes : 0, work.tables);
+    if (binning.parts == 1) return;
+    join(work.tables, tables,
+         {nullptr, nullptr, nullptr, static_cast<uint32_t>(tables),
+          static_cast<uint32_t>(binning.parts), /*bins=*/1, /*segments=*/1, layout.axis_size,
+          first_slab, static_cast<uint32_t>(binning.table_rows)});
+  }
+
+  void sum_bins(int64_t first_slab, int64_t slabs, const Workspace& work) const {
     const auto zeros = reinterpret_cast<char*>(work.list) - reinterpret_cast<char*>(work.units);
     C10_CUDA_CHECK(cudaMemsetAsync(work.units, 0, zeros, current_stream()));
-
     int row_shift = 0;
     while (int64_t{1} << row_shift < binning.table_rows) ++row_shift;
     const Bins bins{layout,
@@ -140,20 +120,22 @@ struct BinnedCall {
                     static_cast<int>(binning.bins),
                     static_cast<int>(binning.tiles),
                     static_cast<int>(binning.segments),
-                    binning.slab_entries(layout),
+                    binning.slab_entries(layout.entries),
+                    first_slab,
                     adjacent()};
-    static_assert(Tile<Word>::kEntries <= UINT16_MAX);
     TORCH_INTERNAL_ASSERT_DEBUG_ONLY(binning.tile_entries == Tile<Word>::kEntries);
     auto* bin_tiles = bin_tiles_kernel<Word>;
     const int tile_bytes = Tile<Word>::shared_bytes(bins.bins);
     allow_shared_bytes(bin_tiles, tile_bytes);
-    TORCH_OPS_LAUNCH(bin_tiles, grid_x(layout.slabs() * binning.tiles, 1), kTileThreads, tile_bytes,
+    TORCH_OPS_LAUNCH(bin_tiles, grid_x(slabs * binning.tiles, 1), kTileThreads, tile_bytes,
                      reinterpret_cast<const Word*>(values), index, bins, work.values, work.rows,
                      work.bounds, work.units, errors);
+    const int64_t cells = slabs * binning.cells();
     TORCH_OPS_LAUNCH(list_parts_kernel, grid_x(cells, binned::kThreads), binned::kThreads, 0,
                      work.units, static_cast<uint32_t>(cells), static_cast<uint32_t>(binning.bins),
-                     static_cast<uint32_t>(binning.segments), work.list, work.joins, work.partials,
-                     work.counters);
+                     static_cast<uint32_t>(binning.segments),
+                     static_cast<uint32_t>(binning.part_units), work.list, work.joins,
+                     work.partials, work.counters);
     using Source = BinEntries<D, Value>;
     const Source source{reinterpret_cast<const Vector<Value, D>*>(work.values),
                         work.rows,
@@ -162,21 +144,46 @@ struct BinnedCall {
                         work.counters,
                         bins,
                         static_cast<uint32_t>(binning.tile_entries)};
-    sum(source, binning.most_parts(layout), sizeof(typename Source::Shared), work.tables);
-    join(work.tables, {work.counters, work.joins, work.partials, /*tables=*/0, /*parts=*/0,
-                       static_cast<uint32_t>(binning.bins), static_cast<uint32_t>(binning.segments),
-                       layout.axis_size, layout.batch * layout.axis_size,
-                       static_cast<uint32_t>(binning.table_rows)});
+    sum(source, slabs * binning.most_parts(layout.entries), sizeof(typename Source::Shared),
+        work.tables);
+    join(work.tables, slabs * binning.bins,
+         {work.counters, work.joins, work.partials, /*tables=*/0, /*parts=*/0,
+          static_cast<uint32_t>(binning.bins), static_cast<uint32_t>(binning.segments),
+          layout.axis_size, first_slab, static_cast<uint32_t>(binning.table_rows)});
   }
 
-  void run() const {
-    if (binning.bins == 0) return sum_slabs();
-    constexpr int kBytes = D * sizeof(Value);
-    if constexpr (kBytes == 2) {
-      sum_bins<uint16_t>();
-    } else {
-      sum_bins<Vector<uint32_t, kBytes / 4>>();
-    }
+  // Sums the parts that `source` has, a block each.
+  template <class Source>
+  void sum(const Source& source, int64_t blocks, int64_t source_bytes, float* partials) const {
+    auto* kernel = sum_kernel<D, Value, Source>;
+    const auto bytes = static_cast<int>(table_bytes(binning.table_rows * D) + source_bytes);
+    allow_shared_bytes(kernel, bytes);
+    TORCH_OPS_LAUNCH(kernel, grid_x(blocks, 1), kSumThreads, bytes, source,
+                     static_cast<uint32_t>(binning.table_rows), result, partials);
+  }
+
+  // `most`: of the tables that are to be joined; how many there are, the device knows.
+  void join(const float* partials, int64_t most, const Joined& joined) const {
+    constexpr int64_t kBlocks = 1024;
+    auto* kernel = join_kernel<D, Value>;
+    const int64_t pieces = ceil_div(binning.table_rows * D, kJoinColumns);
+    TORCH_OPS_LAUNCH(kernel, grid_x(std::min(most * pieces, kBlocks), 1),
+                     kJoinColumns * kJoinGroups, 0, partials, joined, result);
+  }
+
+  template <class Kernel>
+  static void allow_shared_bytes(Kernel* kernel, int bytes) {
+    if (bytes <= 48 * 1024) return;  // what a kernel has unasked
+    C10_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  }
+
+  // Can index and values be read four entries at a time, those of every slab?
+  bool adjacent() const {
+    return layout.index_entry_stride == 1 && layout.entries % 4 == 0 &&
+           (layout.batch == 1 || layout.index_batch_stride % 4 == 0) &&
+           index.is_aligned_for_load4() &&
+           is_aligned(values, std::min<int64_t>(4 * D * sizeof(Value), kVectorBytes));
   }
 };
 

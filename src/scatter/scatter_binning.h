@@ -1,5 +1,6 @@
 // How scatter_add cuts sums of short rows that are to have the same bits on every run on the GPU
-// (scatter_binned.cuh): from sizes alone. No torch.
+// (scatter_binned.cuh): from sizes alone, and each slab as if it were the only one, so that its
+// bits do not depend on what else is in the call. No torch.
 #pragma once
 
 #include <algorithm>
@@ -17,41 +18,31 @@ struct Binning {
   int64_t table_rows;  // that a table has room for
   int64_t slabs;       // that share a table
 
-  // Where a table holds whole slabs: how its entries are cut.
+  // Where a table holds whole slabs: the parts of its entries, kPartEntries each.
   int64_t parts;
-  int64_t part_entries;
 
-  // Where a slab has bins.
+  // Where a slab has bins. A cell is a segment of a bin. Units are the warps' loads that its
+  // entries take, 32 at a time; a cell of many is cut into parts.
   int64_t bins;          // a slab; 0 where a table holds whole slabs
   int64_t tile_entries;  // a power of two
   int64_t tiles;         // a slab
   int64_t segments;      // a slab: groups of tiles whose entries are summed apart
+  int64_t part_units;
+  int64_t slabs_at_once;  // as memory allows
 
-  int64_t tables(const RowLayout& layout) const {
-    return bins > 0 ? layout.slabs() * bins : (layout.slabs() + slabs - 1) / slabs;
-  }
-  // A cell is a segment of a bin. Units are the warps' loads that its entries take, 32 at a time.
-  int64_t cells(const RowLayout& layout) const { return layout.slabs() * segments * bins; }
-  int64_t most_units(const RowLayout& layout) const {
-    return layout.slabs() * (layout.entries / 32 + tiles * (bins + 1));
-  }
-  // A cell of many units is cut into parts.
-  int64_t most_parts(const RowLayout& layout) const {
-    return cells(layout) + most_units(layout) / kPartUnits;
-  }
+  // Of a slab:
+  int64_t cells() const { return segments * bins; }
+  int64_t most_units(int64_t entries) const { return entries / 32 + tiles * bins; }
+  int64_t most_parts(int64_t entries) const { return cells() + most_units(entries) / part_units; }
   // The parts that are no whole bin leave their sums in tables in memory.
-  int64_t most_partials(const RowLayout& layout) const {
-    if (bins == 0) return parts > 1 ? tables(layout) * parts : 0;
-    return segments > 1 ? most_parts(layout) : 2 * most_units(layout) / kPartUnits;
+  int64_t most_partials(int64_t entries) const {
+    return segments > 1 ? most_parts(entries) : 2 * most_units(entries) / part_units;
   }
-  // Entries that a slab takes in memory once they are sorted: its tiles begin at 16 bytes.
-  int64_t slab_entries(const RowLayout& layout) const { return (layout.entries + 7) / 8 * 8; }
+  // Entries in memory once they are sorted: tiles begin at 16 bytes.
+  static int64_t slab_entries(int64_t entries) { return (entries + 7) / 8 * 8; }
 
   static constexpr int64_t kSegmentTiles = 128;
-  // Values of 2^30 at most are added up in two halves of 15 bits, which takes 65535 entries or
-  // less: a part's, and those of the tile in which it ends.
-  static constexpr int64_t kPartUnits = 1536;
-  static constexpr int64_t kPartEntries = 16384;  // of a part of whole slabs
+  static constexpr int64_t kPartEntries = 16384;
 };
 
 // A number in 32 bits: its lower ones say a row of the slab, the others a place in its tile.
@@ -66,44 +57,52 @@ inline Binning choose_binning(const RowLayout& layout, int64_t value_bytes, int6
   const int64_t inner = layout.inner, rows = layout.axis_size, entries = layout.entries;
   const bool short_rows = inner == 1 || inner == 2 || inner == 4;
   // Tables are written whole. So where most rows have no entries, a sort of the entries is less.
-  if (!short_rows || value_bytes > 4 || layout.outer > 1 || 4 * entries < rows) return binning;
-  if (rows == 0 || entries == 0 || layout.batch == 0) return binning;
+  if (!short_rows || value_bytes > 4 || 4 * entries < rows) return binning;
+  if (rows == 0 || entries == 0 || layout.slabs() == 0) return binning;
 
-  const int64_t row_bytes = inner * value_bytes;
+  binning.slabs = 1;
   if (rows * inner <= kMostValues) {
-    binning.slabs = 1;
-    if (entries <= Binning::kPartEntries) {
+    if (entries <= Binning::kPartEntries && layout.outer == 1) {
       binning.slabs =
           std::max<int64_t>(std::min({kMostValues / 4 / (rows * inner),
                                       Binning::kPartEntries / entries, layout.batch / kBlocks}),
                             1);
     }
     binning.table_rows = binning.slabs * rows;
-    const int64_t of_table = binning.slabs * entries;
-    const int64_t wanted = (kBlocks - 1) / binning.tables(layout) + 1;
-    const int64_t least = (of_table - 1) / Binning::kPartEntries + 1;
-    binning.parts = std::max(least, std::min(wanted, of_table / (4 * binning.table_rows)));
-    binning.part_entries = ((of_table - 1) / binning.parts + 4) / 4 * 4;
-    binning.parts = (of_table - 1) / binning.part_entries + 1;
-    binning.pays = binning.tables(layout) * binning.parts <= kMostBlocks;
+    binning.parts = (binning.slabs * entries - 1) / Binning::kPartEntries + 1;
+    binning.slabs_at_once = kMostBlocks / binning.parts;
+    if (binning.parts > 1) {  // which take less than a slab may, and so less than the call may
+      const int64_t bytes = binning.parts * rows * inner * 4;
+      binning.slabs_at_once =
+          std::min(binning.slabs_at_once, most_scratch(layout, value_bytes) / bytes);
+    }
+    binning.slabs_at_once = std::min(binning.slabs_at_once, layout.slabs());
+    binning.pays = true;
     return binning;
   }
 
-  binning.slabs = 1;
+  const int64_t row_bytes = inner * value_bytes;
   binning.table_rows = inner == 4 ? 1024 : 2048;
   binning.bins = (rows - 1) / binning.table_rows + 1;
   binning.tile_entries = row_bytes <= 4 ? 8192 : 4096;
   binning.tiles = (entries - 1) / binning.tile_entries + 1;
   binning.segments = (binning.tiles - 1) / Binning::kSegmentTiles + 1;
-  const int64_t sorted = layout.slabs() * binning.slab_entries(layout) * (row_bytes + 2);
-  const int64_t partials = binning.most_partials(layout) * binning.table_rows * inner * 4;
-  const int64_t lists = 2 * layout.slabs() * binning.tiles * (binning.bins + 1) +
-                        binning.cells(layout) * 16 + binning.most_parts(layout) * 16;
-  binning.pays =
-      (binning.bins + 1) * binning.table_rows <= int64_t{1} << kRowBits && binning.bins <= 255 &&
-      binning.tile_entries * (row_bytes + 2) + 2048 <= shared_bytes &&
-      layout.slabs() * binning.tiles <= kMostBlocks && binning.most_parts(layout) <= kMostBlocks &&
-      sorted + partials + lists <= most_scratch(layout, value_bytes);
+  // Values of 2^30 at most are added up in two halves of 15 bits, which takes 65535 entries or
+  // less: 32 in each unit, and those of the tile in which a part ends.
+  binning.part_units = 1536 / inner;
+  const int64_t bytes = Binning::slab_entries(entries) * (row_bytes + 2) +
+                        binning.most_partials(entries) * binning.table_rows * inner * 4 +
+                        binning.tiles * (binning.bins + 1) * 2 + binning.cells() * 16 +
+                        binning.most_parts(entries) * 16 + 4096;
+  RowLayout slab = layout;
+  slab.batch = slab.outer = 1;
+  const int64_t blocks = std::max(binning.tiles, binning.most_parts(entries));
+  binning.slabs_at_once = std::min({layout.slabs(), most_scratch(layout, value_bytes) / bytes,
+                                    kMostBlocks / std::max<int64_t>(blocks, 1)});
+  binning.pays = binning.bins <= 255 &&
+                 (binning.bins + 1) * binning.table_rows <= int64_t{1} << kRowBits &&
+                 binning.tile_entries * (row_bytes + 2) + 2048 <= shared_bytes &&
+                 blocks <= kMostBlocks && bytes <= most_scratch(slab, value_bytes);
   return binning;
 }
 

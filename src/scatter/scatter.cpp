@@ -22,6 +22,7 @@
 #include "common/op.h"
 #include "common/planned.h"
 #include "scatter/batching.h"
+#include "scatter/scatter_binning.h"
 #include "scatter/scatter_cpu_blocking.h"
 #include "scatter/scatter_path.h"
 
@@ -60,14 +61,17 @@ Call check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   return {indexing::check_scatter(op, values, index, dim_size, dim, batch_dims), parsed, op};
 }
 
-// The ways of a call on CUDA: its entries are summed in order, or added in no given order. Without
-// a word from the caller the global flag says whether the order must be given.
-enum class Way { kSorted, kFew, kAtomic };
+// The ways of a call on CUDA: two whose bits are the same on every run, of which the first takes
+// the entries of short rows in any order and needs no plan; and two in no given order. Without a
+// word from the caller the global flag says whether it may be one of these.
+enum class Way { kBinned, kSorted, kFew, kAtomic };
 
 Way choose_way(const Tensor& rows, const RowLayout& layout, std::optional<bool> deterministic) {
   if (!rows.is_floating_point()) return Way::kAtomic;
   const auto value_bytes = static_cast<int64_t>(rows.element_size());
-  if (deterministic.value_or(at::globalContext().deterministicAlgorithms())) return Way::kSorted;
+  if (deterministic.value_or(at::globalContext().deterministicAlgorithms())) {
+    return can_bin_cuda(rows, layout) ? Way::kBinned : Way::kSorted;
+  }
   if (has_few_entries(layout, value_bytes)) return Way::kFew;
   const bool sort = pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes);
   return sort ? Way::kSorted : Way::kAtomic;
@@ -95,6 +99,11 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   const IndexRule rule(call.mode, layout.axis_size);
   if (rows.is_cuda() && rows.numel() > 0) {
     const Way way = choose_way(rows, layout, deterministic);
+    if (way == Way::kBinned) {
+      const Tensor result = at::empty(sizes, rows.options());
+      scatter_add_binned_cuda(op, rows, entries, layout, rule, result);
+      return finish(result);
+    }
     if (way == Way::kSorted) {
       const Tensor result = at::empty(sizes, rows.options());
       scatter_add_sorted_cuda(op, rows, entries, layout, rule, plan, result);
@@ -263,6 +272,27 @@ std::string best_path(int64_t entries, int64_t inner) {
   return pays_to_sort_for_best(layout) ? "sorted" : "atomics";
 }
 
+// What choose_binning says: for the tests.
+std::map<std::string, int64_t> binning(int64_t slabs, int64_t axis_size, int64_t entries,
+                                       int64_t inner, int64_t value_bytes, int64_t shared_bytes) {
+  RowLayout layout{};
+  layout.batch = slabs;
+  layout.outer = 1;
+  layout.axis_size = axis_size;
+  layout.entries = entries;
+  layout.inner = inner;
+  const Binning binning = choose_binning(layout, value_bytes, shared_bytes);
+  if (!binning.pays) return {};
+  return {{"table_rows", binning.table_rows},
+          {"slabs", binning.slabs},
+          {"parts", binning.parts},
+          {"bins", binning.bins},
+          {"tile_entries", binning.tile_entries},
+          {"segments", binning.segments},
+          {"part_units", binning.part_units},
+          {"slabs_at_once", binning.slabs_at_once}};
+}
+
 // What choose_cpu_blocking says: for the tests.
 std::map<std::string, int64_t> cpu_blocking(int64_t slabs, int64_t entries, int64_t axis_size,
                                             int64_t inner, int64_t sum_bytes) {
@@ -330,6 +360,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("adjacent"), py::arg("shared_bytes"));
   m.def("best_path", &best_path, "Which way the largest of such values are found on CUDA",
         py::arg("entries"), py::arg("inner"));
+  m.def("binning", &binning, "How short rows are cut where bits must be the same, on CUDA",
+        py::arg("slabs"), py::arg("axis_size"), py::arg("entries"), py::arg("inner"),
+        py::arg("value_bytes"), py::arg("shared_bytes"));
   m.def("cpu_blocking", &cpu_blocking, "How a call of these sizes is cut on the CPU",
         py::arg("slabs"), py::arg("entries"), py::arg("axis_size"), py::arg("inner"),
         py::arg("sum_bytes"));

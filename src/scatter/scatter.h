@@ -51,6 +51,15 @@ TORCH_OPS_CUDA_LAUNCHER(void scatter_add_sorted_cuda(const char* op, const at::T
                                                      const RowLayout& layout, const IndexRule& rule,
                                                      const Plan* plan, const at::Tensor& result))
 
+// Does the way below pay for these floats, and take no more scratch than a call may?
+TORCH_OPS_CUDA_LAUNCHER(bool can_bin_cuda(const at::Tensor& values, const RowLayout& layout))
+
+// The same as scatter_add_sorted_cuda without a plan, where can_bin_cuda() says so.
+TORCH_OPS_CUDA_LAUNCHER(void scatter_add_binned_cuda(const char* op, const at::Tensor& values,
+                                                     const at::Tensor& index,
+                                                     const RowLayout& layout, const IndexRule& rule,
+                                                     const at::Tensor& result))
+
 inline void check_summable(const char* op, const at::Tensor& values) {
   const at::ScalarType dtype = values.scalar_type();
   TORCH_CHECK_TYPE(

@@ -33,17 +33,22 @@ inline bool pays_to_sort_for_best(const RowLayout& layout) {
   return layout.inner >= 32 && layout.slabs() * layout.entries * layout.inner >= kMany;
 }
 
-// Sums of 16-bit floats by atomics take a table of floats. Is it more than the scratch that a call
-// may take: 16 bytes an entry and a row of the result and a tenth of the values, or 64 MB? Then
-// sorting, which takes less, is the way for rows of any length.
-inline bool exceeds_scratch(const RowLayout& layout, int64_t value_bytes) {
+// The scratch that a call may take, in bytes: 16 an entry and a row of the result and a tenth of
+// the values, or 64 MB.
+inline int64_t most_scratch(const RowLayout& layout, int64_t value_bytes) {
   constexpr int64_t kFree = 64 * 1000 * 1000;
-  if (value_bytes != 2) return false;
   const int64_t rows = layout.slabs() * layout.axis_size;
   const int64_t values = layout.slabs() * layout.entries * layout.inner;
+  return std::max(16 * (layout.batch * layout.entries + rows) + values * value_bytes / 10, kFree);
+}
+
+// Sums of 16-bit floats by atomics take a table of floats. Is it more than the scratch that a call
+// may take? Then sorting, which takes less, is the way for rows of any length.
+inline bool exceeds_scratch(const RowLayout& layout, int64_t value_bytes) {
+  if (value_bytes != 2) return false;
+  const int64_t rows = layout.slabs() * layout.axis_size;
   const int64_t table = rows * layout.inner * static_cast<int64_t>(sizeof(float));
-  const int64_t most = 16 * (layout.batch * layout.entries + rows) + values * value_bytes / 10;
-  return table > std::max(most, kFree);
+  return table > most_scratch(layout, value_bytes);
 }
 
 // Are there so few entries to sums of 16 bits that a table of floats for the rows that have

@@ -147,8 +147,8 @@ def scatter_elements_add(
             entry must be between 0 and ``size[dim] - 1``, or ``mode`` says what else it is.
         size: The result's shape: as many axes as the index, and on each but ``dim`` no shorter.
         dim: The axis that the entries are coordinates on; negative counts from the end.
-        deterministic: Whether floats on CUDA are summed in a given order, whatever it costs.
-            Default: what ``torch.are_deterministic_algorithms_enabled()`` says.
+        deterministic: Whether floats on CUDA are summed so that each run gives the same bits,
+            whatever it costs. Default: what ``torch.are_deterministic_algorithms_enabled()`` says.
         mode: What an entry out of range is: as for :func:`gather`, where "fill" means that its
             value is dropped.
 

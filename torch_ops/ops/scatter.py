@@ -67,8 +67,8 @@ def scatter_add(
         dim: The result's axis to add along; negative counts the result's axes from the end.
             Default: ``batch_dims``.
         batch_dims: How many leading axes values and index share.
-        deterministic: Whether floats on CUDA are summed in a given order, whatever it costs.
-            Default: what ``torch.are_deterministic_algorithms_enabled()`` says. False is the
+        deterministic: Whether floats on CUDA are summed so that each run gives the same bits,
+            whatever it costs. Default: what ``torch.are_deterministic_algorithms_enabled()`` says. False is the
             caller's word against that: whichever way is expected to be faster. With a plan they
             always are.
         mode: What an entry out of range is: as for :func:`gather`, where "fill" means that its
@@ -96,11 +96,13 @@ def scatter_add(
         On CUDA floats take at most 16 bytes an entry of the index (32 from 2^31 entries or rows
         on), 16 bytes a row of the result and a tenth of the values' size, or 64 MB where that is
         more. Where they are summed in order: the bytes of the entries, a bit a row, and up to 1/32
-        of the values' size (1/16 for 16-bit floats). Where they are added in no given order:
-        nothing, but for 16-bit floats sums in float32, of all rows or of those that have entries;
-        where these would exceed the bound, values are summed in order. Integers below 32 bits take
-        sums of 32 bits an element. A plan saves the bytes of the entries, or half of them where
-        there are batch axes and axes between those and ``dim``.
+        of the values' size (1/16 for 16-bit floats). Where that is to have the same bits for rows
+        of one, two or four values: 2 bytes an entry, a copy of the values, and sums of parts; or
+        these alone, where the rows of a slice fit a block's memory. Where floats are added in no
+        given order: nothing, but for 16-bit floats sums in float32, of all rows or of those that
+        have entries; where these would exceed the bound, values are summed in order. Integers below
+        32 bits take sums of 32 bits an element. Of longer rows, a plan saves the bytes of the
+        entries, or half of them where there are batch axes and axes between those and ``dim``.
 
     Determinism:
         The same bits on every run: on the CPU, with any number of threads; for integers; with a

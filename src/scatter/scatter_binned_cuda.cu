@@ -1,0 +1,235 @@
+#include <ATen/Dispatch.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include "common/index_errors.h"
+#include "common/launch.cuh"
+#include "scatter/scatter.h"
+#include "scatter/scatter_binned.cuh"
+#include "scatter/scatter_binning.h"
+#include "scatter/scatter_sorted_launch.cuh"
+
+namespace torch_ops {
+namespace {
+
+using namespace binned;
+
+// A call, with its values as Value and its rows as D of them.
+template <int D, class Value>
+struct BinnedCall {
+  const Value* values;
+  IndexView index;
+  Value* result;
+  RowLayout layout;
+  IndexRule rule;
+  Binning binning;
+  IndexErrorSite errors;
+
+  using Word = std::conditional_t<D * sizeof(Value) == 2, uint16_t,
+                                  Vector<uint32_t, std::max<int>(D * sizeof(Value) / 4, 1)>>;
+
+  // What the sums of so many slabs take.
+  struct Workspace {
+    Word* values;
+    uint16_t* rows;
+    uint16_t* bounds;
+    uint32_t* units;     // of cells; zeros at first,
+    Counters* counters;  // as these
+    Part* list;
+    uint32_t* joins;
+    Partials* partials;
+    float* tables;
+
+    Workspace(const BinnedCall& call, int64_t slabs, sorted::Pieces& memory) {
+      const Binning& binning = call.binning;
+      const int64_t entries = call.layout.entries;
+      if (binning.bins == 0) {
+        const int64_t parts = binning.parts > 1 ? slabs * binning.parts : 0;
+        tables = memory.take<float>(parts * binning.table_rows * D);
+        return;
+      }
+      values = memory.take<Word>(slabs * binning.slab_entries(entries));
+      rows = memory.take<uint16_t>(slabs * binning.slab_entries(entries));
+      bounds = memory.take<uint16_t>(slabs * binning.tiles * (binning.bins + 1));
+      units = memory.take<uint32_t>(slabs * binning.cells());
+      counters = memory.take<Counters>(1);
+      list = memory.take<Part>(slabs * binning.most_parts(entries));
+      joins = memory.take<uint32_t>(slabs * binning.bins);
+      partials = memory.take<Partials>(slabs * binning.cells());
+      tables = memory.take<float>(slabs * binning.most_partials(entries) * binning.table_rows * D);
+    }
+  };
+
+  void run() const {
+    const int64_t step = binning.slabs_at_once;
+    sorted::Pieces sizes{nullptr};
+    Workspace(*this, step, sizes);
+    const c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(sizes.bytes);
+    sorted::Pieces pieces{static_cast<char*>(memory.get())};
+    const Workspace work(*this, step, pieces);
+    for (int64_t slab = 0; slab < layout.slabs(); slab += step) {
+      const int64_t slabs = std::min(step, layout.slabs() - slab);
+      if (binning.bins > 0) {
+        sum_bins(slab, slabs, work);
+      } else {
+        sum_slabs(slab, slabs, work);
+      }
+    }
+  }
+
+ private:
+  // Tables that hold whole slabs.
+  void sum_slabs(int64_t first_slab, int64_t slabs, const Workspace& work) const {
+    using Source = SlabEntries<D, Value>;
+    // Entries are kept where that leaves room for two blocks.
+    const int64_t most = std::min(binning.slabs * layout.entries, Binning::kPartEntries);
+    const int64_t kept_entries = ceil_div(most, 4) * 4;
+    const int64_t kept_bytes = Source::kept_bytes(kept_entries);
+    const bool keep = 2 * (table_bytes(binning.table_rows * D) + kept_bytes + 1024) <=
+                      current_device_limits().shared_bytes;
+    const Source source{
+        reinterpret_cast<const Vector<Value, D>*>(values),
+        index,
+        layout,
+        rule,
+        errors,
+        first_slab,
+        layout.slabs() - 1,
+        static_cast<uint32_t>(binning.parts),
+        static_cast<uint32_t>(binning.slabs),
+        FastDivisor(static_cast<uint32_t>(std::min(layout.entries, Binning::kPartEntries))),
+        adjacent(),
+        keep,
+        static_cast<uint32_t>(kept_entries)};
+    const int64_t tables = ceil_div(slabs, binning.slabs);
+    sum(source, tables * binning.parts, keep ? kept_bytes : 0, work.tables);
+    if (binning.parts == 1) return;
+    join(work.tables, tables,
+         {nullptr, nullptr, nullptr, static_cast<uint32_t>(tables),
+          static_cast<uint32_t>(binning.parts), /*bins=*/1, /*segments=*/1, layout.axis_size,
+          first_slab, static_cast<uint32_t>(binning.table_rows)});
+  }
+
+  void sum_bins(int64_t first_slab, int64_t slabs, const Workspace& work) const {
+    const auto zeros = reinterpret_cast<char*>(work.list) - reinterpret_cast<char*>(work.units);
+    C10_CUDA_CHECK(cudaMemsetAsync(work.units, 0, zeros, current_stream()));
+    int row_shift = 0;
+    while (int64_t{1} << row_shift < binning.table_rows) ++row_shift;
+    const Bins bins{layout,
+                    rule,
+                    row_shift,
+                    static_cast<int>(binning.bins),
+                    static_cast<int>(binning.tiles),
+                    static_cast<int>(binning.segments),
+                    binning.slab_entries(layout.entries),
+                    first_slab,
+                    adjacent()};
+    TORCH_INTERNAL_ASSERT_DEBUG_ONLY(binning.tile_entries == Tile<Word>::kEntries);
+    auto* bin_tiles = bin_tiles_kernel<Word>;
+    const int tile_bytes = Tile<Word>::shared_bytes(bins.bins);
+    allow_shared_bytes(bin_tiles, tile_bytes);
+    TORCH_OPS_LAUNCH(bin_tiles, grid_x(slabs * binning.tiles, 1), kTileThreads, tile_bytes,
+                     reinterpret_cast<const Word*>(values), index, bins, work.values, work.rows,
+                     work.bounds, work.units, errors);
+    const int64_t cells = slabs * binning.cells();
+    TORCH_OPS_LAUNCH(list_parts_kernel, grid_x(cells, binned::kThreads), binned::kThreads, 0,
+                     work.units, static_cast<uint32_t>(cells), static_cast<uint32_t>(binning.bins),
+                     static_cast<uint32_t>(binning.segments),
+                     static_cast<uint32_t>(binning.part_units), work.list, work.joins,
+                     work.partials, work.counters);
+    using Source = BinEntries<D, Value>;
+    const Source source{reinterpret_cast<const Vector<Value, D>*>(work.values),
+                        work.rows,
+                        work.bounds,
+                        work.list,
+                        work.counters,
+                        bins,
+                        static_cast<uint32_t>(binning.tile_entries)};
+    sum(source, slabs * binning.most_parts(layout.entries), sizeof(typename Source::Shared),
+        work.tables);
+    join(work.tables, slabs * binning.bins,
+         {work.counters, work.joins, work.partials, /*tables=*/0, /*parts=*/0,
+          static_cast<uint32_t>(binning.bins), static_cast<uint32_t>(binning.segments),
+          layout.axis_size, first_slab, static_cast<uint32_t>(binning.table_rows)});
+  }
+
+  // Sums the parts that `source` has, a block each.
+  template <class Source>
+  void sum(const Source& source, int64_t blocks, int64_t source_bytes, float* partials) const {
+    auto* kernel = sum_kernel<D, Value, Source>;
+    const auto bytes = static_cast<int>(table_bytes(binning.table_rows * D) + source_bytes);
+    allow_shared_bytes(kernel, bytes);
+    TORCH_OPS_LAUNCH(kernel, grid_x(blocks, 1), kSumThreads, bytes, source,
+                     static_cast<uint32_t>(binning.table_rows), result, partials);
+  }
+
+  // `most`: of the tables that are to be joined; how many there are, the device knows.
+  void join(const float* partials, int64_t most, const Joined& joined) const {
+    constexpr int64_t kBlocks = 1024;
+    auto* kernel = join_kernel<D, Value>;
+    const int64_t pieces = ceil_div(binning.table_rows * D, kJoinColumns);
+    TORCH_OPS_LAUNCH(kernel, grid_x(std::min(most * pieces, kBlocks), 1),
+                     kJoinColumns * kJoinGroups, 0, partials, joined, result);
+  }
+
+  template <class Kernel>
+  static void allow_shared_bytes(Kernel* kernel, int bytes) {
+    if (bytes <= 48 * 1024) return;  // what a kernel has unasked
+    C10_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  }
+
+  // Can index and values be read four entries at a time, those of every slab?
+  bool adjacent() const {
+    return layout.index_entry_stride == 1 && layout.entries % 4 == 0 &&
+           (layout.batch == 1 || layout.index_batch_stride % 4 == 0) &&
+           index.is_aligned_for_load4() &&
+           is_aligned(values, std::min<int64_t>(4 * D * sizeof(Value), kVectorBytes));
+  }
+};
+
+template <int D, class Value>
+void add_binned(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+                const IndexRule& rule, const at::Tensor& result, const Binning& binning,
+                const IndexErrorSite& errors) {
+  BinnedCall<D, Value>{values.const_data_ptr<Value>(),
+                       view_index(index),
+                       result.mutable_data_ptr<Value>(),
+                       layout,
+                       rule,
+                       binning,
+                       errors}
+      .run();
+}
+
+}  // namespace
+
+bool can_bin_cuda(const at::Tensor& values, const RowLayout& layout) {
+  const c10::cuda::CUDAGuard guard(values.device());
+  const auto value_bytes = static_cast<int64_t>(values.element_size());
+  return is_aligned(values.const_data_ptr(), layout.inner * value_bytes) &&
+         choose_binning(layout, value_bytes, current_device_limits().shared_bytes).pays;
+}
+
+void scatter_add_binned_cuda(const char* op, const at::Tensor& values, const at::Tensor& index,
+                             const RowLayout& layout, const IndexRule& rule,
+                             const at::Tensor& result) {
+  const c10::cuda::CUDAGuard guard(result.device());
+  const IndexErrorSite errors = before_launch(op, index, layout, rule.mode());
+  const Binning binning = choose_binning(layout, static_cast<int64_t>(values.element_size()),
+                                         current_device_limits().shared_bytes);
+  AT_DISPATCH_SWITCH(values.scalar_type(), "scatter_add",
+                     AT_DISPATCH_CASE_REDUCED_FLOATING_TYPES([&] {
+                       auto* const add = layout.inner == 1   ? add_binned<1, scalar_t>
+                                         : layout.inner == 2 ? add_binned<2, scalar_t>
+                                                             : add_binned<4, scalar_t>;
+                       add(values, index, layout, rule, result, binning, errors);
+                     }) AT_DISPATCH_CASE(at::kFloat, [&] {
+                       auto* const add = layout.inner == 1   ? add_binned<1, float>
+                                         : layout.inner == 2 ? add_binned<2, float>
+                                                             : add_binned<4, float>;
+                       add(values, index, layout, rule, result, binning, errors);
+                     }));
+  after_launch();
+}
+
+}  // namespace torch_ops

@@ -19,7 +19,7 @@ struct AlongCall {
   bool wide;      // places may exceed 32 bits
   uint32_t step;  // how far apart the elements of a lane are
   FastDivisor by_step;
-  uint32_t rounds;  // of kUnroll elements that a lane has at most
+  uint32_t rounds;  // of kUnroll elements that a lane has
 };
 
 // What a lane adds up of what goes to one place, in place of an atomic for each value: a place that
@@ -55,22 +55,6 @@ struct KeptPlace {
     sum = 0;
   }
 };
-
-// Do many of a block's lanes have twice the same entry to begin with? Then one block does all
-// rounds of its lanes, which adds up what they have for a place. Else each round is a block's:
-// atomics that are under way at a time then go to a smaller part of the table, which is faster by 2
-// %.
-template <class Place>
-__device__ __forceinline__ bool is_crowded(const IndexView& index, const ElementGrid& grid,
-                                           uint32_t first, uint32_t step) {
-  const auto last = static_cast<uint32_t>(grid.layout.count) - 1;
-  const uint32_t numbers[2] = {min(first, last), min(first + step, last)};
-  Place unused[2], at[2];
-  int64_t entries[2];
-  grid.locate(numbers, unused, at, unused);
-  index.load(at, entries);
-  return __syncthreads_count(entries[0] == entries[1]) >= kThreads / 4;
-}
 
 // As add_values_kernel, with an entry for each value. Where neighbours go to different columns of
 // the result, the elements of a lane are of one column, in rows one below the other. Place holds

@@ -68,10 +68,9 @@ void add_along_cuda(const at::Tensor& values, const at::Tensor& index, const Ele
       auto* kernel = part.fits_32_bits() ? atomic::add_along_kernel<value_t, sum_t, uint32_t>
                                          : atomic::add_along_kernel<value_t, sum_t, int64_t>;
       const atomic::AlongCall call = deal_out(part, offsets.position, rule, wide);
-      const unsigned groups = grid_x(count_threads(part, call), atomic::kThreads);
-      TORCH_OPS_LAUNCH(kernel, groups * call.rounds, atomic::kThreads, 0, from + offsets.values,
-                       entries.from(offsets.index), to + offsets.table, ElementGrid(part), call,
-                       errors);
+      TORCH_OPS_LAUNCH(kernel, grid_x(count_threads(part, call), atomic::kThreads),
+                       atomic::kThreads, 0, from + offsets.values, entries.from(offsets.index),
+                       to + offsets.table, ElementGrid(part), call, errors);
     });
   });
   after_launch();

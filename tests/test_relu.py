@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -408,3 +412,34 @@ def test_small_for_the_sanitizer(device: torch.device) -> None:
                         function(x, save=save).sum().backward()
                         off = 0 if function is torch_ops.relu else 0.01
                         assert torch.equal(x.grad, torch.where(x > 0, 1.0, off))
+
+
+# ---- Memory of large results on the CPU ---------------------------------------------------------
+
+HUGE_PAGES = """
+import torch, torch_ops
+x = torch.ones(3 << 22)
+y = torch_ops.relu(x)
+for line in open("/proc/self/smaps"):
+    first = line.split()[0]
+    if "-" in first and not first.endswith(":"):
+        begin, end = (int(part, 16) for part in first.split("-"))
+    elif first == "VmFlags:" and begin <= y.data_ptr() + y.nbytes // 2 < end:
+        print("hg" in line.split())
+assert torch.equal(y, x)
+"""
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists(), reason="not on this system"
+)
+@pytest.mark.parametrize("setting", ["", "0"])
+def test_huge_pages_are_asked_for(setting: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", HUGE_PAGES],
+        env={**os.environ, "TORCH_OPS_HUGE_PAGES": setting},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.split() == [str(setting != "0")]

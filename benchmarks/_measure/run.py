@@ -37,7 +37,7 @@ from benchmarks._measure.plot import plot
 from benchmarks._measure.timing import CudaTimer, Timer, Timing, WallTimer, copy_ceiling
 
 SLOW_SECONDS = 1.0  # a call longer than this is timed once
-CASE_SECONDS = 1.0  # what the calls of a case may take, where that leaves enough of them
+CASE_SECONDS = 0.75  # what the calls of a case may take, where that leaves enough of them
 FAR = 10  # a call that takes so many times as long as the fastest is repeated no further
 
 # ---- the machine --------------------------------------------------------------------------------

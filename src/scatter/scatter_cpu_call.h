@@ -49,6 +49,10 @@ class ScatterAdd {
   struct Piece {
     int64_t slab, block, begin, end;
   };
+  // Of a block.
+  struct RowRange {
+    int64_t begin = 0, end = 0;
+  };
   struct CutBlock {
     int64_t slab, block, first, pieces;
   };
@@ -149,6 +153,7 @@ class ScatterAdd {
       }
     }
     partials_ = Scratch<Sum>(pieces_.size() * strips_ * piece_size_);
+    touched_.resize(pieces_.size() * strips_);
     is_cut_.resize(layout_.slabs() * blocking_.blocks);
     for (const CutBlock& each : cut_) is_cut_[each.slab * blocking_.blocks + each.block] = true;
   }
@@ -170,7 +175,8 @@ class ScatterAdd {
           const int64_t number = task / strips_;
           const int64_t strip = task % strips_;
           if (number < pieces) {
-            bad = std::min(bad, add_piece(pieces_[number], strip, partial(number, strip)));
+            bad = std::min(bad, add_piece(pieces_[number], strip, partial(number, strip),
+                                          &touched_[number * strips_ + strip]));
             continue;
           }
           const int64_t block = number - pieces;
@@ -188,8 +194,9 @@ class ScatterAdd {
     });
   }
 
-  // Into `sums`, or right into the result where that is null.
-  int64_t add_piece(const Piece& piece, int64_t strip, Sum* sums) {
+  // Into `sums`, or right into the result where that is null. A piece sets its sums to zero in the
+  // rows alone that it writes to `touched`.
+  int64_t add_piece(const Piece& piece, int64_t strip, Sum* sums, RowRange* touched = nullptr) {
     const int64_t columns = columns_in(strip);
     int64_t stride = columns;
     if constexpr (std::is_same_v<Sum, Value>) {
@@ -198,14 +205,51 @@ class ScatterAdd {
         stride = layout_.inner;
       }
     }
-    const int64_t rows = rows_in(piece.block);
+    RowRange zeros{0, rows_in(piece.block)};
+    if (touched != nullptr) {
+      // The others are added to the first piece's sums, of which all rows are needed.
+      if (piece.begin > 0) zeros = rows_of(piece);
+      *touched = zeros;
+    }
     if (stride == columns) {
-      std::fill_n(sums, rows * columns, Sum());
+      std::fill_n(sums + zeros.begin * columns, (zeros.end - zeros.begin) * columns, Sum());
     } else {
-      for (int64_t row = 0; row < rows; ++row) std::fill_n(sums + row * stride, columns, Sum());
+      for (int64_t row = zeros.begin; row < zeros.end; ++row) {
+        std::fill_n(sums + row * stride, columns, Sum());
+      }
     }
     return blocking_.blocks == 1 ? add_from_index(piece, strip, sums, stride)
                                  : add_from_bins(piece, strip, sums, stride);
+  }
+
+  // The rows of its block that a piece may add to: few where it is of one hot row or of a sorted
+  // index.
+  RowRange rows_of(const Piece& piece) const {
+    const int64_t rows = rows_in(piece.block);
+    // To look costs a fraction of adding rows, but not of adding elements.
+    constexpr int64_t kLeastColumns = 8;
+    if (blocking_.columns < kLeastColumns || (blocking_.blocks == 1 && rule_.rewrites())) {
+      return {0, rows};
+    }
+    int64_t least = rows, most = -1;
+    const auto look = [&](int64_t row) {
+      least = std::min(least, row);
+      most = std::max(most, row);
+    };
+    if (blocking_.blocks > 1) {
+      for_each_bin(piece, [&](int64_t, int64_t place, int64_t entries) {
+        for (int64_t n = place; n < place + entries; ++n) look(rows_.get()[n]);
+      });
+    } else {
+      const Index* entries = entries_at(piece.slab, piece.begin);
+      const int64_t count = std::min(piece.end, layout_.entries) - piece.begin;
+      for (int64_t n = 0; n < count; ++n) {
+        look(static_cast<int64_t>(entries[n * layout_.index_entry_stride]));
+      }
+    }
+    // Entries out of range are found where they would be added.
+    least = std::clamp<int64_t>(least, 0, rows);
+    return {least, std::clamp<int64_t>(most + 1, least, rows)};
   }
 
   int64_t add_from_index(const Piece& piece, int64_t strip, Sum* sums, int64_t stride) {
@@ -262,6 +306,25 @@ class ScatterAdd {
   }
 
   int64_t add_from_bins(const Piece& piece, int64_t strip, Sum* sums, int64_t stride) {
+    for_each_bin(piece, [&](int64_t first, int64_t place, int64_t entries) {
+      const uint16_t* rows = rows_.get() + place;
+      if (layout_.inner == 1) {
+        add_elements_widened(simd_, entries, rows, 1, blocking_.block_rows(), binned_.get() + place,
+                             sums);
+      } else {
+        add_rows(simd_,
+                 ScatterRun<Value>{entries, rows, positions_.get() + place,
+                                   value_at(piece.slab, first, strip), layout_.inner},
+                 columns_in(strip), sums, stride);
+      }
+    });
+    return kNoBadEntry;
+  }
+
+  // Calls use(first, place, entries) for what the tiles hold of a piece: the tile's first entry,
+  // and where the piece's stand in it.
+  template <class Use>
+  void for_each_bin(const Piece& piece, Use use) const {
     int64_t before = 0;  // the block's entries in the tiles that are behind us
     for (int64_t tile = 0; tile < tiles_ && before < piece.end; ++tile) {
       const uint32_t* bounds = bounds_of(piece.slab, tile) + piece.block;
@@ -271,19 +334,8 @@ class ScatterAdd {
       before += entries;
       if (begin >= end) continue;
       const int64_t first = tile * blocking_.tile_entries;
-      const int64_t place = piece.slab * layout_.entries + first + bounds[0] + begin;
-      const uint16_t* rows = rows_.get() + place;
-      if (layout_.inner == 1) {
-        add_elements_widened(simd_, end - begin, rows, 1, blocking_.block_rows(),
-                             binned_.get() + place, sums);
-      } else {
-        add_rows(simd_,
-                 ScatterRun<Value>{end - begin, rows, positions_.get() + place,
-                                   value_at(piece.slab, first, strip), layout_.inner},
-                 columns_in(strip), sums, stride);
-      }
+      use(first, piece.slab * layout_.entries + first + bounds[0] + begin, end - begin);
     }
-    return kNoBadEntry;
   }
 
   // ---- The sums of pieces
@@ -301,7 +353,15 @@ class ScatterAdd {
         const int64_t count = std::min(rows, rows_in(cut.block) - first);
         if (count <= 0) continue;
         Sum* sums = partial(cut.first, strip) + first * columns_in(strip);
-        join_pieces(simd_, sums, count * columns_in(strip), cut.pieces, strips_ * piece_size_);
+        for (int64_t piece = cut.first + 1; piece < cut.first + cut.pieces; ++piece) {
+          const RowRange& touched = touched_[piece * strips_ + strip];
+          const int64_t begin = std::max(first, touched.begin);
+          const int64_t end = std::min(first + count, touched.end);
+          if (begin >= end) continue;
+          add_sums(simd_, sums + (begin - first) * columns_in(strip),
+                   (end - begin) * columns_in(strip),
+                   partial(piece, strip) + begin * columns_in(strip));
+        }
         store(cut.slab, cut.block, strip, first, count, sums);
       }
     });
@@ -356,6 +416,7 @@ class ScatterAdd {
   std::vector<CutBlock> cut_;
   std::vector<bool> is_cut_;  // of all slabs' blocks; empty where none is
   Scratch<Sum> partials_;
+  std::vector<RowRange> touched_;  // of each piece's strips; of the first piece of a block all
 };
 
 }  // namespace torch_ops

@@ -203,7 +203,19 @@ int64_t add_elements(int64_t entries, const Row* rows, Stride stride, int64_t ax
         });
     return kNoBadEntry;
   }
-  for (int64_t n = 0; n < entries; ++n) {
+  int64_t n = 0;
+  for (; n + 4 <= entries; n += 4) {
+    const Row a = rows[n * stride], b = rows[(n + 1) * stride];
+    const Row c = rows[(n + 2) * stride], d = rows[(n + 3) * stride];
+    const bool good = in_range(a, axis_size) && in_range(b, axis_size) && in_range(c, axis_size) &&
+                      in_range(d, axis_size);
+    if (!good) break;
+    sums[a] += values[n];
+    sums[b] += values[n + 1];
+    sums[c] += values[n + 2];
+    sums[d] += values[n + 3];
+  }
+  for (; n < entries; ++n) {
     const Row row = rows[n * stride];
     if (!in_range(row, axis_size)) return n;
     sums[row] += values[n];
@@ -307,12 +319,10 @@ struct Plus {
   }
 };
 
-// Adds to sums[0, n) the sums of the other pieces, which stand `stride` apart, in their order.
+// Adds n sums to others.
 template <class Sum>
-void join_pieces(Simd simd, Sum* sums, int64_t n, int64_t pieces, int64_t stride) {
-  for (int64_t piece = 1; piece < pieces; ++piece) {
-    map_range(simd, Plus(), 0, n, sums, sums, sums + piece * stride);
-  }
+void add_sums(Simd simd, Sum* sums, int64_t n, const Sum* others) {
+  map_range(simd, Plus(), 0, n, sums, sums, others);
 }
 
 }  // namespace torch_ops

@@ -208,6 +208,17 @@ class Writer:
             terms.append(f"({' | '.join(addresses)}) % {word} == 0")
         return " && ".join(terms)
 
+    def host_part(self) -> str:
+        """On the CPU: the elements of part ``number``, and where ``output`` has its operands."""
+        return f"""int64_t @first = @number * @plan.part;
+  const int64_t @last =
+      @first + @plan.part < @plan.elements ? @first + @plan.part : @plan.elements;
+  char* @start[{self.count}];
+  char* @at[{self.count}];
+  for (int k = 0; k < {self.count}; ++k) @at[k] = @plan.data[k];
+  {self.moved("kept", "@output")}
+  for (int k = 0; k < {self.count}; ++k) @start[k] = @at[k];"""
+
     def moved(self, axes: str, index: str) -> str:
         number = self.form.kept if axes == "kept" else self.form.reduced
         return f"torch_ops::move<{number}>(@plan.{axes}, {index}, @at);" if number else ""
@@ -239,14 +250,7 @@ def host_source(reduction: Reduction, form: ReductionForm) -> Source:
         f"""const bool @is_flat = {is_flat or "true"};
 for (; @begin < @end; ++@begin) {{
   const int64_t @output = @begin / @plan.parts, @number = @begin % @plan.parts;
-  int64_t @first = @number * @plan.part;
-  const int64_t @last =
-      @first + @plan.part < @plan.elements ? @first + @plan.part : @plan.elements;
-  char* @start[{count}];
-  char* @at[{count}];
-  {copy}@plan.data[k];
-  {writer.moved("kept", "@output")}
-  for (int k = 0; k < {count}; ++k) @start[k] = @at[k];
+  {writer.host_part()}
   @Result @running[{HOST_LANES}];
   int @filled = 0;
   const auto @row = [&](auto @flat, int64_t @length) {{

@@ -60,14 +60,7 @@ for (; @begin < @end; ++@begin) {{
   const int64_t @output = @strip / @strips * @row_size + @column;
   const int64_t @columns =
       @row_size - @column < @plan.width ? @row_size - @column : @plan.width;
-  int64_t @first = @number * @plan.part;
-  const int64_t @last =
-      @first + @plan.part < @plan.elements ? @first + @plan.part : @plan.elements;
-  char* @start[{count}];
-  char* @at[{count}];
-  {copy}@plan.data[k];
-  {writer.moved("kept", "@output")}
-  for (int k = 0; k < {count}; ++k) @start[k] = @at[k];
+  {writer.host_part()}
   @Result @running[{WIDTH}], @sums[{WIDTH}];
   int64_t @rows = 0;  // in `running`
   bool @begun = false;

@@ -86,7 +86,8 @@ def scatter_add(
         plan.)
 
     Memory:
-        The result. Values that are not contiguous are copied.
+        The result. Values that are not contiguous are copied; so is a view of rows of two or four
+        values that begins within what would be a row, where bits must be the same on CUDA.
 
         On the CPU, where a slice along ``dim`` has more than 512 KiB: 4 bytes an entry of the
         index, or 2 bytes and the value where a row is one element. Where many entries go to few

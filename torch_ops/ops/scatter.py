@@ -68,9 +68,9 @@ def scatter_add(
             Default: ``batch_dims``.
         batch_dims: How many leading axes values and index share.
         deterministic: Whether floats on CUDA are summed so that each run gives the same bits,
-            whatever it costs. Default: what ``torch.are_deterministic_algorithms_enabled()`` says. False is the
-            caller's word against that: whichever way is expected to be faster. With a plan they
-            always are.
+            whatever it costs. Default: what ``torch.are_deterministic_algorithms_enabled()`` says.
+            False is the caller's word against that: whichever way is expected to be faster. With a
+            plan they always are.
         mode: What an entry out of range is: as for :func:`gather`, where "fill" means that its
             values are dropped. A plan takes only "raise".
 

@@ -356,6 +356,8 @@ def test_scratch_memory(device: torch.device, way: str, dtype: torch.dtype) -> N
         (2**20, 2**21, 9),
         (2**20, 2**20, 63),
         (2**20, 2**22, 8),
+        (2**24, 2**16, 1),
+        (2**23, 2**15, 4),
     ]:
         values = torch.ones(count, width, device=device, dtype=dtype)
         index = torch.randint(size, (count,), device=device)

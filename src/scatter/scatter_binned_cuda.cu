@@ -205,16 +205,20 @@ void add_binned(const at::Tensor& values, const at::Tensor& index, const RowLayo
 
 bool can_bin_cuda(const at::Tensor& values, const RowLayout& layout) {
   const c10::cuda::CUDAGuard guard(values.device());
-  const auto value_bytes = static_cast<int64_t>(values.element_size());
-  return is_aligned(values.const_data_ptr(), layout.inner * value_bytes) &&
-         choose_binning(layout, value_bytes, current_device_limits().shared_bytes).pays;
+  return choose_binning(layout, static_cast<int64_t>(values.element_size()),
+                        current_device_limits().shared_bytes)
+      .pays;
 }
 
-void scatter_add_binned_cuda(const char* op, const at::Tensor& values, const at::Tensor& index,
+void scatter_add_binned_cuda(const char* op, const at::Tensor& given, const at::Tensor& index,
                              const RowLayout& layout, const IndexRule& rule,
                              const at::Tensor& result) {
   const c10::cuda::CUDAGuard guard(result.device());
   const IndexErrorSite errors = before_launch(op, index, layout, rule.mode());
+  // Kernels read whole rows. Another way would give other bits, so a view that begins elsewhere is
+  // copied.
+  const auto row_bytes = static_cast<int64_t>(layout.inner * given.element_size());
+  const at::Tensor values = is_aligned(given.const_data_ptr(), row_bytes) ? given : given.clone();
   const Binning binning = choose_binning(layout, static_cast<int64_t>(values.element_size()),
                                          current_device_limits().shared_bytes);
   AT_DISPATCH_SWITCH(values.scalar_type(), "scatter_add",

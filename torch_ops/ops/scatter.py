@@ -68,9 +68,9 @@ def scatter_add(
             Default: ``batch_dims``.
         batch_dims: How many leading axes values and index share.
         deterministic: Whether floats on CUDA are summed so that each run gives the same bits,
-            whatever it costs. Default: what ``torch.are_deterministic_algorithms_enabled()`` says. False is the
-            caller's word against that: whichever way is expected to be faster. With a plan they
-            always are.
+            whatever it costs. Default: what ``torch.are_deterministic_algorithms_enabled()`` says.
+            False is the caller's word against that: whichever way is expected to be faster. With a
+            plan they always are.
         mode: What an entry out of range is: as for :func:`gather`, where "fill" means that its
             values are dropped. A plan takes only "raise".
 
@@ -86,7 +86,8 @@ def scatter_add(
         plan.)
 
     Memory:
-        The result. Values that are not contiguous are copied.
+        The result. Values that are not contiguous are copied; so is a view of rows of two or four
+        values that begins within what would be a row, where bits must be the same on CUDA.
 
         On the CPU, where a slice along ``dim`` has more than 512 KiB: 4 bytes an entry of the
         index, or 2 bytes and the value where a row is one element. Where many entries go to few

@@ -91,10 +91,10 @@ Tensor mask_backward(const Tensor& grad_output, const Tensor& mask, at::IntArray
                     "_relu_mask_backward: grad_output has shape ", grad_output.sym_sizes(),
                     ", for which the mask has another length than ", mask.sym_numel(), ".");
   // The mask goes through the elements in the order of the output's memory, and so must this.
-  Tensor grad_input = in_huge_pages(
-      order.empty()
-          ? at::empty_symint(grad_output.sym_sizes(), grad_output.options())
-          : at::empty_permuted_symint(grad_output.sym_sizes(), order, grad_output.options()));
+  Tensor grad_input =
+      in_huge_pages(order.empty() ? at::empty_symint(grad_output.sym_sizes(), grad_output.options())
+                                  : at::empty_permuted_symint(grad_output.sym_sizes(), order,
+                                                              grad_output.options()));
   launch(grad_output, mask, slope, grad_input);
   return grad_input;
 }

@@ -101,15 +101,28 @@ struct BestValues {
   int64_t none;
 };
 
+template <bool kLargest, class Best>
+TORCH_OPS_HOST_DEVICE bool is_better(Best value, Best old) {
+  const bool worse = kLargest ? value <= old : value >= old;  // no NaN is
+  return !worse & (old == old);
+}
+
+template <bool kLargest, class Value, class Best>
+TORCH_OPS_HOST_DEVICE bool any_better(const Value* from, int64_t columns, const Best* best) {
+  int any = 0;
+  for (int64_t d = 0; d < columns; ++d) {
+    any |= is_better<kLargest>(static_cast<Best>(from[d]), best[d]);
+  }
+  return any != 0;
+}
+
 template <bool kLargest, class Value, class Best>
 TORCH_OPS_HOST_DEVICE void keep_better(const Value* __restrict from, int64_t columns, int64_t entry,
                                        Best* __restrict best, int64_t* __restrict entries) {
   for (int64_t d = 0; d < columns; ++d) {
     const auto value = static_cast<Best>(from[d]);
-    const Best old = best[d];
-    const bool worse = kLargest ? value <= old : value >= old;  // no NaN is
-    const bool better = !worse & (old == old);
-    best[d] = better ? value : old;
+    const bool better = is_better<kLargest>(value, best[d]);
+    best[d] = better ? value : best[d];
     entries[d] = better ? entry : entries[d];
   }
 }
@@ -129,6 +142,10 @@ TORCH_OPS_HOST_DEVICE void keep_best_loop(const RowLayout& layout, const ReduceP
     __builtin_prefetch(best.entries + next);
     const int64_t at = result + run.rows[k] * layout.inner;
     const Value* from = slab + entry * layout.inner;
+    // Of one row that goes on and on few values are better; to write the others again would make
+    // each row wait for the one before.
+    const bool again = k > 0 && run.rows[k] == run.rows[k - 1];
+    if (again && !any_better<kLargest>(from, columns, best.values + at)) continue;
     if (best.entries[at] != best.none) {
       keep_better<kLargest>(from, columns, entry, best.values + at, best.entries + at);
       continue;

@@ -167,7 +167,7 @@ def family(device: torch.device) -> Iterator[Case]:
     yield Case(
         "index_put_",
         rows.clone(),
-        lambda s: torch_ops.index_put_(s, index, 1.0),
+        lambda s: torch_ops.index_put_(s, index, one),
         {"source[index] = v": lambda s: s.index_put_((index,), one)},
         ("forward",),
     )

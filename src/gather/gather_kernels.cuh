@@ -129,6 +129,25 @@ struct Slab {
   }
 };
 
+// A block copies `count` words to shared memory: in wide ones where they lie side by side, for what
+// a thread has under way at a time is what such a copy waits for.
+template <class Word>
+__device__ __forceinline__ void stage_words(const Word* from, int64_t stride, uint32_t count,
+                                            Word* to) {
+  constexpr uint32_t kWords = kVectorSize<Word>;
+  using Wide = Vector<Word, kWords>;
+  uint32_t done = 0;
+  if (stride == 1 && reinterpret_cast<uintptr_t>(from) % sizeof(Wide) == 0) {
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < count / kWords; i += blockDim.x) {
+      reinterpret_cast<Wide*>(to)[i] = reinterpret_cast<const Wide*>(from)[i];
+    }
+    done = count / kWords * kWords;
+  }
+#pragma unroll 4
+  for (uint32_t i = done + threadIdx.x; i < count; i += blockDim.x) to[i] = from[i * stride];
+}
+
 // A block copies the first `staged` words of its slab's table to shared memory and serves `part`
 // entries from there, and from the table where it goes on behind them.
 template <class Word, class Index>
@@ -143,10 +162,7 @@ __global__ void __launch_bounds__(Staging::kMostThreads)
 
   for (int64_t number = blockIdx.y; number < grid.slabs; number += gridDim.y) {
     const Slab<Word, Index> slab(source, index, layout, grid, number);
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < staged; i += blockDim.x) {
-      table[i] = slab.table[i * layout.table_axis_stride];
-    }
+    stage_words(slab.table, layout.table_axis_stride, staged, table);
     __syncthreads();
 
     const int64_t begin = int64_t{blockIdx.x} * part;

@@ -130,8 +130,9 @@ Tensor scatter_elements_add(const Tensor& values, const Tensor& index, c10::SymI
   const bool in_order = call.values.is_cuda() && call.values.is_floating_point() &&
                         deterministic.value_or(at::globalContext().deterministicAlgorithms());
   if (in_order) return finish(add_in_order(call, layout, rule));
-  const Tensor sums =
-      in_huge_pages(at::empty(call.size, call.values.options().dtype(sum_type(real)))).zero_();
+  const at::TensorOptions options = call.values.options().dtype(sum_type(real));
+  const Tensor sums = call.values.is_cuda() ? zeros_cuda(call.size, options)
+                                            : in_huge_pages(at::empty(call.size, options)).zero_();
   add(call.values.view(as_dispatched(real)), call.index, layout, rule, sums);
   return finish(sums.to(real));
 }

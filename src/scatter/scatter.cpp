@@ -74,7 +74,8 @@ Way choose_way(const Tensor& rows, const RowLayout& layout, std::optional<bool> 
   }
   if (has_few_entries(layout, value_bytes)) return Way::kFew;
   const bool sort = pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes);
-  return sort ? Way::kSorted : Way::kAtomic;
+  if (sort) return Way::kSorted;
+  return is_binning_fastest_cuda(rows, layout) ? Way::kBinned : Way::kAtomic;
 }
 
 // The sums of a call that was checked. `plan` may be null; on CUDA it has floats summed in order.
@@ -110,7 +111,7 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
       return finish(result);
     }
     if (way == Way::kFew) {
-      const Tensor result = at::zeros(sizes, rows.options());
+      const Tensor result = zeros_cuda(sizes, rows.options());
       scatter_add_few_cuda(op, rows, entries, layout, rule, result);
       return finish(result);
     }
@@ -121,7 +122,8 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
            result.view(as_dispatched(real)));
     return finish(result);
   }
-  Tensor sums = at::zeros(sizes, rows.options().dtype(sum_type(real)));
+  const at::TensorOptions options = rows.options().dtype(sum_type(real));
+  Tensor sums = rows.is_cuda() ? zeros_cuda(sizes, options) : at::zeros(sizes, options);
   launch(op, rows.view(as_dispatched(real)), entries, layout, rule, sums);
   return finish(sums.to(real));
 }
@@ -290,7 +292,8 @@ std::map<std::string, int64_t> binning(int64_t slabs, int64_t axis_size, int64_t
           {"tile_entries", binning.tile_entries},
           {"segments", binning.segments},
           {"part_units", binning.part_units},
-          {"slabs_at_once", binning.slabs_at_once}};
+          {"slabs_at_once", binning.slabs_at_once},
+          {"fastest", is_binning_fastest(layout, binning)}};
 }
 
 // What choose_cpu_blocking says: for the tests.

@@ -170,10 +170,6 @@ struct SlabEntries {
     Destination destination;
   };
 
-  static int64_t kept_bytes(int64_t entries) {
-    return entries * static_cast<int64_t>(sizeof(Row) + sizeof(uint16_t));
-  }
-
   // Finds the block's part. `memory`: what is left of the shared memory.
   __device__ __forceinline__ bool find(void* memory, Span& span) const {
     const uint32_t table = blockIdx.x / parts, part = blockIdx.x - table * parts;
@@ -409,19 +405,16 @@ struct BinEntries {
   }
 };
 
-// The shared memory of a table; what a source has there begins behind it.
-TORCH_OPS_HOST_DEVICE int64_t table_bytes(int64_t values) {
-  return (values * FixedSums::kBytes + 15) / 16 * 16;
-}
-
 template <int D, class Value, class Source>
 __global__ void __launch_bounds__(kSumThreads, Source::kBlocks)
     sum_kernel(const __grid_constant__ Source source, uint32_t table_rows,
                Value* __restrict__ result, float* __restrict__ partials) {
   extern __shared__ __align__(16) unsigned char shared[];
+  static_assert(Binning::kSumBytes == FixedSums::kBytes);
+  // Behind the table is what the source keeps there.
   const Table<D> table{FixedSums(shared, static_cast<int>(table_rows) * D), table_rows};
   typename Source::Span span;
-  if (!source.find(shared + table_bytes(int64_t{table_rows} * D), span)) return;
+  if (!source.find(shared + Binning::table_bytes(int64_t{table_rows} * D), span)) return;
   table.sums.clear();
   __syncthreads();
   source.for_each(span, false, [&](const auto& batch) { table.see(batch); });

@@ -80,12 +80,6 @@ struct BinnedCall {
   // Tables that hold whole slabs.
   void sum_slabs(int64_t first_slab, int64_t slabs, const Workspace& work) const {
     using Source = SlabEntries<D, Value>;
-    // Entries are kept where that leaves room for two blocks.
-    const int64_t most = std::min(binning.slabs * layout.entries, Binning::kPartEntries);
-    const int64_t kept_entries = ceil_div(most, 4) * 4;
-    const int64_t kept_bytes = Source::kept_bytes(kept_entries);
-    const bool keep = 2 * (table_bytes(binning.table_rows * D) + kept_bytes + 1024) <=
-                      current_device_limits().shared_bytes;
     const Source source{
         reinterpret_cast<const Vector<Value, D>*>(values),
         index,
@@ -98,10 +92,11 @@ struct BinnedCall {
         static_cast<uint32_t>(binning.slabs),
         FastDivisor(static_cast<uint32_t>(std::min(layout.entries, Binning::kPartEntries))),
         adjacent(),
-        keep,
-        static_cast<uint32_t>(kept_entries)};
+        binning.keeps,
+        static_cast<uint32_t>(binning.kept_entries)};
     const int64_t tables = ceil_div(slabs, binning.slabs);
-    sum(source, tables * binning.parts, keep ? kept_bytes : 0, work.tables);
+    const int64_t kept_bytes = binning.keeps ? binning.kept_bytes(D * sizeof(Value)) : 0;
+    sum(source, tables * binning.parts, kept_bytes, work.tables);
     if (binning.parts == 1) return;
     join(work.tables, tables,
          {nullptr, nullptr, nullptr, static_cast<uint32_t>(tables),
@@ -124,7 +119,7 @@ struct BinnedCall {
                     first_slab,
                     adjacent()};
     TORCH_INTERNAL_ASSERT_DEBUG_ONLY(binning.tile_entries == Tile<Word>::kEntries);
-    auto* bin_tiles = bin_tiles_kernel<Word>;
+    auto* bin_tiles = bin_tiles_kernel<Word, std::is_same_v<Value, float>>;
     const int tile_bytes = Tile<Word>::shared_bytes(bins.bins);
     allow_shared_bytes(bin_tiles, tile_bytes);
     TORCH_OPS_LAUNCH(bin_tiles, grid_x(slabs * binning.tiles, 1), kTileThreads, tile_bytes,
@@ -156,7 +151,8 @@ struct BinnedCall {
   template <class Source>
   void sum(const Source& source, int64_t blocks, int64_t source_bytes, float* partials) const {
     auto* kernel = sum_kernel<D, Value, Source>;
-    const auto bytes = static_cast<int>(table_bytes(binning.table_rows * D) + source_bytes);
+    const auto bytes =
+        static_cast<int>(Binning::table_bytes(binning.table_rows * D) + source_bytes);
     allow_shared_bytes(kernel, bytes);
     TORCH_OPS_LAUNCH(kernel, grid_x(blocks, 1), kSumThreads, bytes, source,
                      static_cast<uint32_t>(binning.table_rows), result, partials);
@@ -203,11 +199,23 @@ void add_binned(const at::Tensor& values, const at::Tensor& index, const RowLayo
 
 }  // namespace
 
+namespace {
+
+Binning binning_of(const at::Tensor& values, const RowLayout& layout) {
+  return choose_binning(layout, static_cast<int64_t>(values.element_size()),
+                        current_device_limits().shared_bytes);
+}
+
+}  // namespace
+
 bool can_bin_cuda(const at::Tensor& values, const RowLayout& layout) {
   const c10::cuda::CUDAGuard guard(values.device());
-  return choose_binning(layout, static_cast<int64_t>(values.element_size()),
-                        current_device_limits().shared_bytes)
-      .pays;
+  return binning_of(values, layout).pays;
+}
+
+bool is_binning_fastest_cuda(const at::Tensor& values, const RowLayout& layout) {
+  const c10::cuda::CUDAGuard guard(values.device());
+  return is_binning_fastest(layout, binning_of(values, layout));
 }
 
 void scatter_add_binned_cuda(const char* op, const at::Tensor& given, const at::Tensor& index,
@@ -219,8 +227,7 @@ void scatter_add_binned_cuda(const char* op, const at::Tensor& given, const at::
   // copied.
   const auto row_bytes = static_cast<int64_t>(layout.inner * given.element_size());
   const at::Tensor values = is_aligned(given.const_data_ptr(), row_bytes) ? given : given.clone();
-  const Binning binning = choose_binning(layout, static_cast<int64_t>(values.element_size()),
-                                         current_device_limits().shared_bytes);
+  const Binning binning = binning_of(values, layout);
   AT_DISPATCH_SWITCH(values.scalar_type(), "scatter_add",
                      AT_DISPATCH_CASE_REDUCED_FLOATING_TYPES([&] {
                        auto* const add = layout.inner == 1   ? add_binned<1, scalar_t>

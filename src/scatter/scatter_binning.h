@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/host_device.h"
 #include "common/row_layout.h"
 #include "scatter/scatter_path.h"
 
@@ -18,8 +19,11 @@ struct Binning {
   int64_t table_rows;  // that a table has room for
   int64_t slabs;       // that share a table
 
-  // Where a table holds whole slabs: the parts of its entries, kPartEntries each.
+  // Where a table holds whole slabs: the parts of its entries, kPartEntries each. `keeps`: a
+  // block's entries stay in shared memory between its passes, for there is room for two blocks.
   int64_t parts;
+  int64_t kept_entries;
+  bool keeps;
 
   // Where a slab has bins. A cell is a segment of a bin. Units are the warps' loads that its
   // entries take, 32 at a time; a cell of many is cut into parts.
@@ -38,11 +42,19 @@ struct Binning {
   int64_t most_partials(int64_t entries) const {
     return segments > 1 ? most_parts(entries) : 2 * most_units(entries) / part_units;
   }
+  // In shared memory: a table of so many values, and the entries that are kept, each a row of
+  // values and 16 bits for the row that it names.
+  static constexpr TORCH_OPS_HOST_DEVICE int64_t table_bytes(int64_t values) {
+    return (values * kSumBytes + 15) / 16 * 16;
+  }
+  int64_t kept_bytes(int64_t row_bytes) const { return kept_entries * (row_bytes + 2); }
+
   // Entries in memory once they are sorted: tiles begin at 16 bytes.
   static int64_t slab_entries(int64_t entries) { return (entries + 7) / 8 * 8; }
 
   static constexpr int64_t kSegmentTiles = 128;
   static constexpr int64_t kPartEntries = 16384;
+  static constexpr int64_t kSumBytes = 12;  // of a table (fixed_point.cuh)
 };
 
 // A number in 32 bits: its lower ones say a row of the slab, the others a place in its tile.
@@ -77,6 +89,11 @@ inline Binning choose_binning(const RowLayout& layout, int64_t value_bytes, int6
           std::min(binning.slabs_at_once, most_scratch(layout, value_bytes) / bytes);
     }
     binning.slabs_at_once = std::min(binning.slabs_at_once, layout.slabs());
+    const int64_t kept = std::min(binning.slabs * entries, Binning::kPartEntries);
+    binning.kept_entries = (kept + 3) / 4 * 4;
+    binning.keeps = 2 * (Binning::table_bytes(binning.table_rows * inner) +
+                         binning.kept_bytes(inner * value_bytes) + 1024) <=
+                    shared_bytes;
     binning.pays = true;
     return binning;
   }
@@ -104,6 +121,16 @@ inline Binning choose_binning(const RowLayout& layout, int64_t value_bytes, int6
                  binning.tile_entries * (row_bytes + 2) + 2048 <= shared_bytes &&
                  blocks <= kMostBlocks && bytes <= most_scratch(slab, value_bytes);
   return binning;
+}
+
+// Is that the fastest way too, so that it is the default? It is for elements that blocks keep,
+// where they fill the GPU; rows of two and four values meet few atomics where the index is skewed,
+// and take fewer of them (docs/gather.md).
+inline bool is_binning_fastest(const RowLayout& layout, const Binning& binning) {
+  constexpr int64_t kMany = int64_t{1} << 21;
+  return binning.pays && binning.bins == 0 && binning.keeps && layout.inner == 1 &&
+         layout.entries >= layout.axis_size &&
+         layout.slabs() * (layout.entries + 4 * layout.axis_size) >= kMany;
 }
 
 }  // namespace torch_ops

@@ -119,10 +119,65 @@ __device__ __forceinline__ uint32_t scan_warp(uint32_t number) {
   return number;
 }
 
-// Each entry's place among those of its bin in the tile: in any order. Where a warp has many
-// entries of one bin, these do not wait for each other's atomics.
+// Entries of a thread that name one row, and whose values it adds up before they are put into a
+// bin: floats in their order, so that the bits are given by the index. They are those of one row,
+// where two neighbours have it, and neighbours otherwise. The others name `none` after that.
 template <int K>
-__device__ __forceinline__ void rank_entries(uint32_t (&entries)[K], int row_shift,
+struct Folded {
+  uint32_t peers = 0;  // a bit for each entry that goes to the first of them
+  uint32_t nexts = 0;  // a bit for each that goes to the next one
+
+  __device__ __forceinline__ void find(uint32_t (&rows)[K], uint32_t none) {
+    uint32_t common = none;
+#pragma unroll
+    for (int k = 0; k + 1 < K; ++k) {
+      if (k % 4 != 3 && rows[k] == rows[k + 1] && rows[k] != none) common = rows[k];
+    }
+    if (!__any_sync(kAllLanes, common != none)) return;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (rows[k] == none) continue;
+      if (rows[k] == common) {
+        peers |= 1u << k;
+      } else if (k % 4 != 3 && rows[k] == rows[k + 1]) {
+        nexts |= 1u << k;
+      }
+    }
+    const uint32_t leave = nexts | (peers & (peers - 1));
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (leave >> k & 1) rows[k] = none;
+    }
+  }
+
+  // Rows of N floats.
+  template <int N>
+  __device__ __forceinline__ void add_up(Vector<uint32_t, N> (&rows)[K]) const {
+    if (!__any_sync(kAllLanes, (peers | nexts) != 0)) return;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      float sum = 0;
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        if (peers >> k & 1) sum += __uint_as_float(rows[k].values[i]);
+      }
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        if ((peers & -peers) >> k & 1) rows[k].values[i] = __float_as_uint(sum);
+        if (k % 4 != 3 && (nexts >> k & 1)) {
+          rows[k + 1].values[i] = __float_as_uint(__uint_as_float(rows[k].values[i]) +
+                                                  __uint_as_float(rows[k + 1].values[i]));
+        }
+      }
+    }
+  }
+};
+
+// Each entry's place among those of its bin in the tile: in any order. Where a warp has many
+// entries of one bin, these do not wait for each other's atomics. `kSkip`: nothing is said of those
+// in bin `none`.
+template <bool kSkip, int K>
+__device__ __forceinline__ void rank_entries(uint32_t (&entries)[K], int row_shift, uint32_t none,
                                              uint32_t* counts) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint32_t common = __shfl_sync(kAllLanes, entries[0] >> row_shift, 0);
@@ -136,7 +191,7 @@ __device__ __forceinline__ void rank_entries(uint32_t (&entries)[K], int row_shi
       if (lane == 0) rank = atomicAdd(counts + common, __popc(peers));
       rank = __shfl_sync(kAllLanes, rank, 0) + __popc(peers & ((1u << lane) - 1));
     }
-    if (!hot || bin != common) rank = atomicAdd(counts + bin, 1u);
+    if ((!hot || bin != common) && !(kSkip && bin == none)) rank = atomicAdd(counts + bin, 1u);
     entries[k] |= rank << kRowBits;
   }
 }
@@ -205,7 +260,9 @@ struct Tile {
   }
 };
 
-template <class Word>
+// `kFloats`: of 32 bits, of which those that meet in a thread become one. Those of 16 bits would
+// have to be rounded to be stored.
+template <class Word, bool kFloats>
 __global__ void __launch_bounds__(kTileThreads, 2)
     bin_tiles_kernel(const Word* __restrict__ values, IndexView index,
                      const __grid_constant__ Bins call, Word* __restrict__ sorted_values,
@@ -241,8 +298,10 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   if (bad >= 0) {
     record_bad_entry(errors, slab_row + bad, index[index_row + bad * layout.index_entry_stride]);
   }
+  Folded<K> folded;
+  if constexpr (kFloats) folded.find(entries, none);
   __syncthreads();
-  rank_entries(entries, call.row_shift, counts);
+  rank_entries<kFloats>(entries, call.row_shift, static_cast<uint32_t>(call.bins), counts);
   Word own[K];
   const Word* const tile_values = values + slab_row;
   if (call.adjacent) {
@@ -258,6 +317,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       load_four_rows<false>(tile_values, number, count - 1, own + group);
     }
   }
+  if constexpr (kFloats) folded.add_up(own);
   __syncthreads();
 
   if (thread < 32) {
@@ -281,6 +341,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   for (int k = 0; k < K; ++k) {
     const uint32_t row = entries[k] & ((1u << kRowBits) - 1);
     const uint32_t place = counts[row >> call.row_shift] + (entries[k] >> kRowBits);
+    if (kFloats && row == none) continue;  // added to another; it has no place
     words[place] = own[k];
     rows[place] = static_cast<uint16_t>(row & ((1u << call.row_shift) - 1));
   }

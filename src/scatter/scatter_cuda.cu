@@ -1,5 +1,6 @@
 #include <ATen/AccumulateType.h>
 #include <ATen/Dispatch.h>
+#include <ATen/cuda/EmptyTensor.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 
@@ -14,6 +15,18 @@
 #include "scatter/scatter_sorted_launch.cuh"
 
 namespace torch_ops {
+
+at::Tensor zeros_cuda(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  const c10::cuda::CUDAGuard guard(options.device());
+  // Not at::empty: in torch's deterministic mode that fills the memory.
+  const at::Tensor result = at::detail::empty_cuda(sizes, options);
+  if (result.nbytes() > 0) {
+    C10_CUDA_CHECK(cudaMemsetAsync(result.mutable_data_ptr(), 0, result.nbytes(),
+                                   at::cuda::getCurrentCUDAStream()));
+  }
+  return result;
+}
+
 namespace {
 
 // ---- In no given order --------------------------------------------------------------------------
@@ -63,25 +76,27 @@ void add_few(const Value* values, const few::Entries& entries, Value* result,
   auto* table = reinterpret_cast<float*>(static_cast<char*>(memory.get()) + owners_bytes);
   auto* slots = reinterpret_cast<int32_t*>(table + count * layout.inner);
   const auto stream = at::cuda::getCurrentCUDAStream();
-  C10_CUDA_CHECK(cudaMemsetAsync(owners, 0, owners_bytes + table_bytes, stream));
+  C10_CUDA_CHECK(cudaMemsetAsync(owners, 0, owners_bytes, stream));
 
   const unsigned blocks = grid_x(count, few::kThreads);
-  TORCH_OPS_LAUNCH(few::claim_kernel, blocks, few::kThreads, 0, entries, owners, errors);
+  TORCH_OPS_LAUNCH(few::claim_kernel<float>, blocks, few::kThreads, 0, entries, owners, table,
+                   errors);
   TORCH_OPS_LAUNCH(few::find_slots_kernel, blocks, few::kThreads, 0, entries, owners, slots);
 
   RowLayout by_slot = layout;
   by_slot.batch = 1;
   by_slot.entries = by_slot.axis_size = count;
   by_slot.index_entry_stride = 1;
-  // An entry that names no row has no slot. It was recorded above.
+  // What has no slot is left out: an entry that is alone, and one that names no row, which was
+  // recorded above.
   atomic_launch::add_long_rows(values, IndexView{slots, sizeof(int32_t)}, table, by_slot,
                                IndexRule(IndexMode::kRaise, count), table_bytes, IndexErrorSite{});
 
   constexpr int kWide = kVectorSize<Value>;
-  const bool wide = layout.inner % kWide == 0;
-  auto* round = wide ? few::round_kernel<kWide, Value, float> : few::round_kernel<1, Value, float>;
-  TORCH_OPS_LAUNCH(round, grid_x(count * layout.inner / (wide ? kWide : 1), few::kThreads),
-                   few::kThreads, 0, entries, slots, table, result);
+  const bool wide = layout.inner % kWide == 0 && is_aligned(values, kVectorBytes);
+  auto* write = wide ? few::write_kernel<kWide, Value, float> : few::write_kernel<1, Value, float>;
+  TORCH_OPS_LAUNCH(write, grid_x(count * layout.inner / (wide ? kWide : 1), few::kThreads),
+                   few::kThreads, 0, entries, slots, values, table, result);
 }
 
 }  // namespace

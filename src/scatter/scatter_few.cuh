@@ -2,11 +2,14 @@
 //
 // 16-bit floats are summed in float32, but a table of floats for all rows would be twice the
 // result. There are no more rows with entries than entries, so a table with a row for each entry
-// will do:
-//   1. claim  each entry names itself to the row that it adds to; the first one is kept
-//   2. find   each entry takes that first entry's number, its slot, in the place of its row
-//   3. the entries are added into the table by their slots (scatter_atomic.cuh)
-//   4. round  the sums are rounded into the rows of the result, which held zeros
+// will do; and where few rows are named, most are named once, which leaves nothing to sum.
+//   1. claim  each entry names itself to the row that it adds to; the first to come owns it. The
+//             owner's row of the table is where a shared row is summed; who shares it first makes
+//             that zero
+//   2. find   each entry takes its owner's number, its slot, or learns that it has its row alone
+//   3. entries that share a row are added into the table by their slots (scatter_atomic.cuh)
+//   4. write  the others are copied, and the sums rounded, into the rows of the result, which held
+//             zeros
 #pragma once
 
 #include <cstdint>
@@ -41,18 +44,45 @@ struct Entries {
   }
 };
 
-// `owners`, a number for each row, holds zeros before and then `count - i` of the row's first
-// entry.
+// `owners` holds for each row 0 before, and then 1 + the number of the entry that owns it, with
+// this bit where others name it too.
+constexpr uint32_t kShared = uint32_t{1} << 31;
+
+// What an entry adds to where that is no row of the table.
+constexpr int32_t kNowhere = -1;  // no row at all
+constexpr int32_t kAlone = -2;    // it is the only one of its row
+
+template <class Sum>
 __global__ void claim_kernel(Entries entries, uint32_t* __restrict__ owners,
+                             Sum* __restrict__ table,
                              const __grid_constant__ IndexErrorSite errors) {
+  constexpr unsigned kAll = 0xFFFFFFFF;
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  if (i >= entries.count()) return;
-  int64_t entry;
-  const int64_t row = entries.row(i, entry);
-  if (row != kNoRow) {
-    atomicMax(owners + row, static_cast<uint32_t>(entries.count() - i));
-  } else {
-    record_bad_entry(errors, i, entry);
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  int64_t row = kNoRow;
+  if (i < entries.count()) {
+    int64_t entry;
+    row = entries.row(i, entry);
+    if (row == kNoRow) record_bad_entry(errors, i, entry);
+  }
+  // One lane speaks for all that name its row: a row with most of the entries would take their
+  // atomics one after the other.
+  const unsigned peers = __match_any_sync(kAll, static_cast<int>(row));
+  uint32_t owner = 0;
+  bool first_to_share = false;
+  if (row != kNoRow && lane == __ffs(peers) - 1) {
+    owner = atomicCAS(owners + row, uint32_t{0}, static_cast<uint32_t>(i) + 1);
+    const bool owns = owner == 0;
+    if (owns) owner = static_cast<uint32_t>(i) + 1;
+    const bool shares = !owns || __popc(peers) > 1;
+    if (shares && (owner & kShared) == 0) {
+      first_to_share = (atomicOr(owners + row, kShared) & kShared) == 0;
+    }
+  }
+  const int64_t inner = entries.layout.inner;
+  for (unsigned left = __ballot_sync(kAll, first_to_share); left != 0; left &= left - 1) {
+    const auto slot = static_cast<int64_t>(__shfl_sync(kAll, owner, __ffs(left) - 1)) - 1;
+    for (int64_t column = lane; column < inner; column += 32) table[slot * inner + column] = 0;
   }
 }
 
@@ -62,25 +92,41 @@ __global__ void find_slots_kernel(Entries entries, const uint32_t* __restrict__ 
   if (i >= entries.count()) return;
   int64_t entry;
   const int64_t row = entries.row(i, entry);
-  slots[i] = row != kNoRow ? entries.count() - static_cast<int>(owners[row]) : -1;
+  int32_t slot = kNowhere;
+  if (row != kNoRow) {
+    const uint32_t owner = owners[row];
+    slot = (owner & kShared) != 0 ? static_cast<int32_t>(owner & ~kShared) - 1 : kAlone;
+  }
+  slots[i] = slot;
 }
 
-// A lane has V values of an entry's slot.
+// A lane has V values of an entry. Of those that share a row the one whose slot it is writes it.
 template <int V, class Value, class Sum>
-__global__ void round_kernel(Entries entries, const int32_t* __restrict__ slots,
-                             const Sum* __restrict__ table, Value* __restrict__ result) {
+__global__ void write_kernel(Entries entries, const int32_t* __restrict__ slots,
+                             const Value* __restrict__ values, const Sum* __restrict__ table,
+                             Value* __restrict__ result) {
   const int64_t lanes = entries.layout.inner / V;
   const int64_t word = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const auto i = static_cast<int>(word / lanes);
-  if (i >= entries.count() || slots[i] != i) return;
+  if (i >= entries.count()) return;
+  const int32_t slot = slots[i];
+  if (slot != i && slot != kAlone) return;
   int64_t entry;
   const int64_t row = entries.row(i, entry);
   const int64_t column = (word - i * lanes) * V;
-  const Sum* from = table + i * entries.layout.inner + column;
-  Vector<Value, V> rounded;
+  const int64_t from = i * entries.layout.inner + column;
+  Vector<Value, V> sums;
+  if (slot == kAlone) {
+    sums = *reinterpret_cast<const Vector<Value, V>*>(values + from);
 #pragma unroll
-  for (int v = 0; v < V; ++v) rounded.values[v] = static_cast<Value>(from[v]);
-  store(result + row * entries.layout.inner + column, rounded);
+    for (int v = 0; v < V; ++v) {  // a sum of -0.0 is 0.0
+      sums.values[v] = static_cast<Value>(static_cast<Sum>(sums.values[v]) + Sum(0));
+    }
+  } else {
+#pragma unroll
+    for (int v = 0; v < V; ++v) sums.values[v] = static_cast<Value>(table[from + v]);
+  }
+  store(result + row * entries.layout.inner + column, sums);
 }
 
 }  // namespace torch_ops::few

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 from types import EllipsisType
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import is_tensor_like
 
 from torch_ops.ops._arguments import check_tensors
@@ -16,6 +18,7 @@ _gather = torch.ops.torch_ops.gather.default
 _index = torch.ops.torch_ops.index.default
 _index_put = torch.ops.torch_ops.index_put.default
 _index_put_ = torch.ops.torch_ops.index_put_.default
+_ext: Any = importlib.import_module("torch_ops._ext.index")
 
 Index: TypeAlias = "int | slice | EllipsisType | bool | list[Any] | Tensor | None"
 Values: TypeAlias = "Tensor | int | float | complex | bool"
@@ -203,6 +206,10 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
         >>> torch_ops.index(x, x > 9)
         tensor([10, 11])
     """
+    if not is_dynamo_compiling():
+        output = _ext.call_index(source, indices)
+        if output is not NotImplemented:
+            return output
     if isinstance(source, Tensor):
         if isinstance(indices, Tensor) and indices.dtype != torch.bool:
             return _gather(source, indices, 0, mode="from_end")
@@ -323,6 +330,10 @@ def index_put_(
         tensor([[1., 0., 1.],
                 [1., 0., 1.]])
     """
+    if not is_dynamo_compiling():
+        output = _ext.call_index_put_(source, indices, values, accumulate, False, None, None)
+        if output is not NotImplemented:
+            return output
     check_tensors("index_put_", "source, indices, values", source=source)
     values = _as_values(source, values)
     arrays = _arrays_alone(indices)
@@ -400,6 +411,12 @@ def _put(
     accumulate: bool,
     deterministic: bool | None = None,
 ) -> Tensor:
+    if not is_dynamo_compiling():
+        output = _ext.call_index_put(
+            source, indices, values, accumulate, False, deterministic, None
+        )
+        if output is not NotImplemented:
+            return output
     check_tensors(name, "source, indices, values", source=source)
     values = _as_values(source, values)
     arrays = _arrays_alone(indices)

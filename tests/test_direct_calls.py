@@ -1,107 +1,124 @@
 """Calls that go past torch.ops (src/common/python_call.h): what they take, what they leave to it.
 
-That results, derivatives and errors are the same is tested with each op; tests/test_support.py has
-what PyTorch offers around a call.
+They are found in the modules, and the ops that they call in the tests of these. That a result is
+right, and what PyTorch offers around a call, is tested with each op.
 """
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from op_checks import Op, assert_same
+from support.registry import described
 from torch import Tensor, nn
 from torch.overrides import BaseTorchFunctionMode
+from torch.utils import _pytree as pytree
 
 import torch_ops
+import torch_ops._ext
+
+MODULES = [
+    importlib.import_module(f"torch_ops._ext.{each.name}")
+    for each in pkgutil.iter_modules(torch_ops._ext.__path__)
+]
+DIRECT = {
+    f"{module.__name__.rpartition('.')[2]}.{name}": function
+    for module in MODULES
+    for name, function in vars(module).items()
+    if name.startswith("call") and (function.__doc__ or "").startswith("torch_ops::")
+}
+OPS = {op.name: op for op in described()}
+# Its arguments are those of the public function.
+del DIRECT["index.call_index"]
 
 
 class Subclass(Tensor):
     pass
 
 
-def replaced(given: tuple[Any, ...], at: int, by: Any) -> tuple[Any, ...]:
-    return (*given[:at], by, *given[at + 1 :])
+def op_of(direct: Any) -> Op:
+    return OPS[direct.__doc__.removeprefix("torch_ops::")]
 
 
-def direct_calls(device: torch.device) -> Iterator[Any]:
-    """Yields (module, function, all of its arguments)."""
-    rows = torch.arange(12.0, device=device).view(4, 3)
-    pick = torch.tensor([3, 0], device=device)
-    plan = torch_ops.gather_plan(pick, 4)
-    of_plan = (plan.index, plan.rows, plan.order, plan.dim_size, plan.dim, plan.batch_dims)
-    yield "gather", "call", (rows, pick, None, 0, "raise", None)
-    yield "gather", "call_batch", (rows, pick, "raise", None)
-    yield "gather", "call_by_plan", (rows, *of_plan)
-    full = torch.zeros(4, 3, dtype=torch.int64, device=device)
-    yield "gather", "call_elements", (rows, full, 0, "fill", 0.5)
-    yield "gather", "call_take_along_dim", (rows, full, 0, "raise", None)
-    yield "scatter", "call", (rows[:2], pick, 4, None, 0, None, "raise")
-    yield "scatter", "call_by_plan", (rows[:2], *of_plan)
-    yield "scatter", "call_elements", (rows, full, (4, 3), 0, True, "raise")
-    yield "scatter", "call_reduce", (rows[:2], pick, 4, 0, 0, "amax", "raise", None)
-    yield "scatter", "call_inplace", (rows.clone(), rows[:2], pick, 0, 0, "raise")
-    yield "index", "call_index", (rows, (pick, pick[1:]))
-    yield "index", "call_index_put", (rows, (pick,), rows[:2], False, False, None, None)
-    yield "index", "call_index_put_", (rows.clone(), (pick,), rows[:2], False, False, None, None)
-    yield "index", "call_gather_nd", (rows, pick[:, None], 0, "raise", None)
-    yield "index", "call_masked_gather", (rows, rows[:, 0] > 3, 2, 1)
-    yield "embedding", "call", (pick, rows, 0, False, False, 0, 0)
-    yield "relu", "call_relu", (rows, True)
-    yield "relu", "call_relu_", (rows.clone(), False)
-    yield "relu", "call_leaky_relu", (rows, 0.5, True)
-    yield "relu", "call_leaky_relu_", (rows.clone(), 0.5, False)
-    yield "sigmoid", "call", (rows,)
-    yield "sigmoid", "call_inplace", (rows.clone(),)
+def arguments_of(direct: Any, device: torch.device) -> Iterator[list[Any]]:
+    """All arguments of the op in their order, of calls that it describes."""
+    op = op_of(direct)
+    for sample in op.samples(device, torch.float32):
+        registered = op.registered(sample)
+        if registered is None:
+            continue
+        given = [pytree.tree_map_only(Tensor, torch.clone, each) for each in registered.args]
+        for argument in op.overload._schema.arguments[len(given) :]:
+            given.append(registered.kwargs.get(argument.name, argument.default_value))
+        # Of lists it is tuples that Python passes on.
+        yield [tuple(each) if isinstance(each, list) else each for each in given]
 
 
-MODULES = ["embedding", "gather", "index", "relu", "scatter", "sigmoid"]
-NAMES = [f"{module}.{name}" for module, name, _ in direct_calls(torch.device("cpu"))]
-
-
-@pytest.fixture(params=NAMES)
-def direct(request: pytest.FixtureRequest, device: torch.device) -> tuple[Any, tuple[Any, ...]]:
-    module, name, given = list(direct_calls(device))[NAMES.index(request.param)]
-    return getattr(importlib.import_module(f"torch_ops._ext.{module}"), name), given
-
-
-def test_all_of_them_are_here() -> None:
-    found = {
-        f"{module}.{name}"
-        for module in MODULES
-        for name in vars(importlib.import_module(f"torch_ops._ext.{module}"))
-        if name.startswith("call")
+def call_registered(direct: Any, given: list[Any]) -> Tensor:
+    schema = op_of(direct).overload._schema.arguments
+    given = [list(each) if isinstance(each, tuple) else each for each in given]
+    args = [value for value, argument in zip(given, schema, strict=True) if not argument.kwarg_only]
+    options = {
+        argument.name: value
+        for value, argument in zip(given, schema, strict=True)
+        if argument.kwarg_only
     }
-    assert found == set(NAMES)
+    return op_of(direct).overload(*args, **options)
 
 
-def test_plain_arguments_are_taken(direct: Any) -> None:
-    call, given = direct
-    output = call(*given)
-    assert type(output) is Tensor
-    if call.__name__[-1] != "_" and "inplace" not in call.__name__:
-        parameters = [
-            nn.Parameter(each, requires_grad=False) if isinstance(each, Tensor) else each
-            for each in given
-        ]
-        assert torch.equal(call(*parameters), output)
+def copied(given: list[Any]) -> list[Any]:
+    return pytree.tree_map_only(Tensor, torch.clone, given)
 
 
-def test_other_tensors_are_left(direct: Any) -> None:
+def replaced(given: list[Any], at: int, by: Any) -> list[Any]:
+    return [*given[:at], by, *given[at + 1 :]]
+
+
+@pytest.fixture(params=sorted(DIRECT))
+def direct(request: pytest.FixtureRequest) -> Any:
+    return DIRECT[request.param]
+
+
+@pytest.fixture
+def given(direct: Any, device: torch.device) -> list[Any]:
+    """Arguments that are taken."""
+    for given in arguments_of(direct, device):
+        if direct(*copied(given)) is not NotImplemented:
+            return given
+    pytest.fail("none of the op's samples is taken")
+
+
+def test_the_result_is_that_of_torch_ops(direct: Any, device: torch.device) -> None:
+    for given in arguments_of(direct, device):
+        output = direct(*copied(given))
+        if output is not NotImplemented:
+            assert type(output) is Tensor
+            assert_same(output, call_registered(direct, copied(given)), str(given))
+
+
+def test_parameters_are_taken(direct: Any, given: list[Any]) -> None:
+    def parameter(tensor: Tensor) -> Tensor:
+        return nn.Parameter(tensor.clone(), requires_grad=False)
+
+    output = direct(*pytree.tree_map_only(Tensor, parameter, given))
+    assert torch.equal(output, direct(*copied(given)))
+
+
+def test_other_tensors_are_left(direct: Any, given: list[Any]) -> None:
     """Those of a subclass, which may want to see the call, and what is no tensor."""
-    call, given = direct
     for at, argument in enumerate(given):
         if isinstance(argument, Tensor):
             for other in (argument.as_subclass(Subclass), argument.tolist(), None, 1, "rows"):
-                if call.__name__ != "call_index" or at == 0:
-                    assert call(*replaced(given, at, other)) is NotImplemented
+                assert direct(*replaced(given, at, other)) is NotImplemented
 
 
-def test_what_is_no_plain_number_is_left(direct: Any) -> None:
-    call, given = direct
+def test_other_numbers_are_left(direct: Any, given: list[Any]) -> None:
     others: dict[type, tuple[Any, ...]] = {
         int: (np.int64(1), True, 2**63, -(2**63) - 1, "0", 1j),
         float: (np.float32(0.5), torch.tensor(0.5), "0", 1j),
@@ -111,28 +128,22 @@ def test_what_is_no_plain_number_is_left(direct: Any) -> None:
     }
     for at, argument in enumerate(given):
         for other in others.get(type(argument), ()):
-            assert call(*replaced(given, at, other)) is NotImplemented
+            assert direct(*replaced(given, at, other)) is NotImplemented
 
 
-def test_modes_see_the_registered_op(direct: Any) -> None:
-    call, given = direct
+def test_a_mode_sees_the_registered_op(direct: Any, given: list[Any]) -> None:
     with BaseTorchFunctionMode():
-        assert call(*given) is NotImplemented
+        assert direct(*given) is NotImplemented
 
 
-def test_the_number_of_arguments(direct: Any) -> None:
-    call, given = direct
-    for wrong in (given[:-1], (*given, None), ()):
-        with pytest.raises(TypeError, match=f"all {len(given)} arguments, but {len(wrong)} were"):
-            call(*wrong)
+def test_the_number_of_arguments(direct: Any, given: list[Any]) -> None:
+    for wrong in (given[:-1], [*given, None], []):
+        message = f"all {len(given)} arguments, but {len(wrong)} were"
+        with pytest.raises(TypeError, match=message):
+            direct(*wrong)
 
 
-def test_out_of_int64(device: torch.device) -> None:
-    """As torch.ops says it."""
-    source, index = torch.ones(2, 3, device=device), torch.zeros(1, dtype=torch.long, device=device)
-    with pytest.raises((RuntimeError, ValueError, TypeError), match=r"(?i)overflow|too large|int"):
-        torch_ops.gather(source, index, 2**70)
-
+# ---- index ---------------------------------------------------------------------------------------
 
 INDICES = [
     (1, True),
@@ -150,20 +161,26 @@ INDICES = [
     ((..., ...), False),
     (4, False),
     ((0, 0, 0), False),
+    (torch.tensor([1, -1]), True),
+    (torch.tensor([True, False, True, True]), True),
+    ((torch.tensor([1, -1]), torch.tensor([2])), True),
+    (torch.tensor([1]).as_subclass(Subclass), False),
 ]
 
 
 @pytest.mark.parametrize(("indices", "taken"), INDICES, ids=lambda each: str(each))
-def test_indices(indices: Any, taken: bool) -> None:
-    """What makes a view is torch's own; of the rest arrays and masks are taken, with no others."""
+def test_indices(indices: Any, taken: bool, device: torch.device) -> None:
+    """What makes a view is torch's own; arrays and masks are taken where there is nothing else."""
     from torch_ops._ext.index import call_index
 
-    source = torch.arange(12).view(4, 3)
+    source = torch.arange(12, device=device).view(4, 3)
+    indices = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), indices)
     output = call_index(source, indices)
     assert (output is not NotImplemented) == taken
     if taken:
-        assert torch.equal(output, source[indices])
-        assert output.untyped_storage().data_ptr() == source.untyped_storage().data_ptr()
+        expected = source[indices]
+        assert_same(output, expected, "values")
+        assert output._is_view() == expected._is_view()
 
 
 def test_a_step_backwards() -> None:

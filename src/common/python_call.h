@@ -5,6 +5,7 @@
 //
 //   PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { python_call::def(m, "call", ops::foo()); }
 //
+// Its docstring is the op's name, by which tests/test_direct_calls.py finds what to call it with.
 // The function takes all of the op's arguments, by position. It returns NotImplemented where it
 // cannot read one (a subclass of Tensor, a SymInt, what the op does not take at all), and under a
 // mode that wants to see the functions of torch: then torch.ops is to be called. torch.compile
@@ -17,6 +18,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -198,12 +200,13 @@ PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count) {
 
 using Function = PyObject* (*)(PyObject* self, PyObject* const* given, Py_ssize_t count);
 
-// Adds a function to a module. What describes it lives as long as the process.
-inline void def_function(pybind11::module_& m, const char* name, Function function,
-                         pybind11::handle self = {}) {
-  auto* const method = new PyMethodDef{
-      name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), METH_FASTCALL,
-      "Calls the op past torch.ops; NotImplemented where it cannot."};
+// Adds a function to a module; `op` is what it calls. What describes it lives as long as the
+// process.
+inline void def_function(pybind11::module_& m, const char* name, const std::string& op,
+                         Function function, pybind11::handle self = {}) {
+  auto* const method =
+      new PyMethodDef{name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)),
+                      METH_FASTCALL, (new std::string(op))->c_str()};
   PyObject* const made = PyCFunction_New(method, self.ptr());
   if (made == nullptr) throw pybind11::error_already_set();
   m.add_object(name, pybind11::reinterpret_steal<pybind11::object>(made));
@@ -213,7 +216,8 @@ template <class Return, class... Args>
 void def(pybind11::module_& m, const char* name,
          const c10::TypedOperatorHandle<Return(Args...)>& op) {
   using Op = c10::TypedOperatorHandle<Return(Args...)>;
-  def_function(m, name, call<Return, Args...>, pybind11::capsule(new Op(op)));
+  def_function(m, name, toString(op.operator_name()), call<Return, Args...>,
+               pybind11::capsule(new Op(op)));
 }
 
 }  // namespace torch_ops::python_call

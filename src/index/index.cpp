@@ -454,7 +454,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("index"), py::arg("batch_dims") = 0);
   m.def("backward", &backward, "grad_output's slices added where forward read them",
         py::arg("grad_output"), py::arg("index"), py::arg("sizes"), py::arg("batch_dims") = 0);
-  python_call::def_function(m, "call_index", python_index::index);
+  python_call::def_function(m, "call_index", "torch_ops::index", python_index::index);
   python_call::def(m, "call_index_put",
                    find_op<Tensor(const Tensor&, const Indices&, const Tensor&, bool, bool,
                                   std::optional<bool>, ops::Axes)>("index_put"));

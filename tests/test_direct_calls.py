@@ -164,6 +164,11 @@ INDICES = [
     (torch.tensor([1, -1]), True),
     (torch.tensor([True, False, True, True]), True),
     ((torch.tensor([1, -1]), torch.tensor([2])), True),
+    ((slice(None), torch.tensor([1, -1])), True),
+    ((torch.tensor([1, -1]), slice(None)), True),
+    ((slice(None), torch.tensor([[True, False, True]])[0]), True),
+    ((slice(1, None), torch.tensor([1, -1])), False),
+    ((torch.tensor([1, -1]), slice(None), slice(None), torch.tensor([0, 1])), False),
     (torch.tensor([1]).as_subclass(Subclass), False),
 ]
 

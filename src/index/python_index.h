@@ -12,7 +12,8 @@ using Indices = c10::List<std::optional<at::Tensor>>;
 
 namespace python_call {
 
-// An index array or a mask, or a tuple of nothing else.
+// An index array or a mask; or a tuple of these, side by side, and of slices that leave an axis
+// whole.
 template <>
 struct Argument<Indices> {
   Indices value;
@@ -21,13 +22,28 @@ struct Argument<Indices> {
     if (!PyTuple_CheckExact(given)) return add(given);
     const Py_ssize_t count = PyTuple_GET_SIZE(given);
     value.reserve(count);
+    bool any = false, behind = false;
     for (Py_ssize_t i = 0; i < count; ++i) {
-      if (!add(PyTuple_GET_ITEM(given, i))) return false;
+      PyObject* const item = PyTuple_GET_ITEM(given, i);
+      if (is_whole(item)) {
+        value.push_back(std::nullopt);
+        behind = any;
+      } else if (behind || !add(item)) {
+        return false;
+      } else {
+        any = true;
+      }
     }
-    return count > 0;
+    return any;
   }
 
  private:
+  static bool is_whole(PyObject* item) {
+    if (!PySlice_Check(item)) return false;
+    const auto* const slice = reinterpret_cast<PySliceObject*>(item);
+    return slice->start == Py_None && slice->stop == Py_None && slice->step == Py_None;
+  }
+
   bool add(PyObject* item) {
     Argument<at::Tensor> array;
     // A mask of no axes is for a new axis: that takes a view of the source.

@@ -225,7 +225,7 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
 
 
 def _as_values(source: Tensor, values: Any) -> Tensor:
-    if isinstance(values, Tensor) or is_tensor_like(values):
+    if is_tensor_like(values):
         return values
     if isinstance(values, (int, float, complex)):
         return source.new_full((), values)
@@ -330,12 +330,14 @@ def index_put_(
         tensor([[1., 0., 1.],
                 [1., 0., 1.]])
     """
+    if not isinstance(source, Tensor):
+        check_tensors("index_put_", "source, indices, values", source=source)
+    if not isinstance(values, Tensor):
+        values = _as_values(source, values)
     if not is_dynamo_compiling():
         output = _ext.call_index_put_(source, indices, values, accumulate, False, None, None)
         if output is not NotImplemented:
             return output
-    check_tensors("index_put_", "source, indices, values", source=source)
-    values = _as_values(source, values)
     arrays = _arrays_alone(indices)
     if arrays is not None:
         return _index_put_(source, arrays, values, accumulate)
@@ -411,14 +413,16 @@ def _put(
     accumulate: bool,
     deterministic: bool | None = None,
 ) -> Tensor:
+    if not isinstance(source, Tensor):
+        check_tensors(name, "source, indices, values", source=source)
+    if not isinstance(values, Tensor):
+        values = _as_values(source, values)
     if not is_dynamo_compiling():
         output = _ext.call_index_put(
             source, indices, values, accumulate, False, deterministic, None
         )
         if output is not NotImplemented:
             return output
-    check_tensors(name, "source, indices, values", source=source)
-    values = _as_values(source, values)
     arrays = _arrays_alone(indices)
     if arrays is not None:
         return _index_put(source, arrays, values, accumulate, deterministic=deterministic)

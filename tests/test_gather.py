@@ -155,6 +155,7 @@ def test_every_dtype(device: torch.device, dtype: torch.dtype, index_dtype: torc
         assert_same(actual, expected, str(case))
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.complex32])
 def test_dtypes_without_arithmetic(device: torch.device, dtype: torch.dtype) -> None:
     """Whatever torch stores can be gathered: compared as bytes."""

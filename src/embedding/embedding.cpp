@@ -17,6 +17,7 @@
 #include "common/index_mode_args.h"
 #include "common/indexing.h"
 #include "common/op.h"
+#include "common/python_call.h"
 
 namespace torch_ops {
 namespace {
@@ -231,6 +232,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("weight"));
   m.def("backward", &backward, "grad_output's rows added where forward read them",
         py::arg("grad_output"), py::arg("input"), py::arg("num_embeddings"));
+  python_call::def(m, "call", embedding_op());
 }
 
 }  // namespace torch_ops

@@ -14,6 +14,7 @@
 #include "common/indexing.h"
 #include "common/op.h"
 #include "common/planned.h"
+#include "common/python_call.h"
 #include "gather/fill.h"
 #include "gather/gather_path.h"
 
@@ -309,6 +310,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("axis_size"), py::arg("entries"), py::arg("inner"), py::arg("word_bytes"),
         py::arg("shared_bytes"), py::arg("cache_bytes"), py::arg("index_stride") = 1,
         py::arg("batches") = 1);
+  python_call::def(m, "call", ops::gather());
+  python_call::def(m, "call_by_plan", GatherByPlan::self());
+  python_call::def(
+      m, "call_batch",
+      find_op<Tensor(const Tensor&, const Tensor&, std::string_view, const Fill&)>("batch_gather"));
+  python_call::def(m, "call_elements", ops::gather_elements());
+  python_call::def(
+      m, "call_take_along_dim",
+      find_op<Tensor(const Tensor&, const Tensor&, ops::Dim, std::string_view, const Fill&)>(
+          "take_along_dim"));
 }
 
 }  // namespace torch_ops

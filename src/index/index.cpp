@@ -14,6 +14,7 @@
 #include "common/gather_ops.h"
 #include "index/arrays.h"
 #include "index/points.h"
+#include "index/python_index.h"
 
 namespace torch_ops {
 namespace {
@@ -453,6 +454,21 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("index"), py::arg("batch_dims") = 0);
   m.def("backward", &backward, "grad_output's slices added where forward read them",
         py::arg("grad_output"), py::arg("index"), py::arg("sizes"), py::arg("batch_dims") = 0);
+  python_call::def_function(m, "call_index", "torch_ops::index", python_index::index);
+  python_call::def(m, "call_index_put",
+                   find_op<Tensor(const Tensor&, const Indices&, const Tensor&, bool, bool,
+                                  std::optional<bool>, ops::Axes)>("index_put"));
+  python_call::def(m, "call_index_put_",
+                   find_op<Tensor&(Tensor&, const Indices&, const Tensor&, bool, bool,
+                                   std::optional<bool>, ops::Axes)>("index_put_"));
+  python_call::def(
+      m, "call_gather_nd",
+      find_op<Tensor(const Tensor&, const Tensor&, int64_t, std::string_view, const Fill&)>(
+          "gather_nd"));
+  python_call::def(
+      m, "call_masked_gather",
+      find_op<Tensor(const Tensor&, const Tensor&, std::optional<c10::SymInt>, const at::Scalar&)>(
+          "masked_gather"));
 }
 
 }  // namespace torch_ops

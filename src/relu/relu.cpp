@@ -12,6 +12,7 @@
 #include "common/bit_mask.h"
 #include "common/checks.h"
 #include "common/huge_pages.h"
+#include "common/python_call.h"
 #include "relu/relu.h"
 
 namespace torch_ops {
@@ -175,6 +176,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("forward", &direct_forward, "max(input, 0), NaN kept", py::arg("input"));
   m.def("backward", &direct_backward, "grad_output where output is positive or NaN, else 0",
         py::arg("grad_output"), py::arg("output"));
+  python_call::def(m, "call_relu", find_op<Tensor(const Tensor&, bool)>("relu"));
+  python_call::def(m, "call_relu_", find_op<Tensor&(Tensor&, bool)>("relu_"));
+  python_call::def(m, "call_leaky_relu",
+                   find_op<Tensor(const Tensor&, double, bool)>("leaky_relu"));
+  python_call::def(m, "call_leaky_relu_", find_op<Tensor&(Tensor&, double, bool)>("leaky_relu_"));
 }
 
 }  // namespace torch_ops

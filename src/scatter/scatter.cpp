@@ -21,6 +21,7 @@
 #include "common/indexing.h"
 #include "common/op.h"
 #include "common/planned.h"
+#include "common/python_call.h"
 #include "scatter/batching.h"
 #include "scatter/scatter_binning.h"
 #include "scatter/scatter_cpu_blocking.h"
@@ -369,6 +370,18 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("cpu_blocking", &cpu_blocking, "How a call of these sizes is cut on the CPU",
         py::arg("slabs"), py::arg("entries"), py::arg("axis_size"), py::arg("inner"),
         py::arg("sum_bytes"));
+  using ops::Dim;
+  python_call::def(m, "call", ops::scatter_add());
+  python_call::def(m, "call_by_plan", ScatterAddByPlan::self());
+  python_call::def(m, "call_elements", ops::scatter_elements_add());
+  python_call::def(
+      m, "call_reduce",
+      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view,
+                     std::string_view, std::optional<bool>)>("scatter"));
+  python_call::def(
+      m, "call_inplace",
+      find_op<Tensor&(Tensor&, const Tensor&, const Tensor&, Dim, int64_t, std::string_view)>(
+          "scatter_add_"));
 }
 
 }  // namespace torch_ops

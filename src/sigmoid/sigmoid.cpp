@@ -14,6 +14,7 @@
 #include "common/huge_pages.h"
 #include "common/inplace.h"
 #include "common/op.h"
+#include "common/python_call.h"
 
 namespace torch_ops {
 namespace {
@@ -243,6 +244,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("forward", &forward, "1 / (1 + exp(-input))", py::arg("input"));
   m.def("backward", &backward, "grad_output * output * (1 - output)", py::arg("grad_output"),
         py::arg("output"));
+  python_call::def(m, "call", sigmoid_op());
+  python_call::def(m, "call_inplace", sigmoid__op());
 }
 
 }  // namespace torch_ops

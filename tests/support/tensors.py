@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     StatelessSymbolicContext,
 )
+from torch.overrides import TorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 
@@ -32,6 +33,18 @@ class Seen(Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
+class SeeingMode(TorchFunctionMode):
+    """Keeps the names of what is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
 def as_subclass(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().as_subclass(Seen)
 
@@ -44,8 +57,11 @@ def symbolic(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
 
 class TensorChecks:
     def test_torch_function(self, op: Op, device: torch.device) -> None:
-        """A subclass that sees each call, and is what comes out of it."""
+        """A subclass that sees each call, and is what comes out of it; a mode that sees it."""
         for call in calls(op, device):
+            with SeeingMode() as mode:
+                call(*call.tensors)
+            assert any("torch_ops." in name for name in mode.names), mode.names
             Seen.names = []
             tensors = [as_subclass(tensor) for tensor in call.tensors]
             output = call(*tensors)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from torch_ops.ops._arguments import Number, check_tensors, mode_arguments
 
 _gather_elements = torch.ops.torch_ops.gather_elements.default
 _take_along_dim = torch.ops.torch_ops.take_along_dim.default
 _scatter_elements_add = torch.ops.torch_ops.scatter_elements_add.default
+_ext_gather: Any = importlib.import_module("torch_ops._ext.gather")
+_ext_scatter: Any = importlib.import_module("torch_ops._ext.scatter")
 
 
 def gather_elements(
@@ -70,6 +75,10 @@ def gather_elements(
         tensor([[2, 1],
                 [3, 3]])
     """
+    if not is_dynamo_compiling():
+        output = _ext_gather.call_elements(source, index, dim, mode, fill_value)
+        if output is not NotImplemented:
+            return output
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
         check_tensors("gather_elements", "source, index, dim", source=source, index=index)
     return _gather_elements(
@@ -118,6 +127,10 @@ def take_along_dim(
         tensor([[9.],
                 [8.]])
     """
+    if not is_dynamo_compiling():
+        output = _ext_gather.call_take_along_dim(source, index, dim, mode, fill_value)
+        if output is not NotImplemented:
+            return output
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
         check_tensors("take_along_dim", "source, index, dim", source=source, index=index)
     return _take_along_dim(source, index, dim, **mode_arguments("take_along_dim", mode, fill_value))
@@ -188,6 +201,10 @@ def scatter_elements_add(
                 [0., 4.],
                 [0., 2.]])
     """
+    if not is_dynamo_compiling():
+        output = _ext_scatter.call_elements(values, index, size, dim, deterministic, mode)
+        if output is not NotImplemented:
+            return output
     if not isinstance(values, Tensor) or not isinstance(index, Tensor):
         check_tensors(
             "scatter_elements_add", "values, index, size, dim", values=values, index=index

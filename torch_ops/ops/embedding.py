@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 from torch_ops.ops._arguments import check_tensors
 
 _gather = torch.ops.torch_ops.gather.default
 _embedding = torch.ops.torch_ops.embedding.default
 _renorm_ = torch.ops.torch_ops.embedding_renorm_.default
+_ext: Any = importlib.import_module("torch_ops._ext.embedding")
+_ext_gather: Any = importlib.import_module("torch_ops._ext.gather")
 
 
 def embedding(
@@ -78,6 +84,10 @@ def embedding(
     if max_norm is not None:
         _renorm_(weight, input, max_norm, norm_type)
     if padding_idx is None and not scale_grad_by_freq and not sparse:
+        if not is_dynamo_compiling():
+            output = _ext_gather.call(weight, input, 0, 0, "raise in embedding", None)
+            if output is not NotImplemented:
+                return output
         return _gather(weight, input, 0, mode="raise in embedding")
     if padding_idx is not None:
         rows = weight.shape[0]
@@ -88,6 +98,10 @@ def embedding(
             )
         if padding_idx < 0:
             padding_idx += rows
+    if not is_dynamo_compiling():
+        output = _ext.call(input, weight, padding_idx, scale_grad_by_freq, sparse, 0, 0)
+        if output is not NotImplemented:
+            return output
     return _embedding(input, weight, padding_idx, scale_grad_by_freq, sparse)
 
 

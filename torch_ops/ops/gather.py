@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import is_tensor_like
 
 from torch_ops.ops._arguments import Number, mode_arguments, only_raise
@@ -15,6 +17,7 @@ _gather = torch.ops.torch_ops.gather.default
 _gather_by_plan = torch.ops.torch_ops.gather.plan
 _batch_gather = torch.ops.torch_ops.batch_gather.default
 _scatter_add = torch.ops.torch_ops.scatter_add.default
+_ext: Any = importlib.import_module("torch_ops._ext.gather")
 
 
 def _check_tensors(name: str, source: Any, index: Any, dim: Any = None) -> None:
@@ -31,6 +34,18 @@ def _check_tensors(name: str, source: Any, index: Any, dim: Any = None) -> None:
             raise TypeError(
                 f"{name}: {role} must be a tensor, but a {type(argument).__name__} was given."
             )
+
+
+def _gather_with_plan(
+    name: str, source: Tensor, plan: GatherPlan, dim: int | None = None, batch_dims: int = 0
+) -> Tensor:
+    arguments = plan_arguments(plan, name, dim, batch_dims)
+    if not is_dynamo_compiling():
+        output = _ext.call_by_plan(source, *arguments)
+        if output is not NotImplemented:
+            return output
+    _check_tensors(name, source, plan.index)
+    return _gather_by_plan(source, *arguments)
 
 
 def gather(
@@ -124,14 +139,15 @@ def gather(
         tensor([[12., 10.],
                 [21., 21.]])
     """
+    if not is_dynamo_compiling():
+        output = _ext.call(source, index, dim, batch_dims, mode, fill_value)
+        if output is not NotImplemented:
+            return output
+    if isinstance(index, GatherPlan):
+        only_raise("gather", mode, fill_value)
+        return _gather_with_plan("gather", source, index, dim, batch_dims)
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
-        if isinstance(index, GatherPlan):
-            _check_tensors("gather", source, index.index)
-            only_raise("gather", mode, fill_value)
-            return _gather_by_plan(source, *plan_arguments(index, "gather", dim, batch_dims))
         _check_tensors("gather", source, index, dim)
-    if mode == "raise" and fill_value is None:
-        return _gather(source, index, dim, batch_dims=batch_dims)
     options = mode_arguments("gather", mode, fill_value)
     return _gather(source, index, dim, batch_dims=batch_dims, **options)
 
@@ -172,20 +188,21 @@ def batch_gather(
         <BLANKLINE>
                 [[6., 7.]]])
     """
+    if not is_dynamo_compiling():
+        output = _ext.call_batch(source, index, mode, fill_value)
+        if output is not NotImplemented:
+            return output
+    if isinstance(index, GatherPlan):
+        only_raise("batch_gather", mode, fill_value)
+        axes = index.index.dim() - 1
+        if not index.batch_dims == index.dim == axes:
+            raise ValueError(
+                f"batch_gather: a plan must be made with batch_dims = index.dim() - 1, here "
+                f"{axes}, and no other dim, but this is of {index}."
+            )
+        return _gather_with_plan("batch_gather", source, index)
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
-        if isinstance(index, GatherPlan):
-            _check_tensors("batch_gather", source, index.index)
-            only_raise("batch_gather", mode, fill_value)
-            axes = index.index.dim() - 1
-            if not index.batch_dims == index.dim == axes:
-                raise ValueError(
-                    f"batch_gather: a plan must be made with batch_dims = index.dim() - 1, here "
-                    f"{axes}, and no other dim, but this is of {index}."
-                )
-            return _gather_by_plan(source, *plan_arguments(index, "batch_gather"))
         _check_tensors("batch_gather", source, index)
-    if mode == "raise" and fill_value is None:
-        return _batch_gather(source, index)
     return _batch_gather(source, index, **mode_arguments("batch_gather", mode, fill_value))
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from torch_ops.ops._arguments import Number, check_tensors, mode_arguments
 
 _gather_nd = torch.ops.torch_ops.gather_nd.default
+_ext: Any = importlib.import_module("torch_ops._ext.index")
 
 
 def gather_nd(
@@ -81,6 +86,10 @@ def gather_nd(
         >>> torch_ops.gather_nd(image, torch.tensor([[0, 2], [1, 0]]))
         tensor([3, 4])
     """
+    if not is_dynamo_compiling():
+        output = _ext.call_gather_nd(source, index, batch_dims, mode, fill_value)
+        if output is not NotImplemented:
+            return output
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
         check_tensors("gather_nd", "source, index, batch_dims", source=source, index=index)
     options = mode_arguments("gather_nd", mode, fill_value)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 from types import EllipsisType
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import is_tensor_like
 
 from torch_ops.ops._arguments import check_tensors
@@ -16,6 +18,7 @@ _gather = torch.ops.torch_ops.gather.default
 _index = torch.ops.torch_ops.index.default
 _index_put = torch.ops.torch_ops.index_put.default
 _index_put_ = torch.ops.torch_ops.index_put_.default
+_ext: Any = importlib.import_module("torch_ops._ext.index")
 
 Index: TypeAlias = "int | slice | EllipsisType | bool | list[Any] | Tensor | None"
 Values: TypeAlias = "Tensor | int | float | complex | bool"
@@ -203,6 +206,10 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
         >>> torch_ops.index(x, x > 9)
         tensor([10, 11])
     """
+    if not is_dynamo_compiling():
+        output = _ext.call_index(source, indices)
+        if output is not NotImplemented:
+            return output
     if isinstance(source, Tensor):
         if isinstance(indices, Tensor) and indices.dtype != torch.bool:
             return _gather(source, indices, 0, mode="from_end")
@@ -218,7 +225,7 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
 
 
 def _as_values(source: Tensor, values: Any) -> Tensor:
-    if isinstance(values, Tensor) or is_tensor_like(values):
+    if is_tensor_like(values):
         return values
     if isinstance(values, (int, float, complex)):
         return source.new_full((), values)
@@ -323,8 +330,14 @@ def index_put_(
         tensor([[1., 0., 1.],
                 [1., 0., 1.]])
     """
-    check_tensors("index_put_", "source, indices, values", source=source)
-    values = _as_values(source, values)
+    if not isinstance(source, Tensor):
+        check_tensors("index_put_", "source, indices, values", source=source)
+    if not isinstance(values, Tensor):
+        values = _as_values(source, values)
+    if not is_dynamo_compiling():
+        output = _ext.call_index_put_(source, indices, values, accumulate, False, None, None)
+        if output is not NotImplemented:
+            return output
     arrays = _arrays_alone(indices)
     if arrays is not None:
         return _index_put_(source, arrays, values, accumulate)
@@ -400,8 +413,16 @@ def _put(
     accumulate: bool,
     deterministic: bool | None = None,
 ) -> Tensor:
-    check_tensors(name, "source, indices, values", source=source)
-    values = _as_values(source, values)
+    if not isinstance(source, Tensor):
+        check_tensors(name, "source, indices, values", source=source)
+    if not isinstance(values, Tensor):
+        values = _as_values(source, values)
+    if not is_dynamo_compiling():
+        output = _ext.call_index_put(
+            source, indices, values, accumulate, False, deterministic, None
+        )
+        if output is not NotImplemented:
+            return output
     arrays = _arrays_alone(indices)
     if arrays is not None:
         return _index_put(source, arrays, values, accumulate, deterministic=deterministic)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from torch_ops.ops._arguments import Number, check_tensors
 
 _masked_gather = torch.ops.torch_ops.masked_gather.default
+_ext: Any = importlib.import_module("torch_ops._ext.index")
 
 
 def masked_gather(
@@ -56,6 +61,10 @@ def masked_gather(
         >>> torch_ops.masked_gather(x, x > 0, size=3, fill_value=9)
         tensor([5, 7, 9])
     """
+    if not is_dynamo_compiling():
+        output = _ext.call_masked_gather(source, mask, size, fill_value)
+        if output is not NotImplemented:
+            return output
     if not isinstance(source, Tensor) or not isinstance(mask, Tensor):
         check_tensors("masked_gather", "source, mask", source=source, mask=mask)
     if not isinstance(fill_value, (int, float, complex)):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 _relu = torch.ops.torch_ops.relu.default
 _relu_ = torch.ops.torch_ops.relu_.default
 _relu_backward = torch.ops.torch_ops.relu_backward.default
 _leaky_relu = torch.ops.torch_ops.leaky_relu.default
 _leaky_relu_ = torch.ops.torch_ops.leaky_relu_.default
+_ext: Any = importlib.import_module("torch_ops._ext.relu")
 
 
 def _saves_mask(save: str) -> bool:
@@ -60,10 +63,13 @@ def relu(input: Tensor, inplace: bool = False, *, save: str = "mask") -> Tensor:
         >>> torch_ops.relu(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([0., 0., 2.])
     """
-    if save == "mask":  # the default, first: a call is to cost no more than torch's
-        return _relu_(input) if inplace else _relu(input)
+    save_mask = save == "mask" or _saves_mask(save)
+    if not is_dynamo_compiling():
+        output = _ext.call_relu_(input, save_mask) if inplace else _ext.call_relu(input, save_mask)
+        if output is not NotImplemented:
+            return output
     op = _relu_ if inplace else _relu
-    return op(input, save_mask=_saves_mask(save))
+    return op(input, save_mask=save_mask)
 
 
 def relu_(input: Tensor, *, save: str = "mask") -> Tensor:
@@ -133,10 +139,14 @@ def leaky_relu(
         >>> torch_ops.leaky_relu(torch.tensor([-1.0, 0.0, 2.0]), 0.5)
         tensor([-0.5000,  0.0000,  2.0000])
     """
+    save_mask = save == "mask" or _saves_mask(save)
+    if not is_dynamo_compiling():
+        call = _ext.call_leaky_relu_ if inplace else _ext.call_leaky_relu
+        output = call(input, negative_slope, save_mask)
+        if output is not NotImplemented:
+            return output
     op = _leaky_relu_ if inplace else _leaky_relu
-    if save == "mask":
-        return op(input, negative_slope)
-    return op(input, negative_slope, save_mask=_saves_mask(save))
+    return op(input, negative_slope, save_mask=save_mask)
 
 
 def leaky_relu_(input: Tensor, negative_slope: float = 0.01, *, save: str = "mask") -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import is_tensor_like
 
 from torch_ops.ops._arguments import mode_arguments, only_raise
@@ -14,6 +16,7 @@ from torch_ops.ops.plan import GatherPlan, plan_arguments
 _scatter_add = torch.ops.torch_ops.scatter_add.default
 _scatter_add_by_plan = torch.ops.torch_ops.scatter_add.plan
 _gather = torch.ops.torch_ops.gather.default
+_ext: Any = importlib.import_module("torch_ops._ext.scatter")
 
 
 def _check_tensor(name: str, argument: Any) -> None:
@@ -28,13 +31,18 @@ def _check_tensor(name: str, argument: Any) -> None:
 def _add_by_plan(
     values: Tensor, plan: GatherPlan, dim_size: int | None, dim: int | None, batch_dims: int
 ) -> Tensor:
-    _check_tensor("values", values)
     if dim_size not in (None, plan.dim_size):
         raise ValueError(
             f"scatter_add: the plan was made for dim_size={plan.dim_size}, but dim_size={dim_size} "
             "was given. Leave it out: the plan has it."
         )
-    return _scatter_add_by_plan(values, *plan_arguments(plan, "scatter_add", dim, batch_dims))
+    arguments = plan_arguments(plan, "scatter_add", dim, batch_dims)
+    if not is_dynamo_compiling():
+        output = _ext.call_by_plan(values, *arguments)
+        if output is not NotImplemented:
+            return output
+    _check_tensor("values", values)
+    return _scatter_add_by_plan(values, *arguments)
 
 
 def scatter_add(
@@ -134,10 +142,14 @@ def scatter_add(
         >>> torch_ops.scatter_add(messages, receiver, 3, batch_dims=1)
         tensor([[5., 0., 2.]])
     """
+    if not is_dynamo_compiling():
+        output = _ext.call(values, index, dim_size, dim, batch_dims, deterministic, mode)
+        if output is not NotImplemented:
+            return output
+    if isinstance(index, GatherPlan):
+        only_raise("scatter_add", mode)
+        return _add_by_plan(values, index, dim_size, dim, batch_dims)
     if not isinstance(values, Tensor) or not isinstance(index, Tensor):
-        if isinstance(index, GatherPlan):
-            only_raise("scatter_add", mode)
-            return _add_by_plan(values, index, dim_size, dim, batch_dims)
         _check_tensor("values", values)
         _check_tensor("index", index)
     if dim_size is None:

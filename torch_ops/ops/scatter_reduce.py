@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from torch_ops.ops._arguments import check_tensors, mode_arguments
 
 _scatter = torch.ops.torch_ops.scatter.default
 _scatter_add_ = torch.ops.torch_ops.scatter_add_.default
+_ext: Any = importlib.import_module("torch_ops._ext.scatter")
 
 
 def scatter(
@@ -94,6 +99,12 @@ def scatter(
         >>> torch_ops.scatter(energy, atom, 3, reduce="amax")
         tensor([5., 0., 3.])
     """
+    if not is_dynamo_compiling():
+        output = _ext.call_reduce(
+            values, index, dim_size, dim, batch_dims, reduce, mode, deterministic
+        )
+        if output is not NotImplemented:
+            return output
     check_tensors("scatter", "values, index, dim_size, dim", values=values, index=index)
     if not isinstance(reduce, str):
         raise TypeError(f"scatter: reduce must be a string, but it is {reduce!r}.")
@@ -159,6 +170,10 @@ def scatter_add_(
         >>> torch_ops.scatter_add_(total, torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 1, 0]))
         tensor([14., 23.])
     """
+    if not is_dynamo_compiling():
+        output = _ext.call_inplace(out, values, index, dim, batch_dims, "raise")
+        if output is not NotImplemented:
+            return output
     check_tensors("scatter_add_", "out, values, index, dim", out=out, values=values, index=index)
     return _scatter_add_(out, values, index, dim, batch_dims=batch_dims)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 _sigmoid = torch.ops.torch_ops.sigmoid.default
 _sigmoid_ = torch.ops.torch_ops.sigmoid_.default
 _sigmoid_backward = torch.ops.torch_ops.sigmoid_backward.default
+_ext: Any = importlib.import_module("torch_ops._ext.sigmoid")
 
 
 def sigmoid(input: Tensor) -> Tensor:
@@ -40,6 +43,10 @@ def sigmoid(input: Tensor) -> Tensor:
         >>> torch_ops.sigmoid(torch.tensor([0.0, 100.0]))
         tensor([0.5000, 1.0000])
     """
+    if not is_dynamo_compiling():
+        output = _ext.call(input)
+        if output is not NotImplemented:
+            return output
     return _sigmoid(input)
 
 
@@ -69,6 +76,10 @@ def sigmoid_(input: Tensor) -> Tensor:
         >>> torch_ops.sigmoid_(x) is x
         True
     """
+    if not is_dynamo_compiling():
+        output = _ext.call_inplace(input)
+        if output is not NotImplemented:
+            return output
     return _sigmoid_(input)
 
 

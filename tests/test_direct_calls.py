@@ -1,0 +1,193 @@
+"""Calls that go past torch.ops (src/common/python_call.h): what they take, what they leave to it.
+
+They are found in the modules, and the ops that they call in the tests of these. That a result is
+right, and what PyTorch offers around a call, is tested with each op.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from op_checks import Op, assert_same
+from support.registry import described
+from torch import Tensor, nn
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils import _pytree as pytree
+
+import torch_ops
+import torch_ops._ext
+
+MODULES = [
+    importlib.import_module(f"torch_ops._ext.{each.name}")
+    for each in pkgutil.iter_modules(torch_ops._ext.__path__)
+]
+DIRECT = {
+    f"{module.__name__.rpartition('.')[2]}.{name}": function
+    for module in MODULES
+    for name, function in vars(module).items()
+    if name.startswith("call") and (function.__doc__ or "").startswith("torch_ops::")
+}
+OPS = {op.name: op for op in described()}
+# Its arguments are those of the public function.
+del DIRECT["index.call_index"]
+
+
+class Subclass(Tensor):
+    pass
+
+
+def op_of(direct: Any) -> Op:
+    return OPS[direct.__doc__.removeprefix("torch_ops::")]
+
+
+def arguments_of(direct: Any, device: torch.device) -> Iterator[list[Any]]:
+    """All arguments of the op in their order, of calls that it describes."""
+    op = op_of(direct)
+    for sample in op.samples(device, torch.float32):
+        registered = op.registered(sample)
+        if registered is None:
+            continue
+        given = [pytree.tree_map_only(Tensor, torch.clone, each) for each in registered.args]
+        for argument in op.overload._schema.arguments[len(given) :]:
+            given.append(registered.kwargs.get(argument.name, argument.default_value))
+        # Of lists it is tuples that Python passes on.
+        yield [tuple(each) if isinstance(each, list) else each for each in given]
+
+
+def call_registered(direct: Any, given: list[Any]) -> Tensor:
+    schema = op_of(direct).overload._schema.arguments
+    given = [list(each) if isinstance(each, tuple) else each for each in given]
+    args = [value for value, argument in zip(given, schema, strict=True) if not argument.kwarg_only]
+    options = {
+        argument.name: value
+        for value, argument in zip(given, schema, strict=True)
+        if argument.kwarg_only
+    }
+    return op_of(direct).overload(*args, **options)
+
+
+def copied(given: list[Any]) -> list[Any]:
+    return pytree.tree_map_only(Tensor, torch.clone, given)
+
+
+def replaced(given: list[Any], at: int, by: Any) -> list[Any]:
+    return [*given[:at], by, *given[at + 1 :]]
+
+
+@pytest.fixture(params=sorted(DIRECT))
+def direct(request: pytest.FixtureRequest) -> Any:
+    return DIRECT[request.param]
+
+
+@pytest.fixture
+def given(direct: Any, device: torch.device) -> list[Any]:
+    """Arguments that are taken."""
+    for given in arguments_of(direct, device):
+        if direct(*copied(given)) is not NotImplemented:
+            return given
+    pytest.fail("none of the op's samples is taken")
+
+
+def test_the_result_is_that_of_torch_ops(direct: Any, device: torch.device) -> None:
+    for given in arguments_of(direct, device):
+        output = direct(*copied(given))
+        if output is not NotImplemented:
+            assert type(output) is Tensor
+            assert_same(output, call_registered(direct, copied(given)), str(given))
+
+
+def test_parameters_are_taken(direct: Any, given: list[Any]) -> None:
+    def parameter(tensor: Tensor) -> Tensor:
+        return nn.Parameter(tensor.clone(), requires_grad=False)
+
+    output = direct(*pytree.tree_map_only(Tensor, parameter, given))
+    assert torch.equal(output, direct(*copied(given)))
+
+
+def test_other_tensors_are_left(direct: Any, given: list[Any]) -> None:
+    """Those of a subclass, which may want to see the call, and what is no tensor."""
+    for at, argument in enumerate(given):
+        if isinstance(argument, Tensor):
+            for other in (argument.as_subclass(Subclass), argument.tolist(), None, 1, "rows"):
+                assert direct(*replaced(given, at, other)) is NotImplemented
+
+
+def test_other_numbers_are_left(direct: Any, given: list[Any]) -> None:
+    others: dict[type, tuple[Any, ...]] = {
+        int: (np.int64(1), True, 2**63, -(2**63) - 1, "0", 1j),
+        float: (np.float32(0.5), torch.tensor(0.5), "0", 1j),
+        bool: (0, 1, np.bool_(True)),
+        str: (0, None, b"raise", "\udc80"),
+        tuple: (("4",), (np.int64(4), 3), [4, 3], 1.0),
+    }
+    for at, argument in enumerate(given):
+        for other in others.get(type(argument), ()):
+            assert direct(*replaced(given, at, other)) is NotImplemented
+
+
+def test_a_mode_sees_the_registered_op(direct: Any, given: list[Any]) -> None:
+    with BaseTorchFunctionMode():
+        assert direct(*given) is NotImplemented
+
+
+def test_the_number_of_arguments(direct: Any, given: list[Any]) -> None:
+    for wrong in (given[:-1], [*given, None], []):
+        message = f"all {len(given)} arguments, but {len(wrong)} were"
+        with pytest.raises(TypeError, match=message):
+            direct(*wrong)
+
+
+# ---- index ---------------------------------------------------------------------------------------
+
+INDICES = [
+    (1, True),
+    (slice(None, -1), True),
+    (None, True),
+    (..., True),
+    ((slice(1, None), slice(None, None, 2)), True),
+    ((..., None, 0), True),
+    ((), True),
+    (True, False),
+    (np.int64(1), False),
+    ([0, 1], False),
+    ((0, torch.tensor([1])), False),
+    (torch.tensor(True), False),
+    ((..., ...), False),
+    (4, False),
+    ((0, 0, 0), False),
+    (torch.tensor([1, -1]), True),
+    (torch.tensor([True, False, True, True]), True),
+    ((torch.tensor([1, -1]), torch.tensor([2])), True),
+    ((slice(None), torch.tensor([1, -1])), True),
+    ((torch.tensor([1, -1]), slice(None)), True),
+    ((slice(None), torch.tensor([[True, False, True]])[0]), True),
+    ((slice(1, None), torch.tensor([1, -1])), False),
+    ((torch.tensor([1, -1]), slice(None), slice(None), torch.tensor([0, 1])), False),
+    (torch.tensor([1]).as_subclass(Subclass), False),
+]
+
+
+@pytest.mark.parametrize(("indices", "taken"), INDICES, ids=lambda each: str(each))
+def test_indices(indices: Any, taken: bool, device: torch.device) -> None:
+    """What makes a view is torch's own; arrays and masks are taken where there is nothing else."""
+    from torch_ops._ext.index import call_index
+
+    source = torch.arange(12, device=device).view(4, 3)
+    indices = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), indices)
+    output = call_index(source, indices)
+    assert (output is not NotImplemented) == taken
+    if taken:
+        expected = source[indices]
+        assert_same(output, expected, "values")
+        assert output._is_view() == expected._is_view()
+
+
+def test_a_step_backwards() -> None:
+    with pytest.raises(ValueError, match="step must be greater than zero"):
+        torch_ops.index(torch.ones(3), slice(None, None, -1))

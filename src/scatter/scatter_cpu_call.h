@@ -343,14 +343,14 @@ class ScatterAdd {
       }
       const int64_t place = piece.slab * layout_.entries + first + bounds[0] + begin;
       const bool elements = layout_.inner == 1;
-      use(ScatterRun<Value>{end - begin, rows_.get() + place,
-                            elements ? nullptr : positions_.get() + place,
-                            elements ? binned_.get() + place : value_at(piece.slab, first, strip),
-                            layout_.inner});
+      use(ScatterRun<Value>{
+          end - begin, rows_.get() + place, elements ? nullptr : positions_.get() + place,
+          elements ? binned_.get() + place : value_at(piece.slab, first, strip), layout_.inner});
     }
   }
 
-  // The entries [begin, end) of a slab's index as they stand: all of them rows of the piece's block.
+  // The entries [begin, end) of a slab's index as they stand: all of them rows of the piece's
+  // block.
   template <class Use>
   void read_in_order(const Piece& piece, int64_t strip, int64_t begin, int64_t end, Use use) const {
     uint16_t rows[kRunEntries];

@@ -92,7 +92,8 @@ void bin_tile(const Index* index, int64_t stride, int64_t entries, const CpuBloc
   }
 }
 
-// ---- A tile of the index that is in order already ------------------------------------------------
+// ---- A tile of the index that is in order already
+// ------------------------------------------------
 
 // Are all entries rows of the axis, and none less than the one before it? Entries in any order are
 // told apart by the first few.

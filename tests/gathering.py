@@ -140,3 +140,22 @@ def scatter_add_reference(
         where = (slice(None),) * (axis - batch_dims) + (entries[batch],)
         np.add.at(output[batch], where, rows[batch])
     return torch.from_numpy(output)
+
+
+# How entries are spread over rows: all rows short; rows of more than a tile (256) or a long run
+# (512); runs that start and end within a tile.
+SPREADS = ["uniform", "one", "hot", "sorted", "few"]
+
+
+def spread_index(spread: str, size: int, count: int, batch: int) -> Tensor:
+    generator = torch.Generator().manual_seed(size + count)
+    index = torch.randint(size, (batch, count), generator=generator)
+    if spread == "one":
+        index.fill_(size - 1)
+    elif spread == "hot":
+        index[torch.rand(batch, count, generator=generator) < 0.9] = 2
+    elif spread == "sorted":
+        index = index.sort().values
+    elif spread == "few":
+        index %= 3
+    return index

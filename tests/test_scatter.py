@@ -1,13 +1,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from gathering import CASES, Case, bad_index, index_for, scatter_add_reference, values_for
+from gathering import (
+    CASES,
+    SPREADS,
+    Case,
+    bad_index,
+    index_for,
+    scatter_add_reference,
+    spread_index,
+    values_for,
+)
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
 from torch import Tensor
 
@@ -151,24 +159,8 @@ def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-# Rows of one element to several pieces of 32 vectors, and how their entries are spread: all rows
-# short, rows of more than a tile (256) or a long run (512), runs that start and end within a tile.
+# Rows of one element to several pieces of 32 vectors.
 ROWS = [1, 3, 4, 8, 33, 64, 200, 600]
-SPREADS = ["uniform", "one", "hot", "sorted", "few"]
-
-
-def spread_index(spread: str, size: int, count: int, batch: int) -> Tensor:
-    generator = torch.Generator().manual_seed(size + count)
-    index = torch.randint(size, (batch, count), generator=generator)
-    if spread == "one":
-        index.fill_(size - 1)
-    elif spread == "hot":
-        index[torch.rand(batch, count, generator=generator) < 0.9] = 2
-    elif spread == "sorted":
-        index = index.sort().values
-    elif spread == "few":
-        index %= 3
-    return index
 
 
 @pytest.mark.usefixtures("deterministic")
@@ -451,86 +443,7 @@ def test_vmap(device: torch.device, in_dims: tuple[int | None, int | None]) -> N
         torch.testing.assert_close(actual, expected)
 
 
-# ---- The CPU's blocks, tiles and pieces ----------------------------------------------------------
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    yield
-    torch.set_num_threads(before)
-
-
-# batches, axis_size, entries, row. One block and several; blocks that end within the axis and rows
-# that are cut into strips; slabs of one piece and of several; tiles that are not full.
-CUTS = [
-    (1, 100, 80_000, 1),
-    (1, 70_000, 300_000, 1),
-    (3, 140_000, 10_000, 1),
-    (1, 30_000, 70_000, 3),
-    (2, 3_000, 9_000, 64),
-    (1, 50, 2_000, 130),
-    (1, 9, 200, 9_000),
-    (300, 7, 5, 2),
-]
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, torch.uint8, torch.int64], ids=str)
-@pytest.mark.parametrize("spread", SPREADS)
-def test_any_number_of_threads(dtype: torch.dtype, spread: str) -> None:
-    """The same bits for any number of threads, and the right ones."""
-    for batches, size, count, row in CUTS:
-        index = spread_index(spread, size, count, batches)
-        values = values_for((batches, count, row), torch.device("cpu"), dtype)
-        results = []
-        for number in (1, 2, 5):
-            with threads(number):
-                results.append(torch_ops.scatter_add(values, index, size, batch_dims=1))
-        first, *others = results
-        for other in others:
-            assert torch.equal(other, first)
-        wide = torch.float64 if dtype.is_floating_point else dtype
-        expected = torch.zeros(batches, size, row, dtype=wide)
-        expected.scatter_add_(1, index[:, :, None].expand(values.shape), values.to(wide))
-        if wide == dtype and wide != torch.float64:
-            assert torch.equal(first, expected)
-            continue
-        rtol, _ = tolerance(dtype)
-        summed = torch.float32 if dtype.itemsize == 2 else dtype
-        # Up to n = 300,000 numbers near 1: partial sums reach some sqrt(n), and the error of n
-        # roundings of random sign some sqrt(n) times half an eps of that; twice, for the reference.
-        atol = 2 * count * torch.finfo(summed).eps
-        torch.testing.assert_close(first.double(), expected, rtol=rtol, atol=atol)
-
-
-@pytest.mark.parametrize("index_dtype", [torch.uint8, torch.int16, torch.int32], ids=str)
-def test_strided_index_of_several_tiles(index_dtype: torch.dtype) -> None:
-    for size, row in [(200, 1), (200, 3000), (30_000, 5)]:
-        if size > torch.iinfo(index_dtype).max:
-            continue
-        index = spread_index("uniform", size, 20_000, 1)[0].to(index_dtype)[::2]
-        values = values_for((10_000, row), torch.device("cpu"), torch.int32)
-        expected = torch.zeros(size, row, dtype=torch.int32).index_add_(0, index.long(), values)
-        assert torch.equal(torch_ops.scatter_add(values, index, size), expected)
-
-
-@pytest.mark.parametrize(("size", "row"), [(1000, 1), (300_000, 1), (1000, 40), (50_000, 40)])
-@pytest.mark.parametrize("dtype", [torch.int16, torch.int64], ids=str)
-def test_the_first_entry_out_of_range_is_named(size: int, row: int, dtype: torch.dtype) -> None:
-    values = torch.ones(2, 90_000, row)
-    for number in (1, 2, 5):
-        index = torch.zeros(2, 90_000, dtype=dtype)
-        bad = -1 if dtype == torch.int16 else size
-        index[1, 80_000] = index[1, 11] = index[0, 89_999] = bad
-        message = (
-            rf"scatter_add: index\[0, 89999\] is {bad}, out of range for an axis of size {size}"
-        )
-        with threads(number), pytest.raises(IndexError, match=message):
-            torch_ops.scatter_add(values, index, size, batch_dims=1)
-        index[0, 30_000] = -7
-        with threads(number), pytest.raises(IndexError, match=r"index\[0, 30000\] is -7"):
-            torch_ops.scatter_add(values, index, size, batch_dims=1)
+# ---- The choice of a way ------------------------------------------------------------------------
 
 
 def test_paths() -> None:
@@ -577,34 +490,6 @@ def test_paths() -> None:
     ]
     assert path(**short, **floats, inner=63) == "tiles"  # no table
     assert path(**{**short, "axis_size": 1 << 21}, **halves, inner=9) == "sorted"
-
-
-def test_cpu_blocking() -> None:
-    """How the CPU cuts a call: from sizes alone."""
-    from torch_ops._ext.scatter import cpu_blocking
-
-    sizes = {"slabs": 1, "entries": 1 << 20, "sum_bytes": 4}
-    # A table that fits one block is not sorted; 16 bits number the rows of a block.
-    assert cpu_blocking(**sizes, axis_size=1 << 16, inner=1)["blocks"] == 1
-    assert cpu_blocking(**sizes, axis_size=(1 << 16) + 1, inner=1)["blocks"] == 2
-    assert (
-        cpu_blocking(**{**sizes, "sum_bytes": 1}, axis_size=1 << 18, inner=1)["block_rows"]
-        == 1 << 16
-    )
-    assert cpu_blocking(**sizes, axis_size=1 << 16, inner=64)["blocks"] == 32
-    # Long rows are cut into strips; a block has a row at least.
-    assert cpu_blocking(**sizes, axis_size=100, inner=10**9) == {
-        "block_rows": 32,
-        "blocks": 4,
-        "columns": 4096,
-        "tile_entries": 1 << 15,
-        "piece_entries": 1 << 15,
-    }
-    # Pieces: some for each core of a large machine, but none that costs more than it saves.
-    assert cpu_blocking(**sizes, axis_size=1000, inner=1)["piece_entries"] == 1 << 15
-    assert cpu_blocking(**sizes, axis_size=1 << 16, inner=1)["piece_entries"] == 1 << 18
-    assert cpu_blocking(**{**sizes, "slabs": 64}, axis_size=9, inner=1)["piece_entries"] == 1 << 21
-    assert cpu_blocking(**{**sizes, "entries": 0}, axis_size=0, inner=1)["blocks"] == 1
 
 
 # ---- Bad input ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "common/host_device.h"
 
@@ -41,32 +42,49 @@ TORCH_OPS_HOST_DEVICE void copy_ends(char* to, const char* from, int64_t bytes) 
   }
 }
 
-// Copies a row. A call of memcpy costs more than a short row; two copies of a constant size that
-// overlap do for any number of bytes between one such size and the next. kVector is the longest
-// vector, in bytes, that the function around it is compiled for.
-template <int kVector = 16>
-TORCH_OPS_HOST_DEVICE void copy_row(void* out, const void* in, int64_t bytes) {
-  auto* to = static_cast<char*>(out);
-  const auto* from = static_cast<const char*>(in);
-  if (bytes > (kVector > 16 ? 256 : 128)) {
-    std::memcpy(out, in, bytes);
-  } else if (bytes > 128) {
-    copy_ends<128, kVector>(to, from, bytes);
-  } else if (bytes > 64) {
-    copy_ends<64, kVector>(to, from, bytes);
-  } else if (bytes > 32) {
-    copy_ends<32, kVector>(to, from, bytes);
-  } else if (bytes > 16) {
-    copy_ends<16, kVector>(to, from, bytes);
-  } else if (bytes > 8) {
-    copy_ends<8, kVector>(to, from, bytes);
-  } else if (bytes >= 4) {
-    copy_ends<4, kVector>(to, from, bytes);
-  } else if (bytes >= 2) {
-    copy_ends<2, kVector>(to, from, bytes);
+// Copies a row of kSize to 2 * kSize bytes, or of any number where kSize is 0.
+template <int kSize, int kVector>
+TORCH_OPS_HOST_DEVICE void copy_sized(void* to, const void* from, int64_t bytes) {
+  if constexpr (kSize == 0) {
+    std::memcpy(to, from, bytes);
   } else {
-    *to = *from;
+    copy_ends<kSize, kVector>(static_cast<char*>(to), static_cast<const char*>(from), bytes);
   }
+}
+
+// Calls use(kSize), a constant, with what copy_sized needs for rows of `bytes` bytes. A call of
+// memcpy costs more than a short row; two copies of a constant size that overlap do for any number
+// of bytes between one such size and the next. kVector is the longest vector, in bytes, that the
+// function around it is compiled for.
+template <int kVector, class Use>
+TORCH_OPS_HOST_DEVICE void with_copy_size(int64_t bytes, Use use) {
+  if (bytes > (kVector > 16 ? 256 : 128)) {
+    use(std::integral_constant<int, 0>());
+  } else if (bytes > 128) {
+    use(std::integral_constant<int, 128>());
+  } else if (bytes > 64) {
+    use(std::integral_constant<int, 64>());
+  } else if (bytes > 32) {
+    use(std::integral_constant<int, 32>());
+  } else if (bytes > 16) {
+    use(std::integral_constant<int, 16>());
+  } else if (bytes > 8) {
+    use(std::integral_constant<int, 8>());
+  } else if (bytes >= 4) {
+    use(std::integral_constant<int, 4>());
+  } else if (bytes >= 2) {
+    use(std::integral_constant<int, 2>());
+  } else {
+    use(std::integral_constant<int, 1>());
+  }
+}
+
+// Copies a row.
+template <int kVector = 16>
+TORCH_OPS_HOST_DEVICE void copy_row(void* to, const void* from, int64_t bytes) {
+  with_copy_size<kVector>(bytes, [&](auto size) TORCH_OPS_INLINE_LAMBDA {
+    copy_sized<size(), kVector>(to, from, bytes);
+  });
 }
 
 }  // namespace torch_ops

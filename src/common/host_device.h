@@ -9,6 +9,9 @@
 #define TORCH_OPS_HOST_DEVICE inline __attribute__((always_inline))
 #endif
 
+// Between the parameters and the body of a lambda that is called in such a loop.
+#define TORCH_OPS_INLINE_LAMBDA __attribute__((always_inline))
+
 namespace torch_ops {
 
 // The type in which an op computes on values of type T: float for the 16-bit formats, T itself for

@@ -33,15 +33,22 @@ struct RowBytes {
 template <int kVector, class Index>
 TORCH_OPS_HOST_DEVICE void copy_rows_loop(const RowBytes& rows, const Index* index, int64_t stride,
                                           int64_t entries, char* out) {
-  // The CPU foresees the lines of a row, but not the next row.
-  constexpr int64_t kAhead = 8;
+  const int64_t length = rows.length;
   const auto row_of = [&](int64_t n) {
     return rows.table + static_cast<int64_t>(index[n * stride]) * rows.stride;
   };
-  for (int64_t n = 0; n < entries; ++n, out += rows.length) {
-    __builtin_prefetch(row_of(std::min(n + kAhead, entries - 1)));
-    copy_row<kVector>(out, row_of(n), rows.length);
-  }
+  // A loop for each size: to choose for each row costs more than to copy a short one.
+  with_copy_size<kVector>(length, [&](auto size) TORCH_OPS_INLINE_LAMBDA {
+    // The CPU foresees the lines of a long row, but not the next row.
+    constexpr int64_t kAhead = size() == 0 ? 4 : 16;
+    constexpr bool kSeveralLines = size() >= 64;
+    for (int64_t n = 0; n < entries; ++n, out += length) {
+      const char* ahead = row_of(std::min(n + kAhead, entries - 1));
+      __builtin_prefetch(ahead);
+      if (kSeveralLines) __builtin_prefetch(ahead + length - 1);
+      copy_sized<size(), kVector>(out, row_of(n), length);
+    }
+  });
 }
 
 template <class Index>

@@ -157,8 +157,8 @@ void write_masked_piece(Simd simd, Activation activation, int64_t n, T* output, 
   int64_t done = 0;
   if constexpr (kHasAvx512Loop<Activation, T>) {
     if (simd == Simd::kAvx512) done = write_avx512(activation, n, output, input, mask);
-    if (done == n) return;
   }
+  if (done >= n) return;  // so that GCC sees that flags are written before they are read
   uint8_t flags[kPiece];
   map_range(simd, Keeps<Activation>{activation}, done, n, flags, input);
   pack_flags(flags + done, n - done, mask + done / 8);
@@ -172,8 +172,8 @@ void read_masked_piece(Simd simd, Activation activation, int64_t n, T* grad_inpu
   int64_t done = 0;
   if constexpr (kHasAvx512Loop<Activation, T>) {
     if (simd == Simd::kAvx512) done = read_avx512(activation, n, grad_input, grad_output, mask);
-    if (done == n) return;
   }
+  if (done >= n) return;
   uint8_t flags[kPiece];
   unpack_flags(mask + done / 8, n - done, flags + done);
   if constexpr (std::is_same_v<Activation, Relu>) {

@@ -19,8 +19,13 @@ struct CpuBlocking {
   int64_t columns;  // of a row that are summed at a time
   int64_t tile_entries;  // 2^16 at most
   int64_t piece_entries;
+  int group_shift;  // what is added to is noted for groups of 2^group_shift rows of a block
 
   int64_t block_rows() const { return int64_t{1} << block_shift; }
+  int64_t group_rows() const { return int64_t{1} << group_shift; }
+  // Whether to look which rows are added to: it costs a fraction of adding rows, but not of adding
+  // elements.
+  bool looks() const { return columns >= 8; }
   int64_t first_row(int64_t block) const { return block << block_shift; }
   // Of a block to which `entries` are added.
   int64_t pieces(int64_t entries) const { return std::max<int64_t>(entries / piece_entries, 1); }
@@ -33,6 +38,8 @@ inline CpuBlocking choose_cpu_blocking(const RowLayout& layout, int64_t sum_byte
   constexpr int64_t kMaxTile = 1 << 16;
   constexpr int64_t kMinPiece = 1 << 15;  // values; less is not worth a task
   constexpr int64_t kMaxPieces = 32;      // over all blocks: as many cores share one hot row
+  constexpr int64_t kLookedGroup = 256;   // values; a branch costs as much as to write so many
+  constexpr int64_t kGroup = 8192;        // values, where all groups are added to
 
   CpuBlocking blocking{};
   blocking.columns = std::clamp<int64_t>(layout.inner, 1, kColumns);
@@ -49,6 +56,11 @@ inline CpuBlocking choose_cpu_blocking(const RowLayout& layout, int64_t sum_byte
   blocking.piece_entries =
       std::max({4 * std::min(blocking.block_rows(), layout.axis_size), kMinPiece / blocking.columns,
                 layout.slabs() * layout.entries / kMaxPieces, int64_t{1}});
+  const int64_t group = blocking.looks() ? kLookedGroup : kGroup;
+  while (blocking.group_shift < blocking.block_shift &&
+         blocking.group_rows() * blocking.columns < group) {
+    ++blocking.group_shift;
+  }
   return blocking;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -30,7 +31,9 @@ class ScatterAdd {
         blocking_(choose_cpu_blocking(layout, sizeof(Sum))),
         strips_((layout.inner + blocking_.columns - 1) / blocking_.columns),
         tiles_((layout.entries + blocking_.tile_entries - 1) / blocking_.tile_entries),
-        piece_size_(std::min(blocking_.block_rows(), layout.axis_size) * blocking_.columns) {}
+        piece_size_(std::min(blocking_.block_rows(), layout.axis_size) * blocking_.columns),
+        groups_((std::min(blocking_.block_rows(), layout.axis_size) + blocking_.group_rows() - 1) >>
+                blocking_.group_shift) {}
 
   // Returns the smallest position of an entry that is out of range; the result is then nonsense.
   int64_t run() {
@@ -49,10 +52,6 @@ class ScatterAdd {
   struct Piece {
     int64_t slab, block, begin, end;
   };
-  // Of a block.
-  struct RowRange {
-    int64_t begin = 0, end = 0;
-  };
   struct CutBlock {
     int64_t slab, block, first, pieces;
   };
@@ -68,6 +67,7 @@ class ScatterAdd {
       positions_ = Scratch<uint16_t>(all);
     }
     bounds_ = Scratch<uint32_t>(layout_.slabs() * tiles_ * (blocking_.blocks + 1));
+    in_order_ = Scratch<uint8_t>(layout_.slabs() * tiles_);
     return parallel_min_shared(layout_.slabs() * tiles_, 1, all, [&](auto deal) {
       const auto cursors = Scratch<uint32_t>(blocking_.blocks + 1);
       Scratch<int64_t> resolved;
@@ -89,6 +89,12 @@ class ScatterAdd {
     const int64_t entries = std::min(blocking_.tile_entries, layout_.entries - first);
     const Index* index = entries_at(slab, first);
     const int64_t stride = layout_.index_entry_stride;
+    const bool in_order = ascends(index, stride, entries, layout_.axis_size);
+    in_order_.get()[slab * tiles_ + tile] = in_order;
+    if (in_order) {
+      find_bounds(index, stride, entries, blocking_, bounds_of(slab, tile));
+      return kNoBadEntry;
+    }
     const int64_t bad = find_bad(index, stride, entries, layout_.axis_size);
     if (bad == kNoBadEntry) {
       bin(slab, tile, index, stride, entries, cursors);
@@ -153,7 +159,7 @@ class ScatterAdd {
       }
     }
     partials_ = Scratch<Sum>(pieces_.size() * strips_ * piece_size_);
-    touched_.resize(pieces_.size() * strips_);
+    touched_ = Scratch<uint8_t>(pieces_.size() * strips_ * groups_);
     is_cut_.resize(layout_.slabs() * blocking_.blocks);
     for (const CutBlock& each : cut_) is_cut_[each.slab * blocking_.blocks + each.block] = true;
   }
@@ -168,7 +174,11 @@ class ScatterAdd {
     const int64_t grain = kElementsPerTask / (work / blocks / strips_ + 1) + 1;
     return parallel_min_shared((pieces + blocks) * strips_, grain, work, [&](auto deal) {
       Scratch<Sum> sums;
-      if (!std::is_same_v<Sum, Value>) sums = Scratch<Sum>(piece_size_);
+      Scratch<uint8_t> touched;
+      if (!std::is_same_v<Sum, Value>) {
+        sums = Scratch<Sum>(piece_size_);
+        touched = Scratch<uint8_t>(groups_);
+      }
       int64_t bad = kNoBadEntry;
       for (int64_t begin = 0, end = 0; deal(begin, end);) {
         for (int64_t task = begin; task < end; ++task) {
@@ -176,17 +186,17 @@ class ScatterAdd {
           const int64_t strip = task % strips_;
           if (number < pieces) {
             bad = std::min(bad, add_piece(pieces_[number], strip, partial(number, strip),
-                                          &touched_[number * strips_ + strip]));
+                                          touched_in(number, strip)));
             continue;
           }
           const int64_t block = number - pieces;
           if (!is_cut_.empty() && is_cut_[block]) continue;
           const Piece whole{block / blocking_.blocks, block % blocking_.blocks, 0, INT64_MAX};
           if constexpr (std::is_same_v<Sum, Value>) {
-            bad = std::min(bad, add_piece(whole, strip, nullptr));
+            bad = std::min(bad, add_block(whole, strip));
           } else {
-            bad = std::min(bad, add_piece(whole, strip, sums.get()));
-            store(whole.slab, whole.block, strip, 0, rows_in(whole.block), sums.get());
+            bad = std::min(bad, add_piece(whole, strip, sums.get(), touched.get()));
+            store_block(whole, strip, sums.get(), touched.get());
           }
         }
       }
@@ -194,62 +204,60 @@ class ScatterAdd {
     });
   }
 
-  // Into `sums`, or right into the result where that is null. A piece sets its sums to zero in the
-  // rows alone that it writes to `touched`.
-  int64_t add_piece(const Piece& piece, int64_t strip, Sum* sums, RowRange* touched = nullptr) {
-    const int64_t columns = columns_in(strip);
-    int64_t stride = columns;
-    if constexpr (std::is_same_v<Sum, Value>) {
-      if (sums == nullptr) {
-        sums = result_at(piece.slab, blocking_.first_row(piece.block), strip);
-        stride = layout_.inner;
-      }
-    }
-    RowRange zeros{0, rows_in(piece.block)};
-    if (touched != nullptr) {
-      // The others are added to the first piece's sums, of which all rows are needed.
-      if (piece.begin > 0) zeros = rows_of(piece);
-      *touched = zeros;
-    }
-    if (stride == columns) {
-      std::fill_n(sums + zeros.begin * columns, (zeros.end - zeros.begin) * columns, Sum());
-    } else {
-      for (int64_t row = zeros.begin; row < zeros.end; ++row) {
-        std::fill_n(sums + row * stride, columns, Sum());
-      }
-    }
-    return blocking_.blocks == 1 ? add_from_index(piece, strip, sums, stride)
-                                 : add_from_bins(piece, strip, sums, stride);
+  // Right into the result.
+  int64_t add_block(const Piece& block, int64_t strip) {
+    Value* sums = result_at(block.slab, blocking_.first_row(block.block), strip);
+    set_to_zero(sums, rows_in(block.block), strip);
+    return add(block, strip, sums, layout_.inner);
   }
 
-  // The rows of its block that a piece may add to: few where it is of one hot row or of a sorted
-  // index.
-  RowRange rows_of(const Piece& piece) const {
-    const int64_t rows = rows_in(piece.block);
-    // To look costs a fraction of adding rows, but not of adding elements.
-    constexpr int64_t kLeastColumns = 8;
-    if (blocking_.columns < kLeastColumns || (blocking_.blocks == 1 && rule_.rewrites())) {
-      return {0, rows};
-    }
-    int64_t least = rows, most = -1;
-    const auto look = [&](int64_t row) {
-      least = std::min(least, row);
-      most = std::max(most, row);
-    };
+  // Into `sums`, of which only the groups of rows that are `touched` are set.
+  int64_t add_piece(const Piece& piece, int64_t strip, Sum* sums, uint8_t* touched) {
+    const int64_t columns = columns_in(strip);
+    look(piece, touched);
+    for_each_stretch(touched, rows_in(piece.block), [&](int64_t begin, int64_t end, bool any) {
+      if (any) std::fill_n(sums + begin * columns, (end - begin) * columns, Sum());
+    });
+    return add(piece, strip, sums, columns);
+  }
+
+  // Finds the groups of its block's rows that a piece may add to: few where it is of one hot row,
+  // or where entries are few beside rows.
+  void look(const Piece& piece, uint8_t* touched) const {
+    const bool looks = blocking_.looks() && !(blocking_.blocks == 1 && rule_.rewrites());
+    std::fill_n(touched, groups_, !looks);
+    if (!looks) return;
     if (blocking_.blocks > 1) {
-      for_each_bin(piece, [&](int64_t, int64_t place, int64_t entries) {
-        for (int64_t n = place; n < place + entries; ++n) look(rows_.get()[n]);
+      for_each_run(piece, 0, [&](const ScatterRun<Value>& run) {
+        for (int64_t n = 0; n < run.entries; ++n) touched[run.rows[n] >> blocking_.group_shift] = 1;
       });
-    } else {
-      const Index* entries = entries_at(piece.slab, piece.begin);
-      const int64_t count = std::min(piece.end, layout_.entries) - piece.begin;
-      for (int64_t n = 0; n < count; ++n) {
-        look(static_cast<int64_t>(entries[n * layout_.index_entry_stride]));
-      }
+      return;
     }
-    // Entries out of range are found where they would be added.
-    least = std::clamp<int64_t>(least, 0, rows);
-    return {least, std::clamp<int64_t>(most + 1, least, rows)};
+    const Index* entries = entries_at(piece.slab, piece.begin);
+    const int64_t count = std::min(piece.end, layout_.entries) - piece.begin;
+    const auto last = static_cast<uint64_t>(layout_.axis_size - 1);
+    for (int64_t n = 0; n < count; ++n) {
+      // Entries out of range are found where they would be added.
+      const auto row = static_cast<uint64_t>(entries[n * layout_.index_entry_stride]);
+      touched[std::min(row, last) >> blocking_.group_shift] = 1;
+    }
+  }
+
+  // Calls use(begin, end, any) for stretches of a block's rows, as long as possible, that are
+  // touched or are not.
+  template <class Use>
+  void for_each_stretch(const uint8_t* touched, int64_t rows, Use use) const {
+    const int64_t groups = (rows + blocking_.group_rows() - 1) >> blocking_.group_shift;
+    for (int64_t begin = 0, end = 0; begin < groups; begin = end) {
+      while (end < groups && touched[end] == touched[begin]) ++end;
+      use(begin << blocking_.group_shift, std::min(end << blocking_.group_shift, rows),
+          touched[begin] != 0);
+    }
+  }
+
+  int64_t add(const Piece& piece, int64_t strip, Sum* sums, int64_t stride) {
+    return blocking_.blocks == 1 ? add_from_index(piece, strip, sums, stride)
+                                 : add_from_tiles(piece, strip, sums, stride);
   }
 
   int64_t add_from_index(const Piece& piece, int64_t strip, Sum* sums, int64_t stride) {
@@ -305,26 +313,21 @@ class ScatterAdd {
     }
   }
 
-  int64_t add_from_bins(const Piece& piece, int64_t strip, Sum* sums, int64_t stride) {
-    for_each_bin(piece, [&](int64_t first, int64_t place, int64_t entries) {
-      const uint16_t* rows = rows_.get() + place;
+  int64_t add_from_tiles(const Piece& piece, int64_t strip, Sum* sums, int64_t stride) {
+    for_each_run(piece, strip, [&](const ScatterRun<Value>& run) {
       if (layout_.inner == 1) {
-        add_elements_widened(simd_, entries, rows, 1, blocking_.block_rows(), binned_.get() + place,
+        add_elements_widened(simd_, run.entries, run.rows, 1, blocking_.block_rows(), run.values,
                              sums);
       } else {
-        add_rows(simd_,
-                 ScatterRun<Value>{entries, rows, positions_.get() + place,
-                                   value_at(piece.slab, first, strip), layout_.inner},
-                 columns_in(strip), sums, stride);
+        add_rows(simd_, run, columns_in(strip), sums, stride);
       }
     });
     return kNoBadEntry;
   }
 
-  // Calls use(first, place, entries) for what the tiles hold of a piece: the tile's first entry,
-  // and where the piece's stand in it.
+  // Calls use(run) for what the tiles hold of a piece.
   template <class Use>
-  void for_each_bin(const Piece& piece, Use use) const {
+  void for_each_run(const Piece& piece, int64_t strip, Use use) const {
     int64_t before = 0;  // the block's entries in the tiles that are behind us
     for (int64_t tile = 0; tile < tiles_ && before < piece.end; ++tile) {
       const uint32_t* bounds = bounds_of(piece.slab, tile) + piece.block;
@@ -333,47 +336,97 @@ class ScatterAdd {
       const int64_t end = std::min(piece.end - before, entries);
       before += entries;
       if (begin >= end) continue;
-      const int64_t first = tile * blocking_.tile_entries;
-      use(first, piece.slab * layout_.entries + first + bounds[0] + begin, end - begin);
+      const int64_t first = tile * blocking_.tile_entries;  // of the tile
+      if (in_order_.get()[piece.slab * tiles_ + tile]) {
+        read_in_order(piece, strip, first + bounds[0] + begin, first + bounds[0] + end, use);
+        continue;
+      }
+      const int64_t place = piece.slab * layout_.entries + first + bounds[0] + begin;
+      const bool elements = layout_.inner == 1;
+      use(ScatterRun<Value>{
+          end - begin, rows_.get() + place, elements ? nullptr : positions_.get() + place,
+          elements ? binned_.get() + place : value_at(piece.slab, first, strip), layout_.inner});
+    }
+  }
+
+  // The entries [begin, end) of a slab's index as they stand: all of them rows of the piece's
+  // block.
+  template <class Use>
+  void read_in_order(const Piece& piece, int64_t strip, int64_t begin, int64_t end, Use use) const {
+    uint16_t rows[kRunEntries];
+    const int64_t mask = blocking_.block_rows() - 1;
+    for (int64_t first = begin; first < end; first += kRunEntries) {
+      const int64_t n = std::min(kRunEntries, end - first);
+      number_rows(entries_at(piece.slab, first), layout_.index_entry_stride, n, mask, rows);
+      use(ScatterRun<Value>{n, rows, nullptr, value_at(piece.slab, first, strip), layout_.inner});
     }
   }
 
   // ---- The sums of pieces
 
   void join_all() {
-    // In tasks of some rows of a strip.
-    const int64_t rows = std::max<int64_t>(kElementsPerTask / 4 / blocking_.columns, 1);
+    // In tasks of some groups of rows of a strip.
+    const int64_t rows =
+        std::max(kElementsPerTask / 4 / blocking_.columns >> blocking_.group_shift, int64_t{1})
+        << blocking_.group_shift;
     const int64_t parts = (std::min(blocking_.block_rows(), layout_.axis_size) + rows - 1) / rows;
     const int64_t tasks = static_cast<int64_t>(cut_.size()) * strips_ * parts;
     parallel_for(tasks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const CutBlock& cut = cut_[task / parts / strips_];
-        const int64_t strip = task / parts % strips_;
         const int64_t first = task % parts * rows;
-        const int64_t count = std::min(rows, rows_in(cut.block) - first);
-        if (count <= 0) continue;
-        Sum* sums = partial(cut.first, strip) + first * columns_in(strip);
-        for (int64_t piece = cut.first + 1; piece < cut.first + cut.pieces; ++piece) {
-          const RowRange& touched = touched_[piece * strips_ + strip];
-          const int64_t begin = std::max(first, touched.begin);
-          const int64_t end = std::min(first + count, touched.end);
-          if (begin >= end) continue;
-          add_sums(simd_, sums + (begin - first) * columns_in(strip),
-                   (end - begin) * columns_in(strip),
-                   partial(piece, strip) + begin * columns_in(strip));
+        const int64_t last = std::min(first + rows, rows_in(cut.block));
+        for (int64_t row = first; row < last; row += blocking_.group_rows()) {
+          join(cut, task / parts % strips_, row, std::min(blocking_.group_rows(), last - row));
         }
-        store(cut.slab, cut.block, strip, first, count, sums);
       }
     });
   }
 
+  // A group of rows.
+  void join(const CutBlock& cut, int64_t strip, int64_t first, int64_t rows) {
+    const int64_t columns = columns_in(strip);
+    Sum* sums = nullptr;
+    for (int64_t piece = cut.first; piece < cut.first + cut.pieces; ++piece) {
+      if (touched_in(piece, strip)[first >> blocking_.group_shift] == 0) continue;
+      Sum* others = partial(piece, strip) + first * columns;
+      if (sums == nullptr) {
+        sums = others;
+      } else {
+        add_sums(simd_, sums, rows * columns, others);
+      }
+    }
+    store(cut.slab, cut.block, strip, first, rows, sums);
+  }
+
+  void store_block(const Piece& block, int64_t strip, const Sum* sums, const uint8_t* touched) {
+    for_each_stretch(touched, rows_in(block.block), [&](int64_t begin, int64_t end, bool any) {
+      store(block.slab, block.block, strip, begin, end - begin,
+            any ? sums + begin * columns_in(strip) : nullptr);
+    });
+  }
+
+  // `sums` are null where they are zeros.
   void store(int64_t slab, int64_t block, int64_t strip, int64_t first, int64_t rows,
              const Sum* sums) {
     const int64_t columns = columns_in(strip);
     Value* to = result_at(slab, blocking_.first_row(block) + first, strip);
+    if (sums == nullptr) return set_to_zero(to, rows, strip);
     if (columns == layout_.inner) return store_sums(simd_, sums, rows * columns, to);
     for (int64_t row = 0; row < rows; ++row) {
       store_sums(simd_, sums + row * columns, columns, to + row * layout_.inner);
+    }
+  }
+
+  // Rows of the result.
+  void set_to_zero(Value* to, int64_t rows, int64_t strip) {
+    const int64_t columns = columns_in(strip);
+    if (columns == layout_.inner) {
+      std::memset(to, 0, rows * columns * sizeof(Value));
+      return;
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      std::memset(to + row * layout_.inner, 0, columns * sizeof(Value));
     }
   }
 
@@ -394,6 +447,9 @@ class ScatterAdd {
   Sum* partial(int64_t piece, int64_t strip) const {
     return partials_.get() + (piece * strips_ + strip) * piece_size_;
   }
+  uint8_t* touched_in(int64_t piece, int64_t strip) const {
+    return touched_.get() + (piece * strips_ + strip) * groups_;
+  }
 
   const Value* values_;
   const Index* index_;
@@ -405,18 +461,21 @@ class ScatterAdd {
   const int64_t strips_;
   const int64_t tiles_;       // a slab
   const int64_t piece_size_;  // in elements
+  const int64_t groups_;      // of a block's rows
 
-  // Of all slabs' entries, tile by tile; `bounds_` is [slabs, tiles, blocks + 1].
+  // Of all slabs' entries, tile by tile; `bounds_` is [slabs, tiles, blocks + 1]. Of a tile that is
+  // `in_order_`, [slabs, tiles], there are only the bounds.
   Scratch<uint16_t> rows_;
   Scratch<uint16_t> positions_;
   Scratch<Value> binned_;
   Scratch<uint32_t> bounds_;
+  Scratch<uint8_t> in_order_;
 
   std::vector<Piece> pieces_;
   std::vector<CutBlock> cut_;
   std::vector<bool> is_cut_;  // of all slabs' blocks; empty where none is
   Scratch<Sum> partials_;
-  std::vector<RowRange> touched_;  // of each piece's strips; of the first piece of a block all
+  Scratch<uint8_t> touched_;  // [pieces, strips, groups]: 1 where partials_ is set
 };
 
 }  // namespace torch_ops

@@ -92,6 +92,74 @@ void bin_tile(const Index* index, int64_t stride, int64_t entries, const CpuBloc
   }
 }
 
+// ---- A tile of the index that is in order already
+// ------------------------------------------------
+
+// Are all entries rows of the axis, and none less than the one before it? Entries in any order are
+// told apart by the first few.
+template <class Index>
+bool ascends(const Index* index, int64_t stride, int64_t entries, int64_t axis_size) {
+  using Wide = std::conditional_t<sizeof(Index) == 8, uint64_t, uint32_t>;
+  constexpr int64_t kPart = 512;
+  const auto part_ascends = [&](const Index* part, auto step, int64_t n) {
+    Wide falls = 0;  // the highest bit is set where a difference is negative
+    const bool bad = any_bad(part, step, n, axis_size, [&](int64_t i, Wide entry) {
+      falls |= entry - static_cast<Wide>(part[(i - 1) * step]);
+    });
+    return !bad && falls >> (8 * sizeof(Wide) - 1) == 0;
+  };
+  if (entries > 0 && !in_range(index[0], axis_size)) return false;
+  for (int64_t begin = 1; begin < entries; begin += kPart) {
+    using One = std::integral_constant<int64_t, 1>;  // that the compiler knows it lets it vectorise
+    const int64_t n = std::min(kPart, entries - begin);
+    const Index* part = index + begin * stride;
+    if (!(stride == 1 ? part_ascends(part, One(), n) : part_ascends(part, stride, n))) return false;
+  }
+  return true;
+}
+
+// As bin_tile: where the entries of each block begin, and where those of the last one end.
+template <class Index>
+void find_bounds(const Index* index, int64_t stride, int64_t entries, const CpuBlocking& blocking,
+                 uint32_t* bounds) {
+  int64_t at = 0;  // all before it are in earlier blocks
+  for (int64_t block = 0; block <= blocking.blocks; ++block) {
+    const int64_t row = blocking.first_row(block);
+    const auto is_before = [&](int64_t n) { return static_cast<int64_t>(index[n * stride]) < row; };
+    // In steps that double, and then by halves: a few where blocks are many, and some where not.
+    int64_t step = 1, end = at;
+    while (end < entries && is_before(end)) {
+      at = end + 1;
+      end += step;
+      step *= 2;
+    }
+    end = std::min(end, entries);
+    while (at < end) {
+      const int64_t middle = at + (end - at) / 2;
+      if (is_before(middle)) {
+        at = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    bounds[block] = static_cast<uint32_t>(at);
+  }
+}
+
+// The rows within their block that entries name; `mask` has the bits of such a number.
+template <class Index>
+void number_rows(const Index* index, int64_t stride, int64_t entries, int64_t mask,
+                 uint16_t* rows) {
+  const auto number = [&](auto step) {
+    for (int64_t n = 0; n < entries; ++n) rows[n] = static_cast<uint16_t>(index[n * step] & mask);
+  };
+  if (stride == 1) {
+    number(std::integral_constant<int64_t, 1>());
+  } else {
+    number(stride);
+  }
+}
+
 // The rows that `entries` entries name by the rule; `nowhere` for those that name none.
 template <class Index>
 void resolve_entries(const Index* index, int64_t stride, int64_t entries, const IndexRule& rule,

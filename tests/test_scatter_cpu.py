@@ -1,0 +1,234 @@
+"""scatter_add on the CPU: blocks of rows, tiles of the index, pieces of a block's entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from gathering import SPREADS, spread_index, values_for
+from op_checks import FLOATS
+from test_scatter import tolerance
+from torch import Tensor
+
+import torch_ops
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    yield
+    torch.set_num_threads(before)
+
+
+# batches, axis_size, entries, row. One block and several; blocks that end within the axis and rows
+# that are cut into strips; slabs of one piece and of several; tiles that are not full.
+CUTS = [
+    (1, 100, 80_000, 1),
+    (1, 70_000, 300_000, 1),
+    (3, 140_000, 10_000, 1),
+    (1, 30_000, 70_000, 3),
+    (2, 3_000, 9_000, 64),
+    (1, 50, 2_000, 130),
+    (1, 9, 200, 9_000),
+    (300, 7, 5, 2),
+]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.uint8, torch.int64], ids=str)
+@pytest.mark.parametrize("spread", SPREADS)
+def test_any_number_of_threads(dtype: torch.dtype, spread: str) -> None:
+    """The same bits for any number of threads, and the right ones."""
+    for batches, size, count, row in CUTS:
+        index = spread_index(spread, size, count, batches)
+        values = values_for((batches, count, row), torch.device("cpu"), dtype)
+        results = []
+        for number in (1, 2, 5):
+            with threads(number):
+                results.append(torch_ops.scatter_add(values, index, size, batch_dims=1))
+        first, *others = results
+        for other in others:
+            assert torch.equal(other, first)
+        wide = torch.float64 if dtype.is_floating_point else dtype
+        expected = torch.zeros(batches, size, row, dtype=wide)
+        expected.scatter_add_(1, index[:, :, None].expand(values.shape), values.to(wide))
+        if wide == dtype and wide != torch.float64:
+            assert torch.equal(first, expected)
+            continue
+        rtol, _ = tolerance(dtype)
+        summed = torch.float32 if dtype.itemsize == 2 else dtype
+        # Up to n = 300,000 numbers near 1: partial sums reach some sqrt(n), and the error of n
+        # roundings of random sign some sqrt(n) times half an eps of that; twice, for the reference.
+        atol = 2 * count * torch.finfo(summed).eps
+        torch.testing.assert_close(first.double(), expected, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("index_dtype", [torch.uint8, torch.int16, torch.int32], ids=str)
+def test_strided_index_of_several_tiles(index_dtype: torch.dtype) -> None:
+    for size, row in [(200, 1), (200, 3000), (30_000, 5)]:
+        if size > torch.iinfo(index_dtype).max:
+            continue
+        index = spread_index("uniform", size, 20_000, 1)[0].to(index_dtype)[::2]
+        values = values_for((10_000, row), torch.device("cpu"), torch.int32)
+        expected = torch.zeros(size, row, dtype=torch.int32).index_add_(0, index.long(), values)
+        assert torch.equal(torch_ops.scatter_add(values, index, size), expected)
+
+
+@pytest.mark.parametrize(("size", "row"), [(1000, 1), (300_000, 1), (1000, 40), (50_000, 40)])
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int64], ids=str)
+def test_the_first_entry_out_of_range_is_named(size: int, row: int, dtype: torch.dtype) -> None:
+    values = torch.ones(2, 90_000, row)
+    for number in (1, 2, 5):
+        index = torch.zeros(2, 90_000, dtype=dtype)
+        bad = -1 if dtype == torch.int16 else size
+        index[1, 80_000] = index[1, 11] = index[0, 89_999] = bad
+        message = (
+            rf"scatter_add: index\[0, 89999\] is {bad}, out of range for an axis of size {size}"
+        )
+        with threads(number), pytest.raises(IndexError, match=message):
+            torch_ops.scatter_add(values, index, size, batch_dims=1)
+        index[0, 30_000] = -7
+        with threads(number), pytest.raises(IndexError, match=r"index\[0, 30000\] is -7"):
+            torch_ops.scatter_add(values, index, size, batch_dims=1)
+
+
+# ---- An index that is in order, wholly or in part ------------------------------------------------
+
+# axis_size, entries, row: of several blocks, so that there are tiles, and of no pieces.
+IN_ORDER = [(200_000, 30_000, 1), (9_000, 9_000, 64), (30_000, 20_000, 8)]
+
+
+def one_by_one(values: Tensor, rows: Tensor, size: int) -> Tensor:
+    """The values that name a row, added in their order and then rounded."""
+    kept = rows >= 0
+    summed = torch.float32 if values.dtype.itemsize == 2 else values.dtype
+    sums = torch.zeros(size, *values.shape[1:], dtype=summed)
+    np.add.at(sums.numpy(), rows[kept].numpy(), values[kept].to(summed).numpy())
+    return sums.to(values.dtype)
+
+
+def nearly_in_order(count: int, size: int, at: int) -> Tensor:
+    """In order but for one entry."""
+    index = spread_index("sorted", size, count, 1)[0]
+    index[at] = 0
+    return index
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int16], ids=str)
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64], ids=str)
+def test_index_in_order(dtype: torch.dtype, index_dtype: torch.dtype) -> None:
+    """Every entry is added in its turn, in tiles that are in order and in those that are not."""
+    for size, count, row in IN_ORDER:
+        in_order = spread_index("sorted", size, count, 1)[0]
+        # A tile has 4096 entries, and parts of 512 of it are looked at one after the other.
+        indices = [in_order, in_order.roll(count // 2), in_order.flip(0)]
+        indices += [nearly_in_order(count, size, at) for at in (1, 512, 513, 4095, 4096, count - 1)]
+        values = values_for((count, row), torch.device("cpu"), dtype)
+        for index in indices:
+            expected = one_by_one(values, index, size)
+            for number in (1, 3):
+                with threads(number):
+                    actual = torch_ops.scatter_add(values, index.to(index_dtype), size)
+                assert torch.equal(actual, expected)
+
+
+def test_index_of_bytes_in_order() -> None:
+    index = spread_index("sorted", 200, 10_000, 1)[0]
+    values = values_for((10_000, 600), torch.device("cpu"), torch.int32)
+    actual = torch_ops.scatter_add(values, index.to(torch.uint8), 200)
+    assert torch.equal(actual, one_by_one(values, index, 200))
+
+
+def test_strided_index_in_order() -> None:
+    """An index with gaps, one that is expanded, and batches of which one is in order."""
+    for size, count, row in IN_ORDER:
+        values = values_for((2, count, row), torch.device("cpu"), torch.float32)
+        in_order, other = (spread_index(spread, size, count, 1)[0] for spread in ("sorted", "hot"))
+        gaps = torch.stack((in_order, other), dim=1)
+        for index in (gaps.t(), in_order.expand(2, -1), in_order[:1].expand(2, count)):
+            actual = torch_ops.scatter_add(values, index, size, batch_dims=1)
+            for batch in range(2):
+                # Of one row alone: its block is summed in pieces.
+                expected = one_by_one(values[batch].double(), index[batch], size).float()
+                torch.testing.assert_close(actual[batch], expected, rtol=0, atol=count * 2**-22)
+
+
+@pytest.mark.parametrize("mode", ["raise", "wrap", "clip", "fill"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_index_in_order_with_entries_out_of_range(mode: str, dtype: torch.dtype) -> None:
+    """Bad entries at the ends, where the order hides them, and extremes in the middle."""
+    for size, count, row in IN_ORDER:
+        values = values_for((count, row), torch.device("cpu"), dtype)
+        for at, bad in ((0, -3), (count - 1, size + 2), (5000, 2**63 - 1), (5000, -(2**63))):
+            index = spread_index("sorted", size, count, 1)[0]
+            index[at] = bad
+            if mode == "raise":
+                with pytest.raises(IndexError, match=rf"index\[{at}\] is {bad}, out of range"):
+                    torch_ops.scatter_add(values, index, size)
+                continue
+            rows = index.clone()
+            inside = {
+                "wrap": bad % size,
+                "clip": min(max(bad, 0), size - 1),
+                "fill": bad + size if -size <= bad < 0 else -1,
+            }
+            rows[at] = inside[mode]
+            actual = torch_ops.scatter_add(values, index, size, mode=mode)
+            assert torch.equal(actual, one_by_one(values, rows, size))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_few_rows_are_added_to(dtype: torch.dtype) -> None:
+    """Rows that no entry names are zeros, in blocks with entries, without, and cut into pieces."""
+    for size, count, row in [(9_000, 40, 64), (20_000, 6_000, 9), (50, 40_000, 130), (9, 90, 9000)]:
+        for few in (1, 5):
+            index = torch.arange(few).repeat_interleave(count // few) * (size // few)
+            values = values_for((index.numel(), row), torch.device("cpu"), dtype)
+            results = []
+            for number in (1, 3):
+                with threads(number):
+                    results.append(torch_ops.scatter_add(values, index, size))
+            actual, other = results
+            assert torch.equal(actual, other)
+            named = torch.zeros(size, dtype=torch.bool)
+            named[index] = True
+            assert not actual[~named].any()
+            expected = values.double().view(few, -1, row).sum(1)
+            summed = torch.float32 if dtype.itemsize == 2 else dtype
+            rtol, _ = tolerance(dtype)
+            atol = 2 * count * torch.finfo(summed).eps
+            torch.testing.assert_close(actual[named].double(), expected, rtol=rtol, atol=atol)
+
+
+# ---- The cut ------------------------------------------------------------------------------------
+
+
+def test_cpu_blocking() -> None:
+    """How the CPU cuts a call: from sizes alone."""
+    from torch_ops._ext.scatter import cpu_blocking
+
+    sizes = {"slabs": 1, "entries": 1 << 20, "sum_bytes": 4}
+    # A table that fits one block is not sorted; 16 bits number the rows of a block.
+    assert cpu_blocking(**sizes, axis_size=1 << 16, inner=1)["blocks"] == 1
+    assert cpu_blocking(**sizes, axis_size=(1 << 16) + 1, inner=1)["blocks"] == 2
+    assert (
+        cpu_blocking(**{**sizes, "sum_bytes": 1}, axis_size=1 << 18, inner=1)["block_rows"]
+        == 1 << 16
+    )
+    assert cpu_blocking(**sizes, axis_size=1 << 16, inner=64)["blocks"] == 32
+    # Long rows are cut into strips; a block has a row at least.
+    assert cpu_blocking(**sizes, axis_size=100, inner=10**9) == {
+        "block_rows": 32,
+        "blocks": 4,
+        "columns": 4096,
+        "tile_entries": 1 << 15,
+        "piece_entries": 1 << 15,
+    }
+    # Pieces: some for each core of a large machine, but none that costs more than it saves.
+    assert cpu_blocking(**sizes, axis_size=1000, inner=1)["piece_entries"] == 1 << 15
+    assert cpu_blocking(**sizes, axis_size=1 << 16, inner=1)["piece_entries"] == 1 << 18
+    assert cpu_blocking(**{**sizes, "slabs": 64}, axis_size=9, inner=1)["piece_entries"] == 1 << 21
+    assert cpu_blocking(**{**sizes, "entries": 0}, axis_size=0, inner=1)["blocks"] == 1

@@ -99,7 +99,9 @@ def test_the_result_is_that_of_torch_ops(direct: Any, device: torch.device) -> N
         output = direct(*copied(given))
         if output is not NotImplemented:
             assert type(output) is Tensor
-            assert_same(output, call_registered(direct, copied(given)), str(given))
+            # Not to the bit: some add on CUDA in no given order.
+            expected = call_registered(direct, copied(given))
+            torch.testing.assert_close(output, expected, equal_nan=True, msg=str(given))
 
 
 def test_parameters_are_taken(direct: Any, given: list[Any]) -> None:

@@ -468,6 +468,15 @@ def test_paths() -> None:
     assert path(**many, **floats, inner=64) == "sorted"
     assert path(**many, **floats, inner=63) == "tiles"
     assert path(**many, value_bytes=8, sum_bytes=8, inner=64) == "sorted"
+    # Many entries to few rows would wait for each other.
+    crowd = {**few, "axis_size": 256, "entries": 1 << 18}
+    assert [path(**crowd, **floats, inner=width) for width in (1, 3, 8)] == [
+        "staged",
+        "sorted",
+        "sorted",
+    ]
+    assert path(**{**crowd, "axis_size": 257}, **floats, inner=3) == "values"
+    assert path(**{**crowd, "entries": (1 << 18) - 1}, **floats, inner=3) == "values"
     # Sixteen-bit sums take a table of floats: sorting pays for fewer entries beside a large result,
     # and for very few of them a table of their own rows.
     large = {**few, "axis_size": 1 << 19, "entries": 1 << 18}

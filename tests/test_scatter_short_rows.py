@@ -274,6 +274,10 @@ def test_binning() -> None:
     many = {**sizes, "slabs": 1024}
     assert binning(**many, axis_size=1024, entries=16384)["fastest"]
     assert not binning(**{**many, "inner": 2}, axis_size=1024, entries=16384)["fastest"]
+    # And for rows of a few values, where many go to few.
+    crowd = {**sizes, "slabs": 1, "entries": 1 << 20, "inner": 4}
+    assert binning(**crowd, axis_size=1024)["fastest"]
+    assert not binning(**{**crowd, "slabs": 2}, axis_size=1024)["fastest"]
     assert not binning(**{**many, "slabs": 16}, axis_size=1024, entries=16384)["fastest"]
     assert not binning(**many, axis_size=4096, entries=65536)["fastest"]  # read twice
     assert not binning(**many, axis_size=4096, entries=4095)["fastest"]

@@ -76,6 +76,7 @@ Way choose_way(const Tensor& rows, const RowLayout& layout, std::optional<bool> 
   if (has_few_entries(layout, value_bytes)) return Way::kFew;
   const bool sort = pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes);
   if (sort) return Way::kSorted;
+  if (has_few_rows(layout)) return can_bin_cuda(rows, layout) ? Way::kBinned : Way::kSorted;
   return is_binning_fastest_cuda(rows, layout) ? Way::kBinned : Way::kAtomic;
 }
 
@@ -252,7 +253,10 @@ std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t valu
   layout.entries = entries;
   layout.inner = inner;
   if (has_few_entries(layout, value_bytes)) return "few";
-  if (pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes)) return "sorted";
+  if (pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes) ||
+      has_few_rows(layout)) {
+    return "sorted";
+  }
   switch (choose_atomic_path(layout, sum_bytes, adjacent, shared_bytes)) {
     case AtomicPath::kTiles:
       return "tiles";

@@ -124,13 +124,15 @@ inline Binning choose_binning(const RowLayout& layout, int64_t value_bytes, int6
 }
 
 // Is that the fastest way too, so that it is the default? It is for elements that blocks keep,
-// where they fill the GPU; rows of two and four values meet few atomics where the index is skewed,
-// and take fewer of them (docs/gather.md).
+// where they fill the GPU, and for rows of two and four values where many go to few of them
+// (docs/gather.md).
 inline bool is_binning_fastest(const RowLayout& layout, const Binning& binning) {
-  constexpr int64_t kMany = int64_t{1} << 21;
-  return binning.pays && binning.bins == 0 && binning.keeps && layout.inner == 1 &&
-         layout.entries >= layout.axis_size &&
-         layout.slabs() * (layout.entries + 4 * layout.axis_size) >= kMany;
+  constexpr int64_t kFewRows = 1024, kMany = int64_t{1} << 20;
+  if (!binning.pays || binning.bins > 0) return false;
+  const int64_t entries = layout.slabs() * layout.entries;
+  const int64_t rows = layout.slabs() * layout.axis_size;
+  if (layout.inner > 1) return rows <= kFewRows && entries >= kMany;
+  return binning.keeps && entries >= rows && entries + 4 * rows >= 2 * kMany;
 }
 
 }  // namespace torch_ops

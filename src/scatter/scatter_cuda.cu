@@ -16,13 +16,29 @@
 
 namespace torch_ops {
 
+namespace {
+
+constexpr int kZeroThreads = 256;
+
+// One store of 16 bytes a thread.
+__global__ void __launch_bounds__(kZeroThreads) zero_kernel(char* memory, int64_t bytes) {
+  const int64_t at = (int64_t{blockIdx.x} * kZeroThreads + threadIdx.x) * kVectorBytes;
+  if (at + kVectorBytes <= bytes) {
+    *reinterpret_cast<uint4*>(memory + at) = make_uint4(0, 0, 0, 0);
+  } else {
+    for (int64_t i = at; i < bytes; ++i) memory[i] = 0;
+  }
+}
+
+}  // namespace
+
 at::Tensor zeros_cuda(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const c10::cuda::CUDAGuard guard(options.device());
   // Not at::empty: in torch's deterministic mode that fills the memory.
   const at::Tensor result = at::detail::empty_cuda(sizes, options);
-  if (result.nbytes() > 0) {
-    C10_CUDA_CHECK(cudaMemsetAsync(result.mutable_data_ptr(), 0, result.nbytes(),
-                                   at::cuda::getCurrentCUDAStream()));
+  if (const auto bytes = static_cast<int64_t>(result.nbytes()); bytes > 0) {
+    TORCH_OPS_LAUNCH(zero_kernel, grid_x(ceil_div(bytes, kVectorBytes), kZeroThreads), kZeroThreads,
+                     0, static_cast<char*>(result.mutable_data_ptr()), bytes);
   }
   return result;
 }

@@ -33,6 +33,14 @@ inline bool pays_to_sort_for_best(const RowLayout& layout) {
   return layout.inner >= 32 && layout.slabs() * layout.entries * layout.inner >= kMany;
 }
 
+// Do so few rows take so many entries that atomics wait for each other, though each warp adds up
+// first what goes to one row? (docs/gather.md; single elements are summed in shared memory.)
+inline bool has_few_rows(const RowLayout& layout) {
+  constexpr int64_t kFew = 256, kMany = int64_t{1} << 18;
+  return layout.inner > 1 && layout.slabs() * layout.axis_size <= kFew &&
+         layout.slabs() * layout.entries >= kMany;
+}
+
 // The scratch that a call may take, in bytes: 16 an entry and a row of the result and a tenth of
 // the values, or 64 MB.
 inline int64_t most_scratch(const RowLayout& layout, int64_t value_bytes) {

@@ -54,41 +54,77 @@ TORCH_OPS_HOST_DEVICE void for_each_or_four(int64_t size, Key&& key, Use&& use) 
   for (; n < size; ++n) use(key(n), n, One());
 }
 
+// Do most entries name the row that the eighth before them named? The first ones tell of all. (A
+// sample over the whole run would fetch lines here and there, after which the CPU no longer
+// foresees the loop's: it took 2.4 times as long.)
+template <class Row>
+bool repeats(int64_t entries, const Row* rows, int64_t stride) {
+  constexpr int64_t kSample = 128;
+  int64_t same = 0, seen = 0;
+  for (int64_t n = 8; n < std::min(entries, kSample); n += 4, ++seen) {
+    same += rows[n * stride] == rows[(n - 8) * stride];
+  }
+  return 2 * same > seen;
+}
+
+// Calls use(key(n), n, 1) for each n in their order.
+template <class Key, class Use>
+TORCH_OPS_HOST_DEVICE void for_each_one(int64_t size, Key&& key, Use&& use) {
+  for (int64_t n = 0; n < size; ++n) use(key(n), n, std::integral_constant<int64_t, 1>());
+}
+
+template <class T>
+void prefetch_to_write(const T* begin, int64_t size) {
+  constexpr auto kLine = static_cast<int64_t>(64 / sizeof(T));
+  for (int64_t n = 0; n < size; n += kLine) __builtin_prefetch(begin + n, 1);
+}
+
 // Sorts `entries` entries, at most a tile, all of them rows of the axis or of a block behind the
 // last one, which nobody asks for. `values` is null where the payload is the position. `cursors`
 // has room for a number a block and one more.
 template <class Index, class Payload>
 void bin_tile(const Index* index, int64_t stride, int64_t entries, const CpuBlocking& blocking,
               const Payload* values, uint32_t* cursors, const Bins<Payload>& bins) {
-  const auto block_of = [&](int64_t n) {
-    return static_cast<int64_t>(index[n * stride]) >> blocking.block_shift;
-  };
-  std::fill_n(cursors, blocking.blocks + 1, 0);
-  for_each_or_four(entries, block_of, [&](int64_t block, int64_t, auto count) {
-    cursors[block] += static_cast<uint32_t>(count);
-  });
-  uint32_t bound = 0;
-  for (int64_t block = 0; block <= blocking.blocks; ++block) {
-    bins.bounds[block] = bound;
-    bound += cursors[block];
-    cursors[block] = bins.bounds[block];
-  }
-
+  const int shift = blocking.block_shift;
   const int64_t mask = blocking.block_rows() - 1;
-  const auto sort = [&](auto payload) {
-    for_each_or_four(entries, block_of, [&](int64_t block, int64_t first, auto count) {
+  uint16_t* const rows = bins.rows;
+  Payload* const payloads = bins.payloads;
+  const auto sort = [=](auto step, auto for_each, auto payload) {
+    const auto block_of = [=](int64_t n) { return static_cast<int64_t>(index[n * step]) >> shift; };
+    // Stores here and there to lines that are in no cache would wait for one after the other.
+    prefetch_to_write(rows, entries);
+    prefetch_to_write(payloads, entries);
+    std::fill_n(cursors, blocking.blocks + 1, 0);
+    for_each(block_of, [=](int64_t block, int64_t, auto count) {
+      cursors[block] += static_cast<uint32_t>(count);
+    });
+    uint32_t bound = 0;
+    for (int64_t block = 0; block <= blocking.blocks; ++block) {
+      bins.bounds[block] = bound;
+      bound += cursors[block];
+      cursors[block] = bins.bounds[block];
+    }
+    for_each(block_of, [=](int64_t block, int64_t first, auto count) {
       const uint32_t place = cursors[block];
       cursors[block] = place + static_cast<uint32_t>(count);
       for (int64_t i = 0; i < count; ++i) {
-        bins.rows[place + i] = static_cast<uint16_t>(index[(first + i) * stride] & mask);
-        bins.payloads[place + i] = payload(first + i);
+        rows[place + i] = static_cast<uint16_t>(index[(first + i) * step] & mask);
+        payloads[place + i] = payload(first + i);
       }
     });
   };
+  const auto sort_by = [=](auto payload) {
+    const auto ones = [=](auto key, auto use) { for_each_one(entries, key, use); };
+    // To look for fours costs more than it saves where entries seldom repeat.
+    const auto fours = [=](auto key, auto use) { for_each_or_four(entries, key, use); };
+    if (repeats(entries, index, stride)) return sort(stride, fours, payload);
+    if (stride == 1) return sort(std::integral_constant<int64_t, 1>(), ones, payload);
+    sort(stride, ones, payload);
+  };
   if (values != nullptr) {
-    sort([values](int64_t n) { return values[n]; });
+    sort_by([=](int64_t n) { return values[n]; });
   } else {
-    sort([](int64_t n) { return static_cast<Payload>(n); });
+    sort_by([](int64_t n) { return static_cast<Payload>(n); });
   }
 }
 
@@ -238,19 +274,6 @@ struct ScatterRun {
 };
 
 constexpr int64_t kRunEntries = 2048;  // that a function holds on its stack
-
-// Do most entries name the row that the eighth before them named? The first ones tell of all. (A
-// sample over the whole run would fetch lines here and there, after which the CPU no longer
-// foresees the loop's: it took 2.4 times as long.)
-template <class Row>
-bool repeats(int64_t entries, const Row* rows, int64_t stride) {
-  constexpr int64_t kSample = 128;
-  int64_t same = 0, seen = 0;
-  for (int64_t n = 8; n < std::min(entries, kSample); n += 4, ++seen) {
-    same += rows[n * stride] == rows[(n - 8) * stride];
-  }
-  return 2 * same > seen;
-}
 
 // Rows of one element; some kRunEntries entries. Returns the first of `rows` that is out of range,
 // or kNoBadEntry.

@@ -112,7 +112,7 @@ struct PointPicks {
 };
 
 template <class Word>
-__global__ void __launch_bounds__(kPointThreads)
+__global__ void __launch_bounds__(kPointThreads, 6)  // else ptxas spills to have two blocks more
     point_picks_kernel(const Word* __restrict__ table, Word* __restrict__ output,
                        const __grid_constant__ PointPicks call) {
   const uint32_t first = blockIdx.x * (kPointThreads * kPointUnroll) + threadIdx.x;

@@ -102,7 +102,8 @@ __global__ void __launch_bounds__(kAlongThreads)
                      const __grid_constant__ AlongCall call,
                      const __grid_constant__ IndexErrorSite errors) {
   constexpr Place kNone = static_cast<Place>(kDropped);
-  __shared__ Place often[kAlongThreads];  // of each column, the place that lanes have twice
+  __shared__ Place offered[kAlongThreads];  // the places that lanes have twice
+  __shared__ int chosen[kAlongThreads];     // of each column, the lane whose offer is taken
   __shared__ Sum partial[kAlongThreads];
   const ElementLayout& layout = grid.layout;
   const auto count = static_cast<uint32_t>(layout.count);
@@ -147,11 +148,13 @@ __global__ void __launch_bounds__(kAlongThreads)
   Place kept = kNone;
   Sum sum = 0;
   if (crowded) {
-    if (group == 0) often[within] = kNone;
+    offered[threadIdx.x] = twice;
+    if (group == 0) chosen[within] = kAlongThreads;
     __syncthreads();
-    if (twice != kNone) often[within] = twice;  // any lane's
+    if (twice != kNone) atomicMin(&chosen[within], static_cast<int>(threadIdx.x));
     __syncthreads();
-    kept = often[within];
+    const int lane = chosen[within];
+    kept = lane < kAlongThreads ? offered[lane] : kNone;
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       const bool mine = places[k] == kept;

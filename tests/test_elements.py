@@ -249,6 +249,29 @@ def test_duplicates_meet(device: torch.device) -> None:
             assert sums.tolist() == [[exact] * width, [0] * width, [0] * width], f"{width}"
 
 
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64], ids=str
+)
+def test_most_entries_of_a_column_are_one(device: torch.device, dtype: torch.dtype) -> None:
+    """Blocks of such entries add them up first. Integers, whose sums are exact in any order."""
+    for batches, rows, columns in [
+        *((2, 700, columns) for columns in (1, 3, 16, 33, 64, 100, 513)),
+        (1, 3, 20_001),  # columns too short to fill a lane
+        (1, 9, 20_001),
+        (1, 40_001, 2),
+    ]:
+        picks, shape = (batches, rows, columns), (batches, 50, columns)
+        index = torch.randint(50, picks, device=device)
+        one = torch.randint(50, (batches, 1, columns), device=device)
+        index = torch.where(torch.rand(picks, device=device) < 0.9, one, index)
+        values = torch.randint(-8, 9, picks, device=device).to(dtype)
+        exact = torch.zeros(shape, dtype=torch.float64, device=device)
+        exact.scatter_add_(1, index, values.double())
+        sums = torch_ops.scatter_elements_add(values, index, shape, 1)
+        assert_same(sums, exact.to(dtype), f"{picks}")
+
+
 def test_in_order(device: torch.device) -> None:
     index = index_of((3000, 5), 20, device)
     values = values_for((3000, 5), device, torch.float32)

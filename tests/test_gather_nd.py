@@ -363,6 +363,37 @@ def test_many_rows_and_long_rows(device: torch.device) -> None:
 
 
 @pytest.mark.sanitizer
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64], ids=str)
+def test_elements_of_a_table_in_memory(device: torch.device, dtype: torch.dtype) -> None:
+    """Tables that exceed the L2 cache, with points for several windows of them."""
+    total, count = 2**28 // dtype.itemsize, 400_003
+    flat = torch.arange(total, device=device).to(dtype)
+    places = torch.randint(total, (count,), device=device)
+    places[0], places[-1] = 0, total - 1
+    expected = flat[places]
+    for coordinates in (2, 3, 4):
+        source = flat.view(*(8, 16, 4)[: coordinates - 1], -1)
+        columns = torch.unravel_index(places, source.shape)
+        index = torch.stack(columns, -1)
+        assert_same(torch_ops.gather_nd(source, index), expected, f"{coordinates}")
+        assert_same(torch_ops.gather_nd(source, index.int()), expected, "int32")
+        assert_same(torch_ops.gather_nd(source, index - 8 * 2**28, mode="wrap"), expected, "wrap")
+        apart = [column - size for column, size in zip(columns, source.shape, strict=True)]
+        assert_same(torch_ops.index(source, tuple(apart)), expected, "arrays apart, from the end")
+        index[0, 0], index[-1, -1] = -9, source.shape[-1]
+        filled = torch_ops.gather_nd(source, index, mode="fill", fill_value=7)
+        assert_same(filled[1:-1], expected[1:-1], "fill")
+        assert filled[[0, -1]].tolist() == [7, 7]
+
+        def pick(index: Tensor = index, source: Tensor = source) -> None:
+            torch_ops.gather_nd(source, index)
+            torch_ops.check_errors()
+
+        with pytest.raises(IndexError, match=rf"index\[(0, 0|{count - 1}, {coordinates - 1})\]"):
+            pick()
+
+
+@pytest.mark.sanitizer
 def test_small_calls(device: torch.device) -> None:
     for dtype in (torch.uint8, torch.float16, torch.float32, torch.float64, torch.complex128):
         for tail in ((), (3,), (8,)):

@@ -112,10 +112,10 @@ void launch_elements(const void* source, const RuledIndex& index, void* output,
   constexpr int64_t kManyPicks = int64_t{1} << 22;
   const bool once = layout.slabs() * layout.entries <= kManyPicks;
   auto* kernel = once ? gather_elements_kernel<true, Word> : gather_elements_kernel<false, Word>;
-  const dim3 blocks(grid_x(layout.entries, kElementsThreads * kElementsUnroll),
+  const dim3 blocks(grid_x(layout.entries, TableWindows::kThreads * TableWindows::kUnroll),
                     grid_y(layout.slabs()));
-  TORCH_OPS_LAUNCH(kernel, blocks, kElementsThreads, 0, static_cast<const Word*>(source), index,
-                   static_cast<Word*>(output), ElementWindows(layout), errors);
+  TORCH_OPS_LAUNCH(kernel, blocks, TableWindows::kThreads, 0, static_cast<const Word*>(source),
+                   index, static_cast<Word*>(output), ElementWindows(layout), errors);
 }
 
 // Index is a reader, of what `any` says: kernels that are common have one for each.

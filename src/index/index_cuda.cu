@@ -4,6 +4,7 @@
 #include "common/launch.cuh"
 #include "common/vectorized.cuh"
 #include "index/index.h"
+#include "index/index_elements.cuh"
 #include "index/index_kernels.cuh"
 
 namespace torch_ops {
@@ -134,23 +135,57 @@ PointsCall make_call(const PointsLayout& layout, const FillPattern& fill,
   return call;
 }
 
+template <class Word>
+void launch_windows(const Word* table, Word* rows, const PointPicks& picks) {
+  // Of few points no two are of one line of the L1 cache; of many some are.
+  constexpr int64_t kFewPoints = int64_t{1} << 20;
+  const int64_t count = picks.points.layout.rows;
+  auto* kernel =
+      count <= kFewPoints ? point_windows_kernel<true, Word> : point_windows_kernel<false, Word>;
+  TORCH_OPS_LAUNCH(kernel, grid_x(count, TableWindows::kThreads * TableWindows::kUnroll),
+                   TableWindows::kThreads, 0, table, rows, picks);
+}
+
+template <bool kPut, class Word>
+void launch_path(PointsPath path, Word* table, Word* rows, const PointsCall& call) {
+  const PointsLayout& layout = call.layout;
+  const unsigned blocks = grid_x(layout.rows, kPointThreads * kPointUnroll);
+  const auto picks = [&] {
+    return PointPicks{call, TableWindows(layout.rows, count_places(layout))};
+  };
+  switch (path) {
+    case PointsPath::kWindows:
+      if constexpr (!kPut && sizeof(Word) >= 2 && sizeof(Word) <= 8) {
+        launch_windows(table, rows, picks());
+      }
+      return;
+    case PointsPath::kPicks:
+      if constexpr (!kPut) {
+        TORCH_OPS_LAUNCH(point_picks_kernel<Word>, blocks, kPointThreads, 0, table, rows, picks());
+      }
+      return;
+    case PointsPath::kElements:
+      TORCH_OPS_LAUNCH((point_elements_kernel<kPut, Word>), blocks, kPointThreads, 0, table, rows,
+                       call);
+      return;
+    case PointsPath::kRows: {
+      const dim3 grid(grid_x(layout.rows, call.tile_rows),
+                      grid_y(ceil_div(layout.inner, call.tile_words)));
+      TORCH_OPS_LAUNCH((point_rows_kernel<kPut, Word>), grid, kPointThreads, 0, table, rows, call);
+    }
+  }
+}
+
 template <bool kPut, class Word>
 void launch(Word* table, Word* rows, const PointsLayout& whole, const FillPattern& fill,
             const IndexErrorSite& errors) {
+  const DeviceLimits device = current_device_limits();
   for_each_part(whole, 0, 0, 0,
                 [&](const PointsLayout& layout, int64_t table_offset, int64_t rows_offset,
                     int64_t first_row) {
-                  const PointsCall call = make_call(layout, fill, errors, first_row);
-                  if (layout.inner == 1) {
-                    const unsigned blocks = grid_x(layout.rows, kPointThreads * kPointUnroll);
-                    TORCH_OPS_LAUNCH((point_elements_kernel<kPut, Word>), blocks, kPointThreads, 0,
-                                     table + table_offset, rows + rows_offset, call);
-                  } else {
-                    const dim3 blocks(grid_x(layout.rows, call.tile_rows),
-                                      grid_y(ceil_div(layout.inner, call.tile_words)));
-                    TORCH_OPS_LAUNCH((point_rows_kernel<kPut, Word>), blocks, kPointThreads, 0,
-                                     table + table_offset, rows + rows_offset, call);
-                  }
+                  launch_path<kPut>(choose_points_path(layout, sizeof(Word), kPut, device),
+                                    table + table_offset, rows + rows_offset,
+                                    make_call(layout, fill, errors, first_row));
                 });
 }
 

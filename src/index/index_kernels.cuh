@@ -15,10 +15,10 @@
 #include "common/index_view.cuh"
 #include "common/vectorized.cuh"
 #include "index/points_layout.h"
+#include "index/points_path.h"
 
 namespace torch_ops {
 
-constexpr int64_t kMaxPoints = int64_t{1} << 30;
 constexpr int kPointThreads = 256;
 constexpr int kPointUnroll = 4;  // rows, then words, that a thread has in flight
 
@@ -85,10 +85,9 @@ struct PointsCall {
 
   // The C coordinates of each point in few loads, none of which waits for another.
   template <int C, int N>
-  __device__ __forceinline__ void locate_packed(const int64_t (&rows)[N],
-                                                int64_t (&offsets)[N]) const {
+  __device__ __forceinline__ void load_packed(const int64_t (&rows)[N],
+                                              int64_t (&entries)[N][C]) const {
     const auto* data = static_cast<const int64_t*>(layout.coordinate[0].data);
-    int64_t entries[N][C];
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       if constexpr (C % 2 == 0) {
@@ -103,6 +102,13 @@ struct PointsCall {
         for (int j = 0; j < C; ++j) entries[k][j] = data[rows[k] * C + j];
       }
     }
+  }
+
+  template <int C, int N>
+  __device__ __forceinline__ void locate_packed(const int64_t (&rows)[N],
+                                                int64_t (&offsets)[N]) const {
+    int64_t entries[N][C];
+    load_packed(rows, entries);
 #pragma unroll
     for (int j = 0; j < C; ++j) {
 #pragma unroll

@@ -104,6 +104,7 @@ class TrainingChecks:
         """No random numbers are drawn."""
         generators = [torch.default_generator]
         if device.type == "cuda":
+            torch.cuda.init()  # until then there are none
             generators.append(torch.cuda.default_generators[0])
         call = calls(op, device, 1)[0]
         before = [generator.get_state() for generator in generators]

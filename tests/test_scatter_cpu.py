@@ -24,10 +24,12 @@ def threads(count: int) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-# batches, axis_size, entries, row. One block and several; blocks that end within the axis and rows
-# that are cut into strips; slabs of one piece and of several; tiles that are not full.
+# batches, axis_size, entries, row. One block and several; runs of 40 elements where sorted; blocks
+# that end within the axis and rows that are cut into strips; slabs of one piece and of several;
+# tiles that are not full.
 CUTS = [
     (1, 100, 80_000, 1),
+    (1, 2_000, 80_000, 1),
     (1, 70_000, 300_000, 1),
     (3, 140_000, 10_000, 1),
     (1, 30_000, 70_000, 3),

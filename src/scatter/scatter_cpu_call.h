@@ -69,7 +69,7 @@ class ScatterAdd {
     bounds_ = Scratch<uint32_t>(layout_.slabs() * tiles_ * (blocking_.blocks + 1));
     in_order_ = Scratch<uint8_t>(layout_.slabs() * tiles_);
     return parallel_min_shared(layout_.slabs() * tiles_, 1, all, [&](auto deal) {
-      const auto cursors = Scratch<uint32_t>(blocking_.blocks + 1);
+      const auto cursors = Scratch<uint32_t>(2 * (blocking_.blocks + 1));
       Scratch<int64_t> resolved;
       if (rule_.rewrites()) resolved = Scratch<int64_t>(blocking_.tile_entries);
       int64_t bad = kNoBadEntry;

@@ -32,47 +32,6 @@ struct Bins {
   uint32_t* bounds;  // block b has [bounds[b], bounds[b + 1])
 };
 
-// Calls use(key(n), n, 1) for each n in their order, but where four in succession have one key,
-// use(key(n), n, 4) for these: what is added to a number in memory waits for what was added to it
-// before, and where one key goes on and on, most of the time is spent so.
-template <class Key, class Use>
-TORCH_OPS_HOST_DEVICE void for_each_or_four(int64_t size, Key&& key, Use&& use) {
-  using One = std::integral_constant<int64_t, 1>;
-  using Four = std::integral_constant<int64_t, 4>;
-  int64_t n = 0;
-  for (; n + 4 <= size; n += 4) {
-    const auto a = key(n), b = key(n + 1), c = key(n + 2), d = key(n + 3);
-    if (((a ^ b) | (b ^ c) | (c ^ d)) == 0) {
-      use(a, n, Four());
-    } else {
-      use(a, n, One());
-      use(b, n + 1, One());
-      use(c, n + 2, One());
-      use(d, n + 3, One());
-    }
-  }
-  for (; n < size; ++n) use(key(n), n, One());
-}
-
-// Do most entries name the row that the eighth before them named? The first ones tell of all. (A
-// sample over the whole run would fetch lines here and there, after which the CPU no longer
-// foresees the loop's: it took 2.4 times as long.)
-template <class Row>
-bool repeats(int64_t entries, const Row* rows, int64_t stride) {
-  constexpr int64_t kSample = 128;
-  int64_t same = 0, seen = 0;
-  for (int64_t n = 8; n < std::min(entries, kSample); n += 4, ++seen) {
-    same += rows[n * stride] == rows[(n - 8) * stride];
-  }
-  return 2 * same > seen;
-}
-
-// Calls use(key(n), n, 1) for each n in their order.
-template <class Key, class Use>
-TORCH_OPS_HOST_DEVICE void for_each_one(int64_t size, Key&& key, Use&& use) {
-  for (int64_t n = 0; n < size; ++n) use(key(n), n, std::integral_constant<int64_t, 1>());
-}
-
 template <class T>
 void prefetch_to_write(const T* begin, int64_t size) {
   constexpr auto kLine = static_cast<int64_t>(64 / sizeof(T));
@@ -81,50 +40,57 @@ void prefetch_to_write(const T* begin, int64_t size) {
 
 // Sorts `entries` entries, at most a tile, all of them rows of the axis or of a block behind the
 // last one, which nobody asks for. `values` is null where the payload is the position. `cursors`
-// has room for a number a block and one more.
+// has room for two numbers a block and two more.
 template <class Index, class Payload>
 void bin_tile(const Index* index, int64_t stride, int64_t entries, const CpuBlocking& blocking,
               const Payload* values, uint32_t* cursors, const Bins<Payload>& bins) {
   const int shift = blocking.block_shift;
-  const int64_t mask = blocking.block_rows() - 1;
+  const int64_t mask = blocking.block_rows() - 1, blocks = blocking.blocks;
   uint16_t* const rows = bins.rows;
   Payload* const payloads = bins.payloads;
-  const auto sort = [=](auto step, auto for_each, auto payload) {
+  // Stores here and there to lines that are in no cache would wait for one after the other.
+  prefetch_to_write(rows, entries);
+  prefetch_to_write(payloads, entries);
+  // The two halves of the tile in turn, each with cursors of its own: where one block goes on and
+  // on, what is added to its cursor waits for what was added before.
+  const int64_t half = entries / 2;
+  uint32_t* const first = cursors;
+  uint32_t* const second = cursors + blocks + 1;
+  std::fill_n(cursors, 2 * (blocks + 1), 0);
+  const auto sort = [=](auto step, auto payload) {
     const auto block_of = [=](int64_t n) { return static_cast<int64_t>(index[n * step]) >> shift; };
-    // Stores here and there to lines that are in no cache would wait for one after the other.
-    prefetch_to_write(rows, entries);
-    prefetch_to_write(payloads, entries);
-    std::fill_n(cursors, blocking.blocks + 1, 0);
-    for_each(block_of, [=](int64_t block, int64_t, auto count) {
-      cursors[block] += static_cast<uint32_t>(count);
-    });
-    uint32_t bound = 0;
-    for (int64_t block = 0; block <= blocking.blocks; ++block) {
-      bins.bounds[block] = bound;
-      bound += cursors[block];
-      cursors[block] = bins.bounds[block];
+    for (int64_t n = 0; n < half; ++n) {
+      ++first[block_of(n)];
+      ++second[block_of(half + n)];
     }
-    for_each(block_of, [=](int64_t block, int64_t first, auto count) {
-      const uint32_t place = cursors[block];
-      cursors[block] = place + static_cast<uint32_t>(count);
-      for (int64_t i = 0; i < count; ++i) {
-        rows[place + i] = static_cast<uint16_t>(index[(first + i) * step] & mask);
-        payloads[place + i] = payload(first + i);
-      }
-    });
+    if (entries % 2 != 0) ++second[block_of(entries - 1)];
+    uint32_t bound = 0;
+    for (int64_t block = 0; block <= blocks; ++block) {
+      const uint32_t in_first = first[block], in_second = second[block];
+      bins.bounds[block] = first[block] = bound;
+      second[block] = bound + in_first;
+      bound += in_first + in_second;
+    }
+    const auto place = [=](uint32_t* of_blocks, int64_t n) {
+      const auto entry = static_cast<int64_t>(index[n * step]);
+      const uint32_t at = of_blocks[entry >> shift]++;
+      rows[at] = static_cast<uint16_t>(entry & mask);
+      payloads[at] = payload(n);
+    };
+    for (int64_t n = 0; n < half; ++n) {
+      place(first, n);
+      place(second, half + n);
+    }
+    if (entries % 2 != 0) place(second, entries - 1);
   };
-  const auto sort_by = [=](auto payload) {
-    const auto ones = [=](auto key, auto use) { for_each_one(entries, key, use); };
-    // To look for fours costs more than it saves where entries seldom repeat.
-    const auto fours = [=](auto key, auto use) { for_each_or_four(entries, key, use); };
-    if (repeats(entries, index, stride)) return sort(stride, fours, payload);
-    if (stride == 1) return sort(std::integral_constant<int64_t, 1>(), ones, payload);
-    sort(stride, ones, payload);
+  const auto sort_any = [=](auto payload) {
+    if (stride == 1) return sort(std::integral_constant<int64_t, 1>(), payload);
+    sort(stride, payload);
   };
   if (values != nullptr) {
-    sort_by([=](int64_t n) { return values[n]; });
+    sort_any([=](int64_t n) { return values[n]; });
   } else {
-    sort_by([](int64_t n) { return static_cast<Payload>(n); });
+    sort_any([](int64_t n) { return static_cast<Payload>(n); });
   }
 }
 
@@ -275,16 +241,79 @@ struct ScatterRun {
 
 constexpr int64_t kRunEntries = 2048;  // that a function holds on its stack
 
+// Calls use(key(n), n, 1) for each n in their order, but where four in succession have one key,
+// use(key(n), n, 4) for these: what is added to a number in memory waits for what was added to it
+// before, and where one key goes on and on, most of the time is spent so.
+template <class Key, class Use>
+TORCH_OPS_HOST_DEVICE void for_each_or_four(int64_t size, Key&& key, Use&& use) {
+  using One = std::integral_constant<int64_t, 1>;
+  using Four = std::integral_constant<int64_t, 4>;
+  int64_t n = 0;
+  for (; n + 4 <= size; n += 4) {
+    const auto a = key(n), b = key(n + 1), c = key(n + 2), d = key(n + 3);
+    if (((a ^ b) | (b ^ c) | (c ^ d)) == 0) {
+      use(a, n, Four());
+    } else {
+      use(a, n, One());
+      use(b, n + 1, One());
+      use(c, n + 2, One());
+      use(d, n + 3, One());
+    }
+  }
+  for (; n < size; ++n) use(key(n), n, One());
+}
+
+constexpr int64_t kSample = 128;  // entries that tell of all
+
+// Do most entries name the row that the eighth before them named? The first ones tell of all. (A
+// sample over the whole run would fetch lines here and there, after which the CPU no longer
+// foresees the loop's: it took 2.4 times as long.)
+template <class Row>
+bool repeats(int64_t entries, const Row* rows, int64_t stride) {
+  int64_t same = 0, seen = 0;
+  for (int64_t n = 8; n < std::min(entries, kSample); n += 4, ++seen) {
+    same += rows[n * stride] == rows[(n - 8) * stride];
+  }
+  return 2 * same > seen;
+}
+
+// Do most of the sampled entries name one row? Then it is `hot`.
+template <class Row>
+bool find_hot(int64_t entries, const Row* rows, int64_t stride, Row& hot) {
+  int64_t votes = 0, same = 0, seen = 0;
+  for (int64_t n = 0; n < std::min(entries, kSample); n += 4) {
+    if (votes == 0) hot = rows[n * stride];
+    votes += rows[n * stride] == hot ? 1 : -1;
+  }
+  for (int64_t n = 0; n < std::min(entries, kSample); n += 4, ++seen) {
+    same += rows[n * stride] == hot;
+  }
+  return 2 * same > seen;
+}
+
 // Rows of one element; some kRunEntries entries. Returns the first of `rows` that is out of range,
 // or kNoBadEntry.
 template <class Row, class Stride, class Sum>
 int64_t add_elements(int64_t entries, const Row* rows, Stride stride, int64_t axis_size,
                      const Sum* values, Sum* sums) {
-  // Fours are worth looking for where one row goes on and on. Where runs are of some four entries,
-  // as in a sorted index, the CPU mispredicts too many.
   if (repeats(entries, rows, stride)) {
     const int64_t bad = find_bad(rows, stride, entries, axis_size);
     if (bad != kNoBadEntry) return bad;
+    Row hot{};
+    if (find_hot(entries, rows, stride, hot)) {
+      // In sums of its own that take turns, without a branch: entries of other rows lie between.
+      constexpr int64_t kTurns = 8;
+      Sum turns[kTurns] = {};
+      for (int64_t n = 0; n < entries; ++n) {
+        const Row row = rows[n * stride];
+        Sum* const sum = row == hot ? turns + n % kTurns : sums + row;
+        *sum += values[n];
+      }
+      for (const Sum turn : turns) sums[hot] += turn;
+      return kNoBadEntry;
+    }
+    // Fours are worth looking for where rows go on and on. Where runs are of some four entries, as
+    // in a sorted index, the CPU mispredicts too many.
     for_each_or_four(
         entries, [=](int64_t n) { return rows[n * stride]; },
         [=](Row row, int64_t first, auto count) {

@@ -106,8 +106,10 @@ def test_a_slab_does_not_depend_on_the_others(
 
 
 def test_the_order_of_entries_does_not_matter(device: torch.device) -> None:
-    """To sums of one part: they are exact but for their scale, which is the same. In bins float32 is
-    left out, of which a thread adds up what it has for one row."""
+    """To sums of one part: they are exact but for their scale, which is the same.
+
+    Not of float32 in bins, of which a thread adds up first what it has for one row.
+    """
     if device.type == "cpu":
         return  # there they are added in their order
     for rows, count, dtype in [(300, 900, torch.float32), (6000, 9000, torch.bfloat16)]:

@@ -1,5 +1,5 @@
 /* Calls every function of torch_ops.h from C, right and wrong, on the CPU. Linked with the library;
- * run under valgrind by tests/test_c_api.py. */
+ * run under valgrind by tests/test_c_programs.py. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 // Random calls of the C library on the CPU path: sizes, nulls, misaligned pointers, unknown enums
 // and indices, each result compared with a plain loop, each status with what the arguments deserve.
 // Compiled with the library's sources under AddressSanitizer and UndefinedBehaviorSanitizer by
-// tests/test_c_api.py. Usage: fuzz CALLS SEED
+// tests/test_c_programs.py. Usage: fuzz CALLS SEED
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

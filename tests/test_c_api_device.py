@@ -1,0 +1,201 @@
+"""Calls of libtorch_ops_c with device pointers."""
+
+from __future__ import annotations
+
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from c_library import DEVICE, HOST, LIBRARY, VALUES, status_name
+
+import torch_ops_host as host
+
+pytestmark = pytest.mark.skipif(host.device_count() == 0, reason="needs a GPU")
+
+
+class TestDevicePointers:
+    @pytest.fixture(params=range(min(host.device_count(), 2)), ids="cuda{}".format)
+    def gpu(self, request: pytest.FixtureRequest) -> torch.device:
+        return torch.device("cuda", request.param)
+
+    def rows(self, op: str, *tensors: torch.Tensor, more: Any = (), **options: Any) -> str:
+        """A call on [B, M, D], [B, N], [B, N, D] of gather, or with the first and last changed."""
+        first, index, last = tensors
+        table = first if op == "batch_gather" else last
+        batch, axis_size, inner = table.shape
+        dtype = VALUES[str(first.dtype).removeprefix("torch.").upper()]
+        index_type = VALUES["INDEX_" + str(index.dtype).removeprefix("torch.").upper()]
+        status = getattr(LIBRARY, op)(
+            *(tensor.data_ptr() for tensor in tensors),
+            *(batch, axis_size, index.shape[1], inner, dtype, index_type, DEVICE),
+            options.get("stream"),
+            *more,
+            options.get("time"),
+        )
+        return status_name(status)
+
+    @pytest.mark.parametrize("timed", [False, True])
+    @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+    @pytest.mark.parametrize(
+        "dtype",
+        [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int64],
+    )
+    @pytest.mark.parametrize("inner", [1, 2, 3, 4, 8, 17, 64, 100])
+    def test_rows(
+        self,
+        gpu: torch.device,
+        inner: int,
+        dtype: torch.dtype,
+        index_dtype: torch.dtype,
+        timed: bool,
+    ) -> None:
+        source = torch.randint(0, 5, (3, 500, inner), device=gpu).to(dtype)
+        index = torch.randint(0, 500, (3, 2001), device=gpu).to(index_dtype)
+        output = torch.empty(3, 2001, inner, device=gpu, dtype=dtype)
+        stream = torch.cuda.current_stream(gpu).cuda_stream
+        time = ctypes.c_float(-1) if timed else None
+        assert (
+            self.rows("batch_gather", source, index, output, time=time, stream=stream) == "SUCCESS"
+        )
+        assert time is None or time.value > 0
+        expanded = index.long()[..., None].expand(-1, -1, inner)
+        assert torch.equal(output, source.gather(1, expanded))
+        sums = torch.empty_like(source)
+        more = (None, 0)
+        result = self.rows("scatter_add", output, index, sums, more=more, time=time, stream=stream)
+        assert result == "SUCCESS"
+        wide = torch.float64 if dtype.is_floating_point else torch.int64
+        wanted = torch.zeros(source.shape, dtype=wide, device=gpu)
+        wanted = wanted.scatter_add_(1, expanded, output.to(wide)).to(dtype)
+        assert torch.equal(sums, wanted)
+        assert LIBRARY.check_errors(stream) == 0
+
+    @pytest.mark.sanitizer
+    def test_unaligned_rows_and_activations(self, gpu: torch.device) -> None:
+        for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            for start in (0, 1, 3):
+                whole = torch.randn(3 * 40 * 4 + 8, device=gpu).to(dtype)
+                source = whole[start : start + 3 * 40 * 4].view(3, 40, 4)
+                index = torch.randint(0, 40, (3, 70), device=gpu)
+                output = torch.empty(3 * 70 * 4 + 8, device=gpu, dtype=dtype)
+                output = output[start : start + 3 * 70 * 4].view(3, 70, 4)
+                torch.cuda.synchronize(gpu)
+                assert self.rows("batch_gather", source, index, output) == "SUCCESS"
+                assert LIBRARY.check_errors(None) == 0
+                expanded = index[..., None].expand(-1, -1, 4)
+                assert torch.equal(output, source.gather(1, expanded))
+                y = torch.empty_like(whole)[start:]
+                code = VALUES[str(dtype).removeprefix("torch.").upper()]
+                for name in ("relu", "sigmoid"):
+                    pointers = (whole[start:].data_ptr(), y.data_ptr())
+                    call = getattr(LIBRARY, name)
+                    time = ctypes.c_float()
+                    assert call(*pointers, y.numel(), code, DEVICE, None, time) == 0
+                    wanted = getattr(torch, name)(whole[start:].double())
+                    torch.testing.assert_close(y.double(), wanted, rtol=8e-3, atol=1e-7)
+
+    def test_an_index_out_of_range(self, gpu: torch.device) -> None:
+        source = torch.randn(2, 50, 3, device=gpu)
+        index = torch.randint(0, 50, (2, 300), device=gpu)
+        index[1, 17] = 50
+        output, sums = torch.empty(2, 300, 3, device=gpu), torch.empty_like(source)
+        torch.cuda.synchronize(gpu)
+        # With a time the call waits, and tells itself.
+        time = ctypes.c_float()
+        assert self.rows("batch_gather", source, index, output, time=time) == "INDEX_OUT_OF_RANGE"
+        assert "index[317] is 50, out of range for an axis of size 50" in LIBRARY.error()
+        assert not output[1, 17].any()
+        assert torch.equal(output[0], source[0, index[0]])
+        # Without one, check_errors does, once; and calls in between are not troubled.
+        assert self.rows("batch_gather", source, index, output) == "SUCCESS"
+        good = index.clamp(max=49)
+        assert self.rows("batch_gather", source, good, output, time=time) == "SUCCESS"
+        with torch.cuda.device(gpu):
+            assert status_name(LIBRARY.check_errors(None)) == "INDEX_OUT_OF_RANGE"
+            assert "index[317] is 50" in LIBRARY.error()
+            assert LIBRARY.check_errors(None) == 0
+            more = (None, 0)
+            result = self.rows("scatter_add", output, index, sums, more=more)
+            assert result == "SUCCESS"
+            assert status_name(LIBRARY.check_errors(None)) == "INDEX_OUT_OF_RANGE"
+
+    def test_workspace(self, gpu: torch.device) -> None:
+        values = torch.ones(1, 5000, 1, device=gpu, dtype=torch.float16)
+        index = torch.zeros(1, 5000, device=gpu, dtype=torch.int64)
+        sums = torch.empty(1, 3, 1, device=gpu, dtype=torch.float16)
+        need = ctypes.c_int64(-1)
+        sizes = (1, 3, 1, VALUES["FLOAT16"])
+        assert LIBRARY.scatter_add_workspace(*sizes, DEVICE, ctypes.byref(need)) == 0
+        assert need.value == 12
+        assert LIBRARY.scatter_add_workspace(*sizes, HOST, ctypes.byref(need)) == 0
+        assert need.value == 0
+        space = torch.empty(16, device=gpu, dtype=torch.uint8)
+        torch.cuda.synchronize(gpu)
+        tensors = (values, index, sums)
+        for given, bytes_, status in (
+            (space.data_ptr(), 12, "SUCCESS"),
+            (space.data_ptr(), 11, "SMALL_WORKSPACE"),
+            (space.data_ptr() + 4, 12, "MISALIGNED_POINTER"),
+            (None, 0, "SUCCESS"),
+        ):
+            sums.fill_(-1)
+            torch.cuda.synchronize(gpu)
+            assert self.rows("scatter_add", *tensors, more=(given, bytes_)) == status
+            torch.cuda.synchronize(gpu)
+            assert sums.flatten().tolist() == ([5000, 0, 0] if status == "SUCCESS" else [-1] * 3)
+
+    def test_pageable_memory_is_refused(self, gpu: torch.device) -> None:
+        source = torch.randn(1, 50, 3, device=gpu)
+        index = torch.zeros(1, 3, device=gpu, dtype=torch.int64)
+        output = torch.empty(1, 3, 3)
+        assert self.rows("batch_gather", source, index, output) == "WRONG_MEMORY"
+        assert "output must be in memory that the device can reach" in LIBRARY.error()
+        pinned = output.pin_memory()
+        time = ctypes.c_float()
+        assert self.rows("batch_gather", source, index, pinned, time=time) == "SUCCESS"
+        assert torch.equal(pinned[0, 0], source[0, 0].cpu())
+
+    @pytest.mark.skipif(host.device_count() < 2, reason="needs two GPUs")
+    def test_arrays_of_two_devices(self, gpu: torch.device) -> None:
+        source = torch.randn(1, 50, 3, device="cuda:0")
+        index = torch.zeros(1, 3, device="cuda:1", dtype=torch.int64)
+        output = torch.empty(1, 3, 3, device="cuda:0")
+        assert self.rows("batch_gather", source, index, output) == "WRONG_MEMORY"
+        assert "index is on device 1" in LIBRARY.error()
+
+    def test_a_graph_is_captured(self, gpu: torch.device) -> None:
+        source = torch.randn(1, 50, 3, device=gpu)
+        index = torch.zeros(1, 3, device=gpu, dtype=torch.int64)
+        output = torch.empty(1, 3, 3, device=gpu)
+        with torch.cuda.device(gpu):
+            assert self.rows("batch_gather", source, index, output) == "SUCCESS"
+            graph = torch.cuda.CUDAGraph()
+            # torch's own capture stream stays on the device that first captured a graph.
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream(gpu)):
+                stream = torch.cuda.current_stream().cuda_stream
+                assert self.rows("batch_gather", source, index, output, stream=stream) == "SUCCESS"
+            index.fill_(7)
+            graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(output[0, 1], source[0, 7])
+
+    def test_threads_have_their_own_errors(self, gpu: torch.device) -> None:
+        source = torch.randn(1, 50, 3, device=gpu)
+
+        def work(n: int) -> None:
+            index = torch.full((1, 100), n, device=gpu)
+            index[0, n] = 60 + n
+            output = torch.empty(1, 100, 3, device=gpu)
+            stream = torch.cuda.Stream(gpu)
+            torch.cuda.synchronize(gpu)
+            for _ in range(20):
+                pointer = stream.cuda_stream
+                done = self.rows("batch_gather", source, index, output, stream=pointer)
+                assert done == "SUCCESS"
+                assert status_name(LIBRARY.check_errors(pointer)) == "INDEX_OUT_OF_RANGE"
+                assert f"index[{n}] is {60 + n}," in LIBRARY.error()
+
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(work, range(16)))

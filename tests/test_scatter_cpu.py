@@ -20,8 +20,21 @@ import torch_ops
 def threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
-    yield
-    torch.set_num_threads(before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("mode", ["raise", "unchecked", "wrap", "clip"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8], ids=str)
+def test_an_axis_without_rows(dtype: torch.dtype, mode: str) -> None:
+    for count, row in [(5, 1), (5, 16), (70_000, 16)]:
+        values = torch.ones(count, row, dtype=dtype)
+        index = torch.arange(count)
+        with pytest.raises(IndexError, match="size 0"):
+            torch_ops.scatter_add(values, index, 0, mode=mode)
+        assert torch_ops.scatter_add(values, index, 0, mode="fill").shape == (0, row)
 
 
 # batches, axis_size, entries, row. One block and several; runs of 40 elements where sorted; blocks

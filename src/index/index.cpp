@@ -84,12 +84,20 @@ int64_t axis_name(const ops::Axes& axes, int64_t axis) {
   return axes && axis < static_cast<int64_t>(axes->size()) ? (*axes)[axis] : axis;
 }
 
+// `axes`: that the indices are for.
+void check_axes(const char* op, const Tensor& source, int64_t axes) {
+  TORCH_CHECK_INDEX(axes <= source.dim(), op, ": indices are for ", axes,
+                    " axes, but source with shape ", source.sym_sizes(), " has ", source.dim(),
+                    ".");
+}
+
 void check_mask(const char* op, const Tensor& source, const Tensor& mask, int64_t axis,
                 const ops::Axes& axes) {
   TORCH_CHECK_VALUE(mask.dim() > 0, op, ": a mask must have an axis, but it is 0-dimensional.");
   TORCH_CHECK(mask.device() == source.device(), op,
               ": source and mask must be on one device, but source is on ", source.device(),
               " and mask is on ", mask.device(), ".");
+  check_axes(op, source, axis);
   TORCH_CHECK_INDEX(axis + mask.dim() <= source.dim(), op, ": a mask with shape ", mask.sym_sizes(),
                     " is for as many axes of source from axis ", axis_name(axes, axis),
                     " on, but source has ", source.dim() - axis, " from there on.");
@@ -129,9 +137,7 @@ Arrays find_arrays(const char* op, const Tensor& source, const Indices& indices,
       add(*given);
     }
   }
-  TORCH_CHECK_INDEX(axis <= source.dim(), op, ": there are ", axis,
-                    " indices, but source with shape ", source.sym_sizes(), " has ", source.dim(),
-                    " axes.");
+  check_axes(op, source, axis);
   return arrays;
 }
 
@@ -183,19 +189,21 @@ struct Write {
 // A mask as a condition over all of the source, where it is the only index and no value belongs to
 // one of its entries: then nobody has to know how many are true.
 std::optional<Tensor> as_condition(const Tensor& source, const Write& call) {
-  int64_t axis = 0;
+  int64_t axis = 0, whole = 0;  // axes before the mask, and those that are taken whole
   std::optional<Tensor> mask;
   for (size_t i = 0; i < call.indices.size(); ++i) {
     const std::optional<Tensor> given = call.indices.get(i);
     if (given.has_value() && given->defined()) {
       if (mask || !is_mask(*given)) return std::nullopt;
       mask = given;
-    } else if (!mask) {
-      ++axis;
+      axis = whole;
+    } else {
+      ++whole;
     }
   }
   if (!mask) return std::nullopt;
   check_mask(call.op, source, *mask, axis, call.axes);
+  check_axes(call.op, source, whole + mask->dim());
   const int64_t behind = source.dim() - axis - mask->dim();
   const int64_t own = call.values.dim();
   if (own > behind || (call.front && axis > 0 && own > 0)) return std::nullopt;

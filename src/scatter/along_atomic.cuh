@@ -23,8 +23,8 @@ constexpr int kFewAlong = 2, kManyAlong = 6;  // elements of a lane
 // groups * unroll rows; a lane has elements of one column, which are `groups` rows apart.
 //
 // What lies before the axis makes slices, each with a part of the table for itself. Blocks that
-// follow each other are of `spread` slices in turn: atomics for an element that many entries name
-// wait for each other, and so there are more of these at a time.
+// follow each other, but for those of other strips, are of `spread` slices in turn: atomics for an
+// element that many entries name wait for each other, and so there are more of these at a time.
 struct AlongCall {
   int64_t position;  // of its first element, among all
   IndexRule rule;

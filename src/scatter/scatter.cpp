@@ -244,7 +244,8 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int
   return gather_back(grad_output, index, dim, batch_dims, "raise");
 }
 
-// Which way a call of these sizes takes on CUDA: for the tests.
+// Which way a call of these sizes takes on CUDA, where it is not summed in fixed point
+// (choose_binning): for the tests.
 std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t value_bytes,
                  int64_t sum_bytes, bool adjacent, int64_t shared_bytes) {
   RowLayout layout{};

@@ -34,7 +34,7 @@ inline bool pays_to_sort_for_best(const RowLayout& layout) {
 }
 
 // Do so few rows take so many entries that atomics wait for each other, though each warp adds up
-// first what goes to one row? (docs/gather.md; single elements are summed in shared memory.)
+// first what goes to one row? (docs/gather.md; most single elements are summed in shared memory.)
 inline bool has_few_rows(const RowLayout& layout) {
   constexpr int64_t kFew = 256, kMany = int64_t{1} << 18;
   return layout.inner > 1 && layout.slabs() * layout.axis_size <= kFew &&

@@ -118,10 +118,9 @@ def scatter_add(
         plan; with ``deterministic=True``; under ``torch.use_deterministic_algorithms(True)`` unless
         ``deterministic=False``; and on CUDA by default where rows (the axes behind ``dim``) have 64
         values or more (float64: 32) and values 2^25 or more; for 16-bit floats also where the
-        result has, unless it has four rows or more to each entry; of single elements of 32 bits or
-        16 in many short slices (where a block's entries fit its memory; docs/gather.md); and where
-        2^18 entries or more, not of single elements, go to 256 rows or fewer. Otherwise floats are
-        added on CUDA in no given order, and the last bits may differ from run to run.
+        result has, unless it has four rows or more to each entry. Some calls of shorter rows, and
+        of single elements, are too, where that is the fastest way (docs/gather.md). Otherwise
+        floats are added on CUDA in no given order, and the last bits may differ from run to run.
 
     Raises:
         IndexError: ``dim`` is out of range; or there are entries and ``dim_size`` is 0, unless

@@ -602,6 +602,8 @@ def describe(case: Case, bench: Benchmark) -> Result:
         panel = f"backward, {case.distribution} indices"
     if case.group == "elements":
         tag += f" {case.index}"
+    if case.group == "deterministic":
+        tag += f" {case.distribution}"
     if case.group in ("rows", "odd rows"):
         labels += (ALL_ROWS,)
     if case.group == "odd rows":

@@ -26,7 +26,7 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("mode", ["raise", "wrap", "clip"])
+@pytest.mark.parametrize("mode", ["raise", "unchecked", "wrap", "clip"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8], ids=str)
 def test_an_axis_without_rows(dtype: torch.dtype, mode: str) -> None:
     for count, row in [(5, 1), (5, 16), (70_000, 16)]:

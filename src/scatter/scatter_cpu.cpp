@@ -17,10 +17,13 @@ void scatter_add_cpu(const char* op, const at::Tensor& values, const at::Tensor&
   int64_t bad = kNoBadEntry;
   TORCH_OPS_DISPATCH_INDEX(index, "scatter_add", [&] {
     const index_t* entries = index.const_data_ptr<index_t>();
-    if (values.numel() == 0 || layout.axis_size == 0) {
-      // Nothing to add, or nowhere to add it; the index must be right all the same.
+    if (values.numel() == 0) {  // nothing to add; the index must be right all the same
       result.zero_();
       bad = first_bad_entry(entries, layout, rule, 0, layout.batch * layout.entries);
+      return;
+    }
+    if (layout.axis_size == 0) {  // no entry can be right, whatever the caller promised
+      bad = 0;
       return;
     }
     if (rule.raises() && rule.rewrites()) {  // what rewrites drops what is no row

@@ -94,9 +94,11 @@ def test_calls_are_timed_in_turn_and_outputs_freed(measure: ModuleType, bench: A
     result = empty_result(measure)
     found = bench.measure(result, [way("a"), way("b")], {"": check})
     assert [each.name for each in found] == ["a", "b"]
-    assert [each.timing.repeats for each in found] == [200, 200]
-    timed = order[-400:]
-    for start in range(0, 400, 2):
+    # On a busy machine fewer fit the time that there is.
+    repeats, other = (each.timing.repeats for each in found)
+    assert repeats == other >= 2
+    timed = order[-2 * repeats :]
+    for start in range(0, 2 * repeats, 2):
         assert set(timed[start : start + 2]) == {"a", "b"}
 
 

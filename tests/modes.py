@@ -1,4 +1,4 @@
-"""What the modes mean, in NumPy; and random calls for property tests."""
+"""What the modes and the reductions mean, in NumPy; and random calls for property tests."""
 
 from __future__ import annotations
 
@@ -76,6 +76,52 @@ def scatter_add_by_mode(
     rows = torch.where(there, rows, dim_size)
     sums = scatter_add_reference(values, rows, dim_size + 1, axis, batch_dims=batch_dims)
     return sums.narrow(axis, 0, dim_size)
+
+
+def scatter_reference(
+    values: Tensor,
+    index: Tensor,
+    dim_size: int,
+    dim: int | None = None,
+    *,
+    batch_dims: int = 0,
+    reduce: str = "sum",
+    mode: str = "raise",
+    deterministic: bool | None = None,
+) -> Tensor:
+    """Entry by entry, as the documentation says it."""
+    picked = index.dim() - batch_dims
+    rank = values.dim() - picked + 1
+    axis = (batch_dims if dim is None else dim) % rank
+    rows, there = (part.numpy() for part in resolve(index, dim_size, mode))
+    # Entries in front, behind the batch axes; then the axes before dim, and those behind.
+    given = np.moveaxis(
+        values.numpy(),
+        range(axis, axis + picked),
+        range(batch_dims, batch_dims + picked),
+    )
+    shape = (*values.shape[:axis], dim_size, *values.shape[axis + picked :])
+    start = {"sum": 0, "mean": 0, "prod": 1}.get(reduce, 0)
+    result = np.full(shape, start, given.dtype)
+    moved = np.moveaxis(result, axis, batch_dims)
+    counts = np.zeros(moved.shape, np.int64)
+    better = {"amax": np.maximum, "amin": np.minimum}
+    for at in np.ndindex(*index.shape):
+        if not there[at]:
+            continue
+        to = (*at[:batch_dims], rows[at])
+        if reduce in better:
+            first = counts[to] == 0
+            moved[to] = np.where(first, given[at], better[reduce](moved[to], given[at]))
+        elif reduce == "prod":
+            moved[to] = moved[to] * given[at]
+        else:
+            moved[to] = moved[to] + given[at]
+        counts[to] += 1
+    if reduce == "mean":
+        divide = np.floor_divide if given.dtype.kind in "iu" else np.true_divide
+        moved[...] = divide(moved, np.maximum(counts, 1))
+    return torch.from_numpy(result)
 
 
 def gather_elements_by_mode(

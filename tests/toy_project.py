@@ -5,11 +5,14 @@ What those two do when something is missing or broken is tried on copies of it.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -71,6 +74,21 @@ def write_toy(folder: Path) -> Path:
     return folder
 
 
+def write_library(folder: Path) -> None:
+    """Adds the sources of the C library."""
+    for name in ("common", "c_api", "gather", "scatter", "relu", "sigmoid"):
+        for path in (ROOT / "src" / name).iterdir():
+            # Of the ops' folders the kernels alone: with <op>.cpp there it would be an op.
+            if path.is_file() and (name in ("common", "c_api") or path.suffix in (".h", ".cuh")):
+                (folder / "src" / name).mkdir(exist_ok=True)
+                shutil.copy(path, folder / "src" / name / path.name)
+    for pattern in ("*.py*", "*.pxd", "py.typed", "include/*.h"):
+        for path in (ROOT / "torch_ops_host").glob(pattern):
+            target = folder / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+
+
 def run(
     *arguments: str | Path, cwd: Path, python: str | Path = sys.executable, **variables: str
 ) -> subprocess.CompletedProcess[str]:
@@ -90,3 +108,15 @@ def run(
 
 def build(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return run("setup.py", "build_ext", "--inplace", cwd=folder, **variables)
+
+
+@cache
+def load_setup_py() -> ModuleType:
+    """This project's setup.py, imported: it builds nothing then."""
+    spec = importlib.util.spec_from_file_location("torch_ops_setup", ROOT / "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module

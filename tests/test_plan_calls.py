@@ -1,0 +1,388 @@
+"""gather and scatter_add with a plan: the same results, gradients, transforms and errors."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from gathering import CASES, Case, gather_reference, index_for, scatter_add_reference, values_for
+from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
+from planning import SPREAD, parts, plan_for
+from torch import Tensor
+
+import torch_ops
+from torch_ops import GatherPlan
+
+COMPLEX = (torch.complex64, torch.complex128)
+
+
+def by_index(reference: Callable[..., Tensor], sums: bool) -> Callable[..., Tensor]:
+    """A reference that leaves rows and order aside."""
+
+    def call(
+        data: Tensor, index: Tensor, _: Tensor, __: Tensor, size: int, dim: int, batch_dims: int
+    ) -> Tensor:
+        sizes = (size,) if sums else ()
+        return reference(data, index, *sizes, dim, batch_dims=batch_dims)
+
+    return call
+
+
+def samples_of(
+    shape: Callable[[Case], tuple[int, ...]],
+) -> Callable[[torch.device, torch.dtype], Iterator[Sample]]:
+    def samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
+        for case in CASES + SPREAD:
+            yield Sample((values_for(shape(case), device, dtype), *parts(plan_for(case, device))))
+
+    return samples
+
+
+def smooth_samples_of(
+    shape: Callable[[Case], tuple[int, ...]],
+) -> Callable[[torch.device], Iterator[Sample]]:
+    def samples(device: torch.device) -> Iterator[Sample]:
+        for case in CASES:
+            few_enough = max(torch.Size(case.source).numel(), torch.Size(case.output).numel()) <= 60
+            if few_enough:
+                values = values_for(shape(case), device, torch.float64)
+                yield Sample((values, *parts(plan_for(case, device))))
+
+    return samples
+
+
+def sized_with(
+    shape: Callable[[Case], tuple[int, ...]],
+) -> Callable[[torch.device, int], Sample]:
+    def sized(device: torch.device, size: int) -> Sample:
+        # The plan has the size of the axis as a number, which is the same in each call.
+        case = Case((size, 5, 3), (size, size + 2), batch_dims=1)
+        return Sample(
+            (values_for(shape(case), device, torch.float32), *parts(plan_for(case, device)))
+        )
+
+    return sized
+
+
+def bad_by_plan(device: torch.device) -> Iterator[Sample]:
+    """Of another shape than what the plan was made for."""
+    plan = plan_for(Case((7, 3), (5,)), device)
+    yield Sample((torch.ones(6, 3, device=device), *parts(plan)))
+    yield Sample((torch.ones(3, device=device), plan.index, plan.rows[1:], *parts(plan)[2:]))
+
+
+def source_shape(case: Case) -> tuple[int, ...]:
+    return case.source
+
+
+def output_shape(case: Case) -> tuple[int, ...]:
+    return case.output
+
+
+def tolerance(dtype: torch.dtype) -> tuple[float, float]:
+    """As in test_scatter.py: 16 bits are rounded once, and sums of n <= 700 are off by n eps."""
+    info = torch.finfo(dtype)
+    summed = torch.finfo(torch.float32) if info.bits == 16 else info
+    return 0.51 * info.eps if info.bits == 16 else 0.0, 700 * summed.eps
+
+
+OPS = [
+    Op(
+        "gather.plan",
+        torch.ops.torch_ops.gather.plan,
+        by_index(gather_reference, sums=False),
+        samples_of(source_shape),
+        smooth_samples=smooth_samples_of(source_shape),
+        sized=sized_with(source_shape),
+        bad=bad_by_plan,
+        shared=(1, 2, 3),
+        node="GatherByPlanBackward",
+    ),
+    Op(
+        "scatter_add.plan",
+        torch.ops.torch_ops.scatter_add.plan,
+        by_index(scatter_add_reference, sums=True),
+        samples_of(output_shape),
+        tolerance,
+        dtypes=(*FLOATS, *COMPLEX),
+        smooth_samples=smooth_samples_of(output_shape),
+        sized=sized_with(output_shape),
+        bad=bad_by_plan,
+        shared=(1, 2, 3),
+        node="ScatterAddByPlanBackward",
+    ),
+]
+
+
+class TestChecks(OpChecks):
+    pass
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int8, torch.int64], ids=str
+)
+def test_equals_calls_without_a_plan(device: torch.device, dtype: torch.dtype) -> None:
+    for case in CASES + SPREAD:
+        source = values_for(case.source, device, dtype)
+        values = values_for(case.output, device, dtype)
+        plan = plan_for(case, device)
+        gathered = torch_ops.gather(source, plan.index, **case.kwargs)
+        assert_same(torch_ops.gather(source, plan), gathered, str(case))
+        # Exactly: the plan saves the sort and changes no order.
+        summed = torch_ops.scatter_add(
+            values, plan.index, plan.dim_size, **case.kwargs, deterministic=True
+        )
+        assert_same(torch_ops.scatter_add(values, plan), summed, str(case))
+        if case.dim is None and case.batch_dims == len(case.index) - 1:
+            assert_same(torch_ops.batch_gather(source, plan), gathered, str(case))
+            assert_same(torch_ops.BatchGather()(source, plan), gathered, str(case))
+        assert_same(torch_ops.Gather(**case.kwargs)(source, plan), gathered, str(case))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX], ids=str)
+def test_gradients_are_the_same_on_every_run(device: torch.device, dtype: torch.dtype) -> None:
+    """Short rows too, which without a plan are added in no given order on CUDA."""
+    for shape, count in [((2, 50, 1), 3000), ((2, 2, 50, 3), 3000), ((20, 70), 500)]:
+        batch_dims = len(shape) > 2
+        index = torch.randint(shape[-2], (2,) * batch_dims + (count,), device=device)
+        plan = torch_ops.gather_plan(index, shape[-2], dim=-2, batch_dims=batch_dims)
+        source = values_for(shape, device, dtype).requires_grad_()
+        output = torch_ops.gather(source, plan)
+        weights = values_for(tuple(output.shape), device, dtype)
+        (first,) = torch.autograd.grad(output, source, weights, retain_graph=True)
+        for _ in range(3):
+            (again,) = torch.autograd.grad(output, source, weights, retain_graph=True)
+            assert_same(again, first, f"{shape}")
+        index_grad = torch_ops.scatter_add(
+            weights, index, shape[-2], -2, batch_dims=int(batch_dims), deterministic=True
+        )
+        assert_same(index_grad, first, f"{shape}")
+
+
+def test_gradient_saves_the_plan_alone(device: torch.device) -> None:
+    source = values_for((6, 3), device, torch.float32).requires_grad_()
+    leaf = source * 1
+    plan = torch_ops.gather_plan(torch.tensor([5, 0, 5], device=device), 6)
+    output = torch_ops.gather(leaf, plan)
+    with torch.no_grad():
+        leaf.zero_()  # allowed: the backward needs no source
+    output.sum().backward()
+    assert source.grad.sum(1).tolist() == [3, 0, 0, 0, 0, 6]
+    output = torch_ops.gather(source, plan)
+    plan.order.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+class Step(torch.nn.Module):
+    """There and back, so that both overloads and their derivatives are in one graph."""
+
+    def forward(self, source: Tensor, plan: GatherPlan) -> Tensor:
+        return torch_ops.scatter_add(torch_ops.gather(source, plan).sin(), plan)
+
+
+step = Step()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_with_a_plan_as_argument(device: torch.device, dynamic: bool) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for case in (Case((2, 7, 3), (2, 5), batch_dims=1), Case((2, 9, 3), (2, 4), batch_dims=1)):
+        plan = plan_for(case, device)
+        results = []
+        for function in (step, compiled):
+            source = values_for(case.source, device, torch.float32).requires_grad_()
+            output = function(source, plan)
+            output.cos().sum().backward()
+            results.append((output, source.grad))
+        torch.testing.assert_close(results[1], results[0])
+
+
+def test_compile_makes_a_plan(device: torch.device) -> None:
+    def function(source: Tensor, index: Tensor) -> Tensor:
+        return step(source, torch_ops.gather_plan(index, source.shape[1], batch_dims=1))
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for size in (7, 9, 11):  # dynamic from the second on
+        case = Case((2, size, 3), (2, 5), batch_dims=1)
+        call = values_for(case.source, device, torch.float32), index_for(case, device)
+        torch.testing.assert_close(compiled(*call), function(*call))
+
+
+def test_export(device: torch.device) -> None:
+    case = Case((2, 7, 3), (2, 5), batch_dims=1)
+    source, plan = values_for(case.source, device, torch.float32), plan_for(case, device)
+    exported = torch.export.export(step, (source, plan))
+    file = io.BytesIO()
+    torch.export.save(exported, file)
+    file.seek(0)
+    with torch.serialization.safe_globals([GatherPlan]):  # the example inputs hold one
+        loaded = torch.export.load(file).module()
+    torch.testing.assert_close(loaded(source, plan), step(source, plan))
+
+
+def test_transforms(device: torch.device) -> None:
+    case = Case((2, 7, 3), (2, 5), batch_dims=1)
+    plan = plan_for(case, device)
+    source = values_for((4, *case.source), device, torch.float64)
+
+    def loss(source: Tensor, plan: GatherPlan) -> Tensor:
+        return step(source, plan).square().sum()
+
+    def plain(source: Tensor) -> Tensor:
+        rows = torch_ops.gather(source, plan.index, batch_dims=1).sin()
+        return torch_ops.scatter_add(rows, plan.index, 7, batch_dims=1).square().sum()
+
+    grad = torch.func.grad
+    torch.testing.assert_close(grad(loss)(source[0], plan), grad(plain)(source[0]))
+    expected = torch.stack([grad(plain)(one) for one in source])
+    actual = torch.vmap(grad(loss), in_dims=(0, None))(source, plan)
+    torch.testing.assert_close(actual, expected)
+    _, tangent = torch.func.jvp(lambda s: loss(s, plan), (source[0],), (source[1],))
+    torch.testing.assert_close(tangent, (grad(plain)(source[0]) * source[1]).sum())
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_vmap_over_the_data(device: torch.device, axis: int) -> None:
+    for case in [Case((7, 3), (5,)), Case((4, 7), (5,), 1), *SPREAD[:2]]:
+        plan = plan_for(case, device)
+        for op, shape in ((torch_ops.gather, case.source), (torch_ops.scatter_add, case.output)):
+            data = values_for((3, *shape), device, torch.float32)
+            expected = torch.stack([op(one, plan) for one in data])
+            actual = torch.vmap(op, in_dims=(axis, None))(data.movedim(0, axis), plan)
+            assert_same(actual, expected, f"{op} {case}")
+
+
+# ---- bad input ----------------------------------------------------------------------------------
+
+
+def test_wrong_types(device: torch.device) -> None:
+    with pytest.raises(TypeError, match="index must be uint8, int16, int32 or int64, but it is"):
+        torch_ops.gather_plan(torch.zeros(3, device=device), 4)
+    with pytest.raises(TypeError, match="index must be a tensor, but a list was given"):
+        torch_ops.gather_plan([0, 1], 4)
+    index = torch.zeros(3, dtype=torch.int64, device=device)
+    with pytest.raises(TypeError, match=r"dim_size is missing.*gather_plan"):
+        torch_ops.scatter_add(index, index)
+    plan = torch_ops.gather_plan(index, 4)
+    with pytest.raises(TypeError, match="gather: source must be a tensor, but a list was given"):
+        torch_ops.gather([0, 1], plan)
+    with pytest.raises(TypeError, match="values must be a tensor, but a GatherPlan was given"):
+        torch_ops.scatter_add(plan, plan)
+    rows = plan.rows.long()
+    with pytest.raises(TypeError, match="must both be int32 or both int64, but they are Long and"):
+        torch.ops.torch_ops.gather.plan(index, index, rows, plan.order, 4, 0, 0)
+    with pytest.raises(ValueError, match=r"one element for each of the 3 entries.*\[2\]"):
+        torch.ops.torch_ops.scatter_add.plan(index, index, plan.rows[1:], plan.order, 4, 0, 0)
+
+
+def test_a_plan_that_does_not_fit(device: torch.device) -> None:
+    index = torch.zeros(2, 5, dtype=torch.int64, device=device)
+    plan = torch_ops.gather_plan(index, 7, batch_dims=1)
+    source = torch.zeros(2, 7, 3, device=device)
+    message = r"the plan was made for an axis of size 7, but axis 1 of source .*\[2, 6, 3\] has s"
+    with pytest.raises(ValueError, match=message):
+        torch_ops.gather(source[:, 1:], plan)
+    with pytest.raises(ValueError, match="must have the same batch axes"):
+        torch_ops.gather(source[:1], plan)
+    with pytest.raises(ValueError, match=r"made for dim=1 and batch_dims=1, but dim=2 and batch_d"):
+        torch_ops.gather(source, plan, 2)
+    with pytest.raises(ValueError, match=r"but dim=None and batch_dims=2 were given. Leave both"):
+        torch_ops.scatter_add(source[:, :5], plan, batch_dims=2)
+    with pytest.raises(ValueError, match=r"made for dim_size=7, but dim_size=8 was given"):
+        torch_ops.scatter_add(source[:, :5], plan, 8)
+    assert torch_ops.gather(source, plan, 1, batch_dims=1).shape == (2, 5, 3)
+    assert torch_ops.scatter_add(source[:, :5], plan, 7, 1, batch_dims=1).shape == (2, 7, 3)
+    for other in (
+        torch_ops.gather_plan(index, 7),
+        torch_ops.gather_plan(index, 7, dim=2, batch_dims=1),
+        torch_ops.gather_plan(index[0, 0], 7),
+    ):
+        with pytest.raises(ValueError, match=r"batch_gather: a plan must be made with batch_dims"):
+            torch_ops.batch_gather(source, other)
+
+
+def test_a_plan_on_another_device(device: torch.device) -> None:
+    other = "meta" if device.type == "cpu" else "cpu"
+    plan = torch_ops.gather_plan(torch.zeros(3, dtype=torch.int64, device=other), 4)
+    data = torch.zeros(4, device=device)
+    for op, name, given in (
+        (torch_ops.gather, "source", data),
+        (torch_ops.scatter_add, "values", data[:3]),
+    ):
+        message = (
+            rf"{name} and the plan must be on one device, but {name} is on {given.device} and the "
+            rf"plan is on {other}: use plan.to\({name}.device\)"
+        )
+        with pytest.raises(RuntimeError, match=message):
+            op(given, plan)
+
+
+def test_vmap_over_a_plan(device: torch.device) -> None:
+    index = torch.zeros(3, 5, dtype=torch.int64, device=device)
+    source = torch.zeros(3, 5, device=device)
+    plan = torch_ops.gather_plan(index, 5, batch_dims=1)
+    with pytest.raises(RuntimeError, match="cannot map over the index of a plan"):
+        torch.vmap(lambda i: torch_ops.gather_plan(i, 5).rows)(index)
+    for op in (torch_ops.gather, torch_ops.scatter_add):
+        flat = GatherPlan(index, *(part.view(3, 5) for part in (plan.rows, plan.order)), 5, 0, 0)
+        with pytest.raises(
+            RuntimeError, match=r"torch.vmap cannot map over a plan. Give it in_dim"
+        ):
+            torch.vmap(op)(source, flat)
+    # A plan made inside, of an index that is the same for all.
+    inside = torch.vmap(lambda s: torch_ops.gather(s, torch_ops.gather_plan(index[0], 5)))(source)
+    assert inside.shape == (3, 5)
+
+
+# ---- on a GPU -----------------------------------------------------------------------------------
+
+
+def test_capture(device: torch.device) -> None:
+    if device.type == "cpu":
+        return
+    index = torch.randint(50, (4, 300), device=device)
+    plan = torch_ops.gather_plan(index, 50, batch_dims=1)
+    values = values_for((4, 300, 3), device, torch.float32)
+    expected = torch_ops.scatter_add(values, plan)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = torch_ops.scatter_add(values, plan)
+    graph.replay()
+    assert_same(captured, expected, "replayed")
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        values.clone()  # of an empty graph torch warns
+        with pytest.raises(RuntimeError, match="Make the plan before the capture"):
+            torch_ops.gather_plan(index, 50, batch_dims=1)
+
+
+@pytest.mark.sanitizer
+def test_small_for_the_sanitizer(device: torch.device) -> None:
+    for case in CASES + SPREAD[:3]:
+        plan = plan_for(case, device, torch.int32)
+        source = values_for(case.source, device, torch.float32).requires_grad_()
+        output = torch_ops.gather(source, plan)
+        output.sum().backward()
+        index = plan.index.cpu().long()
+        ones = torch.ones(case.output, dtype=torch.float64)
+        expected = scatter_add_reference(ones, index, plan.dim_size, **case.kwargs)
+        assert torch.equal(source.grad.cpu().double(), expected), case
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slices", [1, 2])
+def test_more_than_two_to_the_31_rows(device: torch.device, slices: int) -> None:
+    """In one slice, where the plan has 64 bits, or in two, where the call must widen it. 8 GiB."""
+    size = 2**30 // slices + 1
+    index = torch.tensor([[size - 1, 3, size - 1], [0, size - 1, 0]], device=device)
+    plan = torch_ops.gather_plan(index, size, dim=2, batch_dims=1)
+    assert plan.rows.dtype == (torch.int64 if slices == 1 else torch.int32)
+    values = torch.tensor([1.0, 2.0, 4.0], device=device).expand(2, slices, 3)
+    result = torch_ops.scatter_add(values, plan)
+    assert result[0, :, [3, size - 1]].tolist() == [[2, 5]] * slices
+    assert result[1, :, [0, size - 1]].tolist() == [[5, 2]] * slices
+    assert result.sum() == 14 * slices

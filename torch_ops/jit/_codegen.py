@@ -162,7 +162,8 @@ def shared_options(options: Sequence[str]) -> list[str]:
 def more_headers(dtypes: Iterable[torch.dtype | None], is_derivative: bool) -> list[str]:
     """What not every kernel needs: compilation takes longer with it."""
     is_complex = any(dtype is not None and dtype.is_complex for dtype in dtypes)
-    return [*(["complex.h"] if is_complex else []), *(["dual.h"] if is_derivative else [])]
+    dual = ["dual.h", "dual_functions.h"] if is_derivative else []
+    return [*(["complex.h"] if is_complex else []), *dual]
 
 
 @cache

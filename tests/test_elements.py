@@ -413,7 +413,7 @@ def test_bad_arguments(device: torch.device) -> None:
         (
             lambda: torch_ops.take_along_dim(source, index[0], 0),
             ValueError,
-            r"as many axes, but their shapes are \[4, 5\] and \[5\]",
+            r"the same number of axes, but their shapes are \[4, 5\] and \[5\]",
         ),
         (lambda: torch_ops.gather_elements(source, source, 0), TypeError, "index must be uint8"),
         (lambda: torch_ops.gather_elements(source, index > 0, 0), TypeError, "index must be uint8"),

@@ -207,8 +207,9 @@ def test_bad_arguments(device: torch.device) -> None:
         torch_ops.masked_gather(source, source[0] == 0)
     with pytest.raises(ValueError, match="size must not be negative"):
         torch_ops.masked_gather(source, mask, size=-1)
-    with pytest.raises(ValueError, match="fill_value must be an integer"):
-        torch_ops.masked_gather(source.int(), mask, size=1, fill_value=0.5)
+    for size in (None, 1):
+        with pytest.raises(ValueError, match=r"^masked_gather: fill_value must be an integer"):
+            torch_ops.masked_gather(source.int(), mask, size=size, fill_value=0.5)
     if device.type == "cuda":
         with pytest.raises(RuntimeError, match="must be on one device"):
             torch_ops.masked_gather(source, mask.cpu())

@@ -38,6 +38,12 @@ inline const char* keep_name(std::string_view name) {
   return found->c_str();
 }
 
+inline void check_known(bool known, const char* op, std::string_view mode) {
+  TORCH_CHECK_VALUE(known, op,
+                    R"(: mode must be "raise", "wrap", "clip", "fill" or "unchecked", but it is ")",
+                    mode, R"(".)");
+}
+
 // What a mode's name says, and in whose name errors are raised.
 struct NamedMode {
   IndexMode mode;
@@ -60,9 +66,7 @@ inline NamedMode parse_named_mode(const char* op, std::string_view name) {
   } else if (static_cast<IndexMode>(found) == IndexMode::kFromEnd) {
     op = "index";  // the one that reads entries so
   }
-  TORCH_CHECK_VALUE(found < kModeNames.size(), op,
-                    R"(: mode must be "raise", "wrap", "clip", "fill" or "unchecked", but it is ")",
-                    name, R"(".)");
+  check_known(found < kModeNames.size(), op, name);
   return {static_cast<IndexMode>(found), op};
 }
 
@@ -73,21 +77,23 @@ inline IndexMode parse_mode(const char* op, std::string_view mode) {
 // The modes as an op names them in which it calls others.
 class ModesOf {
  public:
-  explicit ModesOf(const char* caller) {
+  explicit ModesOf(const char* caller) : caller_(caller) {
     for (size_t i = 0; i < kModeNames.size(); ++i) {
       names_[i] = std::string(kModeNames[i]).append(kCallerMark).append(caller);
     }
   }
 
-  // What is no mode, or has a caller already, stays as it is.
+  // One that has a caller already stays as it is.
   std::string_view operator()(std::string_view mode) const {
     for (size_t i = 0; i < kModeNames.size(); ++i) {
       if (mode == kModeNames[i]) return names_[i];
     }
+    check_known(mode.find(kCallerMark) != mode.npos, caller_, mode);
     return mode;
   }
 
  private:
+  const char* caller_;
   std::array<std::string, kModeNames.size()> names_;
 };
 

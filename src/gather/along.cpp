@@ -85,7 +85,7 @@ Tensor take_along_dim(const Tensor& source, const Tensor& index, std::optional<i
   }
   TORCH_CHECK_VALUE(
       source.dim() == index.dim(),
-      "take_along_dim: source and index must have as many axes, but their shapes are ",
+      "take_along_dim: source and index must have the same number of axes, but their shapes are ",
       source.sym_sizes(), " and ", index.sym_sizes(), ".");
   const int64_t axis = elements::resolve_dim("take_along_dim", "source",
                                              elements::rank_of(source.sym_sizes()), *dim);
@@ -105,8 +105,8 @@ Tensor take_along_dim(const Tensor& source, const Tensor& index, std::optional<i
       TORCH_CHECK_VALUE(from[d].sym_eq(picks[d]).expect_true(__FILE__, __LINE__),
                         "take_along_dim: source with shape ", source.sym_sizes(),
                         " and index with shape ", index.sym_sizes(),
-                        " must be as long on each axis but dim = ", axis,
-                        ", or have length 1 there, but they differ on axis ", d, ".");
+                        " must have the same length on each axis but dim = ", axis,
+                        ", or one of them length 1, but they differ on axis ", d, ".");
     }
   }
   const auto expand = [](const Tensor& tensor, const c10::SymDimVector& sizes, bool needed) {

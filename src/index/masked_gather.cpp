@@ -6,6 +6,7 @@
 
 #include "common/batching.h"
 #include "common/gather_ops.h"
+#include "common/index_mode_args.h"
 #include "common/op.h"
 #include "index/mask.h"
 
@@ -60,6 +61,7 @@ Tensor masked_gather(const Tensor& source, const Tensor& mask, std::optional<c10
   TORCH_CHECK(source.device() == mask.device(),
               "masked_gather: source and mask must be on one device, but source is on ",
               source.device(), " and mask is on ", mask.device(), ".");
+  indexing::check_fill_value("masked_gather", IndexMode::kFill, fill_value, source.scalar_type());
   const int64_t axes = mask.dim();
   bool fits = axes <= source.dim();
   for (int64_t axis = 0; fits && axis < axes; ++axis) {

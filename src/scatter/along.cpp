@@ -48,8 +48,8 @@ Call check(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size, 
   const int64_t axis = elements::check_table(kOp, "the result", size, index, dim);
   const auto picks = index.sym_sizes(), given = values.sym_sizes();
   TORCH_CHECK_VALUE(elements::rank_of(picks) == elements::rank_of(given), kOp,
-                    ": values and index must have as many axes, but their shapes are ", given,
-                    " and ", picks, ".");
+                    ": values and index must have the same number of axes, but their shapes are ",
+                    given, " and ", picks, ".");
   for (size_t d = 0; d < picks.size() && d < given.size(); ++d) {
     TORCH_CHECK_VALUE(picks[d].sym_le(given[d]).expect_true(__FILE__, __LINE__), kOp,
                       ": index with shape ", picks, " must not be longer than values with shape ",

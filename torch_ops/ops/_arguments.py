@@ -1,4 +1,4 @@
-"""What the ops of the gather family ask of their arguments in Python."""
+"""What the public functions ask of their arguments in Python, and what they say of others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,41 @@ from typing import Any
 from torch.overrides import is_tensor_like
 
 Number = int | float | complex | bool
+
+# What is certainly not of a kind. Anything else, such as the numbers of torch.fx and torch.compile,
+# is left to torch.
+_NO_NUMBERS = (str, bytes, list, tuple, dict)
+_REFUSED = {
+    "an int": (float, complex, *_NO_NUMBERS),
+    "a bool": (float, complex, *_NO_NUMBERS),
+    "a real number": (complex, *_NO_NUMBERS),
+    "a sequence of ints": (int, float, complex, str, bytes, dict),
+}
+
+
+def given(argument: Any) -> str:
+    """What it is, for a message: "a list", "an int", "None"."""
+    if argument is None:
+        return "None"
+    kind = type(argument).__name__
+    return f"{'an' if kind[0] in 'aeiouAEIOU' or kind == 'ndarray' else 'a'} {kind}"
+
+
+def check_kinds(name: str, **arguments: tuple[Any, str]) -> None:
+    """Raises TypeError for an argument that is not what it must be.
+
+    Args:
+        name: The function's, for the message.
+        arguments: By their names: each with what it must be, a key of _REFUSED, with " or None"
+            behind it where None is allowed.
+    """
+    for role, (argument, allowed) in arguments.items():
+        if argument is None:
+            wrong = not allowed.endswith(" or None")
+        else:
+            wrong = isinstance(argument, _REFUSED[allowed.removesuffix(" or None")])
+        if wrong:
+            raise TypeError(f"{name}: {role} must be {allowed}, but {given(argument)} was given.")
 
 
 def mode_arguments(name: str, mode: str, fill_value: Number | None = None) -> dict[str, Any]:
@@ -21,8 +56,7 @@ def mode_arguments(name: str, mode: str, fill_value: Number | None = None) -> di
     if fill_value is None:
         return {"mode": mode}
     if not isinstance(fill_value, (int, float, complex)):
-        kind = type(fill_value).__name__
-        raise TypeError(f"{name}: fill_value must be a number, but a {kind} was given.")
+        raise TypeError(f"{name}: fill_value must be a number, but {given(fill_value)} was given.")
     if isinstance(fill_value, int) and not -(2**63) <= fill_value < 2**63:
         raise ValueError(f"{name}: fill_value must fit int64, but it is {fill_value}.")
     return {"mode": mode, "fill_value": fill_value}
@@ -31,18 +65,19 @@ def mode_arguments(name: str, mode: str, fill_value: Number | None = None) -> di
 def only_raise(name: str, mode: str, fill_value: Number | None = None) -> None:
     """Raises ValueError for another mode than that of plans."""
     if mode != "raise" or fill_value is not None:
-        given = f"mode={mode!r}" if fill_value is None else f"fill_value={fill_value!r}"
+        what = f'mode="{mode}"' if fill_value is None else f"fill_value={fill_value!r}"
         raise ValueError(
-            f'{name}: a plan is made for mode="raise", but {given} was given. Its entries were '
+            f'{name}: a plan is made for mode="raise", but {what} was given. Its entries were '
             "checked when it was made. Give the index itself for another mode."
         )
 
 
-def check_tensors(name: str, order: str, **tensors: Any) -> None:
-    """Raises TypeError where an argument is no tensor; ``order`` is that of the arguments."""
+def check_tensors(name: str, order: str | None = None, **tensors: Any) -> None:
+    """Raises TypeError where an argument is no tensor.
+
+    ``order`` is that of the arguments, for functions whose like in torch has another.
+    """
     for role, argument in tensors.items():
         if not is_tensor_like(argument):  # torch.fx's proxies are
-            raise TypeError(
-                f"{name}: {role} must be a tensor, but a {type(argument).__name__} was given. "
-                f"torch_ops.{name} takes ({order})."
-            )
+            text = f"{name}: {role} must be a tensor, but {given(argument)} was given."
+            raise TypeError(text if order is None else f"{text} torch_ops.{name} takes ({order}).")

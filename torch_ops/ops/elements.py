@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import Number, check_tensors, mode_arguments
+from torch_ops.ops._arguments import Number, check_kinds, check_tensors, mode_arguments
 
 _gather_elements = torch.ops.torch_ops.gather_elements.default
 _take_along_dim = torch.ops.torch_ops.take_along_dim.default
@@ -81,6 +81,7 @@ def gather_elements(
             return output
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
         check_tensors("gather_elements", "source, index, dim", source=source, index=index)
+    check_kinds("gather_elements", dim=(dim, "an int"))
     return _gather_elements(
         source, index, dim, **mode_arguments("gather_elements", mode, fill_value)
     )
@@ -96,9 +97,9 @@ def take_along_dim(
 ) -> Tensor:
     """Returns :func:`gather_elements` of tensors that are broadcast against each other.
 
-    On each axis but ``dim`` source and index are as long, or one of them has length 1 and counts as
-    long as the other. It is ``torch.take_along_dim`` and ``numpy.take_along_axis``, so that
-    ``take_along_dim(x, x.argsort(dim), dim)`` sorts.
+    On each axis but ``dim`` source and index have the same length, or one of them has length 1 and
+    counts as long as the other. It is ``torch.take_along_dim`` and ``numpy.take_along_axis``, so
+    that ``take_along_dim(x, x.argsort(dim), dim)`` sorts.
 
     Args:
         source: A tensor of any dtype and strides, on the CPU or a CUDA device.
@@ -133,6 +134,7 @@ def take_along_dim(
             return output
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
         check_tensors("take_along_dim", "source, index, dim", source=source, index=index)
+    check_kinds("take_along_dim", dim=(dim, "an int or None"))
     return _take_along_dim(source, index, dim, **mode_arguments("take_along_dim", mode, fill_value))
 
 
@@ -209,6 +211,12 @@ def scatter_elements_add(
         check_tensors(
             "scatter_elements_add", "values, index, size, dim", values=values, index=index
         )
+    check_kinds(
+        "scatter_elements_add",
+        size=(size, "a sequence of ints"),
+        dim=(dim, "an int"),
+        deterministic=(deterministic, "a bool or None"),
+    )
     return _scatter_elements_add(
         values,
         index,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import check_tensors
+from torch_ops.ops._arguments import check_kinds, check_tensors
 
 _gather = torch.ops.torch_ops.gather.default
 _embedding = torch.ops.torch_ops.embedding.default
@@ -30,7 +30,7 @@ def embedding(
     """Returns the rows of ``weight`` that ``input`` picks.
 
     ``output[i..., :] = weight[input[i...], :]``: ``torch.nn.functional.embedding``, with a gradient
-    that is as fast where many entries name one row, and that sums 16-bit floats in float32.
+    that sums 16-bit floats in float32, and that is not slow where many entries name one row.
 
     Args:
         input: A tensor of any shape; uint8, int16, int32 or int64, used as it is. Each entry must
@@ -59,10 +59,10 @@ def embedding(
     Deterministic. The gradient is so where :func:`scatter_add` is.
 
     Raises:
-        IndexError: An entry is out of range; the message speaks of ``gather``, which reads the
-            rows. On CUDA it gives zeros, and the next call of the gather family on the device, or
+        IndexError: An entry of ``input``, which the message calls the index, is out of range. On
+            CUDA it gives zeros, and the next call of an op with an index on the device, or
             :func:`check_errors`, raises.
-        TypeError: ``input`` is of another dtype, or an argument is no tensor.
+        TypeError: ``input`` is of another dtype, an argument is no tensor, or an option no number.
         ValueError: ``weight`` has not two axes, or ``padding_idx`` is no row of it.
         RuntimeError: Input and weight are on different devices; or ``sparse`` and
             ``scale_grad_by_freq`` are both set, in the backward pass, as in torch.
@@ -79,9 +79,14 @@ def embedding(
     if not isinstance(input, Tensor) or not isinstance(weight, Tensor):
         check_tensors("embedding", "input, weight", input=input, weight=weight)
     if weight.dim() != 2:
-        shape = tuple(weight.shape)
+        shape = list(weight.shape)
         raise ValueError(f"embedding: weight must have two axes, but its shape is {shape}.")
     if max_norm is not None:
+        check_kinds(
+            "embedding",
+            max_norm=(max_norm, "a real number"),
+            norm_type=(norm_type, "a real number"),
+        )
         _renorm_(weight, input, max_norm, norm_type)
     if padding_idx is None and not scale_grad_by_freq and not sparse:
         if not is_dynamo_compiling():
@@ -90,11 +95,13 @@ def embedding(
                 return output
         return _gather(weight, input, 0, mode="raise in embedding")
     if padding_idx is not None:
+        if not isinstance(padding_idx, int):
+            check_kinds("embedding", padding_idx=(padding_idx, "an int or None"))
         rows = weight.shape[0]
         if not -rows <= padding_idx < rows:
             raise ValueError(
                 f"embedding: padding_idx must be between {-rows} and {rows - 1} for weight with "
-                f"shape {tuple(weight.shape)}, but it is {padding_idx}."
+                f"shape {list(weight.shape)}, but it is {padding_idx}."
             )
         if padding_idx < 0:
             padding_idx += rows

@@ -8,9 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
-from torch.overrides import is_tensor_like
 
-from torch_ops.ops._arguments import Number, mode_arguments, only_raise
+from torch_ops.ops._arguments import (
+    Number,
+    check_kinds,
+    check_tensors,
+    mode_arguments,
+    only_raise,
+)
 from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 _gather = torch.ops.torch_ops.gather.default
@@ -20,8 +25,8 @@ _scatter_add = torch.ops.torch_ops.scatter_add.default
 _ext: Any = importlib.import_module("torch_ops._ext.gather")
 
 
-def _check_tensors(name: str, source: Any, index: Any, dim: Any = None) -> None:
-    """Raises TypeError for a call whose ``source`` or ``index`` is no tensor."""
+def _check_order(name: str, index: Any, dim: Any) -> None:
+    """Raises TypeError for arguments in the order of torch.gather."""
     if isinstance(index, int) and isinstance(dim, Tensor):
         raise TypeError(
             f"{name}: the second argument must be the index, a tensor, but it is the int {index}. "
@@ -29,11 +34,6 @@ def _check_tensors(name: str, source: Any, index: Any, dim: Any = None) -> None:
             "index), and it picks whole slices: the index needs no expanding to the source's "
             f"shape. Write torch_ops.{name}(source, index, dim={index})."
         )
-    for role, argument in (("source", source), ("index", index)):
-        if not is_tensor_like(argument):  # torch.fx's proxies are
-            raise TypeError(
-                f"{name}: {role} must be a tensor, but a {type(argument).__name__} was given."
-            )
 
 
 def _gather_with_plan(
@@ -44,7 +44,7 @@ def _gather_with_plan(
         output = _ext.call_by_plan(source, *arguments)
         if output is not NotImplemented:
             return output
-    _check_tensors(name, source, plan.index)
+    check_tensors(name, source=source)
     return _gather_by_plan(source, *arguments)
 
 
@@ -147,7 +147,9 @@ def gather(
         only_raise("gather", mode, fill_value)
         return _gather_with_plan("gather", source, index, dim, batch_dims)
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
-        _check_tensors("gather", source, index, dim)
+        _check_order("gather", index, dim)
+        check_tensors("gather", source=source, index=index)
+    check_kinds("gather", dim=(dim, "an int or None"), batch_dims=(batch_dims, "an int"))
     options = mode_arguments("gather", mode, fill_value)
     return _gather(source, index, dim, batch_dims=batch_dims, **options)
 
@@ -202,7 +204,7 @@ def batch_gather(
             )
         return _gather_with_plan("batch_gather", source, index)
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
-        _check_tensors("batch_gather", source, index)
+        check_tensors("batch_gather", source=source, index=index)
     return _batch_gather(source, index, **mode_arguments("batch_gather", mode, fill_value))
 
 

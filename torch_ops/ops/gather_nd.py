@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import Number, check_tensors, mode_arguments
+from torch_ops.ops._arguments import Number, check_kinds, check_tensors, mode_arguments
 
 _gather_nd = torch.ops.torch_ops.gather_nd.default
 _ext: Any = importlib.import_module("torch_ops._ext.index")
@@ -73,7 +73,7 @@ def gather_nd(
     Raises:
         IndexError: A coordinate is out of range; the message names its position, its value, the
             axis and the bound. On CUDA the call does not wait for its kernel: such a point gives
-            zeros, and the next call of the gather family on the device, or :func:`check_errors`,
+            zeros, and the next call of an op with an index on the device, or :func:`check_errors`,
             raises. Or an axis has size 0, and ``mode`` is not ``"fill"``.
         TypeError: ``index`` is of another dtype or no tensor.
         ValueError: There are more coordinates than axes, the batch axes differ, or ``batch_dims``,
@@ -92,6 +92,7 @@ def gather_nd(
             return output
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):
         check_tensors("gather_nd", "source, index, batch_dims", source=source, index=index)
+    check_kinds("gather_nd", batch_dims=(batch_dims, "an int"))
     options = mode_arguments("gather_nd", mode, fill_value)
     return _gather_nd(source, index, batch_dims=batch_dims, **options)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import is_tensor_like
 
-from torch_ops.ops._arguments import check_tensors
+from torch_ops.ops._arguments import check_tensors, given
 
 _gather = torch.ops.torch_ops.gather.default
 _index = torch.ops.torch_ops.index.default
@@ -39,7 +39,7 @@ def _as_array(name: str, item: Any, source: Tensor) -> Any:
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
             f"{name}: an index must be an int, a slice, None, ..., a tensor of integers or bools, "
-            f"or a list of these, but a {type(item).__name__} was given."
+            f"or a list of these, but {given(item)} was given."
         ) from error
     return array.long() if array.numel() == 0 and array.dtype.is_floating_point else array
 
@@ -182,16 +182,16 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
         The result. Arrays are read where they lie, broadcast ones too. The gradient of several
         takes 4 bytes a point more, 8 where the indexed axes have 2^31 elements or more. More than
         16 arrays, and arrays that leave more than six groups of axes between them, take a copy of
-        source. A mask
-        takes 8 bytes a true entry and axis, and on CUDA waits for the GPU: the result's shape is
-        the number of these. (:func:`masked_gather` with ``size`` does not.)
+        source. A mask takes 8 bytes a true entry and axis, and on CUDA waits for the GPU: the
+        result's shape depends on how many true entries there are. (:func:`masked_gather` with
+        ``size`` does not.)
 
     Deterministic. The gradient is so where :func:`scatter_add` is.
 
     Raises:
         IndexError: An entry or an integer is out of range, there are too many indices, or the
             shapes of arrays or of a mask do not fit. On CUDA an entry out of range gives zeros, and
-            the next call of the gather family on the device, or :func:`check_errors`, raises.
+            the next call of an op with an index on the device, or :func:`check_errors`, raises.
         TypeError: An array is of another dtype, or an index is none of the above.
         ValueError: A slice has a negative step, as torch has none.
         RuntimeError: Source and an array are on different devices.
@@ -229,7 +229,13 @@ def _as_values(source: Tensor, values: Any) -> Tensor:
         return values
     if isinstance(values, (int, float, complex)):
         return source.new_full((), values)
-    return torch.as_tensor(values, dtype=source.dtype, device=source.device)
+    try:
+        return torch.as_tensor(values, dtype=source.dtype, device=source.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            "index_put and index_add: values must be a tensor or a number, but "
+            f"{given(values)} was given."
+        ) from error
 
 
 def index_put(

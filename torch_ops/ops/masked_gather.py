@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import Number, check_tensors
+from torch_ops.ops._arguments import Number, check_kinds, check_tensors, given
 
 _masked_gather = torch.ops.torch_ops.masked_gather.default
 _ext: Any = importlib.import_module("torch_ops._ext.index")
@@ -68,8 +68,10 @@ def masked_gather(
     if not isinstance(source, Tensor) or not isinstance(mask, Tensor):
         check_tensors("masked_gather", "source, mask", source=source, mask=mask)
     if not isinstance(fill_value, (int, float, complex)):
-        kind = type(fill_value).__name__
-        raise TypeError(f"masked_gather: fill_value must be a number, but a {kind} was given.")
+        raise TypeError(
+            f"masked_gather: fill_value must be a number, but {given(fill_value)} was given."
+        )
+    check_kinds("masked_gather", size=(size, "an int or None"))
     return _masked_gather(source, mask, size=size, fill_value=fill_value)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import is_tensor_like
 from torch.utils import _pytree as pytree
+
+from torch_ops.ops._arguments import check_kinds, check_tensors
 
 _gather_plan = torch.ops.torch_ops.gather_plan.default
 
@@ -141,7 +142,7 @@ def gather_plan(
         IndexError: An entry is out of range; the message names its position, its value and the
             bound. Here the call itself raises on CUDA too: it waits for the device, in both error
             modes.
-        TypeError: ``index`` is of another dtype or no tensor.
+        TypeError: ``index`` is of another dtype or no tensor, or a number is no int.
         ValueError: ``dim_size`` is negative, ``batch_dims`` is out of range, or ``dim`` is one of
             the batch axes.
         RuntimeError: The current stream is capturing a CUDA graph, or ``torch.vmap`` maps over the
@@ -161,10 +162,14 @@ def gather_plan(
         tensor([[10.,  0., 12.],
                 [ 0., 84.,  0.]])
     """
-    if not isinstance(index, Tensor) and not is_tensor_like(index):
-        raise TypeError(
-            f"gather_plan: index must be a tensor, but a {type(index).__name__} was given."
-        )
+    if not isinstance(index, Tensor):
+        check_tensors("gather_plan", index=index)
+    check_kinds(
+        "gather_plan",
+        dim_size=(dim_size, "an int"),
+        dim=(dim, "an int or None"),
+        batch_dims=(batch_dims, "an int"),
+    )
     rows, order = _gather_plan(index, dim_size, dim=dim, batch_dims=batch_dims)
     return GatherPlan(index, rows, order, dim_size, batch_dims if dim is None else dim, batch_dims)
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
+from torch_ops.ops._arguments import check_kinds, check_tensors
+
 _relu = torch.ops.torch_ops.relu.default
 _relu_ = torch.ops.torch_ops.relu_.default
 _relu_backward = torch.ops.torch_ops.relu_backward.default
@@ -17,12 +19,17 @@ _leaky_relu_ = torch.ops.torch_ops.leaky_relu_.default
 _ext: Any = importlib.import_module("torch_ops._ext.relu")
 
 
-def _saves_mask(save: str) -> bool:
+def _saves_mask(name: str, save: str) -> bool:
     if save == "mask":
         return True
     if save == "output":
         return False
-    raise ValueError(f"save must be 'mask' or 'output', but it is {save!r}")
+    raise ValueError(f'{name}: save must be "mask" or "output", but it is {save!r}.')
+
+
+def _check_inplace(name: str, inplace: bool) -> None:
+    """Raises TypeError for ``relu(x, "output")``, say, which would overwrite x."""
+    check_kinds(name, inplace=(inplace, "a bool"))
 
 
 def relu(input: Tensor, inplace: bool = False, *, save: str = "mask") -> Tensor:
@@ -53,6 +60,7 @@ def relu(input: Tensor, inplace: bool = False, *, save: str = "mask") -> Tensor:
     Deterministic, on every device.
 
     Raises:
+        TypeError: ``input`` is no tensor, or ``inplace`` is no bool.
         ValueError: ``save`` is neither ``"mask"`` nor ``"output"``.
         RuntimeError: ``inplace=True`` on a leaf that requires grad, or on a tensor whose elements
             share memory (an expanded one).
@@ -63,11 +71,14 @@ def relu(input: Tensor, inplace: bool = False, *, save: str = "mask") -> Tensor:
         >>> torch_ops.relu(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([0., 0., 2.])
     """
-    save_mask = save == "mask" or _saves_mask(save)
+    if inplace is not False and inplace is not True:
+        _check_inplace("relu", inplace)
+    save_mask = save == "mask" or _saves_mask("relu", save)
     if not is_dynamo_compiling():
         output = _ext.call_relu_(input, save_mask) if inplace else _ext.call_relu(input, save_mask)
         if output is not NotImplemented:
             return output
+    check_tensors("relu", input=input)
     op = _relu_ if inplace else _relu
     return op(input, save_mask=save_mask)
 
@@ -129,6 +140,8 @@ def leaky_relu(
     Deterministic, on every device.
 
     Raises:
+        TypeError: ``input`` is no tensor, ``inplace`` is no bool, or ``negative_slope`` is no
+            number. (For a slope that is learned there is ``torch.nn.functional.prelu``.)
         ValueError: ``save`` is neither ``"mask"`` nor ``"output"``.
         RuntimeError: ``inplace=True`` on a leaf that requires grad, or on a tensor whose elements
             share memory (an expanded one).
@@ -139,12 +152,22 @@ def leaky_relu(
         >>> torch_ops.leaky_relu(torch.tensor([-1.0, 0.0, 2.0]), 0.5)
         tensor([-0.5000,  0.0000,  2.0000])
     """
-    save_mask = save == "mask" or _saves_mask(save)
+    if inplace is not False and inplace is not True:
+        _check_inplace("leaky_relu", inplace)
+    save_mask = save == "mask" or _saves_mask("leaky_relu", save)
     if not is_dynamo_compiling():
         call = _ext.call_leaky_relu_ if inplace else _ext.call_leaky_relu
         output = call(input, negative_slope, save_mask)
         if output is not NotImplemented:
             return output
+    check_tensors("leaky_relu", input=input)
+    check_kinds("leaky_relu", negative_slope=(negative_slope, "a real number"))
+    if isinstance(negative_slope, Tensor) and negative_slope.requires_grad:
+        raise TypeError(
+            "leaky_relu: negative_slope must be a number, but a tensor that requires grad was "
+            "given, and would get no gradient. For a slope that is learned there is "
+            "torch.nn.functional.prelu."
+        )
     op = _leaky_relu_ if inplace else _leaky_relu
     return op(input, negative_slope, save_mask=save_mask)
 
@@ -220,7 +243,9 @@ class ReLU(nn.Module):
 
     def __init__(self, inplace: bool = False, *, save: str = "mask") -> None:
         super().__init__()
-        _saves_mask(save)  # a wrong one is an error here, not at the first call
+        # What is wrong is an error here, not at the first call.
+        _check_inplace("ReLU", inplace)
+        _saves_mask("ReLU", save)
         self.inplace = inplace
         self.save = save
 
@@ -250,7 +275,8 @@ class LeakyReLU(nn.Module):
         self, negative_slope: float = 0.01, inplace: bool = False, *, save: str = "mask"
     ) -> None:
         super().__init__()
-        _saves_mask(save)
+        _check_inplace("LeakyReLU", inplace)
+        _saves_mask("LeakyReLU", save)
         self.negative_slope = negative_slope
         self.inplace = inplace
         self.save = save

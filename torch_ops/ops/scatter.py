@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import is_tensor_like
 
-from torch_ops.ops._arguments import mode_arguments, only_raise
+from torch_ops.ops._arguments import check_kinds, given, mode_arguments, only_raise
 from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 _scatter_add = torch.ops.torch_ops.scatter_add.default
@@ -22,7 +22,7 @@ _ext: Any = importlib.import_module("torch_ops._ext.scatter")
 def _check_tensor(name: str, argument: Any) -> None:
     if not is_tensor_like(argument):  # torch.fx's proxies are
         raise TypeError(
-            f"scatter_add: {name} must be a tensor, but a {type(argument).__name__} was given. "
+            f"scatter_add: {name} must be a tensor, but {given(argument)} was given. "
             "torch_ops.scatter_add takes (values, index, dim_size, dim) and returns the sums; "
             "torch.scatter_add takes (input, dim, index, src) and adds to input."
         )
@@ -158,6 +158,13 @@ def scatter_add(
             "scatter_add: dim_size is missing: how long the result is at dim. Only a plan "
             "(torch_ops.gather_plan) in place of the index has it."
         )
+    check_kinds(
+        "scatter_add",
+        dim_size=(dim_size, "an int"),
+        dim=(dim, "an int or None"),
+        batch_dims=(batch_dims, "an int"),
+        deterministic=(deterministic, "a bool or None"),
+    )
     return _scatter_add(
         values,
         index,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import check_tensors, mode_arguments
+from torch_ops.ops._arguments import check_kinds, check_tensors, mode_arguments
 
 _scatter = torch.ops.torch_ops.scatter.default
 _scatter_add_ = torch.ops.torch_ops.scatter_add_.default
@@ -27,7 +27,7 @@ def scatter(
     mode: str = "raise",
     deterministic: bool | None = None,
 ) -> Tensor:
-    """Returns what the slices of ``values`` that ``index`` sends to one place have in common.
+    """Reduces the slices of ``values`` that ``index`` sends to one place.
 
     ``result[b..., o..., m, d...]`` is the sum, mean, largest, smallest or product of
     ``values[b..., o..., i..., d...]`` over the entries ``i...`` with ``index[b..., i...] == m``.
@@ -85,7 +85,7 @@ def scatter(
 
     Raises:
         IndexError: As for :func:`scatter_add`.
-        TypeError: A dtype is not allowed, or an argument is no tensor.
+        TypeError: A dtype is not allowed, an argument is no tensor, or a number is no int.
         ValueError: The shapes do not fit, or ``reduce``, ``mode``, ``dim_size`` or
             ``batch_dims`` is none that is allowed.
         RuntimeError: Values and index are on different devices.
@@ -108,6 +108,13 @@ def scatter(
     check_tensors("scatter", "values, index, dim_size, dim", values=values, index=index)
     if not isinstance(reduce, str):
         raise TypeError(f"scatter: reduce must be a string, but it is {reduce!r}.")
+    check_kinds(
+        "scatter",
+        dim_size=(dim_size, "an int"),
+        dim=(dim, "an int or None"),
+        batch_dims=(batch_dims, "an int"),
+        deterministic=(deterministic, "a bool or None"),
+    )
     return _scatter(
         values,
         index,
@@ -175,6 +182,7 @@ def scatter_add_(
         if output is not NotImplemented:
             return output
     check_tensors("scatter_add_", "out, values, index, dim", out=out, values=values, index=index)
+    check_kinds("scatter_add_", dim=(dim, "an int or None"), batch_dims=(batch_dims, "an int"))
     return _scatter_add_(out, values, index, dim, batch_dims=batch_dims)
 
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
+from torch_ops.ops._arguments import check_tensors
+
 _sigmoid = torch.ops.torch_ops.sigmoid.default
 _sigmoid_ = torch.ops.torch_ops.sigmoid_.default
 _sigmoid_backward = torch.ops.torch_ops.sigmoid_backward.default
@@ -36,6 +38,7 @@ def sigmoid(input: Tensor) -> Tensor:
     Deterministic, on every device.
 
     Raises:
+        TypeError: ``input`` is no tensor.
         NotImplementedError: ``input`` has another dtype (an 8-bit float, say), as in torch.
 
     Example:
@@ -47,6 +50,7 @@ def sigmoid(input: Tensor) -> Tensor:
         output = _ext.call(input)
         if output is not NotImplemented:
             return output
+    check_tensors("sigmoid", input=input)
     return _sigmoid(input)
 
 
@@ -80,6 +84,7 @@ def sigmoid_(input: Tensor) -> Tensor:
         output = _ext.call_inplace(input)
         if output is not NotImplemented:
             return output
+    check_tensors("sigmoid_", input=input)
     return _sigmoid_(input)
 
 

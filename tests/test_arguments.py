@@ -1,0 +1,201 @@
+"""Arguments that are of no kind that is allowed: each error names function, argument and kinds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import torch_ops
+
+# The message, and a call with a source of shape [4, 3] and an index of two entries.
+CALLS: list[tuple[str, Callable[[Any, Any], object]]] = [
+    ("gather: source must be a tensor, but None was given", lambda s, i: torch_ops.gather(None, i)),
+    ("gather: index must be a tensor, but None was given", lambda s, i: torch_ops.gather(s, None)),
+    (
+        "gather: index must be a tensor, but an ndarray was given",
+        lambda s, i: torch_ops.gather(s, np.array([0])),
+    ),
+    (
+        "gather: dim must be an int or None, but a str was given",
+        lambda s, i: torch_ops.gather(s, i, "0"),
+    ),
+    (
+        "gather: dim must be an int or None, but a float was given",
+        lambda s, i: torch_ops.gather(s, i, 1.0),
+    ),
+    (
+        "gather: batch_dims must be an int, but None was given",
+        lambda s, i: torch_ops.gather(s, i, batch_dims=None),
+    ),
+    (
+        "batch_gather: index must be a tensor, but a tuple was given",
+        lambda s, i: torch_ops.batch_gather(s, (0, 1)),
+    ),
+    (
+        "gather_elements: dim must be an int, but None was given",
+        lambda s, i: torch_ops.gather_elements(s, i[:, None], None),
+    ),
+    (
+        "take_along_dim: dim must be an int or None, but a list was given",
+        lambda s, i: torch_ops.take_along_dim(s, i[:, None], [0]),
+    ),
+    (
+        "gather_nd: batch_dims must be an int, but a str was given",
+        lambda s, i: torch_ops.gather_nd(s, i[:, None], "1"),
+    ),
+    (
+        "gather_plan: dim_size must be an int, but None was given",
+        lambda s, i: torch_ops.gather_plan(i, None),
+    ),
+    (
+        "gather_plan: dim must be an int or None, but a str was given",
+        lambda s, i: torch_ops.gather_plan(i, 4, dim="rows"),
+    ),
+    (
+        "masked_gather: size must be an int or None, but a float was given",
+        lambda s, i: torch_ops.masked_gather(s, s > 0, size=2.0),
+    ),
+    (
+        "scatter_add: dim_size must be an int, but a tuple was given",
+        lambda s, i: torch_ops.scatter_add(s[:2], i, (4,)),
+    ),
+    (
+        "scatter_add: deterministic must be a bool or None, but a str was given",
+        lambda s, i: torch_ops.scatter_add(s[:2], i, 4, deterministic="yes"),
+    ),
+    (  # torch_scatter's order
+        "scatter: dim_size must be an int, but None was given",
+        lambda s, i: torch_ops.scatter(s[:2], i, None),
+    ),
+    (
+        "scatter: dim must be an int or None, but a str was given",
+        lambda s, i: torch_ops.scatter(s[:2], i, 4, "mean"),
+    ),
+    (
+        "scatter_add_: values must be a tensor, but an int was given",
+        lambda s, i: torch_ops.scatter_add_(s, 0, i),
+    ),
+    (
+        "scatter_add_: batch_dims must be an int, but a float was given",
+        lambda s, i: torch_ops.scatter_add_(s, s[:2], i, batch_dims=0.0),
+    ),
+    (
+        "scatter_elements_add: size must be a sequence of ints, but an int was given",
+        lambda s, i: torch_ops.scatter_elements_add(s, i[:, None], 4, 0),
+    ),
+    (
+        "index: an index must be an int, a slice, None, ..., a tensor of integers or bools, or a "
+        "list of these, but a str was given",
+        lambda s, i: torch_ops.index(s, "a"),
+    ),
+    (
+        "index_put and index_add: values must be a tensor or a number, but a str was given",
+        lambda s, i: torch_ops.index_put(s, i, "a"),
+    ),
+    (
+        "index_put and index_add: values must be a tensor or a number, but None was given",
+        lambda s, i: torch_ops.index_add(s, i, None),
+    ),
+    (
+        "embedding: padding_idx must be an int or None, but a str was given",
+        lambda s, i: torch_ops.embedding(i, s, "0"),
+    ),
+    (
+        "embedding: max_norm must be a real number, but a str was given",
+        lambda s, i: torch_ops.embedding(i, s, max_norm="1"),
+    ),
+    ("relu: input must be a tensor, but a list was given", lambda s, i: torch_ops.relu([1.0])),
+    ("relu: input must be a tensor, but None was given", lambda s, i: torch_ops.relu_(None)),
+    ("relu: inplace must be a bool, but a str was given", lambda s, i: torch_ops.relu(s, "output")),
+    ("ReLU: inplace must be a bool, but a str was given", lambda s, i: torch_ops.ReLU("output")),
+    (
+        "leaky_relu: input must be a tensor, but a float was given",
+        lambda s, i: torch_ops.leaky_relu(1.0),
+    ),
+    (
+        "leaky_relu: negative_slope must be a real number, but None was given",
+        lambda s, i: torch_ops.leaky_relu(s, None),
+    ),
+    (
+        "leaky_relu: inplace must be a bool, but a str was given",
+        lambda s, i: torch_ops.leaky_relu(s, 0.1, "output"),
+    ),
+    (
+        "LeakyReLU: inplace must be a bool, but a str was given",
+        lambda s, i: torch_ops.LeakyReLU(0.1, "output"),
+    ),
+    ("sigmoid: input must be a tensor, but a str was given", lambda s, i: torch_ops.sigmoid("a")),
+    ("sigmoid_: input must be a tensor, but None was given", lambda s, i: torch_ops.sigmoid_(None)),
+]
+
+
+@pytest.mark.parametrize(("message", "call"), CALLS, ids=[message for message, _ in CALLS])
+def test_kinds(
+    device: torch.device, message: str, call: Callable[[Tensor, Tensor], object]
+) -> None:
+    source = torch.ones(4, 3, device=device)
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}\\."):
+        call(source, torch.tensor([0, 3], device=device))
+    assert (source == 1).all()
+
+
+def test_other_integers_are_taken(device: torch.device) -> None:
+    """NumPy's, and tensors of one."""
+    source, index = torch.ones(4, 3, device=device), torch.tensor([0, 2], device=device)
+    for one in (np.int64(1), np.int32(1), torch.tensor(1), True):
+        assert torch_ops.gather(source, index, one).shape == (4, 2)
+    for four in (np.int64(4), torch.tensor(4), index.max() + 2):
+        assert torch_ops.scatter_add(source[:2], index, four).shape == (4, 3)
+        assert torch_ops.gather_plan(index, four).rows.tolist() == [0, 2]
+
+
+def test_a_slope_that_is_learned(device: torch.device) -> None:
+    """It would stay without a gradient, and nobody would see."""
+    x = torch.ones(3, device=device)
+    slope = torch.nn.Parameter(torch.tensor(0.5, device=device))
+    with pytest.raises(TypeError, match=r"no gradient.*prelu"):
+        torch_ops.leaky_relu(x, slope)
+    assert torch_ops.leaky_relu(-x, slope.detach()).tolist() == [-0.5] * 3
+
+
+def test_modes_that_there_are_not(device: torch.device) -> None:
+    """By the name of the function that was called, though others do its work."""
+    source, index = torch.ones(4, 3, device=device), torch.tensor([0, 2], device=device)
+    one_each = index[:, None]
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("gather", lambda: torch_ops.gather(source, index, mode="wrapped")),
+        ("batch_gather", lambda: torch_ops.batch_gather(source, index, mode="wrapped")),
+        ("gather_nd", lambda: torch_ops.gather_nd(source, one_each, mode="wrapped")),
+        ("gather_nd", lambda: torch_ops.gather_nd(source, index[None], mode="wrapped")),
+        (
+            "gather_elements",
+            lambda: torch_ops.gather_elements(source, one_each, 0, mode="wrapped"),
+        ),
+        (
+            "take_along_dim",
+            lambda: torch_ops.take_along_dim(source, one_each, 0, mode="wrapped"),
+        ),
+        ("scatter_add", lambda: torch_ops.scatter_add(source[:2], index, 4, mode="wrapped")),
+        *(
+            (
+                "scatter",
+                lambda reduce=reduce: torch_ops.scatter(
+                    source[:2], index, 4, reduce=reduce, mode="wrapped"
+                ),
+            )
+            for reduce in ("sum", "mean", "amax", "prod")
+        ),
+        (
+            "scatter_elements_add",
+            lambda: torch_ops.scatter_elements_add(source, one_each, (4, 3), 0, mode="wrapped"),
+        ),
+    ]
+    for name, call in calls:
+        with pytest.raises(ValueError, match=f'^{name}: mode must be .* but it is "wrapped"'):
+            call()

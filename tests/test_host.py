@@ -253,6 +253,17 @@ def test_index_is_checked_where_rows_are_empty(device: Any) -> None:
         (lambda: host.batch_gather(np.ones(3), 0), ValueError, "0-dimensional"),
         (lambda: host.scatter_add(np.ones(3), [0, 1, 2], -1), ValueError, "must not be negative"),
         (lambda: host.scatter_add(np.ones(3), [0, 1], 5), ValueError, "must begin with index's"),
+        (
+            lambda: host.gather(np.ones(3), [0], batch_dims="0"),
+            TypeError,
+            "batch_dims must be an int",
+        ),
+        (lambda: host.scatter_add(np.ones(2), [0, 1], "5"), TypeError, "dim_size must be an int"),
+        (
+            lambda: host.scatter_add(np.ones(2), [0, 1], 5, batch_dims=None),
+            TypeError,
+            "batch_dims must be an int, but it is None",
+        ),
         (lambda: host.relu([1, 2]), TypeError, "but it is int64"),
         (lambda: host.sigmoid(["a"]), TypeError, "sigmoid: x must be"),
         (lambda: host.relu(np.ones(3), device="tpu"), ValueError, '"cpu" or "gpu", but it is'),

@@ -66,8 +66,10 @@ def test_two_placeholders_and_fixed_types(device: torch.device) -> None:
     assert kernel(x, y, random((4,), device, torch.float64), 3)[0].dtype == torch.float16
     with pytest.raises(TypeError, match=r"kernel: k is declared .*Long.*Float.*not cast"):
         kernel(x, y, 0.5, random((4,), device))
-    with pytest.raises(TypeError, match=r"k is declared"):
+    with pytest.raises(TypeError, match=r"k is declared Long, to which"):
         kernel(x, y, 0.5, 2.5)
+    with pytest.raises(TypeError, match=r"y must be a tensor or a number, .* numpy\.ndarray"):
+        kernel(x, np.ones(4), 0.5, 3)
 
 
 SHAPES = [

@@ -187,6 +187,9 @@ def test_errors(device: torch.device) -> None:
         SUM(x, dim=2)
     with pytest.raises(ValueError, match="dim 1 is named twice"):
         SUM(x, dim=(1, -1))
+    for dim in ("rows", 1.0, [None]):
+        with pytest.raises(TypeError, match=r"^total: dim must be None, an int or several, but"):
+            SUM(x, dim=dim)
     with pytest.raises(ValueError, match=r"out has shape \[4\], but the result has \[3\]"):
         SUM(x, dim=1, out=torch.empty(4, device=device))
     with pytest.raises(TypeError, match="not cast to Int"):

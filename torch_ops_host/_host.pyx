@@ -1,5 +1,6 @@
 # The functions of torch_ops_host: NumPy arrays in and out, the C library in between. It is opened
 # when this module is imported, so that another build of it needs no other build of this.
+import operator
 import os
 
 import numpy
@@ -162,6 +163,13 @@ cdef int64_t _product(sizes):
     return product
 
 
+cdef _as_int(op, name, value):
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{op}: {name} must be an int, but it is {value!r}.") from None
+
+
 cdef _check_batches(op, name, array, index, batch_dims):
     if not 0 <= batch_dims <= index.ndim:
         raise ValueError(
@@ -227,6 +235,7 @@ cdef _gather(op, source, index, batch_dims, out, return_time, device):
     cdef int32_t memory = _memory_of(op, device)
     rows = _as_array(op, "source", source)
     entries = _as_index(op, index)
+    batch_dims = _as_int(op, "batch_dims", batch_dims)
     if not 0 <= batch_dims < max(rows.ndim, 1) or rows.ndim == 0:
         raise ValueError(
             f"{op}: source must have an axis behind the {batch_dims} batch axes, but its shape is "
@@ -364,6 +373,8 @@ def scatter_add(values, index, dim_size, *, batch_dims=0, out=None, return_time=
     cdef int32_t memory = _memory_of(op, device)
     rows = _as_array(op, "values", values)
     entries = _as_index(op, index)
+    dim_size = _as_int(op, "dim_size", dim_size)
+    batch_dims = _as_int(op, "batch_dims", batch_dims)
     if dim_size < 0:
         raise ValueError(f"{op}: dim_size must not be negative, but it is {dim_size}.")
     _check_batches(op, "values", rows, entries, batch_dims)

@@ -11,12 +11,19 @@ namespace torch_ops::jit {
 namespace py = pybind11;
 
 Argument argument_of(const Signature& kernel, const std::string& name, PyObject* value) {
+  const auto refuse = [&] {
+    TORCH_CHECK_TYPE(false, kernel.name, ": ", name, " must be a tensor or a number, but it is ",
+                     Py_TYPE(value)->tp_name, ".");
+  };
   if (THPVariable_Check(value)) return {&THPVariable_Unpack(value), 0};
   if (PyBool_Check(value)) return {nullptr, Scalar(value == Py_True)};
   if (PyFloat_Check(value)) return {nullptr, Scalar(PyFloat_AS_DOUBLE(value))};
   if (PyIndex_Check(value)) {
     const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(value));
-    if (!index) throw py::error_already_set();
+    if (!index) {  // an array of NumPy's, say: the method is there, and raises
+      PyErr_Clear();
+      refuse();
+    }
     int overflow = 0;
     const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
     if (overflow == 0) return {nullptr, Scalar(static_cast<int64_t>(number))};
@@ -35,8 +42,8 @@ Argument argument_of(const Signature& kernel, const std::string& name, PyObject*
     if (number == -1 && PyErr_Occurred()) throw py::error_already_set();
     return {nullptr, Scalar(number)};
   }
-  TORCH_CHECK_TYPE(false, kernel.name, ": ", name, " must be a tensor or a number, but it is ",
-                   Py_TYPE(value)->tp_name, ".");
+  refuse();
+  return {};
 }
 
 namespace {

@@ -31,6 +31,16 @@ void refuse_gradient(const Reduction& kernel, const Arguments& arguments, const 
   torch::autograd::set_history(result, node);
 }
 
+std::vector<int64_t> axes_of(const Reduction& kernel, const py::object& dim) {
+  try {
+    if (PyIndex_Check(dim.ptr())) return {dim.cast<int64_t>()};
+    return dim.cast<std::vector<int64_t>>();
+  } catch (const py::cast_error&) {
+    TORCH_CHECK_TYPE(false, kernel.name, ": dim must be None, an int or several, but it is ",
+                     py::repr(dim).cast<std::string>(), ".");
+  }
+}
+
 py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim, bool keepdim,
                 const py::object& out) {
   TORCH_CHECK_TYPE(args.size() == kernel.in.size(), kernel.name, " takes ", kernel.in.size(),
@@ -46,10 +56,7 @@ py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim,
     given = THPVariable_Unpack(out.ptr());
   }
   std::optional<std::vector<int64_t>> dims;
-  if (!dim.is_none()) {
-    dims = PyIndex_Check(dim.ptr()) ? std::vector<int64_t>{dim.cast<int64_t>()}
-                                    : dim.cast<std::vector<int64_t>>();
-  }
+  if (!dim.is_none()) dims = axes_of(kernel, dim);
   std::optional<at::IntArrayRef> axes;
   if (dims) axes = *dims;
   Tensor result;

@@ -67,7 +67,8 @@ Types resolve_types(const Signature& kernel, const Arguments& arguments, at::Ten
     const ScalarType given = type_of(arguments[k]);
     check_supported(kernel, kernel.in[k].name, given);
     TORCH_CHECK_TYPE(c10::canCast(given, type), kernel.name, ": ", kernel.in[k].name,
-                     " is declared ", known_type(kernel, kernel.in[k]), " (", type, "), to which ",
+                     " is declared ", known_type(kernel, kernel.in[k]),
+                     kernel.in[k].placeholder < 0 ? "" : c10::str(" (", type, ")"), ", to which ",
                      given, " is not cast. Pass another dtype or declare another.");
     types.in.push_back(type);
   }

@@ -120,11 +120,11 @@ def gather(
         IndexError: ``dim`` is out of range; or there are entries and the axis has size 0, unless
             ``mode`` is "fill"; or ``mode`` is "raise" and an entry is out of range: the message
             names its position, its value and the bound. On CUDA the call does not wait for its
-            kernel: nothing is read out of bounds, such an entry gives zeros, and the next gather or
-            scatter_add on the device, or :func:`check_errors`, raises. Where several entries are
-            out of range, which of them is named is unspecified there. With
+            kernel: nothing is read out of bounds, such an entry gives zeros, and the next call of
+            an op with an index on the device, or :func:`check_errors`, raises. Where several
+            entries are out of range, which of them is named is unspecified there. With
             ``set_error_mode("sync")`` the call itself raises.
-        TypeError: ``index`` is of another dtype or no tensor, or ``fill_value`` is no number.
+        TypeError: ``index`` is of another dtype or no tensor, or a number is none.
         ValueError: The batch axes differ, ``dim`` is one of them, or ``batch_dims`` is out of
             range; ``mode`` is none of these; ``fill_value`` does not fit the dtype, or is given in
             another mode; or a plan was made for another ``dim``, ``batch_dims`` or size of the

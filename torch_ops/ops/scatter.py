@@ -126,12 +126,12 @@ def scatter_add(
         IndexError: ``dim`` is out of range; or there are entries and ``dim_size`` is 0, unless
             ``mode`` is "fill"; or ``mode`` is "raise" and an entry is out of range: the message
             names its position, its value and the bound. On CUDA the call does not wait for its
-            kernels: nothing is written out of bounds, such an entry is dropped, and the next gather
-            or scatter_add on the device, or :func:`check_errors`, raises. Where several entries are
-            out of range, which of them is named is unspecified there. With
+            kernels: nothing is written out of bounds, such an entry is dropped, and the next call
+            of an op with an index on the device, or :func:`check_errors`, raises. Where several
+            entries are out of range, which of them is named is unspecified there. With
             ``set_error_mode("sync")`` the call itself raises.
-        TypeError: A dtype is not allowed (bool values have no sum), an argument is no tensor, or
-            ``dim_size`` is missing and there is no plan.
+        TypeError: A dtype is not allowed (bool values have no sum), an argument is no tensor or no
+            int, or ``dim_size`` is missing and there is no plan.
         ValueError: The shapes do not fit, ``dim_size`` or ``batch_dims`` is out of range, ``mode``
             is none of these, or a plan was made for others.
         RuntimeError: Values and index are on different devices.

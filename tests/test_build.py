@@ -65,8 +65,10 @@ def test_build_without_ninja(toy: Path, tmp_path: Path) -> None:
     # The compilers under the names that Python was built with, too: Debian's have a prefix.
     commands = [sysconfig.get_config_var(name) for name in ("CC", "CXX", "LDSHARED", "LDCXXSHARED")]
     compilers = {command.split()[0] for command in commands if command}
+    # ccache by the names of compilers, in a folder of its own, would look for them on PATH.
+    folders = [each for each in os.environ["PATH"].split(os.pathsep) if "ccache" not in each]
     for name in {"c++", "g++", "gcc", "cc", "as", "ld", "sh", "uname"} | compilers:
-        if found := shutil.which(name):
+        if found := shutil.which(name, path=os.pathsep.join(folders)):
             (hidden / name).symlink_to(found)
     (toy / "torch_ops" / "_ext" / "stale").touch()
     # setup.py would find the ninja that lies beside Python.

@@ -1,5 +1,8 @@
 """Operators for PyTorch training code: gathers, their gradients, and activations.
 
+Beside these, ``torch_ops.jit`` compiles kernels at run time, ``torch_ops.host`` has functions on
+NumPy arrays, and ``torch_ops.decompositions`` the activations for compilers that fuse them.
+
 ``python -m torch_ops`` shows what is installed and runs one of each.
 """
 
@@ -77,11 +80,18 @@ __all__ = [
 ]
 
 
+# Loaded when they are first asked for, so that who uses the ops alone does not wait for them.
+_MODULES = ("decompositions", "host", "jit")
+
+
 def __getattr__(name: str) -> object:
-    # Loaded when it is first asked for, so that who uses the ops alone does not wait for it.
-    if name in ("decompositions", "host", "jit"):
+    if name in _MODULES:
         return importlib.import_module(f"torch_ops.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})
 
 
 # Users see, pickle and read about torch_ops.ReLU, not torch_ops.ops.relu.ReLU.

@@ -131,11 +131,11 @@ cdef class _Memory:
         return self.view.buf if self.held else NULL
 
 
-cdef _as_array(op, name, value):
+cdef _as_array(op, name, value, allowed=tuple(_DTYPES)):
     array = numpy.asarray(value)
-    if array.dtype.name not in _DTYPES:
+    if array.dtype.name not in allowed:
         raise TypeError(
-            f"{op}: {name} must be of one of the dtypes {', '.join(_DTYPES)}, but it is "
+            f"{op}: {name} must be of one of the dtypes {', '.join(allowed)}, but it is "
             f"{array.dtype}.")
     # Strided, unaligned and byte-swapped arrays are copied.
     return numpy.require(array, array.dtype.newbyteorder("="), ("C", "A"))
@@ -410,11 +410,7 @@ def scatter_add(values, index, dim_size, *, batch_dims=0, out=None, return_time=
 
 cdef _apply(op, MapFunction function, x, out, return_time, device):
     cdef int32_t memory = _memory_of(op, device)
-    values = _as_array(op, "x", x)
-    if values.dtype.name not in _FLOATING:
-        raise TypeError(
-            f"{op}: x must be of one of the dtypes {', '.join(_FLOATING)}, but it is "
-            f"{values.dtype}.")
+    values = _as_array(op, "x", x, _FLOATING)
     result = _take_out(op, out, values.shape, values.dtype, (values,), may_be=values)
     cdef _Memory from_ = _Memory(values), to = _Memory(result, writable=True)
     cdef void* from_pointer = from_.pointer()

@@ -421,7 +421,7 @@ def test_plans_take_one_mode(device: torch.device) -> None:
         partial(torch_ops.gather, source, plan, mode="wrap"),
         partial(torch_ops.scatter_add, source[:2], plan, mode="wrap"),
     ):
-        with pytest.raises(ValueError, match="a plan is made for mode=\"raise\", but mode='wrap'"):
+        with pytest.raises(ValueError, match='a plan is made for mode="raise", but mode="wrap"'):
             call()
     with pytest.raises(ValueError, match="but fill_value=1 was given"):
         torch_ops.gather(source, plan, fill_value=1)

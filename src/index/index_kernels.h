@@ -259,6 +259,10 @@ void put_points(Word* table, const Word* rows, const PointsLayout& layout, int64
   for (int64_t first = begin; first < end; first += kPointsBlock) {
     const int64_t count = std::min(kPointsBlock, end - first);
     locate_rows(layout, first, count, in_table, in_rows);
+    if (layout.inner == 1) {
+      for (int64_t n = 0; n < count; ++n) table[in_table[n]] = rows[in_rows[n]];
+      continue;
+    }
     for (int64_t n = 0; n < count; ++n) {
       for_each_run(layout, in_table[n], in_rows[n], [&](int64_t to, int64_t from) {
         if (adjacent) {

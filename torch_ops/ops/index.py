@@ -330,14 +330,14 @@ def index_put_(
         tensor([[1., 0., 1.],
                 [1., 0., 1.]])
     """
+    if not is_dynamo_compiling():
+        output = _ext.call_index_put_(source, indices, values, accumulate, None)
+        if output is not NotImplemented:
+            return output
     if not isinstance(source, Tensor):
         check_tensors("index_put_", "source, indices, values", source=source)
     if not isinstance(values, Tensor):
         values = _as_values(source, values)
-    if not is_dynamo_compiling():
-        output = _ext.call_index_put_(source, indices, values, accumulate, False, None, None)
-        if output is not NotImplemented:
-            return output
     arrays = _arrays_alone(indices)
     if arrays is not None:
         return _index_put_(source, arrays, values, accumulate)
@@ -413,16 +413,14 @@ def _put(
     accumulate: bool,
     deterministic: bool | None = None,
 ) -> Tensor:
+    if not is_dynamo_compiling():
+        output = _ext.call_index_put(source, indices, values, accumulate, deterministic)
+        if output is not NotImplemented:
+            return output
     if not isinstance(source, Tensor):
         check_tensors(name, "source, indices, values", source=source)
     if not isinstance(values, Tensor):
         values = _as_values(source, values)
-    if not is_dynamo_compiling():
-        output = _ext.call_index_put(
-            source, indices, values, accumulate, False, deterministic, None
-        )
-        if output is not NotImplemented:
-            return output
     arrays = _arrays_alone(indices)
     if arrays is not None:
         return _index_put(source, arrays, values, accumulate, deterministic=deterministic)

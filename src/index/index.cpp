@@ -4,6 +4,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/List.h>
+#include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -221,16 +222,17 @@ c10::SymDimVector picked_sizes(const char* op, const Tensor& source, const Array
 
 // The values as long as what is written.
 Tensor expand_values(const char* op, const Tensor& values, c10::SymIntArrayRef sizes) {
-  c10::SymDimVector whole(sizes.begin(), sizes.end());
-  bool fits = values.dim() <= static_cast<int64_t>(sizes.size());
+  const auto rank = static_cast<int64_t>(sizes.size());
+  bool fits = values.dim() <= rank, same = values.dim() == rank;
   for (int64_t axis = 1; fits && axis <= values.dim(); ++axis) {
     const c10::SymInt size = values.sym_size(-axis);
-    fits = TORCH_GUARD_OR_FALSE(size.sym_eq(1)) ||
-           size.sym_eq(sizes[sizes.size() - axis]).expect_true(__FILE__, __LINE__);
+    const bool one = TORCH_GUARD_OR_FALSE(size.sym_eq(1));
+    fits = one || size.sym_eq(sizes[rank - axis]).expect_true(__FILE__, __LINE__);
+    same = same && !one;
   }
   TORCH_CHECK_VALUE(fits, op, ": values with shape ", values.sym_sizes(),
                     " cannot be broadcast to what is written, which has shape ", sizes, ".");
-  return values.expand_symint(whole);
+  return same ? values : values.expand_symint(sizes);
 }
 
 void check_values(const char* op, const Tensor& source, const Tensor& values) {
@@ -251,6 +253,12 @@ bool is_one_axis(const Arrays& arrays) {
   return arrays.is_one() && !(arrays.front && arrays.dims[0] > 0);
 }
 
+std::vector<c10::SymInt> indexed_sizes(const Tensor& source, const Arrays& arrays) {
+  std::vector<c10::SymInt> sizes;
+  for (const int64_t dim : arrays.dims) sizes.push_back(source.sym_size(dim));
+  return sizes;
+}
+
 // What is to be added to the source, as long as it.
 Tensor sums_of(const Tensor& source, const Write& call, const Arrays& arrays, const Tensor& rows) {
   if (is_one_axis(arrays)) {
@@ -258,9 +266,8 @@ Tensor sums_of(const Tensor& source, const Write& call, const Arrays& arrays, co
                                    arrays.dims[0], /*batch_dims=*/0, call.deterministic,
                                    call.mode());
   }
-  std::vector<c10::SymInt> sizes;
-  for (const int64_t dim : arrays.dims) sizes.push_back(source.sym_size(dim));
-  return points::sum_at(rows, arrays.coordinates, arrays.dims, sizes, source.dim(),
+  return points::sum_at(rows, arrays.coordinates, arrays.dims, indexed_sizes(source, arrays),
+                        source.dim(),
                         /*batch_dims=*/0, arrays.front, call.mode(), /*all_named=*/true,
                         call.deterministic, arrays.axes);
 }
@@ -275,21 +282,51 @@ bool adds_in_place(const Tensor& out, bool contiguous, const Write& call, const 
          !call.values.key_set().has(c10::DispatchKey::Batched);
 }
 
-void add_to(Tensor& out, const Write& call, const Arrays& arrays) {
-  const Tensor rows = expand_values(call.op, call.values, picked_sizes(call.op, out, arrays));
+// Adds rows to `out`, contiguous, at the points of several arrays side by side. Returns it with the
+// axes of these joined, as `view(out, sizes)` shows it.
+template <class View>
+Tensor add_at_points(const Tensor& out, const Write& call, const Arrays& arrays, const Tensor& rows,
+                     View&& view) {
+  const std::vector<c10::SymInt> indexed = indexed_sizes(out, arrays);
+  const Tensor places =
+      points::number_points(arrays.coordinates, indexed, call.mode(), ops::Axes(arrays.axes));
+  const auto from = out.sym_sizes();
+  c10::SymDimVector sizes(from.begin(), from.begin() + arrays.dims[0]);
+  sizes.push_back(c10::multiply_integers(indexed));
+  sizes.append(from.begin() + arrays.dims.back() + 1, from.end());
+  Tensor flat = view(out, sizes);
+  scatter_add_inplace().call(flat, rows, places, arrays.dims[0], /*batch_dims=*/0, "unchecked");
+  return flat;
+}
+
+void add_to(Tensor& out, const Write& call, const Arrays& arrays, const Tensor& rows) {
   if (!adds_in_place(out, out.is_contiguous(), call, arrays)) {
     out.add_(sums_of(out, call, arrays, rows));
   } else if (is_one_axis(arrays)) {
     scatter_add_inplace().call(out, rows, arrays.coordinates[0], arrays.dims[0], /*batch_dims=*/0,
                                call.mode());
   } else {
-    std::vector<c10::SymInt> sizes;
-    for (const int64_t dim : arrays.dims) sizes.push_back(out.sym_size(dim));
-    const Tensor places =
-        points::number_points(arrays.coordinates, sizes, call.mode(), ops::Axes(arrays.axes));
-    Tensor flat = out.flatten(arrays.dims[0], arrays.dims.back());  // a view
-    scatter_add_inplace().call(flat, rows, places, arrays.dims[0], /*batch_dims=*/0, "unchecked");
+    add_at_points(out, call, arrays, rows,
+                  [](const Tensor& all, const auto& sizes) { return all.view_symint(sizes); });
   }
+}
+
+// The same, to a copy of the source.
+Tensor added_to(const Tensor& source, const Write& call, const Arrays& arrays, const Tensor& rows) {
+  if (!adds_in_place(source, /*contiguous=*/true, call, arrays)) {
+    return source.add(sums_of(source, call, arrays, rows));
+  }
+  Tensor result = source.clone(at::MemoryFormat::Contiguous);
+  if (is_one_axis(arrays)) {
+    add_to(result, call, arrays, rows);
+    return result;
+  }
+  // Autograd need not know that they are views of a copy that nobody else has: a write to a view
+  // costs copies of its gradient.
+  const auto view = [](const Tensor& all, const auto& sizes) {
+    return at::_unsafe_view_symint(all, sizes);
+  };
+  return view(add_at_points(result, call, arrays, rows, view), source.sym_sizes());
 }
 
 Tensor put_many(const Tensor& source, const Arrays& arrays, const Tensor& rows) {
@@ -316,13 +353,8 @@ Tensor index_put(const Tensor& source, const Indices& indices, const Tensor& val
     const Tensor rows = expand_values(call.op, values, source.sym_sizes());
     return accumulate ? source.add(rows) : rows.clone(at::MemoryFormat::Contiguous);
   }
-  if (accumulate && adds_in_place(source, /*contiguous=*/true, call, arrays)) {
-    Tensor result = source.clone(at::MemoryFormat::Contiguous);
-    add_to(result, call, arrays);
-    return result;
-  }
   const Tensor rows = expand_values(call.op, values, picked_sizes(call.op, source, arrays));
-  if (accumulate) return source.add(sums_of(source, call, arrays, rows));
+  if (accumulate) return added_to(source, call, arrays, rows);
   if (arrays.are_many()) return put_many(source, arrays, rows);
   return ops::put_points().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
                                 front, arrays.axes);
@@ -343,11 +375,11 @@ Tensor& index_put_(Tensor& source, const Indices& indices, const Tensor& values,
     const Tensor rows = expand_values(call.op, values, source.sym_sizes());
     return accumulate ? source.add_(rows) : source.copy_(rows);
   }
+  const Tensor rows = expand_values(call.op, values, picked_sizes(call.op, source, arrays));
   if (accumulate) {
-    add_to(source, call, arrays);
+    add_to(source, call, arrays, rows);
     return source;
   }
-  const Tensor rows = expand_values(call.op, values, picked_sizes(call.op, source, arrays));
   if (arrays.are_many()) return source.copy_(put_many(source, arrays, rows));
   return ops::put_points_().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
                                  front, arrays.axes);

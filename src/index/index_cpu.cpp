@@ -79,9 +79,8 @@ int64_t find_bad(const PointsLayout& layout) {
     once.row_axis[a].size = 1;
   }
   const int64_t bad =
-      parallel_min(once.rows, rows_per_task(layout), [&](int64_t begin, int64_t end) {
-        return find_bad_point(once, begin, end);
-      });
+      parallel_min(once.rows, rows_per_task(layout),
+                   [&](int64_t begin, int64_t end) { return find_bad_point(once, begin, end); });
   if (bad == kNoBadPoint) return bad;
   int64_t rest = bad / kMaxCoordinates, row = 0, rows = 1;  // numbered in `once`, in `layout`
   for (int a = layout.row_axes; a-- > 0;) {

@@ -6,6 +6,10 @@
 #include <ATen/TensorIndexing.h>
 #include <ATen/core/List.h>
 
+#include <algorithm>
+#include <optional>
+#include <utility>
+
 #include "common/gather_ops.h"
 #include "common/python_call.h"
 
@@ -15,7 +19,15 @@ using at::Tensor;
 using python_call::Argument;
 using Indices = c10::List<std::optional<Tensor>>;
 
-// An index array: a plain tensor, or a list of integers, which becomes one on the source's device.
+// An index array on the source's device. It is made past the dispatcher, where a transform of
+// torch.func would take it for one of its own.
+inline Tensor make_array(at::IntArrayRef entries, const Tensor& source) {
+  const Tensor array = at::detail::empty_cpu({static_cast<int64_t>(entries.size())}, at::kLong);
+  std::copy(entries.begin(), entries.end(), array.mutable_data_ptr<int64_t>());
+  return source.is_cpu() ? array : array.to(source.device());
+}
+
+// An index array: a plain tensor, or a list of integers.
 inline bool read_array(PyObject* given, const Tensor& source, Tensor& array) {
   if (!PyList_CheckExact(given)) {
     Argument<Tensor> tensor;
@@ -23,15 +35,13 @@ inline bool read_array(PyObject* given, const Tensor& source, Tensor& array) {
     array = std::move(tensor.value);
     return true;
   }
-  const Py_ssize_t count = PyList_GET_SIZE(given);
-  array = at::detail::empty_cpu({count}, at::kLong);  // undispatched: no transform takes it for its
-  auto* const entries = array.mutable_data_ptr<int64_t>();
-  for (Py_ssize_t n = 0; n < count; ++n) {
+  c10::SmallVector<int64_t, 8> entries;
+  for (Py_ssize_t n = 0; n < PyList_GET_SIZE(given); ++n) {
     Argument<int64_t> entry;
     if (!entry.read(PyList_GET_ITEM(given, n))) return false;
-    entries[n] = entry.value;
+    entries.push_back(entry.value);
   }
-  if (!source.is_cpu()) array = array.to(source.device());
+  array = make_array(entries, source);
   return true;
 }
 
@@ -122,12 +132,12 @@ class Parsed {
 
   // How many axes of the source an item is for, but for an ellipsis; below 0 for what is not read.
   static int64_t axes_of(PyObject* item) {
-    if (item == Py_None || item == Py_Ellipsis) return 0;
+    if (item == Py_None || item == Py_Ellipsis || PyBool_Check(item)) return 0;
     if (PyLong_CheckExact(item) || PyList_CheckExact(item)) return 1;
     if (PySlice_Check(item)) {
       const auto* const slice = reinterpret_cast<PySliceObject*>(item);
-      const bool fits =
-          is_none_or_int(slice->start) && is_none_or_int(slice->stop) && is_none_or_int(slice->step);
+      const bool fits = is_none_or_int(slice->start) && is_none_or_int(slice->stop) &&
+                        is_none_or_int(slice->step);
       return fits ? 1 : -1;
     }
     if (!THPVariable_CheckTypeExact(Py_TYPE(item))) return -1;
@@ -162,6 +172,13 @@ class Parsed {
     }
     front_ = front_ || (last_array_ >= 0 && last_array_ < position - 1);
     last_array_ = position;
+    if (PyBool_Check(item)) {  // a mask of no axes, for a new one: the entries where it is true
+      steps_.push_back({Step::kNewAxis, place});
+      names_.push_back(axis_);
+      const int64_t first = 0;
+      arrays_.push_back(make_array({&first, item == Py_True ? size_t{1} : 0}, source));
+      return true;
+    }
     if (PyLong_CheckExact(item)) {
       Argument<int64_t> number;
       const int64_t size = source.size(axis_);
@@ -243,12 +260,10 @@ inline PyObject* index(PyObject*, PyObject* const* given, Py_ssize_t count) {
 template <bool kInplace>
 PyObject* put(PyObject*, PyObject* const* given, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Indices&, const Tensor&, bool, bool, std::optional<bool>,
-                     ops::Axes)>("index_put");
-  static const auto inplace_op =
-      find_op<Tensor&(Tensor&, const Indices&, const Tensor&, bool, bool, std::optional<bool>,
-                      ops::Axes)>("index_put_");
+  static const auto op = find_op<Tensor(const Tensor&, const Indices&, const Tensor&, bool, bool,
+                                        std::optional<bool>, ops::Axes)>("index_put");
+  static const auto inplace_op = find_op<Tensor&(Tensor&, const Indices&, const Tensor&, bool, bool,
+                                                 std::optional<bool>, ops::Axes)>("index_put_");
   Argument<Tensor> source;
   Argument<bool> accumulate;
   Argument<std::optional<bool>> deterministic;

@@ -118,8 +118,12 @@ class _Parsed:
                 continue
             self.front = self.front or -1 < last_array < position - 1
             last_array = position
-            if isinstance(item, bool):
-                item = torch.tensor(item, device=source.device)
+            if isinstance(item, bool):  # a mask of no axes, for a new one: where it is true
+                self.plain = False
+                self.basic.append(None)
+                self.axes.append(axis)
+                self.arrays.append(torch.zeros(int(item), dtype=torch.int64, device=source.device))
+                continue
             if isinstance(item, (int, torch.SymInt)):
                 self.plain = False
                 self.basic.append(item)

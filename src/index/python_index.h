@@ -4,7 +4,6 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorIndexing.h>
-#include <ATen/core/List.h>
 
 #include <algorithm>
 #include <optional>
@@ -12,12 +11,12 @@
 
 #include "common/gather_ops.h"
 #include "common/python_call.h"
+#include "index/arrays.h"
 
 namespace torch_ops::python_index {
 
 using at::Tensor;
 using python_call::Argument;
-using Indices = c10::List<std::optional<Tensor>>;
 
 // An index array on the source's device. It is made past the dispatcher, where a transform of
 // torch.func would take it for one of its own.

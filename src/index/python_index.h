@@ -4,8 +4,8 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorIndexing.h>
+#include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -18,15 +18,7 @@ namespace torch_ops::python_index {
 using at::Tensor;
 using python_call::Argument;
 
-// An index array on the source's device. It is made past the dispatcher, where a transform of
-// torch.func would take it for one of its own.
-inline Tensor make_array(at::IntArrayRef entries, const Tensor& source) {
-  const Tensor array = at::detail::empty_cpu({static_cast<int64_t>(entries.size())}, at::kLong);
-  std::copy(entries.begin(), entries.end(), array.mutable_data_ptr<int64_t>());
-  return source.is_cpu() ? array : array.to(source.device());
-}
-
-// An index array: a plain tensor, or a list of integers.
+// An index array: a plain tensor, or a list of integers, which goes to the source's device.
 inline bool read_array(PyObject* given, const Tensor& source, Tensor& array) {
   if (!PyList_CheckExact(given)) {
     Argument<Tensor> tensor;
@@ -34,13 +26,16 @@ inline bool read_array(PyObject* given, const Tensor& source, Tensor& array) {
     array = std::move(tensor.value);
     return true;
   }
-  c10::SmallVector<int64_t, 8> entries;
-  for (Py_ssize_t n = 0; n < PyList_GET_SIZE(given); ++n) {
+  const Py_ssize_t count = PyList_GET_SIZE(given);
+  // Past the dispatcher, where a transform of torch.func would take it for one of its own.
+  array = at::detail::empty_cpu({count}, at::kLong);
+  auto* const entries = array.mutable_data_ptr<int64_t>();
+  for (Py_ssize_t n = 0; n < count; ++n) {
     Argument<int64_t> entry;
     if (!entry.read(PyList_GET_ITEM(given, n))) return false;
-    entries.push_back(entry.value);
+    entries[n] = entry.value;
   }
-  array = make_array(entries, source);
+  if (!source.is_cpu()) array = array.to(source.device());
   return true;
 }
 
@@ -174,8 +169,7 @@ class Parsed {
     if (PyBool_Check(item)) {  // a mask of no axes, for a new one: the entries where it is true
       steps_.push_back({Step::kNewAxis, place});
       names_.push_back(axis_);
-      const int64_t first = 0;
-      arrays_.push_back(make_array({&first, item == Py_True ? size_t{1} : 0}, source));
+      arrays_.push_back(at::zeros({item == Py_True}, source.options().dtype(at::kLong)));
       return true;
     }
     if (PyLong_CheckExact(item)) {

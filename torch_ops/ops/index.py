@@ -14,7 +14,6 @@ from torch.overrides import is_tensor_like
 
 from torch_ops.ops._arguments import check_tensors
 
-_gather = torch.ops.torch_ops.gather.default
 _index = torch.ops.torch_ops.index.default
 _index_put = torch.ops.torch_ops.index_put.default
 _index_put_ = torch.ops.torch_ops.index_put_.default
@@ -42,18 +41,6 @@ def _as_array(name: str, item: Any, source: Tensor) -> Any:
             f"or a list of these, but a {type(item).__name__} was given."
         ) from error
     return array.long() if array.numel() == 0 and array.dtype.is_floating_point else array
-
-
-def _arrays_alone(indices: Any) -> list[Tensor] | None:
-    """The index arrays and masks, where there is nothing else: they need no parsing."""
-    if isinstance(indices, Tensor):
-        return [indices] if indices.dim() > 0 or indices.dtype != torch.bool else None
-    if not isinstance(indices, tuple) or not indices:
-        return None
-    for item in indices:
-        if not isinstance(item, Tensor) or (item.dtype == torch.bool and item.dim() == 0):
-            return None
-    return list(indices)
 
 
 class _Parsed:
@@ -214,12 +201,6 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
         output = _ext.call_index(source, indices)
         if output is not NotImplemented:
             return output
-    if isinstance(source, Tensor):
-        if isinstance(indices, Tensor) and indices.dtype != torch.bool:
-            return _gather(source, indices, 0, mode="from_end")
-        arrays = _arrays_alone(indices)
-        if arrays is not None:
-            return _index(source, arrays)
     check_tensors("index", "source, indices", source=source)
     parsed = _Parsed("index", source, indices)
     view = parsed.view(source)
@@ -342,9 +323,6 @@ def index_put_(
         check_tensors("index_put_", "source, indices, values", source=source)
     if not isinstance(values, Tensor):
         values = _as_values(source, values)
-    arrays = _arrays_alone(indices)
-    if arrays is not None:
-        return _index_put_(source, arrays, values, accumulate)
     parsed = _Parsed("index_put_", source, indices)
     _index_put_(parsed.view(source), parsed.arrays, values, accumulate, **parsed.options())
     return source
@@ -425,9 +403,6 @@ def _put(
         check_tensors(name, "source, indices, values", source=source)
     if not isinstance(values, Tensor):
         values = _as_values(source, values)
-    arrays = _arrays_alone(indices)
-    if arrays is not None:
-        return _index_put(source, arrays, values, accumulate, deterministic=deterministic)
     parsed = _Parsed(name, source, indices)
     options = {**parsed.options(), "deterministic": deterministic}
     if parsed.plain:

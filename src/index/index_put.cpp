@@ -168,12 +168,12 @@ Tensor added_to(const Tensor& source, const Write& call, const Arrays& arrays, c
     return source.add(sums_of(source, call, arrays, rows));
   }
   Tensor result = source.clone(at::MemoryFormat::Contiguous);
-  if (is_one_axis(arrays)) {
+  if (is_one_axis(arrays) || !(source.requires_grad() || rows.requires_grad())) {
     add_to(result, call, arrays, rows);
     return result;
   }
-  // Autograd need not know that they are views of a copy that nobody else has: a write to a view
-  // costs copies of its gradient.
+  // Autograd need not know that these are views, of a copy that nobody else has: the gradient of a
+  // write to a view takes copies as large as the source.
   const auto view = [](const Tensor& all, const auto& sizes) {
     return at::_unsafe_view_symint(all, sizes);
   };

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -226,15 +226,31 @@ def test_version_counter(device: torch.device) -> None:
         torch_ops.index_put_(leaf, torch.tensor([1], device=device), 0.0)
 
 
-def test_vmap(device: torch.device) -> None:
-    def write(s: Tensor, a: Tensor, v: Tensor) -> Tensor:
-        return torch_ops.index_put(s, (a, torch.tensor(1, device=device)), v)
-
+@pytest.mark.parametrize("put", [torch_ops.index_put, torch_ops.index_add])
+def test_vmap(put: Callable[..., Tensor], device: torch.device) -> None:
     values = values_for((3, 2, 5), device, torch.float32)
     i = torch.tensor([[0, -1], [2, 1], [1, 0]], device=device)
     big = values_for((3, 4, 3, 5), device, torch.float32)
-    for dims in [(0, 0, 0), (None, 0, None), (0, None, 0), (None, None, 0)]:
-        check_vmap(write, dims, (big, i, values))
+    for place in (torch.tensor(1, device=device), 1, [1]):  # an integer makes a view
+
+        def write(s: Tensor, a: Tensor, v: Tensor, place: Any = place) -> Tensor:
+            return put(s, (a, place), v)
+
+        for dims in [(0, 0, 0), (None, 0, None), (0, None, 0), (None, None, 0)]:
+            check_vmap(write, dims, (big, i, values))
+
+
+def test_vmap_in_a_graph(device: torch.device) -> None:
+    source = values_for((4, 3, 5), device, torch.float32)
+    values = values_for((3, 5), device, torch.float32)
+    i = torch.tensor([0, 2], device=device)
+
+    def write(v: Tensor) -> Tensor:
+        return torch_ops.index_put(source, (i, slice(1, None), 1), v)
+
+    expected = torch.stack([write(v) for v in values[:, 0]])
+    compiled = torch.compile(torch.vmap(write), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(values[:, 0]), expected)
 
 
 @pytest.mark.sanitizer

@@ -4,6 +4,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorIndexing.h>
+#include <ATen/functorch/DynamicLayer.h>
 #include <ATen/ops/zeros.h>
 
 #include <optional>
@@ -263,16 +264,21 @@ PyObject* put(PyObject*, PyObject* const* given, Py_ssize_t count) {
   Parsed parsed;
   Tensor values;
   if (!python_call::may_read(count, 5) || !source.read(given[0]) || !accumulate.read(given[3]) ||
-      !deterministic.read(given[4]) || !parsed.read(source.value, given[1]) ||
+      !deterministic.read(given[4]) || !parsed.read(source.value, given[1])) {
+    return python_call::not_implemented();
+  }
+  const bool copies = !kInplace && !parsed.is_plain();  // to write to a view of the copy
+  // Under torch.vmap Python makes a copy for each sample.
+  if ((copies && at::functorch::maybeCurrentDynamicLayer().has_value()) ||
       !read_values(given[2], source.value, values)) {
     return python_call::not_implemented();
   }
   return python_call::result_of([&]() -> Tensor {
-    if (!kInplace && parsed.is_plain()) {
+    if (!kInplace && !copies) {
       return op.call(source.value, parsed.arrays(), values, accumulate.value, parsed.front(),
-                     deterministic.value, std::nullopt);
+                     deterministic.value, parsed.axes());
     }
-    Tensor result = kInplace ? source.value : source.value.clone();
+    Tensor result = copies ? source.value.clone() : source.value;
     Tensor view = parsed.view(result);
     inplace_op.call(view, parsed.arrays(), values, accumulate.value, parsed.front(),
                     deterministic.value, parsed.axes());

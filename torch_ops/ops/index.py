@@ -407,9 +407,20 @@ def _put(
     options = {**parsed.options(), "deterministic": deterministic}
     if parsed.plain:
         return _index_put(source, parsed.arrays, values, accumulate, **options)
-    result = source.clone()
+    result = _copy(source, [values, *parsed.arrays])
     _index_put_(parsed.view(result), parsed.arrays, values, accumulate, **options)
     return result
+
+
+def _copy(source: Tensor, others: list[Tensor | None]) -> Tensor:
+    """A copy to write to: under torch.vmap one for each sample where others differ between them."""
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return source.clone()
+    never = torch.zeros((), dtype=torch.bool, device=source.device)
+    for other in others:
+        if other is not None:
+            never = never | other.new_zeros((), dtype=torch.bool)  # of each sample, if `other` is
+    return torch.where(never, source, source)
 
 
 def self_check(device: torch.device) -> str:

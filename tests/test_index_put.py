@@ -226,6 +226,17 @@ def test_version_counter(device: torch.device) -> None:
         torch_ops.index_put_(leaf, torch.tensor([1], device=device), 0.0)
 
 
+def test_the_gradient_of_a_sum_takes_no_copies(device: torch.device) -> None:
+    """As CopySlices does, the node of a write to a view."""
+    source = torch.zeros(4, 3, 5, device=device, requires_grad=True)
+    i = torch.tensor([2, 0, 2], device=device)
+    nodes = [torch_ops.index_add(source, (i, i % 2), 1.0).grad_fn]
+    for node in nodes:
+        nodes += [each for each, _ in node.next_functions if each is not None]
+    names = [node.name() for node in nodes]
+    assert "ScatterAddInplaceBackward" in names and "CopySlices" not in names
+
+
 @pytest.mark.parametrize("put", [torch_ops.index_put, torch_ops.index_add])
 def test_vmap(put: Callable[..., Tensor], device: torch.device) -> None:
     values = values_for((3, 2, 5), device, torch.float32)
@@ -280,6 +291,23 @@ def test_out_of_range(device: torch.device, sync_mode: None) -> None:
         torch_ops.index_put(source, 3, 1.0)
     with pytest.raises(IndexError, match="no entry is allowed"):
         torch_ops.index_put(source[:0], (i, j), 1.0)
+
+
+def test_which_entry_is_named(device: torch.device, sync_mode: None) -> None:
+    """Also where many rows of what is written share the entry."""
+    source = torch.zeros(4, 3, 5, device=device)
+    whole, column = slice(None), torch.tensor([[0], [9]], device=device)
+    row = torch.tensor([2, 0, 1], device=device)
+    for indices, name in (
+        ((whole, column[:, 0]), r"\[1\] .*axis 1 is 9"),
+        ((whole, whole, column), r"\[1, 0\] .*axis 2 is 9"),
+        ((whole, column.expand(2, 3), row), r"\[1, 0\] .*axis 1 is 9"),
+        ((whole, whole, column[:, 0].expand(3, 2)), r"\[[012], 1\] .*axis 2 is 9"),
+        ((row, whole, column.expand(2, 3)), r"\[1, [012]\] .*axis 2 is 9"),
+    ):
+        with pytest.raises(IndexError, match=rf"index_put: entry {name}, out of range"):
+            torch_ops.index_put_(source, indices, 1.0)
+    assert device.type != "cpu" or source.count_nonzero() == 0
 
 
 def test_bad_arguments(device: torch.device) -> None:

@@ -36,7 +36,10 @@ inline bool read_array(PyObject* given, const Tensor& source, Tensor& array) {
     if (!entry.read(PyList_GET_ITEM(given, n))) return false;
     entries[n] = entry.value;
   }
-  if (!source.is_cpu()) array = array.to(source.device());
+  if (!source.is_cpu()) {
+    pybind11::gil_scoped_release no_gil;  // the copy waits for the GPU
+    array = array.to(source.device());
+  }
   return true;
 }
 

@@ -51,6 +51,7 @@ def cases(device: torch.device) -> Iterator[Case]:
     yield from activations(device)
     yield from gathers(device)
     yield from family(device)
+    yield from mixes(device)
 
 
 def activations(device: torch.device) -> Iterator[Case]:
@@ -177,6 +178,65 @@ def family(device: torch.device) -> Iterator[Case]:
         lambda w: torch_ops.embedding(index, w),
         {"F.embedding": lambda w: F.embedding(index, w)},
     )
+
+
+def mixes(device: torch.device) -> Iterator[Case]:
+    """Reads and writes with index arrays beside integers, slices and lists."""
+    rows = torch.randn(ROWS, ELEMENTS // ROWS, device=device)
+    index = torch.randint(rows.shape[1], (ROWS,), device=device)
+    columns = torch.randint(rows.shape[1], (ROWS,), device=device)
+    one = torch.ones((), device=device)
+    indices: dict[str, Any] = {
+        "x[3, i]": (3, index),
+        "x[i, 3]": (index, 3),
+        "x[:, i]": (slice(None), index),
+        "x[1:5, i]": (slice(1, 5), index),
+        "x[None, i]": (None, index),
+        "x[[0, 2]]": [0, 2],
+    }
+    for name, each in indices.items():
+        yield Case(
+            name,
+            rows,
+            lambda s, each=each: torch_ops.index(s, each),
+            {"source[indices]": lambda s, each=each: s[each]},
+        )
+    indices["x[3]"] = 3
+    for name, each in indices.items():
+        yield Case(
+            f"{name} = 1.0",
+            rows.clone(),
+            lambda s, each=each: torch_ops.index_put_(s, each, 1.0),
+            {"source[indices] = v": lambda s, each=each: assigned(s, each, 1.0)},
+            ("forward",),
+        )
+    yield Case(
+        "index_put, x[3, i]",
+        rows,
+        lambda s: torch_ops.index_put(s, (3, index), one),
+        {"clone, source[indices] = v": lambda s: assigned(s.clone(), (3, index), one)},
+    )
+    yield Case(
+        "index_add, x[i]",
+        rows,
+        lambda s: torch_ops.index_add(s, index, one),
+        {"index_put(accumulate)": lambda s: torch.index_put(s, (index,), one, accumulate=True)},
+    )
+    yield Case(
+        "index_add, x[i, j]",
+        rows,
+        lambda s: torch_ops.index_add(s, (index, columns), one),
+        {
+            "index_put(accumulate)": lambda s: torch.index_put(
+                s, (index, columns), one, accumulate=True
+            )
+        },
+    )
+
+
+def assigned(source: Tensor, indices: Any, values: Any) -> Tensor:
+    source[indices] = values
+    return source
 
 
 def expanded(index: Tensor, rows: Tensor) -> Tensor:

@@ -34,8 +34,11 @@ DIRECT = {
     if name.startswith("call") and (function.__doc__ or "").startswith("torch_ops::")
 }
 OPS = {op.name: op for op in described()}
-# Its arguments are those of the public function.
-del DIRECT["index.call_index"]
+# Their arguments are those of the public functions.
+INDEXING = {
+    name: DIRECT.pop(f"index.{name}")
+    for name in ("call_index", "call_index_put", "call_index_put_")
+}
 
 
 class Subclass(Tensor):
@@ -145,7 +148,7 @@ def test_the_number_of_arguments(direct: Any, given: list[Any]) -> None:
             direct(*wrong)
 
 
-# ---- index ---------------------------------------------------------------------------------------
+# ---- index and its writes ------------------------------------------------------------------------
 
 INDICES = [
     (1, True),
@@ -155,39 +158,88 @@ INDICES = [
     ((slice(1, None), slice(None, None, 2)), True),
     ((..., None, 0), True),
     ((), True),
-    (True, False),
+    (True, True),
+    ((False, slice(None), 0), True),
     (np.int64(1), False),
-    ([0, 1], False),
-    ((0, torch.tensor([1])), False),
+    ((slice(np.int64(1), None), torch.tensor([1])), False),
+    ([0, 1], True),
+    ([], True),
+    ([True, False, True, True], False),
+    ([[0], [1]], False),
+    ([0, 4.0], False),
+    ((0, [1, -1]), True),
+    ((0, torch.tensor([1])), True),
+    ((torch.tensor([1]), -3), True),
+    ((torch.tensor([1]), 3), False),
+    ((torch.tensor([1]), 2**70), False),
     (torch.tensor(True), False),
     ((..., ...), False),
     (4, False),
     ((0, 0, 0), False),
+    ((torch.tensor([1]), ..., ...), False),
+    ((torch.tensor([1]), 0, 0), False),
     (torch.tensor([1, -1]), True),
     (torch.tensor([True, False, True, True]), True),
     ((torch.tensor([1, -1]), torch.tensor([2])), True),
     ((slice(None), torch.tensor([1, -1])), True),
     ((torch.tensor([1, -1]), slice(None)), True),
     ((slice(None), torch.tensor([[True, False, True]])[0]), True),
-    ((slice(1, None), torch.tensor([1, -1])), False),
-    ((torch.tensor([1, -1]), slice(None), slice(None), torch.tensor([0, 1])), False),
+    ((slice(1, None), torch.tensor([1, -1])), True),
+    ((torch.tensor([1]), slice(None, None, -1)), False),
+    ((torch.tensor([1, -1]), None, torch.tensor([0, 1])), True),
+    ((..., torch.tensor([1, -1])), True),
+    ((None, ..., torch.tensor([1, -1]), None), True),
+    ((torch.tensor([1, -1]), torch.tensor([[True, False, True]])), False),
     (torch.tensor([1]).as_subclass(Subclass), False),
+    ((0, torch.tensor([1]).as_subclass(Subclass)), False),
 ]
 
 
-@pytest.mark.parametrize(("indices", "taken"), INDICES, ids=lambda each: str(each))
-def test_indices(indices: Any, taken: bool, device: torch.device) -> None:
-    """What makes a view is torch's own; arrays and masks are taken where there is nothing else."""
-    from torch_ops._ext.index import call_index
+def call_indexing(name: str, source: Tensor, indices: Any, values: Any = 1) -> Any:
+    writes = () if name == "call_index" else (values, False, None)
+    return INDEXING[name](source, indices, *writes)
 
+
+@pytest.mark.parametrize("name", INDEXING)
+@pytest.mark.parametrize(("indices", "taken"), INDICES, ids=lambda each: str(each))
+def test_indices(name: str, indices: Any, taken: bool, device: torch.device) -> None:
+    """What is left to Python: errors, and what is not one of Python's own types or a tensor."""
     source = torch.arange(12, device=device).view(4, 3)
     indices = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), indices)
-    output = call_index(source, indices)
+    output = call_indexing(name, source.clone(), indices, -1)
     assert (output is not NotImplemented) == taken
-    if taken:
-        expected = source[indices]
-        assert_same(output, expected, "values")
+    if not taken:
+        return
+    expected = source[indices]
+    if name == "call_index":
         assert output._is_view() == expected._is_view()
+    else:
+        expected = source.clone()
+        expected[indices] = -1
+    assert_same(output, expected, "values")
+
+
+@pytest.mark.parametrize("name", INDEXING)
+def test_other_arguments_are_left(name: str, device: torch.device) -> None:
+    source = torch.zeros(4, 3, device=device)
+    index = torch.tensor([1], device=device)
+    for other in (source.as_subclass(Subclass), [[1.0]], None):
+        assert call_indexing(name, other, index) is NotImplemented
+    with BaseTorchFunctionMode():
+        assert call_indexing(name, source, index) is NotImplemented
+    parameter = nn.Parameter(source, requires_grad=False)
+    assert call_indexing(name, parameter, nn.Parameter(index, requires_grad=False)) is not None
+    direct = INDEXING[name]
+    with pytest.raises(TypeError, match=r"all \d arguments, but 1 were"):
+        direct(source)
+    if name == "call_index":
+        return
+    for values in (source[0].as_subclass(Subclass), [1.0], np.float32(1), 1j, 2**63, "1", None):
+        assert call_indexing(name, source, index, values) is NotImplemented
+    for values in (1, 1.5, True, nn.Parameter(source[0], requires_grad=False)):
+        assert call_indexing(name, source, index, values) is not NotImplemented
+    for rest in ((0, None), (np.bool_(True), None), (True, 1), (None, None)):
+        assert direct(source, index, 1.0, *rest) is NotImplemented
 
 
 def test_a_step_backwards() -> None:

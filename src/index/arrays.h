@@ -2,16 +2,22 @@
 // the kernels take become fewer.
 #pragma once
 
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/nonzero.h>
 
 #include <algorithm>
 #include <string_view>
 #include <vector>
 
 #include "common/gather_ops.h"
+#include "common/indexing.h"
 #include "index/points_layout.h"
 
 namespace torch_ops {
+
+// As they stand in source[indices]: for the leading axes, an index array, a mask or neither.
+using Indices = c10::List<std::optional<at::Tensor>>;
 
 // The index arrays of a call, and the axes of the source that they are for.
 struct Arrays {
@@ -28,6 +34,70 @@ struct Arrays {
   // More than the kernels take.
   bool are_many() const { return coordinates.size() > kMaxCoordinates; }
 };
+
+// ---- What the indices of a call are -------------------------------------------------------------
+
+// The number that the user knows an axis of `source` by: that is a view of the user's tensor.
+inline int64_t axis_name(const ops::Axes& axes, int64_t axis) {
+  return axes && axis < static_cast<int64_t>(axes->size()) ? (*axes)[axis] : axis;
+}
+
+// `axes`: that the indices are for.
+inline void check_axes(const char* op, const at::Tensor& source, int64_t axes) {
+  TORCH_CHECK_INDEX(axes <= source.dim(), op, ": indices are for ", axes,
+                    " axes, but source with shape ", source.sym_sizes(), " has ", source.dim(),
+                    ".");
+}
+
+inline void check_mask(const char* op, const at::Tensor& source, const at::Tensor& mask,
+                       int64_t axis, const ops::Axes& axes) {
+  TORCH_CHECK_VALUE(mask.dim() > 0, op, ": a mask must have an axis, but it is 0-dimensional.");
+  TORCH_CHECK(mask.device() == source.device(), op,
+              ": source and mask must be on one device, but source is on ", source.device(),
+              " and mask is on ", mask.device(), ".");
+  check_axes(op, source, axis);
+  TORCH_CHECK_INDEX(axis + mask.dim() <= source.dim(), op, ": a mask with shape ", mask.sym_sizes(),
+                    " is for as many axes of source from axis ", axis_name(axes, axis),
+                    " on, but source has ", source.dim() - axis, " from there on.");
+  for (int64_t k = 0; k < mask.dim(); ++k) {
+    TORCH_CHECK_INDEX(
+        mask.sym_size(k).sym_eq(source.sym_size(axis + k)).expect_true(__FILE__, __LINE__), op,
+        ": a mask must have the shape of the axes that it is for, but axis ", k, " of mask with ",
+        "shape ", mask.sym_sizes(), " is not as long as axis ", axis_name(axes, axis + k),
+        " of source, which has size ", source.sym_size(axis + k), ".");
+  }
+}
+
+inline bool is_mask(const at::Tensor& index) { return index.scalar_type() == at::kBool; }
+
+// The entries of a mask that are true, as one array of the mask's coordinates each. Their number
+// must be known on the host.
+inline Arrays find_arrays(const char* op, const at::Tensor& source, const Indices& indices,
+                          bool front, const ops::Axes& axes) {
+  Arrays arrays{{}, {}, {}, front};
+  int64_t axis = 0;
+  const auto add = [&](at::Tensor coordinate) {
+    arrays.coordinates.push_back(std::move(coordinate));
+    arrays.axes.push_back(axis_name(axes, axis));
+    arrays.dims.push_back(axis++);
+  };
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const std::optional<at::Tensor> given = indices.get(i);
+    if (!given.has_value() || !given->defined()) {
+      ++axis;
+      continue;
+    }
+    if (is_mask(*given)) {
+      check_mask(op, source, *given, axis, axes);
+      for (at::Tensor& coordinate : at::nonzero(*given).unbind(1)) add(std::move(coordinate));
+    } else {
+      indexing::check_index_dtype(op, *given);
+      add(*given);
+    }
+  }
+  check_axes(op, source, axis);
+  return arrays;
+}
 
 // ---- More index arrays than the kernels take ----------------------------------------------------
 

@@ -65,10 +65,30 @@ void check_bad(int64_t bad, const PointsLayout& layout, const PointsSite& site) 
                  read_entry(coordinate, layout, row), coordinate.rule.axis_size(), from_end));
 }
 
+// The first bad row, as locate_rows tells it. The entries that the rows of an axis share are read
+// for the first of them.
 int64_t find_bad(const PointsLayout& layout) {
-  return parallel_min(layout.rows, rows_per_task(layout), [&](int64_t begin, int64_t end) {
-    return find_bad_point(layout, begin, end);
-  });
+  PointsLayout once = layout;
+  for (int a = 0; a < layout.row_axes; ++a) {
+    bool shared = true;
+    for (int j = 0; j < layout.coordinates; ++j) {
+      shared = shared && layout.coordinate[j].strides[a] == 0;
+    }
+    if (!shared) continue;
+    once.rows /= layout.row_axis[a].size;
+    once.row_axis[a].size = 1;
+  }
+  const int64_t bad =
+      parallel_min(once.rows, rows_per_task(layout),
+                   [&](int64_t begin, int64_t end) { return find_bad_point(once, begin, end); });
+  if (bad == kNoBadPoint) return bad;
+  int64_t rest = bad / kMaxCoordinates, row = 0, rows = 1;  // numbered in `once`, in `layout`
+  for (int a = layout.row_axes; a-- > 0;) {
+    row += rest % once.row_axis[a].size * rows;
+    rest /= once.row_axis[a].size;
+    rows *= layout.row_axis[a].size;
+  }
+  return row * kMaxCoordinates + bad % kMaxCoordinates;
 }
 
 }  // namespace

@@ -137,6 +137,8 @@ inline int64_t locate_rows(const PointsLayout& layout, int64_t begin, int64_t co
   const int last = layout.row_axes - 1;
   const PointsAxis& axis = layout.row_axis[last];
   int64_t bad = kNoBadPoint;
+  int64_t positions[kMaxCoordinates], positions_before[kMaxCoordinates];
+  int64_t table_before = 0, run_before = 0;
   for (int64_t done = 0; done < count;) {  // a run of the last axis at a time
     const int64_t run = std::min(axis.size - at[last], count - done);
     int64_t table = 0, rows = 0;
@@ -144,36 +146,44 @@ inline int64_t locate_rows(const PointsLayout& layout, int64_t begin, int64_t co
       table += at[a] * layout.row_axis[a].table_stride;
       rows += at[a] * layout.row_axis[a].rows_stride;
     }
-    const auto begin_run = [&] {
-      for (int64_t n = 0; n < run; ++n) in_table[done + n] = table + n * axis.table_stride;
-    };
-    begin_run();
     if (in_rows != nullptr) {
       for (int64_t n = 0; n < run; ++n) in_rows[done + n] = rows + n * axis.rows_stride;
     }
-    int64_t positions[kMaxCoordinates];
     for (int j = 0; j < layout.coordinates; ++j) {
       positions[j] = 0;
       for (int a = 0; a <= last; ++a) positions[j] += at[a] * layout.coordinate[j].strides[a];
     }
-    const bool located = locate_at_once(layout, positions, run, in_table + done);
-    if (!located) begin_run();
-    int64_t first_bad = run;
-    for (int j = 0; !located && j < layout.coordinates; ++j) {
-      const Coordinate& coordinate = layout.coordinate[j];
-      const auto add = [&](auto index) {
-        const auto* entries = static_cast<const decltype(index)*>(coordinate.data) + positions[j];
-        return add_coordinate(coordinate, entries, coordinate.strides[last], run, in_table + done);
+    int64_t* const offsets = in_table + done;
+    if (run <= run_before &&
+        std::equal(positions, positions + layout.coordinates, positions_before)) {
+      for (int64_t n = 0; n < run; ++n) offsets[n] = offsets[n - run_before] + table - table_before;
+    } else {
+      const auto begin_run = [&] {
+        for (int64_t n = 0; n < run; ++n) offsets[n] = table + n * axis.table_stride;
       };
-      const int64_t wrong = coordinate.entry_bytes == 1   ? add(uint8_t())
-                            : coordinate.entry_bytes == 2 ? add(int16_t())
-                            : coordinate.entry_bytes == 4 ? add(int32_t())
-                                                          : add(int64_t());
-      if (wrong < first_bad) {
-        first_bad = wrong;
-        bad = std::min(bad, (begin + done + wrong) * kMaxCoordinates + j);
+      begin_run();
+      const bool located = locate_at_once(layout, positions, run, offsets);
+      if (!located) begin_run();
+      int64_t first_bad = run;
+      for (int j = 0; !located && j < layout.coordinates; ++j) {
+        const Coordinate& coordinate = layout.coordinate[j];
+        const auto add = [&](auto index) {
+          const auto* entries = static_cast<const decltype(index)*>(coordinate.data) + positions[j];
+          return add_coordinate(coordinate, entries, coordinate.strides[last], run, offsets);
+        };
+        const int64_t wrong = coordinate.entry_bytes == 1   ? add(uint8_t())
+                              : coordinate.entry_bytes == 2 ? add(int16_t())
+                              : coordinate.entry_bytes == 4 ? add(int32_t())
+                                                            : add(int64_t());
+        if (wrong < first_bad) {
+          first_bad = wrong;
+          bad = std::min(bad, (begin + done + wrong) * kMaxCoordinates + j);
+        }
       }
     }
+    std::copy_n(positions, layout.coordinates, positions_before);
+    table_before = table;
+    run_before = run;
     done += run;
     at[last] = 0;
     for (int a = last - 1; a >= 0; --a) {
@@ -259,6 +269,10 @@ void put_points(Word* table, const Word* rows, const PointsLayout& layout, int64
   for (int64_t first = begin; first < end; first += kPointsBlock) {
     const int64_t count = std::min(kPointsBlock, end - first);
     locate_rows(layout, first, count, in_table, in_rows);
+    if (layout.inner == 1) {
+      for (int64_t n = 0; n < count; ++n) table[in_table[n]] = rows[in_rows[n]];
+      continue;
+    }
     for (int64_t n = 0; n < count; ++n) {
       for_each_run(layout, in_table[n], in_rows[n], [&](int64_t to, int64_t from) {
         if (adjacent) {

@@ -1,65 +1,210 @@
-// How the indices of source[indices] are read where Python calls the ops directly.
+// source[indices] where Python calls the ops directly: how indices and values are read, for reads
+// and writes.
 #pragma once
 
-#include <ATen/core/List.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/TensorIndexing.h>
+#include <ATen/functorch/DynamicLayer.h>
+#include <ATen/ops/zeros.h>
+
+#include <optional>
+#include <utility>
 
 #include "common/gather_ops.h"
 #include "common/python_call.h"
+#include "index/arrays.h"
 
-namespace torch_ops {
-
-using Indices = c10::List<std::optional<at::Tensor>>;
-
-namespace python_call {
-
-// An index array or a mask; or a tuple of these, side by side, and of slices that leave an axis
-// whole.
-template <>
-struct Argument<Indices> {
-  Indices value;
-
-  bool read(PyObject* given) {
-    if (!PyTuple_CheckExact(given)) return add(given);
-    const Py_ssize_t count = PyTuple_GET_SIZE(given);
-    value.reserve(count);
-    bool any = false, behind = false;
-    for (Py_ssize_t i = 0; i < count; ++i) {
-      PyObject* const item = PyTuple_GET_ITEM(given, i);
-      if (is_whole(item)) {
-        value.push_back(std::nullopt);
-        behind = any;
-      } else if (behind || !add(item)) {
-        return false;
-      } else {
-        any = true;
-      }
-    }
-    return any;
-  }
-
- private:
-  static bool is_whole(PyObject* item) {
-    if (!PySlice_Check(item)) return false;
-    const auto* const slice = reinterpret_cast<PySliceObject*>(item);
-    return slice->start == Py_None && slice->stop == Py_None && slice->step == Py_None;
-  }
-
-  bool add(PyObject* item) {
-    Argument<at::Tensor> array;
-    // A mask of no axes is for a new axis: that takes a view of the source.
-    if (!array.read(item) || (array.value.scalar_type() == at::kBool && array.value.dim() == 0)) {
-      return false;
-    }
-    value.push_back(std::move(array.value));
-    return true;
-  }
-};
-
-}  // namespace python_call
-
-namespace python_index {
+namespace torch_ops::python_index {
 
 using at::Tensor;
+using python_call::Argument;
+
+// An index array: a plain tensor, or a list of integers, which goes to the source's device.
+inline bool read_array(PyObject* given, const Tensor& source, Tensor& array) {
+  if (!PyList_CheckExact(given)) {
+    Argument<Tensor> tensor;
+    if (!tensor.read(given)) return false;
+    array = std::move(tensor.value);
+    return true;
+  }
+  const Py_ssize_t count = PyList_GET_SIZE(given);
+  // Past the dispatcher, where a transform of torch.func would take it for one of its own.
+  array = at::detail::empty_cpu({count}, at::kLong);
+  auto* const entries = array.mutable_data_ptr<int64_t>();
+  for (Py_ssize_t n = 0; n < count; ++n) {
+    Argument<int64_t> entry;
+    if (!entry.read(PyList_GET_ITEM(given, n))) return false;
+    entries[n] = entry.value;
+  }
+  if (!source.is_cpu()) {
+    pybind11::gil_scoped_release no_gil;  // the copy waits for the GPU
+    array = array.to(source.device());
+  }
+  return true;
+}
+
+// Values to write: a plain tensor, or a number.
+inline bool read_values(PyObject* given, const Tensor& source, Tensor& values) {
+  Argument<Tensor> tensor;
+  if (tensor.read(given)) {
+    values = std::move(tensor.value);
+    return true;
+  }
+  Argument<at::Scalar> number;
+  if (PyBool_Check(given)) {
+    number.value = given == Py_True;
+  } else if (!number.read(given)) {
+    return false;
+  }
+  values = at::indexing::scalarToTensor(number.value, source.options(), source.device());
+  return true;
+}
+
+// Indices taken apart: basic ones make a view of the source, and arrays are for the axes of that
+// view. The rules are those of _Parsed in torch_ops/ops/index.py, which takes what is left here.
+class Parsed {
+ public:
+  // False where something is neither a plain tensor nor of one of Python's own types, and where
+  // there is an error that Python has the words for. The GIL is held.
+  bool read(const Tensor& source, PyObject* given) {
+    if (source.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return false;
+    const bool several = PyTuple_CheckExact(given);
+    PyObject* const* const items = several ? PySequence_Fast_ITEMS(given) : &given;
+    const Py_ssize_t count = several ? PyTuple_GET_SIZE(given) : 1;
+    int64_t left = source.dim();  // axes that an ellipsis stands for
+    bool has_ellipsis = false;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      const int64_t axes = axes_of(items[i]);
+      if (axes < 0 || (has_ellipsis && items[i] == Py_Ellipsis)) return false;
+      has_ellipsis = has_ellipsis || items[i] == Py_Ellipsis;
+      left -= axes;
+    }
+    if (left < 0) return false;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      if (!add(source, items[i], i, left)) return false;
+    }
+    while (!arrays_.empty() && !arrays_.get(arrays_.size() - 1)) arrays_.pop_back();
+    return true;
+  }
+
+  // Is the view the source itself?
+  bool is_plain() const { return steps_.empty(); }
+
+  Tensor view(const Tensor& source) const {
+    Tensor result = source;
+    for (const Step& step : steps_) {
+      switch (step.kind) {
+        case Step::kSelect:
+          result = result.select(step.axis, step.start);
+          break;
+        case Step::kSlice:
+          result = result.slice(step.axis, step.start, step.stop, step.step);
+          break;
+        case Step::kNewAxis:
+          result = result.unsqueeze(step.axis);
+          break;
+      }
+    }
+    return result;
+  }
+
+  const Indices& arrays() const { return arrays_; }
+
+  // Whether the arrays' axes come first in the result: those that are separated, where an integer
+  // counts as an array.
+  bool front() const { return front_; }
+
+  // By which numbers messages name the axes of the view.
+  ops::Axes axes() const { return is_plain() ? ops::Axes() : ops::Axes(names_); }
+
+ private:
+  struct Step {
+    enum Kind { kSelect, kSlice, kNewAxis } kind;
+    int64_t axis;  // of what the steps before have made
+    int64_t start = 0, stop = 0, step = 1;
+  };
+
+  static bool is_none_or_int(PyObject* given) {
+    return given == Py_None || PyLong_CheckExact(given);
+  }
+
+  // How many axes of the source an item is for, but for an ellipsis; below 0 for what is not read.
+  static int64_t axes_of(PyObject* item) {
+    if (item == Py_None || item == Py_Ellipsis || PyBool_Check(item)) return 0;
+    if (PyLong_CheckExact(item) || PyList_CheckExact(item)) return 1;
+    if (PySlice_Check(item)) {
+      const auto* const slice = reinterpret_cast<PySliceObject*>(item);
+      const bool fits = is_none_or_int(slice->start) && is_none_or_int(slice->stop) &&
+                        is_none_or_int(slice->step);
+      return fits ? 1 : -1;
+    }
+    if (!THPVariable_CheckTypeExact(Py_TYPE(item))) return -1;
+    const Tensor& array = THPVariable_Unpack(item);
+    if (array.scalar_type() != at::kBool) return 1;
+    return array.dim() > 0 ? array.dim() : -1;  // a mask of no axes is for a new one
+  }
+
+  bool add(const Tensor& source, PyObject* item, Py_ssize_t position, int64_t left) {
+    const auto place = static_cast<int64_t>(names_.size());  // in the view
+    if (item == Py_Ellipsis) {
+      for (int64_t n = 0; n < left; ++n) add_axis();
+      return true;
+    }
+    if (item == Py_None) {
+      steps_.push_back({Step::kNewAxis, place});
+      add_axis();
+      --axis_;  // it has the number of the next one
+      return true;
+    }
+    if (PySlice_Check(item)) {
+      Py_ssize_t start, stop, step;
+      if (PySlice_Unpack(item, &start, &stop, &step) < 0 || step < 0) {
+        PyErr_Clear();
+        return false;
+      }
+      if (start != 0 || step != 1 || stop < source.size(axis_)) {
+        steps_.push_back({Step::kSlice, place, start, stop, step});
+      }
+      add_axis();
+      return true;
+    }
+    front_ = front_ || (last_array_ >= 0 && last_array_ < position - 1);
+    last_array_ = position;
+    if (PyBool_Check(item)) {  // a mask of no axes, for a new one: the entries where it is true
+      steps_.push_back({Step::kNewAxis, place});
+      names_.push_back(axis_);
+      arrays_.push_back(at::zeros({item == Py_True}, source.options().dtype(at::kLong)));
+      return true;
+    }
+    if (PyLong_CheckExact(item)) {
+      Argument<int64_t> number;
+      const int64_t size = source.size(axis_);
+      if (!number.read(item) || number.value < -size || number.value >= size) return false;
+      steps_.push_back({Step::kSelect, place, number.value});
+      ++axis_;
+      return true;
+    }
+    Tensor array;
+    if (!read_array(item, source, array)) return false;
+    const int64_t covered = array.scalar_type() == at::kBool ? array.dim() : 1;
+    for (int64_t n = 0; n < covered; ++n) names_.push_back(axis_++);
+    arrays_.push_back(std::move(array));
+    return true;
+  }
+
+  // An axis of the view without an array.
+  void add_axis() {
+    names_.push_back(axis_++);
+    arrays_.push_back(std::nullopt);
+  }
+
+  Indices arrays_;
+  c10::SmallVector<Step, 4> steps_;
+  c10::SmallVector<int64_t, 8> names_;
+  int64_t axis_ = 0;  // of the source: the next one
+  Py_ssize_t last_array_ = -1;
+  bool front_ = false;
+};
 
 // Is an index one of those that make a view, and mean the same to NumPy and torch?
 inline bool is_basic(PyObject* index) {
@@ -82,7 +227,7 @@ inline bool are_basic(PyObject* indices) {
 inline PyObject* index(PyObject*, PyObject* const* given, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   static const auto op = find_op<Tensor(const Tensor&, const Indices&, bool, ops::Axes)>("index");
-  python_call::Argument<Tensor> source;
+  Argument<Tensor> source;
   if (!python_call::may_read(count, 2) || !source.read(given[0])) {
     return python_call::not_implemented();
   }
@@ -93,19 +238,56 @@ inline PyObject* index(PyObject*, PyObject* const* given, Py_ssize_t count) {
     PyErr_Clear();  // Python raises it in our words
     return python_call::not_implemented();
   }
-  python_call::Argument<Tensor> array;
-  if (array.read(picks) && array.value.scalar_type() != at::kBool) {
+  Tensor array;
+  if (read_array(picks, source.value, array) && array.scalar_type() != at::kBool) {
     return python_call::result_of([&] {
-      return ops::gather().call(source.value, array.value, 0, /*batch_dims=*/0, "from_end",
-                                std::nullopt);
+      return ops::gather().call(source.value, array, 0, /*batch_dims=*/0, "from_end", std::nullopt);
     });
   }
-  python_call::Argument<Indices> indices;
-  if (!indices.read(picks)) return python_call::not_implemented();
-  return python_call::result_of(
-      [&] { return op.call(source.value, indices.value, /*front=*/false, /*axes=*/std::nullopt); });
+  Parsed parsed;
+  if (!parsed.read(source.value, picks)) return python_call::not_implemented();
+  return python_call::result_of([&] {
+    return op.call(parsed.view(source.value), parsed.arrays(), parsed.front(), parsed.axes());
+  });
   END_HANDLE_TH_ERRORS
 }
 
-}  // namespace python_index
-}  // namespace torch_ops
+// index_put(source, indices, values, accumulate, deterministic), or index_put_ of the same; or
+// NotImplemented.
+template <bool kInplace>
+PyObject* put(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  static const auto op = find_op<Tensor(const Tensor&, const Indices&, const Tensor&, bool, bool,
+                                        std::optional<bool>, ops::Axes)>("index_put");
+  static const auto inplace_op = find_op<Tensor&(Tensor&, const Indices&, const Tensor&, bool, bool,
+                                                 std::optional<bool>, ops::Axes)>("index_put_");
+  Argument<Tensor> source;
+  Argument<bool> accumulate;
+  Argument<std::optional<bool>> deterministic;
+  Parsed parsed;
+  Tensor values;
+  if (!python_call::may_read(count, 5) || !source.read(given[0]) || !accumulate.read(given[3]) ||
+      !deterministic.read(given[4]) || !parsed.read(source.value, given[1])) {
+    return python_call::not_implemented();
+  }
+  const bool copies = !kInplace && !parsed.is_plain();  // to write to a view of the copy
+  // Under torch.vmap Python makes a copy for each sample.
+  if ((copies && at::functorch::maybeCurrentDynamicLayer().has_value()) ||
+      !read_values(given[2], source.value, values)) {
+    return python_call::not_implemented();
+  }
+  return python_call::result_of([&]() -> Tensor {
+    if (!kInplace && !copies) {
+      return op.call(source.value, parsed.arrays(), values, accumulate.value, parsed.front(),
+                     deterministic.value, parsed.axes());
+    }
+    Tensor result = copies ? source.value.clone() : source.value;
+    Tensor view = parsed.view(result);
+    inplace_op.call(view, parsed.arrays(), values, accumulate.value, parsed.front(),
+                    deterministic.value, parsed.axes());
+    return result;
+  });
+  END_HANDLE_TH_ERRORS
+}
+
+}  // namespace torch_ops::python_index

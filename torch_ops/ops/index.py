@@ -14,7 +14,6 @@ from torch.overrides import is_tensor_like
 
 from torch_ops.ops._arguments import check_tensors, given
 
-_gather = torch.ops.torch_ops.gather.default
 _index = torch.ops.torch_ops.index.default
 _index_put = torch.ops.torch_ops.index_put.default
 _index_put_ = torch.ops.torch_ops.index_put_.default
@@ -42,18 +41,6 @@ def _as_array(name: str, item: Any, source: Tensor) -> Any:
             f"or a list of these, but {given(item)} was given."
         ) from error
     return array.long() if array.numel() == 0 and array.dtype.is_floating_point else array
-
-
-def _arrays_alone(indices: Any) -> list[Tensor] | None:
-    """The index arrays and masks, where there is nothing else: they need no parsing."""
-    if isinstance(indices, Tensor):
-        return [indices] if indices.dim() > 0 or indices.dtype != torch.bool else None
-    if not isinstance(indices, tuple) or not indices:
-        return None
-    for item in indices:
-        if not isinstance(item, Tensor) or (item.dtype == torch.bool and item.dim() == 0):
-            return None
-    return list(indices)
 
 
 class _Parsed:
@@ -118,8 +105,12 @@ class _Parsed:
                 continue
             self.front = self.front or -1 < last_array < position - 1
             last_array = position
-            if isinstance(item, bool):
-                item = torch.tensor(item, device=source.device)
+            if isinstance(item, bool):  # a mask of no axes, for a new one: where it is true
+                self.plain = False
+                self.basic.append(None)
+                self.axes.append(axis)
+                self.arrays.append(torch.zeros(int(item), dtype=torch.int64, device=source.device))
+                continue
             if isinstance(item, (int, torch.SymInt)):
                 self.plain = False
                 self.basic.append(item)
@@ -210,12 +201,6 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
         output = _ext.call_index(source, indices)
         if output is not NotImplemented:
             return output
-    if isinstance(source, Tensor):
-        if isinstance(indices, Tensor) and indices.dtype != torch.bool:
-            return _gather(source, indices, 0, mode="from_end")
-        arrays = _arrays_alone(indices)
-        if arrays is not None:
-            return _index(source, arrays)
     check_tensors("index", "source, indices", source=source)
     parsed = _Parsed("index", source, indices)
     view = parsed.view(source)
@@ -336,17 +321,14 @@ def index_put_(
         tensor([[1., 0., 1.],
                 [1., 0., 1.]])
     """
+    if not is_dynamo_compiling():
+        output = _ext.call_index_put_(source, indices, values, accumulate, None)
+        if output is not NotImplemented:
+            return output
     if not isinstance(source, Tensor):
         check_tensors("index_put_", "source, indices, values", source=source)
     if not isinstance(values, Tensor):
         values = _as_values(source, values)
-    if not is_dynamo_compiling():
-        output = _ext.call_index_put_(source, indices, values, accumulate, False, None, None)
-        if output is not NotImplemented:
-            return output
-    arrays = _arrays_alone(indices)
-    if arrays is not None:
-        return _index_put_(source, arrays, values, accumulate)
     parsed = _Parsed("index_put_", source, indices)
     _index_put_(parsed.view(source), parsed.arrays, values, accumulate, **parsed.options())
     return source
@@ -419,26 +401,32 @@ def _put(
     accumulate: bool,
     deterministic: bool | None = None,
 ) -> Tensor:
+    if not is_dynamo_compiling():
+        output = _ext.call_index_put(source, indices, values, accumulate, deterministic)
+        if output is not NotImplemented:
+            return output
     if not isinstance(source, Tensor):
         check_tensors(name, "source, indices, values", source=source)
     if not isinstance(values, Tensor):
         values = _as_values(source, values)
-    if not is_dynamo_compiling():
-        output = _ext.call_index_put(
-            source, indices, values, accumulate, False, deterministic, None
-        )
-        if output is not NotImplemented:
-            return output
-    arrays = _arrays_alone(indices)
-    if arrays is not None:
-        return _index_put(source, arrays, values, accumulate, deterministic=deterministic)
     parsed = _Parsed(name, source, indices)
     options = {**parsed.options(), "deterministic": deterministic}
     if parsed.plain:
         return _index_put(source, parsed.arrays, values, accumulate, **options)
-    result = source.clone()
+    result = _copy(source, [values, *parsed.arrays])
     _index_put_(parsed.view(result), parsed.arrays, values, accumulate, **options)
     return result
+
+
+def _copy(source: Tensor, others: list[Tensor | None]) -> Tensor:
+    """A copy to write to: under torch.vmap one for each sample where others differ between them."""
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return source.clone()
+    never = torch.zeros((), dtype=torch.bool, device=source.device)
+    for other in others:
+        if other is not None:
+            never = never | other.new_zeros((), dtype=torch.bool)  # of each sample, if `other` is
+    return torch.where(never, source, source)
 
 
 def self_check(device: torch.device) -> str:

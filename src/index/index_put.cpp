@@ -1,0 +1,306 @@
+// The contract of index_put and index_add: compositions of put_points and scatter_add, so they need
+// no derivative of their own.
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/_unsafe_view.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include "common/batching.h"
+#include "common/gather_ops.h"
+#include "index/arrays.h"
+#include "index/points.h"
+
+namespace torch_ops {
+namespace {
+
+using at::Tensor;
+
+const auto& scatter_add_inplace() {
+  static const auto op =
+      find_op<Tensor&(Tensor&, const Tensor&, const Tensor&, ops::Dim, int64_t, std::string_view)>(
+          "scatter_add_");
+  return op;
+}
+
+// A call that writes.
+struct Write {
+  const char* op;  // in whose name errors are raised
+  const Indices& indices;
+  const Tensor& values;
+  bool front;
+  ops::Axes axes;
+  std::optional<bool> deterministic;  // of sums
+
+  std::string_view mode() const {
+    static const indexing::ModesOf modes("index_add");
+    return modes("from_end");
+  }
+};
+
+// A mask as a condition over all of the source, where it is the only index and no value belongs to
+// one of its entries: then nobody has to know how many are true.
+std::optional<Tensor> as_condition(const Tensor& source, const Write& call) {
+  int64_t axis = 0, whole = 0;  // axes before the mask, and those that are taken whole
+  std::optional<Tensor> mask;
+  for (size_t i = 0; i < call.indices.size(); ++i) {
+    const std::optional<Tensor> given = call.indices.get(i);
+    if (given.has_value() && given->defined()) {
+      if (mask || !is_mask(*given)) return std::nullopt;
+      mask = given;
+      axis = whole;
+    } else {
+      ++whole;
+    }
+  }
+  if (!mask) return std::nullopt;
+  check_mask(call.op, source, *mask, axis, call.axes);
+  check_axes(call.op, source, whole + mask->dim());
+  const int64_t behind = source.dim() - axis - mask->dim();
+  const int64_t own = call.values.dim();
+  if (own > behind || (call.front && axis > 0 && own > 0)) return std::nullopt;
+  c10::SymDimVector sizes(axis, c10::SymInt(1));
+  sizes.append(mask->sym_sizes().begin(), mask->sym_sizes().end());
+  sizes.resize(source.dim(), c10::SymInt(1));
+  return mask->reshape_symint(sizes);
+}
+
+c10::SymDimVector picked_sizes(const char* op, const Tensor& source, const Arrays& arrays) {
+  const points::Points points = points::check_points(op, source, arrays.coordinates, arrays.dims,
+                                                     /*batch_dims=*/0, arrays.front);
+  return points::rows_sizes(source.sym_sizes(), points);
+}
+
+// The values as long as what is written.
+Tensor expand_values(const char* op, const Tensor& values, c10::SymIntArrayRef sizes) {
+  const auto rank = static_cast<int64_t>(sizes.size());
+  bool fits = values.dim() <= rank, same = values.dim() == rank;
+  for (int64_t axis = 1; fits && axis <= values.dim(); ++axis) {
+    const c10::SymInt size = values.sym_size(-axis);
+    const bool one = TORCH_GUARD_OR_FALSE(size.sym_eq(1));
+    fits = one || size.sym_eq(sizes[rank - axis]).expect_true(__FILE__, __LINE__);
+    same = same && !one;
+  }
+  TORCH_CHECK_VALUE(fits, op, ": values with shape ", values.sym_sizes(),
+                    " cannot be broadcast to what is written, which has shape ", sizes, ".");
+  return same ? values : values.expand_symint(sizes);
+}
+
+void check_values(const char* op, const Tensor& source, const Tensor& values) {
+  TORCH_CHECK_TYPE(source.scalar_type() == values.scalar_type(), op,
+                   ": source and values must have one dtype, but source is ", source.scalar_type(),
+                   " and values is ", values.scalar_type(), ".");
+  TORCH_CHECK(source.device() == values.device(), op,
+              ": source and values must be on one device, but source is on ", source.device(),
+              " and values is on ", values.device(), ".");
+}
+
+Tensor where_sums(const Tensor& condition, const Tensor& values) {
+  return at::where(condition, values, at::zeros({}, values.options()));
+}
+
+// Is an axis of the source what one scatter_add has its sums along?
+bool is_one_axis(const Arrays& arrays) {
+  return arrays.is_one() && !(arrays.front && arrays.dims[0] > 0);
+}
+
+std::vector<c10::SymInt> indexed_sizes(const Tensor& source, const Arrays& arrays) {
+  std::vector<c10::SymInt> sizes;
+  for (const int64_t dim : arrays.dims) sizes.push_back(source.sym_size(dim));
+  return sizes;
+}
+
+// What is to be added to the source, as long as it.
+Tensor sums_of(const Tensor& source, const Write& call, const Arrays& arrays, const Tensor& rows) {
+  if (is_one_axis(arrays)) {
+    return ops::scatter_add().call(rows, arrays.coordinates[0], source.sym_size(arrays.dims[0]),
+                                   arrays.dims[0], /*batch_dims=*/0, call.deterministic,
+                                   call.mode());
+  }
+  return points::sum_at(rows, arrays.coordinates, arrays.dims, indexed_sizes(source, arrays),
+                        source.dim(),
+                        /*batch_dims=*/0, arrays.front, call.mode(), /*all_named=*/true,
+                        call.deterministic, arrays.axes);
+}
+
+// May rows be added to the elements of `out`, or of a copy of it, where they lie? Not under a
+// transform, where `out` may be one for many samples; nor in a given order.
+bool adds_in_place(const Tensor& out, bool contiguous, const Write& call, const Arrays& arrays) {
+  return !call.deterministic.value_or(false) &&
+         (is_one_axis(arrays) || (arrays.are_side_by_side() && contiguous)) &&
+         !at::functorch::maybeCurrentDynamicLayer().has_value() &&
+         !out.key_set().has(c10::DispatchKey::Batched) &&
+         !call.values.key_set().has(c10::DispatchKey::Batched);
+}
+
+// Adds rows to `out`, contiguous, at the points of several arrays side by side. Returns it with the
+// axes of these joined, as `view(out, sizes)` shows it.
+template <class View>
+Tensor add_at_points(const Tensor& out, const Write& call, const Arrays& arrays, const Tensor& rows,
+                     View&& view) {
+  const std::vector<c10::SymInt> indexed = indexed_sizes(out, arrays);
+  const Tensor places =
+      points::number_points(arrays.coordinates, indexed, call.mode(), ops::Axes(arrays.axes));
+  const auto from = out.sym_sizes();
+  c10::SymDimVector sizes(from.begin(), from.begin() + arrays.dims[0]);
+  sizes.push_back(c10::multiply_integers(indexed));
+  sizes.append(from.begin() + arrays.dims.back() + 1, from.end());
+  Tensor flat = view(out, sizes);
+  scatter_add_inplace().call(flat, rows, places, arrays.dims[0], /*batch_dims=*/0, "unchecked");
+  return flat;
+}
+
+void add_to(Tensor& out, const Write& call, const Arrays& arrays, const Tensor& rows) {
+  if (!adds_in_place(out, out.is_contiguous(), call, arrays)) {
+    out.add_(sums_of(out, call, arrays, rows));
+  } else if (is_one_axis(arrays)) {
+    scatter_add_inplace().call(out, rows, arrays.coordinates[0], arrays.dims[0], /*batch_dims=*/0,
+                               call.mode());
+  } else {
+    add_at_points(out, call, arrays, rows,
+                  [](const Tensor& all, const auto& sizes) { return all.view_symint(sizes); });
+  }
+}
+
+// The same, to a copy of the source.
+Tensor added_to(const Tensor& source, const Write& call, const Arrays& arrays, const Tensor& rows) {
+  if (!adds_in_place(source, /*contiguous=*/true, call, arrays)) {
+    return source.add(sums_of(source, call, arrays, rows));
+  }
+  Tensor result = source.clone(at::MemoryFormat::Contiguous);
+  if (is_one_axis(arrays) || !(source.requires_grad() || rows.requires_grad())) {
+    add_to(result, call, arrays, rows);
+    return result;
+  }
+  // Autograd need not know that these are views, of a copy that nobody else has: the gradient of a
+  // write to a view takes copies as large as the source.
+  const auto view = [](const Tensor& all, const auto& sizes) {
+    return at::_unsafe_view_symint(all, sizes);
+  };
+  return view(add_at_points(result, call, arrays, rows, view), source.sym_sizes());
+}
+
+Tensor put_many(const Tensor& source, const Arrays& arrays, const Tensor& rows) {
+  const Arranged arranged(source, arrays);
+  Arrays few{arrays.coordinates, arranged.dims, arrays.axes, false};
+  static const indexing::ModesOf modes("index_put");
+  const Tensor table = fold(arranged.table, few, modes("from_end"));
+  return arranged.table_back(ops::put_points().call(table, few.coordinates, few.dims,
+                                                    arranged.rows_to_front(rows), /*batch_dims=*/0,
+                                                    /*front=*/false, few.axes));
+}
+
+Tensor index_put(const Tensor& source, const Indices& indices, const Tensor& values,
+                 bool accumulate, bool front, std::optional<bool> deterministic, ops::Axes axes) {
+  const Write call{
+      accumulate ? "index_add" : "index_put", indices, values, front, axes, deterministic};
+  check_values(call.op, source, values);
+  if (const auto condition = as_condition(source, call)) {
+    if (accumulate) return source.add(where_sums(*condition, values));
+    return at::where(*condition, values, source);
+  }
+  const Arrays arrays = find_arrays(call.op, source, indices, front, axes);
+  if (arrays.coordinates.empty()) {
+    const Tensor rows = expand_values(call.op, values, source.sym_sizes());
+    return accumulate ? source.add(rows) : rows.clone(at::MemoryFormat::Contiguous);
+  }
+  const Tensor rows = expand_values(call.op, values, picked_sizes(call.op, source, arrays));
+  if (accumulate) return added_to(source, call, arrays, rows);
+  if (arrays.are_many()) return put_many(source, arrays, rows);
+  return ops::put_points().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
+                                front, arrays.axes);
+}
+
+Tensor& index_put_(Tensor& source, const Indices& indices, const Tensor& values, bool accumulate,
+                   bool front, std::optional<bool> deterministic, ops::Axes axes) {
+  const Write call{
+      accumulate ? "index_add" : "index_put", indices, values, front, axes, deterministic};
+  check_values(call.op, source, values);
+  if (const auto condition = as_condition(source, call)) {
+    if (accumulate) return source.add_(where_sums(*condition, values));
+    if (values.dim() == 0) return source.masked_fill_(*condition, values);
+    return source.copy_(at::where(*condition, values, source));
+  }
+  const Arrays arrays = find_arrays(call.op, source, indices, front, axes);
+  if (arrays.coordinates.empty()) {
+    const Tensor rows = expand_values(call.op, values, source.sym_sizes());
+    return accumulate ? source.add_(rows) : source.copy_(rows);
+  }
+  const Tensor rows = expand_values(call.op, values, picked_sizes(call.op, source, arrays));
+  if (accumulate) {
+    add_to(source, call, arrays, rows);
+    return source;
+  }
+  if (arrays.are_many()) return source.copy_(put_many(source, arrays, rows));
+  return ops::put_points_().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
+                                 front, arrays.axes);
+}
+
+Tensor index_add(const Tensor& source, const Indices& indices, const Tensor& values, bool front,
+                 std::optional<bool> deterministic, ops::Axes axes) {
+  return index_put(source, indices, values, /*accumulate=*/true, front, deterministic, axes);
+}
+
+// ---- torch.autocast -----------------------------------------------------------------------------
+
+// On CUDA torch promotes the two tensors of its index_put, of which one may have come out of a
+// matrix product in 16 bits. On the CPU it does not.
+Tensor index_put_autocast(const Tensor& source, const Indices& indices, const Tensor& values,
+                          bool accumulate, bool front, std::optional<bool> deterministic,
+                          ops::Axes axes) {
+  const c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::AutocastCUDA);
+  const auto call = [&](const Tensor& to, const Tensor& from) {
+    return index_put(to, indices, from, accumulate, front, deterministic, axes);
+  };
+  if (source.scalar_type() == values.scalar_type()) return call(source, values);
+  const at::ScalarType wide = at::autocast::promote_type(
+      at::autocast::get_lower_precision_fp_from_device_type(at::kCUDA), at::kCUDA, source, values);
+  return call(at::autocast::cached_cast(wide, source, at::kCUDA),
+              at::autocast::cached_cast(wide, values, at::kCUDA));
+}
+
+Tensor index_add_autocast(const Tensor& source, const Indices& indices, const Tensor& values,
+                          bool front, std::optional<bool> deterministic, ops::Axes axes) {
+  return index_put_autocast(source, indices, values, /*accumulate=*/true, front, deterministic,
+                            axes);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  m.def(
+      "index_put(Tensor source, Tensor?[] indices, Tensor values, bool accumulate=False, *, "
+      "bool front=False, bool? deterministic=None, int[]? axes=None) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "index_put_(Tensor(a!) source, Tensor?[] indices, Tensor values, bool accumulate=False, *, "
+      "bool front=False, bool? deterministic=None, int[]? axes=None) -> Tensor(a!)",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "index_add(Tensor source, Tensor?[] indices, Tensor values, *, bool front=False, "
+      "bool? deterministic=None, int[]? axes=None) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {
+  m.impl("index_put", index_put);
+  m.impl("index_put_", index_put_);
+  m.impl("index_add", index_add);
+}
+
+// torch.vmap does not take a composition for a rule by itself: it would loop over the samples.
+TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
+  m.impl("index_put", index_put);
+  m.impl("index_put_", index_put_);
+  m.impl("index_add", index_add);
+}
+
+// Nor does torch.func.functionalize, of one that works in place.
+TORCH_LIBRARY_IMPL(torch_ops, Functionalize, m) { m.impl("index_put_", index_put_); }
+
+TORCH_LIBRARY_IMPL(torch_ops, AutocastCUDA, m) {
+  m.impl("index_put", index_put_autocast);
+  m.impl("index_add", index_add_autocast);
+}
+
+}  // namespace torch_ops

@@ -1,0 +1,343 @@
+"""index_put, index_put_ and index_add, and the registered ops that write for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gathering import bad_index, values_for
+from indices import (
+    add_reference,
+    as_numpy,
+    bad,
+    check_vmap,
+    distinct,
+    for_registered,
+    indices_for,
+    put_reference,
+    sized,
+)
+from op_checks import Op, OpChecks, Sample
+from torch import Tensor
+
+import torch_ops
+
+
+def write_samples(
+    device: torch.device, dtype: torch.dtype, shape: tuple[int, ...] = (5, 4, 3), add: bool = False
+) -> Iterator[Sample]:
+    for indices in indices_for(shape, device):
+        if add or distinct(indices, shape):
+            written = np.zeros(shape)[as_numpy(indices)].shape
+            source = values_for(shape, device, dtype)
+            yield Sample((source, indices, values_for(written, device, dtype, seed=1)))
+    if not add:
+        mask = torch.arange(5, device=device) % 2 == 0
+        yield Sample((source, mask, values_for((4, 3), device, dtype)))
+
+
+def add_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
+    return write_samples(device, dtype, add=True)
+
+
+def smooth_write_samples(device: torch.device) -> Iterator[Sample]:
+    return write_samples(device, torch.float64)
+
+
+def smooth_add_samples(device: torch.device) -> Iterator[Sample]:
+    return add_samples(device, torch.float64)
+
+
+def point_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
+    """For the registered ops below the public ones."""
+    for shape, dims, arrays in [
+        ((5, 4, 3), [0, 1], [[4, 0, -1], [0, 3, 1]]),
+        ((5, 4, 3), [0, 2], [[4, 0, -1], [0, 2, 1]]),
+        ((2, 5, 4, 8), [1, 2], [[[4], [-2]], [0, 1, 2]]),
+        ((5,), [0], [[]]),
+    ]:
+        source = values_for(shape, device, dtype)
+        coordinates = [torch.tensor(a, dtype=torch.int64, device=device) for a in arrays]
+        items: list[Any] = [slice(None)] * len(shape)
+        for dim, coordinate in zip(dims, coordinates, strict=True):
+            items[dim] = as_numpy(coordinate)
+        written = np.zeros(shape)[tuple(items)].shape
+        yield Sample((source, coordinates, dims, values_for(written, device, dtype, seed=1)))
+
+
+def smooth_point_samples(device: torch.device) -> Iterator[Sample]:
+    return (s for s in point_samples(device, torch.float64) if s.args[0].numel() <= 60)
+
+
+def point_reference(
+    source: Tensor, coordinates: list[Tensor], dims: list[int], values: Tensor
+) -> Tensor:
+    items: list[Any] = [slice(None)] * source.dim()
+    for dim, coordinate in zip(dims, coordinates, strict=True):
+        items[dim] = coordinate
+    return put_reference(source, tuple(items), values)
+
+
+def add_tolerance(dtype: torch.dtype) -> tuple[float, float]:
+    """Sums of few values: each may be rounded a few times, and once when it is added."""
+    return (8 * torch.finfo(dtype).eps, 8 * torch.finfo(dtype).eps)
+
+
+def sized_write(device: torch.device, size: int) -> Sample:
+    source, indices = sized(device, size).args
+    return Sample((source, indices, values_for((size + 1, 4), device, torch.float32, seed=1)))
+
+
+def sized_points(device: torch.device, size: int) -> Sample:
+    source, (a, _, b), values = sized_write(device, size).args
+    return Sample((source, [a, b], [0, 2], values))
+
+
+def bad_write(device: torch.device) -> Iterator[Sample]:
+    for sample in bad(device):
+        yield Sample((*sample.args, torch.ones(4, 3, device=device)))
+    source, indices = sized(device, 3).args
+    yield Sample((source, indices, torch.ones(7, device=device)))
+    yield Sample((source, indices, torch.ones(4, dtype=torch.float64, device=device)))
+
+
+def bad_points(device: torch.device) -> Iterator[Sample]:
+    source, (a, b), dims, values = sized_points(device, 3).args
+    for index in bad_index(b, 9):
+        yield Sample((source, [a, index], dims, values))
+    yield Sample((source, [a, b], dims, values[:2]))
+
+
+def torchs_put(source: Tensor, indices: Any, values: Tensor) -> Tensor:
+    """torch's op of these dtypes, whatever the indices."""
+    first = torch.zeros(1, dtype=torch.int64, device=source.device)
+    return torch.index_put(source.flatten(), (first,), values.flatten()[:1])
+
+
+PUT_POINTS: dict[str, Any] = {
+    "reference": point_reference,
+    "samples": point_samples,
+    "smooth_samples": smooth_point_samples,
+    "sized": sized_points,
+    "bad": bad_points,
+    "node": "PutPointsBackward",
+}
+
+
+# A copy of elements is exact.
+OPS = [
+    Op(
+        "index_put",
+        torch_ops.index_put,
+        put_reference,
+        write_samples,
+        smooth_samples=smooth_write_samples,
+        sized=sized_write,
+        bad=bad_write,
+        registered=for_registered,
+        node="PutPointsBackward",
+        torchs=torchs_put,
+    ),
+    Op(
+        "index_put_",
+        torch_ops.index_put_,
+        put_reference,
+        write_samples,
+        smooth_samples=smooth_write_samples,
+        sized=sized_write,
+        bad=bad_write,
+        registered=for_registered,
+        node="PutPointsBackward",
+        inplace=True,
+    ),
+    Op(
+        "index_add",
+        torch_ops.index_add,
+        add_reference,
+        add_samples,
+        smooth_samples=smooth_add_samples,
+        sized=sized_write,
+        bad=bad_write,
+        registered=for_registered,
+        node="ScatterAddInplaceBackward",
+        torchs=torchs_put,
+        calls="index_put",
+        tolerance=add_tolerance,
+        sums=True,
+    ),
+    Op("put_points", torch.ops.torch_ops.put_points.default, **PUT_POINTS),
+    Op("put_points_", torch.ops.torch_ops.put_points_.default, **PUT_POINTS, inplace=True),
+]
+
+
+class TestChecks(OpChecks):
+    pass
+
+
+def test_masks_write_without_waiting(device: torch.device) -> None:
+    x = torch.tensor([[1.0, -2.0], [-3.0, 4.0]], device=device)
+    torch_ops.index_put_(x, x < 0, 0)
+    assert x.tolist() == [[1, 0], [0, 4]]
+    rows = torch.tensor([False, True], device=device)
+    torch_ops.index_put_(x, rows, torch.tensor([8.0, 9.0], device=device))
+    assert x.tolist() == [[1, 0], [8, 9]]
+    torch_ops.index_put_(x, (slice(None), rows), 5.0, accumulate=True)
+    assert x.tolist() == [[1, 5], [8, 14]]
+    assert torch_ops.index_add(x, x > 5, 1.0).tolist() == [[1, 5], [9, 15]]
+    compiled = torch.compile(torch_ops.index_put, fullgraph=True, backend="aot_eager")
+    assert compiled(x, x > 5, 0.0).tolist() == [[1, 5], [0, 0]]
+    each = torch.tensor([6.0, 7.0], device=device)  # a value for each true entry
+    assert torch_ops.index_put(x, x > 5, each).tolist() == [[1, 5], [6, 7]]
+
+
+def test_writes_to_what_is_read(device: torch.device) -> None:
+    x = torch.arange(5.0, device=device)
+    torch_ops.index_put_(x, torch.tensor([1, 2, 3, 4], device=device), x[:4])
+    assert x.tolist() == [0, 0, 1, 2, 3]
+    i = torch.tensor([2, 0, 1], device=device)
+    torch_ops.index_put_(i, i, torch.tensor([0, 1, 2], device=device))
+    assert i.tolist() == [1, 2, 0]
+
+
+def test_strided_sources_and_values(device: torch.device) -> None:
+    base = torch.zeros(6, 5, 4, 2, device=device)
+    source = base.permute(3, 1, 0, 2)[:, ::2]
+    rows = torch.tensor([[0], [2]], device=device)
+    columns = torch.tensor([5, -6, 1], device=device)
+    values = values_for((4, 2, 3), device, torch.float32).permute(1, 2, 0)
+    torch_ops.index_put_(source, (1, rows, columns), values)
+    assert torch.equal(source[1][rows, columns], values)
+    assert (source != 0).sum() == (values != 0).sum()
+
+
+def test_version_counter(device: torch.device) -> None:
+    leaf = torch.ones(4, device=device, requires_grad=True)
+    squared = leaf * 1
+    output = squared**2
+    version = squared._version
+    torch_ops.index_put_(squared, torch.tensor([1], device=device), 0.0)
+    assert squared._version == version + 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        torch_ops.index_put_(leaf, torch.tensor([1], device=device), 0.0)
+
+
+def test_the_gradient_of_a_sum_takes_no_copies(device: torch.device) -> None:
+    """As CopySlices does, the node of a write to a view."""
+    source = torch.zeros(4, 3, 5, device=device, requires_grad=True)
+    i = torch.tensor([2, 0, 2], device=device)
+    nodes = [torch_ops.index_add(source, (i, i % 2), 1.0).grad_fn]
+    for node in nodes:
+        nodes += [each for each, _ in node.next_functions if each is not None]
+    names = [node.name() for node in nodes]
+    assert "ScatterAddInplaceBackward" in names and "CopySlices" not in names
+
+
+@pytest.mark.parametrize("put", [torch_ops.index_put, torch_ops.index_add])
+def test_vmap(put: Callable[..., Tensor], device: torch.device) -> None:
+    values = values_for((3, 2, 5), device, torch.float32)
+    i = torch.tensor([[0, -1], [2, 1], [1, 0]], device=device)
+    big = values_for((3, 4, 3, 5), device, torch.float32)
+    for place in (torch.tensor(1, device=device), 1, [1]):  # an integer makes a view
+
+        def write(s: Tensor, a: Tensor, v: Tensor, place: Any = place) -> Tensor:
+            return put(s, (a, place), v)
+
+        for dims in [(0, 0, 0), (None, 0, None), (0, None, 0), (None, None, 0)]:
+            check_vmap(write, dims, (big, i, values))
+
+
+def test_vmap_in_a_graph(device: torch.device) -> None:
+    source = values_for((4, 3, 5), device, torch.float32)
+    values = values_for((3, 5), device, torch.float32)
+    i = torch.tensor([0, 2], device=device)
+
+    def write(v: Tensor) -> Tensor:
+        return torch_ops.index_put(source, (i, slice(1, None), 1), v)
+
+    expected = torch.stack([write(v) for v in values[:, 0]])
+    compiled = torch.compile(torch.vmap(write), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(values[:, 0]), expected)
+
+
+@pytest.mark.sanitizer
+def test_small_calls(device: torch.device) -> None:
+    i = torch.tensor([2, -3], device=device, dtype=torch.int16)
+    for dtype in (torch.uint8, torch.float16, torch.float32, torch.float64, torch.complex128):
+        for tail in ((), (3,), (8,)):
+            x = values_for((3, 2, *tail), device, dtype)
+            y = torch_ops.index_put(x, (i, [0, 1]), x[:2, 0])
+            assert torch.equal(y[2, 0], x[0, 0]) and torch.equal(y[0, 1], x[1, 0])
+
+
+def test_out_of_range(device: torch.device, sync_mode: None) -> None:
+    source = torch.zeros(3, 4, 2, device=device)
+    i = torch.tensor([2, -4], device=device)
+    j = torch.tensor([[0], [3]], device=device)
+    written = source.clone()
+    with pytest.raises(IndexError, match=r"index_put: entry .* is -4"):
+        torch_ops.index_put_(written, (i, j), 1.0)
+    if device.type == "cpu":
+        assert written.count_nonzero() == 0
+    with pytest.raises(IndexError, match=r"index_add: index\[1\] is -4"):
+        torch_ops.index_add(source, i, 1.0)
+    with pytest.raises(IndexError, match="is -4"):
+        torch_ops.index_add(source, (i, j), 1.0)
+    with pytest.raises(IndexError, match="index 3 is out of bounds"):
+        torch_ops.index_put(source, 3, 1.0)
+    with pytest.raises(IndexError, match="no entry is allowed"):
+        torch_ops.index_put(source[:0], (i, j), 1.0)
+
+
+def test_which_entry_is_named(device: torch.device, sync_mode: None) -> None:
+    """Also where many rows of what is written share the entry."""
+    source = torch.zeros(4, 3, 5, device=device)
+    whole, column = slice(None), torch.tensor([[0], [9]], device=device)
+    row = torch.tensor([2, 0, 1], device=device)
+    for indices, name in (
+        ((whole, column[:, 0]), r"\[1\] .*axis 1 is 9"),
+        ((whole, whole, column), r"\[1, 0\] .*axis 2 is 9"),
+        ((whole, column.expand(2, 3), row), r"\[1, 0\] .*axis 1 is 9"),
+        ((whole, whole, column[:, 0].expand(3, 2)), r"\[[012], 1\] .*axis 2 is 9"),
+        ((row, whole, column.expand(2, 3)), r"\[1, [012]\] .*axis 2 is 9"),
+    ):
+        with pytest.raises(IndexError, match=rf"index_put: entry {name}, out of range"):
+            torch_ops.index_put_(source, indices, 1.0)
+    assert device.type != "cpu" or source.count_nonzero() == 0
+
+
+def test_bad_arguments(device: torch.device) -> None:
+    source = torch.zeros(3, 4, device=device)
+    i = torch.tensor([2, 0], device=device)
+    mask, whole = torch.ones(3, dtype=torch.bool, device=device), slice(None)
+    for write in (torch_ops.index_put, torch_ops.index_put_, torch_ops.index_add):
+        for axes, indices in (
+            (3, (mask, whole, whole)),
+            (4, (whole, whole, whole, mask)),
+            (3, (i, whole, whole)),
+            (3, (whole, mask[:, None])),
+        ):
+            message = rf"indices are for {axes} axes, but source.* has 2\."
+            with pytest.raises(IndexError, match=message):
+                write(source, indices, torch.zeros((), device=device))
+    registered = torch.ops.torch_ops.index_put.default
+    for arrays in ([None, mask[:, None]], [None, None, mask]):
+        with pytest.raises(IndexError, match=r"a mask with shape .* from there on"):
+            registered(source, arrays, torch.zeros((), device=device))
+    with pytest.raises(IndexError, match=r"indices are for 3 axes, but source.* has 2\."):
+        registered(source, [None, None, None, mask], torch.zeros((), device=device))
+    with pytest.raises(ValueError, match=r"values with shape \[3\] cannot be broadcast"):
+        torch_ops.index_put(source, i, torch.zeros(3, device=device))
+    with pytest.raises(TypeError, match="source and values must have one dtype"):
+        torch_ops.index_put(source, i, torch.zeros(4, dtype=torch.float64, device=device))
+    with pytest.raises(TypeError, match=r"order of torch\.index_add"):
+        torch_ops.index_add(source, 0, i, torch.zeros(2, 4, device=device))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="single memory location"):
+        torch_ops.index_put_(source[:1].expand(3, 4), (i, i), 1.0)
+    if device.type == "cuda":
+        with pytest.raises(RuntimeError, match="must be on one device"):
+            torch_ops.index_put(source, i, torch.zeros(()))

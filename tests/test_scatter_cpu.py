@@ -44,6 +44,7 @@ CUTS = [
     (1, 100, 80_000, 1),
     (1, 2_000, 80_000, 1),
     (1, 70_000, 300_000, 1),
+    (1, 140_000, 10_000, 1),
     (3, 140_000, 10_000, 1),
     (2, 70_000, 600_000, 1),
     (1, 30_000, 70_000, 3),
@@ -271,20 +272,31 @@ def test_cpu_blocking() -> None:
     """How the CPU cuts a call: from sizes alone."""
     from torch_ops._ext.scatter import cpu_blocking
 
-    sizes = {"slabs": 1, "entries": 1 << 20, "sum_bytes": 4}
+    sizes = {"slabs": 1, "entries": 1 << 20, "sum_bytes": 4, "threads": 4}
     # A table that fits one block is not sorted; 16 bits number the rows of a block.
     assert cpu_blocking(**sizes, axis_size=1 << 16, inner=1)["blocks"] == 1
-    assert cpu_blocking(**sizes, axis_size=(1 << 16) + 1, inner=1)["blocks"] == 2
+    few = {**sizes, "entries": 1 << 18}
+    assert cpu_blocking(**few, axis_size=(1 << 16) + 1, inner=1)["blocks"] == 2
     assert (
         cpu_blocking(**{**sizes, "sum_bytes": 1}, axis_size=1 << 18, inner=1)["block_rows"]
         == 1 << 16
     )
     assert cpu_blocking(**sizes, axis_size=1 << 16, inner=64)["blocks"] == 32
-    # Of several slabs of elements each is a block, up to 4 MiB.
-    several = {**sizes, "slabs": 2}
-    assert cpu_blocking(**several, axis_size=1 << 20, inner=1)["blocks"] == 1
-    assert cpu_blocking(**several, axis_size=(1 << 20) + 1, inner=1)["blocks"] == 17
-    assert cpu_blocking(**several, axis_size=1 << 17, inner=2)["blocks"] == 2
+    # Elements are not sorted where slabs are enough work for the threads, up to 4 MiB of sums.
+    assert cpu_blocking(**{**few, "threads": 3}, axis_size=1 << 20, inner=1)["blocks"] == 1
+    assert cpu_blocking(**{**few, "threads": 4}, axis_size=1 << 20, inner=1)["blocks"] == 16
+    assert cpu_blocking(**{**few, "threads": 3}, axis_size=(1 << 20) + 1, inner=1)["blocks"] == 17
+    assert cpu_blocking(**{**few, "threads": 3}, axis_size=1 << 17, inner=2)["blocks"] == 2
+    several = {**few, "slabs": 2}
+    assert cpu_blocking(**{**several, "threads": 7}, axis_size=1 << 20, inner=1)["blocks"] == 1
+    assert cpu_blocking(**{**several, "threads": 8}, axis_size=1 << 20, inner=1)["blocks"] == 16
+    # Where there may be pieces, sizes alone decide: the order of the additions follows from it.
+    for threads_there in (1, 2, 64):
+        several = {**sizes, "slabs": 2, "threads": threads_there}
+        assert cpu_blocking(**several, axis_size=1 << 20, inner=1)["blocks"] == 1
+        one = {**sizes, "threads": threads_there}
+        assert cpu_blocking(**one, axis_size=1 << 17, inner=1)["blocks"] == 1
+        assert cpu_blocking(**one, axis_size=(1 << 17) + 1, inner=1)["blocks"] == 3
     # Long rows are cut into strips; a block has a row at least.
     assert cpu_blocking(**sizes, axis_size=100, inner=10**9) == {
         "block_rows": 32,

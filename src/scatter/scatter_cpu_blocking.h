@@ -1,6 +1,5 @@
-// How scatter_add cuts its work on the CPU. From sizes alone, and not from the number of threads:
-// the order of the additions, and with it each bit of the result, is then the same for any number.
-// No torch.
+// How scatter_add cuts its work on the CPU. The order of the additions, and with it each bit of the
+// result, follows from sizes and the index alone, and not from the number of threads. No torch.
 #pragma once
 
 #include <algorithm>
@@ -29,10 +28,14 @@ struct CpuBlocking {
   int64_t pieces(int64_t entries) const { return std::max<int64_t>(entries / piece_entries, 1); }
 };
 
-// `sum_bytes` has the type in which an element is summed.
-inline CpuBlocking choose_cpu_blocking(const RowLayout& layout, int64_t sum_bytes) {
+// `sum_bytes` has the type in which an element is summed. Of `threads` depends what is as fast as
+// can be, and not the order of the additions.
+inline CpuBlocking choose_cpu_blocking(const RowLayout& layout, int64_t sum_bytes,
+                                       int64_t threads) {
   constexpr int64_t kBlockBytes = int64_t{512} << 10;  // of a second-level cache
   constexpr int64_t kSlabBytes = int64_t{4} << 20;     // of a last-level cache
+  constexpr int64_t kMaxRows = 1 << 16;                // of one of several blocks
+  constexpr int64_t kSortedCost = 4;  // of an element, where to add it as it stands costs 1
   constexpr int64_t kColumns = 4096;
   constexpr int64_t kMaxTile = 1 << 16;
   constexpr int64_t kMinPiece = 1 << 15;  // values; less is not worth a task
@@ -43,12 +46,23 @@ inline CpuBlocking choose_cpu_blocking(const RowLayout& layout, int64_t sum_byte
 
   CpuBlocking blocking{};
   blocking.columns = std::clamp<int64_t>(layout.inner, 1, kColumns);
-  // To sort elements costs more than to add them. Where there are several slabs, whose sums are in
-  // the caches, each is one block: the slabs are work for several threads.
-  const bool whole =
-      layout.inner == 1 && layout.slabs() > 1 && layout.axis_size <= kSlabBytes / sum_bytes;
+  // To add up the pieces' sums costs a fraction of what it cost to make them.
+  const auto piece_entries = [&](int64_t rows) {
+    return std::max({4 * rows, kMinPiece / blocking.columns,
+                     layout.slabs() * layout.entries / kMaxPieces, int64_t{1}});
+  };
+  const auto pieces = [&](int64_t rows) {
+    return std::max<int64_t>(layout.entries / piece_entries(rows), 1);
+  };
+  // To sort elements keeps all threads busy, but to add them to a slab's sums as they stand in the
+  // index costs far less where these are in a cache. Where no block can have so many entries that
+  // it is cut into pieces, the order of the additions is that of the index both ways.
+  const bool same_order = pieces(kMaxRows) == 1;
+  const bool keeps_busy = same_order ? kSortedCost * layout.slabs() > threads
+                                     : layout.slabs() * pieces(layout.axis_size) > 1;
+  const bool whole = layout.inner == 1 && layout.axis_size <= kSlabBytes / sum_bytes && keeps_busy;
   const auto may_grow = [&] {
-    return whole || (blocking.block_shift < 16 &&
+    return whole || (2 * blocking.block_rows() <= kMaxRows &&
                      2 * blocking.block_rows() * blocking.columns * sum_bytes <= kBlockBytes);
   };
   while (blocking.block_rows() < layout.axis_size && may_grow()) {
@@ -59,10 +73,7 @@ inline CpuBlocking choose_cpu_blocking(const RowLayout& layout, int64_t sum_byte
   // Enough tiles for many threads, and some 16 entries of a tile for each block.
   blocking.tile_entries = std::clamp<int64_t>(
       std::max(16 * blocking.blocks, layout.slabs() * layout.entries / 32), 4096, kMaxTile);
-  // To add up the pieces' sums costs a fraction of what it cost to make them.
-  blocking.piece_entries =
-      std::max({4 * std::min(blocking.block_rows(), layout.axis_size), kMinPiece / blocking.columns,
-                layout.slabs() * layout.entries / kMaxPieces, int64_t{1}});
+  blocking.piece_entries = piece_entries(std::min(blocking.block_rows(), layout.axis_size));
   // It costs a fraction of adding rows. For elements it pays where entries are few.
   blocking.looks =
       blocking.columns >= 8 || layout.entries <= layout.axis_size * blocking.columns / kFewEntries;

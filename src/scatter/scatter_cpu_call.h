@@ -28,7 +28,7 @@ class ScatterAdd {
         layout_(layout),
         rule_(rule),
         result_(result),
-        blocking_(choose_cpu_blocking(layout, sizeof(Sum))),
+        blocking_(choose_cpu_blocking(layout, sizeof(Sum), num_threads())),
         strips_((layout.inner + blocking_.columns - 1) / blocking_.columns),
         tiles_((layout.entries + blocking_.tile_entries - 1) / blocking_.tile_entries),
         piece_size_(std::min(blocking_.block_rows(), layout.axis_size) * blocking_.columns),

@@ -304,15 +304,18 @@ int64_t add_elements(int64_t entries, const Row* rows, Stride stride, int64_t ax
     if (bad != kNoBadEntry) return bad;
     Row hot{};
     if (find_hot(entries, rows, stride, hot)) {
-      // In sums of its own that take turns, without a branch: entries of other rows lie between.
-      constexpr int64_t kTurns = 8;
-      Sum turns[kTurns] = {};
+      // In a sum that is not in memory, without a branch: entries of other rows lie between.
+      constexpr int64_t kAside = 8;
+      Sum aside[kAside] = {};
+      Sum sum = sums[hot];
       for (int64_t n = 0; n < entries; ++n) {
         const Row row = rows[n * stride];
-        Sum* const sum = row == hot ? turns + n % kTurns : sums + row;
-        *sum += values[n];
+        const bool is_hot = row == hot;
+        sum += is_hot ? values[n] : Sum();
+        Sum* const other = is_hot ? aside + n % kAside : sums + row;
+        *other += values[n];
       }
-      for (const Sum turn : turns) sums[hot] += turn;
+      sums[hot] = sum;
       return kNoBadEntry;
     }
     // Fours are worth looking for where rows go on and on. Where runs are of some four entries, as

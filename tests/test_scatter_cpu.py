@@ -39,12 +39,14 @@ def test_an_axis_without_rows(dtype: torch.dtype, mode: str) -> None:
 
 # batches, axis_size, entries, row. One block and several; runs of 40 elements where sorted; blocks
 # that end within the axis and rows that are cut into strips; slabs of one piece and of several;
-# tiles that are not full.
+# tiles that are not full; large slabs that are one block.
 CUTS = [
     (1, 100, 80_000, 1),
     (1, 2_000, 80_000, 1),
     (1, 70_000, 300_000, 1),
+    (1, 140_000, 10_000, 1),
     (3, 140_000, 10_000, 1),
+    (2, 70_000, 600_000, 1),
     (1, 30_000, 70_000, 3),
     (2, 3_000, 9_000, 64),
     (1, 50, 2_000, 130),
@@ -79,6 +81,51 @@ def test_any_number_of_threads(dtype: torch.dtype, spread: str) -> None:
         # roundings of random sign some sqrt(n) times half an eps of that; twice, for the reference.
         atol = 2 * count * torch.finfo(summed).eps
         torch.testing.assert_close(first.double(), expected, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("spread", ["uniform", "hot", "sorted"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_short_rows(dtype: torch.dtype, spread: str) -> None:
+    """Rows of 1 to 7 values, few beside the result and many, in one block and in several."""
+    summed = torch.float32 if dtype.itemsize == 2 else dtype
+    for row in range(1, 8):
+        for batches, size, count in [(2, 30_000, 90), (1, 80_000, 7), (2, 500, 700), (1, 40, 9000)]:
+            index = spread_index(spread, size, count, batches)
+            values = values_for((batches, count, row), torch.device("cpu"), dtype)
+            results = []
+            for number in (1, 2, 3, 8):
+                with threads(number):
+                    results.append(torch_ops.scatter_add(values, index, size, batch_dims=1))
+            first, *others = results
+            for other in others:
+                assert torch.equal(other, first)
+            expected = torch.zeros(batches, size, row, dtype=torch.float64)
+            expected.scatter_add_(1, index[:, :, None].expand(values.shape), values.double())
+            rtol, _ = tolerance(dtype)
+            atol = 2 * count * torch.finfo(summed).eps
+            torch.testing.assert_close(first.double(), expected, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("mode", ["wrap", "clip", "fill"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int16], ids=str)
+def test_modes_of_short_rows(dtype: torch.dtype, mode: str) -> None:
+    """Entries that a mode rewrites, few and many, beyond what 16 bits can number too."""
+    for batches, size, count, row in [(2, 140_000, 900, 1), (2, 140_000, 5000, 1), (2, 900, 9, 3)]:
+        index = spread_index("uniform", 3 * size, count, batches) - size
+        values = values_for((batches, count, row), torch.device("cpu"), dtype)
+        rows = {
+            "wrap": index % size,
+            "clip": index.clamp(0, size - 1),
+            "fill": torch.where(index < 0, index + size, index).masked_fill_(index >= size, -1),
+        }[mode]
+        results = []
+        for number in (1, 3):
+            with threads(number):
+                results.append(torch_ops.scatter_add(values, index, size, batch_dims=1, mode=mode))
+        first, other = results
+        assert torch.equal(first, other)
+        for batch in range(batches):
+            assert torch.equal(first[batch], one_by_one(values[batch], rows[batch], size))
 
 
 @pytest.mark.parametrize("index_dtype", [torch.uint8, torch.int16, torch.int32], ids=str)
@@ -225,15 +272,31 @@ def test_cpu_blocking() -> None:
     """How the CPU cuts a call: from sizes alone."""
     from torch_ops._ext.scatter import cpu_blocking
 
-    sizes = {"slabs": 1, "entries": 1 << 20, "sum_bytes": 4}
+    sizes = {"slabs": 1, "entries": 1 << 20, "sum_bytes": 4, "threads": 4}
     # A table that fits one block is not sorted; 16 bits number the rows of a block.
     assert cpu_blocking(**sizes, axis_size=1 << 16, inner=1)["blocks"] == 1
-    assert cpu_blocking(**sizes, axis_size=(1 << 16) + 1, inner=1)["blocks"] == 2
+    few = {**sizes, "entries": 1 << 18}
+    assert cpu_blocking(**few, axis_size=(1 << 16) + 1, inner=1)["blocks"] == 2
     assert (
         cpu_blocking(**{**sizes, "sum_bytes": 1}, axis_size=1 << 18, inner=1)["block_rows"]
         == 1 << 16
     )
     assert cpu_blocking(**sizes, axis_size=1 << 16, inner=64)["blocks"] == 32
+    # Elements are not sorted where slabs are enough work for the threads, up to 4 MiB of sums.
+    assert cpu_blocking(**{**few, "threads": 3}, axis_size=1 << 20, inner=1)["blocks"] == 1
+    assert cpu_blocking(**{**few, "threads": 4}, axis_size=1 << 20, inner=1)["blocks"] == 16
+    assert cpu_blocking(**{**few, "threads": 3}, axis_size=(1 << 20) + 1, inner=1)["blocks"] == 17
+    assert cpu_blocking(**{**few, "threads": 3}, axis_size=1 << 17, inner=2)["blocks"] == 2
+    several = {**few, "slabs": 2}
+    assert cpu_blocking(**{**several, "threads": 7}, axis_size=1 << 20, inner=1)["blocks"] == 1
+    assert cpu_blocking(**{**several, "threads": 8}, axis_size=1 << 20, inner=1)["blocks"] == 16
+    # Where there may be pieces, sizes alone decide: the order of the additions follows from it.
+    for threads_there in (1, 2, 64):
+        several = {**sizes, "slabs": 2, "threads": threads_there}
+        assert cpu_blocking(**several, axis_size=1 << 20, inner=1)["blocks"] == 1
+        one = {**sizes, "threads": threads_there}
+        assert cpu_blocking(**one, axis_size=1 << 17, inner=1)["blocks"] == 1
+        assert cpu_blocking(**one, axis_size=(1 << 17) + 1, inner=1)["blocks"] == 3
     # Long rows are cut into strips; a block has a row at least.
     assert cpu_blocking(**sizes, axis_size=100, inner=10**9) == {
         "block_rows": 32,

@@ -14,9 +14,8 @@ struct UnalignedVector {
   typedef char type __attribute__((vector_size(kBytes), aligned(1), may_alias));
 };
 
-// Copies the first and the last kSize bytes, all of them read before any is written, with vectors
-// of kVector bytes where there are so many.
-template <int kSize, int kVector>
+// Copies the first and the last kSize bytes, both read before either is written.
+template <int kSize>
 TORCH_OPS_HOST_DEVICE void copy_ends(char* to, const char* from, int64_t bytes) {
   if constexpr (kSize <= 16) {
     char first[kSize], last[kSize];
@@ -25,30 +24,36 @@ TORCH_OPS_HOST_DEVICE void copy_ends(char* to, const char* from, int64_t bytes) 
     std::memcpy(to, first, kSize);
     std::memcpy(to + bytes - kSize, last, kSize);
   } else {
-    constexpr int kStep = kSize < kVector ? kSize : kVector;
-    using Vector = typename UnalignedVector<kStep>::type;
-    const auto at = [](auto* base, int n) { return base + n * kStep; };
-    Vector first[kSize / kStep], last[kSize / kStep];
-    const char* from_last = from + bytes - kSize;
-    char* to_last = to + bytes - kSize;
-    for (int n = 0; n < kSize / kStep; ++n) {
-      first[n] = *reinterpret_cast<const Vector*>(at(from, n));
-      last[n] = *reinterpret_cast<const Vector*>(at(from_last, n));
-    }
-    for (int n = 0; n < kSize / kStep; ++n) {
-      *reinterpret_cast<Vector*>(at(to, n)) = first[n];
-      *reinterpret_cast<Vector*>(at(to_last, n)) = last[n];
-    }
+    using Vector = typename UnalignedVector<kSize>::type;
+    const Vector first = *reinterpret_cast<const Vector*>(from);
+    const Vector last = *reinterpret_cast<const Vector*>(from + bytes - kSize);
+    *reinterpret_cast<Vector*>(to) = first;
+    *reinterpret_cast<Vector*>(to + bytes - kSize) = last;
   }
 }
 
-// Copies a row of kSize to 2 * kSize bytes, or of any number where kSize is 0.
+// Copies vectors of kVector bytes, of which the last may overlap the one before it.
+template <int kVector>
+TORCH_OPS_HOST_DEVICE void copy_vectors(char* to, const char* from, int64_t bytes) {
+  using Vector = typename UnalignedVector<kVector>::type;
+  const int64_t rest = bytes - kVector;
+  const Vector last = *reinterpret_cast<const Vector*>(from + rest);
+  for (int64_t n = 0; n < rest; n += kVector) {
+    *reinterpret_cast<Vector*>(to + n) = *reinterpret_cast<const Vector*>(from + n);
+  }
+  *reinterpret_cast<Vector*>(to + rest) = last;
+}
+
+// Copies a row of kSize to 2 * kSize bytes, of any number from kVector on where kSize is that, or
+// of any where it is 0.
 template <int kSize, int kVector>
 TORCH_OPS_HOST_DEVICE void copy_sized(void* to, const void* from, int64_t bytes) {
   if constexpr (kSize == 0) {
     std::memcpy(to, from, bytes);
+  } else if constexpr (kSize == kVector) {
+    copy_vectors<kVector>(static_cast<char*>(to), static_cast<const char*>(from), bytes);
   } else {
-    copy_ends<kSize, kVector>(static_cast<char*>(to), static_cast<const char*>(from), bytes);
+    copy_ends<kSize>(static_cast<char*>(to), static_cast<const char*>(from), bytes);
   }
 }
 
@@ -58,15 +63,13 @@ TORCH_OPS_HOST_DEVICE void copy_sized(void* to, const void* from, int64_t bytes)
 // function around it is compiled for.
 template <int kVector, class Use>
 TORCH_OPS_HOST_DEVICE void with_copy_size(int64_t bytes, Use use) {
-  if (bytes > (kVector > 16 ? 256 : 128)) {
+  if (bytes > (kVector > 16 ? 1024 : 128)) {
     use(std::integral_constant<int, 0>());
-  } else if (bytes > 128) {
-    use(std::integral_constant<int, 128>());
-  } else if (bytes > 64) {
-    use(std::integral_constant<int, 64>());
-  } else if (bytes > 32) {
+  } else if (bytes > kVector) {
+    use(std::integral_constant<int, kVector>());
+  } else if (kVector > 32 && bytes > 32) {
     use(std::integral_constant<int, 32>());
-  } else if (bytes > 16) {
+  } else if (kVector > 16 && bytes > 16) {
     use(std::integral_constant<int, 16>());
   } else if (bytes > 8) {
     use(std::integral_constant<int, 8>());

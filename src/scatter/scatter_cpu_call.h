@@ -28,7 +28,7 @@ class ScatterAdd {
         layout_(layout),
         rule_(rule),
         result_(result),
-        blocking_(choose_cpu_blocking(layout, sizeof(Sum))),
+        blocking_(choose_cpu_blocking(layout, sizeof(Sum), num_threads())),
         strips_((layout.inner + blocking_.columns - 1) / blocking_.columns),
         tiles_((layout.entries + blocking_.tile_entries - 1) / blocking_.tile_entries),
         piece_size_(std::min(blocking_.block_rows(), layout.axis_size) * blocking_.columns),
@@ -69,7 +69,7 @@ class ScatterAdd {
     bounds_ = Scratch<uint32_t>(layout_.slabs() * tiles_ * (blocking_.blocks + 1));
     in_order_ = Scratch<uint8_t>(layout_.slabs() * tiles_);
     return parallel_min_shared(layout_.slabs() * tiles_, 1, all, [&](auto deal) {
-      const auto cursors = Scratch<uint32_t>(2 * (blocking_.blocks + 1));
+      const auto cursors = Scratch<uint32_t>(kTileParts * (blocking_.blocks + 1));
       Scratch<int64_t> resolved;
       if (rule_.rewrites()) resolved = Scratch<int64_t>(blocking_.tile_entries);
       int64_t bad = kNoBadEntry;
@@ -224,9 +224,8 @@ class ScatterAdd {
   // Finds the groups of its block's rows that a piece may add to: few where it is of one hot row,
   // or where entries are few beside rows.
   void look(const Piece& piece, uint8_t* touched) const {
-    const bool looks = blocking_.looks() && !(blocking_.blocks == 1 && rule_.rewrites());
-    std::fill_n(touched, groups_, !looks);
-    if (!looks) return;
+    std::fill_n(touched, groups_, !blocking_.looks);
+    if (!blocking_.looks) return;
     if (blocking_.blocks > 1) {
       for_each_run(piece, 0, [&](const ScatterRun<Value>& run) {
         for (int64_t n = 0; n < run.entries; ++n) touched[run.rows[n] >> blocking_.group_shift] = 1;
@@ -236,11 +235,13 @@ class ScatterAdd {
     const Index* entries = entries_at(piece.slab, piece.begin);
     const int64_t count = std::min(piece.end, layout_.entries) - piece.begin;
     const auto last = static_cast<uint64_t>(layout_.axis_size - 1);
-    for (int64_t n = 0; n < count; ++n) {
-      // Entries out of range are found where they would be added.
-      const auto row = static_cast<uint64_t>(entries[n * layout_.index_entry_stride]);
-      touched[std::min(row, last) >> blocking_.group_shift] = 1;
-    }
+    with_rule(rule_, [&](auto row_of) {
+      for (int64_t n = 0; n < count; ++n) {
+        // Entries out of range are found where they would be added.
+        const auto row = static_cast<uint64_t>(row_of(entries[n * layout_.index_entry_stride]));
+        touched[std::min(row, last) >> blocking_.group_shift] = 1;
+      }
+    });
   }
 
   // Calls use(begin, end, any) for stretches of a block's rows, as long as possible, that are
@@ -294,22 +295,29 @@ class ScatterAdd {
 
   // The same where the rule rewrites entries.
   void add_by_rule(const Piece& piece, int64_t end, int64_t strip, Sum* sums, int64_t stride) {
-    uint16_t rows[kRunEntries], positions[kRunEntries];
-    for (int64_t first = piece.begin; first < end; first += kRunEntries) {
-      const int64_t kept = keep_rows(entries_at(piece.slab, first), layout_.index_entry_stride,
-                                     std::min(kRunEntries, end - first), rule_, rows, positions);
-      const Value* values = value_at(piece.slab, first, strip);
-      if (kept == 0) continue;
-      if (layout_.inner == 1) {
+    const auto for_each_kept = [&](auto* rows, auto use) {
+      uint16_t positions[kRunEntries];
+      for (int64_t first = piece.begin; first < end; first += kRunEntries) {
+        const int64_t kept = keep_rows(entries_at(piece.slab, first), layout_.index_entry_stride,
+                                       std::min(kRunEntries, end - first), rule_, rows, positions);
+        if (kept > 0) use(kept, positions, value_at(piece.slab, first, strip));
+      }
+    };
+    if (layout_.inner == 1) {
+      uint32_t rows[kRunEntries];
+      for_each_kept(rows, [&](int64_t kept, const uint16_t* positions, const Value* values) {
         Sum kept_values[kRunEntries];
         for (int64_t n = 0; n < kept; ++n) {
           kept_values[n] = static_cast<Sum>(values[positions[n]]);
         }
         add_elements_widened(simd_, kept, rows, 1, blocking_.block_rows(), kept_values, sums);
-      } else {
+      });
+    } else {
+      uint16_t rows[kRunEntries];
+      for_each_kept(rows, [&](int64_t kept, const uint16_t* positions, const Value* values) {
         add_rows(simd_, ScatterRun<Value>{kept, rows, positions, values, layout_.inner},
                  columns_in(strip), sums, stride);
-      }
+      });
     }
   }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "common/elementwise.h"
 #include "common/float16.h"
@@ -38,50 +39,49 @@ void prefetch_to_write(const T* begin, int64_t size) {
   for (int64_t n = 0; n < size; n += kLine) __builtin_prefetch(begin + n, 1);
 }
 
+constexpr int64_t kTileParts = 4;
+
 // Sorts `entries` entries, at most a tile, all of them rows of the axis or of a block behind the
 // last one, which nobody asks for. `values` is null where the payload is the position. `cursors`
-// has room for two numbers a block and two more.
+// has room for kTileParts numbers a block and as many more.
 template <class Index, class Payload>
 void bin_tile(const Index* index, int64_t stride, int64_t entries, const CpuBlocking& blocking,
               const Payload* values, uint32_t* cursors, const Bins<Payload>& bins) {
   const int shift = blocking.block_shift;
-  const int64_t mask = blocking.block_rows() - 1, blocks = blocking.blocks;
+  const int64_t mask = blocking.block_rows() - 1, slots = blocking.blocks + 1;
   uint16_t* const rows = bins.rows;
   Payload* const payloads = bins.payloads;
   // Stores here and there to lines that are in no cache would wait for one after the other.
   prefetch_to_write(rows, entries);
   prefetch_to_write(payloads, entries);
-  // The two halves of the tile in turn, each with cursors of its own: where one block goes on and
-  // on, what is added to its cursor waits for what was added before.
-  const int64_t half = entries / 2;
-  uint32_t* const first = cursors;
-  uint32_t* const second = cursors + blocks + 1;
-  std::fill_n(cursors, 2 * (blocks + 1), 0);
+  std::fill_n(cursors, kTileParts * slots, 0);
   const auto sort = [=](auto step, auto payload) {
-    const auto block_of = [=](int64_t n) { return static_cast<int64_t>(index[n * step]) >> shift; };
-    for (int64_t n = 0; n < half; ++n) {
-      ++first[block_of(n)];
-      ++second[block_of(half + n)];
-    }
-    if (entries % 2 != 0) ++second[block_of(entries - 1)];
+    // The quarters of the tile in turn, each with cursors of its own: where one block goes on and
+    // on, what is added to its cursor waits for what was added before. Calls use(cursor, n, entry).
+    const auto for_each = [=](auto use) {
+      const auto visit = [=](int64_t part, int64_t n) {
+        const auto entry = static_cast<int64_t>(index[n * step]);
+        use(cursors[part * slots + (entry >> shift)], n, entry);
+      };
+      const int64_t size = entries / kTileParts;
+      for (int64_t n = 0; n < size; ++n) {
+        for (int64_t part = 0; part < kTileParts; ++part) visit(part, part * size + n);
+      }
+      for (int64_t n = kTileParts * size; n < entries; ++n) visit(kTileParts - 1, n);
+    };
+    for_each([](uint32_t& count, int64_t, int64_t) { ++count; });
     uint32_t bound = 0;
-    for (int64_t block = 0; block <= blocks; ++block) {
-      const uint32_t in_first = first[block], in_second = second[block];
-      bins.bounds[block] = first[block] = bound;
-      second[block] = bound + in_first;
-      bound += in_first + in_second;
+    for (int64_t block = 0; block < slots; ++block) {
+      bins.bounds[block] = bound;
+      for (int64_t part = 0; part < kTileParts; ++part) {
+        bound += std::exchange(cursors[part * slots + block], bound);
+      }
     }
-    const auto place = [=](uint32_t* of_blocks, int64_t n) {
-      const auto entry = static_cast<int64_t>(index[n * step]);
-      const uint32_t at = of_blocks[entry >> shift]++;
+    for_each([=](uint32_t& cursor, int64_t n, int64_t entry) {
+      const uint32_t at = cursor++;
       rows[at] = static_cast<uint16_t>(entry & mask);
       payloads[at] = payload(n);
-    };
-    for (int64_t n = 0; n < half; ++n) {
-      place(first, n);
-      place(second, half + n);
-    }
-    if (entries % 2 != 0) place(second, entries - 1);
+    });
   };
   const auto sort_any = [=](auto payload) {
     if (stride == 1) return sort(std::integral_constant<int64_t, 1>(), payload);
@@ -94,8 +94,7 @@ void bin_tile(const Index* index, int64_t stride, int64_t entries, const CpuBloc
   }
 }
 
-// ---- A tile of the index that is in order already
-// ------------------------------------------------
+// ---- A tile of the index that is in order already -----------------------------------------------
 
 // Are all entries rows of the axis, and none less than the one before it? Entries in any order are
 // told apart by the first few.
@@ -186,15 +185,15 @@ struct RoundTo {
   TORCH_OPS_HOST_DEVICE Value operator()(float sum) const { return Value(sum); }
 };
 
-// Of `entries` entries, at most kRunEntries, those that name a row by the rule: the rows, of at
-// most 2^16, and where they stand. Returns how many.
-template <class Index>
+// Of `entries` entries, at most kRunEntries, those that name a row by the rule: the rows, which
+// must fit a Row, and where they stand. Returns how many.
+template <class Index, class Row>
 int64_t keep_rows(const Index* index, int64_t stride, int64_t entries, const IndexRule& rule,
-                  uint16_t* rows, uint16_t* positions) {
+                  Row* rows, uint16_t* positions) {
   int64_t kept = 0;
   for (int64_t n = 0; n < entries; ++n) {
     const int64_t row = rule.resolve(index[n * stride]);
-    rows[kept] = static_cast<uint16_t>(row);
+    rows[kept] = static_cast<Row>(row);
     positions[kept] = static_cast<uint16_t>(n);
     kept += row != kNoRow;
   }
@@ -238,6 +237,10 @@ struct ScatterRun {
   const Value* values;
   int64_t value_stride;
 };
+
+// Positions lie apart, so that the CPU does not foresee where a row begins: it is fetched while so
+// many before it are added.
+constexpr int64_t kRowsAhead = 8;
 
 constexpr int64_t kRunEntries = 2048;  // that a function holds on its stack
 
@@ -301,15 +304,18 @@ int64_t add_elements(int64_t entries, const Row* rows, Stride stride, int64_t ax
     if (bad != kNoBadEntry) return bad;
     Row hot{};
     if (find_hot(entries, rows, stride, hot)) {
-      // In sums of its own that take turns, without a branch: entries of other rows lie between.
-      constexpr int64_t kTurns = 8;
-      Sum turns[kTurns] = {};
+      // In a sum that is not in memory, without a branch: entries of other rows lie between.
+      constexpr int64_t kAside = 8;
+      Sum aside[kAside] = {};
+      Sum sum = sums[hot];
       for (int64_t n = 0; n < entries; ++n) {
         const Row row = rows[n * stride];
-        Sum* const sum = row == hot ? turns + n % kTurns : sums + row;
-        *sum += values[n];
+        const bool is_hot = row == hot;
+        sum += is_hot ? values[n] : Sum();
+        Sum* const other = is_hot ? aside + n % kAside : sums + row;
+        *other += values[n];
       }
-      for (const Sum turn : turns) sums[hot] += turn;
+      sums[hot] = sum;
       return kNoBadEntry;
     }
     // Fours are worth looking for where rows go on and on. Where runs are of some four entries, as
@@ -390,12 +396,10 @@ TORCH_OPS_HOST_DEVICE void add_rows_loop(const ScatterRun<Value>& run, int64_t c
     }
     return;
   }
-  // Positions lie apart, so that the CPU does not foresee where the next row begins.
-  constexpr int64_t kAhead = 8;
   constexpr int64_t kLine = 64 / sizeof(Value);
   const int64_t fetched = std::min(columns, 8 * kLine);
   for (int64_t n = 0; n < run.entries; ++n) {
-    const int64_t ahead = run.positions[std::min(n + kAhead, run.entries - 1)];
+    const int64_t ahead = run.positions[std::min(n + kRowsAhead, run.entries - 1)];
     for (int64_t d = 0; d < fetched; d += kLine) {
       __builtin_prefetch(run.values + ahead * run.value_stride + d);
     }
@@ -423,8 +427,85 @@ TORCH_OPS_AVX512 void add_rows_avx512(const ScatterRun<Value>& run, int64_t colu
 }
 #endif
 
+constexpr int64_t kShortRow = 8;  // values: for fewer, a loop of any length costs more than they do
+
+// Calls use(n, values, size) for each row of a run, of fewer than kShortRow values; `size` is a
+// constant.
+template <class Value, class Use>
+void for_each_short_row(const ScatterRun<Value>& run, int64_t columns, Use use) {
+  const auto visit = [&](auto size) {
+    if (run.positions == nullptr) {
+      for (int64_t n = 0; n < run.entries; ++n) use(n, run.values + n * run.value_stride, size);
+      return;
+    }
+    for (int64_t n = 0; n < run.entries; ++n) {
+      const int64_t ahead = run.positions[std::min(n + kRowsAhead, run.entries - 1)];
+      __builtin_prefetch(run.values + ahead * run.value_stride);
+      use(n, run.values + run.positions[n] * run.value_stride, size);
+    }
+  };
+  static_assert(kShortRow == 8);
+  if (columns == 1) return visit(std::integral_constant<int, 1>());
+  if (columns == 2) return visit(std::integral_constant<int, 2>());
+  if (columns == 3) return visit(std::integral_constant<int, 3>());
+  if (columns == 4) return visit(std::integral_constant<int, 4>());
+  if (columns == 5) return visit(std::integral_constant<int, 5>());
+  if (columns == 6) return visit(std::integral_constant<int, 6>());
+  visit(std::integral_constant<int, 7>());
+}
+
+template <class Sum>
+void add_short_rows(const ScatterRun<Sum>& run, int64_t columns, Sum* sums, int64_t stride) {
+  const uint16_t* const rows = run.rows;
+  for_each_short_row(run, columns,
+                     [=](int64_t n, const Sum* values, auto size) TORCH_OPS_INLINE_LAMBDA {
+                       Sum* const row = sums + rows[n] * stride;
+                       Sum added[size()];  // all are read before any is written: by vectors then
+                       for (int d = 0; d < size(); ++d) {
+                         added[d] = static_cast<Sum>(row[d] + values[d]);
+                       }
+                       for (int d = 0; d < size(); ++d) row[d] = added[d];
+                     });
+}
+
+// 16-bit floats: a run of rows is widened as a whole, once they lie one after the other.
+template <class Value>
+void add_short_rows_widened(Simd simd, const ScatterRun<Value>& run, int64_t columns, float* sums,
+                            int64_t stride) {
+  Value copied[kRunEntries];
+  float widened[kRunEntries];
+  const int64_t rows = kRunEntries / columns;
+  for (int64_t first = 0; first < run.entries; first += rows) {
+    ScatterRun<Value> part = run;
+    part.entries = std::min(rows, run.entries - first);
+    part.rows += first;
+    if (run.positions != nullptr) {
+      part.positions += first;
+    } else {
+      part.values += first * run.value_stride;
+    }
+    const bool adjacent = run.positions == nullptr && run.value_stride == columns;
+    if (!adjacent) {
+      for_each_short_row(part, columns,
+                         [&](int64_t n, const Value* values, auto size) TORCH_OPS_INLINE_LAMBDA {
+                           std::memcpy(copied + n * size(), values, size() * sizeof(Value));
+                         });
+    }
+    widen_values(simd, adjacent ? part.values : copied, part.entries * columns, widened);
+    add_short_rows(ScatterRun<float>{part.entries, part.rows, nullptr, widened, columns}, columns,
+                   sums, stride);
+  }
+}
+
 template <class Value, class Sum>
 void add_rows(Simd simd, const ScatterRun<Value>& run, int64_t columns, Sum* sums, int64_t stride) {
+  if (columns < kShortRow) {
+    if constexpr (std::is_same_v<Value, Sum>) {
+      return add_short_rows(run, columns, sums, stride);
+    } else {
+      return add_short_rows_widened(simd, run, columns, sums, stride);
+    }
+  }
 #ifdef __x86_64__
   if (simd == Simd::kAvx512) return add_rows_avx512(run, columns, sums, stride);
   if (simd == Simd::kAvx2) return add_rows_avx2(run, columns, sums, stride);

@@ -12,14 +12,11 @@ template <class Word>
 __device__ __forceinline__ void copy_async(Word* shared, const Word* global) {
   static_assert(sizeof(Word) == 4 || sizeof(Word) == 8 || sizeof(Word) == 16);
 #if __CUDA_ARCH__ >= 800
+  // By way of the L1 cache: a row that most of an index names would be asked of one slice of the L2
+  // cache by all multiprocessors.
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  if constexpr (sizeof(Word) == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global),
-                 "n"(sizeof(Word))
-                 : "memory");
-  }
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(sizeof(Word))
+               : "memory");
 #else
   *shared = *global;
 #endif

@@ -10,6 +10,7 @@
 #include "common/index_mode.h"
 #include "common/index_view.cuh"
 #include "scatter/scatter_atomic.cuh"
+#include "scatter/scatter_path.h"
 
 namespace torch_ops::atomic {
 
@@ -41,9 +42,9 @@ struct AlongCall {
   FastDivisor by_strips;
   FastDivisor by_spread;
 
-  // `part_bytes`: of the table, which atomics may go to at a time and still be fast.
+  // `l2_bytes`: of the cache that is to hold what atomics go to at a time.
   AlongCall(const ElementLayout& layout, int64_t position, const IndexRule& rule, bool wide,
-            int64_t sum_bytes, int64_t part_bytes)
+            int64_t sum_bytes, int64_t l2_bytes)
       : position(position), rule(rule), wide(wide) {
     constexpr int64_t kStrip = 64;  // columns: 256 bytes of float32 at a time
     constexpr int64_t kLanes = 32, kFewRows = 1024;
@@ -66,9 +67,7 @@ struct AlongCall {
     const int64_t slice_bytes = side_by_side * layout.axis_size * sum_bytes;
     int64_t slices = 1;
     for (int d = 0; d < layout.axis; ++d) slices *= layout.sizes[d];
-    constexpr int64_t kMostSpread = 32;
-    const int64_t fit = std::min({part_bytes / slice_bytes, slices, kMostSpread});
-    spread = static_cast<uint32_t>(std::max<int64_t>(fit, 1));
+    spread = static_cast<uint32_t>(largest_divisor(slices, l2_bytes / kSideBySide / slice_bytes));
     by_width = FastDivisor(width);
     by_strips = FastDivisor(strips);
     by_spread = FastDivisor(spread);

@@ -27,12 +27,12 @@ void add_along_cuda(const at::Tensor& values, const at::Tensor& index, const Ele
   const IndexErrorSite errors = begin(index, layout, rule);
   const IndexView entries{index.const_data_ptr(), static_cast<int>(index.element_size())};
   const bool wide = sums.numel() > UINT32_MAX;
-  const int64_t part_bytes = current_device_limits().l2_bytes / 8;
+  const int64_t l2_bytes = current_device_limits().l2_bytes;
   TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
     const auto* from = static_cast<const value_t*>(values.const_data_ptr());
     auto* to = static_cast<sum_t*>(sums.mutable_data_ptr());
     for_each_part(layout, ElementGrid::kMaxPart, [&](const ElementLayout& part, auto offsets) {
-      const atomic::AlongCall call(part, offsets.position, rule, wide, sizeof(sum_t), part_bytes);
+      const atomic::AlongCall call(part, offsets.position, rule, wide, sizeof(sum_t), l2_bytes);
       const auto launch = [&](auto place) {
         using Place = decltype(place);
         auto* kernel = call.unroll == atomic::kManyAlong

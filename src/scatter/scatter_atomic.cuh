@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "common/fast_divisor.cuh"
 #include "common/index_error.cuh"
 #include "common/index_mode.h"
 #include "common/index_view.cuh"
@@ -77,12 +78,19 @@ __device__ __forceinline__ unsigned find_peers(int64_t place, bool wide) {
 // What a launch knows of its tensors, beside their layout.
 struct AtomicCall {
   RowGrid grid;
-  bool chunks_in_x;  // blockIdx.x walks the chunks and y a chunk's blocks, or the reverse
-  bool wide;         // the result has 2^32 values or more
+  // blockIdx.x walks chunks that run side by side, y a chunk's blocks, and z sets of such chunks;
+  // or x a chunk's blocks, and y all chunks.
+  bool chunks_in_x;
+  bool wide;  // the result has 2^32 values or more
   IndexRule rule;
+  FastDivisor by_inner;
 
-  __device__ int64_t first_chunk() const { return chunks_in_x ? blockIdx.x : blockIdx.y; }
-  __device__ int64_t chunk_step() const { return chunks_in_x ? gridDim.x : gridDim.y; }
+  __device__ int64_t first_chunk() const {
+    return chunks_in_x ? blockIdx.x + int64_t{gridDim.x} * blockIdx.z : blockIdx.y;
+  }
+  __device__ int64_t chunk_step() const {
+    return chunks_in_x ? int64_t{gridDim.x} * gridDim.z : gridDim.y;
+  }
   __device__ uint32_t block() const { return chunks_in_x ? blockIdx.y : blockIdx.x; }
 };
 
@@ -137,6 +145,17 @@ __device__ __forceinline__ bool is_shared(int64_t place, bool wide) {
   const unsigned peers = find_peers(place, wide);
   const bool doubled = (peers & (peers - 1)) != 0 && place != kDropped;
   return __popc(__ballot_sync(kAllLanes, doubled)) > 2;
+}
+
+// The same where lanes have a value each of rows that lie side by side. Neighbours share a row in a
+// sorted index too, whose atomics go to many rows: then it pays for eight lanes to a place, or
+// where a lane's other values go to the row of its first (`again`).
+__device__ __forceinline__ bool is_crowded(int64_t place, bool again, bool wide) {
+  constexpr int kCrowd = 8;
+  const unsigned peers = find_peers(place, wide);
+  const int sharing = place == kDropped ? 0 : __popc(peers);
+  if (__any_sync(kAllLanes, sharing >= kCrowd)) return true;
+  return __any_sync(kAllLanes, again) && __popc(__ballot_sync(kAllLanes, sharing > 1)) > 2;
 }
 
 // ---- Rows of one, two or four values: a lane an entry -------------------------------------------
@@ -211,6 +230,8 @@ __global__ void __launch_bounds__(kThreads, 5)
     int64_t slabs[K];
     Sum sums[K][1];
     BadEntry bad;
+    int64_t first_place = kDropped;  // of the row that the first value goes to
+    bool again = false;              // another goes there
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       // Beyond the end the last value is read again, and not added.
@@ -234,8 +255,10 @@ __global__ void __launch_bounds__(kThreads, 5)
       const int64_t row = find_place(entries[k], slabs[k],
                                      chunk.row + call.grid.by_words.divide(word), layout, bad);
       if (row != kDropped) places[k] = row * layout.inner + column;
+      again |= k > 0 && row == first_place && row != kDropped;
+      if (k == 0) first_place = row;
     }
-    const bool shared = is_shared(places[0], call.wide);
+    const bool shared = is_crowded(places[0], again, call.wide);
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       bool mine = places[k] != kDropped;
@@ -375,6 +398,34 @@ struct LocalTile {
   __device__ __forceinline__ void leaves(const Sums<V, Sum>&) const {}
 };
 
+// Adds the piece'th of `pieces` shares of a tile's values, as many atomics as values: what most
+// tiles of rows that vectors do not divide take, since few of their entries meet.
+template <class Value, class Sum>
+__device__ __forceinline__ void add_one_by_one(const LocalTile<1, Value, Sum>& tile, int piece,
+                                               int pieces, const FastDivisor& by_inner) {
+  constexpr int K = kUnroll;
+  const int inner = static_cast<int>(tile.inner), all = tile.count * inner;
+  const int share = (all + pieces - 1) / pieces;
+  const int end = min((piece + 1) * share, all);
+  for (int at = piece * share + static_cast<int>(threadIdx.x); at < end; at += K * kThreads) {
+    int64_t places[K];
+    Sum values[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int number = at + k * kThreads;
+      uint32_t column;
+      const uint32_t i = by_inner.divide(static_cast<uint32_t>(min(number, end - 1)), column);
+      const int64_t key = tile.keys[i];
+      places[k] = number < end && key != kDropped ? key * inner + column : kDropped;
+      values[k] = static_cast<Sum>(tile.rows_of_values[tile.order[i] * inner + column]);
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (places[k] != kDropped) atomicAdd(tile.table + places[k], values[k]);
+    }
+  }
+}
+
 // kSpanned: the entries of a group.
 template <int V, int kSpanned, class Value, class Sum>
 __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
@@ -398,6 +449,7 @@ __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
     const int64_t first = int64_t{tile} * tile_entries;
     if (first >= chunk.words) continue;  // the same for the whole block
     const int count = static_cast<int>(min(int64_t{tile_entries}, int64_t{chunk.words} - first));
+    bool follows = false;  // a thread's entry another one, of its warp and its row
     for (int i = thread; i < tile_entries; i += kThreads) {
       int64_t place = kDropped;
       BadEntry bad;
@@ -411,12 +463,14 @@ __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
         apply_rule(call.rule, entry);
         place = find_place(entry[0], chunk.slab + at.slab, chunk.row + row, layout, bad);
       }
-      const int to = i / 32 * 32 + rank_in_groups(find_peers(place, call.wide));
+      const unsigned peers = find_peers(place, call.wide);
+      follows |= place != kDropped && __ffs(peers) - 1 != thread % 32;
+      const int to = i / 32 * 32 + rank_in_groups(peers);
       keys[to] = place;
       order[to] = static_cast<uint16_t>(min(i, count - 1));
       bad.record(errors);
     }
-    __syncthreads();
+    const int crowded = __syncthreads_count(follows);
 
     LocalTile<V, Value, Sum> entries{values + (chunk.row + first) * layout.inner,
                                      table,
@@ -425,6 +479,14 @@ __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
                                      tile_entries,
                                      layout.inner,
                                      column};
+    if constexpr (V == 1) {
+      constexpr int64_t kMostColumns = 1 << 20;  // so that a tile's values fit 31 bits
+      if (16 * crowded <= min(count, kThreads) && layout.inner <= kMostColumns) {
+        add_one_by_one(entries, piece, split.pieces, call.by_inner);
+        __syncthreads();  // before the keys are used again
+        continue;
+      }
+    }
     sum_runs<kSpanned>(entries, edges, split.lanes, live);
   }
 }

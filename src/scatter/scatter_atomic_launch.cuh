@@ -2,6 +2,9 @@
 // torch and without (common/launch.cuh).
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "common/index_error.cuh"
 #include "common/index_view.cuh"
 #include "common/launch.cuh"
@@ -11,18 +14,26 @@
 
 namespace torch_ops::atomic_launch {
 
-// Where the table stays in the L2 cache, blocks of different batches run side by side: the rows
-// that many entries of one batch name would hold up each other. `blocks` are those of a chunk.
+// Blocks of different chunks run side by side, as far as their parts of the table stay in the L2
+// cache: the rows that many entries of one batch name would hold up each other. `blocks` are those
+// of a chunk.
 inline dim3 shape_grid(atomic::AtomicCall& call, int64_t blocks, int64_t table_bytes) {
-  call.chunks_in_x = table_bytes <= current_device_limits().l2_bytes / 2 && blocks <= kMaxGridYZ;
-  return call.chunks_in_x ? dim3(grid_x(call.grid.chunks, 1), static_cast<unsigned>(blocks))
-                          : dim3(grid_x(blocks, 1), grid_y(call.grid.chunks));
+  const int64_t l2_bytes = current_device_limits().l2_bytes, chunks = call.grid.chunks;
+  const int64_t chunk_bytes = std::max<int64_t>(table_bytes / chunks, 1);
+  const int64_t together = table_bytes <= l2_bytes / 2
+                               ? chunks
+                               : largest_divisor(chunks, l2_bytes / kSideBySide / chunk_bytes);
+  call.chunks_in_x = blocks <= kMaxGridYZ && (together > 1 || chunks == 1);
+  return call.chunks_in_x
+             ? dim3(grid_x(together, 1), static_cast<unsigned>(blocks), grid_y(chunks / together))
+             : dim3(grid_x(blocks, 1), grid_y(chunks));
 }
 
 // What the kernels are launched with: `words` of the grid a row.
 inline atomic::AtomicCall make_call(const RowLayout& layout, const IndexRule& rule, int64_t words) {
   return {RowGrid(layout.batch, layout.outer, layout.entries, words), false,
-          layout.slabs() * layout.axis_size * layout.inner > UINT32_MAX, rule};
+          layout.slabs() * layout.axis_size * layout.inner > UINT32_MAX, rule,
+          FastDivisor(static_cast<uint32_t>(std::min<int64_t>(layout.inner, INT32_MAX)))};
 }
 
 inline bool are_adjacent(const void* values, int64_t value_bytes, const IndexView& index,

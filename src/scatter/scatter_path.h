@@ -41,6 +41,19 @@ inline bool has_few_rows(const RowLayout& layout) {
          layout.slabs() * layout.entries >= kMany;
 }
 
+// Parts of a table that atomics go to at a time may be this part of the L2 cache together, and
+// should be as many as divide them all: 8 and 16 of 64 slices of 1 MiB took 779 and 850 us on a
+// cache of 60 MiB, and 7 took 799 (docs/gather.md).
+constexpr int64_t kSideBySide = 7;
+
+// The largest divisor of `count` that is `most` or less, and 1 at least; up to 64.
+inline int64_t largest_divisor(int64_t count, int64_t most) {
+  constexpr int64_t kMost = 64;
+  int64_t divisor = std::clamp<int64_t>(most, 1, std::min(count, kMost));
+  while (count % divisor != 0) --divisor;
+  return divisor;
+}
+
 // The scratch that a call may take, in bytes: 16 an entry and a row of the result and a tenth of
 // the values, or 64 MB.
 inline int64_t most_scratch(const RowLayout& layout, int64_t value_bytes) {
@@ -62,12 +75,12 @@ inline bool exceeds_scratch(const RowLayout& layout, int64_t value_bytes) {
 // Are there so few entries to sums of 16 bits that a table of floats for the rows that have
 // entries, and a number for each row, is less work than a sort, or than a table for all rows?
 inline bool has_few_entries(const RowLayout& layout, int64_t value_bytes) {
-  constexpr int64_t kLarge = int64_t{1} << 23;    // values of the result: below, its table is small
-  constexpr int64_t kScratch = int64_t{1} << 26;  // bytes
+  constexpr int64_t kLarge = int64_t{1} << 23;  // values of the result: below, its table is small
   const int64_t entries = layout.batch * layout.entries;
   const int64_t rows = layout.batch * layout.axis_size;
-  return value_bytes == 2 && layout.outer == 1 && layout.inner >= 8 && 4 * entries <= rows &&
-         rows * layout.inner >= kLarge && 4 * (entries * (layout.inner + 1) + rows) <= kScratch;
+  return value_bytes == 2 && layout.outer == 1 && 4 * entries <= rows && rows <= INT32_MAX &&
+         rows * layout.inner >= kLarge &&
+         4 * (entries * (layout.inner + 1) + rows) <= most_scratch(layout, value_bytes);
 }
 
 // Among the ways with atomics. `adjacent`: index and values are contiguous and aligned to four
@@ -76,8 +89,11 @@ inline AtomicPath choose_atomic_path(const RowLayout& layout, int64_t sum_bytes,
                                      int64_t shared_bytes) {
   const int64_t inner = layout.inner;
   if (adjacent) {
+    // A block sums four entries or more to each element of its slab.
+    constexpr int64_t kLeastBlocks = 96;  // that do not leave most of the GPU idle
     const bool fits = layout.axis_size * sum_bytes <= shared_bytes;
-    if (inner == 1 && fits && layout.entries >= 4 * layout.axis_size) return AtomicPath::kStaged;
+    const int64_t blocks = layout.slabs() * (layout.entries / (4 * layout.axis_size));
+    if (inner == 1 && fits && blocks >= kLeastBlocks) return AtomicPath::kStaged;
     if (inner == 1 || inner == 2 || inner == 4) return AtomicPath::kEntries;
   }
   return inner < 8 ? AtomicPath::kValues : AtomicPath::kTiles;

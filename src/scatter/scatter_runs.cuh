@@ -9,6 +9,7 @@
 // shared memory, and the group in which the run starts adds them up.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "common/host_device.h"
@@ -30,6 +31,9 @@ struct RowPieces {
     const int64_t vectors = (inner + columns_a_lane - 1) / columns_a_lane;
     lanes = least_lanes;
     while (lanes < most_lanes && lanes < vectors) lanes *= 2;
+    // Fewer lanes to a piece where many would have no column: each piece costs about four lanes.
+    const auto cost = [&](int n) { return (vectors + n - 1) / n * (n + 4); };
+    while (lanes > std::max(least_lanes, 8) && cost(lanes / 2) < cost(lanes)) lanes /= 2;
     pieces = static_cast<int>((vectors + lanes - 1) / lanes);
   }
 

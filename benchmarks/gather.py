@@ -1,7 +1,8 @@
 """batch_gather and its gradient against every way that torch has, as fractions of a plain copy.
 
-Groups: rows (of 16-byte multiples), odd rows, elements, backward, deterministic (CUDA only). With
---device cpu the cases are smaller ones.
+Groups: rows (of 16-byte multiples), odd rows, elements, skewed (gathers by an index that names few
+rows often, CUDA only), backward, deterministic (CUDA only). With --device cpu the cases are smaller
+ones.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from benchmarks._gather.cases import (
     FORWARD_GROUPS,
     ODD,
     ROWS,
+    SKEWED,
     Case,
 )
 from benchmarks._measure import Bar, Benchmark, Result, argument_parser
@@ -36,6 +38,7 @@ GROUPS_OF = {
     "rows": ("rows",),
     "odd": ("odd rows",),
     "elements": ("elements",),
+    "skewed": ("skewed",),
     "backward": ("backward",),
     "deterministic": ("deterministic",),
 }
@@ -63,7 +66,7 @@ def describe(case: Case, bench: Benchmark) -> Result:
         panel = f"backward, {case.distribution} indices"
     if case.group == "elements":
         tag += f" {case.index}"
-    if case.group == "deterministic":
+    if case.group in ("deterministic", "skewed"):
         tag += f" {case.distribution}"
     if case.group in ("rows", "odd rows"):
         labels += (ALL_ROWS,)
@@ -129,7 +132,8 @@ def main() -> int:
         parser.error(
             "no case is selected; names are such as:\n  "
             + "\n  ".join(
-                f"{group[0].name}" for group in (ROWS, ODD, ELEMENTS, BACKWARD, DETERMINISTIC)
+                f"{group[0].name}"
+                for group in (ROWS, ODD, ELEMENTS, SKEWED, BACKWARD, DETERMINISTIC)
             )
         )
     with_compile = options.compile

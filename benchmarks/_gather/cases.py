@@ -45,8 +45,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        gradient = self.group in ("backward", "deterministic")
-        last = self.distribution if gradient else self.index
+        last = self.index if self.group in ("rows", "odd rows", "elements") else self.distribution
         return f"{self.group} {self.dtype} {self.sizes} {last}"
 
     @property
@@ -128,6 +127,20 @@ ELEMENTS = [
     Case("elements", "bf16", 64, 65536, 1048576, index="int32"),
 ]
 
+# What most entries name comes from one place in a cache, for all multiprocessors.
+SKEWED = [
+    Case("skewed", "f32", 8, 131072, 131072, 64, distribution="hot"),
+    Case("skewed", "f32", 8, 131072, 131072, 25, distribution="hot", quick=True),
+    Case("skewed", "bf16", 8, 131072, 131072, 33, distribution="zipf"),
+    Case("skewed", "bf16", 8, 131072, 131072, 33, distribution="hot", quick=True),
+    Case("skewed", "bf16", 8, 131072, 131072, 33, distribution="one"),
+    Case("skewed", "bf16", 8, 131072, 131072, 7, distribution="hot"),
+    Case("skewed", "u8", 4, 262144, 262144, 100, distribution="hot"),
+    Case("skewed", "f32", 2, 134217728, 1048576, distribution="hot"),
+    Case("skewed", "f32", 64, 65536, 1048576, distribution="zipf"),
+    Case("skewed", "f32", 64, 65536, 1048576, distribution="hot", quick=True),
+]
+
 GRADIENTS = [
     Case("backward", "f32", 8, 131072, 131072, 64, quick=True),
     Case("backward", "bf16", 8, 131072, 131072, 64, quick=True),
@@ -140,7 +153,10 @@ GRADIENTS = [
     Case("backward", "bf16", 1, 50304, 131072, 1024),
     Case("backward", "f32", 1, 1048576, 65536, 64),
     Case("backward", "bf16", 1, 1048576, 65536, 64),
+    Case("backward", "bf16", 4, 1048576, 4096, 5),
+    Case("backward", "f32", 8, 16384, 131072, 33),
     Case("backward", "f32", 16, 30000, 120000, 4, quick=True),
+    Case("backward", "f32", 16, 30000, 120000, 5),
     Case("backward", "f32", 64, 65536, 1048576, quick=True),
     Case("backward", "bf16", 64, 65536, 1048576),
     Case("backward", "f32", 4096, 1024, 16384),
@@ -176,7 +192,7 @@ DETERMINISTIC = [
     Case("deterministic", "f32", 4096, 1024, 16384),
 ]
 
-CASES = ROWS + ODD + ELEMENTS + BACKWARD + DETERMINISTIC
+CASES = ROWS + ODD + ELEMENTS + SKEWED + BACKWARD + DETERMINISTIC
 
 # Of a size for some CPU cores: a call takes some milliseconds.
 CPU_FORWARD = [
@@ -222,4 +238,4 @@ CPU_GRADIENTS = [
 ]
 
 CPU_CASES = CPU_FORWARD + in_distributions(CPU_GRADIENTS)
-FORWARD_GROUPS = ("rows", "odd rows", "elements")
+FORWARD_GROUPS = ("rows", "odd rows", "elements", "skewed")

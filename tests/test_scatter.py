@@ -446,6 +446,46 @@ def test_vmap(device: torch.device, in_dims: tuple[int | None, int | None]) -> N
         torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "count", "size", "width", "deterministic"),
+    [
+        (torch.float32, 2**31 + 67, 200, 1, None),  # values beyond 2^31
+        (torch.bfloat16, 2**25 + 3, 200, 64, None),
+        (torch.bfloat16, 2**26 + 3, 200, 33, True),
+        (torch.float32, 500_001, 2**31 + 67, 1, None),  # the result
+        (torch.bfloat16, 1001, 2**25 + 3, 64, True),
+        (torch.bfloat16, 1001, 2**25 + 3, 64, None),  # what a sample runs
+    ],
+    ids=str,
+)
+def test_more_than_two_to_the_31(
+    device: torch.device,
+    dtype: torch.dtype,
+    count: int,
+    size: int,
+    width: int,
+    deterministic: bool | None,
+) -> None:
+    """Ones, whose sums are counts: up to 10,737,419, which float32 holds; uint8 wraps."""
+    if device.type == "cpu":
+        dtype = torch.uint8  # for its memory's sake
+    values = torch.ones(count, *([width] if width > 1 else []), dtype=dtype, device=device)
+    if size < 256:
+        rows = torch.arange(size, device=device)
+        index = rows.to(torch.uint8).repeat(count // size + 1)[:count]
+        counts = count // size + (rows < count % size)
+    else:  # the last rows, and others far apart
+        index = size - 1 - torch.arange(count, device=device) * (size // count)
+        counts = torch.ones(count, dtype=torch.int64, device=device)
+    result = torch_ops.scatter_add(values, index, size, deterministic=deterministic)
+    named = result if size < 256 else result[index]
+    expected = counts.to(dtype).view(-1, *([1] * (width > 1))).expand(named.shape)
+    assert torch.equal(named, expected)
+    if size >= 256:  # nothing else was written
+        assert int(result.count_nonzero()) == count * width
+
+
 # ---- The choice of a way ------------------------------------------------------------------------
 
 

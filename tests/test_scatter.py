@@ -169,7 +169,7 @@ ROWS = [1, 3, 4, 8, 33, 64, 200, 600]
 def test_deterministic(device: torch.device, dtype: torch.dtype, spread: str) -> None:
     """The sorted way: right on every spread, and the same bits on every run."""
     for row in ROWS:
-        for size, count in [(7, 3000), (1000, 900)]:
+        for size, count in [(7, 3000), (1000, 2100)]:
             index = spread_index(spread, size, count, 2)
             values = values_for((2, count, row), torch.device("cpu"), dtype)
             call = (values.to(device), index.to(device), size)
@@ -192,7 +192,7 @@ def test_deterministic(device: torch.device, dtype: torch.dtype, spread: str) ->
 def test_every_way(device: torch.device, dtype: torch.dtype, spread: str) -> None:
     """The default on every spread and row length, aligned to four entries and not."""
     for row in (1, 2, 3, 4, 5, 7, 8, 12, 33, 64, 200):
-        for size, count in [(7, 3000), (1000, 900), (1000, 901)]:
+        for size, count in [(7, 3000), (1000, 2100), (1000, 2101)]:
             index = spread_index(spread, size, count, 2)
             values = values_for((2, count, row), torch.device("cpu"), dtype)
             if row == 1:
@@ -227,18 +227,26 @@ def test_every_way_for_the_sanitizer(device: torch.device) -> None:
             values = torch.ones(2, count, row, device=device)
             index = (torch.arange(2 * count, device=device) % (size - 1)).view(2, count)
             counts = torch.stack([part.bincount(minlength=size) for part in index])
-            result = torch_ops.scatter_add(values, index, size, batch_dims=1)
+            # In place, since so few are otherwise summed by one kernel: test_scatter_small.py.
+            result = torch.zeros(2, size, row, device=device)
+            torch_ops.scatter_add_(result, values, index, batch_dims=1)
             assert result.tolist() == counts[:, :, None].expand(2, size, row).tolist()
             if row == 1:
-                flat = torch_ops.scatter_add(values[:, :, 0], index, size, batch_dims=1)
+                flat = torch.zeros(2, size, device=device)
+                torch_ops.scatter_add_(flat, values[:, :, 0], index, batch_dims=1)
                 assert flat.tolist() == counts.tolist()
 
 
 @pytest.mark.usefixtures("deterministic")
 def test_deterministic_shapes(device: torch.device) -> None:
-    """The sorted way on every kind of shape; axes before dim, empties, complex numbers."""
+    """On every kind of shape; axes before dim, empties, complex numbers; many entries, sorted."""
+    many = [
+        Case((2, 40, 3), (2100,), dim=1),
+        Case((2, 40, 33), (2, 2100), batch_dims=1),
+        Case((2, 3, 4000, 5), (2, 30, 70), dim=2, batch_dims=1),
+    ]
     for dtype in (torch.float32, torch.complex64):
-        for case in CASES:
+        for case in CASES + many:
             values = values_for(case.output, device, dtype)
             index = index_for(case, device)
             actual = torch_ops.scatter_add(values, index, **arguments(case))
@@ -251,18 +259,21 @@ def test_deterministic_shapes(device: torch.device) -> None:
 def test_deterministic_for_the_sanitizer(device: torch.device) -> None:
     if device.type == "cpu":
         return  # there the order is always that of the entries: test_any_number_of_threads
-    index = torch.tensor([[0, 4, -1, 5, 4], [3, 3, 3, 2**40, 0]], device=device)
+    size = 2**17  # of which so few entries are sorted
+    index = torch.tensor([[0, 4, -1, size, 4], [3, 3, 3, 2**40, 0]], device=device)
     for row in (1, 4, 33):
         values = torch.ones(2, 5, row, device=device)
-        result = torch_ops.scatter_add(values, index, 5, batch_dims=1)
-        with pytest.raises(IndexError, match=r"scatter_add: index\[\d, \d\] is .* axis of size 5"):
+        result = torch_ops.scatter_add(values, index, size, batch_dims=1)
+        with pytest.raises(
+            IndexError, match=r"scatter_add: index\[\d, \d\] is .* axis of size 131072"
+        ):
             torch_ops.check_errors()
-        assert result[:, :, -1].tolist() == [[1, 0, 0, 0, 2], [1, 0, 0, 3, 0]]
+        assert result[:, :5, -1].tolist() == [[1, 0, 0, 0, 2], [1, 0, 0, 3, 0]]
     # Long runs: tiles and their join.
-    values = torch.ones(1300, 5, device=device)
-    index = torch.zeros(1300, dtype=torch.int16, device=device)
-    index[700:] = 1
-    assert torch_ops.scatter_add(values, index, 3)[:, 4].tolist() == [700, 600, 0]
+    values = torch.ones(2100, 5, device=device)
+    index = torch.zeros(2100, dtype=torch.int16, device=device)
+    index[1500:] = 1
+    assert torch_ops.scatter_add(values, index, 3)[:, 4].tolist() == [1500, 600, 0]
 
 
 def test_large_rows_are_repeatable(device: torch.device) -> None:
@@ -282,10 +293,10 @@ def test_large_rows_are_repeatable(device: torch.device) -> None:
 @pytest.mark.sanitizer
 def test_few_entries_beside_many_rows(device: torch.device) -> None:
     """On any stream."""
-    values = values_for((2, 2, 300, 5), device, torch.float32)
-    index = torch.arange(300, device=device).expand(2, 300)
+    values = values_for((2, 2, 2100, 5), device, torch.float32)
+    index = torch.arange(2100, device=device).expand(2, 2100)
     add = partial(torch_ops.scatter_add, values, dim=2, batch_dims=1, deterministic=True)
-    for rows in (2000, 400):  # filled first, and last
+    for rows in (14_000, 2800):  # filled first, and last
         expected = torch.zeros(2, 2, rows, 5, device=device).index_add_(2, index[0], values)
         assert_same(add(index, dim_size=rows), expected, f"{rows} rows")
         if device.type == "cpu":
@@ -299,9 +310,9 @@ def test_few_entries_beside_many_rows(device: torch.device) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_few_entries_in_a_cuda_graph() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    values = values_for((300, 5), device, torch.float32)
-    index = torch.arange(300, device=device)
-    for rows in (2000, 400):  # filled first, and last
+    values = values_for((2100, 5), device, torch.float32)
+    index = torch.arange(2100, device=device)
+    for rows in (14_000, 2800):  # filled first, and last
         add = partial(torch_ops.scatter_add, values, index, rows, deterministic=True)
         expected = add()
         graph = torch.cuda.CUDAGraph()

@@ -26,6 +26,7 @@
 #include "scatter/scatter_binning.h"
 #include "scatter/scatter_cpu_blocking.h"
 #include "scatter/scatter_path.h"
+#include "scatter/scatter_small.h"
 
 namespace torch_ops {
 namespace {
@@ -62,22 +63,29 @@ Call check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   return {indexing::check_scatter(op, values, index, dim_size, dim, batch_dims), parsed, op};
 }
 
-// The ways of a call on CUDA: two whose bits are the same on every run, of which the first takes
-// the entries of short rows in any order and needs no plan; and two in no given order. Without a
-// word from the caller the global flag says whether it may be one of these.
-enum class Way { kBinned, kSorted, kFew, kAtomic };
+// The ways of a call on CUDA: three whose bits are the same on every run, of which the first is for
+// few entries a slab, and the second takes the entries of short rows in any order; and two in no
+// given order. Without a word from the caller the global flag says whether it may be one of these.
+enum class Way { kSmall, kBinned, kSorted, kFew, kAtomic };
 
-Way choose_way(const Tensor& rows, const RowLayout& layout, std::optional<bool> deterministic) {
-  if (!rows.is_floating_point()) return Way::kAtomic;
+// `cut`: how the first would cut the call. It pays beside a plan too, as the second does: then the
+// plan is left alone, and the bits are those of a call without it.
+Way choose_way(const Tensor& rows, const RowLayout& layout, const SmallCut& cut,
+               std::optional<bool> deterministic) {
+  const bool floats = rows.is_floating_point();
   const auto value_bytes = static_cast<int64_t>(rows.element_size());
-  if (deterministic.value_or(at::globalContext().deterministicAlgorithms())) {
-    return can_bin_cuda(rows, layout) ? Way::kBinned : Way::kSorted;
+  if (floats && deterministic.value_or(at::globalContext().deterministicAlgorithms())) {
+    if (can_bin_cuda(rows, layout)) return Way::kBinned;
+    return pays_to_sum_small(layout, cut) ? Way::kSmall : Way::kSorted;
   }
+  if (floats && is_binning_fastest_cuda(rows, layout)) return Way::kBinned;
+  if (is_small_fastest(layout, value_bytes, cut)) return Way::kSmall;
+  if (!floats) return Way::kAtomic;
   if (has_few_entries(layout, value_bytes)) return Way::kFew;
   const bool sort = pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes);
   if (sort) return Way::kSorted;
   if (has_few_rows(layout)) return can_bin_cuda(rows, layout) ? Way::kBinned : Way::kSorted;
-  return is_binning_fastest_cuda(rows, layout) ? Way::kBinned : Way::kAtomic;
+  return Way::kAtomic;
 }
 
 // The sums of a call that was checked. `plan` may be null; on CUDA it has floats summed in order.
@@ -101,7 +109,14 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
   const IndexRule rule(call.mode, layout.axis_size);
   if (rows.is_cuda() && rows.numel() > 0) {
-    const Way way = choose_way(rows, layout, deterministic);
+    const SmallCut cut = cut_small_cuda(rows, layout);
+    const Way way = choose_way(rows, layout, cut, deterministic);
+    if (way == Way::kSmall) {
+      const Tensor result = at::empty(sizes, rows.options());
+      scatter_add_small_cuda(op, rows.view(as_dispatched(real)), entries, layout, rule, cut,
+                             result.view(as_dispatched(real)));
+      return finish(result);
+    }
     if (way == Way::kBinned) {
       const Tensor result = at::empty(sizes, rows.options());
       scatter_add_binned_cuda(op, rows, entries, layout, rule, result);
@@ -299,7 +314,30 @@ std::map<std::string, int64_t> binning(int64_t slabs, int64_t axis_size, int64_t
           {"segments", binning.segments},
           {"part_units", binning.part_units},
           {"slabs_at_once", binning.slabs_at_once},
-          {"fastest", is_binning_fastest(layout, binning)}};
+          {"fastest", is_binning_fastest(layout, value_bytes, binning)}};
+}
+
+// What cut_small says: for the tests.
+std::map<std::string, int64_t> small_cut(int64_t slabs, int64_t axis_size, int64_t entries,
+                                         int64_t inner, int64_t value_bytes, int64_t sum_bytes,
+                                         int64_t shared_bytes, int64_t multiprocessors) {
+  RowLayout layout{};
+  layout.batch = slabs;
+  layout.outer = 1;
+  layout.axis_size = axis_size;
+  layout.entries = entries;
+  layout.inner = inner;
+  const DeviceLimits device{shared_bytes, /*l2_bytes=*/0, multiprocessors};
+  const SmallCut cut = cut_small(layout, value_bytes, sum_bytes, device);
+  if (!cut.fits) return {};
+  return {{"piece", cut.piece},
+          {"rows", cut.rows},
+          {"columns", cut.columns},
+          {"row_blocks", cut.row_blocks},
+          {"strips", cut.strips},
+          {"bytes", cut.bytes(sum_bytes)},
+          {"fastest", is_small_fastest(layout, value_bytes, cut)},
+          {"pays", pays_to_sum_small(layout, cut)}};
 }
 
 // What choose_cpu_blocking says: for the tests.
@@ -372,6 +410,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("binning", &binning, "How short rows are cut where bits must be the same, on CUDA",
         py::arg("slabs"), py::arg("axis_size"), py::arg("entries"), py::arg("inner"),
         py::arg("value_bytes"), py::arg("shared_bytes"));
+  m.def("small_cut", &small_cut, "How few entries a slab are cut on CUDA", py::arg("slabs"),
+        py::arg("axis_size"), py::arg("entries"), py::arg("inner"), py::arg("value_bytes"),
+        py::arg("sum_bytes"), py::arg("shared_bytes"), py::arg("multiprocessors"));
   m.def("cpu_blocking", &cpu_blocking, "How a call of these sizes is cut on the CPU",
         py::arg("slabs"), py::arg("entries"), py::arg("axis_size"), py::arg("inner"),
         py::arg("sum_bytes"), py::arg("threads"));

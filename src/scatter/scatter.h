@@ -6,6 +6,7 @@
 #include "common/checks.h"
 #include "common/index_mode.h"
 #include "common/row_layout.h"
+#include "scatter/scatter_small.h"
 
 namespace torch_ops {
 
@@ -68,6 +69,16 @@ TORCH_OPS_CUDA_LAUNCHER(void scatter_add_binned_cuda(const char* op, const at::T
                                                      const at::Tensor& index,
                                                      const RowLayout& layout, const IndexRule& rule,
                                                      const at::Tensor& result))
+
+// Does one kernel sum so few entries, and how is the call cut for it?
+TORCH_OPS_CUDA_LAUNCHER(SmallCut cut_small_cuda(const at::Tensor& values, const RowLayout& layout))
+
+// The same as scatter_add_sorted_cuda without a plan, where cut_small_cuda() has a cut that fits;
+// for `values` of any dtype that TORCH_OPS_DISPATCH_VALUES knows.
+TORCH_OPS_CUDA_LAUNCHER(void scatter_add_small_cuda(const char* op, const at::Tensor& values,
+                                                    const at::Tensor& index,
+                                                    const RowLayout& layout, const IndexRule& rule,
+                                                    const SmallCut& cut, const at::Tensor& result))
 
 inline void check_summable(const char* op, const at::Tensor& values) {
   const at::ScalarType dtype = values.scalar_type();

@@ -216,7 +216,8 @@ bool can_bin_cuda(const at::Tensor& values, const RowLayout& layout) {
 
 bool is_binning_fastest_cuda(const at::Tensor& values, const RowLayout& layout) {
   const c10::cuda::CUDAGuard guard(values.device());
-  return is_binning_fastest(layout, binning_of(values, layout));
+  return is_binning_fastest(layout, static_cast<int64_t>(values.element_size()),
+                            binning_of(values, layout));
 }
 
 void scatter_add_binned_cuda(const char* op, const at::Tensor& given, const at::Tensor& index,

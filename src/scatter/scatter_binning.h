@@ -123,20 +123,20 @@ inline Binning choose_binning(const RowLayout& layout, int64_t value_bytes, int6
   return binning;
 }
 
-// Is that the fastest way too, so that it is the default? It is for elements that blocks keep,
-// where they fill the GPU, or where a block has few of them: then the one kernel that this takes is
-// all there is to wait for. And for rows of two and four values where many go to few of them
-// (docs/gather.md).
-inline bool is_binning_fastest(const RowLayout& layout, const Binning& binning) {
+// Is that the fastest way too, so that it is the default? It is for slabs so small that a launch is
+// most of their time, since it takes but one; for elements that blocks keep, where they fill the
+// GPU; and for rows of two and four values where many go to few of them (docs/gather.md).
+inline bool is_binning_fastest(const RowLayout& layout, int64_t value_bytes,
+                               const Binning& binning) {
   constexpr int64_t kFewRows = 1024, kMany = int64_t{1} << 20;
+  constexpr int64_t kMostAtOnce = int64_t{1} << 18;  // values
   if (!binning.pays || binning.bins > 0) return false;
+  const int64_t slab = std::max(layout.entries, layout.axis_size) * layout.inner;
+  const bool at_once = layout.inner == 1 || layout.slabs() * slab <= kMostAtOnce;
+  if (slab <= (value_bytes == 2 ? 4096 : 2048) && at_once) return true;
   const int64_t entries = layout.slabs() * layout.entries;
   const int64_t rows = layout.slabs() * layout.axis_size;
   if (layout.inner > 1) return rows <= kFewRows && entries >= kMany;
-  constexpr int64_t kFewEntries = 2048;
-  if (binning.keeps && binning.parts == 1 && binning.slabs * layout.entries <= kFewEntries) {
-    return true;
-  }
   return binning.keeps && entries >= rows && entries + 4 * rows >= 2 * kMany;
 }
 

@@ -107,20 +107,22 @@ def scatter_add(
         more. Where they are summed in order: the bytes of the entries, a bit a row, and up to 1/32
         of the values' size (1/16 for 16-bit floats). Where that is to have the same bits for rows
         of one, two or four values: 2 bytes an entry, a copy of the values, and sums of parts; or
-        these alone, where the sums of a slice fit a block's memory. Where floats are added in no
-        given order: nothing, but for 16-bit floats sums in float32, of all rows or of those that
-        have entries; where these would exceed the bound, values are summed in order. Integers below
-        32 bits take sums of 32 bits an element. Of longer rows, a plan saves the bytes of the
-        entries, or half of them where there are batch axes and axes between those and ``dim``.
+        these alone, where the sums of a slice fit a block's memory. Of up to 2048 entries a slice:
+        nothing, where one kernel sums them. Where floats are added in no given order: nothing, but
+        for 16-bit floats sums in float32, of all rows or of those that have entries; where these
+        would exceed the bound, values are summed in order. Integers below 32 bits take sums of 32
+        bits an element. Of longer rows, a plan saves the bytes of the entries, or half of them
+        where there are batch axes and axes between those and ``dim``.
 
     Determinism:
         The same bits on every run: on the CPU, with any number of threads; for integers; with a
         plan; with ``deterministic=True``; under ``torch.use_deterministic_algorithms(True)`` unless
         ``deterministic=False``; and on CUDA by default where rows (the axes behind ``dim``) have 64
         values or more (float64: 32) and values 2^25 or more; for 16-bit floats also where the
-        result has, unless it has four rows or more to each entry. Some calls of shorter rows, and
-        of single elements, are too, where that is the fastest way (docs/gather.md). Otherwise
-        floats are added on CUDA in no given order, and the last bits may differ from run to run.
+        result has, unless it has four rows or more to each entry. Some calls of shorter rows, of
+        single elements, and of few entries are too, where that is the fastest way (docs/gather.md).
+        Otherwise floats are added on CUDA in no given order, and the last bits may differ from run
+        to run.
 
     Raises:
         IndexError: ``dim`` is out of range; or there are entries and ``dim_size`` is 0, unless

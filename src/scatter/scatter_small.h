@@ -1,0 +1,93 @@
+// How scatter_add cuts a call of few entries a slab, which one kernel sums (scatter_small.cuh), and
+// when that pays: from sizes alone. No torch.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/device_limits.h"
+#include "common/host_device.h"
+#include "common/row_layout.h"
+
+namespace torch_ops {
+
+// A block has some rows of a slab's result, or a strip of their columns, and reads the whole index
+// of the slab. Sums do not depend on any of this.
+struct SmallCut {
+  static constexpr int kThreads = 256;
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kScanned = 8;  // entries that a thread reads
+  static constexpr int kMostEntries = kScanned * kThreads;
+  static constexpr int kRun = 8;      // entries of a row that a group of lanes sums, at least
+  static constexpr int kColumns = 4;  // that a lane has, at most
+
+  bool fits;  // else this is no way for the call, and nothing below means anything
+  int entries;
+  int piece;    // of the index, for a warp: a multiple of 32
+  int rows;     // a block's, one for each thread at most
+  int columns;  // of a strip
+  int64_t row_blocks;
+  int64_t strips;
+
+  // Of a block: each row has one, and one more for each kRun entries.
+  TORCH_OPS_HOST_DEVICE int most_runs() const { return entries / kRun + rows; }
+
+  // Of shared memory.
+  int64_t bytes(int64_t sum_bytes) const {
+    const int64_t partials = int64_t{most_runs()} * columns * sum_bytes;
+    const int64_t of_warps = int64_t{kWarps} * (rows + piece) * 4;
+    return partials + of_warps + rows * 6 + entries * 2 + most_runs() * 2;
+  }
+  // Of the index, by all blocks.
+  int64_t scanned(int64_t slabs) const { return slabs * row_blocks * strips * entries; }
+};
+
+inline SmallCut cut_small(const RowLayout& layout, int64_t value_bytes, int64_t sum_bytes,
+                          const DeviceLimits& device) {
+  constexpr int64_t kStripBytes = 64;
+  constexpr int64_t kMostGrid = 65535;
+  const auto up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+
+  SmallCut cut{};
+  const int64_t slabs = layout.slabs(), rows = layout.axis_size, inner = layout.inner;
+  if (slabs == 0 || rows == 0 || inner == 0 || layout.entries == 0) return cut;
+  if (layout.entries > SmallCut::kMostEntries || slabs > INT32_MAX) return cut;
+  cut.entries = static_cast<int>(layout.entries);
+  cut.piece = static_cast<int>(up(up(layout.entries, SmallCut::kWarps), 32) * 32);
+
+  // Strips, so that rows that all entries name are the work of several blocks.
+  const int64_t strips = up(inner * std::max<int64_t>(value_bytes, 2), kStripBytes);
+  const int64_t columns = up(up(inner, strips), SmallCut::kColumns) * SmallCut::kColumns;
+  cut.columns = static_cast<int>(std::min(columns, inner));
+  cut.strips = up(inner, cut.columns);
+
+  const int64_t of_slab = up(device.multiprocessors, slabs * cut.strips);
+  cut.rows = static_cast<int>(std::min<int64_t>(up(rows, of_slab), SmallCut::kThreads));
+  while (cut.rows > 1 && cut.bytes(sum_bytes) > device.shared_bytes / 2) {
+    cut.rows = (cut.rows + 1) / 2;
+  }
+  cut.row_blocks = up(rows, cut.rows);
+  cut.fits = cut.bytes(sum_bytes) <= device.shared_bytes && cut.strips <= kMostGrid &&
+             cut.row_blocks <= kMostGrid;
+  return cut;
+}
+
+// Is this the fastest way? Others take a launch more, for zeros, and of 16 bits, whose sums have to
+// be rounded, two more. But all entries may name one row, which then is one block's work; and the
+// more there are, the longer each block reads (docs/gather.md).
+inline bool is_small_fastest(const RowLayout& layout, int64_t value_bytes, const SmallCut& cut) {
+  constexpr int64_t kMostScanned = int64_t{1} << 19;  // entries, by all blocks
+  constexpr int64_t kMostValues = int64_t{1} << 20;   // of the result
+  if (!cut.fits) return false;
+  return layout.entries <= (value_bytes < 4 ? 2048 : 512) &&
+         cut.scanned(layout.slabs()) <= kMostScanned &&
+         layout.slabs() * layout.axis_size * layout.inner <= kMostValues;
+}
+
+// Is it the fastest of those with the same bits on every run? By the sizes of one slab alone, so
+// that its bits do not depend on what else is in the call.
+inline bool pays_to_sum_small(const RowLayout& layout, const SmallCut& cut) {
+  return cut.fits && layout.axis_size <= 64 * SmallCut::kThreads;
+}
+
+}  // namespace torch_ops

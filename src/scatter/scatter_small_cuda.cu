@@ -1,0 +1,53 @@
+#include "common/index_errors.h"
+#include "common/index_view.cuh"
+#include "common/launch.cuh"
+#include "scatter/scatter.h"
+#include "scatter/scatter_small.cuh"
+
+namespace torch_ops {
+namespace {
+
+template <int V, class Value, class Sum>
+void launch(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+            const IndexRule& rule, const SmallCut& cut, const at::Tensor& result,
+            const IndexErrorSite& errors) {
+  auto* kernel = small::sum_kernel<V, Value, Sum>;
+  const auto bytes = static_cast<int>(cut.bytes(sizeof(Sum)));
+  if (bytes > 48 * 1024) {  // more than a kernel has unasked
+    C10_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  }
+  const dim3 grid(static_cast<unsigned>(layout.slabs()), static_cast<unsigned>(cut.row_blocks),
+                  static_cast<unsigned>(cut.strips));
+  TORCH_OPS_LAUNCH(kernel, grid, SmallCut::kThreads, bytes,
+                   static_cast<const Value*>(values.const_data_ptr()),
+                   IndexView{index.const_data_ptr(), static_cast<int>(index.element_size())},
+                   static_cast<Value*>(result.mutable_data_ptr()), layout, rule, cut, errors);
+}
+
+}  // namespace
+
+SmallCut cut_small_cuda(const at::Tensor& values, const RowLayout& layout) {
+  const c10::cuda::CUDAGuard guard(values.device());
+  return cut_small(layout, values.element_size(), elementSize(sum_type(values.scalar_type())),
+                   current_device_limits());
+}
+
+void scatter_add_small_cuda(const char* op, const at::Tensor& values, const at::Tensor& index,
+                            const RowLayout& layout, const IndexRule& rule, const SmallCut& cut,
+                            const at::Tensor& result) {
+  const c10::cuda::CUDAGuard guard(result.device());
+  const IndexErrorSite errors = before_launch(op, index, layout, rule.mode());
+  TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
+    // Integers are rare: a lane a value serves for them.
+    constexpr bool kFloat = !std::is_integral_v<value_t>;
+    constexpr int kWide = kFloat ? std::min<int>(kVectorSize<value_t>, SmallCut::kColumns) : 1;
+    const bool wide =
+        layout.inner % kWide == 0 && is_aligned(values.const_data_ptr(), kWide * sizeof(value_t));
+    auto* const run = wide ? launch<kWide, value_t, sum_t> : launch<1, value_t, sum_t>;
+    run(values, index, layout, rule, cut, result, errors);
+  });
+  after_launch();
+}
+
+}  // namespace torch_ops

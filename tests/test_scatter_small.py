@@ -1,0 +1,242 @@
+"""Sums of few entries a slab.
+
+On CUDA one kernel makes these, whose bits follow from a row's entries alone. The CPU, which has the
+same results to give, has no such kernel.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from gathering import SPREADS, spread_index, values_for
+from modes import INDEX_DTYPES, MODES, scatter_add_by_mode
+from op_checks import FLOATS, assert_same
+from torch import Tensor
+
+import torch_ops
+
+WIDTHS = (1, 2, 3, 5, 8, 33, 64, 100, 256, 1000)
+# Slabs, rows, entries: a run of a row, several, and several of several; more rows than a block has
+# threads; the most entries that it takes; one row; one entry.
+SHAPES = ((4, 32, 112), (3, 300, 700), (1, 2000, 90), (1, 40, 2048), (2, 1, 1030), (5, 7, 1))
+
+add = partial(torch_ops.scatter_add, batch_dims=1)
+
+
+def sums(values: Tensor, index: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
+    """On the CPU."""
+    result = torch.zeros(values.shape[0], rows, *values.shape[2:], dtype=dtype)
+    values, index = values.cpu().to(dtype), index.cpu().long()
+    return result.scatter_add_(1, index[:, :, None].expand(values.shape), values)
+
+
+def assert_near(actual: Tensor, values: Tensor, index: Tensor, rows: int, message: str) -> None:
+    """To the rounding of the result, and of the type that sums are made in."""
+    error = (actual.cpu().double() - sums(values, index, rows, torch.float64)).abs()
+    magnitudes = sums(values.abs(), index, rows, torch.float64)
+    summed = torch.float32 if values.dtype.itemsize == 2 else values.dtype
+    # On the CPU the sums of a row are some 2000 additions, one after the other.
+    slack = (8 if actual.is_cuda else 2000) * torch.finfo(summed).eps
+    rounding = 0.51 * torch.finfo(values.dtype).eps if values.dtype.itemsize == 2 else 0.0
+    least = torch.finfo(values.dtype).tiny
+    assert (error <= (rounding + slack) * magnitudes + least).all(), message
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("spread", SPREADS)
+def test_right_and_repeatable(device: torch.device, dtype: torch.dtype, spread: str) -> None:
+    """By default and in the deterministic mode."""
+    for batch, rows, count in SHAPES:
+        if spread == "hot" and rows < 3:
+            continue
+        for width in WIDTHS:
+            if batch * count * width > 2**18:
+                continue
+            message = f"{batch} {rows} {count} {width}"
+            index = spread_index(spread, rows, count, batch)
+            values = values_for((batch, count, width), device, dtype)
+            first = add(values, index.to(device), rows)
+            assert_near(first, values, index, rows, message)
+            assert_same(add(values, index.to(device), rows), first, message)
+            in_order = add(values, index.to(device), rows, deterministic=True)
+            assert_near(in_order, values, index, rows, message)
+            again = add(values, index.to(device), rows, deterministic=True)
+            assert_same(again, in_order, message)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str
+)
+def test_integers(device: torch.device, dtype: torch.dtype) -> None:
+    for width in (1, 3, 64, 100):
+        index = spread_index("hot", 60, 900, 3)
+        values = values_for((3, 900, width), device, dtype)
+        expected = sums(values, index, 60, dtype)
+        assert_same(add(values, index.to(device), 60).cpu(), expected, f"{width}")
+
+
+@pytest.mark.parametrize("width", [3, 16, 64, 100, 256])
+def test_bits_follow_from_a_rows_entries(device: torch.device, width: int) -> None:
+    """Not from other slabs, other rows, other columns, or where the values lie in memory."""
+    if device.type == "cpu":
+        return  # there the order of a row's entries may be cut where a thread's work ends
+    batch, rows, count = 40, 50, 1000
+    for dtype in (torch.float32, torch.bfloat16):
+        index = spread_index("hot", rows, count, batch).to(device)
+        values = values_for((batch, count, width), device, dtype)
+        together = add(values, index, rows, deterministic=True)
+        for b in (0, 7, 39):
+            alone = add(values[b : b + 1], index[b : b + 1], rows, deterministic=True)
+            assert_same(alone[0], together[b], f"slab {b}")
+            assert_same(torch_ops.scatter_add(values[b], index[b], rows), together[b], "default")
+        more = add(values, index, rows + 3000, deterministic=True)
+        assert_same(more[:, :rows], together, "more rows")
+        assert (more[:, rows:] == 0).all()
+        shorter = add(values[:, :, : width - 1], index, rows, deterministic=True)
+        if width - 1 not in (2, 4):  # which are summed in fixed point
+            assert_same(shorter, together[:, :, : width - 1], "fewer columns")
+        memory = torch.empty(values.numel() + 1, device=device, dtype=dtype)
+        unaligned = memory[1:].view(values.shape).copy_(values)
+        assert_same(add(unaligned, index, rows, deterministic=True), together, "unaligned")
+        batched = torch.vmap(lambda v, i: torch_ops.scatter_add(v, i, 50, deterministic=True))
+        assert_same(batched(values, index), together, "vmap")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes(device: torch.device, mode: str) -> None:
+    low, high = (-70, 90) if mode not in ("raise", "unchecked") else (0, 40)
+    for dtype in INDEX_DTYPES:
+        index = torch.randint(max(low, 0) if dtype == torch.uint8 else low, high, (2, 500))
+        index = index.to(dtype)
+        values = values_for((2, 500, 9), torch.device("cpu"), torch.float64)
+        expected = scatter_add_by_mode(values, index, 40, batch_dims=1, mode=mode)
+        actual = add(values.to(device), index.to(device), 40, mode=mode)
+        torch.testing.assert_close(actual.cpu(), expected)
+
+
+@pytest.mark.parametrize("width", [1, 3, 64])
+def test_an_index_with_gaps(device: torch.device, width: int) -> None:
+    """One for all slabs, each entry twice, from the end; axes before dim."""
+    values = values_for((6, 300, width), device, torch.float32)
+    once = spread_index("uniform", 50, 300, 1).to(device)
+    for index in (
+        once.expand(6, 300),
+        once.repeat_interleave(2, 1)[:, ::2].expand(6, 300),
+        once.to(torch.int16).flip(1).t().contiguous().t().expand(6, 300),
+    ):
+        assert_near(add(values, index, 50), values, index, 50, f"{index.stride()}")
+    in_rows = torch_ops.scatter_add(values, once[0], 50, dim=1)
+    assert_same(in_rows, add(values, once.expand(6, 300), 50), "axes before dim")
+
+
+def test_zeros_and_numbers_that_are_none(device: torch.device) -> None:
+    inf, nan = float("inf"), float("nan")
+    values = torch.tensor([[-0.0], [-0.0], [inf], [1.0], [inf], [-inf], [nan]], device=device)
+    index = torch.tensor([0, 0, 1, 1, 2, 2, 3], device=device)
+    for width in (1, 3, 4):
+        result = torch_ops.scatter_add(values.expand(7, width).contiguous(), index, 5)
+        expected = torch.tensor([0.0, inf, nan, nan, 0.0])[:, None].expand(5, width)
+        assert_same(result.cpu(), expected.contiguous(), f"{width}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int16], ids=str)
+def test_out_of_range(device: torch.device, dtype: torch.dtype) -> None:
+    """Named once, and dropped on CUDA."""
+    if device.type == "cpu":
+        return  # test_scatter.py
+    values = torch.ones(3, 400, 8, device=device, dtype=dtype)
+    index = torch.zeros(3, 400, device=device, dtype=torch.int64)
+    index[2, 399] = 2**40
+    result = add(values, index, 1000)
+    with pytest.raises(IndexError, match=r"scatter_add: index\[2, 399\] is 1099511627776, out of"):
+        torch_ops.check_errors()
+    torch_ops.check_errors()
+    assert result[:, 0, 0].float().tolist() == [400, 400, 399]
+    assert (result[:, 1:] == 0).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_in_a_cuda_graph() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    values = values_for((2, 500, 64), device, torch.bfloat16)
+    index = spread_index("uniform", 80, 500, 2).to(device)
+    expected = add(values, index, 80)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = add(values, index, 80)
+    for _ in range(2):
+        captured.fill_(7)
+        graph.replay()
+        assert_same(captured, expected, "replayed")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_it_is_one_kernel() -> None:
+    """And no scratch."""
+    for dtype, width in [(torch.float32, 64), (torch.bfloat16, 5)]:
+        values = torch.ones(4, 112, width, device="cuda", dtype=dtype)
+        index = torch.randint(32, (4, 112), device="cuda")
+        for deterministic in (False, True):
+            add(values, index, 32, deterministic=deterministic)
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as run:
+                result = add(values, index, 32, deterministic=deterministic)
+                torch.cuda.synchronize()
+            scratch = torch.cuda.max_memory_allocated() - before - result.nbytes
+            assert scratch < 512  # that memory is counted in
+            kernels = [event.name for event in run.events() if "sum_kernel" in event.name]
+            others = [event.name for event in run.events() if "zero" in event.name]
+            assert len(kernels) == 1 and not others, (kernels, others)
+
+
+@pytest.mark.sanitizer
+def test_small_for_the_sanitizer(device: torch.device) -> None:
+    for rows, count, width in [(5, 70, 4), (300, 40, 3), (2, 600, 33)]:
+        for dtype in (torch.float32, torch.bfloat16, torch.int8):
+            index = spread_index("uniform", rows, count, 2)
+            values = torch.ones(2, count, width, dtype=dtype, device=device)
+            counts = torch.stack([part.bincount(minlength=rows) for part in index])
+            expected = counts[:, :, None].expand(2, rows, width).to(dtype)
+            assert_same(add(values, index.to(device), rows).cpu(), expected, f"{rows} {dtype}")
+
+
+def test_the_cut() -> None:
+    """From sizes alone."""
+    from torch_ops._ext.scatter import small_cut
+
+    h200 = {"shared_bytes": 227 * 1024, "multiprocessors": 132}
+    floats = {"value_bytes": 4, "sum_bytes": 4}
+    cut = partial(small_cut, **h200, **floats)
+    one = cut(slabs=1, axis_size=1024, entries=1000, inner=64)
+    # Strips of 64 bytes, a block a multiprocessor.
+    assert (one["columns"], one["strips"], one["rows"], one["row_blocks"]) == (16, 4, 32, 32)
+    assert one["piece"] == 128 and cut(slabs=1, axis_size=9, entries=1025, inner=1)["piece"] == 160
+    many = cut(slabs=256, axis_size=1024, entries=1000, inner=64)
+    assert (many["rows"], many["row_blocks"]) == (256, 4)
+    other_types = (
+        floats,
+        {"value_bytes": 1, "sum_bytes": 4},
+        {"value_bytes": 2, "sum_bytes": 4},
+        {"value_bytes": 8, "sum_bytes": 8},
+    )
+    for axis_size, entries, inner in [(1, 1, 1), (10_000, 2048, 1), (999, 2048, 999), (99, 7, 33)]:
+        for slabs in (1, 7, 1000):
+            for types in other_types:
+                sizes = {"axis_size": axis_size, "entries": entries, "inner": inner}
+                found = small_cut(slabs=slabs, **sizes, **types, **h200)
+                assert 0 < found["rows"] <= 256 and found["piece"] <= 256
+                assert found["rows"] * found["row_blocks"] >= axis_size
+                assert found["columns"] * found["strips"] >= inner
+                assert found["piece"] * 8 >= entries
+                assert found["bytes"] <= h200["shared_bytes"] // 2
+                assert found["pays"]
+    # Nothing to sum, too many entries, a GPU with too little shared memory.
+    assert not cut(slabs=1, axis_size=1, entries=2049, inner=1)
+    assert not cut(slabs=0, axis_size=1, entries=8, inner=1)
+    assert not cut(slabs=1, axis_size=0, entries=8, inner=1)
+    few = {"slabs": 1, "axis_size": 9, "entries": 2048, "inner": 64}
+    assert not small_cut(**few, **floats, shared_bytes=16_000, multiprocessors=132)

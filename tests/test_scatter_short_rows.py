@@ -19,7 +19,7 @@ from torch import Tensor
 import torch_ops
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-SPREADS = ("uniform", "one", "hot", "sorted")
+SPREADS = ("uniform", "one", "hot", "half", "sorted")
 
 add = partial(torch_ops.scatter_add, batch_dims=1, deterministic=True)
 
@@ -31,6 +31,8 @@ def spread_index(spread: str, batch: int, rows: int, count: int) -> Tensor:
         index.fill_(rows - 1)
     elif spread == "hot":
         index[torch.rand(batch, count, generator=generator) < 0.9] = rows // 2
+    elif spread == "half":  # tiles of one row, and tiles of many
+        index[:, : count // 2] = rows // 2
     elif spread == "sorted":
         index = index.sort().values
     return index
@@ -80,7 +82,7 @@ def test_repeatable_and_right(
         first = add(values, index.to(device), rows)
         for _ in range(2):
             assert_same(add(values, index.to(device), rows), first, f"{batch} {rows} {count}")
-        if dtype == torch.float16 and spread in ("one", "hot"):
+        if dtype == torch.float16 and spread in ("one", "hot", "half"):
             continue  # 65504 is exceeded by magnitudes
         assert_near(first, values, index, rows, f"{batch} {rows} {count}")
 
@@ -108,13 +110,16 @@ def test_a_slab_does_not_depend_on_the_others(
 def test_the_order_of_entries_does_not_matter(device: torch.device) -> None:
     """To sums of one part: they are exact but for their scale, which is the same.
 
-    Not of float32 in bins, of which a thread adds up first what it has for one row.
+    Not of float32 and of elements in bins, of which a thread adds up first what it has for a row.
     """
     if device.type == "cpu":
         return  # there they are added in their order
-    for rows, count, dtype in [(300, 900, torch.float32), (6000, 9000, torch.bfloat16)]:
+    for rows, count, width, dtype in [
+        (300, 900, 1, torch.float32),
+        (6000, 9000, 2, torch.bfloat16),
+    ]:
         index = spread_index("hot", 1, rows, count).to(device)
-        values = values_for((1, count), device, dtype)
+        values = values_for((1, count, width), device, dtype)
         shuffled = torch.randperm(count, device=device)
         expected = add(values, index, rows)
         assert_same(add(values[:, shuffled], index[:, shuffled], rows), expected, f"{rows}")
@@ -164,6 +169,16 @@ def test_values_that_are_no_numbers(device: torch.device, rows: int) -> None:
         expected[:, rows - 1] += 2.0 * rows
         torch.testing.assert_close(result, expected, rtol=0.01, atol=0, equal_nan=True)
         assert not (torch.signbit(result) & (result == 0)).any()
+
+
+def test_sums_of_16_bits_exceed_their_range_on_the_way(device: torch.device) -> None:
+    """Of a row's 32 entries, which follow each other, the first 16 alone have no sum in float16."""
+    rows = 6000
+    index = torch.arange(rows, device=device).repeat_interleave(32)[None]
+    halves = torch.tensor([60_000.0, -60_000.0], device=device).repeat_interleave(16)
+    values = halves.repeat(rows)[None].half()
+    values[0, 31::32] = -59_968.0
+    assert_same(add(values, index, rows), torch.full((1, rows), 32.0, device=device).half(), "")
 
 
 @pytest.mark.parametrize("index_dtype", [torch.int16, torch.int32, torch.int64], ids=str)

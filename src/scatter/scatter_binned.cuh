@@ -8,7 +8,7 @@
 //   2. join   where there are several parts, their sums are added in their order
 // Else the rows of a slab are cut into bins, each with a table:
 //   1. bin    blocks sort tiles of entries by bin: to each the row within the bin, in 16 bits, and
-//             its values. Of float32 what a thread has for one row is added up first. A tile stays
+//             its values. What a thread has for one row is added up first, in float32. A tile stays
 //             where it was, and says where its bins begin
 //   2. list   what a bin has in all tiles of a segment is one part, or several of whole tiles where
 //             it is much; so equal work for each block, whatever the distribution
@@ -279,16 +279,18 @@ struct BinEntries {
   static constexpr int kBlocks = D == 1 ? kSumBlocks : 2;
   static constexpr int kTiles = Binning::kSegmentTiles;
   static_assert(kTiles <= kSumThreads);
+  static constexpr bool kWidens = sizeof(Row) == 2;  // some tiles have floats of 32 bits
+  using Entries = Batch<U, D, std::conditional_t<kWidens, float, Value>, /*kNeighbours=*/false>;
   const Row* values;
   const uint16_t* rows;
   const uint16_t* bounds;
   const Part* list;
   const Counters* counters;
   Bins call;
-  uint32_t tile_entries;
+  uint32_t tile_entries;  // a power of two
 
-  // Of the tiles of a segment: the units before each and in all; where its entries begin, and how
-  // many the last unit has.
+  // Of the tiles of a segment: the units before each and in all; where its entries begin, with
+  // kWidened, and how many the last unit has.
   struct Shared {
     uint32_t before[kTiles + 1];
     uint32_t starts[kTiles];
@@ -377,13 +379,18 @@ struct BinEntries {
       const auto present = min((span.end - first + kWarps - 1) / kWarps, 32u);
 #pragma unroll 1
       for (uint32_t unit = 0; unit < present; unit += U) {
-        Batch<U, D, Value, /*kNeighbours=*/false> batch;
+        Entries batch;
 #pragma unroll
         for (int k = 0; k < U; ++k) {
-          const uint32_t from = __shfl_sync(kAllLanes, place, unit + k);
-          const bool on = lane < __shfl_sync(kAllLanes, size, unit + k);
-          batch.rows[k] = on ? rows[span.first + from + lane] : 0;
-          batch.values[k] = on ? values[span.first + from + lane] : Row();
+          const uint32_t at = __shfl_sync(kAllLanes, place, unit + k) + lane;
+          const uint32_t about = __shfl_sync(kAllLanes, size, unit + k);
+          const bool on = lane < (about & ~uint32_t{kWidened});
+          batch.rows[k] = on ? rows[span.first + at] : 0;
+          if constexpr (kWidens) {
+            batch.values[k] = {on ? load_value(span, at, (about & kWidened) != 0) : 0.0f};
+          } else {
+            batch.values[k] = on ? values[span.first + at] : Row();
+          }
           batch.live |= static_cast<unsigned>(on) << k;
         }
         use(batch);
@@ -401,8 +408,18 @@ struct BinEntries {
     }
     const uint32_t start = shared.starts[tile], rest = start >> 16;
     const bool last = unit + 1 == shared.before[tile + 1];
-    size = last && rest != 0 ? rest : kUnit;
-    place = tile * tile_entries + (start & 0xffff) + (unit - shared.before[tile]) * kUnit;
+    size = (last && rest != 0 ? rest : kUnit) | (start & kWidened);
+    place = tile * tile_entries + (start & (kWidened - 1)) + (unit - shared.before[tile]) * kUnit;
+  }
+
+  // A value of 16 bits or of 32, by one load for both: a branch would keep a lane's loads apart.
+  __device__ __forceinline__ float load_value(const Span& span, uint32_t at, bool widened) const {
+    const uint32_t in_tile = at & (tile_entries - 1);
+    const auto* tile = reinterpret_cast<const uint32_t*>(values + span.first + (at - in_tile));
+    const uint32_t word = tile[widened ? in_tile : in_tile / 2];
+    const auto half = static_cast<uint16_t>(in_tile % 2 == 0 ? word : word >> 16);
+    return widened ? __uint_as_float(word)
+                   : static_cast<float>(reinterpret_cast<const Value&>(half));
   }
 };
 

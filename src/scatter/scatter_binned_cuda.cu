@@ -119,7 +119,8 @@ struct BinnedCall {
                     first_slab,
                     adjacent()};
     TORCH_INTERNAL_ASSERT_DEBUG_ONLY(binning.tile_entries == Tile<Word>::kEntries);
-    auto* bin_tiles = bin_tiles_kernel<Word, std::is_same_v<Value, float>>;
+    constexpr bool kFolds = D == 1 || std::is_same_v<Value, float>;
+    auto* bin_tiles = bin_tiles_kernel<Word, std::conditional_t<kFolds, Value, void>>;
     const int tile_bytes = Tile<Word>::shared_bytes(bins.bins);
     allow_shared_bytes(bin_tiles, tile_bytes);
     TORCH_OPS_LAUNCH(bin_tiles, grid_x(slabs * binning.tiles, 1), kTileThreads, tile_bytes,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "common/fast_divisor.cuh"
 #include "common/host_device.h"
@@ -26,6 +27,7 @@ constexpr int kThreads = 256;  // of the small kernels
 constexpr int kUnit = 32;      // entries that a warp loads at once
 constexpr int kHot = 8;        // lanes of a warp with one row, or bin, that are worth to be joined
 constexpr uint32_t kNone = UINT32_MAX;
+constexpr uint16_t kWidened = 0x8000;  // beside a bound: the tile's values are floats of 32 bits
 
 // Blocks of kSumThreads that a multiprocessor has threads for.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 800
@@ -121,13 +123,13 @@ __device__ __forceinline__ uint32_t scan_warp(uint32_t number) {
 
 // Entries of a thread that name one row, and whose values it adds up before they are put into a
 // bin: floats in their order, so that the bits are given by the index. They are those of one row,
-// where two neighbours have it, and neighbours otherwise. The others name `none` after that.
+// where two neighbours have it, and neighbours otherwise.
 template <int K>
 struct Folded {
   uint32_t peers = 0;  // a bit for each entry that goes to the first of them
   uint32_t nexts = 0;  // a bit for each that goes to the next one
 
-  __device__ __forceinline__ void find(uint32_t (&rows)[K], uint32_t none) {
+  __device__ __forceinline__ void find(const uint32_t (&rows)[K], uint32_t none) {
     uint32_t common = none;
 #pragma unroll
     for (int k = 0; k + 1 < K; ++k) {
@@ -143,10 +145,14 @@ struct Folded {
         nexts |= 1u << k;
       }
     }
-    const uint32_t leave = nexts | (peers & (peers - 1));
+  }
+
+  // Those that another takes over name `none` from now on.
+  __device__ __forceinline__ uint32_t taken() const { return nexts | (peers & (peers - 1)); }
+  __device__ __forceinline__ void drop(uint32_t (&rows)[K], uint32_t none) const {
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      if (leave >> k & 1) rows[k] = none;
+      if (taken() >> k & 1) rows[k] = none;
     }
   }
 
@@ -260,15 +266,17 @@ struct Tile {
   }
 };
 
-// `kFloats`: of 32 bits, of which those that meet in a thread become one. Those of 16 bits would
-// have to be rounded to be stored.
-template <class Word, bool kFloats>
+// `Value`: the type of the floats that a row has, of which those that meet in a thread become one;
+// void where rows are only moved. Floats of 16 bits become one of 32, so as not to be rounded: that
+// is done where no more than half of a tile's entries are left, which take no more room then.
+template <class Word, class Value>
 __global__ void __launch_bounds__(kTileThreads, 2)
     bin_tiles_kernel(const Word* __restrict__ values, IndexView index,
                      const __grid_constant__ Bins call, Word* __restrict__ sorted_values,
                      uint16_t* __restrict__ sorted_rows, uint16_t* __restrict__ bounds,
                      uint32_t* __restrict__ units, const __grid_constant__ IndexErrorSite errors) {
   constexpr int K = Tile<Word>::kRows;
+  constexpr bool kFolds = !std::is_void_v<Value>, kWidens = kFolds && sizeof(Word) == 2;
   extern __shared__ __align__(16) unsigned char shared[];
   auto* words = reinterpret_cast<Word*>(shared);
   auto* rows = reinterpret_cast<uint16_t*>(words + Tile<Word>::kEntries);
@@ -299,25 +307,44 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     record_bad_entry(errors, slab_row + bad, index[index_row + bad * layout.index_entry_stride]);
   }
   Folded<K> folded;
-  if constexpr (kFloats) folded.find(entries, none);
-  __syncthreads();
-  rank_entries<kFloats>(entries, call.row_shift, static_cast<uint32_t>(call.bins), counts);
-  Word own[K];
-  const Word* const tile_values = values + slab_row;
-  if (call.adjacent) {
-#pragma unroll
-    for (int group = 0; group < K; group += 4) {
-      const int number = group * kTileThreads + thread * 4;
-      load_four_rows<true>(tile_values, number, count - 1, own + group);
-    }
+  bool fold = kFolds;
+  if constexpr (kFolds) folded.find(entries, none);
+  if constexpr (kWidens) {
+    // Four fifths of the threads keep 3/8 of their entries at most, so all of them half at most.
+    const bool few = 8 * __popc(folded.taken()) >= 5 * K;
+    fold = 5 * __syncthreads_count(few) >= 4 * kTileThreads;
   } else {
+    __syncthreads();
+  }
+  if (fold) folded.drop(entries, none);
+  rank_entries<kFolds>(entries, call.row_shift, static_cast<uint32_t>(call.bins), counts);
+  std::conditional_t<kWidens, Vector<uint32_t, 1>, Word> own[K];
+  const Word* const tile_values = values + slab_row;
+  const auto load = [&](auto adjacent) {
 #pragma unroll
     for (int group = 0; group < K; group += 4) {
       const int number = group * kTileThreads + thread * 4;
-      load_four_rows<false>(tile_values, number, count - 1, own + group);
+      if constexpr (kWidens) {
+        Value narrow[4];
+        load_four_rows<adjacent.value>(reinterpret_cast<const Value*>(tile_values), number,
+                                       count - 1, narrow);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          own[group + k].values[0] = __float_as_uint(static_cast<float>(narrow[k]));
+        }
+      } else {
+        load_four_rows<adjacent.value>(tile_values, number, count - 1, own + group);
+      }
     }
+  };
+  if (call.adjacent) {
+    load(std::true_type{});
+  } else {
+    load(std::false_type{});
   }
-  if constexpr (kFloats) folded.add_up(own);
+  if constexpr (kFolds) {
+    if (fold) folded.add_up(own);
+  }
   __syncthreads();
 
   if (thread < 32) {
@@ -330,7 +357,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       const uint32_t end = before + scan_warp(size);
       if (bin <= call.bins) {
         counts[bin] = end - size;
-        tile_bounds[bin] = static_cast<uint16_t>(end - size);
+        tile_bounds[bin] = static_cast<uint16_t>((end - size) | (kWidens && fold ? kWidened : 0));
       }
       if (bin < call.bins && size > 0) atomicAdd(cells + bin, (size + kUnit - 1) / kUnit);
       before = __shfl_sync(kAllLanes, end, 31);
@@ -341,8 +368,15 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   for (int k = 0; k < K; ++k) {
     const uint32_t row = entries[k] & ((1u << kRowBits) - 1);
     const uint32_t place = counts[row >> call.row_shift] + (entries[k] >> kRowBits);
-    if (kFloats && row == none) continue;  // added to another; it has no place
-    words[place] = own[k];
+    if (kFolds && row == none) continue;  // it has no place
+    if constexpr (!kWidens) {
+      words[place] = own[k];
+    } else if (fold) {
+      reinterpret_cast<Vector<uint32_t, 1>*>(words)[place] = own[k];
+    } else {
+      reinterpret_cast<Value*>(words)[place] =
+          static_cast<Value>(__uint_as_float(own[k].values[0]));
+    }
     rows[place] = static_cast<uint16_t>(row & ((1u << call.row_shift) - 1));
   }
   __syncthreads();
@@ -358,7 +392,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
           *reinterpret_cast<const Words*>(static_cast<const char*>(source) + at);
     }
   };
-  copy(sorted_values + to, words, sorted * static_cast<int>(sizeof(Word)));
+  const int row_bytes = static_cast<int>(kWidens && fold ? sizeof(float) : sizeof(Word));
+  copy(sorted_values + to, words, sorted * row_bytes);
   copy(sorted_rows + to, rows, sorted * static_cast<int>(sizeof(uint16_t)));
 }
 

@@ -88,7 +88,8 @@ def test_repeatable_and_right(
 
 
 @pytest.mark.parametrize(
-    ("rows", "count", "width"), [(20, 5000, 1), (300, 40_000, 1), (6000, 60_000, 2)]
+    ("rows", "count", "width"),
+    [(20, 5000, 1), (300, 40_000, 1), (6000, 60_000, 1), (6000, 60_000, 2), (6000, 60_000, 4)],
 )
 def test_a_slab_does_not_depend_on_the_others(
     device: torch.device, rows: int, count: int, width: int
@@ -125,22 +126,23 @@ def test_the_order_of_entries_does_not_matter(device: torch.device) -> None:
         assert_same(add(values[:, shuffled], index[:, shuffled], rows), expected, f"{rows}")
 
 
-@pytest.mark.parametrize("rows", [100, 6000])
-def test_any_magnitude(device: torch.device, rows: int) -> None:
+@pytest.mark.parametrize(("rows", "width"), [(100, 1), (6000, 1), (6000, 4)])
+def test_any_magnitude(device: torch.device, rows: int, width: int) -> None:
     """Rows whose values differ from other rows' by up to 2^250, and within a row by up to 2^40."""
     count = 20 * rows
     index = spread_index("uniform", 2, rows, count)
     generator = torch.Generator().manual_seed(rows)
     exponents = index * 37 % 250 - 140 - torch.randint(40, index.shape, generator=generator)
-    values = torch.randn(2, count, generator=generator, dtype=torch.float64)
-    values = torch.ldexp(values, exponents).float()
+    values = torch.randn(2, count, width, generator=generator, dtype=torch.float64)
+    values = torch.ldexp(values, exponents[:, :, None]).float()
     assert (values.abs() < torch.finfo(torch.float32).tiny).any()
     result = add(values.to(device), index.to(device), rows)
     assert_near(result, values, index, rows, "")
 
 
-@pytest.mark.parametrize("rows", [12, 6000])
-def test_values_that_are_no_numbers(device: torch.device, rows: int) -> None:
+@pytest.mark.parametrize(("rows", "width"), [(14, 1), (6000, 1), (6000, 2), (6000, 4)])
+def test_values_that_are_no_numbers(device: torch.device, rows: int, width: int) -> None:
+    """Among few entries of a row and many; in one column, with zeros and ones in the others."""
     inf, nan, most = math.inf, math.nan, torch.finfo(torch.float32).max
     of_row = [
         ([1.0, inf, 2.0, inf], inf),
@@ -154,19 +156,26 @@ def test_values_that_are_no_numbers(device: torch.device, rows: int) -> None:
         ([-0.0, -0.0], 0.0),
         ([0.0] * 3, 0.0),
         ([1.4e-45, 1.4e-45, -4.2e-45], -1.4e-45),
+        ([1.0] * 300 + [-inf] + [1.0] * 300, -inf),
+        ([inf] + [1.0] * 50 + [-inf], nan),
         ([], 0.0),
     ]
+    last = rows - 1
     rest = [1.0] * (2 * rows)  # all to the last row
-    values = torch.tensor([v for row, _ in of_row for v in row] + rest)
-    index = [i for i, (row, _) in enumerate(of_row) for _ in row] + [rows - 1] * len(rest)
+    column = torch.tensor([v for row, _ in of_row for v in row] + rest)
+    index = [i for i, (row, _) in enumerate(of_row) for _ in row] + [last] * len(rest)
+    others = torch.arange(width - 1).expand(len(index), -1) % 2
+    values = torch.cat([column[:, None], others], dim=1)
     for dtype in (torch.float32, torch.bfloat16):
         # In both halves of a batch, the second in reverse.
         both = torch.stack([values, values.flip(0)]).to(device, dtype)
         entries = torch.tensor([index, index[::-1]], device=device)
         result = add(both, entries, rows).cpu()
-        expected = torch.zeros(2, rows, dtype=dtype)
-        expected[:, : len(of_row)] = torch.tensor([sum_ for _, sum_ in of_row]).to(dtype)
-        expected[:, rows - 1] += 2.0 * rows
+        expected = torch.zeros(2, rows, width, dtype=dtype)
+        expected[:, : len(of_row), 0] = torch.tensor([sum_ for _, sum_ in of_row]).to(dtype)
+        expected[:, last, 0] += 2.0 * rows
+        counts = torch.tensor(index).bincount(minlength=rows)
+        expected[:, :, 1:] = counts[:, None] * (torch.arange(width - 1) % 2)
         torch.testing.assert_close(result, expected, rtol=0.01, atol=0, equal_nan=True)
         assert not (torch.signbit(result) & (result == 0)).any()
 
@@ -202,12 +211,12 @@ def test_modes(device: torch.device, index_dtype: torch.dtype, mode: str) -> Non
         assert_near(result, kept, expected.masked_fill(dropped, 0), rows, f"{rows} {width}")
 
 
-@pytest.mark.parametrize("rows", [50, 6000])
-def test_out_of_range(device: torch.device, rows: int) -> None:
+@pytest.mark.parametrize(("rows", "width"), [(50, 1), (6000, 1), (6000, 4)])
+def test_out_of_range(device: torch.device, rows: int, width: int) -> None:
     count = 2 * rows
     index = spread_index("uniform", 2, rows, count).to(device)
     index[1, 7] = rows
-    values = torch.ones(2, count, device=device)
+    values = torch.ones(2, count, width, device=device)
     message = rf"scatter_add: index\[1, 7\] is {rows}, out of range for an axis of size {rows}"
     if device.type == "cpu":
         with pytest.raises(IndexError, match=message):
@@ -261,7 +270,12 @@ def test_cuda_graph() -> None:
 def test_small_for_the_sanitizer(device: torch.device) -> None:
     """Whole slabs, in one part and several; bins, in one part and several."""
     for batch, rows, count in [(3, 7, 20), (1, 7, 600), (2, 5000, 1300), (1, 4100, 60_000)]:
-        for dtype, width in [(torch.float32, 1), (torch.bfloat16, 1), (torch.float32, 4)]:
+        for dtype, width in [
+            (torch.float32, 1),
+            (torch.bfloat16, 1),
+            (torch.float32, 4),
+            (torch.bfloat16, 4),
+        ]:
             index = spread_index("hot", batch, rows, count)
             values = torch.ones(batch, count, width, dtype=dtype, device=device)
             result = add(values, index.to(device), rows)
@@ -270,8 +284,8 @@ def test_small_for_the_sanitizer(device: torch.device) -> None:
             assert_same(result.cpu(), expected, f"{batch} {rows} {count} {dtype}")
     index = spread_index("uniform", 1, 5000, 1300).to(device, torch.int32)
     index[0, 9] = -1
-    if device.type == "cuda":
-        add(torch.ones(1, 1300, device=device), index, 5000)
+    for width in (1, 4) if device.type == "cuda" else ():
+        add(torch.ones(1, 1300, width, device=device), index, 5000)
         with pytest.raises(IndexError, match=r"index\[0, 9\] is -1"):
             torch_ops.check_errors()
 

@@ -371,18 +371,21 @@ int64_t add_elements_widened(Simd simd, int64_t entries, const Row* rows, int64_
   return kNoBadEntry;
 }
 
+#ifdef __x86_64__
+TORCH_OPS_AVX2 inline void add_halves(const Float16* values, int64_t columns, float* sums) {
+  int64_t d = 0;
+  for (; d + 8 <= columns; d += 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(values + d));
+    _mm256_storeu_ps(sums + d, _mm256_add_ps(_mm256_loadu_ps(sums + d), _mm256_cvtph_ps(halves)));
+  }
+  for (; d < columns; ++d) sums[d] += _cvtsh_ss(values[d].bits);
+}
+#endif
+
 template <bool kF16c, class Value, class Sum>
 TORCH_OPS_HOST_DEVICE void add_row(const Value* values, int64_t columns, Sum* __restrict sums) {
 #ifdef __x86_64__
-  if constexpr (kF16c && std::is_same_v<Value, Float16>) {
-    float widened[kPiece];
-    for (int64_t first = 0; first < columns; first += kPiece) {
-      const int64_t n = std::min(kPiece, columns - first);
-      widen(values + first, n, widened);
-      add_row<false>(widened, n, sums + first);
-    }
-    return;
-  }
+  if constexpr (kF16c && std::is_same_v<Value, Float16>) return add_halves(values, columns, sums);
 #endif
   for (int64_t d = 0; d < columns; ++d) sums[d] += static_cast<Sum>(values[d]);
 }
@@ -457,6 +460,24 @@ void for_each_short_row(const ScatterRun<Value>& run, int64_t columns, Use use) 
 template <class Sum>
 void add_short_rows(const ScatterRun<Sum>& run, int64_t columns, Sum* sums, int64_t stride) {
   const uint16_t* const rows = run.rows;
+  if (repeats(run.entries, rows, 1)) {
+    // In sums that are not in memory, while one row goes on.
+    Sum held[kShortRow] = {};
+    int64_t at = -1;
+    for_each_short_row(run, columns,
+                       [&](int64_t n, const Sum* values, auto size) TORCH_OPS_INLINE_LAMBDA {
+                         if (rows[n] != at) {
+                           if (at >= 0) std::copy_n(held, size(), sums + at * stride);
+                           at = rows[n];
+                           std::copy_n(sums + at * stride, size(), held);
+                         }
+                         for (int d = 0; d < size(); ++d) {
+                           held[d] = static_cast<Sum>(held[d] + values[d]);
+                         }
+                       });
+    std::copy_n(held, columns, sums + at * stride);
+    return;
+  }
   for_each_short_row(run, columns,
                      [=](int64_t n, const Sum* values, auto size) TORCH_OPS_INLINE_LAMBDA {
                        Sum* const row = sums + rows[n] * stride;

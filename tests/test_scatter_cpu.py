@@ -282,14 +282,18 @@ def test_cpu_blocking() -> None:
         == 1 << 16
     )
     assert cpu_blocking(**sizes, axis_size=1 << 16, inner=64)["blocks"] == 32
-    # Elements are not sorted where slabs are enough work for the threads, up to 4 MiB of sums.
-    assert cpu_blocking(**{**few, "threads": 3}, axis_size=1 << 20, inner=1)["blocks"] == 1
-    assert cpu_blocking(**{**few, "threads": 4}, axis_size=1 << 20, inner=1)["blocks"] == 16
-    assert cpu_blocking(**{**few, "threads": 3}, axis_size=(1 << 20) + 1, inner=1)["blocks"] == 17
-    assert cpu_blocking(**{**few, "threads": 3}, axis_size=1 << 17, inner=2)["blocks"] == 2
+    # Elements are not sorted where slabs are enough work for the threads, up to 4 MiB of sums, or 1
+    # where there is one slab.
+    alone = {**few, "threads": 3}
+    assert cpu_blocking(**alone, axis_size=1 << 18, inner=1)["blocks"] == 1
+    assert cpu_blocking(**alone, axis_size=(1 << 18) + 1, inner=1)["blocks"] == 5
+    assert cpu_blocking(**alone, axis_size=1 << 17, inner=2)["blocks"] == 2
+    assert cpu_blocking(**few, axis_size=1 << 18, inner=1)["blocks"] == 4
     several = {**few, "slabs": 2}
     assert cpu_blocking(**{**several, "threads": 7}, axis_size=1 << 20, inner=1)["blocks"] == 1
     assert cpu_blocking(**{**several, "threads": 8}, axis_size=1 << 20, inner=1)["blocks"] == 16
+    several["threads"] = 7
+    assert cpu_blocking(**several, axis_size=(1 << 20) + 1, inner=1)["blocks"] == 17
     # Where there may be pieces, sizes alone decide: the order of the additions follows from it.
     for threads_there in (1, 2, 64):
         several = {**sizes, "slabs": 2, "threads": threads_there}

@@ -33,9 +33,10 @@ struct CpuBlocking {
 inline CpuBlocking choose_cpu_blocking(const RowLayout& layout, int64_t sum_bytes,
                                        int64_t threads) {
   constexpr int64_t kBlockBytes = int64_t{512} << 10;  // of a second-level cache
-  constexpr int64_t kSlabBytes = int64_t{4} << 20;     // of a last-level cache
-  constexpr int64_t kMaxRows = 1 << 16;                // of one of several blocks
-  constexpr int64_t kSortedCost = 4;  // of an element, where to add it as it stands costs 1
+  // Of a last-level cache; and of one slab alone, which one thread would set to zero.
+  constexpr int64_t kSlabBytes = int64_t{4} << 20, kOneSlabBytes = int64_t{1} << 20;
+  constexpr int64_t kMaxRows = 1 << 16;  // of one of several blocks
+  constexpr int64_t kSortedCost = 4;     // of an element, where to add it as it stands costs 1
   constexpr int64_t kColumns = 4096;
   constexpr int64_t kMaxTile = 1 << 16;
   constexpr int64_t kMinPiece = 1 << 15;  // values; less is not worth a task
@@ -60,7 +61,8 @@ inline CpuBlocking choose_cpu_blocking(const RowLayout& layout, int64_t sum_byte
   const bool same_order = pieces(kMaxRows) == 1;
   const bool keeps_busy = same_order ? kSortedCost * layout.slabs() > threads
                                      : layout.slabs() * pieces(layout.axis_size) > 1;
-  const bool whole = layout.inner == 1 && layout.axis_size <= kSlabBytes / sum_bytes && keeps_busy;
+  const int64_t most_bytes = layout.slabs() > 1 ? kSlabBytes : kOneSlabBytes;
+  const bool whole = layout.inner == 1 && layout.axis_size <= most_bytes / sum_bytes && keeps_busy;
   const auto may_grow = [&] {
     return whole || (2 * blocking.block_rows() <= kMaxRows &&
                      2 * blocking.block_rows() * blocking.columns * sum_bytes <= kBlockBytes);

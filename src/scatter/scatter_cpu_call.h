@@ -11,6 +11,7 @@
 #include "common/parallel.h"
 #include "common/scratch.h"
 #include "scatter/scatter_cpu_blocking.h"
+#include "scatter/scatter_cpu_tiles.h"
 #include "scatter/scatter_kernels.h"
 
 namespace torch_ops {

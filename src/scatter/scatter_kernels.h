@@ -5,13 +5,11 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <utility>
 
 #include "common/elementwise.h"
 #include "common/float16.h"
 #include "common/index_mode.h"
 #include "common/row_layout.h"
-#include "scatter/scatter_cpu_blocking.h"
 
 namespace torch_ops {
 
@@ -20,156 +18,6 @@ template <class Value>
 using ScatterSum =
     std::conditional_t<std::is_same_v<Value, Float16> || std::is_same_v<Value, BFloat16>, float,
                        Value>;
-
-// ---- Sorting a tile of the index by block -------------------------------------------------------
-
-// What is kept of a tile's entries, sorted by block and in their order within each: the row within
-// the block, and the position within the tile or, where a row is one element, its value: reading
-// that at its position would fetch a cache line an entry.
-template <class Payload>
-struct Bins {
-  uint16_t* rows;
-  Payload* payloads;
-  uint32_t* bounds;  // block b has [bounds[b], bounds[b + 1])
-};
-
-template <class T>
-void prefetch_to_write(const T* begin, int64_t size) {
-  constexpr auto kLine = static_cast<int64_t>(64 / sizeof(T));
-  for (int64_t n = 0; n < size; n += kLine) __builtin_prefetch(begin + n, 1);
-}
-
-constexpr int64_t kTileParts = 4;
-
-// Sorts `entries` entries, at most a tile, all of them rows of the axis or of a block behind the
-// last one, which nobody asks for. `values` is null where the payload is the position. `cursors`
-// has room for kTileParts numbers a block and as many more.
-template <class Index, class Payload>
-void bin_tile(const Index* index, int64_t stride, int64_t entries, const CpuBlocking& blocking,
-              const Payload* values, uint32_t* cursors, const Bins<Payload>& bins) {
-  const int shift = blocking.block_shift;
-  const int64_t mask = blocking.block_rows() - 1, slots = blocking.blocks + 1;
-  uint16_t* const rows = bins.rows;
-  Payload* const payloads = bins.payloads;
-  // Stores here and there to lines that are in no cache would wait for one after the other.
-  prefetch_to_write(rows, entries);
-  prefetch_to_write(payloads, entries);
-  std::fill_n(cursors, kTileParts * slots, 0);
-  const auto sort = [=](auto step, auto payload) {
-    // The quarters of the tile in turn, each with cursors of its own: where one block goes on and
-    // on, what is added to its cursor waits for what was added before. Calls use(cursor, n, entry).
-    const auto for_each = [=](auto use) {
-      const auto visit = [=](int64_t part, int64_t n) {
-        const auto entry = static_cast<int64_t>(index[n * step]);
-        use(cursors[part * slots + (entry >> shift)], n, entry);
-      };
-      const int64_t size = entries / kTileParts;
-      for (int64_t n = 0; n < size; ++n) {
-        for (int64_t part = 0; part < kTileParts; ++part) visit(part, part * size + n);
-      }
-      for (int64_t n = kTileParts * size; n < entries; ++n) visit(kTileParts - 1, n);
-    };
-    for_each([](uint32_t& count, int64_t, int64_t) { ++count; });
-    uint32_t bound = 0;
-    for (int64_t block = 0; block < slots; ++block) {
-      bins.bounds[block] = bound;
-      for (int64_t part = 0; part < kTileParts; ++part) {
-        bound += std::exchange(cursors[part * slots + block], bound);
-      }
-    }
-    for_each([=](uint32_t& cursor, int64_t n, int64_t entry) {
-      const uint32_t at = cursor++;
-      rows[at] = static_cast<uint16_t>(entry & mask);
-      payloads[at] = payload(n);
-    });
-  };
-  const auto sort_any = [=](auto payload) {
-    if (stride == 1) return sort(std::integral_constant<int64_t, 1>(), payload);
-    sort(stride, payload);
-  };
-  if (values != nullptr) {
-    sort_any([=](int64_t n) { return values[n]; });
-  } else {
-    sort_any([](int64_t n) { return static_cast<Payload>(n); });
-  }
-}
-
-// ---- A tile of the index that is in order already -----------------------------------------------
-
-// Are all entries rows of the axis, and none less than the one before it? Entries in any order are
-// told apart by the first few.
-template <class Index>
-bool ascends(const Index* index, int64_t stride, int64_t entries, int64_t axis_size) {
-  using Wide = std::conditional_t<sizeof(Index) == 8, uint64_t, uint32_t>;
-  constexpr int64_t kPart = 512;
-  const auto part_ascends = [&](const Index* part, auto step, int64_t n) {
-    Wide falls = 0;  // the highest bit is set where a difference is negative
-    const bool bad = any_bad(part, step, n, axis_size, [&](int64_t i, Wide entry) {
-      falls |= entry - static_cast<Wide>(part[(i - 1) * step]);
-    });
-    return !bad && falls >> (8 * sizeof(Wide) - 1) == 0;
-  };
-  if (entries > 0 && !in_range(index[0], axis_size)) return false;
-  for (int64_t begin = 1; begin < entries; begin += kPart) {
-    using One = std::integral_constant<int64_t, 1>;  // that the compiler knows it lets it vectorise
-    const int64_t n = std::min(kPart, entries - begin);
-    const Index* part = index + begin * stride;
-    if (!(stride == 1 ? part_ascends(part, One(), n) : part_ascends(part, stride, n))) return false;
-  }
-  return true;
-}
-
-// As bin_tile: where the entries of each block begin, and where those of the last one end.
-template <class Index>
-void find_bounds(const Index* index, int64_t stride, int64_t entries, const CpuBlocking& blocking,
-                 uint32_t* bounds) {
-  int64_t at = 0;  // all before it are in earlier blocks
-  for (int64_t block = 0; block <= blocking.blocks; ++block) {
-    const int64_t row = blocking.first_row(block);
-    const auto is_before = [&](int64_t n) { return static_cast<int64_t>(index[n * stride]) < row; };
-    // In steps that double, and then by halves: a few where blocks are many, and some where not.
-    int64_t step = 1, end = at;
-    while (end < entries && is_before(end)) {
-      at = end + 1;
-      end += step;
-      step *= 2;
-    }
-    end = std::min(end, entries);
-    while (at < end) {
-      const int64_t middle = at + (end - at) / 2;
-      if (is_before(middle)) {
-        at = middle + 1;
-      } else {
-        end = middle;
-      }
-    }
-    bounds[block] = static_cast<uint32_t>(at);
-  }
-}
-
-// The rows within their block that entries name; `mask` has the bits of such a number.
-template <class Index>
-void number_rows(const Index* index, int64_t stride, int64_t entries, int64_t mask,
-                 uint16_t* rows) {
-  const auto number = [&](auto step) {
-    for (int64_t n = 0; n < entries; ++n) rows[n] = static_cast<uint16_t>(index[n * step] & mask);
-  };
-  if (stride == 1) {
-    number(std::integral_constant<int64_t, 1>());
-  } else {
-    number(stride);
-  }
-}
-
-// The rows that `entries` entries name by the rule; `nowhere` for those that name none.
-template <class Index>
-void resolve_entries(const Index* index, int64_t stride, int64_t entries, const IndexRule& rule,
-                     int64_t nowhere, int64_t* rows) {
-  for (int64_t n = 0; n < entries; ++n) {
-    const int64_t row = rule.resolve(index[n * stride]);
-    rows[n] = row == kNoRow ? nowhere : row;
-  }
-}
 
 // ---- Conversions --------------------------------------------------------------------------------
 
@@ -371,18 +219,21 @@ int64_t add_elements_widened(Simd simd, int64_t entries, const Row* rows, int64_
   return kNoBadEntry;
 }
 
+#ifdef __x86_64__
+TORCH_OPS_AVX2 inline void add_halves(const Float16* values, int64_t columns, float* sums) {
+  int64_t d = 0;
+  for (; d + 8 <= columns; d += 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(values + d));
+    _mm256_storeu_ps(sums + d, _mm256_add_ps(_mm256_loadu_ps(sums + d), _mm256_cvtph_ps(halves)));
+  }
+  for (; d < columns; ++d) sums[d] += _cvtsh_ss(values[d].bits);
+}
+#endif
+
 template <bool kF16c, class Value, class Sum>
 TORCH_OPS_HOST_DEVICE void add_row(const Value* values, int64_t columns, Sum* __restrict sums) {
 #ifdef __x86_64__
-  if constexpr (kF16c && std::is_same_v<Value, Float16>) {
-    float widened[kPiece];
-    for (int64_t first = 0; first < columns; first += kPiece) {
-      const int64_t n = std::min(kPiece, columns - first);
-      widen(values + first, n, widened);
-      add_row<false>(widened, n, sums + first);
-    }
-    return;
-  }
+  if constexpr (kF16c && std::is_same_v<Value, Float16>) return add_halves(values, columns, sums);
 #endif
   for (int64_t d = 0; d < columns; ++d) sums[d] += static_cast<Sum>(values[d]);
 }
@@ -457,6 +308,24 @@ void for_each_short_row(const ScatterRun<Value>& run, int64_t columns, Use use) 
 template <class Sum>
 void add_short_rows(const ScatterRun<Sum>& run, int64_t columns, Sum* sums, int64_t stride) {
   const uint16_t* const rows = run.rows;
+  if (repeats(run.entries, rows, 1)) {
+    // In sums that are not in memory, while one row goes on.
+    Sum held[kShortRow] = {};
+    int64_t at = -1;
+    for_each_short_row(run, columns,
+                       [&](int64_t n, const Sum* values, auto size) TORCH_OPS_INLINE_LAMBDA {
+                         if (rows[n] != at) {
+                           if (at >= 0) std::copy_n(held, size(), sums + at * stride);
+                           at = rows[n];
+                           std::copy_n(sums + at * stride, size(), held);
+                         }
+                         for (int d = 0; d < size(); ++d) {
+                           held[d] = static_cast<Sum>(held[d] + values[d]);
+                         }
+                       });
+    std::copy_n(held, columns, sums + at * stride);
+    return;
+  }
   for_each_short_row(run, columns,
                      [=](int64_t n, const Sum* values, auto size) TORCH_OPS_INLINE_LAMBDA {
                        Sum* const row = sums + rows[n] * stride;

@@ -297,11 +297,12 @@ def test_which_entry_is_named(device: torch.device, sync_mode: None) -> None:
     """Also where many rows of what is written share the entry."""
     source = torch.zeros(4, 3, 5, device=device)
     whole, column = slice(None), torch.tensor([[0], [9]], device=device)
+    some = "0" if device.type == "cpu" else "[012]"  # of equal ones
     row = torch.tensor([2, 0, 1], device=device)
     for indices, name in (
         ((whole, column[:, 0]), r"\[1\] .*axis 1 is 9"),
         ((whole, whole, column), r"\[1, 0\] .*axis 2 is 9"),
-        ((whole, column.expand(2, 3), row), r"\[1, 0\] .*axis 1 is 9"),
+        ((whole, column.expand(2, 3), row), rf"\[1, {some}\] .*axis 1 is 9"),
         ((whole, whole, column[:, 0].expand(3, 2)), r"\[[012], 1\] .*axis 2 is 9"),
         ((row, whole, column.expand(2, 3)), r"\[1, [012]\] .*axis 2 is 9"),
     ):

@@ -235,6 +235,15 @@ def test_the_cut() -> None:
                 assert found["piece"] * 8 >= entries
                 assert found["bytes"] <= h200["shared_bytes"] // 2
                 assert found["pays"]
+    # The default for few entries and values, and for more where sums have to be rounded.
+    halves = {"value_bytes": 2, "sum_bytes": 4}
+    assert cut(slabs=1, axis_size=256, entries=512, inner=256)["fastest"]
+    assert not cut(slabs=1, axis_size=256, entries=513, inner=16)["fastest"]
+    assert not cut(slabs=2, axis_size=256, entries=512, inner=256)["fastest"]
+    assert cut(slabs=256, axis_size=256, entries=512, inner=8)["fastest"]
+    assert small_cut(slabs=4, axis_size=256, entries=1024, inner=256, **halves, **h200)["fastest"]
+    assert not small_cut(slabs=1, axis_size=9, entries=1025, inner=9, **halves, **h200)["fastest"]
+    assert not cut(slabs=1, axis_size=16385, entries=9, inner=9)["pays"]
     # Nothing to sum, too many entries, a GPU with too little shared memory.
     assert not cut(slabs=1, axis_size=1, entries=2049, inner=1)
     assert not cut(slabs=0, axis_size=1, entries=8, inner=1)

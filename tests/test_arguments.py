@@ -95,11 +95,13 @@ CALLS: list[tuple[str, Callable[[Any, Any], object]]] = [
         lambda s, i: torch_ops.index(s, "a"),
     ),
     (
-        "index_put and index_add: values must be a tensor or a number, but a str was given",
+        "index_put: values must be a tensor, a number or a list of numbers that torch.float32 "
+        "holds, but a str was given",
         lambda s, i: torch_ops.index_put(s, i, "a"),
     ),
     (
-        "index_put and index_add: values must be a tensor or a number, but None was given",
+        "index_add: values must be a tensor, a number or a list of numbers that torch.float32 "
+        "holds, but None was given",
         lambda s, i: torch_ops.index_add(s, i, None),
     ),
     (

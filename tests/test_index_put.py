@@ -289,6 +289,15 @@ def test_out_of_range(device: torch.device, sync_mode: None) -> None:
         torch_ops.index_add(source, (i, j), 1.0)
     with pytest.raises(IndexError, match="index 3 is out of bounds"):
         torch_ops.index_put(source, 3, 1.0)
+    # Sums of other types and sizes take other kernels.
+    for dtype in (torch.bfloat16, torch.float32):
+        for size in ((5,), (6000, 2), (2**21, 4)):
+            zeros = torch.zeros(size, dtype=dtype, device=device)
+            bad = -size[0] - 2
+            index = torch.tensor([1, bad], device=device)
+            for deterministic in (None, True):
+                with pytest.raises(IndexError, match=rf"index_add: index\[1\] is {bad}, out"):
+                    torch_ops.index_add(zeros, index, 1.0, deterministic)
     with pytest.raises(IndexError, match="no entry is allowed"):
         torch_ops.index_put(source[:0], (i, j), 1.0)
 

@@ -305,11 +305,13 @@ def test_binning() -> None:
     many = {**sizes, "slabs": 1024}
     assert binning(**many, axis_size=1024, entries=16384)["fastest"]
     assert not binning(**{**many, "inner": 2}, axis_size=1024, entries=16384)["fastest"]
-    # Or where a block has few of them.
-    one = {**sizes, "slabs": 1}
-    assert binning(**one, axis_size=1024, entries=2048)["fastest"]
-    assert not binning(**one, axis_size=1024, entries=2049)["fastest"]
-    assert not binning(**{**one, "inner": 2}, axis_size=1024, entries=2048)["fastest"]
+    # And for slabs so small that a launch is most of their time.
+    tiny = {**sizes, "axis_size": 500, "entries": 2048}
+    assert binning(**tiny)["fastest"]
+    assert not binning(**{**tiny, "entries": 2049})["fastest"]
+    assert binning(**{**tiny, "entries": 4096, "value_bytes": 2})["fastest"]
+    assert binning(**{**tiny, "entries": 512, "inner": 4})["fastest"]
+    assert not binning(**{**tiny, "entries": 512, "inner": 4, "slabs": 500})["fastest"]
     # And for rows of a few values, where many go to few.
     crowd = {**sizes, "slabs": 1, "entries": 1 << 20, "inner": 4}
     assert binning(**crowd, axis_size=1024)["fastest"]

@@ -239,7 +239,7 @@ struct SlabEntries {
       const int64_t row = rule.rewrites() ? rule.resolve(entries[k]) : entries[k];
       const bool exists = number + k < span.count;
       const bool good = in_range(row, layout.axis_size);
-      if (exists && !good) bad = {first_row + number + k, entries[k]};
+      if (exists && !good) bad = {first_row + number + k, row};
       batch.rows[k] = good ? offsets[k] + static_cast<uint32_t>(row) : 0;
       batch.live |= static_cast<unsigned>(exists && good) << k;
     }

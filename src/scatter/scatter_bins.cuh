@@ -304,7 +304,9 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     find_rows(index, index_row, call, count, none, reinterpret_cast<Four*>(shared), entries, bad);
   }
   if (bad >= 0) {
-    record_bad_entry(errors, slab_row + bad, index[index_row + bad * layout.index_entry_stride]);
+    const int64_t entry = index[index_row + bad * layout.index_entry_stride];
+    record_bad_entry(errors, slab_row + bad,
+                     call.rule.rewrites() ? call.rule.resolve(entry) : entry);
   }
   Folded<K> folded;
   bool fold = kFolds;

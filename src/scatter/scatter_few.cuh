@@ -33,14 +33,14 @@ struct Entries {
 
   __device__ int count() const { return static_cast<int>(layout.batch * layout.entries); }
 
-  // The row that entry i adds to, or kNoRow. `entry` is what the index says.
-  __device__ __forceinline__ int64_t row(int i, int64_t& entry) const {
+  // The row that entry i adds to, or kNoRow. `named`: of its batch, as the rule resolves the entry.
+  __device__ __forceinline__ int64_t row(int i, int64_t& named) const {
     const int per_batch = static_cast<int>(layout.entries);
     const int batch = i / per_batch;
-    entry = index[batch * layout.index_batch_stride +
+    named = index[batch * layout.index_batch_stride +
                   (i - batch * per_batch) * layout.index_entry_stride];
-    const int64_t row = rule.rewrites() ? rule.resolve(entry) : entry;
-    return in_range(row, layout.axis_size) ? batch * layout.axis_size + row : kNoRow;
+    if (rule.rewrites()) named = rule.resolve(named);
+    return in_range(named, layout.axis_size) ? batch * layout.axis_size + named : kNoRow;
   }
 };
 
@@ -61,9 +61,9 @@ __global__ void claim_kernel(Entries entries, uint32_t* __restrict__ owners,
   const auto lane = static_cast<int>(threadIdx.x % 32);
   int64_t row = kNoRow;
   if (i < entries.count()) {
-    int64_t entry;
-    row = entries.row(i, entry);
-    if (row == kNoRow) record_bad_entry(errors, i, entry);
+    int64_t named;
+    row = entries.row(i, named);
+    if (row == kNoRow) record_bad_entry(errors, i, named);
   }
   // One lane speaks for all that name its row: a row with most of the entries would take their
   // atomics one after the other.
@@ -90,8 +90,8 @@ __global__ void find_slots_kernel(Entries entries, const uint32_t* __restrict__ 
                                   int32_t* __restrict__ slots) {
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i >= entries.count()) return;
-  int64_t entry;
-  const int64_t row = entries.row(i, entry);
+  int64_t named;
+  const int64_t row = entries.row(i, named);
   int32_t slot = kNowhere;
   if (row != kNoRow) {
     const uint32_t owner = owners[row];
@@ -111,8 +111,8 @@ __global__ void write_kernel(Entries entries, const int32_t* __restrict__ slots,
   if (i >= entries.count()) return;
   const int32_t slot = slots[i];
   if (slot != i && slot != kAlone) return;
-  int64_t entry;
-  const int64_t row = entries.row(i, entry);
+  int64_t named;
+  const int64_t row = entries.row(i, named);
   const int64_t column = (word - i * lanes) * V;
   const int64_t from = i * entries.layout.inner + column;
   Vector<Value, V> sums;

@@ -73,15 +73,18 @@ inline SmallCut cut_small(const RowLayout& layout, int64_t value_bytes, int64_t 
 }
 
 // Is this the fastest way? Others take a launch more, for zeros, and of 16 bits, whose sums have to
-// be rounded, two more. But all entries may name one row, which then is one block's work; and the
-// more there are, the longer each block reads (docs/gather.md).
+// be rounded, two more; and atomics are slow on rows of a few values. But the more entries there
+// are, the longer each block reads, and where all name one row they are the work of a block a strip
+// (docs/gather.md).
 inline bool is_small_fastest(const RowLayout& layout, int64_t value_bytes, const SmallCut& cut) {
   constexpr int64_t kMostScanned = int64_t{1} << 19;  // entries, by all blocks
-  constexpr int64_t kMostValues = int64_t{1} << 20;   // of the result
   if (!cut.fits) return false;
-  return layout.entries <= (value_bytes < 4 ? 2048 : 512) &&
-         cut.scanned(layout.slabs()) <= kMostScanned &&
-         layout.slabs() * layout.axis_size * layout.inner <= kMostValues;
+  const bool rounded = value_bytes < 4, short_rows = layout.inner < 16;
+  const int64_t most_entries = rounded ? 1024 : 512;
+  const int64_t most_values = int64_t{1} << (rounded || short_rows ? 20 : 17);
+  const int64_t slab = std::max(layout.entries, layout.axis_size) * layout.inner;
+  return layout.entries <= most_entries && layout.slabs() * slab <= most_values &&
+         cut.scanned(layout.slabs()) <= kMostScanned;
 }
 
 // Is it the fastest of those with the same bits on every run? By the sizes of one slab alone, so

@@ -209,7 +209,7 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
     return _index(view, parsed.arrays, **parsed.options())
 
 
-def _as_values(source: Tensor, values: Any) -> Tensor:
+def _as_values(name: str, source: Tensor, values: Any) -> Tensor:
     if is_tensor_like(values):
         return values
     if isinstance(values, (int, float, complex)):
@@ -218,8 +218,8 @@ def _as_values(source: Tensor, values: Any) -> Tensor:
         return torch.as_tensor(values, dtype=source.dtype, device=source.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
-            "index_put and index_add: values must be a tensor or a number, but "
-            f"{given(values)} was given."
+            f"{name}: values must be a tensor, a number or a list of numbers that {source.dtype} "
+            f"holds, but {given(values)} was given."
         ) from error
 
 
@@ -328,7 +328,7 @@ def index_put_(
     if not isinstance(source, Tensor):
         check_tensors("index_put_", "source, indices, values", source=source)
     if not isinstance(values, Tensor):
-        values = _as_values(source, values)
+        values = _as_values("index_put_", source, values)
     parsed = _Parsed("index_put_", source, indices)
     _index_put_(parsed.view(source), parsed.arrays, values, accumulate, **parsed.options())
     return source
@@ -408,7 +408,7 @@ def _put(
     if not isinstance(source, Tensor):
         check_tensors(name, "source, indices, values", source=source)
     if not isinstance(values, Tensor):
-        values = _as_values(source, values)
+        values = _as_values(name, source, values)
     parsed = _Parsed(name, source, indices)
     options = {**parsed.options(), "deterministic": deterministic}
     if parsed.plain:

@@ -242,8 +242,11 @@ def test_the_cut() -> None:
     assert cut(slabs=1, axis_size=256, entries=512, inner=256)["fastest"]
     assert not cut(slabs=1, axis_size=256, entries=513, inner=16)["fastest"]
     assert not cut(slabs=2, axis_size=256, entries=512, inner=256)["fastest"]
-    assert cut(slabs=256, axis_size=256, entries=512, inner=8)["fastest"]
-    assert small_cut(slabs=4, axis_size=256, entries=1024, inner=256, **halves, **h200)["fastest"]
+    assert cut(slabs=64, axis_size=256, entries=512, inner=8)["fastest"]
+    assert not cut(slabs=65, axis_size=256, entries=512, inner=8)["fastest"]
+    many = {"slabs": 4, "axis_size": 256, "entries": 1024, **halves, **h200}
+    assert small_cut(**many, inner=256)["fastest"]
+    assert not small_cut(**many, inner=129)["fastest"]  # columns one by one
     assert not small_cut(slabs=1, axis_size=9, entries=1025, inner=9, **halves, **h200)["fastest"]
     assert not cut(slabs=1, axis_size=16385, entries=9, inner=9)["pays"]
     # Nothing to sum, too many entries, a GPU with too little shared memory.

@@ -79,9 +79,10 @@ inline SmallCut cut_small(const RowLayout& layout, int64_t value_bytes, int64_t 
 inline bool is_small_fastest(const RowLayout& layout, int64_t value_bytes, const SmallCut& cut) {
   constexpr int64_t kMostScanned = int64_t{1} << 19;  // entries, by all blocks
   if (!cut.fits) return false;
-  const bool rounded = value_bytes < 4, short_rows = layout.inner < 16;
+  const bool rounded = value_bytes < 4, whole = layout.inner % SmallCut::kColumns == 0;
   const int64_t most_entries = rounded ? 1024 : 512;
-  const int64_t most_values = int64_t{1} << (rounded || short_rows ? 20 : 17);
+  const int bits = rounded ? (whole ? 20 : 19) : layout.inner < 16 ? 18 : 17;
+  const int64_t most_values = int64_t{1} << bits;  // found by a sweep (docs/gather.md)
   const int64_t slab = std::max(layout.entries, layout.axis_size) * layout.inner;
   return layout.entries <= most_entries && layout.slabs() * slab <= most_values &&
          cut.scanned(layout.slabs()) <= kMostScanned;

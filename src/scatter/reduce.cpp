@@ -49,7 +49,7 @@ indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymIn
                      Dim dim, int64_t batch_dims) {
   const at::ScalarType dtype = values.scalar_type();
   TORCH_CHECK_TYPE(
-      at::isIntegralType(dtype, /*includeBool=*/false) && !at::isBarebonesUnsignedType(dtype) ||
+      (at::isIntegralType(dtype, /*includeBool=*/false) && !at::isBarebonesUnsignedType(dtype)) ||
           dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat ||
           dtype == at::kDouble,
       "scatter: values must be uint8, int8, int16, int32, int64, float16, bfloat16, "

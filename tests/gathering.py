@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -159,3 +160,18 @@ def spread_index(spread: str, size: int, count: int, batch: int) -> Tensor:
     elif spread == "few":
         index %= 3
     return index
+
+
+def scatter_arguments(case: Case) -> dict[str, Any]:
+    return {"dim_size": case.source[case.axis], **case.kwargs}
+
+
+def sum_tolerance(dtype: torch.dtype) -> tuple[float, float]:
+    """Gives (rtol, atol).
+
+    16 bits are rounded once from a float32 sum. A sum of n numbers near 1 is off by some n eps at
+    most, whatever it is itself; here n is 400 (all values alike, on one row) at the most.
+    """
+    info = torch.finfo(dtype)
+    summed = torch.finfo(torch.float32) if info.bits == 16 else info
+    return 0.51 * info.eps if info.bits == 16 else 0.0, 400 * summed.eps

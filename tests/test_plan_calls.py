@@ -82,7 +82,7 @@ def output_shape(case: Case) -> tuple[int, ...]:
 
 
 def tolerance(dtype: torch.dtype) -> tuple[float, float]:
-    """As in test_scatter.py: 16 bits are rounded once, and sums of n <= 700 are off by n eps."""
+    """As sum_tolerance: 16 bits are rounded once, and sums of n <= 700 are off by n eps."""
     info = torch.finfo(dtype)
     summed = torch.finfo(torch.float32) if info.bits == 16 else info
     return 0.51 * info.eps if info.bits == 16 else 0.0, 700 * summed.eps

@@ -1,0 +1,364 @@
+"""Each way that a sum takes on CUDA, which one it takes, and what memory it may have.
+
+The CPU, which has the same results to give, runs the same cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+import torch
+from gathering import (
+    CASES,
+    SPREADS,
+    Case,
+    index_for,
+    scatter_add_reference,
+    scatter_arguments,
+    spread_index,
+    sum_tolerance,
+    values_for,
+)
+from op_checks import FLOATS, assert_same
+
+import torch_ops
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+# Rows of one element to several pieces of 32 vectors.
+ROWS = [1, 3, 4, 8, 33, 64, 200, 600]
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("spread", SPREADS)
+def test_deterministic(device: torch.device, dtype: torch.dtype, spread: str) -> None:
+    """The sorted way: right on every spread, and the same bits on every run."""
+    for row in ROWS:
+        for size, count in [(7, 3000), (1000, 2100)]:
+            index = spread_index(spread, size, count, 2)
+            values = values_for((2, count, row), torch.device("cpu"), dtype)
+            call = (values.to(device), index.to(device), size)
+            first = torch_ops.scatter_add(*call, batch_dims=1)
+            assert_same(torch_ops.scatter_add(*call, batch_dims=1), first, f"{row} {size}")
+            expected = torch.zeros(2, size, row, dtype=torch.float64)
+            expected.scatter_add_(1, index[:, :, None].expand(values.shape), values.double())
+            rtol, _ = sum_tolerance(dtype)
+            summed = torch.float32 if dtype.itemsize == 2 else dtype
+            # Up to 3000 numbers near 1 that cancel: partial sums reach some 150.
+            torch.testing.assert_close(
+                first.cpu().double(), expected, rtol=rtol, atol=10_000 * torch.finfo(summed).eps
+            )
+
+
+@pytest.mark.parametrize(
+    "dtype", [*FLOATS, torch.uint8, torch.int16, torch.int32, torch.int64], ids=str
+)
+@pytest.mark.parametrize("spread", SPREADS)
+def test_every_way(device: torch.device, dtype: torch.dtype, spread: str) -> None:
+    """The default on every spread and row length, aligned to four entries and not."""
+    for row in (1, 2, 3, 4, 5, 7, 8, 12, 33, 64, 200):
+        for size, count in [(7, 3000), (1000, 2100), (1000, 2101)]:
+            index = spread_index(spread, size, count, 2)
+            values = values_for((2, count, row), torch.device("cpu"), dtype)
+            if row == 1:
+                values = values[:, :, 0]
+            actual = torch_ops.scatter_add(
+                values.to(device), index.to(device).int(), size, batch_dims=1
+            )
+            if dtype.is_floating_point:
+                expected = torch.zeros(actual.shape, dtype=torch.float64)
+            else:
+                expected = torch.zeros(actual.shape, dtype=dtype)
+            picked = index if row == 1 else index[:, :, None].expand(values.shape)
+            expected.scatter_add_(1, picked, values.to(expected.dtype))
+            if dtype.is_floating_point:
+                rtol, _ = sum_tolerance(dtype)
+                summed = torch.float32 if dtype.itemsize == 2 else dtype
+                torch.testing.assert_close(
+                    actual.cpu().double(),
+                    expected,
+                    rtol=rtol,
+                    atol=10_000 * torch.finfo(summed).eps,
+                )
+            else:
+                assert_same(actual.cpu(), expected, f"{row} {size} {count}")
+
+
+@pytest.mark.parametrize("width", [1, 3, 8, 9])
+def test_slabs_side_by_side(device: torch.device, width: int) -> None:
+    """Of a result beyond the L2 cache: sets of slabs that divide them all run at a time."""
+    count = 66_000  # so many that no slabs are joined
+    for batch in (24, 25, 23):
+        rows = 10_000_000 // (batch * width)
+        index = spread_index("hot", rows, count, batch).to(device)
+        values = torch.ones(batch, count, width, device=device)
+        result = torch_ops.scatter_add(values, index, rows, batch_dims=1)
+        counts = torch.stack([part.bincount(minlength=rows) for part in index])
+        assert torch.equal(result, counts[:, :, None].expand(result.shape).float()), f"{batch}"
+
+
+@pytest.mark.sanitizer
+def test_every_way_for_the_sanitizer(device: torch.device) -> None:
+    for row in (1, 2, 3, 4, 8, 9, 33):
+        # Entries that meet, and few that do; elements in shared memory.
+        for size, count in [(6, 7), (6, 8), (6, 40), (98, 40), *([(6, 2400)] if row == 1 else [])]:
+            values = torch.ones(2, count, row, device=device)
+            index = (torch.arange(2 * count, device=device) % (size - 1)).view(2, count)
+            counts = torch.stack([part.bincount(minlength=size) for part in index])
+            # In place, since so few are otherwise summed by one kernel: test_scatter_small.py.
+            result = torch.zeros(2, size, row, device=device)
+            torch_ops.scatter_add_(result, values, index, batch_dims=1)
+            assert result.tolist() == counts[:, :, None].expand(2, size, row).tolist()
+            if row == 1:
+                flat = torch.zeros(2, size, device=device)
+                torch_ops.scatter_add_(flat, values[:, :, 0], index, batch_dims=1)
+                assert flat.tolist() == counts.tolist()
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_deterministic_shapes(device: torch.device) -> None:
+    """On every kind of shape; axes before dim, empties, complex numbers; many entries, sorted."""
+    many = [
+        Case((2, 40, 3), (2100,), dim=1),
+        Case((2, 40, 33), (2, 2100), batch_dims=1),
+        Case((2, 3, 4000, 5), (2, 30, 70), dim=2, batch_dims=1),
+    ]
+    for dtype in (torch.float32, torch.complex64):
+        for case in CASES + many:
+            values = values_for(case.output, device, dtype)
+            index = index_for(case, device)
+            actual = torch_ops.scatter_add(values, index, **scatter_arguments(case))
+            expected = scatter_add_reference(values.cpu(), index.cpu(), **scatter_arguments(case))
+            torch.testing.assert_close(actual.cpu(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.sanitizer
+def test_deterministic_for_the_sanitizer(device: torch.device) -> None:
+    if device.type == "cpu":
+        return  # there the order is always that of the entries: test_any_number_of_threads
+    size = 2**17  # of which so few entries are sorted
+    index = torch.tensor([[0, 4, -1, size, 4], [3, 3, 3, 2**40, 0]], device=device)
+    for row in (1, 4, 33):
+        values = torch.ones(2, 5, row, device=device)
+        result = torch_ops.scatter_add(values, index, size, batch_dims=1)
+        with pytest.raises(
+            IndexError, match=r"scatter_add: index\[\d, \d\] is .* axis of size 131072"
+        ):
+            torch_ops.check_errors()
+        assert result[:, :5, -1].tolist() == [[1, 0, 0, 0, 2], [1, 0, 0, 3, 0]]
+    # Long runs: tiles and their join.
+    values = torch.ones(2100, 5, device=device)
+    index = torch.zeros(2100, dtype=torch.int16, device=device)
+    index[1500:] = 1
+    assert torch_ops.scatter_add(values, index, 3)[:, 4].tolist() == [1500, 600, 0]
+
+
+def test_large_rows_are_repeatable(device: torch.device) -> None:
+    """From 2^25 values in rows of 64 on, the default too gives the same bits on every run."""
+    batch, count, size, width = 4, 2**17, 5000, 64
+    values = values_for((batch, count, width), device, torch.float32)
+    index = spread_index("hot", size, count, batch).to(device)
+    first = torch_ops.scatter_add(values, index, size, batch_dims=1)
+    for _ in range(3):
+        assert torch.equal(torch_ops.scatter_add(values, index, size, batch_dims=1), first)
+    expected = torch.zeros(batch, size, width, device=device, dtype=torch.float64)
+    expected.scatter_add_(1, index[:, :, None].expand(values.shape), values.double())
+    # Up to 118,000 numbers near 1 that cancel: partial sums reach some 1000.
+    torch.testing.assert_close(first.double(), expected, rtol=1e-5, atol=1e-2)
+
+
+@pytest.mark.sanitizer
+def test_few_entries_beside_many_rows(device: torch.device) -> None:
+    """On any stream."""
+    values = values_for((2, 2, 2100, 5), device, torch.float32)
+    index = torch.arange(2100, device=device).expand(2, 2100)
+    add = partial(torch_ops.scatter_add, values, dim=2, batch_dims=1, deterministic=True)
+    for rows in (14_000, 2800):  # filled first, and last
+        expected = torch.zeros(2, 2, rows, 5, device=device).index_add_(2, index[0], values)
+        assert_same(add(index, dim_size=rows), expected, f"{rows} rows")
+        if device.type == "cpu":
+            continue
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            elsewhere = add(index, dim_size=rows)
+        torch.cuda.synchronize(device)
+        assert_same(elsewhere, expected, f"{rows} rows, another stream")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_few_entries_in_a_cuda_graph() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    values = values_for((2100, 5), device, torch.float32)
+    index = torch.arange(2100, device=device)
+    for rows in (14_000, 2800):  # filled first, and last
+        add = partial(torch_ops.scatter_add, values, index, rows, deterministic=True)
+        expected = add()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = add()
+        for _ in range(2):
+            captured.fill_(7)
+            graph.replay()
+            assert_same(captured, expected, f"{rows} rows, replayed")
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    ("width", "rows", "count"),
+    [(64, 2**16, 500), (65, 2**16, 500), (5, 2**20, 500), (1, 2**22, 501), (64, 2**16, 2**14)],
+)
+def test_few_entries_of_16_bits(device: torch.device, width: int, rows: int, count: int) -> None:
+    """CUDA keeps sums for the rows with entries alone; rounded once all the same."""
+    for dtype, spread in [(torch.bfloat16, "hot"), (torch.float16, "uniform")]:
+        values = values_for((2, count, width), device, dtype).abs()
+        index = spread_index(spread, rows, count, 2).to(device)
+        expected = torch.zeros(2, rows, width, dtype=torch.float64)
+        expected.scatter_add_(
+            1, index.cpu()[:, :, None].expand(values.shape), values.cpu().double()
+        )
+        result = torch_ops.scatter_add(values, index, rows, batch_dims=1).cpu()
+        # A rounding to 16 bits, and up to 500 to 32; or 60,000 on a hot row.
+        rtol = (0.55 if count < 1000 else 0.7) * torch.finfo(dtype).eps
+        torch.testing.assert_close(result.double(), expected, rtol=rtol, atol=0)
+        if device.type == "cuda":
+            index[1, 7] = rows
+            torch_ops.scatter_add(values, index, rows, batch_dims=1)
+            with pytest.raises(IndexError, match=rf"index\[1, 7\] is {rows}"):
+                torch_ops.check_errors()
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("way", ["default", "deterministic"])
+def test_scratch_memory(device: torch.device, way: str, dtype: torch.dtype) -> None:
+    """At most 16 bytes an entry, 16 a row of the result and a tenth of the values; or 64 MB."""
+    if device.type == "cpu":
+        pytest.skip("torch does not count the memory of the CPU")
+    for count, size, width in [
+        (2**19, 2**18, 64),
+        (2**20, 2**20, 16),
+        (2**21, 1000, 4),
+        (2**20, 2**21, 9),
+        (2**20, 2**20, 63),
+        (2**20, 2**22, 8),
+        (2**24, 2**16, 1),
+        (2**23, 2**15, 4),
+    ]:
+        values = torch.ones(count, width, device=device, dtype=dtype)
+        index = torch.randint(size, (count,), device=device)
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        chosen = True if way == "deterministic" else None
+        result = torch_ops.scatter_add(values, index, size, deterministic=chosen)
+        scratch = torch.cuda.max_memory_allocated(device) - before - result.nbytes
+        assert scratch <= max(16 * count + 16 * size + values.nbytes // 10, 64 * 10**6), width
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "count", "size", "width", "deterministic"),
+    [
+        (torch.float32, 2**31 + 67, 200, 1, None),  # values beyond 2^31
+        (torch.bfloat16, 2**25 + 3, 200, 64, None),
+        (torch.bfloat16, 2**26 + 3, 200, 33, True),
+        (torch.float32, 500_001, 2**31 + 67, 1, None),  # the result
+        (torch.bfloat16, 1001, 2**25 + 3, 64, True),
+        (torch.bfloat16, 1001, 2**25 + 3, 64, None),  # what a sample runs
+    ],
+    ids=str,
+)
+def test_more_than_two_to_the_31(
+    device: torch.device,
+    dtype: torch.dtype,
+    count: int,
+    size: int,
+    width: int,
+    deterministic: bool | None,
+) -> None:
+    """Ones, whose sums are counts: up to 10,737,419, which float32 holds; uint8 wraps."""
+    if device.type == "cpu":
+        dtype = torch.uint8  # for its memory's sake
+    values = torch.ones(count, *([width] if width > 1 else []), dtype=dtype, device=device)
+    if size < 256:
+        rows = torch.arange(size, device=device)
+        index = rows.to(torch.uint8).repeat(count // size + 1)[:count]
+        counts = count // size + (rows < count % size)
+    else:  # the last rows, and others far apart
+        index = size - 1 - torch.arange(count, device=device) * (size // count)
+        counts = torch.ones(count, dtype=torch.int64, device=device)
+    result = torch_ops.scatter_add(values, index, size, deterministic=deterministic)
+    named = result if size < 256 else result[index]
+    expected = counts.to(dtype).view(-1, *([1] * (width > 1))).expand(named.shape)
+    assert torch.equal(named, expected)
+    if size >= 256:  # nothing else was written
+        assert int(result.count_nonzero()) == count * width
+
+
+def test_paths() -> None:
+    """The way on CUDA is chosen from sizes alone."""
+    from torch_ops._ext.scatter import path
+
+    few = {"axis_size": 1000, "entries": 4000, "shared_bytes": 96 * 1024, "adjacent": True}
+    floats = {"value_bytes": 4, "sum_bytes": 4}
+    # Blocks that sum four entries to each element, and enough of them.
+    staged = {**few, "entries": 96 * 4000}
+    assert path(**staged, **floats, inner=1) == "staged"
+    assert path(**{**staged, "entries": 96 * 4000 - 4}, **floats, inner=1) == "entries"
+    assert path(**{**staged, "shared_bytes": 3999}, **floats, inner=1) == "entries"  # no room
+    assert path(**{**staged, "adjacent": False}, **floats, inner=1) == "values"
+    assert [path(**few, **floats, inner=width) for width in (2, 3, 4, 7, 8, 64)] == [
+        "entries",
+        "values",
+        "entries",
+        "values",
+        "tiles",
+        "tiles",
+    ]
+    many = {**few, "entries": 1 << 19}
+    assert path(**many, **floats, inner=64) == "sorted"
+    assert path(**many, **floats, inner=63) == "tiles"
+    assert path(**many, value_bytes=8, sum_bytes=8, inner=64) == "sorted"
+    # Many entries to few rows would wait for each other.
+    crowd = {**few, "axis_size": 256, "entries": 1 << 18}
+    assert [path(**crowd, **floats, inner=width) for width in (1, 3, 8)] == [
+        "staged",
+        "sorted",
+        "sorted",
+    ]
+    assert path(**{**crowd, "axis_size": 257}, **floats, inner=3) == "values"
+    assert path(**{**crowd, "entries": (1 << 18) - 1}, **floats, inner=3) == "values"
+    # Sixteen-bit sums take a table of floats: sorting pays for fewer entries beside a large result,
+    # and for very few of them a table of their own rows.
+    large = {**few, "axis_size": 1 << 19, "entries": 1 << 18}
+    halves = {"value_bytes": 2, "sum_bytes": 4}
+    assert path(**large, **floats, inner=64) == "tiles"
+    assert path(**large, **halves, inner=64) == "sorted"  # theirs takes too much too
+    assert path(**large, **halves, inner=16) == "tiles"
+    very_few = {**large, "entries": 1 << 17}
+    assert path(**very_few, **floats, inner=64) == "tiles"
+    assert path(**very_few, **halves, inner=64) == "few"
+    assert path(**very_few, **halves, inner=128) == "sorted"  # the table takes too much
+    assert path(**{**very_few, "entries": 1000}, **halves, inner=16) == "few"
+    assert path(**{**very_few, "entries": 1000}, **halves, inner=15) == "tiles"  # a small result
+    assert path(**{**very_few, "axis_size": 1 << 23}, **halves, inner=1) == "few"
+    # A table of floats takes 4 bytes a value: what exceeds the bound of the scratch is sorted.
+    short = {**few, "axis_size": 1 << 20, "entries": 1 << 20}
+    assert [path(**short, **halves, inner=width) for width in (5, 8, 15, 16, 63)] == [
+        "values",
+        "tiles",
+        "tiles",
+        "sorted",
+        "sorted",
+    ]
+    assert path(**short, **floats, inner=63) == "tiles"  # no table
+    assert path(**{**short, "axis_size": 1 << 21}, **halves, inner=9) == "sorted"
+    assert path(**{**short, "axis_size": 1 << 22}, **halves, inner=9) == "few"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from gathering import bad_index, values_for
+from gathering import bad_index, sum_tolerance, values_for
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from modes import (
@@ -24,7 +24,6 @@ from modes import (
     sizes,
 )
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
-from test_scatter import tolerance
 from torch import Tensor
 
 import torch_ops
@@ -196,7 +195,7 @@ OPS = [
         torch_ops.scatter_elements_add,
         scatter_elements_add_by_mode,
         add_samples,
-        tolerance,
+        sum_tolerance,
         dtypes=(*FLOATS, torch.complex64),
         sums=True,
         smooth_samples=smooth_add_samples,

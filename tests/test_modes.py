@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from gathering import Case, values_for
+from gathering import Case, sum_tolerance, values_for
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from modes import (
@@ -27,7 +27,6 @@ from modes import (
 from op_checks import Op, OpChecks, Sample, assert_same
 from support.compiling import CompileChecks
 from support.transforms import TransformChecks
-from test_scatter import tolerance
 from torch import Tensor
 
 import torch_ops
@@ -132,7 +131,7 @@ OPS = [
         torch_ops.scatter_add,
         scatter_add_by_mode,
         scatter_samples,
-        tolerance,
+        sum_tolerance,
         sums=True,
         smooth_samples=smooth_scatter_samples,
     ),

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from gathering import Case, bad_index, index_for, values_for
+from gathering import Case, bad_index, index_for, sum_tolerance, values_for
 from hypothesis import given
 from hypothesis import strategies as st
 from modes import other_layout, scatter_reference
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
 from test_modes import CASES, row_calls
-from test_scatter import tolerance
 from torch import Tensor
 
 import torch_ops
@@ -55,7 +54,7 @@ def reference(out: Tensor, values: Tensor, index: Tensor, **options: Any) -> Ten
 
 def rounded_twice(dtype: torch.dtype) -> tuple[float, float]:
     """16 bits: the sum, and what it is added to."""
-    rtol, atol = tolerance(dtype)
+    rtol, atol = sum_tolerance(dtype)
     return rtol, atol + (8 * torch.finfo(dtype).eps if dtype.itemsize == 2 else 0)
 
 

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from gathering import SPREADS, spread_index, values_for
+from gathering import SPREADS, spread_index, sum_tolerance, values_for
 from op_checks import FLOATS
-from test_scatter import tolerance
 from torch import Tensor
 
 import torch_ops
@@ -75,7 +74,7 @@ def test_any_number_of_threads(dtype: torch.dtype, spread: str) -> None:
         if wide == dtype and wide != torch.float64:
             assert torch.equal(first, expected)
             continue
-        rtol, _ = tolerance(dtype)
+        rtol, _ = sum_tolerance(dtype)
         summed = torch.float32 if dtype.itemsize == 2 else dtype
         # Up to n = 300,000 numbers near 1: partial sums reach some sqrt(n), and the error of n
         # roundings of random sign some sqrt(n) times half an eps of that; twice, for the reference.
@@ -101,7 +100,7 @@ def test_short_rows(dtype: torch.dtype, spread: str) -> None:
                 assert torch.equal(other, first)
             expected = torch.zeros(batches, size, row, dtype=torch.float64)
             expected.scatter_add_(1, index[:, :, None].expand(values.shape), values.double())
-            rtol, _ = tolerance(dtype)
+            rtol, _ = sum_tolerance(dtype)
             atol = 2 * count * torch.finfo(summed).eps
             torch.testing.assert_close(first.double(), expected, rtol=rtol, atol=atol)
 
@@ -260,7 +259,7 @@ def test_few_rows_are_added_to(dtype: torch.dtype) -> None:
             assert not actual[~named].any()
             expected = values.double().view(few, -1, row).sum(1)
             summed = torch.float32 if dtype.itemsize == 2 else dtype
-            rtol, _ = tolerance(dtype)
+            rtol, _ = sum_tolerance(dtype)
             atol = 2 * count * torch.finfo(summed).eps
             torch.testing.assert_close(actual[named].double(), expected, rtol=rtol, atol=atol)
 

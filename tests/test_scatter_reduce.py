@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 from activations import run_tests_with
-from gathering import Case, bad_index, index_for, values_for
+from gathering import Case, bad_index, index_for, sum_tolerance, values_for
 from hypothesis import given
 from hypothesis import strategies as st
 from modes import other_layout, scatter_reference
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
 from test_modes import CASES, entries_for, row_calls
-from test_scatter import tolerance
 from torch import Tensor
 
 import torch_ops
@@ -46,7 +45,7 @@ def smooth_samples(device: torch.device) -> Iterator[Sample]:
 
 def product_tolerance(dtype: torch.dtype) -> tuple[float, float]:
     """That of sums, and n roundings of a product of n numbers, here some 40."""
-    rtol, atol = tolerance(dtype)
+    rtol, atol = sum_tolerance(dtype)
     return max(rtol, 40 * torch.finfo(torch.float32 if dtype.itemsize < 4 else dtype).eps), atol
 
 

@@ -46,6 +46,8 @@ class Case:
     @property
     def name(self) -> str:
         last = self.index if self.group in ("rows", "odd rows", "elements") else self.distribution
+        if self.group.startswith("random"):
+            last = f"{self.index} {self.distribution}"
         return f"{self.group} {self.dtype} {self.sizes} {last}"
 
     @property
@@ -68,10 +70,11 @@ class Case:
     def bytes(self) -> int:
         """What has to be moved at least, where nothing is found in a cache by luck."""
         picks = self.batch * self.picks
-        if self.group in ("backward", "deterministic"):
+        if self.group in ("backward", "deterministic", "random sum"):
             return picks * (self.index_bytes + self.row_bytes) + self.source_bytes
         # Elements of a batch row that fits on chip are read once, all others once a pick.
-        if self.group == "elements" and self.rows * self.row_bytes <= 128 * 1024:
+        elements = self.group in ("elements", "random gather") and self.width is None
+        if elements and self.rows * self.row_bytes <= 128 * 1024:
             return picks * (self.index_bytes + self.row_bytes) + self.source_bytes
         return picks * (self.index_bytes + 2 * self.row_bytes)
 

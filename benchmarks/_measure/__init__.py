@@ -13,6 +13,7 @@ from benchmarks._measure.figures import (
     must_equal,
     relative_error,
 )
+from benchmarks._measure.plot import plot_ratios
 from benchmarks._measure.run import Benchmark, argument_parser
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "Wrong",
     "argument_parser",
     "must_equal",
+    "plot_ratios",
     "relative_error",
 ]

@@ -106,6 +106,15 @@ class Bar:
             return False
         return self.value >= self.required if self.sense == ">=" else self.value <= self.required
 
+    @property
+    def margin(self) -> float:
+        """Below 1 where it is missed: how much of what is required was reached."""
+        if self.value is None or self.required <= 0:
+            return 0.0
+        if self.sense == ">=":
+            return self.value / self.required
+        return self.required / self.value if self.value else math.inf
+
     def __str__(self) -> str:
         value = "not measured" if self.value is None else f"{self.value:.4g}"
         return f"{self.what}: {value}, bar {self.sense} {self.required:.4g}"

@@ -10,10 +10,44 @@ from typing import Any
 
 def plot(data: dict[str, Any], path: Path) -> Path:
     """Draws the fraction of the copy ceiling over the bytes moved, in several panels."""
-    import matplotlib as mpl
+    figure, panels = _panels(data)
+    legend: dict[str, Any] = {}
+    for axis, panel, cases in panels:
+        _draw_panel(axis, panel, cases)
+        handles, labels = axis.get_legend_handles_labels()
+        legend.update(zip(labels, handles, strict=True))
+    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=len(legend))
+    figure.savefig(path, dpi=120)
+    return path
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
+
+def plot_ratios(data: dict[str, Any], path: Path) -> Path:
+    """Draws how many times as fast as torch's fastest way each case is, a colour for each tag."""
+    figure, panels = _panels(data)
+    for axis, panel, cases in panels:
+        for tag in sorted({case["tag"] for case in cases}):
+            points = [
+                (case["bytes"], case["over_fastest_eager"])
+                for case in cases
+                if case["tag"] == tag and case["over_fastest_eager"]
+            ]
+            if points:
+                axis.plot(*zip(*points, strict=True), "o", ms=4, alpha=0.7, label=tag)
+        axis.axhline(1, color="k", lw=0.8, ls="--")
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_title(panel)
+        axis.set_xlabel("bytes moved")
+        axis.set_ylabel("torch's fastest time over ours")
+        axis.grid(True, which="major", alpha=0.3)
+        axis.legend()
+    figure.savefig(path, dpi=120)
+    return path
+
+
+def _panels(data: dict[str, Any]) -> tuple[Any, list[tuple[Any, str, list[dict[str, Any]]]]]:
+    """A figure headed by what ran where, and an axis for the cases of each panel."""
+    from matplotlib.figure import Figure
 
     panels: dict[str, list[dict[str, Any]]] = {}
     for case in data["cases"]:
@@ -24,14 +58,8 @@ def plot(data: dict[str, Any], path: Path) -> Path:
         raise ValueError("no case that moves bytes was run")
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(6 * columns, 4.5 * rows), squeeze=False, layout="constrained"
-    )
-    legend: dict[str, Any] = {}
-    for axis, (panel, cases) in zip(axes.flat, panels.items(), strict=False):
-        _draw_panel(axis, panel, cases)
-        handles, labels = axis.get_legend_handles_labels()
-        legend.update(zip(labels, handles, strict=True))
+    figure = Figure(figsize=(6 * columns, 4.5 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat[len(panels) :]:
         axis.remove()
     machine, copy = data["machine"], float(data["copy_bytes_per_second"]["start"])
@@ -39,10 +67,10 @@ def plot(data: dict[str, Any], path: Path) -> Path:
         f"{data['benchmark']}, {machine['device']}, torch {machine['torch']}, "
         f"copy {copy * 1e-9:.0f} GB/s, {data['date'][:10]}"
     )
-    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=len(legend))
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-    return path
+    return figure, [
+        (axis, panel, cases)
+        for axis, (panel, cases) in zip(axes.flat, panels.items(), strict=False)
+    ]
 
 
 # Kind, text, marker, colour; the colours can be told apart by the colour-blind too.

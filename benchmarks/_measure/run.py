@@ -38,6 +38,7 @@ from benchmarks._measure.timing import CudaTimer, Timer, Timing, WallTimer, copy
 
 SLOW_SECONDS = 1.0  # a call longer than this is timed once
 CASE_SECONDS = 0.75  # what the calls of a case may take, where that leaves enough of them
+SAVE_SECONDS = 5.0  # figures are saved so often, for a run may be killed
 FAR = 10  # a call that takes so many times as long as the fastest is repeated no further
 
 # ---- the machine --------------------------------------------------------------------------------
@@ -87,12 +88,14 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 # ---- a run --------------------------------------------------------------------------------------
 
 
-def choose_repeats(seconds: Sequence[float], most: int) -> list[int]:
+def choose_repeats(
+    seconds: Sequence[float], most: int, case_seconds: float = CASE_SECONDS
+) -> list[int]:
     """How often to repeat calls that take these times: alike, but for those that are far off."""
     fastest = min(seconds)
     least = 5 if fastest > 50e-3 else 20
     near = [each for each in seconds if each <= FAR * fastest]
-    rounds = min(most, max(least, int(CASE_SECONDS / sum(near))))
+    rounds = min(most, max(least, int(case_seconds / sum(near))))
     return [rounds if each <= FAR * fastest else min(rounds, 3) for each in seconds]
 
 
@@ -133,10 +136,14 @@ def argument_parser(benchmark: str, description: str) -> argparse.ArgumentParser
 
 
 class Benchmark:
-    """One run: measures, prints each line as it comes, and saves the figures after each case."""
+    """One run: measures, prints each line as it comes, and saves the figures as they come."""
 
-    def __init__(self, name: str, options: argparse.Namespace) -> None:
+    def __init__(
+        self, name: str, options: argparse.Namespace, case_seconds: float = CASE_SECONDS
+    ) -> None:
         self.began = time.perf_counter()
+        self.case_seconds = case_seconds
+        self._saved = self.began
         if options.device == "cuda" and not torch.cuda.is_available():
             sys.exit("No CUDA device is visible. To measure the CPU: --device cpu")
         if options.threads is not None:
@@ -233,7 +240,7 @@ class Benchmark:
         calls = [partial(call, given) for _, call in right]
         # The checks were a warm-up, and this is another.
         seconds = [self.timer.once(call).seconds for call in calls]
-        repeats = choose_repeats(seconds, self.timer.most_rounds)
+        repeats = choose_repeats(seconds, self.timer.most_rounds, self.case_seconds)
         timings = self.timer.in_turn(calls, repeats, reads_only)
         for (measurement, _), (timing, note) in zip(right, timings, strict=True):
             measurement.timing = timing
@@ -273,7 +280,8 @@ class Benchmark:
                     self.results.append(result)
                     done += 1
                     self._run_one(result, fill)
-                    self.save()
+                    if time.perf_counter() > self._saved + SAVE_SECONDS:
+                        self.save()
                     advance(result.name)
         except KeyboardInterrupt:
             self.stopped = "interrupted"
@@ -298,7 +306,11 @@ class Benchmark:
         # Here and not where the error was caught: by now nothing holds the case's tensors.
         self._recover(result.error)
 
-    def finish(self, summary_bars: Callable[[str, dict[str, Any]], list[Bar]]) -> int:
+    def finish(
+        self,
+        summary_bars: Callable[[str, dict[str, Any]], list[Bar]],
+        draw: Callable[[dict[str, Any], Path], Path] = plot,
+    ) -> int:
         """Prints the summary, saves it and the plot; returns the exit status."""
         if not self.stopped.startswith("the device is lost"):
             self.copy["end"] = copy_ceiling(self.timer)
@@ -307,7 +319,7 @@ class Benchmark:
         path = self._path(".json")
         self._print(f"\nfigures: {path}")
         try:
-            self._print(f"plot: {plot(json.loads(path.read_text()), self._path('.png'))}")
+            self._print(f"plot: {draw(json.loads(path.read_text()), self._path('.png'))}")
         except Exception as error:  # the figures are worth more than the plot
             self._print(f"no plot: {type(error).__name__}: {first_line(error)}")
         # A bar that is missed is a figure. A failure of ours is a failure of the run.
@@ -340,11 +352,9 @@ class Benchmark:
     def _summarize(self, summary_bars: Callable[[str, dict[str, Any]], list[Bar]]) -> None:
         copy = self.copy
         missed = [
-            (result.name, str(bar)) for result in self.results for bar in result.bars if not bar.met
+            (result.name, bar) for result in self.results for bar in result.bars if not bar.met
         ]
-        missed += [
-            (result.name, f"FAILED {result.error}") for result in self.results if result.error
-        ]
+        failed = [result for result in self.results if result.error]
         labels = dict.fromkeys(label for result in self.results for label in result.labels)
         if labels:
             self._print("\nGeometric means (worst case): ours over others' time, > 1 is faster")
@@ -360,7 +370,7 @@ class Benchmark:
                 f"{shown(figures['over_fastest_eager']):>21}{shown(figures['over_compiled']):>18}"
             )
             self.summary_bars[label] = summary_bars(label, figures)
-            missed += [(label, str(bar)) for bar in self.summary_bars[label] if not bar.met]
+            missed += [(label, bar) for bar in self.summary_bars[label] if not bar.met]
         for label, figures in self.summary.items():
             each = ", ".join(f"{name} {value:.2f}" for name, value in figures["over_each"].items())
             if each:
@@ -368,8 +378,12 @@ class Benchmark:
         judged = sum(len(result.bars) for result in self.results)
         judged += sum(len(bars) for bars in self.summary_bars.values())
         self._print(f"\nMISSED: {len(missed)}, of {judged} bars")
-        for name, bar in missed:
+        for name, bar in sorted(missed, key=lambda each: each[1].margin):
             self._print(f"  {name}: {bar}")
+        if failed:
+            self._print(f"\nFAILED: {len(failed)} cases")
+            for result in failed:
+                self._print(f"  {result.name}: {result.error}")
         if self.left_out:
             self._print(f"\nNOT RUN ({self.stopped}), {len(self.left_out)} cases:")
             for name in self.left_out:
@@ -430,6 +444,7 @@ class Benchmark:
         unfinished = path.with_suffix(".json.part")
         unfinished.write_text(json.dumps(without_infinities(data), indent=1) + "\n")
         os.replace(unfinished, path)
+        self._saved = time.perf_counter()
 
 
 # ---- the figures as text and as JSON ------------------------------------------------------------

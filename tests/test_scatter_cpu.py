@@ -293,6 +293,10 @@ def test_cpu_blocking() -> None:
     assert cpu_blocking(**{**several, "threads": 8}, axis_size=1 << 20, inner=1)["blocks"] == 16
     several["threads"] = 7
     assert cpu_blocking(**several, axis_size=(1 << 20) + 1, inner=1)["blocks"] == 17
+    # Nobody sets to zero what is added to.
+    onto = {**alone, "onto": True}
+    assert cpu_blocking(**onto, axis_size=1 << 20, inner=1)["blocks"] == 1
+    assert cpu_blocking(**onto, axis_size=(1 << 20) + 1, inner=1)["blocks"] == 17
     # Where there may be pieces, sizes alone decide: the order of the additions follows from it.
     for threads_there in (1, 2, 64):
         several = {**sizes, "slabs": 2, "threads": threads_there}
@@ -313,3 +317,98 @@ def test_cpu_blocking() -> None:
     assert cpu_blocking(**sizes, axis_size=1 << 16, inner=1)["piece_entries"] == 1 << 18
     assert cpu_blocking(**{**sizes, "slabs": 64}, axis_size=9, inner=1)["piece_entries"] == 1 << 21
     assert cpu_blocking(**{**sizes, "entries": 0}, axis_size=0, inner=1)["blocks"] == 1
+
+
+# ---- To a tensor that there is -------------------------------------------------------------------
+
+# batches, axis_size, entries, row. Few entries beside many rows, which one thread adds as they
+# stand; the other ways as above.
+ONTO = [
+    (1, 500_000, 300, 1),
+    (2, 300_000, 40, 1),
+    (1, 40_000, 900, 3),
+    (2, 9_000, 60, 130),
+    (1, 20, 9_000, 3),
+    (1, 2_000, 80_000, 1),
+    (2, 40_000, 300_000, 1),
+    (2, 3_000, 9_000, 64),
+    (1, 9, 200, 9_000),
+    (300, 7, 5, 2),
+]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.uint8, torch.int64, torch.complex64], ids=str)
+@pytest.mark.parametrize("spread", ["uniform", "hot", "sorted"])
+def test_onto_what_there_is(dtype: torch.dtype, spread: str) -> None:
+    """The same bits for any number of threads; 16 bits are rounded once; the rest stays."""
+    for batches, size, count, row in ONTO:
+        index = spread_index(spread, size, count, batches)
+        values = values_for((batches, count, row), torch.device("cpu"), dtype)
+        start = values_for((batches, size, row), torch.device("cpu"), dtype, seed=1)
+        results = []
+        for number in (1, 3):
+            with threads(number):
+                results.append(torch_ops.scatter_add_(start.clone(), values, index, batch_dims=1))
+        first, other = results
+        assert torch.equal(other, first)
+        wide = dtype
+        if dtype.is_floating_point or dtype.is_complex:
+            wide = torch.complex128 if dtype.is_complex else torch.float64
+        expected = start.to(wide)
+        expected.scatter_add_(1, index[:, :, None].expand(values.shape), values.to(wide))
+        if wide == dtype and wide != torch.float64:
+            assert torch.equal(first, expected)
+            continue
+        rtol, _ = sum_tolerance(dtype)
+        summed = torch.float32 if dtype.itemsize == 2 else dtype
+        atol = 2 * count * torch.finfo(summed).eps
+        torch.testing.assert_close(first.to(wide), expected, rtol=rtol, atol=atol)
+        named = torch.zeros(batches, size, dtype=torch.bool).scatter_(1, index, True)
+        assert torch.equal(first[~named], start[~named])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int16], ids=str)
+@pytest.mark.parametrize("index_dtype", [torch.int16, torch.int64], ids=str)
+def test_onto_by_a_strided_index(dtype: torch.dtype, index_dtype: torch.dtype) -> None:
+    for size, count, row in [(30_000, 50, 1), (30_000, 4_000, 9), (40, 30_000, 3)]:
+        index = spread_index("uniform", size, 2 * count, 1)[0].to(index_dtype)[::2]
+        values = values_for((count, row), torch.device("cpu"), dtype)
+        start = torch.ones(size, row, dtype=dtype)
+        actual = torch_ops.scatter_add_(start.clone(), values, index)
+        if not dtype.is_floating_point:
+            assert torch.equal(actual, start.index_add_(0, index.long(), values))
+            continue
+        exact = start.double().index_add_(0, index.long(), values.double())
+        rtol, _ = sum_tolerance(dtype)
+        torch.testing.assert_close(actual.double(), exact, rtol=rtol, atol=count * 2**-22)
+
+
+def test_index_add_counts_from_the_end() -> None:
+    """index_add's own mode, few and many."""
+    for size, count, row in [(500_000, 300, 1), (9_000, 60, 130), (2_000, 80_000, 1)]:
+        index = spread_index("uniform", size, count, 1)[0]
+        values = values_for((count, row), torch.device("cpu"), torch.int32)
+        source = torch.ones(size, row, dtype=torch.int32)
+        index = torch.where(torch.arange(count) % 2 == 0, index, index - size)
+        expected = source.clone().index_put_((index,), values, accumulate=True)
+        assert torch.equal(torch_ops.index_add(source, index, values), expected)
+        assert torch.equal(
+            torch_ops.index_put_(source.clone(), index, values, accumulate=True), expected
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int16], ids=str)
+def test_nothing_is_added_where_an_entry_is_out_of_range(dtype: torch.dtype) -> None:
+    for batches, size, count, row in ONTO:
+        index = spread_index("uniform", size, count, batches)
+        index[-1, -1] = size
+        values = torch.ones(batches, count, row, dtype=dtype)
+        out = torch.zeros(batches, size, row, dtype=dtype)
+        with pytest.raises(
+            IndexError, match=rf"index\[{batches - 1}, {count - 1}\] is {size}, out"
+        ):
+            torch_ops.scatter_add_(out, values, index, batch_dims=1)
+        assert not out.any()
+    empty = torch.zeros(0, 3, dtype=dtype)
+    with pytest.raises(IndexError, match="size 0"):
+        torch_ops.scatter_add_(empty, torch.ones(2, 3, dtype=dtype), torch.tensor([0, 1]))

@@ -72,20 +72,20 @@ Call check(const Tensor& out, const Tensor& values, const Tensor& index, Dim dim
   return {axes, parsed, op};
 }
 
-// Are the sums rounded as they grow, so that values can be added to what there is? And may they be
-// added in any order?
+// Can values be added to what there is? Not where sums that grow in it would be rounded, or added
+// in any order, and must not.
 bool adds_to_out(const Tensor& out) {
   const at::ScalarType real = c10::toRealValueType(out.scalar_type());
-  if (out.is_cpu()) return !at::isReducedFloatingType(real);
+  if (out.is_cpu()) return true;  // 16-bit floats are rounded when all is added
   return sum_type(real) == real && !at::globalContext().deterministicAlgorithms();
 }
 
-// `out` or, where its elements are apart or do not begin where vectors may be added, a copy.
+// `out` or, where its elements are apart or do not begin where CUDA may add vectors, a copy.
 Tensor dense(const Tensor& out) {
-  constexpr uintptr_t kVector = 16;  // bytes
+  const uintptr_t alignment = out.is_cpu() ? out.element_size() : 16;
   const auto address = reinterpret_cast<uintptr_t>(out.const_data_ptr());
-  return out.is_contiguous() && address % kVector == 0 ? out
-                                                       : out.clone(at::MemoryFormat::Contiguous);
+  return out.is_contiguous() && address % alignment == 0 ? out
+                                                         : out.clone(at::MemoryFormat::Contiguous);
 }
 
 template <auto launch>

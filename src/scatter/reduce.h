@@ -27,9 +27,10 @@ TORCH_OPS_CUDA_LAUNCHER(void scatter_prod_cuda(const at::Tensor& values, const a
                                                const RowLayout& layout, const IndexRule& rule,
                                                const at::Tensor& products))
 
-// Adds values to `sums`, both contiguous, of one dtype that is summed in itself; or, on CUDA, of
-// sum_type(values' dtype). On the CPU an entry that is an error raises IndexError before anything
-// is added; on CUDA it is as for scatter_add_cuda.
+// Adds values to `sums`, both contiguous. On the CPU they are of one dtype, any that
+// scatter_add_cpu takes, each element is rounded once, and an entry that is an error raises
+// IndexError before anything is added. On CUDA `sums` are of sum_type(values' dtype), and it is as
+// for scatter_add_cuda.
 void scatter_add_to_cpu(const char* op, const at::Tensor& values, const at::Tensor& index,
                         const RowLayout& layout, const IndexRule& rule, const at::Tensor& sums);
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_to_cuda(const char* op, const at::Tensor& values,

@@ -84,19 +84,4 @@ void scatter_prod_cpu(const at::Tensor& values, const at::Tensor& index, const R
   products.copy_(unrounded);
 }
 
-void scatter_add_to_cpu(const char* op, const at::Tensor& values, const at::Tensor& index,
-                        const RowLayout& layout, const IndexRule& rule, const at::Tensor& sums) {
-  check_entries(op, index, layout, rule);
-  TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
-    const auto* from = static_cast<const value_t*>(values.const_data_ptr());
-    auto* to = static_cast<value_t*>(sums.mutable_data_ptr());
-    const auto add = [=](int64_t value, int64_t result, int64_t columns) {
-      for (int64_t d = 0; d < columns; ++d) to[result + d] += from[value + d];
-    };
-    reduce(index, layout, rule, [&](const ReducePart& part, const ReduceRun& run) {
-      for_each_row(layout, part, run, add);
-    });
-  });
-}
-
 }  // namespace torch_ops

@@ -342,14 +342,15 @@ std::map<std::string, int64_t> small_cut(int64_t slabs, int64_t axis_size, int64
 
 // What choose_cpu_blocking says: for the tests.
 std::map<std::string, int64_t> cpu_blocking(int64_t slabs, int64_t entries, int64_t axis_size,
-                                            int64_t inner, int64_t sum_bytes, int64_t threads) {
+                                            int64_t inner, int64_t sum_bytes, int64_t threads,
+                                            bool onto) {
   RowLayout layout{};
   layout.batch = slabs;
   layout.outer = 1;
   layout.entries = entries;
   layout.axis_size = axis_size;
   layout.inner = inner;
-  const CpuBlocking blocking = choose_cpu_blocking(layout, sum_bytes, threads);
+  const CpuBlocking blocking = choose_cpu_blocking(layout, sum_bytes, threads, onto);
   return {{"block_rows", blocking.block_rows()},
           {"blocks", blocking.blocks},
           {"columns", blocking.columns},
@@ -415,7 +416,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("sum_bytes"), py::arg("shared_bytes"), py::arg("multiprocessors"));
   m.def("cpu_blocking", &cpu_blocking, "How a call of these sizes is cut on the CPU",
         py::arg("slabs"), py::arg("entries"), py::arg("axis_size"), py::arg("inner"),
-        py::arg("sum_bytes"), py::arg("threads"));
+        py::arg("sum_bytes"), py::arg("threads"), py::arg("onto") = false);
   using ops::Dim;
   python_call::def(m, "call", ops::scatter_add());
   python_call::def(m, "call_by_plan", ScatterAddByPlan::self());

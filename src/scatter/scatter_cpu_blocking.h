@@ -29,9 +29,9 @@ struct CpuBlocking {
 };
 
 // `sum_bytes` has the type in which an element is summed. Of `threads` depends what is as fast as
-// can be, and not the order of the additions.
-inline CpuBlocking choose_cpu_blocking(const RowLayout& layout, int64_t sum_bytes,
-                                       int64_t threads) {
+// can be, and not the order of the additions. `onto`: to what the result holds.
+inline CpuBlocking choose_cpu_blocking(const RowLayout& layout, int64_t sum_bytes, int64_t threads,
+                                       bool onto) {
   constexpr int64_t kBlockBytes = int64_t{512} << 10;  // of a second-level cache
   // Of a last-level cache; and of one slab alone, which one thread would set to zero.
   constexpr int64_t kSlabBytes = int64_t{4} << 20, kOneSlabBytes = int64_t{1} << 20;
@@ -61,7 +61,7 @@ inline CpuBlocking choose_cpu_blocking(const RowLayout& layout, int64_t sum_byte
   const bool same_order = pieces(kMaxRows) == 1;
   const bool keeps_busy = same_order ? kSortedCost * layout.slabs() > threads
                                      : layout.slabs() * pieces(layout.axis_size) > 1;
-  const int64_t most_bytes = layout.slabs() > 1 ? kSlabBytes : kOneSlabBytes;
+  const int64_t most_bytes = layout.slabs() > 1 || onto ? kSlabBytes : kOneSlabBytes;
   const bool whole = layout.inner == 1 && layout.axis_size <= most_bytes / sum_bytes && keeps_busy;
   const auto may_grow = [&] {
     return whole || (2 * blocking.block_rows() <= kMaxRows &&

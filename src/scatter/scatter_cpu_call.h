@@ -11,6 +11,7 @@
 #include "common/parallel.h"
 #include "common/scratch.h"
 #include "scatter/scatter_cpu_blocking.h"
+#include "scatter/scatter_cpu_few.h"
 #include "scatter/scatter_cpu_tiles.h"
 #include "scatter/scatter_kernels.h"
 
@@ -22,14 +23,17 @@ class ScatterAdd {
  public:
   using Sum = ScatterSum<Value>;
 
+  // `onto`: the sums are added to what the result holds, and no entry may be out of range where
+  // that is an error. Else they are all that it has.
   ScatterAdd(const Value* values, const Index* index, const RowLayout& layout,
-             const IndexRule& rule, Value* result)
+             const IndexRule& rule, Value* result, bool onto = false)
       : values_(values),
         index_(index),
         layout_(layout),
         rule_(rule),
         result_(result),
-        blocking_(choose_cpu_blocking(layout, sizeof(Sum), num_threads())),
+        onto_(onto),
+        blocking_(choose_cpu_blocking(layout, sizeof(Sum), num_threads(), onto)),
         strips_((layout.inner + blocking_.columns - 1) / blocking_.columns),
         tiles_((layout.entries + blocking_.tile_entries - 1) / blocking_.tile_entries),
         piece_size_(std::min(blocking_.block_rows(), layout.axis_size) * blocking_.columns),
@@ -38,6 +42,10 @@ class ScatterAdd {
 
   // Returns the smallest position of an entry that is out of range; the result is then nonsense.
   int64_t run() {
+    if (onto_ && is_few()) {
+      add_few(simd_, layout_, rule_, values_, index_, result_);
+      return kNoBadEntry;
+    }
     if (blocking_.blocks > 1) {
       const int64_t bad = sort_tiles();
       if (bad != kNoBadEntry) return bad;
@@ -49,6 +57,15 @@ class ScatterAdd {
   }
 
  private:
+  // Is it no work for several threads, and less so than what is done for a block's other rows?
+  bool is_few() const {
+    constexpr int64_t kGroup = 32;  // values that are rounded in the time that finding a row takes
+    if (added() > kElementsPerTask) return false;
+    if (blocking_.blocks > 1) return true;
+    return !std::is_same_v<Sum, Value> &&
+           layout_.entries * std::max<int64_t>(kGroup / layout_.inner, 1) <= layout_.axis_size;
+  }
+
   // A part of a block's entries, [begin, end), and where its sums go.
   struct Piece {
     int64_t slab, block, begin, end;
@@ -171,7 +188,8 @@ class ScatterAdd {
     // The pieces first: they are the longest tasks.
     const auto pieces = static_cast<int64_t>(pieces_.size());
     const int64_t blocks = layout_.slabs() * blocking_.blocks;
-    const int64_t work = layout_.slabs() * (layout_.entries + layout_.axis_size) * layout_.inner;
+    const int64_t set = onto_ ? 0 : layout_.slabs() * layout_.axis_size * layout_.inner;
+    const int64_t work = added() + set;
     const int64_t grain = kElementsPerTask / (work / blocks / strips_ + 1) + 1;
     return parallel_min_shared((pieces + blocks) * strips_, grain, work, [&](auto deal) {
       Scratch<Sum> sums;
@@ -208,7 +226,7 @@ class ScatterAdd {
   // Right into the result.
   int64_t add_block(const Piece& block, int64_t strip) {
     Value* sums = result_at(block.slab, blocking_.first_row(block.block), strip);
-    set_to_zero(sums, rows_in(block.block), strip);
+    if (!onto_) set_to_zero(sums, rows_in(block.block), strip);
     return add(block, strip, sums, layout_.inner);
   }
 
@@ -420,10 +438,13 @@ class ScatterAdd {
              const Sum* sums) {
     const int64_t columns = columns_in(strip);
     Value* to = result_at(slab, blocking_.first_row(block) + first, strip);
-    if (sums == nullptr) return set_to_zero(to, rows, strip);
-    if (columns == layout_.inner) return store_sums(simd_, sums, rows * columns, to);
+    if (sums == nullptr) return onto_ ? void() : set_to_zero(to, rows, strip);
+    const auto store_some = [&](const Sum* from, int64_t n, Value* at) {
+      onto_ ? add_rounded(simd_, from, n, at) : store_sums(simd_, from, n, at);
+    };
+    if (columns == layout_.inner) return store_some(sums, rows * columns, to);
     for (int64_t row = 0; row < rows; ++row) {
-      store_sums(simd_, sums + row * columns, columns, to + row * layout_.inner);
+      store_some(sums + row * columns, columns, to + row * layout_.inner);
     }
   }
 
@@ -441,6 +462,7 @@ class ScatterAdd {
 
   // ---- Where things are
 
+  int64_t added() const { return layout_.slabs() * layout_.entries * layout_.inner; }  // values
   int64_t columns_in(int64_t strip) const {
     return std::min(blocking_.columns, layout_.inner - strip * blocking_.columns);
   }
@@ -465,6 +487,7 @@ class ScatterAdd {
   const RowLayout layout_;
   const IndexRule rule_;
   Value* result_;
+  const bool onto_;
   const CpuBlocking blocking_;
   const Simd simd_ = cpu_simd();
   const int64_t strips_;

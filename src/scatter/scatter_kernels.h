@@ -395,4 +395,20 @@ void add_sums(Simd simd, Sum* sums, int64_t n, const Sum* others) {
   map_range(simd, Plus(), 0, n, sums, sums, others);
 }
 
+// Adds n sums to values, each of which is rounded once.
+template <class Sum, class Value>
+void add_rounded(Simd simd, const Sum* sums, int64_t n, Value* values) {
+  if constexpr (std::is_same_v<Sum, Value>) {
+    add_sums(simd, values, n, sums);
+  } else {
+    Sum widened[kRunEntries];
+    for (int64_t first = 0; first < n; first += kRunEntries) {
+      const int64_t count = std::min(kRunEntries, n - first);
+      widen_values(simd, values + first, count, widened);
+      add_sums(simd, widened, count, sums + first);
+      store_sums(simd, widened, count, values + first);
+    }
+  }
+}
+
 }  // namespace torch_ops

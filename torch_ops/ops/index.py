@@ -367,9 +367,9 @@ def index_add(
 
     Memory:
         The result, and 4 or 8 bytes a point where there are several arrays. For arrays that are not
-        side by side, for 16-bit floats, in a given order and under a transform of ``torch.func``:
-        also sums as large as source, and what :func:`scatter_add` takes. (Sums of 16-bit floats are
-        rounded before they are added to source, and once more then.)
+        side by side, for 16-bit floats on CUDA, in a given order and under a transform of
+        ``torch.func``: also sums as large as source, and what :func:`scatter_add` takes. (Sums of
+        16-bit floats are then rounded before they are added to source, and once more.)
 
     Raises:
         IndexError: As for :func:`index`. On CUDA what is out of range is dropped.

@@ -153,9 +153,10 @@ def scatter_add_(
         gradient itself. Only the index is saved.
 
     Memory:
-        A copy of values that are not contiguous; and one of ``out`` where it is not, or does not
-        begin at a multiple of 16 bytes. But for 16-bit floats (on CUDA also for integers below 32
-        bits, and where the order of the sums is given): what :func:`scatter_add` takes, and its
+        A copy of values that are not contiguous; and one of ``out`` where it is not, or, on CUDA,
+        does not begin at a multiple of 16 bytes. On the CPU what :func:`scatter_add` takes beside
+        its result; 16-bit floats are rounded once. On CUDA, for 16-bit floats and integers below 32
+        bits, and where the order of the sums is given: what :func:`scatter_add` takes, and its
         result, which is then added, so that a sum of 16-bit floats is rounded twice.
 
     Determinism:

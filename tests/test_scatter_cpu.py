@@ -295,8 +295,8 @@ def test_cpu_blocking() -> None:
     assert cpu_blocking(**several, axis_size=(1 << 20) + 1, inner=1)["blocks"] == 17
     # Nobody sets to zero what is added to.
     onto = {**alone, "onto": True}
-    assert cpu_blocking(**onto, axis_size=1 << 20, inner=1)["blocks"] == 1
-    assert cpu_blocking(**onto, axis_size=(1 << 20) + 1, inner=1)["blocks"] == 17
+    assert cpu_blocking(**onto, axis_size=1 << 22, inner=1)["blocks"] == 1
+    assert cpu_blocking(**onto, axis_size=(1 << 22) + 1, inner=1)["blocks"] == 65
     # Where there may be pieces, sizes alone decide: the order of the additions follows from it.
     for threads_there in (1, 2, 64):
         several = {**sizes, "slabs": 2, "threads": threads_there}

@@ -193,7 +193,7 @@ def test_agrees_with_torch(device: torch.device, reduce: str) -> None:
 @pytest.mark.parametrize("capability", ["default", "avx2"])
 def test_other_instruction_sets(capability: str) -> None:
     """The CPU's loops exist once for each; the tests here run the widest that there is."""
-    run_tests_with(capability, __file__, "cpu and (agrees or nan_infinity or ties)")
+    run_tests_with(capability, __file__, "cpu and (agrees or nan_infinity or ties or extremes)")
 
 
 def test_any_number_of_threads() -> None:
@@ -210,15 +210,80 @@ def test_any_number_of_threads() -> None:
         assert torch.equal(results[0], results[2]), reduce
 
 
-@pytest.mark.parametrize("name", ["_scatter_arg", "_scatter_prod"])
+def best_one_by_one(values: Tensor, rows: Tensor, size: int, largest: bool) -> Tensor:
+    """The first of the best values of each row; NaN is the best, and what has none is 0."""
+    best = torch.zeros(size, *values.shape[1:], dtype=values.dtype)
+    named = set()
+    for row, value in zip(rows.tolist(), values, strict=True):
+        better = value > best[row] if largest else value < best[row]
+        better = (better | value.isnan()) & ~best[row].isnan()
+        best[row] = torch.where(better, value, best[row]) if row in named else value
+        named.add(row)
+    return best
+
+
+def extremes(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Random numbers, with the ends of the type between them."""
+    info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    special = [info.min, info.max, 0, 1]
+    if dtype.is_floating_point:
+        special += [float("inf"), -float("inf"), float("nan"), info.tiny, -info.tiny, info.tiny / 2]
+    values = values_for(shape, torch.device("cpu"), dtype)
+    part = values.view(-1)[:: values.numel() // 100]
+    part.copy_(torch.tensor(special).to(dtype)[torch.randint(len(special), part.shape)])
+    return values
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int8, torch.uint8, torch.int64], ids=str)
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+def test_extremes(device: torch.device, dtype: torch.dtype, reduce: str) -> None:
+    """With a gradient and without, which are two ways on the CPU; and both zeros."""
+    for shape, size in [((3000,), 700), ((60, 2), 90), ((400, 3), 50), ((200, 40), 100)]:
+        values, index = extremes(shape, dtype), torch.randint(size, shape[:1])
+        for zeros in ((), (0.0, -0.0)):
+            for at, zero in enumerate(zeros):
+                values.view(-1)[at::5] = zero
+            expected = best_one_by_one(values, index, size, reduce == "amax")
+            leaf = values.to(device, copy=True)
+            for requires_grad in (False, dtype.is_floating_point):
+                leaf.requires_grad_(requires_grad)
+                actual = torch_ops.scatter(leaf, index.to(device), size, reduce=reduce)
+                assert actual.requires_grad == requires_grad
+                actual = actual.detach().cpu()
+                torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+                number = ~expected.isnan()
+                assert torch.equal(actual.signbit() & number, expected.signbit() & number)
+
+
+@pytest.mark.parametrize("mode", ["wrap", "clip", "fill"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int16], ids=str)
+def test_extremes_by_a_mode(device: torch.device, dtype: torch.dtype, mode: str) -> None:
+    for count, size, row in [(4000, 300, 1), (40, 300, 3), (500, 7, 20)]:
+        values = values_for((count, row), device, dtype)
+        index = torch.randint(-2 * size, 3 * size, (count,), device=device)
+        rows = {
+            "wrap": index % size,
+            "clip": index.clamp(0, size - 1),
+            "fill": torch.where(index < 0, index + size, index),
+        }[mode]
+        kept = (rows >= 0) & (rows < size)
+        for reduce in ("amax", "amin"):
+            actual = torch_ops.scatter(values, index, size, reduce=reduce, mode=mode)
+            expected = torch_ops.scatter(values[kept], rows[kept], size, reduce=reduce)
+            assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("name", ["_scatter_arg", "_scatter_best", "_scatter_prod"])
 def test_opcheck_of_the_parts(device: torch.device, name: str) -> None:
+    if name == "_scatter_best" and device.type != "cpu":
+        return  # there the best values are read where they stand
     op = getattr(torch.ops.torch_ops, name).default
     for case in CASES[:5]:
         values = values_for(case.output, device, torch.float32)
         arguments = (values, index_for(case, device), case.source[case.axis], case.dim)
         rest = (
             (case.batch_dims, True, "raise")
-            if name == "_scatter_arg"
+            if name != "_scatter_prod"
             else (case.batch_dims, "fill")
         )
         torch.library.opcheck(op, (*arguments, *rest))

@@ -1,5 +1,5 @@
-// The contract of scatter: a composition of scatter_add and of two ops of its own, for the position
-// of the largest value and for the product.
+// The contract of scatter: a composition of scatter_add and of ops of its own, for the largest
+// value, for its position and for the product.
 #include "scatter/reduce.h"
 
 #include <ATen/TensorOperators.h>
@@ -36,6 +36,12 @@ const auto& scatter_arg_op() {
   return op;
 }
 
+const auto& scatter_best_op() {
+  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
+                                        bool, std::string_view)>("_scatter_best");
+  return op;
+}
+
 const auto& scatter_prod_op() {
   static const auto op =
       find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view)>(
@@ -43,7 +49,7 @@ const auto& scatter_prod_op() {
   return op;
 }
 
-// ---- CPU, CUDA and Meta kernels of the two ops --------------------------------------------------
+// ---- CPU, CUDA and Meta kernels of these ops --------------------------------------------------
 
 indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
                      Dim dim, int64_t batch_dims) {
@@ -94,6 +100,23 @@ Tensor scatter_arg_meta(const Tensor& values, const Tensor& index, c10::SymInt d
 }
 
 template <auto launch>
+Tensor scatter_best(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
+                    int64_t batch_dims, bool largest, std::string_view mode) {
+  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
+  const Rows rows(values, index, dim_size, axes, mode);
+  const Tensor best = in_huge_pages(at::empty(rows.sizes, values.options()));
+  launch(rows.values, rows.entries, rows.layout, rows.rule, largest, best);
+  return best;
+}
+
+Tensor scatter_best_meta(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
+                         int64_t batch_dims, bool /*largest*/, std::string_view mode) {
+  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
+  indexing::parse_mode(kOp, mode);
+  return at::empty_symint(indexing::scatter_sizes(values, index, dim_size, axes), values.options());
+}
+
+template <auto launch>
 Tensor scatter_prod(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
                     int64_t batch_dims, std::string_view mode) {
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
@@ -112,9 +135,9 @@ Tensor scatter_prod_meta(const Tensor& values, const Tensor& index, c10::SymInt 
   return at::empty_symint(indexing::scatter_sizes(values, index, dim_size, axes), values.options());
 }
 
-// ---- Derivatives of the two ops -----------------------------------------------------------------
+// ---- Derivatives of these ops -----------------------------------------------------------------
 
-// Positions have none.
+// Positions have none, and best values are asked for where none is needed.
 Tensor scatter_arg_autograd(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
                             c10::SymInt dim_size, Dim dim, int64_t batch_dims, bool largest,
                             std::string_view mode) {
@@ -206,6 +229,15 @@ Tensor scatter_arg_batched(const Tensor& values, const Tensor& index, c10::SymIn
                        });
 }
 
+Tensor scatter_best_batched(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
+                            Dim dim, int64_t batch_dims, bool largest, std::string_view mode) {
+  return batch_scatter(kOp, values, index, dim, batch_dims,
+                       [&](const Tensor& v, const Tensor& i, Dim axis, int64_t batches) {
+                         return scatter_best_op().call(v, i, dim_size, axis, batches, largest,
+                                                       mode);
+                       });
+}
+
 Tensor scatter_prod_batched(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                             Dim dim, int64_t batch_dims, std::string_view mode) {
   return batch_scatter(kOp, values, index, dim, batch_dims,
@@ -238,9 +270,20 @@ Tensor mean(const Tensor& values, const Tensor& index, const c10::SymInt& dim_si
   return at::div(sums, counts).to(dtype);
 }
 
+// Nobody will ask where the best values are, and there is a kernel that does not look.
+bool needs_values_alone(const Tensor& values) {
+  return values.is_cpu() && !(values.requires_grad() && at::GradMode::is_enabled()) &&
+         !torch::autograd::isFwGradDefined(values) &&
+         !at::functorch::maybeCurrentDynamicLayer().has_value() &&
+         !values.key_set().has(c10::DispatchKey::Batched);
+}
+
 // The value at the position of the best one, which is where the gradient goes.
 Tensor best(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, int64_t axis,
             int64_t batch_dims, bool largest, std::string_view mode) {
+  if (needs_values_alone(values)) {
+    return scatter_best_op().call(values, index, dim_size, axis, batch_dims, largest, mode);
+  }
   const Tensor positions =
       scatter_arg_op().call(values, index, dim_size, axis, batch_dims, largest, mode);
   const int64_t picked = index.dim() - batch_dims;
@@ -278,6 +321,10 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
       "bool largest, str mode) -> Tensor",
       {at::Tag::pt2_compliant_tag});
   m.def(
+      "_scatter_best(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
+      "bool largest, str mode) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
       "_scatter_prod(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
       "str mode) -> Tensor",
       {at::Tag::pt2_compliant_tag});
@@ -289,6 +336,7 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
   m.impl("_scatter_arg", scatter_arg<scatter_arg_cpu>);
+  m.impl("_scatter_best", scatter_best<scatter_best_cpu>);
   m.impl("_scatter_prod", scatter_prod<scatter_prod_cpu>);
 }
 
@@ -299,6 +347,7 @@ TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
   m.impl("_scatter_arg", scatter_arg_meta);
+  m.impl("_scatter_best", scatter_best_meta);
   m.impl("_scatter_prod", scatter_prod_meta);
 }
 
@@ -309,6 +358,7 @@ TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
 
 TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
   m.impl("_scatter_arg", scatter_arg_batched);
+  m.impl("_scatter_best", scatter_best_batched);
   m.impl("_scatter_prod", scatter_prod_batched);
   m.impl("scatter", scatter);
 }

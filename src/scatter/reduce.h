@@ -19,6 +19,11 @@ TORCH_OPS_CUDA_LAUNCHER(void scatter_arg_cuda(const at::Tensor& values, const at
                                               const RowLayout& layout, const IndexRule& rule,
                                               bool largest, const at::Tensor& positions))
 
+// Writes the largest (or smallest) values to `result`, contiguous, of the same dtype; 0 where there
+// is none. NaN is as above.
+void scatter_best_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
+                      const IndexRule& rule, bool largest, const at::Tensor& result);
+
 // Writes the products of real values to `products`, contiguous, of the same dtype; 1 where there
 // are none. Multiplied in a fixed order, 16-bit floats in float32, and rounded once.
 void scatter_prod_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "common/elementwise.h"
 #include "common/index_mode.h"
 #include "common/row_layout.h"
+#include "scatter/order_keys.h"
+#include "scatter/scatter_kernels.h"
 
 namespace torch_ops {
 
@@ -189,6 +192,75 @@ void keep_best([[maybe_unused]] Simd simd, const RowLayout& layout, const Reduce
   if (simd == Simd::kAvx2) return keep_best_avx2<kLargest>(layout, part, run, values, best);
 #endif
   keep_best_baseline<kLargest>(layout, part, run, values, best);
+}
+
+// ---- The same without the entries: keys alone ---------------------------------------------------
+
+template <class Key>
+struct ToKey {
+  KeyOrder<Key> order;
+  TORCH_OPS_HOST_DEVICE Key operator()(Key bits) const { return order.key(bits); }
+};
+
+// Zero for what is the key of no number.
+template <class Key>
+struct FromKey {
+  KeyOrder<Key> order;
+  Key none;
+  TORCH_OPS_HOST_DEVICE Key operator()(Key key) const {
+    return key == none ? Key() : order.bits(key);
+  }
+};
+
+template <class Key>
+struct BetterKey {
+  KeyOrder<Key> order;
+  TORCH_OPS_HOST_DEVICE Key operator()(Key best, Key bits) const {
+    const Key key = order.key(bits);
+    return key > best ? key : best;
+  }
+};
+
+// Takes up the values of a run, which are bits; `best` has keys.
+template <class Key>
+void keep_best_keys(Simd simd, const RowLayout& layout, const ReducePart& part,
+                    const ReduceRun& run, const KeyOrder<Key>& order, const Key* values,
+                    Key* best) {
+  if (layout.inner >= kShortRow) {
+    for_each_row(layout, part, run, [&](int64_t value, int64_t result, int64_t columns) {
+      map_range(simd, BetterKey<Key>{order}, 0, columns, best + result,
+                static_cast<const Key*>(best + result), values + value);
+    });
+    return;
+  }
+  // Short rows are whole in a part, and one behind the other.
+  if (run.count == 0) return;
+  const int64_t begin = run.entries[0], end = run.entries[run.count - 1] + 1;
+  const Key* from = values + (part.slab * layout.entries + begin) * layout.inner;
+  Key keys[ReduceRun::kMost * kShortRow];
+  map_range(simd, ToKey<Key>{order}, 0, (end - begin) * layout.inner, keys, from);
+  Key* const slab = best + part.slab * layout.axis_size * layout.inner;
+  const auto key_of = [&](int64_t k) { return keys + (run.entries[k] - begin) * layout.inner; };
+  if (layout.inner > 1) {
+    for (int64_t k = 0; k < run.count; ++k) {
+      const Key* const row = key_of(k);
+      Key* const at = slab + run.rows[k] * layout.inner;
+      for (int64_t d = 0; d < layout.inner; ++d) at[d] = std::max(at[d], row[d]);
+    }
+    return;
+  }
+  const auto keep = [&](int64_t row, int64_t first, auto count) {
+    Key kept = slab[row];
+    for (int64_t k = first; k < first + count; ++k) kept = std::max(kept, *key_of(k));
+    slab[row] = kept;
+  };
+  if (repeats(run.count, run.rows, 1)) {
+    for_each_or_four(run.count, [&](int64_t k) { return run.rows[k]; }, keep);
+  } else {
+    for (int64_t k = 0; k < run.count; ++k) {
+      keep(run.rows[k], k, std::integral_constant<int64_t, 1>());
+    }
+  }
 }
 
 }  // namespace torch_ops

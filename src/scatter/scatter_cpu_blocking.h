@@ -35,8 +35,9 @@ inline CpuBlocking choose_cpu_blocking(const RowLayout& layout, int64_t sum_byte
   constexpr int64_t kBlockBytes = int64_t{512} << 10;  // of a second-level cache
   // Of a last-level cache; and of one slab alone, which one thread would set to zero.
   constexpr int64_t kSlabBytes = int64_t{4} << 20, kOneSlabBytes = int64_t{1} << 20;
-  constexpr int64_t kMaxRows = 1 << 16;  // of one of several blocks
-  constexpr int64_t kSortedCost = 4;     // of an element, where to add it as it stands costs 1
+  constexpr int64_t kOntoBytes = int64_t{16} << 20;  // where nothing is set to zero
+  constexpr int64_t kMaxRows = 1 << 16;              // of one of several blocks
+  constexpr int64_t kSortedCost = 4;  // of an element, where to add it as it stands costs 1
   constexpr int64_t kColumns = 4096;
   constexpr int64_t kMaxTile = 1 << 16;
   constexpr int64_t kMinPiece = 1 << 15;  // values; less is not worth a task
@@ -61,7 +62,7 @@ inline CpuBlocking choose_cpu_blocking(const RowLayout& layout, int64_t sum_byte
   const bool same_order = pieces(kMaxRows) == 1;
   const bool keeps_busy = same_order ? kSortedCost * layout.slabs() > threads
                                      : layout.slabs() * pieces(layout.axis_size) > 1;
-  const int64_t most_bytes = layout.slabs() > 1 || onto ? kSlabBytes : kOneSlabBytes;
+  const int64_t most_bytes = onto ? kOntoBytes : layout.slabs() > 1 ? kSlabBytes : kOneSlabBytes;
   const bool whole = layout.inner == 1 && layout.axis_size <= most_bytes / sum_bytes && keeps_busy;
   const auto may_grow = [&] {
     return whole || (2 * blocking.block_rows() <= kMaxRows &&

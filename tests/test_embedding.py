@@ -315,8 +315,16 @@ def test_bad_arguments(device: torch.device) -> None:
         torch_ops.embedding(index, weight[0])
     with pytest.raises(ValueError, match="padding_idx must be between -3 and 2"):
         torch_ops.embedding(index, weight, padding_idx=3)
-    with pytest.raises(TypeError, match="index must be uint8, int16, int32 or int64"):
+    with pytest.raises(TypeError, match="input must be uint8, int16, int32 or int64"):
         torch_ops.embedding(index.float(), weight)
+    with pytest.raises(TypeError, match="embedding with max_norm: weight must be float16, "):
+        torch_ops.embedding(index, weight.long(), max_norm=1.0)
+    message = "embedding: weight and input must be on one device, but weight is on "
+    for options in ({}, {"padding_idx": 0}):
+        with pytest.raises(RuntimeError, match=message):
+            torch_ops.embedding(index.to("meta"), weight, **options)
+    with pytest.raises(IndexError, match=r"^embedding: input.* 0: no entry is allowed"):
+        torch_ops.embedding(index, weight[:0])
     with pytest.raises(TypeError, match="input must be a tensor, but a list"):
         torch_ops.embedding([0], weight)  # type: ignore[arg-type]
 
@@ -324,5 +332,6 @@ def test_bad_arguments(device: torch.device) -> None:
 def test_out_of_range(device: torch.device, sync_mode: None) -> None:
     weight = torch.zeros(3, 4, device=device)
     for options in ({}, {"padding_idx": 0}):
-        with pytest.raises(IndexError, match="is -1, out of range for an axis of size 3"):
+        message = r"^embedding: input\[0\] is -1, out of range for an axis of size 3"
+        with pytest.raises(IndexError, match=message):
             torch_ops.embedding(torch.tensor([-1], device=device), weight, **options)

@@ -200,6 +200,28 @@ def test_strided_tables_are_read_in_place(device: torch.device) -> None:
             assert torch.equal(torch_ops.gather(source, index, dim), expected)
 
 
+def test_empty_tables_of_any_strides(device: torch.device) -> None:
+    """Of axes that no one stride walks, as an empty one's copy has them too."""
+    source = torch.ones(4, 3, 5, 2, device=device)[:0].transpose(1, 2)
+    index = torch.tensor([0, 1], device=device)
+    for mode in ("raise", "wrap", "clip", "fill", "unchecked"):
+        assert torch_ops.gather(source, index, 1, mode=mode).shape == (0, 2, 3, 2)
+    bad = torch.tensor([9], device=device)
+
+    def call_and_check() -> None:
+        torch_ops.gather(source, bad, 1)
+        torch_ops.check_errors()
+
+    with pytest.raises(IndexError, match="9, out of range for an axis of size 5"):
+        call_and_check()
+    values = torch.ones(0, 2, 3, 4, dtype=torch.float64, device=device, requires_grad=True)
+    output = torch_ops.scatter_add(values, index, 5, 1, mode="wrap")
+    (output.permute(0, 1, 3, 2) * torch.ones(0, 5, 4, 3, device=device)).sum().backward()
+    assert values.grad.shape == values.shape
+    no_index = torch.zeros(2, 3, 0, dtype=torch.int64, device=device).transpose(0, 1)
+    assert torch_ops.gather(torch.ones(4, device=device), no_index).shape == (3, 2, 0)
+
+
 def test_gradient_saves_the_index_alone(device: torch.device) -> None:
     source = values_for((6, 3), device, torch.float32).requires_grad_()
     leaf = source * 1

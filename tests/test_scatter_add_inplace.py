@@ -127,6 +127,20 @@ def test_out_is_untouched_by_an_error() -> None:
         assert torch.equal(out, torch.ones(5, 3, dtype=dtype))
 
 
+def test_an_index_that_is_added_to(device: torch.device) -> None:
+    """Its entries are those from before."""
+    count = 5000
+    index = (torch.arange(count, device=device) + count // 2) % count
+    values = torch.full((count,), 10**6, device=device)
+    expected = index + 10**6
+    out = index.clone()
+    torch_ops.scatter_add_(out, values, out)
+    assert torch.equal(out, expected)
+    out = index.clone()
+    torch_ops.index_put_(out, out, 10**6, accumulate=True)
+    assert torch.equal(out, expected)
+
+
 def test_errors_on_cuda(device: torch.device) -> None:
     if device.type == "cpu":
         return

@@ -8,6 +8,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/checks.h"
@@ -36,11 +37,21 @@ struct Axes {
   int64_t batch_dims;
 };
 
+// What callers of `op` know the table and the index of a gather by: names in messages.
+struct ArgumentNames {
+  const char* table;
+  const char* index;
+};
+inline ArgumentNames names_of(std::string_view op) {
+  if (op == "embedding") return {"weight", "input"};
+  return {"source", "index"};
+}
+
 inline void check_index_dtype(const char* op, const Tensor& index) {
   const at::ScalarType dtype = index.scalar_type();
   TORCH_CHECK_TYPE(
       dtype == at::kLong || dtype == at::kInt || dtype == at::kShort || dtype == at::kByte, op,
-      ": index must be uint8, int16, int32 or int64, but it is ", dtype, ".");
+      ": ", names_of(op).index, " must be uint8, int16, int32 or int64, but it is ", dtype, ".");
 }
 
 // `rank` is that of `table`, which is the argument's name in messages.
@@ -79,9 +90,9 @@ inline void check_axes_match(const char* op, const char* a_name, c10::SymIntArra
 inline Axes check_gather(const char* op, const Tensor& source, const Tensor& index,
                          std::optional<int64_t> dim, int64_t batch_dims) {
   check_index_dtype(op, index);
-  TORCH_CHECK(source.device() == index.device(), op,
-              ": source and index must be on one device, but source is on ", source.device(),
-              " and index is on ", index.device(), ".");
+  TORCH_CHECK(source.device() == index.device(), op, ": ", names_of(op).table, " and ",
+              names_of(op).index, " must be on one device, but ", names_of(op).table, " is on ",
+              source.device(), " and ", names_of(op).index, " is on ", index.device(), ".");
   const Axes axes = resolve_axes(op, "source", source.dim(), index.dim(), dim, batch_dims);
   check_axes_match(op, "source", source.sym_sizes(), 0, "index", index.sym_sizes(), 0,
                    axes.batch_dims, "source and index must have the same batch axes");
@@ -191,14 +202,15 @@ inline int64_t joint_size(const Tensor& tensor, int64_t first, int64_t last) {
 // Fills the table's part of `layout`; false where its strides do not fit, that is, where the batch,
 // the outer or the inner axes have no joint stride.
 inline bool lay_out_table(const Tensor& table, Axes axes, RowLayout& layout) {
-  const auto batch = joint_stride(table, 0, axes.batch_dims);
-  const auto outer = joint_stride(table, axes.batch_dims, axes.dim);
-  const auto inner = joint_stride(table, axes.dim + 1, table.dim());
-  if (!batch || !outer || !inner) return false;
   layout.batch = joint_size(table, 0, axes.batch_dims);
   layout.outer = joint_size(table, axes.batch_dims, axes.dim);
   layout.axis_size = table.size(axes.dim);
   layout.inner = joint_size(table, axes.dim + 1, table.dim());
+  const auto batch = joint_stride(table, 0, axes.batch_dims);
+  const auto outer = joint_stride(table, axes.batch_dims, axes.dim);
+  const auto inner = joint_stride(table, axes.dim + 1, table.dim());
+  // An empty one may have any: a copy would have the same.
+  if (!batch || !outer || !inner) return table.numel() == 0;
   layout.table_batch_stride = *batch;
   layout.table_outer_stride = *outer;
   // The stride of an axis of one row says nothing.
@@ -208,10 +220,10 @@ inline bool lay_out_table(const Tensor& table, Axes axes, RowLayout& layout) {
 }
 
 inline bool lay_out_index(const Tensor& index, Axes axes, RowLayout& layout) {
+  layout.entries = joint_size(index, axes.batch_dims, index.dim());
   const auto batch = joint_stride(index, 0, axes.batch_dims);
   const auto entry = joint_stride(index, axes.batch_dims, index.dim());
-  if (!batch || !entry) return false;
-  layout.entries = joint_size(index, axes.batch_dims, index.dim());
+  if (!batch || !entry) return index.numel() == 0;
   layout.index_batch_stride = *batch;
   layout.index_entry_stride = *entry;
   return true;
@@ -265,8 +277,8 @@ inline std::vector<int64_t> unravel(at::IntArrayRef sizes, int64_t position) {
 }
 
 // An entry of an index of these sizes; `position` counts them in row-major order.
-inline std::string name_entry(at::IntArrayRef sizes, int64_t position) {
-  return c10::str("index", at::IntArrayRef(unravel(sizes, position)));
+inline std::string name_entry(const char* op, at::IntArrayRef sizes, int64_t position) {
+  return c10::str(names_of(op).index, at::IntArrayRef(unravel(sizes, position)));
 }
 
 inline std::string out_of_range_text(const char* op, const std::string& entry, int64_t value,
@@ -296,8 +308,8 @@ inline std::string name_coordinate(std::optional<at::IntArrayRef> sizes, int64_t
 // In an empty axis there is no row for an entry, but where there need not be one.
 inline void check_axis_not_empty(const char* op, const Tensor& index, int64_t axis_size,
                                  IndexMode mode) {
-  TORCH_CHECK_INDEX(axis_size > 0 || index.numel() == 0 || mode == IndexMode::kFill, op,
-                    ": index has ", index.numel(),
+  TORCH_CHECK_INDEX(axis_size > 0 || index.numel() == 0 || mode == IndexMode::kFill, op, ": ",
+                    names_of(op).index, " has ", index.numel(),
                     " entries, but the axis has size 0: no entry is allowed.");
 }
 
@@ -305,7 +317,7 @@ inline void check_axis_not_empty(const char* op, const Tensor& index, int64_t ax
 [[noreturn]] inline void raise_out_of_range(const char* op, const Tensor& index, int64_t position,
                                             int64_t axis_size, bool from_end = false) {
   const int64_t value = index.contiguous().view({-1})[position].item().toLong();
-  TORCH_CHECK_INDEX(false, out_of_range_text(op, name_entry(index.sizes(), position), value,
+  TORCH_CHECK_INDEX(false, out_of_range_text(op, name_entry(op, index.sizes(), position), value,
                                              axis_size, from_end));
 }
 

@@ -159,7 +159,7 @@ Tensor embedding_batched(const Tensor& input, const Tensor& weight,
 // Scales the rows of weight that the input names, in place, to a norm of max_norm where theirs is
 // larger. Entries of one row write the same values, so that it does not matter which does.
 Tensor& embedding_renorm_(Tensor& weight, const Tensor& input, double max_norm, double norm_type) {
-  CHECK_FLOATING("embedding_renorm_", weight);
+  CHECK_FLOATING("embedding with max_norm", weight);
   TORCH_CHECK_VALUE(weight.dim() == 2, "embedding_renorm_: weight must have two axes, but its ",
                     "shape is ", weight.sym_sizes(), ".");
   const at::NoGradGuard no_grad;

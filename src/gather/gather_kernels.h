@@ -163,6 +163,8 @@ int64_t gather_entries(Simd simd, const Word* table, const Index* index, int64_t
   return kNoBadEntry;
 }
 
+constexpr int64_t kFewEntries = 16;
+
 // Writes the rows [begin, end) of [batch, outer, entries]. Returns the smallest position, in
 // [batch, entries], of an entry that is out of range where that is an error, or kNoBadEntry; where
 // there is one, the output is nonsense. Word is any type of an element's size.
@@ -171,22 +173,37 @@ int64_t gather_rows(Simd simd, const Word* source, const Index* index, Word* out
                     const RowLayout& layout, const GatherPolicy& policy, int64_t begin,
                     int64_t end) {
   int64_t bad = kNoBadEntry;
-  const int64_t inner = layout.inner;
-  int64_t row = begin;
-  while (row < end) {
-    const int64_t slab = row / layout.entries;
-    const int64_t b = slab / layout.outer;
-    const int64_t o = slab % layout.outer;
-    const int64_t first = row % layout.entries;
-    const int64_t last = std::min(layout.entries, first + (end - row));
+  if (begin >= end) return bad;
+  const int64_t inner = layout.inner, stride = layout.index_entry_stride;
+  // Of short slabs a division or a call costs as much as all else.
+  const bool few = inner == 1 && layout.entries <= kFewEntries && !policy.rule.rewrites();
+  int64_t first = begin % layout.entries;
+  int64_t b = begin / layout.entries / layout.outer, o = begin / layout.entries % layout.outer;
+  for (int64_t row = begin; row < end;) {
+    const int64_t count = std::min(layout.entries - first, end - row);
     const Word* table = source + b * layout.table_batch_stride + o * layout.table_outer_stride;
-    const Index* entries = index + b * layout.index_batch_stride;
-    Word* out = output + row * inner;
-    row += last - first;
-    const int64_t stride = layout.index_entry_stride;
-    const int64_t wrong =
-        gather_entries(simd, table, entries + first * stride, last - first, out, layout, policy);
+    const Index* entries = index + b * layout.index_batch_stride + first * stride;
+    Word* const out = output + row * inner;
+    int64_t wrong = kNoBadEntry;
+    if (few) {
+      for (int64_t n = 0; n < count; ++n) {
+        const Index entry = entries[n * stride];
+        if (!in_range(entry, layout.axis_size)) {
+          wrong = n;
+          break;
+        }
+        out[n] = table[static_cast<int64_t>(entry) * layout.table_axis_stride];
+      }
+    } else {
+      wrong = gather_entries(simd, table, entries, count, out, layout, policy);
+    }
     if (wrong != kNoBadEntry) bad = std::min(bad, b * layout.entries + first + wrong);
+    row += count;
+    first = 0;
+    if (++o == layout.outer) {
+      o = 0;
+      ++b;
+    }
   }
   return bad;
 }

@@ -56,8 +56,9 @@ std::string describe(const IndexErrorRecord& record) {
   const std::string entry =
       site.coordinates > 0
           ? indexing::name_coordinate(sizes, position, record.coordinate, record.axis, from_end)
-      : sizes ? indexing::name_entry(*sizes, position)
-              : c10::str("entry ", position, " of index (counted in row-major order)");
+      : sizes ? indexing::name_entry(site.op, *sizes, position)
+              : c10::str("entry ", position, " of ", indexing::names_of(site.op).index,
+                         " (counted in row-major order)");
   const bool resolved = from_end && site.coordinates == 0 && record.value < 0;
   const int64_t value = record.value - (resolved ? site.axis_size : 0);
   return indexing::out_of_range_text(site.op, entry, value, site.axis_size, from_end);

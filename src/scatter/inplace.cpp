@@ -98,6 +98,10 @@ Tensor& scatter_add_(Tensor& out, const Tensor& values, const Tensor& index, Dim
     return out.add_(sums_for(out, values, index, call.axes.dim, batch_dims, mode));
   const Tensor sums = dense(out);
   Tensor entries = index;
+  if (at::get_overlap_status(out, index) != at::MemOverlapStatus::No &&
+      out.storage().is_alias_of(index.storage())) {
+    entries = index.clone();  // else an entry may be read that has been added to
+  }
   auto sizes = out.sizes().vec();
   if (out.is_complex()) sizes.push_back(2);  // two real numbers side by side
   const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);

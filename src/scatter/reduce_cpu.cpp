@@ -42,7 +42,8 @@ void reduce(const at::Tensor& index, const RowLayout& layout, const IndexRule& r
   const ReduceParts parts(layout, at::get_num_threads());
   TORCH_OPS_DISPATCH_INDEX(index, "scatter", [&] {
     const index_t* entries = index.const_data_ptr<index_t>();
-    at::parallel_for(0, parts.count, 1, [&](int64_t begin, int64_t end) {
+    const int64_t grain = kElementsPerTask / (layout.entries * layout.inner / parts.strips + 1) + 1;
+    at::parallel_for(0, parts.count, grain, [&](int64_t begin, int64_t end) {
       for (int64_t number = begin; number < end; ++number) {
         const ReducePart part = parts.part(number, layout);
         for_each_part_run(entries, layout, rule, part,
@@ -228,7 +229,7 @@ void scatter_prod_cpu(const at::Tensor& values, const at::Tensor& index, const R
   TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
     const auto* from = static_cast<const value_t*>(values.const_data_ptr());
     auto* to = static_cast<sum_t*>(unrounded.mutable_data_ptr());
-    const auto multiply = [=](int64_t value, int64_t result, int64_t columns) {
+    const auto multiply = [=](int64_t value, int64_t result, auto columns) {
       for (int64_t d = 0; d < columns; ++d) to[result + d] *= static_cast<sum_t>(from[value + d]);
     };
     reduce(index, layout, rule, [&](const ReducePart& part, const ReduceRun& run) {

@@ -62,9 +62,21 @@ void for_each_part_run(const Index* index, const RowLayout& layout, const IndexR
                        const ReducePart& part, Use&& use) {
   const Index* entries = index + part.slab / layout.outer * layout.index_batch_stride;
   const auto rows_of_part = static_cast<uint64_t>(part.last_row - part.first_row);
+  // Do all entries name a row of it? They have been checked where one that is none is an error.
+  const bool all =
+      part.last_row - part.first_row == layout.axis_size && rule.raises() && !rule.rewrites();
   ReduceRun run;
   for (int64_t first = 0; first < layout.entries; first += ReduceRun::kMost) {
     const int64_t end = std::min(first + ReduceRun::kMost, layout.entries);
+    if (all) {
+      for (int64_t n = first; n < end; ++n) {
+        run.entries[n - first] = n;
+        run.rows[n - first] = static_cast<int64_t>(entries[n * layout.index_entry_stride]);
+      }
+      run.count = end - first;
+      use(run);
+      continue;
+    }
     run.count = 0;
     with_rule(rule, [&](auto row_of) {
       for (int64_t n = first; n < end; ++n) {
@@ -80,12 +92,18 @@ void for_each_part_run(const Index* index, const RowLayout& layout, const IndexR
 }
 
 // Calls use(value, result, columns) for the entries of a run: where the values of a part's columns
-// begin, and those of the result.
+// begin, and those of the result. `columns` is a constant where rows are elements.
 template <class Use>
 TORCH_OPS_HOST_DEVICE void for_each_row(const RowLayout& layout, const ReducePart& part,
                                         const ReduceRun& run, Use use) {
   const int64_t columns = part.last_column - part.first_column;
   const int64_t value = part.slab * layout.entries, result = part.slab * layout.axis_size;
+  if (layout.inner == 1) {
+    for (int64_t k = 0; k < run.count; ++k) {
+      use(value + run.entries[k], result + run.rows[k], std::integral_constant<int64_t, 1>());
+    }
+    return;
+  }
   for (int64_t k = 0; k < run.count; ++k) {
     use((value + run.entries[k]) * layout.inner + part.first_column,
         (result + run.rows[k]) * layout.inner + part.first_column, columns);

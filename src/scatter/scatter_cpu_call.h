@@ -42,6 +42,9 @@ class ScatterAdd {
 
   // Returns the smallest position of an entry that is out of range; the result is then nonsense.
   int64_t run() {
+    if (layout_.inner == 1 && std::max(layout_.axis_size, layout_.entries) <= kShortSlab) {
+      return add_short_slabs(simd_, layout_, rule_, values_, index_, result_, onto_);
+    }
     if (onto_ && is_few()) {
       add_few(simd_, layout_, rule_, values_, index_, result_);
       return kNoBadEntry;
@@ -235,7 +238,8 @@ class ScatterAdd {
     const int64_t columns = columns_in(strip);
     look(piece, touched);
     for_each_stretch(touched, rows_in(piece.block), [&](int64_t begin, int64_t end, bool any) {
-      if (any) std::fill_n(sums + begin * columns, (end - begin) * columns, Sum());
+      const Sum zero = onto_ ? nothing_added<Sum>() : Sum();
+      if (any) std::fill_n(sums + begin * columns, (end - begin) * columns, zero);
     });
     return add(piece, strip, sums, columns);
   }

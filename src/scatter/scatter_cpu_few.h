@@ -1,5 +1,6 @@
-// scatter_add on the CPU to a result that there is: few entries, one after the other, by one
-// thread. What costs time is then what is done for the rows that nobody names. No torch.
+// scatter_add on the CPU where there is little to add: few entries to a result that there is, where
+// time goes into the rows that nobody names; and short slabs, where it goes into what is done for
+// each. No torch.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "common/elementwise_cpu.h"
 #include "common/index_mode.h"
+#include "common/parallel.h"
 #include "common/row_layout.h"
 #include "common/scratch.h"
 #include "scatter/scatter_kernels.h"
@@ -116,6 +118,65 @@ void add_few(Simd simd, const RowLayout& layout, const IndexRule& rule, const Va
       });
     });
   }
+}
+
+// What a sum begins with, so that what it is added to stays as it is where nothing is added: -0 for
+// floats, as 0 would make 0 of -0.
+template <class Sum>
+constexpr Sum nothing_added() {
+  return std::is_integral_v<Sum> ? Sum() : static_cast<Sum>(-0.0);
+}
+
+// Slabs of so few elements, and of no more entries, are added one after the other.
+constexpr int64_t kShortSlab = 256;
+
+// Returns the smallest position of an entry that is out of range.
+template <class Value, class Index>
+int64_t add_short_slabs(Simd simd, const RowLayout& layout, const IndexRule& rule,
+                        const Value* values, const Index* index, Value* result, bool onto) {
+  using Sum = ScatterSum<Value>;
+  constexpr bool kInPlace = std::is_same_v<Sum, Value>;
+  const int64_t rows = layout.axis_size, count = layout.entries, stride = layout.index_entry_stride;
+  // Those whose sums are set to zero, and rounded, at a time.
+  const int64_t most = std::max<int64_t>(kRunEntries / rows, 1);
+  const auto add_range = [&](int64_t begin, int64_t end) {
+    Sum buffer[kInPlace ? 1 : kRunEntries];
+    int64_t bad = kNoBadEntry;
+    with_rule(rule, [&](auto row_of) {
+      for (int64_t first = begin; first < end; first += most) {
+        const int64_t last = std::min(first + most, end);
+        Value* const to = result + first * rows;
+        Sum* sums = buffer;
+        if constexpr (kInPlace) sums = to;
+        if (!kInPlace || !onto) {
+          std::fill_n(sums, (last - first) * rows, onto ? nothing_added<Sum>() : Sum());
+        }
+        int64_t batch = first / layout.outer, left = layout.outer - first % layout.outer;
+        for (int64_t slab = first; slab < last; ++slab, sums += rows) {
+          const Index* const entries = index + batch * layout.index_batch_stride;
+          const Value* const from = values + slab * count;
+          for (int64_t n = 0; n < count; ++n) {
+            const auto row = static_cast<int64_t>(row_of(entries[n * stride]));
+            if (in_range(row, rows)) {
+              sums[row] += static_cast<Sum>(from[n]);
+            } else if (!rule.rewrites()) {
+              bad = std::min(bad, batch * count + n);
+            }
+          }
+          if (--left == 0) {
+            left = layout.outer;
+            ++batch;
+          }
+        }
+        if constexpr (!kInPlace) {
+          const int64_t size = (last - first) * rows;
+          onto ? add_rounded(simd, buffer, size, to) : store_sums(simd, buffer, size, to);
+        }
+      }
+    });
+    return bad;
+  };
+  return parallel_min(layout.slabs(), kElementsPerTask / (rows + count), add_range);
 }
 
 }  // namespace torch_ops

@@ -59,10 +59,10 @@ def embedding(
     Deterministic. The gradient is so where :func:`scatter_add` is.
 
     Raises:
-        IndexError: An entry of ``input``, which the message calls the index, is out of range. On
-            CUDA it gives zeros, and the next call of an op with an index on the device, or
-            :func:`check_errors`, raises.
-        TypeError: ``input`` is of another dtype, an argument is no tensor, or an option no number.
+        IndexError: An entry of ``input`` is out of range. On CUDA it gives zeros, and the next call
+            of an op with an index on the device, or :func:`check_errors`, raises.
+        TypeError: ``input`` is of another dtype, or ``weight`` where ``max_norm`` is given and it
+            is not of floats; an argument is no tensor, or an option no number.
         ValueError: ``weight`` has not two axes, or ``padding_idx`` is no row of it.
         RuntimeError: Input and weight are on different devices; or ``sparse`` and
             ``scale_grad_by_freq`` are both set, in the backward pass, as in torch.

@@ -149,14 +149,14 @@ def test_out_of_range(device: torch.device, dtype: torch.dtype) -> None:
     """Named once, and dropped on CUDA."""
     if device.type == "cpu":
         return  # test_scatter.py
-    values = torch.ones(3, 400, 8, device=device, dtype=dtype)
-    index = torch.zeros(3, 400, device=device, dtype=torch.int64)
-    index[2, 399] = 2**40
+    values = torch.ones(3, 200, 8, device=device, dtype=dtype)  # bfloat16 has each number to 256
+    index = torch.zeros(3, 200, device=device, dtype=torch.int64)
+    index[2, 199] = 2**40
     result = add(values, index, 1000)
-    with pytest.raises(IndexError, match=r"scatter_add: index\[2, 399\] is 1099511627776, out of"):
+    with pytest.raises(IndexError, match=r"scatter_add: index\[2, 199\] is 1099511627776, out of"):
         torch_ops.check_errors()
     torch_ops.check_errors()
-    assert result[:, 0, 0].float().tolist() == [400, 400, 399]
+    assert result[:, 0, 0].float().tolist() == [200, 200, 199]
     assert (result[:, 1:] == 0).all()
 
 

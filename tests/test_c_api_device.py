@@ -96,6 +96,45 @@ class TestDevicePointers:
                     wanted = getattr(torch, name)(whole[start:].double())
                     torch.testing.assert_close(y.double(), wanted, rtol=8e-3, atol=1e-7)
 
+    @pytest.mark.sanitizer
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+    @pytest.mark.parametrize("inner", [1, 2, 4, 8, 64])
+    def test_sums_at_a_multiple_of_an_element(
+        self, gpu: torch.device, inner: int, dtype: torch.dtype
+    ) -> None:
+        """What is summed is aligned, so that the ways with wide atomics would be taken."""
+        values = torch.randint(0, 5, (3, 72, inner), device=gpu).to(dtype)
+        index = torch.randint(0, 40, (3, 72), device=gpu)
+        expanded = index[..., None].expand(-1, -1, inner)
+        for start in (0, 1, 2, 3):
+            whole = torch.full((3 * 40 * inner + 8,), 7, device=gpu, dtype=dtype)
+            sums = whole[start : start + 3 * 40 * inner].view(3, 40, inner)
+            stream = torch.cuda.current_stream(gpu).cuda_stream
+            done = self.rows("scatter_add", values, index, sums, more=(None, 0), stream=stream)
+            assert done == "SUCCESS"
+            assert LIBRARY.check_errors(stream) == 0
+            assert torch.equal(sums, torch.zeros_like(sums).scatter_add_(1, expanded, values))
+            assert (whole[:start] == 7).all()
+            assert (whole[start + sums.numel() :] == 7).all()
+
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.int32, torch.float64])
+    def test_elements_at_a_multiple_of_an_element(
+        self, gpu: torch.device, dtype: torch.dtype
+    ) -> None:
+        """Of small tables, which are held in shared memory."""
+        source = torch.randint(0, 200, (64, 1024, 1), device=gpu).to(dtype)
+        for entries, start in [(16384, 0), (16384, 1), (16403, 1), (16403, 3)]:
+            index = torch.randint(0, 1024, (64, entries), device=gpu)
+            whole = torch.full((64 * entries + 8,), 7, device=gpu, dtype=dtype)
+            output = whole[start : start + 64 * entries].view(64, entries, 1)
+            stream = torch.cuda.current_stream(gpu).cuda_stream
+            done = self.rows("batch_gather", source, index, output, stream=stream)
+            assert done == "SUCCESS"
+            assert LIBRARY.check_errors(stream) == 0
+            assert torch.equal(output, source.gather(1, index[..., None]))
+            assert (whole[:start] == 7).all()
+            assert (whole[start + output.numel() :] == 7).all()
+
     def test_an_index_out_of_range(self, gpu: torch.device) -> None:
         source = torch.randn(2, 50, 3, device=gpu)
         index = torch.randint(0, 50, (2, 300), device=gpu)

@@ -111,7 +111,8 @@ void add_long_rows(const Value* values, const IndexView& index, Sum* sums, const
   const int64_t blocks = layout.slabs() * split.pieces *
                          ceil_div(layout.entries, split.groups(atomic::kThreads) * kSpan);
   const bool few = blocks < current_device_limits().multiprocessors;
-  const bool wide = layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value));
+  const bool wide = layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value)) &&
+                    atomic::can_add_together(sums, kWide);
   if (wide && few) {
     add_tiles<kWide, kWindow>(values, index, sums, layout, rule, table_bytes, errors);
   } else if (wide) {
@@ -127,9 +128,10 @@ template <class Value, class Sum>
 void add_in_any_order(const Value* values, const IndexView& index, Sum* sums,
                       const RowLayout& layout, const IndexRule& rule, bool fresh,
                       const IndexErrorSite& errors) {
+  const bool adjacent = are_adjacent(values, sizeof(Value), index, layout) &&
+                        atomic::can_add_together(sums, layout.inner);
   const AtomicPath path =
-      choose_atomic_path(layout, sizeof(Sum), are_adjacent(values, sizeof(Value), index, layout),
-                         current_device_limits().shared_bytes);
+      choose_atomic_path(layout, sizeof(Sum), adjacent, current_device_limits().shared_bytes);
   const int64_t bytes =
       layout.slabs() * layout.axis_size * layout.inner * static_cast<int64_t>(sizeof(Sum));
   switch (path) {

@@ -220,6 +220,57 @@ class TestDevicePointers:
             torch.cuda.synchronize()
             assert torch.equal(output[0, 1], source[0, 7])
 
+    def tables(self, gpu: torch.device, size: int) -> tuple[torch.Tensor, ...]:
+        """Elements, and picks of them, for calls whose blocks hold `size` elements."""
+        source = torch.randint(0, 100, (64, size, 1), device=gpu, dtype=torch.int32)
+        index = torch.randint(0, size, (64, 2**19), device=gpu)
+        output = torch.empty(64, 2**19, 1, device=gpu, dtype=torch.int32)
+        return source, index, output, torch.empty_like(source)
+
+    def gather_and_add(self, tensors: tuple[torch.Tensor, ...], stream: int | None) -> None:
+        source, index, output, sums = tensors
+        done = self.rows("batch_gather", source, index, output, stream=stream)
+        assert done == "SUCCESS", LIBRARY.error()
+        more = (None, 0)
+        done = self.rows("scatter_add", output, index, sums, more=more, stream=stream)
+        assert done == "SUCCESS", LIBRARY.error()
+
+    def check(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        source, index, output, sums = tensors
+        picked = source.gather(1, index[..., None])
+        assert torch.equal(output, picked)
+        wanted = torch.zeros_like(source).scatter_add_(1, index[..., None], picked)
+        assert torch.equal(sums, wanted)
+
+    def test_a_graph_of_large_and_small_tables(self, gpu: torch.device) -> None:
+        """Both have more shared memory than a kernel has unasked: the second must not lower it."""
+        calls = [self.tables(gpu, size) for size in (50_000, 15_000)]
+        with torch.cuda.device(gpu):
+            self.gather_and_add(self.tables(gpu, 10_000), None)  # loads the kernels
+            assert LIBRARY.check_errors(None) == 0
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream(gpu)):
+                stream = torch.cuda.current_stream().cuda_stream
+                for call in calls:
+                    self.gather_and_add(call, stream)
+            graph.replay()
+            torch.cuda.synchronize()
+        for call in calls:
+            self.check(call)
+
+    def test_threads_with_large_and_small_tables(self, gpu: torch.device) -> None:
+        def work(size: int) -> None:
+            call = self.tables(gpu, size)
+            stream = torch.cuda.Stream(gpu)
+            torch.cuda.synchronize(gpu)
+            for _ in range(50):
+                self.gather_and_add(call, stream.cuda_stream)
+            torch.cuda.synchronize(gpu)
+            self.check(call)
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(work, [50_000, 15_000, 40_000, 20_000, 30_000, 13_000]))
+
     def test_threads_have_their_own_errors(self, gpu: torch.device) -> None:
         source = torch.randn(1, 50, 3, device=gpu)
 

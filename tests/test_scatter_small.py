@@ -176,6 +176,25 @@ def test_in_a_cuda_graph() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_graph_of_calls_with_more_and_less_shared_memory() -> None:
+    """Both have more than a kernel has unasked: the second must not lower what the first has."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    calls = []
+    for count in (2048, 1600):
+        values = values_for((200, count, 16), device, torch.float32)
+        calls.append((values, spread_index("uniform", 256, count, 200).to(device)))
+    few = (values[:, :100], calls[0][1][:, :100])
+    add(*few, 256, deterministic=True)  # loads the kernel
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = [add(*call, 256, deterministic=True) for call in calls]
+    graph.replay()
+    for call, sums in zip(calls, captured, strict=True):
+        assert_same(sums, add(*call, 256, deterministic=True), "replayed")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_it_is_one_kernel() -> None:
     """And no scratch."""
     for dtype, width in [(torch.float32, 64), (torch.bfloat16, 5)]:

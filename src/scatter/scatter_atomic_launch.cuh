@@ -69,10 +69,7 @@ void add_staged(const Value* values, const IndexView& index, Sum* sums, const Ro
                 const IndexRule& rule, bool fresh, const IndexErrorSite& errors) {
   const auto bytes = static_cast<int>(layout.axis_size * sizeof(Sum));
   auto* kernel = atomic::add_staged_kernel<Value, Sum>;
-  if (bytes > 48 * 1024) {  // more than a kernel has unasked
-    TORCH_OPS_CUDA_CALL(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  }
+  allow_shared_bytes(kernel, bytes);
   // The larger the table, the fewer blocks share a multiprocessor.
   const int threads = bytes > 100 * 1024 ? 1024 : bytes > 24 * 1024 ? 512 : 256;
   // Parts of a slab where slabs alone do not fill the GPU, none so small that adding up the table

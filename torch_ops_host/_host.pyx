@@ -7,7 +7,7 @@ import sys
 
 import numpy
 
-from torch_ops_host._library import find_library
+from torch_ops_host._library import library_path
 
 from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS,
@@ -61,7 +61,7 @@ cdef void* _find(name) except NULL:
     return function
 
 
-_path = find_library()
+_path = library_path()
 cdef void* _library = _open(_path)
 cdef int32_t _api = (<IntegerFunction> _find(b"torch_ops_api_version"))()
 if _api != capi.TORCH_OPS_API_VERSION:
@@ -565,11 +565,6 @@ def build_config():
     """How the library was built: a dict of "cuda", its version or "none", "archs", "compiler"."""
     pairs = (pair.partition("=") for pair in _build_config().decode().split("; "))
     return {name: value for name, _, value in pairs}
-
-
-def library_path():
-    """The file that was loaded."""
-    return str(_path)
 
 
 def device_count():

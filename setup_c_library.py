@@ -160,6 +160,8 @@ def library_steps(
     target = package / "lib" / soname
     command = [*cxx, "-shared", "-pthread", "-o", str(target), *map(str, objects)]
     command += [f"-Wl,-soname,{soname}", f"-Wl,--version-script={exports}", "-Wl,--no-undefined"]
+    # The pool's threads, and CUDA's, outlive a call: dlclose must not take their code from them.
+    command += ["-Wl,-z,nodelete"]
     if cuda is not None:
         command += [f"-L{cuda.home / lib}" for lib in ("lib64", "lib")]
         command += ["-lcudart_static", "-lrt", "-ldl"]

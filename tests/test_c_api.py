@@ -123,9 +123,14 @@ WRONG = [
     ({"axis_size": -5}, "NEGATIVE_SIZE", "axis_size must not be negative"),
     ({"entries": -(2**63)}, "NEGATIVE_SIZE", "entries must not be negative"),
     ({"inner": -1}, "NEGATIVE_SIZE", "inner must not be negative"),
-    ({"axis_size": 2**62}, "SIZE_OVERFLOW", "has 2^63 bytes or more"),
-    ({"entries": 2**59}, "SIZE_OVERFLOW", "has 2^63 bytes or more"),
-    ({"batch": 2**32, "inner": 2**31}, "SIZE_OVERFLOW", "has 2^63 bytes or more"),
+    ({"axis_size": 2**62}, "SIZE_OVERFLOW", "must have less than 2^63 bytes, counted at 8 an"),
+    ({"entries": 2**59}, "SIZE_OVERFLOW", "must have less than 2^63 bytes"),
+    ({"batch": 2**32, "inner": 2**31}, "SIZE_OVERFLOW", "must have less than 2^63 bytes"),
+    (
+        {"batch": 1, "axis_size": 2**60, "inner": 1, "dtype": DTYPES[np.dtype(np.uint8)]},
+        "SIZE_OVERFLOW",  # 2^60 bytes, but 2^64 of the widest elements
+        f"all rows of the shape [1, {2**60}, 1] must have less than 2^63 bytes, counted at 16 an",
+    ),
     ({"dtype": 12}, "UNKNOWN_DTYPE", "dtype must be one of"),
     ({"dtype": -1}, "UNKNOWN_DTYPE", "but it is -1"),
     ({"index_type": 2}, "UNKNOWN_INDEX_TYPE", "index_type must be"),

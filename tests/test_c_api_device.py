@@ -96,6 +96,45 @@ class TestDevicePointers:
                     wanted = getattr(torch, name)(whole[start:].double())
                     torch.testing.assert_close(y.double(), wanted, rtol=8e-3, atol=1e-7)
 
+    @pytest.mark.sanitizer
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+    @pytest.mark.parametrize("inner", [1, 2, 4, 8, 64])
+    def test_sums_at_a_multiple_of_an_element(
+        self, gpu: torch.device, inner: int, dtype: torch.dtype
+    ) -> None:
+        """What is summed is aligned, so that the ways with wide atomics would be taken."""
+        values = torch.randint(0, 5, (3, 72, inner), device=gpu).to(dtype)
+        index = torch.randint(0, 40, (3, 72), device=gpu)
+        expanded = index[..., None].expand(-1, -1, inner)
+        for start in (0, 1, 2, 3):
+            whole = torch.full((3 * 40 * inner + 8,), 7, device=gpu, dtype=dtype)
+            sums = whole[start : start + 3 * 40 * inner].view(3, 40, inner)
+            stream = torch.cuda.current_stream(gpu).cuda_stream
+            done = self.rows("scatter_add", values, index, sums, more=(None, 0), stream=stream)
+            assert done == "SUCCESS"
+            assert LIBRARY.check_errors(stream) == 0
+            assert torch.equal(sums, torch.zeros_like(sums).scatter_add_(1, expanded, values))
+            assert (whole[:start] == 7).all()
+            assert (whole[start + sums.numel() :] == 7).all()
+
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.int32, torch.float64])
+    def test_elements_at_a_multiple_of_an_element(
+        self, gpu: torch.device, dtype: torch.dtype
+    ) -> None:
+        """Of small tables, which are held in shared memory."""
+        source = torch.randint(0, 200, (64, 1024, 1), device=gpu).to(dtype)
+        for entries, start in [(16384, 0), (16384, 1), (16403, 1), (16403, 3)]:
+            index = torch.randint(0, 1024, (64, entries), device=gpu)
+            whole = torch.full((64 * entries + 8,), 7, device=gpu, dtype=dtype)
+            output = whole[start : start + 64 * entries].view(64, entries, 1)
+            stream = torch.cuda.current_stream(gpu).cuda_stream
+            done = self.rows("batch_gather", source, index, output, stream=stream)
+            assert done == "SUCCESS"
+            assert LIBRARY.check_errors(stream) == 0
+            assert torch.equal(output, source.gather(1, index[..., None]))
+            assert (whole[:start] == 7).all()
+            assert (whole[start + output.numel() :] == 7).all()
+
     def test_an_index_out_of_range(self, gpu: torch.device) -> None:
         source = torch.randn(2, 50, 3, device=gpu)
         index = torch.randint(0, 50, (2, 300), device=gpu)
@@ -180,6 +219,57 @@ class TestDevicePointers:
             graph.replay()
             torch.cuda.synchronize()
             assert torch.equal(output[0, 1], source[0, 7])
+
+    def tables(self, gpu: torch.device, size: int) -> tuple[torch.Tensor, ...]:
+        """Elements, and picks of them, for calls whose blocks hold `size` elements."""
+        source = torch.randint(0, 100, (64, size, 1), device=gpu, dtype=torch.int32)
+        index = torch.randint(0, size, (64, 2**19), device=gpu)
+        output = torch.empty(64, 2**19, 1, device=gpu, dtype=torch.int32)
+        return source, index, output, torch.empty_like(source)
+
+    def gather_and_add(self, tensors: tuple[torch.Tensor, ...], stream: int | None) -> None:
+        source, index, output, sums = tensors
+        done = self.rows("batch_gather", source, index, output, stream=stream)
+        assert done == "SUCCESS", LIBRARY.error()
+        more = (None, 0)
+        done = self.rows("scatter_add", output, index, sums, more=more, stream=stream)
+        assert done == "SUCCESS", LIBRARY.error()
+
+    def check(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        source, index, output, sums = tensors
+        picked = source.gather(1, index[..., None])
+        assert torch.equal(output, picked)
+        wanted = torch.zeros_like(source).scatter_add_(1, index[..., None], picked)
+        assert torch.equal(sums, wanted)
+
+    def test_a_graph_of_large_and_small_tables(self, gpu: torch.device) -> None:
+        """Both have more shared memory than a kernel has unasked: the second must not lower it."""
+        calls = [self.tables(gpu, size) for size in (50_000, 15_000)]
+        with torch.cuda.device(gpu):
+            self.gather_and_add(self.tables(gpu, 10_000), None)  # loads the kernels
+            assert LIBRARY.check_errors(None) == 0
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream(gpu)):
+                stream = torch.cuda.current_stream().cuda_stream
+                for call in calls:
+                    self.gather_and_add(call, stream)
+            graph.replay()
+            torch.cuda.synchronize()
+        for call in calls:
+            self.check(call)
+
+    def test_threads_with_large_and_small_tables(self, gpu: torch.device) -> None:
+        def work(size: int) -> None:
+            call = self.tables(gpu, size)
+            stream = torch.cuda.Stream(gpu)
+            torch.cuda.synchronize(gpu)
+            for _ in range(50):
+                self.gather_and_add(call, stream.cuda_stream)
+            torch.cuda.synchronize(gpu)
+            self.check(call)
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(work, [50_000, 15_000, 40_000, 20_000, 30_000, 13_000]))
 
     def test_threads_have_their_own_errors(self, gpu: torch.device) -> None:
         source = torch.randn(1, 50, 3, device=gpu)

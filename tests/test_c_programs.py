@@ -45,6 +45,15 @@ def test_a_c_program(tmp_path: Path) -> None:
     assert "all checks passed" in output_of(program)
 
 
+@needs("cc")
+def test_it_is_opened_and_closed_again_and_again(tmp_path: Path) -> None:
+    """The threads of a call outlive it, and must not lose their code to dlclose."""
+    program = tmp_path / "reopen"
+    output_of("cc", "-std=c99", "-Wall", "-Werror", FILES / "reopen.c", "-o", program, "-ldl")
+    environ = {**os.environ, "TORCH_OPS_NUM_THREADS": "4"}
+    assert output_of(program, host.library_path(), env=environ) == "opened and closed 100 times\n"
+
+
 @needs("cmake", "cc", "c++")
 def test_cmake_finds_it(tmp_path: Path) -> None:
     prefix = Path(host.get_library_dir()).parent

@@ -205,6 +205,24 @@ def test_missing_gpu(
     assert "torch finds no GPU" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("place", ["a_file", "a_file/folder", "/proc"])
+def test_nothing_can_be_written(
+    demo: dict[str, ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    place: str,
+) -> None:
+    """Said before the training, which would be lost."""
+    (tmp_path / "a_file").touch()
+    out = tmp_path / place  # an absolute place as it is
+    monkeypatch.setattr(sys, "argv", ["train.py", "--out", str(out)])
+    monkeypatch.delattr(demo["training"].Training, "epoch")
+    with pytest.raises(SystemExit):
+        demo["train"].main()
+    assert f"--out: nothing can be written to {out}: " in capsys.readouterr().err
+
+
 def test_missing_packages() -> None:
     """Each is hidden in turn, in the order in which the demo imports them."""
     done = run(

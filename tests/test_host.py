@@ -267,6 +267,16 @@ def test_index_is_checked_where_rows_are_empty(device: Any) -> None:
         (lambda: host.relu([1, 2]), TypeError, "but it is int64"),
         (lambda: host.sigmoid(["a"]), TypeError, "sigmoid: x must be"),
         (lambda: host.relu(np.ones(3), device="tpu"), ValueError, '"cpu" or "gpu", but it is'),
+        (
+            lambda: host.relu(np.ones(3), device=["cpu"]),
+            ValueError,
+            r"""relu: device must be None, "cpu" or "gpu", but it is \['cpu'\]""",
+        ),
+        (
+            lambda: host.scatter_add(np.ones(2), [0, 1], 2**70),
+            ValueError,
+            rf"scatter_add: the result would have the shape \({2**70},\)",
+        ),
         (lambda: host.relu(np.ones(3), out=[0, 0, 0]), TypeError, "out must be a NumPy array"),
         (lambda: host.relu(np.ones(3), out=np.ones(4)), ValueError, r"shape \(3,\), but it has"),
         (
@@ -288,8 +298,15 @@ def test_wrong_arguments(call: Any, error: type[Exception], message: str) -> Non
 
 @pytest.mark.skipif(host.device_count() > 0, reason="there is a GPU")
 def test_no_gpu() -> None:
-    with pytest.raises(RuntimeError, match="a CUDA device is asked for, but"):
-        host.relu(np.ones(3), device="gpu")
+    for name, arguments in (
+        ("gather", (np.ones(3), [0])),
+        ("batch_gather", (np.ones(3), [0])),
+        ("scatter_add", (np.ones(1), [0], 3)),
+        ("sigmoid", (np.ones(3),)),
+        ("hello", (1,)),
+    ):
+        with pytest.raises(RuntimeError, match=f"^{name}: a CUDA device is asked for, but"):
+            getattr(host, name)(*arguments, device="gpu")
 
 
 # ---- Random calls

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from host_arrays import environ
+from programs import output_of
 
 import torch_ops
 import torch_ops_host as host
@@ -16,6 +17,31 @@ import torch_ops_host as host
 def test_torch_is_not_imported() -> None:
     code = "import torch_ops_host, sys; assert 'torch' not in sys.modules, 'torch'"
     subprocess.run([sys.executable, "-c", code], env=environ(), check=True)
+
+
+def test_without_numpy() -> None:
+    """Programs in C are built all the same; the functions say what they need."""
+    code = """
+import sys
+class NoNumPy:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+sys.meta_path.insert(0, NoNumPy())
+import torch_ops_host as host
+print(host.get_include(), host.get_library_dir(), host.get_prefix(), host.library_path())
+try:
+    from torch_ops_host import gather
+except ModuleNotFoundError as error:
+    print(error)
+print(hasattr(host, "no_such_name"))
+"""
+    text = output_of(sys.executable, "-c", code, env=environ())
+    paths = (host.get_include(), host.get_library_dir(), host.get_prefix(), host.library_path())
+    needs_numpy = (
+        "torch_ops_host.gather needs NumPy, which is not installed: pip install numpy\nFalse\n"
+    )
+    assert text == " ".join(paths) + "\n" + needs_numpy
 
 
 def test_torch_ops_has_it_too() -> None:

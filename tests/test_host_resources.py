@@ -134,8 +134,6 @@ def test_number_of_threads() -> None:
     finally:
         host.set_num_threads(0)
     assert host.get_num_threads() == default
-    with pytest.raises(ValueError, match="threads must be between 0 and 1024"):
-        host.set_num_threads(-1)
 
 
 def test_a_child_of_fork_has_threads_of_its_own() -> None:
@@ -163,3 +161,37 @@ def test_pinned_empty() -> None:
     assert host.relu(values).sum() == 24
     assert host.pinned_empty(0).shape == (0,)
     assert host.pinned_empty(5, "i2").itemsize == 2
+    assert host.pinned_empty(2, "3i4").shape == (2, 3)
+    structure = host.pinned_empty(2, [("a", "i4"), ("b", "f8")])
+    structure["b"] = 1.5
+    assert structure["b"].tolist() == [1.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "error", "message"),
+    [
+        (host.set_num_threads, -1, ValueError, "threads must be between 0 and 1024, but it is -1"),
+        (host.set_num_threads, 2**40, ValueError, f"0 and 1024, but it is {2**40}"),
+        (host.set_num_threads, 1.5, TypeError, "threads must be an int, but it is 1.5"),
+        (host.hello, 1.5, TypeError, "threads must be an int, but it is 1.5"),
+        (host.hello, 1025, ValueError, "threads must be between 0 and 1024, but it is 1025"),
+        (host.set_device_memory_limit, -1, ValueError, "bytes must be between 0 and .* it is -1"),
+        (host.set_device_memory_limit, 2**70, ValueError, f"but it is {2**70}"),
+        (host.set_device_memory_limit, 1.5, TypeError, "bytes must be an int, but it is 1.5"),
+        (host.pinned_empty, -1, ValueError, r"no negative sizes, but it is \(-1,\)"),
+        (host.pinned_empty, (-1, -8), ValueError, r"no negative sizes, but it is \(-1, -8\)"),
+        (host.pinned_empty, 1.5, TypeError, "each size of shape must be an int, but it is 1.5"),
+        (host.pinned_empty, (2**31, 2**31), MemoryError, f"{2**65} bytes of host memory"),
+        (host.pinned_empty, 2**50, MemoryError, ""),
+    ],
+)
+def test_wrong_arguments(
+    function: Any, argument: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=f"^{function.__name__}: .*{message}"):
+        function(argument)
+
+
+def test_no_objects_in_pinned_memory() -> None:
+    with pytest.raises(TypeError, match="dtype must have no Python objects, but it is object"):
+        host.pinned_empty(3, object)

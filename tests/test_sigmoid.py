@@ -282,6 +282,15 @@ def test_other_dtypes_are_torchs(device: torch.device, dtype: torch.dtype) -> No
             torch_ops.sigmoid_(x)
 
 
+def test_derivatives_of_any_order(device: torch.device) -> None:
+    x = torch.linspace(-3, 3, 7, device=device, dtype=torch.float64, requires_grad=True)
+    ours, theirs = torch_ops.sigmoid(x), torch.sigmoid(x)
+    for _ in range(5):
+        (ours,) = torch.autograd.grad(ours.sum(), x, create_graph=True)
+        (theirs,) = torch.autograd.grad(theirs.sum(), x, create_graph=True)
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_inplace_keeps_torchs_rules(device: torch.device) -> None:
     leaf = torch.ones(3, device=device, requires_grad=True)
     with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):

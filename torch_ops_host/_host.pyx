@@ -1,11 +1,13 @@
 # The functions of torch_ops_host: NumPy arrays in and out, the C library in between. It is opened
 # when this module is imported, so that another build of it needs no other build of this.
+import math
 import operator
 import os
+import sys
 
 import numpy
 
-from torch_ops_host._library import find_library
+from torch_ops_host._library import library_path
 
 from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS,
@@ -59,7 +61,7 @@ cdef void* _find(name) except NULL:
     return function
 
 
-_path = find_library()
+_path = library_path()
 cdef void* _library = _open(_path)
 cdef int32_t _api = (<IntegerFunction> _find(b"torch_ops_api_version"))()
 if _api != capi.TORCH_OPS_API_VERSION:
@@ -151,7 +153,7 @@ cdef _as_index(op, index):
 
 
 cdef int32_t _memory_of(op, device) except -1:
-    if device not in _MEMORY:
+    if not (device is None or isinstance(device, str)) or device not in _MEMORY:
         raise ValueError(f'{op}: device must be None, "cpu" or "gpu", but it is {device!r}.')
     return _MEMORY[device]
 
@@ -170,6 +172,14 @@ cdef _as_int(op, name, value):
         raise TypeError(f"{op}: {name} must be an int, but it is {value!r}.") from None
 
 
+cdef int64_t _as_int_between(op, name, value, least, most) except? -1:
+    number = _as_int(op, name, value)
+    if not least <= number <= most:
+        raise ValueError(
+            f"{op}: {name} must be between {least} and {most}, but it is {number}.")
+    return number
+
+
 cdef _check_batches(op, name, array, index, batch_dims):
     if not 0 <= batch_dims <= index.ndim:
         raise ValueError(
@@ -184,7 +194,10 @@ cdef _check_batches(op, name, array, index, batch_dims):
 cdef _take_out(op, out, shape, dtype, inputs, may_be=None):
     """What the library writes to: out, or an array that is copied there when it is done."""
     if out is None:
-        return numpy.empty(shape, dtype)
+        try:
+            return numpy.empty(shape, dtype)
+        except ValueError as error:  # sizes that no array has
+            raise ValueError(f"{op}: the result would have the shape {shape}: {error}") from None
     if not isinstance(out, numpy.ndarray):
         raise TypeError(f"{op}: out must be a NumPy array, but it is a {type(out).__name__}.")
     if out.dtype != dtype:
@@ -220,7 +233,8 @@ cdef _raise(op, int32_t status, index=None):
         raise IndexError(
             f"{op}: index[{entry}] is {value}, out of range for an axis of size {bound}: it must "
             f"be between 0 and {bound - 1}.")
-    text = _last_error().decode(errors="replace")
+    # The library names its own function, which its caller here did not call.
+    text = f"{op}: {_last_error().decode(errors='replace').partition(': ')[2]}"
     if status == capi.TORCH_OPS_OUT_OF_MEMORY:
         raise MemoryError(text)
     if status in (capi.TORCH_OPS_NO_DEVICE, capi.TORCH_OPS_CUDA_ERROR,
@@ -474,6 +488,8 @@ def sigmoid(x, *, out=None, return_time=False, device=None):
 
 # ---- The rest -----------------------------------------------------------------------------------
 
+_MOST_THREADS = 1024  # that the library takes; more may not fit its int32
+
 cdef class _PinnedMemory:
     cdef void* memory
     cdef Py_ssize_t bytes
@@ -504,27 +520,38 @@ def pinned_empty(shape, dtype=numpy.float64):
         The array, of which nothing is set.
 
     Raises:
+        TypeError: A size is no integer, or the dtype has Python objects.
+        ValueError: A size is negative.
         MemoryError: So much cannot be pinned.
     """
+    op = "pinned_empty"
     dtype = numpy.dtype(dtype)
-    shape = tuple(shape) if numpy.iterable(shape) else (shape,)
-    cdef Py_ssize_t bytes = _product(shape) * dtype.itemsize
+    if dtype.hasobject:
+        raise TypeError(f"{op}: dtype must have no Python objects, but it is {dtype}.")
+    sizes = shape if numpy.iterable(shape) else (shape,)
+    shape = tuple(_as_int(op, "each size of shape", size) for size in sizes)
+    if any(size < 0 for size in shape):
+        raise ValueError(f"{op}: shape must have no negative sizes, but it is {shape}.")
+    bytes = math.prod(shape) * dtype.itemsize
     if bytes == 0:
         return numpy.empty(shape, dtype)
-    return numpy.frombuffer(_PinnedMemory(bytes), numpy.uint8).view(dtype).reshape(shape)
+    if bytes > sys.maxsize:
+        raise MemoryError(f"{op}: {bytes} bytes of host memory are asked for.")
+    return numpy.ndarray(shape, dtype, _PinnedMemory(bytes))
 
 
-def hello(int threads=8, device=None):
+def hello(threads=8, device=None):
     """Has ``threads`` threads print a line each to stdout: of the GPU, or of the host.
 
     Args:
         threads: At most 1024.
         device: None for the GPU if there is one, "cpu" or "gpu".
     """
+    cdef int32_t count = <int32_t> _as_int_between("hello", "threads", threads, 0, _MOST_THREADS)
     cdef int32_t memory = _memory_of("hello", device)
     cdef int32_t status
     with nogil:
-        status = _hello(threads, memory)
+        status = _hello(count, memory)
     if status != capi.TORCH_OPS_SUCCESS:
         _raise("hello", status)
 
@@ -540,11 +567,6 @@ def build_config():
     return {name: value for name, _, value in pairs}
 
 
-def library_path():
-    """The file that was loaded."""
-    return str(_path)
-
-
 def device_count():
     """How many GPUs the library can use."""
     return _device_count()
@@ -555,15 +577,18 @@ def get_num_threads():
     return _get_num_threads()
 
 
-def set_num_threads(int threads):
+def set_num_threads(threads):
     """Has the CPU's kernels use so many threads; 0 for the default, one for each CPU."""
-    cdef int32_t status = _set_num_threads(threads)
+    cdef int32_t count = <int32_t> _as_int_between(
+        "set_num_threads", "threads", threads, 0, _MOST_THREADS)
+    cdef int32_t status = _set_num_threads(count)
     if status != capi.TORCH_OPS_SUCCESS:
         _raise("set_num_threads", status)
 
 
-def set_device_memory_limit(int64_t bytes):
+def set_device_memory_limit(bytes):
     """Lets a call take so many bytes of a GPU at most; 0, the default, for what is free there."""
-    cdef int32_t status = _set_limit(bytes)
+    cdef int64_t most = _as_int_between("set_device_memory_limit", "bytes", bytes, 0, 2**63 - 1)
+    cdef int32_t status = _set_limit(most)
     if status != capi.TORCH_OPS_SUCCESS:
         _raise("set_device_memory_limit", status)

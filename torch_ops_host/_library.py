@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -23,6 +24,12 @@ def get_prefix() -> str:
 def get_library_dir() -> str:
     """The folder with ``libtorch_ops_c.so``, its CMake package (``cmake``) and ``pkgconfig``."""
     return str(ROOT / "lib")
+
+
+@cache
+def library_path() -> str:
+    """The file of the C library that is loaded: what was found first stays."""
+    return str(find_library())
 
 
 def find_library() -> Path:

@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from tempfile import TemporaryFile
 
 try:
     import torch
@@ -85,7 +86,6 @@ def main() -> None:
     difference = results["largest loss difference"]
     console.print(f"Largest difference between the losses of an epoch: {difference:.1e} eV\n")
 
-    arguments.out.mkdir(parents=True, exist_ok=True)
     picture, figures = arguments.out / "energies.png", arguments.out / "results.json"
     plot(results, picture)
     figures.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
@@ -116,6 +116,12 @@ def parse_arguments() -> argparse.Namespace:
         parser.error(f"--epochs is {arguments.epochs}; it must be at least 1")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no GPU. Leave --device out to train on the CPU.")
+    try:  # now, not after the training
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=arguments.out):
+            pass
+    except OSError as error:
+        parser.error(f"--out: nothing can be written to {arguments.out}: {error.strerror}")
     return arguments
 
 

@@ -106,7 +106,8 @@ inline void check_size(const char* name, int64_t size) {
 
 // The bytes of the array with these sizes, some of which may be zero.
 template <class... Sizes>
-int64_t checked_bytes(const char* name, int64_t bytes, Sizes... sizes) {
+int64_t checked_bytes(const char* name, int64_t element_bytes, Sizes... sizes) {
+  int64_t bytes = element_bytes;
   bool empty = false, fits = true;
   ((empty = empty || sizes == 0), ...);
   if (empty) return 0;
@@ -115,7 +116,8 @@ int64_t checked_bytes(const char* name, int64_t bytes, Sizes... sizes) {
     std::ostringstream shape;
     const char* separator = "";
     ((shape << separator << sizes, separator = ", "), ...);
-    fail(TORCH_OPS_SIZE_OVERFLOW, name, " of the shape [", shape.str(), "] has 2^63 bytes or more");
+    fail(TORCH_OPS_SIZE_OVERFLOW, name, " of the shape [", shape.str(),
+         "] must have less than 2^63 bytes, counted at ", element_bytes, " an element");
   }
   return bytes;
 }
@@ -159,7 +161,7 @@ inline RowCall check_rows(const char* from_name, const void* from, const void* i
   check_pointer("index", index, checked_bytes("index", call.index_bytes, batch, entries),
                 call.index_bytes);
   check_pointer(to_name, to, bytes_of(to_name, !table_first), call.element_bytes);
-  // Kernels number rows and their elements in int64 too.
+  // Kernels number rows and their elements in int64 too, and have tables of wider elements.
   checked_bytes("the array of all rows", 16, batch, axis_size, inner);
   checked_bytes("the array of all entries", 16, batch, entries, inner);
   return call;

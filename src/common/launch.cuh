@@ -54,6 +54,27 @@ inline DeviceLimits current_device_limits() {
 #define TORCH_OPS_CHECK_LAUNCH() C10_CUDA_KERNEL_LAUNCH_CHECK()
 #endif
 
+namespace torch_ops {
+
+// Lets a kernel's launches have `bytes` of dynamic shared memory: what exceeds 48 KB, with what the
+// kernel has of its own, must be asked for. What is asked for is always the most that a block may
+// have. For the limit is the kernel's, and no launch's: to ask for just these bytes would lower it
+// for a larger launch, of another thread or of the CUDA graph that is being captured.
+template <class Kernel>
+void allow_shared_bytes(Kernel* kernel, int64_t bytes) {
+  constexpr int64_t kUnasked = 47 * 1024;
+  if (bytes <= kUnasked) return;
+  cudaFuncAttributes attributes;
+  TORCH_OPS_CUDA_CALL(cudaFuncGetAttributes(&attributes, kernel));
+  if (bytes <= attributes.maxDynamicSharedSizeBytes) return;
+  const int64_t most =
+      current_device_limits().shared_bytes - static_cast<int64_t>(attributes.sharedSizeBytes);
+  TORCH_OPS_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(most)));
+}
+
+}  // namespace torch_ops
+
 // Launches on the current stream of the current device, with `shared_bytes` of dynamic shared
 // memory, and turns a refused launch into an error.
 #define TORCH_OPS_LAUNCH(kernel, grid, block, shared_bytes, ...)                             \

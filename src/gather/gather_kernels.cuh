@@ -168,8 +168,9 @@ __global__ void __launch_bounds__(Staging::kMostThreads)
     const int64_t begin = int64_t{blockIdx.x} * part;
     const int64_t end = min(begin + part, layout.entries);
     Word* to = output + number * layout.entries;
-    // Vectors are aligned in the output; the part may start within one.
-    const auto shift = static_cast<int64_t>((number * layout.entries + begin) % kWords);
+    // Vectors are aligned in the output's memory; the part may start within one.
+    const auto shift =
+        static_cast<int64_t>(reinterpret_cast<uintptr_t>(to + begin) / sizeof(Word) % kWords);
     for (int64_t n = begin - shift + threadIdx.x * kWords; n < end; n += blockDim.x * kWords) {
       if (n >= begin && n + kWords <= end) {
         typename Index::Entry entries[kWords];

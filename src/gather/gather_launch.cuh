@@ -70,10 +70,7 @@ void launch_staged(const void* source, const Index& index, void* output, const R
   const dim3 blocks(grid_x(layout.entries, part), grid_y(layout.slabs()));
   const auto bytes = static_cast<int>(staging.words * sizeof(Word));
   auto* kernel = gather_staged_kernel<Word, Index>;
-  if (bytes > 48 * 1024) {  // more than a kernel has unasked
-    TORCH_OPS_CUDA_CALL(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  }
+  allow_shared_bytes(kernel, bytes);
   TORCH_OPS_LAUNCH(kernel, blocks, staging.threads, bytes, static_cast<const Word*>(source), index,
                    static_cast<Word*>(output), layout, grid, static_cast<uint32_t>(staging.words),
                    part, errors);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/fast_divisor.cuh"
 #include "common/index_error.cuh"
@@ -44,6 +45,13 @@ __device__ __forceinline__ void add_atomically<2, float>(float* to, const float 
                : "memory");
 }
 #endif
+
+// May add_atomically add `count` sums at a time, those of any row of so many? An instruction for
+// several floats asks for sums that begin at a multiple of them.
+template <class Sum>
+bool can_add_together(const Sum* sums, int64_t count) {
+  return !std::is_same_v<Sum, float> || is_aligned(sums, count * sizeof(Sum));
+}
 
 // Adds up the values of each set of lanes that are `peers`, which takes as many rounds as the
 // largest set has bits: in each, a lane takes over the sum of the next of its peers, and every

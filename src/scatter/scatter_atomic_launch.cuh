@@ -69,10 +69,7 @@ void add_staged(const Value* values, const IndexView& index, Sum* sums, const Ro
                 const IndexRule& rule, bool fresh, const IndexErrorSite& errors) {
   const auto bytes = static_cast<int>(layout.axis_size * sizeof(Sum));
   auto* kernel = atomic::add_staged_kernel<Value, Sum>;
-  if (bytes > 48 * 1024) {  // more than a kernel has unasked
-    TORCH_OPS_CUDA_CALL(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  }
+  allow_shared_bytes(kernel, bytes);
   // The larger the table, the fewer blocks share a multiprocessor.
   const int threads = bytes > 100 * 1024 ? 1024 : bytes > 24 * 1024 ? 512 : 256;
   // Parts of a slab where slabs alone do not fill the GPU, none so small that adding up the table
@@ -111,7 +108,8 @@ void add_long_rows(const Value* values, const IndexView& index, Sum* sums, const
   const int64_t blocks = layout.slabs() * split.pieces *
                          ceil_div(layout.entries, split.groups(atomic::kThreads) * kSpan);
   const bool few = blocks < current_device_limits().multiprocessors;
-  const bool wide = layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value));
+  const bool wide = layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value)) &&
+                    atomic::can_add_together(sums, kWide);
   if (wide && few) {
     add_tiles<kWide, kWindow>(values, index, sums, layout, rule, table_bytes, errors);
   } else if (wide) {
@@ -127,9 +125,10 @@ template <class Value, class Sum>
 void add_in_any_order(const Value* values, const IndexView& index, Sum* sums,
                       const RowLayout& layout, const IndexRule& rule, bool fresh,
                       const IndexErrorSite& errors) {
+  const bool adjacent = are_adjacent(values, sizeof(Value), index, layout) &&
+                        atomic::can_add_together(sums, layout.inner);
   const AtomicPath path =
-      choose_atomic_path(layout, sizeof(Sum), are_adjacent(values, sizeof(Value), index, layout),
-                         current_device_limits().shared_bytes);
+      choose_atomic_path(layout, sizeof(Sum), adjacent, current_device_limits().shared_bytes);
   const int64_t bytes =
       layout.slabs() * layout.axis_size * layout.inner * static_cast<int64_t>(sizeof(Sum));
   switch (path) {

@@ -168,13 +168,6 @@ struct BinnedCall {
                      kJoinColumns * kJoinGroups, 0, partials, joined, result);
   }
 
-  template <class Kernel>
-  static void allow_shared_bytes(Kernel* kernel, int bytes) {
-    if (bytes <= 48 * 1024) return;  // what a kernel has unasked
-    C10_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  }
-
   // Can index and values be read four entries at a time, those of every slab?
   bool adjacent() const {
     return layout.index_entry_stride == 1 && layout.entries % 4 == 0 &&

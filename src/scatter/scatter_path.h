@@ -84,7 +84,8 @@ inline bool has_few_entries(const RowLayout& layout, int64_t value_bytes) {
 }
 
 // Among the ways with atomics. `adjacent`: index and values are contiguous and aligned to four
-// entries, and a batch has a multiple of four. A block may have `shared_bytes` of shared memory.
+// entries, a batch has a multiple of four, and the sums are aligned to rows of two or four. A block
+// may have `shared_bytes` of shared memory.
 inline AtomicPath choose_atomic_path(const RowLayout& layout, int64_t sum_bytes, bool adjacent,
                                      int64_t shared_bytes) {
   const int64_t inner = layout.inner;

@@ -13,10 +13,7 @@ void launch(const at::Tensor& values, const at::Tensor& index, const RowLayout& 
             const IndexErrorSite& errors) {
   auto* kernel = small::sum_kernel<V, Value, Sum>;
   const auto bytes = static_cast<int>(cut.bytes(sizeof(Sum)));
-  if (bytes > 47 * 1024) {  // more than a kernel has unasked, with what it has of its own
-    C10_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  }
+  allow_shared_bytes(kernel, bytes);
   const dim3 grid(static_cast<unsigned>(layout.slabs()), static_cast<unsigned>(cut.row_blocks),
                   static_cast<unsigned>(cut.strips));
   TORCH_OPS_LAUNCH(kernel, grid, SmallCut::kThreads, bytes,

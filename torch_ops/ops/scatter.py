@@ -118,11 +118,11 @@ def scatter_add(
         The same bits on every run: on the CPU, with any number of threads; for integers; with a
         plan; with ``deterministic=True``; under ``torch.use_deterministic_algorithms(True)`` unless
         ``deterministic=False``; and on CUDA by default where rows (the axes behind ``dim``) have 64
-        values or more (float64: 32) and values 2^25 or more; for 16-bit floats also where the
-        result has, unless it has four rows or more to each entry. Some calls of shorter rows, of
-        single elements, and of few entries are too, where that is the fastest way (docs/gather.md).
-        Otherwise floats are added on CUDA in no given order, and the last bits may differ from run
-        to run.
+        values or more (float64: 32) and ``values``, or for 16-bit floats the result, 2^25 or more
+        (16-bit floats: unless the result has four rows or more to each entry). Some calls of
+        shorter rows, of single elements, and of few entries are too, where that is the fastest way
+        (docs/gather.md). Otherwise floats are added on CUDA in no given order, and the last bits
+        may differ from run to run.
 
     Raises:
         IndexError: ``dim`` is out of range; or there are entries and ``dim_size`` is 0, unless

@@ -32,8 +32,8 @@ def sigmoid(input: Tensor) -> Tensor:
         for integers.
 
     Gradient:
-        ``grad_output * y * (1 - y)`` for the output ``y``, which is what is saved. Twice
-        differentiable; forward mode too.
+        ``grad_output * y * (1 - y)`` for the output ``y``, which is what is saved. Differentiable
+        any number of times; forward mode too.
 
     Deterministic, on every device.
 

@@ -38,7 +38,7 @@ enum {
   TORCH_OPS_SUCCESS = 0,
   TORCH_OPS_NULL_POINTER = 1,
   TORCH_OPS_NEGATIVE_SIZE = 2,
-  TORCH_OPS_SIZE_OVERFLOW = 3,     /* an array of these sizes has 2^63 bytes or more */
+  TORCH_OPS_SIZE_OVERFLOW = 3,     /* 2^63 bytes or more; of rows, counted at 16 an element */
   TORCH_OPS_UNKNOWN_DTYPE = 4,     /* not one of the list below */
   TORCH_OPS_UNSUPPORTED_DTYPE = 5, /* relu and sigmoid are for floating types */
   TORCH_OPS_UNKNOWN_INDEX_TYPE = 6,
@@ -141,7 +141,7 @@ TORCH_OPS_API torch_ops_status torch_ops_host_free(void* memory);
 
 /* Each takes a `milliseconds` that may be NULL. Else it gets how long the kernels took, by CUDA
  * events, or on the CPU by a monotonic clock, and the call waits for its result. Of a host-pointer
- * call on a device it is the whole work there, copies included. */
+ * call on a device it is the sum over its kernels, without the copies. */
 
 /* output[n, d] = source[index[n], d]: source [axis_size, inner], index [entries],
  * output [entries, inner]. */

@@ -287,6 +287,11 @@ def test_opcheck_of_the_parts(device: torch.device, name: str) -> None:
             else (case.batch_dims, "fill")
         )
         torch.library.opcheck(op, (*arguments, *rest))
+        if name == "_scatter_best":  # in a graph that was traced without a gradient
+            leaf = values.double().requires_grad_()
+            assert torch.autograd.gradcheck(
+                lambda v, given=arguments, rest=rest: op(v, *given[1:], *rest), leaf
+            )
 
 
 def test_vmap(device: torch.device) -> None:

@@ -137,11 +137,39 @@ Tensor scatter_prod_meta(const Tensor& values, const Tensor& index, c10::SymInt 
 
 // ---- Derivatives of these ops -----------------------------------------------------------------
 
-// Positions have none, and best values are asked for where none is needed.
+// Positions have none.
 Tensor scatter_arg_autograd(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
                             c10::SymInt dim_size, Dim dim, int64_t batch_dims, bool largest,
                             std::string_view mode) {
   return autograd::below_autograd(keys, scatter_arg_op(), values, index, dim_size, dim, batch_dims,
+                                  largest, mode);
+}
+
+// The value at the position of the best one, which is where the gradient goes.
+Tensor best_by_position(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
+                        int64_t axis, int64_t batch_dims, bool largest, std::string_view mode) {
+  const Tensor positions =
+      scatter_arg_op().call(values, index, dim_size, axis, batch_dims, largest, mode);
+  const int64_t picked = index.dim() - batch_dims;
+  const Tensor rows =
+      picked == 0 ? values.unsqueeze(axis) : values.flatten(axis, axis + picked - 1);
+  return ops::gather_elements().call(rows, positions, axis, "fill", 0);
+}
+
+bool has_derivative(const Tensor& values) {
+  return (values.requires_grad() && at::GradMode::is_enabled()) ||
+         torch::autograd::isFwGradDefined(values);
+}
+
+// A graph may have been traced where no gradient was asked for.
+Tensor scatter_best_autograd(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
+                             c10::SymInt dim_size, Dim dim, int64_t batch_dims, bool largest,
+                             std::string_view mode) {
+  if (has_derivative(values)) {
+    const int64_t axis = indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims).dim;
+    return best_by_position(values, index, dim_size, axis, batch_dims, largest, mode);
+  }
+  return autograd::below_autograd(keys, scatter_best_op(), values, index, dim_size, dim, batch_dims,
                                   largest, mode);
 }
 
@@ -272,24 +300,17 @@ Tensor mean(const Tensor& values, const Tensor& index, const c10::SymInt& dim_si
 
 // Nobody will ask where the best values are, and there is a kernel that does not look.
 bool needs_values_alone(const Tensor& values) {
-  return values.is_cpu() && !(values.requires_grad() && at::GradMode::is_enabled()) &&
-         !torch::autograd::isFwGradDefined(values) &&
+  return values.is_cpu() && !has_derivative(values) &&
          !at::functorch::maybeCurrentDynamicLayer().has_value() &&
          !values.key_set().has(c10::DispatchKey::Batched);
 }
 
-// The value at the position of the best one, which is where the gradient goes.
 Tensor best(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, int64_t axis,
             int64_t batch_dims, bool largest, std::string_view mode) {
   if (needs_values_alone(values)) {
     return scatter_best_op().call(values, index, dim_size, axis, batch_dims, largest, mode);
   }
-  const Tensor positions =
-      scatter_arg_op().call(values, index, dim_size, axis, batch_dims, largest, mode);
-  const int64_t picked = index.dim() - batch_dims;
-  const Tensor rows =
-      picked == 0 ? values.unsqueeze(axis) : values.flatten(axis, axis + picked - 1);
-  return ops::gather_elements().call(rows, positions, axis, "fill", 0);
+  return best_by_position(values, index, dim_size, axis, batch_dims, largest, mode);
 }
 
 Tensor scatter(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
@@ -353,6 +374,7 @@ TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
 
 TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
   m.impl("_scatter_arg", scatter_arg_autograd);
+  m.impl("_scatter_best", scatter_best_autograd);
   m.impl("_scatter_prod", scatter_prod_autograd);
 }
 

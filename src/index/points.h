@@ -192,9 +192,12 @@ inline bool joins(const PointsAxis& left, const PointsAxis& right) {
          left.rows_stride == right.rows_stride * right.size;
 }
 
-// Appends an axis, joined with the last one where one stride walks both.
+// Appends an axis, joined with the last one where one stride walks both. One of size 0 takes in all
+// others: nothing is walked.
 inline void append(RowAxes& axes, RowAxis next) {
   if (next.axis.size == 1) return;
+  if (!axes.empty() && axes.back().axis.size == 0) return;
+  if (next.axis.size == 0) axes.clear();
   if (!axes.empty() && joins(axes.back().axis, next.axis)) {
     RowAxis& last = axes.back();
     bool all = true;

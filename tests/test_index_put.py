@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from indices import (
 )
 from op_checks import Op, OpChecks, Sample
 from torch import Tensor
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils import _pytree as pytree
 
 import torch_ops
 
@@ -191,6 +194,52 @@ def test_masks_write_without_waiting(device: torch.device) -> None:
     assert compiled(x, x > 5, 0.0).tolist() == [[1, 5], [0, 0]]
     each = torch.tensor([6.0, 7.0], device=device)  # a value for each true entry
     assert torch_ops.index_put(x, x > 5, each).tolist() == [[1, 5], [6, 7]]
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        torch_ops.index_put,
+        torch_ops.index_put_,
+        torch_ops.index_add,
+        torch.compile(torch_ops.index_put, fullgraph=True, backend="aot_eager"),
+    ],
+    ids=["index_put", "index_put_", "index_add", "compiled"],
+)
+def test_values_that_do_not_fit_a_mask(put: Callable[..., Tensor], device: torch.device) -> None:
+    """Neither are they to make the result larger, where an axis behind the mask has size 1."""
+    mask = torch.tensor([True, False, True], device=device)
+    for shape, indices, values in (
+        ((3, 1), mask, (4,)),
+        ((3, 1), mask, (1, 4)),
+        ((3, 2), mask, (3,)),
+        ((2, 3, 1), (slice(None), mask), (4,)),
+        ((2, 3, 4, 1), (slice(None), mask), (4, 2)),
+        ((3, 1), mask, (2, 1, 1)),
+    ):
+        for where in (device, torch.device("meta")):
+            if where.type == "meta" and len(values) > 1 and shape != (2, 3, 4, 1):
+                continue  # there nobody knows how many entries of the mask are true
+            source = torch.zeros(shape, device=where)
+            at = pytree.tree_map_only(Tensor, lambda t, to=where: t.to(to), indices)
+            with pytest.raises((ValueError, RuntimeError), match="cannot be broadcast"):
+                put(source, at, torch.ones(values, device=where))
+
+
+@pytest.mark.parametrize("way", [nullcontext, BaseTorchFunctionMode])
+def test_expanded_sources(way: Callable[[], Any], device: torch.device) -> None:
+    """Whatever the indices: a view may have none of the axes that share memory."""
+    entries = torch.tensor([0, 2], device=device)
+    mask = torch.tensor([True, False, False], device=device)
+    for indices in (0, slice(0, 2), None, (None, 0), entries, [1], mask, (mask, 0), (..., entries)):
+        for accumulate in (False, True):
+            source = torch.zeros(1, 3, device=device).expand(3, 3)
+            with (
+                way(),
+                pytest.raises(RuntimeError, match=r"^index_put_: .* single memory location"),
+            ):
+                torch_ops.index_put_(source, indices, 1.0, accumulate)
+            assert source.count_nonzero() == 0
 
 
 def test_writes_to_what_is_read(device: torch.device) -> None:

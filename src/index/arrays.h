@@ -2,6 +2,7 @@
 // the kernels take become fewer.
 #pragma once
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/nonzero.h>
@@ -66,6 +67,16 @@ inline void check_mask(const char* op, const at::Tensor& source, const at::Tenso
         "shape ", mask.sym_sizes(), " is not as long as axis ", axis_name(axes, axis + k),
         " of source, which has size ", source.sym_size(axis + k), ".");
   }
+}
+
+// What index_put_ asks of the user's tensor, before a view of it is written to: else several places
+// may be one.
+inline void check_no_overlap(const at::Tensor& source) {
+  TORCH_CHECK(
+      source.layout() != at::kStrided || at::has_internal_overlap(source) != at::MemOverlap::Yes,
+      "index_put_: elements of source must not share a single memory location, as those of ",
+      "an expanded tensor do, but its shape is ", source.sym_sizes(), " and its strides are ",
+      source.sym_strides(), ". Use source.clone().");
 }
 
 inline bool is_mask(const at::Tensor& index) { return index.scalar_type() == at::kBool; }

@@ -38,6 +38,31 @@ struct Write {
   }
 };
 
+// Whether values can be broadcast to these sizes, and whether they have them.
+struct Fit {
+  bool fits, same;
+
+  Fit(const Tensor& values, c10::SymIntArrayRef sizes) {
+    const auto rank = static_cast<int64_t>(sizes.size());
+    fits = values.dim() <= rank;
+    same = values.dim() == rank;
+    for (int64_t axis = 1; fits && axis <= values.dim(); ++axis) {
+      const c10::SymInt size = values.sym_size(-axis);
+      const bool one = TORCH_GUARD_OR_FALSE(size.sym_eq(1));
+      fits = one || size.sym_eq(sizes[rank - axis]).expect_true(__FILE__, __LINE__);
+      same = same && !one;
+    }
+  }
+};
+
+// The values as long as what is written.
+Tensor expand_values(const char* op, const Tensor& values, c10::SymIntArrayRef sizes) {
+  const Fit fit(values, sizes);
+  TORCH_CHECK_VALUE(fit.fits, op, ": values with shape ", values.sym_sizes(),
+                    " cannot be broadcast to what is written, which has shape ", sizes, ".");
+  return fit.same ? values : values.expand_symint(sizes);
+}
+
 // A mask as a condition over all of the source, where it is the only index and no value belongs to
 // one of its entries: then nobody has to know how many are true.
 std::optional<Tensor> as_condition(const Tensor& source, const Write& call) {
@@ -59,6 +84,10 @@ std::optional<Tensor> as_condition(const Tensor& source, const Write& call) {
   const int64_t behind = source.dim() - axis - mask->dim();
   const int64_t own = call.values.dim();
   if (own > behind || (call.front && axis > 0 && own > 0)) return std::nullopt;
+  const auto last = source.sym_sizes().slice(source.dim() - own);
+  TORCH_CHECK_VALUE(Fit(call.values, last).fits, call.op, ": values with shape ",
+                    call.values.sym_sizes(), " cannot be broadcast to what is written where the ",
+                    "mask is true, the last axes of which have sizes ", last, ".");
   c10::SymDimVector sizes(axis, c10::SymInt(1));
   sizes.append(mask->sym_sizes().begin(), mask->sym_sizes().end());
   sizes.resize(source.dim(), c10::SymInt(1));
@@ -69,21 +98,6 @@ c10::SymDimVector picked_sizes(const char* op, const Tensor& source, const Array
   const points::Points points = points::check_points(op, source, arrays.coordinates, arrays.dims,
                                                      /*batch_dims=*/0, arrays.front);
   return points::rows_sizes(source.sym_sizes(), points);
-}
-
-// The values as long as what is written.
-Tensor expand_values(const char* op, const Tensor& values, c10::SymIntArrayRef sizes) {
-  const auto rank = static_cast<int64_t>(sizes.size());
-  bool fits = values.dim() <= rank, same = values.dim() == rank;
-  for (int64_t axis = 1; fits && axis <= values.dim(); ++axis) {
-    const c10::SymInt size = values.sym_size(-axis);
-    const bool one = TORCH_GUARD_OR_FALSE(size.sym_eq(1));
-    fits = one || size.sym_eq(sizes[rank - axis]).expect_true(__FILE__, __LINE__);
-    same = same && !one;
-  }
-  TORCH_CHECK_VALUE(fits, op, ": values with shape ", values.sym_sizes(),
-                    " cannot be broadcast to what is written, which has shape ", sizes, ".");
-  return same ? values : values.expand_symint(sizes);
 }
 
 void check_values(const char* op, const Tensor& source, const Tensor& values) {
@@ -216,6 +230,7 @@ Tensor& index_put_(Tensor& source, const Indices& indices, const Tensor& values,
   const Write call{
       accumulate ? "index_add" : "index_put", indices, values, front, axes, deterministic};
   check_values(call.op, source, values);
+  check_no_overlap(source);
   if (const auto condition = as_condition(source, call)) {
     if (accumulate) return source.add_(where_sums(*condition, values));
     if (values.dim() == 0) return source.masked_fill_(*condition, values);

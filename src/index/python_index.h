@@ -281,6 +281,7 @@ PyObject* put(PyObject*, PyObject* const* given, Py_ssize_t count) {
       return op.call(source.value, parsed.arrays(), values, accumulate.value, parsed.front(),
                      deterministic.value, parsed.axes());
     }
+    if (kInplace && !parsed.is_plain()) check_no_overlap(source.value);
     Tensor result = copies ? source.value.clone() : source.value;
     Tensor view = parsed.view(result);
     inplace_op.call(view, parsed.arrays(), values, accumulate.value, parsed.front(),

@@ -330,8 +330,23 @@ def index_put_(
     if not isinstance(values, Tensor):
         values = _as_values("index_put_", source, values)
     parsed = _Parsed("index_put_", source, indices)
+    if not parsed.plain:  # else the registered op does
+        _check_no_overlap(source)
     _index_put_(parsed.view(source), parsed.arrays, values, accumulate, **parsed.options())
     return source
+
+
+def _check_no_overlap(source: Tensor) -> None:
+    """What check_no_overlap in src/index/arrays.h asks; nothing of what has no strides."""
+    if source.layout != torch.strided or not any(
+        stride == 0 and size > 1 for size, stride in zip(source.shape, source.stride(), strict=True)
+    ):
+        return
+    raise RuntimeError(
+        "index_put_: elements of source must not share a single memory location, as those of an "
+        f"expanded tensor do, but its shape is {list(source.shape)} and its strides are "
+        f"{list(source.stride())}. Use source.clone()."
+    )
 
 
 def index_add(

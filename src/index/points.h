@@ -30,6 +30,26 @@ inline std::string_view quiet(int64_t mode) {
   }
 }
 
+// In whose name a write raises errors: one of a few, as literals, which the kernels' records ask
+// for.
+inline const char* name_of(const char* own, const ops::Name& name) {
+  if (!name) return own;
+  for (const char* known : {"index_put", "index_put_", "index_add", "embedding"}) {
+    if (*name == known) return known;
+  }
+  TORCH_CHECK_VALUE(false, own, ": name must be that of an op that writes at points, but it is \"",
+                    *name, "\".");
+}
+
+inline void check_values(const char* op, const Tensor& source, const Tensor& values) {
+  TORCH_CHECK_TYPE(source.scalar_type() == values.scalar_type(), op,
+                   ": source and values must have one dtype, but source is ", source.scalar_type(),
+                   " and values is ", values.scalar_type(), ".");
+  TORCH_CHECK(source.device() == values.device(), op,
+              ": source and values must be on one device, but source is on ", source.device(),
+              " and values is on ", values.device(), ".");
+}
+
 // The index arrays of a call, broadcast against each other: their first `batch_dims` axes are the
 // table's, the others are the points'.
 //

@@ -38,10 +38,13 @@ def _is_int(item: Any) -> TypeGuard[int]:
     return isinstance(item, (int, torch.SymInt))
 
 
-def _holds_tensors(item: Any) -> bool:
-    if isinstance(item, (list, tuple)):
-        return any(_holds_tensors(each) for each in item)
-    return is_tensor_like(item)
+def _holds_tensors(items: list[Any] | tuple[Any, ...]) -> bool:
+    for item in items:
+        if isinstance(item, (int, float, complex)):
+            continue
+        if _holds_tensors(item) if isinstance(item, (list, tuple)) else is_tensor_like(item):
+            return True
+    return False
 
 
 def _to_tensor(item: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
@@ -251,17 +254,19 @@ class _Parsed:
 def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
     """Returns ``source[indices]``, as NumPy means it.
 
-    Integers, slices, None and Ellipsis give a view, as in torch. Index arrays (tensors of integers,
-    or lists of them) are broadcast against each other, and each names, for every point, a place on
-    its axis; negative ones count from the end. A mask, a tensor of bools with the shape of the axes
-    that it is for, stands for the arrays of the places where it is true.
+    Integers, slices, None and Ellipsis give a view, as in torch. Index arrays (tensors or NumPy
+    arrays of integers, or lists of these or of integers) are broadcast against each other, and each
+    names, for every point, a place on its axis; negative ones count from the end. A mask, a tensor
+    of bools with the shape of the axes that it is for, stands for the arrays of the places where it
+    is true.
 
     The arrays' axes take their place in the result where the arrays stand side by side, and come
     first where a slice, None or Ellipsis stands between them. An integer counts as an array
     there, as in NumPy, while torch takes it off beforehand: with ``x`` of shape ``[2, 3, 4]`` and
     ``i`` of ``[5]``, ``x[0, :, i]`` has the shape ``[5, 3]`` here and in NumPy, in torch
     ``[3, 5]``.
-    A uint8 tensor holds integers, as in NumPy; torch takes it for a mask.
+    A uint8 tensor holds integers, as in NumPy; torch takes it for a mask. A list of lists is one
+    index array, as in NumPy; torch may take it for a tuple of them.
 
     Args:
         source: A tensor of any shape, dtype and strides, on the CPU or a CUDA device.
@@ -371,7 +376,8 @@ def index_put(
     Raises:
         IndexError: As for :func:`index`. On CUDA what is out of range is dropped.
         TypeError: As for :func:`index`; or the dtypes of source and values differ.
-        ValueError: As for :func:`index`; or values cannot be broadcast.
+        ValueError: As for :func:`index`; or values cannot be broadcast, or are a number beyond the
+            source's dtype.
         RuntimeError: Source and another argument are on different devices.
 
     Memory:
@@ -425,7 +431,8 @@ def index_put_(
 
     Memory:
         None; but with ``accumulate`` what :func:`index_add` takes beside its result. A mask with
-        values that are neither a number nor one for each entry takes as much as the source.
+        values that are neither a number nor one for each entry, as a row for rows, takes 8 bytes a
+        true entry and axis on the CPU, on CUDA as much as the source.
 
     Example:
         >>> import torch, torch_ops
@@ -438,7 +445,8 @@ def index_put_(
         output = _ext.call_index_put_(source, indices, values, accumulate, None)
         if output is not NotImplemented:
             return output
-    check_kinds("index_put_", accumulate=(accumulate, "a bool"))
+    if not isinstance(accumulate, bool):
+        check_kinds("index_put_", accumulate=(accumulate, "a bool"))
     if not isinstance(source, Tensor):
         check_tensors("index_put_", "source, indices, values", source=source)
     if not isinstance(values, Tensor):
@@ -538,11 +546,12 @@ def _put(
         output = direct(source, indices, values, accumulate, deterministic)
         if output is not NotImplemented:
             return output
-    check_kinds(
-        name,
-        accumulate=(accumulate, "a bool"),
-        deterministic=(deterministic, "a bool or None"),
-    )
+    if not isinstance(accumulate, bool) or deterministic is not None:
+        check_kinds(
+            name,
+            accumulate=(accumulate, "a bool"),
+            deterministic=(deterministic, "a bool or None"),
+        )
     if not isinstance(source, Tensor):
         check_tensors(name, "source, indices, values", source=source)
     if not isinstance(values, Tensor):

@@ -169,6 +169,19 @@ def test_compiled_whole(call: Any, device: torch.device) -> None:
         assert torch.equal(compiled(x, given, values), call(x, given, values))
 
 
+def test_exported_masks(device: torch.device) -> None:
+    class Write(torch.nn.Module):
+        def forward(self, x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+            return torch_ops.index_put(x, mask, values)
+
+    x = torch.zeros(4, 3, device=device)
+    mask = torch.tensor([True, False, True, False], device=device)
+    for strict in (False, True):
+        for values in (torch.ones(2, 3, device=device), torch.ones(3, device=device)):
+            program = torch.export.export(Write(), (x, mask, values), strict=strict).module()
+            assert torch.equal(program(x, ~mask, values), torch_ops.index_put(x, ~mask, values))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_gradient_of_many_duplicates_in_16_bits(device: torch.device, dtype: torch.dtype) -> None:
     source = torch.zeros(2, 3, 4, device=device, dtype=dtype, requires_grad=True)

@@ -87,7 +87,7 @@ inline bool read_int(PyObject* given, int64_t& value) {
 }
 
 // Indices taken apart: basic ones make a view of the source, and arrays are for the axes of that
-// view. The rules are those of _Parsed in torch_ops/ops/index.py, which takes what is left here.
+// view. The rules are those of Parsed in torch_ops/ops/_indices.py, which takes what is left here.
 class Parsed {
  public:
   // False where something is neither a plain tensor nor of one of Python's own types, and where

@@ -37,7 +37,7 @@ OPS = {op.name: op for op in described()}
 # Their arguments are those of the public functions.
 INDEXING = {
     name: DIRECT.pop(f"index.{name}")
-    for name in ("call_index", "call_index_put", "call_index_put_")
+    for name in ("call_index", "call_index_put", "call_index_put_", "call_index_add")
 }
 
 
@@ -160,7 +160,11 @@ INDICES = [
     ((), True),
     (True, True),
     ((False, slice(None), 0), True),
-    (np.int64(1), False),
+    (np.int64(1), True),
+    ((np.int32(-1), torch.tensor([1])), True),
+    ((np.int32(4), torch.tensor([1])), False),
+    (np.array(1), False),
+    (np.bool_(True), False),
     ((slice(np.int64(1), None), torch.tensor([1])), False),
     ([0, 1], True),
     ([], True),
@@ -246,5 +250,7 @@ def test_other_arguments_are_left(name: str, device: torch.device) -> None:
 
 
 def test_a_step_backwards() -> None:
-    with pytest.raises(ValueError, match="step must be greater than zero"):
+    with pytest.raises(
+        ValueError, match=r"^index: the step of a slice must be 1 or more, but it is -1"
+    ):
         torch_ops.index(torch.ones(3), slice(None, None, -1))

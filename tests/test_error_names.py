@@ -42,11 +42,15 @@ CALLS: list[tuple[str, Callable[[Tensor, Tensor], Tensor]]] = [
     ("index", lambda s, i: torch_ops.index(s, (i, i))),
     ("index", lambda s, i: torch_ops.index(s, (0, i))),
     ("index_put", lambda s, i: torch_ops.index_put(s, i, 1.0)),
-    ("index_put", lambda s, i: torch_ops.index_put_(s.clone(), (i, i), 1.0)),
+    ("index_put_", lambda s, i: torch_ops.index_put_(s.clone(), (i, i), 1.0)),
+    ("index_put", lambda s, i: torch_ops.index_put(s, (0, i), 1.0)),
     ("index_add", lambda s, i: torch_ops.index_add(s, i, 1.0)),
     ("index_add", lambda s, i: torch_ops.index_add(s, (i, i), 1.0)),
     ("index_add", lambda s, i: torch_ops.index_add(s, i, 1.0, deterministic=True)),
-    ("index_add", lambda s, i: torch_ops.index_put_(s.clone(), i, 1.0, accumulate=True)),
+    ("index_add", lambda s, i: torch_ops.index_add(s, (0, i), 1.0)),
+    ("index_add", lambda s, i: torch_ops.index_add(s[:, None], (i, ALL, i), 1.0)),
+    ("index_put_", lambda s, i: torch_ops.index_put_(s.clone(), i, 1.0, accumulate=True)),
+    ("index_put", lambda s, i: torch_ops.index_put(s, (i, i), 1.0, accumulate=True)),
     ("embedding", lambda s, i: torch_ops.embedding(i, s)),
     ("embedding", lambda s, i: torch_ops.embedding(i, s, padding_idx=0)),
     ("embedding", lambda s, i: torch_ops.embedding(i, s.clone(), max_norm=1.0)),
@@ -84,7 +88,7 @@ def test_axis_of_index(device: torch.device) -> None:
             torch_ops.index(source, indices)
         for name, write in (
             ("index_put", lambda at: torch_ops.index_put(source, at, 1.0)),
-            ("index_put", lambda at: torch_ops.index_put_(source.clone(), at, 1.0)),
+            ("index_put_", lambda at: torch_ops.index_put_(source.clone(), at, 1.0)),
             ("index_add", lambda at: torch_ops.index_add(source, at, 1.0)),
         ):
             with pytest.raises(IndexError, match=message.replace("index:", f"{name}:", 1)):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 import torch
 from gathering import values_for
 from indices import as_numpy, bad, check_vmap, for_registered, indices_for, reference, sized
-from op_checks import Op, OpChecks, Sample
+from op_checks import Op, OpChecks, Sample, assert_same
 from torch import Tensor
+from torch.overrides import BaseTorchFunctionMode
 
 import torch_ops
 
@@ -108,6 +110,78 @@ def test_lists_and_numbers(device: torch.device) -> None:
     assert torch_ops.index(source, [True, False, True]).tolist() == source[[0, 2]].tolist()
 
 
+def test_lists_of_tensors(device: torch.device) -> None:
+    """They are stacked, whatever their shapes, as NumPy does."""
+    source = torch.arange(12, device=device).view(3, 4)
+    for items in ([[0], [1]], [[0, 1], [1, 0]], [2, -1], [[[0]], [[2]]]):
+        listed = [torch.tensor(item, device=device) for item in items]
+        expected = torch.from_numpy(source.cpu().numpy()[np.array(items)])
+        assert_same(torch_ops.index(source, listed), expected, str(items))
+        written = torch_ops.index_put(source, listed, [torch.tensor([9, 8, 7, 6])])
+        assert (written != source).any(1).tolist() == [n in np.array(items) % 3 for n in range(3)]
+    assert torch_ops.index(source, [torch.tensor(1, device=device), 0]).tolist() == (
+        source[[1, 0]].tolist()
+    )
+    rows = [torch.tensor([1], device=device), torch.tensor([2], device=device)]
+    assert torch_ops.index_put(source, [0, 1], rows)[:2].tolist() == [[1] * 4, [2] * 4]
+    with pytest.raises(TypeError, match="but a list was given: "):
+        torch_ops.index(source, [torch.tensor([0, 1]), torch.tensor([0])])
+
+
+def test_numbers_of_numpy_make_views(device: torch.device) -> None:
+    source = torch.zeros(3, 4, device=device)
+    torch_ops.index(source, np.int64(1)).fill_(3)
+    torch_ops.index(source, (slice(1), np.uint8(2))).fill_(5)
+    torch_ops.index_put_(source, (np.int32(-1), [0]), 7)
+    assert source.tolist() == [[0, 0, 5, 0], [3] * 4, [7, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, m, v: torch_ops.index(x, m),
+        lambda x, m, v: torch_ops.index_put(x, m, v),
+        lambda x, m, v: torch_ops.index_put_(x.clone(), m, v),
+        lambda x, m, v: torch_ops.index_put_(x.clone(), m, v, True),
+        lambda x, m, v: torch_ops.index_add(x, m, v),
+        lambda x, m, v: torch_ops.index_add(x, (slice(None), slice(1, None), m), v[0, 0, :2]),
+        lambda x, m, v: torch_ops.index_put(x, (m, torch.tensor([0, 2], device=x.device)), v[:, 0]),
+        lambda x, m, v: torch_ops.index_put(x, (m, 1), v[:, 0]),
+        lambda x, m, v: torch_ops.index_put_(x.clone(), m, v[0]),
+        lambda x, m, v: torch_ops.index_put(x, m, 7.0),
+        lambda x, m, v: torch_ops.index(x, m.sum().item()),
+        lambda x, m, v: torch_ops.index(x, (slice(0, m.sum().item()), [1, 0])),
+        lambda x, m, v: torch_ops.index_put(x, (m.sum().item(), [1, 0]), 5.0),
+        lambda x, m, v: torch_ops.index(x, np.array([0, 2])),
+        lambda x, m, v: torch_ops.index(x, (slice(None), np.int64(1))),
+        lambda x, m, v: torch_ops.index_put(x, (np.array([0, 2]), 0), v[:, 0]),
+        lambda x, m, v: torch_ops.index(x, [m.sum(), m.sum() - 1]),
+    ],
+    ids=range(17),
+)
+def test_compiled_whole(call: Any, device: torch.device) -> None:
+    """What depends on the data, and what is NumPy's; for masks that change."""
+    x = values_for((3, 4, 3), device, torch.float32)
+    values = values_for((2, 4, 3), device, torch.float32, seed=1)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    for mask in ([True, False, True], [False, True, True]):
+        given = torch.tensor(mask, device=device)
+        assert torch.equal(compiled(x, given, values), call(x, given, values))
+
+
+def test_exported_masks(device: torch.device) -> None:
+    class Write(torch.nn.Module):
+        def forward(self, x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+            return torch_ops.index_put(x, mask, values)
+
+    x = torch.zeros(4, 3, device=device)
+    mask = torch.tensor([True, False, True, False], device=device)
+    for strict in (False, True):
+        for values in (torch.ones(2, 3, device=device), torch.ones(3, device=device)):
+            program = torch.export.export(Write(), (x, mask, values), strict=strict).module()
+            assert torch.equal(program(x, ~mask, values), torch_ops.index_put(x, ~mask, values))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_gradient_of_many_duplicates_in_16_bits(device: torch.device, dtype: torch.dtype) -> None:
     source = torch.zeros(2, 3, 4, device=device, dtype=dtype, requires_grad=True)
@@ -152,7 +226,10 @@ def test_out_of_range(device: torch.device, sync_mode: None) -> None:
         match=r"index: entry \[[01], 1\] of the index for axis 0 is -4, .* size 3: .* -3 and 2",
     ):
         torch_ops.index(source, (i, j))
-    with pytest.raises(IndexError, match="index 3 is out of bounds"):
+    with pytest.raises(
+        IndexError,
+        match=r"^index: index 3 is out of range for axis 0 .* size 3: .* between -3 and 2",
+    ):
         torch_ops.index(source, 3)
     with pytest.raises(IndexError, match="size 0: no entry is allowed"):
         torch_ops.index(source[:0], i)
@@ -173,14 +250,34 @@ def test_bad_arguments(device: torch.device) -> None:
         torch_ops.index(source, torch.ones(4, dtype=torch.bool, device=device))
     with pytest.raises(IndexError, match="indices are for 3 axes"):
         torch_ops.index(source, (0, torch.ones(3, 4, dtype=torch.bool, device=device)))
-    with pytest.raises(TypeError, match="index must be uint8, int16, int32 or int64"):
+    with pytest.raises(
+        TypeError, match=r"must be uint8, int16, int32 or int64, or a mask .* for axis 1 is Float"
+    ):
         torch_ops.index(source, (i, i.float()))
     with pytest.raises(TypeError, match="an index must be an int, a slice"):
         torch_ops.index(source, "a")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="source must be a tensor"):
         torch_ops.index([1], 0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="step"):
-        torch_ops.index(source, slice(None, None, -1))
+    for way in (nullcontext, BaseTorchFunctionMode):
+        for function in (
+            torch_ops.index,
+            lambda x, at: torch_ops.index_put_(x, at, 1.0),
+            lambda x, at: torch_ops.index_add(x, at, 1.0),
+        ):
+            with way():
+                for step in (0, -1):
+                    with pytest.raises(ValueError, match=f"^index.*: the step .* it is {step}"):
+                        function(source, slice(None, None, step))
+                with pytest.raises(TypeError, match=r"^index.*: start, stop and step .* a float"):
+                    function(source, slice(1.0, None))  # type: ignore[misc]
+                for axis, indices in ((0, 2**70), (0, (None, -4)), (1, (i, 4)), (1, (..., 5))):
+                    message = f"^index.*: index .* out of range for axis {axis} of source.* size"
+                    with pytest.raises(IndexError, match=message):
+                        function(source, indices)
+                with pytest.raises(TypeError, match=r"but a list was given: .*length"):
+                    function(source, [[0, 1], [2]])
+                with pytest.raises(TypeError, match="for axis 1 is Char"):
+                    function(source, (i, i.char()))
     if device.type == "cuda":
         with pytest.raises(RuntimeError, match="must be on one device"):
             torch_ops.index(source, i.cpu())

@@ -280,6 +280,22 @@ def test_many_groups_of_axes(device: torch.device) -> None:
     assert torch.equal(written.cpu(), wanted)
 
 
+def test_many_groups_of_axes_of_no_elements(device: torch.device, sync_mode: None) -> None:
+    source = torch.ones(3, 3, 0, *(2,) * 7, device=device).permute(0, 1, *range(9, 1, -1))
+    i = torch.tensor([0, 1], device=device)
+    assert torch_ops.index(source, (i, i)).shape == (2, *(2,) * 7, 0)
+    assert torch_ops.index_put_(source, (i, i), 1.0) is source
+    for call in (
+        lambda at: torch_ops.index(source, at),
+        lambda at: torch_ops.index_put_(source, at, 1.0),
+    ):
+        if device.type == "cpu":
+            with pytest.raises(IndexError, match="axis 1 is 5, out of range"):
+                call((i, i + 5))
+    many = torch.zeros(0, 2, 3, 2, 3, 2, 3, 2, 3, device=device, dtype=torch.int64)
+    assert torch_ops.index(source, (many, many.transpose(1, 3)[..., :1])).shape[:1] == (0,)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_beyond_2_31(device: torch.device) -> None:

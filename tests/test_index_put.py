@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ from indices import (
 )
 from op_checks import Op, OpChecks, Sample
 from torch import Tensor
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils import _pytree as pytree
 
 import torch_ops
 
@@ -193,6 +197,162 @@ def test_masks_write_without_waiting(device: torch.device) -> None:
     assert torch_ops.index_put(x, x > 5, each).tolist() == [[1, 5], [6, 7]]
 
 
+@pytest.mark.parametrize(
+    "put",
+    [
+        torch_ops.index_put,
+        torch_ops.index_put_,
+        torch_ops.index_add,
+        torch.compile(torch_ops.index_put, fullgraph=True, backend="aot_eager"),
+    ],
+    ids=["index_put", "index_put_", "index_add", "compiled"],
+)
+def test_values_that_do_not_fit_a_mask(put: Callable[..., Tensor], device: torch.device) -> None:
+    """Neither are they to make the result larger, where an axis behind the mask has size 1."""
+    mask = torch.tensor([True, False, True], device=device)
+    for shape, indices, values in (
+        ((3, 1), mask, (4,)),
+        ((3, 1), mask, (1, 4)),
+        ((3, 2), mask, (3,)),
+        ((2, 3, 1), (slice(None), mask), (4,)),
+        ((2, 3, 4, 1), (slice(None), mask), (4, 2)),
+        ((3, 1), mask, (2, 1, 1)),
+    ):
+        for where in (device, torch.device("meta")):
+            if where.type == "meta" and len(values) > 1 and shape != (2, 3, 4, 1):
+                continue  # there nobody knows how many entries of the mask are true
+            source = torch.zeros(shape, device=where)
+            at = pytree.tree_map_only(Tensor, lambda t, to=where: t.to(to), indices)
+            with pytest.raises((ValueError, RuntimeError), match="cannot be broadcast"):
+                put(source, at, torch.ones(values, device=where))
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_rows_where_a_mask_is_true(accumulate: bool, device: torch.device) -> None:
+    """On the CPU they alone are written: the others keep their bits, as -0.0 does."""
+    everything = slice(None)
+    for shape, indices, values in (
+        ((6, 5), (0,), (5,)),
+        ((6, 5), (0,), (1,)),
+        ((4, 6, 5), (1,), (5,)),
+        ((4, 6, 5), (0, 1), (5,)),
+        ((4, 6, 5, 3), (1, 2), (1,)),
+        ((4, 6, 5), (0,), (6, 1)),
+        ((6, 0), (0,), (1,)),
+    ):
+        base = torch.full((*shape[:-1], 2 * shape[-1]), -0.0, device=device)
+        for source in (base[..., ::2], base[..., : shape[-1]].contiguous()):
+            for full in (True, False):
+                mask_shape = [shape[axis] for axis in indices]
+                mask = torch.arange(math.prod(mask_shape), device=device).view(mask_shape) % 3 == 1
+                mask &= full
+                at = (everything,) * indices[0] + (mask,)
+                rows = values_for(values, device, torch.float32)
+                written = source.clone()
+                expected = put_reference(source.cpu(), at, rows.cpu(), accumulate)
+                assert torch_ops.index_put_(written, at, rows, accumulate) is written
+                assert torch.equal(written.cpu(), expected)
+                if device.type == "cpu":
+                    assert torch.equal(written.signbit(), expected.signbit())
+                view = base.clone()[..., ::2]
+                torch_ops.index_put_(view, at, rows, accumulate)
+                assert torch.equal(view.cpu(), expected)
+    source = torch.zeros(3, 2, device=device, requires_grad=True)
+    row = torch.ones(2, device=device, requires_grad=True)
+    mask = torch.tensor([True, False, True], device=device)
+    torch_ops.index_put_(source * 1, mask, row, accumulate).sum().backward()
+    assert row.grad.tolist() == [2, 2]
+    assert source.grad.tolist() == [[accumulate] * 2, [1, 1], [accumulate] * 2]
+
+
+UNSIGNED = [torch.uint16, torch.uint32, torch.uint64]
+
+
+@pytest.mark.parametrize("dtype", [*UNSIGNED, torch.float8_e4m3fn, torch.float8_e5m2, torch.bool])
+def test_rare_dtypes(dtype: torch.dtype, device: torch.device) -> None:
+    """Whatever the indices: torch has no sums of these, nor writes where masks are true."""
+    values = torch.tensor([[3, 1], [2, 0], [1, 2]], device=device).to(dtype)
+    mask = torch.tensor([True, False, True], device=device)
+    entries = torch.tensor([2, 0], device=device)
+    one = torch.tensor(1, device=device).to(dtype)
+    whole = slice(None)
+    for indices in (mask, (whole, mask[1:]), 1, slice(2), (), entries, (entries, whole, [0, 1])):
+        source = (
+            values[:, None].expand(3, 3, 2).clone()
+            if indices == (entries, whole, [0, 1])
+            else values
+        )
+        expected = source.float()
+        expected[indices] = 1
+        assert torch.equal(torch_ops.index_put(source, indices, one).float(), expected)
+        assert torch.equal(torch_ops.index_put_(source.clone(), indices, 1).float(), expected)
+        if dtype in UNSIGNED:
+            expected = source.float()
+            expected[indices] += 1
+            assert torch.equal(torch_ops.index_add(source, indices, one).float(), expected)
+            added = torch_ops.index_put_(source.clone(), indices, one, True)
+            assert torch.equal(added.float(), expected)
+            continue
+        for name, add in (
+            ("index_add", lambda x, at: torch_ops.index_add(x, at, one)),
+            ("index_put", lambda x, at: torch_ops.index_put(x, at, one, True)),
+            ("index_put_", lambda x, at: torch_ops.index_put_(x, at, one, True)),
+        ):
+            with pytest.raises(TypeError, match=f"^{name}: values must be of an integer type"):
+                add(source, indices)
+
+
+def test_numbers_that_do_not_fit(device: torch.device) -> None:
+    source = torch.zeros(3, 2, device=device)
+    for values, kind, to in (
+        (1j, TypeError, source),
+        (1000, ValueError, source.char()),
+        (2**70, ValueError, source.long()),
+        ([2**70, 0], TypeError, source.long()),
+    ):
+        for name in ("index_put", "index_put_", "index_add"):
+            shown = "a list" if isinstance(values, list) else str(values)
+            with pytest.raises(kind, match=rf"^{name}: values must be .* but {shown} was given"):
+                getattr(torch_ops, name)(to, 0, values)
+    with pytest.raises(TypeError, match=r"^index_put: accumulate must be a bool"):
+        torch_ops.index_put(source, 0, 1.0, "a")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^index_put_: accumulate must be a bool"):
+        torch_ops.index_put_(source, 0, 1.0, "a")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^index_add: deterministic must be a bool or None"):
+        torch_ops.index_add(source, 0, 1.0, "a")  # type: ignore[arg-type]
+
+
+def test_vmap_of_a_source_that_is_shared(device: torch.device) -> None:
+    values = torch.ones(3, 2, device=device)
+    entries = torch.zeros(1, dtype=torch.int64, device=device)
+    for indices in (0, slice(0, 1), entries, torch.tensor([True, False], device=device)):
+        for accumulate in (False, True):
+            source = torch.zeros(2, 2, device=device)
+
+            def write(v: Tensor, to: Tensor = source, at: Any = indices, add: bool = accumulate):
+                return torch_ops.index_put_(to, at, v, add)
+
+            with pytest.raises(RuntimeError, match=r"^index_put_: torch\.vmap cannot write"):
+                torch.vmap(write)(values)
+            assert source.count_nonzero() == 0
+
+
+@pytest.mark.parametrize("way", [nullcontext, BaseTorchFunctionMode])
+def test_expanded_sources(way: Callable[[], Any], device: torch.device) -> None:
+    """Whatever the indices: a view may have none of the axes that share memory."""
+    entries = torch.tensor([0, 2], device=device)
+    mask = torch.tensor([True, False, False], device=device)
+    for indices in (0, slice(0, 2), None, (None, 0), entries, [1], mask, (mask, 0), (..., entries)):
+        for accumulate in (False, True):
+            source = torch.zeros(1, 3, device=device).expand(3, 3)
+            with (
+                way(),
+                pytest.raises(RuntimeError, match=r"^index_put_: .* single memory location"),
+            ):
+                torch_ops.index_put_(source, indices, 1.0, accumulate)
+            assert source.count_nonzero() == 0
+
+
 def test_writes_to_what_is_read(device: torch.device) -> None:
     x = torch.arange(5.0, device=device)
     torch_ops.index_put_(x, torch.tensor([1, 2, 3, 4], device=device), x[:4])
@@ -279,7 +439,7 @@ def test_out_of_range(device: torch.device, sync_mode: None) -> None:
     i = torch.tensor([2, -4], device=device)
     j = torch.tensor([[0], [3]], device=device)
     written = source.clone()
-    with pytest.raises(IndexError, match=r"index_put: entry .* is -4"):
+    with pytest.raises(IndexError, match=r"index_put_: entry .* is -4"):
         torch_ops.index_put_(written, (i, j), 1.0)
     if device.type == "cpu":
         assert written.count_nonzero() == 0
@@ -287,7 +447,7 @@ def test_out_of_range(device: torch.device, sync_mode: None) -> None:
         torch_ops.index_add(source, i, 1.0)
     with pytest.raises(IndexError, match="is -4"):
         torch_ops.index_add(source, (i, j), 1.0)
-    with pytest.raises(IndexError, match="index 3 is out of bounds"):
+    with pytest.raises(IndexError, match=r"^index_put: index 3 is out of range for axis 0"):
         torch_ops.index_put(source, 3, 1.0)
     # Sums of other types and sizes take other kernels.
     for dtype in (torch.bfloat16, torch.float32):
@@ -315,7 +475,7 @@ def test_which_entry_is_named(device: torch.device, sync_mode: None) -> None:
         ((whole, whole, column[:, 0].expand(3, 2)), r"\[[012], 1\] .*axis 2 is 9"),
         ((row, whole, column.expand(2, 3)), r"\[1, [012]\] .*axis 2 is 9"),
     ):
-        with pytest.raises(IndexError, match=rf"index_put: entry {name}, out of range"):
+        with pytest.raises(IndexError, match=rf"index_put_: entry {name}, out of range"):
             torch_ops.index_put_(source, indices, 1.0)
     assert device.type != "cpu" or source.count_nonzero() == 0
 

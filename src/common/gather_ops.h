@@ -56,17 +56,19 @@ inline const auto& gather_points() {
   return op;
 }
 
-// (source, coordinates, dims, values, batch_dims, front, axes)
+// In whose name a write raises errors, where not in its own.
+using Name = std::optional<std::string_view>;
+
+// (source, coordinates, dims, values, batch_dims, front, axes, name)
 inline const auto& put_points() {
   static const auto op = find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, const Tensor&,
-                                        int64_t, bool, Axes)>("put_points");
+                                        int64_t, bool, Axes, Name)>("put_points");
   return op;
 }
 
 inline const auto& put_points_() {
-  static const auto op =
-      find_op<Tensor&(Tensor&, TensorList, at::IntArrayRef, const Tensor&, int64_t, bool, Axes)>(
-          "put_points_");
+  static const auto op = find_op<Tensor&(Tensor&, TensorList, at::IntArrayRef, const Tensor&,
+                                         int64_t, bool, Axes, Name)>("put_points_");
   return op;
 }
 

@@ -176,7 +176,8 @@ Tensor& embedding_renorm_(Tensor& weight, const Tensor& input, double max_norm, 
   const Tensor places = ops::ravel_multi_index().call({entries}, {weight.sym_size(0)}, raises(),
                                                       /*axes=*/std::nullopt);
   ops::put_points_().call(table, {places}, {0}, rows.mul(scale).to(weight.scalar_type()),
-                          /*batch_dims=*/0, /*front=*/false, /*axes=*/std::nullopt);
+                          /*batch_dims=*/0, /*front=*/false, /*axes=*/std::nullopt,
+                          /*name=*/"embedding");
   return weight;
 }
 

@@ -2,6 +2,7 @@
 // the kernels take become fewer.
 #pragma once
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/nonzero.h>
@@ -68,6 +69,33 @@ inline void check_mask(const char* op, const at::Tensor& source, const at::Tenso
   }
 }
 
+// What index_put_ asks of the user's tensor, before a view of it is written to: else several places
+// may be one.
+inline void check_no_overlap(const char* op, const at::Tensor& source) {
+  TORCH_CHECK(
+      source.layout() != at::kStrided || at::has_internal_overlap(source) != at::MemOverlap::Yes,
+      "index_put_: elements of source must not share a single memory location, as those of ",
+      "an expanded tensor do, but its shape is ", source.sym_sizes(), " and its strides are ",
+      source.sym_strides(), ". Use source.clone().");
+}
+
+inline bool is_index_dtype(at::ScalarType dtype) {
+  return dtype == at::kLong || dtype == at::kInt || dtype == at::kShort || dtype == at::kByte;
+}
+
+// An index array in the place of `axis`.
+inline void check_array(const char* op, const at::Tensor& source, const at::Tensor& array,
+                        int64_t axis, const ops::Axes& axes) {
+  TORCH_CHECK_TYPE(
+      is_index_dtype(array.scalar_type()), op,
+      ": an index array must be uint8, int16, int32 or int64, or a mask of bools, but ",
+      "that of indices for axis ", axis_name(axes, axis), " is ", array.scalar_type(), ".");
+  TORCH_CHECK(array.device() == source.device(), op,
+              ": source and indices must be on one device, but source is on ", source.device(),
+              " and the index array for axis ", axis_name(axes, axis), " is on ", array.device(),
+              ".");
+}
+
 inline bool is_mask(const at::Tensor& index) { return index.scalar_type() == at::kBool; }
 
 // The entries of a mask that are true, as one array of the mask's coordinates each. Their number
@@ -91,7 +119,7 @@ inline Arrays find_arrays(const char* op, const at::Tensor& source, const Indice
       check_mask(op, source, *given, axis, axes);
       for (at::Tensor& coordinate : at::nonzero(*given).unbind(1)) add(std::move(coordinate));
     } else {
-      indexing::check_index_dtype(op, *given);
+      check_array(op, source, *given, axis, axes);
       add(*given);
     }
   }

@@ -149,8 +149,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("backward", &backward, "grad_output's slices added where forward read them",
         py::arg("grad_output"), py::arg("index"), py::arg("sizes"), py::arg("batch_dims") = 0);
   python_call::def_function(m, "call_index", "torch_ops::index", python_index::index);
-  python_call::def_function(m, "call_index_put", "torch_ops::index_put", python_index::put<false>);
-  python_call::def_function(m, "call_index_put_", "torch_ops::index_put_", python_index::put<true>);
+  using python_index::Writes;
+  python_call::def_function(m, "call_index_put", "torch_ops::index_put",
+                            python_index::put<Writes::kPut>);
+  python_call::def_function(m, "call_index_put_", "torch_ops::index_put_",
+                            python_index::put<Writes::kPutInPlace>);
+  python_call::def_function(m, "call_index_add", "torch_ops::index_add",
+                            python_index::put<Writes::kAdd>);
   python_call::def(
       m, "call_gather_nd",
       find_op<Tensor(const Tensor&, const Tensor&, int64_t, std::string_view, const Fill&)>(

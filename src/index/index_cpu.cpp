@@ -114,12 +114,15 @@ void gather_points_cpu(const at::Tensor& table, const PointsLayout& layout, cons
 void put_points_cpu(const at::Tensor& table, const PointsLayout& layout, const PointsSite& site,
                     const at::Tensor& rows) {
   if (layout.rows == 0) return;
-  check_bad(find_bad(layout), layout, site);
+  const bool few = layout.inner > 0 && layout.rows <= kFewPoints &&
+                   layout.rows * layout.inner <= kElementsPerTask;
+  if (!few) check_bad(find_bad(layout), layout, site);
   if (layout.inner == 0) return;
   dispatch_size(table.element_size(), [&](auto word) {
     using Word = decltype(word);
     auto* to = static_cast<Word*>(table.mutable_data_ptr());
     const auto* from = static_cast<const Word*>(rows.const_data_ptr());
+    if (few) return check_bad(put_few_points(to, from, layout), layout, site);
     at::parallel_for(0, layout.rows, std::max<int64_t>(rows_per_task(layout), 1),
                      [&](int64_t begin, int64_t end) { put_points(to, from, layout, begin, end); });
   });

@@ -109,6 +109,8 @@ inline bool locate_at_once(const PointsLayout& layout, const int64_t* positions,
   };
   const auto by_number = [&](auto index) {
     switch (layout.coordinates) {
+      case 1:
+        return locate(index, std::integral_constant<int, 1>());
       case 2:
         return locate(index, std::integral_constant<int, 2>());
       case 3:
@@ -259,32 +261,50 @@ int64_t gather_points(const Word* table, Word* rows, const PointsLayout& layout,
   return bad;
 }
 
+// Writes `count` rows from where they begin to where locate_rows has found their places.
+template <class Word>
+void put_located(Word* table, const Word* rows, const PointsLayout& layout, int64_t count,
+                 const int64_t* in_table, const int64_t* in_rows) {
+  if (layout.inner == 1) {
+    for (int64_t n = 0; n < count; ++n) table[in_table[n]] = rows[in_rows[n]];
+    return;
+  }
+  const PointsAxis& last = layout.last_axis();
+  const bool adjacent = last.table_stride == 1 && last.rows_stride == 1;
+  for (int64_t n = 0; n < count; ++n) {
+    for_each_run(layout, in_table[n], in_rows[n], [&](int64_t to, int64_t from) {
+      if (adjacent) {
+        copy_row(table + to, rows + from, last.size * static_cast<int64_t>(sizeof(Word)));
+      } else {
+        for (int64_t d = 0; d < last.size; ++d) {
+          table[to + d * last.table_stride] = rows[from + d * last.rows_stride];
+        }
+      }
+    });
+  }
+}
+
 // Writes the rows [begin, end) to the table; all entries must be good.
 template <class Word>
 void put_points(Word* table, const Word* rows, const PointsLayout& layout, int64_t begin,
                 int64_t end) {
   int64_t in_table[kPointsBlock], in_rows[kPointsBlock];
-  const PointsAxis& last = layout.last_axis();
-  const bool adjacent = last.table_stride == 1 && last.rows_stride == 1;
   for (int64_t first = begin; first < end; first += kPointsBlock) {
     const int64_t count = std::min(kPointsBlock, end - first);
     locate_rows(layout, first, count, in_table, in_rows);
-    if (layout.inner == 1) {
-      for (int64_t n = 0; n < count; ++n) table[in_table[n]] = rows[in_rows[n]];
-      continue;
-    }
-    for (int64_t n = 0; n < count; ++n) {
-      for_each_run(layout, in_table[n], in_rows[n], [&](int64_t to, int64_t from) {
-        if (adjacent) {
-          copy_row(table + to, rows + from, last.size * static_cast<int64_t>(sizeof(Word)));
-        } else {
-          for (int64_t d = 0; d < last.size; ++d) {
-            table[to + d * last.table_stride] = rows[from + d * last.rows_stride];
-          }
-        }
-      });
-    }
+    put_located(table, rows, layout, count, in_table, in_rows);
   }
+}
+
+constexpr int64_t kFewPoints = 4096;  // that are located once, to be checked and written
+
+// Writes all rows of a layout of few, if all entries are good; returns what locate_rows does.
+template <class Word>
+int64_t put_few_points(Word* table, const Word* rows, const PointsLayout& layout) {
+  int64_t in_table[kFewPoints], in_rows[kFewPoints];
+  const int64_t bad = locate_rows(layout, 0, layout.rows, in_table, in_rows);
+  if (bad == kNoBadPoint) put_located(table, rows, layout, layout.rows, in_table, in_rows);
+  return bad;
 }
 
 // The first bad row of [begin, end), as locate_rows tells it.

@@ -1,13 +1,16 @@
 // The contract of index_put and index_add: compositions of put_points and scatter_add, so they need
 // no derivative of their own.
 #include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/library.h>
 
 #include "common/batching.h"
 #include "common/gather_ops.h"
+#include "common/summable.h"
 #include "index/arrays.h"
 #include "index/points.h"
 
@@ -26,17 +29,58 @@ const auto& scatter_add_inplace() {
 // A call that writes.
 struct Write {
   const char* op;  // in whose name errors are raised
+  bool in_place;
   const Indices& indices;
   const Tensor& values;
   bool front;
   ops::Axes axes;
   std::optional<bool> deterministic;  // of sums
 
+  // That of the ops that it calls.
   std::string_view mode() const {
-    static const indexing::ModesOf modes("index_add");
-    return modes("from_end");
+    static const indexing::ModesOf puts("index_put"), puts_in_place("index_put_"),
+        adds("index_add");
+    const std::string_view name(op);
+    return (name == "index_add" ? adds : name == "index_put" ? puts : puts_in_place)("from_end");
   }
 };
+
+// Whether values can be broadcast to these sizes, and whether they have them.
+struct Fit {
+  bool fits, same;
+
+  Fit(const Tensor& values, c10::SymIntArrayRef sizes) {
+    const auto rank = static_cast<int64_t>(sizes.size());
+    fits = values.dim() <= rank;
+    same = values.dim() == rank;
+    for (int64_t axis = 1; fits && axis <= values.dim(); ++axis) {
+      const c10::SymInt size = values.sym_size(-axis);
+      const bool one = TORCH_GUARD_OR_FALSE(size.sym_eq(1));
+      fits = one || size.sym_eq(sizes[rank - axis]).expect_true(__FILE__, __LINE__);
+      same = same && !one;
+    }
+  }
+};
+
+// The values as long as what is written.
+Tensor expand_values(const char* op, const Tensor& values, c10::SymIntArrayRef sizes) {
+  const Fit fit(values, sizes);
+  TORCH_CHECK_VALUE(fit.fits, op, ": values with shape ", values.sym_sizes(),
+                    " cannot be broadcast to what is written, which has shape ", sizes, ".");
+  return fit.same ? values : values.expand_symint(sizes);
+}
+
+// Can rows be written where a mask is true without a cost for counting them? On the CPU, if nobody
+// traces the call or maps it over samples.
+bool is_counted_for_free(const Tensor& source, const Tensor& mask, const Write& call) {
+  const auto keys = source.key_set() | mask.key_set() | call.values.key_set();
+  return source.is_cpu() && mask.is_cpu() &&
+         !keys.has_any(c10::DispatchKeySet(
+             {c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
+              c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Batched})) &&
+         !at::functorch::maybeCurrentDynamicLayer().has_value() &&
+         !c10::impl::dispatch_mode_enabled() && !at::tracer::impl::is_dispatch_enabled();
+}
 
 // A mask as a condition over all of the source, where it is the only index and no value belongs to
 // one of its entries: then nobody has to know how many are true.
@@ -59,6 +103,15 @@ std::optional<Tensor> as_condition(const Tensor& source, const Write& call) {
   const int64_t behind = source.dim() - axis - mask->dim();
   const int64_t own = call.values.dim();
   if (own > behind || (call.front && axis > 0 && own > 0)) return std::nullopt;
+  const auto last = source.sym_sizes().slice(source.dim() - own);
+  TORCH_CHECK_VALUE(Fit(call.values, last).fits, call.op, ": values with shape ",
+                    call.values.sym_sizes(), " cannot be broadcast to what is written where the ",
+                    "mask is true, the last axes of which have sizes ", last, ".");
+  // A row, a column or the like: the others need not be read.
+  if (own > 0 && call.in_place && !call.deterministic.value_or(false) &&
+      is_counted_for_free(source, *mask, call)) {
+    return std::nullopt;
+  }
   c10::SymDimVector sizes(axis, c10::SymInt(1));
   sizes.append(mask->sym_sizes().begin(), mask->sym_sizes().end());
   sizes.resize(source.dim(), c10::SymInt(1));
@@ -71,32 +124,40 @@ c10::SymDimVector picked_sizes(const char* op, const Tensor& source, const Array
   return points::rows_sizes(source.sym_sizes(), points);
 }
 
-// The values as long as what is written.
-Tensor expand_values(const char* op, const Tensor& values, c10::SymIntArrayRef sizes) {
-  const auto rank = static_cast<int64_t>(sizes.size());
-  bool fits = values.dim() <= rank, same = values.dim() == rank;
-  for (int64_t axis = 1; fits && axis <= values.dim(); ++axis) {
-    const c10::SymInt size = values.sym_size(-axis);
-    const bool one = TORCH_GUARD_OR_FALSE(size.sym_eq(1));
-    fits = one || size.sym_eq(sizes[rank - axis]).expect_true(__FILE__, __LINE__);
-    same = same && !one;
-  }
-  TORCH_CHECK_VALUE(fits, op, ": values with shape ", values.sym_sizes(),
-                    " cannot be broadcast to what is written, which has shape ", sizes, ".");
-  return same ? values : values.expand_symint(sizes);
+// The same bits in a dtype of the same size, for those that torch's where, masked_fill and add do
+// not take; integers without a sign add as those with one.
+Tensor as_bits(const Tensor& tensor) {
+  const auto dtype = [&] {
+    switch (tensor.scalar_type()) {
+      case at::kUInt16:
+        return at::kShort;
+      case at::kUInt32:
+        return at::kInt;
+      case at::kUInt64:
+        return at::kLong;
+      default:
+        return at::isFloat8Type(tensor.scalar_type()) ? at::kByte : tensor.scalar_type();
+    }
+  }();
+  return dtype == tensor.scalar_type() ? tensor : tensor.view(dtype);
 }
 
-void check_values(const char* op, const Tensor& source, const Tensor& values) {
-  TORCH_CHECK_TYPE(source.scalar_type() == values.scalar_type(), op,
-                   ": source and values must have one dtype, but source is ", source.scalar_type(),
-                   " and values is ", values.scalar_type(), ".");
-  TORCH_CHECK(source.device() == values.device(), op,
-              ": source and values must be on one device, but source is on ", source.device(),
-              " and values is on ", values.device(), ".");
+Tensor from_bits(const Tensor& bits, at::ScalarType dtype) {
+  return bits.scalar_type() == dtype ? bits : bits.view(dtype);
+}
+
+Tensor sum_of(const Tensor& source, const Tensor& rows) {
+  return from_bits(as_bits(source).add(as_bits(rows)), source.scalar_type());
+}
+
+Tensor& add_all(Tensor& source, const Tensor& rows) {
+  as_bits(source).add_(as_bits(rows));
+  return source;
 }
 
 Tensor where_sums(const Tensor& condition, const Tensor& values) {
-  return at::where(condition, values, at::zeros({}, values.options()));
+  const Tensor bits = as_bits(values);
+  return from_bits(at::where(condition, bits, at::zeros({}, bits.options())), values.scalar_type());
 }
 
 // Is an axis of the source what one scatter_add has its sums along?
@@ -152,7 +213,7 @@ Tensor add_at_points(const Tensor& out, const Write& call, const Arrays& arrays,
 
 void add_to(Tensor& out, const Write& call, const Arrays& arrays, const Tensor& rows) {
   if (!adds_in_place(out, out.is_contiguous(), call, arrays)) {
-    out.add_(sums_of(out, call, arrays, rows));
+    add_all(out, sums_of(out, call, arrays, rows));
   } else if (is_one_axis(arrays)) {
     scatter_add_inplace().call(out, rows, arrays.coordinates[0], arrays.dims[0], /*batch_dims=*/0,
                                call.mode());
@@ -165,7 +226,7 @@ void add_to(Tensor& out, const Write& call, const Arrays& arrays, const Tensor& 
 // The same, to a copy of the source.
 Tensor added_to(const Tensor& source, const Write& call, const Arrays& arrays, const Tensor& rows) {
   if (!adds_in_place(source, /*contiguous=*/true, call, arrays)) {
-    return source.add(sums_of(source, call, arrays, rows));
+    return sum_of(source, sums_of(source, call, arrays, rows));
   }
   Tensor result = source.clone(at::MemoryFormat::Contiguous);
   if (is_one_axis(arrays) || !(source.requires_grad() || rows.requires_grad())) {
@@ -180,65 +241,94 @@ Tensor added_to(const Tensor& source, const Write& call, const Arrays& arrays, c
   return view(add_at_points(result, call, arrays, rows, view), source.sym_sizes());
 }
 
-Tensor put_many(const Tensor& source, const Arrays& arrays, const Tensor& rows) {
+Tensor put_many(const Tensor& source, const Write& call, const Arrays& arrays, const Tensor& rows) {
   const Arranged arranged(source, arrays);
   Arrays few{arrays.coordinates, arranged.dims, arrays.axes, false};
-  static const indexing::ModesOf modes("index_put");
-  const Tensor table = fold(arranged.table, few, modes("from_end"));
+  const Tensor table = fold(arranged.table, few, call.mode());
   return arranged.table_back(ops::put_points().call(table, few.coordinates, few.dims,
                                                     arranged.rows_to_front(rows), /*batch_dims=*/0,
-                                                    /*front=*/false, few.axes));
+                                                    /*front=*/false, few.axes, call.op));
 }
 
 Tensor index_put(const Tensor& source, const Indices& indices, const Tensor& values,
-                 bool accumulate, bool front, std::optional<bool> deterministic, ops::Axes axes) {
-  const Write call{
-      accumulate ? "index_add" : "index_put", indices, values, front, axes, deterministic};
-  check_values(call.op, source, values);
+                 bool accumulate, bool front, std::optional<bool> deterministic, ops::Axes axes,
+                 ops::Name name) {
+  const char* const op = points::name_of("index_put", name);
+  const Write call{op, /*in_place=*/false, indices, values, front, axes, deterministic};
+  points::check_values(op, source, values);
+  if (accumulate) check_summable(op, values);
   if (const auto condition = as_condition(source, call)) {
-    if (accumulate) return source.add(where_sums(*condition, values));
-    return at::where(*condition, values, source);
+    if (accumulate) return sum_of(source, where_sums(*condition, values));
+    return from_bits(at::where(*condition, as_bits(values), as_bits(source)), source.scalar_type());
   }
-  const Arrays arrays = find_arrays(call.op, source, indices, front, axes);
+  const Arrays arrays = find_arrays(op, source, indices, front, axes);
   if (arrays.coordinates.empty()) {
-    const Tensor rows = expand_values(call.op, values, source.sym_sizes());
-    return accumulate ? source.add(rows) : rows.clone(at::MemoryFormat::Contiguous);
+    const Tensor rows = expand_values(op, values, source.sym_sizes());
+    return accumulate ? sum_of(source, rows) : rows.clone(at::MemoryFormat::Contiguous);
   }
-  const Tensor rows = expand_values(call.op, values, picked_sizes(call.op, source, arrays));
+  const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
   if (accumulate) return added_to(source, call, arrays, rows);
-  if (arrays.are_many()) return put_many(source, arrays, rows);
+  if (arrays.are_many()) return put_many(source, call, arrays, rows);
   return ops::put_points().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
-                                front, arrays.axes);
+                                front, arrays.axes, name);
 }
 
 Tensor& index_put_(Tensor& source, const Indices& indices, const Tensor& values, bool accumulate,
-                   bool front, std::optional<bool> deterministic, ops::Axes axes) {
-  const Write call{
-      accumulate ? "index_add" : "index_put", indices, values, front, axes, deterministic};
-  check_values(call.op, source, values);
+                   bool front, std::optional<bool> deterministic, ops::Axes axes, ops::Name name) {
+  const char* const op = points::name_of("index_put_", name);
+  const Write call{op, /*in_place=*/true, indices, values, front, axes, deterministic};
+  points::check_values(op, source, values);
+  if (accumulate) check_summable(op, values);
+  check_no_overlap(op, source);
   if (const auto condition = as_condition(source, call)) {
-    if (accumulate) return source.add_(where_sums(*condition, values));
-    if (values.dim() == 0) return source.masked_fill_(*condition, values);
-    return source.copy_(at::where(*condition, values, source));
+    if (accumulate) return add_all(source, where_sums(*condition, values));
+    Tensor bits = as_bits(source);
+    if (values.dim() == 0) {
+      bits.masked_fill_(*condition, as_bits(values));
+    } else {
+      bits.copy_(at::where(*condition, as_bits(values), bits));
+    }
+    return source;
   }
-  const Arrays arrays = find_arrays(call.op, source, indices, front, axes);
+  const Arrays arrays = find_arrays(op, source, indices, front, axes);
   if (arrays.coordinates.empty()) {
-    const Tensor rows = expand_values(call.op, values, source.sym_sizes());
-    return accumulate ? source.add_(rows) : source.copy_(rows);
+    const Tensor rows = expand_values(op, values, source.sym_sizes());
+    return accumulate ? add_all(source, rows) : source.copy_(rows);
   }
-  const Tensor rows = expand_values(call.op, values, picked_sizes(call.op, source, arrays));
+  const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
   if (accumulate) {
     add_to(source, call, arrays, rows);
     return source;
   }
-  if (arrays.are_many()) return source.copy_(put_many(source, arrays, rows));
+  if (arrays.are_many()) return source.copy_(put_many(source, call, arrays, rows));
   return ops::put_points_().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
-                                 front, arrays.axes);
+                                 front, arrays.axes, name);
 }
 
 Tensor index_add(const Tensor& source, const Indices& indices, const Tensor& values, bool front,
                  std::optional<bool> deterministic, ops::Axes axes) {
-  return index_put(source, indices, values, /*accumulate=*/true, front, deterministic, axes);
+  return index_put(source, indices, values, /*accumulate=*/true, front, deterministic, axes,
+                   "index_add");
+}
+
+// ---- torch.vmap ---------------------------------------------------------------------------------
+
+Tensor& index_put__batched(Tensor& source, const Indices& indices, const Tensor& values,
+                           bool accumulate, bool front, std::optional<bool> deterministic,
+                           ops::Axes axes, ops::Name name) {
+  const auto layer = at::functorch::maybeCurrentDynamicLayer();
+  const auto differs = [&](const Tensor& tensor) {
+    return layer && at::functorch::isBatchedAtLevel(tensor, layer->layerId());
+  };
+  bool any = differs(values);
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const std::optional<Tensor> given = indices.get(i);
+    any = any || (given.has_value() && given->defined() && differs(*given));
+  }
+  TORCH_CHECK(!any || differs(source), points::name_of("index_put_", name),
+              ": torch.vmap cannot write what differs between samples into a source that they "
+              "share. Use index_put, which returns a source for each.");
+  return index_put_(source, indices, values, accumulate, front, deterministic, axes, name);
 }
 
 // ---- torch.autocast -----------------------------------------------------------------------------
@@ -247,10 +337,10 @@ Tensor index_add(const Tensor& source, const Indices& indices, const Tensor& val
 // matrix product in 16 bits. On the CPU it does not.
 Tensor index_put_autocast(const Tensor& source, const Indices& indices, const Tensor& values,
                           bool accumulate, bool front, std::optional<bool> deterministic,
-                          ops::Axes axes) {
+                          ops::Axes axes, ops::Name name) {
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::AutocastCUDA);
   const auto call = [&](const Tensor& to, const Tensor& from) {
-    return index_put(to, indices, from, accumulate, front, deterministic, axes);
+    return index_put(to, indices, from, accumulate, front, deterministic, axes, name);
   };
   if (source.scalar_type() == values.scalar_type()) return call(source, values);
   const at::ScalarType wide = at::autocast::promote_type(
@@ -262,7 +352,7 @@ Tensor index_put_autocast(const Tensor& source, const Indices& indices, const Te
 Tensor index_add_autocast(const Tensor& source, const Indices& indices, const Tensor& values,
                           bool front, std::optional<bool> deterministic, ops::Axes axes) {
   return index_put_autocast(source, indices, values, /*accumulate=*/true, front, deterministic,
-                            axes);
+                            axes, "index_add");
 }
 
 }  // namespace
@@ -270,11 +360,11 @@ Tensor index_add_autocast(const Tensor& source, const Indices& indices, const Te
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   m.def(
       "index_put(Tensor source, Tensor?[] indices, Tensor values, bool accumulate=False, *, "
-      "bool front=False, bool? deterministic=None, int[]? axes=None) -> Tensor",
+      "bool front=False, bool? deterministic=None, int[]? axes=None, str? name=None) -> Tensor",
       {at::Tag::pt2_compliant_tag});
   m.def(
       "index_put_(Tensor(a!) source, Tensor?[] indices, Tensor values, bool accumulate=False, *, "
-      "bool front=False, bool? deterministic=None, int[]? axes=None) -> Tensor(a!)",
+      "bool front=False, bool? deterministic=None, int[]? axes=None, str? name=None) -> Tensor(a!)",
       {at::Tag::pt2_compliant_tag});
   m.def(
       "index_add(Tensor source, Tensor?[] indices, Tensor values, *, bool front=False, "
@@ -291,7 +381,7 @@ TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {
 // torch.vmap does not take a composition for a rule by itself: it would loop over the samples.
 TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
   m.impl("index_put", index_put);
-  m.impl("index_put_", index_put_);
+  m.impl("index_put_", index_put__batched);
   m.impl("index_add", index_add);
 }
 

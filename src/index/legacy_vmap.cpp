@@ -69,22 +69,24 @@ Tensor ravel_multi_index_legacy(TensorList coordinates, c10::SymIntArrayRef size
 }
 
 Tensor put_points_legacy(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                         const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
+                         const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes,
+                         ops::Name name) {
   const Physical physical(coordinates, source, values);
   return physical.hide(ops::put_points().call(physical.other(0), physical.coordinates,
                                               physical.shifted(dims), physical.other(1),
-                                              batch_dims + physical.axes, front, axes));
+                                              batch_dims + physical.axes, front, axes, name));
 }
 
 Tensor& put_points__legacy(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                           const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
+                           const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes,
+                           ops::Name name) {
   TORCH_CHECK(at::isBatchedTensor(source),
               "index_put_: vmap cannot write what differs between samples into a source that they "
               "share. Use index_put, which returns a source for each.");
   const Physical physical(coordinates, source, values);
   Tensor table = physical.other(0);
   ops::put_points_().call(table, physical.coordinates, physical.shifted(dims), physical.other(1),
-                          batch_dims + physical.axes, front, axes);
+                          batch_dims + physical.axes, front, axes, name);
   return source;
 }
 

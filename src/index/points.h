@@ -30,6 +30,26 @@ inline std::string_view quiet(int64_t mode) {
   }
 }
 
+// In whose name a write raises errors: one of a few, as literals, which the kernels' records ask
+// for.
+inline const char* name_of(const char* own, const ops::Name& name) {
+  if (!name) return own;
+  for (const char* known : {"index_put", "index_put_", "index_add", "embedding"}) {
+    if (*name == known) return known;
+  }
+  TORCH_CHECK_VALUE(false, own, ": name must be that of an op that writes at points, but it is \"",
+                    *name, "\".");
+}
+
+inline void check_values(const char* op, const Tensor& source, const Tensor& values) {
+  TORCH_CHECK_TYPE(source.scalar_type() == values.scalar_type(), op,
+                   ": source and values must have one dtype, but source is ", source.scalar_type(),
+                   " and values is ", values.scalar_type(), ".");
+  TORCH_CHECK(source.device() == values.device(), op,
+              ": source and values must be on one device, but source is on ", source.device(),
+              " and values is on ", values.device(), ".");
+}
+
 // The index arrays of a call, broadcast against each other: their first `batch_dims` axes are the
 // table's, the others are the points'.
 //
@@ -192,9 +212,12 @@ inline bool joins(const PointsAxis& left, const PointsAxis& right) {
          left.rows_stride == right.rows_stride * right.size;
 }
 
-// Appends an axis, joined with the last one where one stride walks both.
+// Appends an axis, joined with the last one where one stride walks both. One of size 0 takes in all
+// others: nothing is walked.
 inline void append(RowAxes& axes, RowAxis next) {
   if (next.axis.size == 1) return;
+  if (!axes.empty() && axes.back().axis.size == 0) return;
+  if (next.axis.size == 0) axes.clear();
   if (!axes.empty() && joins(axes.back().axis, next.axis)) {
     RowAxis& last = axes.back();
     bool all = true;

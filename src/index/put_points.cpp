@@ -21,29 +21,29 @@ using points::Points;
 
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
-Points check(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+Points check(const char* op, const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
              const Tensor& values, int64_t batch_dims, bool front, const ops::Axes& axes) {
-  points::check_axes("index_put", axes, coordinates.size());
-  const Points points =
-      points::check_points("index_put", source, coordinates, dims, batch_dims, front);
-  CHECK_SAME_TYPE("index_put", source, values);
-  CHECK_SAME_DEVICE("index_put", source, values);
+  points::check_axes(op, axes, coordinates.size());
+  const Points points = points::check_points(op, source, coordinates, dims, batch_dims, front);
+  points::check_values(op, source, values);
   const c10::SymDimVector sizes = points::rows_sizes(source.sym_sizes(), points);
   bool fits = values.dim() == static_cast<int64_t>(sizes.size());
   for (size_t axis = 0; fits && axis < sizes.size(); ++axis) {
     fits = values.sym_size(axis).sym_eq(sizes[axis]).expect_true(__FILE__, __LINE__);
   }
-  TORCH_CHECK_VALUE(fits, "index_put: values must have the shape of what is written, ", sizes,
+  TORCH_CHECK_VALUE(fits, op, ": values must have the shape of what is written, ", sizes,
                     ", but it has ", values.sym_sizes(), ".");
   return points;
 }
 
 template <auto launch>
 Tensor& put_points_(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                    const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
-  const Points points = check(source, coordinates, dims, values, batch_dims, front, axes);
+                    const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes,
+                    ops::Name name) {
+  const char* const op = points::name_of("index_put_", name);
+  const Points points = check(op, source, coordinates, dims, values, batch_dims, front, axes);
   constexpr IndexMode kMode = IndexMode::kFromEnd;
-  points::check_axes_not_empty("index_put", source, points, kMode, axes);
+  points::check_axes_not_empty(op, source, points, kMode, axes);
   at::assert_no_internal_overlap(source);
   Tensor rows = aligned(values);
   if (at::get_overlap_status(source, values) != at::MemOverlapStatus::No &&
@@ -57,27 +57,33 @@ Tensor& put_points_(Tensor& source, TensorList coordinates, at::IntArrayRef dims
   Tensor table = aligned(source);
   const PointsLayout layout = points::lay_out(table, entries, rows, points, kMode, axes);
   const auto sizes = C10_AS_INTARRAYREF_SLOW(points.sizes);
-  launch(table, layout, points::make_site("index_put", points, sizes, source), rows);
+  launch(table, layout, points::make_site(op, points, sizes, source), rows);
   if (!table.is_same(source)) source.copy_(table);
   return source;
 }
 
 template <auto launch>
 Tensor put_points(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                  const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
+                  const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes,
+                  ops::Name name) {
   Tensor result = source.clone(at::MemoryFormat::Contiguous);
-  return put_points_<launch>(result, coordinates, dims, values, batch_dims, front, axes);
+  return put_points_<launch>(result, coordinates, dims, values, batch_dims, front, axes,
+                             points::name_of("index_put", name));
 }
 
 Tensor& put_points__meta(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                         const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
-  check(source, coordinates, dims, values, batch_dims, front, axes);
+                         const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes,
+                         ops::Name name) {
+  check(points::name_of("index_put_", name), source, coordinates, dims, values, batch_dims, front,
+        axes);
   return source;
 }
 
 Tensor put_points_meta(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                       const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
-  check(source, coordinates, dims, values, batch_dims, front, axes);
+                       const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes,
+                       ops::Name name) {
+  check(points::name_of("index_put", name), source, coordinates, dims, values, batch_dims, front,
+        axes);
   return at::empty_symint(source.sym_sizes(), source.options());
 }
 
@@ -93,7 +99,7 @@ Tensor erase(const Tensor& grad, TensorList coordinates, at::IntArrayRef dims, i
              bool front, c10::SymIntArrayRef sizes) {
   const Tensor zeros = at::zeros({}, grad.options()).expand_symint(sizes);
   return ops::put_points().call(grad, coordinates, dims, zeros, batch_dims, front,
-                                /*axes=*/std::nullopt);
+                                /*axes=*/std::nullopt, /*name=*/std::nullopt);
 }
 
 // Keeps the index arrays alone. What was overwritten has no gradient.
@@ -134,15 +140,15 @@ Tensor tangent_of(const Tensor& source_tangent, const Tensor& values_tangent, co
                           ? values_tangent
                           : at::zeros({}, values.options()).expand_symint(values.sym_sizes());
   return ops::put_points().call(from, coordinates, dims, rows, batch_dims, front,
-                                /*axes=*/std::nullopt);
+                                /*axes=*/std::nullopt, /*name=*/std::nullopt);
 }
 
 Tensor put_points_autograd(c10::DispatchKeySet keys, const Tensor& source, TensorList coordinates,
                            at::IntArrayRef dims, const Tensor& values, int64_t batch_dims,
-                           bool front, ops::Axes axes) {
+                           bool front, ops::Axes axes, ops::Name name) {
   const auto node = autograd::make_node<PutPointsNode>(source, values);
   Tensor output = autograd::below_autograd(keys, ops::put_points(), source, coordinates, dims,
-                                           values, batch_dims, front, axes);
+                                           values, batch_dims, front, axes, name);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
@@ -157,11 +163,11 @@ Tensor put_points_autograd(c10::DispatchKeySet keys, const Tensor& source, Tenso
 
 Tensor& put_points__autograd(c10::DispatchKeySet keys, Tensor& source, TensorList coordinates,
                              at::IntArrayRef dims, const Tensor& values, int64_t batch_dims,
-                             bool front, ops::Axes axes) {
+                             bool front, ops::Axes axes, ops::Name name) {
   torch::autograd::check_inplace(source, torch::autograd::compute_requires_grad(source, values));
   const auto node = autograd::make_node<PutPointsNode>(source, values);
   autograd::below_autograd(keys, ops::put_points_(), source, coordinates, dims, values, batch_dims,
-                           front, axes);
+                           front, axes, name);
   if (node) torch::autograd::rebase_history(source, node);
   const bool has_tangent = torch::autograd::isFwGradDefined(source);
   if (has_tangent || torch::autograd::isFwGradDefined(values)) {
@@ -181,20 +187,20 @@ Tensor& put_points__autograd(c10::DispatchKeySet keys, Tensor& source, TensorLis
 
 Tensor& put_points__version(c10::DispatchKeySet keys, Tensor& source, TensorList coordinates,
                             at::IntArrayRef dims, const Tensor& values, int64_t batch_dims,
-                            bool front, ops::Axes axes) {
+                            bool front, ops::Axes axes, ops::Name name) {
   return inplace::bump_version(keys, ops::put_points_(), source, coordinates, dims, values,
-                               batch_dims, front, axes);
+                               batch_dims, front, axes, name);
 }
 
 Tensor& put_points__functionalize(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
                                   const Tensor& values, int64_t batch_dims, bool front,
-                                  ops::Axes axes) {
+                                  ops::Axes axes, ops::Name name) {
   return inplace::functionalize_call(
       [&](Tensor& to, const Tensor& rows, const std::vector<Tensor>& picks) {
-        ops::put_points_().call(to, picks, dims, rows, batch_dims, front, axes);
+        ops::put_points_().call(to, picks, dims, rows, batch_dims, front, axes, name);
       },
       [&](const Tensor& to, const Tensor& rows, const std::vector<Tensor>& picks) {
-        return ops::put_points().call(to, picks, dims, rows, batch_dims, front, axes);
+        return ops::put_points().call(to, picks, dims, rows, batch_dims, front, axes, name);
       },
       source, values, coordinates);
 }
@@ -220,7 +226,8 @@ struct Hidden {
 };
 
 Tensor put_points_batched(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                          const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
+                          const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes,
+                          ops::Name name) {
   using points::Batched;
   return batching::apply(
       [&](const Batched& to, const std::vector<Batched>& picks, const Batched& rows) -> Batched {
@@ -232,20 +239,21 @@ Tensor put_points_batched(const Tensor& source, TensorList coordinates, at::IntA
         if (to.axis) size = to.size();
         if (!size) {
           return {ops::put_points().call(to.value, points::values_of(picks), dims, rows.value,
-                                         batch_dims, front, axes),
+                                         batch_dims, front, axes, name),
                   std::nullopt};
         }
         const Hidden hidden(picks, rows, *size);
         return {ops::put_points().call(to.expanded_at(0, *size), hidden.coordinates, shifted(dims),
                                        hidden.values, batch_dims + 1, front,
-                                       axes ? axes : ops::Axes(dims)),
+                                       axes ? axes : ops::Axes(dims), name),
                 0};
       },
       source, coordinates, values);
 }
 
 Tensor& put_points__batched(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
-                            const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes) {
+                            const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes,
+                            ops::Name name) {
   using points::Batched;
   batching::apply(
       [&](const Batched& to, const std::vector<Batched>& picks, const Batched& rows) -> Batched {
@@ -255,11 +263,11 @@ Tensor& put_points__batched(Tensor& source, TensorList coordinates, at::IntArray
         Tensor table = to.axis ? to.at(0) : to.value;
         if (!to.axis) {
           ops::put_points_().call(table, points::values_of(picks), dims, rows.value, batch_dims,
-                                  front, axes);
+                                  front, axes, name);
         } else {
           const Hidden hidden(picks, rows, to.size());
           ops::put_points_().call(table, hidden.coordinates, shifted(dims), hidden.values,
-                                  batch_dims + 1, front, axes ? axes : ops::Axes(dims));
+                                  batch_dims + 1, front, axes ? axes : ops::Axes(dims), name);
         }
         return to;
       },
@@ -272,11 +280,11 @@ Tensor& put_points__batched(Tensor& source, TensorList coordinates, at::IntArray
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   m.def(
       "put_points(Tensor source, Tensor[] coordinates, int[] dims, Tensor values, *, "
-      "int batch_dims=0, bool front=False, int[]? axes=None) -> Tensor",
+      "int batch_dims=0, bool front=False, int[]? axes=None, str? name=None) -> Tensor",
       {at::Tag::pt2_compliant_tag});
   m.def(
       "put_points_(Tensor(a!) source, Tensor[] coordinates, int[] dims, Tensor values, *, "
-      "int batch_dims=0, bool front=False, int[]? axes=None) -> Tensor(a!)",
+      "int batch_dims=0, bool front=False, int[]? axes=None, str? name=None) -> Tensor(a!)",
       {at::Tag::pt2_compliant_tag});
 }
 

@@ -6,7 +6,9 @@
 #include <ATen/TensorIndexing.h>
 #include <ATen/functorch/DynamicLayer.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/utils/tensor_numpy.h>
 
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -56,12 +58,36 @@ inline bool read_values(PyObject* given, const Tensor& source, Tensor& values) {
   } else if (!number.read(given)) {
     return false;
   }
-  values = at::indexing::scalarToTensor(number.value, source.options(), source.device());
+  try {
+    values = at::indexing::scalarToTensor(number.value, source.options(), source.device());
+  } catch (const std::exception&) {  // the dtype does not hold it
+    return false;
+  }
+  return true;
+}
+
+// An integer of Python's or NumPy's.
+inline bool is_int(PyObject* given) {
+  return PyLong_CheckExact(given) || torch::utils::is_numpy_int(given);
+}
+
+inline bool read_int(PyObject* given, int64_t& value) {
+  Argument<int64_t> number;
+  if (PyLong_CheckExact(given)) {
+    if (!number.read(given)) return false;
+  } else {
+    const auto converted = pybind11::reinterpret_steal<pybind11::object>(PyNumber_Index(given));
+    if (!converted || !number.read(converted.ptr())) {
+      PyErr_Clear();
+      return false;
+    }
+  }
+  value = number.value;
   return true;
 }
 
 // Indices taken apart: basic ones make a view of the source, and arrays are for the axes of that
-// view. The rules are those of _Parsed in torch_ops/ops/index.py, which takes what is left here.
+// view. The rules are those of Parsed in torch_ops/ops/_indices.py, which takes what is left here.
 class Parsed {
  public:
   // False where something is neither a plain tensor nor of one of Python's own types, and where
@@ -138,7 +164,9 @@ class Parsed {
                         is_none_or_int(slice->step);
       return fits ? 1 : -1;
     }
-    if (!THPVariable_CheckTypeExact(Py_TYPE(item))) return -1;
+    if (!THPVariable_CheckTypeExact(Py_TYPE(item))) {
+      return torch::utils::is_numpy_int(item) ? 1 : -1;
+    }
     const Tensor& array = THPVariable_Unpack(item);
     if (array.scalar_type() != at::kBool) return 1;
     return array.dim() > 0 ? array.dim() : -1;  // a mask of no axes is for a new one
@@ -176,11 +204,12 @@ class Parsed {
       arrays_.push_back(at::zeros({item == Py_True}, source.options().dtype(at::kLong)));
       return true;
     }
-    if (PyLong_CheckExact(item)) {
-      Argument<int64_t> number;
+    // What axes_of lets through: a tensor, a list or an integer.
+    if (!THPVariable_CheckTypeExact(Py_TYPE(item)) && !PyList_CheckExact(item)) {
+      int64_t number = 0;
       const int64_t size = source.size(axis_);
-      if (!number.read(item) || number.value < -size || number.value >= size) return false;
-      steps_.push_back({Step::kSelect, place, number.value});
+      if (!read_int(item, number) || number < -size || number >= size) return false;
+      steps_.push_back({Step::kSelect, place, number});
       ++axis_;
       return true;
     }
@@ -208,8 +237,8 @@ class Parsed {
 
 // Is an index one of those that make a view, and mean the same to NumPy and torch?
 inline bool is_basic(PyObject* index) {
-  return PySlice_Check(index) || PyLong_CheckExact(index) || index == Py_None ||
-         index == Py_Ellipsis;
+  if (THPVariable_CheckTypeExact(Py_TYPE(index))) return false;
+  return PySlice_Check(index) || index == Py_None || index == Py_Ellipsis || is_int(index);
 }
 
 inline bool are_basic(PyObject* indices) {
@@ -234,12 +263,17 @@ inline PyObject* index(PyObject*, PyObject* const* given, Py_ssize_t count) {
   PyObject* const picks = given[1];
   if (are_basic(picks)) {
     PyObject* const view = PyObject_GetItem(given[0], picks);
-    if (view != nullptr || !PyErr_ExceptionMatches(PyExc_IndexError)) return view;
+    if (view != nullptr ||
+        !(PyErr_ExceptionMatches(PyExc_IndexError) || PyErr_ExceptionMatches(PyExc_ValueError) ||
+          PyErr_ExceptionMatches(PyExc_TypeError))) {
+      return view;
+    }
     PyErr_Clear();  // Python raises it in our words
     return python_call::not_implemented();
   }
   Tensor array;
-  if (read_array(picks, source.value, array) && array.scalar_type() != at::kBool) {
+  if (read_array(picks, source.value, array) && is_index_dtype(array.scalar_type()) &&
+      array.device() == source.value.device()) {
     return python_call::result_of([&] {
       return ops::gather().call(source.value, array, 0, /*batch_dims=*/0, "from_end", std::nullopt);
     });
@@ -252,15 +286,22 @@ inline PyObject* index(PyObject*, PyObject* const* given, Py_ssize_t count) {
   END_HANDLE_TH_ERRORS
 }
 
-// index_put(source, indices, values, accumulate, deterministic), or index_put_ of the same; or
-// NotImplemented.
-template <bool kInplace>
+enum class Writes { kPut, kPutInPlace, kAdd };
+
+// index_put(source, indices, values, accumulate, deterministic), or index_put_ or index_add of the
+// same; or NotImplemented.
+template <Writes kWrites>
 PyObject* put(PyObject*, PyObject* const* given, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   static const auto op = find_op<Tensor(const Tensor&, const Indices&, const Tensor&, bool, bool,
-                                        std::optional<bool>, ops::Axes)>("index_put");
-  static const auto inplace_op = find_op<Tensor&(Tensor&, const Indices&, const Tensor&, bool, bool,
-                                                 std::optional<bool>, ops::Axes)>("index_put_");
+                                        std::optional<bool>, ops::Axes, ops::Name)>("index_put");
+  static const auto inplace_op =
+      find_op<Tensor&(Tensor&, const Indices&, const Tensor&, bool, bool, std::optional<bool>,
+                      ops::Axes, ops::Name)>("index_put_");
+  constexpr bool kInplace = kWrites == Writes::kPutInPlace;
+  constexpr std::string_view kName = kInplace                  ? "index_put_"
+                                     : kWrites == Writes::kAdd ? "index_add"
+                                                               : "index_put";
   Argument<Tensor> source;
   Argument<bool> accumulate;
   Argument<std::optional<bool>> deterministic;
@@ -279,12 +320,13 @@ PyObject* put(PyObject*, PyObject* const* given, Py_ssize_t count) {
   return python_call::result_of([&]() -> Tensor {
     if (!kInplace && !copies) {
       return op.call(source.value, parsed.arrays(), values, accumulate.value, parsed.front(),
-                     deterministic.value, parsed.axes());
+                     deterministic.value, parsed.axes(), kName);
     }
+    if (kInplace && !parsed.is_plain()) check_no_overlap(kName.data(), source.value);
     Tensor result = copies ? source.value.clone() : source.value;
     Tensor view = parsed.view(result);
     inplace_op.call(view, parsed.arrays(), values, accumulate.value, parsed.front(),
-                    deterministic.value, parsed.axes());
+                    deterministic.value, parsed.axes(), kName);
     return result;
   });
   END_HANDLE_TH_ERRORS

@@ -6,6 +6,7 @@
 #include "common/checks.h"
 #include "common/index_mode.h"
 #include "common/row_layout.h"
+#include "common/summable.h"
 #include "scatter/scatter_small.h"
 
 namespace torch_ops {
@@ -79,18 +80,6 @@ TORCH_OPS_CUDA_LAUNCHER(void scatter_add_small_cuda(const char* op, const at::Te
                                                     const at::Tensor& index,
                                                     const RowLayout& layout, const IndexRule& rule,
                                                     const SmallCut& cut, const at::Tensor& result))
-
-inline void check_summable(const char* op, const at::Tensor& values) {
-  const at::ScalarType dtype = values.scalar_type();
-  TORCH_CHECK_TYPE(
-      at::isIntegralType(dtype, /*includeBool=*/false) || dtype == at::kHalf ||
-          dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble ||
-          at::isComplexType(dtype),
-      op,
-      ": values must be of an integer type, float16, bfloat16, float32, float64 or a complex type, "
-      "but it is ",
-      dtype, ".");
-}
 
 // A real dtype as TORCH_OPS_DISPATCH_VALUES knows it: integers of one size add alike.
 inline at::ScalarType as_dispatched(at::ScalarType dtype) {

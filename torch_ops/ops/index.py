@@ -3,155 +3,47 @@
 from __future__ import annotations
 
 import importlib
-import operator
 from types import EllipsisType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.compiler import is_dynamo_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import is_tensor_like
 
-from torch_ops.ops._arguments import check_tensors, given
+from torch_ops.ops._arguments import check_kinds, check_tensors, given
+from torch_ops.ops._indices import Parsed, cause_of, to_tensor
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _index = torch.ops.torch_ops.index.default
 _index_put = torch.ops.torch_ops.index_put.default
 _index_put_ = torch.ops.torch_ops.index_put_.default
 _ext: Any = importlib.import_module("torch_ops._ext.index")
 
-Index: TypeAlias = "int | slice | EllipsisType | bool | list[Any] | Tensor | None"
+Index: TypeAlias = (
+    "int | slice | EllipsisType | bool | list[Any] | Tensor | np.ndarray[Any, Any] | None"
+)
 Values: TypeAlias = "Tensor | int | float | complex | bool"
-
-_ALL = slice(None)
-
-
-def _as_array(name: str, item: Any, source: Tensor) -> Any:
-    """A tensor, or an int, of an index that is neither a slice, None, Ellipsis nor a bool."""
-    if isinstance(item, Tensor) or is_tensor_like(item):
-        return item
-    if isinstance(item, (int, torch.SymInt)):
-        return item
-    if hasattr(item, "__index__") and not hasattr(item, "__array__"):
-        return operator.index(item)
-    try:
-        array = torch.as_tensor(item, device=source.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
-            f"{name}: an index must be an int, a slice, None, ..., a tensor of integers or bools, "
-            f"or a list of these, but {given(item)} was given."
-        ) from error
-    return array.long() if array.numel() == 0 and array.dtype.is_floating_point else array
-
-
-class _Parsed:
-    """Indices taken apart: basic ones make a view, and arrays are for the axes of that view."""
-
-    __slots__ = ("arrays", "axes", "basic", "front", "plain")
-
-    def __init__(self, name: str, source: Tensor, indices: Any) -> None:
-        items = indices if isinstance(indices, tuple) else (indices,)
-        known: list[Any] = []
-        axes = 0  # of the source that the items are for
-        ellipsis = -1
-        for item in items:
-            if item is Ellipsis:
-                if ellipsis >= 0:
-                    raise IndexError(f"{name}: indices may have one ellipsis ('...'), not several.")
-                ellipsis = len(known)
-            elif item is None or isinstance(item, bool):
-                pass
-            elif isinstance(item, slice):
-                axes += 1
-            else:
-                item = _as_array(name, item, source)
-                is_mask = not isinstance(item, (int, torch.SymInt)) and item.dtype == torch.bool
-                axes += item.dim() if is_mask else 1
-            known.append(item)
-        left = source.dim() - axes
-        if left < 0:
-            raise IndexError(
-                f"{name}: indices are for {axes} axes, but source with shape "
-                f"{tuple(source.shape)} has {source.dim()}."
-            )
-        self.basic: list[Any] = []  # what makes the view
-        self.arrays: list[Tensor | None] = []  # for the view's leading axes
-        # Which axes of source those are, for messages. A new axis has the number of the next one.
-        self.axes: list[int] = []
-        self.plain = True  # is the view the source itself?
-        # Whether the arrays' axes come first in the result: those that are separated, where an
-        # integer counts as an array.
-        self.front = False
-        last_array = -1
-        axis = 0  # of source
-        for position, item in enumerate(known):
-            if item is Ellipsis:
-                self.basic += [_ALL] * left
-                self.arrays += [None] * left
-                self.axes += range(axis, axis + left)
-                axis += left
-                continue
-            if item is None:
-                self.plain = False
-                self.basic.append(None)
-                self.arrays.append(None)
-                self.axes.append(axis)
-                continue
-            if isinstance(item, slice):
-                self.plain = self.plain and item == _ALL
-                self.basic.append(item)
-                self.arrays.append(None)
-                self.axes.append(axis)
-                axis += 1
-                continue
-            self.front = self.front or -1 < last_array < position - 1
-            last_array = position
-            if isinstance(item, bool):  # a mask of no axes, for a new one: where it is true
-                self.plain = False
-                self.basic.append(None)
-                self.axes.append(axis)
-                self.arrays.append(torch.zeros(int(item), dtype=torch.int64, device=source.device))
-                continue
-            if isinstance(item, (int, torch.SymInt)):
-                self.plain = False
-                self.basic.append(item)
-                axis += 1
-                continue
-            covered = item.dim() if item.dtype == torch.bool else 1
-            if covered > 0:
-                self.basic += [_ALL] * covered
-                self.axes += range(axis, axis + covered)
-                axis += covered
-            else:  # a mask of no axes is one for a new axis
-                self.plain = False
-                self.basic.append(None)
-                self.axes.append(axis)
-                item = item.reshape(1)
-            self.arrays.append(item)
-        while self.arrays and self.arrays[-1] is None:
-            self.arrays.pop()
-
-    def view(self, source: Tensor) -> Tensor:
-        return source if self.plain else source[tuple(self.basic)]
-
-    def options(self) -> dict[str, Any]:
-        """What the registered ops are told beside the arrays."""
-        return {"front": self.front, "axes": None if self.plain else self.axes}
 
 
 def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
     """Returns ``source[indices]``, as NumPy means it.
 
-    Integers, slices, None and Ellipsis give a view, as in torch. Index arrays (tensors of integers,
-    or lists of them) are broadcast against each other, and each names, for every point, a place on
-    its axis; negative ones count from the end. A mask, a tensor of bools with the shape of the axes
-    that it is for, stands for the arrays of the places where it is true.
+    Integers, slices, None and Ellipsis give a view, as in torch. Index arrays (tensors or NumPy
+    arrays of integers, or lists of these or of integers) are broadcast against each other, and each
+    names, for every point, a place on its axis; negative ones count from the end. A mask, a tensor
+    of bools with the shape of the axes that it is for, stands for the arrays of the places where it
+    is true.
 
     The arrays' axes take their place in the result where the arrays stand side by side, and come
     first where a slice, None or Ellipsis stands between them. An integer counts as an array
     there, as in NumPy, while torch takes it off beforehand: with ``x`` of shape ``[2, 3, 4]`` and
     ``i`` of ``[5]``, ``x[0, :, i]`` has the shape ``[5, 3]`` here and in NumPy, in torch
     ``[3, 5]``.
-    A uint8 tensor holds integers, as in NumPy; torch takes it for a mask.
+    A uint8 tensor holds integers, as in NumPy; torch takes it for a mask. A list of lists is one
+    index array, as in NumPy; torch may take it for a tuple of them.
 
     Args:
         source: A tensor of any shape, dtype and strides, on the CPU or a CUDA device.
@@ -202,24 +94,27 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
         if output is not NotImplemented:
             return output
     check_tensors("index", "source, indices", source=source)
-    parsed = _Parsed("index", source, indices)
+    parsed = Parsed("index", source, indices)
     view = parsed.view(source)
     if not parsed.arrays:
-        return source[tuple(parsed.basic)] if view is source else view
+        return view.view_as(view) if view is source else view
     return _index(view, parsed.arrays, **parsed.options())
 
 
 def _as_values(name: str, source: Tensor, values: Any) -> Tensor:
     if is_tensor_like(values):
         return values
-    if isinstance(values, (int, float, complex)):
-        return source.new_full((), values)
     try:
-        return torch.as_tensor(values, dtype=source.dtype, device=source.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
+        if isinstance(values, (int, float, complex)):
+            return source.new_full((), values)
+        return to_tensor(values, source.device, source.dtype)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        is_number = isinstance(values, (int, float, complex))
+        kind = ValueError if is_number and not isinstance(values, complex) else TypeError
+        raise kind(
             f"{name}: values must be a tensor, a number or a list of numbers that {source.dtype} "
-            f"holds, but {given(values)} was given."
+            f"holds, but {repr(values) if is_number else given(values)} was given"
+            f"{cause_of(values, error)}"
         ) from error
 
 
@@ -258,7 +153,8 @@ def index_put(
     Raises:
         IndexError: As for :func:`index`. On CUDA what is out of range is dropped.
         TypeError: As for :func:`index`; or the dtypes of source and values differ.
-        ValueError: As for :func:`index`; or values cannot be broadcast.
+        ValueError: As for :func:`index`; or values cannot be broadcast, or are a number beyond the
+            source's dtype.
         RuntimeError: Source and another argument are on different devices.
 
     Memory:
@@ -312,7 +208,8 @@ def index_put_(
 
     Memory:
         None; but with ``accumulate`` what :func:`index_add` takes beside its result. A mask with
-        values that are neither a number nor one for each entry takes as much as the source.
+        values that are neither a number nor one for each entry, as a row for rows, takes 8 bytes a
+        true entry and axis on the CPU, on CUDA as much as the source.
 
     Example:
         >>> import torch, torch_ops
@@ -325,13 +222,33 @@ def index_put_(
         output = _ext.call_index_put_(source, indices, values, accumulate, None)
         if output is not NotImplemented:
             return output
+    if not isinstance(accumulate, bool):
+        check_kinds("index_put_", accumulate=(accumulate, "a bool"))
     if not isinstance(source, Tensor):
         check_tensors("index_put_", "source, indices, values", source=source)
     if not isinstance(values, Tensor):
         values = _as_values("index_put_", source, values)
-    parsed = _Parsed("index_put_", source, indices)
-    _index_put_(parsed.view(source), parsed.arrays, values, accumulate, **parsed.options())
+    parsed = Parsed("index_put_", source, indices)
+    if not parsed.plain:  # else the registered op does
+        _check_no_overlap(source)
+    view = parsed.view(source)
+    if is_compiling():
+        parsed.count_masks(view, values)
+    _index_put_(view, parsed.arrays, values, accumulate, **parsed.options())
     return source
+
+
+def _check_no_overlap(source: Tensor) -> None:
+    """What check_no_overlap in src/index/arrays.h asks; nothing of what has no strides."""
+    if source.layout != torch.strided or not any(
+        stride == 0 and size > 1 for size, stride in zip(source.shape, source.stride(), strict=True)
+    ):
+        return
+    raise RuntimeError(
+        "index_put_: elements of source must not share a single memory location, as those of an "
+        f"expanded tensor do, but its shape is {list(source.shape)} and its strides are "
+        f"{list(source.stride())}. Use source.clone()."
+    )
 
 
 def index_add(
@@ -402,15 +319,24 @@ def _put(
     deterministic: bool | None = None,
 ) -> Tensor:
     if not is_dynamo_compiling():
-        output = _ext.call_index_put(source, indices, values, accumulate, deterministic)
+        direct = _ext.call_index_add if name == "index_add" else _ext.call_index_put
+        output = direct(source, indices, values, accumulate, deterministic)
         if output is not NotImplemented:
             return output
+    if not isinstance(accumulate, bool) or deterministic is not None:
+        check_kinds(
+            name,
+            accumulate=(accumulate, "a bool"),
+            deterministic=(deterministic, "a bool or None"),
+        )
     if not isinstance(source, Tensor):
         check_tensors(name, "source, indices, values", source=source)
     if not isinstance(values, Tensor):
         values = _as_values(name, source, values)
-    parsed = _Parsed(name, source, indices)
-    options = {**parsed.options(), "deterministic": deterministic}
+    parsed = Parsed(name, source, indices)
+    options = {**parsed.options(), "deterministic": deterministic, "name": name}
+    if is_compiling():
+        parsed.count_masks(parsed.view(source), values)
     if parsed.plain:
         return _index_put(source, parsed.arrays, values, accumulate, **options)
     result = _copy(source, [values, *parsed.arrays])

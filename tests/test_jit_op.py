@@ -119,6 +119,96 @@ def test_registering_again() -> None:
     assert first(x).sum() == 2 * x.sum() and torch.equal(second(x), 3 * x)
 
 
+def _closing_over(value):
+    @op("jit_tests::closing_over")
+    def function(x: Tensor) -> Tensor:
+        return x * value
+
+    return function
+
+
+def _with_default(value):
+    @op("jit_tests::with_default")
+    def function(x: Tensor, factor: float = value) -> Tensor:
+        return x * factor
+
+    return function
+
+
+def _through_a_function(value):
+    def helper(x: Tensor) -> Tensor:
+        return (lambda y: y * value)(x)
+
+    @op("jit_tests::through_a_function")
+    def function(x: Tensor) -> Tensor:
+        return helper(x)
+
+    return function
+
+
+def _through_containers(value):
+    known = {"factors": [(value,)]}
+
+    @op("jit_tests::through_containers")
+    def function(x: Tensor) -> Tensor:
+        return x * known["factors"][0][0]
+
+    return function
+
+
+def _through_an_object(value):
+    class Holder:
+        factor = value
+
+    @op("jit_tests::through_an_object")
+    def function(x: Tensor) -> Tensor:
+        return x * Holder.factor
+
+    return function
+
+
+def _typed_in(value):
+    """Without a text, and with variables that are global."""
+    space = {"op": op, "Tensor": Tensor, "torch": torch, "factor": value}
+    name = "sin" if value == 2 else "cos"  # the same bytes of code, and other names
+    exec(f"def function(x: Tensor) -> Tensor: return x.{name}() * 0 + x * factor", space)
+    return op("jit_tests::typed_in")(space["function"])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [_closing_over, _with_default, _through_a_function, _through_containers, _through_an_object,
+     _typed_in],
+)  # fmt: skip
+def test_what_a_function_holds_is_part_of_it(make) -> None:
+    double, triple = make(2), make(3)
+    x = torch.ones(1)
+    assert double is not triple
+    assert double(x).item() == 2 and triple(x).item() == 3
+    assert make(2)(x).item() == 2
+
+
+def test_the_same_objects_are_the_same_op() -> None:
+    weight, other = torch.full((1,), 2.0), torch.full((1,), 3.0)
+    first = _closing_over(weight)
+    assert _closing_over(weight) is first and _closing_over(other) is not first
+    assert _closing_over(2) is _closing_over(2) and _with_default(2) is _with_default(2)
+    assert _through_a_function(2) is _through_a_function(2)
+    assert _closing_over(other)(torch.ones(1)).item() == 3
+    assert _closing_over(2) is not _closing_over(2.0)
+
+
+def test_a_name_in_mutates_args() -> None:
+    @op("jit_tests::fill", mutates_args="result")
+    def fill(result: Tensor) -> None:
+        result.fill_(2)
+
+    x = torch.ones(3)
+    fill(x)
+    assert x.tolist() == [2, 2, 2]
+    torch.library.opcheck(fill, (x,))
+
+
 def test_kernels_are_pickled_as_their_source() -> None:
     x, y = torch.rand(3), torch.rand(3)
     again = pickle.loads(pickle.dumps(PRODUCT))

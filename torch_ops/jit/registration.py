@@ -6,6 +6,7 @@ import functools
 import hashlib
 import inspect
 import itertools
+import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_ops.jit._function_text import read_function
 from torch_ops.jit.elementwise import ElementwiseKernel
-from torch_ops.jit.raw import RawKernel, RawModule
 from torch_ops.jit.reduction import ReductionKernel
 
 
@@ -24,6 +25,10 @@ def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], 
     ``torch.compile(fullgraph=True)``, ``torch.export``, ``torch.library.opcheck`` and profilers
     then see one op. The registered name is ``name`` and a hash of the source, so that a notebook's
     cell may run again, changed or not, and an exported program finds the op that it was made with.
+    A function's source is its text, its defaults, the kernels, numbers and strings around it, and
+    the functions of its module that it calls. Functions that differ in other objects alone, such as
+    tensors that they close over, are ops apart, whose names end in ``_2``, ``_3`` and so on, in the
+    order in which they are made.
 
     Args:
         name: ``"namespace::name"``.
@@ -85,6 +90,8 @@ def _hashed(name: str, source: str) -> str:
 # What is registered stays: graphs that were compiled or exported hold it.
 _libraries: dict[str, torch.library.Library] = {}
 _ops: dict[str, Any] = {}
+# Of a text the functions that were registered, and the objects that tell them apart.
+_functions: dict[str, list[tuple[list[Any], Any]]] = {}
 
 # Choices of tensors and numbers that have an overload each: those of up to four parameters.
 _MOST_OVERLOADS = 16
@@ -201,35 +208,17 @@ def _op_of_reduction(name: str, kernel: ReductionKernel) -> KernelOp:
 def _op_of_function(
     name: str, function: Callable[..., Any], mutates_args: str | Sequence[str]
 ) -> Any:
-    try:
-        source = inspect.getsource(function)
-    except OSError:
-        # Typed into an interpreter that keeps no text: its code stands for it.
-        source = repr((function.__code__.co_code, function.__code__.co_consts))
-    hashed = _hashed(name, repr((source, _sources_of_kernels(function), tuple(mutates_args))))
-    if hashed in _ops:
-        return _ops[hashed]
-    made = torch.library.custom_op(hashed, function, mutates_args=tuple(mutates_args))
+    if mutates_args != "unknown":  # which torch.library.custom_op knows
+        mutates_args = (mutates_args,) if isinstance(mutates_args, str) else tuple(mutates_args)
+    text, objects = read_function(function)
+    hashed = _hashed(name, repr((text, mutates_args)))
+    known = _functions.setdefault(hashed, [])
+    for held, made in known:
+        if len(held) == len(objects) and all(map(operator.is_, held, objects)):
+            return made
+    if known:
+        hashed += f"_{len(known) + 1}"
+    made = torch.library.custom_op(hashed, function, mutates_args=mutates_args)
     functools.update_wrapper(made, function)
-    _ops[hashed] = made
+    known.append((objects, made))
     return made
-
-
-def _sources_of_kernels(function: Callable[..., Any]) -> list[str]:
-    """Of the kernels that a function names: where their source changes, it is another op."""
-    named = inspect.getclosurevars(function)
-    return [
-        _source_of(value)
-        for _, value in sorted({**named.globals, **named.nonlocals}.items())
-        if isinstance(value, ElementwiseKernel | ReductionKernel | RawKernel | RawModule)
-    ]
-
-
-def _source_of(kernel: ElementwiseKernel | ReductionKernel | RawKernel | RawModule) -> str:
-    if isinstance(kernel, ElementwiseKernel):
-        return str(kernel._kernel.op_name)
-    if isinstance(kernel, ReductionKernel):
-        return kernel.source
-    if isinstance(kernel, RawKernel):
-        return f"{kernel._name} {_source_of(kernel._module)}"
-    return repr((kernel._pieces, kernel._options, kernel._names, kernel._image))

@@ -87,7 +87,13 @@ py::object as_result(const std::vector<Tensor>& tensors) {
   return result;
 }
 
-py::list output_dtypes(const Signature& kernel, const Arguments& arguments) {
+py::list output_dtypes(const Signature& kernel, at::TensorList tensors, const py::list& numbers,
+                       at::IntArrayRef positions) {
+  std::vector<Scalar> scalars;
+  for (const py::handle number : numbers) {
+    scalars.push_back(argument_of(kernel, "number", number.ptr()).number);
+  }
+  const Arguments arguments = join_arguments(kernel, tensors, scalars, positions);
   py::list dtypes;
   for (const ScalarType type : resolve_types(kernel, arguments, {}).out) {
     dtypes.append(

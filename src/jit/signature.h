@@ -51,4 +51,22 @@ inline bool is_number(const Argument& argument, const Parameter& parameter) {
          (argument.tensor->dim() == 0 && argument.tensor->is_cpu() && !parameter.raw);
 }
 
+// May a call go straight to its kernel? Not where a layer of torch wants to see it: autograd,
+// torch.func, a dispatch mode, a tensor subclass. `wants_gradient`: because of autograd.
+bool is_plain(const Arguments& arguments, at::TensorList outs, bool& wants_gradient);
+// Of a call that is not: refuses what a registered op cannot be called with.
+void check_op_call(const Signature& kernel, const Arguments& arguments, at::TensorList outs,
+                   bool wants_gradient);
+
+// The arguments of a registered op: tensors in the order of their parameters, and numbers with the
+// positions of theirs.
+struct OpArguments {
+  std::vector<Tensor> tensors;
+  std::vector<Scalar> numbers;
+  std::vector<int64_t> positions;
+};
+OpArguments split_arguments(const Arguments& arguments);
+Arguments join_arguments(const Signature& kernel, at::TensorList tensors,
+                         at::ArrayRef<Scalar> numbers, at::IntArrayRef positions);
+
 }  // namespace torch_ops::jit

@@ -32,6 +32,12 @@ from torch_ops.jit._params import (
 )
 from torch_ops.jit._program import Program, Snippet, mentions, surely_assigns
 from torch_ops.jit._reduction_codegen import Reduction
+from torch_ops.jit._registered import (
+    device_of,
+    join_arguments,
+    known_numbers,
+    split_arguments,
+)
 from torch_ops.jit._toolchain import arch_of
 from torch_ops.jit.reduction import make_reduction
 
@@ -180,15 +186,7 @@ class ElementwiseKernel:
             out = args[len(self.inputs) :]
         elif len(args) != len(self.inputs):
             raise TypeError(f"{self.name} takes {len(self.inputs)} arguments, but got {len(args)}.")
-        tensors = []
-        numbers = []
-        positions = []
-        for position, value in enumerate(args[: len(self.inputs)]):
-            if isinstance(value, Tensor):
-                tensors.append(value)
-            else:
-                numbers.append(value)
-                positions.append(position)
+        tensors, numbers, positions = split_arguments(args[: len(self.inputs)])
         if isinstance(size, int):
             size = [size]
         results = self._op(tensors, numbers, positions, size)
@@ -381,23 +379,14 @@ def _fake(
     size: Sequence[int] | None = None,
 ) -> list[Tensor]:
     """Shapes, strides and dtypes of the outputs, as src/jit/elementwise.cpp makes them."""
-    numbers = [float(n) if isinstance(n, torch.SymFloat) else n for n in numbers]
-    numbers = [int(n) if isinstance(n, torch.SymInt) else n for n in numbers]
-    dtypes = kernel.output_dtypes(tensors, numbers, positions)
-    given = iter(tensors)
-    by_input = [None if k in positions else next(given) for k in range(len(program.inputs))]
+    dtypes = kernel.output_dtypes(tensors, known_numbers(numbers), positions)
+    by_input = join_arguments(program.inputs, tensors, positions)
     walked = [
         value
         for value, param in zip(by_input, program.inputs, strict=True)
         if value is not None and not param.raw
     ]
-    devices = {t.device for t in tensors if t.dim() > 0 or t.device.type != "cpu"}
-    if len(devices) > 1:
-        names = " and ".join(sorted(map(str, devices)))
-        raise RuntimeError(f"{program.name}: all tensors must be on one device, not on {names}.")
-    device = next(iter(devices), None)
-    if device is None:
-        device = tensors[0].device if tensors else torch.device("cpu")
+    device = device_of(program.name, tensors)
     if size is not None or not walked:
         if size is None and tensors:
             raise ValueError(f"{program.name}: only raw parameters are given. Pass size=.")

@@ -186,21 +186,13 @@ def _op_of_reduction(name: str, kernel: ReductionKernel) -> KernelOp:
     arguments = ", ".join(f"Tensor {param.name}" for param in kernel.inputs)
     library = _define(name, f"{arguments}, int[1]? dim=None, bool keepdim=False", "Tensor")
 
-    def split(args: tuple[Any, ...]) -> tuple[Any, Any, bool]:
+    def call(*args: Any) -> Tensor:
         dim = args[count] if len(args) > count else None
         keepdim = args[count + 1] if len(args) > count + 1 else False
-        return args[:count], dim, keepdim
+        return kernel(*args[:count], dim=dim, keepdim=keepdim)
 
-    def call(*args: Any) -> Tensor:
-        inputs, dim, keepdim = split(args)
-        return kernel(*inputs, dim=dim, keepdim=keepdim)
-
-    def fake(*args: Any) -> Tensor:
-        return kernel.fake(*split(args))
-
-    for key in ("CPU", "CUDA"):
-        library.impl(name.partition("::")[2], call, key)
-    torch.library.register_fake(name, fake, lib=library)
+    # It is the kernel's own op that refuses derivatives and has batching rule and fake kernel.
+    library.impl(name.partition("::")[2], call, "CompositeImplicitAutograd")
     _ops[name] = KernelOp(name, kernel, ())
     return _ops[name]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 from op_checks import assert_same, layouts_of
 from torch import Tensor
 
-from torch_ops.jit import CompileError, ElementwiseKernel
+from torch_ops.jit import CompileError, ElementwiseKernel, ReductionKernel
 
 DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -159,6 +161,24 @@ def test_wrong_arguments(device: torch.device) -> None:
     if device.type == "cuda":
         with pytest.raises(RuntimeError, match=r"one device.*is on cpu"):
             ADD(x, x.cpu())
+    for number in (2**64, -(2**63) - 1):
+        with pytest.raises(
+            ValueError, match=rf"^add: y must be from -2\^63 .*, but it is {number}"
+        ):
+            ADD(x, number)
+    with pytest.raises(TypeError, match="add: y must be a strided tensor, but it is Sparse"):
+        ADD(x, x.to_sparse())
+    for out in (x.to("meta"), torch.empty(4, device=device, requires_grad=True)):
+        with pytest.raises(RuntimeError, match=r"out= .*(on meta|automatic differentiation)"):
+            ADD(x, x, out=out)
+    fill = ElementwiseKernel("raw T w", "T y", "y = w[i]", "fill")
+    for size in (3.5, "3", [1.0], None):
+        with pytest.raises((TypeError, ValueError), match=r"^fill: (size must be None|.*size=)"):
+            fill(x, size=size)
+    with pytest.raises(
+        ValueError, match="size must fit in 64 bits, but it is 1180591620717411303424"
+    ):
+        fill(x, size=2**70)
 
 
 def test_numbers(device: torch.device) -> None:
@@ -169,6 +189,40 @@ def test_numbers(device: torch.device) -> None:
     assert torch.equal(AXPY(2**40, i, -1), 2**40 * i - 1)
     assert AXPY(2.0, 3, 4).item() == 10
     assert AXPY(2.0, 3, 4).shape == ()
+
+
+def test_numbers_of_numpy(device: torch.device) -> None:
+    x = random((3,), device, torch.complex64)
+    for number in (np.complex64(1 + 2j), np.complex128(1 + 2j)):
+        torch.testing.assert_close(ADD(x, number), x + (1 + 2j))
+    i = torch.arange(3, device=device)
+    assert ADD(i, np.bool_(True)).dtype == torch.int64
+    for number in (np.float16(2.5), np.float64(2.5), np.longdouble(2.5), Fraction(5, 2)):
+        assert torch.equal(ADD(i, number), i + 2.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_arguments_are_rounded_to_16_bits(dtype: torch.dtype, device: torch.device) -> None:
+    name = str(dtype).removeprefix("torch.")
+    double = ElementwiseKernel(f"{name} k", "float32 y", "y = 2 * k", f"double_{name}")
+    read = ElementwiseKernel(f"raw {name} w", "float32 y", "y = 2 * w[i]", f"read_{name}")
+    total = ReductionKernel(f"{name} k", "float32 y", "k", "a + b", "y = a", 0, f"total_{name}")
+    values = torch.tensor([0.1, 1e9, -3.0, math.nan, 2049.0], device=device)
+    for given in (values, values.double(), values[2:], values[::2], torch.tensor([300, 2049])):
+        k = given.to(device)
+        expected = 2 * k.to(dtype).float()
+        assert torch.equal(double(k).nan_to_num(7), expected.nan_to_num(7))
+        assert torch.equal(read(k, size=len(k)).nan_to_num(7), expected.nan_to_num(7))
+        assert torch.equal(2 * total(k).nan_to_num(7), 2 * k.to(dtype).float().sum().nan_to_num(7))
+    for number in (0.1, 1e9, 2049, True, torch.tensor(0.1)):
+        assert double(number).item() == 2 * torch.as_tensor(number).to(dtype).item()
+    assert math.isnan(double(math.nan).item())
+    x = torch.tensor([0.1, 3.0], device=device, requires_grad=True)
+    square = ElementwiseKernel(f"{name} x", "float32 y", "y = x * x", f"square_{name}")
+    (grad,) = torch.autograd.grad(square(x).sum(), x)
+    torch.testing.assert_close(grad, 2 * x.detach().to(dtype).float(), rtol=0.01, atol=0)
+    with pytest.raises(TypeError, match=r"k is declared"):
+        double(1j)
 
 
 def test_index_is_row_major(device: torch.device) -> None:

@@ -62,8 +62,7 @@ py::object call(Elementwise& kernel, const py::tuple& args, const py::object& si
   }
   std::optional<std::vector<int64_t>> sizes;
   if (!size.is_none()) {
-    sizes = PyIndex_Check(size.ptr()) ? std::vector<int64_t>{size.cast<int64_t>()}
-                                      : size.cast<std::vector<int64_t>>();
+    sizes = ints_of(kernel, "size", size);
     for (const int64_t length : *sizes) {
       TORCH_CHECK_VALUE(length >= 0, kernel.name, ": size must not be negative, but it is ",
                         at::IntArrayRef(*sizes), ".");

@@ -9,6 +9,10 @@ namespace torch_ops::jit {
 
 // A tensor or a number; a TypeError for anything else.
 Argument argument_of(const Signature& kernel, const std::string& name, PyObject* value);
+// An int, or a sequence of them; a TypeError or ValueError that names the argument for anything
+// else.
+std::vector<int64_t> ints_of(const Signature& kernel, const char* name,
+                             const pybind11::object& value);
 // From Param.facts of torch_ops/jit/_params.py.
 void read_parameters(Signature& kernel, const std::vector<pybind11::tuple>& in,
                      const std::vector<pybind11::tuple>& out);

@@ -372,6 +372,9 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArra
   const c10::Device device = device_of(kernel, arguments, outs);
   const c10::OptionalDeviceGuard guard(device);
   const Types types = resolve_types(kernel, arguments, outs);
+  if (needs_rounding(kernel, arguments)) {
+    return reduce(kernel, RoundedArguments(kernel, arguments).arguments, dims, keepdim, out);
+  }
 
   at::DimVector shape;
   bool any = false;

@@ -12,16 +12,6 @@ namespace torch_ops::jit {
 namespace py = pybind11;
 namespace {
 
-std::vector<int64_t> axes_of(const Reduction& kernel, const py::object& dim) {
-  try {
-    if (PyIndex_Check(dim.ptr())) return {dim.cast<int64_t>()};
-    return dim.cast<std::vector<int64_t>>();
-  } catch (const py::cast_error&) {
-    TORCH_CHECK_TYPE(false, kernel.name, ": dim must be None, an int or several, but it is ",
-                     py::repr(dim).cast<std::string>(), ".");
-  }
-}
-
 py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim, bool keepdim,
                 const py::object& out) {
   TORCH_CHECK_TYPE(args.size() == kernel.in.size(), kernel.name, " takes ", kernel.in.size(),
@@ -37,7 +27,7 @@ py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim,
     outs.push_back(THPVariable_Unpack(out.ptr()));
   }
   std::optional<std::vector<int64_t>> dims;
-  if (!dim.is_none()) dims = axes_of(kernel, dim);
+  if (!dim.is_none()) dims = ints_of(kernel, "dim", dim);
   at::OptionalIntArrayRef axes;
   if (dims) axes = *dims;
   Tensor result;

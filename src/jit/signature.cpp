@@ -4,6 +4,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 
+#include <cmath>
+
 namespace torch_ops::jit {
 namespace {
 
@@ -32,7 +34,45 @@ void check_supported(const Signature& kernel, const std::string& name, ScalarTyp
                    "complex64 and complex128.");
 }
 
+bool is_16_bits(const Parameter& parameter) {
+  return !parameter.wide && (parameter.fixed == at::kHalf || parameter.fixed == at::kBFloat16);
+}
+
+double rounded(const Scalar& number, ScalarType type) {
+  const auto value = static_cast<float>(number.toDouble());
+  return type == at::kHalf ? static_cast<float>(c10::Half(value))
+                           : static_cast<float>(c10::BFloat16(value));
+}
+
 }  // namespace
+
+bool needs_rounding(const Signature& kernel, const Arguments& arguments) {
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    const Parameter& parameter = kernel.in[k];
+    if (!is_16_bits(parameter)) continue;
+    if (arguments[k].tensor) {
+      if (arguments[k].tensor->scalar_type() != parameter.fixed) return true;
+    } else {
+      const double value = arguments[k].number.toDouble();
+      if (rounded(value, parameter.fixed) != value && !std::isnan(value)) return true;
+    }
+  }
+  return false;
+}
+
+RoundedArguments::RoundedArguments(const Signature& kernel, const Arguments& given)
+    : arguments(given) {
+  made.reserve(given.size());
+  for (size_t k = 0; k < given.size(); ++k) {
+    if (!is_16_bits(kernel.in[k])) continue;
+    if (given[k].tensor) {
+      made.push_back(given[k].tensor->to(kernel.in[k].fixed));
+      arguments[k].tensor = &made.back();
+    } else {
+      arguments[k].number = rounded(given[k].number, kernel.in[k].fixed);
+    }
+  }
+}
 
 Types resolve_types(const Signature& kernel, const Arguments& arguments, at::TensorList outs) {
   c10::SmallVector<at::native::ResultTypeState, 4> states(kernel.placeholders.size());

@@ -42,6 +42,15 @@ struct Types {
 // `outs` may be empty. Raises a TypeError where an argument does not fit its parameter.
 Types resolve_types(const Signature& kernel, const Arguments& arguments, at::TensorList outs);
 
+// Is an argument to be rounded to the 16 bits that its parameter is declared with? Code that loads
+// wider ones would take them as they are: it computes in float.
+bool needs_rounding(const Signature& kernel, const Arguments& arguments);
+struct RoundedArguments {
+  RoundedArguments(const Signature& kernel, const Arguments& given);
+  Arguments arguments;
+  std::vector<Tensor> made;
+};
+
 // The one device of a call. Raises where tensors are on several; 0-d tensors on the CPU count as
 // numbers.
 c10::Device device_of(const Signature& kernel, const Arguments& arguments, at::TensorList outs);

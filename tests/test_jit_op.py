@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch_ops.jit import ElementwiseKernel, RawKernel, ReductionKernel, op
 
 PRODUCT = ElementwiseKernel("T x, T y", "T z", "z = x * sin(y)", "product")
 TWO = ElementwiseKernel("T x", "T y, T z", "y = x * x; z = -x", "two")
+DOT = ReductionKernel("T x, T y", "T z", "x * y", "a + b", "z = a", 0, "dot")
 NORM = ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", 0, "norm")
 
 product = op("jit_tests::product")(PRODUCT)
@@ -44,6 +47,36 @@ def test_calls(device: torch.device) -> None:
     torch.testing.assert_close(norm(x, dim=0, keepdim=True), x.norm(dim=0, keepdim=True))
     torch.testing.assert_close(norm(x), x.norm())
     torch.testing.assert_close(scaled_norm(x, 2.0), 2 * x.norm(dim=1))
+
+
+def test_numbers_of_numpy(device: torch.device) -> None:
+    x = torch.rand(3, device=device, requires_grad=True)
+    for number in (np.float32(2.5), np.float64(2.5), np.int64(2), 2.5):
+        expected = x * math.sin(number)
+        for call in (PRODUCT, product):
+            torch.testing.assert_close(call(x, number), expected)
+            torch.compiler.reset()
+            for dynamic in (False, True):
+                compiled = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+                made = compiled(x, number)
+                torch.testing.assert_close(made, expected)
+                (grad,) = torch.autograd.grad(made.sum(), x)
+                torch.testing.assert_close(grad, expected.detach() / x.detach())
+        torch.testing.assert_close(DOT(x.detach(), number), x.detach().sum() * number)
+
+
+def test_arguments_by_name(device: torch.device) -> None:
+    x = torch.rand(3, device=device)
+    assert torch.equal(product(y=x, x=2.0), product(2.0, x))
+    for args, kwargs, message in (
+        ((x,), {}, "product takes x, y; y is missing"),
+        ((), {"y": x}, "product takes x, y; x is missing"),
+        ((x, x), {"z": 1}, "product takes x, y; z is none"),
+        ((x, x), {"x": 1}, "product takes x, y; x is given twice"),
+        ((x, x, x), {}, "product takes x, y, but got 3 arguments"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            product(*args, **kwargs)
 
 
 def test_gradients(device: torch.device) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from op_checks import layouts_of
@@ -156,6 +157,16 @@ def test_empty(device: torch.device) -> None:
     least = ReductionKernel("T x", "T y", "x", "a < b ? a : b", "y = a", math.inf)
     assert least(x, dim=1).tolist() == [math.inf] * 3
     assert least(random((4,), device)).item() == random((4,), device).min().item()
+
+
+@pytest.mark.parametrize(
+    "identity", [np.float64(1.5), np.float32(1.5), np.int64(2), np.bool_(True), True, "T(1) / 2"],
+    ids=repr,
+)  # fmt: skip
+def test_identity_of_any_type_of_number(identity: object, device: torch.device) -> None:
+    kernel = ReductionKernel("T x", "T y", "x", "a * b", "y = a", identity)
+    expected = 0.5 if isinstance(identity, str) else float(identity)
+    assert kernel(torch.empty(0, device=device)).item() == expected
 
 
 def test_nan(device: torch.device) -> None:

@@ -20,9 +20,16 @@ def split_arguments(args: Sequence[Any]) -> tuple[list[Tensor], list[Any], list[
         if isinstance(value, Tensor):
             tensors.append(value)
         else:
-            numbers.append(value)
+            numbers.append(as_number(value))
             positions.append(position)
     return tensors, numbers, positions
+
+
+def as_number(value: Any) -> Any:
+    """A scalar of NumPy's as the number of Python that a schema knows."""
+    if isinstance(value, Tensor | bool | int | float | complex):
+        return value
+    return value.item() if hasattr(value, "item") else value
 
 
 def join_arguments(
@@ -34,9 +41,9 @@ def join_arguments(
 
 
 def known_numbers(numbers: Sequence[Any]) -> list[Any]:
-    """Numbers that a program is traced with, as plain ones."""
-    numbers = [float(n) if isinstance(n, torch.SymFloat) else n for n in numbers]
-    return [int(n) if isinstance(n, torch.SymInt) else n for n in numbers]
+    """Some number of the same type in place of one that a program is traced with."""
+    numbers = [1.0 if isinstance(n, torch.SymFloat) else n for n in numbers]
+    return [1 if isinstance(n, torch.SymInt) else n for n in numbers]
 
 
 def device_of(name: str, tensors: Sequence[Tensor]) -> torch.device:

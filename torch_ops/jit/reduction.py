@@ -22,6 +22,7 @@ from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, host_sour
 from torch_ops.jit._reduction_cuda import cuda_source
 from torch_ops.jit._reduction_host import columns_source
 from torch_ops.jit._registered import (
+    as_number,
     copy_to_output,
     device_of,
     join_arguments,
@@ -232,7 +233,8 @@ def _fake(
     return torch.empty(kept, dtype=dtype, device=device)
 
 
-def _as_text(identity: str | complex | None) -> str | None:
+def _as_text(identity: Any) -> str | None:
+    identity = as_number(identity)
     if identity is None or isinstance(identity, str):
         return identity
     if isinstance(identity, bool):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from torch_ops.jit._function_text import read_function
+from torch_ops.jit._registered import as_number
 from torch_ops.jit.elementwise import ElementwiseKernel
 from torch_ops.jit.reduction import ReductionKernel
 
@@ -122,13 +123,26 @@ class KernelOp:
         self._with_numbers: dict[tuple[bool, ...], Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._with_numbers:
-            if kwargs:
-                missing = self._parameters[len(args) :]
-                args = (*args, *(kwargs.pop(name) for name in missing if name in kwargs))
-            numbers = tuple(not isinstance(value, Tensor) for value in args)
-            return self._with_numbers.get(numbers, self.overload)(*args, **kwargs)
-        return self.overload(*args, **kwargs)
+        if not self._with_numbers:
+            return self.overload(*args, **kwargs)
+        given = [as_number(value) for value in self._in_order(args, kwargs)]
+        numbers = tuple(not isinstance(value, Tensor) for value in given)
+        return self._with_numbers.get(numbers, self.overload)(*given)
+
+    def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments in the order of their parameters."""
+        takes = f"{self.kernel.name} takes {', '.join(self._parameters)}"
+        if len(args) > len(self._parameters):
+            raise TypeError(f"{takes}, but got {len(args)} arguments.")
+        rest = self._parameters[len(args) :]
+        for name in kwargs:
+            if name not in rest:
+                known = name in self._parameters
+                raise TypeError(f"{takes}; {name} {'is given twice' if known else 'is none'}.")
+        for name in rest:
+            if name not in kwargs:
+                raise TypeError(f"{takes}; {name} is missing.")
+        return (*args, *(kwargs[name] for name in rest))
 
     def __repr__(self) -> str:
         return f"<op {self.name} of {self.kernel!r}>"
@@ -152,6 +166,9 @@ def _op_of_elementwise(name: str, kernel: ElementwiseKernel) -> KernelOp:
     result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
 
     def call(*args: Any) -> Any:
+        # Numbers that are not known while a program is traced stay so.
+        if any(isinstance(value, torch.SymFloat | torch.SymInt) for value in args):
+            return kernel._traced(args, None, None)
         return kernel(*args)
 
     # A parameter takes a tensor or a number, for which a schema has no type: an overload for each

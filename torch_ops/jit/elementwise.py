@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-from collections.abc import Sequence
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ from torch_ops.jit._codegen import (
     host_source,
     shared_options,
 )
-from torch_ops.jit._compile import compile_cuda, compile_host
+from torch_ops.jit._compile import compile_cuda, compile_host, included_headers
 from torch_ops.jit._derivative_errors import explained
 from torch_ops.jit._errors import CompileError
 from torch_ops.jit._params import (
@@ -159,8 +161,13 @@ class ElementwiseKernel:
         }
         snippet = Snippet(operation, "operation", preamble, loop_prep, after_loop)
         program = Program(name, inputs, outputs, snippet)
-        source = repr((program, tuple(options), backward))
+        texts = "\n".join((preamble, loop_prep, operation, after_loop, backward or ""))
+        headers = included_headers(texts, options)
+        source = repr((program, tuple(options), backward, headers))
         digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+        if headers is None:
+            # Which header it is no text tells, nor whether it has changed: each is another kernel.
+            digest += f"_{next(_unknown_headers[digest])}"
         self.inputs = inputs
         self.outputs = outputs
         self.has_raw_outputs = any(param.raw for param in outputs)
@@ -245,6 +252,8 @@ def _make_kernel(
         torch.library.register_fake(f"torch_ops_jit::{op_name}", fake)
     return kernel
 
+
+_unknown_headers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 _faked: set[str] = set()  # ops that have their fake kernel: an op lives as long as the process
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torch_ops.jit._codegen import CUDA_OPTIONS, HOST_OPTIONS, shared_options
-from torch_ops.jit._compile import compile_cuda, compile_host
+from torch_ops.jit._compile import compile_cuda, compile_host, included_headers
 from torch_ops.jit._derivative_errors import explained
 from torch_ops.jit._errors import CompileError
 from torch_ops.jit._params import DTYPE_OF_CPP, check_names, check_options, parse_params
@@ -122,7 +122,8 @@ class ReductionKernel:
             preamble,
         )
         self.inputs = inputs
-        self.source = repr((reduction, tuple(options)))
+        texts = "\n".join((preamble, map_expr, reduce_expr, post_map_expr))
+        self.source = repr((reduction, tuple(options), included_headers(texts, options)))
         self._kernel = make_reduction(reduction, tuple(options))
 
     def __call__(

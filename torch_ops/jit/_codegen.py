@@ -145,7 +145,7 @@ class _Writer:
         names = ["scalar.h", *headers, *more_headers(self._dtypes, self.level > 0)]
         return [
             "".join(header(name) for name in names) + self.program.type_aliases(self.types),
-            self.program.preamble(),
+            *preamble_pieces(self.program),
             ";",
         ]
 
@@ -164,6 +164,25 @@ def more_headers(dtypes: Iterable[torch.dtype | None], is_derivative: bool) -> l
     is_complex = any(dtype is not None and dtype.is_complex for dtype in dtypes)
     dual = ["dual.h", "dual_functions.h"] if is_derivative else []
     return [*(["complex.h"] if is_complex else []), *dual]
+
+
+def preamble_pieces(program: Program) -> Pieces:
+    """The preamble. Of a derivative also what standard libraries are to say of dual numbers."""
+    preamble = program.preamble()
+    if program.depth == 0:
+        return [preamble]
+    # The host's is there already. NVRTC has none but CUDA's, whose headers are hundreds of files.
+    host = f"#ifndef __CUDACC_RTC__\n{_traits('std', '')}#endif"
+    if not re.search(r"include|import", preamble.text):
+        return [host, preamble]
+    return [host, preamble, f"#ifdef CCCL_VERSION\n{_traits('cuda::std', 'cuda/std/')}#endif"]
+
+
+def _traits(namespace: str, folder: str) -> str:
+    return (
+        f"#include <{folder}limits>\n#include <{folder}type_traits>\n"
+        f"#define TORCH_OPS_LIBRARY {namespace}\n{header('dual_traits.h')}"
+    )
 
 
 @cache

@@ -23,7 +23,7 @@ from torch_ops.jit._codegen import (
     shared_options,
 )
 from torch_ops.jit._compile import compile_cuda, compile_host, included_headers
-from torch_ops.jit._derivative_errors import explained
+from torch_ops.jit._derivative_errors import check_preamble, explained
 from torch_ops.jit._errors import CompileError
 from torch_ops.jit._params import (
     DTYPE_OF_CPP,
@@ -32,7 +32,7 @@ from torch_ops.jit._params import (
     check_options,
     parse_params,
 )
-from torch_ops.jit._program import Program, Snippet, mentions, surely_assigns
+from torch_ops.jit._program import Program, Snippet, defined_macros, mentions, surely_assigns
 from torch_ops.jit._reduction_codegen import Reduction
 from torch_ops.jit._toolchain import arch_of
 from torch_ops.jit.reduction import make_reduction
@@ -171,7 +171,7 @@ class ElementwiseKernel:
         self.inputs = inputs
         self.outputs = outputs
         self.has_raw_outputs = any(param.raw for param in outputs)
-        self._keeps_outputs = _keeps_outputs(program) or self.has_raw_outputs
+        self._keeps_outputs = _keeps_outputs(program, tuple(options)) or self.has_raw_outputs
         self._kernel = _make_kernel(program, f"{name}_{digest}", tuple(options), backward)
         self._call = self._kernel.call
         self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
@@ -217,10 +217,12 @@ class ElementwiseKernel:
         return f"ElementwiseKernel({self.in_params!r}, {self.out_params!r}, name={self.name!r})"
 
 
-def _keeps_outputs(program: Program) -> bool:
+def _keeps_outputs(program: Program, options: tuple[str, ...]) -> bool:
     snippet = program.snippet
+    macros = defined_macros((snippet.preamble, snippet.loop_prep, snippet.operation), options)
     return program.parent is None and not all(
-        param.raw or surely_assigns(snippet.operation, param.name) for param in program.outputs
+        param.raw or surely_assigns(snippet.operation, param.name, macros)
+        for param in program.outputs
     )
 
 
@@ -241,7 +243,7 @@ def _make_kernel(
             mentions(part, "_ind")
             for part in (text, program.snippet.loop_prep, program.snippet.after_loop)
         ),
-        reads_outputs=_keeps_outputs(program),
+        reads_outputs=_keeps_outputs(program, options),
         compile=functools.partial(_compile, program, options),
         derive=functools.partial(_derive, program, op_name, options, backward),
         sum=functools.partial(_sum, program, options),
@@ -346,6 +348,8 @@ def _derive(
             f"{what} has no forward-mode derivative: its gradient is given by a snippet, which "
             'tells that of the backward pass alone. Make it with backward="auto".'
         )
+    if not by_code:
+        check_preamble(what, program.snippet.preamble)
     if by_code:
         assert backward is not None
         made = _by_code(program, backward, wanted, wide)

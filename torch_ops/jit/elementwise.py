@@ -205,9 +205,40 @@ class ElementwiseKernel:
                     f"{self.name}: an output that the snippet does not assign in every case, or a "
                     "raw one, cannot be given in out= inside torch.compile."
                 )
-            outs = (out,) if isinstance(out, Tensor) else out
+            outs = out if isinstance(out, tuple | list) else (out,)
+            self._check_traced(outs, results, tensors)
             results = [given.copy_(made) for given, made in zip(outs, results, strict=True)]
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _check_traced(
+        self, outs: Sequence[Any], results: Sequence[Tensor], tensors: Sequence[Tensor]
+    ) -> None:
+        """Refuses what a call that is not traced refuses, and copy_ would take."""
+        if len(outs) != len(results):
+            raise TypeError(
+                f"{self.name}: out= must hold {len(results)} tensors, but it holds {len(outs)}."
+            )
+        for param, given, made in zip(self.outputs, outs, results, strict=True):
+            if not isinstance(given, Tensor):
+                raise TypeError(
+                    f"{self.name}: output {param.name} must be a tensor, but it is "
+                    f"{type(given).__name__}."
+                )
+            if given.shape != made.shape:
+                raise ValueError(
+                    f"{self.name}: output {param.name} has shape {list(given.shape)}, but the "
+                    f"result has {list(made.shape)}. An output is never resized."
+                )
+            if _kind(made.dtype) > _kind(given.dtype):
+                raise TypeError(
+                    f"{self.name}: output {param.name} is computed in {made.dtype}, which is not "
+                    f"cast to {given.dtype}, the dtype of what is given for it."
+                )
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *outs)):
+            raise RuntimeError(
+                f"{self.name}: out= and automatic differentiation exclude each other, but an "
+                "argument requires grad. Leave out= out, or call it under torch.no_grad()."
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         again = functools.partial(ElementwiseKernel, **self._texts)
@@ -215,6 +246,13 @@ class ElementwiseKernel:
 
     def __repr__(self) -> str:
         return f"ElementwiseKernel({self.in_params!r}, {self.out_params!r}, name={self.name!r})"
+
+
+def _kind(dtype: torch.dtype) -> int:
+    """One that torch.can_cast does not cast to a lower one; torch.compile cannot follow that."""
+    if dtype.is_complex or dtype.is_floating_point:
+        return 3 if dtype.is_complex else 2
+    return int(dtype != torch.bool)
 
 
 def _keeps_outputs(program: Program, options: tuple[str, ...]) -> bool:

@@ -331,6 +331,33 @@ def test_functions_of_several_types(device: torch.device) -> None:
     torch.testing.assert_close(clamped, (x - 1).clamp(-1, 1) + (x - 1).clamp(0, 2))
 
 
+def test_minimum_and_maximum(device: torch.device) -> None:
+    """Of a number and a NaN the number; by the names of the C++ library too, on the CPU."""
+    inf, nan = float("inf"), float("nan")
+    points = torch.tensor([-0.0, 0.0, 1.0, -2.0, nan, inf, -inf, 0.1], device=device)
+    x, y = torch.meshgrid(points, points, indexing="ij")
+    text = "a = fmin(x, y); b = fmaxf(x, y); c = fmin(x, 0.1); d = fmax(2, x)"
+    names = ["a", "b", "c", "d"]
+    tenth = torch.tensor(0.1, dtype=torch.float64, device=device)
+    expected = [
+        torch.fmin(x, y), torch.fmax(x, y),
+        torch.fmin(x.double(), tenth), torch.fmax(x.double(), torch.full_like(tenth, 2)),
+    ]  # fmt: skip
+    preamble = ""
+    if device.type == "cpu":
+        text += "; e = std::fmin(x, y) + ::fmax(y, x); f = of_library(x, y)"
+        preamble = (
+            "#include <math.h>\n#include <algorithm>\n#include <complex>\n#include <random>\n"
+            "template <class A> A of_library(A a, A b) { return std::fmaxf(a, b) + ::fmin(a, b); }"
+        )
+        names += ["e", "f"]
+        expected += [torch.fmin(x, y) + torch.fmax(x, y)] * 2
+    outputs = ", ".join(f"float64 {name}" for name in names)
+    results = ElementwiseKernel("T x, T y", outputs, text, preamble=preamble)(x, y)
+    for name, result, value in zip(names, results, expected, strict=True):
+        assert torch.equal(result.nan_to_num(7e77), value.double().nan_to_num(7e77)), name
+
+
 def test_preamble_and_options(device: torch.device) -> None:
     kernel = ElementwiseKernel(
         "T x", "T y", "y = scale(x) + EXTRA",

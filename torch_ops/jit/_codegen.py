@@ -134,7 +134,8 @@ class _Writer:
     def prologue(self) -> Pieces:
         """What stands before a thread's elements: what plan and snippet name."""
         lines = ["const torch_ops::Indexer _ind{@plan.total};"]
-        lines += [f"const auto& {p.name} = @plan.@{p.name};" for p in self.numbers]
+        # Copies, which no store to an output can change: the compiler need not read them again.
+        lines += [f"const auto {p.name} = @plan.@{p.name};" for p in self.numbers]
         lines += [f"const auto& {p.name} = @plan.@{p.name};" for p, _, _ in self.raws]
         return ["\n".join(lines), *_statement(self.program.loop_prep())]
 

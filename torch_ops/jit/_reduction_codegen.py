@@ -147,7 +147,8 @@ class Writer:
             "const torch_ops::Indexer _out_ind{@plan.outputs};",
             f"using @Result = {self.result};",
         ]
-        lines += [f"const auto& {p.name} = @plan.@{p.name};" for p in self.numbers]
+        # Copies, which no store to an output can change: the compiler need not read them again.
+        lines += [f"const auto {p.name} = @plan.@{p.name};" for p in self.numbers]
         lines += [f"const auto& {p.name} = @plan.@{p.name};" for p, _, _ in self.raws]
         inputs = ", ".join(f"const {self.value[p.name]} {p.name}" for p, _ in self.operands[1:])
         output, stored = self.operands[0]

@@ -252,7 +252,7 @@ def test_outputs_keep_what_is_not_assigned(device: torch.device) -> None:
         ("if (x < 0) SKIP; y = x", ()),
         ("if (x < 0) skip; y = x", ()),
         ("if (x < 0) FROM_A_HEADER; y = x", ("-DFROM_A_HEADER=return",)),
-        ("if (x < 0) ended; y = x", ("-Dended=continue",)),
+        ("if (x < 0) ended; y = x", ("-D", "ended=continue")),
         ("if (x < 0) again; y = x", ()),
         ("if (x < 0) long_one; y = x", ()),
         ("y = x < 0 ? OLD : x", ()),

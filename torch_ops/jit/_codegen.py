@@ -25,8 +25,11 @@ HOST_OPTIONS = (
     "-fno-trapping-math",
     "-Wno-unknown-pragmas",
 )
-# Of the user's options, those that mean the same to the host's compiler.
-_SHARED_OPTION = re.compile(r"-[DUI]|-std=")
+# Of the user's options, those that mean the same to the host's compiler, by all their names.
+_SHARED_OPTION = re.compile(
+    r"(?P<D>-D|--define-macro\b)|(?P<U>-U|--undefine-macro\b)|(?P<I>-I|--include-path\b)"
+    r"|(?P<std>--?std\b)"
+)
 
 # A block's threads, and the vectors or elements of each, whose loads are in flight together.
 VECTOR_THREADS, VECTOR_UNROLL = 256, 1
@@ -156,8 +159,20 @@ def _statement(text: UserText) -> Pieces:
 
 
 def shared_options(options: Sequence[str]) -> list[str]:
-    """Of the user's options those that the host's compiler gets."""
-    return [option for option in options if _SHARED_OPTION.match(option)]
+    """Of the user's options those that the host's compiler gets, each with its value."""
+    shared = []
+    rest = iter(options)
+    for option in rest:
+        found = _SHARED_OPTION.match(option)
+        if found is None:
+            continue
+        value = option[found.end() :].strip()
+        if found[0] not in ("-D", "-U", "-I") or value.startswith("="):
+            value = value.removeprefix("=")
+        value = value or next(rest, "")
+        name = str(found.lastgroup)
+        shared.append(f"-{name}={value}" if name == "std" else f"-{name}{value}")
+    return shared
 
 
 def more_headers(dtypes: Iterable[torch.dtype | None], is_derivative: bool) -> list[str]:

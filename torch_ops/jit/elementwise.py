@@ -257,7 +257,8 @@ def _kind(dtype: torch.dtype) -> int:
 
 def _keeps_outputs(program: Program, options: tuple[str, ...]) -> bool:
     snippet = program.snippet
-    macros = defined_macros((snippet.preamble, snippet.loop_prep, snippet.operation), options)
+    texts = (snippet.preamble, snippet.loop_prep, snippet.operation)
+    macros = defined_macros(texts, shared_options(options))
     return program.parent is None and not all(
         param.raw or surely_assigns(snippet.operation, param.name, macros)
         for param in program.outputs

@@ -373,6 +373,17 @@ def test_compile_refuses_the_outputs_that_eager_refuses(
         compiled(x, given)
 
 
+def test_parameters_named_as_derivatives_are(device: torch.device) -> None:
+    """The names of gradients and tangents are made such as no parameter has, at every level."""
+    kernel = ElementwiseKernel(
+        "T grad_y, T x, T grad_x, T tangent_x", "T y",
+        "y = grad_y * grad_y * x * x * grad_x * tangent_x * tangent_x",
+    )  # fmt: skip
+    inputs = tuple(random((2,), device).requires_grad_() for _ in range(4))
+    torch.autograd.gradcheck(kernel, inputs, check_forward_ad=True)
+    torch.autograd.gradgradcheck(kernel, inputs)
+
+
 def test_casts_that_torch_compile_cannot_ask_torch_about() -> None:
     for made, given in itertools.product(DTYPES.values(), repeat=2):
         assert (_kind(made) <= _kind(given)) == torch.can_cast(made, given), (made, given)

@@ -10,7 +10,7 @@ Types of the text have a level: the snippet itself is at level 0, the derivative
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -118,12 +118,12 @@ class Program:
 
     def vjp(self, wanted: Sequence[bool], wide: Sequence[bool]) -> Program:
         """The program of the gradients by the inputs ``wanted``."""
+        new_name = self._new_names()
         grads = tuple(
-            Param(self._new_name("grad_" + out.name), out.type, wide=out.wide)
-            for out in self.outputs
+            Param(new_name("grad_" + out.name), out.type, wide=out.wide) for out in self.outputs
         )
         outputs = tuple(
-            Param(self._new_name("grad_" + param.name), param.type, wide=is_wide or param.wide)
+            Param(new_name("grad_" + param.name), param.type, wide=is_wide or param.wide)
             for param, is_wanted, is_wide in zip(self.inputs, wanted, wide, strict=True)
             if is_wanted
         )
@@ -134,14 +134,14 @@ class Program:
 
     def jvp(self, wanted: Sequence[bool]) -> Program:
         """The program of the outputs' tangents, from tangents of the inputs ``wanted``."""
+        new_name = self._new_names()
         tangents = tuple(
-            Param(self._new_name("tangent_" + param.name), param.type, wide=param.wide)
+            Param(new_name("tangent_" + param.name), param.type, wide=param.wide)
             for param, is_wanted in zip(self.inputs, wanted, strict=True)
             if is_wanted
         )
         outputs = tuple(
-            Param(self._new_name("tangent_" + out.name), out.type, wide=out.wide)
-            for out in self.outputs
+            Param(new_name("tangent_" + out.name), out.type, wide=out.wide) for out in self.outputs
         )
         return replace(
             self,
@@ -152,10 +152,17 @@ class Program:
             wanted=tuple(wanted),
         )
 
-    def _new_name(self, name: str) -> str:
-        while any(name == param.name for param in (*self.inputs, *self.outputs)):
-            name += "_"
-        return name
+    def _new_names(self) -> Callable[[str], str]:
+        """Makes names that no parameter has, nor any that it made before."""
+        taken = {param.name for param in (*self.inputs, *self.outputs)}
+
+        def new_name(name: str) -> str:
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            return name
+
+        return new_name
 
     # ---- text
 

@@ -6,11 +6,13 @@ import contextlib
 import ctypes
 import importlib
 import io
+import itertools
 import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -117,17 +119,21 @@ def compile_host(what: str, source: Source, *, options: Sequence[str] = ()) -> A
 # ---- options and keys ---------------------------------------------------------------------------
 
 
-def included_headers(text: str, options: Sequence[str]) -> list[str] | None:
+def included_headers(text: str, options: Sequence[str]) -> list[str]:
     """The user's headers that a text includes, as hashes of their contents, for CPU and GPU.
 
-    They tell kernels of one text apart that were made before and after a header was changed.
-    None: which ones they are only the compiler knows.
+    They tell kernels of one text apart that were made before and after a header was changed. Where
+    only the compiler knows which ones they are, each call gives something else.
     """
     before, named = _headers_of_options(options)
     try:
         return header_fingerprints(text, [*named, *_folders_of_environment()], before=before)
     except UnknownIncludeError:
-        return None
+        return [f"unknown {next(_calls[make_key(text, *options)])}"]
+
+
+# By text and options, so that in each process the first kernel of a text has the same name.
+_calls: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
 def _folders_of_environment() -> list[str]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-import itertools
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -165,9 +163,6 @@ class ElementwiseKernel:
         headers = included_headers(texts, options)
         source = repr((program, tuple(options), backward, headers))
         digest = hashlib.sha256(source.encode()).hexdigest()[:16]
-        if headers is None:
-            # Which header it is no text tells, nor whether it has changed: each is another kernel.
-            digest += f"_{next(_unknown_headers[digest])}"
         self.inputs = inputs
         self.outputs = outputs
         self.has_raw_outputs = any(param.raw for param in outputs)
@@ -293,8 +288,6 @@ def _make_kernel(
         torch.library.register_fake(f"torch_ops_jit::{op_name}", fake)
     return kernel
 
-
-_unknown_headers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 _faked: set[str] = set()  # ops that have their fake kernel: an op lives as long as the process
 

@@ -28,6 +28,7 @@ from torch_ops.jit._params import (
     Param,
     check_names,
     check_options,
+    check_text,
     parse_params,
 )
 from torch_ops.jit._program import Program, Snippet, defined_macros, mentions, surely_assigns
@@ -138,13 +139,13 @@ class ElementwiseKernel:
             ("loop_prep", loop_prep),
             ("after_loop", after_loop),
         ):
-            if not isinstance(text, str):
-                raise TypeError(f"{title} must be a string, but it is {type(text).__name__}.")
+            check_text(title, text)
         check_options(options)
         if backward is not None and not isinstance(backward, str):
             raise TypeError(
                 f'backward must be "auto", a snippet or None, but it is {type(backward).__name__}.'
             )
+        check_text("backward", backward or "")
         self.name = name
         self.in_params = in_params
         self.out_params = out_params

@@ -15,7 +15,13 @@ from torch_ops.jit._codegen import CUDA_OPTIONS, HOST_OPTIONS, shared_options
 from torch_ops.jit._compile import compile_cuda, compile_host, included_headers
 from torch_ops.jit._derivative_errors import explained
 from torch_ops.jit._errors import CompileError
-from torch_ops.jit._params import DTYPE_OF_CPP, check_names, check_options, parse_params
+from torch_ops.jit._params import (
+    DTYPE_OF_CPP,
+    check_names,
+    check_options,
+    check_text,
+    parse_params,
+)
 from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, host_source
 from torch_ops.jit._reduction_cuda import cuda_source
 from torch_ops.jit._reduction_host import columns_source
@@ -97,14 +103,17 @@ class ReductionKernel:
             raise ValueError(
                 f"out_params must declare one output that is not raw, but it is {out_params!r}."
             )
+        if outputs[0].name == "a":
+            raise ValueError(
+                "out_params: the output cannot be named 'a', the combined value in post_map_expr."
+            )
         for title, text in (
             ("map_expr", map_expr),
             ("reduce_expr", reduce_expr),
             ("post_map_expr", post_map_expr),
             ("preamble", preamble),
         ):
-            if not isinstance(text, str):
-                raise TypeError(f"{title} must be a string, but it is {type(text).__name__}.")
+            check_text(title, text)
         check_options(options)
         self._texts: tuple[Any, ...] = (map_expr, reduce_expr, post_map_expr, identity, name)
         self._keywords: dict[str, Any] = {"preamble": preamble, "options": tuple(options)}

@@ -38,6 +38,8 @@ def kernel(**given: Any) -> Any:
         ),
         (elementwise, {"preamble": "\udfff"}, ValueError, "preamble .*character 0 .*'\\udfff'"),
         (elementwise, {"backward": "\ud800"}, ValueError, "backward must be text"),
+        (elementwise, {"options": ("-DA", "\ud800")}, ValueError, "options must be text"),
+        (kernel, {"options": ("-DA", "\ud800")}, ValueError, "RawKernel: options must be text"),
         (reduction, {"map_expr": "\ud800"}, ValueError, "map_expr must be text"),
         (reduction, {"preamble": 3}, TypeError, "preamble must be a string, but it is int"),
         (reduction, {"out_params": "T a"}, ValueError, "out_params: .* cannot be named 'a'"),

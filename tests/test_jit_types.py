@@ -106,8 +106,10 @@ REFUSED = {
     ),
     "overloaded": (
         "y = f(x)",
-        "template <class A> A f(A a) { return a; }\ninline float f(float a) { return a * a; }",
-        "line 2.*f, a template too",
+        "template <class A> struct Some {};\n"
+        "template <class A, class = Some<A>> A f(A a) { return a; }\n"
+        "inline float f(float a) { return a * a; }",
+        "line 3.*f, a template too",
     ),
 }
 

@@ -67,7 +67,7 @@ def _advice(line: str, message: str) -> str:
 
 _FLOAT = re.compile(r"\b(?:float|double)\b")
 _SPECIALISATION = re.compile(r"\btemplate\s*<\s*>([^;{]*)")
-_TEMPLATE = re.compile(r"\btemplate\s*<[^<>]+>[^;{()]*?\b(\w+)\s*\(")
+_TEMPLATE = re.compile(r"\btemplate\s*<(?:[^<>]|<[^<>]*>)+>[^;{()]*?\b(\w+)\s*\(")
 
 
 def check_preamble(what: str, preamble: str) -> None:

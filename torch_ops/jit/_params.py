@@ -153,6 +153,7 @@ def check_options(options: object) -> None:
         or not all(isinstance(option, str) for option in options)
     ):
         raise TypeError(f"options must be a tuple of strings, but it is {options!r}.")
+    check_text("options", "".join(options))
 
 
 def check_names(inputs: tuple[Param, ...], outputs: tuple[Param, ...], name: str) -> None:

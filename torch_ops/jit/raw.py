@@ -485,4 +485,5 @@ def _strings(what: str, argument: str, value: Any) -> tuple[str, ...]:
         or not all(isinstance(item, str) for item in value)
     ):
         raise TypeError(f"{what}: {argument} must be a tuple of strings, but it is {value!r}.")
+    check_text(f"{what}: {argument}", "".join(value))
     return tuple(value)

@@ -58,26 +58,45 @@ def device_of(name: str, tensors: Sequence[Tensor]) -> torch.device:
     return tensors[0].device if tensors else torch.device("cpu")
 
 
-@torch.compiler.assume_constant_result
-def _is_cast(from_: torch.dtype, to: torch.dtype) -> bool:
-    return torch.can_cast(from_, to)
+def copy_to_outputs(
+    kernel: str,
+    names: Sequence[str],
+    outs: Sequence[Any],
+    results: Sequence[Tensor],
+    tensors: Sequence[Tensor],
+) -> list[Tensor]:
+    """What a traced call made, in the outputs that were given.
 
-
-def copy_to_output(kernel: str, name: str, made: Tensor, out: Tensor) -> Tensor:
-    """What a traced call made, in the output that was given, where a call's own could be written.
-
-    Raises:
-        ValueError: It has another shape.
-        TypeError: It has a dtype to which the result is not cast.
+    Refuses what a call that is not traced refuses, and copy_ would take. ``tensors`` are the call's
+    arguments.
     """
-    if out.shape != made.shape:
-        raise ValueError(
-            f"{kernel}: {name} has shape {list(out.shape)}, but the result has "
-            f"{list(made.shape)}. An output is never resized."
-        )
-    if not _is_cast(made.dtype, out.dtype):
+    if len(outs) != len(results):
         raise TypeError(
-            f"{kernel}: {name} is computed in {made.dtype}, which is not cast to {out.dtype}, the "
-            "dtype of what is given for it."
+            f"{kernel}: out= must hold {len(results)} tensors, but it holds {len(outs)}."
         )
-    return out.copy_(made)
+    for name, given, made in zip(names, outs, results, strict=True):
+        if not isinstance(given, Tensor):
+            raise TypeError(f"{kernel}: {name} must be a tensor, but it is {type(given).__name__}.")
+        if given.shape != made.shape:
+            raise ValueError(
+                f"{kernel}: {name} has shape {list(given.shape)}, but the result has "
+                f"{list(made.shape)}. An output is never resized."
+            )
+        if _kind(made.dtype) > _kind(given.dtype):
+            raise TypeError(
+                f"{kernel}: {name} is computed in {made.dtype}, which is not cast to "
+                f"{given.dtype}, the dtype of what is given for it."
+            )
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *outs)):
+        raise RuntimeError(
+            f"{kernel}: out= and automatic differentiation exclude each other, but an argument "
+            "requires grad. Leave out= out, or call it under torch.no_grad()."
+        )
+    return [given.copy_(made) for given, made in zip(outs, results, strict=True)]
+
+
+def _kind(dtype: torch.dtype) -> int:
+    """One that torch.can_cast does not cast to a lower one; torch.compile cannot follow that."""
+    if dtype.is_complex or dtype.is_floating_point:
+        return 3 if dtype.is_complex else 2
+    return int(dtype != torch.bool)

@@ -13,17 +13,23 @@ import torch
 from torch import Tensor
 
 from torch_ops.jit._codegen import CUDA_OPTIONS, HOST_OPTIONS, shared_options
-from torch_ops.jit._compile import compile_cuda, compile_host
+from torch_ops.jit._compile import compile_cuda, compile_host, included_headers
 from torch_ops.jit._derivative_errors import explained
 from torch_ops.jit._errors import CompileError
-from torch_ops.jit._params import DTYPE_OF_CPP, check_names, check_options, parse_params
+from torch_ops.jit._params import (
+    DTYPE_OF_CPP,
+    check_names,
+    check_options,
+    check_text,
+    parse_params,
+)
 from torch_ops.jit._program import mentions
 from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, host_source
 from torch_ops.jit._reduction_cuda import cuda_source
 from torch_ops.jit._reduction_host import columns_source
 from torch_ops.jit._registered import (
     as_number,
-    copy_to_output,
+    copy_to_outputs,
     device_of,
     join_arguments,
     known_numbers,
@@ -112,14 +118,17 @@ class ReductionKernel:
             raise ValueError(
                 f"out_params must declare one output that is not raw, but it is {out_params!r}."
             )
+        if outputs[0].name == "a":
+            raise ValueError(
+                "out_params: the output cannot be named 'a', the combined value in post_map_expr."
+            )
         for title, text in (
             ("map_expr", map_expr),
             ("reduce_expr", reduce_expr),
             ("post_map_expr", post_map_expr),
             ("preamble", preamble),
         ):
-            if not isinstance(text, str):
-                raise TypeError(f"{title} must be a string, but it is {type(text).__name__}.")
+            check_text(title, text)
         check_options(options)
         self._texts: tuple[Any, ...] = (map_expr, reduce_expr, post_map_expr, identity, name)
         self._keywords: dict[str, Any] = {"preamble": preamble, "options": tuple(options)}
@@ -137,7 +146,8 @@ class ReductionKernel:
             preamble,
         )
         self.inputs = inputs
-        self.source = repr((reduction, tuple(options)))
+        texts = "\n".join((preamble, map_expr, reduce_expr, post_map_expr))
+        self.source = repr((reduction, tuple(options), included_headers(texts, options)))
         digest = hashlib.sha256(self.source.encode()).hexdigest()[:16]
         self._kernel = make_reduction(reduction, tuple(options), f"{name}_{digest}")
         self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
@@ -159,8 +169,11 @@ class ReductionKernel:
             raise TypeError(f"{self.name} takes {len(self.inputs)} arguments, but got {len(args)}.")
         if isinstance(dim, int):
             dim = [dim]
-        result = self._op(*split_arguments(args), dim, keepdim)
-        return result if out is None else copy_to_output(self.name, "out", result, out)
+        tensors, numbers, positions = split_arguments(args)
+        result = self._op(tensors, numbers, positions, dim, keepdim)
+        if out is not None:
+            (result,) = copy_to_outputs(self.name, ("out",), (out,), (result,), tensors)
+        return result
 
     def __reduce__(self) -> tuple[Any, ...]:
         again = functools.partial(ReductionKernel, **self._keywords)

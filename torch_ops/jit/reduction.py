@@ -257,7 +257,7 @@ def _as_text(identity: Any) -> str | None:
             return "(0.0 / 0.0)"
         if math.isinf(identity):
             return "(1.0 / 0.0)" if identity > 0 else "(-1.0 / 0.0)"
-        return repr(identity)
+        return repr(float(identity) if isinstance(identity, float) else int(identity))
     if isinstance(identity, complex):
         return f"torch_ops::complex<double>({_as_text(identity.real)}, {_as_text(identity.imag)})"
     raise TypeError(

@@ -12,10 +12,11 @@ namespace torch_ops::jit {
 namespace py = pybind11;
 namespace {
 
-py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim, bool keepdim,
-                const py::object& out) {
+py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim,
+                const py::object& keep, const py::object& out) {
   TORCH_CHECK_TYPE(args.size() == kernel.in.size(), kernel.name, " takes ", kernel.in.size(),
                    " arguments, but got ", args.size(), ".");
+  const bool keepdim = bool_of(kernel.name, "keepdim", keep);
   Arguments arguments;
   for (size_t k = 0; k < kernel.in.size(); ++k) {
     arguments.push_back(argument_of(kernel, kernel.in[k].name, PyTuple_GET_ITEM(args.ptr(), k)));

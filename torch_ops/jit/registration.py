@@ -47,7 +47,8 @@ def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], 
         ``.register_autograd``.
 
     Gradient:
-        Of an ElementwiseKernel its own; of a function that of ``.register_autograd``.
+        Of an ElementwiseKernel its own; of a ReductionKernel none, and an error that says so; of a
+        function that of ``.register_autograd``.
 
     Raises:
         ValueError: ``name`` has not the form ``namespace::name``, or the kernel has a raw output.

@@ -201,9 +201,9 @@ def test_errors(device: torch.device) -> None:
     for dim in ("rows", 1.0, [None]):
         with pytest.raises(TypeError, match=r"^total: dim must be None, an int or several, but"):
             SUM(x, dim=dim)
-    with pytest.raises(ValueError, match="^total: dim must fit in 64 bits"):
+    with pytest.raises(ValueError, match=r"^total: dim must fit in 64 bits"):
         SUM(x, dim=2**70)
-    with pytest.raises(TypeError, match="^total: keepdim must be a bool, but it is 'yes'"):
+    with pytest.raises(TypeError, match=r"^total: keepdim must be a bool, but it is 'yes'"):
         SUM(x, keepdim="yes")
     with pytest.raises(ValueError, match=r"out has shape \[4\], but the result has \[3\]"):
         SUM(x, dim=1, out=torch.empty(4, device=device))

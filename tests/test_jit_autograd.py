@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ from torch import Tensor
 from torch._dynamo import compiled_autograd
 
 from torch_ops.jit import ElementwiseKernel
+from torch_ops.jit._params import DTYPES
+from torch_ops.jit._registered import _kind
 
 SMOOTH = ElementwiseKernel("T x, T y", "T z", "z = x * sin(y) + x * x * y", "smooth")
 TWO = ElementwiseKernel("T x, T y", "T p, T s, int32 k", "p = x * y; s = exp(x); k = x > y", "two")
@@ -331,6 +335,60 @@ def test_compile_with_out_and_size(device: torch.device) -> None:
     x, out = random((5,), device), torch.empty(5, dtype=torch.float64, device=device)
     assert torch.equal(call(x, out), x.flip(0))
     torch.testing.assert_close(out, torch.nn.functional.leaky_relu(x, 0.5))
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize(
+    ("out", "error", "message"),
+    [
+        (torch.zeros(3, 4, dtype=torch.int32), TypeError, "output y is computed in .*not cast to"),
+        (torch.zeros(2, 3, 4), ValueError, r"output y has shape \[2, 3, 4\].*never resized"),
+        (torch.zeros(3, 1), ValueError, r"output y has shape \[3, 1\].*never resized"),
+        (torch.zeros(1, 4).expand(3, 4), RuntimeError, "more than one element"),
+        (torch.zeros(3, 4).requires_grad_(), RuntimeError, "exclude each other"),
+        ((torch.zeros(3, 4),) * 2, TypeError, "out= must hold 1 tensors"),
+        (3, TypeError, "output y must be a tensor, but it is int"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else None,
+)
+def test_compile_refuses_the_outputs_that_eager_refuses(
+    fullgraph: bool, out: Any, error: type[Exception], message: str, device: torch.device
+) -> None:
+    torch.compiler.reset()
+    x = random((3, 4), device)
+    given = out.detach().to(device) if isinstance(out, Tensor) else out
+    if isinstance(out, Tensor) and out.stride(0) == 0:
+        given = given[:1].expand(3, 4)
+    if isinstance(out, Tensor) and out.requires_grad:
+        given.requires_grad_()
+
+    def call(x: Tensor, out: Any) -> Any:
+        return LEAKY(x, 0.5, out=out)
+
+    with pytest.raises(error, match=message):
+        call(x, given)
+    compiled = torch.compile(call, fullgraph=fullgraph, backend="aot_eager")
+    # With fullgraph=True what is raised inside is told by an error of torch.compile's own.
+    with pytest.raises((error, torch._dynamo.exc.TorchDynamoException), match=f"(?s){message}"):
+        compiled(x, given)
+
+
+def test_parameters_named_as_derivatives_are(device: torch.device) -> None:
+    """The names of gradients and tangents are made such as no parameter has, at every level."""
+    kernel = ElementwiseKernel("T grad_y, T x", "T y", "y = grad_y * grad_y * x * x * x")
+    inputs = tuple(random((1,), device).requires_grad_() for _ in range(2))
+    torch.autograd.gradgradcheck(kernel, inputs)
+    kernel = ElementwiseKernel("T tangent_y, T x", "T y", "y = tangent_y * x * x")
+    y, x = random((1,), device), random((2,), device)
+    slopes = torch.func.jvp(
+        lambda x: torch.func.jvp(lambda x: kernel(y, x), (x,), (x,))[1], (x,), (x,)
+    )
+    torch.testing.assert_close(slopes, (2 * y * x * x, 4 * y * x * x))
+
+
+def test_casts_that_torch_compile_cannot_ask_torch_about() -> None:
+    for made, given in itertools.product(DTYPES.values(), repeat=2):
+        assert (_kind(made) <= _kind(given)) == torch.can_cast(made, given), (made, given)
 
 
 @pytest.mark.timeout(600)

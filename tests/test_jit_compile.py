@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from jit_tools import forget, in_processes, needs_cuda_core, run_python
 
 from torch_ops import jit
 from torch_ops._ext import jit as _ext
 from torch_ops.jit import CompileError, _compile, _headers, _toolchain
 from torch_ops.jit._cache import Artefact
+from torch_ops.jit._codegen import shared_options
 from torch_ops.jit._compile import compile_cuda, compile_host
 from torch_ops.jit._source import Source, UserText
 
@@ -87,6 +89,71 @@ def test_another_compiler_is_another_key(
         monkeypatch.setenv("CXX", str(script))
         assert call(host(code)) == 1
     assert compiles() == 2
+
+
+def script(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "named", ["launch my_cxx", "my_cxx", "{}/wrappers/my_cxx", "launch {}/bin/my_cxx"]
+)
+def test_compiler_behind_another_program_counts(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """As ccache stands before the compiler, in the command or under its name on PATH."""
+    compiler = shutil.which("g++")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'wrappers'}:{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("CXX", named.format(tmp_path, tmp_path))
+    script(tmp_path / "wrappers" / "launch", 'exec "$@"')
+    script(tmp_path / "wrappers" / "my_cxx", f'exec {tmp_path / "bin" / "my_cxx"} "$@"')
+    for value in (1, 2, 1):
+        script(tmp_path / "bin" / "my_cxx", f'exec {compiler} -DVALUE={value} "$@"')
+        os.utime(tmp_path / "bin" / "my_cxx", (value, value))
+        assert call(host('extern "C" int f() { return VALUE; }')) == value
+    assert compiles() == 2
+
+
+def test_another_of_two_compilers_behind_one_launcher(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(tmp_path / "bin" / "launch", 'exec "$@"')
+    for value in (1, 2):
+        script(tmp_path / "bin" / f"cxx{value}", f'exec {shutil.which("g++")} -DVALUE={value} "$@"')
+        os.utime(tmp_path / "bin" / f"cxx{value}", (0, 0))
+        monkeypatch.setenv("CXX", f"{tmp_path / 'bin' / 'launch'} {tmp_path / 'bin'}/cxx{value}")
+        assert call(host('extern "C" int f() { return VALUE; }')) == value
+
+
+def test_cxx_that_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "'g++")
+    with pytest.raises(RuntimeError, match=r"CXX is \"'g\+\+\", which is no command: No closing"):
+        host("")
+
+
+@pytest.mark.parametrize(
+    ("options", "shared"),
+    [
+        (["-D", "K=3", "-I", "inc", "-U", "L"], ["-DK=3", "-Iinc", "-UL"]),
+        (["-D K=3", "-DK=3", "-D=K=3", "-DK"], ["-DK=3", "-DK=3", "-DK=3", "-DK"]),
+        (["--define-macro=K=3", "--undefine-macro", "L"], ["-DK=3", "-UL"]),
+        (["--include-path=inc", "-I inc", "--include-path", "inc"], ["-Iinc"] * 3),
+        (["--std=c++20", "-std=c++14"], ["-std=c++20", "-std=c++14"]),
+        (["--use_fast_math", "-lineinfo", "-default-device", "--fmad=true"], []),
+    ],
+)
+def test_options_of_both_compilers(options: list[str], shared: list[str]) -> None:
+    assert shared_options(options) == shared
+
+
+def test_options_in_two_words() -> None:
+    kernel = jit.ElementwiseKernel(
+        "int32 x", "int64 y", "y = x * K + (__cplusplus > 201703)",
+        options=("-D", "K=3", "--std=c++20"),
+    )  # fmt: skip
+    assert kernel(torch.tensor([1, 2], dtype=torch.int32)).tolist() == [4, 7]
 
 
 def test_no_host_compiler(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

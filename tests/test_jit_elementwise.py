@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ import torch
 from op_checks import assert_same, layouts_of
 from torch import Tensor
 
-from torch_ops.jit import CompileError, ElementwiseKernel
+from torch_ops.jit import CompileError, ElementwiseKernel, ReductionKernel
+from torch_ops.jit._program import defined_macros, surely_assigns
 
 DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -159,6 +162,24 @@ def test_wrong_arguments(device: torch.device) -> None:
     if device.type == "cuda":
         with pytest.raises(RuntimeError, match=r"one device.*is on cpu"):
             ADD(x, x.cpu())
+    for number in (2**64, -(2**63) - 1):
+        with pytest.raises(
+            ValueError, match=rf"^add: y must be from -2\^63 .*, but it is {number}"
+        ):
+            ADD(x, number)
+    with pytest.raises(TypeError, match="add: y must be a strided tensor, but it is Sparse"):
+        ADD(x, x.to_sparse())
+    for out in (x.to("meta"), torch.empty(4, device=device, requires_grad=True)):
+        with pytest.raises(RuntimeError, match=r"out= .*(on meta|automatic differentiation)"):
+            ADD(x, x, out=out)
+    fill = ElementwiseKernel("raw T w", "T y", "y = w[i]", "fill")
+    for size in (3.5, "3", [1.0], None):
+        with pytest.raises((TypeError, ValueError), match=r"^fill: (size must be None|.*size=)"):
+            fill(x, size=size)
+    with pytest.raises(
+        ValueError, match="size must fit in 64 bits, but it is 1180591620717411303424"
+    ):
+        fill(x, size=2**70)
 
 
 def test_numbers(device: torch.device) -> None:
@@ -169,6 +190,40 @@ def test_numbers(device: torch.device) -> None:
     assert torch.equal(AXPY(2**40, i, -1), 2**40 * i - 1)
     assert AXPY(2.0, 3, 4).item() == 10
     assert AXPY(2.0, 3, 4).shape == ()
+
+
+def test_numbers_of_numpy(device: torch.device) -> None:
+    x = random((3,), device, torch.complex64)
+    for number in (np.complex64(1 + 2j), np.complex128(1 + 2j)):
+        torch.testing.assert_close(ADD(x, number), x + (1 + 2j))
+    i = torch.arange(3, device=device)
+    assert ADD(i, np.bool_(True)).dtype == torch.int64
+    for number in (np.float16(2.5), np.float64(2.5), np.longdouble(2.5), Fraction(5, 2)):
+        assert torch.equal(ADD(i, number), i + 2.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_arguments_are_rounded_to_16_bits(dtype: torch.dtype, device: torch.device) -> None:
+    name = str(dtype).removeprefix("torch.")
+    double = ElementwiseKernel(f"{name} k", "float32 y", "y = 2 * k", f"double_{name}")
+    read = ElementwiseKernel(f"raw {name} w", "float32 y", "y = 2 * w[i]", f"read_{name}")
+    total = ReductionKernel(f"{name} k", "float32 y", "k", "a + b", "y = a", 0, f"total_{name}")
+    values = torch.tensor([0.1, 1e9, -3.0, math.nan, 2049.0], device=device)
+    for given in (values, values.double(), values[2:], values[::2], torch.tensor([300, 2049])):
+        k = given.to(device)
+        expected = 2 * k.to(dtype).float()
+        assert torch.equal(double(k).nan_to_num(7), expected.nan_to_num(7))
+        assert torch.equal(read(k, size=len(k)).nan_to_num(7), expected.nan_to_num(7))
+        assert torch.equal(2 * total(k).nan_to_num(7), 2 * k.to(dtype).float().sum().nan_to_num(7))
+    for number in (0.1, 1e9, 2049, True, torch.tensor(0.1)):
+        assert double(number).item() == 2 * torch.as_tensor(number).to(dtype).item()
+    assert math.isnan(double(math.nan).item())
+    x = torch.tensor([0.1, 3.0], device=device, requires_grad=True)
+    square = ElementwiseKernel(f"{name} x", "float32 y", "y = x * x", f"square_{name}")
+    (grad,) = torch.autograd.grad(square(x).sum(), x)
+    torch.testing.assert_close(grad, 2 * x.detach().to(dtype).float(), rtol=0.01, atol=0)
+    with pytest.raises(TypeError, match=r"k is declared"):
+        double(1j)
 
 
 def test_index_is_row_major(device: torch.device) -> None:
@@ -245,6 +300,58 @@ def test_outputs_keep_what_is_not_assigned(device: torch.device) -> None:
     assert add(x).tolist() == x.tolist()
 
 
+@pytest.mark.parametrize(
+    ("operation", "options"),
+    [
+        ("if (x < 0) SKIP; y = x", ()),
+        ("if (x < 0) skip; y = x", ()),
+        ("if (x < 0) FROM_A_HEADER; y = x", ("-DFROM_A_HEADER=return",)),
+        ("if (x < 0) ended; y = x", ("-D", "ended=continue")),
+        ("if (x < 0) again; y = x", ()),
+        ("if (x < 0) long_one; y = x", ()),
+        ("y = x < 0 ? OLD : x", ()),
+        ("auto a = 1'000; if (x < 0) return; auto b = 1'0; y = x", ()),
+        ("char a = ';'; if (x < 0) return; char b = '\\''; y = x", ()),
+    ],
+)
+def test_what_skips_an_assignment(
+    operation: str, options: tuple[str, ...], device: torch.device
+) -> None:
+    """Where a macro, or what looks like a character, hides it, the output is kept all the same."""
+    preamble = (
+        "#define SKIP return\n#define skip return\n#define again skip\n#define OLD y\n"
+        "#define long_one \\\n  return\n"
+    )
+    kernel = ElementwiseKernel("T x", "T y", operation, preamble=preamble, options=options)
+    x = torch.tensor([-1.0, 2.0, -3.0, 4.0], device=device)
+    out = torch.full_like(x, 7)
+    assert kernel(x, out=out).tolist() == [7, 2, 7, 4]
+
+
+def test_what_is_surely_assigned() -> None:
+    """Plain constants do not hinder it: outputs are not read, and torch.compile takes out=."""
+    macros = defined_macros(["#define PI 3.14\n#define add(a) ((a) + PI)\n"], ["-Dk=3", "-DN"])
+    for text in (
+        "y = x",
+        "T a = M_PI * add(x) * k; y = a + PI + FLT_MAX",
+        "auto a = 1'000; /* return */ char c = 'r'; y = x",
+    ):
+        assert surely_assigns(text, "y", macros), text
+    for text in ("y += x", "if (x) y = x", "UNKNOWN; y = x", "y = y + 1", "while (x) { y = x; }"):
+        assert not surely_assigns(text, "y", macros), text
+
+
+def test_separators_of_digits(device: torch.device) -> None:
+    kernel = ElementwiseKernel(
+        "T x", "T y", "auto a = 1'000; y = x + i; auto b = 1'0;",
+        backward="auto a = 1'000; grad_x = 2 * grad_y; auto b = 1'0;",
+    )  # fmt: skip
+    x = torch.ones(3, device=device, requires_grad=True)
+    y = kernel(x)
+    assert y.tolist() == [1, 2, 3]
+    assert torch.autograd.grad(y.sum(), x)[0].tolist() == [2, 2, 2]
+
+
 def test_control_flow_ends_an_element(device: torch.device) -> None:
     x = torch.arange(6.0, device=device)
     for word in ("return", "continue", "break"):
@@ -276,6 +383,33 @@ def test_functions_of_several_types(device: torch.device) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-14, atol=1e-14)
     clamped = ElementwiseKernel("T x", "T y", "y = min(max(x, -1), 1) + max(0, min(2, x))")(x - 1)
     torch.testing.assert_close(clamped, (x - 1).clamp(-1, 1) + (x - 1).clamp(0, 2))
+
+
+def test_minimum_and_maximum(device: torch.device) -> None:
+    """Of a number and a NaN the number; by the names of the C++ library too, on the CPU."""
+    inf, nan = float("inf"), float("nan")
+    points = torch.tensor([-0.0, 0.0, 1.0, -2.0, nan, inf, -inf, 0.1], device=device)
+    x, y = torch.meshgrid(points, points, indexing="ij")
+    text = "a = fmin(x, y); b = fmaxf(x, y); c = fmin(x, 0.1); d = fmax(2, x)"
+    names = ["a", "b", "c", "d"]
+    tenth = torch.tensor(0.1, dtype=torch.float64, device=device)
+    expected = [
+        torch.fmin(x, y), torch.fmax(x, y),
+        torch.fmin(x.double(), tenth), torch.fmax(x.double(), torch.full_like(tenth, 2)),
+    ]  # fmt: skip
+    preamble = ""
+    if device.type == "cpu":
+        text += "; e = std::fmin(x, y) + ::fmax(y, x); f = of_library(x, y)"
+        preamble = (
+            "#include <math.h>\n#include <algorithm>\n#include <complex>\n#include <random>\n"
+            "template <class A> A of_library(A a, A b) { return std::fmaxf(a, b) + ::fmin(a, b); }"
+        )
+        names += ["e", "f"]
+        expected += [torch.fmin(x, y) + torch.fmax(x, y)] * 2
+    outputs = ", ".join(f"float64 {name}" for name in names)
+    results = ElementwiseKernel("T x, T y", outputs, text, preamble=preamble)(x, y)
+    for name, result, value in zip(names, results, expected, strict=True):
+        assert torch.equal(result.nan_to_num(7e77), value.double().nan_to_num(7e77)), name
 
 
 def test_preamble_and_options(device: torch.device) -> None:

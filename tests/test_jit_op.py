@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch_ops.jit import ElementwiseKernel, RawKernel, ReductionKernel, op
 
 PRODUCT = ElementwiseKernel("T x, T y", "T z", "z = x * sin(y)", "product")
 TWO = ElementwiseKernel("T x", "T y, T z", "y = x * x; z = -x", "two")
+DOT = ReductionKernel("T x, T y", "T z", "x * y", "a + b", "z = a", 0, "dot")
 NORM = ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", 0, "norm")
 
 product = op("jit_tests::product")(PRODUCT)
@@ -44,6 +47,36 @@ def test_calls(device: torch.device) -> None:
     torch.testing.assert_close(norm(x, dim=0, keepdim=True), x.norm(dim=0, keepdim=True))
     torch.testing.assert_close(norm(x), x.norm())
     torch.testing.assert_close(scaled_norm(x, 2.0), 2 * x.norm(dim=1))
+
+
+def test_numbers_of_numpy(device: torch.device) -> None:
+    x = torch.rand(3, device=device, requires_grad=True)
+    for number in (np.float32(2.5), np.float64(2.5), np.int64(2), 2.5):
+        expected = x * math.sin(number)
+        for call in (PRODUCT, product):
+            torch.testing.assert_close(call(x, number), expected)
+            torch.compiler.reset()
+            for dynamic in (False, True):
+                compiled = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+                made = compiled(x, number)
+                torch.testing.assert_close(made, expected)
+                (grad,) = torch.autograd.grad(made.sum(), x)
+                torch.testing.assert_close(grad, expected.detach() / x.detach())
+        torch.testing.assert_close(DOT(x.detach(), number), x.detach().sum() * number)
+
+
+def test_arguments_by_name(device: torch.device) -> None:
+    x = torch.rand(3, device=device)
+    assert torch.equal(product(y=x, x=2.0), product(2.0, x))
+    for args, kwargs, message in (
+        ((x,), {}, "product takes x, y; y is missing"),
+        ((), {"y": x}, "product takes x, y; x is missing"),
+        ((x, x), {"z": 1}, "product takes x, y; z is none"),
+        ((x, x), {"x": 1}, "product takes x, y; x is given twice"),
+        ((x, x, x), {}, "product takes x, y, but got 3 arguments"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            product(*args, **kwargs)
 
 
 def test_gradients(device: torch.device) -> None:
@@ -117,6 +150,96 @@ def test_registering_again() -> None:
     first, second, again = make(2), make(3), make(2)
     assert first is again and first is not second
     assert first(x).sum() == 2 * x.sum() and torch.equal(second(x), 3 * x)
+
+
+def _closing_over(value):
+    @op("jit_tests::closing_over")
+    def function(x: Tensor) -> Tensor:
+        return x * value
+
+    return function
+
+
+def _with_default(value):
+    @op("jit_tests::with_default")
+    def function(x: Tensor, factor: float = value) -> Tensor:
+        return x * factor
+
+    return function
+
+
+def _through_a_function(value):
+    def helper(x: Tensor) -> Tensor:
+        return (lambda y: y * value)(x)
+
+    @op("jit_tests::through_a_function")
+    def function(x: Tensor) -> Tensor:
+        return helper(x)
+
+    return function
+
+
+def _through_containers(value):
+    known = {"factors": [(value,)]}
+
+    @op("jit_tests::through_containers")
+    def function(x: Tensor) -> Tensor:
+        return x * known["factors"][0][0]
+
+    return function
+
+
+def _through_an_object(value):
+    class Holder:
+        factor = value
+
+    @op("jit_tests::through_an_object")
+    def function(x: Tensor) -> Tensor:
+        return x * Holder.factor
+
+    return function
+
+
+def _typed_in(value):
+    """Without a text, and with variables that are global."""
+    space = {"op": op, "Tensor": Tensor, "torch": torch, "factor": value}
+    name = "sin" if value == 2 else "cos"  # the same bytes of code, and other names
+    exec(f"def function(x: Tensor) -> Tensor: return x.{name}() * 0 + x * factor", space)
+    return op("jit_tests::typed_in")(space["function"])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [_closing_over, _with_default, _through_a_function, _through_containers, _through_an_object,
+     _typed_in],
+)  # fmt: skip
+def test_what_a_function_holds_is_part_of_it(make) -> None:
+    double, triple = make(2), make(3)
+    x = torch.ones(1)
+    assert double is not triple
+    assert double(x).item() == 2 and triple(x).item() == 3
+    assert make(2)(x).item() == 2
+
+
+def test_the_same_objects_are_the_same_op() -> None:
+    weight, other = torch.full((1,), 2.0), torch.full((1,), 3.0)
+    first = _closing_over(weight)
+    assert _closing_over(weight) is first and _closing_over(other) is not first
+    assert _closing_over(2) is _closing_over(2) and _with_default(2) is _with_default(2)
+    assert _through_a_function(2) is _through_a_function(2)
+    assert _closing_over(other)(torch.ones(1)).item() == 3
+    assert _closing_over(2) is not _closing_over(2.0)
+
+
+def test_a_name_in_mutates_args() -> None:
+    @op("jit_tests::fill", mutates_args="result")
+    def fill(result: Tensor) -> None:
+        result.fill_(2)
+
+    x = torch.ones(3)
+    fill(x)
+    assert x.tolist() == [2, 2, 2]
+    torch.library.opcheck(fill, (x,))
 
 
 def test_kernels_are_pickled_as_their_source() -> None:

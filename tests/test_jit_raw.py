@@ -289,6 +289,7 @@ def test_strided_is_said(many: RawModule) -> None:
         ("block", (1, 1, 65), ValueError, "block z must be 1 to 64"),
         ("shared_mem", -1, ValueError, "shared_mem must not be negative, but it is -1"),
         ("shared_mem", 1.5, TypeError, "shared_mem must be made of integers"),
+        ("strided", "yes", TypeError, "strided must be a bool, but it is 'yes'"),
     ],
 )
 def test_bad_shapes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from op_checks import layouts_of
@@ -158,6 +159,16 @@ def test_empty(device: torch.device) -> None:
     assert least(random((4,), device)).item() == random((4,), device).min().item()
 
 
+@pytest.mark.parametrize(
+    "identity", [np.float64(1.5), np.float32(1.5), np.int64(2), np.bool_(True), True, "T(1) / 2"],
+    ids=repr,
+)  # fmt: skip
+def test_identity_of_any_type_of_number(identity: object, device: torch.device) -> None:
+    kernel = ReductionKernel("T x", "T y", "x", "a * b", "y = a", identity)
+    expected = 0.5 if isinstance(identity, str) else float(identity)
+    assert kernel(torch.empty(0, device=device)).item() == expected
+
+
 def test_nan(device: torch.device) -> None:
     x = random((100,), device)
     x[17] = math.nan
@@ -190,6 +201,10 @@ def test_errors(device: torch.device) -> None:
     for dim in ("rows", 1.0, [None]):
         with pytest.raises(TypeError, match=r"^total: dim must be None, an int or several, but"):
             SUM(x, dim=dim)
+    with pytest.raises(ValueError, match=r"^total: dim must fit in 64 bits"):
+        SUM(x, dim=2**70)
+    with pytest.raises(TypeError, match=r"^total: keepdim must be a bool, but it is 'yes'"):
+        SUM(x, keepdim="yes")
     with pytest.raises(ValueError, match=r"out has shape \[4\], but the result has \[3\]"):
         SUM(x, dim=1, out=torch.empty(4, device=device))
     with pytest.raises(TypeError, match="not cast to Int"):

@@ -290,6 +290,9 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
   const c10::Device device = device_of(kernel, arguments, outs);
   const c10::OptionalDeviceGuard guard(device);
   const Types types = resolve_types(kernel, arguments, outs);
+  if (needs_rounding(kernel, arguments)) {
+    return run(kernel, RoundedArguments(kernel, arguments).arguments, outs, size);
+  }
   Call call{kernel};
   Form& form = call.form;
   form.cuda = device.is_cuda();

@@ -61,24 +61,15 @@ class Elementwise : public Signature {
 std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::TensorList outs,
                         std::optional<at::IntArrayRef> size);
 
-// May a call go straight to run()? Not where a layer of torch wants to see it: autograd,
-// torch.func, a dispatch mode, a tensor subclass. `wants_gradient`: because of autograd.
-bool is_plain(const Arguments& arguments, at::TensorList outs, bool& wants_gradient);
-
-// The arguments of a registered op as one for each parameter, and back.
-Arguments join_arguments(const Elementwise& kernel, at::TensorList tensors,
-                         at::ArrayRef<Scalar> numbers, at::IntArrayRef positions);
+// Calls the registered op.
 std::vector<Tensor> call_op(Elementwise& kernel, const Arguments& arguments,
                             at::OptionalSymIntArrayRef size);
 
-// What is registered for the op on the keys Autograd and FuncTorchBatched.
+// What is registered for the op on the key Autograd.
 std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& kernel,
                                          c10::DispatchKeySet keys, at::TensorList tensors,
                                          at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
                                          at::OptionalSymIntArrayRef size);
-std::vector<Tensor> elementwise_batched(const std::shared_ptr<Elementwise>& kernel,
-                                        at::TensorList tensors, at::ArrayRef<Scalar> numbers,
-                                        at::IntArrayRef positions, at::OptionalSymIntArrayRef size);
 // What torch.autograd.grad(is_grads_batched=True) and gradcheck use: an older kind of vmap, whose
 // fallback knows no lists of tensors.
 std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, at::TensorList tensors,

@@ -3,13 +3,11 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/add.h>
 
-#include <torch/csrc/autograd/VariableTypeUtils.h>
-#include <torch/csrc/autograd/functions/basic_ops.h>
-
 #include <algorithm>
 
 #include "common/autograd.h"
 #include "jit/elementwise.h"
+#include "jit/no_derivative.h"
 
 namespace torch_ops::jit {
 namespace {
@@ -205,19 +203,6 @@ std::string complex_has_none(const Elementwise& kernel) {
          "torch.autograd.Function.";
 }
 
-void refuse_gradient(const Elementwise& kernel, at::TensorList tensors,
-                     const std::vector<Tensor>& outputs) {
-  const std::shared_ptr<torch::autograd::Node> node(
-      new torch::autograd::Error(complex_has_none(kernel),
-                                 torch::autograd::collect_next_edges(tensors)),
-      torch::autograd::deleteNode);
-  for (const Tensor& output : outputs) {
-    if (torch::autograd::isDifferentiableType(output.scalar_type())) {
-      torch::autograd::set_history(output, node);
-    }
-  }
-}
-
 }  // namespace
 
 std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& kernel,
@@ -231,7 +216,7 @@ std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& ker
   const bool any_complex = std::any_of(tensors.begin(), tensors.end(), is_complex) ||
                            std::any_of(outputs.begin(), outputs.end(), is_complex);
   if (node && any_complex) {
-    refuse_gradient(*kernel, tensors, outputs);
+    refuse_gradient(complex_has_none(*kernel), tensors, outputs);
   } else if (node) {
     for (const Tensor& output : outputs) {
       if (at::isFloatingType(output.scalar_type())) {

@@ -62,8 +62,7 @@ py::object call(Elementwise& kernel, const py::tuple& args, const py::object& si
   }
   std::optional<std::vector<int64_t>> sizes;
   if (!size.is_none()) {
-    sizes = PyIndex_Check(size.ptr()) ? std::vector<int64_t>{size.cast<int64_t>()}
-                                      : size.cast<std::vector<int64_t>>();
+    sizes = ints_of(kernel, "size", size);
     for (const int64_t length : *sizes) {
       TORCH_CHECK_VALUE(length >= 0, kernel.name, ": size must not be negative, but it is ",
                         at::IntArrayRef(*sizes), ".");
@@ -81,12 +80,7 @@ py::object call(Elementwise& kernel, const py::tuple& args, const py::object& si
     }
     return as_result(results);
   }
-  TORCH_CHECK(outs.empty(), kernel.name,
-              wants_gradient
-                  ? ": out= and automatic differentiation exclude each other, but an argument "
-                    "requires grad. Leave out= out, or call it under torch.no_grad()."
-                  : ": out= cannot be given under torch.func transforms, dispatch modes or "
-                    "forward-mode differentiation.");
+  check_op_call(kernel, arguments, outs, wants_gradient);
   std::vector<c10::SymInt> sym_sizes;
   at::OptionalSymIntArrayRef shape;
   if (sizes) {
@@ -134,11 +128,7 @@ void bind_elementwise(py::module_& m) {
           "output_dtypes",
           [](const Elementwise& kernel, const std::vector<Tensor>& tensors, const py::list& numbers,
              const std::vector<int64_t>& positions) {
-            std::vector<Scalar> scalars;
-            for (const py::handle number : numbers) {
-              scalars.push_back(argument_of(kernel, "number", number.ptr()).number);
-            }
-            return output_dtypes(kernel, join_arguments(kernel, tensors, scalars, positions));
+            return output_dtypes(kernel, tensors, numbers, positions);
           },
           "The dtypes of the outputs, for tensors in the order of their parameters",
           py::arg("tensors"), py::arg("numbers"), py::arg("positions"));

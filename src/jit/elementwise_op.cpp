@@ -1,12 +1,12 @@
 // Elementwise kernels as registered ops.
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
+#include "jit/batched_call.h"
 #include "jit/elementwise.h"
 
 namespace torch_ops::jit {
@@ -34,40 +34,9 @@ std::string as_key(const std::string& kind, const std::vector<bool>& a,
 
 }  // namespace
 
-Arguments join_arguments(const Elementwise& kernel, at::TensorList tensors,
-                         at::ArrayRef<Scalar> numbers, at::IntArrayRef positions) {
-  Arguments arguments(kernel.in.size());
-  TORCH_CHECK(
-      tensors.size() + numbers.size() == kernel.in.size() && numbers.size() == positions.size(),
-      kernel.op_name, ": takes ", kernel.in.size(), " arguments, but got ", tensors.size(),
-      " tensors and ", numbers.size(), " numbers.");
-  std::vector<bool> is_number(kernel.in.size());
-  for (size_t k = 0; k < numbers.size(); ++k) {
-    TORCH_CHECK_INDEX(positions[k] >= 0 && positions[k] < static_cast<int64_t>(kernel.in.size()),
-                      kernel.op_name, ": there is no argument ", positions[k], ".");
-    arguments[positions[k]].number = numbers[k];
-    is_number[positions[k]] = true;
-  }
-  size_t at = 0;
-  for (size_t k = 0; k < arguments.size(); ++k) {
-    if (!is_number[k]) arguments[k].tensor = &tensors[at++];
-  }
-  return arguments;
-}
-
 std::vector<Tensor> call_op(Elementwise& kernel, const Arguments& arguments,
                             at::OptionalSymIntArrayRef size) {
-  std::vector<Tensor> tensors;
-  std::vector<Scalar> numbers;
-  std::vector<int64_t> positions;
-  for (size_t k = 0; k < arguments.size(); ++k) {
-    if (arguments[k].tensor) {
-      tensors.push_back(*arguments[k].tensor);
-    } else {
-      numbers.push_back(arguments[k].number);
-      positions.push_back(static_cast<int64_t>(k));
-    }
-  }
+  const auto [tensors, numbers, positions] = split_arguments(arguments);
   return kernel.op->call(tensors, numbers, positions, size);
 }
 
@@ -76,31 +45,6 @@ std::shared_ptr<Elementwise> find_elementwise(const std::string& op_name) {
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto found = all.kernels.find(op_name);
   return found == all.kernels.end() ? nullptr : found->second;
-}
-
-bool is_plain(const Arguments& arguments, at::TensorList outs, bool& wants_gradient) {
-  static const c10::DispatchKeySet harmless =
-      c10::DispatchKeySet({c10::DispatchKey::Dense, c10::DispatchKey::AutogradFunctionality,
-                           c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::BackendSelect,
-                           c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA}) |
-      c10::DispatchKeySet(c10::DispatchKeySet::RAW,
-                          c10::DispatchKeySet(c10::BackendComponent::CPUBit).raw_repr() |
-                              c10::DispatchKeySet(c10::BackendComponent::CUDABit).raw_repr());
-  const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
-  c10::DispatchKeySet keys = local.included_;
-  bool tracked = false, has_tangent = false;
-  const auto look = [&](const Tensor& tensor) {
-    keys = keys | tensor.key_set();
-    tracked |= tensor.requires_grad();
-    has_tangent |= torch::autograd::isFwGradDefined(tensor);
-  };
-  for (const Argument& argument : arguments) {
-    if (argument.tensor) look(*argument.tensor);
-  }
-  for (const Tensor& out : outs) look(out);
-  wants_gradient = tracked && at::GradMode::is_enabled();
-  return !wants_gradient && !has_tangent &&
-         ((keys - local.excluded_).raw_repr() & ~harmless.raw_repr()) == 0;
 }
 
 Elementwise::~Elementwise() {
@@ -156,7 +100,14 @@ void register_elementwise(const std::shared_ptr<Elementwise>& kernel) {
                 torch::dispatch(c10::DispatchKey::Autograd, torch::CppFunction(autograd)));
   const auto batched = [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                                 at::IntArrayRef positions, at::OptionalSymIntArrayRef size) {
-    return elementwise_batched(kernel, tensors, numbers, positions, size);
+    // What an element does may depend on where it stands, or on an array as a whole.
+    const bool apart =
+        kernel->uses_index || kernel->uses_size || size.has_value() ||
+        std::any_of(kernel->out.begin(), kernel->out.end(), [](auto& out) { return out.raw; });
+    return call_batched(*kernel, tensors, numbers, positions, apart,
+                        [&](const std::vector<Tensor>& values, std::optional<int64_t>) {
+                          return kernel->op->call(values, numbers, positions, size);
+                        });
   };
   library->impl(name.c_str(),
                 torch::dispatch(c10::DispatchKey::FuncTorchBatched, torch::CppFunction(batched)));

@@ -8,6 +8,15 @@
 namespace torch_ops::jit {
 namespace py = pybind11;
 
+bool bool_of(const std::string& callee, const char* name, const py::handle& value) {
+  try {
+    return value.cast<bool>();
+  } catch (const py::cast_error&) {
+    TORCH_CHECK_TYPE(false, callee, ": ", name, " must be a bool, but it is ",
+                     py::repr(value).cast<std::string>(), ".");
+  }
+}
+
 // Addresses are integers in Python, which hands them back unlooked at.
 void bind_library(py::module_& m) {
   m.def(

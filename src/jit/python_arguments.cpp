@@ -28,7 +28,12 @@ Argument argument_of(const Signature& kernel, const std::string& name, PyObject*
     const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
     if (overflow == 0) return {nullptr, Scalar(static_cast<int64_t>(number))};
     const unsigned long long large = PyLong_AsUnsignedLongLong(index.ptr());
-    if (PyErr_Occurred()) throw py::error_already_set();
+    if (PyErr_Occurred()) {
+      PyErr_Clear();
+      TORCH_CHECK_VALUE(false, kernel.name, ": ", name,
+                        " must be from -2^63 to 2^64 - 1 where it is an int, but it is ",
+                        py::repr(index).cast<std::string>(), ".");
+    }
     return {nullptr, Scalar(static_cast<uint64_t>(large))};
   }
   if (PyComplex_Check(value)) {
@@ -37,6 +42,13 @@ Argument argument_of(const Signature& kernel, const std::string& name, PyObject*
   }
   const bool is_number = PyObject_HasAttrString(value, "__float__") == 1 &&
                          PyObject_HasAttrString(value, "__len__") == 0;
+  // A scalar of NumPy tells what it is: complex64 has a __float__ too, which drops a part.
+  if (is_number && PyObject_HasAttrString(value, "item") == 1) {
+    const py::object item = py::reinterpret_borrow<py::object>(value).attr("item")();
+    if (PyBool_Check(item.ptr()) || PyFloat_Check(item.ptr()) || PyComplex_Check(item.ptr())) {
+      return argument_of(kernel, name, item.ptr());
+    }
+  }
   if (is_number) {
     const double number = PyFloat_AsDouble(value);
     if (number == -1 && PyErr_Occurred()) throw py::error_already_set();
@@ -44,6 +56,18 @@ Argument argument_of(const Signature& kernel, const std::string& name, PyObject*
   }
   refuse();
   return {};
+}
+
+std::vector<int64_t> ints_of(const Signature& kernel, const char* name, const py::object& value) {
+  try {
+    if (PyIndex_Check(value.ptr())) return {value.cast<int64_t>()};
+    return value.cast<std::vector<int64_t>>();
+  } catch (const py::cast_error&) {
+    TORCH_CHECK_VALUE(!PyLong_Check(value.ptr()), kernel.name, ": ", name,
+                      " must fit in 64 bits, but it is ", py::repr(value).cast<std::string>(), ".");
+    TORCH_CHECK_TYPE(false, kernel.name, ": ", name, " must be None, an int or several, but it is ",
+                     py::repr(value).cast<std::string>(), ".");
+  }
 }
 
 namespace {
@@ -87,7 +111,13 @@ py::object as_result(const std::vector<Tensor>& tensors) {
   return result;
 }
 
-py::list output_dtypes(const Signature& kernel, const Arguments& arguments) {
+py::list output_dtypes(const Signature& kernel, at::TensorList tensors, const py::list& numbers,
+                       at::IntArrayRef positions) {
+  std::vector<Scalar> scalars;
+  for (const py::handle number : numbers) {
+    scalars.push_back(argument_of(kernel, "number", number.ptr()).number);
+  }
+  const Arguments arguments = join_arguments(kernel, tensors, scalars, positions);
   py::list dtypes;
   for (const ScalarType type : resolve_types(kernel, arguments, {}).out) {
     dtypes.append(

@@ -41,13 +41,15 @@ class RawLauncher {
 
   // Returns the device that it launched on, or -1 where there was nothing to launch.
   int64_t launch(const py::handle& grid, const py::handle& block, const py::handle& args,
-                 const py::handle& shared_mem, const py::handle& stream, bool strided) {
+                 const py::handle& shared_mem, const py::handle& stream,
+                 const py::handle& strided) {
     LaunchShape shape;
     shape.grid = read_dims("grid", grid, 0, kMaxGrid);
     shape.block = read_dims("block", block, 1, kMaxBlock);
     shape.shared_bytes = read_size("shared_mem", shared_mem);
+    const bool any_strides = bool_of(callee_.name, "strided", strided);
     if (!known_ || !sizes_known_) load_first(args);
-    Arguments arguments(callee_, args.ptr(), strided, stream);
+    Arguments arguments(callee_, args.ptr(), any_strides, stream);
     if (std::count(shape.grid.begin(), shape.grid.end(), 0U) != 0) return -1;
 
     const Loaded& loaded = get(arguments.device());

@@ -1,6 +1,7 @@
 // A call of a reduction: axes are sorted into kept and reduced ones, each output's elements cut
-// into parts, and the parts' results combined. How they are cut follows from sizes and strides
-// alone, so that the bits are the same on each run, on any number of threads.
+// into parts, and the parts' results combined. How they are cut follows from sizes and strides, of
+// columns on CUDA also from the number of multiprocessors: the bits are the same on each run, on
+// any number of threads.
 #include "jit/reduction.h"
 
 #include <ATen/ExpandUtils.h>
@@ -349,13 +350,31 @@ Reduction::~Reduction() {
   compile = py::object();
 }
 
-Tensor reduce(Reduction& kernel, const Arguments& arguments, std::optional<at::IntArrayRef> dims,
+std::vector<bool> reduced_axes(const Reduction& kernel, int64_t rank,
+                               at::OptionalIntArrayRef dims) {
+  const int64_t axes = std::max<int64_t>(rank, 1);
+  std::vector<bool> is_reduced(axes, !dims);
+  if (!dims) return is_reduced;
+  for (const int64_t dim : *dims) {
+    TORCH_CHECK_INDEX(dim >= -axes && dim < axes, kernel.name, ": dim ", dim,
+                      " is out of range for a tensor of ", rank, " axes.");
+    const int64_t axis = dim < 0 ? dim + axes : dim;
+    TORCH_CHECK_VALUE(!is_reduced[axis], kernel.name, ": dim ", axis, " is named twice.");
+    is_reduced[axis] = true;
+  }
+  return is_reduced;
+}
+
+Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArrayRef dims,
               bool keepdim, const Tensor& out) {
   c10::SmallVector<Tensor, 1> outs;
   if (out.defined()) outs.push_back(out);
   const c10::Device device = device_of(kernel, arguments, outs);
   const c10::OptionalDeviceGuard guard(device);
   const Types types = resolve_types(kernel, arguments, outs);
+  if (needs_rounding(kernel, arguments)) {
+    return reduce(kernel, RoundedArguments(kernel, arguments).arguments, dims, keepdim, out);
+  }
 
   at::DimVector shape;
   bool any = false;
@@ -366,17 +385,7 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, std::optional<at::I
   }
   TORCH_CHECK_TYPE(any, kernel.name, ": a reduction takes a tensor at least that is not raw.");
   const auto rank = static_cast<int64_t>(shape.size());
-  std::vector<bool> is_reduced(std::max<int64_t>(rank, 1), !dims);
-  if (dims) {
-    for (const int64_t dim : *dims) {
-      TORCH_CHECK_INDEX(dim >= -std::max<int64_t>(rank, 1) && dim < std::max<int64_t>(rank, 1),
-                        kernel.name, ": dim ", dim, " is out of range for a tensor of ", rank,
-                        " axes.");
-      const int64_t axis = dim < 0 ? dim + std::max<int64_t>(rank, 1) : dim;
-      TORCH_CHECK_VALUE(!is_reduced[axis], kernel.name, ": dim ", axis, " is named twice.");
-      is_reduced[axis] = true;
-    }
-  }
+  const std::vector<bool> is_reduced = reduced_axes(kernel, rank, dims);
   at::DimVector kept_shape;
   for (int64_t d = 0; d < rank; ++d) {
     if (!is_reduced[d]) {

@@ -1,9 +1,13 @@
 // Reductions compiled at run time: over any axes of inputs that broadcast.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "jit/made_by_key.h"
 #include "jit/signature.h"
@@ -16,18 +20,37 @@ struct ReductionCode {
   const void* finish = nullptr;   // of the parts' results
 };
 
+// The signature of all registered reductions: tensors in the order of their parameters, and numbers
+// with the positions of theirs.
+using ReductionOp = Tensor(at::TensorList tensors, at::ArrayRef<Scalar> numbers,
+                           at::IntArrayRef positions, at::OptionalIntArrayRef dim, bool keepdim);
+
 class Reduction : public Signature {
  public:
+  std::string op_name;  // as it is registered, without the namespace; empty: it is not
   bool has_identity = true;
+  bool uses_size = false;    // `_in_ind`, `_out_ind`
   pybind11::object compile;  // in Python
+
+  std::optional<c10::TypedOperatorHandle<ReductionOp>> op;
 
   MadeByKey<ReductionCode> codes;  // by the form of a call
 
   ~Reduction();
 };
 
-// `dims` empty: all axes. `out` may be undefined.
-Tensor reduce(Reduction& kernel, const Arguments& arguments, std::optional<at::IntArrayRef> dims,
+// Which axes a call reduces: all where `dims` has no value. Of no axes one, as of a number.
+std::vector<bool> reduced_axes(const Reduction& kernel, int64_t rank, at::OptionalIntArrayRef dims);
+
+// Runs the kernel on tensors without autograd and other layers. `dims` without a value: all axes.
+// `out` may be undefined.
+Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArrayRef dims,
               bool keepdim, const Tensor& out);
+
+// Registers the kernel as an op. Of several with one name the last one is the op's.
+void register_reduction(const std::shared_ptr<Reduction>& kernel);
+// Calls the registered op.
+Tensor call_op(const Reduction& kernel, const Arguments& arguments, at::OptionalIntArrayRef dim,
+               bool keepdim);
 
 }  // namespace torch_ops::jit

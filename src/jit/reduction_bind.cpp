@@ -1,7 +1,6 @@
-// A reduction as a Python object. It has no derivative: a node says so in the backward pass.
+// A reduction as a Python object.
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <torch/csrc/autograd/VariableTypeUtils.h>
-#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -13,59 +12,37 @@ namespace torch_ops::jit {
 namespace py = pybind11;
 namespace {
 
-void refuse_gradient(const Reduction& kernel, const Arguments& arguments, const Tensor& result) {
-  std::vector<Tensor> inputs;
-  for (const Argument& argument : arguments) {
-    if (argument.tensor) inputs.push_back(*argument.tensor);
-  }
-  if (!torch::autograd::compute_requires_grad(at::TensorList(inputs)) ||
-      !torch::autograd::isDifferentiableType(result.scalar_type())) {
-    return;
-  }
-  const std::shared_ptr<torch::autograd::Node> node(
-      new torch::autograd::Error(
-          "ReductionKernel \"" + kernel.name +
-              "\" has no gradient. Detach its inputs, or write the reduction with torch's ops.",
-          torch::autograd::collect_next_edges(at::TensorList(inputs))),
-      torch::autograd::deleteNode);
-  torch::autograd::set_history(result, node);
-}
-
-std::vector<int64_t> axes_of(const Reduction& kernel, const py::object& dim) {
-  try {
-    if (PyIndex_Check(dim.ptr())) return {dim.cast<int64_t>()};
-    return dim.cast<std::vector<int64_t>>();
-  } catch (const py::cast_error&) {
-    TORCH_CHECK_TYPE(false, kernel.name, ": dim must be None, an int or several, but it is ",
-                     py::repr(dim).cast<std::string>(), ".");
-  }
-}
-
-py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim, bool keepdim,
-                const py::object& out) {
+py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim,
+                const py::object& keep, const py::object& out) {
   TORCH_CHECK_TYPE(args.size() == kernel.in.size(), kernel.name, " takes ", kernel.in.size(),
                    " arguments, but got ", args.size(), ".");
+  const bool keepdim = bool_of(kernel.name, "keepdim", keep);
   Arguments arguments;
   for (size_t k = 0; k < kernel.in.size(); ++k) {
     arguments.push_back(argument_of(kernel, kernel.in[k].name, PyTuple_GET_ITEM(args.ptr(), k)));
   }
-  Tensor given;
+  c10::SmallVector<Tensor, 1> outs;
   if (!out.is_none()) {
     TORCH_CHECK_TYPE(THPVariable_Check(out.ptr()), kernel.name,
                      ": out must be a tensor, but it is ", Py_TYPE(out.ptr())->tp_name, ".");
-    given = THPVariable_Unpack(out.ptr());
+    outs.push_back(THPVariable_Unpack(out.ptr()));
   }
   std::optional<std::vector<int64_t>> dims;
-  if (!dim.is_none()) dims = axes_of(kernel, dim);
-  std::optional<at::IntArrayRef> axes;
+  if (!dim.is_none()) dims = ints_of(kernel, "dim", dim);
+  at::OptionalIntArrayRef axes;
   if (dims) axes = *dims;
   Tensor result;
-  {
+  bool wants_gradient = false;
+  if (is_plain(arguments, outs, wants_gradient)) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    result = reduce(kernel, arguments, axes, keepdim, given);
+    RECORD_FUNCTION(kernel.op_name, c10::ArrayRef<const c10::IValue>());
+    result = reduce(kernel, arguments, axes, keepdim, outs.empty() ? Tensor() : outs[0]);
+    if (!outs.empty() && !result.is_inference()) result.unsafeGetTensorImpl()->bump_version();
+  } else {
+    check_op_call(kernel, arguments, outs, wants_gradient);
+    const py::gil_scoped_release release;
+    result = call_op(kernel, arguments, axes, keepdim);
   }
-  if (given.defined() && !given.is_inference()) given.unsafeGetTensorImpl()->bump_version();
-  if (!given.defined()) refuse_gradient(kernel, arguments, result);
   return as_result({result});
 }
 
@@ -73,31 +50,40 @@ py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim,
 
 void bind_reduction(py::module_& m) {
   py::class_<Reduction, std::shared_ptr<Reduction>>(m, "Reduction")
-      .def(py::init([](const std::string& name, const std::vector<py::tuple>& in,
-                       const std::vector<py::tuple>& out,
+      .def(py::init([](const std::string& name, const std::string& op_name,
+                       const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
                        const std::vector<std::string>& placeholders, bool has_identity,
-                       py::object compile) {
+                       bool uses_size, py::object compile) {
              auto kernel = std::make_shared<Reduction>();
              kernel->name = name;
+             kernel->op_name = op_name;
              kernel->placeholders = placeholders;
              read_parameters(*kernel, in, out);
              kernel->has_identity = has_identity;
+             kernel->uses_size = uses_size;
              kernel->compile = std::move(compile);
+             if (!op_name.empty()) register_reduction(kernel);
              return kernel;
            }),
-           py::arg("name"), py::arg("inputs"), py::arg("outputs"), py::arg("placeholders"),
-           py::arg("has_identity"), py::arg("compile"))
+           py::arg("name"), py::arg("op_name"), py::arg("inputs"), py::arg("outputs"),
+           py::arg("placeholders"), py::arg("has_identity"), py::arg("uses_size"),
+           py::arg("compile"))
       .def(
           "output_dtypes",
-          [](const Reduction& kernel, const py::sequence& values) {
-            Arguments arguments;
-            for (size_t k = 0; k < kernel.in.size(); ++k) {
-              const py::object value = values[k];
-              arguments.push_back(argument_of(kernel, kernel.in[k].name, value.ptr()));
-            }
-            return output_dtypes(kernel, arguments);
+          [](const Reduction& kernel, const std::vector<Tensor>& tensors, const py::list& numbers,
+             const std::vector<int64_t>& positions) {
+            return output_dtypes(kernel, tensors, numbers, positions);
           },
-          "The dtypes of the output, in a list", py::arg("arguments"))
+          "The dtypes of the output, in a list, for tensors in the order of their parameters",
+          py::arg("tensors"), py::arg("numbers"), py::arg("positions"))
+      .def(
+          "reduced_axes",
+          [](const Reduction& kernel, int64_t rank,
+             const std::optional<std::vector<int64_t>>& dims) {
+            return reduced_axes(kernel, rank, dims ? at::OptionalIntArrayRef(*dims) : std::nullopt);
+          },
+          "Which axes a call reduces", py::arg("rank"), py::arg("dims"))
+      .def_readonly("op_name", &Reduction::op_name)
       .def("call", &call, py::arg("args"), py::arg("dim"), py::arg("keepdim"), py::arg("out"));
 }
 

@@ -1,6 +1,10 @@
 #include "jit/signature.h"
 
 #include <ATen/native/TypeProperties.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+
+#include <cmath>
 
 namespace torch_ops::jit {
 namespace {
@@ -30,7 +34,45 @@ void check_supported(const Signature& kernel, const std::string& name, ScalarTyp
                    "complex64 and complex128.");
 }
 
+bool is_16_bits(const Parameter& parameter) {
+  return !parameter.wide && (parameter.fixed == at::kHalf || parameter.fixed == at::kBFloat16);
+}
+
+double rounded(const Scalar& number, ScalarType type) {
+  const auto value = static_cast<float>(number.toDouble());
+  return type == at::kHalf ? static_cast<float>(c10::Half(value))
+                           : static_cast<float>(c10::BFloat16(value));
+}
+
 }  // namespace
+
+bool needs_rounding(const Signature& kernel, const Arguments& arguments) {
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    const Parameter& parameter = kernel.in[k];
+    if (!is_16_bits(parameter)) continue;
+    if (arguments[k].tensor) {
+      if (arguments[k].tensor->scalar_type() != parameter.fixed) return true;
+    } else {
+      const double value = arguments[k].number.toDouble();
+      if (rounded(value, parameter.fixed) != value && !std::isnan(value)) return true;
+    }
+  }
+  return false;
+}
+
+RoundedArguments::RoundedArguments(const Signature& kernel, const Arguments& given)
+    : arguments(given) {
+  made.reserve(given.size());
+  for (size_t k = 0; k < given.size(); ++k) {
+    if (!is_16_bits(kernel.in[k])) continue;
+    if (given[k].tensor) {
+      made.push_back(given[k].tensor->to(kernel.in[k].fixed));
+      arguments[k].tensor = &made.back();
+    } else {
+      arguments[k].number = rounded(given[k].number, kernel.in[k].fixed);
+    }
+  }
+}
 
 Types resolve_types(const Signature& kernel, const Arguments& arguments, at::TensorList outs) {
   c10::SmallVector<at::native::ResultTypeState, 4> states(kernel.placeholders.size());
@@ -115,6 +157,85 @@ c10::Device device_of(const Signature& kernel, const Arguments& arguments, at::T
               ": tensors must be on the CPU or a CUDA device, but they are on ", first->device(),
               ".");
   return first->device();
+}
+
+bool is_plain(const Arguments& arguments, at::TensorList outs, bool& wants_gradient) {
+  static const c10::DispatchKeySet harmless =
+      c10::DispatchKeySet({c10::DispatchKey::Dense, c10::DispatchKey::AutogradFunctionality,
+                           c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::BackendSelect,
+                           c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA}) |
+      c10::DispatchKeySet(c10::DispatchKeySet::RAW,
+                          c10::DispatchKeySet(c10::BackendComponent::CPUBit).raw_repr() |
+                              c10::DispatchKeySet(c10::BackendComponent::CUDABit).raw_repr());
+  const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
+  c10::DispatchKeySet keys = local.included_;
+  bool tracked = false, has_tangent = false;
+  const auto look = [&](const Tensor& tensor) {
+    keys = keys | tensor.key_set();
+    tracked |= tensor.requires_grad();
+    has_tangent |= torch::autograd::isFwGradDefined(tensor);
+  };
+  for (const Argument& argument : arguments) {
+    if (argument.tensor) look(*argument.tensor);
+  }
+  for (const Tensor& out : outs) look(out);
+  wants_gradient = tracked && at::GradMode::is_enabled();
+  return !wants_gradient && !has_tangent &&
+         ((keys - local.excluded_).raw_repr() & ~harmless.raw_repr()) == 0;
+}
+
+void check_op_call(const Signature& kernel, const Arguments& arguments, at::TensorList outs,
+                   bool wants_gradient) {
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    if (!arguments[k].tensor) continue;
+    const Tensor& tensor = *arguments[k].tensor;
+    const bool is_nested = tensor.is_nested();
+    TORCH_CHECK_TYPE(!is_nested && tensor.layout() == at::kStrided, kernel.name, ": ",
+                     kernel.in[k].name, " must be a strided tensor, but it is ",
+                     is_nested ? "nested" : c10::str(tensor.layout()), ".");
+    check_supported(kernel, kernel.in[k].name, tensor.scalar_type());
+  }
+  TORCH_CHECK(outs.empty(), kernel.name,
+              wants_gradient
+                  ? ": out= and automatic differentiation exclude each other, but an argument "
+                    "requires grad. Leave out= out, or call it under torch.no_grad()."
+                  : ": out= cannot be given under torch.func transforms, dispatch modes or "
+                    "forward-mode differentiation, nor with tensors that are fake, on meta, or of "
+                    "a subclass with __torch_dispatch__.");
+}
+
+OpArguments split_arguments(const Arguments& arguments) {
+  OpArguments split;
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    if (arguments[k].tensor) {
+      split.tensors.push_back(*arguments[k].tensor);
+    } else {
+      split.numbers.push_back(arguments[k].number);
+      split.positions.push_back(static_cast<int64_t>(k));
+    }
+  }
+  return split;
+}
+
+Arguments join_arguments(const Signature& kernel, at::TensorList tensors,
+                         at::ArrayRef<Scalar> numbers, at::IntArrayRef positions) {
+  Arguments arguments(kernel.in.size());
+  TORCH_CHECK(
+      tensors.size() + numbers.size() == kernel.in.size() && numbers.size() == positions.size(),
+      kernel.name, ": takes ", kernel.in.size(), " arguments, but got ", tensors.size(),
+      " tensors and ", numbers.size(), " numbers.");
+  std::vector<bool> is_number(kernel.in.size());
+  for (size_t k = 0; k < numbers.size(); ++k) {
+    TORCH_CHECK_INDEX(positions[k] >= 0 && positions[k] < static_cast<int64_t>(kernel.in.size()),
+                      kernel.name, ": there is no argument ", positions[k], ".");
+    arguments[positions[k]].number = numbers[k];
+    is_number[positions[k]] = true;
+  }
+  size_t at = 0;
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    if (!is_number[k]) arguments[k].tensor = &tensors[at++];
+  }
+  return arguments;
 }
 
 }  // namespace torch_ops::jit

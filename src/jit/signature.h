@@ -42,6 +42,15 @@ struct Types {
 // `outs` may be empty. Raises a TypeError where an argument does not fit its parameter.
 Types resolve_types(const Signature& kernel, const Arguments& arguments, at::TensorList outs);
 
+// Is an argument to be rounded to the 16 bits that its parameter is declared with? Code that loads
+// wider ones would take them as they are: it computes in float.
+bool needs_rounding(const Signature& kernel, const Arguments& arguments);
+struct RoundedArguments {
+  RoundedArguments(const Signature& kernel, const Arguments& given);
+  Arguments arguments;
+  std::vector<Tensor> made;
+};
+
 // The one device of a call. Raises where tensors are on several; 0-d tensors on the CPU count as
 // numbers.
 c10::Device device_of(const Signature& kernel, const Arguments& arguments, at::TensorList outs);
@@ -50,5 +59,23 @@ inline bool is_number(const Argument& argument, const Parameter& parameter) {
   return !argument.tensor ||
          (argument.tensor->dim() == 0 && argument.tensor->is_cpu() && !parameter.raw);
 }
+
+// May a call go straight to its kernel? Not where a layer of torch wants to see it: autograd,
+// torch.func, a dispatch mode, a tensor subclass. `wants_gradient`: because of autograd.
+bool is_plain(const Arguments& arguments, at::TensorList outs, bool& wants_gradient);
+// Of a call that is not: refuses what a registered op cannot be called with.
+void check_op_call(const Signature& kernel, const Arguments& arguments, at::TensorList outs,
+                   bool wants_gradient);
+
+// The arguments of a registered op: tensors in the order of their parameters, and numbers with the
+// positions of theirs.
+struct OpArguments {
+  std::vector<Tensor> tensors;
+  std::vector<Scalar> numbers;
+  std::vector<int64_t> positions;
+};
+OpArguments split_arguments(const Arguments& arguments);
+Arguments join_arguments(const Signature& kernel, at::TensorList tensors,
+                         at::ArrayRef<Scalar> numbers, at::IntArrayRef positions);
 
 }  // namespace torch_ops::jit

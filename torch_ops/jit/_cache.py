@@ -121,11 +121,25 @@ def _refuse(path: Path, reason: str) -> RuntimeError:
     )
 
 
+class _NoFolderError(Exception):
+    """There is no folder and none can be made, as on a read-only disk."""
+
+
+def _make_folder(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+
+
 @contextlib.contextmanager
 def _open_folder() -> Iterator[int]:
     """A descriptor of the folder, made where there is none, and looked at before it is used.
 
     All that follows goes through the descriptor, so that what was looked at is what is used.
+
+    Raises:
+        RuntimeError: The folder is refused.
+        _NoFolderError: There is none.
     """
     path = cache_folder()
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -133,14 +147,17 @@ def _open_folder() -> Iterator[int]:
         try:
             descriptor = os.open(path, flags)
         except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o700)
+            _make_folder(path)
             descriptor = os.open(path, flags)
     except OSError as error:
-        if path.is_symlink():
+        try:
+            mode = path.lstat().st_mode
+        except OSError:
+            # Nothing is there, or nothing that this user could look at: nothing is loaded from it.
+            raise _NoFolderError(str(error.strerror)) from error
+        if stat.S_ISLNK(mode):
             raise _refuse(path, "it is a symbolic link") from None
-        if path.exists() and not path.is_dir():
+        if not stat.S_ISDIR(mode):
             raise _refuse(path, "it is no folder") from None
         raise _refuse(path, f"it cannot be opened ({error.strerror})") from error
     try:
@@ -180,14 +197,16 @@ def _unpack(key: str, content: bytes) -> Artefact | None:
 
 def _read(folder: int, key: str, suffix: str = _ENTRY) -> Artefact | None:
     try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        # Not to be waited for, if it is a pipe.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         descriptor = os.open(key + suffix, flags, dir_fd=folder)
     except OSError:
         return None
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        return None
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
-            return None
         return _unpack(key, file.read())
 
 
@@ -209,12 +228,16 @@ def _write(folder: int, key: str, artefact: Artefact, suffix: str = _ENTRY) -> N
         _unlink(folder, partial)
         if suffix != _ENTRY:
             return  # nothing is lost
-        warnings.warn(
-            f"torch_ops.jit: a compiled kernel could not be kept in {cache_folder()}: "
-            f"{error.strerror}. It will be compiled again in the next process.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        _warn_not_kept(str(error.strerror))
+
+
+def _warn_not_kept(reason: str) -> None:
+    warnings.warn(
+        f"torch_ops.jit: a compiled kernel could not be kept in {cache_folder()}: {reason}. It "
+        "will be compiled again in the next process.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _unlink(folder: int, name: str) -> None:
@@ -338,20 +361,40 @@ def get_or_compile(key: str | None, compile: Callable[[], Artefact]) -> Artefact
     found = _memory.get(key)
     if found is not None:
         return found
-    with _open_folder() as folder:
-        found = _read(folder, key)
-        if found is not None:
-            _memory.count(hits=1)
-        else:
-            _memory.count(misses=1)
-            with _only_compiler(folder, key):
-                # Another process or thread may have compiled it meanwhile.
-                found = _read(folder, key) or _memory.peek(key)
-                if found is None:
-                    found = _compile(compile)
-                    _memory.put(key, found)
-                    _write(folder, key, found)
+    try:
+        with _open_folder() as folder:
+            found = _from_folder(folder, key, compile)
+    except _NoFolderError as error:
+        found = _without_folder(key, compile, str(error))
     _memory.put(key, found)
+    return found
+
+
+def _from_folder(folder: int, key: str, compile: Callable[[], Artefact]) -> Artefact:
+    found = _read(folder, key)
+    if found is not None:
+        _memory.count(hits=1)
+        return found
+    _memory.count(misses=1)
+    with _only_compiler(folder, key):
+        # Another process or thread may have compiled it meanwhile.
+        found = _read(folder, key) or _memory.peek(key)
+        if found is None:
+            found = _compile(compile)
+            _memory.put(key, found)
+            _write(folder, key, found)
+    return found
+
+
+def _without_folder(key: str, compile: Callable[[], Artefact], reason: str) -> Artefact:
+    """Threads wait for each other all the same."""
+    _memory.count(misses=1)
+    with _memory.compiling:
+        found = _memory.peek(key)
+        if found is None:
+            found = _compile(compile)
+            _memory.put(key, found)
+            _warn_not_kept(reason)
     return found
 
 
@@ -363,14 +406,15 @@ def _compile(compile: Callable[[], Artefact]) -> Artefact:
 
 def recall(key: str) -> dict[str, Any] | None:
     """What was remembered under a key; None where there is nothing, or nothing whole."""
-    with _open_folder() as folder:
+    with contextlib.suppress(_NoFolderError), _open_folder() as folder:
         found = _read(folder, key, _NOTE)
-    return None if found is None else found.facts
+        return None if found is None else found.facts
+    return None
 
 
 def remember(key: str, facts: dict[str, Any]) -> None:
     """Keeps facts (JSON) under a key, where that can be done."""
-    with _open_folder() as folder:
+    with contextlib.suppress(_NoFolderError), _open_folder() as folder:
         _write(folder, key, Artefact(b"", facts), _NOTE)
 
 
@@ -391,7 +435,8 @@ def cache_info() -> CacheInfo:
         >>> info.bytes <= info.limit
         True
     """
-    with _open_folder() as folder:
+    files = []
+    with contextlib.suppress(_NoFolderError), _open_folder() as folder:
         files = [
             (name, status.st_size)
             for name, status in _files(folder)
@@ -423,7 +468,7 @@ def clear_cache() -> None:
         >>> torch_ops.jit.cache_info().entries
         0
     """
-    with _open_folder() as folder:
+    with contextlib.suppress(_NoFolderError), _open_folder() as folder:
         for name, _ in _files(folder):
             if name.endswith((_ENTRY, _NOTE, _PARTIAL)):
                 _unlink(folder, name)

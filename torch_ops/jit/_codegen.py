@@ -25,8 +25,11 @@ HOST_OPTIONS = (
     "-fno-trapping-math",
     "-Wno-unknown-pragmas",
 )
-# Of the user's options, those that mean the same to the host's compiler.
-_SHARED_OPTION = re.compile(r"-[DUI]|-std=")
+# Of the user's options, those that mean the same to the host's compiler, by all their names.
+_SHARED_OPTION = re.compile(
+    r"(?P<D>-D|--define-macro\b)|(?P<U>-U|--undefine-macro\b)|(?P<I>-I|--include-path\b)"
+    r"|(?P<std>--?std\b)"
+)
 
 # A block's threads, and the vectors or elements of each, whose loads are in flight together.
 VECTOR_THREADS, VECTOR_UNROLL = 256, 1
@@ -134,7 +137,8 @@ class _Writer:
     def prologue(self) -> Pieces:
         """What stands before a thread's elements: what plan and snippet name."""
         lines = ["const torch_ops::Indexer _ind{@plan.total};"]
-        lines += [f"const auto& {p.name} = @plan.@{p.name};" for p in self.numbers]
+        # Copies, which no store to an output can change: the compiler need not read them again.
+        lines += [f"const auto {p.name} = @plan.@{p.name};" for p in self.numbers]
         lines += [f"const auto& {p.name} = @plan.@{p.name};" for p, _, _ in self.raws]
         return ["\n".join(lines), *_statement(self.program.loop_prep())]
 
@@ -145,7 +149,7 @@ class _Writer:
         names = ["scalar.h", *headers, *more_headers(self._dtypes, self.level > 0)]
         return [
             "".join(header(name) for name in names) + self.program.type_aliases(self.types),
-            self.program.preamble(),
+            *preamble_pieces(self.program),
             ";",
         ]
 
@@ -155,8 +159,20 @@ def _statement(text: UserText) -> Pieces:
 
 
 def shared_options(options: Sequence[str]) -> list[str]:
-    """Of the user's options those that the host's compiler gets."""
-    return [option for option in options if _SHARED_OPTION.match(option)]
+    """Of the user's options those that the host's compiler gets, each with its value."""
+    shared = []
+    rest = iter(options)
+    for option in rest:
+        found = _SHARED_OPTION.match(option)
+        if found is None:
+            continue
+        value = option[found.end() :].strip()
+        if found[0] not in ("-D", "-U", "-I") or value.startswith("="):
+            value = value.removeprefix("=")
+        value = value or next(rest, "")
+        name = str(found.lastgroup)
+        shared.append(f"-{name}={value}" if name == "std" else f"-{name}{value}")
+    return shared
 
 
 def more_headers(dtypes: Iterable[torch.dtype | None], is_derivative: bool) -> list[str]:
@@ -164,6 +180,25 @@ def more_headers(dtypes: Iterable[torch.dtype | None], is_derivative: bool) -> l
     is_complex = any(dtype is not None and dtype.is_complex for dtype in dtypes)
     dual = ["dual.h", "dual_functions.h"] if is_derivative else []
     return [*(["complex.h"] if is_complex else []), *dual]
+
+
+def preamble_pieces(program: Program) -> Pieces:
+    """The preamble. Of a derivative also what standard libraries are to say of dual numbers."""
+    preamble = program.preamble()
+    if program.depth == 0:
+        return [preamble]
+    # The host's is there already. NVRTC has none but CUDA's, whose headers are hundreds of files.
+    host = f"#ifndef __CUDACC_RTC__\n{_traits('std', '')}#endif"
+    if not re.search(r"include|import", preamble.text):
+        return [host, preamble]
+    return [host, preamble, f"#ifdef CCCL_VERSION\n{_traits('cuda::std', 'cuda/std/')}#endif"]
+
+
+def _traits(namespace: str, folder: str) -> str:
+    return (
+        f"#include <{folder}limits>\n#include <{folder}type_traits>\n"
+        f"#define TORCH_OPS_LIBRARY {namespace}\n{header('dual_traits.h')}"
+    )
 
 
 @cache

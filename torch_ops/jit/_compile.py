@@ -6,11 +6,13 @@ import contextlib
 import ctypes
 import importlib
 import io
+import itertools
 import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -105,11 +107,8 @@ def compile_host(what: str, source: Source, *, options: Sequence[str] = ()) -> A
     """
     compiler = find_host_compiler()
     arguments = [*compiler.command[1:], *HOST_OPTIONS, *options]
-    # Compilers look for headers there too.
-    variables = (os.environ.get(name, "") for name in ("CPATH", "CPLUS_INCLUDE_PATH"))
-    folders = [folder for text in variables for folder in text.split(os.pathsep) if folder]
     facts = ["host", compiler.version, host_processor(), *arguments]
-    key = _key(facts, source.text, arguments, folders)
+    key = _key(facts, source.text, arguments, _folders_of_environment())
 
     def compile() -> Artefact:
         return _run_host_compiler(what, source, [compiler.command[0], *arguments])
@@ -118,6 +117,29 @@ def compile_host(what: str, source: Source, *, options: Sequence[str] = ()) -> A
 
 
 # ---- options and keys ---------------------------------------------------------------------------
+
+
+def included_headers(text: str, options: Sequence[str]) -> list[str]:
+    """The user's headers that a text includes, as hashes of their contents, for CPU and GPU.
+
+    They tell kernels of one text apart that were made before and after a header was changed. Where
+    only the compiler knows which ones they are, each call gives something else.
+    """
+    before, named = _headers_of_options(options)
+    try:
+        return header_fingerprints(text, [*named, *_folders_of_environment()], before=before)
+    except UnknownIncludeError:
+        return [f"unknown {next(_calls[make_key(text, *options)])}"]
+
+
+# By text and options, so that in each process the first kernel of a text has the same name.
+_calls: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+
+
+def _folders_of_environment() -> list[str]:
+    """Where the host's compilers look for headers too; an empty name is the current folder's."""
+    texts = (os.environ.get(name, "") for name in ("CPATH", "CPLUS_INCLUDE_PATH"))
+    return [folder or os.curdir for text in texts if text for folder in text.split(os.pathsep)]
 
 
 def _key(

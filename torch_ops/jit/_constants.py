@@ -37,6 +37,10 @@ def define(constants: Mapping[str, Any] | None) -> str:
     Numbers and text become macros, so that ``#if`` and ``#pragma unroll`` take them too; a dtype
     becomes a type.
     """
+    if constants is not None and not isinstance(constants, Mapping):
+        raise TypeError(
+            f"constants must be a dict of names and values, but it is {type(constants).__name__}."
+        )
     lines = []
     for name, value in (constants or {}).items():
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
@@ -53,7 +57,7 @@ def define(constants: Mapping[str, Any] | None) -> str:
 
 
 def _literal(name: str, value: Any) -> str:
-    if hasattr(value, "item") and not isinstance(value, torch.Tensor):  # a NumPy scalar
+    if hasattr(value, "item") and not isinstance(value, torch.Tensor | type):  # a NumPy scalar
         value = value.item()
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -72,6 +76,8 @@ def _literal(name: str, value: Any) -> str:
 
 
 def _integer(name: str, value: int) -> str:
+    if value == -(2**63):  # whose literal without the sign would be too large
+        return f"({value + 1}ll - 1)"
     if not -(2**63) < value < 2**64:
         raise ValueError(f"constants: {name} is {value}, which no integer of CUDA's holds.")
     suffix = "" if abs(value) < 2**31 else "ll" if value < 2**63 else "ull"

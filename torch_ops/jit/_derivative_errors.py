@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from torch_ops.jit._errors import CompileError
-from torch_ops.jit._program import Snippet
+from torch_ops.jit._program import Snippet, without_comments
 
 _FIXED = (
     r"\b(?:float|double|half|__half|bool|char|short|int|long|unsigned|size_t|ptrdiff_t|"
@@ -38,6 +38,8 @@ def explained(error: CompileError, what: str, snippet: Snippet) -> CompileError:
 
 
 def _advice(line: str, message: str) -> str:
+    if "has no answer in a derivative" in message:
+        return "Ask about a type that is not const: `T`, or `std::remove_const_t<decltype(value)>`."
     if _DECLARATION.search(line):
         return (
             "A local variable of a fixed type cannot hold a value that has a derivative: write "
@@ -58,4 +60,42 @@ def _advice(line: str, message: str) -> str:
         "Values have derivatives here, so that they are of a class: write `auto` or `T` for types, "
         "and `primal(value)` where a plain number is meant. A function of your own has no rule of "
         "its own: make it a template, `template <class T> __device__ T f(T x)`."
+    )
+
+
+# ---- what would compile, to another function ----------------------------------------------------
+
+_FLOAT = re.compile(r"\b(?:float|double)\b")
+_SPECIALISATION = re.compile(r"\btemplate\s*<\s*>([^;{]*)")
+_TEMPLATE = re.compile(r"\btemplate\s*<(?:[^<>]|<[^<>]*>)+>[^;{()]*?\b(\w+)\s*\(")
+
+
+def check_preamble(what: str, preamble: str) -> None:
+    """Refuses functions that have a text of their own for floats, which a dual number would miss.
+
+    Raises:
+        CompileError: There is one, beside a template that takes the dual numbers.
+    """
+    text = without_comments(preamble)
+    for found in _SPECIALISATION.finditer(text):
+        if any(_FLOAT.search(part) for part in re.findall(r"[<(]([^<>()]*)[>)]", found[1])):
+            _refuse_preamble(what, text, found.start(), "a specialisation of a template for floats")
+    for name in {found[1] for found in _TEMPLATE.finditer(text)}:
+        for found in re.finditer(rf"\b{name}\s*\(([^()]*)\)[^(){{}};,]*\{{", text):
+            head = re.split(r"[;{}]", text[: found.start()])[-1]
+            if "template" not in head and _FLOAT.search(found[1]):
+                _refuse_preamble(what, text, found.start(), f"{name}, a template too, for floats")
+
+
+def _refuse_preamble(what: str, text: str, at: int, which: str) -> None:
+    line = text.count("\n", 0, at) + 1
+    raise CompileError(
+        f"The derivative of {what} does not compile (preamble, line {line}): of {which} it would "
+        "be the template that is differentiated. Make it one function, which asks by "
+        "`if constexpr (std::is_same_v<T, float>)`.\n"
+        'Or give the gradients in backward="...", or none by backward=None.',
+        name="preamble",
+        line=line,
+        message=which,
+        log="",
     )

@@ -10,8 +10,21 @@ from typing import NamedTuple
 
 from torch_ops.jit._cache import make_key, recall, remember
 
+# Blanks, of which a comment is one, also one of several lines.
+_BLANK = rb"(?:[ \t]|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/)*"
 _INCLUDE = re.compile(
-    rb'^[ \t]*#[ \t]*include(?:_next)?[ \t]*(?:<([^>\n]+)>|"([^"\n]+)"|(\S+))', re.MULTILINE
+    b"".join(
+        (
+            rb"^",
+            _BLANK,
+            rb"(?:#|%:)",
+            _BLANK,
+            rb"(?:include(?:_next)?|import)\b",
+            _BLANK,
+            rb'(?:<([^>\n]+)>|"([^"\n]+)"|(\S+))',
+        )
+    ),
+    re.MULTILINE,
 )
 _CONTINUED = re.compile(rb"\\\r?\n")
 
@@ -129,10 +142,11 @@ def _contents(path: str) -> bytes:
 def _includes_in(
     contents: bytes, own: str | None, skip_unknown: bool = False
 ) -> list[tuple[str, str | None]]:
-    if b"include" not in contents:
+    contents = _CONTINUED.sub(b"", contents)
+    if b"include" not in contents and b"import" not in contents:
         return []
     found = []
-    for match in _INCLUDE.finditer(_CONTINUED.sub(b"", contents)):
+    for match in _INCLUDE.finditer(contents):
         angled, quoted, other = match.groups()
         if other is None:
             found.append((os.fsdecode(angled or quoted), own if quoted else None))
@@ -142,7 +156,8 @@ def _includes_in(
 
 
 def _find(folders: Iterable[str], name: str) -> str | None:
-    for folder in folders:
+    # An absolute name is that of a file wherever the search would look, also nowhere.
+    for folder in [""] if os.path.isabs(name) else folders:
         path = os.path.join(folder, name)
         if os.path.isfile(path):
             return os.path.realpath(path)

@@ -127,6 +127,24 @@ def _parse_type(name: str, what: str) -> torch.dtype | str:
     )
 
 
+def check_text(what: str, text: object) -> None:
+    """Refuses what no source can be made of.
+
+    Raises:
+        TypeError: It is no string.
+        ValueError: It has half of a surrogate pair, which no encoding has.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be a string, but it is {type(text).__name__}.")
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{what} must be text, but character {error.start} is half of a surrogate pair: "
+            f"{text[error.start]!r}."
+        ) from None
+
+
 def check_options(options: object) -> None:
     """Refuses options of a compiler that are no sequence of strings."""
     if (
@@ -135,6 +153,7 @@ def check_options(options: object) -> None:
         or not all(isinstance(option, str) for option in options)
     ):
         raise TypeError(f"options must be a tuple of strings, but it is {options!r}.")
+    check_text("options", "".join(options))
 
 
 def check_names(inputs: tuple[Param, ...], outputs: tuple[Param, ...], name: str) -> None:

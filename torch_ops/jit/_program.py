@@ -10,7 +10,7 @@ Types of the text have a level: the snippet itself is at level 0, the derivative
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -118,12 +118,12 @@ class Program:
 
     def vjp(self, wanted: Sequence[bool], wide: Sequence[bool]) -> Program:
         """The program of the gradients by the inputs ``wanted``."""
+        new_name = self._new_names()
         grads = tuple(
-            Param(self._new_name("grad_" + out.name), out.type, wide=out.wide)
-            for out in self.outputs
+            Param(new_name("grad_" + out.name), out.type, wide=out.wide) for out in self.outputs
         )
         outputs = tuple(
-            Param(self._new_name("grad_" + param.name), param.type, wide=is_wide or param.wide)
+            Param(new_name("grad_" + param.name), param.type, wide=is_wide or param.wide)
             for param, is_wanted, is_wide in zip(self.inputs, wanted, wide, strict=True)
             if is_wanted
         )
@@ -134,14 +134,14 @@ class Program:
 
     def jvp(self, wanted: Sequence[bool]) -> Program:
         """The program of the outputs' tangents, from tangents of the inputs ``wanted``."""
+        new_name = self._new_names()
         tangents = tuple(
-            Param(self._new_name("tangent_" + param.name), param.type, wide=param.wide)
+            Param(new_name("tangent_" + param.name), param.type, wide=param.wide)
             for param, is_wanted in zip(self.inputs, wanted, strict=True)
             if is_wanted
         )
         outputs = tuple(
-            Param(self._new_name("tangent_" + out.name), out.type, wide=out.wide)
-            for out in self.outputs
+            Param(new_name("tangent_" + out.name), out.type, wide=out.wide) for out in self.outputs
         )
         return replace(
             self,
@@ -152,10 +152,17 @@ class Program:
             wanted=tuple(wanted),
         )
 
-    def _new_name(self, name: str) -> str:
-        while any(name == param.name for param in (*self.inputs, *self.outputs)):
-            name += "_"
-        return name
+    def _new_names(self) -> Callable[[str], str]:
+        """Makes names that no parameter has, nor any that it made before."""
+        taken = {param.name for param in (*self.inputs, *self.outputs)}
+
+        def new_name(name: str) -> str:
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            return name
+
+        return new_name
 
     # ---- text
 
@@ -276,12 +283,17 @@ def _over_duals(name: str, text: str, depth: int, raws: Sequence[str] = ()) -> U
 
 # ---- what a snippet does, as far as its text tells ----------------------------------------------
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'", re.DOTALL)
+# A number first: its ' separates digits, and begins no character.
+_COMMENT = re.compile(
+    r"(?P<number>(?<![\w.])\.?\d(?:'\w|[\w.])*)"
+    r"|//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'",
+    re.DOTALL,
+)
 
 
 def without_comments(text: str) -> str:
-    """The text with comments and strings blanked."""
-    return _COMMENT.sub(" ", text)
+    """The text with comments and strings blanked, line by line as it was."""
+    return _COMMENT.sub(lambda at: at["number"] or re.sub(r"[^\n]", " ", at[0]), text)
 
 
 def mentions(text: str, name: str) -> bool:
@@ -289,10 +301,15 @@ def mentions(text: str, name: str) -> bool:
     return re.search(rf"(?<![\w.]){re.escape(name)}\b", without_comments(text)) is not None
 
 
-def surely_assigns(text: str, name: str) -> bool:
+def surely_assigns(text: str, name: str, macros: Mapping[str, str] | None = None) -> bool:
     """Is a variable assigned before it is read, whatever the values? False where it is not plain.
 
     A variable for which it is false starts as what its tensor holds.
+
+    Args:
+        text: The snippet.
+        name: The variable.
+        macros: Of :func:`defined_macros`.
     """
     text = without_comments(text)
     found = re.search(rf"(?<![\w.]){re.escape(name)}\b", text)
@@ -302,9 +319,43 @@ def surely_assigns(text: str, name: str) -> bool:
     statement = re.match(r"\s*=(?!=)([^;]*)", behind)
     return (
         statement is not None
-        and not mentions(statement[1], name)
         and re.search(r"(?:^|[;}])\s*\Z", before) is not None
         and before.count("{") == before.count("}")
         and before.count("(") == before.count(")")
-        and re.search(r"\b(?:return|break|continue|goto)\b", before) is None
+        and not _may_mean(before + statement[1], {name, *_LEAVES}, macros or {})
     )
+
+
+_LEAVES = ("return", "break", "continue", "goto")
+_MACRO = re.compile(r"[A-Z][A-Z0-9_]+")
+_CONSTANT = re.compile(r"M_\w+|INFINITY|NAN|HUGE_VALF?|\w+_(?:MAX|MIN|EPSILON)")
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\([^)]*\))?(.*)", re.MULTILINE)
+
+
+def defined_macros(texts: Iterable[str], options: Iterable[str] = ()) -> dict[str, str]:
+    """What texts and options (``-DNAME=body``) define; a body is all that a name may stand for."""
+    found = [pair for text in texts for pair in _DEFINE.findall(re.sub(r"\\\r?\n", " ", text))]
+    found += [
+        re.split(r"[=(]", option[2:], maxsplit=1) for option in options if option.startswith("-D")
+    ]
+    macros: dict[str, str] = {}
+    for name, *body in found:
+        macros[name] = " ".join([macros.get(name, ""), *body])
+    return macros
+
+
+def _may_mean(text: str, words: set[str], macros: Mapping[str, str]) -> bool:
+    """May a text have one of the words, or a brace of its own, once its macros are expanded?"""
+    pending, seen = [text], set()
+    while pending:
+        for word in re.findall(r"(?<![\w.])[A-Za-z_]\w*", without_comments(pending.pop())):
+            if word in words:
+                return True
+            if word in macros and word not in seen:
+                if re.search(r"[{}]", macros[word]):
+                    return True
+                pending.append(macros[word])
+            elif word not in seen and _MACRO.fullmatch(word) and not _CONSTANT.fullmatch(word):
+                return True
+            seen.add(word)
+    return False

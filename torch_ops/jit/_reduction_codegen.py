@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from torch_ops.jit._codegen import STORED, header, joined, more_headers
+from torch_ops.jit._codegen import STORED, header, joined, more_headers, preamble_pieces
 from torch_ops.jit._params import Param
 from torch_ops.jit._program import C_TYPES, Pieces, Program, Types
 from torch_ops.jit._source import Source, UserText
@@ -136,12 +136,9 @@ class Writer:
         )
         dtypes = (*self.form.stored, *self.form.computed)
         names = ["scalar.h", *headers, "reduce.h", *more_headers(dtypes, program is not None)]
-        preamble = program.preamble() if program else UserText("preamble", self.reduction.preamble)
-        return [
-            "".join(header(name) for name in names) + aliases,
-            *([preamble] if preamble.text.strip() else []),
-            plan,
-        ]
+        user = UserText("preamble", self.reduction.preamble)
+        preamble = preamble_pieces(program) if program else [user] * bool(user.text.strip())
+        return ["".join(header(name) for name in names) + aliases, *preamble, plan]
 
     def functions(self) -> Pieces:
         """The snippets as functions, and what they name."""
@@ -150,7 +147,8 @@ class Writer:
             "const torch_ops::Indexer _out_ind{@plan.outputs};",
             f"using @Result = {self.result};",
         ]
-        lines += [f"const auto& {p.name} = @plan.@{p.name};" for p in self.numbers]
+        # Copies, which no store to an output can change: the compiler need not read them again.
+        lines += [f"const auto {p.name} = @plan.@{p.name};" for p in self.numbers]
         lines += [f"const auto& {p.name} = @plan.@{p.name};" for p, _, _ in self.raws]
         inputs = ", ".join(f"const {self.value[p.name]} {p.name}" for p, _ in self.operands[1:])
         output, stored = self.operands[0]

@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -104,12 +105,17 @@ def find_host_compiler() -> HostCompiler:
     Raises:
         RuntimeError: There is none.
     """
-    named = shlex.split(os.environ.get("CXX", ""))
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise RuntimeError(
+            f"torch_ops.jit: CXX is {os.environ['CXX']!r}, which is no command: {error}."
+        ) from None
     candidates = [named] if named else [["g++"], ["clang++"], ["c++"]]
     for command in candidates:
         path = shutil.which(command[0])
         if path is not None:
-            return HostCompiler((path, *command[1:]), _identity(path))
+            return HostCompiler((path, *command[1:]), _identity((path, *command[1:])))
     if named:
         raise RuntimeError(
             f"torch_ops.jit: kernels for the CPU are compiled by the C++ compiler that CXX names, "
@@ -122,11 +128,25 @@ def find_host_compiler() -> HostCompiler:
     )
 
 
-def _identity(path: str) -> str:
-    """Of the file, for asking it for its version takes longer than a kernel's load."""
-    real = os.path.realpath(path)
-    status = os.stat(real)
-    return f"{real} {status.st_size} {status.st_mtime_ns}"
+def _identity(command: Sequence[str]) -> str:
+    """Of the files, for asking a compiler for its version takes longer than a kernel's load.
+
+    A launcher may stand before the compiler, as in ``ccache g++``, or on PATH under its name. So
+    each program of the command counts by its name, and by all that PATH has under that.
+    """
+    facts = []
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    for word in command:
+        if word.startswith("-"):
+            continue
+        name = os.path.basename(word)
+        paths = [word] if os.path.dirname(word) else []
+        for path in [*paths, *(os.path.join(folder, name) for folder in folders)]:
+            if os.path.isfile(path) and os.access(path, os.X_OK):
+                real = os.path.realpath(path)
+                status = os.stat(real)
+                facts.append(f"{name} {real} {status.st_size} {status.st_mtime_ns}")
+    return "\n".join(dict.fromkeys(facts))
 
 
 @cache

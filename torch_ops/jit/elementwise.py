@@ -20,18 +20,26 @@ from torch_ops.jit._codegen import (
     host_source,
     shared_options,
 )
-from torch_ops.jit._compile import compile_cuda, compile_host
-from torch_ops.jit._derivative_errors import explained
+from torch_ops.jit._compile import compile_cuda, compile_host, included_headers
+from torch_ops.jit._derivative_errors import check_preamble, explained
 from torch_ops.jit._errors import CompileError
 from torch_ops.jit._params import (
     DTYPE_OF_CPP,
     Param,
     check_names,
     check_options,
+    check_text,
     parse_params,
 )
-from torch_ops.jit._program import Program, Snippet, mentions, surely_assigns
+from torch_ops.jit._program import Program, Snippet, defined_macros, mentions, surely_assigns
 from torch_ops.jit._reduction_codegen import Reduction
+from torch_ops.jit._registered import (
+    copy_to_outputs,
+    device_of,
+    join_arguments,
+    known_numbers,
+    split_arguments,
+)
 from torch_ops.jit._toolchain import arch_of
 from torch_ops.jit.reduction import make_reduction
 
@@ -138,13 +146,13 @@ class ElementwiseKernel:
             ("loop_prep", loop_prep),
             ("after_loop", after_loop),
         ):
-            if not isinstance(text, str):
-                raise TypeError(f"{title} must be a string, but it is {type(text).__name__}.")
+            check_text(title, text)
         check_options(options)
         if backward is not None and not isinstance(backward, str):
             raise TypeError(
                 f'backward must be "auto", a snippet or None, but it is {type(backward).__name__}.'
             )
+        check_text("backward", backward or "")
         self.name = name
         self.in_params = in_params
         self.out_params = out_params
@@ -159,12 +167,14 @@ class ElementwiseKernel:
         }
         snippet = Snippet(operation, "operation", preamble, loop_prep, after_loop)
         program = Program(name, inputs, outputs, snippet)
-        source = repr((program, tuple(options), backward))
+        texts = "\n".join((preamble, loop_prep, operation, after_loop, backward or ""))
+        headers = included_headers(texts, options)
+        source = repr((program, tuple(options), backward, headers))
         digest = hashlib.sha256(source.encode()).hexdigest()[:16]
         self.inputs = inputs
         self.outputs = outputs
         self.has_raw_outputs = any(param.raw for param in outputs)
-        self._keeps_outputs = _keeps_outputs(program) or self.has_raw_outputs
+        self._keeps_outputs = _keeps_outputs(program, tuple(options)) or self.has_raw_outputs
         self._kernel = _make_kernel(program, f"{name}_{digest}", tuple(options), backward)
         self._call = self._kernel.call
         self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
@@ -180,15 +190,7 @@ class ElementwiseKernel:
             out = args[len(self.inputs) :]
         elif len(args) != len(self.inputs):
             raise TypeError(f"{self.name} takes {len(self.inputs)} arguments, but got {len(args)}.")
-        tensors = []
-        numbers = []
-        positions = []
-        for position, value in enumerate(args[: len(self.inputs)]):
-            if isinstance(value, Tensor):
-                tensors.append(value)
-            else:
-                numbers.append(value)
-                positions.append(position)
+        tensors, numbers, positions = split_arguments(args[: len(self.inputs)])
         if isinstance(size, int):
             size = [size]
         results = self._op(tensors, numbers, positions, size)
@@ -198,8 +200,9 @@ class ElementwiseKernel:
                     f"{self.name}: an output that the snippet does not assign in every case, or a "
                     "raw one, cannot be given in out= inside torch.compile."
                 )
-            outs = (out,) if isinstance(out, Tensor) else out
-            results = [given.copy_(made) for given, made in zip(outs, results, strict=True)]
+            outs = out if isinstance(out, tuple | list) else (out,)
+            names = [f"output {param.name}" for param in self.outputs]
+            results = copy_to_outputs(self.name, names, outs, results, tensors)
         return results[0] if len(results) == 1 else tuple(results)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -210,10 +213,13 @@ class ElementwiseKernel:
         return f"ElementwiseKernel({self.in_params!r}, {self.out_params!r}, name={self.name!r})"
 
 
-def _keeps_outputs(program: Program) -> bool:
+def _keeps_outputs(program: Program, options: tuple[str, ...]) -> bool:
     snippet = program.snippet
+    texts = (snippet.preamble, snippet.loop_prep, snippet.operation)
+    macros = defined_macros(texts, shared_options(options))
     return program.parent is None and not all(
-        param.raw or surely_assigns(snippet.operation, param.name) for param in program.outputs
+        param.raw or surely_assigns(snippet.operation, param.name, macros)
+        for param in program.outputs
     )
 
 
@@ -234,7 +240,7 @@ def _make_kernel(
             mentions(part, "_ind")
             for part in (text, program.snippet.loop_prep, program.snippet.after_loop)
         ),
-        reads_outputs=_keeps_outputs(program),
+        reads_outputs=_keeps_outputs(program, options),
         compile=functools.partial(_compile, program, options),
         derive=functools.partial(_derive, program, op_name, options, backward),
         sum=functools.partial(_sum, program, options),
@@ -337,6 +343,8 @@ def _derive(
             f"{what} has no forward-mode derivative: its gradient is given by a snippet, which "
             'tells that of the backward pass alone. Make it with backward="auto".'
         )
+    if not by_code:
+        check_preamble(what, program.snippet.preamble)
     if by_code:
         assert backward is not None
         made = _by_code(program, backward, wanted, wide)
@@ -381,23 +389,14 @@ def _fake(
     size: Sequence[int] | None = None,
 ) -> list[Tensor]:
     """Shapes, strides and dtypes of the outputs, as src/jit/elementwise.cpp makes them."""
-    numbers = [float(n) if isinstance(n, torch.SymFloat) else n for n in numbers]
-    numbers = [int(n) if isinstance(n, torch.SymInt) else n for n in numbers]
-    dtypes = kernel.output_dtypes(tensors, numbers, positions)
-    given = iter(tensors)
-    by_input = [None if k in positions else next(given) for k in range(len(program.inputs))]
+    dtypes = kernel.output_dtypes(tensors, known_numbers(numbers), positions)
+    by_input = join_arguments(program.inputs, tensors, positions)
     walked = [
         value
         for value, param in zip(by_input, program.inputs, strict=True)
         if value is not None and not param.raw
     ]
-    devices = {t.device for t in tensors if t.dim() > 0 or t.device.type != "cpu"}
-    if len(devices) > 1:
-        names = " and ".join(sorted(map(str, devices)))
-        raise RuntimeError(f"{program.name}: all tensors must be on one device, not on {names}.")
-    device = next(iter(devices), None)
-    if device is None:
-        device = tensors[0].device if tensors else torch.device("cpu")
+    device = device_of(program.name, tensors)
     if size is not None or not walked:
         if size is None and tensors:
             raise ValueError(f"{program.name}: only raw parameters are given. Pass size=.")

@@ -17,6 +17,7 @@ from torch_ops.jit._cache import Artefact
 from torch_ops.jit._compile import compile_cuda
 from torch_ops.jit._constants import define
 from torch_ops.jit._image import kernels_in, load_once, params_in_ptx
+from torch_ops.jit._params import check_text
 from torch_ops.jit._signature import (
     SIGNATURES,
     Param,
@@ -109,14 +110,9 @@ class RawKernel:
         backend: str = "nvrtc",
     ) -> None:
         _check_str("RawKernel", "name", name)
+        module = RawModule.__new__(RawModule)
         expressions = (name,) if "<" in name else ()
-        module = RawModule(
-            code,
-            name_expressions=expressions,
-            options=options,
-            constants=constants,
-            backend=backend,
-        )
+        module._begin(*_checked("RawKernel", code, expressions, options, constants, backend))
         module._what = f'RawKernel "{name}"'
         self._begin(module, name)
 
@@ -249,11 +245,7 @@ class RawModule:
         constants: Mapping[str, Any] | None = None,
         backend: str = "nvrtc",
     ) -> None:
-        _check_str("RawModule", "code", code)
-        if backend != "nvrtc":
-            raise ValueError(f'RawModule: backend must be "nvrtc", but it is {backend!r}.')
-        names = dict.fromkeys(_strings("name_expressions", name_expressions))
-        self._begin(code, tuple(names), _strings("options", options), define(constants))
+        self._begin(*_checked("RawModule", code, name_expressions, options, constants, backend))
 
     def _begin(
         self,
@@ -464,12 +456,34 @@ def _read(path: Any) -> bytes:
         return file.read()
 
 
+def _checked(
+    what: str,
+    code: str,
+    name_expressions: Sequence[str],
+    options: Sequence[str],
+    constants: Mapping[str, Any] | None,
+    backend: str,
+) -> tuple[str, tuple[str, ...], tuple[str, ...], str]:
+    """What RawModule._begin takes, of arguments of a user."""
+    _check_str(what, "code", code)
+    if backend != "nvrtc":
+        raise ValueError(f'{what}: backend must be "nvrtc", but it is {backend!r}.')
+    names = dict.fromkeys(_strings(what, "name_expressions", name_expressions))
+    return code, tuple(names), _strings(what, "options", options), define(constants)
+
+
 def _check_str(what: str, argument: str, value: Any) -> None:
     if not isinstance(value, str):
         raise TypeError(f"{what}: {argument} must be a str, but it is a {type(value).__name__}.")
+    check_text(f"{what}: {argument}", value)
 
 
-def _strings(argument: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not all(isinstance(item, str) for item in value):
-        raise TypeError(f"RawModule: {argument} must be a tuple of strings, but it is {value!r}.")
+def _strings(what: str, argument: str, value: Any) -> tuple[str, ...]:
+    if (
+        isinstance(value, str)
+        or not isinstance(value, Sequence)
+        or not all(isinstance(item, str) for item in value)
+    ):
+        raise TypeError(f"{what}: {argument} must be a tuple of strings, but it is {value!r}.")
+    check_text(f"{what}: {argument}", "".join(value))
     return tuple(value)

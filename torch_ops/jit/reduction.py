@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import math
 from collections.abc import Sequence
@@ -12,14 +13,31 @@ import torch
 from torch import Tensor
 
 from torch_ops.jit._codegen import CUDA_OPTIONS, HOST_OPTIONS, shared_options
-from torch_ops.jit._compile import compile_cuda, compile_host
+from torch_ops.jit._compile import compile_cuda, compile_host, included_headers
 from torch_ops.jit._derivative_errors import explained
 from torch_ops.jit._errors import CompileError
-from torch_ops.jit._params import DTYPE_OF_CPP, check_names, check_options, parse_params
+from torch_ops.jit._params import (
+    DTYPE_OF_CPP,
+    check_names,
+    check_options,
+    check_text,
+    parse_params,
+)
+from torch_ops.jit._program import mentions
 from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, host_source
 from torch_ops.jit._reduction_cuda import cuda_source
 from torch_ops.jit._reduction_host import columns_source
+from torch_ops.jit._registered import (
+    as_number,
+    copy_to_outputs,
+    device_of,
+    join_arguments,
+    known_numbers,
+    split_arguments,
+)
 from torch_ops.jit._toolchain import arch_of
+
+_is_compiling = torch.compiler.is_compiling
 
 _ext: Any = importlib.import_module("torch_ops._ext.jit")
 
@@ -50,20 +68,23 @@ class ReductionKernel:
     Values are combined in the type of the output, in float32 for float16 and bfloat16.
 
     Gradient:
-        None: the backward pass raises an error that says so.
+        None: the backward pass, or torch.compile where it makes its graph, raises an error that
+        says so; so does forward mode. torch.vmap, torch.compile and torch.export work.
 
     Memory:
         Where few outputs have many elements, each output's are reduced in parts, whose results take
         8 bytes each, of complex128 16.
 
-    Deterministic: in what order values are combined follows from sizes and strides alone.
+    Deterministic: in what order values are combined follows from sizes and strides, and, on CUDA,
+    for reductions over columns, from the GPU's number of multiprocessors.
 
     Raises:
         CompileError: At the first call, a snippet does not compile.
         TypeError: As for :class:`ElementwiseKernel`.
         ValueError: No elements and no identity; ``out`` has the wrong shape; an axis named twice.
         IndexError: An axis that there is not.
-        RuntimeError: Shapes do not broadcast; tensors on several devices; no compiler.
+        RuntimeError: Shapes do not broadcast; tensors on several devices; no compiler; ``out`` and
+            an argument that requires grad.
 
     Example:
         >>> import torch
@@ -97,14 +118,17 @@ class ReductionKernel:
             raise ValueError(
                 f"out_params must declare one output that is not raw, but it is {out_params!r}."
             )
+        if outputs[0].name == "a":
+            raise ValueError(
+                "out_params: the output cannot be named 'a', the combined value in post_map_expr."
+            )
         for title, text in (
             ("map_expr", map_expr),
             ("reduce_expr", reduce_expr),
             ("post_map_expr", post_map_expr),
             ("preamble", preamble),
         ):
-            if not isinstance(text, str):
-                raise TypeError(f"{title} must be a string, but it is {type(text).__name__}.")
+            check_text(title, text)
         check_options(options)
         self._texts: tuple[Any, ...] = (map_expr, reduce_expr, post_map_expr, identity, name)
         self._keywords: dict[str, Any] = {"preamble": preamble, "options": tuple(options)}
@@ -122,8 +146,11 @@ class ReductionKernel:
             preamble,
         )
         self.inputs = inputs
-        self.source = repr((reduction, tuple(options)))
-        self._kernel = make_reduction(reduction, tuple(options))
+        texts = "\n".join((preamble, map_expr, reduce_expr, post_map_expr))
+        self.source = repr((reduction, tuple(options), included_headers(texts, options)))
+        digest = hashlib.sha256(self.source.encode()).hexdigest()[:16]
+        self._kernel = make_reduction(reduction, tuple(options), f"{name}_{digest}")
+        self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
 
     def __call__(
         self,
@@ -132,27 +159,21 @@ class ReductionKernel:
         keepdim: bool = False,
         out: Tensor | None = None,
     ) -> Tensor:
+        if _is_compiling():
+            return self._traced(args, dim, keepdim, out)
         return self._kernel.call(args, dim, keepdim, out)
 
-    def fake(self, inputs: Sequence[Any], dim: int | Sequence[int] | None, keepdim: bool) -> Tensor:
-        """An empty result for inputs of which the shapes alone are known."""
-        tensors = [value for value in inputs if isinstance(value, Tensor)]
-        walked = [
-            value
-            for value, param in zip(inputs, self.inputs, strict=True)
-            if isinstance(value, Tensor) and not param.raw
-        ]
-        shape = torch.broadcast_shapes(*(value.shape for value in walked))
-        rank = len(shape)
-        named = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
-        reduced = {axis % max(rank, 1) for axis in named}
-        kept = [
-            1 if axis in reduced else size
-            for axis, size in enumerate(shape)
-            if keepdim or axis not in reduced
-        ]
-        device = next((t.device for t in tensors if t.device.type != "cpu"), tensors[0].device)
-        return torch.empty(kept, dtype=self._kernel.output_dtypes(inputs)[0], device=device)
+    def _traced(self, args: tuple[Any, ...], dim: Any, keepdim: bool, out: Any) -> Tensor:
+        """The call as torch.compile follows it: its registered op."""
+        if len(args) != len(self.inputs):
+            raise TypeError(f"{self.name} takes {len(self.inputs)} arguments, but got {len(args)}.")
+        if isinstance(dim, int):
+            dim = [dim]
+        tensors, numbers, positions = split_arguments(args)
+        result = self._op(tensors, numbers, positions, dim, keepdim)
+        if out is not None:
+            (result,) = copy_to_outputs(self.name, ("out",), (out,), (result,), tensors)
+        return result
 
     def __reduce__(self) -> tuple[Any, ...]:
         again = functools.partial(ReductionKernel, **self._keywords)
@@ -162,20 +183,71 @@ class ReductionKernel:
         return f"ReductionKernel({self.in_params!r}, {self.out_params!r}, name={self.name!r})"
 
 
-def make_reduction(reduction: Reduction, options: tuple[str, ...]) -> Any:
-    """The C++ side of a reduction."""
+def make_reduction(reduction: Reduction, options: tuple[str, ...], op_name: str = "") -> Any:
+    """The C++ side of a reduction; with a name registered as ``torch_ops_jit::<op_name>``."""
     params = (*reduction.inputs, reduction.output)
-    return _ext.Reduction(
+    texts = (reduction.map_expr, reduction.reduce_expr, reduction.post_map_expr, reduction.preamble)
+    kernel = _ext.Reduction(
         name=reduction.name,
+        op_name=op_name,
         inputs=[param.facts() for param in reduction.inputs],
         outputs=[reduction.output.facts()],
         placeholders=sorted({param.type for param in params if isinstance(param.type, str)}),
         has_identity=reduction.identity is not None,
+        uses_size=any(mentions(text, part) for text in texts for part in ("_in_ind", "_out_ind")),
         compile=functools.partial(_compile, reduction, options),
     )
+    if op_name and op_name not in _faked:
+        _faked.add(op_name)
+        fake = functools.partial(_fake, kernel, reduction)
+        torch.library.register_fake(f"torch_ops_jit::{op_name}", fake)
+    return kernel
 
 
-def _as_text(identity: str | complex | None) -> str | None:
+_faked: set[str] = set()  # ops that have their fake kernel: an op lives as long as the process
+
+
+def _fake(
+    kernel: Any,
+    reduction: Reduction,
+    tensors: list[Tensor],
+    numbers: list[Any],
+    positions: list[int],
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+) -> Tensor:
+    """Shape and dtype of the result, and the errors, as src/jit/reduction.cpp has them."""
+    name = reduction.name
+    dtype = kernel.output_dtypes(tensors, known_numbers(numbers), positions)[0]
+    by_input = join_arguments(reduction.inputs, tensors, positions)
+    walked = [
+        value
+        for value, param in zip(by_input, reduction.inputs, strict=True)
+        if value is not None and not param.raw
+    ]
+    if not walked:
+        raise TypeError(f"{name}: a reduction takes a tensor at least that is not raw.")
+    device = device_of(name, tensors)
+    shape = torch.broadcast_shapes(*(value.shape for value in walked))
+    reduced = kernel.reduced_axes(len(shape), dim)
+    kept = [
+        1 if is_reduced else size
+        for size, is_reduced in zip(shape, reduced, strict=False)
+        if keepdim or not is_reduced
+    ]
+    elements = math.prod(
+        size for size, is_reduced in zip(shape, reduced, strict=False) if is_reduced
+    )
+    if reduction.identity is None and elements == 0 and math.prod(kept) != 0:
+        raise ValueError(
+            f"{name}: there is no element to reduce (shape {list(shape)}), and the kernel has no "
+            "identity."
+        )
+    return torch.empty(kept, dtype=dtype, device=device)
+
+
+def _as_text(identity: Any) -> str | None:
+    identity = as_number(identity)
     if identity is None or isinstance(identity, str):
         return identity
     if isinstance(identity, bool):
@@ -185,7 +257,7 @@ def _as_text(identity: str | complex | None) -> str | None:
             return "(0.0 / 0.0)"
         if math.isinf(identity):
             return "(1.0 / 0.0)" if identity > 0 else "(-1.0 / 0.0)"
-        return repr(identity)
+        return repr(float(identity) if isinstance(identity, float) else int(identity))
     if isinstance(identity, complex):
         return f"torch_ops::complex<double>({_as_text(identity.real)}, {_as_text(identity.imag)})"
     raise TypeError(

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import inspect
 import itertools
+import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_ops.jit._function_text import read_function
+from torch_ops.jit._registered import as_number
 from torch_ops.jit.elementwise import ElementwiseKernel
-from torch_ops.jit.raw import RawKernel, RawModule
 from torch_ops.jit.reduction import ReductionKernel
 
 
@@ -24,6 +26,10 @@ def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], 
     ``torch.compile(fullgraph=True)``, ``torch.export``, ``torch.library.opcheck`` and profilers
     then see one op. The registered name is ``name`` and a hash of the source, so that a notebook's
     cell may run again, changed or not, and an exported program finds the op that it was made with.
+    A function's source is its text, its defaults, the kernels, numbers and strings around it, and
+    the functions of its module that it calls. Functions that differ in other objects alone, such as
+    tensors that they close over, are ops apart, whose names end in ``_2``, ``_3`` and so on, in the
+    order in which they are made.
 
     Args:
         name: ``"namespace::name"``.
@@ -41,7 +47,8 @@ def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], 
         ``.register_autograd``.
 
     Gradient:
-        Of an ElementwiseKernel its own; of a function that of ``.register_autograd``.
+        Of an ElementwiseKernel its own; of a ReductionKernel none, and an error that says so; of a
+        function that of ``.register_autograd``.
 
     Raises:
         ValueError: ``name`` has not the form ``namespace::name``, or the kernel has a raw output.
@@ -85,6 +92,8 @@ def _hashed(name: str, source: str) -> str:
 # What is registered stays: graphs that were compiled or exported hold it.
 _libraries: dict[str, torch.library.Library] = {}
 _ops: dict[str, Any] = {}
+# Of a text the functions that were registered, and the objects that tell them apart.
+_functions: dict[str, list[tuple[list[Any], Any]]] = {}
 
 # Choices of tensors and numbers that have an overload each: those of up to four parameters.
 _MOST_OVERLOADS = 16
@@ -115,13 +124,26 @@ class KernelOp:
         self._with_numbers: dict[tuple[bool, ...], Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._with_numbers:
-            if kwargs:
-                missing = self._parameters[len(args) :]
-                args = (*args, *(kwargs.pop(name) for name in missing if name in kwargs))
-            numbers = tuple(not isinstance(value, Tensor) for value in args)
-            return self._with_numbers.get(numbers, self.overload)(*args, **kwargs)
-        return self.overload(*args, **kwargs)
+        if not self._with_numbers:
+            return self.overload(*args, **kwargs)
+        given = [as_number(value) for value in self._in_order(args, kwargs)]
+        numbers = tuple(not isinstance(value, Tensor) for value in given)
+        return self._with_numbers.get(numbers, self.overload)(*given)
+
+    def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments in the order of their parameters."""
+        takes = f"{self.kernel.name} takes {', '.join(self._parameters)}"
+        if len(args) > len(self._parameters):
+            raise TypeError(f"{takes}, but got {len(args)} arguments.")
+        rest = self._parameters[len(args) :]
+        for name in kwargs:
+            if name not in rest:
+                known = name in self._parameters
+                raise TypeError(f"{takes}; {name} {'is given twice' if known else 'is none'}.")
+        for name in rest:
+            if name not in kwargs:
+                raise TypeError(f"{takes}; {name} is missing.")
+        return (*args, *(kwargs[name] for name in rest))
 
     def __repr__(self) -> str:
         return f"<op {self.name} of {self.kernel!r}>"
@@ -145,6 +167,9 @@ def _op_of_elementwise(name: str, kernel: ElementwiseKernel) -> KernelOp:
     result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
 
     def call(*args: Any) -> Any:
+        # Numbers that are not known while a program is traced stay so.
+        if any(isinstance(value, torch.SymFloat | torch.SymInt) for value in args):
+            return kernel._traced(args, None, None)
         return kernel(*args)
 
     # A parameter takes a tensor or a number, for which a schema has no type: an overload for each
@@ -179,21 +204,13 @@ def _op_of_reduction(name: str, kernel: ReductionKernel) -> KernelOp:
     arguments = ", ".join(f"Tensor {param.name}" for param in kernel.inputs)
     library = _define(name, f"{arguments}, int[1]? dim=None, bool keepdim=False", "Tensor")
 
-    def split(args: tuple[Any, ...]) -> tuple[Any, Any, bool]:
+    def call(*args: Any) -> Tensor:
         dim = args[count] if len(args) > count else None
         keepdim = args[count + 1] if len(args) > count + 1 else False
-        return args[:count], dim, keepdim
+        return kernel(*args[:count], dim=dim, keepdim=keepdim)
 
-    def call(*args: Any) -> Tensor:
-        inputs, dim, keepdim = split(args)
-        return kernel(*inputs, dim=dim, keepdim=keepdim)
-
-    def fake(*args: Any) -> Tensor:
-        return kernel.fake(*split(args))
-
-    for key in ("CPU", "CUDA"):
-        library.impl(name.partition("::")[2], call, key)
-    torch.library.register_fake(name, fake, lib=library)
+    # It is the kernel's own op that refuses derivatives and has batching rule and fake kernel.
+    library.impl(name.partition("::")[2], call, "CompositeImplicitAutograd")
     _ops[name] = KernelOp(name, kernel, ())
     return _ops[name]
 
@@ -201,35 +218,17 @@ def _op_of_reduction(name: str, kernel: ReductionKernel) -> KernelOp:
 def _op_of_function(
     name: str, function: Callable[..., Any], mutates_args: str | Sequence[str]
 ) -> Any:
-    try:
-        source = inspect.getsource(function)
-    except OSError:
-        # Typed into an interpreter that keeps no text: its code stands for it.
-        source = repr((function.__code__.co_code, function.__code__.co_consts))
-    hashed = _hashed(name, repr((source, _sources_of_kernels(function), tuple(mutates_args))))
-    if hashed in _ops:
-        return _ops[hashed]
-    made = torch.library.custom_op(hashed, function, mutates_args=tuple(mutates_args))
+    if mutates_args != "unknown":  # which torch.library.custom_op knows
+        mutates_args = (mutates_args,) if isinstance(mutates_args, str) else tuple(mutates_args)
+    text, objects = read_function(function)
+    hashed = _hashed(name, repr((text, mutates_args)))
+    known = _functions.setdefault(hashed, [])
+    for held, made in known:
+        if len(held) == len(objects) and all(map(operator.is_, held, objects)):
+            return made
+    if known:
+        hashed += f"_{len(known) + 1}"
+    made = torch.library.custom_op(hashed, function, mutates_args=mutates_args)
     functools.update_wrapper(made, function)
-    _ops[hashed] = made
+    known.append((objects, made))
     return made
-
-
-def _sources_of_kernels(function: Callable[..., Any]) -> list[str]:
-    """Of the kernels that a function names: where their source changes, it is another op."""
-    named = inspect.getclosurevars(function)
-    return [
-        _source_of(value)
-        for _, value in sorted({**named.globals, **named.nonlocals}.items())
-        if isinstance(value, ElementwiseKernel | ReductionKernel | RawKernel | RawModule)
-    ]
-
-
-def _source_of(kernel: ElementwiseKernel | ReductionKernel | RawKernel | RawModule) -> str:
-    if isinstance(kernel, ElementwiseKernel):
-        return str(kernel._kernel.op_name)
-    if isinstance(kernel, ReductionKernel):
-        return kernel.source
-    if isinstance(kernel, RawKernel):
-        return f"{kernel._name} {_source_of(kernel._module)}"
-    return repr((kernel._pieces, kernel._options, kernel._names, kernel._image))

@@ -39,6 +39,15 @@ struct Innermost<Dual<T, N>> {
   using type = typename Innermost<T>::type;
 };
 
+// For dual_traits.h: is the plain number in it of that type?
+template <class T, class Number>
+constexpr bool holds = Same<typename Innermost<T>::type, Number>::value;
+template <bool same>
+struct is_unclear {
+  static_assert(!same, "whether this type is a plain float has no answer in a derivative");
+  static constexpr bool value = false;
+};
+
 // A Dual over float derives from the one over double, which holds the same values: of two classes
 // of which one is the base of the other, `c ? a : b` takes the base, as it takes double of float
 // and double. Without, both would convert to both, and the expression would be ambiguous. Since the

@@ -45,7 +45,7 @@ TORCH_OPS_FUNCTION A sign_of(const A& x) {
 
 TORCH_OPS_UNARY(sqrt, T(0.5) / y)
 TORCH_OPS_UNARY(rsqrt, T(-0.5) * y / x)
-TORCH_OPS_UNARY(cbrt, y / (T(3) * x))
+TORCH_OPS_UNARY(cbrt, T(1) / (T(3) * y * y))
 TORCH_OPS_UNARY(rcbrt, -y / (T(3) * x))
 TORCH_OPS_UNARY(exp, y)
 TORCH_OPS_UNARY(exp2, T(kLn2) * y)
@@ -214,20 +214,28 @@ TORCH_OPS_FUNCTION T pow_by_exponent(const A& u, const T& y, bool constant) {
 }
 TORCH_OPS_BINARY(pow, (pow_by_base<T>(u, w)),
                  (pow_by_exponent<T>(T(u), y, u == 0 && w >= 0)))
-TORCH_OPS_BINARY(atan2, T(w) / (T(u) * T(u) + T(w) * T(w)), -T(u) / (T(u) * T(u) + T(w) * T(w)))
+// 0 at the origin.
+template <class T>
+TORCH_OPS_FUNCTION T atan2_slope(const T& side, const T& u, const T& w) {
+  const T square = u * u + w * w;
+  return square == 0 ? T(0) : T(side / square);
+}
+TORCH_OPS_BINARY(atan2, (atan2_slope<T>(T(w), T(u), T(w))), (atan2_slope<T>(-T(u), T(u), T(w))))
 TORCH_OPS_BINARY(hypot, T(u) / y, T(w) / y)
 TORCH_OPS_BINARY(rhypot, -y * y * y * T(u), -y * y * y * T(w))
 TORCH_OPS_BINARY(fmod, T(1), T(-trunc(T(u) / T(w))))
 TORCH_OPS_BINARY(remainder, T(1), T(-rint(T(u) / T(w))))
 TORCH_OPS_BINARY(fdim, T(u > w ? 1 : 0), T(u > w ? -1 : 0))
-// Of two equal arguments the first; of a number and a NaN the number.
+// Of two equal arguments the first, of min and max half of each; of a number and a NaN the number.
 TORCH_OPS_BINARY(fmin, T(u <= w || w != w ? 1 : 0), T(u <= w || w != w ? 0 : 1))
 TORCH_OPS_BINARY(fmax, T(u >= w || w != w ? 1 : 0), T(u >= w || w != w ? 0 : 1))
 TORCH_OPS_PLAIN(min)
 TORCH_OPS_PLAIN(max)
-TORCH_OPS_BINARY_OF(min, min, T(u <= w || w != w ? 1 : 0), T(u <= w || w != w ? 0 : 1))
-TORCH_OPS_BINARY_OF(max, max, T(u >= w || w != w ? 1 : 0), T(u >= w || w != w ? 0 : 1))
-TORCH_OPS_BINARY(copysign, T(signbit(u) == signbit(w) ? 1 : -1), T(0))
+TORCH_OPS_BINARY_OF(min, min, T(u == w ? 0.5 : u < w || w != w ? 1 : 0),
+                    T(u == w ? 0.5 : u < w || w != w ? 0 : 1))
+TORCH_OPS_BINARY_OF(max, max, T(u == w ? 0.5 : u > w || w != w ? 1 : 0),
+                    T(u == w ? 0.5 : u > w || w != w ? 0 : 1))
+TORCH_OPS_BINARY(copysign, T(u == 0 ? 0 : signbit(u) == signbit(w) ? 1 : -1), T(0))
 
 // ldexp and scalbn: a factor that is a power of two.
 #define TORCH_OPS_SCALE(name)                                               \

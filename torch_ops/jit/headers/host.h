@@ -21,7 +21,7 @@ TORCH_OPS_STD(floor) TORCH_OPS_STD(ceil) TORCH_OPS_STD(trunc) TORCH_OPS_STD(roun
 TORCH_OPS_STD(rint) TORCH_OPS_STD(nearbyint) TORCH_OPS_STD(lround) TORCH_OPS_STD(llround)
 TORCH_OPS_STD(lrint) TORCH_OPS_STD(llrint)
 TORCH_OPS_STD(pow) TORCH_OPS_STD(hypot) TORCH_OPS_STD(fmod) TORCH_OPS_STD(remainder)
-TORCH_OPS_STD(fmin) TORCH_OPS_STD(fmax) TORCH_OPS_STD(fdim) TORCH_OPS_STD(fma)
+TORCH_OPS_STD(fdim) TORCH_OPS_STD(fma)
 TORCH_OPS_STD(modf) TORCH_OPS_STD(frexp) TORCH_OPS_STD(remquo)
 TORCH_OPS_STD(copysign) TORCH_OPS_STD(nextafter) TORCH_OPS_STD(ldexp) TORCH_OPS_STD(scalbn)
 TORCH_OPS_STD(isnan) TORCH_OPS_STD(isinf) TORCH_OPS_STD(isfinite) TORCH_OPS_STD(signbit)
@@ -55,6 +55,11 @@ struct HostFloat<float> {
 #define sincosf torch_ops_sincosf
 #define rhypot torch_ops_rhypot
 #define rhypotf torch_ops_rhypotf
+// The C library's are calls, which keep loops from being vectorised.
+#define fmin torch_ops_fmin
+#define fminf torch_ops_fminf
+#define fmax torch_ops_fmax
+#define fmaxf torch_ops_fmaxf
 
 namespace torch_ops {
 // The sine (odd) or cosine (even) of pi x, exact where x is a multiple of 1/2.
@@ -113,6 +118,25 @@ inline void torch_ops_sincosf(float x, float* s, float* c) { torch_ops_sincos(x,
 TORCH_OPS_MIN_MAX(min, <)
 TORCH_OPS_MIN_MAX(max, >)
 #undef TORCH_OPS_MIN_MAX
+
+// Of integers in double, as <cmath> has it.
+#define TORCH_OPS_FMIN_FMAX(name, compare)                                                       \
+  template <class A, class B,                                                                    \
+            class = typename torch_ops::EnableIf<torch_ops::is_number<A> &&                      \
+                                                 torch_ops::is_number<B>>::type>                 \
+  inline decltype(typename torch_ops::HostFloat<A>::type() +                                     \
+                  typename torch_ops::HostFloat<B>::type()) name(A a, B b) {                     \
+    return compare(static_cast<typename torch_ops::HostFloat<A>::type>(a),                       \
+                   static_cast<typename torch_ops::HostFloat<B>::type>(b));                      \
+  }                                                                                              \
+  inline float name##f(float a, float b) { return compare(a, b); }                               \
+  namespace std {                                                                                \
+  using ::name;                                                                                  \
+  using ::name##f;                                                                               \
+  }
+TORCH_OPS_FMIN_FMAX(torch_ops_fmin, min)
+TORCH_OPS_FMIN_FMAX(torch_ops_fmax, max)
+#undef TORCH_OPS_FMIN_FMAX
 
 // Raw outputs that several elements write to.
 template <class A, class B>

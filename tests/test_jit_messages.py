@@ -1,0 +1,84 @@
+"""What is said of arguments that no source can be made of: which one, what it was, what may be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from jit_tools import needs_cuda_core
+
+from torch_ops.jit import ElementwiseKernel, RawKernel, RawModule, ReductionKernel
+
+
+def elementwise(**texts: Any) -> Any:
+    return ElementwiseKernel(**{"in_params": "T x", "out_params": "T y", "operation": "", **texts})
+
+
+def reduction(**texts: Any) -> Any:
+    given = {"map_expr": "x", "reduce_expr": "a + b", "post_map_expr": "y = a", "identity": 0}
+    return ReductionKernel(**{"in_params": "T x", "out_params": "T y", **given, **texts})
+
+
+def kernel(**given: Any) -> Any:
+    return RawKernel(**{"code": "__global__ void f() {}", "name": "f", **given})
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "error", "message"),
+    [
+        (
+            elementwise,
+            {"operation": "y = x; // \ud800"},
+            ValueError,
+            "operation must be text",
+        ),
+        (elementwise, {"preamble": "\udfff"}, ValueError, "preamble .*character 0 .*'\\udfff'"),
+        (elementwise, {"backward": "\ud800"}, ValueError, "backward must be text"),
+        (elementwise, {"options": ("-DA", "\ud800")}, ValueError, "options must be text"),
+        (kernel, {"options": ("-DA", "\ud800")}, ValueError, "RawKernel: options must be text"),
+        (reduction, {"map_expr": "\ud800"}, ValueError, "map_expr must be text"),
+        (reduction, {"preamble": 3}, TypeError, "preamble must be a string, but it is int"),
+        (reduction, {"out_params": "T a"}, ValueError, "out_params: .* cannot be named 'a'"),
+        (kernel, {"code": "\ud800"}, ValueError, "RawKernel: code must be text"),
+        (kernel, {"code": 3}, TypeError, "RawKernel: code must be a str"),
+        (
+            kernel,
+            {"options": None},
+            TypeError,
+            "RawKernel: options must be .*but it is None",
+        ),
+        (kernel, {"options": "-DA"}, TypeError, "RawKernel: options must be a tuple of strings"),
+        (kernel, {"backend": "nvcc"}, ValueError, 'RawKernel: backend must be "nvrtc"'),
+        (RawModule, {"code": "", "options": 3}, TypeError, "RawModule: options must be a tuple"),
+        (RawModule, {"code": "", "name_expressions": None}, TypeError, "name_expressions must be"),
+        (RawModule, {"code": "", "name_expressions": [3]}, TypeError, "name_expressions must be"),
+        (kernel, {"constants": [1]}, TypeError, "constants must be a dict .*but it is list"),
+        (kernel, {"constants": {"T": np.float32}}, TypeError, "T must be an int.*but it is a type"),
+        (
+            kernel,
+            {"constants": {"A": -(2**63) - 1}},
+            ValueError,
+            "A is -9223372036854775809",
+        ),
+    ],
+)
+def test_bad_texts(
+    make: Callable[..., Any], given: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message.replace("\\u", r"\\u")):
+        make(**given)
+
+
+@needs_cuda_core
+def test_smallest_integer_is_a_constant() -> None:
+    code = 'static_assert(A < 0 && A + 1 == -0x7fffffffffffffffll, "");\n__global__ void f() {}'
+    assert re.search(r"\.entry", RawModule(code, constants={"A": -(2**63)}).ptx)
+
+
+def test_inputs_may_be_named_as_combined_values() -> None:
+    total = ReductionKernel("T a, T b", "T y", "a * b", "a + b", "y = a", 0, "dot")
+    assert total(torch.ones(3), 2).item() == 6

@@ -511,3 +511,22 @@ def test_bad_arguments(device: torch.device) -> None:
     if device.type == "cuda":
         with pytest.raises(RuntimeError, match="must be on one device"):
             torch_ops.index_put(source, i, torch.zeros(()))
+
+
+def test_float8_by_a_mask_has_gradients(device: torch.device) -> None:
+    dtype = torch.float8_e4m3fn
+    mask = torch.tensor([True, False, True], device=device)
+    source = torch.zeros(3, device=device).to(dtype).requires_grad_()
+    value = torch.ones((), device=device).to(dtype).requires_grad_()
+    ones = torch.ones(3, device=device).to(dtype)
+    (grad,) = torch.autograd.grad(torch_ops.index_put(source, mask, value), source, ones)
+    assert grad.float().tolist() == [0, 1, 0]
+    written = source.clone()
+    torch_ops.index_put_(written, mask, value.detach())
+    assert written.requires_grad
+    assert written.detach().float().tolist() == [1, 0, 1]
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        torch_ops.index_put_(source, mask, value)
+    sources, masks = torch.zeros(2, 3, device=device).to(dtype), torch.stack((mask, ~mask))
+    put = torch.vmap(lambda s, m: torch_ops.index_put(s, m, value.detach()))
+    assert put(sources, masks).float().tolist() == [[1, 0, 1], [0, 1, 0]]

@@ -339,6 +339,8 @@ def test_what_is_surely_assigned() -> None:
         assert surely_assigns(text, "y", macros), text
     for text in ("y += x", "if (x) y = x", "UNKNOWN; y = x", "y = y + 1", "while (x) { y = x; }"):
         assert not surely_assigns(text, "y", macros), text
+    for text in ("#if 0\nint q = 1;\ny = x;\n#endif", "int q;\n# ifdef N\n;y = x;\n#endif"):
+        assert not surely_assigns(text, "y", macros), text
 
 
 def test_separators_of_digits(device: torch.device) -> None:

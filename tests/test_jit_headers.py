@@ -95,3 +95,21 @@ def test_kernel_that_is_made_again(header: Path, where: str) -> None:
     assert before(x).tolist() == named(x).tolist() == [2] * 3
     leaf = torch.ones(3, requires_grad=True)
     assert torch.autograd.grad(after(leaf).sum(), leaf)[0].tolist() == [3] * 3
+
+
+def test_comments_hide_includes() -> None:
+    """Also one that nothing ends, in no more time than it takes to read it."""
+    from torch_ops.jit._headers import _includes_in
+
+    text = b"""/*
+# import numpy
+#include MACRO
+*/ #include "a.h" // #include "b.h"
+char path[] = "/*"; // "
+#include <c//d.h>
+#import "e.h" /* and */
+# /* a
+blank */ include <f.h>
+"""
+    assert [name for name, _ in _includes_in(text, None)] == ["a.h", "c//d.h", "e.h", "f.h"]
+    assert _includes_in(b"/* a\n" * 200_000 + b"#include <never.h>", None) == []

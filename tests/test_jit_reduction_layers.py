@@ -102,8 +102,12 @@ def test_opcheck(device: torch.device) -> None:
 @pytest.mark.parametrize("keepdim", [False, True])
 def test_vmap(dim: object, keepdim: bool, device: torch.device) -> None:
     x, y = random((2, 3, 4), device), random((2, 4), device)
-    for kernel in (NORM, MEAN):
+    for kernel in (NORM, MEAN, named_norm):
         one = functools.partial(kernel, dim=dim, keepdim=keepdim)
+        if kernel is not MEAN:  # which needs the number of elements
+            assert (
+                torch.vmap(one)(x[:0]).shape[0] == 0
+            )  # a loop over samples has none to begin with
         expected = torch.stack([one(sample) for sample in x])
         for axis in range(3):
             actual = torch.vmap(one, axis)(x.movedim(0, axis))

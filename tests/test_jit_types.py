@@ -130,6 +130,25 @@ def test_what_would_be_another_function_is_refused(name: str) -> None:
     assert torch.autograd.grad(by_hand(x).sum(), x)[0].tolist() == [2.0, 2.0]
 
 
+def test_other_functions_are_not_refused() -> None:
+    """A specialisation by a number, an overload with more parameters; and long double."""
+    preamble = """
+template <int K> float scaled(float a) { return a; }
+template <> float scaled<2>(float a) { return 2 * a; }
+template <class A> A square(A a) { return a * a; }
+float square(float a, int n) { return n * a; }"""
+    operation = "y = square(x) * scaled<2>(w[0]) * square(w[0], 3) * (float)fmin(2.0L, 1.0L)"
+    kernel = ElementwiseKernel("T x, raw float32 w", "T y", operation, preamble=preamble)
+    x = torch.tensor([3.0], requires_grad=True)
+    assert torch.autograd.grad(kernel(x, torch.ones(1)).sum(), x)[0].tolist() == [36.0]
+
+
+def test_derivatives_in_older_cxx() -> None:
+    kernel = ElementwiseKernel("T x", "T y", "y = x * x", "older", options=("-std=c++14",))
+    x = torch.tensor([3.0], requires_grad=True)
+    assert torch.autograd.grad(kernel(x).sum(), x)[0].tolist() == [6.0]
+
+
 def test_what_is_no_float_is_not_refused() -> None:
     preamble = """
 template <class A> struct Size { static constexpr int value = 4; };

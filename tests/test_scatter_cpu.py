@@ -412,3 +412,22 @@ def test_nothing_is_added_where_an_entry_is_out_of_range(dtype: torch.dtype) -> 
     empty = torch.zeros(0, 3, dtype=dtype)
     with pytest.raises(IndexError, match="size 0"):
         torch_ops.scatter_add_(empty, torch.ones(2, 3, dtype=dtype), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_negative_zeros_stay(dtype: torch.dtype) -> None:
+    """Nothing but -0 is added to -0, most of it to one row, by one way and another."""
+    for size, count in [
+        (200_000, 60_000),
+        (200_000, 1000),
+        (1000, 1000),
+        (20, 30),
+        (6_000_000, 900),
+    ]:
+        index = torch.full((count,), 7)
+        index[::5] = size - 1
+        for number in (1, 3, 8):
+            out = torch.full((size,), -0.0, dtype=dtype)
+            with threads(number):
+                torch_ops.scatter_add_(out, torch.full((count,), -0.0, dtype=dtype), index)
+            assert out.signbit().all()

@@ -124,8 +124,8 @@ c10::SymDimVector picked_sizes(const char* op, const Tensor& source, const Array
   return points::rows_sizes(source.sym_sizes(), points);
 }
 
-// The same bits in a dtype of the same size, for those that torch's where, masked_fill and add do
-// not take; integers without a sign add as those with one.
+// The same bits in a dtype of the same size, for those integers that torch's where, masked_fill and
+// add do not take; those without a sign add as those with one.
 Tensor as_bits(const Tensor& tensor) {
   const auto dtype = [&] {
     switch (tensor.scalar_type()) {
@@ -136,7 +136,7 @@ Tensor as_bits(const Tensor& tensor) {
       case at::kUInt64:
         return at::kLong;
       default:
-        return at::isFloat8Type(tensor.scalar_type()) ? at::kByte : tensor.scalar_type();
+        return tensor.scalar_type();
     }
   }();
   return dtype == tensor.scalar_type() ? tensor : tensor.view(dtype);
@@ -283,7 +283,7 @@ Tensor& index_put_(Tensor& source, const Indices& indices, const Tensor& values,
   if (const auto condition = as_condition(source, call)) {
     if (accumulate) return add_all(source, where_sums(*condition, values));
     Tensor bits = as_bits(source);
-    if (values.dim() == 0) {
+    if (values.dim() == 0 && !at::isFloat8Type(values.scalar_type())) {  // which has no masked_fill
       bits.masked_fill_(*condition, as_bits(values));
     } else {
       bits.copy_(at::where(*condition, as_bits(values), bits));

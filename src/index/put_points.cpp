@@ -200,7 +200,8 @@ Tensor& put_points__functionalize(Tensor& source, TensorList coordinates, at::In
         ops::put_points_().call(to, picks, dims, rows, batch_dims, front, axes, name);
       },
       [&](const Tensor& to, const Tensor& rows, const std::vector<Tensor>& picks) {
-        return ops::put_points().call(to, picks, dims, rows, batch_dims, front, axes, name);
+        return ops::put_points().call(to, picks, dims, rows, batch_dims, front, axes,
+                                      name.value_or("index_put_"));
       },
       source, values, coordinates);
 }

@@ -75,7 +75,7 @@ RoundedArguments::RoundedArguments(const Signature& kernel, const Arguments& giv
 }
 
 Types resolve_types(const Signature& kernel, const Arguments& arguments, at::TensorList outs) {
-  c10::SmallVector<at::native::ResultTypeState, 4> states(kernel.placeholders.size());
+  std::vector<at::native::ResultTypeState> states(kernel.placeholders.size());
   c10::SmallVector<ScalarType, 4> found(kernel.placeholders.size(), ScalarType::Undefined);
   const auto add = [&](const Parameter& parameter, const auto& value) {
     if (parameter.placeholder < 0) return;
@@ -194,6 +194,10 @@ void check_op_call(const Signature& kernel, const Arguments& arguments, at::Tens
                      kernel.in[k].name, " must be a strided tensor, but it is ",
                      is_nested ? "nested" : c10::str(tensor.layout()), ".");
     check_supported(kernel, kernel.in[k].name, tensor.scalar_type());
+  }
+  for (size_t k = 0; k < outs.size(); ++k) {
+    TORCH_CHECK(!outs[k].is_conj() && !outs[k].is_neg(), kernel.name, ": ", kernel.out[k].name,
+                " is a view whose conjugation or negation has not been carried out.");
   }
   TORCH_CHECK(outs.empty(), kernel.name,
               wants_gradient

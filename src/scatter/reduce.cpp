@@ -161,6 +161,13 @@ bool has_derivative(const Tensor& values) {
          torch::autograd::isFwGradDefined(values);
 }
 
+// On CUDA, where a graph may come that was traced on the CPU.
+Tensor scatter_best_by_position(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
+                                Dim dim, int64_t batch_dims, bool largest, std::string_view mode) {
+  const int64_t axis = check(values, index, dim_size, dim, batch_dims).dim;
+  return best_by_position(values, index, dim_size, axis, batch_dims, largest, mode);
+}
+
 // A graph may have been traced where no gradient was asked for.
 Tensor scatter_best_autograd(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
                              c10::SymInt dim_size, Dim dim, int64_t batch_dims, bool largest,
@@ -363,6 +370,7 @@ TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
 
 TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
   m.impl("_scatter_arg", scatter_arg<scatter_arg_cuda>);
+  m.impl("_scatter_best", scatter_best_by_position);
   m.impl("_scatter_prod", scatter_prod<scatter_prod_cuda>);
 }
 

@@ -117,18 +117,16 @@ void fill_by_name(const at::Tensor& index, const RowLayout& layout, const IndexR
       });
 }
 
-// Does a float have the value -0? It is as large as 0, and of what is alike the first counts; keys
-// are apart.
+// Is there a number of these bits?
 template <class Key>
-bool has_negative_zero(const Key* bits, int64_t size) {
-  constexpr Key kNegativeZero = std::numeric_limits<Key>::min();
+bool contains(const Key* bits, int64_t size, Key wanted) {
   constexpr int64_t kPart = 1024;  // after which it may end
   const int64_t found =
       parallel_min(size, kElementsPerTask, [&](int64_t begin, int64_t end) -> int64_t {
         for (int64_t first = begin; first < end; first += kPart) {
           int any = 0;
           for (int64_t n = first; n < std::min(first + kPart, end); ++n) {
-            any |= bits[n] == kNegativeZero;
+            any |= bits[n] == wanted;
           }
           if (any != 0) return first;
         }
@@ -161,15 +159,19 @@ void find_best(const at::Tensor& values, const at::Tensor& index, const RowLayou
   const auto order = order_of<Key>(values.scalar_type(), largest);
   const auto* from = static_cast<const Key*>(values.const_data_ptr());
   auto* to = static_cast<Key*>(result.mutable_data_ptr());
-  if (values.is_floating_point() && has_negative_zero(from, values.numel())) {
+  if (result.numel() == 0) return;
+  // -0 is as large as 0, and of what is alike the first counts; keys are apart.
+  constexpr Key kNegativeZero = std::numeric_limits<Key>::min();
+  if (values.is_floating_point() && contains(from, values.numel(), kNegativeZero)) {
     return pick_best<Key>(values, index, layout, rule, largest, result);
   }
   const Simd simd = cpu_simd();
   constexpr Key kNone = KeyOrder<Key>::kNone;
-  // kNone is the key of an integer, so that rows without entries must be told apart before; with
-  // the key of zero they become zeros as well.
+  // kNone is the key of the worst integer too. Where there is one, rows without entries must be
+  // told apart before; with the key of zero they become zeros as well.
   const Key zero = order.key(Key());
-  const bool has_none = values.is_floating_point();
+  const bool has_none =
+      values.is_floating_point() || !contains(from, values.numel(), order.bits(kNone));
   if (has_none) {
     at::parallel_for(0, result.numel(), kElementsPerTask,
                      [&](int64_t begin, int64_t end) { std::fill(to + begin, to + end, kNone); });
@@ -179,7 +181,7 @@ void find_best(const at::Tensor& values, const at::Tensor& index, const RowLayou
   reduce(index, layout, rule, [&](const ReducePart& part, const ReduceRun& run) {
     keep_best_keys(simd, layout, part, run, order, from, to);
   });
-  if (order.is_identity()) return;
+  if (order.is_identity() && !has_none) return;
   at::parallel_for(0, result.numel(), kElementsPerTask, [&](int64_t begin, int64_t end) {
     map_range(simd, FromKey<Key>{order, has_none ? kNone : zero}, begin, end, to,
               static_cast<const Key*>(to));

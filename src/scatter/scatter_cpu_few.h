@@ -120,13 +120,6 @@ void add_few(Simd simd, const RowLayout& layout, const IndexRule& rule, const Va
   }
 }
 
-// What a sum begins with, so that what it is added to stays as it is where nothing is added: -0 for
-// floats, as 0 would make 0 of -0.
-template <class Sum>
-constexpr Sum nothing_added() {
-  return std::is_integral_v<Sum> ? Sum() : static_cast<Sum>(-0.0);
-}
-
 // Slabs of so few elements, and of no more entries, are added one after the other.
 constexpr int64_t kShortSlab = 256;
 

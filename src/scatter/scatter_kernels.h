@@ -19,6 +19,13 @@ using ScatterSum =
     std::conditional_t<std::is_same_v<Value, Float16> || std::is_same_v<Value, BFloat16>, float,
                        Value>;
 
+// What a sum begins with, so that what it is added to stays as it is where nothing is added: -0 for
+// floats, as 0 would make 0 of -0.
+template <class Sum>
+constexpr Sum nothing_added() {
+  return std::is_integral_v<Sum> ? Sum() : static_cast<Sum>(-0.0);
+}
+
 // ---- Conversions --------------------------------------------------------------------------------
 
 struct ToFloat {
@@ -159,7 +166,7 @@ int64_t add_elements(int64_t entries, const Row* rows, Stride stride, int64_t ax
       for (int64_t n = 0; n < entries; ++n) {
         const Row row = rows[n * stride];
         const bool is_hot = row == hot;
-        sum += is_hot ? values[n] : Sum();
+        sum += is_hot ? values[n] : nothing_added<Sum>();
         Sum* const other = is_hot ? aside + n % kAside : sums + row;
         *other += values[n];
       }

@@ -67,7 +67,7 @@ def _advice(line: str, message: str) -> str:
 
 _FLOAT = re.compile(r"\b(?:float|double)\b")
 _SPECIALISATION = re.compile(r"\btemplate\s*<\s*>([^;{]*)")
-_TEMPLATE = re.compile(r"\btemplate\s*<(?:[^<>]|<[^<>]*>)+>[^;{()]*?\b(\w+)\s*\(")
+_TEMPLATE = re.compile(r"\btemplate\s*<(?:[^<>]|<[^<>]*>)+>[^;{()]*?\b(\w+)\s*\(([^()]*)\)")
 
 
 def check_preamble(what: str, preamble: str) -> None:
@@ -78,13 +78,21 @@ def check_preamble(what: str, preamble: str) -> None:
     """
     text = without_comments(preamble)
     for found in _SPECIALISATION.finditer(text):
-        if any(_FLOAT.search(part) for part in re.findall(r"[<(]([^<>()]*)[>)]", found[1])):
+        # What it is a specialisation for stands in <>, or is told by its parameters.
+        parts = re.findall(r"<([^<>]*)>", found[1]) or re.findall(r"\(([^()]*)\)", found[1])
+        if any(_FLOAT.search(part) for part in parts):
             _refuse_preamble(what, text, found.start(), "a specialisation of a template for floats")
-    for name in {found[1] for found in _TEMPLATE.finditer(text)}:
+    templates = {(found[1], _count(found[2])) for found in _TEMPLATE.finditer(text)}
+    for name in {name for name, _ in templates}:
         for found in re.finditer(rf"\b{name}\s*\(([^()]*)\)[^(){{}};,]*\{{", text):
             head = re.split(r"[;{}]", text[: found.start()])[-1]
-            if "template" not in head and _FLOAT.search(found[1]):
+            overloads = "template" not in head and (name, _count(found[1])) in templates
+            if overloads and _FLOAT.search(found[1]):
                 _refuse_preamble(what, text, found.start(), f"{name}, a template too, for floats")
+
+
+def _count(parameters: str) -> int:
+    return parameters.count(",") + 1 if parameters.strip() else 0
 
 
 def _refuse_preamble(what: str, text: str, at: int, which: str) -> None:

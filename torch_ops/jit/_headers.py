@@ -10,21 +10,18 @@ from typing import NamedTuple
 
 from torch_ops.jit._cache import make_key, recall, remember
 
-# Blanks, of which a comment is one, also one of several lines.
-_BLANK = rb"(?:[ \t]|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/)*"
 _INCLUDE = re.compile(
-    b"".join(
-        (
-            rb"^",
-            _BLANK,
-            rb"(?:#|%:)",
-            _BLANK,
-            rb"(?:include(?:_next)?|import)\b",
-            _BLANK,
-            rb'(?:<([^>\n]+)>|"([^"\n]+)"|(\S+))',
-        )
-    ),
+    rb"^[ \t]*(?:#|%:)[ \t]*(?:"
+    rb'(?:include(?:_next)?|import)[ \t]*(?:<([^>\n]+)>|"([^"\n]+)")'
+    rb"|include(?:_next)?\b[ \t]*(\S+))",
     re.MULTILINE,
+)
+# A comment; or what may hold its signs, which stays: a name in <> and a text. One that nothing ends
+# goes to the end, so that nobody looks for its end again.
+_COMMENT = re.compile(
+    rb"//[^\n]*|/\*.*?(?:\*/|\Z)"
+    rb'|((?:include(?:_next)?|import)[ \t]*<[^>\n]*>|"(?:\\.|[^"\\\n])*")',
+    re.DOTALL,
 )
 _CONTINUED = re.compile(rb"\\\r?\n")
 
@@ -145,6 +142,7 @@ def _includes_in(
     contents = _CONTINUED.sub(b"", contents)
     if b"include" not in contents and b"import" not in contents:
         return []
+    contents = _COMMENT.sub(lambda comment: comment[1] or b" ", contents)
     found = []
     for match in _INCLUDE.finditer(contents):
         angled, quoted, other = match.groups()

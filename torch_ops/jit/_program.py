@@ -322,10 +322,12 @@ def surely_assigns(text: str, name: str, macros: Mapping[str, str] | None = None
         and re.search(r"(?:^|[;}])\s*\Z", before) is not None
         and before.count("{") == before.count("}")
         and before.count("(") == before.count(")")
+        and _CONDITION.search(before) is None
         and not _may_mean(before + statement[1], {name, *_LEAVES}, macros or {})
     )
 
 
+_CONDITION = re.compile(r"^[ \t]*(?:#|%:)[ \t]*(?:if|el|end)", re.MULTILINE)
 _LEAVES = ("return", "break", "continue", "goto")
 _MACRO = re.compile(r"[A-Z][A-Z0-9_]+")
 _CONSTANT = re.compile(r"M_\w+|INFINITY|NAN|HUGE_VALF?|\w+_(?:MAX|MIN|EPSILON)")

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
 
 from torch_ops.jit._codegen import CUDA_OPTIONS, HOST_OPTIONS, shared_options
 from torch_ops.jit._compile import compile_cuda, compile_host, included_headers
@@ -238,7 +239,9 @@ def _fake(
     elements = math.prod(
         size for size, is_reduced in zip(shape, reduced, strict=False) if is_reduced
     )
-    if reduction.identity is None and elements == 0 and math.prod(kept) != 0:
+    # Of lengths that follow from data only the real call will know.
+    empty = guard_or_false(elements == 0) and guard_or_true(math.prod(kept) != 0)
+    if reduction.identity is None and empty:
         raise ValueError(
             f"{name}: there is no element to reduce (shape {list(shape)}), and the kernel has no "
             "identity."

@@ -185,8 +185,10 @@ def _op_of_elementwise(name: str, kernel: ElementwiseKernel) -> KernelOp:
         overload = "numbers" + "".join("01"[bit] for bit in numbers) if any(numbers) else "default"
         full = name if overload == "default" else f"{name}.{overload}"
         library = _define(full, arguments, result)
-        # It is the kernel's own op that has derivatives, batching rule and fake kernel.
-        library.impl(full.partition("::")[2], call, "CompositeImplicitAutograd")
+        # It is the kernel's own op that has derivatives, batching rule and fake kernel; torch.vmap
+        # does not take a composition for a rule by itself.
+        for key in ("CompositeImplicitAutograd", "FuncTorchBatched"):
+            library.impl(full.partition("::")[2], call, key)
         overloads[numbers] = overload
     made = KernelOp(name, kernel, [param.name for param in kernel.inputs])
     made._with_numbers = {
@@ -210,7 +212,8 @@ def _op_of_reduction(name: str, kernel: ReductionKernel) -> KernelOp:
         return kernel(*args[:count], dim=dim, keepdim=keepdim)
 
     # It is the kernel's own op that refuses derivatives and has batching rule and fake kernel.
-    library.impl(name.partition("::")[2], call, "CompositeImplicitAutograd")
+    for key in ("CompositeImplicitAutograd", "FuncTorchBatched"):
+        library.impl(name.partition("::")[2], call, key)
     _ops[name] = KernelOp(name, kernel, ())
     return _ops[name]
 

@@ -260,8 +260,8 @@ def index_add(
     """Returns a copy of ``source`` to which ``values`` are added at ``source[indices]``.
 
     Where indices name a place several times, all of its values are added: what
-    ``numpy.add.at(source, indices, values)`` does to a copy. 16-bit floats are summed in float32,
-    and rounded before the sum is added to source.
+    ``numpy.add.at(source, indices, values)`` does to a copy. 16-bit floats are summed in float32;
+    on CUDA, and where "Memory" names sums of their own, these are rounded before they are added.
 
     Args:
         source: As for :func:`index`, but with a dtype that :func:`scatter_add` adds.

@@ -11,15 +11,22 @@ template <class T, int N>
 class numeric_limits<torch_ops::Dual<T, N>>
     : public numeric_limits<typename torch_ops::Innermost<T>::type> {};
 
+// Variables of templates are of C++17.
+#if __cplusplus >= 201703L
+#define TORCH_OPS_VARIABLE(...) __VA_ARGS__
+#else
+#define TORCH_OPS_VARIABLE(...)
+#endif
+
 #define TORCH_OPS_TRAIT(name, answer)                                                           \
   template <class T, int N>                                                                     \
-  struct name<torch_ops::Dual<T, N>> : bool_constant<answer> {};                                \
+  struct name<torch_ops::Dual<T, N>> : integral_constant<bool, answer> {};                      \
   template <class T, int N>                                                                     \
-  struct name<const torch_ops::Dual<T, N>> : bool_constant<answer> {};                          \
-  template <class T, int N>                                                                     \
-  constexpr bool name##_v<torch_ops::Dual<T, N>> = answer;                                      \
-  template <class T, int N>                                                                     \
-  constexpr bool name##_v<const torch_ops::Dual<T, N>> = answer;
+  struct name<const torch_ops::Dual<T, N>> : integral_constant<bool, answer> {};                \
+  TORCH_OPS_VARIABLE(template <class T, int N> constexpr bool                                   \
+                         name##_v<torch_ops::Dual<T, N>> = answer;                              \
+                     template <class T, int N> constexpr bool                                   \
+                         name##_v<const torch_ops::Dual<T, N>> = answer;)
 TORCH_OPS_TRAIT(is_floating_point, true)
 TORCH_OPS_TRAIT(is_arithmetic, true)
 TORCH_OPS_TRAIT(is_fundamental, true)
@@ -33,13 +40,13 @@ TORCH_OPS_TRAIT(is_compound, false)
 // const variable, or a result of an operator, whose plain type would not be const: no answer.
 #define TORCH_OPS_SAME(qualifier, plain, answer)                                                \
   template <class T, int N>                                                                     \
-  struct is_same<qualifier torch_ops::Dual<T, N>, plain> : bool_constant<answer> {};            \
+  struct is_same<qualifier torch_ops::Dual<T, N>, plain> : integral_constant<bool, answer> {};  \
   template <class T, int N>                                                                     \
-  struct is_same<plain, qualifier torch_ops::Dual<T, N>> : bool_constant<answer> {};            \
-  template <class T, int N>                                                                     \
-  constexpr bool is_same_v<qualifier torch_ops::Dual<T, N>, plain> = answer;                    \
-  template <class T, int N>                                                                     \
-  constexpr bool is_same_v<plain, qualifier torch_ops::Dual<T, N>> = answer;
+  struct is_same<plain, qualifier torch_ops::Dual<T, N>> : integral_constant<bool, answer> {};  \
+  TORCH_OPS_VARIABLE(template <class T, int N> constexpr bool                                   \
+                         is_same_v<qualifier torch_ops::Dual<T, N>, plain> = answer;            \
+                     template <class T, int N> constexpr bool                                   \
+                         is_same_v<plain, qualifier torch_ops::Dual<T, N>> = answer;)
 #define TORCH_OPS_SAME_AS(number)                                                               \
   TORCH_OPS_SAME(, number, (torch_ops::holds<T, number>))                                       \
   TORCH_OPS_SAME(const, number, (torch_ops::is_unclear<torch_ops::holds<T, number>>::value))    \
@@ -48,6 +55,7 @@ TORCH_OPS_SAME_AS(float)
 TORCH_OPS_SAME_AS(double)
 #undef TORCH_OPS_SAME_AS
 #undef TORCH_OPS_SAME
+#undef TORCH_OPS_VARIABLE
 
 }  // namespace TORCH_OPS_LIBRARY
 #undef TORCH_OPS_LIBRARY

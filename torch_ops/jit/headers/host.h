@@ -120,7 +120,7 @@ TORCH_OPS_MIN_MAX(max, >)
 #undef TORCH_OPS_MIN_MAX
 
 // Of integers in double, as <cmath> has it.
-#define TORCH_OPS_FMIN_FMAX(name, compare)                                                       \
+#define TORCH_OPS_FMIN_FMAX(name, compare, sign)                                                 \
   template <class A, class B,                                                                    \
             class = typename torch_ops::EnableIf<torch_ops::is_number<A> &&                      \
                                                  torch_ops::is_number<B>>::type>                 \
@@ -130,12 +130,15 @@ TORCH_OPS_MIN_MAX(max, >)
                    static_cast<typename torch_ops::HostFloat<B>::type>(b));                      \
   }                                                                                              \
   inline float name##f(float a, float b) { return compare(a, b); }                               \
+  inline long double name(long double a, long double b) {                                        \
+    return a sign b || b != b ? a : b;                                                           \
+  }                                                                                              \
   namespace std {                                                                                \
   using ::name;                                                                                  \
   using ::name##f;                                                                               \
   }
-TORCH_OPS_FMIN_FMAX(torch_ops_fmin, min)
-TORCH_OPS_FMIN_FMAX(torch_ops_fmax, max)
+TORCH_OPS_FMIN_FMAX(torch_ops_fmin, min, <)
+TORCH_OPS_FMIN_FMAX(torch_ops_fmax, max, >)
 #undef TORCH_OPS_FMIN_FMAX
 
 // Raw outputs that several elements write to.

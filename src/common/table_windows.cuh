@@ -3,11 +3,14 @@
 // Random places in memory: each costs the memory a row of its own that must be opened. All threads
 // therefore go through the table together, window by window, and pick in each what lies there: so
 // accesses that are near each other in time are near each other in memory. A thread waits for the
-// picks of one window before it goes on to the next, which is what keeps them together.
+// picks of one window before it goes on to the next, which is what keeps them together. But where
+// most picks of a warp are of one place, the few others go at once.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+
+#include "common/vectorized.cuh"
 
 namespace torch_ops {
 
@@ -55,17 +58,43 @@ struct TableWindows {
     places = static_cast<uint32_t>((table_places - 1) / count + 1);
   }
 
-  // A lane's picks. Words whose place is kNowhere stay what they are.
+  // A lane's picks. Words whose place is kNowhere stay what they are. All lanes of the warp must
+  // come here.
   template <bool once, class Word>
-  __device__ __forceinline__ void pick(const Word* table, const uint32_t (&at)[kUnroll],
+  __device__ __forceinline__ void pick(const Word* table, uint32_t (&at)[kUnroll],
                                        Word (&words)[kUnroll]) const {
-#pragma unroll 1
-    for (uint32_t w = 0, begin = 0; w < count; ++w, begin += places) {
+    // Most picks of the warp may be of one place: one load serves them, and so few others are left
+    // that they need not wait for each other.
+    const uint32_t common = find_common(at);
+    if (common != kNowhere) {
+      const Word word = load_in_order(table + common);
 #pragma unroll
       for (int k = 0; k < kUnroll; ++k) {
-        load_if<once>(at[k] - begin < places, table + at[k], words[k]);
+        if (at[k] != common) continue;
+        words[k] = word;
+        at[k] = kNowhere;
       }
     }
+    const uint32_t size = common != kNowhere ? kNowhere : places;
+#pragma unroll 1
+    for (uint32_t w = 0, begin = 0; w < (common != kNowhere ? 1 : count); ++w, begin += places) {
+#pragma unroll
+      for (int k = 0; k < kUnroll; ++k) {
+        load_if<once>(at[k] - begin < size, table + at[k], words[k]);
+      }
+    }
+  }
+
+ private:
+  // The place that three quarters of the warp's first picks have, or kNowhere.
+  static __device__ __forceinline__ uint32_t find_common(const uint32_t (&at)[kUnroll]) {
+    constexpr unsigned kAllLanes = 0xffffffffu;
+#pragma unroll
+    for (int lane = 0; lane < 32; lane += 8) {  // one lane's pick may be another
+      const uint32_t candidate = __shfl_sync(kAllLanes, at[0], lane);
+      if (__popc(__ballot_sync(kAllLanes, at[0] == candidate)) >= 24) return candidate;
+    }
+    return kNowhere;
   }
 };
 

@@ -77,7 +77,7 @@ Call check(const Tensor& out, const Tensor& values, const Tensor& index, Dim dim
 bool adds_to_out(const Tensor& out) {
   const at::ScalarType real = c10::toRealValueType(out.scalar_type());
   if (out.is_cpu()) return true;  // 16-bit floats are rounded when all is added
-  return sum_type(real) == real && !at::globalContext().deterministicAlgorithms();
+  return sum_type(real) == as_dispatched(real) && !at::globalContext().deterministicAlgorithms();
 }
 
 // `out` or, where its elements are apart or do not begin where CUDA may add vectors, a copy.
@@ -94,8 +94,12 @@ Tensor& scatter_add_(Tensor& out, const Tensor& values, const Tensor& index, Dim
   const Call call = check(out, values, index, dim, batch_dims, mode);
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, values);
-  if (!adds_to_out(out))
-    return out.add_(sums_for(out, values, index, call.axes.dim, batch_dims, mode));
+  if (!adds_to_out(out)) {
+    const Tensor sums = sums_for(out, values, index, call.axes.dim, batch_dims, mode);
+    const at::ScalarType added = as_dispatched(out.scalar_type());  // torch adds no uint16
+    out.view(added).add_(sums.view(added));
+    return out;
+  }
   const Tensor sums = dense(out);
   Tensor entries = index;
   if (at::get_overlap_status(out, index) != at::MemOverlapStatus::No &&

@@ -107,6 +107,87 @@ def test_bits_follow_from_a_rows_entries(device: torch.device, width: int) -> No
         assert_same(batched(values, index), together, "vmap")
 
 
+# Few entries beside many rows, of which a block has a share: slabs, rows, entries. More than a
+# warp's piece holds at once; the most; one; few slabs and many.
+SPARSE_SHAPES = ((1, 70_000, 4096), (2, 40_000, 2500), (3, 60_000, 1), (40, 16_500, 117))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("spread", SPREADS)
+def test_few_entries_beside_many_rows(
+    device: torch.device, dtype: torch.dtype, spread: str
+) -> None:
+    for batch, rows, count in SPARSE_SHAPES:
+        for width in (1, 3, 5, 8, 64, 100):
+            if rows * batch * width > 2**23 or batch * count * width > 2**18:
+                continue
+            message = f"{batch} {rows} {count} {width}"
+            index = spread_index(spread, rows, count, batch)
+            values = values_for((batch, count, width), device, dtype)
+            result = add(values, index.to(device), rows)
+            assert_near(result, values, index, rows, message)
+            if dtype.itemsize == 2 and sparse_cut(device, batch, rows, count, width)["fastest"]:
+                assert_same(add(values, index.to(device), rows), result, message)
+
+
+def test_the_same_bits_whatever_the_rows_are(device: torch.device) -> None:
+    """Side by side in the deterministic mode, and here picked by a hash by default."""
+    if device.type == "cpu":
+        return  # there the order of a row's entries may be cut where a thread's work ends
+    for dtype, width in [(torch.float16, 5), (torch.bfloat16, 64)]:
+        for spread in SPREADS:
+            index = spread_index(spread, 16_384, 1000, 3).to(device)
+            values = values_for((3, 1000, width), device, dtype)
+            side_by_side = add(values, index, 16_384, deterministic=True)
+            assert_same(add(values, index, 16_384), side_by_side, f"{dtype} {spread}")
+
+
+def sparse_cut(
+    device: torch.device, slabs: int, rows: int, count: int, width: int
+) -> dict[str, int]:
+    from torch_ops._ext.scatter import small_cut
+
+    limits = {"shared_bytes": 227 * 1024, "multiprocessors": 132}
+    if device.type == "cuda":
+        gpu = torch.cuda.get_device_properties(device)
+        limits = {
+            "shared_bytes": gpu.shared_memory_per_block_optin,
+            "multiprocessors": gpu.multi_processor_count,
+        }
+    cut: dict[str, int] = small_cut(
+        slabs=slabs,
+        axis_size=rows,
+        entries=count,
+        inner=width,
+        value_bytes=2,
+        sum_bytes=4,
+        sparse=True,
+        **limits,
+    )
+    return cut
+
+
+def share_of(row: Tensor, shares: int) -> Tensor:
+    """Which block has a row: HashedRows in scatter_small.cuh."""
+    mask = 0xFFFFFFFF
+    row = (row ^ (row >> 16)) * 0x85EBCA6B & mask
+    row = (row ^ (row >> 13)) * 0xC2B2AE35 & mask
+    return ((row ^ (row >> 16)) * shares) >> 32
+
+
+def test_more_rows_than_a_block_has_room_for(device: torch.device) -> None:
+    rows, count, width = 2_000_000, 4000, 3
+    cut = sparse_cut(device, 1, rows, count, width)
+    assert cut["fastest"]
+    named = torch.arange(rows)
+    named = named[share_of(named, cut["row_blocks"]) == 1][:1500]
+    assert len(named) == 1500 > 5 * cut["rows"]
+    index = named[torch.randint(1500, (1, count))]
+    values = values_for((1, count, width), device, torch.bfloat16)
+    result = add(values, index.to(device), rows)
+    assert_near(result, values, index, rows, "one share")
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_modes(device: torch.device, mode: str) -> None:
     low, high = (-70, 90) if mode not in ("raise", "unchecked") else (0, 40)
@@ -117,6 +198,19 @@ def test_modes(device: torch.device, mode: str) -> None:
         expected = scatter_add_by_mode(values, index, 40, batch_dims=1, mode=mode)
         actual = add(values.to(device), index.to(device), 40, mode=mode)
         torch.testing.assert_close(actual.cpu(), expected)
+        # Beside many rows, in 16 bits, where sums of ones are exact.
+        ones = torch.ones(2, 500, 9, dtype=torch.bfloat16)
+        expected = scatter_add_by_mode(ones.double(), index, 20_000, batch_dims=1, mode=mode)
+        assert expected.max() <= 256
+        actual = add(ones.to(device), index.to(device), 20_000, mode=mode)
+        torch.testing.assert_close(actual.cpu().double(), expected, rtol=0, atol=0)
+
+
+def test_no_entry_of_many_names_a_row(device: torch.device) -> None:
+    values = torch.ones(4, 300, 8, dtype=torch.bfloat16, device=device)
+    index = torch.full((4, 300), 10**6, device=device)
+    for _ in range(20):
+        assert (add(values, index, 50_000, mode="fill") == 0).all()
 
 
 @pytest.mark.parametrize("width", [1, 3, 64])
@@ -152,27 +246,30 @@ def test_out_of_range(device: torch.device, dtype: torch.dtype) -> None:
     values = torch.ones(3, 200, 8, device=device, dtype=dtype)  # bfloat16 has each number to 256
     index = torch.zeros(3, 200, device=device, dtype=torch.int64)
     index[2, 199] = 2**40
-    result = add(values, index, 1000)
-    with pytest.raises(IndexError, match=r"scatter_add: index\[2, 199\] is 1099511627776, out of"):
+    for rows in (1000, 100_000):
+        result = add(values, index, rows)
+        message = r"scatter_add: index\[2, 199\] is 1099511627776, out of"
+        with pytest.raises(IndexError, match=message):
+            torch_ops.check_errors()
         torch_ops.check_errors()
-    torch_ops.check_errors()
-    assert result[:, 0, 0].float().tolist() == [200, 200, 199]
-    assert (result[:, 1:] == 0).all()
+        assert result[:, 0, 0].float().tolist() == [200, 200, 199]
+        assert (result[:, 1:] == 0).all()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_in_a_cuda_graph() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     values = values_for((2, 500, 64), device, torch.bfloat16)
-    index = spread_index("uniform", 80, 500, 2).to(device)
-    expected = add(values, index, 80)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = add(values, index, 80)
-    for _ in range(2):
-        captured.fill_(7)
-        graph.replay()
-        assert_same(captured, expected, "replayed")
+    for rows in (80, 50_000):
+        index = spread_index("uniform", rows, 500, 2).to(device)
+        expected = add(values, index, rows)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = add(values, index, rows)
+        for _ in range(2):
+            captured.fill_(7)
+            graph.replay()
+            assert_same(captured, expected, "replayed")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -205,7 +302,8 @@ def test_it_is_one_kernel() -> None:
             torch.cuda.synchronize()
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as run:
+            activities = [torch.profiler.ProfilerActivity.CUDA]
+            with torch.profiler.profile(activities=activities, acc_events=True) as run:
                 result = add(values, index, 32, deterministic=deterministic)
                 torch.cuda.synchronize()
             scratch = torch.cuda.max_memory_allocated() - before - result.nbytes
@@ -217,7 +315,7 @@ def test_it_is_one_kernel() -> None:
 
 @pytest.mark.sanitizer
 def test_small_for_the_sanitizer(device: torch.device) -> None:
-    for rows, count, width in [(5, 70, 4), (300, 40, 3), (2, 600, 33)]:
+    for rows, count, width in [(5, 70, 4), (300, 40, 3), (2, 600, 33), (30_000, 300, 3)]:
         for dtype in (torch.float32, torch.bfloat16, torch.int8):
             index = spread_index("uniform", rows, count, 2)
             values = torch.ones(2, count, width, dtype=dtype, device=device)
@@ -272,5 +370,16 @@ def test_the_cut() -> None:
     assert not cut(slabs=1, axis_size=1, entries=2049, inner=1)
     assert not cut(slabs=0, axis_size=1, entries=8, inner=1)
     assert not cut(slabs=1, axis_size=0, entries=8, inner=1)
+    # Few entries beside many rows: a share for 128 of them, or for each multiprocessor.
+    sparse = partial(small_cut, sparse=True, **halves, **h200)
+    found = sparse(slabs=8, axis_size=1 << 20, entries=4096, inner=5)
+    assert (found["rows"], found["row_blocks"], found["strips"]) == (256, 32, 1)
+    assert sparse(slabs=1, axis_size=1 << 20, entries=4000, inner=5)["row_blocks"] == 132
+    assert sparse(slabs=1, axis_size=1 << 20, entries=100, inner=5)["row_blocks"] == 7
+    assert sparse(slabs=1, axis_size=1 << 20, entries=100, inner=5)["fastest"]
+    assert not sparse(slabs=1, axis_size=399, entries=100, inner=500)["fastest"]
+    assert not sparse(slabs=1, axis_size=1 << 13, entries=100, inner=5)["fastest"]  # a small result
+    assert not sparse(slabs=100, axis_size=1 << 20, entries=4096, inner=5)["fastest"]
+    assert not sparse(slabs=1, axis_size=1 << 20, entries=4097, inner=5)
     few = {"slabs": 1, "axis_size": 9, "entries": 2048, "inner": 64}
     assert not small_cut(**few, **floats, shared_bytes=16_000, multiprocessors=132)

@@ -323,9 +323,18 @@ def test_paths() -> None:
         "tiles",
         "tiles",
     ]
+    # One instruction adds a vector of floats, and no other.
+    assert path(**few, value_bytes=8, sum_bytes=8, inner=2) == "values"
+    assert path(**few, value_bytes=8, sum_bytes=8, inner=16) == "streamed"
     many = {**few, "entries": 1 << 19}
+    assert [path(**many, **floats, inner=width) for width in (4, 8, 12, 16)] == [
+        "entries",
+        "streamed",
+        "streamed",
+        "tiles",
+    ]
     assert path(**many, **floats, inner=64) == "sorted"
-    assert path(**many, **floats, inner=63) == "tiles"
+    assert path(**many, **floats, inner=63) == "streamed"
     assert path(**many, value_bytes=8, sum_bytes=8, inner=64) == "sorted"
     # Many entries to few rows would wait for each other.
     crowd = {**few, "axis_size": 256, "entries": 1 << 18}
@@ -335,6 +344,7 @@ def test_paths() -> None:
         "sorted",
     ]
     assert path(**{**crowd, "axis_size": 257}, **floats, inner=3) == "values"
+    assert path(**{**crowd, "axis_size": 257}, **floats, inner=5) == "streamed"  # 2^20 values
     assert path(**{**crowd, "entries": (1 << 18) - 1}, **floats, inner=3) == "values"
     # Sixteen-bit sums take a table of floats: sorting pays for fewer entries beside a large result,
     # and for very few of them a table of their own rows.
@@ -348,17 +358,17 @@ def test_paths() -> None:
     assert path(**very_few, **halves, inner=64) == "few"
     assert path(**very_few, **halves, inner=128) == "sorted"  # the table takes too much
     assert path(**{**very_few, "entries": 1000}, **halves, inner=16) == "few"
-    assert path(**{**very_few, "entries": 1000}, **halves, inner=15) == "tiles"  # a small result
+    assert path(**{**very_few, "entries": 1000}, **halves, inner=15) == "streamed"  # a small result
     assert path(**{**very_few, "axis_size": 1 << 23}, **halves, inner=1) == "few"
     # A table of floats takes 4 bytes a value: what exceeds the bound of the scratch is sorted.
     short = {**few, "axis_size": 1 << 20, "entries": 1 << 20}
     assert [path(**short, **halves, inner=width) for width in (5, 8, 15, 16, 63)] == [
-        "values",
-        "tiles",
-        "tiles",
+        "streamed",
+        "streamed",
+        "streamed",
         "sorted",
         "sorted",
     ]
-    assert path(**short, **floats, inner=63) == "tiles"  # no table
+    assert path(**short, **floats, inner=63) == "streamed"  # no table
     assert path(**{**short, "axis_size": 1 << 21}, **halves, inner=9) == "sorted"
     assert path(**{**short, "axis_size": 1 << 22}, **halves, inner=9) == "few"

@@ -11,7 +11,9 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include "common/device_limits.h"
 
@@ -71,6 +73,47 @@ void allow_shared_bytes(Kernel* kernel, int64_t bytes) {
       current_device_limits().shared_bytes - static_cast<int64_t>(attributes.sharedSizeBytes);
   TORCH_OPS_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(most)));
+}
+
+}  // namespace torch_ops
+
+namespace torch_ops {
+
+// Was the code that the current device runs made for 9.0 or newer, so that it has the waits of
+// common/kernel_overlap.cuh? A device may be newer than that: it runs what PTX there is. All
+// kernels of a module are compiled alike: one stands for all.
+template <class Kernel>
+bool waits_for_kernel_before(Kernel* kernel) {
+  constexpr int kMostDevices = 64, kFirst = 90;
+  static std::atomic<int> known[kMostDevices];  // 0: not asked yet
+  int device = 0;
+  TORCH_OPS_CUDA_CALL(cudaGetDevice(&device));
+  if (device >= kMostDevices) return false;
+  if (known[device] == 0) {
+    cudaFuncAttributes attributes;
+    TORCH_OPS_CUDA_CALL(cudaFuncGetAttributes(&attributes, kernel));
+    known[device] = attributes.ptxVersion;
+  }
+  return known[device] >= kFirst;
+}
+
+// Launches a kernel that may begin before the one before it in the stream has ended
+// (common/kernel_overlap.cuh). That one must be our own, so that it is known what it writes; all
+// else that the kernel touches must have been there before that one began.
+template <class... Parameters, class... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared_bytes,
+                  Arguments&&... arguments) {
+  cudaLaunchAttribute overlap;
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = current_stream();
+  config.attrs = &overlap;
+  config.numAttrs = waits_for_kernel_before(kernel) ? 1 : 0;
+  TORCH_OPS_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
 }
 
 }  // namespace torch_ops

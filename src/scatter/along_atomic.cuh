@@ -89,11 +89,11 @@ struct AlongCall {
   static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 };
 
-// As add_values_kernel, with an entry for each value. Most entries of each column may be for one
-// row: these elements of the table lie side by side, so that atomics for them go to few lines of
-// the L2 cache. Where lanes of a block have a place twice, the block therefore adds up what the
-// lanes of a column have for it, and takes one atomic. Place holds all offsets of a launch: with 32
-// bits a lane takes fewer registers, and more lanes wait at a time.
+// A lane has values that lie side by side, with an entry for each. Most entries of each column may
+// be for one row: these elements of the table lie side by side, so that atomics for them go to few
+// lines of the L2 cache. Where lanes of a block have a place twice, the block therefore adds up
+// what the lanes of a column have for it, and takes one atomic. Place holds all offsets of a
+// launch: with 32 bits a lane takes fewer registers, and more lanes wait at a time.
 template <int K, class Value, class Sum, class Place>
 __global__ void __launch_bounds__(kAlongThreads)
     add_along_kernel(const Value* __restrict__ values, IndexView index, Sum* __restrict__ table,

@@ -63,15 +63,15 @@ Call check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   return {indexing::check_scatter(op, values, index, dim_size, dim, batch_dims), parsed, op};
 }
 
-// The ways of a call on CUDA: three whose bits are the same on every run, of which the first is for
-// few entries a slab, and the second takes the entries of short rows in any order; and two in no
+// The ways of a call on CUDA: four whose bits are the same on every run, of which the first two are
+// for few entries a slab, and the third takes the entries of short rows in any order; and two in no
 // given order. Without a word from the caller the global flag says whether it may be one of these.
-enum class Way { kSmall, kBinned, kSorted, kFew, kAtomic };
+enum class Way { kSmall, kSparse, kBinned, kSorted, kFew, kAtomic };
 
 // `cut`: how the first would cut the call. It pays beside a plan too, as the second does: then the
 // plan is left alone, and the bits are those of a call without it.
 Way choose_way(const Tensor& rows, const RowLayout& layout, const SmallCut& cut,
-               std::optional<bool> deterministic) {
+               const SmallCut& sparse, std::optional<bool> deterministic) {
   const bool floats = rows.is_floating_point();
   const auto value_bytes = static_cast<int64_t>(rows.element_size());
   if (floats && deterministic.value_or(at::globalContext().deterministicAlgorithms())) {
@@ -79,6 +79,7 @@ Way choose_way(const Tensor& rows, const RowLayout& layout, const SmallCut& cut,
     return pays_to_sum_small(layout, cut) ? Way::kSmall : Way::kSorted;
   }
   if (floats && is_binning_fastest_cuda(rows, layout)) return Way::kBinned;
+  if (floats && is_sparse_fastest(layout, value_bytes, sparse)) return Way::kSparse;
   if (is_small_fastest(layout, value_bytes, cut)) return Way::kSmall;
   if (!floats) return Way::kAtomic;
   if (has_few_entries(layout, value_bytes)) return Way::kFew;
@@ -109,12 +110,18 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
   const IndexRule rule(call.mode, layout.axis_size);
   if (rows.is_cuda() && rows.numel() > 0) {
-    const SmallCut cut = cut_small_cuda(rows, layout);
-    const Way way = choose_way(rows, layout, cut, deterministic);
+    const SmallCut cut = cut_small_cuda(rows, layout, /*sparse=*/false);
+    const SmallCut sparse = cut_small_cuda(rows, layout, /*sparse=*/true);
+    const Way way = choose_way(rows, layout, cut, sparse, deterministic);
     if (way == Way::kSmall) {
       const Tensor result = at::empty(sizes, rows.options());
       scatter_add_small_cuda(op, rows.view(as_dispatched(real)), entries, layout, rule, cut,
                              result.view(as_dispatched(real)));
+      return finish(result);
+    }
+    if (way == Way::kSparse) {
+      const Tensor result = zeros_cuda(sizes, rows.options());
+      scatter_add_small_cuda(op, rows, entries, layout, rule, sparse, result);
       return finish(result);
     }
     if (way == Way::kBinned) {
@@ -142,7 +149,8 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   const at::TensorOptions options = rows.options().dtype(sum_type(real));
   Tensor sums = rows.is_cuda() ? zeros_cuda(sizes, options) : at::zeros(sizes, options);
   launch(op, rows.view(as_dispatched(real)), entries, layout, rule, sums);
-  return finish(sums.to(real));
+  return finish(rows.is_cuda() && at::isReducedFloatingType(real) ? round_cuda(sums, real)
+                                                                  : sums.to(real));
 }
 
 template <auto launch>
@@ -273,11 +281,14 @@ std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t valu
       has_few_rows(layout)) {
     return "sorted";
   }
-  switch (choose_atomic_path(layout, sum_bytes, adjacent, shared_bytes)) {
+  const bool vectors = value_bytes <= 4;
+  switch (choose_atomic_path(layout, sum_bytes, adjacent, vectors, shared_bytes)) {
     case AtomicPath::kTiles:
       return "tiles";
     case AtomicPath::kEntries:
       return "entries";
+    case AtomicPath::kStreamed:
+      return "streamed";
     case AtomicPath::kValues:
       return "values";
     case AtomicPath::kStaged:
@@ -320,7 +331,8 @@ std::map<std::string, int64_t> binning(int64_t slabs, int64_t axis_size, int64_t
 // What cut_small says: for the tests.
 std::map<std::string, int64_t> small_cut(int64_t slabs, int64_t axis_size, int64_t entries,
                                          int64_t inner, int64_t value_bytes, int64_t sum_bytes,
-                                         int64_t shared_bytes, int64_t multiprocessors) {
+                                         int64_t shared_bytes, int64_t multiprocessors,
+                                         bool sparse) {
   RowLayout layout{};
   layout.batch = slabs;
   layout.outer = 1;
@@ -328,7 +340,7 @@ std::map<std::string, int64_t> small_cut(int64_t slabs, int64_t axis_size, int64
   layout.entries = entries;
   layout.inner = inner;
   const DeviceLimits device{shared_bytes, /*l2_bytes=*/0, multiprocessors};
-  const SmallCut cut = cut_small(layout, value_bytes, sum_bytes, device);
+  const SmallCut cut = (sparse ? cut_sparse : cut_small)(layout, value_bytes, sum_bytes, device);
   if (!cut.fits) return {};
   return {{"piece", cut.piece},
           {"rows", cut.rows},
@@ -336,8 +348,9 @@ std::map<std::string, int64_t> small_cut(int64_t slabs, int64_t axis_size, int64
           {"row_blocks", cut.row_blocks},
           {"strips", cut.strips},
           {"bytes", cut.bytes(sum_bytes)},
-          {"fastest", is_small_fastest(layout, value_bytes, cut)},
-          {"pays", pays_to_sum_small(layout, cut)}};
+          {"fastest", sparse ? is_sparse_fastest(layout, value_bytes, cut)
+                             : is_small_fastest(layout, value_bytes, cut)},
+          {"pays", !sparse && pays_to_sum_small(layout, cut)}};
 }
 
 // What choose_cpu_blocking says: for the tests.
@@ -413,7 +426,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("value_bytes"), py::arg("shared_bytes"));
   m.def("small_cut", &small_cut, "How few entries a slab are cut on CUDA", py::arg("slabs"),
         py::arg("axis_size"), py::arg("entries"), py::arg("inner"), py::arg("value_bytes"),
-        py::arg("sum_bytes"), py::arg("shared_bytes"), py::arg("multiprocessors"));
+        py::arg("sum_bytes"), py::arg("shared_bytes"), py::arg("multiprocessors"),
+        py::arg("sparse") = false);
   m.def("cpu_blocking", &cpu_blocking, "How a call of these sizes is cut on the CPU",
         py::arg("slabs"), py::arg("entries"), py::arg("axis_size"), py::arg("inner"),
         py::arg("sum_bytes"), py::arg("threads"), py::arg("onto") = false);

@@ -16,6 +16,9 @@ namespace torch_ops {
 TORCH_OPS_CUDA_LAUNCHER(at::Tensor zeros_cuda(at::IntArrayRef sizes,
                                               const at::TensorOptions& options))
 
+// Sums of floats, contiguous, which scatter_add_cuda() has just made, rounded to 16 bits.
+TORCH_OPS_CUDA_LAUNCHER(at::Tensor round_cuda(const at::Tensor& sums, at::ScalarType dtype))
+
 // Writes the sums of `values` to `result`, both contiguous and of one dtype, one that
 // TORCH_OPS_DISPATCH_VALUES knows: every element, rounded once, the same bits for any number of
 // threads. An entry that names no row by the rule is dropped; where that is an error, raises
@@ -23,7 +26,9 @@ TORCH_OPS_CUDA_LAUNCHER(at::Tensor zeros_cuda(at::IntArrayRef sizes,
 void scatter_add_cpu(const char* op, const at::Tensor& values, const at::Tensor& index,
                      const RowLayout& layout, const IndexRule& rule, const at::Tensor& result);
 
-// Adds `values`, contiguous, to `sums`, contiguous, whose dtype is sum_type(values' dtype). An
+// Adds `values`, contiguous, to `sums`, contiguous, whose dtype is sum_type(values' dtype), and
+// which zeros_cuda() has just made: nothing may have been launched since, and the kernel may begin
+// before they are all zero. An
 // entry that names no row by the rule is dropped; where that is an error, gives an IndexError at
 // the next call, or at this one in sync mode (common/index_errors.h).
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_cuda(const char* op, const at::Tensor& values,
@@ -71,11 +76,14 @@ TORCH_OPS_CUDA_LAUNCHER(void scatter_add_binned_cuda(const char* op, const at::T
                                                      const RowLayout& layout, const IndexRule& rule,
                                                      const at::Tensor& result))
 
-// Does one kernel sum so few entries, and how is the call cut for it?
-TORCH_OPS_CUDA_LAUNCHER(SmallCut cut_small_cuda(const at::Tensor& values, const RowLayout& layout))
+// Does one kernel sum so few entries, behind one that writes zeros if `sparse`, and how is the call
+// cut for it?
+TORCH_OPS_CUDA_LAUNCHER(SmallCut cut_small_cuda(const at::Tensor& values, const RowLayout& layout,
+                                                bool sparse))
 
 // The same as scatter_add_sorted_cuda without a plan, where cut_small_cuda() has a cut that fits;
-// for `values` of any dtype that TORCH_OPS_DISPATCH_VALUES knows.
+// for `values` of any dtype that TORCH_OPS_DISPATCH_VALUES knows. With a sparse cut, of 16-bit
+// floats, and to a `result` that zeros_cuda() has just made.
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_small_cuda(const char* op, const at::Tensor& values,
                                                     const at::Tensor& index,
                                                     const RowLayout& layout, const IndexRule& rule,

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/fast_divisor.cuh"
 #include "common/index_error.cuh"
 #include "common/index_mode.h"
 #include "common/index_view.cuh"
+#include "common/kernel_overlap.cuh"
 #include "common/row_grid.cuh"
 #include "common/row_layout.h"
 #include "common/vectorized.cuh"
@@ -45,13 +45,6 @@ __device__ __forceinline__ void add_atomically<2, float>(float* to, const float 
                : "memory");
 }
 #endif
-
-// May add_atomically add `count` sums at a time, those of any row of so many? An instruction for
-// several floats asks for sums that begin at a multiple of them.
-template <class Sum>
-bool can_add_together(const Sum* sums, int64_t count) {
-  return !std::is_same_v<Sum, float> || is_aligned(sums, count * sizeof(Sum));
-}
 
 // Adds up the values of each set of lanes that are `peers`, which takes as many rounds as the
 // largest set has bits: in each, a lane takes over the sum of the next of its peers, and every
@@ -91,7 +84,6 @@ struct AtomicCall {
   bool chunks_in_x;
   bool wide;  // the result has 2^32 values or more
   IndexRule rule;
-  FastDivisor by_inner;
 
   __device__ int64_t first_chunk() const {
     return chunks_in_x ? blockIdx.x + int64_t{gridDim.x} * blockIdx.z : blockIdx.y;
@@ -134,6 +126,25 @@ __device__ __forceinline__ void apply_rule(const IndexRule& rule, int64_t (&entr
   for (int k = 0; k < N; ++k) entries[k] = rule.resolve(entries[k]);
 }
 
+// N entries of a chunk's rows, a block's threads apart, from `row` on; behind the last row, its
+// entry. As the rule has them.
+template <int N>
+__device__ __forceinline__ void load_entries(const IndexView& index, const RowLayout& layout,
+                                             const AtomicCall& call, const RowGrid::Chunk& chunk,
+                                             int64_t row, int64_t last, int64_t (&entries)[N]) {
+  int64_t positions[N];
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const RowGrid::Place at =
+        call.grid.place_row(chunk, static_cast<uint32_t>(min(row + k * kThreads, last)));
+    int64_t batch, slice;
+    call.grid.split_slab(chunk.slab + at.slab, batch, slice);
+    positions[k] = batch * layout.index_batch_stride + at.entry * layout.index_entry_stride;
+  }
+  index.load(positions, entries);
+  apply_rule(call.rule, entries);
+}
+
 // Adds up the sums of a lane's own places where neighbours are equal, as in a sorted index.
 template <int D, class Place, class Sum>
 __device__ __forceinline__ void add_up_neighbours(Place (&places)[kUnroll],
@@ -155,8 +166,88 @@ __device__ __forceinline__ bool is_shared(int64_t place, bool wide) {
   return __popc(__ballot_sync(kAllLanes, doubled)) > 2;
 }
 
-// The same where lanes have a value each of rows that lie side by side. Neighbours share a row in a
-// sorted index too, whose atomics go to many rows: then it pays for eight lanes to a place, or
+// ---- Rows of one value, of two or four floats: a lane an entry
+// -------------------------------------------
+
+// A lane has four entries; call.grid counts entries. They may be adjacent where index and values
+// are contiguous, aligned to four entries, and a batch's entries a multiple of four.
+template <bool adjacent, int D, class Value, class Sum>
+__global__ void __launch_bounds__(kThreads, !adjacent              ? 4
+                                            : D * sizeof(Sum) <= 8 ? 6
+                                                                   : 5)
+    add_entries_kernel(const Value* __restrict__ values, IndexView index, Sum* __restrict__ table,
+                       RowLayout layout, AtomicCall call,
+                       const __grid_constant__ IndexErrorSite errors) {
+  constexpr int K = kUnroll;
+  constexpr uint32_t kStep = adjacent ? 1 : kThreads;
+  const uint32_t first = call.block() * (kThreads * K) + threadIdx.x * (adjacent ? K : 1);
+  for (int64_t number = call.first_chunk(); number < call.grid.chunks;
+       number += call.chunk_step()) {
+    const RowGrid::Chunk chunk = call.grid.chunk(number);
+    int64_t places[K];
+    Sum sums[K][D];
+    BadEntry bad;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      places[k] = kDropped;
+#pragma unroll
+      for (int d = 0; d < D; ++d) sums[k][d] = 0;
+    }
+    if (first < chunk.words) {
+      const int64_t row = chunk.row + first;
+      int64_t entries[K];
+      if constexpr (adjacent) {
+        index.load4(row, entries);
+        apply_rule(call.rule, entries);
+        Vector<Value, K> loaded[D];  // K rows of D values
+#pragma unroll
+        for (int d = 0; d < D; ++d) {
+          loaded[d] = reinterpret_cast<const Vector<Value, K>*>(values + row * D)[d];
+        }
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+#pragma unroll
+          for (int d = 0; d < D; ++d) {
+            sums[k][d] = static_cast<Sum>(loaded[(k * D + d) / K].values[(k * D + d) % K]);
+          }
+        }
+      } else {
+        load_entries(index, layout, call, chunk, first, chunk.words - 1, entries);
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+          const int64_t from = chunk.row + min(first + k * kStep, chunk.words - 1);
+#pragma unroll
+          for (int d = 0; d < D; ++d) sums[k][d] = static_cast<Sum>(values[from * D + d]);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        const uint32_t at = first + k * kStep;
+        if (!adjacent && at >= chunk.words) continue;
+        // Adjacent entries are of one slab.
+        const uint32_t slab = call.grid.place_row(chunk, adjacent ? first : at).slab;
+        places[k] = find_place(entries[k], chunk.slab + slab, chunk.row + at, layout, bad);
+      }
+    }
+    add_up_neighbours(places, sums);
+    // Where entries are read one by one, their rows are compared only where that pays.
+    const bool shared = adjacent || is_shared(places[0], call.wide);
+    wait_for_kernel_before();
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      bool mine = places[k] != kDropped;
+      if (shared) mine &= add_up_peers<D>(find_peers(places[k], call.wide), sums[k]);
+      if (mine) add_atomically<D>(table + places[k] * D, sums[k]);
+    }
+    bad.record(errors);
+  }
+}
+
+// ---- Other short rows, of small calls: a lane a value
+// --------------------------------------------
+
+// As is_shared, where lanes have a value each of rows that lie side by side. Neighbours share a row
+// in a sorted index too, whose atomics go to many rows: then it pays for eight lanes to a place, or
 // where a lane's other values go to the row of its first (`again`).
 __device__ __forceinline__ bool is_crowded(int64_t place, bool again, bool wide) {
   constexpr int kCrowd = 8;
@@ -165,62 +256,6 @@ __device__ __forceinline__ bool is_crowded(int64_t place, bool again, bool wide)
   if (__any_sync(kAllLanes, sharing >= kCrowd)) return true;
   return __any_sync(kAllLanes, again) && __popc(__ballot_sync(kAllLanes, sharing > 1)) > 2;
 }
-
-// ---- Rows of one, two or four values: a lane an entry -------------------------------------------
-
-// A lane has four adjacent entries: index and values must be contiguous, aligned to four entries,
-// and a batch's entries a multiple of four. call.grid counts entries.
-template <int D, class Value, class Sum>
-__global__ void __launch_bounds__(kThreads)
-    add_entries_kernel(const Value* __restrict__ values, IndexView index, Sum* __restrict__ table,
-                       RowLayout layout, AtomicCall call,
-                       const __grid_constant__ IndexErrorSite errors) {
-  constexpr int K = kUnroll;
-  for (int64_t number = call.first_chunk(); number < call.grid.chunks;
-       number += call.chunk_step()) {
-    const RowGrid::Chunk chunk = call.grid.chunk(number);
-    const uint32_t first = (call.block() * kThreads + threadIdx.x) * K;
-    int64_t places[K];
-    Sum sums[K][D];
-    BadEntry bad;
-    if (first < chunk.words) {
-      const int64_t row = chunk.row + first;
-      const RowGrid::Place at = call.grid.place_row(chunk, first);
-      int64_t entries[K];
-      index.load4(row, entries);
-      apply_rule(call.rule, entries);
-      Vector<Value, K> loaded[D];  // K rows of D values
-#pragma unroll
-      for (int d = 0; d < D; ++d) {
-        loaded[d] = reinterpret_cast<const Vector<Value, K>*>(values + row * D)[d];
-      }
-#pragma unroll
-      for (int k = 0; k < K; ++k) {
-        places[k] = find_place(entries[k], chunk.slab + at.slab, row + k, layout, bad);
-#pragma unroll
-        for (int d = 0; d < D; ++d) {
-          sums[k][d] = static_cast<Sum>(loaded[(k * D + d) / K].values[(k * D + d) % K]);
-        }
-      }
-    } else {
-#pragma unroll
-      for (int k = 0; k < K; ++k) {
-        places[k] = kDropped;
-#pragma unroll
-        for (int d = 0; d < D; ++d) sums[k][d] = 0;
-      }
-    }
-    add_up_neighbours(places, sums);
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const bool mine = add_up_peers<D>(find_peers(places[k], call.wide), sums[k]);
-      if (mine && places[k] != kDropped) add_atomically<D>(table + places[k] * D, sums[k]);
-    }
-    bad.record(errors);
-  }
-}
-
-// ---- Other short rows: a lane a value -----------------------------------------------------------
 
 // Lanes walk the values as they lie, so that the atomics of a row share their way to the cache.
 // call.grid counts values.
@@ -267,6 +302,7 @@ __global__ void __launch_bounds__(kThreads, 5)
       if (k == 0) first_place = row;
     }
     const bool shared = is_crowded(places[0], again, call.wide);
+    wait_for_kernel_before();
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       bool mine = places[k] != kDropped;
@@ -280,7 +316,7 @@ __global__ void __launch_bounds__(kThreads, 5)
 // ---- Elements of a small table: summed in shared memory -----------------------------------------
 
 // A block sums `part` entries of a slab, a multiple of four, in shared memory and adds the sums to
-// the slab's rows. A lane has four adjacent entries, as above. call.grid counts entries. `fresh`:
+// the slab's rows. A lane has four entries, adjacent as above. call.grid counts entries. `fresh`:
 // the table is zeros so far.
 template <class Value, class Sum>
 __global__ void add_staged_kernel(const Value* __restrict__ values, IndexView index,
@@ -336,6 +372,7 @@ __global__ void add_staged_kernel(const Value* __restrict__ values, IndexView in
     }
     __syncthreads();
 
+    wait_for_kernel_before();
     Sum* to = table + slab * layout.axis_size;
     for (uint32_t i = threadIdx.x; i < axis_size; i += blockDim.x) {
       if (only_block) {
@@ -406,37 +443,9 @@ struct LocalTile {
   __device__ __forceinline__ void leaves(const Sums<V, Sum>&) const {}
 };
 
-// Adds the piece'th of `pieces` shares of a tile's values, as many atomics as values: what most
-// tiles of rows that vectors do not divide take, since few of their entries meet.
-template <class Value, class Sum>
-__device__ __forceinline__ void add_one_by_one(const LocalTile<1, Value, Sum>& tile, int piece,
-                                               int pieces, const FastDivisor& by_inner) {
-  constexpr int K = kUnroll;
-  const int inner = static_cast<int>(tile.inner), all = tile.count * inner;
-  const int share = (all + pieces - 1) / pieces;
-  const int end = min((piece + 1) * share, all);
-  for (int at = piece * share + static_cast<int>(threadIdx.x); at < end; at += K * kThreads) {
-    int64_t places[K];
-    Sum values[K];
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const int number = at + k * kThreads;
-      uint32_t column;
-      const uint32_t i = by_inner.divide(static_cast<uint32_t>(min(number, end - 1)), column);
-      const int64_t key = tile.keys[i];
-      places[k] = number < end && key != kDropped ? key * inner + column : kDropped;
-      values[k] = static_cast<Sum>(tile.rows_of_values[tile.order[i] * inner + column]);
-    }
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      if (places[k] != kDropped) atomicAdd(tile.table + places[k], values[k]);
-    }
-  }
-}
-
 // kSpanned: the entries of a group.
 template <int V, int kSpanned, class Value, class Sum>
-__global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
+__global__ void __launch_bounds__(kThreads, 4)
     add_tiles_kernel(const Value* __restrict__ values, IndexView index, Sum* __restrict__ table,
                      RowLayout layout, AtomicCall call, RowPieces split,
                      const __grid_constant__ IndexErrorSite errors) {
@@ -457,28 +466,23 @@ __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
     const int64_t first = int64_t{tile} * tile_entries;
     if (first >= chunk.words) continue;  // the same for the whole block
     const int count = static_cast<int>(min(int64_t{tile_entries}, int64_t{chunk.words} - first));
-    bool follows = false;  // a thread's entry another one, of its warp and its row
     for (int i = thread; i < tile_entries; i += kThreads) {
       int64_t place = kDropped;
       BadEntry bad;
       if (i < count) {
-        const auto row = static_cast<uint32_t>(first + i);
-        const RowGrid::Place at = call.grid.place_row(chunk, row);
-        int64_t batch, slice;
-        call.grid.split_slab(chunk.slab + at.slab, batch, slice);
-        int64_t entry[1] = {
-            index[batch * layout.index_batch_stride + at.entry * layout.index_entry_stride]};
-        apply_rule(call.rule, entry);
-        place = find_place(entry[0], chunk.slab + at.slab, chunk.row + row, layout, bad);
+        const int64_t row = first + i;
+        int64_t entry[1];
+        load_entries(index, layout, call, chunk, row, row, entry);
+        const auto slab = chunk.slab + call.grid.place_row(chunk, static_cast<uint32_t>(row)).slab;
+        place = find_place(entry[0], slab, chunk.row + row, layout, bad);
       }
       const unsigned peers = find_peers(place, call.wide);
-      follows |= place != kDropped && __ffs(peers) - 1 != thread % 32;
       const int to = i / 32 * 32 + rank_in_groups(peers);
       keys[to] = place;
       order[to] = static_cast<uint16_t>(min(i, count - 1));
       bad.record(errors);
     }
-    const int crowded = __syncthreads_count(follows);
+    __syncthreads();
 
     LocalTile<V, Value, Sum> entries{values + (chunk.row + first) * layout.inner,
                                      table,
@@ -487,14 +491,7 @@ __global__ void __launch_bounds__(kThreads, V == 1 ? 6 : 4)
                                      tile_entries,
                                      layout.inner,
                                      column};
-    if constexpr (V == 1) {
-      constexpr int64_t kMostColumns = 1 << 20;  // so that a tile's values fit 31 bits
-      if (16 * crowded <= min(count, kThreads) && layout.inner <= kMostColumns) {
-        add_one_by_one(entries, piece, split.pieces, call.by_inner);
-        __syncthreads();  // before the keys are used again
-        continue;
-      }
-    }
+    wait_for_kernel_before();
     sum_runs<kSpanned>(entries, edges, split.lanes, live);
   }
 }

@@ -1,5 +1,5 @@
-// Launches the kernels of scatter_atomic.cuh on raw pointers: which one, on what grid. Works with
-// torch and without (common/launch.cuh).
+// Launches the kernels of scatter_atomic.cuh and scatter_streamed.cuh on raw pointers: which one,
+// on what grid. Works with torch and without (common/launch.cuh).
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "common/vectorized.cuh"
 #include "scatter/scatter_atomic.cuh"
 #include "scatter/scatter_path.h"
+#include "scatter/scatter_streamed.cuh"
 
 namespace torch_ops::atomic_launch {
 
@@ -32,8 +33,7 @@ inline dim3 shape_grid(atomic::AtomicCall& call, int64_t blocks, int64_t table_b
 // What the kernels are launched with: `words` of the grid a row.
 inline atomic::AtomicCall make_call(const RowLayout& layout, const IndexRule& rule, int64_t words) {
   return {RowGrid(layout.batch, layout.outer, layout.entries, words), false,
-          layout.slabs() * layout.axis_size * layout.inner > UINT32_MAX, rule,
-          FastDivisor(static_cast<uint32_t>(std::min<int64_t>(layout.inner, INT32_MAX)))};
+          layout.slabs() * layout.axis_size * layout.inner > UINT32_MAX, rule};
 }
 
 inline bool are_adjacent(const void* values, int64_t value_bytes, const IndexView& index,
@@ -44,24 +44,49 @@ inline bool are_adjacent(const void* values, int64_t value_bytes, const IndexVie
          is_aligned(values, atomic::kUnroll * value_bytes);
 }
 
-template <int D, class Value, class Sum>
+// `fresh`: sums are zeros, which the kernel before writes; then this one begins early.
+template <class... Parameters, class... Arguments>
+void launch(bool fresh, void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared_bytes,
+            Arguments&&... arguments) {
+  if (fresh) {
+    launch_early(kernel, grid, dim3(threads), shared_bytes, arguments...);
+  } else {
+    TORCH_OPS_LAUNCH(kernel, grid, threads, shared_bytes, arguments...);
+  }
+}
+
+template <bool adjacent, int D, class Value, class Sum>
 void add_entries(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
-                 const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
+                 const IndexRule& rule, int64_t table_bytes, bool fresh,
+                 const IndexErrorSite& errors) {
   atomic::AtomicCall call = make_call(layout, rule, /*words=*/1);
   const int64_t blocks = ceil_div(call.grid.chunk_words(), atomic::kThreads * atomic::kUnroll);
   const dim3 grid = shape_grid(call, blocks, table_bytes);
-  auto* kernel = atomic::add_entries_kernel<D, Value, Sum>;
-  TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, index, sums, layout, call, errors);
+  launch(fresh, atomic::add_entries_kernel<adjacent, D, Value, Sum>, grid, atomic::kThreads, 0,
+         values, index, sums, layout, call, errors);
 }
 
 template <class Value, class Sum>
 void add_values(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
-                const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
+                const IndexRule& rule, int64_t table_bytes, bool fresh,
+                const IndexErrorSite& errors) {
   atomic::AtomicCall call = make_call(layout, rule, layout.inner);
   const int64_t blocks = ceil_div(call.grid.chunk_words(), atomic::kThreads * atomic::kUnroll);
   const dim3 grid = shape_grid(call, blocks, table_bytes);
-  auto* kernel = atomic::add_values_kernel<Value, Sum>;
-  TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, index, sums, layout, call, errors);
+  launch(fresh, atomic::add_values_kernel<Value, Sum>, grid, atomic::kThreads, 0, values, index,
+         sums, layout, call, errors);
+}
+
+template <class Value, class Sum>
+void add_streamed(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
+                  const IndexRule& rule, int64_t table_bytes, bool fresh,
+                  const IndexErrorSite& errors) {
+  atomic::AtomicCall call = make_call(layout, rule, /*words=*/1);
+  const atomic::StreamedTiles tiles(layout, sizeof(Value), current_device_limits().multiprocessors);
+  const int64_t blocks = ceil_div(call.grid.chunk_words(), tiles.entries) * tiles.pieces;
+  const dim3 grid = shape_grid(call, blocks, table_bytes);
+  launch(fresh, atomic::add_streamed_kernel<Value, Sum>, grid, atomic::kThreads,
+         tiles.shared_bytes(sizeof(Value)), values, index, sums, layout, call, tiles, errors);
 }
 
 template <class Value, class Sum>
@@ -80,43 +105,66 @@ void add_staged(const Value* values, const IndexView& index, Sum* sums, const Ro
                           std::max<int64_t>(layout.entries / (4 * layout.axis_size), 1));
   const int64_t part = ceil_div(ceil_div(layout.entries, parts), 4) * 4;
   const dim3 grid(static_cast<unsigned>(ceil_div(layout.entries, part)), grid_y(layout.slabs()));
-  TORCH_OPS_LAUNCH(kernel, grid, threads, bytes, values, index, sums, layout,
-                   make_call(layout, rule, /*words=*/1), part, fresh, errors);
+  launch(fresh, kernel, grid, threads, bytes, values, index, sums, layout,
+         make_call(layout, rule, /*words=*/1), part, fresh, errors);
 }
 
-template <int V, int kSpanned = kSpan, class Value, class Sum>
+template <int V, int kSpanned, class Value, class Sum>
 void add_tiles(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
-               const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
+               const IndexRule& rule, int64_t table_bytes, bool fresh,
+               const IndexErrorSite& errors) {
   atomic::AtomicCall call = make_call(layout, rule, /*words=*/1);
   const RowPieces split(layout.inner, V, /*most_lanes=*/32, atomic::kLeastLanes);
   const int64_t tile = split.groups(atomic::kThreads) * kSpanned;
   const int64_t blocks = ceil_div(call.grid.chunk_words(), tile) * split.pieces;
   const dim3 grid = shape_grid(call, blocks, table_bytes);
   auto* kernel = atomic::add_tiles_kernel<V, kSpanned, Value, Sum>;
-  TORCH_OPS_LAUNCH(kernel, grid, atomic::kThreads, 0, values, index, sums, layout, call, split,
-                   errors);
+  launch(fresh, kernel, grid, atomic::kThreads, 0, values, index, sums, layout, call, split,
+         errors);
 }
 
-// Rows of any length, each by the widest words that fit them. Few entries are dealt out to more and
-// shorter spans: the time of a small call is that of the loads of a span, which wait for each
-// other.
+// Do the rows consist of vectors that one instruction adds, as far as addresses go?
 template <class Value, class Sum>
-void add_long_rows(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
-                   const IndexRule& rule, int64_t table_bytes, const IndexErrorSite& errors) {
-  constexpr int kWide = std::min(kVectorSize<Value>, 4);  // sums take registers
+bool have_vectors(const Value* values, const Sum* sums, const RowLayout& layout) {
+  const int64_t vector = std::min<int64_t>(layout.inner, kTileVector);
+  return std::is_same_v<Sum, float> && is_aligned(values, vector * sizeof(Value)) &&
+         is_aligned(sums, vector * sizeof(Sum));
+}
+
+// Rows of whole vectors. Few entries are dealt out to more and shorter spans: the time of a small
+// call is that of the loads of a span, which wait for each other.
+template <class Value, class Sum>
+void add_whole_rows(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
+                    const IndexRule& rule, int64_t table_bytes, bool fresh,
+                    const IndexErrorSite& errors) {
+  constexpr int kWide = kTileVector;
   const RowPieces split(layout.inner, kWide, /*most_lanes=*/32, atomic::kLeastLanes);
   const int64_t blocks = layout.slabs() * split.pieces *
                          ceil_div(layout.entries, split.groups(atomic::kThreads) * kSpan);
-  const bool few = blocks < current_device_limits().multiprocessors;
-  const bool wide = layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value)) &&
-                    atomic::can_add_together(sums, kWide);
-  if (wide && few) {
-    add_tiles<kWide, kWindow>(values, index, sums, layout, rule, table_bytes, errors);
-  } else if (wide) {
-    add_tiles<kWide>(values, index, sums, layout, rule, table_bytes, errors);
+  if (blocks < current_device_limits().multiprocessors) {
+    add_tiles<kWide, kWindow>(values, index, sums, layout, rule, table_bytes, fresh, errors);
   } else {
-    add_tiles<1>(values, index, sums, layout, rule, table_bytes, errors);
+    add_tiles<kWide, kSpan>(values, index, sums, layout, rule, table_bytes, fresh, errors);
   }
+}
+
+// Rows of one value, or of two or four floats.
+template <bool adjacent, class Value, class Sum>
+void add_short_rows(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
+                    const IndexRule& rule, int64_t table_bytes, bool fresh,
+                    const IndexErrorSite& errors) {
+  if constexpr (std::is_same_v<Sum, float>) {
+    if (layout.inner == 2) {
+      return add_entries<adjacent, 2>(values, index, sums, layout, rule, table_bytes, fresh,
+                                      errors);
+    }
+    if (layout.inner == 4) {
+      return add_entries<adjacent, 4>(values, index, sums, layout, rule, table_bytes, fresh,
+                                      errors);
+    }
+  }
+  // Single ones are adjacent here.
+  add_entries<true, 1>(values, index, sums, layout, rule, table_bytes, fresh, errors);
 }
 
 // Adds the values to sums of layout.slabs() * layout.axis_size rows. `fresh`: they are zeros so
@@ -125,27 +173,28 @@ template <class Value, class Sum>
 void add_in_any_order(const Value* values, const IndexView& index, Sum* sums,
                       const RowLayout& layout, const IndexRule& rule, bool fresh,
                       const IndexErrorSite& errors) {
-  const bool adjacent = are_adjacent(values, sizeof(Value), index, layout) &&
-                        atomic::can_add_together(sums, layout.inner);
+  const bool adjacent = are_adjacent(values, sizeof(Value), index, layout);
   const AtomicPath path =
-      choose_atomic_path(layout, sizeof(Sum), adjacent, current_device_limits().shared_bytes);
+      choose_atomic_path(layout, sizeof(Sum), adjacent, have_vectors(values, sums, layout),
+                         current_device_limits().shared_bytes);
   const int64_t bytes =
       layout.slabs() * layout.axis_size * layout.inner * static_cast<int64_t>(sizeof(Sum));
   switch (path) {
     case AtomicPath::kStaged:
       return add_staged(values, index, sums, layout, rule, fresh, errors);
     case AtomicPath::kEntries:
-      if (layout.inner == 1) {
-        return add_entries<1>(values, index, sums, layout, rule, bytes, errors);
-      }
-      if (layout.inner == 2) {
-        return add_entries<2>(values, index, sums, layout, rule, bytes, errors);
-      }
-      return add_entries<4>(values, index, sums, layout, rule, bytes, errors);
+      return adjacent
+                 ? add_short_rows<true>(values, index, sums, layout, rule, bytes, fresh, errors)
+                 : add_short_rows<false>(values, index, sums, layout, rule, bytes, fresh, errors);
     case AtomicPath::kValues:
-      return add_values(values, index, sums, layout, rule, bytes, errors);
+      return add_values(values, index, sums, layout, rule, bytes, fresh, errors);
+    case AtomicPath::kStreamed:
+      return add_streamed(values, index, sums, layout, rule, bytes, fresh, errors);
     case AtomicPath::kTiles:
-      return add_long_rows(values, index, sums, layout, rule, bytes, errors);
+      if constexpr (std::is_same_v<Sum, float>) {
+        return add_whole_rows(values, index, sums, layout, rule, bytes, fresh, errors);
+      }
+      return;
   }
 }
 

@@ -7,7 +7,8 @@
 //             owner's row of the table is where a shared row is summed; who shares it first makes
 //             that zero
 //   2. find   each entry takes its owner's number, its slot, or learns that it has its row alone
-//   3. entries that share a row are added into the table by their slots (scatter_atomic.cuh)
+//   3. entries that share a row are added into the table by their slots (scatter_atomic.cuh,
+//   scatter_streamed.cuh)
 //   4. write  the others are copied, and the sums rounded, into the rows of the result, which held
 //             zeros
 #pragma once

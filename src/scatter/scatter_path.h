@@ -9,10 +9,11 @@
 namespace torch_ops {
 
 enum class AtomicPath {
-  kTiles,    // entries grouped by row in each warp, and atomics for each group
-  kEntries,  // rows of one, two or four values: a lane an entry
-  kValues,   // other short rows: a lane a value
-  kStaged,   // elements of a small table: summed in shared memory
+  kTiles,     // rows of whole vectors of floats, grouped by place in each warp
+  kStreamed,  // other rows: an atomic for each value, or grouped where entries meet
+  kEntries,   // rows of one value, and of two or four floats: a lane an entry
+  kValues,    // other short ones of small calls, and single values that lie apart: a lane a value
+  kStaged,    // elements of a small table: summed in shared memory
 };
 
 // Does it pay to sort the entries first, so that no atomics are needed? From these sizes on that is
@@ -83,21 +84,31 @@ inline bool has_few_entries(const RowLayout& layout, int64_t value_bytes) {
          4 * (entries * (layout.inner + 1) + rows) <= most_scratch(layout, value_bytes);
 }
 
+constexpr int kTileVector = 4;  // floats
+
 // Among the ways with atomics. `adjacent`: index and values are contiguous and aligned to four
-// entries, a batch has a multiple of four, and the sums are aligned to rows of two or four. A block
-// may have `shared_bytes` of shared memory.
+// entries, and a batch has a multiple of four. `vectors`: sums are floats, whose rows of two or
+// four, or whose vectors in longer ones, lie at multiples of their size, as the values' do: one
+// instruction adds such a vector, where others take one for each value and are best given
+// neighbours, lane by lane. A block may have `shared_bytes` of shared memory.
 inline AtomicPath choose_atomic_path(const RowLayout& layout, int64_t sum_bytes, bool adjacent,
-                                     int64_t shared_bytes) {
+                                     bool vectors, int64_t shared_bytes) {
   const int64_t inner = layout.inner;
-  if (adjacent) {
+  if (adjacent && inner == 1 && layout.axis_size * sum_bytes <= shared_bytes) {
     // A block sums four entries or more to each element of its slab.
     constexpr int64_t kLeastBlocks = 96;  // that do not leave most of the GPU idle
-    const bool fits = layout.axis_size * sum_bytes <= shared_bytes;
     const int64_t blocks = layout.slabs() * (layout.entries / (4 * layout.axis_size));
-    if (inner == 1 && fits && blocks >= kLeastBlocks) return AtomicPath::kStaged;
-    if (inner == 1 || inner == 2 || inner == 4) return AtomicPath::kEntries;
+    if (blocks >= kLeastBlocks) return AtomicPath::kStaged;
   }
-  return inner < 8 ? AtomicPath::kValues : AtomicPath::kTiles;
+  if (inner == 1) return adjacent ? AtomicPath::kEntries : AtomicPath::kValues;
+  if (vectors && (inner == 2 || inner == 4)) return AtomicPath::kEntries;
+  // In values; found by measuring (docs/gather.md).
+  constexpr int64_t kLong = 16, kMany = int64_t{1} << 22, kFew = int64_t{1} << 20;
+  const int64_t values = layout.slabs() * layout.entries * inner;
+  if (vectors && inner >= 8 && inner % kTileVector == 0 && (inner >= kLong || values < kMany)) {
+    return AtomicPath::kTiles;
+  }
+  return inner < 8 && values < kFew ? AtomicPath::kValues : AtomicPath::kStreamed;
 }
 
 }  // namespace torch_ops

@@ -7,27 +7,32 @@
 namespace torch_ops {
 namespace {
 
-template <int V, class Value, class Sum>
+template <bool sparse, int V, class Value, class Sum>
 void launch(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
             const IndexRule& rule, const SmallCut& cut, const at::Tensor& result,
             const IndexErrorSite& errors) {
-  auto* kernel = small::sum_kernel<V, Value, Sum>;
+  auto* kernel = small::sum_kernel<sparse, V, Value, Sum>;
   const auto bytes = static_cast<int>(cut.bytes(sizeof(Sum)));
   allow_shared_bytes(kernel, bytes);
   const dim3 grid(static_cast<unsigned>(layout.slabs()), static_cast<unsigned>(cut.row_blocks),
                   static_cast<unsigned>(cut.strips));
-  TORCH_OPS_LAUNCH(kernel, grid, SmallCut::kThreads, bytes,
-                   static_cast<const Value*>(values.const_data_ptr()),
-                   IndexView{index.const_data_ptr(), static_cast<int>(index.element_size())},
-                   static_cast<Value*>(result.mutable_data_ptr()), layout, rule, cut, errors);
+  const auto* from = static_cast<const Value*>(values.const_data_ptr());
+  auto* to = static_cast<Value*>(result.mutable_data_ptr());
+  const IndexView view{index.const_data_ptr(), static_cast<int>(index.element_size())};
+  if constexpr (sparse) {
+    launch_early(kernel, grid, cut.threads(), bytes, from, view, to, layout, rule, cut, errors);
+  } else {
+    TORCH_OPS_LAUNCH(kernel, grid, cut.threads(), bytes, from, view, to, layout, rule, cut, errors);
+  }
 }
 
 }  // namespace
 
-SmallCut cut_small_cuda(const at::Tensor& values, const RowLayout& layout) {
+SmallCut cut_small_cuda(const at::Tensor& values, const RowLayout& layout, bool sparse) {
   const c10::cuda::CUDAGuard guard(values.device());
-  return cut_small(layout, values.element_size(), elementSize(sum_type(values.scalar_type())),
-                   current_device_limits());
+  return (sparse ? cut_sparse : cut_small)(layout, values.element_size(),
+                                           elementSize(sum_type(values.scalar_type())),
+                                           current_device_limits());
 }
 
 void scatter_add_small_cuda(const char* op, const at::Tensor& values, const at::Tensor& index,
@@ -41,7 +46,12 @@ void scatter_add_small_cuda(const char* op, const at::Tensor& values, const at::
     constexpr int kWide = kFloat ? std::min<int>(kVectorSize<value_t>, SmallCut::kColumns) : 1;
     const bool wide =
         layout.inner % kWide == 0 && is_aligned(values.const_data_ptr(), kWide * sizeof(value_t));
-    auto* const run = wide ? launch<kWide, value_t, sum_t> : launch<1, value_t, sum_t>;
+    auto* run = wide ? launch<false, kWide, value_t, sum_t> : launch<false, 1, value_t, sum_t>;
+    if constexpr (kFloat && sizeof(value_t) == 2) {
+      if (cut.sparse) {
+        run = wide ? launch<true, kWide, value_t, sum_t> : launch<true, 1, value_t, sum_t>;
+      }
+    }
     run(values, index, layout, rule, cut, result, errors);
   });
   after_launch();

@@ -36,7 +36,7 @@ def test_tensors_without_memory(norm: Callable[..., Tensor], device: torch.devic
     x = random((3, 4), device)
     with FakeTensorMode() as mode:
         fake = norm(mode.from_tensor(x), dim=-1)
-        assert fake.shape == (3,) and fake.device == device and fake.dtype == x.dtype
+        assert fake.shape == (3,) and fake.device == x.device and fake.dtype == x.dtype
     meta = norm(x.to("meta").half(), dim=0, keepdim=True)
     assert meta.is_meta and meta.shape == (1, 4) and meta.dtype == torch.float16
     doubled = torch.func.functionalize(lambda x: norm(x * 2, dim=-1))(x)

@@ -79,6 +79,26 @@ class TestChecks(OpChecks):
     pass
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.int8], ids=str)
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_integers_that_torch_does_not_add(
+    device: torch.device, dtype: torch.dtype, deterministic: bool
+) -> None:
+    """Not all of them, nor everywhere; they wrap."""
+    start = torch.tensor([[1, 2], [3, 127], [5, 6]])
+    values, index = torch.tensor([[1, 1], [2, 2], [3, 3]]), torch.tensor([1, 1, 0], device=device)
+    expected = start.index_add(0, index.cpu(), values).to(dtype)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        for out in (start, start.t().contiguous().t()):
+            out = out.to(dtype).to(device)
+            torch_ops.scatter_add_(out, values.to(dtype).to(device), index)
+            assert torch.equal(out.cpu().long(), expected.long())
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
 @pytest.mark.parametrize(
     "dtype", [*FLOATS, torch.complex64, torch.uint8, torch.int16, torch.int64], ids=str
 )

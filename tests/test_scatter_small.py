@@ -126,7 +126,7 @@ def test_few_entries_beside_many_rows(
             values = values_for((batch, count, width), device, dtype)
             result = add(values, index.to(device), rows)
             assert_near(result, values, index, rows, message)
-            if dtype.itemsize == 2 and sparse_cut(device, batch, rows, count, width)["fastest"]:
+            if dtype.itemsize == 2 and sparse_cut(device, batch, rows, count, width).get("fastest"):
                 assert_same(add(values, index.to(device), rows), result, message)
 
 
@@ -199,9 +199,8 @@ def test_modes(device: torch.device, mode: str) -> None:
         actual = add(values.to(device), index.to(device), 40, mode=mode)
         torch.testing.assert_close(actual.cpu(), expected)
         # Beside many rows, in 16 bits, where sums of ones are exact.
-        ones = torch.ones(2, 500, 9, dtype=torch.bfloat16)
+        ones, index = torch.ones(2, 256, 9, dtype=torch.bfloat16), index[:, :256]
         expected = scatter_add_by_mode(ones.double(), index, 20_000, batch_dims=1, mode=mode)
-        assert expected.max() <= 256
         actual = add(ones.to(device), index.to(device), 20_000, mode=mode)
         torch.testing.assert_close(actual.cpu().double(), expected, rtol=0, atol=0)
 

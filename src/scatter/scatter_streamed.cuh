@@ -30,7 +30,8 @@ struct StreamedTiles {
   FastDivisor by_columns;
 
   StreamedTiles(const RowLayout& layout, int64_t value_bytes, int64_t multiprocessors) {
-    constexpr int64_t kBlocks = 4, kMostValues = 8192;  // blocks a multiprocessor
+    constexpr int64_t kBlocks = 4;         // a multiprocessor
+    constexpr int64_t kMostValues = 8192;  // of a tile, however small they are
     const int64_t values = std::min(kBytes / value_bytes, kMostValues);
     const int64_t rows = layout.slabs() * layout.entries;
     pieces = static_cast<int>((layout.inner + values - 1) / values);

@@ -166,8 +166,7 @@ __device__ __forceinline__ bool is_shared(int64_t place, bool wide) {
   return __popc(__ballot_sync(kAllLanes, doubled)) > 2;
 }
 
-// ---- Rows of one value, of two or four floats: a lane an entry
-// -------------------------------------------
+// ---- Rows of one value, of two or four floats: a lane an entry ----------------------------------
 
 // A lane has four entries; call.grid counts entries. They may be adjacent where index and values
 // are contiguous, aligned to four entries, and a batch's entries a multiple of four.
@@ -243,8 +242,7 @@ __global__ void __launch_bounds__(kThreads, !adjacent              ? 4
   }
 }
 
-// ---- Other short rows, of small calls: a lane a value
-// --------------------------------------------
+// ---- Other short rows, of small calls: a lane a value -------------------------------------------
 
 // As is_shared, where lanes have a value each of rows that lie side by side. Neighbours share a row
 // in a sorted index too, whose atomics go to many rows: then it pays for eight lanes to a place, or

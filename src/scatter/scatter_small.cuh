@@ -136,6 +136,7 @@ __global__ void __launch_bounds__(sparse ? SmallCut::kSparseThreads : SmallCut::
       asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(values) + at));
     }
   }
+
   // ---- A warp's piece of the index.
   const int begin = warp * cut.piece + lane;
   uint32_t wanted[K];  // the rows that entries name, counted from the block's first

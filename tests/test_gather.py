@@ -250,11 +250,26 @@ def test_paths() -> None:
     sizes = {"axis_size": 1000, "entries": 10_000, "shared_bytes": 96 * 1024, "cache_bytes": 10**7}
     assert path(**sizes, inner=4, word_bytes=16) == "flat"
     assert path(**sizes, inner=4, word_bytes=16, index_stride=2) == "rows"  # gaps in the index
-    assert path(**sizes, inner=3, word_bytes=4) == "flat"  # too short to be streamed
-    assert path(**sizes, inner=4, word_bytes=4) == "streamed"
-    assert path(**sizes, inner=3, word_bytes=8) == "streamed"
-    assert path(**sizes, inner=9, word_bytes=2) == "streamed"
-    assert path(**sizes, inner=7, word_bytes=2) == "flat"
+    assert path(**sizes, inner=2, word_bytes=4) == "flat"
+    assert path(**sizes, inner=2, word_bytes=8) == "short"
+    assert path(**sizes, inner=3, word_bytes=4) == "short"
+    assert path(**sizes, inner=3, word_bytes=4, index_stride=2) == "rows"
+    assert path(**sizes, inner=4, word_bytes=4, index_stride=2) == "streamed"
+    # Up to so many words of a table that the cache holds, or of one that it does not.
+    many = {**sizes, "entries": 10**6}
+    for word_bytes, cached, most in [(1, 24, 24), (2, 128, 64), (4, 128, 48), (8, 48, 12)]:
+        for axis_size, words in [(1000, cached), (10**6, most)]:
+            rows = {**many, "axis_size": axis_size, "word_bytes": word_bytes}
+            assert path(**rows, inner=words) == "short"
+            assert path(**rows, inner=words + 1) == "streamed"
+    # A cache that holds the table, and rows that are picked four times, each for itself.
+    rows = {"axis_size": 10**5, "inner": 100, "word_bytes": 4, "shared_bytes": 96 * 1024}
+    assert path(**rows, entries=10**5, cache_bytes=4 * 10**7) == "short"
+    assert path(**rows, entries=4 * 10**5, cache_bytes=1000) == "short"
+    assert path(**rows, entries=4 * 10**5 - 1, cache_bytes=4 * 10**7 - 1) == "streamed"
+    few = {**sizes, "axis_size": 10**7, "entries": 2048}
+    assert path(**few, inner=256, word_bytes=4) == "short"
+    assert path(**few, inner=257, word_bytes=4) == "streamed"
     assert path(**sizes, inner=2**30 + 1, word_bytes=1) == "rows"  # cut into parts
     assert path(**sizes, inner=1, word_bytes=16) == "flat"
     assert path(**{**sizes, "entries": 2**31}, inner=1, word_bytes=16) == "rows"  # beyond 32 bits
@@ -558,15 +573,54 @@ def test_rows_of_any_length_and_start(device: torch.device, dtype: torch.dtype) 
         rows = 40 if width < 1000 else 7
         whole = values_for((3, rows + 1, width + 5), device, dtype)
         index = torch.randint(rows, (3, 50 if width < 1000 else 9), device=device)
+        spaced = index.repeat_interleave(2, 1)[:, ::2]
         batch = torch.arange(3, device=device)[:, None]
         for first, left, right in [(0, 0, 5), (1, 1, 4), (1, 3, 2)]:
             source = whole[:, first : first + rows, left : left + width + 5 - right - left]
-            actual = torch_ops.batch_gather(source, index)
-            assert_same(actual, source[batch, index], f"{width} {first} {left}")
+            for picks in (index, spaced):  # on CUDA gaps mean another kernel
+                actual = torch_ops.batch_gather(source, picks)
+                assert_same(actual, source[batch, index], f"{width} {first} {left}")
         # Axes before dim, few entries a slab, and the first and the last row of the memory.
         dense = whole[:, :, : width + 1].contiguous()
         edges = torch.tensor([0, rows, rows, 0, 3], device=device, dtype=torch.int16)
         assert_same(torch_ops.gather(dense, edges, 1), dense[:, edges.long()], f"{width} dense")
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.float16, torch.float32, torch.float64], ids=str
+)
+def test_rows_of_a_few_words(device: torch.device, dtype: torch.dtype) -> None:
+    """On CUDA a warp has 32 of them, or shares them with others, and rounds of 8 or 12 words."""
+    for width in (2, 3, 5, 7, 8, 9, 12, 13, 24, 25, 31, 33, 37):
+        whole = values_for((3, 70, width + 2), device, dtype)
+        for count in (1, 31, 33, 1000, 40_001):
+            # Rows with gaps between them, at odd places: words are no wider than elements.
+            source = whole[:, :, 1 : width + 1]
+            index = torch.randint(70, (3, count), device=device)
+            batch = torch.arange(3, device=device)[:, None]
+            expected = source[batch, index]
+            label = f"{width} {count}"
+            assert_same(torch_ops.batch_gather(source, index), expected, label)
+            assert_same(torch_ops.batch_gather(source, index.int()), expected, label)
+            shared = torch_ops.gather(source, index[0] - 70, 1, mode="wrap")
+            assert_same(shared, source[:, index[0]], label)
+            # What names no row, at the ends and within.
+            bad = index.clone()
+            expected = expected.clone()
+            for at in {0, count // 2, count - 1}:
+                bad[:, at], expected[:, at] = 70 + at, 9
+            filled = torch_ops.batch_gather(source, bad, mode="fill", fill_value=9)
+            assert_same(filled, expected, label)
+    source = torch.ones(4, 3, dtype=dtype, device=device)
+    index = torch.arange(40, device=device).clamp(max=3)
+    index[33] = 4
+
+    def pick() -> None:
+        torch_ops.gather(source, index)
+        torch_ops.check_errors()
+
+    with pytest.raises(IndexError, match=r"index\[33\] is 4, out of range"):
+        pick()
 
 
 @pytest.mark.sanitizer
@@ -575,11 +629,12 @@ def test_rows_at_the_ends_of_memory(device: torch.device) -> None:
     for dtype, width in [(torch.uint8, 17), (torch.float16, 9), (torch.float32, 5)]:
         source = values_for((3, width), device, dtype)
         index = torch.tensor([2, 0, 1, 2], device=device)
-        assert_same(torch_ops.gather(source, index), source[index], f"{dtype}")
+        for picks in (index, index.repeat_interleave(2)[::2]):
+            assert_same(torch_ops.gather(source, picks), source[index], f"{dtype}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["source", "output"])
+@pytest.mark.parametrize("what", ["source", "output", "source of rows", "output of rows"])
 def test_more_than_two_to_the_31(device: torch.device, what: str) -> None:
     """64-bit offsets: elements beyond 2^31 of one byte each."""
     far = 2**31 + 7
@@ -588,6 +643,21 @@ def test_more_than_two_to_the_31(device: torch.device, what: str) -> None:
         source[-1] = 5
         index = torch.tensor([far - 1, 0, far - 1], device=device)
         assert torch_ops.gather(source, index).tolist() == [5, 0, 5]
+    elif what == "source of rows":
+        last = 2**32 // 3 + 5  # beyond 32 bits
+        source = torch.zeros(last + 1, 3, dtype=torch.uint8, device=device)
+        source[-1] = torch.tensor([1, 2, 3], dtype=torch.uint8)
+        index = torch.tensor([last, 0, last], device=device)
+        assert torch_ops.gather(source, index).tolist() == [[1, 2, 3], [0, 0, 0], [1, 2, 3]]
+    elif what == "output of rows":
+        source = torch.arange(30, dtype=torch.uint8, device=device).view(2, 5, 3)
+        index = torch.randint(5, (2, far // 6 + 1), dtype=torch.uint8, device=device)
+        output = torch_ops.batch_gather(source, index)
+        assert output.numel() > 2**31
+        for batch in range(2):
+            for column in range(3):
+                expected = index[batch] * 3 + (15 * batch + column)
+                assert torch.equal(output[batch, :, column], expected)
     else:
         source = torch.tensor([[3, 4]], dtype=torch.uint8, device=device)
         index = torch.zeros(1, dtype=torch.uint8, device=device).expand(far // 2 + 1)

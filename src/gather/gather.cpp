@@ -242,6 +242,8 @@ std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t word
       return "flat";
     case GatherPath::kRows:
       return "rows";
+    case GatherPath::kShort:
+      return "short";
     case GatherPath::kStreamed:
       return "streamed";
     case GatherPath::kElements:

@@ -12,6 +12,7 @@
 #include "gather/gather_flat.cuh"
 #include "gather/gather_kernels.cuh"
 #include "gather/gather_path.h"
+#include "gather/gather_short.cuh"
 #include "gather/gather_streamed.cuh"
 
 namespace torch_ops::gather_launch {
@@ -61,6 +62,32 @@ void launch_flat(const void* source, const Index& index, void* output, const Row
   });
 }
 
+template <int U, class Word, class Index>
+void launch_short(const void* source, const Index& index, void* output, const RowLayout& layout,
+                  const IndexErrorSite& errors) {
+  for_each_flat(layout, [&](const FlatRows& flat, int64_t word) {
+    const ShortWalk walk(flat.rows, flat.row_words, U, current_device_limits().multiprocessors);
+    const dim3 blocks(grid_x(flat.rows, kShortThreads), walk.parts);
+    TORCH_OPS_LAUNCH((gather_short_kernel<U, Word, Index>), blocks, kShortThreads, 0,
+                     static_cast<const Word*>(source) + word, index,
+                     static_cast<Word*>(output) + flat.first_row * layout.inner, flat, walk,
+                     errors);
+  });
+}
+
+// Words in flight: as many as registers allow, where a row has so many.
+template <class Word, class Index>
+void launch_short_rows(const void* source, const Index& index, void* output,
+                       const RowLayout& layout, const IndexErrorSite& errors) {
+  constexpr int kFew = 8, kMany = 12;
+  if constexpr (sizeof(Word) <= 4) {
+    if (layout.inner > kFew) {
+      return launch_short<kMany, Word>(source, index, output, layout, errors);
+    }
+  }
+  launch_short<kFew, Word>(source, index, output, layout, errors);
+}
+
 template <class Word, class Index>
 void launch_staged(const void* source, const Index& index, void* output, const RowLayout& layout,
                    const IndexErrorSite& errors) {
@@ -96,7 +123,7 @@ void launch_streamed(const void* source, const IndexView& index, void* output,
     TORCH_OPS_LAUNCH(gather_streamed_kernel<Word>, blocks, kStreamedThreads, 0, from, index, to,
                      layout, grid, policy, errors);
   } else {
-    const GranuleTiles tiles(layout.inner * sizeof(Word));
+    const GranuleTiles tiles(layout.inner * sizeof(Word), sizeof(Word));
     const int64_t count = tiles.parts > 1 ? grid.rows_per_chunk * tiles.parts
                                           : ceil_div(grid.rows_per_chunk, tiles.rows);
     const Word* end = from + (layout.batch - 1) * layout.table_batch_stride +
@@ -137,6 +164,8 @@ void launch_path(GatherPath path, const void* source, const Index& index, const 
       return;
     case GatherPath::kFlat:
       return launch_flat<Word>(source, index, output, layout, errors);
+    case GatherPath::kShort:
+      return launch_short_rows<Word>(source, index, output, layout, errors);
     case GatherPath::kStaged:
       return launch_staged<Word>(source, index, output, layout, errors);
   }

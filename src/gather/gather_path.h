@@ -13,7 +13,8 @@ namespace torch_ops {
 enum class GatherPath {
   kFlat,      // a lane copies a word of a row: coalesced however long the rows are
   kRows,      // the same for tensors with gaps, and those whose places exceed 32 bits
-  kStreamed,  // rows of 16 bytes and more in words of fewer: they pass through shared memory
+  kShort,     // rows of a few words below 16 bytes: a warp finds 32 rows, a lane each
+  kStreamed,  // longer rows of such words, and any with gaps: they pass through shared memory
   kElements,  // elements of 2 to 8 bytes of a table that the L2 cache does not hold
   kStaged,    // elements of a small table: all or most of it is held in shared memory
 };
@@ -51,6 +52,32 @@ inline bool pays_to_window(const RowLayout& layout, int64_t word_bytes,
          slabs_at_once * layout.axis_size * word_bytes > device.l2_bytes;
 }
 
+// Are rows of words below 16 bytes so short that a warp finds 32 of them, and copies their words
+// from where they are (gather_short.cuh)? Longer ones keep the memory busier by way of shared
+// memory (gather_streamed.cuh). But that way's steps wait for each other, which is most of a small
+// call; and where the L2 cache has the rows, since it holds the table or has read them before, its
+// loads are the faster ones up to longer rows (docs/gather.md).
+inline bool are_rows_short(const RowLayout& layout, int64_t word_bytes,
+                           const DeviceLimits& device) {
+  constexpr int64_t kMost = 256, kSmallCall = int64_t{1} << 19;  // words
+  const int64_t least = word_bytes == 8 ? 2 : 3;
+  if (layout.inner < least || word_bytes >= 16 || !is_flat(layout)) return false;
+  if (layout.slabs() * layout.entries * layout.inner <= kSmallCall) return layout.inner <= kMost;
+  const bool cached =
+      layout.slabs() * layout.axis_size * layout.inner * word_bytes <= device.l2_bytes ||
+      layout.entries >= 4 * layout.axis_size;
+  switch (word_bytes) {
+    case 1:
+      return layout.inner <= 24;
+    case 2:
+      return layout.inner <= (cached ? 128 : 64);
+    case 4:
+      return layout.inner <= (cached ? 128 : 48);
+    default:
+      return layout.inner <= (cached ? 48 : 12);
+  }
+}
+
 // `layout` counts words of `word_bytes`, the widest in which the rows can be moved.
 inline GatherPath choose_gather_path(const RowLayout& layout, int64_t word_bytes,
                                      const DeviceLimits& device) {
@@ -60,6 +87,7 @@ inline GatherPath choose_gather_path(const RowLayout& layout, int64_t word_bytes
   }
   // Only kRows cuts very long rows into parts.
   if (layout.inner > kMaxRowWords) return GatherPath::kRows;
+  if (are_rows_short(layout, word_bytes, device)) return GatherPath::kShort;
   const bool adjacent = layout.table_inner_stride == 1;
   if (word_bytes < 16 && adjacent && layout.inner * word_bytes >= 16) return GatherPath::kStreamed;
   return is_flat(layout) ? GatherPath::kFlat : GatherPath::kRows;

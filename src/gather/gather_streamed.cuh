@@ -151,17 +151,28 @@ struct GranuleTiles {
   FastDivisor by_granules;
   FastDivisor by_part;
 
-  explicit GranuleTiles(int64_t row_bytes) {
+  // Rows begin at multiples of `word_bytes`.
+  GranuleTiles(int64_t row_bytes, int64_t word_bytes) {
     constexpr int64_t kMost = (kGranuleTile - 1) * sizeof(Granule);
     part_bytes = static_cast<uint32_t>(row_bytes < kMost ? row_bytes : kMost);
     parts = static_cast<uint32_t>((row_bytes + part_bytes - 1) / part_bytes);
-    // At worst the first granule holds one byte of it.
-    granules = static_cast<uint32_t>((part_bytes + 2 * sizeof(Granule) - 2) / sizeof(Granule));
+    // At worst the first granule holds one word of it.
+    granules = static_cast<uint32_t>((part_bytes + 2 * sizeof(Granule) - 1 - word_bytes) /
+                                     sizeof(Granule));
     rows = kGranuleTile / granules;
     by_granules = FastDivisor(granules);
     by_part = FastDivisor(part_bytes);
   }
 };
+
+constexpr int kVectorWords = kVectorBytes / sizeof(uint32_t);
+
+// A word's bits from `bit` on, as a mask: all of them where it is negative, none from 32 on.
+__device__ __forceinline__ uint32_t keep_from(int bit) {
+  uint32_t mask;  // unlike C++'s shift, PTX's has a meaning for 32 bits and more
+  asm("shl.b32 %0, %1, %2;" : "=r"(mask) : "r"(0xffffffffu), "r"(max(bit, 0)));
+  return mask;
+}
 
 // `source_end` is where the table ends in memory: nothing outside of [source, source_end) is read.
 template <class Word>
@@ -171,9 +182,8 @@ __global__ void __launch_bounds__(kGranuleThreads)
                            RowGrid grid, GranuleTiles tiles,
                            const __grid_constant__ GatherPolicy policy,
                            const __grid_constant__ IndexErrorSite errors) {
-  __shared__ Granule granules[kGranuleTile];
+  __shared__ Granule granules[kGranuleTile + 2];  // the first and the last are read, and not used
   __shared__ const char* rows[kGranuleTile / 2];  // a row of 16 bytes or more touches 2 granules
-  const auto* bytes = reinterpret_cast<const char*>(granules);
   const auto* table = reinterpret_cast<const char*>(source);
   const auto* table_end = reinterpret_cast<const char*>(source_end);
   const uint32_t row_bytes = grid.words * static_cast<uint32_t>(sizeof(Word));
@@ -203,12 +213,12 @@ __global__ void __launch_bounds__(kGranuleThreads)
         const auto address = reinterpret_cast<uintptr_t>(row);
         const char* from = row - address % sizeof(Granule) + slot * sizeof(Granule);
         if (row == nullptr) {
-          granules[i] = policy.fill.word<Granule>();
+          granules[i + 1] = policy.fill.word<Granule>();
         } else if (from < row + length) {
           if (from >= table && from + sizeof(Granule) <= table_end) {
-            copy_async(granules + i, reinterpret_cast<const Granule*>(from));
+            copy_async(granules + i + 1, reinterpret_cast<const Granule*>(from));
           } else {  // at the table's ends
-            auto* to = reinterpret_cast<Word*>(granules + i);
+            auto* to = reinterpret_cast<Word*>(granules + i + 1);
             for (uint32_t k = 0; k < sizeof(Granule); k += sizeof(Word), ++to) {
               if (from + k >= table && from + k < table_end) {
                 *to = *reinterpret_cast<const Word*>(from + k);
@@ -223,39 +233,43 @@ __global__ void __launch_bounds__(kGranuleThreads)
       // The tile's part of the output, in aligned vectors; the first may begin before it.
       char* to =
           reinterpret_cast<char*>(output) + (chunk.row + first_row) * int64_t{row_bytes} + part;
-      const auto shift = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(to) % kVectorBytes);
-      const uint32_t total = row_count * length;
-      for (uint32_t vector = threadIdx.x; vector * kVectorBytes < total + shift;
-           vector += kGranuleThreads) {
-        const uint32_t begin = vector > 0 ? vector * kVectorBytes - shift : 0;
-        const uint32_t end = min((vector + 1) * kVectorBytes - shift, total);
+      const auto shift = static_cast<int>(reinterpret_cast<uintptr_t>(to) % kVectorBytes);
+      const auto total = static_cast<int>(row_count * length);
+      for (int begin = static_cast<int>(threadIdx.x) * kVectorBytes - shift; begin < total;
+           begin += kGranuleThreads * kVectorBytes) {
+        const int first = max(begin, 0), end = min(begin + kVectorBytes, total);
         uint32_t column;
-        uint32_t row = tiles.parts > 1 ? (column = begin, 0) : tiles.by_part.divide(begin, column);
-        // Where the row's bytes begin in its first granule.
-        const auto offset_of = [&](uint32_t r) {
-          return r * tiles.granules * static_cast<uint32_t>(sizeof(Granule)) +
-                 static_cast<uint32_t>(reinterpret_cast<uintptr_t>(rows[r]) % sizeof(Granule));
-        };
-        uint32_t offset = offset_of(row) + column;
-        uint32_t left = length - column;  // of the row
-        const auto next = [&] {
-          const Word word = *reinterpret_cast<const Word*>(bytes + offset);
-          offset += sizeof(Word);
-          left -= sizeof(Word);
-          if (left == 0 && row + 1 < row_count) {
-            offset = offset_of(++row);
-            left = length;
-          }
-          return word;
-        };
-        if (end - begin == kVectorBytes) {
-          Vector<Word, kVectorSize<Word>> out;
+        uint32_t row = tiles.parts > 1 ? (column = first, 0) : tiles.by_part.divide(first, column);
+        uint32_t out[kVectorWords] = {};
+        // Row by row: the bytes of each replace what was read beyond the end of the one before.
+        int filled = first - begin;
+        do {
+          // Where the vector would begin if all of it were of this row.
+          const uint32_t from =
+              (1 + row * tiles.granules) * sizeof(Granule) +
+              static_cast<uint32_t>(reinterpret_cast<uintptr_t>(rows[row])) % sizeof(Granule) +
+              column - filled;
+          const uint32_t* words = reinterpret_cast<const uint32_t*>(granules) + from / 4;
+          uint32_t near = words[0];
 #pragma unroll
-          for (int k = 0; k < kVectorSize<Word>; ++k) out.values[k] = next();
-          store(reinterpret_cast<Word*>(to + begin), out);
+          for (int w = 0; w < kVectorWords; ++w) {
+            const uint32_t next = words[w + 1];
+            const uint32_t shifted = __funnelshift_r(near, next, from % 4 * 8);
+            const uint32_t mask = keep_from(8 * filled - 32 * w);
+            out[w] = (out[w] & ~mask) | (shifted & mask);
+            near = next;
+          }
+          filled += static_cast<int>(length - column);
+          column = 0;
+          ++row;
+        } while (begin + filled < end);
+        if (end - first == kVectorBytes) {
+          store(reinterpret_cast<uint32_t*>(to + begin),
+                Vector<uint32_t, kVectorWords>{out[0], out[1], out[2], out[3]});
         } else {
-          for (uint32_t b = begin; b < end; b += sizeof(Word)) {
-            *reinterpret_cast<Word*>(to + b) = next();
+          for (int b = first - begin; b < end - begin; b += sizeof(Word)) {
+            const uint32_t word = b < 8 ? (b < 4 ? out[0] : out[1]) : (b < 12 ? out[2] : out[3]);
+            *reinterpret_cast<Word*>(to + begin + b) = static_cast<Word>(word >> b % 4 * 8);
           }
         }
       }

@@ -106,11 +106,79 @@ def test_slabs_side_by_side(device: torch.device, width: int) -> None:
         assert torch.equal(result, counts[:, :, None].expand(result.shape).float()), f"{batch}"
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int32], ids=str
+)
+@pytest.mark.parametrize("spread", ["uniform", "hot"])
+def test_elements_of_slabs_that_share_entries(
+    device: torch.device, dtype: torch.dtype, spread: str
+) -> None:
+    """As the gradient of index_select along the last axis has them: on CUDA a block to a slab."""
+    slabs, size = 256, 5000
+    rtol = atol = 0.0
+    if dtype.is_floating_point:
+        rtol, atol = sum_tolerance(dtype)
+        atol *= 25  # thousands of numbers on one row
+    close = partial(torch.testing.assert_close, rtol=rtol, atol=atol)
+    for count in (5000, 5003):  # aligned to four entries, and not
+        index = spread_index(spread, size, 2 * count, 1)[0].to(device)
+        values = values_for((slabs, count), device, dtype)
+        for picks in (index[:count], index[::2]):
+            summed = torch.float64 if dtype.is_floating_point else dtype
+            expected = torch.zeros(slabs, size, dtype=summed, device=device)
+            expected.index_add_(1, picks, values.to(summed))
+            actual = torch_ops.scatter_add(values, picks, size, 1)
+            close(actual.to(summed), expected)
+            wrapped = torch_ops.scatter_add(values, picks - size, size, 1, mode="wrap")
+            close(wrapped.to(summed), expected)
+            if dtype != torch.bfloat16:  # whose sums would be rounded once more
+                onto = torch.ones_like(actual)
+                torch_ops.scatter_add_(onto, values, picks, 1)
+                close(onto.to(summed), expected + 1)
+
+
+def test_the_bad_entry_of_slabs_that_share_entries_is_named(device: torch.device) -> None:
+    index = torch.arange(5000, device=device)
+    index[7] = 5000
+
+    def add(count: int) -> None:
+        torch_ops.scatter_add(torch.ones(256, count, device=device), index[:count], 5000, 1)
+        torch_ops.check_errors()
+
+    for count in (5000, 4999):
+        with pytest.raises(IndexError, match=r"index\[7\] is 5000, out of range"):
+            add(count)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize("spread", ["uniform", "one", "sorted"])
+def test_batches_of_slabs_that_share_entries(device: torch.device, spread: str, width: int) -> None:
+    """In place, so that few entries are not summed by one kernel; sums of ones are exact."""
+    shapes = [(3, 50, 200, 48), (3, 50, 200, 47)]  # slabs, rows and entries: joined in a launch
+    if width == 1:
+        # In shared memory, the second by blocks of 1024; and more slabs than a grid has rows.
+        shapes += [(2, 150, 3000, 4096), (2, 150, 30_000, 30_001)]
+        shapes += [(2, 35_000, 9, 1040)] if spread == "uniform" else []
+    for batch, outer, rows, count in shapes:
+        index = spread_index(spread, rows, count, batch).to(device)
+        values = torch.ones(batch, outer, count, width, device=device)
+        result = torch.ones(batch, outer, rows, width, device=device)
+        counts = torch.stack([part.bincount(minlength=rows) for part in index]).float()
+        expected = (1 + counts)[:, None, :, None].expand(result.shape)
+        if width == 1:
+            values, result, expected = values[..., 0], result[..., 0], expected[..., 0]
+        torch_ops.scatter_add_(result, values, index, 2, batch_dims=1)
+        assert torch.equal(result, expected), f"{outer} {rows} {count}"
+
+
 @pytest.mark.sanitizer
 def test_every_way_for_the_sanitizer(device: torch.device) -> None:
     for row in (1, 2, 3, 4, 8, 9, 33):
         # Entries that meet, and few that do; elements in shared memory.
-        for size, count in [(6, 7), (6, 8), (6, 40), (98, 40), *([(6, 2400)] if row == 1 else [])]:
+        for size, count in [
+            *[(6, 7), (6, 8), (6, 40), (98, 40)],
+            *([(6, 2400), (6, 2401)] if row == 1 else []),
+        ]:
             values = torch.ones(2, count, row, device=device)
             index = (torch.arange(2 * count, device=device) % (size - 1)).view(2, count)
             counts = torch.stack([part.bincount(minlength=size) for part in index])
@@ -314,7 +382,20 @@ def test_paths() -> None:
     assert path(**staged, **floats, inner=1) == "staged"
     assert path(**{**staged, "entries": 96 * 4000 - 4}, **floats, inner=1) == "entries"
     assert path(**{**staged, "shared_bytes": 3999}, **floats, inner=1) == "entries"  # no room
-    assert path(**{**staged, "adjacent": False}, **floats, inner=1) == "values"
+    assert path(**{**staged, "adjacent": False}, **floats, inner=1) == "staged"
+    assert path(**{**few, "adjacent": False}, **floats, inner=1) == "values"
+    # Or a block to a slab, where slabs are many.
+    slabs = {**few, "axis_size": 1024, "entries": 2048, "slabs": 512}
+    assert path(**slabs, **floats, inner=1) == "staged"
+    for other in ({"slabs": 511}, {"axis_size": 1000}):
+        assert path(**{**slabs, **other}, **floats, inner=1) == "entries"
+    larger = {**slabs, "axis_size": 2048, "entries": 8188}
+    assert path(**{**larger, "slabs": 256}, **floats, inner=1) == "staged"
+    assert path(**{**larger, "slabs": 255}, **floats, inner=1) == "entries"
+    assert path(**{**few, "axis_size": 4, "entries": 1020, "slabs": 9999}, **floats, inner=1) == (
+        "entries"  # too few to a slab
+    )
+    assert path(**{**slabs, "entries": 1020, "slabs": 2000}, **floats, inner=1) == "entries"
     assert [path(**few, **floats, inner=width) for width in (2, 3, 4, 7, 8, 64)] == [
         "entries",
         "values",

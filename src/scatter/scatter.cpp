@@ -270,9 +270,10 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int
 // Which way a call of these sizes takes on CUDA, where it is not summed in fixed point
 // (choose_binning): for the tests.
 std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t value_bytes,
-                 int64_t sum_bytes, bool adjacent, int64_t shared_bytes) {
+                 int64_t sum_bytes, bool adjacent, int64_t shared_bytes, int64_t slabs) {
   RowLayout layout{};
-  layout.batch = layout.outer = 1;
+  layout.batch = slabs;
+  layout.outer = 1;
   layout.axis_size = axis_size;
   layout.entries = entries;
   layout.inner = inner;
@@ -418,7 +419,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("grad_output"), py::arg("index"), py::arg("dim") = 0, py::arg("batch_dims") = 0);
   m.def("path", &path, "Which way floats of these sizes take on CUDA", py::arg("axis_size"),
         py::arg("entries"), py::arg("inner"), py::arg("value_bytes"), py::arg("sum_bytes"),
-        py::arg("adjacent"), py::arg("shared_bytes"));
+        py::arg("adjacent"), py::arg("shared_bytes"), py::arg("slabs") = 1);
   m.def("best_path", &best_path, "Which way the largest of such values are found on CUDA",
         py::arg("entries"), py::arg("inner"));
   m.def("binning", &binning, "How short rows are cut where bits must be the same, on CUDA",

@@ -145,6 +145,17 @@ __device__ __forceinline__ void load_entries(const IndexView& index, const RowLa
   apply_rule(call.rule, entries);
 }
 
+// Where the entry of a chunk's row stands in an index without gaps, of which all slabs of a batch
+// have the same entries.
+__device__ __forceinline__ int64_t find_adjacent(const RowLayout& layout, const AtomicCall& call,
+                                                 const RowGrid::Chunk& chunk, uint32_t row) {
+  if (layout.outer == 1) return chunk.row + row;
+  const RowGrid::Place at = call.grid.place_row(chunk, row);
+  int64_t batch, slice;
+  call.grid.split_slab(chunk.slab + at.slab, batch, slice);
+  return batch * layout.entries + at.entry;
+}
+
 // Adds up the sums of a lane's own places where neighbours are equal, as in a sorted index.
 template <int D, class Place, class Sum>
 __device__ __forceinline__ void add_up_neighbours(Place (&places)[kUnroll],
@@ -196,7 +207,7 @@ __global__ void __launch_bounds__(kThreads, !adjacent              ? 4
       const int64_t row = chunk.row + first;
       int64_t entries[K];
       if constexpr (adjacent) {
-        index.load4(row, entries);
+        index.load4(find_adjacent(layout, call, chunk, first), entries);
         apply_rule(call.rule, entries);
         Vector<Value, K> loaded[D];  // K rows of D values
 #pragma unroll
@@ -228,9 +239,9 @@ __global__ void __launch_bounds__(kThreads, !adjacent              ? 4
         places[k] = find_place(entries[k], chunk.slab + slab, chunk.row + at, layout, bad);
       }
     }
-    add_up_neighbours(places, sums);
     // Where entries are read one by one, their rows are compared only where that pays.
     const bool shared = adjacent || is_shared(places[0], call.wide);
+    add_up_neighbours(places, sums);
     wait_for_kernel_before();
 #pragma unroll
     for (int k = 0; k < K; ++k) {
@@ -313,29 +324,35 @@ __global__ void __launch_bounds__(kThreads, 5)
 
 // ---- Elements of a small table: summed in shared memory -----------------------------------------
 
+constexpr int kMostStagedThreads = 1024;
+
 // A block sums `part` entries of a slab, a multiple of four, in shared memory and adds the sums to
-// the slab's rows. A lane has four entries, adjacent as above. call.grid counts entries. `fresh`:
-// the table is zeros so far.
-template <class Value, class Sum>
-__global__ void add_staged_kernel(const Value* __restrict__ values, IndexView index,
-                                  Sum* __restrict__ table, RowLayout layout, AtomicCall call,
-                                  int64_t part, bool fresh,
-                                  const __grid_constant__ IndexErrorSite errors) {
+// the slab's rows. A lane has four entries, adjacent as above or a block's threads apart.
+// call.grid counts entries. `fresh`: the table is zeros so far.
+template <bool adjacent, class Value, class Sum>
+__global__ void __launch_bounds__(kMostStagedThreads)
+    add_staged_kernel(const Value* __restrict__ values, IndexView index, Sum* __restrict__ table,
+                      RowLayout layout, AtomicCall call, int64_t part, bool fresh,
+                      const __grid_constant__ IndexErrorSite errors) {
   constexpr int K = kUnroll;
   extern __shared__ __align__(16) unsigned char shared[];
   Sum* sums = reinterpret_cast<Sum*>(shared);
   const auto axis_size = static_cast<uint32_t>(layout.axis_size);
   const bool only_block = fresh && part >= layout.entries;
+  const int64_t step = adjacent ? 1 : blockDim.x;
 
   for (int64_t slab = blockIdx.y; slab < call.grid.slabs; slab += gridDim.y) {
     for (uint32_t i = threadIdx.x; i < axis_size; i += blockDim.x) sums[i] = 0;
     __syncthreads();
 
+    int64_t batch, slice;
+    call.grid.split_slab(slab, batch, slice);
+    const int64_t slab_index = batch * layout.index_batch_stride;
     const int64_t slab_row = slab * layout.entries;
     const int64_t begin = int64_t{blockIdx.x} * part;
     const int64_t end = min(begin + part, layout.entries);
     for (int64_t at = begin; at < end; at += int64_t{blockDim.x} * K) {
-      const int64_t row = at + threadIdx.x * K;
+      const int64_t row = at + threadIdx.x * (adjacent ? K : 1);
       int32_t places[K];
       Sum loaded[K][1];
       BadEntry bad;
@@ -346,18 +363,35 @@ __global__ void add_staged_kernel(const Value* __restrict__ values, IndexView in
       }
       if (row < end) {
         int64_t entries[K];
-        index.load4(slab_row + row, entries);
-        const auto four = *reinterpret_cast<const Vector<Value, K>*>(values + slab_row + row);
+        if constexpr (adjacent) {
+          index.load4(slab_index + row, entries);
+          const auto four = *reinterpret_cast<const Vector<Value, K>*>(values + slab_row + row);
+#pragma unroll
+          for (int k = 0; k < K; ++k) loaded[k][0] = static_cast<Sum>(four.values[k]);
+        } else {
+          int64_t positions[K];
+#pragma unroll
+          for (int k = 0; k < K; ++k) {
+            // Beyond the end the last entry is read again, and not added.
+            const int64_t entry = min(row + k * step, end - 1);
+            positions[k] = slab_index + entry * layout.index_entry_stride;
+            loaded[k][0] = static_cast<Sum>(values[slab_row + entry]);
+          }
+          index.load(positions, entries);
+        }
 #pragma unroll
         for (int k = 0; k < K; ++k) {
+          if (!adjacent && row + k * step >= end) continue;
           const int64_t entry = call.rule.rewrites() ? call.rule.resolve(entries[k]) : entries[k];
-          places[k] =
-              static_cast<int32_t>(find_place(entry, /*slab=*/0, slab_row + row + k, layout, bad));
-          loaded[k][0] = static_cast<Sum>(four.values[k]);
+          places[k] = static_cast<int32_t>(
+              find_place(entry, /*slab=*/0, slab_row + row + k * step, layout, bad));
         }
       }
+      // Of entries that lie apart, lanes at a part's end have only their first ones; and neighbours
+      // that are joined leave the last.
+      bool merge = !adjacent && is_shared(places[0], /*wide=*/false);
       add_up_neighbours(places, loaded);
-      const bool merge = is_shared(places[K - 1], /*wide=*/false);
+      if (adjacent) merge = is_shared(places[K - 1], /*wide=*/false);
 #pragma unroll
       for (int k = 0; k < K; ++k) {
         bool mine = places[k] != kDropped;

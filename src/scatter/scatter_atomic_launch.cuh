@@ -38,7 +38,7 @@ inline atomic::AtomicCall make_call(const RowLayout& layout, const IndexRule& ru
 
 inline bool are_adjacent(const void* values, int64_t value_bytes, const IndexView& index,
                          const RowLayout& layout) {
-  const bool flat = layout.outer == 1 && layout.index_entry_stride == 1 &&
+  const bool flat = layout.index_entry_stride == 1 &&
                     (layout.batch == 1 || layout.index_batch_stride == layout.entries);
   return flat && layout.entries % atomic::kUnroll == 0 && index.is_aligned_for_load4() &&
          is_aligned(values, atomic::kUnroll * value_bytes);
@@ -89,14 +89,16 @@ void add_streamed(const Value* values, const IndexView& index, Sum* sums, const 
          tiles.shared_bytes(sizeof(Value)), values, index, sums, layout, call, tiles, errors);
 }
 
-template <class Value, class Sum>
+template <bool adjacent, class Value, class Sum>
 void add_staged(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
                 const IndexRule& rule, bool fresh, const IndexErrorSite& errors) {
   const auto bytes = static_cast<int>(layout.axis_size * sizeof(Sum));
-  auto* kernel = atomic::add_staged_kernel<Value, Sum>;
+  auto* kernel = atomic::add_staged_kernel<adjacent, Value, Sum>;
   allow_shared_bytes(kernel, bytes);
   // The larger the table, the fewer blocks share a multiprocessor.
-  const int threads = bytes > 100 * 1024 ? 1024 : bytes > 24 * 1024 ? 512 : 256;
+  const int threads = bytes > 100 * 1024  ? atomic::kMostStagedThreads
+                      : bytes > 24 * 1024 ? 512
+                                          : 256;
   // Parts of a slab where slabs alone do not fill the GPU, none so small that adding up the table
   // becomes a large part of its work.
   const int64_t wanted = 2 * current_device_limits().multiprocessors;
@@ -181,7 +183,8 @@ void add_in_any_order(const Value* values, const IndexView& index, Sum* sums,
       layout.slabs() * layout.axis_size * layout.inner * static_cast<int64_t>(sizeof(Sum));
   switch (path) {
     case AtomicPath::kStaged:
-      return add_staged(values, index, sums, layout, rule, fresh, errors);
+      return adjacent ? add_staged<true>(values, index, sums, layout, rule, fresh, errors)
+                      : add_staged<false>(values, index, sums, layout, rule, fresh, errors);
     case AtomicPath::kEntries:
       return adjacent
                  ? add_short_rows<true>(values, index, sums, layout, rule, bytes, fresh, errors)

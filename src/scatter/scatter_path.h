@@ -13,7 +13,7 @@ enum class AtomicPath {
   kStreamed,  // other rows: an atomic for each value, or grouped where entries meet
   kEntries,   // rows of one value, and of two or four floats: a lane an entry
   kValues,    // other short ones of small calls, and single values that lie apart: a lane a value
-  kStaged,    // elements of a small table: summed in shared memory
+  kStaged,    // single values that go to a small table: summed in shared memory
 };
 
 // Does it pay to sort the entries first, so that no atomics are needed? From these sizes on that is
@@ -94,11 +94,19 @@ constexpr int kTileVector = 4;  // floats
 inline AtomicPath choose_atomic_path(const RowLayout& layout, int64_t sum_bytes, bool adjacent,
                                      bool vectors, int64_t shared_bytes) {
   const int64_t inner = layout.inner;
-  if (adjacent && inner == 1 && layout.axis_size * sum_bytes <= shared_bytes) {
-    // A block sums four entries or more to each element of its slab.
-    constexpr int64_t kLeastBlocks = 96;  // that do not leave most of the GPU idle
-    const int64_t blocks = layout.slabs() * (layout.entries / (4 * layout.axis_size));
-    if (blocks >= kLeastBlocks) return AtomicPath::kStaged;
+  const int64_t slabs = layout.slabs(), entries = layout.entries;
+  constexpr int64_t kLeastEntries = 1024;  // of a slab: what a block sums at a time
+  if (inner == 1 && entries >= kLeastEntries && layout.axis_size * sum_bytes <= shared_bytes) {
+    // Blocks that sum four entries or more to each element of their slab, in such a number that
+    // they do not leave most of the GPU idle.
+    constexpr int64_t kLeastBlocks = 96;
+    if (slabs * (entries / (4 * layout.axis_size)) >= kLeastBlocks) return AtomicPath::kStaged;
+    // Or, with fewer entries, one block to a slab, where slabs fill the GPU.
+    constexpr int64_t kFilled = 256, kLeastRows = 1024, kMany = int64_t{1} << 20;
+    if (slabs >= kFilled && layout.axis_size >= kLeastRows && entries >= layout.axis_size &&
+        slabs * entries >= kMany) {
+      return AtomicPath::kStaged;
+    }
   }
   if (inner == 1) return adjacent ? AtomicPath::kEntries : AtomicPath::kValues;
   if (vectors && (inner == 2 || inner == 4)) return AtomicPath::kEntries;

@@ -120,7 +120,7 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
       return finish(result);
     }
     if (way == Way::kSparse) {
-      const Tensor result = zeros_cuda(sizes, rows.options());
+      const Tensor result = zeros_cuda(sizes, rows.options(), /*leave_shared=*/true);
       scatter_add_small_cuda(op, rows, entries, layout, rule, sparse, result);
       return finish(result);
     }

@@ -12,9 +12,11 @@
 namespace torch_ops {
 
 // Zeros on CUDA: of 16 bits in three quarters of the time that torch's kernel takes
-// (docs/gather.md).
+// (docs/gather.md). `leave_shared`: the next kernel, which may begin beside this one, needs much
+// shared memory.
 TORCH_OPS_CUDA_LAUNCHER(at::Tensor zeros_cuda(at::IntArrayRef sizes,
-                                              const at::TensorOptions& options))
+                                              const at::TensorOptions& options,
+                                              bool leave_shared = false))
 
 // Sums of floats, contiguous, which scatter_add_cuda() has just made, rounded to 16 bits.
 TORCH_OPS_CUDA_LAUNCHER(at::Tensor round_cuda(const at::Tensor& sums, at::ScalarType dtype))

@@ -21,31 +21,48 @@ namespace {
 
 constexpr int kZeroThreads = 256;
 
-// One store of 16 bytes a thread.
-template <bool small>
+// One block a multiprocessor, which keeps the memory busy and leaves room for the next kernel's
+// blocks: these come at once, and wait only before they add.
 __global__ void __launch_bounds__(kZeroThreads) zero_kernel(char* memory, int64_t bytes) {
-  // What comes next waits before it adds. For each block to say so takes time: 256 MiB took 80 us
-  // in place of 61.
-  if constexpr (small) let_next_kernel_begin();
-  const int64_t at = (int64_t{blockIdx.x} * kZeroThreads + threadIdx.x) * kVectorBytes;
-  if (at + kVectorBytes <= bytes) {
-    *reinterpret_cast<uint4*>(memory + at) = make_uint4(0, 0, 0, 0);
-  } else {
-    for (int64_t i = at; i < bytes; ++i) memory[i] = 0;
+  let_next_kernel_begin();
+  constexpr int kUnroll = 4;
+  const uint4 zeros = make_uint4(0, 0, 0, 0);
+  auto* vectors = reinterpret_cast<uint4*>(memory);
+  const int64_t count = bytes / kVectorBytes, step = int64_t{gridDim.x} * kZeroThreads;
+  int64_t at = int64_t{blockIdx.x} * kZeroThreads + threadIdx.x;
+  for (; at + (kUnroll - 1) * step < count; at += kUnroll * step) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) vectors[at + u * step] = zeros;
+  }
+  for (; at < count; at += step) vectors[at] = zeros;
+  if (at == count) {  // of one thread
+    for (int64_t i = count * kVectorBytes; i < bytes; ++i) memory[i] = 0;
   }
 }
 
 }  // namespace
 
-at::Tensor zeros_cuda(at::IntArrayRef sizes, const at::TensorOptions& options) {
+at::Tensor zeros_cuda(at::IntArrayRef sizes, const at::TensorOptions& options, bool leave_shared) {
   const c10::cuda::CUDAGuard guard(options.device());
   // Not at::empty: in torch's deterministic mode that fills the memory.
   const at::Tensor result = at::detail::empty_cuda(sizes, options);
   if (const auto bytes = static_cast<int64_t>(result.nbytes()); bytes > 0) {
-    constexpr int64_t kSmall = int64_t{1} << 22;
-    auto* kernel = bytes <= kSmall ? zero_kernel<true> : zero_kernel<false>;
-    TORCH_OPS_LAUNCH(kernel, grid_x(ceil_div(bytes, kVectorBytes), kZeroThreads), kZeroThreads, 0,
-                     static_cast<char*>(result.mutable_data_ptr()), bytes);
+    const int64_t blocks = std::min(ceil_div(bytes, int64_t{kZeroThreads} * kVectorBytes),
+                                    current_device_limits().multiprocessors);
+    // How a multiprocessor divides shared memory and L1 cache stays while blocks run there. Where
+    // these leave all to the former, the next kernel's find what they need of it; others would miss
+    // the cache (docs/gather.md).
+    cudaLaunchAttribute split;
+    split.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    split.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(kZeroThreads);
+    config.stream = current_stream();
+    config.attrs = &split;
+    config.numAttrs = leave_shared ? 1 : 0;
+    C10_CUDA_CHECK(cudaLaunchKernelEx(&config, zero_kernel,
+                                      static_cast<char*>(result.mutable_data_ptr()), bytes));
   }
   return result;
 }

@@ -1,0 +1,243 @@
+"""Each way that a gather takes on CUDA, which one it takes, and rows of every length and start.
+
+The CPU, which has the same results to give, runs the same cases.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from activations import run_tests_with
+from gathering import values_for
+from op_checks import assert_same
+
+import torch_ops
+
+
+def test_paths() -> None:
+    """The kernel is chosen from sizes alone."""
+    from torch_ops._ext.gather import path
+
+    sizes = {"axis_size": 1000, "entries": 10_000, "shared_bytes": 96 * 1024, "cache_bytes": 10**7}
+    assert path(**sizes, inner=4, word_bytes=16) == "flat"
+    assert path(**sizes, inner=4, word_bytes=16, index_stride=2) == "rows"  # gaps in the index
+    assert path(**sizes, inner=2, word_bytes=4) == "flat"
+    assert path(**sizes, inner=2, word_bytes=8) == "short"
+    assert path(**sizes, inner=3, word_bytes=4) == "short"
+    assert path(**sizes, inner=3, word_bytes=4, index_stride=2) == "rows"
+    assert path(**sizes, inner=4, word_bytes=4, index_stride=2) == "streamed"
+    # Up to so many words of a table that the cache holds, or of one that it does not.
+    many = {**sizes, "entries": 10**6}
+    for word_bytes, cached, most in [(1, 24, 24), (2, 128, 64), (4, 128, 48), (8, 48, 12)]:
+        for axis_size, words in [(1000, cached), (10**6, most)]:
+            rows = {**many, "axis_size": axis_size, "word_bytes": word_bytes}
+            assert path(**rows, inner=words) == "short"
+            assert path(**rows, inner=words + 1) == "streamed"
+    # A cache that holds the table, and rows that are picked four times, each for itself.
+    rows = {"axis_size": 10**5, "inner": 100, "word_bytes": 4, "shared_bytes": 96 * 1024}
+    assert path(**rows, entries=10**5, cache_bytes=4 * 10**7) == "short"
+    assert path(**rows, entries=4 * 10**5, cache_bytes=1000) == "short"
+    assert path(**rows, entries=4 * 10**5 - 1, cache_bytes=4 * 10**7 - 1) == "streamed"
+    few = {**sizes, "axis_size": 10**7, "entries": 2048}
+    assert path(**few, inner=256, word_bytes=4) == "short"
+    assert path(**few, inner=257, word_bytes=4) == "streamed"
+    assert path(**sizes, inner=2**30 + 1, word_bytes=1) == "rows"  # cut into parts
+    assert path(**sizes, inner=1, word_bytes=16) == "flat"
+    assert path(**{**sizes, "entries": 2**31}, inner=1, word_bytes=16) == "rows"  # beyond 32 bits
+    large = {**sizes, "axis_size": 10**7}
+    assert path(**large, inner=1, word_bytes=4) == "elements"
+    assert path(**{**large, "entries": 2**24}, inner=1, word_bytes=2) == "elements"
+    assert path(**{**large, "entries": 4_000}, inner=1, word_bytes=4) == "flat"  # less than a block
+    assert path(**large, inner=1, word_bytes=1) == "flat"
+    assert path(**large, inner=1, word_bytes=4, index_stride=2) == "rows"
+
+
+def test_staged_where_it_pays() -> None:
+    """Elements come from shared memory where that is faster: the cases are measured ones."""
+    from torch_ops._ext.gather import path
+
+    h200 = {"inner": 1, "shared_bytes": 227 * 1024, "cache_bytes": 60 * 2**20}
+
+    def of(batches: int, axis_size: int, entries: int, word_bytes: int = 4, **device: int) -> str:
+        sizes = {"batches": batches, "axis_size": axis_size, "entries": entries}
+        return path(**sizes, word_bytes=word_bytes, **{**h200, **device})
+
+    assert of(64, 1024, 16384) == "staged"
+    assert of(4096, 1024, 16384) == "staged"
+    assert of(64, 65536, 2**20) == "staged"  # most of the table
+    assert of(64, 65536, 2**20, word_bytes=2) == "staged"
+    assert of(1, 65536, 2**24) == "staged"  # one table for all multiprocessors
+    assert of(1, 1024, 2**24) == "flat"  # the L1 cache does as well
+    assert of(1, 65536, 2**20) == "flat"  # each block would copy it
+    assert of(64, 1024, 256) == "flat"
+    assert of(64, 262144, 2**20) == "flat"  # too large a part is not in shared memory
+    assert of(64, 1024, 16384, shared_bytes=1024) == "flat"  # no room
+    assert of(1, 1, 1) == "flat"
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64])
+def test_staged_and_rows(device: torch.device, dtype: torch.dtype) -> None:
+    """Each kernel on enough work for many blocks, with unaligned starts and strided indices."""
+    for shape, count in [
+        ((3, 100), 40_003),
+        ((64, 1000), 16_403),  # staged
+        ((64, 40_000), 24_003),  # staged, in part where elements have 8 bytes
+        ((3, 50, 5), 3001),
+        ((3, 50, 17), 3001),
+        ((3, 50, 64), 3001),
+    ]:
+        source = values_for(shape, device, dtype)
+        index = torch.randint(shape[1], (shape[0], 2 * count + 1), device=device)
+        batch = torch.arange(shape[0], device=device)[:, None]
+        for picks in (index[:, :count], index[:, 1 : count + 1], index[:, ::2]):
+            for numbers in (picks, picks.int()):
+                actual = torch_ops.batch_gather(source, numbers)
+                assert_same(actual, source[batch, picks], f"{shape} {numbers.dtype}")
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64], ids=str)
+def test_elements_of_a_table_in_memory(device: torch.device, dtype: torch.dtype) -> None:
+    """Tables that exceed the L2 cache, with picks for one window of them and for several."""
+    size = 2**28 // dtype.itemsize // 3
+    source = torch.arange(3 * size, device=device).view(3, size).to(dtype)
+    for count in (4096, 5001, 300_007):
+        index = torch.randint(size, (3, count), device=device)
+        first, last = index[:, :1], index[:, -1:]
+        first.zero_(), last.fill_(size - 1)
+        rows = index + torch.arange(3, device=device)[:, None] * size
+        assert_same(torch_ops.batch_gather(source, index), rows.to(dtype), f"{count}")
+        assert_same(torch_ops.batch_gather(source, index.int()), rows.to(dtype), f"{count}, int32")
+        # One index for all slabs; from the end; and with entries that name no row.
+        outer = index[0] + torch.arange(3, device=device)[:, None] * size
+        assert_same(torch_ops.gather(source, index[0], 1), outer.to(dtype), "outer")
+        assert_same(torch_ops.gather(source, index[0] - size, 1, mode="wrap"), outer.to(dtype), "")
+        expected = rows.to(dtype)
+        first.fill_(-size - 1), last.fill_(size)
+        expected[:, 0] = expected[:, -1] = 7
+        filled = torch_ops.batch_gather(source, index, mode="fill", fill_value=7)
+        assert_same(filled, expected, f"{count}, fill")
+
+    def pick() -> None:
+        torch_ops.batch_gather(source, index)
+        torch_ops.check_errors()
+
+    with pytest.raises(IndexError, match=rf"index\[[012], (0|{count - 1})\]"):
+        pick()
+
+
+def test_short_rows_of_each_length(device: torch.device) -> None:
+    """On the CPU in pieces that overlap; a byte too many would show in the next row."""
+    for width in [*range(1, 300), 511, 513, 575, 960, 961, 1023, 1024, 1025]:
+        source = values_for((20, width), device, torch.uint8)
+        index = torch.randint(20, (37,), device=device)
+        assert_same(torch_ops.gather(source, index), source[index], f"{width}")
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_other_instruction_sets(capability: str) -> None:
+    """The CPU's loops exist once for each; the tests here run the widest that there is."""
+    run_tests_with(capability, __file__, "cpu and of_each_length")
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.float16, torch.float32, torch.float64], ids=str
+)
+def test_rows_of_any_length_and_start(device: torch.device, dtype: torch.dtype) -> None:
+    """Rows around 16 bytes and around what a block holds, in tables that begin anywhere."""
+    for width in (5, 15, 16, 17, 31, 33, 64, 99, 127, 255, 1021, 8175, 8177, 20_001):
+        rows = 40 if width < 1000 else 7
+        whole = values_for((3, rows + 1, width + 5), device, dtype)
+        index = torch.randint(rows, (3, 50 if width < 1000 else 9), device=device)
+        spaced = index.repeat_interleave(2, 1)[:, ::2]
+        batch = torch.arange(3, device=device)[:, None]
+        for first, left, right in [(0, 0, 5), (1, 1, 4), (1, 3, 2)]:
+            source = whole[:, first : first + rows, left : left + width + 5 - right - left]
+            for picks in (index, spaced):  # on CUDA gaps mean another kernel
+                actual = torch_ops.batch_gather(source, picks)
+                assert_same(actual, source[batch, index], f"{width} {first} {left}")
+        # Axes before dim, few entries a slab, and the first and the last row of the memory.
+        dense = whole[:, :, : width + 1].contiguous()
+        edges = torch.tensor([0, rows, rows, 0, 3], device=device, dtype=torch.int16)
+        assert_same(torch_ops.gather(dense, edges, 1), dense[:, edges.long()], f"{width} dense")
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.float16, torch.float32, torch.float64], ids=str
+)
+def test_rows_of_a_few_words(device: torch.device, dtype: torch.dtype) -> None:
+    """On CUDA a warp has 32 of them, or shares them with others, and rounds of 8 or 12 words."""
+    for width in (2, 3, 5, 7, 8, 9, 12, 13, 24, 25, 31, 33, 37):
+        whole = values_for((3, 70, width + 2), device, dtype)
+        for count in (1, 31, 33, 1000, 40_001):
+            # Rows with gaps between them, at odd places: words are no wider than elements.
+            source = whole[:, :, 1 : width + 1]
+            index = torch.randint(70, (3, count), device=device)
+            batch = torch.arange(3, device=device)[:, None]
+            expected = source[batch, index]
+            label = f"{width} {count}"
+            assert_same(torch_ops.batch_gather(source, index), expected, label)
+            assert_same(torch_ops.batch_gather(source, index.int()), expected, label)
+            shared = torch_ops.gather(source, index[0] - 70, 1, mode="wrap")
+            assert_same(shared, source[:, index[0]], label)
+            # What names no row, at the ends and within.
+            bad = index.clone()
+            expected = expected.clone()
+            for at in {0, count // 2, count - 1}:
+                bad[:, at], expected[:, at] = 70 + at, 9
+            filled = torch_ops.batch_gather(source, bad, mode="fill", fill_value=9)
+            assert_same(filled, expected, label)
+    source = torch.ones(4, 3, dtype=dtype, device=device)
+    index = torch.arange(40, device=device).clamp(max=3)
+    index[33] = 4
+
+    def pick() -> None:
+        torch_ops.gather(source, index)
+        torch_ops.check_errors()
+
+    with pytest.raises(IndexError, match=r"index\[33\] is 4, out of range"):
+        pick()
+
+
+@pytest.mark.sanitizer
+def test_rows_at_the_ends_of_memory(device: torch.device) -> None:
+    """Rows move in aligned pieces of 16 bytes; none may reach beyond the table."""
+    for dtype, width in [(torch.uint8, 17), (torch.float16, 9), (torch.float32, 5)]:
+        source = values_for((3, width), device, dtype)
+        index = torch.tensor([2, 0, 1, 2], device=device)
+        for picks in (index, index.repeat_interleave(2)[::2]):
+            assert_same(torch_ops.gather(source, picks), source[index], f"{dtype}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["source", "output", "source of rows", "output of rows"])
+def test_more_than_two_to_the_31(device: torch.device, what: str) -> None:
+    """64-bit offsets: elements beyond 2^31 of one byte each."""
+    far = 2**31 + 7
+    if what == "source":
+        source = torch.zeros(far, dtype=torch.uint8, device=device)
+        source[-1] = 5
+        index = torch.tensor([far - 1, 0, far - 1], device=device)
+        assert torch_ops.gather(source, index).tolist() == [5, 0, 5]
+    elif what == "source of rows":
+        last = 2**32 // 3 + 5  # beyond 32 bits
+        source = torch.zeros(last + 1, 3, dtype=torch.uint8, device=device)
+        source[-1] = torch.tensor([1, 2, 3], dtype=torch.uint8)
+        index = torch.tensor([last, 0, last], device=device)
+        assert torch_ops.gather(source, index).tolist() == [[1, 2, 3], [0, 0, 0], [1, 2, 3]]
+    elif what == "output of rows":
+        source = torch.arange(30, dtype=torch.uint8, device=device).view(2, 5, 3)
+        index = torch.randint(5, (2, far // 6 + 1), dtype=torch.uint8, device=device)
+        output = torch_ops.batch_gather(source, index)
+        assert output.numel() > 2**31
+        for batch in range(2):
+            for column in range(3):
+                expected = index[batch] * 3 + (15 * batch + column)
+                assert torch.equal(output[batch, :, column], expected)
+    else:
+        source = torch.tensor([[3, 4]], dtype=torch.uint8, device=device)
+        index = torch.zeros(1, dtype=torch.uint8, device=device).expand(far // 2 + 1)
+        output = torch_ops.gather(source, index)
+        assert output.numel() > 2**31
+        assert output[-1].tolist() == [3, 4]
+        assert int(output[:, 1].min()) == 4

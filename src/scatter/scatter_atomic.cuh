@@ -177,6 +177,34 @@ __device__ __forceinline__ bool is_shared(int64_t place, bool wide) {
   return __popc(__ballot_sync(kAllLanes, doubled)) > 2;
 }
 
+// Where eight lanes or more have one place as their last, adds up all that the warp has for it, in
+// one atomic instead of one for each of a lane's places: fewer that wait for each other, and fewer
+// roundings to what the row's sum is by then. They are dropped. `peers`: the lanes whose last place
+// is this lane's.
+template <int D, class Sum>
+__device__ __forceinline__ void add_crowd(unsigned peers, int64_t (&places)[kUnroll],
+                                          Sum (&sums)[kUnroll][D], Sum* table) {
+  constexpr int kCrowd = 8;
+  const bool crowds = __popc(peers) >= kCrowd && places[kUnroll - 1] != kDropped;
+  const unsigned crowded = __ballot_sync(kAllLanes, crowds);
+  if (crowded == 0) return;
+  const int64_t place = __shfl_sync(kAllLanes, places[kUnroll - 1], __ffs(crowded) - 1);
+  Sum total[D] = {};
+#pragma unroll
+  for (int k = 0; k < kUnroll; ++k) {
+    if (places[k] != place) continue;
+    places[k] = kDropped;
+#pragma unroll
+    for (int d = 0; d < D; ++d) total[d] += sums[k][d];
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+#pragma unroll
+    for (int d = 0; d < D; ++d) total[d] += __shfl_xor_sync(kAllLanes, total[d], step);
+  }
+  if (threadIdx.x % 32 == 0) add_atomically<D>(table + place * D, total);
+}
+
 // ---- Rows of one value, of two or four floats: a lane an entry ----------------------------------
 
 // A lane has four entries; call.grid counts entries. They may be adjacent where index and values
@@ -243,10 +271,18 @@ __global__ void __launch_bounds__(kThreads, !adjacent              ? 4
     const bool shared = adjacent || is_shared(places[0], call.wide);
     add_up_neighbours(places, sums);
     wait_for_kernel_before();
+    unsigned peers = 0;
+    if (shared) {
+      peers = find_peers(places[K - 1], call.wide);
+      add_crowd<D>(peers, places, sums, table);
+    }
 #pragma unroll
-    for (int k = 0; k < K; ++k) {
+    for (int k = K - 1; k >= 0; --k) {
       bool mine = places[k] != kDropped;
-      if (shared) mine &= add_up_peers<D>(find_peers(places[k], call.wide), sums[k]);
+      if (shared) {
+        if (k < K - 1) peers = find_peers(places[k], call.wide);
+        mine &= add_up_peers<D>(mine ? peers : 0, sums[k]);
+      }
       if (mine) add_atomically<D>(table + places[k] * D, sums[k]);
     }
     bad.record(errors);

@@ -7,6 +7,7 @@ same results to give, has no such kernel.
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -26,15 +27,15 @@ add = partial(torch_ops.scatter_add, batch_dims=1)
 
 
 def sums(values: Tensor, index: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
-    """On the CPU."""
-    result = torch.zeros(values.shape[0], rows, *values.shape[2:], dtype=dtype)
-    values, index = values.cpu().to(dtype), index.cpu().long()
-    return result.scatter_add_(1, index[:, :, None].expand(values.shape), values)
+    """By torch, on the device that values are on."""
+    result = values.new_zeros(values.shape[0], rows, *values.shape[2:], dtype=dtype)
+    index = index.to(values.device).long()
+    return result.scatter_add_(1, index[:, :, None].expand(values.shape), values.to(dtype))
 
 
 def assert_near(actual: Tensor, values: Tensor, index: Tensor, rows: int, message: str) -> None:
     """To the rounding of the result, and of the type that sums are made in."""
-    error = (actual.cpu().double() - sums(values, index, rows, torch.float64)).abs()
+    error = (actual.double() - sums(values, index, rows, torch.float64)).abs()
     magnitudes = sums(values.abs(), index, rows, torch.float64)
     summed = torch.float32 if values.dtype.itemsize == 2 else values.dtype
     # On the CPU the sums of a row are some 2000 additions, one after the other.
@@ -42,6 +43,53 @@ def assert_near(actual: Tensor, values: Tensor, index: Tensor, rows: int, messag
     rounding = 0.51 * torch.finfo(values.dtype).eps if values.dtype.itemsize == 2 else 0.0
     least = torch.finfo(values.dtype).tiny
     assert (error <= (rounding + slack) * magnitudes + least).all(), message
+
+
+def cut_of(
+    device: torch.device,
+    slabs: int,
+    rows: int,
+    count: int,
+    width: int,
+    dtype: torch.dtype = torch.bfloat16,
+    sparse: bool = False,
+) -> dict[str, int]:
+    """How a call is cut, on this GPU, or on an H200 where there is none."""
+    from torch_ops._ext.scatter import small_cut
+
+    limits = {"shared_bytes": 227 * 1024, "multiprocessors": 132}
+    if device.type == "cuda":
+        gpu = torch.cuda.get_device_properties(device)
+        limits = {
+            "shared_bytes": gpu.shared_memory_per_block_optin,
+            "multiprocessors": gpu.multi_processor_count,
+        }
+    cut: dict[str, int] = small_cut(
+        slabs=slabs,
+        axis_size=rows,
+        entries=count,
+        inner=width,
+        value_bytes=dtype.itemsize,
+        sum_bytes=max(dtype.itemsize, 4),
+        sparse=sparse,
+        **limits,
+    )
+    return cut
+
+
+def small_cut_of(shared_bytes: int, entries: int, inner: int) -> dict[str, int]:
+    """A sparse cut on a GPU with so much shared memory."""
+    from torch_ops._ext.scatter import small_cut
+
+    sizes = {"slabs": 1, "axis_size": 1 << 20, "entries": entries, "inner": inner}
+    limits = {"shared_bytes": shared_bytes, "multiprocessors": 132}
+    cut: dict[str, int] = small_cut(**sizes, **limits, value_bytes=2, sum_bytes=4, sparse=True)
+    return cut
+
+
+def spoil(device: torch.device, *sizes: int, dtype: torch.dtype) -> None:
+    """What is allocated next finds no zeros, and so tells whether it writes all of its rows."""
+    torch.full(sizes, 7, device=device, dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -55,16 +103,16 @@ def test_right_and_repeatable(device: torch.device, dtype: torch.dtype, spread: 
             if batch * count * width > 2**18:
                 continue
             message = f"{batch} {rows} {count} {width}"
-            index = spread_index(spread, rows, count, batch)
+            index = spread_index(spread, rows, count, batch).to(device)
             values = values_for((batch, count, width), device, dtype)
-            first = add(values, index.to(device), rows)
+            spoil(device, batch, rows, width, dtype=dtype)
+            first = add(values, index, rows)
             assert_near(first, values, index, rows, message)
-            # More are added in no given order by default.
-            if count <= 512 and batch * max(rows, count) * width <= 2**17:
-                assert_same(add(values, index.to(device), rows), first, message)
-            in_order = add(values, index.to(device), rows, deterministic=True)
+            if cut_of(device, batch, rows, count, width, dtype).get("fastest"):
+                assert_same(add(values, index, rows), first, message)
+            in_order = add(values, index, rows, deterministic=True)
             assert_near(in_order, values, index, rows, message)
-            again = add(values, index.to(device), rows, deterministic=True)
+            again = add(values, index, rows, deterministic=True)
             assert_same(again, in_order, message)
 
 
@@ -75,7 +123,7 @@ def test_integers(device: torch.device, dtype: torch.dtype) -> None:
     for width in (1, 3, 64, 100):
         index = spread_index("hot", 60, 900, 3)
         values = values_for((3, 900, width), device, dtype)
-        expected = sums(values, index, 60, dtype)
+        expected = sums(values.cpu(), index, 60, dtype)
         assert_same(add(values, index.to(device), 60).cpu(), expected, f"{width}")
 
 
@@ -107,9 +155,34 @@ def test_bits_follow_from_a_rows_entries(device: torch.device, width: int) -> No
         assert_same(batched(values, index), together, "vmap")
 
 
-# Few entries beside many rows, of which a block has a share: slabs, rows, entries. More than a
-# warp's piece holds at once; the most; one; few slabs and many.
-SPARSE_SHAPES = ((1, 70_000, 4096), (2, 40_000, 2500), (3, 60_000, 1), (40, 16_500, 117))
+# Few entries beside many rows, of which a block has a share: slabs, rows, entries.
+SPARSE_SHAPES = (
+    (1, 70_000, 4096),
+    (2, 40_000, 2500),
+    (3, 60_000, 1),
+    (40, 16_500, 117),
+    (5, 33_001, 700),
+    (1, 50_000, 300),
+    (1, 1_000_000, 9000),
+    (50, 1000, 77),
+    (150, 1000, 77),
+)
+SPARSE_WIDTHS = (1, 3, 5, 8, 33, 64, 100)
+
+
+def test_the_shapes_reach_each_kind_of_cut() -> None:
+    """Zeros by the blocks or before, large blocks or small, whole rows or strips: on an H200."""
+    # Of odd widths and so many values no other cut comes before this one.
+    cuts = [
+        cut_of(torch.device("cpu"), *shape, width, sparse=True)
+        for shape in SPARSE_SHAPES
+        for width in SPARSE_WIDTHS
+        if width % 4 and shape[0] * shape[1] * width >= 2**19
+    ]
+    kinds = {
+        (cut["fills"], cut["threads"], cut["strips"] > 1) for cut in cuts if cut.get("fastest")
+    }
+    assert kinds == set(product((0, 1), (256, 512), (False, True)))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
@@ -118,20 +191,25 @@ def test_few_entries_beside_many_rows(
     device: torch.device, dtype: torch.dtype, spread: str
 ) -> None:
     for batch, rows, count in SPARSE_SHAPES:
-        for width in (1, 3, 5, 8, 64, 100):
-            if rows * batch * width > 2**23 or batch * count * width > 2**18:
+        for width in SPARSE_WIDTHS:
+            most = 2**23 if device.type == "cuda" else 2**20
+            if rows * batch * width > most or batch * count * width > 2**20:
                 continue
             message = f"{batch} {rows} {count} {width}"
-            index = spread_index(spread, rows, count, batch)
+            index = spread_index(spread, rows, count, batch).to(device)
             values = values_for((batch, count, width), device, dtype)
-            result = add(values, index.to(device), rows)
+            spoil(device, batch, rows, width, dtype=dtype)
+            result = add(values, index, rows)
             assert_near(result, values, index, rows, message)
-            if dtype.itemsize == 2 and sparse_cut(device, batch, rows, count, width).get("fastest"):
-                assert_same(add(values, index.to(device), rows), result, message)
+            sparse = dtype.itemsize == 2 and cut_of(
+                device, batch, rows, count, width, dtype, sparse=True
+            ).get("fastest")
+            if sparse:
+                assert_same(add(values, index, rows), result, message)
 
 
 def test_the_same_bits_whatever_the_rows_are(device: torch.device) -> None:
-    """Side by side in the deterministic mode, and here picked by a hash by default."""
+    """Side by side in the deterministic mode, and here scattered by default."""
     if device.type == "cpu":
         return  # there the order of a row's entries may be cut where a thread's work ends
     for dtype, width in [(torch.float16, 5), (torch.bfloat16, 64)]:
@@ -142,50 +220,69 @@ def test_the_same_bits_whatever_the_rows_are(device: torch.device) -> None:
             assert_same(add(values, index, 16_384), side_by_side, f"{dtype} {spread}")
 
 
-def sparse_cut(
-    device: torch.device, slabs: int, rows: int, count: int, width: int
-) -> dict[str, int]:
-    from torch_ops._ext.scatter import small_cut
-
-    limits = {"shared_bytes": 227 * 1024, "multiprocessors": 132}
-    if device.type == "cuda":
-        gpu = torch.cuda.get_device_properties(device)
-        limits = {
-            "shared_bytes": gpu.shared_memory_per_block_optin,
-            "multiprocessors": gpu.multi_processor_count,
-        }
-    cut: dict[str, int] = small_cut(
-        slabs=slabs,
-        axis_size=rows,
-        entries=count,
-        inner=width,
-        value_bytes=2,
-        sum_bytes=4,
-        sparse=True,
-        **limits,
-    )
-    return cut
+def share_of(row: Tensor, cut: dict[str, int]) -> Tensor:
+    """Which block has a row: ScatteredChunks in scatter_small.h."""
+    place = (row >> cut["row_bits"]) * cut["factor"] & ((1 << cut["place_bits"]) - 1)
+    return place // cut["share_places"]
 
 
-def share_of(row: Tensor, shares: int) -> Tensor:
-    """Which block has a row: HashedRows in scatter_small.cuh."""
-    mask = 0xFFFFFFFF
-    row = (row ^ (row >> 16)) * 0x85EBCA6B & mask
-    row = (row ^ (row >> 13)) * 0xC2B2AE35 & mask
-    return ((row ^ (row >> 16)) * shares) >> 32
-
-
-def test_more_rows_than_a_block_has_room_for(device: torch.device) -> None:
-    rows, count, width = 2_000_000, 4000, 3
-    cut = sparse_cut(device, 1, rows, count, width)
-    assert cut["fastest"]
+@pytest.mark.parametrize("rows", [2_000_000, 200_000])
+def test_more_rows_than_a_block_has_room_for(device: torch.device, rows: int) -> None:
+    """Whether blocks write the zeros too, or a kernel before them."""
+    count, width = 2000, 3
+    cut = cut_of(device, 1, rows, count, width, sparse=True)
+    assert cut["fastest"] and cut["fills"] == (rows == 200_000)
     named = torch.arange(rows)
-    named = named[share_of(named, cut["row_blocks"]) == 1][:1500]
+    shares = share_of(named, cut)
+    assert shares.min() >= 0 and shares.max() < cut["row_blocks"]
+    named = named[shares == 1][:1500]
     assert len(named) == 1500 > 5 * cut["rows"]
-    index = named[torch.randint(1500, (1, count))]
+    index = named[torch.randint(1500, (1, count))].to(device)
     values = values_for((1, count, width), device, torch.bfloat16)
-    result = add(values, index.to(device), rows)
+    spoil(device, 1, rows, width, dtype=torch.bfloat16)
+    result = add(values, index, rows)
     assert_near(result, values, index, rows, "one share")
+
+
+def test_rows_in_a_pattern_are_scattered() -> None:
+    """Neighbours, and rows that are equally far apart, are no block's work alone."""
+    device = torch.device("cpu")
+    for slabs, rows, count, width in [
+        (1, 1 << 20, 4096, 5),
+        (100, 2000, 500, 1),
+        (60, 4000, 900, 1),
+    ]:
+        cut = cut_of(device, slabs, rows, count, width, sparse=True)
+        for step in (1, 2, 3, 64, 100, 256):
+            if step * count > rows:
+                continue
+            entries = share_of(torch.arange(count) * step, cut).bincount(
+                minlength=cut["row_blocks"]
+            )
+            chunks = max(1, (1 << cut["row_bits"]) // step)  # entries of a chunk
+            assert entries.max() <= 2 * count / cut["row_blocks"] + 2 * chunks, (rows, step)
+
+
+def test_each_row_is_in_one_share() -> None:
+    for rows in (1, 7, 8, 9, 1000, 4097, 1 << 20):
+        for width in (1, 33, 600):
+            cut = cut_of(torch.device("cpu"), 1, rows, min(rows, 500), width, sparse=True)
+            chunk, places = 1 << cut["row_bits"], 1 << cut["place_bits"]
+            assert places * chunk >= rows and (places == 1 or places * chunk < 2 * (rows + chunk))
+            assert cut["row_blocks"] * cut["share_places"] >= places
+            # As first_row in scatter_small.h has it.
+            inverse = pow(cut["factor"], -1, places)
+            first_rows = torch.arange(places) * inverse % places * chunk
+            assert first_rows.sort().values.equal(torch.arange(places) * chunk)
+            assert share_of(first_rows, cut).equal(torch.arange(places) // cut["share_places"])
+
+
+def test_the_cut_leaves_room_for_the_kernels_own() -> None:
+    for shared_bytes in (227 * 1024, 163 * 1024, 99 * 1024, 64 * 1024):
+        for entries in range(1, 16385, 3):
+            for inner in (1, 5, 7, 32):
+                cut = small_cut_of(shared_bytes, entries, inner)
+                assert not cut or cut["bytes"] + 16 <= shared_bytes
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -208,8 +305,10 @@ def test_modes(device: torch.device, mode: str) -> None:
 def test_no_entry_of_many_names_a_row(device: torch.device) -> None:
     values = torch.ones(4, 300, 8, dtype=torch.bfloat16, device=device)
     index = torch.full((4, 300), 10**6, device=device)
-    for _ in range(20):
-        assert (add(values, index, 50_000, mode="fill") == 0).all()
+    for rows in (20_000, 50_000):
+        for _ in range(10):
+            spoil(device, 4, rows, 8, dtype=torch.bfloat16)
+            assert (add(values, index, rows, mode="fill") == 0).all()
 
 
 @pytest.mark.parametrize("width", [1, 3, 64])
@@ -245,7 +344,8 @@ def test_out_of_range(device: torch.device, dtype: torch.dtype) -> None:
     values = torch.ones(3, 200, 8, device=device, dtype=dtype)  # bfloat16 has each number to 256
     index = torch.zeros(3, 200, device=device, dtype=torch.int64)
     index[2, 199] = 2**40
-    for rows in (1000, 100_000):
+    for rows in (1000, 50_000, 100_000):
+        spoil(device, 3, rows, 8, dtype=dtype)
         result = add(values, index, rows)
         message = r"scatter_add: index\[2, 199\] is 1099511627776, out of"
         with pytest.raises(IndexError, match=message):
@@ -258,8 +358,8 @@ def test_out_of_range(device: torch.device, dtype: torch.dtype) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_in_a_cuda_graph() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    values = values_for((2, 500, 64), device, torch.bfloat16)
-    for rows in (80, 50_000):
+    for rows, width in [(80, 64), (50_000, 64), (20_000, 5), (20_000, 33)]:
+        values = values_for((2, 500, width), device, torch.bfloat16)
         index = spread_index("uniform", rows, 500, 2).to(device)
         expected = add(values, index, rows)
         graph = torch.cuda.CUDAGraph()
@@ -353,32 +453,45 @@ def test_the_cut() -> None:
                 assert found["piece"] * 8 >= entries
                 assert found["bytes"] <= h200["shared_bytes"] // 2
                 assert found["pays"]
-    # The default for few entries and values, and for more where sums have to be rounded.
+    # The default for few entries and values, and for more where sums have to be rounded, in blocks
+    # that run at once.
     halves = {"value_bytes": 2, "sum_bytes": 4}
+    of_halves = partial(small_cut, **h200, **halves)
     assert cut(slabs=1, axis_size=256, entries=512, inner=256)["fastest"]
-    assert not cut(slabs=1, axis_size=256, entries=513, inner=16)["fastest"]
-    assert not cut(slabs=2, axis_size=256, entries=512, inner=256)["fastest"]
-    assert cut(slabs=64, axis_size=256, entries=512, inner=8)["fastest"]
-    assert not cut(slabs=65, axis_size=256, entries=512, inner=8)["fastest"]
-    many = {"slabs": 4, "axis_size": 256, "entries": 1024, **halves, **h200}
-    assert small_cut(**many, inner=256)["fastest"]
-    assert not small_cut(**many, inner=129)["fastest"]  # columns one by one
-    assert not small_cut(slabs=1, axis_size=9, entries=1025, inner=9, **halves, **h200)["fastest"]
+    assert not cut(slabs=1, axis_size=256, entries=513, inner=256)["fastest"]
+    assert of_halves(slabs=1, axis_size=256, entries=512, inner=256)["fastest"]
+    assert not of_halves(slabs=1, axis_size=256, entries=513, inner=256)["fastest"]
+    assert cut(slabs=1, axis_size=256, entries=1024, inner=8)["fastest"]
+    assert not cut(slabs=1, axis_size=256, entries=1025, inner=7)["fastest"]
+    assert of_halves(slabs=1, axis_size=256, entries=2048, inner=8)["fastest"]
+    assert cut(slabs=396, axis_size=256, entries=500, inner=8)["fastest"]
+    assert not cut(slabs=397, axis_size=256, entries=500, inner=8)["fastest"]
+    assert not cut(slabs=198, axis_size=513, entries=500, inner=8)["fastest"]
     assert not cut(slabs=1, axis_size=16385, entries=9, inner=9)["pays"]
     # Nothing to sum, too many entries, a GPU with too little shared memory.
     assert not cut(slabs=1, axis_size=1, entries=2049, inner=1)
     assert not cut(slabs=0, axis_size=1, entries=8, inner=1)
     assert not cut(slabs=1, axis_size=0, entries=8, inner=1)
-    # Few entries beside many rows: a share for 128 of them, or for each multiprocessor.
-    sparse = partial(small_cut, sparse=True, **halves, **h200)
+    # Few entries beside many rows: a share for 128 of them, or as many shares as multiprocessors;
+    # chunks of a kilobyte, as many to each share.
+    sparse = partial(of_halves, sparse=True)
     found = sparse(slabs=8, axis_size=1 << 20, entries=4096, inner=5)
     assert (found["rows"], found["row_blocks"], found["strips"]) == (256, 32, 1)
-    assert sparse(slabs=1, axis_size=1 << 20, entries=4000, inner=5)["row_blocks"] == 132
-    assert sparse(slabs=1, axis_size=1 << 20, entries=100, inner=5)["row_blocks"] == 7
-    assert sparse(slabs=1, axis_size=1 << 20, entries=100, inner=5)["fastest"]
+    assert (found["row_bits"], found["place_bits"], found["share_places"]) == (7, 13, 256)
+    assert (found["fills"], found["threads"]) == (0, 512)
+    assert 128 < sparse(slabs=1, axis_size=1 << 20, entries=4000, inner=5)["row_blocks"] <= 132
+    large = sparse(slabs=1, axis_size=1 << 20, entries=100, inner=5)
+    assert large["row_blocks"] == 7 and large["fastest"] and not large["fills"]
+    # Of a small result they write the zeros too, 32 KB a block.
+    small = sparse(slabs=1, axis_size=200_000, entries=100, inner=5)
+    assert small["fills"] and small["fastest"] and 60 < small["row_blocks"] <= 62
+    assert sparse(slabs=200, axis_size=4000, entries=100, inner=5)["threads"] == 256
     assert not sparse(slabs=1, axis_size=399, entries=100, inner=500)["fastest"]
     assert not sparse(slabs=1, axis_size=1 << 13, entries=100, inner=5)["fastest"]  # a small result
-    assert not sparse(slabs=100, axis_size=1 << 20, entries=4096, inner=5)["fastest"]
-    assert not sparse(slabs=1, axis_size=1 << 20, entries=4097, inner=5)
+    assert not sparse(slabs=100, axis_size=1 << 14, entries=4096, inner=5)["fastest"]
+    # Of a large result more blocks and more values pay.
+    assert sparse(slabs=100, axis_size=1 << 20, entries=4096, inner=5)["fastest"]
+    assert sparse(slabs=1, axis_size=1 << 20, entries=16384, inner=5)["piece"] == 1024
+    assert not sparse(slabs=1, axis_size=1 << 20, entries=16385, inner=5)
     few = {"slabs": 1, "axis_size": 9, "entries": 2048, "inner": 64}
     assert not small_cut(**few, **floats, shared_bytes=16_000, multiprocessors=132)

@@ -79,8 +79,10 @@ Way choose_way(const Tensor& rows, const RowLayout& layout, const SmallCut& cut,
     return pays_to_sum_small(layout, cut) ? Way::kSmall : Way::kSorted;
   }
   if (floats && is_binning_fastest_cuda(rows, layout)) return Way::kBinned;
-  if (floats && is_sparse_fastest(layout, value_bytes, sparse)) return Way::kSparse;
-  if (is_small_fastest(layout, value_bytes, cut)) return Way::kSmall;
+  const bool sparse_pays = floats && is_sparse_fastest(layout, value_bytes, sparse);
+  if (sparse_pays && is_sparse_faster(layout)) return Way::kSparse;
+  if (is_small_fastest(value_bytes, cut)) return Way::kSmall;
+  if (sparse_pays) return Way::kSparse;
   if (!floats) return Way::kAtomic;
   if (has_few_entries(layout, value_bytes)) return Way::kFew;
   const bool sort = pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes);
@@ -120,7 +122,8 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
       return finish(result);
     }
     if (way == Way::kSparse) {
-      const Tensor result = zeros_cuda(sizes, rows.options(), /*leave_shared=*/true);
+      const Tensor result = sparse.fills ? at::empty(sizes, rows.options())
+                                         : zeros_cuda(sizes, rows.options(), /*leave_shared=*/true);
       scatter_add_small_cuda(op, rows, entries, layout, rule, sparse, result);
       return finish(result);
     }
@@ -348,9 +351,15 @@ std::map<std::string, int64_t> small_cut(int64_t slabs, int64_t axis_size, int64
           {"columns", cut.columns},
           {"row_blocks", cut.row_blocks},
           {"strips", cut.strips},
+          {"threads", cut.threads},
+          {"fills", cut.fills},
+          {"row_bits", cut.chunks.row_bits},
+          {"place_bits", cut.chunks.place_bits},
+          {"factor", cut.chunks.factor},
+          {"share_places", cut.chunks.share_places},
           {"bytes", cut.bytes(sum_bytes)},
           {"fastest", sparse ? is_sparse_fastest(layout, value_bytes, cut)
-                             : is_small_fastest(layout, value_bytes, cut)},
+                             : is_small_fastest(value_bytes, cut)},
           {"pays", !sparse && pays_to_sum_small(layout, cut)}};
 }
 

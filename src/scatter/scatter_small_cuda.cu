@@ -19,10 +19,10 @@ void launch(const at::Tensor& values, const at::Tensor& index, const RowLayout& 
   const auto* from = static_cast<const Value*>(values.const_data_ptr());
   auto* to = static_cast<Value*>(result.mutable_data_ptr());
   const IndexView view{index.const_data_ptr(), static_cast<int>(index.element_size())};
-  if constexpr (sparse) {
-    launch_early(kernel, grid, cut.threads(), bytes, from, view, to, layout, rule, cut, errors);
+  if (sparse && !cut.fills) {
+    launch_early(kernel, grid, cut.threads, bytes, from, view, to, layout, rule, cut, errors);
   } else {
-    TORCH_OPS_LAUNCH(kernel, grid, cut.threads(), bytes, from, view, to, layout, rule, cut, errors);
+    TORCH_OPS_LAUNCH(kernel, grid, cut.threads, bytes, from, view, to, layout, rule, cut, errors);
   }
 }
 

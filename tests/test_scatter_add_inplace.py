@@ -99,6 +99,28 @@ def test_integers_that_torch_does_not_add(
         torch.use_deterministic_algorithms(before)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.int8], ids=str)
+def test_they_are_added_under_functionalize_too(device: torch.device, dtype: torch.dtype) -> None:
+    """Where the sums are made first, and added as a tensor."""
+    start = torch.tensor([[1, 2], [3, 127], [5, 6]])
+    values, index = torch.tensor([[1, 1], [2, 2], [3, 3]]), torch.tensor([1, 1, 0])
+    expected = start.index_add(0, index, values).to(dtype)
+    index = index.to(device)
+
+    def add(out: Tensor, values: Tensor) -> Tensor:
+        return torch_ops.scatter_add_(out.clone(), values, index)
+
+    def put(out: Tensor, values: Tensor) -> Tensor:
+        return torch_ops.index_put_(out.clone(), (index,), values, accumulate=True)
+
+    for call in (add, put):
+        arguments = start.to(dtype).to(device), values.to(dtype).to(device)
+        functional = torch.func.functionalize(call)(*arguments)
+        assert torch.equal(functional.cpu().long(), expected.long()), call
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")(*arguments)
+        assert torch.equal(compiled.cpu().long(), expected.long()), call
+
+
 @pytest.mark.parametrize(
     "dtype", [*FLOATS, torch.complex64, torch.uint8, torch.int16, torch.int64], ids=str
 )

@@ -40,6 +40,13 @@ Tensor sums_for(const Tensor& out, const Tensor& values, const Tensor& index, in
                                  modes(mode));
 }
 
+// Torch adds no uint16, uint32 and uint64; of as many bits, their sums are those of signed
+// integers.
+Tensor plus(const Tensor& out, const Tensor& sums) {
+  const at::ScalarType dtype = out.scalar_type(), added = as_dispatched(dtype);
+  return added == dtype ? out + sums : (out.view(added) + sums.view(added)).view(dtype);
+}
+
 // ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
 struct Call {
@@ -195,7 +202,7 @@ Tensor& scatter_add__functionalize(Tensor& out, const Tensor& values, const Tens
       },
       [&](const Tensor& before, const Tensor& from, const Tensor& picks) {
         const int64_t axis = check(before, from, picks, dim, batch_dims, mode).axes.dim;
-        return before + sums_for(before, from, picks, axis, batch_dims, mode);
+        return plus(before, sums_for(before, from, picks, axis, batch_dims, mode));
       },
       out, values, index);
 }

@@ -108,7 +108,9 @@ def test_right_and_repeatable(device: torch.device, dtype: torch.dtype, spread: 
             spoil(device, batch, rows, width, dtype=dtype)
             first = add(values, index, rows)
             assert_near(first, values, index, rows, message)
-            if cut_of(device, batch, rows, count, width, dtype).get("fastest"):
+            # Others are added in no given order on CUDA.
+            cut = cut_of(device, batch, rows, count, width, dtype)
+            if device.type == "cpu" or cut.get("fastest"):
                 assert_same(add(values, index, rows), first, message)
             in_order = add(values, index, rows, deterministic=True)
             assert_near(in_order, values, index, rows, message)
@@ -192,8 +194,7 @@ def test_few_entries_beside_many_rows(
 ) -> None:
     for batch, rows, count in SPARSE_SHAPES:
         for width in SPARSE_WIDTHS:
-            most = 2**23 if device.type == "cuda" else 2**20
-            if rows * batch * width > most or batch * count * width > 2**20:
+            if rows * batch * width > 2**23 or batch * count * width > 2**20:
                 continue
             message = f"{batch} {rows} {count} {width}"
             index = spread_index(spread, rows, count, batch).to(device)
@@ -201,10 +202,8 @@ def test_few_entries_beside_many_rows(
             spoil(device, batch, rows, width, dtype=dtype)
             result = add(values, index, rows)
             assert_near(result, values, index, rows, message)
-            sparse = dtype.itemsize == 2 and cut_of(
-                device, batch, rows, count, width, dtype, sparse=True
-            ).get("fastest")
-            if sparse:
+            cut = cut_of(device, batch, rows, count, width, dtype, sparse=True)
+            if device.type == "cpu" or cut.get("fastest"):
                 assert_same(add(values, index, rows), result, message)
 
 
@@ -278,11 +277,12 @@ def test_each_row_is_in_one_share() -> None:
 
 
 def test_the_cut_leaves_room_for_the_kernels_own() -> None:
-    for shared_bytes in (227 * 1024, 163 * 1024, 99 * 1024, 64 * 1024):
-        for entries in range(1, 16385, 3):
-            for inner in (1, 5, 7, 32):
-                cut = small_cut_of(shared_bytes, entries, inner)
-                assert not cut or cut["bytes"] + 16 <= shared_bytes
+    """16 bytes: a launch that asks for more than a block may have is refused."""
+    for entries in (1, 100, 3000, 16384):
+        for inner in (1, 5, 32):
+            needed = small_cut_of(2**20, entries, inner)["bytes"]
+            assert small_cut_of(needed + 16, entries, inner)["bytes"] == needed
+            assert small_cut_of(needed + 15, entries, inner).get("bytes", 0) < needed
 
 
 @pytest.mark.parametrize("mode", MODES)

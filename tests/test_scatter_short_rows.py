@@ -87,6 +87,60 @@ def test_repeatable_and_right(
         assert_near(first, values, index, rows, f"{batch} {rows} {count}")
 
 
+def meeting_entries(kind: str, rows: int, count: int) -> Tensor:
+    """Of which some name a row that an entry close by names too."""
+    generator = torch.Generator().manual_seed(count)
+
+    def random(high: int, size: int) -> Tensor:
+        return torch.randint(high, (size,), generator=generator)
+
+    if kind == "runs":  # of one entry to several times the 128 that a warp has side by side
+        longest = torch.tensor([1, 3, 4, 5, 20, 70, 600])[random(7, count)]
+        lengths = 1 + (torch.rand(count, generator=generator) * longest).long()
+        return random(rows, count).repeat_interleave(lengths)[:count]
+    if kind == "runs of four":  # a lane's
+        return random(rows, count // 4 + 1).repeat_interleave(4)[:count]
+    if kind == "crowds":  # of one row here and another there, among short runs
+        index = random(rows, count // 3 + 1).repeat_interleave(3)[:count]
+        crowd = random(rows, count // 10_000 + 1).repeat_interleave(10_000)[:count]
+        return torch.where(random(100, count) < 60, crowd, index)
+    assert kind == "pairs"  # in few lanes of a warp
+    index = random(rows, count)
+    firsts = random(count // 30, count // 60) * 30
+    index[firsts + 1] = index[firsts]
+    return index
+
+
+@pytest.mark.parametrize("kind", ["runs", "runs of four", "crowds", "pairs"])
+def test_entries_that_meet(device: torch.device, kind: str) -> None:
+    """They are added up before they are put into bins: none may be lost, or be taken twice."""
+    rows = 9000
+    for count in (40_000, 100_003):
+        index = meeting_entries(kind, rows, count)
+        some_bad = (
+            index.clone()
+        )  # single entries, and more than a lane, and a warp, has side by side
+        some_bad[torch.randint(count, (count // 50,))] = rows
+        some_bad[count // 3 :][:7] = rows
+        some_bad[count // 2 :][:5000] = rows
+        for width, dtype in [
+            (1, torch.float32),
+            (2, torch.float32),
+            (4, torch.float32),
+            (1, torch.bfloat16),
+            (2, torch.float16),
+        ]:
+            values = torch.randint(-8, 9, (count, width), dtype=torch.float64)  # sums are exact
+            for entries, mode in [(index, "raise"), (index.int(), "raise"), (some_bad, "fill")]:
+                expected = torch.zeros(rows + 1, width, dtype=torch.float64)
+                expected.index_add_(0, entries, values)
+                result = add(
+                    values[None].to(device, dtype), entries[None].to(device), rows, mode=mode
+                )
+                message = f"{kind} {count} {width} {dtype} {mode}"
+                assert_same(result[0].cpu(), expected[:rows].to(dtype), message)
+
+
 @pytest.mark.parametrize(
     ("rows", "count", "width"),
     [(20, 5000, 1), (300, 40_000, 1), (6000, 60_000, 1), (6000, 60_000, 2), (6000, 60_000, 4)],
@@ -111,7 +165,7 @@ def test_a_slab_does_not_depend_on_the_others(
 def test_the_order_of_entries_does_not_matter(device: torch.device) -> None:
     """To sums of one part: they are exact but for their scale, which is the same.
 
-    Not of float32 and of elements in bins, of which a thread adds up first what it has for a row.
+    Not of float32 and of elements in bins, of which a warp adds up first what it has for a row.
     """
     if device.type == "cpu":
         return  # there they are added in their order

@@ -8,8 +8,8 @@
 //   2. join   where there are several parts, their sums are added in their order
 // Else the rows of a slab are cut into bins, each with a table:
 //   1. bin    blocks sort tiles of entries by bin: to each the row within the bin, in 16 bits, and
-//             its values. What a thread has for one row is added up first, in float32. A tile stays
-//             where it was, and says where its bins begin
+//             its values. What a warp has for one row is added up first, in float32, where the row's
+//             entries are near each other. A tile stays where it was, and says where its bins begin
 //   2. list   what a bin has in all tiles of a segment is one part, or several of whole tiles where
 //             it is much; so equal work for each block, whatever the distribution
 //   3. sum, 4. join, as above

@@ -121,34 +121,53 @@ __device__ __forceinline__ uint32_t scan_warp(uint32_t number) {
   return number;
 }
 
-// Entries of a thread that name one row, and whose values it adds up before they are put into a
-// bin: floats in their order, so that the bits are given by the index. They are those of one row,
-// where two neighbours have it, and neighbours otherwise.
+// Entries of a warp, K of each lane by fours, that name one row, and whose values it adds up before
+// they are put into a bin: floats in an order that the index gives, and so the bits. Which ones:
+//   crowd    where many lanes have one row next to itself: all entries of that row become one
+//   runs     else, where half of the lanes have any row next to itself: entries in succession
+//   neither  where some have: those of a lane
 template <int K>
-struct Folded {
-  uint32_t peers = 0;  // a bit for each entry that goes to the first of them
-  uint32_t nexts = 0;  // a bit for each that goes to the next one
-
+class Folded {
+ public:
   __device__ __forceinline__ void find(const uint32_t (&rows)[K], uint32_t none) {
     uint32_t common = none;
 #pragma unroll
     for (int k = 0; k + 1 < K; ++k) {
       if (k % 4 != 3 && rows[k] == rows[k + 1] && rows[k] != none) common = rows[k];
     }
-    if (!__any_sync(kAllLanes, common != none)) return;
+    const unsigned some = __ballot_sync(kAllLanes, common != none);
+    if (some == 0) return;
+    const uint32_t most = __shfl_sync(kAllLanes, common, __ffs(some) - 1);
+    if (__popc(__ballot_sync(kAllLanes, common == most)) >= kHot) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        if (rows[k] == most) common = most;
+      }
+      crowd_ = __ballot_sync(kAllLanes, common == most);
+    } else if (__popc(some) >= kRuns) {
+      common = none;
+      runs_ = true;
+#pragma unroll
+      for (int group = 0; group < K / 4; ++group) find_runs(rows, none, group);
+    }
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (rows[k] == none) continue;
       if (rows[k] == common) {
-        peers |= 1u << k;
+        peers_ |= 1u << k;
       } else if (k % 4 != 3 && rows[k] == rows[k + 1]) {
-        nexts |= 1u << k;
+        nexts_ |= 1u << k;
       }
     }
   }
 
-  // Those that another takes over name `none` from now on.
-  __device__ __forceinline__ uint32_t taken() const { return nexts | (peers & (peers - 1)); }
+  // The entries, a bit each, that another takes over.
+  __device__ __forceinline__ uint32_t taken() const {
+    const bool led = crowd_ >> lane() & 1 && (crowd_ & before()) != 0;
+    return nexts_ | (led ? peers_ : peers_ & (peers_ - 1));
+  }
+
+  // They name `none` from now on.
   __device__ __forceinline__ void drop(uint32_t (&rows)[K], uint32_t none) const {
 #pragma unroll
     for (int k = 0; k < K; ++k) {
@@ -159,24 +178,91 @@ struct Folded {
   // Rows of N floats.
   template <int N>
   __device__ __forceinline__ void add_up(Vector<uint32_t, N> (&rows)[K]) const {
-    if (!__any_sync(kAllLanes, (peers | nexts) != 0)) return;
+    if (!__any_sync(kAllLanes, (peers_ | nexts_) != 0)) return;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      float sum = 0;
 #pragma unroll
       for (int k = 0; k < K; ++k) {
-        if (peers >> k & 1) sum += __uint_as_float(rows[k].values[i]);
+        if (k % 4 != 3 && (nexts_ >> k & 1)) add(rows[k + 1].values[i], rows[k].values[i]);
       }
+      if (runs_) {
 #pragma unroll
-      for (int k = 0; k < K; ++k) {
-        if ((peers & -peers) >> k & 1) rows[k].values[i] = __float_as_uint(sum);
-        if (k % 4 != 3 && (nexts >> k & 1)) {
-          rows[k + 1].values[i] = __float_as_uint(__uint_as_float(rows[k].values[i]) +
-                                                  __uint_as_float(rows[k + 1].values[i]));
-        }
+        for (int group = 0; group < K / 4; ++group) add_up_runs(rows, i, group);
+      } else {
+        add_up_peers(rows, i);
       }
     }
   }
+
+ private:
+  static constexpr int kRuns = 16;  // lanes
+
+  static __device__ __forceinline__ unsigned lane() { return threadIdx.x % 32; }
+  static __device__ __forceinline__ unsigned before() { return (1u << lane()) - 1; }
+  static __device__ __forceinline__ void add(uint32_t& sum, uint32_t value) {
+    sum = __float_as_uint(__uint_as_float(sum) + __uint_as_float(value));
+  }
+
+  __device__ __forceinline__ void find_runs(const uint32_t (&rows)[K], uint32_t none, int group) {
+    const uint32_t* four = rows + group * 4;
+    const uint32_t last = __shfl_up_sync(kAllLanes, four[3], 1);
+    const bool goes_on = lane() > 0 && four[0] == last && last != none;
+    const bool one = four[0] == four[1] && four[1] == four[2] && four[2] == four[3];
+    const unsigned continued = __ballot_sync(kAllLanes, goes_on);
+    continued_[group] = continued;
+    passing_[group] = __ballot_sync(kAllLanes, goes_on && one);
+    if (continued >> 1 >> lane() & 1) nexts_ |= 8u << group * 4;
+  }
+
+  // What a lane's last entry has goes to the next lane, where the run goes on.
+  template <int N>
+  __device__ __forceinline__ void add_up_runs(Vector<uint32_t, N> (&rows)[K], int i,
+                                              int group) const {
+    uint32_t sum = rows[group * 4 + 3].values[i];
+    unsigned passing = passing_[group];
+    for (int step = 1; passing != 0; step *= 2) {
+      const uint32_t other = __shfl_up_sync(kAllLanes, sum, step);
+      if (passing >> lane() & 1) add(sum, other);
+      passing &= passing << step;
+    }
+    const uint32_t other = __shfl_up_sync(kAllLanes, sum, 1);
+    bool first = continued_[group] >> lane() & 1;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {  // the first run's last entry
+      const bool goes_on = k < 3 && nexts_ >> (group * 4 + k) & 1;
+      if (first && !goes_on) add(rows[group * 4 + k].values[i], other);
+      first = first && goes_on;
+    }
+  }
+
+  // What the entries of one row have goes to the first of them, in a crowd of all lanes'.
+  template <int N>
+  __device__ __forceinline__ void add_up_peers(Vector<uint32_t, N> (&rows)[K], int i) const {
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (peers_ >> k & 1) sum += __uint_as_float(rows[k].values[i]);
+    }
+    if (crowd_ != 0) {
+      const bool in_crowd = crowd_ >> lane() & 1;
+      float all = in_crowd ? sum : 0.0f;
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(kAllLanes, all, step);
+      if (in_crowd) sum = all;
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if ((peers_ & -peers_) >> k & 1) rows[k].values[i] = __float_as_uint(sum);
+    }
+  }
+
+  uint32_t peers_ = 0;  // a bit for each entry that goes to the first of them
+  uint32_t nexts_ = 0;  // a bit for each that goes to the next one
+  // Alike in all lanes, a bit for each:
+  unsigned crowd_ = 0;  // those that have entries of the crowd's row
+  bool runs_ = false;
+  unsigned continued_[K / 4] = {};  // whose first entry goes on with the lane's before,
+  unsigned passing_[K / 4] = {};    // and so do all
 };
 
 // Each entry's place among those of its bin in the tile: in any order. Where a warp has many
@@ -187,7 +273,8 @@ __device__ __forceinline__ void rank_entries(uint32_t (&entries)[K], int row_shi
                                              uint32_t* counts) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint32_t common = __shfl_sync(kAllLanes, entries[0] >> row_shift, 0);
-  const bool hot = __popc(__ballot_sync(kAllLanes, entries[0] >> row_shift == common)) >= kHot;
+  const bool hot = !(kSkip && common == none) &&
+                   __popc(__ballot_sync(kAllLanes, entries[0] >> row_shift == common)) >= kHot;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const uint32_t bin = entries[k] >> row_shift;

@@ -8,8 +8,9 @@
 //   2. join   where there are several parts, their sums are added in their order
 // Else the rows of a slab are cut into bins, each with a table:
 //   1. bin    blocks sort tiles of entries by bin: to each the row within the bin, in 16 bits, and
-//             its values. What a warp has for one row is added up first, in float32, where the row's
-//             entries are near each other. A tile stays where it was, and says where its bins begin
+//             its values. What a warp has for one row is added up first, in float32, where the
+//             row's entries are near each other. A tile stays where it was, and says where its bins
+//             begin
 //   2. list   what a bin has in all tiles of a segment is one part, or several of whole tiles where
 //             it is much; so equal work for each block, whatever the distribution
 //   3. sum, 4. join, as above
@@ -21,6 +22,7 @@
 #include "common/host_device.h"
 #include "common/index_error.cuh"
 #include "common/index_view.cuh"
+#include "common/kernel_overlap.cuh"
 #include "common/row_layout.h"
 #include "common/vectorized.cuh"
 #include "scatter/fixed_point.cuh"
@@ -308,6 +310,7 @@ struct BinEntries {
 
   // A part has the units of the tiles that begin in its share of them.
   __device__ __forceinline__ bool find(void* memory, Span& span) const {
+    wait_for_kernel_before();
     if (blockIdx.x >= counters->parts) return false;
     const Part part = list[blockIdx.x];
     const auto thread = threadIdx.x;
@@ -429,11 +432,12 @@ __global__ void __launch_bounds__(kSumThreads, Source::kBlocks)
                Value* __restrict__ result, float* __restrict__ partials) {
   extern __shared__ __align__(16) unsigned char shared[];
   static_assert(Binning::kSumBytes == FixedSums::kBytes);
+  let_next_kernel_begin();
   // Behind the table is what the source keeps there.
   const Table<D> table{FixedSums(shared, static_cast<int>(table_rows) * D), table_rows};
+  table.sums.clear();
   typename Source::Span span;
   if (!source.find(shared + Binning::table_bytes(int64_t{table_rows} * D), span)) return;
-  table.sums.clear();
   __syncthreads();
   source.for_each(span, false, [&](const auto& batch) { table.see(batch); });
   __syncthreads();
@@ -473,12 +477,13 @@ struct Joined {
 
 // Blocks walk the tables that are to be joined, in pieces of kJoinColumns values.
 template <int D, class Value>
-__global__ void join_kernel(const float* __restrict__ partials, const __grid_constant__ Joined call,
+__global__ void join_kernel(const float* partials, const __grid_constant__ Joined call,
                             Value* __restrict__ result) {
   __shared__ double sums[kJoinGroups][kJoinColumns];
   const uint32_t column = threadIdx.x % kJoinColumns, group = threadIdx.x / kJoinColumns;
   const uint32_t pieces = (call.table_rows * D + kJoinColumns - 1) / kJoinColumns;
   const bool bins = call.counters != nullptr;
+  wait_for_kernel_before();
   const int64_t work = int64_t{bins ? call.counters->joins : call.tables} * pieces;
   for (int64_t item = blockIdx.x; item < work; item += gridDim.x) {
     const auto number = static_cast<uint32_t>(item / pieces);

@@ -32,8 +32,6 @@ struct BinnedCall {
     Word* values;
     uint16_t* rows;
     uint16_t* bounds;
-    uint32_t* units;     // of cells; zeros at first,
-    Counters* counters;  // as these
     Part* list;
     uint32_t* joins;
     Partials* partials;
@@ -50,8 +48,6 @@ struct BinnedCall {
       values = memory.take<Word>(slabs * binning.slab_entries(entries));
       rows = memory.take<uint16_t>(slabs * binning.slab_entries(entries));
       bounds = memory.take<uint16_t>(slabs * binning.tiles * (binning.bins + 1));
-      units = memory.take<uint32_t>(slabs * binning.cells());
-      counters = memory.take<Counters>(1);
       list = memory.take<Part>(slabs * binning.most_parts(entries));
       joins = memory.take<uint32_t>(slabs * binning.bins);
       partials = memory.take<Partials>(slabs * binning.cells());
@@ -105,8 +101,12 @@ struct BinnedCall {
   }
 
   void sum_bins(int64_t first_slab, int64_t slabs, const Workspace& work) const {
-    const auto zeros = reinterpret_cast<char*>(work.list) - reinterpret_cast<char*>(work.units);
-    C10_CUDA_CHECK(cudaMemsetAsync(work.units, 0, zeros, current_stream()));
+    const int64_t cells = slabs * binning.cells();
+    constexpr int64_t kCounters = sizeof(Counters) / sizeof(uint32_t);
+    const at::Tensor zeros = zeros_cuda({kCounters + cells}, at::device(at::kCUDA).dtype(at::kInt),
+                                        /*leave_shared=*/true);
+    auto* counters = static_cast<Counters*>(zeros.mutable_data_ptr());
+    auto* units = static_cast<uint32_t*>(zeros.mutable_data_ptr()) + kCounters;
     int row_shift = 0;
     while (int64_t{1} << row_shift < binning.table_rows) ++row_shift;
     const Bins bins{layout,
@@ -123,27 +123,25 @@ struct BinnedCall {
     auto* bin_tiles = bin_tiles_kernel<Word, std::conditional_t<kFolds, Value, void>>;
     const int tile_bytes = Tile<Word>::shared_bytes(bins.bins);
     allow_shared_bytes(bin_tiles, tile_bytes);
-    TORCH_OPS_LAUNCH(bin_tiles, grid_x(slabs * binning.tiles, 1), kTileThreads, tile_bytes,
-                     reinterpret_cast<const Word*>(values), index, bins, work.values, work.rows,
-                     work.bounds, work.units, errors);
-    const int64_t cells = slabs * binning.cells();
-    TORCH_OPS_LAUNCH(list_parts_kernel, grid_x(cells, binned::kThreads), binned::kThreads, 0,
-                     work.units, static_cast<uint32_t>(cells), static_cast<uint32_t>(binning.bins),
-                     static_cast<uint32_t>(binning.segments),
-                     static_cast<uint32_t>(binning.part_units), work.list, work.joins,
-                     work.partials, work.counters);
+    launch_early(bin_tiles, grid_x(slabs * binning.tiles, 1), kTileThreads, tile_bytes,
+                 reinterpret_cast<const Word*>(values), index, bins, work.values, work.rows,
+                 work.bounds, units, errors);
+    launch_early(list_parts_kernel, grid_x(cells, binned::kThreads), binned::kThreads, 0, units,
+                 static_cast<uint32_t>(cells), static_cast<uint32_t>(binning.bins),
+                 static_cast<uint32_t>(binning.segments), static_cast<uint32_t>(binning.part_units),
+                 work.list, work.joins, work.partials, counters);
     using Source = BinEntries<D, Value>;
     const Source source{reinterpret_cast<const Vector<Value, D>*>(work.values),
                         work.rows,
                         work.bounds,
                         work.list,
-                        work.counters,
+                        counters,
                         bins,
                         static_cast<uint32_t>(binning.tile_entries)};
     sum(source, slabs * binning.most_parts(layout.entries), sizeof(typename Source::Shared),
         work.tables);
     join(work.tables, slabs * binning.bins,
-         {work.counters, work.joins, work.partials, /*tables=*/0, /*parts=*/0,
+         {counters, work.joins, work.partials, /*tables=*/0, /*parts=*/0,
           static_cast<uint32_t>(binning.bins), static_cast<uint32_t>(binning.segments),
           layout.axis_size, first_slab, static_cast<uint32_t>(binning.table_rows)});
   }
@@ -155,8 +153,14 @@ struct BinnedCall {
     const auto bytes =
         static_cast<int>(Binning::table_bytes(binning.table_rows * D) + source_bytes);
     allow_shared_bytes(kernel, bytes);
-    TORCH_OPS_LAUNCH(kernel, grid_x(blocks, 1), kSumThreads, bytes, source,
-                     static_cast<uint32_t>(binning.table_rows), result, partials);
+    const auto table_rows = static_cast<uint32_t>(binning.table_rows);
+    if (binning.bins > 0) {
+      launch_early(kernel, grid_x(blocks, 1), kSumThreads, bytes, source, table_rows, result,
+                   partials);
+    } else {
+      TORCH_OPS_LAUNCH(kernel, grid_x(blocks, 1), kSumThreads, bytes, source, table_rows, result,
+                       partials);
+    }
   }
 
   // `most`: of the tables that are to be joined; how many there are, the device knows.
@@ -164,8 +168,8 @@ struct BinnedCall {
     constexpr int64_t kBlocks = 1024;
     auto* kernel = join_kernel<D, Value>;
     const int64_t pieces = ceil_div(binning.table_rows * D, kJoinColumns);
-    TORCH_OPS_LAUNCH(kernel, grid_x(std::min(most * pieces, kBlocks), 1),
-                     kJoinColumns * kJoinGroups, 0, partials, joined, result);
+    launch_early(kernel, grid_x(std::min(most * pieces, kBlocks), 1), kJoinColumns * kJoinGroups, 0,
+                 partials, joined, result);
   }
 
   // Can index and values be read four entries at a time, those of every slab?

@@ -11,6 +11,7 @@
 #include "common/index_error.cuh"
 #include "common/index_mode.h"
 #include "common/index_view.cuh"
+#include "common/kernel_overlap.cuh"
 #include "common/row_layout.h"
 #include "common/vectorized.cuh"
 #include "scatter/scatter_atomic.cuh"
@@ -364,6 +365,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
                      uint32_t* __restrict__ units, const __grid_constant__ IndexErrorSite errors) {
   constexpr int K = Tile<Word>::kRows;
   constexpr bool kFolds = !std::is_void_v<Value>, kWidens = kFolds && sizeof(Word) == 2;
+  let_next_kernel_begin();
   extern __shared__ __align__(16) unsigned char shared[];
   auto* words = reinterpret_cast<Word*>(shared);
   auto* rows = reinterpret_cast<uint16_t*>(words + Tile<Word>::kEntries);
@@ -437,6 +439,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   __syncthreads();
 
   if (thread < 32) {
+    wait_for_kernel_before();  // which sets `units` to zero
     uint16_t* tile_bounds = bounds + int64_t{blockIdx.x} * (call.bins + 1);
     uint32_t* cells = units + call.first_cell(slab, tile);
     uint32_t before = 0;
@@ -510,12 +513,14 @@ struct Counters {
 
 // Lists all parts, and the cells whose bins have sums to join: of a bin's cells, the first. The
 // lists' order is that in which threads come; nothing depends on it.
-__global__ void list_parts_kernel(const uint32_t* __restrict__ units, uint32_t cells, uint32_t bins,
+__global__ void list_parts_kernel(const uint32_t* units, uint32_t cells, uint32_t bins,
                                   uint32_t segments, uint32_t part_units, Part* __restrict__ list,
                                   uint32_t* __restrict__ joins, Partials* __restrict__ partials,
                                   Counters* __restrict__ counters) {
+  let_next_kernel_begin();
   const uint32_t cell = blockIdx.x * blockDim.x + threadIdx.x;
   if (cell >= cells) return;
+  wait_for_kernel_before();
   const uint32_t parts = max((units[cell] + part_units - 1) / part_units, 1u);
   const bool whole = parts == 1 && segments == 1;
   const uint32_t first = whole ? kNone : atomicAdd(&counters->partials, parts);

@@ -9,8 +9,8 @@
 #include "common/batching.h"
 #include "common/elements.h"
 #include "common/gather_ops.h"
-#include "common/huge_pages.h"
 #include "common/index_mode_args.h"
+#include "common/new_output.h"
 #include "gather/fill.h"
 #include "gather/gather.h"
 
@@ -45,7 +45,7 @@ template <auto launch_rows, auto launch_elements>
 Tensor gather_elements(const Tensor& source, const Tensor& index, int64_t dim,
                        std::string_view mode, const Fill& fill_value) {
   const auto [axis, parsed, op] = check(source, index, dim, mode, fill_value);
-  Tensor output = in_huge_pages(at::empty(index.sizes(), source.options()));
+  Tensor output = new_output(index.sizes(), source.options());
   const Tensor entries = elements::at_least_1d(index);
   const Tensor table =
       aligned(elements::cut_to(elements::at_least_1d(source), entries.sizes(), axis));

@@ -9,9 +9,9 @@
 #include "common/batching.h"
 #include "common/checks.h"
 #include "common/gather_ops.h"
-#include "common/huge_pages.h"
 #include "common/index_mode_args.h"
 #include "common/indexing.h"
+#include "common/new_output.h"
 #include "common/op.h"
 #include "common/planned.h"
 #include "common/python_call.h"
@@ -61,8 +61,8 @@ Tensor compute(const Call& call, const Tensor& source, const Tensor& index,
                const Fill& fill_value) {
   Tensor table = source, entries = index;
   const RowLayout layout = indexing::lay_out(table, entries, call.axes);
-  Tensor output = in_huge_pages(
-      at::empty_symint(indexing::gather_sizes(source, index, call.axes), source.options()));
+  const auto sizes = indexing::gather_sizes(source, index, call.axes);
+  Tensor output = new_output(C10_AS_INTARRAYREF_SLOW(sizes), source.options());
   const GatherPolicy policy = make_policy(call.mode, layout.axis_size, fill_value, source);
   if (fill_empty_axis(policy, output)) return output;
   if (call.mode == IndexMode::kFill) table = aligned(table);  // a fill is of whole elements

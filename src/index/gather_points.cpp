@@ -6,7 +6,7 @@
 #include "common/autograd.h"
 #include "common/batching.h"
 #include "common/gather_ops.h"
-#include "common/huge_pages.h"
+#include "common/new_output.h"
 #include "index/points.h"
 #include "index/points_batching.h"
 #include "index/points_node.h"
@@ -42,8 +42,8 @@ Tensor gather_points(const Tensor& source, TensorList coordinates, at::IntArrayR
                      ops::Axes axes) {
   const Call call = check(source, coordinates, dims, batch_dims, front, mode, fill_value, axes);
   points::check_axes_not_empty(call.op, source, call.points, call.mode, axes);
-  Tensor output = in_huge_pages(
-      at::empty_symint(points::rows_sizes(source.sym_sizes(), call.points), source.options()));
+  const auto row_sizes = points::rows_sizes(source.sym_sizes(), call.points);
+  Tensor output = new_output(C10_AS_INTARRAYREF_SLOW(row_sizes), source.options());
   const FillPattern fill = indexing::make_fill(call.mode, fill_value, source.scalar_type());
   if (source.numel() == 0 && output.numel() > 0) {  // no kernel has a row to read in vain
     return output.fill_(at::from_blob(const_cast<unsigned char*>(fill.bytes), {},

@@ -12,7 +12,7 @@
 
 #include <algorithm>
 
-#include "common/huge_pages.h"
+#include "common/new_output.h"
 #include "jit/library.h"
 #include "jit/plan.h"
 #include "jit/python_arguments.h"

@@ -11,7 +11,7 @@
 
 #include "common/bit_mask.h"
 #include "common/checks.h"
-#include "common/huge_pages.h"
+#include "common/new_output.h"
 #include "common/python_call.h"
 #include "relu/relu.h"
 
@@ -26,7 +26,9 @@ void no_launch(const Tensor&, Slope, const Tensor&, const Tensor&) {}
 void no_launch_backward(const Tensor&, const Tensor&, Slope, const Tensor&) {}
 
 Tensor empty_mask(const Tensor& result) {
-  return at::empty_symint({mask_bytes(result.sym_numel())}, result.options().dtype(at::kByte));
+  return new_output(result.options().dtype(at::kByte), [&](const auto& options) {
+    return at::empty_symint({mask_bytes(result.sym_numel())}, options);
+  });
 }
 
 // What is no float is left to torch: integers, and the errors for all else.
@@ -38,7 +40,7 @@ Tensor& torchs_(Tensor& input, double slope) { return at::leaky_relu_(input, slo
 template <auto launch, class... SlopeArg>
 Tensor forward(const Tensor& input, SlopeArg... slope, bool /*save_mask*/) {
   if (!is_kernel_float(input)) return torchs(input, slope...);
-  Tensor output = in_huge_pages(at::empty_like(input));
+  Tensor output = new_output_like(input);
   launch(input, slope_of(slope...), output, Tensor());
   return output;
 }
@@ -54,7 +56,7 @@ Tensor& forward_(Tensor& input, SlopeArg... slope, bool /*save_mask*/) {
 template <auto launch>
 std::tuple<Tensor, Tensor> forward_mask(const Tensor& input, Slope slope) {
   CHECK_FLOATING("_relu_mask", input);
-  Tensor output = in_huge_pages(at::empty_like(input));
+  Tensor output = new_output_like(input);
   Tensor mask = empty_mask(input);
   launch(input, slope, output, mask);
   return {std::move(output), std::move(mask)};
@@ -75,7 +77,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& output, SlopeArg... slo
   CHECK_SAME_TYPE("relu_backward", grad_output, output);
   CHECK_SAME_SHAPE("relu_backward", grad_output, output);
   CHECK_SAME_DEVICE("relu_backward", grad_output, output);
-  Tensor grad_input = in_huge_pages(at::empty_like(output));
+  Tensor grad_input = new_output_like(output);
   launch(grad_output, output, slope_of(slope...), grad_input);
   return grad_input;
 }
@@ -92,10 +94,11 @@ Tensor mask_backward(const Tensor& grad_output, const Tensor& mask, at::IntArray
                     "_relu_mask_backward: grad_output has shape ", grad_output.sym_sizes(),
                     ", for which the mask has another length than ", mask.sym_numel(), ".");
   // The mask goes through the elements in the order of the output's memory, and so must this.
-  Tensor grad_input =
-      in_huge_pages(order.empty() ? at::empty_symint(grad_output.sym_sizes(), grad_output.options())
-                                  : at::empty_permuted_symint(grad_output.sym_sizes(), order,
-                                                              grad_output.options()));
+  const auto sizes = grad_output.sym_sizes();
+  Tensor grad_input = new_output(grad_output.options(), [&](const auto& options) {
+    return order.empty() ? at::empty_symint(sizes, options)
+                         : at::empty_permuted_symint(sizes, order, options);
+  });
   launch(grad_output, mask, slope, grad_input);
   return grad_input;
 }

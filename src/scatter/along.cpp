@@ -15,8 +15,8 @@
 #include "common/batching.h"
 #include "common/elements.h"
 #include "common/gather_ops.h"
-#include "common/huge_pages.h"
 #include "common/index_mode_args.h"
+#include "common/new_output.h"
 #include "scatter/scatter.h"
 
 namespace torch_ops {
@@ -102,7 +102,7 @@ std::optional<Tensor> add_rows(const Pieces& call, int64_t axis, std::optional<b
 // on that.
 Tensor add_in_order(const Pieces& call, const ElementLayout& layout, const IndexRule& rule) {
   const int64_t total = c10::multiply_integers(call.size);
-  const Tensor places = at::empty({layout.count}, call.index.options().dtype(at::kLong));
+  const Tensor places = new_output({layout.count}, call.index.options().dtype(at::kLong));
   find_places_cuda(call.index, layout, rule, /*nowhere=*/total, places);
   return ops::scatter_add()
       .call(call.values.reshape({-1}), places, total, 0, 0, /*deterministic=*/true, "fill")
@@ -132,7 +132,7 @@ Tensor scatter_elements_add(const Tensor& values, const Tensor& index, c10::SymI
   if (in_order) return finish(add_in_order(call, layout, rule));
   const at::TensorOptions options = call.values.options().dtype(sum_type(real));
   const Tensor sums = call.values.is_cuda() ? zeros_cuda(call.size, options)
-                                            : in_huge_pages(at::empty(call.size, options)).zero_();
+                                            : new_output(call.size, options).zero_();
   add(call.values.view(as_dispatched(real)), call.index, layout, rule, sums);
   return finish(sums.to(real));
 }

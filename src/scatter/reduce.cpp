@@ -13,9 +13,9 @@
 
 #include "common/autograd.h"
 #include "common/gather_ops.h"
-#include "common/huge_pages.h"
 #include "common/index_mode_args.h"
 #include "common/indexing.h"
+#include "common/new_output.h"
 #include "scatter/batching.h"
 #include "scatter/scatter.h"
 
@@ -86,7 +86,7 @@ Tensor scatter_arg(const Tensor& values, const Tensor& index, c10::SymInt dim_si
                    int64_t batch_dims, bool largest, std::string_view mode) {
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
   const Rows rows(values, index, dim_size, axes, mode);
-  const Tensor positions = in_huge_pages(at::empty(rows.sizes, values.options().dtype(at::kLong)));
+  const Tensor positions = new_output(rows.sizes, values.options().dtype(at::kLong));
   launch(rows.values, rows.entries, rows.layout, rows.rule, largest, positions);
   return positions;
 }
@@ -104,7 +104,7 @@ Tensor scatter_best(const Tensor& values, const Tensor& index, c10::SymInt dim_s
                     int64_t batch_dims, bool largest, std::string_view mode) {
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
   const Rows rows(values, index, dim_size, axes, mode);
-  const Tensor best = in_huge_pages(at::empty(rows.sizes, values.options()));
+  const Tensor best = new_output(rows.sizes, values.options());
   launch(rows.values, rows.entries, rows.layout, rows.rule, largest, best);
   return best;
 }
@@ -122,7 +122,7 @@ Tensor scatter_prod(const Tensor& values, const Tensor& index, c10::SymInt dim_s
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
   const Rows rows(values, index, dim_size, axes, mode);
   const at::ScalarType real = values.scalar_type();
-  const Tensor products = in_huge_pages(at::empty(rows.sizes, values.options()));
+  const Tensor products = new_output(rows.sizes, values.options());
   launch(rows.values.view(as_dispatched(real)), rows.entries, rows.layout, rows.rule,
          products.view(as_dispatched(real)));
   return products;

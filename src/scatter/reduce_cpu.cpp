@@ -1,5 +1,4 @@
 #include <ATen/Dispatch.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include "common/elementwise_cpu.h"
 #include "common/first_bad_entry.h"
 #include "common/indexing.h"
+#include "common/new_output.h"
 #include "common/parallel.h"
 #include "common/scratch.h"
 #include "scatter/reduce.h"
@@ -139,7 +139,7 @@ bool contains(const Key* bits, int64_t size, Key wanted) {
 template <class Key>
 void pick_best(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                const IndexRule& rule, bool largest, const at::Tensor& result) {
-  const at::Tensor positions = at::empty(result.sizes(), result.options().dtype(at::kLong));
+  const at::Tensor positions = new_output(result.sizes(), result.options().dtype(at::kLong));
   scatter_arg_cpu(values, index, layout, rule, largest, positions);
   const auto* at = positions.const_data_ptr<int64_t>();
   const auto* from = static_cast<const Key*>(values.const_data_ptr());

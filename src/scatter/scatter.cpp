@@ -16,9 +16,9 @@
 #include "common/batching.h"
 #include "common/checks.h"
 #include "common/gather_ops.h"
-#include "common/huge_pages.h"
 #include "common/index_mode_args.h"
 #include "common/indexing.h"
+#include "common/new_output.h"
 #include "common/op.h"
 #include "common/planned.h"
 #include "common/python_call.h"
@@ -116,24 +116,24 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
     const SmallCut sparse = cut_small_cuda(rows, layout, /*sparse=*/true);
     const Way way = choose_way(rows, layout, cut, sparse, deterministic);
     if (way == Way::kSmall) {
-      const Tensor result = at::empty(sizes, rows.options());
+      const Tensor result = new_output(sizes, rows.options());
       scatter_add_small_cuda(op, rows.view(as_dispatched(real)), entries, layout, rule, cut,
                              result.view(as_dispatched(real)));
       return finish(result);
     }
     if (way == Way::kSparse) {
-      const Tensor result = sparse.fills ? at::empty(sizes, rows.options())
+      const Tensor result = sparse.fills ? new_output(sizes, rows.options())
                                          : zeros_cuda(sizes, rows.options(), /*leave_shared=*/true);
       scatter_add_small_cuda(op, rows, entries, layout, rule, sparse, result);
       return finish(result);
     }
     if (way == Way::kBinned) {
-      const Tensor result = at::empty(sizes, rows.options());
+      const Tensor result = new_output(sizes, rows.options());
       scatter_add_binned_cuda(op, rows, entries, layout, rule, result);
       return finish(result);
     }
     if (way == Way::kSorted) {
-      const Tensor result = at::empty(sizes, rows.options());
+      const Tensor result = new_output(sizes, rows.options());
       scatter_add_sorted_cuda(op, rows, entries, layout, rule, plan, result);
       return finish(result);
     }
@@ -144,7 +144,7 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
     }
   }
   if (rows.is_cpu()) {
-    const Tensor result = in_huge_pages(at::empty(sizes, rows.options()));
+    const Tensor result = new_output(sizes, rows.options());
     launch(op, rows.view(as_dispatched(real)), entries, layout, rule,
            result.view(as_dispatched(real)));
     return finish(result);

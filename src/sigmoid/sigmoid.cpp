@@ -11,8 +11,8 @@
 #include "common/autograd.h"
 #include "common/batching.h"
 #include "common/checks.h"
-#include "common/huge_pages.h"
 #include "common/inplace.h"
+#include "common/new_output.h"
 #include "common/op.h"
 #include "common/python_call.h"
 
@@ -47,7 +47,7 @@ void no_launch_backward(const Tensor&, const Tensor&, const Tensor&) {}
 template <auto launch>
 Tensor sigmoid(const Tensor& input) {
   if (!is_kernel_float(input)) return at::sigmoid(input);
-  Tensor output = in_huge_pages(at::empty_like(input));
+  Tensor output = new_output_like(input);
   launch(input, output);
   return output;
 }
@@ -66,7 +66,7 @@ Tensor sigmoid_backward(const Tensor& grad_output, const Tensor& output) {
   CHECK_SAME_TYPE("sigmoid_backward", grad_output, output);
   CHECK_SAME_SHAPE("sigmoid_backward", grad_output, output);
   CHECK_SAME_DEVICE("sigmoid_backward", grad_output, output);
-  Tensor grad_input = in_huge_pages(at::empty_like(output));
+  Tensor grad_input = new_output_like(output);
   launch(grad_output, output, grad_input);
   return grad_input;
 }

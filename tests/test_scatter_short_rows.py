@@ -57,11 +57,12 @@ def assert_near(actual: Tensor, values: Tensor, index: Tensor, rows: int, messag
     assert (error <= (rounding + slack) * magnitudes + 1e-45).all(), message
 
 
-# Tables of several slabs; of one slab, in parts; bins of it; several tiles, and several parts of a
-# hot bin; several segments. The last two are not aligned to anything.
+# Tables of several slabs; of one slab, in parts, few or many; bins of it; several tiles, and several
+# parts of a hot bin; several segments. The last three are not aligned to anything.
 SHAPES = [
     (1500, 7, 40),
     (3, 1000, 50_000),
+    (2, 1000, 180_001),
     (2, 5000, 4000),
     (2, 30_001, 120_007),
     (1, 5001, 1_200_003),

@@ -94,10 +94,9 @@ struct BinnedCall {
     const int64_t kept_bytes = binning.keeps ? binning.kept_bytes(D * sizeof(Value)) : 0;
     sum(source, tables * binning.parts, kept_bytes, work.tables);
     if (binning.parts == 1) return;
-    join(work.tables, tables,
-         {nullptr, nullptr, nullptr, static_cast<uint32_t>(tables),
-          static_cast<uint32_t>(binning.parts), /*bins=*/1, /*segments=*/1, layout.axis_size,
-          first_slab, static_cast<uint32_t>(binning.table_rows)});
+    join(work.tables, {nullptr, nullptr, nullptr, static_cast<uint32_t>(tables),
+                       static_cast<uint32_t>(binning.parts), /*bins=*/1, /*segments=*/1,
+                       layout.axis_size, first_slab, static_cast<uint32_t>(binning.table_rows)});
   }
 
   void sum_bins(int64_t first_slab, int64_t slabs, const Workspace& work) const {
@@ -129,7 +128,8 @@ struct BinnedCall {
     launch_early(list_parts_kernel, grid_x(cells, binned::kThreads), binned::kThreads, 0, units,
                  static_cast<uint32_t>(cells), static_cast<uint32_t>(binning.bins),
                  static_cast<uint32_t>(binning.segments), static_cast<uint32_t>(binning.part_units),
-                 work.list, work.joins, work.partials, counters);
+                 work.list, work.joins, static_cast<uint32_t>(slabs * binning.bins), work.partials,
+                 counters);
     using Source = BinEntries<D, Value>;
     const Source source{reinterpret_cast<const Vector<Value, D>*>(work.values),
                         work.rows,
@@ -140,9 +140,9 @@ struct BinnedCall {
                         static_cast<uint32_t>(binning.tile_entries)};
     sum(source, slabs * binning.most_parts(layout.entries), sizeof(typename Source::Shared),
         work.tables);
-    join(work.tables, slabs * binning.bins,
-         {counters, work.joins, work.partials, /*tables=*/0, /*parts=*/0,
-          static_cast<uint32_t>(binning.bins), static_cast<uint32_t>(binning.segments),
+    join(work.tables,
+         {counters, work.joins, work.partials, static_cast<uint32_t>(slabs * binning.bins),
+          /*parts=*/0, static_cast<uint32_t>(binning.bins), static_cast<uint32_t>(binning.segments),
           layout.axis_size, first_slab, static_cast<uint32_t>(binning.table_rows)});
   }
 
@@ -163,13 +163,11 @@ struct BinnedCall {
     }
   }
 
-  // `most`: of the tables that are to be joined; how many there are, the device knows.
-  void join(const float* partials, int64_t most, const Joined& joined) const {
+  void join(const float* partials, const Joined& joined) const {
     constexpr int64_t kBlocks = 1024;
-    auto* kernel = join_kernel<D, Value>;
     const int64_t pieces = ceil_div(binning.table_rows * D, kJoinColumns);
-    launch_early(kernel, grid_x(std::min(most * pieces, kBlocks), 1), kJoinColumns * kJoinGroups, 0,
-                 partials, joined, result);
+    launch_early(join_kernel<D, Value>, grid_x(std::min(joined.tables * pieces, kBlocks), 1),
+                 kJoinThreads, 0, partials, joined, result);
   }
 
   // Can index and values be read four entries at a time, those of every slab?

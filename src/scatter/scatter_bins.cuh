@@ -408,7 +408,12 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     __syncthreads();
   }
   if (fold) folded.drop(entries, none);
-  rank_entries<kFolds>(entries, call.row_shift, static_cast<uint32_t>(call.bins), counts);
+  // Values are on their way meanwhile. Longer rows leave no registers for that.
+  constexpr bool kRanksLast = sizeof(Word) <= 4;
+  const auto rank = [&] {
+    rank_entries<kFolds>(entries, call.row_shift, static_cast<uint32_t>(call.bins), counts);
+  };
+  if constexpr (!kRanksLast) rank();
   std::conditional_t<kWidens, Vector<uint32_t, 1>, Word> own[K];
   const Word* const tile_values = values + slab_row;
   const auto load = [&](auto adjacent) {
@@ -433,6 +438,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   } else {
     load(std::false_type{});
   }
+  if constexpr (kRanksLast) rank();
   if constexpr (kFolds) {
     if (fold) folded.add_up(own);
   }
@@ -508,14 +514,19 @@ struct Partials {
 struct Counters {
   uint32_t parts;
   uint32_t partials;
-  uint32_t joins;
+  uint32_t few;   // joins of few parts,
+  uint32_t many;  // and others
 };
 
-// Lists all parts, and the cells whose bins have sums to join: of a bin's cells, the first. The
-// lists' order is that in which threads come; nothing depends on it.
+constexpr uint32_t kFewParts = 8;
+
+// Lists all parts, and the cells whose bins have sums to join: of a bin's cells, the first; those
+// of few parts from the list's beginning, others from its end, that of `most` joins. The lists'
+// order is that in which threads come; nothing depends on it.
 __global__ void list_parts_kernel(const uint32_t* units, uint32_t cells, uint32_t bins,
                                   uint32_t segments, uint32_t part_units, Part* __restrict__ list,
-                                  uint32_t* __restrict__ joins, Partials* __restrict__ partials,
+                                  uint32_t* __restrict__ joins, uint32_t most,
+                                  Partials* __restrict__ partials,
                                   Counters* __restrict__ counters) {
   let_next_kernel_begin();
   const uint32_t cell = blockIdx.x * blockDim.x + threadIdx.x;
@@ -526,7 +537,13 @@ __global__ void list_parts_kernel(const uint32_t* units, uint32_t cells, uint32_
   const uint32_t first = whole ? kNone : atomicAdd(&counters->partials, parts);
   const uint32_t at = atomicAdd(&counters->parts, parts);
   partials[cell] = {first, whole ? 0 : parts};
-  if (!whole && cell / bins % segments == 0) joins[atomicAdd(&counters->joins, 1u)] = cell;
+  if (!whole && cell / bins % segments == 0) {
+    if (parts * segments <= kFewParts) {
+      joins[atomicAdd(&counters->few, 1u)] = cell;
+    } else {
+      joins[most - 1 - atomicAdd(&counters->many, 1u)] = cell;
+    }
+  }
   for (uint32_t part = 0; part < parts; ++part) {
     list[at + part] = {cell, part, parts, whole ? kNone : first + part};
   }

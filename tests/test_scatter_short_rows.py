@@ -57,8 +57,8 @@ def assert_near(actual: Tensor, values: Tensor, index: Tensor, rows: int, messag
     assert (error <= (rounding + slack) * magnitudes + 1e-45).all(), message
 
 
-# Tables of several slabs; of one slab, in parts, few or many; bins of it; several tiles, and several
-# parts of a hot bin; several segments. The last three are not aligned to anything.
+# Tables of several slabs; of one slab, in few parts, and in many; bins of it; several tiles, and
+# several parts of a hot bin; several segments. Three are not aligned to anything.
 SHAPES = [
     (1500, 7, 40),
     (3, 1000, 50_000),
@@ -161,6 +161,21 @@ def test_a_slab_does_not_depend_on_the_others(
     assert_same(of_values[1], -together + 0.0, "values, negated")
     of_both = torch.vmap(lambda v, i: add(v[None], i[None], rows))(values, index)
     assert_same(of_both[:, 0], together, "both")
+
+
+def test_slabs_in_turn(device: torch.device) -> None:
+    """More slabs than there is scratch for at a time, on CUDA."""
+    from torch_ops._ext.scatter import binning
+
+    batch, rows, count, width = 60, 5000, 100_000, 4
+    sizes = {"axis_size": rows, "entries": count, "inner": width, "value_bytes": 4}
+    cut = binning(slabs=batch, shared_bytes=227 * 1024, **sizes)
+    assert cut["bins"] > 0 and batch / 2 < cut["slabs_at_once"] < batch
+    index = torch.randint(rows, (batch, count), device=device)
+    values = torch.randint(-8, 9, (batch, count, width), device=device).float()
+    expected = torch.zeros(batch, rows, width, device=device, dtype=torch.float64)
+    expected.scatter_add_(1, index[:, :, None].expand(values.shape), values.double())
+    assert_same(add(values, index, rows), expected.float(), "exact sums")
 
 
 def test_the_order_of_entries_does_not_matter(device: torch.device) -> None:

@@ -74,8 +74,10 @@ Tensor allocate_places(TensorList coordinates, c10::SymIntArrayRef sizes, c10::S
   places = 1;
   for (const c10::SymInt& size : sizes) places = places * size;
   const bool narrow = places.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__);
-  return at::empty_symint(points::broadcast_sizes("ravel_multi_index", coordinates),
-                          coordinates[0].options().dtype(narrow ? at::kInt : at::kLong));
+  const auto options = coordinates[0].options().dtype(narrow ? at::kInt : at::kLong);
+  return new_output(options, [&](const auto& chosen) {
+    return at::empty_symint(points::broadcast_sizes("ravel_multi_index", coordinates), chosen);
+  });
 }
 
 template <auto launch>

@@ -1,10 +1,10 @@
-#include <ATen/ops/empty.h>
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/tabulate_output_iterator.h>
 
 #include <cub/device/device_select.cuh>
 
 #include "common/launch.cuh"
+#include "common/new_output.h"
 #include "index/mask.h"
 
 namespace torch_ops {
@@ -28,7 +28,7 @@ void select(const at::Tensor& mask, const at::Tensor& positions) {
   const auto entries = thrust::make_counting_iterator(Position{0});
   const auto out = thrust::make_tabulate_output_iterator(
       WriteInRoom<Position>{positions.mutable_data_ptr<Position>(), positions.numel()});
-  const at::Tensor count = at::empty({1}, mask.options().dtype(at::kLong));
+  const at::Tensor count = new_output({1}, mask.options().dtype(at::kLong));
   const auto run = [&](void* scratch, size_t& bytes) {
     C10_CUDA_CHECK(cub::DeviceSelect::Flagged(scratch, bytes, entries, mask.const_data_ptr<bool>(),
                                               out, count.mutable_data_ptr<int64_t>(), mask.numel(),
@@ -37,7 +37,7 @@ void select(const at::Tensor& mask, const at::Tensor& positions) {
   size_t bytes = 0;
   run(nullptr, bytes);
   const at::Tensor scratch =
-      at::empty({static_cast<int64_t>(bytes)}, mask.options().dtype(at::kByte));
+      new_output({static_cast<int64_t>(bytes)}, mask.options().dtype(at::kByte));
   run(scratch.mutable_data_ptr(), bytes);
 }
 

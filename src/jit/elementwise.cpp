@@ -150,8 +150,10 @@ bool take_outputs(Call& call, const at::TensorIterator& iter) {
     if (made.scalar_type() == call.form.stored[k]) {
       call.outs[k] = in_huge_pages(made);
     } else {
-      call.outs[k] = at::empty_strided(made.sizes(), made.strides(),
-                                       made.options().dtype(call.form.stored[k]));
+      const auto options = made.options().dtype(call.form.stored[k]);
+      call.outs[k] = new_output(options, [&](const auto& chosen) {
+        return at::empty_strided(made.sizes(), made.strides(), chosen);
+      });
       complete = false;
     }
   }

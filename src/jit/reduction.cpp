@@ -8,12 +8,12 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
 #include <ATen/WrapDimUtils.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 
+#include "common/new_output.h"
 #include "jit/library.h"
 #include "jit/plan.h"
 #include "jit/python_arguments.h"
@@ -150,7 +150,7 @@ int64_t power_of_two_up_to(int64_t value) {
 // For results of parts: as many as are given, in the type that they are computed in.
 Tensor scratch(int64_t results, const Call& call, const Tensor& like) {
   const auto size = static_cast<int64_t>(std::max<size_t>(8, c10::elementSize(call.computed[0])));
-  return at::empty({results * size}, like.options().dtype(at::kByte));
+  return new_output({results * size}, like.options().dtype(at::kByte));
 }
 
 // Are the outputs what lies together in memory, and not each output's elements?
@@ -406,7 +406,7 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArra
       if (argument.tensor) at::assert_no_overlap(out, *argument.tensor);
     }
   } else {
-    result = at::empty(kept_shape, at::TensorOptions().dtype(types.out[0]).device(device));
+    result = new_output(kept_shape, at::TensorOptions().dtype(types.out[0]).device(device));
   }
 
   Call call;

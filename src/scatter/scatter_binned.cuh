@@ -171,6 +171,9 @@ struct SlabEntries {
 
   static constexpr uint32_t kPart = Binning::kPartEntries;
 
+  // Is the next kernel the one that joins parts? Else it is not ours.
+  __device__ __forceinline__ bool is_joined() const { return parts > 1; }
+
   struct Span {
     int64_t slab;   // the first
     int64_t begin;  // its entries
@@ -316,6 +319,8 @@ struct BinEntries {
     Destination destination;
   };
 
+  __device__ __forceinline__ bool is_joined() const { return true; }
+
   // A part has the units of the tiles that begin in its share of them.
   __device__ __forceinline__ bool find(void* memory, Span& span) const {
     wait_for_kernel_before();
@@ -440,7 +445,7 @@ __global__ void __launch_bounds__(kSumThreads, Source::kBlocks)
                Value* __restrict__ result, float* __restrict__ partials) {
   extern __shared__ __align__(16) unsigned char shared[];
   static_assert(Binning::kSumBytes == FixedSums::kBytes);
-  let_next_kernel_begin();
+  if (source.is_joined()) let_next_kernel_begin();
   // Behind the table is what the source keeps there.
   const Table<D> table{FixedSums(shared, static_cast<int>(table_rows) * D), table_rows};
   table.sums.clear();

@@ -273,9 +273,10 @@ template <bool kSkip, int K>
 __device__ __forceinline__ void rank_entries(uint32_t (&entries)[K], int row_shift, uint32_t none,
                                              uint32_t* counts) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const uint32_t common = __shfl_sync(kAllLanes, entries[0] >> row_shift, 0);
-  const bool hot = !(kSkip && common == none) &&
-                   __popc(__ballot_sync(kAllLanes, entries[0] >> row_shift == common)) >= kHot;
+  const uint32_t first = entries[0] >> row_shift;
+  const unsigned present = __ballot_sync(kAllLanes, !(kSkip && first == none));
+  const uint32_t common = __shfl_sync(kAllLanes, first, __ffs(present | 1u << 31) - 1);
+  const bool hot = __popc(__ballot_sync(kAllLanes, first == common) & present) >= kHot;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const uint32_t bin = entries[k] >> row_shift;
@@ -354,7 +355,7 @@ struct Tile {
   }
 };
 
-// `Value`: the type of the floats that a row has, of which those that meet in a thread become one;
+// `Value`: the type of the floats that a row has, of which those that meet become one (Folded);
 // void where rows are only moved. Floats of 16 bits become one of 32, so as not to be rounded: that
 // is done where no more than half of a tile's entries are left, which take no more room then.
 template <class Word, class Value>

@@ -19,6 +19,7 @@ from op_checks import Op, few, requiring_grad
 from torch import Tensor
 from torch._dynamo import compiled_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._inductor.utils import fresh_cache
 from torch.func import grad, vmap
 from torch.utils import _pytree as pytree
 
@@ -198,7 +199,10 @@ def package_and_run(ops: list[Op], device: torch.device, folder: Path) -> dict[s
     package, given, result = (str(folder / name) for name in ("ops.pt2", "given.pt", "result.pt"))
     # Its wrapper holds a call of each op, in which there is nothing to optimise.
     quick = {"aot_inductor.compile_wrapper_opt_level": "O0"}
-    torch._inductor.aoti_compile_and_package(program, package_path=package, inductor_configs=quick)
+    with fresh_cache():  # processes that run tests side by side would write the same files at once
+        torch._inductor.aoti_compile_and_package(
+            program, package_path=package, inductor_configs=quick
+        )
     torch.save(tensors, given)
     subprocess.run([sys.executable, "-c", LOAD_AND_RUN, package, given, result], check=True)
     return torch.load(result)

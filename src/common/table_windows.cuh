@@ -66,12 +66,14 @@ struct TableWindows {
     // Most picks of the warp may be of one place: one load serves them, and so few others are left
     // that they need not wait for each other.
     const uint32_t common = find_common(at);
+    Word word = Word();
+    uint32_t hits = 0;  // a bit for each pick of that place
     if (common != kNowhere) {
-      const Word word = load_in_order(table + common);
+      word = load_in_order(table + common);
 #pragma unroll
       for (int k = 0; k < kUnroll; ++k) {
         if (at[k] != common) continue;
-        words[k] = word;
+        hits |= 1u << k;
         at[k] = kNowhere;
       }
     }
@@ -82,6 +84,12 @@ struct TableWindows {
       for (int k = 0; k < kUnroll; ++k) {
         load_if<once>(at[k] - begin < size, table + at[k], words[k]);
       }
+    }
+    // Last: a load into what has this word would wait for it.
+    if (common == kNowhere) return;
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k) {
+      if (hits >> k & 1) words[k] = word;
     }
   }
 

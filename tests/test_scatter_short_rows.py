@@ -116,12 +116,12 @@ def meeting_entries(kind: str, rows: int, count: int) -> Tensor:
 def test_entries_that_meet(device: torch.device, kind: str) -> None:
     """They are added up before they are put into bins: none may be lost, or be taken twice."""
     rows = 9000
+    generator = torch.Generator().manual_seed(rows)
     for count in (40_000, 100_003):
         index = meeting_entries(kind, rows, count)
-        some_bad = (
-            index.clone()
-        )  # single entries, and more than a lane, and a warp, has side by side
-        some_bad[torch.randint(count, (count // 50,))] = rows
+        # Out of range: single entries, and more than a lane, and a warp, has side by side.
+        some_bad = index.clone()
+        some_bad[torch.randint(count, (count // 50,), generator=generator)] = rows
         some_bad[count // 3 :][:7] = rows
         some_bad[count // 2 :][:5000] = rows
         for width, dtype in [
@@ -131,7 +131,7 @@ def test_entries_that_meet(device: torch.device, kind: str) -> None:
             (1, torch.bfloat16),
             (2, torch.float16),
         ]:
-            values = torch.randint(-8, 9, (count, width), dtype=torch.float64)  # sums are exact
+            values = torch.randint(-8, 9, (count, width), generator=generator).double()  # exact
             for entries, mode in [(index, "raise"), (index.int(), "raise"), (some_bad, "fill")]:
                 expected = torch.zeros(rows + 1, width, dtype=torch.float64)
                 expected.index_add_(0, entries, values)
@@ -171,8 +171,10 @@ def test_slabs_in_turn(device: torch.device) -> None:
     sizes = {"axis_size": rows, "entries": count, "inner": width, "value_bytes": 4}
     cut = binning(slabs=batch, shared_bytes=227 * 1024, **sizes)
     assert cut["bins"] > 0 and batch / 2 < cut["slabs_at_once"] < batch
-    index = torch.randint(rows, (batch, count), device=device)
-    values = torch.randint(-8, 9, (batch, count, width), device=device).float()
+    generator = torch.Generator(device).manual_seed(rows)
+    index = torch.randint(rows, (batch, count), device=device, generator=generator)
+    shape = (batch, count, width)
+    values = torch.randint(-8, 9, shape, device=device, generator=generator).float()
     expected = torch.zeros(batch, rows, width, device=device, dtype=torch.float64)
     expected.scatter_add_(1, index[:, :, None].expand(values.shape), values.double())
     assert_same(add(values, index, rows), expected.float(), "exact sums")

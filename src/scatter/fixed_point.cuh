@@ -27,24 +27,34 @@ class FixedSums {
         count_(count) {}
 
   // These two walk all sums, each with all threads of the block. A barrier must stand before and
-  // behind them.
+  // behind them. `clear` writes what fills the last 16 bytes too.
   __device__ void clear() const {
-    for (int i = threadIdx.x; i < count_; i += blockDim.x) {
-      scales_[i] = 0;
-      high_[i] = 0;
-      low_[i] = 0;
-    }
+    auto* fours = reinterpret_cast<Four*>(scales_);
+    for (int i = threadIdx.x; i < (count_ * 3 + 3) / 4; i += blockDim.x) fours[i] = {};
   }
   __device__ void set_scales() const {
-    for (int i = threadIdx.x; i < count_; i += blockDim.x) scales_[i] = scale_of(scales_[i]);
+    auto* fours = reinterpret_cast<Four*>(scales_);
+    for (int i = threadIdx.x; i < count_ / 4; i += blockDim.x) {
+      Four four = fours[i];
+#pragma unroll
+      for (uint32_t& scale : four.values) scale = scale_of(scale);
+      fours[i] = four;
+    }
+    const int i = count_ / 4 * 4 + static_cast<int>(threadIdx.x);
+    if (i < count_) scales_[i] = scale_of(scales_[i]);
   }
 
   // Bits of a magnitude have its order; infinity and NaN are above all numbers. Most values are
   // no larger than one before, which a look tells: rows that many entries name take few atomics.
-  __device__ __forceinline__ void see(uint32_t sum, float value) const {
-    const uint32_t magnitude = __float_as_uint(value) & kMagnitude;
-    if (magnitude > *static_cast<volatile uint32_t*>(scales_ + sum)) {
-      atomicMax(scales_ + sum, magnitude);
+  // All looks are first, so that they do not wait for each other. A zero does nothing.
+  template <int N>
+  __device__ __forceinline__ void see(const uint32_t (&sums)[N], const float (&values)[N]) const {
+    uint32_t seen[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) seen[i] = *static_cast<volatile uint32_t*>(scales_ + sums[i]);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      raise(scales_ + sums[i], seen[i], __float_as_uint(values[i]) & kMagnitude);
     }
   }
 
@@ -59,26 +69,22 @@ class FixedSums {
     }
   };
 
-  __device__ __forceinline__ uint32_t scale(uint32_t sum) const { return scales_[sum]; }
-
-  static __device__ __forceinline__ Halves split(float value, uint32_t scale) {
-    Halves halves = split_integer(__float2int_rn(value * __uint_as_float(scale)));
-    if (static_cast<int32_t>(scale) < 0) {  // rare
-      const uint32_t exponent = scale & kExponentMask;
-      const uint32_t bits = __float_as_uint(value), magnitude = bits & kMagnitude;
-      if (exponent < kNotFinite) {
-        // The scale itself is no float.
-        halves = split_integer(__float2int_rn(
-            value * 0x1p64f * __uint_as_float((kScaled - 64 - max(exponent, 1u)) << 23)));
-      } else if (magnitude >= kInfinity) {
-        // Numbers of what there is: infinities in the halves of `high`, NaN in `low`.
-        const bool nan = magnitude > kInfinity;
-        halves = {nan ? 0 : bits > kMagnitude ? 1 << 16 : 1, nan ? 1u : 0u};
-      } else {
-        halves = {0, 0};
-      }
+  // Of values as what each adds to its sum.
+  template <int N>
+  __device__ __forceinline__ void split(const uint32_t (&sums)[N], const float (&values)[N],
+                                        Halves (&halves)[N]) const {
+    uint32_t scales[N], all = 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) all |= scales[i] = scales_[sums[i]];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      halves[i] = split_integer(__float2int_rn(values[i] * __uint_as_float(scales[i])));
     }
-    return halves;
+    if (static_cast<int32_t>(all) >= 0) return;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (static_cast<int32_t>(scales[i]) < 0) halves[i] = split_unusual(values[i], scales[i]);
+    }
   }
 
   __device__ __forceinline__ void add(uint32_t sum, const Halves& halves) const {
@@ -87,24 +93,14 @@ class FixedSums {
   }
 
   // Rounded once.
-  __device__ float total(int sum) const {
+  __device__ __forceinline__ float total(int sum) const {
     const uint32_t scale = scales_[sum];
-    const auto high = high_[sum];
+    const int32_t high = high_[sum];
     const uint32_t low = low_[sum];
-    uint32_t exponent = kScaled - (scale >> 23);
-    if (static_cast<int32_t>(scale) < 0) {
-      exponent = max(scale & kExponentMask, 1u);
-      if (exponent == kNotFinite) {
-        const uint32_t positive = static_cast<uint32_t>(high) & 0xffff;
-        const uint32_t negative = static_cast<uint32_t>(high) >> 16;
-        const bool nan = low != 0 || (positive != 0 && negative != 0);
-        return __uint_as_float(nan ? kNan : positive != 0 ? kInfinity : kInfinity | ~kMagnitude);
-      }
-    }
-    // Both factors are exact: the integer has 47 bits, and the other is a power of two.
-    const auto integer = static_cast<double>((static_cast<int64_t>(high) << 15) + low);
-    return static_cast<float>(
-        integer * __longlong_as_double(static_cast<int64_t>(1023 - 156 + exponent) << 52));
+    if (static_cast<int32_t>(scale) < 0) return unusual_total(scale, high, low);
+    // The inverse of the scale is exact, and so is the product: it is no smaller than 2^-126.
+    constexpr uint32_t kInverse = 254u << 23;
+    return __ll2float_rn(whole(high, low)) * __uint_as_float(kInverse - scale);
   }
 
  private:
@@ -117,12 +113,59 @@ class FixedSums {
   // biased exponent is this less e.
   static constexpr uint32_t kScaled = 283;
 
+  struct alignas(16) Four {
+    uint32_t values[4];
+  };
+
+  // A predicate, and no branch: those of several values would stand in each other's way.
+  static __device__ __forceinline__ void raise(uint32_t* to, uint32_t seen, uint32_t magnitude) {
+    asm volatile(
+        "{\n\t.reg .pred larger;\n\t"
+        "setp.gt.u32 larger, %1, %2;\n\t"
+        "@larger red.shared.max.u32 [%0], %1;\n\t}" ::"r"(
+            static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+        "r"(magnitude), "r"(seen)
+        : "memory");
+  }
+
+  static __device__ Halves split_unusual(float value, uint32_t scale) {
+    const uint32_t exponent = scale & kExponentMask;
+    if (exponent < kNotFinite) {
+      // The scale itself, or its inverse, is no float.
+      return split_integer(__float2int_rn(
+          value * 0x1p64f * __uint_as_float((kScaled - 64 - max(exponent, 1u)) << 23)));
+    }
+    const uint32_t bits = __float_as_uint(value), magnitude = bits & kMagnitude;
+    if (magnitude < kInfinity) return {0, 0};
+    // Numbers of what there is: infinities in the halves of `high`, NaN in `low`.
+    const bool nan = magnitude > kInfinity;
+    return {nan ? 0 : bits > kMagnitude ? 1 << 16 : 1, nan ? 1u : 0u};
+  }
+
+  static __device__ float unusual_total(uint32_t scale, int32_t high, uint32_t low) {
+    const uint32_t exponent = max(scale & kExponentMask, 1u);
+    if (exponent == kNotFinite) {
+      const uint32_t positive = static_cast<uint32_t>(high) & 0xffff;
+      const uint32_t negative = static_cast<uint32_t>(high) >> 16;
+      const bool nan = low != 0 || (positive != 0 && negative != 0);
+      return __uint_as_float(nan ? kNan : positive != 0 ? kInfinity : kInfinity | ~kMagnitude);
+    }
+    // Both factors are exact: the integer has 47 bits, and the other is a power of two.
+    return static_cast<float>(
+        static_cast<double>(whole(high, low)) *
+        __longlong_as_double(static_cast<int64_t>(1023 - 156 + exponent) << 52));
+  }
+
+  static __device__ __forceinline__ int64_t whole(int32_t high, uint32_t low) {
+    return (static_cast<int64_t>(high) << 15) + low;
+  }
+
   // What stands for the scale that is made for the largest magnitude: its bits; or, with the
-  // highest bit set, the magnitude's exponent, where the scale would be no float.
+  // highest bit set, the magnitude's exponent, where the scale or its inverse would be no float.
   static __device__ uint32_t scale_of(uint32_t magnitude) {
     const uint32_t exponent = magnitude >> 23;
     if (magnitude == 0) return 127u << 23;  // 1, for nothing but zeros
-    const bool usual = exponent >= kScaled - 254 && exponent < kNotFinite;
+    const bool usual = exponent >= kScaled - 253 && exponent < kNotFinite;
     return usual ? (kScaled - exponent) << 23 : ~kMagnitude | exponent;
   }
 

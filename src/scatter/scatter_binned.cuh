@@ -51,13 +51,17 @@ struct Table {
 
   template <int U, class Value, bool kNeighbours>
   __device__ __forceinline__ void see(const Batch<U, D, Value, kNeighbours>& batch) const {
+    constexpr int C = columns_at_once(U);
 #pragma unroll
-    for (int k = 0; k < U; ++k) {
-      if (!batch.has(k)) continue;
+    for (int column = 0; column < D; column += C) {
+      uint32_t places[U * C];
+      float values[U * C];
+      list_values<C>(batch, column, places, values);
 #pragma unroll
-      for (int d = 0; d < D; ++d) {
-        sums.see(d * rows + batch.rows[k], static_cast<float>(batch.values[k].values[d]));
+      for (int i = 0; i < U * C; ++i) {
+        if (!batch.has(i / C)) values[i] = 0;
       }
+      sums.see(places, values);
     }
   }
 
@@ -75,56 +79,67 @@ struct Table {
       joins = many(first);
       if (joins) common = first;
     }
-    if (!joins) {
+    constexpr int C = columns_at_once(U);
 #pragma unroll
-      for (int d = 0; d < D; ++d) {
-        uint32_t scales[U];
-        load_scales(batch, d, scales);
+    for (int column = 0; column < D; column += C) {
+      uint32_t places[U * C];
+      float values[U * C];
+      FixedSums::Halves halves[U * C];
+      list_values<C>(batch, column, places, values);
+      sums.split(places, values, halves);
+      if (joins) {
+#pragma unroll
+        for (int c = 0; c < C; ++c) join<C>(batch, column, c, common, halves);
+      } else {
 #pragma unroll
         for (int k = 0; k < U; ++k) {
-          const auto halves = split(batch, k, d, scales[k]);
-          if (batch.has(k)) sums.add(d * rows + batch.rows[k], halves);
+          if (!batch.has(k)) continue;
+#pragma unroll
+          for (int i = k * C; i < (k + 1) * C; ++i) sums.add(places[i], halves[i]);
         }
       }
-      return;
-    }
-#pragma unroll
-    for (int d = 0; d < D; ++d) {
-      uint32_t scales[U];
-      load_scales(batch, d, scales);
-      FixedSums::Halves joined{}, own{};  // of the common row, and of the lane's last one
-#pragma unroll
-      for (int k = 0; k < U; ++k) {
-        const auto halves = split(batch, k, d, scales[k]);
-        if (!batch.has(k)) continue;
-        if (batch.rows[k] == common) {
-          joined += halves;
-          continue;
-        }
-        own += halves;
-        if (kNeighbours && k + 1 < U && batch.has(k + 1) && batch.rows[k + 1] == batch.rows[k]) {
-          continue;
-        }
-        sums.add(d * rows + batch.rows[k], own);
-        own = {};
-      }
-      joined = add_up_lanes(joined);
-      if (threadIdx.x % 32 == 0) sums.add(d * rows + common, joined);
     }
   }
 
  private:
-  template <int U, class Value, bool kNeighbours>
-  __device__ __forceinline__ void load_scales(const Batch<U, D, Value, kNeighbours>& batch, int d,
-                                              uint32_t (&scales)[U]) const {
+  // Of a batch: as many as keep the loads of a lane apart, and find registers.
+  static constexpr int columns_at_once(int entries) { return entries * D <= 8 ? D : 8 / entries; }
+
+  template <int C, int U, class Value, bool kNeighbours>
+  __device__ __forceinline__ void list_values(const Batch<U, D, Value, kNeighbours>& batch,
+                                              int column, uint32_t (&places)[U * C],
+                                              float (&values)[U * C]) const {
 #pragma unroll
-    for (int k = 0; k < U; ++k) scales[k] = sums.scale(d * rows + batch.rows[k]);
+    for (int i = 0; i < U * C; ++i) {
+      const int k = i / C, d = column + i % C;
+      places[i] = d * rows + batch.rows[k];
+      values[i] = static_cast<float>(batch.values[k].values[d]);
+    }
   }
 
-  template <int U, class Value, bool kNeighbours>
-  static __device__ __forceinline__ FixedSums::Halves split(
-      const Batch<U, D, Value, kNeighbours>& batch, int k, int d, uint32_t scale) {
-    return FixedSums::split(static_cast<float>(batch.values[k].values[d]), scale);
+  // Adds a column of which a warp's lanes have many of the row `common`.
+  template <int C, int U, class Value, bool kNeighbours>
+  __device__ __forceinline__ void join(const Batch<U, D, Value, kNeighbours>& batch, int first,
+                                       int column, uint32_t common,
+                                       const FixedSums::Halves (&halves)[U * C]) const {
+    const uint32_t places = (first + column) * rows;
+    FixedSums::Halves joined{}, own{};  // of the common row, and of the lane's last one
+#pragma unroll
+    for (int k = 0; k < U; ++k) {
+      if (!batch.has(k)) continue;
+      if (batch.rows[k] == common) {
+        joined += halves[k * C + column];
+        continue;
+      }
+      own += halves[k * C + column];
+      if (kNeighbours && k + 1 < U && batch.has(k + 1) && batch.rows[k + 1] == batch.rows[k]) {
+        continue;
+      }
+      sums.add(places + batch.rows[k], own);
+      own = {};
+    }
+    joined = add_up_lanes(joined);
+    if (threadIdx.x % 32 == 0) sums.add(places + common, joined);
   }
 
   // The sum over a warp, in its first lane at least.
@@ -155,6 +170,7 @@ struct SlabEntries {
   using Row = Vector<Value, D>;
   using Entries = Batch<4, D, Value, /*kNeighbours=*/true>;
   static constexpr int kBlocks = 2;
+  static constexpr uint32_t kTableRows = 0;  // as the call has it
   const Row* values;
   IndexView index;
   RowLayout layout;
@@ -290,6 +306,7 @@ struct BinEntries {
   using Row = Vector<Value, D>;
   static constexpr int U = D == 1 ? 4 : 2;  // entries of a lane on their way
   static constexpr int kBlocks = D == 1 ? kSumBlocks : 2;
+  static constexpr uint32_t kTableRows = Binning::bin_rows(D);
   static constexpr int kTiles = Binning::kSegmentTiles;
   static_assert(kTiles <= kSumThreads);
   static constexpr bool kWidens = sizeof(Row) == 2;  // some tiles have floats of 32 bits
@@ -298,7 +315,6 @@ struct BinEntries {
   const uint16_t* rows;
   const uint16_t* bounds;
   const Part* list;
-  const Counters* counters;
   Bins call;
   uint32_t tile_entries;  // a power of two
 
@@ -315,7 +331,8 @@ struct BinEntries {
     Shared* shared;
     uint32_t begin;  // units
     uint32_t end;
-    int64_t first;  // the segment's first entry
+    const Row* values;  // of the segment
+    const uint16_t* rows;
     Destination destination;
   };
 
@@ -324,8 +341,8 @@ struct BinEntries {
   // A part has the units of the tiles that begin in its share of them.
   __device__ __forceinline__ bool find(void* memory, Span& span) const {
     wait_for_kernel_before();
-    if (blockIdx.x >= counters->parts) return false;
     const Part part = list[blockIdx.x];
+    if (part.parts == 0) return false;
     const auto thread = threadIdx.x;
     const uint32_t number = part.cell / static_cast<uint32_t>(call.bins);
     const uint32_t bin = part.cell - number * static_cast<uint32_t>(call.bins);
@@ -334,7 +351,9 @@ struct BinEntries {
     auto& shared = *static_cast<Shared*>(memory);
     span.shared = &shared;
     const uint32_t tiles = min(static_cast<uint32_t>(call.tiles) - first_tile, uint32_t{kTiles});
-    span.first = slab * call.slab_entries + int64_t{first_tile} * tile_entries;
+    const int64_t first = slab * call.slab_entries + int64_t{first_tile} * tile_entries;
+    span.values = values + first;
+    span.rows = rows + first;
     const uint32_t first_row = bin << call.row_shift;
     const auto table_rows = uint32_t{1} << call.row_shift;
     const auto present = min(table_rows, static_cast<uint32_t>(call.layout.axis_size) - first_row);
@@ -389,25 +408,25 @@ struct BinEntries {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     // Units go round the warps. Each lane finds one of its warp's; then the warp loads them.
     for (uint32_t first = span.begin + warp; first < span.end; first += kWarps * 32) {
-      uint32_t place = 0, size = 0;
       const uint32_t own = first + lane * kWarps;
-      if (own < span.end) find_unit(*span.shared, own, place, size);
+      const uint32_t found = own < span.end ? find_unit(*span.shared, own) : 0;
       const auto present = min((span.end - first + kWarps - 1) / kWarps, 32u);
 #pragma unroll 1
-      for (uint32_t unit = 0; unit < present; unit += U) {
+      for (uint32_t number = 0; number < present; number += U) {
         Entries batch;
 #pragma unroll
         for (int k = 0; k < U; ++k) {
-          const uint32_t at = __shfl_sync(kAllLanes, place, unit + k) + lane;
-          const uint32_t about = __shfl_sync(kAllLanes, size, unit + k);
-          const bool on = lane < (about & ~uint32_t{kWidened});
-          batch.rows[k] = on ? rows[span.first + at] : 0;
+          // What there is not is read as the last that there is: a branch would keep loads apart.
+          const uint32_t unit = __shfl_sync(kAllLanes, found, min(number + k, present - 1));
+          const uint32_t last = unit >> kPlaceBits & (kUnit - 1);
+          const uint32_t at = (unit & ((1u << kPlaceBits) - 1)) + min(lane, last);
+          batch.rows[k] = span.rows[at];
           if constexpr (kWidens) {
-            batch.values[k] = {on ? load_value(span, at, (about & kWidened) != 0) : 0.0f};
+            batch.values[k] = {load_value(span, at, (unit & kWidenedUnit) != 0)};
           } else {
-            batch.values[k] = on ? values[span.first + at] : Row();
+            batch.values[k] = span.values[at];
           }
-          batch.live |= static_cast<unsigned>(on) << k;
+          batch.live |= static_cast<unsigned>(lane <= last && number + k < present) << k;
         }
         use(batch);
       }
@@ -415,23 +434,31 @@ struct BinEntries {
   }
 
  private:
-  __device__ __forceinline__ void find_unit(const Shared& shared, uint32_t unit, uint32_t& place,
-                                            uint32_t& size) const {
+  // What a warp knows of a unit: where it begins in the segment, the number of its last entry, and
+  // whether they are floats of 32 bits.
+  static constexpr int kPlaceBits = 20;
+  static constexpr uint32_t kWidenedUnit = 1u << 31;
+  static_assert(kUnit == 32);
+  static_assert(kTiles * Binning::kMostTileEntries <= 1 << kPlaceBits);
+
+  __device__ __forceinline__ uint32_t find_unit(const Shared& shared, uint32_t unit) const {
     uint32_t tile = 0;  // the last whose units begin there or before
 #pragma unroll 1
     for (uint32_t step = kTiles / 2; step > 0; step /= 2) {
       if (shared.before[tile + step] <= unit) tile += step;
     }
     const uint32_t start = shared.starts[tile], rest = start >> 16;
-    const bool last = unit + 1 == shared.before[tile + 1];
-    size = (last && rest != 0 ? rest : kUnit) | (start & kWidened);
-    place = tile * tile_entries + (start & (kWidened - 1)) + (unit - shared.before[tile]) * kUnit;
+    const bool cut = unit + 1 == shared.before[tile + 1] && rest != 0;
+    const uint32_t place =
+        tile * tile_entries + (start & (kWidened - 1)) + (unit - shared.before[tile]) * kUnit;
+    return place | (cut ? rest - 1 : kUnit - 1) << kPlaceBits |
+           ((start & kWidened) != 0 ? kWidenedUnit : 0);
   }
 
   // A value of 16 bits or of 32, by one load for both: a branch would keep a lane's loads apart.
   __device__ __forceinline__ float load_value(const Span& span, uint32_t at, bool widened) const {
     const uint32_t in_tile = at & (tile_entries - 1);
-    const auto* tile = reinterpret_cast<const uint32_t*>(values + span.first + (at - in_tile));
+    const auto* tile = reinterpret_cast<const uint32_t*>(span.values + (at - in_tile));
     const uint32_t word = tile[widened ? in_tile : in_tile / 2];
     const auto half = static_cast<uint16_t>(in_tile % 2 == 0 ? word : word >> 16);
     return widened ? __uint_as_float(word)
@@ -447,10 +474,11 @@ __global__ void __launch_bounds__(kSumThreads, Source::kBlocks)
   static_assert(Binning::kSumBytes == FixedSums::kBytes);
   if (source.is_joined()) let_next_kernel_begin();
   // Behind the table is what the source keeps there.
-  const Table<D> table{FixedSums(shared, static_cast<int>(table_rows) * D), table_rows};
+  const uint32_t rows = Source::kTableRows > 0 ? Source::kTableRows : table_rows;
+  const Table<D> table{FixedSums(shared, static_cast<int>(rows) * D), rows};
   table.sums.clear();
   typename Source::Span span;
-  if (!source.find(shared + Binning::table_bytes(int64_t{table_rows} * D), span)) return;
+  if (!source.find(shared + Binning::table_bytes(int64_t{rows} * D), span)) return;
   __syncthreads();
   source.for_each(span, false, [&](const auto& batch) { table.see(batch); });
   __syncthreads();
@@ -460,12 +488,17 @@ __global__ void __launch_bounds__(kSumThreads, Source::kBlocks)
   source.for_each(span, true, [&](const auto& batch) { table.add(batch, common); });
   __syncthreads();
   const Destination to = span.destination;
-  for (uint32_t i = threadIdx.x; i < to.rows * D; i += kSumThreads) {
-    const float total = table.sums.total(i % D * table_rows + i / D);
+  for (uint32_t row = threadIdx.x; row < to.rows; row += kSumThreads) {
+    Vector<float, D> totals;
+#pragma unroll
+    for (int d = 0; d < D; ++d) totals.values[d] = table.sums.total(d * rows + row);
     if (to.partial) {
-      partials[to.row * D + i] = total;
+      store(partials + (to.row + row) * D, totals);
     } else {
-      result[to.row * D + i] = static_cast<Value>(total);
+      Vector<Value, D> values;
+#pragma unroll
+      for (int d = 0; d < D; ++d) values.values[d] = static_cast<Value>(totals.values[d]);
+      store(result + (to.row + row) * D, values);
     }
   }
 }

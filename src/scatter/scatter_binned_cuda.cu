@@ -32,7 +32,6 @@ struct BinnedCall {
     Word* values;
     uint16_t* rows;
     uint16_t* bounds;
-    Part* list;
     uint32_t* joins;
     Partials* partials;
     float* tables;
@@ -48,7 +47,6 @@ struct BinnedCall {
       values = memory.take<Word>(slabs * binning.slab_entries(entries));
       rows = memory.take<uint16_t>(slabs * binning.slab_entries(entries));
       bounds = memory.take<uint16_t>(slabs * binning.tiles * (binning.bins + 1));
-      list = memory.take<Part>(slabs * binning.most_parts(entries));
       joins = memory.take<uint32_t>(slabs * binning.bins);
       partials = memory.take<Partials>(slabs * binning.cells());
       tables = memory.take<float>(slabs * binning.most_partials(entries) * binning.table_rows * D);
@@ -101,11 +99,15 @@ struct BinnedCall {
 
   void sum_bins(int64_t first_slab, int64_t slabs, const Workspace& work) const {
     const int64_t cells = slabs * binning.cells();
+    const int64_t parts = slabs * binning.most_parts(layout.entries);
+    constexpr int64_t kPart = sizeof(Part) / sizeof(uint32_t);
     constexpr int64_t kCounters = sizeof(Counters) / sizeof(uint32_t);
-    const at::Tensor zeros = zeros_cuda({kCounters + cells}, at::device(at::kCUDA).dtype(at::kInt),
-                                        /*leave_shared=*/true);
-    auto* counters = static_cast<Counters*>(zeros.mutable_data_ptr());
-    auto* units = static_cast<uint32_t*>(zeros.mutable_data_ptr()) + kCounters;
+    const at::Tensor zeros =
+        zeros_cuda({parts * kPart + kCounters + cells}, at::device(at::kCUDA).dtype(at::kInt),
+                   /*leave_shared=*/true);
+    auto* list = static_cast<Part*>(zeros.mutable_data_ptr());
+    auto* counters = reinterpret_cast<Counters*>(list + parts);
+    auto* units = reinterpret_cast<uint32_t*>(counters + 1);
     int row_shift = 0;
     while (int64_t{1} << row_shift < binning.table_rows) ++row_shift;
     const Bins bins{layout,
@@ -128,18 +130,16 @@ struct BinnedCall {
     launch_early(list_parts_kernel, grid_x(cells, binned::kThreads), binned::kThreads, 0, units,
                  static_cast<uint32_t>(cells), static_cast<uint32_t>(binning.bins),
                  static_cast<uint32_t>(binning.segments), static_cast<uint32_t>(binning.part_units),
-                 work.list, work.joins, static_cast<uint32_t>(slabs * binning.bins), work.partials,
+                 list, work.joins, static_cast<uint32_t>(slabs * binning.bins), work.partials,
                  counters);
     using Source = BinEntries<D, Value>;
     const Source source{reinterpret_cast<const Vector<Value, D>*>(work.values),
                         work.rows,
                         work.bounds,
-                        work.list,
-                        counters,
+                        list,
                         bins,
                         static_cast<uint32_t>(binning.tile_entries)};
-    sum(source, slabs * binning.most_parts(layout.entries), sizeof(typename Source::Shared),
-        work.tables);
+    sum(source, parts, sizeof(typename Source::Shared), work.tables);
     join(work.tables,
          {counters, work.joins, work.partials, static_cast<uint32_t>(slabs * binning.bins),
           /*parts=*/0, static_cast<uint32_t>(binning.bins), static_cast<uint32_t>(binning.segments),

@@ -52,7 +52,13 @@ struct Binning {
   // Entries in memory once they are sorted: tiles begin at 16 bytes.
   static int64_t slab_entries(int64_t entries) { return (entries + 7) / 8 * 8; }
 
+  // Rows of a bin, of so many values each.
+  static constexpr TORCH_OPS_HOST_DEVICE int64_t bin_rows(int64_t inner) {
+    return inner == 4 ? 1024 : 2048;
+  }
+
   static constexpr int64_t kSegmentTiles = 128;
+  static constexpr int64_t kMostTileEntries = 8192;
   static constexpr int64_t kPartEntries = 16384;
   static constexpr int64_t kSumBytes = 12;  // of a table (fixed_point.cuh)
 };
@@ -99,9 +105,9 @@ inline Binning choose_binning(const RowLayout& layout, int64_t value_bytes, int6
   }
 
   const int64_t row_bytes = inner * value_bytes;
-  binning.table_rows = inner == 4 ? 1024 : 2048;
+  binning.table_rows = Binning::bin_rows(inner);
   binning.bins = (rows - 1) / binning.table_rows + 1;
-  binning.tile_entries = row_bytes <= 4 ? 8192 : 4096;
+  binning.tile_entries = row_bytes <= 4 ? Binning::kMostTileEntries : 4096;
   binning.tiles = (entries - 1) / binning.tile_entries + 1;
   binning.segments = (binning.tiles - 1) / Binning::kSegmentTiles + 1;
   // Values of 2^30 at most are added up in two halves of 15 bits, which takes 65535 entries or

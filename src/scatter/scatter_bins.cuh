@@ -499,10 +499,10 @@ __global__ void __launch_bounds__(kTileThreads, 2)
 // ---- 2. list ------------------------------------------------------------------------------------
 
 // A part of a cell.
-struct Part {
+struct alignas(16) Part {
   uint32_t cell;
   uint32_t number;   // among the parts
-  uint32_t parts;    // of the cell
+  uint32_t parts;    // of the cell; 0: there is no such part
   uint32_t partial;  // the table that its sums go to; kNone: the result
 };
 

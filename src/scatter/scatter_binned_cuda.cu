@@ -130,8 +130,8 @@ struct BinnedCall {
     launch_early(list_parts_kernel, grid_x(cells, binned::kThreads), binned::kThreads, 0, units,
                  static_cast<uint32_t>(cells), static_cast<uint32_t>(binning.bins),
                  static_cast<uint32_t>(binning.segments), static_cast<uint32_t>(binning.part_units),
-                 list, work.joins, static_cast<uint32_t>(slabs * binning.bins), work.partials,
-                 counters);
+                 list, static_cast<uint32_t>(parts), work.joins,
+                 static_cast<uint32_t>(slabs * binning.bins), work.partials, counters);
     using Source = BinEntries<D, Value>;
     const Source source{reinterpret_cast<const Vector<Value, D>*>(work.values),
                         work.rows,

@@ -513,7 +513,8 @@ struct Partials {
 };
 
 struct Counters {
-  uint32_t parts;
+  uint32_t large;  // parts,
+  uint32_t small;  // and those of less than half of what a part may have
   uint32_t partials;
   uint32_t few;   // joins of few parts,
   uint32_t many;  // and others
@@ -521,28 +522,33 @@ struct Counters {
 
 constexpr uint32_t kFewParts = 8;
 
-// Lists all parts, and the cells whose bins have sums to join: of a bin's cells, the first; those
-// of few parts from the list's beginning, others from its end, that of `most` joins. The lists'
-// order is that in which threads come; nothing depends on it.
+// Lists all parts: large ones from the list's beginning, which begin first, and small ones from its
+// end, so that what is left last is little; it has room for `most_parts`. And the cells whose bins
+// have sums to join, of a bin's cells the first: those of few parts from the beginning, others from
+// the end, that of `most_joins`. The lists' order is that in which threads come; nothing depends on
+// it.
 __global__ void list_parts_kernel(const uint32_t* units, uint32_t cells, uint32_t bins,
                                   uint32_t segments, uint32_t part_units, Part* __restrict__ list,
-                                  uint32_t* __restrict__ joins, uint32_t most,
-                                  Partials* __restrict__ partials,
+                                  uint32_t most_parts, uint32_t* __restrict__ joins,
+                                  uint32_t most_joins, Partials* __restrict__ partials,
                                   Counters* __restrict__ counters) {
   let_next_kernel_begin();
   const uint32_t cell = blockIdx.x * blockDim.x + threadIdx.x;
   if (cell >= cells) return;
   wait_for_kernel_before();
-  const uint32_t parts = max((units[cell] + part_units - 1) / part_units, 1u);
+  const uint32_t all = units[cell];
+  const uint32_t parts = max((all + part_units - 1) / part_units, 1u);
   const bool whole = parts == 1 && segments == 1;
   const uint32_t first = whole ? kNone : atomicAdd(&counters->partials, parts);
-  const uint32_t at = atomicAdd(&counters->parts, parts);
+  const bool small = 2 * all < part_units;
+  const uint32_t at =
+      small ? most_parts - 1 - atomicAdd(&counters->small, 1u) : atomicAdd(&counters->large, parts);
   partials[cell] = {first, whole ? 0 : parts};
   if (!whole && cell / bins % segments == 0) {
     if (parts * segments <= kFewParts) {
       joins[atomicAdd(&counters->few, 1u)] = cell;
     } else {
-      joins[most - 1 - atomicAdd(&counters->many, 1u)] = cell;
+      joins[most_joins - 1 - atomicAdd(&counters->many, 1u)] = cell;
     }
   }
   for (uint32_t part = 0; part < parts; ++part) {

@@ -112,12 +112,16 @@ inline Binning choose_binning(const RowLayout& layout, int64_t value_bytes, int6
   binning.tiles = (entries - 1) / binning.tile_entries + 1;
   binning.segments = (binning.tiles - 1) / Binning::kSegmentTiles + 1;
   // Values of 2^30 at most are added up in two halves of 15 bits, which takes 65535 entries or
-  // less: 32 in each unit, and those of the tile in which a part ends. Nor has a part more than
-  // half as many again as a bin has of uniform entries: those are not cut, and where a bin has
-  // many more, its parts do not take much longer than others.
-  const int64_t uniform = binning.most_units(entries) / binning.cells();
-  binning.part_units =
-      std::min(1536 / inner, std::max<int64_t>(uniform + uniform / 2, kLeastPartUnits));
+  // less: 32 in each unit, and those of the tile in which a part ends. Nor has a part of a slab of
+  // one segment more than half as many again as a bin has of uniform entries: those are not cut,
+  // and where a bin has many more, its parts do not take much longer than others. All parts of
+  // several segments have tables in memory, so that there are to be few.
+  binning.part_units = 1536 / inner;
+  if (binning.segments == 1) {
+    const int64_t uniform = binning.most_units(entries) / binning.bins;
+    binning.part_units =
+        std::min(binning.part_units, std::max(uniform + uniform / 2, kLeastPartUnits));
+  }
   const int64_t bytes = Binning::slab_entries(entries) * (row_bytes + 2) +
                         binning.most_partials(entries) * binning.table_rows * inner * 4 +
                         binning.tiles * (binning.bins + 1) * 2 + binning.cells() * 16 +

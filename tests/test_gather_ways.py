@@ -126,6 +126,18 @@ def test_elements_of_a_table_in_memory(device: torch.device, dtype: torch.dtype)
         pick()
 
 
+def test_elements_that_many_picks_name(device: torch.device) -> None:
+    """Of which blocks go through the table in fewer windows, down to two."""
+    size = 2**28 // 4 // 3
+    source = torch.arange(3 * size, device=device, dtype=torch.int32).view(3, size)
+    for share in (0.1, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0):
+        index = torch.randint(size, (3, 300_007), device=device)
+        index[torch.rand(index.shape, device=device) < share] = size // 2
+        index[:, ::1000], index[:, 1::1000] = 0, size - 1
+        rows = index + torch.arange(3, device=device)[:, None] * size
+        assert_same(torch_ops.batch_gather(source, index), rows.int(), f"{share}")
+
+
 def test_short_rows_of_each_length(device: torch.device) -> None:
     """On the CPU in pieces that overlap; a byte too many would show in the next row."""
     for width in [*range(1, 300), 511, 513, 575, 960, 961, 1023, 1024, 1025]:

@@ -3,8 +3,7 @@
 // Random places in memory: each costs the memory a row of its own that must be opened. All threads
 // therefore go through the table together, window by window, and pick in each what lies there: so
 // accesses that are near each other in time are near each other in memory. A thread waits for the
-// picks of one window before it goes on to the next, which is what keeps them together. But where
-// most picks of a warp are of one place, the few others go at once.
+// picks of one window before it goes on to the next, which is what keeps them together.
 #pragma once
 
 #include <algorithm>
@@ -58,51 +57,53 @@ struct TableWindows {
     places = static_cast<uint32_t>((table_places - 1) / count + 1);
   }
 
-  // A lane's picks. Words whose place is kNowhere stay what they are. All lanes of the warp must
-  // come here.
+  // A thread's picks. Words whose place is kNowhere stay what they are. All threads of the block
+  // must come here.
   template <bool once, class Word>
-  __device__ __forceinline__ void pick(const Word* table, uint32_t (&at)[kUnroll],
+  __device__ __forceinline__ void pick(const Word* table, const uint32_t (&at)[kUnroll],
                                        Word (&words)[kUnroll]) const {
-    // Most picks of the warp may be of one place: one load serves them, and so few others are left
-    // that they need not wait for each other.
-    const uint32_t common = find_common(at);
-    Word word = Word();
-    uint32_t hits = 0;  // a bit for each pick of that place
-    if (common != kNowhere) {
-      word = load_in_order(table + common);
-#pragma unroll
-      for (int k = 0; k < kUnroll; ++k) {
-        if (at[k] != common) continue;
-        hits |= 1u << k;
-        at[k] = kNowhere;
-      }
-    }
-    const uint32_t size = common != kNowhere ? kNowhere : places;
+    pick_window<once>(table, at, 0, places, words);
+    if (count == 1) return;
+    // While these are on their way. The first window is taken; the others may become fewer.
+    const uint32_t rest = max(worthwhile_windows(at[0]), 2u) - 1;
+    const uint32_t size = rest == count - 1 ? places : places * (count - 1) / rest + 1;
 #pragma unroll 1
-    for (uint32_t w = 0, begin = 0; w < (common != kNowhere ? 1 : count); ++w, begin += places) {
-#pragma unroll
-      for (int k = 0; k < kUnroll; ++k) {
-        load_if<once>(at[k] - begin < size, table + at[k], words[k]);
-      }
-    }
-    // Last: a load into what has this word would wait for it.
-    if (common == kNowhere) return;
-#pragma unroll
-    for (int k = 0; k < kUnroll; ++k) {
-      if (hits >> k & 1) words[k] = word;
+    for (uint32_t w = 0, begin = places; w < rest; ++w, begin += size) {
+      pick_window<once>(table, at, begin, size, words);
     }
   }
 
  private:
-  // The place that three quarters of the warp's first picks have, or kNowhere.
-  static __device__ __forceinline__ uint32_t find_common(const uint32_t (&at)[kUnroll]) {
-    constexpr unsigned kAllLanes = 0xffffffffu;
+  template <bool once, class Word>
+  static __device__ __forceinline__ void pick_window(const Word* table,
+                                                     const uint32_t (&at)[kUnroll], uint32_t begin,
+                                                     uint32_t size, Word (&words)[kUnroll]) {
 #pragma unroll
-    for (int lane = 0; lane < 32; lane += 8) {  // one lane's pick may be another
-      const uint32_t candidate = __shfl_sync(kAllLanes, at[0], lane);
-      if (__popc(__ballot_sync(kAllLanes, at[0] == candidate)) >= 24) return candidate;
+    for (int k = 0; k < kUnroll; ++k) {
+      load_if<once>(at[k] - begin < size, table + at[k], words[k]);
     }
-    return kNowhere;
+  }
+
+  // Picks of one place are served by the caches, so that fewer windows keep the memory busy, the
+  // others only have their latency. A block tells by one pick of each thread how many are of
+  // places of their own: it, and not each warp, since of thousands of warps some would happen to
+  // see another share, and end last. The third power of that share of all windows is about what
+  // was fastest on indices of several kinds (docs/gather.md).
+  __device__ __forceinline__ uint32_t worthwhile_windows(uint32_t at) const {
+    constexpr uint32_t kSlots = 4096;
+    __shared__ uint32_t owners[kSlots];
+    const uint32_t thread = threadIdx.x;
+    const uint32_t slot = at * 0x9e3779b1u / (UINT32_MAX / kSlots + 1);  // a multiplicative hash
+    // Neighbours of one place would wait for each other here.
+    const bool first = __shfl_up_sync(0xffffffffu, at, 1) != at || thread % 32 == 0;
+    if (first) atomicExch(owners + slot, thread);
+    __syncthreads();
+    const uint32_t alone = __syncthreads_count(first && owners[slot] == thread);
+    // Of places that all differ 94 % do not share a slot.
+    if (alone > kThreads / 8 * 7) return count;
+    const uint64_t share = uint64_t{alone} * alone * alone;
+    return max(static_cast<uint32_t>(count * share / (uint64_t{kThreads} * kThreads * kThreads)),
+               1u);
   }
 };
 

@@ -139,8 +139,8 @@ template <class Word>
 void launch_elements(const void* source, const RuledIndex& index, void* output,
                      const RowLayout& layout, const IndexErrorSite& errors) {
   // Of few picks no two are of one line of the L1 cache; of many some are.
-  constexpr int64_t kManyPicks = int64_t{1} << 22;
-  const bool once = layout.slabs() * layout.entries <= kManyPicks;
+  constexpr int64_t kFewPicks = int64_t{1} << 20;
+  const bool once = layout.slabs() * layout.entries <= kFewPicks;
   auto* kernel = once ? gather_elements_kernel<true, Word> : gather_elements_kernel<false, Word>;
   const dim3 blocks(grid_x(layout.entries, TableWindows::kThreads * TableWindows::kUnroll),
                     grid_y(layout.slabs()));

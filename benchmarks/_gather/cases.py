@@ -139,6 +139,7 @@ SKEWED = [
     Case("skewed", "bf16", 8, 131072, 131072, 33, distribution="one"),
     Case("skewed", "bf16", 8, 131072, 131072, 7, distribution="hot"),
     Case("skewed", "u8", 4, 262144, 262144, 100, distribution="hot"),
+    Case("skewed", "f32", 2, 134217728, 1048576, distribution="zipf"),
     Case("skewed", "f32", 2, 134217728, 1048576, distribution="hot"),
     Case("skewed", "f32", 64, 65536, 1048576, distribution="zipf"),
     Case("skewed", "f32", 64, 65536, 1048576, distribution="hot", quick=True),

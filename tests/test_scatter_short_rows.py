@@ -441,9 +441,10 @@ def test_a_slab_is_cut_as_if_alone() -> None:
             assert cut["bins"] * cut["table_rows"] >= rows
             # What a sum has room for: a part's units of 32 entries, and the tile that it ends in.
             assert cut["part_units"] * 32 + cut["tile_entries"] <= 65535
-            # A bin of uniform entries, a unit of each tile of which is not full, is one part.
-            cells = cut["bins"] * cut["segments"]
-            units = entries / 32 / cells + -(-entries // cut["tile_entries"]) / cut["segments"]
+            # A full bin of uniform entries, a unit of each tile of which is not full, is one part.
+            tiles = -(-entries // cut["tile_entries"]) / cut["segments"]
+            share = min(cut["table_rows"] / rows, 1) / cut["segments"]
+            units = max(entries * share / 32 + tiles, cut["tile_entries"] / 32)
             assert cut["part_units"] >= min(1536 // sizes["inner"], units), sizes
         else:
             assert cut["parts"] * 16384 >= entries

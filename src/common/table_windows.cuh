@@ -85,9 +85,9 @@ struct TableWindows {
   }
 
   // Picks of one place are served by the caches, so that fewer windows keep the memory busy, the
-  // others only have their latency. A block tells by one pick of each thread how many are of
-  // places of their own: it, and not each warp, since of thousands of warps some would happen to
-  // see another share, and end last. The third power of that share of all windows is about what
+  // others only have their latency. A block tells by one pick of each thread how many places
+  // differ: it, and not each warp, since of thousands of warps some would happen to see another
+  // share, and end last. The third power of that share of all windows is about what
   // was fastest on indices of several kinds (docs/gather.md).
   __device__ __forceinline__ uint32_t worthwhile_windows(uint32_t at) const {
     constexpr uint32_t kSlots = 4096;
@@ -98,10 +98,10 @@ struct TableWindows {
     const bool first = __shfl_up_sync(0xffffffffu, at, 1) != at || thread % 32 == 0;
     if (first) atomicExch(owners + slot, thread);
     __syncthreads();
-    const uint32_t alone = __syncthreads_count(first && owners[slot] == thread);
-    // Of places that all differ 94 % do not share a slot.
-    if (alone > kThreads / 8 * 7) return count;
-    const uint64_t share = uint64_t{alone} * alone * alone;
+    const uint32_t kept = __syncthreads_count(first && owners[slot] == thread);
+    // Where all places differ, 94 % of them keep their slot.
+    if (kept > kThreads / 8 * 7) return count;
+    const uint64_t share = uint64_t{kept} * kept * kept;
     return max(static_cast<uint32_t>(count * share / (uint64_t{kThreads} * kThreads * kThreads)),
                1u);
   }

@@ -70,7 +70,6 @@ inline Binning choose_binning(const RowLayout& layout, int64_t value_bytes, int6
   constexpr int64_t kMostValues = 4096;  // of a table: 48 KiB
   constexpr int64_t kBlocks = 512;       // that fill a large GPU
   constexpr int64_t kMostBlocks = INT32_MAX;
-  constexpr int64_t kLeastPartUnits = 32;
 
   Binning binning{};
   const int64_t inner = layout.inner, rows = layout.axis_size, entries = layout.entries;
@@ -113,14 +112,14 @@ inline Binning choose_binning(const RowLayout& layout, int64_t value_bytes, int6
   binning.segments = (binning.tiles - 1) / Binning::kSegmentTiles + 1;
   // Values of 2^30 at most are added up in two halves of 15 bits, which takes 65535 entries or
   // less: 32 in each unit, and those of the tile in which a part ends. Nor has a part of a slab of
-  // one segment more than half as many again as a bin has of uniform entries: those are not cut,
-  // and where a bin has many more, its parts do not take much longer than others. All parts of
-  // several segments have tables in memory, so that there are to be few.
+  // one segment more than half as many again as a full bin has of uniform entries, or than a tile
+  // has: those bins are not cut, and where one has many more, its parts do not take much longer
+  // than others. All parts of several segments have tables in memory, so that there are to be few.
   binning.part_units = 1536 / inner;
   if (binning.segments == 1) {
-    const int64_t uniform = binning.most_units(entries) / binning.bins;
+    const int64_t full = entries * std::min(binning.table_rows, rows) / rows / 32 + binning.tiles;
     binning.part_units =
-        std::min(binning.part_units, std::max(uniform + uniform / 2, kLeastPartUnits));
+        std::min(binning.part_units, std::max(full + full / 2, binning.tile_entries / 32));
   }
   const int64_t bytes = Binning::slab_entries(entries) * (row_bytes + 2) +
                         binning.most_partials(entries) * binning.table_rows * inner * 4 +

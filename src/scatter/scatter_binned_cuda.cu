@@ -6,6 +6,7 @@
 #include "scatter/scatter.h"
 #include "scatter/scatter_binned.cuh"
 #include "scatter/scatter_binning.h"
+#include "scatter/scatter_join.cuh"
 #include "scatter/scatter_sorted_launch.cuh"
 
 namespace torch_ops {

@@ -393,6 +393,17 @@ def test_elements_of_a_table_in_memory(device: torch.device, dtype: torch.dtype)
             pick()
 
 
+def test_many_points_of_a_table_in_memory(device: torch.device) -> None:
+    """More than 2^20, of which some share lines of the L1 cache; and half that share a place."""
+    source = torch.arange(2**26, device=device, dtype=torch.int32).view(64, -1)
+    places = torch.randint(source.numel(), (1_200_003,), device=device)
+    for half in (False, True):
+        if half:
+            places[::2] = 12_345
+        index = torch.stack(torch.unravel_index(places, source.shape), -1)
+        assert_same(torch_ops.gather_nd(source, index), places.int(), f"{half}")
+
+
 @pytest.mark.sanitizer
 def test_small_calls(device: torch.device) -> None:
     for dtype in (torch.uint8, torch.float16, torch.float32, torch.float64, torch.complex128):

@@ -185,11 +185,18 @@ def test_the_order_of_entries_does_not_matter(device: torch.device) -> None:
 
     Not of float32 and of elements in bins, of which a warp adds up first what it has for a row.
     """
+    from torch_ops._ext.scatter import binning
+
+    # Three tiles, nearly all of which are of the first bin.
+    sizes = {"axis_size": 2100, "entries": 20_000, "inner": 2, "value_bytes": 2}
+    cut = binning(slabs=1, shared_bytes=227 * 1024, **sizes)
+    tiles = -(-20_000 // cut["tile_entries"])
+    assert cut["bins"] == 2 and tiles == 3 and cut["part_units"] >= 20_000 / 32 + tiles
     if device.type == "cpu":
         return  # there they are added in their order
     for rows, count, width, dtype in [
         (300, 900, 1, torch.float32),
-        (6000, 8000, 2, torch.bfloat16),  # one tile
+        (2100, 20_000, 2, torch.bfloat16),
     ]:
         index = spread_index("hot", 1, rows, count).to(device)
         values = values_for((1, count, width), device, dtype)

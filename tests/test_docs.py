@@ -107,8 +107,8 @@ def test_cpp_is_in_the_sources() -> None:
                 assert block.text in source, f"{document}:{block.line} is not in {block.words[1]}"
 
 
-def test_readme_shows_every_public_name() -> None:
-    shown = "\n".join(block.text for block in blocks_in("README.md", "python"))
+def test_tour_shows_every_public_name() -> None:
+    shown = "\n".join(block.text for block in blocks_in("docs/tour.md", "python"))
     missing = [
         name
         for name, value in PUBLIC.items()
@@ -134,7 +134,13 @@ def test_make_targets_exist() -> None:
     for document in DOCUMENTS:
         named = set(re.findall(r"\bmake ([a-z]+)\b", commands(document)))
         assert named <= targets, f"{document}: {named - targets}"
-    assert {"install", "demo", "test"} <= set(re.findall(r"make ([a-z]+)", commands("README.md")))
+    assert {"install", "demo", "test"} <= set(
+        re.findall(r"make ([a-z]+)", commands("docs/install.md"))
+    )
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
 
 
 def test_build_variables_are_explained() -> None:
@@ -142,7 +148,7 @@ def test_build_variables_are_explained() -> None:
     text = (ROOT / "setup.py").read_text("utf-8").split('"""')[1]
     names = re.findall(r"^  ([A-Z][A-Z_]+)", text, re.MULTILINE)
     assert len(names) >= 5
-    shown = commands("README.md")
+    shown = commands("docs/install.md")
     assert [name for name in names if name not in shown] == []
 
 

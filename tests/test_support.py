@@ -3,7 +3,7 @@
 The ops are found in the registry, their samples in the modules of their tests: an op without is a
 failure. The checks are in tests/support/, a class for each subject. Each check of each op on each
 device is a test of its own, whose outcome is a cell of the table of support in
-docs/architecture.md (tools/support_table.py). What cannot hold for an op, its description exempts
+docs/support.md (tools/support_table.py). What cannot hold for an op, its description exempts
 it from, with a reason that the table shows.
 """
 
@@ -114,7 +114,7 @@ def test_exemptions_name_checks() -> None:
 
 
 def test_table_is_written_from_outcomes() -> None:
-    """That of docs/architecture.md: anew where ops or checks have come or gone, or a reason."""
+    """That of docs/support.md: anew where ops or checks have come or gone, or a reason."""
     place = Path(__file__).parent.parent / "tools" / "support_table.py"
     spec = importlib.util.spec_from_file_location("support_table", place)
     assert spec is not None and spec.loader is not None

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the table of support in docs/architecture.md from the outcomes of tests.
+"""Writes the table of support in docs/support.md from the outcomes of tests.
 
     python -m pytest tests/test_support.py --support docs/support.json
     python tools/support_table.py
@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTCOMES = ROOT / "docs" / "support.json"
-DOCUMENT = ROOT / "docs" / "architecture.md"
+DOCUMENT = ROOT / "docs" / "support.md"
 BEGIN = "<!-- support: written by tools/support_table.py -->"
 END = "<!-- end of support -->"
 

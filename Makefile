@@ -90,7 +90,7 @@ clean: ## remove what was built; .venv stays
 	rm -rf build dist *.egg-info torch_ops/_ext/*.so torch_ops/_ext/build_config.json \
 	  torch_ops_host/*.so torch_ops_host/lib torch_ops_host/include/torch_ops
 
-CXX_FILES := $(shell find src torch_ops_host/include examples/hello tests/c_api -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+CXX_FILES := $(shell find src torch_ops_host/include examples/hello tests -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
 # Says in one line what an environment that is not ours to install into lacks.
 needs = $(RUN) -c 'import importlib.util as u, sys; \

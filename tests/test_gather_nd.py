@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ from gathering import bad_index, values_for
 from hypothesis import given
 from hypothesis import strategies as st
 from op_checks import Op, OpChecks, Sample, assert_same
+from programs import needs, output_of
 from support import without_derivative
 from torch import Tensor
+from toy_project import ROOT
 
 import torch_ops
 
@@ -467,6 +470,33 @@ def test_out_of_range(device: torch.device, sync_mode: None) -> None:
         torch_ops.gather_nd(source[:, :0], index)
     filled = torch_ops.gather_nd(source[:, :0], index, mode="fill", fill_value=7)
     assert filled.unique().tolist() == [7]
+
+
+@needs("c++")
+def test_parts(tmp_path: Path) -> None:
+    """What the launcher for CUDA makes of calls that 32-bit arithmetic does not count."""
+    program = tmp_path / "points_parts"
+    source = ROOT / "tests" / "points_parts.cpp"
+    output_of("c++", "-std=c++17", f"-I{ROOT / 'src'}", source, "-o", program)
+    assert output_of(program) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gather_nd", "index", "index_put"])
+def test_transposed_rows_of_more_than_two_to_the_31(device: torch.device, name: str) -> None:
+    """Rows whose two axes no stride walks at once."""
+    shape = (65600, 32769)
+    source = torch.randint(256, shape, dtype=torch.uint8, device=device).t()[None, None]
+    zeros = torch.zeros(1, dtype=torch.int64, device=device)
+    if name == "gather_nd":
+        rows = torch_ops.gather_nd(source, torch.stack([zeros, zeros], -1))
+    elif name == "index":
+        rows = torch_ops.index(source, (zeros, zeros))
+    else:
+        rows = torch.zeros(shape, dtype=torch.uint8, device=device).t()[None, None]
+        torch_ops.index_put_(rows, (zeros, zeros), source[0].contiguous())
+        rows = rows[0]
+    assert torch.equal(rows, source[0])
 
 
 def test_bad_arguments(device: torch.device) -> None:

@@ -6,6 +6,7 @@
 #include "index/index.h"
 #include "index/index_elements.cuh"
 #include "index/index_kernels.cuh"
+#include "index/points_parts.h"
 
 namespace torch_ops {
 namespace {
@@ -60,42 +61,6 @@ void count_in_words(PointsLayout& layout, int64_t elements) {
   for_each_stride(layout, [&](int64_t& stride) { stride /= elements; });
   layout.inner /= elements;
   layout.inner_axis[layout.inner_axes - 1].size /= elements;
-}
-
-// Calls launch(layout, table offset, rows offset, first row) for parts of a call whose rows, where
-// they have several axes, can be counted in 32 bits.
-template <class Launch>
-void for_each_part(const PointsLayout& layout, int64_t table, int64_t rows, int64_t first_row,
-                   Launch&& launch) {
-  if (layout.row_axes == 1 || layout.rows <= kMaxPoints) {
-    return launch(layout, table, rows, first_row);
-  }
-  const PointsAxis& axis = layout.row_axis[0];
-  const int64_t rows_each = layout.rows / axis.size;
-  const int64_t most = std::max<int64_t>(kMaxPoints / rows_each, 1);
-  for (int64_t first = 0; first < axis.size; first += most) {
-    PointsLayout part = layout;
-    const int64_t count = std::min(most, axis.size - first);
-    part.rows = count * rows_each;
-    for (int j = 0; j < part.coordinates; ++j) {
-      Coordinate& coordinate = part.coordinate[j];
-      coordinate.data = static_cast<const char*>(coordinate.data) +
-                        first * coordinate.strides[0] * coordinate.entry_bytes;
-    }
-    const int drop = count == 1 ? 1 : 0;  // an axis of one
-    if (drop == 1) {
-      std::copy(part.row_axis + 1, part.row_axis + part.row_axes, part.row_axis);
-      for (int j = 0; j < part.coordinates; ++j) {
-        int64_t* strides = part.coordinate[j].strides;
-        std::copy(strides + 1, strides + part.row_axes, strides);
-      }
-      --part.row_axes;
-    } else {
-      part.row_axis[0].size = count;
-    }
-    for_each_part(part, table + first * axis.table_stride, rows + first * axis.rows_stride,
-                  first_row + first * rows_each, launch);
-  }
 }
 
 // PointsCall::packed of a layout.
@@ -180,13 +145,10 @@ template <bool kPut, class Word>
 void launch(Word* table, Word* rows, const PointsLayout& whole, const FillPattern& fill,
             const IndexErrorSite& errors) {
   const DeviceLimits device = current_device_limits();
-  for_each_part(whole, 0, 0, 0,
-                [&](const PointsLayout& layout, int64_t table_offset, int64_t rows_offset,
-                    int64_t first_row) {
-                  launch_path<kPut>(choose_points_path(layout, sizeof(Word), kPut, device),
-                                    table + table_offset, rows + rows_offset,
-                                    make_call(layout, fill, errors, first_row));
-                });
+  for_each_part(whole, kMaxPoints, [&](const PointsLayout& part, const PointsOffsets& at) {
+    launch_path<kPut>(choose_points_path(part, sizeof(Word), kPut, device), table + at.table,
+                      rows + at.rows, make_call(part, fill, errors, at.first_row));
+  });
 }
 
 template <bool kPut>
@@ -242,14 +204,12 @@ void write_offsets_cuda(const PointsLayout& whole, int64_t none, const PointsSit
   if (whole.rows == 0) return;
   const auto write = [&](auto* to) {
     using Offset = std::remove_pointer_t<decltype(to)>;
-    for_each_part(whole, 0, 0, 0,
-                  [&](const PointsLayout& layout, int64_t /*in the table there is nothing*/,
-                      int64_t rows_offset, int64_t first_row) {
-                    const PointsCall call = make_call(layout, FillPattern(), errors, first_row);
-                    const unsigned blocks = grid_x(layout.rows, kPointThreads * kPointUnroll);
-                    TORCH_OPS_LAUNCH((point_offsets_kernel<Offset>), blocks, kPointThreads, 0,
-                                     to + rows_offset, static_cast<Offset>(none), call);
-                  });
+    for_each_part(whole, kMaxPoints, [&](const PointsLayout& part, const PointsOffsets& at) {
+      const PointsCall call = make_call(part, FillPattern(), errors, at.first_row);
+      const unsigned blocks = grid_x(part.rows, kPointThreads * kPointUnroll);
+      TORCH_OPS_LAUNCH((point_offsets_kernel<Offset>), blocks, kPointThreads, 0, to + at.rows,
+                       static_cast<Offset>(none), call);
+    });
   };
   if (offsets.scalar_type() == at::kInt) {
     write(offsets.mutable_data_ptr<int32_t>());

@@ -315,7 +315,7 @@ def test_headers_of_the_compiler_count_by_their_contents(
     assert fingerprints() == first
     assert jit.cache_info().entries == 0 and jit.cache_info().bytes > 0
     with monkeypatch.context() as patch:
-        patch.setattr(_headers, "_contents", None)
+        patch.setattr(_headers, "contents_of", None)
         assert fingerprints() == first
     jit.clear_cache()
     assert not list(folder.glob("*.note"))

@@ -56,10 +56,8 @@ py::object call(Elementwise& kernel, const py::tuple& args, const py::object& si
                 const py::object& out) {
   std::vector<Tensor> outs;
   if (args.size() != kernel.in.size() || !out.is_none()) outs = given_outputs(kernel, args, out);
-  Arguments arguments;
-  for (size_t k = 0; k < kernel.in.size(); ++k) {
-    arguments.push_back(argument_of(kernel, kernel.in[k].name, PyTuple_GET_ITEM(args.ptr(), k)));
-  }
+  const HeldArguments held(kernel, args);
+  const Arguments& arguments = held.arguments;
   std::optional<std::vector<int64_t>> sizes;
   if (!size.is_none()) {
     sizes = ints_of(kernel, "size", size);
@@ -68,27 +66,26 @@ py::object call(Elementwise& kernel, const py::tuple& args, const py::object& si
                         at::IntArrayRef(*sizes), ".");
     }
   }
+  std::vector<Tensor> results;
   bool wants_gradient = false;
   if (is_plain(arguments, outs, wants_gradient)) {
+    const py::gil_scoped_release release;  // a launch waits where the queue is full
     const at::AutoDispatchBelowADInplaceOrView below;
     RECORD_FUNCTION(kernel.op_name, c10::ArrayRef<const c10::IValue>());
     std::optional<at::IntArrayRef> shape;
     if (sizes) shape = *sizes;
-    const std::vector<Tensor> results = run(kernel, arguments, outs, shape);
+    results = run(kernel, arguments, outs, shape);
     for (const Tensor& written : outs) {
       if (!written.is_inference()) written.unsafeGetTensorImpl()->bump_version();
     }
-    return as_result(results);
-  }
-  check_op_call(kernel, arguments, outs, wants_gradient);
-  std::vector<c10::SymInt> sym_sizes;
-  at::OptionalSymIntArrayRef shape;
-  if (sizes) {
-    sym_sizes.assign(sizes->begin(), sizes->end());
-    shape = sym_sizes;
-  }
-  std::vector<Tensor> results;
-  {
+  } else {
+    check_op_call(kernel, arguments, outs, wants_gradient);
+    std::vector<c10::SymInt> sym_sizes;
+    at::OptionalSymIntArrayRef shape;
+    if (sizes) {
+      sym_sizes.assign(sizes->begin(), sizes->end());
+      shape = sym_sizes;
+    }
     const py::gil_scoped_release release;
     results = call_op(kernel, arguments, shape);
   }

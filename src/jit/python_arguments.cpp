@@ -58,6 +58,18 @@ Argument argument_of(const Signature& kernel, const std::string& name, PyObject*
   return {};
 }
 
+HeldArguments::HeldArguments(const Signature& kernel, const py::tuple& args) {
+  tensors.reserve(kernel.in.size());
+  for (size_t k = 0; k < kernel.in.size(); ++k) {
+    Argument argument = argument_of(kernel, kernel.in[k].name, PyTuple_GET_ITEM(args.ptr(), k));
+    if (argument.tensor) {
+      tensors.push_back(*argument.tensor);
+      argument.tensor = &tensors.back();
+    }
+    arguments.push_back(argument);
+  }
+}
+
 std::vector<int64_t> ints_of(const Signature& kernel, const char* name, const py::object& value) {
   try {
     if (PyIndex_Check(value.ptr())) return {value.cast<int64_t>()};

@@ -9,6 +9,12 @@ namespace torch_ops::jit {
 
 // A tensor or a number; a TypeError for anything else.
 Argument argument_of(const Signature& kernel, const std::string& name, PyObject* value);
+// A call's arguments for the input parameters. The tensors are held: the call runs without the GIL.
+struct HeldArguments {
+  HeldArguments(const Signature& kernel, const pybind11::tuple& args);
+  Arguments arguments;
+  c10::SmallVector<Tensor, 8> tensors;
+};
 // An int, or a sequence of them; a TypeError or ValueError that names the argument for anything
 // else.
 std::vector<int64_t> ints_of(const Signature& kernel, const char* name,

@@ -17,10 +17,8 @@ py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim,
   TORCH_CHECK_TYPE(args.size() == kernel.in.size(), kernel.name, " takes ", kernel.in.size(),
                    " arguments, but got ", args.size(), ".");
   const bool keepdim = bool_of(kernel.name, "keepdim", keep);
-  Arguments arguments;
-  for (size_t k = 0; k < kernel.in.size(); ++k) {
-    arguments.push_back(argument_of(kernel, kernel.in[k].name, PyTuple_GET_ITEM(args.ptr(), k)));
-  }
+  const HeldArguments held(kernel, args);
+  const Arguments& arguments = held.arguments;
   c10::SmallVector<Tensor, 1> outs;
   if (!out.is_none()) {
     TORCH_CHECK_TYPE(THPVariable_Check(out.ptr()), kernel.name,
@@ -34,6 +32,7 @@ py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim,
   Tensor result;
   bool wants_gradient = false;
   if (is_plain(arguments, outs, wants_gradient)) {
+    const py::gil_scoped_release release;  // a launch waits where the queue is full
     const at::AutoDispatchBelowADInplaceOrView below;
     RECORD_FUNCTION(kernel.op_name, c10::ArrayRef<const c10::IValue>());
     result = reduce(kernel, arguments, axes, keepdim, outs.empty() ? Tensor() : outs[0]);

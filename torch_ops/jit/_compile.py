@@ -9,6 +9,7 @@ import io
 import itertools
 import os
 import re
+import shlex
 import subprocess
 import tempfile
 from collections import defaultdict
@@ -21,6 +22,7 @@ import torch_ops._version
 from torch_ops.jit._cache import Artefact, get_or_compile, make_key
 from torch_ops.jit._errors import compile_error
 from torch_ops.jit._headers import UnknownIncludeError, header_fingerprints
+from torch_ops.jit._options import read_options, values_of
 from torch_ops.jit._source import Source
 from torch_ops.jit._toolchain import (
     DEFAULT_ARCH,
@@ -68,7 +70,8 @@ def compile_cuda(
     arch, options = _split_arch(options, arch or DEFAULT_ARCH)
     nvrtc = find_nvrtc()
     facts = ["cuda", nvrtc.version, arch, target, *options, "names", *name_expressions]
-    key = _key(facts, source.text, options, libraries=nvrtc.include)
+    # NVRTC searches for the quoted includes of the source in the working folder first.
+    key = _key(facts, source.text, options, libraries=nvrtc.include, own=os.curdir)
 
     def compile() -> Artefact:
         core, bindings = _import_cuda_core(what, nvrtc)
@@ -120,20 +123,29 @@ def compile_host(what: str, source: Source, *, options: Sequence[str] = ()) -> A
 
 
 def included_headers(text: str, options: Sequence[str]) -> list[str]:
-    """The user's headers that a text includes, as hashes of their contents, for CPU and GPU.
+    """What a text includes, and options name, with hashes of what is found, for CPU and GPU.
 
-    They tell kernels of one text apart that were made before and after a header was changed. Where
+    These tell kernels of one text apart that were made before and after a header was changed. Where
     only the compiler knows which ones they are, each call gives something else.
     """
-    before, named = _headers_of_options(options)
     try:
-        return header_fingerprints(text, [*named, *_folders_of_environment()], before=before)
+        named = read_options([*_named_host_options(), *options])
+        folders = [*named.folders, *_folders_of_environment()]
+        headers = header_fingerprints(text, folders, before=named.headers, own=os.curdir)
+        return [*named.files, *headers]
     except UnknownIncludeError:
         return [f"unknown {next(_calls[make_key(text, *options)])}"]
 
 
 # By text and options, so that in each process the first kernel of a text has the same name.
 _calls: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+
+
+def _named_host_options() -> list[str]:
+    """The options that stand in CXX."""
+    with contextlib.suppress(ValueError):  # it is refused where a compiler is needed
+        return shlex.split(os.environ.get("CXX", ""))[1:]
+    return []
 
 
 def _folders_of_environment() -> list[str]:
@@ -148,47 +160,19 @@ def _key(
     options: Sequence[str],
     folders: Sequence[str] = (),
     libraries: Sequence[str] = (),
+    own: str | None = None,
 ) -> str | None:
-    """The key of a compilation, or None where an include cannot be followed."""
-    before, named = _headers_of_options(options)
+    """The key of a compilation, or None where not all that it reads is known."""
     try:
-        headers = header_fingerprints(text, [*named, *folders], libraries, before)
+        named = read_options(options)
+        headers = header_fingerprints(
+            text, [*named.folders, *folders], libraries, named.headers, own
+        )
     except UnknownIncludeError:
         return None
-    return make_key(torch_ops._version.__version__, *facts, "headers", *headers, "text", text)
-
-
-_WITH_FOLDER = ("-I", "--include-path", "-isystem", "-iquote")
-_WITH_HEADER = ("-include", "--pre-include")
-
-
-def _headers_of_options(options: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The headers that options include, and the folders that they name."""
-    headers: list[str] = []
-    folders: list[str] = []
-    for names, found in ((_WITH_HEADER, headers), (_WITH_FOLDER, folders)):
-        found += _values(options, names)
-    return headers, folders
-
-
-def _values(options: Sequence[str], names: Sequence[str]) -> list[str]:
-    """What follows options of these names: ``-I x``, ``-Ix``, ``--include-path=x``."""
-    found = []
-    following = False
-    for option in options:
-        if following:
-            found.append(option)
-            following = False
-        elif option in names:
-            following = True
-        else:
-            for name in names:
-                if option.startswith((name + "=", name + " ")) or (
-                    name == "-I" and option.startswith(name)
-                ):
-                    found.append(option[len(name) :].lstrip("= "))
-                    break
-    return found
+    options = ["options", *named.words, "files", *named.files]
+    version = torch_ops._version.__version__
+    return make_key(version, *facts, *options, "headers", *headers, "text", text)
 
 
 _ARCH = ("-arch", "--gpu-architecture")
@@ -196,7 +180,7 @@ _ARCH = ("-arch", "--gpu-architecture")
 
 def _split_arch(options: Sequence[str], arch: str) -> tuple[str, list[str]]:
     """The architecture, which options may name, and the other options."""
-    named = _values(options, _ARCH)
+    named = values_of(options, _ARCH)
     rest = []
     following = False
     for option in options:

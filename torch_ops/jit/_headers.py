@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch_ops.jit._cache import make_key, recall, remember
@@ -31,40 +32,57 @@ class UnknownIncludeError(Exception):
 
 
 def header_fingerprints(
-    text: str, folders: Sequence[str], libraries: Sequence[str] = (), before: Sequence[str] = ()
+    text: str,
+    folders: Sequence[str],
+    libraries: Sequence[str] = (),
+    before: Sequence[str] = (),
+    own: str | None = None,
 ) -> list[str]:
-    """The contents of the headers that a source includes, directly or not, as hashes.
+    """What a source includes, directly or not, in order: each name with the contents found for it.
 
-    Conditions are not looked at, so a header behind an ``#if`` that is false counts too. What is in
-    none of the folders is left to the compiler, and so is an include that a macro names in a header
-    of the compiler's own.
+    Conditions are not looked at, so a header behind an ``#if`` that is false counts too; and so do
+    all headers of one name, for a compiler searches some kinds of folders before others, and
+    ``#include_next`` goes on to the next one. What is in none of the folders is left to the
+    compiler, and so is an include that a macro names in a header of the compiler's own.
 
     Args:
         text: The source.
-        folders: The user's folders, in the order of the search. A quoted include in a header is
-            searched for beside that header first.
+        folders: The user's folders. A quoted include in a header is searched for beside that header
+            too.
         libraries: Folders of the compiler's own, which are searched after these.
-        before: Headers that options put before the source.
+        before: Headers that options put before the source; the working folder has them too.
+        own: Where the compiler searches for the quoted includes of the source first.
 
     Raises:
         UnknownIncludeError: A macro stands where a file's name should.
     """
-    fingerprints: dict[str, str] = {}
-    # A name, and the folder of the header that it stands in quotes in.
-    pending: list[tuple[str, str | None]] = [(name, os.getcwd()) for name in before]
-    pending += _includes_in(text.encode(errors="surrogateescape"), None)
+    fingerprints: list[str] = []
+    numbers: dict[str, int] = {}  # of the headers found, by path
+    # A name, and the folder of the header that it stands in quotes in; the next one stands last.
+    pending: list[tuple[str, str | None]] = _includes_in(
+        text.encode(errors="surrogateescape"), own
+    )[::-1]
+    pending += [(name, os.curdir) for name in reversed(before)]
     while pending:
-        name, own = pending.pop()
-        path = _find([*([own] if own is not None else []), *folders], name)
-        if path is not None:
-            if path not in fingerprints:
-                contents = _contents(path)
-                fingerprints[path] = hashlib.sha256(contents).hexdigest()
-                pending += _includes_in(contents, os.path.dirname(path))
-        elif (path := _find(libraries, name)) is not None and path not in fingerprints:
-            fingerprints[path] = _library_fingerprint(path, libraries)
-    # Where a header lies does not matter, what it is included as stands in the texts.
-    return sorted(fingerprints.values())
+        name, beside = pending.pop()
+        # Where a header lies does not matter, but the number of its folder in the search does.
+        found: list[str] = []
+        inner: list[tuple[str, str | None]] = []
+        for place, path in _find([beside or "", *folders], name):
+            if path in numbers:
+                found.append(f"{place}: header {numbers[path]} again")
+                continue
+            numbers[path] = len(numbers)
+            contents = contents_of(path)
+            found.append(f"{place}: {hashlib.sha256(contents).hexdigest()}")
+            inner += _includes_in(contents, os.path.dirname(path))
+        for _, path in _find(libraries, name)[:1]:
+            if path not in numbers:
+                numbers[path] = len(numbers)
+                found.append(_library_fingerprint(path, libraries))
+        fingerprints.append(make_key(name, *found))
+        pending += reversed(inner)
+    return fingerprints
 
 
 # ---- the compiler's own -------------------------------------------------------------------------
@@ -106,7 +124,7 @@ def _read_library(path: str, libraries: Sequence[str]) -> _Known:
     pending = [path]
     while pending:
         path = pending.pop()
-        contents = _contents(path)
+        contents = contents_of(path)
         hashes.append(hashlib.sha256(contents).hexdigest())
         for name, own in _includes_in(contents, os.path.dirname(path), skip_unknown=True):
             for folder in [*([own] if own is not None else []), *libraries]:
@@ -117,7 +135,7 @@ def _read_library(path: str, libraries: Sequence[str]) -> _Known:
                 if os.path.isfile(inner):
                     pending += [inner] * is_new
                     break
-    return _Known(list(files.values()), make_key(*sorted(hashes)))
+    return _Known(list(files.values()), make_key(*hashes))
 
 
 def _status(path: str) -> list[str | int]:
@@ -131,9 +149,11 @@ def _status(path: str) -> list[str | int]:
 # ---- text ---------------------------------------------------------------------------------------
 
 
-def _contents(path: str) -> bytes:
-    with open(path, "rb") as file:
+def contents_of(path: str) -> bytes:
+    """Of a file that may not be read nothing: no compiler reads it either."""
+    with contextlib.suppress(PermissionError), open(path, "rb") as file:
         return file.read()
+    return b""
 
 
 def _includes_in(
@@ -153,10 +173,17 @@ def _includes_in(
     return found
 
 
-def _find(folders: Iterable[str], name: str) -> str | None:
+def _find(folders: Sequence[str], name: str) -> list[tuple[int, str]]:
+    """The files of a name in folders, with the numbers of these.
+
+    The folder of a path has no links, but the file may be one: its quoted includes are searched for
+    where the link is.
+    """
     # An absolute name is that of a file wherever the search would look, also nowhere.
-    for folder in [""] if os.path.isabs(name) else folders:
+    found = []
+    for place, folder in enumerate([os.sep] if os.path.isabs(name) else folders):
         path = os.path.join(folder, name)
-        if os.path.isfile(path):
-            return os.path.realpath(path)
-    return None
+        if folder and os.path.isfile(path):
+            own, file = os.path.split(path)
+            found.append((place, os.path.join(os.path.realpath(own), file)))
+    return found

@@ -289,3 +289,41 @@ class TestDevicePointers:
 
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(work, range(16)))
+
+    def test_a_thread_has_no_errors_of_one_that_ended(self, gpu: torch.device) -> None:
+        """Not even where the kernels of that one run later."""
+        source = torch.randn(1, 50, 3, device=gpu)
+        good = torch.zeros(1, 2_000_000, dtype=torch.int64, device=gpu)
+        bad = good.clone()
+        bad[0, -1] = 50
+        outputs = [torch.empty(1, 2_000_000, 3, device=gpu) for _ in range(2)]
+        streams = [torch.cuda.Stream(gpu) for _ in range(2)]
+        torch.cuda.synchronize(gpu)
+
+        def work(index: torch.Tensor, number: int) -> str:
+            pointer = streams[number].cuda_stream
+            assert self.rows("batch_gather", source, index, outputs[number], stream=pointer) == (
+                "SUCCESS"
+            )
+            return status_name(LIBRARY.check_errors(pointer)) if number == 0 else ""
+
+        def in_a_thread(*arguments: Any) -> str:
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(work, *arguments).result()
+
+        for _ in range(200):
+            in_a_thread(bad, 1)
+            assert in_a_thread(good, 0) == "SUCCESS", LIBRARY.error()
+            assert in_a_thread(bad, 0) == "INDEX_OUT_OF_RANGE"
+
+    def test_the_default_stream_is_that_of_the_call(self, gpu: torch.device) -> None:
+        """Whichever device is current when errors are asked for."""
+        source = torch.randn(1, 50, 3, device=gpu)
+        index = torch.zeros(1, 20_000_000, dtype=torch.int64, device=gpu)
+        index[0, -1] = 50
+        output = torch.empty(1, 20_000_000, 3, device=gpu)
+        torch.cuda.synchronize(gpu)
+        for _ in range(20):
+            assert self.rows("batch_gather", source, index, output) == "SUCCESS"
+            assert status_name(LIBRARY.check_errors(None)) == "INDEX_OUT_OF_RANGE"
+            assert LIBRARY.check_errors(None) == 0

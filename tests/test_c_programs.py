@@ -185,6 +185,29 @@ int main() {
         assert re.search(r"cudaGetLastError\(\): cudaErrorInvalid(Configuration|Value) \(", text)
 
 
+@pytest.fixture(scope="module")
+def device_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library's part between its functions and its kernels, on devices that are no GPUs."""
+    program = tmp_path_factory.mktemp("fake_cuda") / "device_calls"
+    output_of(
+        *("nvcc", "-std=c++17", "-cudart", "none", "-Xcompiler", "-pthread"),
+        *("-DTORCH_OPS_WITHOUT_TORCH", "-DTORCH_OPS_WITH_CUDA"),
+        *('-DTORCH_OPS_VERSION="0"', '-DTORCH_OPS_BUILD_CONFIG="archs=none"'),
+        *(f"-I{ROOT / 'src'}", f"-I{host.get_include()}"),
+        *(FILES / "fake_cuda.cpp", FILES / "device_calls.cu"),
+        ROOT / "src" / "c_api" / "gpu_runtime.cu",
+        *sorted((ROOT / "src" / "c_api").glob("*.cpp")),
+        *("-o", program),
+    )
+    return program
+
+
+@needs("nvcc")
+@pytest.mark.parametrize("what", ["threads that end", "graphs", "two devices", "no code", "fork"])
+def test_on_fake_devices(device_calls: Path, what: str) -> None:
+    output_of(device_calls, what)
+
+
 @needs("c++")
 def test_random_calls_under_sanitizers(tmp_path: Path) -> None:
     """AddressSanitizer and UndefinedBehaviorSanitizer, over the library's own sources."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from host_arrays import DEVICES, environ, make, picks, reference_gather, reference_scatter
+from toy_project import ROOT, load_setup_py
 
 import torch_ops_host as host
 
@@ -150,6 +155,81 @@ if child == 0:
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     result = subprocess.run([sys.executable, "-c", code], env=environ(), timeout=60, check=False)
+    assert result.returncode == 0
+
+
+@pytest.mark.skipif(host.device_count() == 0, reason="needs a GPU")
+def test_a_child_of_fork_has_no_gpu() -> None:
+    """Large calls, which the GPU computes in the parent."""
+    code = """
+import os, numpy as np, torch_ops_host as host
+def check(device):
+    source, index = np.arange(2e6), np.arange(2_000_000)[::-1].copy()
+    assert np.array_equal(host.gather(source, index, device=device), source[index])
+    pinned = host.pinned_empty(4_000_000)
+    pinned[...] = -1
+    out = host.pinned_empty(4_000_000)
+    assert host.relu(pinned, out=out, device=device).sum() == 0
+def child():
+    assert host.device_count() == 0
+    check(None)
+    try:
+        check("gpu")
+    except RuntimeError as error:
+        assert "was forked from one that had used CUDA" in str(error)
+    else:
+        raise AssertionError("a GPU after fork")
+check(None)
+check("gpu")
+from_parent = host.pinned_empty(1000)
+for _ in range(2):
+    pid = os.fork()
+    if pid == 0:
+        child()
+        del from_parent
+        raise SystemExit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    check("gpu")
+"""
+    result = subprocess.run([sys.executable, "-c", code], env=environ(), timeout=120, check=False)
+    assert result.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(host.device_count() == 0, reason="needs a GPU")
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_a_gpu_that_the_library_has_no_code_for(tmp_path: Path) -> None:
+    """Of another build of it, for an older GPU or a newer one."""
+    setup_py = load_setup_py()
+    home = setup_py.find_cuda_home(os.environ, setup_py.nvidia_wheels(torch.version.cuda))
+    arch = "12.0" if torch.cuda.get_device_capability() == (7, 5) else "7.5"
+    library = setup_py.setup_c_library
+    cuda = library.Cuda(home, setup_py.read_nvcc(home).version, arch)
+    steps = library.library_steps(ROOT, tmp_path, tmp_path, "0", cuda, os.environ)
+    (tmp_path / "lib").mkdir()
+    library.run_steps(steps, tmp_path, os.environ)
+    code = """
+import numpy as np, torch_ops_host as host
+source, index = np.arange(2e6), np.arange(2_000_000)[::-1].copy()
+assert np.array_equal(host.gather(source, index), source[index])
+pinned, out = host.pinned_empty(4_000_000), host.pinned_empty(4_000_000)
+pinned[...] = -1
+assert host.relu(pinned, out=out).sum() == 0
+host.hello(1)
+for call in (lambda: host.gather(source, index, device="gpu"), lambda: host.hello(1, "gpu")):
+    try:
+        call()
+    except RuntimeError as error:
+        assert "has no kernels for device 0" in str(error), error
+    else:
+        raise AssertionError("kernels for another GPU")
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environ(TORCH_OPS_LIBRARY=str(steps[-1].output)),
+        timeout=120,
+        check=False,
+    )
     assert result.returncode == 0
 
 

@@ -27,9 +27,9 @@ void timed_on_cpu(float* milliseconds, Body&& body) {
 void gather(const RowCall& call, torch_ops_memory memory, torch_ops_stream stream,
             float* milliseconds) {
   if (memory == TORCH_OPS_DEVICE) return gpu::gather(call, stream, milliseconds);
-  const bool on_device = memory == TORCH_OPS_HOST_GPU ||
-                         (memory == TORCH_OPS_HOST && gather_on_device(call, gpu::is_pinned) &&
-                          gpu::device_count() > 0);
+  const bool on_device =
+      memory == TORCH_OPS_HOST_GPU ||
+      (memory == TORCH_OPS_HOST && gather_on_device(call, gpu::is_pinned) && gpu::is_usable());
   if (on_device) return gpu::gather_host(call, stream, milliseconds);
   timed_on_cpu(milliseconds, [&] { cpu::gather(call); });
 }
@@ -40,9 +40,10 @@ void scatter_add(const RowCall& call, torch_ops_memory memory, torch_ops_stream 
     return gpu::scatter_add(call, stream, workspace, workspace_bytes, milliseconds);
   }
   const bool on_device =
-      memory == TORCH_OPS_HOST_GPU ||
-      (memory == TORCH_OPS_HOST && stream_on_device(call.rows_bytes() + call.table_bytes(),
-                                                    gpu::is_pinned, call.from, call.to));
+      memory == TORCH_OPS_HOST_GPU || (memory == TORCH_OPS_HOST &&
+                                       stream_on_device(call.rows_bytes() + call.table_bytes(),
+                                                        gpu::is_pinned, call.from, call.to) &&
+                                       gpu::is_usable());
   if (on_device) return gpu::scatter_add_host(call, stream, milliseconds);
   timed_on_cpu(milliseconds, [&] { cpu::scatter_add(call); });
 }
@@ -55,7 +56,8 @@ void apply(const ActivationCall& call, torch_ops_memory memory, torch_ops_stream
   const bool on_device =
       memory == TORCH_OPS_HOST_GPU ||
       (memory == TORCH_OPS_HOST &&
-       stream_on_device(bytes, gpu::is_pinned, call.inputs[0], last_input, call.output));
+       stream_on_device(bytes, gpu::is_pinned, call.inputs[0], last_input, call.output) &&
+       gpu::is_usable());
   if (on_device) return gpu::apply_host(call, stream, milliseconds);
   timed_on_cpu(milliseconds, [&] { cpu::apply(call); });
 }
@@ -207,7 +209,7 @@ torch_ops_status torch_ops_hello(int32_t threads, torch_ops_memory memory) {
       fail(TORCH_OPS_INVALID_ARGUMENT, "threads must be between 0 and 1024, but it is ", threads);
     }
     const bool on_cpu =
-        memory == TORCH_OPS_HOST_CPU || (memory == TORCH_OPS_HOST && gpu::device_count() == 0);
+        memory == TORCH_OPS_HOST_CPU || (memory == TORCH_OPS_HOST && !gpu::is_usable());
     on_cpu ? cpu::hello(threads) : gpu::hello(threads);
   });
 }
@@ -239,8 +241,7 @@ torch_ops_status torch_ops_host_alloc(int64_t bytes, void** memory) {
 
 torch_ops_status torch_ops_host_free(void* memory) {
   return guarded(__func__, [&] {
-    if (memory == nullptr) return;
-    gpu::device_count() > 0 ? gpu::pinned_free(memory) : std::free(memory);
+    if (!gpu::pinned_free(memory)) std::free(memory);
   });
 }
 

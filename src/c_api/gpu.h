@@ -16,14 +16,21 @@ namespace torch_ops::gpu {
   }
 #endif
 
-// How many devices there are: 0 without a driver. Never fails.
+// How many devices there are: 0 without a driver, and in a child of fork() where the parent has
+// used CUDA. Never fails.
 #ifdef TORCH_OPS_WITH_CUDA
 int32_t device_count();
+// Is there a current device that can run this library's kernels? Starts up CUDA. Never fails.
+bool is_usable();
 // Is this memory pinned, so that a device can read it in place?
 bool is_pinned(const void* memory);
+// Frees memory of pinned_alloc; false where it is not.
+bool pinned_free(void* memory);
 #else
 inline int32_t device_count() { return 0; }
+inline bool is_usable() { return false; }
 inline bool is_pinned(const void*) { return false; }
+inline bool pinned_free(void*) { return false; }
 #endif
 
 // On device pointers.
@@ -43,7 +50,6 @@ TORCH_OPS_GPU_CALL(void scatter_add_host(const RowCall& call, torch_ops_stream s
 TORCH_OPS_GPU_CALL(void apply_host(const ActivationCall& call, torch_ops_stream stream,
                                    float* milliseconds))
 TORCH_OPS_GPU_CALL(void* pinned_alloc(int64_t bytes))
-TORCH_OPS_GPU_CALL(void pinned_free(void* memory))
 
 // The most bytes of a device that a host-pointer call may take; 0: what is free there.
 void set_memory_limit(int64_t bytes);

@@ -15,7 +15,7 @@ __global__ void hello_kernel() {
 
 void hello(int32_t threads) {
   translated([&] {
-    need_device();
+    need_kernels();
     if (threads == 0) return;
     TORCH_OPS_LAUNCH(hello_kernel, 1, threads, 0);
     // What a kernel prints comes out when the host waits for it.

@@ -57,7 +57,6 @@ void for_each_span(const RowCall& call, int64_t batch, int64_t n, int64_t most, 
 template <class Attempt>
 void within_budget(torch_ops_stream stream, float* milliseconds, Attempt&& attempt) {
   translated([&] {
-    need_device();
     for (int64_t divisor = 1;; divisor *= 2) {
       try {
         const PipelineLease pipeline;
@@ -386,7 +385,7 @@ void apply_in_pieces(Pipeline& pipeline, const ActivationCall& call, int64_t bud
 }  // namespace
 
 void gather_host(const RowCall& call, torch_ops_stream stream, float* milliseconds) {
-  translated(need_device);
+  translated(need_kernels);
   if (call.rows_bytes() == 0 || call.axis_size == 0) {
     if (milliseconds != nullptr) *milliseconds = 0;
     return cpu::gather(call);  // moves nothing, and checks the index
@@ -397,7 +396,7 @@ void gather_host(const RowCall& call, torch_ops_stream stream, float* millisecon
 }
 
 void scatter_add_host(const RowCall& call, torch_ops_stream stream, float* milliseconds) {
-  translated(need_device);
+  translated(need_kernels);
   if (call.rows_bytes() == 0 || call.axis_size == 0) {
     if (milliseconds != nullptr) *milliseconds = 0;
     return cpu::scatter_add(call);
@@ -408,7 +407,7 @@ void scatter_add_host(const RowCall& call, torch_ops_stream stream, float* milli
 }
 
 void apply_host(const ActivationCall& call, torch_ops_stream stream, float* milliseconds) {
-  translated(need_device);
+  translated(need_kernels);
   if (call.size == 0) {
     if (milliseconds != nullptr) *milliseconds = 0;
     return;

@@ -1,8 +1,12 @@
 #include "c_api/gpu_runtime.cuh"
 
+#include <pthread.h>
+
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <unordered_set>
 #include <vector>
 
 #include "c_api/gpu.h"
@@ -45,27 +49,63 @@ struct ErrorRecord {
 
 struct DeviceErrors {
   ErrorRecord records[2];  // by Reports
+  bool captured = false;   // in a CUDA graph, which may be replayed at any time
 };
 
 // Records of threads that have ended are used again, and never freed: kernels that run may hold
-// their addresses.
+// their addresses. Such kernels may still record an error, and what they recorded is not the next
+// thread's: before a record is used again, its device is waited for and the record is cleared.
 class ErrorPool {
  public:
+  // A record of `device`, which is current.
   DeviceErrors* take(int device) {
+    std::vector<DeviceErrors*> ended;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (DeviceErrors* ready = last_of(ready_[device])) return ready;
+      if (ended_[device].size() < kWorthAWait) return make();
+      ended.swap(ended_[device]);
+    }
+    const bool cleared = clear(ended);
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto& free = free_[device];
-    if (free.empty()) return make();
-    DeviceErrors* errors = free.back();
-    free.pop_back();
-    return errors;
+    auto& list = cleared ? ready_[device] : ended_[device];
+    list.insert(list.end(), ended.begin(), ended.end());
+    DeviceErrors* ready = cleared ? last_of(list) : nullptr;
+    return ready != nullptr ? ready : make();
   }
 
   void give_back(int device, DeviceErrors* errors) {
+    if (errors->captured) return;  // a graph may record in it as long as the process runs
     const std::lock_guard<std::mutex> lock(mutex_);
-    free_[device].push_back(errors);
+    ended_[device].push_back(errors);
   }
 
  private:
+  static constexpr size_t kWorthAWait = 64;  // records: one wait serves them all
+
+  static DeviceErrors* last_of(std::vector<DeviceErrors*>& list) {
+    if (list.empty()) return nullptr;
+    DeviceErrors* last = list.back();
+    list.pop_back();
+    return last;
+  }
+
+  // False where the device cannot be waited for: while another thread captures a graph, say.
+  static bool clear(const std::vector<DeviceErrors*>& ended) {
+    cudaError_t error = cudaDeviceSynchronize();
+    for (DeviceErrors* errors : ended) {
+      for (ErrorRecord& each : errors->records) {
+        if (error != cudaSuccess) break;
+        each.raised = each.record->sequence;
+        error = cudaMemset(&each.slot->claimed, 0, sizeof(each.slot->claimed));
+      }
+    }
+    // The memsets are done when the first kernel of another stream runs.
+    if (error == cudaSuccess) error = cudaStreamSynchronize(nullptr);
+    if (error != cudaSuccess) cudaGetLastError();
+    return error == cudaSuccess;
+  }
+
   static DeviceErrors* make() {
     auto made = std::make_unique<DeviceErrors>();
     for (ErrorRecord& each : made->records) {
@@ -79,11 +119,14 @@ class ErrorPool {
       TORCH_OPS_CHECK_CUDA(cudaMalloc(reinterpret_cast<void**>(&each.slot), sizeof(slot)));
       TORCH_OPS_CHECK_CUDA(cudaMemcpy(each.slot, &slot, sizeof(slot), cudaMemcpyHostToDevice));
     }
+    // A copy from pageable memory may be under way when cudaMemcpy returns.
+    TORCH_OPS_CHECK_CUDA(cudaStreamSynchronize(nullptr));
     return made.release();
   }
 
   std::mutex mutex_;
-  std::vector<DeviceErrors*> free_[kMaxDevices];
+  std::vector<DeviceErrors*> ended_[kMaxDevices];  // of threads that have ended
+  std::vector<DeviceErrors*> ready_[kMaxDevices];  // those of them that were cleared
 };
 
 ErrorPool& error_pool() {
@@ -91,10 +134,36 @@ ErrorPool& error_pool() {
   return *pool;
 }
 
+// The memory of pinned_alloc. A child of fork() must free it neither by CUDA nor as plain memory.
+struct PinnedMemory {
+  std::mutex mutex;
+  std::unordered_set<void*> blocks;
+};
+
+PinnedMemory& pinned_memory() {
+  static auto* const all = new PinnedMemory;  // may be freed after static variables end
+  return *all;
+}
+
+// CUDA does not work in a child of a process that has used it.
+std::atomic<int32_t> known_device_count{-1};  // -1: CUDA was not asked
+std::atomic<bool> lost_by_fork{false};
+
+[[maybe_unused]] const int fork_handlers =
+    pthread_atfork([] { pinned_memory().mutex.lock(); }, [] { pinned_memory().mutex.unlock(); },
+                   [] {
+                     pinned_memory().mutex.unlock();
+                     if (known_device_count.load() <= 0) return;
+                     known_device_count.store(0);
+                     lost_by_fork.store(true);
+                   });
+
 struct ThreadErrors {
   DeviceErrors* on[kMaxDevices] = {};
+  bool queued[kMaxDevices] = {};  // on which devices calls were queued
 
   ~ThreadErrors() {
+    if (lost_by_fork.load()) return;
     for (int device = 0; device < kMaxDevices; ++device) {
       if (on[device] != nullptr) error_pool().give_back(device, on[device]);
     }
@@ -109,11 +178,28 @@ int current_device() {
   return device;
 }
 
-ErrorRecord& current_errors(Reports reports) {
+DeviceErrors& current_errors() {
   const int device = current_device();
   DeviceErrors*& errors = thread_errors.on[device];
   if (errors == nullptr) errors = error_pool().take(device);
-  return errors->records[static_cast<int>(reports)];
+  return *errors;
+}
+
+// All kernels are compiled for the same devices: this one stands for all.
+__global__ void any_kernel() {}
+
+// cudaSuccess where the current device can run this library's kernels. Makes its context.
+cudaError_t find_kernels() {
+  static std::atomic<bool> found[kMaxDevices];
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess && !found[device]) {
+    cudaFuncAttributes attributes;
+    error = cudaFuncGetAttributes(&attributes, any_kernel);
+    if (error == cudaSuccess) found[device] = true;
+  }
+  if (error != cudaSuccess) cudaGetLastError();
+  return error;
 }
 
 }  // namespace
@@ -131,23 +217,57 @@ void rethrow_cuda_error(const CudaError& error) {
 }
 
 int32_t device_count() {
-  static const int32_t count = [] {
-    int found = 0;
-    if (cudaGetDeviceCount(&found) == cudaSuccess) return std::min(found, kMaxDevices);
+  const int32_t known = known_device_count.load();
+  if (known >= 0) return known;
+  int found = 0;
+  if (cudaGetDeviceCount(&found) != cudaSuccess) {
     cudaGetLastError();
-    return 0;
-  }();
+    found = 0;
+  }
+  const int32_t count = std::min(found, kMaxDevices);
+  known_device_count.store(count);
   return count;
 }
 
+bool is_usable() { return device_count() > 0 && find_kernels() == cudaSuccess; }
+
 void need_device() {
   if (device_count() > 0) return;
+  if (lost_by_fork.load()) {
+    fail(TORCH_OPS_NO_DEVICE,
+         "a CUDA device is asked for, but this process was forked from one that had used CUDA, "
+         "and CUDA does not work in such a child: start it by exec or spawn instead");
+  }
   int found = 0;
   const cudaError_t error = cudaGetDeviceCount(&found);
   cudaGetLastError();
   fail(TORCH_OPS_NO_DEVICE,
        "a CUDA device is asked for, but there is none: ", cudaGetErrorName(error), " (",
        cudaGetErrorString(error), ")");
+}
+
+void need_kernels() {
+  need_device();
+  const cudaError_t error = find_kernels();
+  switch (error) {
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorInvalidKernelImage:
+    case cudaErrorInvalidPtx:
+    case cudaErrorJitCompilationDisabled:
+    case cudaErrorJitCompilerNotFound:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion: {
+      int major = 0, minor = 0;
+      const int device = current_device();
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+      fail(TORCH_OPS_NO_DEVICE, "a CUDA device is asked for, but this library (",
+           TORCH_OPS_BUILD_CONFIG, ") has no kernels for device ", device,
+           ", of compute capability ", major, ".", minor, ": ", cudaGetErrorName(error));
+    }
+    default:
+      TORCH_OPS_CHECK_CUDA(error);
+  }
 }
 
 bool is_pinned(const void* memory) {
@@ -165,12 +285,19 @@ void* pinned_alloc(int64_t bytes) {
     void* memory = nullptr;
     TORCH_OPS_CHECK_CUDA(cudaHostAlloc(&memory, std::max<int64_t>(bytes, 1),
                                        cudaHostAllocMapped | cudaHostAllocPortable));
+    const std::lock_guard<std::mutex> lock(pinned_memory().mutex);
+    pinned_memory().blocks.insert(memory);
     return memory;
   });
 }
 
-void pinned_free(void* memory) {
-  translated([&] { TORCH_OPS_CHECK_CUDA(cudaFreeHost(memory)); });
+bool pinned_free(void* memory) {
+  {
+    const std::lock_guard<std::mutex> lock(pinned_memory().mutex);
+    if (pinned_memory().blocks.erase(memory) == 0) return false;
+  }
+  if (!lost_by_fork.load()) translated([&] { TORCH_OPS_CHECK_CUDA(cudaFreeHost(memory)); });
+  return true;
 }
 
 DeviceScope::DeviceScope(int device) : previous_(current_device()) {
@@ -189,11 +316,15 @@ StreamScope::StreamScope(cudaStream_t stream) : previous_(the_stream) { the_stre
 
 StreamScope::~StreamScope() { the_stream = previous_; }
 
-IndexErrorSlot* error_slot(Reports reports) { return current_errors(reports).slot; }
-
 IndexErrorSite error_site(const RowCall& call, Reports reports, int64_t first) {
+  DeviceErrors& errors = current_errors();
+  if (reports == Reports::kLater) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    TORCH_OPS_CHECK_CUDA(cudaStreamIsCapturing(the_stream, &status));
+    if (status != cudaStreamCaptureStatusNone) errors.captured = true;
+  }
   IndexErrorSite site{};
-  site.slot = error_slot(reports);
+  site.slot = errors.records[static_cast<int>(reports)].slot;
   site.axis_size = call.axis_size;
   site.outer = 1;
   site.entries = call.entries;
@@ -202,8 +333,10 @@ IndexErrorSite error_site(const RowCall& call, Reports reports, int64_t first) {
   return site;
 }
 
+void note_queued_call(int device) { thread_errors.queued[device] = true; }
+
 void raise_recorded(Reports reports, cudaStream_t stream) {
-  ErrorRecord& errors = current_errors(reports);
+  ErrorRecord& errors = current_errors().records[static_cast<int>(reports)];
   const uint32_t recorded = *static_cast<const volatile uint32_t*>(&errors.record->sequence);
   if (recorded == errors.raised) return;
   errors.raised = recorded;
@@ -242,11 +375,15 @@ int device_of(std::initializer_list<DeviceArray> arrays) {
 
 void check_errors(torch_ops_stream stream) {
   translated([&] {
-    TORCH_OPS_CHECK_CUDA(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
+    const auto on = static_cast<cudaStream_t>(stream);
+    TORCH_OPS_CHECK_CUDA(cudaStreamSynchronize(on));
     for (int device = 0; device < device_count(); ++device) {
-      if (thread_errors.on[device] == nullptr) continue;
+      if (!thread_errors.queued[device]) continue;
       const DeviceScope scope(device);
-      // The default stream of the record's own device: `stream` may be another's.
+      // Each device has a default stream of its own: the one above may be another's.
+      TORCH_OPS_CHECK_CUDA(cudaStreamSynchronize(on));
+      if (thread_errors.on[device] == nullptr) continue;
+      // `stream` may be another device's.
       raise_recorded(Reports::kLater, nullptr);
     }
   });

@@ -30,6 +30,8 @@ auto translated(Body&& body) {
 
 // Fails with TORCH_OPS_NO_DEVICE where there is none.
 void need_device();
+// The same where the current device has no kernels of this library.
+void need_kernels();
 
 // Makes a device current for its scope.
 class DeviceScope {
@@ -56,12 +58,14 @@ class StreamScope {
 // Where kernels record an entry out of range. Each thread has two a device: what calls that do not
 // wait have left must not be taken for the error of one that does.
 enum class Reports { kLater, kNow };
-IndexErrorSlot* error_slot(Reports reports);
-// What a launch gets, whose first entry is the index's `first`th.
+// What a launch on the current stream gets, whose first entry is the index's `first`th.
 IndexErrorSite error_site(const RowCall& call, Reports reports, int64_t first = 0);
 // Once the kernels are done: raises what was recorded on the current device, and makes room for the
 // next.
 void raise_recorded(Reports reports, cudaStream_t stream);
+
+// A call of this thread is queued on the device: check_errors waits for it there.
+void note_queued_call(int device);
 
 // An array of a call on device pointers.
 struct DeviceArray {
@@ -81,10 +85,15 @@ void queue(std::initializer_list<DeviceArray> arrays, torch_ops_stream stream, f
            Launch&& launch) {
   translated([&] {
     need_device();
-    const DeviceScope device(device_of(arrays));
+    const int device = device_of(arrays);
+    const DeviceScope device_scope(device);
+    need_kernels();
     const auto on = static_cast<cudaStream_t>(stream);
-    const StreamScope scope(on);
-    if (milliseconds == nullptr) return launch(Reports::kLater);
+    const StreamScope stream_scope(on);
+    if (milliseconds == nullptr) {
+      note_queued_call(device);
+      return launch(Reports::kLater);
+    }
     *milliseconds = timed(on, [&] { launch(Reports::kNow); });
     raise_recorded(Reports::kNow, on);
   });

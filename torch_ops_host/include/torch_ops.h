@@ -110,7 +110,8 @@ TORCH_OPS_API torch_ops_status torch_ops_last_index_error(int64_t* position, int
                                                           int64_t* bound);
 
 /* Waits for `stream`, and returns TORCH_OPS_INDEX_OUT_OF_RANGE if a TORCH_OPS_DEVICE call of this
- * thread met such an entry since this was last called, or what else went wrong on the stream. */
+ * thread met such an entry since this was last called, or what else went wrong on the stream. NULL
+ * is the default stream of each device that this thread's calls went to, and of the current one. */
 TORCH_OPS_API torch_ops_status torch_ops_check_errors(torch_ops_stream stream);
 
 TORCH_OPS_API int32_t torch_ops_api_version(void);
@@ -119,7 +120,8 @@ TORCH_OPS_API const char* torch_ops_version(void);
  * archs and compiler. */
 TORCH_OPS_API const char* torch_ops_build_config(void);
 
-/* How many CUDA devices can be used: 0 without a GPU, a driver, or CUDA kernels. */
+/* How many CUDA devices can be used: 0 without a GPU, a driver, or CUDA kernels, and in a child of
+ * fork() whose parent has used CUDA. Not asked: whether the library was built for these devices. */
 TORCH_OPS_API int32_t torch_ops_device_count(void);
 
 /* ---- Settings, of the whole process --------------------------------------------------------- */

@@ -169,6 +169,15 @@ NUMPY = [
         [[20, 10], [50, 60]],
         "arr and indices broadcast against each other on the other axes",
     ),
+    FrameworkCase(
+        "np.take_along_axis",
+        "definition",
+        "take_along_dim",
+        ([[10, 30, 20], [60, 40, 50]], [[-1, 0], [1, -3]]),
+        {"dim": 1},
+        [[20, 10], [40, 60]],
+        "negative indices from the end",
+    ),
 ]
 
 JAX = [

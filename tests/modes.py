@@ -32,7 +32,7 @@ def resolve(index: Tensor, size: int, mode: str) -> tuple[Tensor, Tensor]:
         rows = torch.from_numpy(np.asarray(np.mod(entries.numpy(), max(size, 1))))
     elif mode == "clip":
         rows = torch.from_numpy(np.asarray(np.clip(entries.numpy(), 0, size - 1)))
-    elif mode == "fill":
+    elif mode in ("fill", "from_end"):
         rows = torch.where(entries < 0, entries + size, entries)
     there = (rows >= 0) & (rows < size)
     return torch.where(there, rows, 0), there
@@ -127,11 +127,13 @@ def scatter_reference(
 def gather_elements_by_mode(
     source: Tensor, index: Tensor, dim: int, *, mode: str = "raise", fill_value: Any = None
 ) -> Tensor:
-    if source.dim() == 0 or index.dim() == 0:
+    if index.numel() > 0 and (source.dim() == 0 or index.dim() == 0):
         flat = gather_elements_by_mode(
             source.reshape(-1), index.reshape(-1), 0, mode=mode, fill_value=fill_value
         )
         return flat.reshape(index.shape)
+    if index.numel() == 0:  # of any rank
+        return torch.empty(index.shape, dtype=source.dtype)
     axis = dim % source.dim()
     rows, there = resolve(index, source.shape[axis], mode)
     front = tuple(slice(None) if d == axis else slice(size) for d, size in enumerate(index.shape))
@@ -153,6 +155,8 @@ def scatter_elements_add_by_mode(
     mode: str = "raise",
     deterministic: bool | None = None,
 ) -> Tensor:
+    if index.numel() == 0:  # of any rank
+        return torch.zeros(size, dtype=values.dtype)
     if index.dim() == 0 or len(size) == 0:
         flat = scatter_elements_add_by_mode(
             values.reshape(-1), index.reshape(-1), tuple(size) or (1,), 0, mode=mode
@@ -177,10 +181,16 @@ seeds = st.integers(0, 2**31)
 def random_index(
     shape: tuple[int, ...], size: int, dtype: torch.dtype, mode: str, seed: int
 ) -> Tensor:
-    """In range for the modes that ask for it, else up to twice beyond both ends."""
+    """In range for the modes that ask for it, else up to twice beyond both ends.
+
+    "from_end" is what "raise" means for the ops whose negative entries count from the end.
+    """
     generator = torch.Generator().manual_seed(seed)
     if mode in ("raise", "unchecked"):
         return torch.randint(max(size, 1), shape, generator=generator).to(dtype)
+    if mode == "from_end":
+        least = 0 if dtype == torch.uint8 else -size
+        return torch.randint(least, max(size, 1), shape, generator=generator).to(dtype)
     low = 0 if dtype == torch.uint8 else -2 * size - 2
     return torch.randint(low, 2 * size + 3, shape, generator=generator).to(dtype)
 

@@ -46,6 +46,10 @@ SHAPES = [
     ((5, 3), (0, 3), 0),
     ((0, 3), (0, 3), 0),
     ((5, 0), (4, 0), 0),
+    ((5, 3), (0,), 1),  # an empty index may have any shape
+    ((5, 3), (9, 2, 0), -1),
+    ((5, 3), (0, 7), 0),
+    ((), (0, 2), 0),
 ]
 # Where whole rows move: the index has length 1, or is expanded.
 BROADCAST = [
@@ -94,9 +98,9 @@ def smooth_gather_samples(device: torch.device) -> Iterator[Sample]:
 def take_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
     for shape, picks, dim in BROADCAST:
         source = values_for(shape, device, dtype)
-        yield Sample((source, index_of(picks, shape[dim], device), dim))
+        yield Sample((source, index_of(picks, shape[dim], device, "from_end"), dim))
         yield Sample((source, index_of(picks, shape[dim], device, "wrap"), dim), {"mode": "wrap"})
-    yield Sample((values_for((2, 3), device, dtype), index_of((4, 2), 6, device)))
+    yield Sample((values_for((2, 3), device, dtype), index_of((4, 2), 6, device, "from_end")))
 
 
 def smooth_take_samples(device: torch.device) -> Iterator[Sample]:
@@ -150,8 +154,9 @@ def bad_add(device: torch.device) -> Iterator[Sample]:
 
 
 def take_along_dim_reference(
-    source: Tensor, index: Tensor, dim: int | None = None, **options: Any
+    source: Tensor, index: Tensor, dim: int | None = None, *, mode: str = "raise", **options: Any
 ) -> Tensor:
+    options["mode"] = "from_end" if mode == "raise" else mode
     if dim is None:
         return gather_elements_by_mode(source.reshape(-1), index.reshape(-1), 0, **options)
     shape = list(
@@ -482,6 +487,36 @@ def test_out_of_range(device: torch.device, name: str) -> None:
     call(index)
 
 
+@pytest.mark.parametrize("index_dtype", [torch.int16, torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("rows", [True, False])
+def test_entries_from_the_end(
+    device: torch.device, sync_mode: None, index_dtype: torch.dtype, rows: bool
+) -> None:
+    """As in torch, take_along_dim reads -n to n - 1, and gather_elements 0 to n - 1."""
+    source = values_for((4, 3), device, torch.float64).requires_grad_()
+    index = torch.tensor([[-1], [0], [-4], [3], [-2]], dtype=index_dtype, device=device)
+    if not rows:
+        index = (index + torch.tensor([[0, 4, 0]], dtype=index_dtype, device=device)) % 8 - 4
+    outputs = [
+        take(source, index.long() if take is torch.take_along_dim else index, 0)
+        for take in (torch_ops.take_along_dim, torch.take_along_dim)
+    ]
+    assert_same(*outputs, "take_along_dim")
+    weights = values_for((5, 3), device, torch.float64)
+    gradients = [torch.autograd.grad(output, source, weights)[0] for output in outputs]
+    torch.testing.assert_close(*gradients)
+    for entry in (-5, 4):
+        bad = index.clone()
+        bad[3, 0] = entry
+        message = rf"index\[3, 0\] is {entry}, out of range for an axis of size 4.*between -4 and 3"
+        with pytest.raises(IndexError, match="take_along_dim: " + message):
+            torch_ops.take_along_dim(source, bad, 0)
+    with pytest.raises(ValueError, match='fill_value is for mode="fill", but mode is "raise"'):
+        torch_ops.take_along_dim(source, index, 0, fill_value=1.0)
+    with pytest.raises(IndexError, match=r"gather_elements: .*between 0 and 3"):
+        torch_ops.gather_elements(source, index, 0)
+
+
 @pytest.mark.sanitizer
 def test_small_for_the_sanitizer(device: torch.device) -> None:
     for shape, picks, dim in SHAPES:
@@ -501,7 +536,8 @@ def test_small_for_the_sanitizer(device: torch.device) -> None:
 
 
 @st.composite
-def element_calls(draw: st.DrawFn) -> dict[str, Any]:
+def element_calls(draw: st.DrawFn, raises: str = "raise") -> dict[str, Any]:
+    """`raises`: the mode of random_index by which entries are drawn for mode "raise"."""
     shape = tuple(draw(st.lists(sizes, min_size=1, max_size=4)))
     axis = draw(st.integers(0, len(shape) - 1))
     picks = tuple(
@@ -513,7 +549,9 @@ def element_calls(draw: st.DrawFn) -> dict[str, Any]:
     same = draw(st.lists(st.booleans(), min_size=len(shape), max_size=len(shape)))
     stored = tuple(min(n, 1) if same[d] and d != axis else n for d, n in enumerate(picks))
     dtype = draw(st.sampled_from(INDEX_DTYPES))
-    index = other_layout(random_index(stored, shape[axis], dtype, mode, draw(seeds)), draw(layouts))
+    entries = raises if mode == "raise" else mode
+    index = random_index(stored, shape[axis], dtype, entries, draw(seeds))
+    index = other_layout(index, draw(layouts))
     return {
         "shape": shape,
         "stored": index,
@@ -547,7 +585,7 @@ def test_any_gather_elements(
     assert actual.is_contiguous()
 
 
-@given(call=element_calls(), expand=st.lists(st.booleans(), min_size=4, max_size=4))
+@given(call=element_calls("from_end"), expand=st.lists(st.booleans(), min_size=4, max_size=4))
 def test_any_take_along_dim(device: torch.device, call: dict[str, Any], expand: list[bool]) -> None:
     """Axes of length one on either side."""
     axis = call["dim"] % len(call["shape"])

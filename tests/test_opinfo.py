@@ -34,11 +34,6 @@ def scatter_add(source: Tensor, dim: int, index: Tensor, values: Tensor) -> Tens
     return source + torch_ops.scatter_elements_add(values, index, source.shape, dim)
 
 
-def take_along_dim(source: Tensor, index: Tensor, dim: int | None = None) -> Tensor:
-    """Negative entries, which torch counts from the end, are a mode of ours."""
-    return torch_ops.take_along_dim(source, index, dim, mode="wrap")
-
-
 def embedding(weight: Tensor, input: Tensor, **options: Any) -> Tensor:
     return torch_ops.embedding(input, weight, **options)
 
@@ -49,7 +44,7 @@ OURS: dict[str, Callable[..., Tensor]] = {
     "sigmoid": torch_ops.sigmoid,
     "gather": gather,
     "index_select": index_select,
-    "take_along_dim": take_along_dim,
+    "take_along_dim": torch_ops.take_along_dim,
     "scatter_add": scatter_add,
     "nn.functional.embedding": embedding,
 }
@@ -62,8 +57,6 @@ def refused(info: OpInfo, sample: SampleInput) -> type[Exception] | None:
     """What torch takes and ours does not, and the exception."""
     if info.name == "scatter_add" and sample.input.dtype == torch.bool:
         return TypeError  # no sum of truth values
-    if info.name == "gather" and sample.args[1].dim() > max(sample.input.dim(), 1):
-        return ValueError  # an index of another rank, which torch takes where it is empty
     return None
 
 

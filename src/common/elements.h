@@ -29,12 +29,15 @@ inline int64_t resolve_dim(const char* op, const char* table, int64_t rank, int6
   return dim < 0 ? dim + rank : dim;
 }
 
-// Table and index have as many axes, and the table is as long or longer on each but `dim`. Returns
-// dim counted from the front.
+// Table and index have as many axes, and the table is as long or longer on each but `dim`; as in
+// torch, an empty index may have any shape. Returns dim counted from the front.
 inline int64_t check_table(const char* op, const char* name, c10::SymIntArrayRef table,
                            const Tensor& index, int64_t dim) {
   indexing::check_index_dtype(op, index);
   const auto picks = index.sym_sizes();
+  if (TORCH_GUARD_OR_FALSE(index.sym_numel().sym_eq(0))) {
+    return resolve_dim(op, name, rank_of(table), dim);
+  }
   TORCH_CHECK_VALUE(rank_of(table) == rank_of(picks), op, ": index must have as many axes as ",
                     name, ", but its shape is ", picks, " and that of ", name, " is ", table, ".");
   const int64_t axis = resolve_dim(op, name, rank_of(table), dim);

@@ -104,9 +104,10 @@ inline std::string_view mode_name(int64_t mode) { return kModeNames[mode]; }
 inline void check_fill_value(const char* op, IndexMode mode, const std::optional<at::Scalar>& fill,
                              at::ScalarType dtype) {
   if (!fill) return;
+  const IndexMode given = mode == IndexMode::kFromEnd ? IndexMode::kRaise : mode;
   TORCH_CHECK_VALUE(mode == IndexMode::kFill, op,
                     R"(: fill_value is for mode="fill", but mode is ")",
-                    mode_name(static_cast<int64_t>(mode)), R"(".)");
+                    mode_name(static_cast<int64_t>(given)), R"(".)");
   if (at::isComplexType(dtype)) return;
   TORCH_CHECK_VALUE(!fill->isComplex(), op, ": fill_value must be a real number for ", dtype,
                     ", but it is ", *fill, ".");

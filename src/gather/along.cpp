@@ -46,17 +46,20 @@ Tensor gather_elements(const Tensor& source, const Tensor& index, int64_t dim,
                        std::string_view mode, const Fill& fill_value) {
   const auto [axis, parsed, op] = check(source, index, dim, mode, fill_value);
   Tensor output = new_output(index.sizes(), source.options());
+  const GatherPolicy policy =
+      make_policy(parsed, source.dim() > 0 ? source.size(axis) : 1, fill_value, source);
+  if (index.numel() == 0) {  // of any rank
+    launch_elements(op, source, index, ElementLayout{}, policy, output);
+    return output;
+  }
+  if (fill_empty_axis(policy, output)) return output;
   const Tensor entries = elements::at_least_1d(index);
   const Tensor table =
       aligned(elements::cut_to(elements::at_least_1d(source), entries.sizes(), axis));
-  const GatherPolicy policy = make_policy(parsed, table.size(axis), fill_value, source);
-  if (fill_empty_axis(policy, output)) return output;
-  if (entries.numel() > 0) {
-    if (const auto rows = elements::as_rows(entries, axis)) {
-      if (const auto layout = elements::lay_out_rows(table, *rows, axis)) {
-        launch_rows(op, table, rows->index, *layout, policy, output);
-        return output;
-      }
+  if (const auto rows = elements::as_rows(entries, axis)) {
+    if (const auto layout = elements::lay_out_rows(table, *rows, axis)) {
+      launch_rows(op, table, rows->index, *layout, policy, output);
+      return output;
     }
   }
   const Tensor picked = elements::at_least_1d(output);
@@ -74,11 +77,12 @@ Tensor gather_elements_meta(const Tensor& source, const Tensor& index, int64_t d
 
 // ---- take_along_dim: a composition --------------------------------------------------------------
 
-// Axes of length 1 are as long as the other tensor's; nothing is copied for that.
+// Axes of length 1 are as long as the other tensor's; nothing is copied for that. Negative entries
+// count from the end by default, as in torch and NumPy.
 Tensor take_along_dim(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
                       std::string_view mode, const Fill& fill_value) {
   static const indexing::ModesOf modes("take_along_dim");
-  const std::string_view named = modes(mode);
+  const std::string_view named = modes(mode == "raise" ? "from_end" : mode);
   if (!dim) {
     return ops::gather_elements().call(source.reshape({-1}), index.reshape({-1}), 0, named,
                                        fill_value);
@@ -155,7 +159,9 @@ Tensor gather_elements_autograd(c10::DispatchKeySet keys, const Tensor& source, 
     node->index = SavedVariable(index, /*is_output=*/false);
     node->size = source.sym_sizes().vec();
     node->dim = dim;
-    node->mode = static_cast<int64_t>(indexing::parse_mode("gather_elements", mode));
+    const IndexMode parsed = indexing::parse_mode("gather_elements", mode);
+    // What names no row was an error; the gradient need not look for it once more.
+    node->mode = static_cast<int64_t>(parsed == IndexMode::kFromEnd ? IndexMode::kFill : parsed);
   }
   return output;
 }

@@ -27,7 +27,10 @@ void gather_along_cpu(const char* op, const at::Tensor& source, const at::Tensor
       });
     });
   });
-  if (bad != kNoBadEntry) indexing::raise_out_of_range(op, index, bad, layout.axis_size);
+  if (bad != kNoBadEntry) {
+    indexing::raise_out_of_range(op, index, bad, layout.axis_size,
+                                 policy.rule.mode() == IndexMode::kFromEnd);
+  }
 }
 
 }  // namespace torch_ops

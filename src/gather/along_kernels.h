@@ -23,15 +23,24 @@ int64_t gather_run(const Word* table, int64_t table_stride, int64_t axis_stride,
   return kNoBadEntry;
 }
 
-// The rest of a run, from element `first` on, by a rule that rewrites entries.
+// The rest of a run, from element `first` on, by a rule that rewrites entries. Returns the first
+// element whose entry is an error, or kNoBadEntry.
 template <class Word, class Index>
-void gather_run_by_rule(const Word* table, const Index* index, const ElementRun& run, int64_t first,
-                        Word* out, int64_t axis_stride, const GatherPolicy& policy) {
+int64_t gather_run_by_rule(const Word* table, const Index* index, const ElementRun& run,
+                           int64_t first, Word* out, int64_t axis_stride,
+                           const GatherPolicy& policy) {
   const Word fill = policy.fill.word<Word>();
   for (int64_t i = first; i < run.count; ++i) {
     const int64_t row = policy.rule.resolve(index[i * run.index_stride]);
-    out[i] = row == kNoRow ? fill : table[i * run.table_stride + row * axis_stride];
+    if (in_range(row, policy.rule.axis_size())) {
+      out[i] = table[i * run.table_stride + row * axis_stride];
+    } else if (policy.rule.raises()) {
+      return i;
+    } else {
+      out[i] = fill;
+    }
   }
+  return kNoBadEntry;
 }
 
 // Writes the elements [begin, end) of `output`, which is contiguous. Returns the smallest position
@@ -52,8 +61,7 @@ int64_t gather_along(const Word* source, const Index* index, Word* output,
     const int64_t bad = run.index_stride == 1 ? gather(std::integral_constant<int64_t, 1>())
                                               : gather(run.index_stride);
     if (bad == kNoBadEntry || !policy.rule.rewrites()) return bad;
-    gather_run_by_rule(from, entries, run, bad, to, layout.axis_stride, policy);
-    return kNoBadEntry;
+    return gather_run_by_rule(from, entries, run, bad, to, layout.axis_stride, policy);
   });
 }
 

@@ -39,7 +39,8 @@ def gather_elements(
         index: uint8, int16, int32 or int64, used as it is; on the source's device. It has as many
             axes as the source, and on each but ``dim`` is no longer. Each entry must be between 0
             and ``source.shape[dim] - 1``, or ``mode`` says what else it is. A 0-dimensional tensor
-            counts as one of one axis of length 1, also for the source.
+            counts as one of one axis of length 1, also for the source. An empty index may have any
+            shape, as in torch.
         dim: The axis that the entries are coordinates on; negative counts from the end.
         mode: What an entry out of range is, as for :func:`gather`.
         fill_value: As for :func:`gather`.
@@ -104,10 +105,12 @@ def take_along_dim(
     Args:
         source: A tensor of any dtype and strides, on the CPU or a CUDA device.
         index: uint8, int16, int32 or int64, used as it is; with as many axes as the source, on its
-            device.
+            device. Each entry must be between ``-n`` and ``n - 1``, where ``n`` is the axis's
+            length and negative entries count from its end; or ``mode`` says what else it is.
         dim: The axis that the entries are coordinates on; negative counts from the end. Default:
             both tensors are flattened first, which copies those that are not contiguous.
-        mode: What an entry out of range is, as for :func:`gather`.
+        mode: What an entry out of range is, as for :func:`gather`; but the default, "raise",
+            takes entries from the end too.
         fill_value: As for :func:`gather`.
 
     Returns:

@@ -22,7 +22,12 @@ def check_errors(device: torch.device | str | int | None = None) -> None:
     recorded where a ``mode`` makes such an entry no error. This function is for
     the places where there is no next call, or where one must know: the end of an epoch, after the
     replay of a CUDA graph, before results are kept. Where nothing has failed it does no more than
-    ``torch.cuda.synchronize``. An error is raised once; a call with a good index then works.
+    wait. An error is raised once; a call with a good index then works.
+
+    Another thread may capture a CUDA graph meanwhile, since streams are waited for one by one, but
+    those that capture: the current stream, all of torch's, and calls of these ops on a
+    ``torch.cuda.ExternalStream``. Only for a graph that was launched on such a stream, make that
+    the current one.
 
     Args:
         device: The CUDA device to wait for, as a ``torch.device``, a string or a number. Default:

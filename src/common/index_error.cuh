@@ -22,6 +22,7 @@ struct IndexErrorSite {
   int64_t sizes[kMaxNamedRank];
   int64_t coordinates;  // of an entry that is a point; 0 for one that is a number
   int64_t from_end;     // 1: -1 is the last row, and so on; a number is recorded as it was resolved
+  uint32_t raised;      // errors of this slot that the host had raised when it made the launch
 };
 
 // In the host's memory, mapped to the device.
@@ -36,7 +37,7 @@ struct IndexErrorRecord {
 
 // In the device's memory: compare-and-swap on the host's memory would need PCIe atomics.
 struct IndexErrorSlot {
-  uint32_t claimed;   // 1 from the first bad entry until the host has raised it
+  uint32_t claimed;   // how many errors there were: a launch records where that is its `raised`
   uint32_t sequence;  // of the last record
   IndexErrorRecord* record;
 };
@@ -53,15 +54,17 @@ struct BadCoordinate {
 
 // Records an entry out of range, `value`, which belongs to `row` of [batch, outer, entries]. Of all
 // threads that come here until the host has raised the error, one writes the record; a million of
-// them cost a read each and no atomics. It is small, so that a kernel that never comes here pays no
+// them cost a read each and no atomics. Threads of a launch that was made before the host raised an
+// error record nothing after that. It is small, so that a kernel that never comes here pays no
 // registers for it: the host does the divisions, and the copy is a loop. `coordinate` is null for
 // an entry that is a number.
 __device__ __forceinline__ void record_bad_entry(const IndexErrorSite& site, int64_t row,
                                                  int64_t value,
                                                  const BadCoordinate* coordinate = nullptr) {
   IndexErrorSlot* slot = site.slot;
-  if (slot == nullptr || *static_cast<volatile uint32_t*>(&slot->claimed) != 0) return;
-  if (atomicCAS(&slot->claimed, 0u, 1u) != 0) return;
+  const uint32_t raised = site.raised;
+  if (slot == nullptr || *static_cast<volatile uint32_t*>(&slot->claimed) != raised) return;
+  if (atomicCAS(&slot->claimed, raised, raised + 1) != raised) return;
   IndexErrorRecord* record = slot->record;
   const auto* from = reinterpret_cast<const uint64_t*>(&site);
   auto* to = reinterpret_cast<uint64_t*>(&record->site);

@@ -29,7 +29,7 @@ void gather_along_cuda(const char* op, const at::Tensor& source, const at::Tenso
   rows.outer = 1;
   rows.entries = layout.count;
   rows.axis_size = layout.axis_size;
-  const IndexErrorSite errors = before_launch(op, index, rows, policy.rule.mode());
+  IndexErrorCall errors = before_launch(op, index, rows, policy.rule.mode());
   if (layout.count == 0) return;
   const IndexView entries{index.const_data_ptr(), static_cast<int>(index.element_size())};
   const void* from = source.const_data_ptr();
@@ -51,7 +51,7 @@ void gather_along_cuda(const char* op, const at::Tensor& source, const at::Tenso
       launch<uint4>(from, entries, to, layout, policy, errors);
       break;
   }
-  after_launch();
+  errors.end();
 }
 
 }  // namespace torch_ops

@@ -9,7 +9,7 @@ namespace torch_ops {
 void gather_cuda(const char* op, const at::Tensor& source, const at::Tensor& index,
                  const RowLayout& layout, const GatherPolicy& policy, const at::Tensor& output) {
   const c10::cuda::CUDAGuard guard(output.device());
-  const IndexErrorSite errors = before_launch(op, index, layout, policy.rule.mode());
+  IndexErrorCall errors = before_launch(op, index, layout, policy.rule.mode());
   if (output.numel() == 0) return;
   const void* from = source.const_data_ptr();
   void* to = output.mutable_data_ptr();
@@ -33,7 +33,7 @@ void gather_cuda(const char* op, const at::Tensor& source, const at::Tensor& ind
   } else {
     launch(any);
   }
-  after_launch();
+  errors.end();
 }
 
 }  // namespace torch_ops

@@ -11,11 +11,11 @@
 namespace torch_ops {
 namespace {
 
-IndexErrorSite begin_call(const PointsSite& site, const PointsLayout& layout) {
-  IndexErrorSite errors{};
-  IndexErrorSlot* slot = index_errors().before_launch(/*wait=*/false);
+IndexErrorCall begin_call(const PointsSite& site, const PointsLayout& layout) {
+  IndexErrorCall call(/*wait=*/false);
   const IndexRule& rule = layout.coordinate[0].rule;  // all have one mode
-  if (rule.raises()) errors.slot = slot;
+  if (rule.raises()) call.record();
+  IndexErrorSite& errors = call.site;
   errors.op = site.op;
   errors.outer = site.outer;
   errors.entries = site.entries;
@@ -25,7 +25,7 @@ IndexErrorSite begin_call(const PointsSite& site, const PointsLayout& layout) {
   }
   errors.coordinates = layout.coordinates;
   errors.from_end = rule.mode() == IndexMode::kFromEnd;
-  return errors;
+  return call;
 }
 
 // Calls visit(number) with every stride by which a row is found, or its parts.
@@ -154,7 +154,7 @@ void launch(Word* table, Word* rows, const PointsLayout& whole, const FillPatter
 template <bool kPut>
 void move_points(void* table, void* rows, int64_t element, PointsLayout layout,
                  const FillPattern& fill, const PointsSite& site) {
-  const IndexErrorSite errors = begin_call(site, layout);
+  IndexErrorCall errors = begin_call(site, layout);
   if (layout.rows == 0 || layout.inner == 0) return;
   const int64_t bytes = word_bytes(layout, element, table, rows);
   count_in_words(layout, bytes / element);
@@ -178,7 +178,7 @@ void move_points(void* table, void* rows, int64_t element, PointsLayout layout,
     default:
       move(uint4());
   }
-  after_launch();
+  errors.end();
 }
 
 }  // namespace
@@ -200,7 +200,7 @@ void put_points_cuda(const at::Tensor& table, const PointsLayout& layout, const 
 void write_offsets_cuda(const PointsLayout& whole, int64_t none, const PointsSite& site,
                         const at::Tensor& offsets) {
   const c10::cuda::CUDAGuard guard(offsets.device());
-  const IndexErrorSite errors = begin_call(site, whole);
+  IndexErrorCall errors = begin_call(site, whole);
   if (whole.rows == 0) return;
   const auto write = [&](auto* to) {
     using Offset = std::remove_pointer_t<decltype(to)>;
@@ -216,7 +216,7 @@ void write_offsets_cuda(const PointsLayout& whole, int64_t none, const PointsSit
   } else {
     write(offsets.mutable_data_ptr<int64_t>());
   }
-  after_launch();
+  errors.end();
 }
 
 }  // namespace torch_ops

@@ -10,7 +10,7 @@
 namespace torch_ops {
 namespace {
 
-IndexErrorSite begin(const at::Tensor& index, const ElementLayout& layout, const IndexRule& rule) {
+IndexErrorCall begin(const at::Tensor& index, const ElementLayout& layout, const IndexRule& rule) {
   // A position of the index is its row.
   RowLayout rows{};
   rows.outer = 1;
@@ -24,7 +24,7 @@ IndexErrorSite begin(const at::Tensor& index, const ElementLayout& layout, const
 void add_along_cuda(const at::Tensor& values, const at::Tensor& index, const ElementLayout& layout,
                     const IndexRule& rule, const at::Tensor& sums) {
   const c10::cuda::CUDAGuard guard(sums.device());
-  const IndexErrorSite errors = begin(index, layout, rule);
+  IndexErrorCall errors = begin(index, layout, rule);
   const IndexView entries{index.const_data_ptr(), static_cast<int>(index.element_size())};
   const bool wide = sums.numel() > UINT32_MAX;
   const int64_t l2_bytes = current_device_limits().l2_bytes;
@@ -45,13 +45,13 @@ void add_along_cuda(const at::Tensor& values, const at::Tensor& index, const Ele
       part.fits_32_bits() ? launch(uint32_t{}) : launch(int64_t{});
     });
   });
-  after_launch();
+  errors.end();
 }
 
 void find_places_cuda(const at::Tensor& index, const ElementLayout& layout, const IndexRule& rule,
                       int64_t nowhere, const at::Tensor& places) {
   const c10::cuda::CUDAGuard guard(places.device());
-  const IndexErrorSite errors = begin(index, layout, rule);
+  IndexErrorCall errors = begin(index, layout, rule);
   auto* to = places.mutable_data_ptr<int64_t>();
   TORCH_OPS_DISPATCH_INDEX(index, "scatter_elements_add", [&] {
     const index_t* entries = index.const_data_ptr<index_t>();
@@ -61,7 +61,7 @@ void find_places_cuda(const at::Tensor& index, const ElementLayout& layout, cons
                        offsets.position, rule, ElementGrid(part), errors);
     });
   });
-  after_launch();
+  errors.end();
 }
 
 }  // namespace torch_ops

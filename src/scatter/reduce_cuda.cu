@@ -86,7 +86,7 @@ void find_by_atomics(const Value* values, const at::Tensor& index, const RowLayo
 void scatter_arg_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                       const IndexRule& rule, bool largest, const at::Tensor& positions) {
   const c10::cuda::CUDAGuard guard(positions.device());
-  const IndexErrorSite errors = before_launch("scatter", index, layout, rule.mode());
+  IndexErrorCall errors = before_launch("scatter", index, layout, rule.mode());
   const bool nothing = values.numel() == 0 || positions.numel() == 0;
   const bool sort = pays_to_sort_for_best(layout);
   if (nothing || !sort) positions.fill_(layout.entries);
@@ -100,7 +100,7 @@ void scatter_arg_cuda(const at::Tensor& values, const at::Tensor& index, const R
       find_by_atomics(from, index, layout, rule, largest, positions, errors);
     }
   });
-  after_launch();
+  errors.end();
 }
 
 // ---- Products -----------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ void scatter_arg_cuda(const at::Tensor& values, const at::Tensor& index, const R
 void scatter_prod_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                        const IndexRule& rule, const at::Tensor& products) {
   const c10::cuda::CUDAGuard guard(products.device());
-  const IndexErrorSite errors = before_launch("scatter", index, layout, rule.mode());
+  IndexErrorCall errors = before_launch("scatter", index, layout, rule.mode());
   if (values.numel() == 0) products.fill_(1);
   if (values.numel() == 0 || products.numel() == 0) return;
   TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
@@ -122,7 +122,7 @@ void scatter_prod_cuda(const at::Tensor& values, const at::Tensor& index, const 
       });
     });
   });
-  after_launch();
+  errors.end();
 }
 
 }  // namespace torch_ops

@@ -486,7 +486,7 @@ struct LocalTile {
   int64_t inner;
   int64_t column;
 
-  __device__ __forceinline__ int64_t none() const { return kDropped; }
+  __device__ __forceinline__ bool is_row(int64_t key) const { return key != kDropped; }
   __device__ __forceinline__ int64_t key(int i) const {
     return i >= 0 && i < count ? keys[i] : kDropped;
   }

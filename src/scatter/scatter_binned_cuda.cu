@@ -220,7 +220,7 @@ void scatter_add_binned_cuda(const char* op, const at::Tensor& given, const at::
                              const RowLayout& layout, const IndexRule& rule,
                              const at::Tensor& result) {
   const c10::cuda::CUDAGuard guard(result.device());
-  const IndexErrorSite errors = before_launch(op, index, layout, rule.mode());
+  IndexErrorCall errors = before_launch(op, index, layout, rule.mode());
   // Kernels read whole rows. Another way would give other bits, so a view that begins elsewhere is
   // copied.
   const auto row_bytes = static_cast<int64_t>(layout.inner * given.element_size());
@@ -238,7 +238,7 @@ void scatter_add_binned_cuda(const char* op, const at::Tensor& given, const at::
                                                              : add_binned<4, float>;
                        add(values, index, layout, rule, result, binning, errors);
                      }));
-  after_launch();
+  errors.end();
 }
 
 }  // namespace torch_ops

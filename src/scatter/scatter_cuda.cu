@@ -116,14 +116,14 @@ void add_in_any_order(const char* op, const at::Tensor& values, const at::Tensor
                       const RowLayout& layout, const IndexRule& rule, bool fresh,
                       const at::Tensor& sums) {
   const c10::cuda::CUDAGuard guard(sums.device());
-  const IndexErrorSite errors = before_launch(op, index, layout, rule.mode());
+  IndexErrorCall errors = before_launch(op, index, layout, rule.mode());
   if (values.numel() == 0 || sums.numel() == 0) return;
   TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
     atomic_launch::add_in_any_order(static_cast<const value_t*>(values.const_data_ptr()),
                                     view_index(index), static_cast<sum_t*>(sums.mutable_data_ptr()),
                                     layout, rule, fresh, errors);
   });
-  after_launch();
+  errors.end();
 }
 
 }  // namespace
@@ -186,12 +186,12 @@ void scatter_add_few_cuda(const char* op, const at::Tensor& values, const at::Te
                           const RowLayout& layout, const IndexRule& rule,
                           const at::Tensor& result) {
   const c10::cuda::CUDAGuard guard(result.device());
-  const IndexErrorSite errors = before_launch(op, index, layout, rule.mode());
+  IndexErrorCall errors = before_launch(op, index, layout, rule.mode());
   AT_DISPATCH_REDUCED_FLOATING_TYPES(values.scalar_type(), "scatter_add", [&] {
     add_few(values.const_data_ptr<scalar_t>(), {view_index(index), layout, rule},
             result.mutable_data_ptr<scalar_t>(), errors);
   });
-  after_launch();
+  errors.end();
 }
 
 // ---- Sorted -------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ void sort_entries_cuda(const at::Tensor& index, const RowLayout& layout, const P
       c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None,
       "gather_plan: the current stream is capturing a CUDA graph, and to check the index it would "
       "have to wait for the device. Make the plan before the capture.");
-  const IndexErrorSite errors =
+  IndexErrorCall errors =
       before_launch("gather_plan", index, layout, IndexMode::kRaise, /*wait=*/true);
   if (index.numel() == 0) return;
   if (plan.rows.scalar_type() == at::kInt) {
@@ -265,14 +265,14 @@ void sort_entries_cuda(const at::Tensor& index, const RowLayout& layout, const P
   } else {
     fill_plan<uint64_t>(index, layout, plan, errors);
   }
-  after_launch(/*wait=*/true);
+  errors.end();
 }
 
 void scatter_add_sorted_cuda(const char* op, const at::Tensor& values, const at::Tensor& index,
                              const RowLayout& layout, const IndexRule& rule, const Plan* plan,
                              const at::Tensor& result) {
   const c10::cuda::CUDAGuard guard(result.device());
-  const IndexErrorSite errors = before_launch(op, index, layout, rule.mode());
+  IndexErrorCall errors = before_launch(op, index, layout, rule.mode());
   if (result.numel() == 0) return;
   const int64_t most =
       std::max({layout.slabs() * layout.entries, layout.slabs() * layout.axis_size, layout.inner});
@@ -283,7 +283,7 @@ void scatter_add_sorted_cuda(const char* op, const at::Tensor& values, const at:
                                            : scatter_add_sorted<uint64_t, scalar_t, sum_t>;
         sum(values, index, layout, rule, plan, result, errors);
       });
-  after_launch();
+  errors.end();
 }
 
 }  // namespace torch_ops

@@ -127,7 +127,8 @@ struct RunEdges {
 
 // Totals the runs of one tile, for the columns of this lane. `Entries` tells of entry `i` of the
 // tile (from -1 to one behind the tile's last)
-//   key(i)     the row that it goes to; entries.none() where there is no entry, or a dropped one
+//   key(i)     the row that it goes to
+//   is_row(k)  is that one? Not where there is no entry, or a dropped one
 //   place(i)   where its values are; some entry's place where there is none
 //   values(p)  the values at a place, in this lane's columns, as the total loads them
 // and is told
@@ -147,7 +148,7 @@ __device__ __forceinline__ void sum_runs(Entries& entries, RunEdges<Total>& edge
 
   Total sums;
   auto key = entries.key(first);
-  const bool came_in = key != entries.none() && entries.key(first - 1) == key;
+  const bool came_in = entries.is_row(key) && entries.key(first - 1) == key;
   bool from_left = came_in;
   bool goes_on = false;
 #pragma unroll 1
@@ -166,7 +167,7 @@ __device__ __forceinline__ void sum_runs(Entries& entries, RunEdges<Total>& edge
 #pragma unroll
     for (int k = 0; k < kWindow; ++k) {
       // Few and short branches: the groups of a warp do not go the same way.
-      const bool here = keys[k] != entries.none();
+      const bool here = entries.is_row(keys[k]);
       const bool last = here && keys[k + 1] != keys[k];
       if (here) {
         key = keys[k];

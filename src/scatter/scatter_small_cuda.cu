@@ -39,7 +39,7 @@ void scatter_add_small_cuda(const char* op, const at::Tensor& values, const at::
                             const RowLayout& layout, const IndexRule& rule, const SmallCut& cut,
                             const at::Tensor& result) {
   const c10::cuda::CUDAGuard guard(result.device());
-  const IndexErrorSite errors = before_launch(op, index, layout, rule.mode());
+  IndexErrorCall errors = before_launch(op, index, layout, rule.mode());
   TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
     // Integers are rare: a lane a value serves for them.
     constexpr bool kFloat = !std::is_integral_v<value_t>;
@@ -54,7 +54,7 @@ void scatter_add_small_cuda(const char* op, const at::Tensor& values, const at::
     }
     run(values, index, layout, rule, cut, result, errors);
   });
-  after_launch();
+  errors.end();
 }
 
 }  // namespace torch_ops

@@ -3,7 +3,7 @@
 // The entries of the index are sorted by the row that they add to, so that each row's values are
 // summed in registers and each row is written once: no fill, no atomics, the same result on every
 // run. In stages:
-//   1. keys    the row of each entry (the row count for one that has none, which sorts last)
+//   1. keys    the row of each entry (for one that has none a number that sorts last)
 //   2. sort    stable, by the bits that keys have: entries of a row keep their order
 //   3. tiles   blocks sum tiles of sorted entries and write the rows whose entries lie in one
 //              (scatter_runs.cuh)
@@ -40,6 +40,17 @@ struct Shape {
   int64_t entries;    // a batch
   int64_t axis_size;  // rows a batch
   int64_t inner;      // values a row
+  // This key and all above it are no rows. It is the one after the first slice of the last batch:
+  // in another slice it would be a row of the next slice, or beyond the result.
+  Id no_row;
+
+  Shape(int64_t batch, int64_t outer, int64_t entries, int64_t axis_size, int64_t inner)
+      : batch(batch),
+        outer(outer),
+        entries(entries),
+        axis_size(axis_size),
+        inner(inner),
+        no_row(static_cast<Id>(((batch - 1) * outer + 1) * axis_size)) {}
 
   TORCH_OPS_HOST_DEVICE int64_t all_entries() const { return batch * entries; }
   // Keys and positions are rows of the result and of values, of the first slice of a batch. Those
@@ -48,7 +59,7 @@ struct Shape {
 
   int key_bits() const {
     int bits = 1;
-    while (bits < 64 && (all_rows() >> bits) != 0) ++bits;
+    while (bits < 64 && (uint64_t{no_row} >> bits) != 0) ++bits;
     return bits;
   }
 
@@ -129,7 +140,7 @@ __global__ void keys_kernel(IndexView index, Shape<Id> shape, int64_t batch_stri
     const int64_t first_slice = static_cast<int64_t>(b) * shape.outer;
     const int64_t position = first_slice * shape.entries + n;
     if (!good) record_bad_entry(errors, position, entry);
-    keys[i] = static_cast<Id>(good ? first_slice * shape.axis_size + entry : shape.all_rows());
+    keys[i] = good ? static_cast<Id>(first_slice * shape.axis_size + entry) : shape.no_row;
     positions[i] = static_cast<Id>(position);
   }
 }
@@ -167,9 +178,11 @@ struct SortedTile {
   Id word = 0;  // of touched, in which rows were met,
   uint32_t bits = 0;
 
-  __device__ __forceinline__ Id none() const { return static_cast<Id>(shape.all_rows()); }
+  __device__ __forceinline__ bool is_row(Id key) const { return key < shape.no_row; }
 
-  __device__ __forceinline__ Id key(int i) const { return i >= low && i < high ? keys[i] : none(); }
+  __device__ __forceinline__ Id key(int i) const {
+    return i >= low && i < high ? keys[i] : shape.no_row;
+  }
 
   __device__ __forceinline__ Id place(int i) const { return positions[min(i, high - 1)]; }
 
@@ -287,7 +300,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   const int64_t next = (tile + 1) * tile_entries;
   if (tile < tiles - 1) {
     const Id key = keys[next - 1];
-    const bool leaves = key != static_cast<Id>(shape.all_rows()) && keys[next] == key;
+    const bool leaves = key < shape.no_row && keys[next] == key;
     const bool starts = tile == 0 || keys[tile * tile_entries - 1] != key;
     if (leaves && starts) {
       const Run run{key, tile, last_tile_of_run(keys, key, tile, tile_entries, tiles)};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 import time
@@ -89,11 +90,28 @@ print(len(warned), "Permission denied" in str(warned[0].message), jit.cache_info
     assert shown == "b'code'\n1 True 0\n"
 
 
-@pytest.mark.filterwarnings("ignore:.*could not be kept:RuntimeWarning")
-def test_threads_compile_once_without_a_folder(
-    absent: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_OPS_CACHE_DIR", "/proc/torch_ops")
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_folder_without_locks(absent: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """It warns once; of threads one compiles, and what it made is kept."""
+
+    def refuse(*args: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.warns(RuntimeWarning) as warned:
+        calls = compile_in_threads(make_key("no locks"))
+    assert calls == len(warned) == 1
+    assert f"{absent} cannot be locked: {os.strerror(code)}" in str(warned[0].message)
+    assert get_or_compile(make_key("another"), compiled()).data == b"code"
+    forget()
+    assert get_or_compile(make_key("no locks"), never).data == b"code"
+    with pytest.raises(ZeroDivisionError) as raised:
+        get_or_compile(make_key("wrong"), lambda: Artefact(bytes(1 // 0)))
+    assert raised.value.__context__ is None
+
+
+def compile_in_threads(key: str) -> int:
+    """How often a kernel is compiled that four threads want at once."""
     calls = []
 
     def compile_slowly() -> Artefact:
@@ -101,7 +119,6 @@ def test_threads_compile_once_without_a_folder(
         time.sleep(0.2)
         return Artefact(b"code")
 
-    key = make_key("threads without a folder")
     threads = [
         threading.Thread(target=get_or_compile, args=(key, compile_slowly)) for _ in range(4)
     ]
@@ -109,7 +126,15 @@ def test_threads_compile_once_without_a_folder(
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(calls) == 1
+    return len(calls)
+
+
+@pytest.mark.filterwarnings("ignore:.*could not be kept:RuntimeWarning")
+def test_threads_compile_once_without_a_folder(
+    absent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_OPS_CACHE_DIR", "/proc/torch_ops")
+    assert compile_in_threads(make_key("threads without a folder")) == 1
 
 
 @pytest.mark.timeout(60)

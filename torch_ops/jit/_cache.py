@@ -21,6 +21,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -285,7 +286,12 @@ def _only_compiler(folder: int, key: str) -> Iterator[None]:
             yield
         return
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused = _lock(lock)
+        if refused is not None:
+            with _memory.compiling:
+                _warn_no_locks(cache_folder(), refused)
+                yield
+            return
         try:
             yield
         finally:
@@ -293,6 +299,26 @@ def _only_compiler(folder: int, key: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_UN)
     finally:
         os.close(lock)
+
+
+def _lock(descriptor: int) -> str | None:
+    """Locks a file; returns the reason where its file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        return str(error.strerror)
+    return None
+
+
+@cache
+def _warn_no_locks(path: Path, reason: str) -> None:
+    warnings.warn(
+        f"torch_ops.jit: files in the cache folder {path} cannot be locked: {reason}. Kernels are "
+        "kept there all the same, but processes that want one at the same time may each compile "
+        f"it. {FOLDER_VARIABLE} names another folder.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 # ---- the cache ----------------------------------------------------------------------------------

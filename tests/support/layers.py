@@ -74,6 +74,12 @@ class LayerChecks:
             theirs.load_state_dict(ours.state_dict(), strict=True)
             assert_close(call(ours, inputs), call(theirs, inputs))
 
+    def test_instance(self, layer: Layer, device: torch.device) -> None:
+        """Tools that look for torch's layer find ours."""
+        for ours, theirs in layer.pairs(device):
+            assert isinstance(ours, type(theirs))
+            assert {*vars(ours)} - {*vars(theirs)} <= {"save"}
+
     def test_copies(self, layer: Layer, device: torch.device) -> None:
         """deepcopy, pickle, torch.save."""
         inputs = layer.inputs(device)

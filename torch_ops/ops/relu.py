@@ -228,8 +228,13 @@ class ReLUFunction(torch.autograd.Function):
         return _relu_backward(input_tangent, output)
 
 
-class ReLU(nn.Module):
-    """The layer of :func:`relu`; takes the place of ``torch.nn.ReLU``.
+def _with_save(shown: str, save: str) -> str:
+    """What torch's layer shows of itself, and ``save`` where it is not the default."""
+    return shown if save == "mask" else ", ".join(filter(None, [shown, f"save={save!r}"]))
+
+
+class ReLU(nn.ReLU):
+    """The layer of :func:`relu`; takes the place of ``torch.nn.ReLU``, of which it is a subclass.
 
     Args:
         inplace: Overwrite the input.
@@ -242,23 +247,21 @@ class ReLU(nn.Module):
     """
 
     def __init__(self, inplace: bool = False, *, save: str = "mask") -> None:
-        super().__init__()
         # What is wrong is an error here, not at the first call.
         _check_inplace("ReLU", inplace)
         _saves_mask("ReLU", save)
-        self.inplace = inplace
+        super().__init__(inplace)
         self.save = save
 
     def forward(self, input: Tensor) -> Tensor:
         return relu(input, self.inplace, save=self.save)
 
     def extra_repr(self) -> str:
-        shown = ["inplace=True"] if self.inplace else []
-        return ", ".join(shown + ([] if self.save == "mask" else [f"save={self.save!r}"]))
+        return _with_save(super().extra_repr(), self.save)
 
 
-class LeakyReLU(nn.Module):
-    """The layer of :func:`leaky_relu`; takes the place of ``torch.nn.LeakyReLU``.
+class LeakyReLU(nn.LeakyReLU):
+    """The layer of :func:`leaky_relu`; takes the place of ``torch.nn.LeakyReLU``, its base class.
 
     Args:
         negative_slope: What an input that is not positive is multiplied by.
@@ -274,20 +277,16 @@ class LeakyReLU(nn.Module):
     def __init__(
         self, negative_slope: float = 0.01, inplace: bool = False, *, save: str = "mask"
     ) -> None:
-        super().__init__()
         _check_inplace("LeakyReLU", inplace)
         _saves_mask("LeakyReLU", save)
-        self.negative_slope = negative_slope
-        self.inplace = inplace
+        super().__init__(negative_slope, inplace)
         self.save = save
 
     def forward(self, input: Tensor) -> Tensor:
         return leaky_relu(input, self.negative_slope, self.inplace, save=self.save)
 
     def extra_repr(self) -> str:
-        shown = [f"negative_slope={self.negative_slope}"]
-        shown += ["inplace=True"] if self.inplace else []
-        return ", ".join(shown + ([] if self.save == "mask" else [f"save={self.save!r}"]))
+        return _with_save(super().extra_repr(), self.save)
 
 
 def self_check(device: torch.device) -> str:

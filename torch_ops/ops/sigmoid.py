@@ -117,8 +117,8 @@ class SigmoidFunction(torch.autograd.Function):
         return _sigmoid_backward(input_tangent, output)
 
 
-class Sigmoid(nn.Module):
-    """The layer of :func:`sigmoid`; takes the place of ``torch.nn.Sigmoid``.
+class Sigmoid(nn.Sigmoid):
+    """The layer of :func:`sigmoid`; takes the place of ``torch.nn.Sigmoid``, its base class.
 
     Example:
         >>> import torch, torch_ops

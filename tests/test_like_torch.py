@@ -1,0 +1,102 @@
+"""Our layers and functions where code expects torch's: what tools ask, and what is called alike."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.ao.quantization import fuse_modules, fuse_modules_qat
+from torch.nn.utils import prune
+
+import torch_ops
+
+# ---- Tools that ask for torch's classes ---------------------------------------------------------
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        torch_ops.Embedding(6, 8, padding_idx=2),
+        nn.Linear(8, 8),
+        torch_ops.ReLU(),
+        nn.Linear(8, 8),
+        torch_ops.LeakyReLU(0.2),
+        nn.Linear(8, 3),
+        torch_ops.Sigmoid(),
+    )
+
+
+@pytest.mark.parametrize("amount", [0.25, 0.5])
+def test_pruning(amount: float) -> None:
+    """By kind of layer, as examples of it are written; and what it takes away has no gradient."""
+    ours, theirs = torch_ops.Embedding(6, 8), nn.Embedding(6, 8)
+    theirs.load_state_dict(ours.state_dict())
+    input = torch.tensor([[0, 5], [3, 3]])
+    gradients = []
+    for layer in (ours, theirs):
+        assert isinstance(layer, nn.Embedding)
+        prune.l1_unstructured(layer, "weight", amount=amount)
+        layer(input).sum().backward()
+        assert layer.weight_orig.grad is not None
+        gradients.append(layer.weight_orig.grad)
+        assert (layer.weight_orig.grad[layer.weight_mask == 0] == 0).all()
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+    prune.remove(ours, "weight")
+    assert type(ours) is torch_ops.Embedding
+    assert int((ours.weight == 0).sum()) == round(amount * 48)
+
+
+def test_initialisers() -> None:
+    """The loop over modules that most training code has."""
+
+    def initialise(module: nn.Module) -> None:
+        if isinstance(module, nn.Embedding):
+            nn.init.constant_(module.weight, 0.5)
+            assert module.padding_idx is not None
+        elif isinstance(module, nn.LeakyReLU):
+            found.append(nn.init.calculate_gain("leaky_relu", module.negative_slope))
+        elif isinstance(module, (nn.ReLU, nn.Sigmoid)):
+            found.append(nn.init.calculate_gain(type(module).__name__.lower()))
+
+    found: list[float] = []
+    initialised = model().apply(initialise)
+    assert isinstance(initialised[0].weight, Tensor)
+    assert (initialised[0].weight == 0.5).all()
+    assert found == [
+        nn.init.calculate_gain("relu"),
+        nn.init.calculate_gain("leaky_relu", 0.2),
+        nn.init.calculate_gain("sigmoid"),
+    ]
+
+
+def test_fusion_leaves_ours_alone() -> None:
+    """torch's own fusers know classes by name: they refuse ours, and replace none of them."""
+    pair = nn.Sequential(nn.Conv2d(2, 3, 1), torch_ops.ReLU())
+    for fuse, layers in (
+        (fuse_modules, pair.eval()),
+        (fuse_modules_qat, copy.deepcopy(pair).train()),
+    ):
+        with pytest.raises(AssertionError, match="did not find fuser method"):
+            fuse(layers, [["0", "1"]])
+        assert type(layers[1]) is torch_ops.ReLU
+    normed = nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3), torch_ops.ReLU()).eval()
+    x = torch.randn(1, 2, 4, 4)
+    expected = normed(x)
+    fused = fuse_modules(normed, [["0", "1"]])
+    assert type(fused[2]) is torch_ops.ReLU
+    torch.testing.assert_close(fused(x), expected)
+
+
+def test_transformer_layers() -> None:
+    """torch's layer asks for nn.ReLU to choose its fused inference, which computes the same."""
+    x = torch.randn(2, 3, 8)
+    results = []
+    for activation in (torch_ops.ReLU(), nn.ReLU()):
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0, activation=activation)
+        with torch.no_grad():
+            results.append([layer(x), layer.eval()(x)])
+        assert type(layer.activation) is type(activation)
+    torch.testing.assert_close(results[0], results[1])

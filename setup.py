@@ -48,6 +48,7 @@ OLDEST_ARCH = (7, 5)  # below it nvcc 13 generates no code
 NEWEST_ARCH = (12, 0)  # above it a GPU runs the PTX of this one
 DEFAULT_ARCHS = "9.0+PTX"
 DEFAULT_TOOLKIT = Path("/usr/local/cuda")
+LIBSTDCXX = "libstdc++.so.6"
 NVCC_PACKAGE = '"cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2"'
 
 # These neither compile nor need to know what to compile for, so they work without torch.
@@ -419,6 +420,26 @@ def link_cudart(nvcc: Nvcc, wheels: list[Path], folder: Path) -> list[str]:
     return []
 
 
+def link_libstdcxx() -> list[str]:
+    """Links the libstdc++ that torch has loaded, where it has one.
+
+    Some compilers link it statically by themselves. Of two copies in a process one writes no
+    numbers to streams, and an exception that leaves a module may end the process.
+    """
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    found = re.search(rf"/.*/{re.escape(LIBSTDCXX)}.*$", maps, re.MULTILINE)
+    return ["-Wl,--no-as-needed", found[0]] if found else []
+
+
+def check_libstdcxx(module: Path) -> None:
+    if LIBSTDCXX.encode() not in module.read_bytes():  # among the names of what it needs
+        raise Refusal(
+            f"{module.name} does not need {LIBSTDCXX}, so the compiler has linked a copy of it, "
+            "which breaks errors: see that CXX and LDFLAGS do not ask for a static libstdc++ or "
+            "for libc++, or set CXX to another compiler."
+        )
+
+
 def make_extensions(configuration: Configuration, ops: list[Op]) -> list[Any]:
     from torch.utils.cpp_extension import CppExtension, CUDAExtension
 
@@ -450,7 +471,7 @@ def make_extensions(configuration: Configuration, ops: list[Op]) -> list[Any]:
             # torch_headers: stands in for headers that torch includes and does not ship.
             include_dirs=[str(ROOT / "src"), str(ROOT / "src" / "common" / "torch_headers")],
             library_dirs=library_dirs.copy(),
-            extra_link_args=["-fopenmp"],
+            extra_link_args=["-fopenmp", *link_libstdcxx()],
             depends=headers,  # for builds without ninja, which finds them by itself
             **{name: value.copy() for name, value in arguments.items()},
         )
@@ -509,6 +530,7 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
                 super().build_extension(extension)
             finally:
                 self.build_temp = shared
+            check_libstdcxx(Path(self.get_ext_fullpath(extension.name)))
 
         def base(self) -> Path:
             return ROOT if self.inplace else Path(self.build_lib).resolve()

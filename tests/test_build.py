@@ -86,6 +86,46 @@ def test_build_without_ninja(toy: Path, tmp_path: Path) -> None:
         assert printed.strip() == str(answer)
 
 
+TEXT = """
+#include <sstream>
+#include <stdexcept>
+static PyObject* text(PyObject*, PyObject*) {
+  std::ostringstream text;
+  text << "it is " << ANSWER << ".";
+  try {
+    throw std::runtime_error(text.str());
+  } catch (const std::exception& error) {
+    return PyUnicode_FromString(error.what());
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("drops_ours", [False, True])
+def test_a_compiler_that_links_libstdcxx_statically(
+    toy: Path, tmp_path: Path, drops_ours: bool
+) -> None:
+    """Two copies in a process: torch's, and one that then writes no numbers."""
+    compiler = tmp_path / "static-c++"
+    drop = 'for a do shift; case "$a" in *libstdc++.so*) ;; *) set -- "$@" "$a";; esac; done\n'
+    flags = "-static-libstdc++ -Wl,-Bsymbolic-functions"
+    compiler.write_text(f'#!/bin/sh\n{drop if drops_ours else ""}exec c++ "$@" {flags}\n')
+    compiler.chmod(0o755)
+    source = toy / "src/toy/toy.cpp"
+    code = source.read_text().replace("static PyMethodDef", TEXT + "static PyMethodDef")
+    source.write_text(code.replace("{}};", '{"text", text, METH_NOARGS, ""}, {}};'))
+    result = build(toy, TORCH_OPS_CPU_ONLY="1", CXX=str(compiler))
+    if drops_ours:
+        assert result.returncode != 0
+        assert re.search(
+            r"toy\S+so does not need libstdc\+\+\.so\.6, so the compiler", result.stdout
+        )
+        return
+    assert result.returncode == 0, result.stdout
+    code = "import torch_ops; print(torch_ops.ops.toy.answer.__self__.text())"
+    assert run("-c", code, cwd=toy).stdout == "it is 42.\n"
+
+
 def test_a_failed_build_leaves_nothing_that_imports(toy: Path) -> None:
     assert build(toy, TORCH_OPS_CPU_ONLY="1").returncode == 0
     (toy / "src/toy/toy.cpp").write_text("no C++")

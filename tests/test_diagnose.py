@@ -200,7 +200,25 @@ def test_main_on_torch_ops() -> None:
     ops = {path.stem for path in (ROOT / "torch_ops" / "ops").glob("[a-z]*.py")}
     devices = ["cpu", *(["cuda"] if config["cuda"] and torch.cuda.is_available() else [])]
     checked = re.findall(r"^(\w+) +(cpu|cuda) +ok: ", result.stdout, re.MULTILINE)
-    assert sorted(checked) == sorted((op, device) for op in ops for device in devices)
+    wanted = [("errors", "cpu"), *((op, device) for op in ops for device in devices)]
+    assert sorted(checked) == sorted(wanted)
+
+
+@pytest.mark.parametrize(
+    ("body", "result"),
+    [
+        ("raise IndexError(f'gather: dim is {dim}.')", "ok: .*'gather: dim is 7654321.'"),
+        ("raise IndexError('gather: dim is ')", "FAILED: .* came 'gather: dim is', .*status 0"),
+        ("os.kill(os.getpid(), 11)", "FAILED: .* came '', and the exit status -11"),
+    ],
+)
+def test_main_sees_errors_that_do_not_arrive(toy: Path, body: str, result: str) -> None:
+    (toy / "torch_ops/ops/gather.py").write_text("def self_check(device): return 'fine'")
+    with (toy / "torch_ops/__init__.py").open("a") as file:
+        file.write(f"import os\ndef gather(source, index, dim): {body}\n")
+    output = run("-m", "torch_ops", cwd=toy)
+    assert output.returncode == (0 if result.startswith("ok") else 1)
+    assert re.search(rf"^errors +cpu +{result}", output.stdout, re.MULTILINE), output.stdout
 
 
 def test_diagnosis_of_this_installation() -> None:

@@ -116,6 +116,16 @@ def test_compiler_behind_another_program_counts(
     assert compiles() == 2
 
 
+def test_a_compiler_that_links_libstdcxx_statically(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two copies in a process: torch's, and one that then writes no numbers."""
+    script(tmp_path / "cxx", 'exec g++ -static-libstdc++ -Wl,-Bsymbolic-functions "$@"')
+    monkeypatch.setenv("CXX", str(tmp_path / "cxx"))
+    code = "std::ostringstream text; text << 1234; return text.str().size();"
+    assert call(host(f'#include <sstream>\nextern "C" int f() {{ {code} }}')) == 4
+
+
 def test_another_of_two_compilers_behind_one_launcher(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

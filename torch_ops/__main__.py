@@ -5,11 +5,17 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import torch
 
 import torch_ops.ops
-from torch_ops._diagnose import build_config, diagnosis
+from torch_ops._diagnose import build_config, check_error_text, diagnosis
+
+
+def _check(name: str, device: torch.device) -> str:
+    return str(importlib.import_module(f"torch_ops.ops.{name}").self_check(device))
 
 
 def main() -> int:
@@ -22,18 +28,23 @@ def main() -> int:
     modules = [m.name for m in pkgutil.iter_modules(torch_ops.ops.__path__) if m.name[0] != "_"]
     width = max(len(name) for name in modules) + 2
     print(f"{'op':<{width}}{'device':<8}forward and backward")
-    failures, checks = 0, len(modules) * len(devices)
-    for name in modules:
-        for device in devices:
-            try:
-                op = importlib.import_module(f"torch_ops.ops.{name}")
-                result = f"ok: {op.self_check(device)}"
-            except Exception as error:  # one broken op must not hide how the others fare
-                result = f"FAILED: {type(error).__name__}: {error}"
-                failures += 1
-            print(f"{name:<{width}}{device.type:<8}{result}")
+    checks: list[tuple[str, torch.device, Callable[[], str]]] = [
+        (name, device, partial(_check, name, device)) for name in modules for device in devices
+    ]
+    if "gather" in modules:
+        checks.append(("errors", devices[0], check_error_text))
+    failures = 0
+    for name, device, check in checks:
+        try:
+            result = f"ok: {check()}"
+        except Exception as error:  # one broken op must not hide how the others fare
+            result = f"FAILED: {type(error).__name__}: {error}"
+            failures += 1
+        print(f"{name:<{width}}{device.type:<8}{result}")
     print(
-        f"\n{failures} of {checks} checks failed" if failures else f"\nall {checks} checks passed"
+        f"\n{failures} of {len(checks)} checks failed"
+        if failures
+        else f"\nall {len(checks)} checks passed"
     )
     return 1 if failures else 0
 

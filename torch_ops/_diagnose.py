@@ -10,6 +10,7 @@ import importlib
 import json
 import platform
 import struct
+import subprocess
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -61,6 +62,31 @@ def diagnosis() -> str:
     except _Problem as problem:
         return _report(problem)
     return _report(None)
+
+
+def check_error_text() -> str:
+    """Sees that an error of a compiled module reaches Python, with the numbers in its text.
+
+    Where the modules have a copy of libstdc++ of their own, numbers vanish, or the process ends: so
+    a child of it tries.
+    """
+    code = (
+        f"import sys; sys.path.insert(0, {str(_EXT.parent.parent)!r}); import torch, torch_ops\n"
+        "try: torch_ops.gather(torch.ones(3), torch.tensor([0]), dim=7654321)\n"
+        "except IndexError as error: print(error)"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    text = child.stdout.strip()
+    if child.returncode != 0 or "7654321" not in text:
+        raise RuntimeError(
+            f"of an IndexError that names the dim 7654321 came {text!r}, and the exit status "
+            f"{child.returncode}. Where that is the whole trouble, the modules were linked with a "
+            "libstdc++ of their own: build again, with CXX unset or another compiler. "
+            f"{child.stderr.strip()}"
+        )
+    return f"an IndexError says {text!r}"
 
 
 def build_config() -> dict[str, Any]:

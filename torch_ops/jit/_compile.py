@@ -30,6 +30,7 @@ from torch_ops.jit._toolchain import (
     find_host_compiler,
     find_nvrtc,
     host_processor,
+    shared_libstdcxx,
 )
 
 # Goes before the user's options, which may name another standard or level.
@@ -297,7 +298,10 @@ def _run_host_compiler(what: str, source: Source, command: Sequence[str]) -> Art
             file.write(source.text)
         run = subprocess.run(
             # Carets would show a file that happens to be named as a string of the user.
-            [*command, "-fno-diagnostics-show-caret", "-x", "c++", text, "-o", library],
+            [
+                *(*command, *shared_libstdcxx(), "-fno-diagnostics-show-caret"),
+                *("-x", "c++", text, "-o", library),
+            ],
             capture_output=True,
             text=True,
             errors="replace",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import importlib.util
 import os
@@ -158,3 +159,18 @@ def host_processor() -> str:
             text = file.read(8192).decode(errors="replace")  # the first processor's part
     found = re.findall(r"^(?:model name|cpu family|model|flags|Features)\s*:.*$", text, re.M)
     return "\n".join([platform.machine(), *found[:5]])
+
+
+@cache
+def shared_libstdcxx() -> list[str]:
+    """Links the libstdc++ that torch has loaded.
+
+    Some compilers link it statically. A kernel with a copy of its own writes no numbers to streams,
+    and its exceptions may end the process.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            found = re.search(r"/.*/libstdc\+\+\.so\.6[^/]*$", line.rstrip())
+            if found:
+                return ["-Wl,--no-as-needed", found[0]]
+    return []

@@ -5,6 +5,10 @@ That every registered op has tests is checked in test_support.py.
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+from pathlib import Path
+
 from support.registry import registered
 from toy_project import ROOT, run
 
@@ -40,3 +44,28 @@ for name in ("decompositions", "host", "jit"):
 """
     result = run("-c", code, cwd=ROOT)
     assert result.returncode == 0, result.stdout
+
+
+def types_of(header: Path) -> set[str]:
+    """The classes and enums that a header defines, with their namespaces."""
+    spaces, found = [], set()
+    for line in header.read_text().splitlines():
+        if begins := re.match(r"namespace (\S*) ?\{", line):
+            spaces.append(begins[1])
+        elif re.match(r"\}  // namespace", line):
+            spaces.pop()
+        elif (defines := re.match(r"(?:struct|class|enum class) ([\w:]+)(?! *<)", line)) and (
+            not line.endswith(";")
+        ):
+            found.add("::".join([*spaces, defines[1]]))
+    return found
+
+
+def test_a_name_is_one_type() -> None:
+    """In the headers of a folder: in one module two would be one symbol, by the linker's choice."""
+    for folder in (ROOT / "src").iterdir():
+        where = defaultdict(set)
+        for header in [*folder.glob("*.h"), *folder.glob("*.cuh")]:
+            for name in types_of(header):
+                where[name].add(header.name)
+        assert not {name: files for name, files in where.items() if len(files) > 1}, folder

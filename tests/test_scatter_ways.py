@@ -371,85 +371,112 @@ def test_more_than_two_to_the_31(
         assert int(result.count_nonzero()) == count * width
 
 
-def test_paths() -> None:
-    """The way on CUDA is chosen from sizes alone."""
-    from torch_ops._ext.scatter import path
+def way(
+    axis_size: int,
+    entries: int,
+    inner: int,
+    *,
+    slabs: int = 1,
+    value_bytes: int = 4,
+    floats: bool = True,
+    repeatable: bool = False,
+    adjacent: bool = True,
+    aligned: bool = True,
+    shared_bytes: int = 227 * 1024,
+) -> str:
+    """The way of a call on a GPU with 132 multiprocessors."""
+    from torch_ops._ext.scatter import way
 
-    few = {"axis_size": 1000, "entries": 4000, "shared_bytes": 96 * 1024, "adjacent": True}
-    floats = {"value_bytes": 4, "sum_bytes": 4}
-    # Blocks that sum four entries to each element, and enough of them.
-    staged = {**few, "entries": 96 * 4000}
-    assert path(**staged, **floats, inner=1) == "staged"
-    assert path(**{**staged, "entries": 96 * 4000 - 4}, **floats, inner=1) == "entries"
-    assert path(**{**staged, "shared_bytes": 3999}, **floats, inner=1) == "entries"  # no room
-    assert path(**{**staged, "adjacent": False}, **floats, inner=1) == "staged"
-    assert path(**{**few, "adjacent": False}, **floats, inner=1) == "values"
-    # Or a block to a slab, where slabs are many.
-    slabs = {**few, "axis_size": 1024, "entries": 2048, "slabs": 512}
-    assert path(**slabs, **floats, inner=1) == "staged"
-    for other in ({"slabs": 511}, {"axis_size": 1000}):
-        assert path(**{**slabs, **other}, **floats, inner=1) == "entries"
-    larger = {**slabs, "axis_size": 2048, "entries": 8188}
-    assert path(**{**larger, "slabs": 256}, **floats, inner=1) == "staged"
-    assert path(**{**larger, "slabs": 255}, **floats, inner=1) == "entries"
-    assert path(**{**few, "axis_size": 4, "entries": 1020, "slabs": 9999}, **floats, inner=1) == (
-        "entries"  # too few to a slab
+    sum_bytes = max(value_bytes, 4)
+    name: str = way(
+        slabs=slabs,
+        axis_size=axis_size,
+        entries=entries,
+        inner=inner,
+        value_bytes=value_bytes,
+        sum_bytes=sum_bytes,
+        floats=floats,
+        repeatable=repeatable,
+        adjacent=adjacent,
+        vectors=floats and sum_bytes == 4 and aligned,
+        shared_bytes=shared_bytes,
+        multiprocessors=132,
     )
-    assert path(**{**slabs, "entries": 1020, "slabs": 2000}, **floats, inner=1) == "entries"
-    assert [path(**few, **floats, inner=width) for width in (2, 3, 4, 7, 8, 64)] == [
-        "entries",
-        "values",
-        "entries",
-        "values",
-        "tiles",
-        "tiles",
-    ]
-    # One instruction adds a vector of floats, and no other.
-    assert path(**few, value_bytes=8, sum_bytes=8, inner=2) == "values"
-    assert path(**few, value_bytes=8, sum_bytes=8, inner=16) == "streamed"
-    many = {**few, "entries": 1 << 19}
-    assert [path(**many, **floats, inner=width) for width in (4, 8, 12, 16)] == [
-        "entries",
-        "streamed",
-        "streamed",
-        "tiles",
-    ]
-    assert path(**many, **floats, inner=64) == "sorted"
-    assert path(**many, **floats, inner=63) == "streamed"
-    assert path(**many, value_bytes=8, sum_bytes=8, inner=64) == "sorted"
+    return name
+
+
+def test_ways() -> None:
+    """On CUDA: those that add in no given order, and the sort."""
+    few = partial(way, 1000, 4000)
+    # Blocks that sum four entries to each element, and enough of them.
+    assert way(1000, 96 * 4000, 1) == "staged"
+    assert way(1000, 96 * 4000 - 4, 1) == "entries"
+    assert way(1000, 96 * 4000, 1, shared_bytes=3999) == "entries"  # no room
+    assert way(1000, 96 * 4000, 1, adjacent=False) == "staged"
+    assert few(1, adjacent=False) == "values"
+    # Or a block to a slab, where slabs are many, of what fixed point does not take.
+    for slabs in (partial(way, floats=False), partial(way, value_bytes=8)):
+        assert slabs(1024, 2048, 1, slabs=512) == "staged"
+        assert slabs(1024, 2048, 1, slabs=511) == "entries"
+        assert slabs(1000, 2048, 1, slabs=512) == "entries"
+        assert slabs(2048, 8188, 1, slabs=256) == "staged"
+        assert slabs(2048, 8188, 1, slabs=255) == "entries"
+        assert slabs(4, 1020, 1, slabs=9999) == "entries"  # too few to a slab
+        assert slabs(1024, 1020, 1, slabs=2000) == "entries"
+    widths = (1, 2, 3, 4, 7, 8, 64)
+    ways = ["entries", "entries", "values", "entries", "values", "tiles", "tiles"]
+    assert [few(width) for width in widths] == ways
+    # One instruction adds a vector of floats, where it is aligned, and no other.
+    assert few(2, value_bytes=8) == few(4, aligned=False) == "values"
+    assert few(16, value_bytes=8) == few(16, aligned=False) == "streamed"
+    many = partial(way, 1000, 1 << 19)
+    ways = ["entries", "streamed", "streamed", "tiles"]
+    assert [many(width) for width in (4, 8, 12, 16)] == ways
+    assert many(64) == "sorted"
+    assert many(63) == "streamed"
+    assert many(64, value_bytes=8) == "sorted"
     # Many entries to few rows would wait for each other.
-    crowd = {**few, "axis_size": 256, "entries": 1 << 18}
-    assert [path(**crowd, **floats, inner=width) for width in (1, 3, 8)] == [
-        "staged",
-        "sorted",
-        "sorted",
-    ]
-    assert path(**{**crowd, "axis_size": 257}, **floats, inner=3) == "values"
-    assert path(**{**crowd, "axis_size": 257}, **floats, inner=5) == "streamed"  # 2^20 values
-    assert path(**{**crowd, "entries": (1 << 18) - 1}, **floats, inner=3) == "values"
-    # Sixteen-bit sums take a table of floats: sorting pays for fewer entries beside a large result,
-    # and for very few of them a table of their own rows.
-    large = {**few, "axis_size": 1 << 19, "entries": 1 << 18}
-    halves = {"value_bytes": 2, "sum_bytes": 4}
-    assert path(**large, **floats, inner=64) == "tiles"
-    assert path(**large, **halves, inner=64) == "sorted"  # theirs takes too much too
-    assert path(**large, **halves, inner=16) == "tiles"
-    very_few = {**large, "entries": 1 << 17}
-    assert path(**very_few, **floats, inner=64) == "tiles"
-    assert path(**very_few, **halves, inner=64) == "few"
-    assert path(**very_few, **halves, inner=128) == "sorted"  # the table takes too much
-    assert path(**{**very_few, "entries": 1000}, **halves, inner=16) == "few"
-    assert path(**{**very_few, "entries": 1000}, **halves, inner=15) == "streamed"  # a small result
-    assert path(**{**very_few, "axis_size": 1 << 23}, **halves, inner=1) == "few"
-    # A table of floats takes 4 bytes a value: what exceeds the bound of the scratch is sorted.
-    short = {**few, "axis_size": 1 << 20, "entries": 1 << 20}
-    assert [path(**short, **halves, inner=width) for width in (5, 8, 15, 16, 63)] == [
-        "streamed",
-        "streamed",
-        "streamed",
-        "sorted",
-        "sorted",
-    ]
-    assert path(**short, **floats, inner=63) == "streamed"  # no table
-    assert path(**{**short, "axis_size": 1 << 21}, **halves, inner=9) == "sorted"
-    assert path(**{**short, "axis_size": 1 << 22}, **halves, inner=9) == "few"
+    ways = ["staged", "binned", "sorted", "binned", "sorted"]
+    assert [way(256, 1 << 18, width) for width in (1, 2, 3, 4, 8)] == ways
+    assert way(200, 1 << 19, 2) == "binned"
+    assert way(256, 1 << 18, 2, value_bytes=8) == "sorted"
+    assert way(257, 1 << 18, 3) == "values"
+    assert way(257, 1 << 18, 5) == "streamed"  # 2^20 values
+    assert way(256, (1 << 18) - 1, 3) == "values"
+
+
+def test_ways_of_16_bits() -> None:
+    """By atomics their sums take a table of floats."""
+    halves = partial(way, value_bytes=2)
+    # Sorting pays for fewer entries beside a large result, and for very few of them a table of
+    # their own rows.
+    assert way(1 << 19, 1 << 18, 64) == "tiles"
+    assert halves(1 << 19, 1 << 18, 64) == "sorted"  # theirs takes too much too
+    assert halves(1 << 19, 1 << 18, 16) == "tiles"
+    assert way(1 << 19, 1 << 17, 64) == "tiles"
+    assert halves(1 << 19, 1 << 17, 64) == "few"
+    assert halves(1 << 19, 1 << 17, 128) == "sorted"  # the table takes too much
+    assert halves(1 << 19, 20_000, 16) == "few"
+    assert halves(1 << 19, 20_000, 15) == "streamed"  # a small result
+    assert halves(1 << 23, 1 << 17, 1) == "few"
+    # Up to 16384 of them to a slab are one kernel's.
+    assert halves(1 << 19, 1000, 16) == "sparse"
+    # What exceeds the bound of the scratch is sorted.
+    widths = (5, 8, 15, 16, 63)
+    ways = ["streamed", "streamed", "streamed", "sorted", "sorted"]
+    assert [halves(1 << 20, 1 << 20, width) for width in widths] == ways
+    assert way(1 << 20, 1 << 20, 63) == "streamed"  # no table
+    assert halves(1 << 21, 1 << 20, 9) == "sorted"
+    assert halves(1 << 22, 1 << 20, 9) == "few"
+
+
+def test_ways_of_one_kernel_and_of_the_same_bits() -> None:
+    assert way(256, 512, 256) == "small"
+    assert way(256, 1000, 8, floats=False) == "small"
+    assert way(500, 2000, 1) == "binned"
+    same = partial(way, repeatable=True)
+    ways = ["binned", "binned", "sorted", "binned", "sorted"]
+    assert [same(1000, 1 << 19, width) for width in (1, 2, 3, 4, 64)] == ways
+    assert same(1000, 1 << 19, 1, value_bytes=8) == "sorted"
+    assert same(100, 500, 3) == "small"
+    assert same(1000, 1 << 19, 1, floats=False) == "staged"  # integers have them in any case

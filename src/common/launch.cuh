@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "common/device_limits.h"
@@ -31,6 +33,12 @@ inline unsigned grid_x(int64_t work, int64_t per_block) {
   return static_cast<unsigned>(std::min(ceil_div(work, per_block), kMaxGridX));
 }
 inline unsigned grid_y(int64_t work) { return static_cast<unsigned>(std::min(work, kMaxGridYZ)); }
+
+// For a choice among kernels that has none for the types of the call: a mistake in the choice,
+// which must not pass for a result.
+[[noreturn]] inline void fail_without_kernel(const char* choice) {
+  throw std::logic_error(std::string("torch_ops: no kernel for the choice ") + choice);
+}
 
 #ifdef TORCH_OPS_WITHOUT_TORCH
 // Defined by the program that is being built: the stream that the calling thread launches on, and

@@ -159,9 +159,9 @@ void launch_path(GatherPath path, const void* source, const Index& index, const 
       return launch_streamed<Word>(source, any.data, output, layout, any.policy, errors);
     case GatherPath::kElements:
       if constexpr (sizeof(Word) >= 2 && sizeof(Word) <= 8) {
-        launch_elements<Word>(source, any, output, layout, errors);
+        return launch_elements<Word>(source, any, output, layout, errors);
       }
-      return;
+      break;
     case GatherPath::kFlat:
       return launch_flat<Word>(source, index, output, layout, errors);
     case GatherPath::kShort:
@@ -169,6 +169,7 @@ void launch_path(GatherPath path, const void* source, const Index& index, const 
     case GatherPath::kStaged:
       return launch_staged<Word>(source, index, output, layout, errors);
   }
+  fail_without_kernel("GatherPath::kElements");
 }
 
 // One call, seen in the widest words that move its rows; neither index nor axis nor rows are empty.
@@ -212,6 +213,8 @@ class GatherCall {
         return path_ == GatherPath::kFlat
                    ? launch_flat<uint4>(source, index, output, layout_, errors)
                    : launch_rows<uint4>(source, any, output, layout_, errors);
+      default:
+        fail_without_kernel("of a word");
     }
   }
 

@@ -121,14 +121,15 @@ void launch_path(PointsPath path, Word* table, Word* rows, const PointsCall& cal
   switch (path) {
     case PointsPath::kWindows:
       if constexpr (!kPut && sizeof(Word) >= 2 && sizeof(Word) <= 8) {
-        launch_windows(table, rows, picks());
+        return launch_windows(table, rows, picks());
       }
-      return;
+      fail_without_kernel("PointsPath::kWindows");
     case PointsPath::kPicks:
       if constexpr (!kPut) {
         TORCH_OPS_LAUNCH(point_picks_kernel<Word>, blocks, kPointThreads, 0, table, rows, picks());
+        return;
       }
-      return;
+      fail_without_kernel("PointsPath::kPicks");
     case PointsPath::kElements:
       TORCH_OPS_LAUNCH((point_elements_kernel<kPut, Word>), blocks, kPointThreads, 0, table, rows,
                        call);

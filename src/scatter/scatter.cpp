@@ -27,6 +27,7 @@
 #include "scatter/scatter_cpu_blocking.h"
 #include "scatter/scatter_path.h"
 #include "scatter/scatter_small.h"
+#include "scatter/scatter_way.h"
 
 namespace torch_ops {
 namespace {
@@ -63,32 +64,15 @@ Call check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   return {indexing::check_scatter(op, values, index, dim_size, dim, batch_dims), parsed, op};
 }
 
-// The ways of a call on CUDA: four whose bits are the same on every run, of which the first two are
-// for few entries a slab, and the third takes the entries of short rows in any order; and two in no
-// given order. Without a word from the caller the global flag says whether it may be one of these.
-enum class Way { kSmall, kSparse, kBinned, kSorted, kFew, kAtomic };
-
-// `cut`: how the first would cut the call. It pays beside a plan too, as the second does: then the
-// plan is left alone, and the bits are those of a call without it.
-Way choose_way(const Tensor& rows, const RowLayout& layout, const SmallCut& cut,
-               const SmallCut& sparse, std::optional<bool> deterministic) {
-  const bool floats = rows.is_floating_point();
-  const auto value_bytes = static_cast<int64_t>(rows.element_size());
-  if (floats && deterministic.value_or(at::globalContext().deterministicAlgorithms())) {
-    if (can_bin_cuda(rows, layout)) return Way::kBinned;
-    return pays_to_sum_small(layout, cut) ? Way::kSmall : Way::kSorted;
-  }
-  if (floats && is_binning_fastest_cuda(rows, layout)) return Way::kBinned;
-  const bool sparse_pays = floats && is_sparse_fastest(layout, value_bytes, sparse);
-  if (sparse_pays && is_sparse_faster(layout)) return Way::kSparse;
-  if (is_small_fastest(value_bytes, cut)) return Way::kSmall;
-  if (sparse_pays) return Way::kSparse;
-  if (!floats) return Way::kAtomic;
-  if (has_few_entries(layout, value_bytes)) return Way::kFew;
-  const bool sort = pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes);
-  if (sort) return Way::kSorted;
-  if (has_few_rows(layout)) return can_bin_cuda(rows, layout) ? Way::kBinned : Way::kSorted;
-  return Way::kAtomic;
+// Without a word from the caller the global flag says whether bits must be the same on every run.
+ScatterChoice choose_way(const Tensor& rows, const RowLayout& layout,
+                         std::optional<bool> deterministic) {
+  const ScatterProblem problem{
+      layout, static_cast<int64_t>(rows.element_size()),
+      static_cast<int64_t>(c10::elementSize(sum_type(rows.scalar_type()))),
+      rows.is_floating_point(),
+      deterministic.value_or(at::globalContext().deterministicAlgorithms())};
+  return choose_scatter_way(problem, device_limits_cuda(rows.device()));
 }
 
 // The sums of a call that was checked. `plan` may be null; on CUDA it has floats summed in order.
@@ -112,32 +96,30 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
   const IndexRule rule(call.mode, layout.axis_size);
   if (rows.is_cuda() && rows.numel() > 0) {
-    const SmallCut cut = cut_small_cuda(rows, layout, /*sparse=*/false);
-    const SmallCut sparse = cut_small_cuda(rows, layout, /*sparse=*/true);
-    const Way way = choose_way(rows, layout, cut, sparse, deterministic);
-    if (way == Way::kSmall) {
+    const auto [way, cut] = choose_way(rows, layout, deterministic);
+    if (way == ScatterWay::kSmall) {
       const Tensor result = new_output(sizes, rows.options());
       scatter_add_small_cuda(op, rows.view(as_dispatched(real)), entries, layout, rule, cut,
                              result.view(as_dispatched(real)));
       return finish(result);
     }
-    if (way == Way::kSparse) {
-      const Tensor result = sparse.fills ? new_output(sizes, rows.options())
-                                         : zeros_cuda(sizes, rows.options(), /*leave_shared=*/true);
-      scatter_add_small_cuda(op, rows, entries, layout, rule, sparse, result);
+    if (way == ScatterWay::kSparse) {
+      const Tensor result = cut.fills ? new_output(sizes, rows.options())
+                                      : zeros_cuda(sizes, rows.options(), /*leave_shared=*/true);
+      scatter_add_small_cuda(op, rows, entries, layout, rule, cut, result);
       return finish(result);
     }
-    if (way == Way::kBinned) {
+    if (way == ScatterWay::kBinned) {
       const Tensor result = new_output(sizes, rows.options());
       scatter_add_binned_cuda(op, rows, entries, layout, rule, result);
       return finish(result);
     }
-    if (way == Way::kSorted) {
+    if (way == ScatterWay::kSorted) {
       const Tensor result = new_output(sizes, rows.options());
       scatter_add_sorted_cuda(op, rows, entries, layout, rule, plan, result);
       return finish(result);
     }
-    if (way == Way::kFew) {
+    if (way == ScatterWay::kFew) {
       const Tensor result = zeros_cuda(sizes, rows.options());
       scatter_add_few_cuda(op, rows, entries, layout, rule, result);
       return finish(result);
@@ -270,22 +252,33 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int
   return gather_back(grad_output, index, dim, batch_dims, "raise");
 }
 
-// Which way a call of these sizes takes on CUDA, where it is not summed in fixed point
-// (choose_binning): for the tests.
-std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t value_bytes,
-                 int64_t sum_bytes, bool adjacent, int64_t shared_bytes, int64_t slabs) {
+// Which way a call of these sizes takes on CUDA, and which kernel where it is one of atomics; for
+// the tests. `adjacent` and `vectors`: how its memory is aligned, as choose_atomic_path() has it.
+std::string way(int64_t slabs, int64_t axis_size, int64_t entries, int64_t inner,
+                int64_t value_bytes, int64_t sum_bytes, bool floats, bool repeatable, bool adjacent,
+                bool vectors, int64_t shared_bytes, int64_t multiprocessors) {
   RowLayout layout{};
   layout.batch = slabs;
   layout.outer = 1;
   layout.axis_size = axis_size;
   layout.entries = entries;
   layout.inner = inner;
-  if (has_few_entries(layout, value_bytes)) return "few";
-  if (pays_to_sort(layout, value_bytes) || exceeds_scratch(layout, value_bytes) ||
-      has_few_rows(layout)) {
-    return "sorted";
+  const ScatterProblem problem{layout, value_bytes, sum_bytes, floats, repeatable};
+  const DeviceLimits device{shared_bytes, /*l2_bytes=*/0, multiprocessors};
+  switch (choose_scatter_way(problem, device).way) {
+    case ScatterWay::kSmall:
+      return "small";
+    case ScatterWay::kSparse:
+      return "sparse";
+    case ScatterWay::kBinned:
+      return "binned";
+    case ScatterWay::kSorted:
+      return "sorted";
+    case ScatterWay::kFew:
+      return "few";
+    case ScatterWay::kAtomic:
+      break;
   }
-  const bool vectors = value_bytes <= 4;
   switch (choose_atomic_path(layout, sum_bytes, adjacent, vectors, shared_bytes)) {
     case AtomicPath::kTiles:
       return "tiles";
@@ -426,9 +419,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("batch_dims") = 0);
   m.def("backward", &backward, "The rows of grad_output that forward added to",
         py::arg("grad_output"), py::arg("index"), py::arg("dim") = 0, py::arg("batch_dims") = 0);
-  m.def("path", &path, "Which way floats of these sizes take on CUDA", py::arg("axis_size"),
-        py::arg("entries"), py::arg("inner"), py::arg("value_bytes"), py::arg("sum_bytes"),
-        py::arg("adjacent"), py::arg("shared_bytes"), py::arg("slabs") = 1);
+  m.def("way", &way, "Which way a call of these sizes takes on CUDA", py::arg("slabs"),
+        py::arg("axis_size"), py::arg("entries"), py::arg("inner"), py::arg("value_bytes"),
+        py::arg("sum_bytes"), py::arg("floats"), py::arg("repeatable"), py::arg("adjacent"),
+        py::arg("vectors"), py::arg("shared_bytes"), py::arg("multiprocessors"));
   m.def("best_path", &best_path, "Which way the largest of such values are found on CUDA",
         py::arg("entries"), py::arg("inner"));
   m.def("binning", &binning, "How short rows are cut where bits must be the same, on CUDA",

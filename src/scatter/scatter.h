@@ -4,12 +4,16 @@
 #include <ATen/core/Tensor.h>
 
 #include "common/checks.h"
+#include "common/device_limits.h"
 #include "common/index_mode.h"
 #include "common/row_layout.h"
 #include "common/summable.h"
 #include "scatter/scatter_small.h"
 
 namespace torch_ops {
+
+// What the choice among the ways below depends on.
+TORCH_OPS_CUDA_LAUNCHER(DeviceLimits device_limits_cuda(at::Device device))
 
 // Zeros on CUDA: of 16 bits in three quarters of the time that torch's kernel takes
 // (docs/gather.md). `leave_shared`: the next kernel, which may begin beside this one, needs much
@@ -65,27 +69,16 @@ TORCH_OPS_CUDA_LAUNCHER(void scatter_add_sorted_cuda(const char* op, const at::T
                                                      const RowLayout& layout, const IndexRule& rule,
                                                      const Plan* plan, const at::Tensor& result))
 
-// Does the way below pay for these floats, and take no more scratch than a call may?
-TORCH_OPS_CUDA_LAUNCHER(bool can_bin_cuda(const at::Tensor& values, const RowLayout& layout))
-
-// Is it the fastest way as well, whatever the entries are?
-TORCH_OPS_CUDA_LAUNCHER(bool is_binning_fastest_cuda(const at::Tensor& values,
-                                                     const RowLayout& layout))
-
-// The same as scatter_add_sorted_cuda without a plan, where can_bin_cuda() says so.
+// The same as scatter_add_sorted_cuda without a plan, where choose_binning() says
+// that it pays.
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_binned_cuda(const char* op, const at::Tensor& values,
                                                      const at::Tensor& index,
                                                      const RowLayout& layout, const IndexRule& rule,
                                                      const at::Tensor& result))
 
-// Does one kernel sum so few entries, behind one that writes zeros if `sparse`, and how is the call
-// cut for it?
-TORCH_OPS_CUDA_LAUNCHER(SmallCut cut_small_cuda(const at::Tensor& values, const RowLayout& layout,
-                                                bool sparse))
-
-// The same as scatter_add_sorted_cuda without a plan, where cut_small_cuda() has a cut that fits;
-// for `values` of any dtype that TORCH_OPS_DISPATCH_VALUES knows. With a sparse cut, of 16-bit
-// floats, and to a `result` that zeros_cuda() has just made.
+// The same as scatter_add_sorted_cuda without a plan, by a cut that fits; for `values` of any dtype
+// that TORCH_OPS_DISPATCH_VALUES knows. With a sparse cut, of 16-bit floats, and to a `result` that
+// zeros_cuda() has just made.
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_small_cuda(const char* op, const at::Tensor& values,
                                                     const at::Tensor& index,
                                                     const RowLayout& layout, const IndexRule& rule,

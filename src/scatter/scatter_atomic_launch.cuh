@@ -165,7 +165,7 @@ void add_short_rows(const Value* values, const IndexView& index, Sum* sums, cons
                                       errors);
     }
   }
-  // Single ones are adjacent here.
+  if (!adjacent || layout.inner != 1) fail_without_kernel("AtomicPath::kEntries");
   add_entries<true, 1>(values, index, sums, layout, rule, table_bytes, fresh, errors);
 }
 
@@ -197,8 +197,9 @@ void add_in_any_order(const Value* values, const IndexView& index, Sum* sums,
       if constexpr (std::is_same_v<Sum, float>) {
         return add_whole_rows(values, index, sums, layout, rule, bytes, fresh, errors);
       }
-      return;
+      break;
   }
+  fail_without_kernel("AtomicPath::kTiles");
 }
 
 }  // namespace torch_ops::atomic_launch

@@ -196,26 +196,6 @@ void add_binned(const at::Tensor& values, const at::Tensor& index, const RowLayo
 
 }  // namespace
 
-namespace {
-
-Binning binning_of(const at::Tensor& values, const RowLayout& layout) {
-  return choose_binning(layout, static_cast<int64_t>(values.element_size()),
-                        current_device_limits().shared_bytes);
-}
-
-}  // namespace
-
-bool can_bin_cuda(const at::Tensor& values, const RowLayout& layout) {
-  const c10::cuda::CUDAGuard guard(values.device());
-  return binning_of(values, layout).pays;
-}
-
-bool is_binning_fastest_cuda(const at::Tensor& values, const RowLayout& layout) {
-  const c10::cuda::CUDAGuard guard(values.device());
-  return is_binning_fastest(layout, static_cast<int64_t>(values.element_size()),
-                            binning_of(values, layout));
-}
-
 void scatter_add_binned_cuda(const char* op, const at::Tensor& given, const at::Tensor& index,
                              const RowLayout& layout, const IndexRule& rule,
                              const at::Tensor& result) {
@@ -225,7 +205,8 @@ void scatter_add_binned_cuda(const char* op, const at::Tensor& given, const at::
   // copied.
   const auto row_bytes = static_cast<int64_t>(layout.inner * given.element_size());
   const at::Tensor values = is_aligned(given.const_data_ptr(), row_bytes) ? given : given.clone();
-  const Binning binning = binning_of(values, layout);
+  const Binning binning = choose_binning(layout, static_cast<int64_t>(values.element_size()),
+                                         current_device_limits().shared_bytes);
   AT_DISPATCH_SWITCH(values.scalar_type(), "scatter_add",
                      AT_DISPATCH_CASE_REDUCED_FLOATING_TYPES([&] {
                        auto* const add = layout.inner == 1   ? add_binned<1, scalar_t>

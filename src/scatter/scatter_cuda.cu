@@ -42,6 +42,11 @@ __global__ void __launch_bounds__(kZeroThreads) zero_kernel(char* memory, int64_
 
 }  // namespace
 
+DeviceLimits device_limits_cuda(at::Device device) {
+  const c10::cuda::CUDAGuard guard(device);
+  return current_device_limits();
+}
+
 at::Tensor zeros_cuda(at::IntArrayRef sizes, const at::TensorOptions& options, bool leave_shared) {
   const c10::cuda::CUDAGuard guard(options.device());
   // Not at::empty: in torch's deterministic mode that fills the memory.

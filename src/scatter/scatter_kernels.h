@@ -389,7 +389,7 @@ void add_rows(Simd simd, const ScatterRun<Value>& run, int64_t columns, Sum* sum
   add_rows_baseline(run, columns, sums, stride);
 }
 
-struct Plus {
+struct AddSum {
   template <class Sum>
   TORCH_OPS_HOST_DEVICE Sum operator()(Sum a, Sum b) const {
     return static_cast<Sum>(a + b);
@@ -399,7 +399,7 @@ struct Plus {
 // Adds n sums to others.
 template <class Sum>
 void add_sums(Simd simd, Sum* sums, int64_t n, const Sum* others) {
-  map_range(simd, Plus(), 0, n, sums, sums, others);
+  map_range(simd, AddSum(), 0, n, sums, sums, others);
 }
 
 // Adds n sums to values, each of which is rounded once.

@@ -1,4 +1,5 @@
-// Which way a call of scatter_add takes on the GPU: decided from sizes alone. No torch.
+// What the choice of a way for scatter_add on the GPU (scatter_way.h) asks of sizes, and which
+// kernel adds by atomics. No torch.
 #pragma once
 
 #include <algorithm>

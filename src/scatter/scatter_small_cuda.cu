@@ -28,13 +28,6 @@ void launch(const at::Tensor& values, const at::Tensor& index, const RowLayout& 
 
 }  // namespace
 
-SmallCut cut_small_cuda(const at::Tensor& values, const RowLayout& layout, bool sparse) {
-  const c10::cuda::CUDAGuard guard(values.device());
-  return (sparse ? cut_sparse : cut_small)(layout, values.element_size(),
-                                           elementSize(sum_type(values.scalar_type())),
-                                           current_device_limits());
-}
-
 void scatter_add_small_cuda(const char* op, const at::Tensor& values, const at::Tensor& index,
                             const RowLayout& layout, const IndexRule& rule, const SmallCut& cut,
                             const at::Tensor& result) {
@@ -47,9 +40,11 @@ void scatter_add_small_cuda(const char* op, const at::Tensor& values, const at::
     const bool wide =
         layout.inner % kWide == 0 && is_aligned(values.const_data_ptr(), kWide * sizeof(value_t));
     auto* run = wide ? launch<false, kWide, value_t, sum_t> : launch<false, 1, value_t, sum_t>;
-    if constexpr (kFloat && sizeof(value_t) == 2) {
-      if (cut.sparse) {
+    if (cut.sparse) {
+      if constexpr (kFloat && sizeof(value_t) == 2) {
         run = wide ? launch<true, kWide, value_t, sum_t> : launch<true, 1, value_t, sum_t>;
+      } else {
+        fail_without_kernel("ScatterWay::kSparse");
       }
     }
     run(values, index, layout, rule, cut, result, errors);

@@ -26,6 +26,8 @@ def put_reference(source: Tensor, indices: Any, values: Any, accumulate: bool = 
     result = source.numpy().copy()
     values = values.numpy() if isinstance(values, Tensor) else values
     if accumulate:
+        while values.ndim > result[as_numpy(indices)].ndim:  # as an assignment does by itself
+            values = values[0]
         np.add.at(result, as_numpy(indices), values)
     else:
         result[as_numpy(indices)] = values

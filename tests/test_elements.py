@@ -487,36 +487,6 @@ def test_out_of_range(device: torch.device, name: str) -> None:
     call(index)
 
 
-@pytest.mark.parametrize("index_dtype", [torch.int16, torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("rows", [True, False])
-def test_entries_from_the_end(
-    device: torch.device, sync_mode: None, index_dtype: torch.dtype, rows: bool
-) -> None:
-    """As in torch, take_along_dim reads -n to n - 1, and gather_elements 0 to n - 1."""
-    source = values_for((4, 3), device, torch.float64).requires_grad_()
-    index = torch.tensor([[-1], [0], [-4], [3], [-2]], dtype=index_dtype, device=device)
-    if not rows:
-        index = (index + torch.tensor([[0, 4, 0]], dtype=index_dtype, device=device)) % 8 - 4
-    outputs = [
-        take(source, index.long() if take is torch.take_along_dim else index, 0)
-        for take in (torch_ops.take_along_dim, torch.take_along_dim)
-    ]
-    assert_same(*outputs, "take_along_dim")
-    weights = values_for((5, 3), device, torch.float64)
-    gradients = [torch.autograd.grad(output, source, weights)[0] for output in outputs]
-    torch.testing.assert_close(*gradients)
-    for entry in (-5, 4):
-        bad = index.clone()
-        bad[3, 0] = entry
-        message = rf"index\[3, 0\] is {entry}, out of range for an axis of size 4.*between -4 and 3"
-        with pytest.raises(IndexError, match="take_along_dim: " + message):
-            torch_ops.take_along_dim(source, bad, 0)
-    with pytest.raises(ValueError, match='fill_value is for mode="fill", but mode is "raise"'):
-        torch_ops.take_along_dim(source, index, 0, fill_value=1.0)
-    with pytest.raises(IndexError, match=r"gather_elements: .*between 0 and 3"):
-        torch_ops.gather_elements(source, index, 0)
-
-
 @pytest.mark.sanitizer
 def test_small_for_the_sanitizer(device: torch.device) -> None:
     for shape, picks, dim in SHAPES:

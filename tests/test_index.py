@@ -128,6 +128,20 @@ def test_lists_of_tensors(device: torch.device) -> None:
         torch_ops.index(source, [torch.tensor([0, 1]), torch.tensor([0])])
 
 
+def test_arrays_of_numpy_in_any_layout(device: torch.device) -> None:
+    """torch reads no array with a negative stride or swapped bytes."""
+    source = torch.arange(12.0, device=device).view(3, 4)
+    rows = np.array([[2, 0], [1, -1]])
+    for array in (rows[::-1], rows[:, ::-1], rows.astype(">i4"), rows[::-1].astype("<i2"), rows.T):
+        expected = source[torch.from_numpy(array.astype(np.int64)).to(device)]
+        assert torch.equal(torch_ops.index(source, array), expected)
+        assert torch.equal(torch_ops.index(source, (array,)), expected)
+        numbers = np.array([7.0, 8], dtype=">f4")[::-1]
+        written = torch_ops.index_put(source, (array, slice(2)), numbers)
+        assert written[array[0, 0], :2].tolist() == [8, 7]
+    assert torch_ops.index(source, np.array([True, False, True])[::-1]).shape == (2, 4)
+
+
 def test_numbers_of_numpy_make_views(device: torch.device) -> None:
     source = torch.zeros(3, 4, device=device)
     torch_ops.index(source, np.int64(1)).fill_(3)

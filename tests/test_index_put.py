@@ -22,7 +22,7 @@ from indices import (
     put_reference,
     sized,
 )
-from op_checks import Op, OpChecks, Sample
+from op_checks import Op, OpChecks, Sample, assert_same
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -38,6 +38,8 @@ def write_samples(
             written = np.zeros(shape)[as_numpy(indices)].shape
             source = values_for(shape, device, dtype)
             yield Sample((source, indices, values_for(written, device, dtype, seed=1)))
+    source, rows = values_for(shape, device, dtype), values_for((2, 4, 3), device, dtype, seed=1)
+    yield Sample((source, torch.tensor([0, -1], device=device), rows[None, None]))
     if not add:
         mask = torch.arange(5, device=device) % 2 == 0
         yield Sample((source, mask, values_for((4, 3), device, dtype)))
@@ -351,6 +353,38 @@ def test_expanded_sources(way: Callable[[], Any], device: torch.device) -> None:
             ):
                 torch_ops.index_put_(source, indices, 1.0, accumulate)
             assert source.count_nonzero() == 0
+
+
+@pytest.mark.parametrize("way", [nullcontext, BaseTorchFunctionMode])
+def test_expanded_sources_without_elements(way: Callable[[], Any], device: torch.device) -> None:
+    for indices in (0, np.array([0]), torch.tensor([0], device=device), (slice(1), 0), [True] * 3):
+        source = torch.zeros(3, 1, 0, device=device).expand(3, 4, 0)
+        with way():
+            assert torch_ops.index_put_(source, indices, 1.0) is source
+
+
+@pytest.mark.parametrize("way", [nullcontext, BaseTorchFunctionMode])
+def test_leading_axes_of_length_one(way: Callable[[], Any], device: torch.device) -> None:
+    """NumPy and torch leave them out where values have more axes than what is written."""
+    mask = torch.tensor([True, False, True], device=device)
+    array = torch.tensor([2, 0], device=device)
+    for indices in (slice(None), 1, ..., (1, 2), array, mask, (array, 1), (slice(2), array)):
+        source = values_for((3, 4), device, torch.float32)
+        expected = source.clone()
+        written = expected[indices].shape
+        for own in {written, (), *([(4,)] if written[-1:] == (4,) else [])}:
+            values = values_for((1, 1, 1, *own), device, torch.float32, seed=1)
+            expected[indices] = values
+            with way():
+                assert_same(torch_ops.index_put(source, indices, values), expected, f"{indices}")
+                torch_ops.index_put_(source, indices, values)
+                assert_same(source, expected, f"{indices}")
+                twice = torch_ops.index_add(source, indices, values)
+            expected[indices] += values.reshape(own)
+            assert_same(twice, expected, f"{indices}")
+            source = expected.clone()
+    with pytest.raises(ValueError, match=r"values with shape \[2, 1, 4\] cannot be broadcast"):
+        torch_ops.index_put(source, array, torch.zeros(2, 1, 4, device=device))
 
 
 def test_writes_to_what_is_read(device: torch.device) -> None:

@@ -45,18 +45,21 @@ struct Write {
   }
 };
 
-// Whether values can be broadcast to these sizes, and whether they have them.
+// Whether values can be broadcast to these sizes, and whether they have them. As in NumPy and
+// torch, they may have more axes, of length 1, in front.
 struct Fit {
-  bool fits, same;
+  bool fits = true, same;
+  int64_t surplus;  // axes that the sizes lack
 
   Fit(const Tensor& values, c10::SymIntArrayRef sizes) {
     const auto rank = static_cast<int64_t>(sizes.size());
-    fits = values.dim() <= rank;
     same = values.dim() == rank;
+    surplus = std::max<int64_t>(values.dim() - rank, 0);
     for (int64_t axis = 1; fits && axis <= values.dim(); ++axis) {
       const c10::SymInt size = values.sym_size(-axis);
       const bool one = TORCH_GUARD_OR_FALSE(size.sym_eq(1));
-      fits = one || size.sym_eq(sizes[rank - axis]).expect_true(__FILE__, __LINE__);
+      fits =
+          one || (axis <= rank && size.sym_eq(sizes[rank - axis]).expect_true(__FILE__, __LINE__));
       same = same && !one;
     }
   }
@@ -67,7 +70,10 @@ Tensor expand_values(const char* op, const Tensor& values, c10::SymIntArrayRef s
   const Fit fit(values, sizes);
   TORCH_CHECK_VALUE(fit.fits, op, ": values with shape ", values.sym_sizes(),
                     " cannot be broadcast to what is written, which has shape ", sizes, ".");
-  return fit.same ? values : values.expand_symint(sizes);
+  if (fit.same) return values;
+  const Tensor rows =
+      fit.surplus > 0 ? values.view_symint(values.sym_sizes().slice(fit.surplus)) : values;
+  return rows.expand_symint(sizes);
 }
 
 // Can rows be written where a mask is true without a cost for counting them? On the CPU, if nobody

@@ -35,10 +35,19 @@ def _holds_tensors(items: list[Any] | tuple[Any, ...]) -> bool:
     return False
 
 
+def _as_torch_reads(array: Any) -> Any:
+    """A NumPy array, or a copy of one that torch refuses: a negative stride, swapped bytes."""
+    if array.dtype.isnative and all(stride >= 0 for stride in array.strides):
+        return array
+    return array.astype(array.dtype.newbyteorder("="), order="C")
+
+
 def to_tensor(item: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """What NumPy makes of lists: torch.as_tensor takes tensors of one element for numbers."""
     if isinstance(item, (list, tuple)) and _holds_tensors(item):
         return torch.stack([to_tensor(each, device, dtype) for each in item])
+    if isinstance(item, _NUMPYS) and not is_compiling():
+        item = _as_torch_reads(item)
     return torch.as_tensor(item, dtype=dtype, device=device)
 
 

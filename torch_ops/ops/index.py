@@ -133,7 +133,8 @@ def index_put(
         source: As for :func:`index`.
         indices: As for :func:`index`.
         values: A tensor of the source's dtype, on its device, that can be broadcast to the shape of
-            ``index(source, indices)``; or a Python number.
+            ``index(source, indices)``, where it may have more axes, of length 1, in front; or a
+            Python number.
         accumulate: Whether values are added instead, all of those for one place:
             :func:`index_add`.
 
@@ -240,8 +241,13 @@ def index_put_(
 
 def _check_no_overlap(source: Tensor) -> None:
     """What check_no_overlap in src/index/arrays.h asks; nothing of what has no strides."""
-    if source.layout != torch.strided or not any(
-        stride == 0 and size > 1 for size, stride in zip(source.shape, source.stride(), strict=True)
+    if (
+        source.layout != torch.strided
+        or 0 in source.shape
+        or not any(
+            stride == 0 and size > 1
+            for size, stride in zip(source.shape, source.stride(), strict=True)
+        )
     ):
         return
     raise RuntimeError(

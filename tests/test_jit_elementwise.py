@@ -276,6 +276,30 @@ def test_raw_arrays(device: torch.device) -> None:
         flipped(2.0, size=3)
 
 
+def test_raw_alone(device: torch.device) -> None:
+    """size= is the number of elements, whether outputs are given or not; nothing else tells it."""
+    x = random((6,), device)
+    copy = ElementwiseKernel("raw T x", "raw T y", "y[i] = x[i]", "copy")
+    scale = ElementwiseKernel("T a, raw T x", "raw T y", "y[i] = a * x[i]", "scale")
+    for size in (6, (2, 3), 4, 0):
+        count = math.prod(size) if isinstance(size, tuple) else size
+        expected = torch.cat([x[:count], torch.zeros_like(x[count:])])
+        for y, kernel, args in (
+            (torch.zeros_like(x), copy, (x,)),
+            (torch.zeros_like(x), scale, (1.0, x)),
+        ):
+            kernel(*args, size=size, out=y)
+            assert torch.equal(y, expected)
+            assert torch.equal(kernel(*args, y.zero_(), size=size), expected)
+            with pytest.raises(ValueError, match=r"only raw parameters are given.*Pass size="):
+                kernel(*args, out=y)
+    with pytest.raises(ValueError, match="size= is for calls"):
+        FILL_BESIDE(x, size=6, out=(x, x))
+
+
+FILL_BESIDE = ElementwiseKernel("raw T x", "raw T y, T z", "y[i] = x[i]; z = 1", "fill_beside")
+
+
 def test_raw_outputs(device: torch.device) -> None:
     scatter = ElementwiseKernel("T x, int64 k", "raw T y", "y[k] = x")
     x = random((3,), device)

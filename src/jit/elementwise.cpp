@@ -300,7 +300,7 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
   form.cuda = device.is_cuda();
   form.device = device.is_cuda() ? device.index() : 0;
 
-  bool walks = !outs.empty();  // does a tensor tell the shape?
+  bool walks = false;  // does a tensor tell the shape?
   c10::SmallVector<const Tensor*, 4> raw;
   c10::SmallVector<Tensor, 4> read;  // 0-d tensors
   for (size_t k = 0; k < kernel.in.size(); ++k) {
@@ -316,6 +316,7 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
       const Tensor& like = *arguments[parameter.like].tensor;
       out = at::zeros(like.sizes(), like.options().dtype(types.out[k]));
     }
+    walks |= !outs.empty() && !parameter.raw;
     form.stored.push_back(out.defined() ? out.scalar_type() : types.out[k]);
     form.computed.push_back(types.out[k]);
     call.outs.push_back(std::move(out));

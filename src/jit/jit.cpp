@@ -3,6 +3,7 @@
 
 #include "jit/library.h"
 
+#include <ATen/ops/from_blob.h>
 #include <torch/csrc/utils/pybind.h>
 
 namespace torch_ops::jit {
@@ -37,6 +38,19 @@ void bind_library(py::module_& m) {
         return reinterpret_cast<intptr_t>(get_kernel(reinterpret_cast<Library>(library), name));
       },
       "The handle of a kernel in a library", py::arg("library"), py::arg("name"));
+  m.def(
+      "get_global",
+      [](intptr_t library, const std::string& name, int64_t device) {
+        const auto index = static_cast<c10::DeviceIndex>(device);
+        const Global found = get_global(reinterpret_cast<Library>(library), name, index);
+        const c10::Device on(c10::kCUDA, index);
+        return at::for_blob(found.address, {found.bytes})
+            .options(at::TensorOptions().dtype(at::kByte).device(on))
+            .target_device(on)
+            .make_tensor();
+      },
+      "The bytes of a variable in a library, as a tensor", py::arg("library"), py::arg("name"),
+      py::arg("device"));
   m.def(
       "wait_for_stream",
       [](intptr_t stream, intptr_t producer, int64_t device) {

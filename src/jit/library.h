@@ -31,6 +31,14 @@ struct LaunchShape {
   std::array<uint32_t, 3> grid;
   std::array<uint32_t, 3> block;
   int64_t shared_bytes = 0;  // dynamic
+  bool cooperative =
+      false;  // all blocks run at the same time, so that they can wait for each other
+};
+
+// A variable of a library, as it lies in a device's memory.
+struct Global {
+  void* address = nullptr;
+  int64_t bytes = 0;
 };
 
 // Loads a cubin, or PTX, which the driver then compiles. Libraries are never unloaded: a graph may
@@ -38,11 +46,17 @@ struct LaunchShape {
 TORCH_OPS_CUDA_LAUNCHER(Library load_library(const std::string& image))
 TORCH_OPS_CUDA_LAUNCHER(std::vector<std::string> kernel_names(Library library))
 TORCH_OPS_CUDA_LAUNCHER(Kernel get_kernel(Library library, const std::string& name))
+// A __device__ or __constant__ variable. A ValueError where there is none of this name.
+TORCH_OPS_CUDA_LAUNCHER(Global get_global(Library library, const std::string& name,
+                                          c10::DeviceIndex device))
 // Loads the kernel onto the device, so that its first launch may be inside a capture.
 TORCH_OPS_CUDA_LAUNCHER(KernelAttributes prepare_kernel(Kernel kernel, c10::DeviceIndex device))
 // The threads a block that keep the most threads of a multiprocessor busy.
 TORCH_OPS_CUDA_LAUNCHER(int suggest_block(Kernel kernel, c10::DeviceIndex device,
                                           int64_t shared_bytes, int limit))
+// The most blocks of a cooperative launch.
+TORCH_OPS_CUDA_LAUNCHER(int64_t count_resident_blocks(Kernel kernel, c10::DeviceIndex device,
+                                                      int64_t threads, int64_t shared_bytes))
 // `stream`, a cudaStream_t, is the device's. Checks what CUDA says of the launch.
 TORCH_OPS_CUDA_LAUNCHER(void launch_kernel(Kernel kernel, c10::DeviceIndex device,
                                            const LaunchShape& shape, void* stream,

@@ -68,6 +68,23 @@ Kernel get_kernel(Library library, const std::string& name) {
   return kernel;
 }
 
+Global get_global(Library library, const std::string& name, c10::DeviceIndex device) {
+  const RelaxedCapture relaxed(cudaStreamCaptureModeRelaxed);
+  const c10::cuda::CUDAGuard guard(device);  // each has a copy of its own
+  void* address = nullptr;
+  size_t bytes = 0;
+  const cudaError_t status =
+      cudaLibraryGetGlobal(&address, &bytes, static_cast<cudaLibrary_t>(library), name.c_str());
+  if (status == cudaErrorSymbolNotFound) {
+    (void)cudaGetLastError();
+    TORCH_CHECK_VALUE(false, "the compiled code has no variable \"", name,
+                      "\". It must be declared __device__ or __constant__, and be neither static "
+                      "nor in an unnamed namespace.");
+  }
+  C10_CUDA_CHECK(status);
+  return {address, static_cast<int64_t>(bytes)};
+}
+
 KernelAttributes prepare_kernel(Kernel kernel, c10::DeviceIndex device) {
   const RelaxedCapture relaxed(cudaStreamCaptureModeRelaxed);
   const c10::cuda::CUDAGuard guard(device);
@@ -109,6 +126,15 @@ int suggest_block(Kernel kernel, c10::DeviceIndex device, int64_t shared_bytes, 
   return best;
 }
 
+int64_t count_resident_blocks(Kernel kernel, c10::DeviceIndex device, int64_t threads,
+                              int64_t shared_bytes) {
+  const c10::cuda::CUDAGuard guard(device);
+  int blocks = 0;
+  C10_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      &blocks, kernel, static_cast<int>(threads), static_cast<size_t>(shared_bytes)));
+  return blocks * count_multiprocessors(device);
+}
+
 void launch_kernel(Kernel kernel, c10::DeviceIndex device, const LaunchShape& shape, void* stream,
                    void** arguments) {
   const c10::cuda::CUDAGuard guard(device);
@@ -117,6 +143,11 @@ void launch_kernel(Kernel kernel, c10::DeviceIndex device, const LaunchShape& sh
   config.blockDim = dim3(shape.block[0], shape.block[1], shape.block[2]);
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = static_cast<cudaStream_t>(stream);
+  cudaLaunchAttribute cooperative{};
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  config.attrs = &cooperative;
+  config.numAttrs = shape.cooperative ? 1 : 0;
   C10_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, arguments));
 }
 

@@ -41,12 +41,13 @@ class RawLauncher {
 
   // Returns the device that it launched on, or -1 where there was nothing to launch.
   int64_t launch(const py::handle& grid, const py::handle& block, const py::handle& args,
-                 const py::handle& shared_mem, const py::handle& stream,
-                 const py::handle& strided) {
+                 const py::handle& shared_mem, const py::handle& stream, const py::handle& strided,
+                 const py::handle& cooperative) {
     LaunchShape shape;
     shape.grid = read_dims("grid", grid, 0, kMaxGrid);
     shape.block = read_dims("block", block, 1, kMaxBlock);
     shape.shared_bytes = read_size("shared_mem", shared_mem);
+    shape.cooperative = bool_of(callee_.name, "cooperative", cooperative);
     const bool any_strides = bool_of(callee_.name, "strided", strided);
     if (!known_ || !sizes_known_) load_first(args);
     Arguments arguments(callee_, args.ptr(), any_strides, stream);
@@ -55,6 +56,7 @@ class RawLauncher {
     const Loaded& loaded = get(arguments.device());
     const c10::DeviceIndex device = last_->first;
     check_limits(shape, loaded.attributes);
+    if (shape.cooperative) check_resident(shape, loaded.kernel, device);
     void* const on = stream.is_none() ? current_stream(device) : read_stream(stream, device);
     {
       const py::gil_scoped_release release;  // a launch waits where the queue is full
@@ -189,6 +191,18 @@ class RawLauncher {
     TORCH_CHECK_VALUE(shape.shared_bytes <= attributes.max_dynamic_shared, callee_.name,
                       ": shared_mem is ", shape.shared_bytes, " bytes, more than the ",
                       attributes.max_dynamic_shared, " that a block of this kernel can have here.");
+  }
+
+  // Blocks that wait for one that has not begun would wait for ever.
+  void check_resident(const LaunchShape& shape, Kernel kernel, c10::DeviceIndex device) const {
+    const int64_t threads = int64_t{shape.block[0]} * shape.block[1] * shape.block[2];
+    const int64_t most = count_resident_blocks(kernel, device, threads, shape.shared_bytes);
+    // Each is below 2^31, 2^16, 2^16.
+    const double blocks = double(shape.grid[0]) * shape.grid[1] * shape.grid[2];
+    TORCH_CHECK_VALUE(blocks <= double(most), callee_.name, ": a cooperative launch of ",
+                      static_cast<int64_t>(blocks), " blocks of ", threads,
+                      " threads is more than the ", most,
+                      " that this GPU runs at the same time. Use a smaller grid, and a loop.");
   }
 
   void* read_stream(const py::handle& stream, c10::DeviceIndex device) const {

@@ -121,7 +121,8 @@ ReductionCode find_code(Reduction& kernel, const Call& call, std::optional<int> 
                        names_of(call.stored), names_of(call.computed), ranks_of(call.raw_ranks),
                        call.kept.size(), call.reduced.size(), call.vector, call.modes);
     return ReductionCode{reinterpret_cast<const void*>(made[0].cast<intptr_t>()),
-                         reinterpret_cast<const void*>(made[1].cast<intptr_t>())};
+                         reinterpret_cast<const void*>(made[1].cast<intptr_t>()),
+                         made[2].cast<int64_t>()};
   });
 }
 
@@ -148,8 +149,8 @@ int64_t power_of_two_up_to(int64_t value) {
 }
 
 // For results of parts: as many as are given, in the type that they are computed in.
-Tensor scratch(int64_t results, const Call& call, const Tensor& like) {
-  const auto size = static_cast<int64_t>(std::max<size_t>(8, c10::elementSize(call.computed[0])));
+Tensor scratch(int64_t results, const ReductionCode& code, const Tensor& like) {
+  const int64_t size = std::max<int64_t>(8, code.result_bytes);
   return new_output({results * size}, like.options().dtype(at::kByte));
 }
 
@@ -199,7 +200,7 @@ void run_cpu(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, 
   const auto finish = reinterpret_cast<Function>(const_cast<void*>(code.finish));
   const HostTasks cut = columns ? HostTasks::of_columns(outputs, elements, call.kept[0].size)
                                 : HostTasks::of_rows(outputs, elements);
-  const Tensor partials = scratch(cut.parts > 1 ? outputs * cut.parts : 0, call, out);
+  const Tensor partials = scratch(cut.parts > 1 ? outputs * cut.parts : 0, code, out);
   Words words = plan_words(call, outputs, elements, cut.part, cut.parts, partials.data_ptr());
   if (columns) words.put(cut.width);
   put_axes(words, call.kept);
@@ -293,7 +294,7 @@ void run_rows(const ReductionCode& code, Call& call, const Tensor& out, int64_t 
   const int64_t lanes = std::min(kThreads, power_of_two_up_to(std::max<int64_t>(elements / 4, 1)));
   const int64_t blocks = ceil_div(outputs, kThreads / lanes);
   const Parts parts(elements, lanes, 1, kBlocks / blocks);
-  const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, call, out);
+  const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, code, out);
   Words words = plan_words(call, outputs, elements, parts.size, parts.count, partials.data_ptr());
   words.put(lanes);
   const Launcher launch(words, call, out);
@@ -319,7 +320,7 @@ void run_columns(const ReductionCode& code, Call& call, const Tensor& out, int64
   const int64_t blocks = ceil_div(words_of_row, across);
   const int64_t at_once = kColumnBlocks * count_multiprocessors(out.device().index());
   const Parts parts(elements, lanes, kColumnUnroll, at_once / blocks);
-  const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, call, out);
+  const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, code, out);
   // Of the second pass: some 8 parts a thread, if that keeps a block's threads busy.
   const int64_t finish_lanes =
       std::min(kThreads, power_of_two_up_to(std::max<int64_t>(parts.count / 8, 1)));

@@ -18,6 +18,7 @@ namespace torch_ops::jit {
 struct ReductionCode {
   const void* partial = nullptr;  // of parts of the reduced elements
   const void* finish = nullptr;   // of the parts' results
+  int64_t result_bytes = 0;       // of a part's result
 };
 
 // The signature of all registered reductions: tensors in the order of their parameters, and numbers

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from torch_ops.jit._options import values_of
+
 # The names that a declared type may have; NumPy's, and bfloat16.
 DTYPES = {
     "bool": torch.bool,
@@ -112,11 +114,12 @@ def parse_params(text: str, what: str) -> tuple[Param, ...]:
             )
         if any(name == other.name for other in params):
             raise ValueError(f"{what}: two parameters are named {name!r}.")
-        params.append(Param(name, _parse_type(type_name, what), raw))
+        params.append(Param(name, parse_type(type_name, what), raw))
     return tuple(params)
 
 
-def _parse_type(name: str, what: str) -> torch.dtype | str:
+def parse_type(name: str, what: str) -> torch.dtype | str:
+    """A dtype's name, or a letter that stands for one."""
     if name in DTYPES:
         return DTYPES[name]
     if len(name) == 1 and name.isalpha() and name.isascii():
@@ -145,6 +148,28 @@ def check_text(what: str, text: object) -> None:
         ) from None
 
 
+_LONG_LONG = r"long\s+long(?:\s+int)?"
+_WIDE_TYPEDEF = re.compile(
+    rf"\btypedef\s+(?:unsigned\s+{_LONG_LONG}\s+uint64_t|(?:signed\s+)?{_LONG_LONG}\s+int64_t)\s*;"
+    rf"|\busing\s+(?:uint64_t\s*=\s*unsigned|int64_t\s*=(?:\s*signed)?)\s+{_LONG_LONG}\s*;"
+)
+
+
+def without_wide_typedefs(preamble: str) -> str:
+    """Blanks out ``typedef unsigned long long uint64_t;`` and the like outside all braces.
+
+    Generated text has these names: for NVRTC as such types, for the CPU as those of <cstdint>,
+    which are ``long`` there, so that the declaration would be another one of the same name.
+    """
+
+    def blank(found: re.Match[str]) -> str:
+        before = preamble[: found.start()]
+        is_outside = before.count("{") == before.count("}")
+        return re.sub(r"\S", " ", found[0]) if is_outside else found[0]
+
+    return _WIDE_TYPEDEF.sub(blank, preamble)
+
+
 def check_options(options: object) -> None:
     """Refuses options of a compiler that are no sequence of strings."""
     if (
@@ -154,6 +179,17 @@ def check_options(options: object) -> None:
     ):
         raise TypeError(f"options must be a tuple of strings, but it is {options!r}.")
     check_text("options", "".join(options))
+    check_standard(options)
+
+
+def check_standard(options: Sequence[str]) -> None:
+    """Refuses options that ask for a C++ in which generated text cannot be written."""
+    for standard in values_of(options, ("-std", "--std")):
+        if re.fullmatch(r"(c|gnu)\+\+(98|03|0x|11)", standard):
+            raise ValueError(
+                f"options: -std={standard} is too old for the text around a kernel. Leave it out "
+                "(C++17 is the default), or give c++14, c++17 or c++20."
+            )
 
 
 def check_names(inputs: tuple[Param, ...], outputs: tuple[Param, ...], name: str) -> None:

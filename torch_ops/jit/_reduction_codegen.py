@@ -28,6 +28,7 @@ class Reduction:
     identity: str | None
     preamble: str
     program: Program | None = None  # what map_expr stands for where it is no text of the user
+    reduce_type: torch.dtype | str | None = None  # None: that of the output
 
     @staticmethod
     def sum_of(program: Program) -> Reduction:
@@ -89,7 +90,12 @@ class Writer:
                 for param, dtype in reversed(list(zip(params, form.computed, strict=True)))
             }
         )
-        self.result = self.value[reduction.output.name]
+        self.result_dtype = form.computed[0]
+        if isinstance(reduction.reduce_type, torch.dtype):
+            self.result_dtype = reduction.reduce_type
+        elif reduction.reduce_type is not None:
+            self.result_dtype = self.types.by_type[reduction.reduce_type]
+        self.result = C_TYPES[self.result_dtype]
         self.numbers: list[Param] = []
         self.raws: list[tuple[Param, str, tuple[int, bool]]] = []
         self.operands: list[tuple[Param, str]] = []
@@ -134,7 +140,7 @@ class Writer:
             f"  {self.result}* partials;\n  char* data[{self.count}];\n"
             f"{numbers}{raws}{more}{axes}}};"
         )
-        dtypes = (*self.form.stored, *self.form.computed)
+        dtypes = (*self.form.stored, *self.form.computed, self.result_dtype)
         names = ["scalar.h", *headers, "reduce.h", *more_headers(dtypes, program is not None)]
         user = UserText("preamble", self.reduction.preamble)
         preamble = preamble_pieces(program) if program else [user] * bool(user.text.strip())

@@ -42,17 +42,21 @@ def find_nvrtc() -> Nvrtc:
     """NVRTC as torch's wheels bring it; else of the toolkit at CUDA_HOME or /usr/local/cuda."""
     name = f"libnvrtc.so.{_cuda_major()}"
     spec = importlib.util.find_spec("nvidia")
-    for parent in (spec.submodule_search_locations or []) if spec else []:
-        root = Path(parent) / f"cu{_cuda_major()}"
+    parents = (spec.submodule_search_locations or []) if spec else []
+    wheels = [Path(parent) / f"cu{_cuda_major()}" for parent in parents]
+    # torch's wheels bring some of CUDA's headers, but not those of CCCL.
+    roots = [*wheels, *_toolkits()]
+    for root in wheels:
         library = root / "lib" / name
         if library.is_file():
-            return Nvrtc(library, _wheel_version(Path(parent).parent, library), _headers(root))
+            return Nvrtc(library, _wheel_version(root.parent.parent, library), _headers(roots))
     for root in _toolkits():
         for lib in ("lib64", "lib"):
             library = root / lib / name
             if library.is_file():
                 # There the file behind the link is named by the full version.
-                return Nvrtc(library, f"{library.resolve().name} {_size(library)}", _headers(root))
+                version = f"{library.resolve().name} {_size(library)}"
+                return Nvrtc(library, version, _headers([root, *roots]))
     return Nvrtc(None, "unknown", ())
 
 
@@ -71,17 +75,28 @@ def _toolkits() -> list[Path]:
     return [Path(home) for home in homes if home]
 
 
-def _headers(root: Path) -> tuple[str, ...]:
-    """CUDA's headers and, in CUDA 13 a folder below, those of CCCL (<cuda/std/...>)."""
-    folders = [root / "include", root / "include" / "cccl"]
-    if not (folders[0] / "cuda_fp16.h").is_file():
-        folders += [
-            home / "include" / sub
-            for home in _toolkits()
-            for sub in ("", "cccl")
-            if (home / "include" / "cuda_fp16.h").is_file()
-        ]
-    return tuple(str(folder) for folder in folders if folder.is_dir())
+def _headers(roots: Sequence[Path]) -> tuple[str, ...]:
+    """The folders of CUDA's headers and, in CUDA 13 a folder below, those of CCCL (<cuda/std/...>).
+
+    What the first root lacks is taken from the next one, of the same CUDA.
+    """
+    folders = [
+        str(folder)
+        for root in roots
+        for folder in (root / "include", root / "include" / "cccl")
+        if folder.is_dir() and _major_of(root / "include") in (None, _cuda_major())
+    ]
+    return tuple(dict.fromkeys(folders))
+
+
+def _major_of(include: Path) -> str | None:
+    """The CUDA that headers are of; None where they do not tell, as CCCL's alone."""
+    try:
+        with open(include / "cuda.h", "rb") as file:
+            found = re.search(rb"#define CUDA_VERSION (\d+)\d{3}", file.read(2**16))
+    except OSError:
+        return None
+    return found[1].decode() if found else None
 
 
 def arch_of(device: int) -> str:

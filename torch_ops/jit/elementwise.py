@@ -30,6 +30,7 @@ from torch_ops.jit._params import (
     check_options,
     check_text,
     parse_params,
+    without_wide_typedefs,
 )
 from torch_ops.jit._program import Program, Snippet, defined_macros, mentions, surely_assigns
 from torch_ops.jit._reduction_codegen import Reduction
@@ -165,6 +166,7 @@ class ElementwiseKernel:
             "options": tuple(options),
             "backward": backward,
         }
+        preamble = without_wide_typedefs(preamble)
         snippet = Snippet(operation, "operation", preamble, loop_prep, after_loop)
         program = Program(name, inputs, outputs, snippet)
         texts = "\n".join((preamble, loop_prep, operation, after_loop, backward or ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import threading
 import weakref
@@ -17,7 +18,7 @@ from torch_ops.jit._cache import Artefact
 from torch_ops.jit._compile import compile_cuda
 from torch_ops.jit._constants import define
 from torch_ops.jit._image import kernels_in, load_once, params_in_ptx
-from torch_ops.jit._params import check_text
+from torch_ops.jit._params import check_standard, check_text
 from torch_ops.jit._signature import (
     SIGNATURES,
     Param,
@@ -53,7 +54,7 @@ class RawKernel:
         backend: ``"nvrtc"``.
 
     A call, ``kernel(grid, block, args, *, shared_mem=0, stream=None, strided=False,
-    return_event=False)``, takes:
+    return_event=False, cooperative=False)``, takes:
 
     - ``grid``, ``block``: an int or a tuple of up to three. A grid of 0 launches nothing.
     - ``args``: a tuple, an argument for each parameter.
@@ -63,6 +64,9 @@ class RawKernel:
         waited for. It takes no integer. ``void*`` and pointers to structs take any dtype.
       - A number takes a number of Python's or NumPy's that it can hold; a struct takes bytes or a
         NumPy record.
+    - ``cooperative``: All blocks run at the same time, so that they may wait for each other
+      (``cooperative_groups::this_grid().sync()``). A grid of more blocks than fit is an error; one
+      block per multiprocessor fits.
     - ``shared_mem``: bytes of dynamic shared memory a block, up to what the GPU has.
     - ``stream``: a ``torch.cuda.Stream`` instead of the current one.
     - ``strided``: Tensors need not be contiguous; the kernel knows their strides.
@@ -137,9 +141,10 @@ class RawKernel:
         stream: torch.cuda.Stream | None = None,
         strided: bool = False,
         return_event: bool = False,
+        cooperative: bool = False,
     ) -> torch.cuda.Event | None:
         launcher = self._made or self._launcher
-        device = launcher.launch(grid, block, args, shared_mem, stream, strided)
+        device = launcher.launch(grid, block, args, shared_mem, stream, strided, cooperative)
         return self._event(device, stream) if return_event else None
 
     @property
@@ -323,6 +328,61 @@ class RawModule:
         self._symbol(name)
         return self._kernels.setdefault(name, RawKernel._of(self, name))
 
+    def get_global(
+        self,
+        name: str,
+        dtype: torch.dtype = torch.uint8,
+        shape: Sequence[int] | None = None,
+        *,
+        device: torch.device | str | int | None = None,
+    ) -> torch.Tensor:
+        """A ``__device__`` or ``__constant__`` variable as a tensor over its very memory.
+
+        What is written to it later launches see; and the other way round. Write a ``__constant__``
+        one by ``tensor.copy_(...)``, from a tensor of its dtype.
+        Each GPU has a copy of its own. The memory stays for the life of the process.
+
+        Args:
+            name: The variable, with its namespace; a mangled name is taken too. It must be neither
+                static nor in an unnamed namespace.
+            dtype: The type of its elements. Unless it is given, the tensor is of bytes.
+            shape: Its shape. None: one axis.
+            device: The GPU; None: the current one.
+
+        Raises:
+            ValueError: There is none of this name; dtype and shape do not make up its size.
+            RuntimeError: There is no GPU.
+            CompileError: The source does not compile.
+
+        Example:
+            >>> import torch, torch_ops.jit
+            >>> module = torch_ops.jit.RawModule("__constant__ float table[3];")
+            >>> if torch.cuda.is_available():
+            ...     table = module.get_global("table", torch.float32)
+            ...     _ = table.copy_(torch.tensor([1.0, 2.0, 3.0]))
+        """
+        _check_str("get_global", "name", name)
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"get_global: dtype must be a torch.dtype, but it is {dtype!r}.")
+        what = f'get_global("{name}")'
+        _check_gpu(f"{what} needs")
+        on = torch.device("cuda" if device is None else device)
+        if on.type != "cuda":
+            raise ValueError(f"{what}: device must be a CUDA device, but it is {on}.")
+        index = on.index
+        index = torch.cuda.current_device() if index is None else index
+        library = load_once(self._artefact(arch_of(index)))
+        memory = _ext.get_global(library, _mangled(name), index)
+        size = memory.numel()
+        count = size // dtype.itemsize if shape is None else math.prod(shape)
+        if count * dtype.itemsize != size or memory.data_ptr() % dtype.itemsize:
+            raise ValueError(
+                f"{what}: the variable has {size} bytes at address {memory.data_ptr():#x}, which "
+                f"do not make up a tensor of {dtype}"
+                + ("." if shape is None else f" and shape {tuple(shape)}.")
+            )
+        return memory.view(dtype).view((count,) if shape is None else tuple(shape))
+
     @property
     def ptx(self) -> str:
         """The module as PTX, for the architecture of the current GPU (without one: sm_90)."""
@@ -426,17 +486,29 @@ class RawModule:
 
     def _load(self, name: str, device: int | None) -> tuple[int, int]:
         """Compiles and loads for a device, the current one for None; returns it and a handle."""
-        if not torch.cuda.is_available():
-            raise RuntimeError(
-                f'RawKernel "{name}" runs on a CUDA GPU, and torch finds none here. Compiling it, '
-                "and checking its arguments, is all that can be done without."
-            )
-        torch.cuda.init()
+        _check_gpu(f'RawKernel "{name}" runs on')
         device = torch.cuda.current_device() if device is None else device
         arch = arch_of(device)
         symbol = self._symbol(name, arch)
         with torch.cuda.device(device):
             return device, _ext.get_kernel(load_once(self._artefact(arch)), symbol)
+
+
+def _check_gpu(what: str) -> None:
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            f"{what} a CUDA GPU, and torch finds none here. Compiling it, and checking its "
+            "arguments, is all that can be done without."
+        )
+    torch.cuda.init()
+
+
+def _mangled(name: str) -> str:
+    """The symbol of a variable: its name, but in a namespace."""
+    parts = name.split("::")
+    if len(parts) == 1:
+        return name
+    return f"_ZN{''.join(f'{len(part)}{part}' for part in parts)}E"
 
 
 def _make_module(*made_of: Any) -> RawModule:
@@ -469,7 +541,9 @@ def _checked(
     if backend != "nvrtc":
         raise ValueError(f'{what}: backend must be "nvrtc", but it is {backend!r}.')
     names = dict.fromkeys(_strings(what, "name_expressions", name_expressions))
-    return code, tuple(names), _strings(what, "options", options), define(constants)
+    given = _strings(what, "options", options)
+    check_standard(given)
+    return code, tuple(names), given, define(constants)
 
 
 def _check_str(what: str, argument: str, value: Any) -> None:

@@ -19,13 +19,16 @@ from torch_ops.jit._derivative_errors import explained
 from torch_ops.jit._errors import CompileError
 from torch_ops.jit._params import (
     DTYPE_OF_CPP,
+    Param,
     check_names,
     check_options,
     check_text,
     parse_params,
+    parse_type,
+    without_wide_typedefs,
 )
 from torch_ops.jit._program import mentions
-from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, host_source
+from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, Writer, host_source
 from torch_ops.jit._reduction_cuda import cuda_source
 from torch_ops.jit._reduction_host import columns_source
 from torch_ops.jit._registered import (
@@ -58,6 +61,9 @@ class ReductionKernel:
         identity: What no elements combine to: a number or an expression. None: an error where there
             are no elements.
         name: For messages.
+        reduce_type: The type that values are combined in, ``a`` and ``b``: a dtype's name such as
+            ``"float64"``, or a letter of the parameters. None: that of the output. float16 and
+            bfloat16 stand for float32.
         preamble: Text before the kernel.
         options: As for :class:`ElementwiseKernel`.
 
@@ -66,7 +72,8 @@ class ReductionKernel:
         all of them. Returns a tensor of the input's shape without these axes (with
         ``keepdim=True`` of size 1 there).
 
-    Values are combined in the type of the output, in float32 for float16 and bfloat16.
+    Values are combined in ``reduce_type``, else in the type of the output; in float32 for float16
+    and bfloat16.
 
     Gradient:
         None: the backward pass, or torch.compile where it makes its graph, raises an error that
@@ -109,6 +116,7 @@ class ReductionKernel:
         identity: str | complex | None,
         name: str = "reduce",
         *,
+        reduce_type: str | None = None,
         preamble: str = "",
         options: Sequence[str] = (),
     ) -> None:
@@ -132,7 +140,11 @@ class ReductionKernel:
             check_text(title, text)
         check_options(options)
         self._texts: tuple[Any, ...] = (map_expr, reduce_expr, post_map_expr, identity, name)
-        self._keywords: dict[str, Any] = {"preamble": preamble, "options": tuple(options)}
+        self._keywords: dict[str, Any] = {
+            "reduce_type": reduce_type,
+            "preamble": preamble,
+            "options": tuple(options),
+        }
         self.name = name
         self.in_params = in_params
         self.out_params = out_params
@@ -144,7 +156,8 @@ class ReductionKernel:
             reduce_expr,
             post_map_expr,
             _as_text(identity),
-            preamble,
+            without_wide_typedefs(preamble),
+            reduce_type=_parse_reduce_type(reduce_type, (*inputs, *outputs)),
         )
         self.inputs = inputs
         texts = "\n".join((preamble, map_expr, reduce_expr, post_map_expr))
@@ -249,6 +262,21 @@ def _fake(
     return torch.empty(kept, dtype=dtype, device=device)
 
 
+def _parse_reduce_type(name: str | None, params: Sequence[Param]) -> torch.dtype | str | None:
+    if name is None:
+        return None
+    if not isinstance(name, str):
+        raise TypeError(f"reduce_type must be a string or None, but it is {type(name).__name__}.")
+    found = parse_type(name, "reduce_type")
+    letters = sorted({param.type for param in params if isinstance(param.type, str)})
+    if isinstance(found, str) and found not in letters:
+        raise ValueError(
+            f"reduce_type is {name!r}, a letter that no parameter is declared with; they have "
+            f"{', '.join(letters) or 'none'}."
+        )
+    return found
+
+
 def _as_text(identity: Any) -> str | None:
     identity = as_number(identity)
     if identity is None or isinstance(identity, str):
@@ -279,8 +307,8 @@ def _compile(
     reduced: int,
     vector: int,
     modes: str,
-) -> tuple[int, int]:
-    """Called from C++ for a form of call that is new: its two functions."""
+) -> tuple[int, int, int]:
+    """Called from C++ for a form of call that is new: its two functions, and a result's bytes."""
     form = ReductionForm(
         stored=tuple(None if name is None else DTYPE_OF_CPP[name] for name in stored),
         computed=tuple(DTYPE_OF_CPP[name] for name in computed),
@@ -305,7 +333,8 @@ def _compiled(
     form: ReductionForm,
     options: tuple[str, ...],
     device: int | None,
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
+    size = Writer(reduction, form).result_dtype.itemsize
     if device is None:
         host = compile_host(
             what,
@@ -313,7 +342,7 @@ def _compiled(
             options=(*HOST_OPTIONS, *shared_options(options)),
         )
         library = _ext.load_host_library(host.data)
-        return _ext.host_symbol(library, "partial"), _ext.host_symbol(library, "finish")
+        return _ext.host_symbol(library, "partial"), _ext.host_symbol(library, "finish"), size
     code = compile_cuda(
         what,
         cuda_source(reduction, form),
@@ -321,4 +350,4 @@ def _compiled(
         options=(*CUDA_OPTIONS, *options),
     )
     library = _ext.load_library(code.data)
-    return _ext.get_kernel(library, "partial"), _ext.get_kernel(library, "finish")
+    return _ext.get_kernel(library, "partial"), _ext.get_kernel(library, "finish"), size

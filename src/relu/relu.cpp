@@ -140,19 +140,21 @@ void register_backend(torch::Library& m) {
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag};
-  m.def("relu(Tensor input, *, bool save_mask=True) -> Tensor", tags);
-  m.def("relu_(Tensor(a!) input, *, bool save_mask=True) -> Tensor(a!)", tags);
-  m.def("relu_backward(Tensor grad_output, Tensor output) -> Tensor", tags);
+  // Jagged nested tensors hand their values to an op that has this tag.
+  const std::vector<at::Tag> pointwise{at::Tag::pt2_compliant_tag, at::Tag::pointwise};
+  m.def("relu(Tensor input, *, bool save_mask=True) -> Tensor", pointwise);
+  m.def("relu_(Tensor(a!) input, *, bool save_mask=True) -> Tensor(a!)", pointwise);
+  m.def("relu_backward(Tensor grad_output, Tensor output) -> Tensor", pointwise);
   m.def("leaky_relu(Tensor input, float negative_slope=0.01, *, bool save_mask=True) -> Tensor",
-        tags);
+        pointwise);
   m.def(
       "leaky_relu_(Tensor(a!) input, float negative_slope=0.01, *, bool save_mask=True)"
       " -> Tensor(a!)",
-      tags);
+      pointwise);
   m.def(
       "leaky_relu_backward(Tensor grad_output, Tensor output, float negative_slope)"
       " -> Tensor",
-      tags);
+      pointwise);
   // What autograd calls where a mask is saved: leaky_relu, or relu without a slope.
   m.def("_relu_mask(Tensor input, float? negative_slope) -> (Tensor output, Tensor mask)", tags);
   m.def("_relu_mask_(Tensor(a!) input, float? negative_slope) -> Tensor", tags);

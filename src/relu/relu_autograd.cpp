@@ -120,9 +120,11 @@ struct OutputNode final : autograd::DerivativeNode<OutputNode> {
 };
 
 // Under a transform of torch.func the output is saved: a mask has no axis that torch.vmap could
-// hide, and what a transform saves is gone when it returns.
+// hide, and what a transform saves is gone when it returns. So it is of a nested tensor: torch
+// hands its values to ops that return one tensor.
 bool saves_mask(const Tensor& input, bool save_mask) {
-  return save_mask && is_kernel_float(input) && torch::autograd::compute_requires_grad(input) &&
+  return save_mask && is_kernel_float(input) && !input.is_nested() &&
+         torch::autograd::compute_requires_grad(input) &&
          !at::functorch::maybeCurrentDynamicLayer();
 }
 

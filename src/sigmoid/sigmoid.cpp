@@ -199,10 +199,11 @@ Tensor backward(const Tensor& grad_output, const Tensor& output) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
-  m.def("sigmoid(Tensor input) -> Tensor", {at::Tag::pt2_compliant_tag});
-  m.def("sigmoid_(Tensor(a!) input) -> Tensor(a!)", {at::Tag::pt2_compliant_tag});
-  m.def("sigmoid_backward(Tensor grad_output, Tensor output) -> Tensor",
-        {at::Tag::pt2_compliant_tag});
+  // Jagged nested tensors hand their values to an op that is tagged as pointwise.
+  const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag, at::Tag::pointwise};
+  m.def("sigmoid(Tensor input) -> Tensor", tags);
+  m.def("sigmoid_(Tensor(a!) input) -> Tensor(a!)", tags);
+  m.def("sigmoid_backward(Tensor grad_output, Tensor output) -> Tensor", tags);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {

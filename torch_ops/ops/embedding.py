@@ -33,8 +33,8 @@ def embedding(
     that sums 16-bit floats in float32, and that is not slow where many entries name one row.
 
     Args:
-        input: A tensor of any shape; uint8, int16, int32 or int64, used as it is. Each entry must
-            be between 0 and ``weight.shape[0] - 1``.
+        input: A tensor of any shape, or a jagged nested one; uint8, int16, int32 or int64, used as
+            it is. Each entry must be between 0 and ``weight.shape[0] - 1``.
         weight: A tensor of the shape ``[rows, width]``, on the input's device.
         padding_idx: A row whose gradient is zero; negative counts from the end.
         max_norm: Rows that input names and whose norm is larger are scaled to this norm, **in
@@ -49,8 +49,8 @@ def embedding(
 
     Gradient:
         :func:`scatter_add` of ``grad_output`` by input, which is saved; weight is not. With
-        ``sparse`` torch's own sparse tensor. Differentiable any number of times, unless ``sparse``;
-        forward mode too.
+        ``sparse`` torch's own sparse tensor. Differentiable any number of times, unless ``sparse``
+        or jagged; forward mode too.
 
     Memory:
         The output alone. ``scale_grad_by_freq`` takes 4 bytes a row in the backward pass,
@@ -78,6 +78,9 @@ def embedding(
     """
     if not isinstance(input, Tensor) or not isinstance(weight, Tensor):
         check_tensors("embedding", "input, weight", input=input, weight=weight)
+    if type(input) is not Tensor and input.layout == torch.jagged:
+        options = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        return _jagged_like(input, embedding(input.values(), weight, *options))
     if weight.dim() != 2:
         shape = list(weight.shape)
         raise ValueError(f"embedding: weight must have two axes, but its shape is {shape}.")
@@ -110,6 +113,20 @@ def embedding(
         if output is not NotImplemented:
             return output
     return _embedding(input, weight, padding_idx, scale_grad_by_freq, sparse)
+
+
+def _jagged_like(jagged: Any, values: Tensor) -> Tensor:
+    """A nested tensor of these values, with the lengths of another."""
+    made: Tensor = torch.nested.nested_tensor_from_jagged(
+        values,
+        jagged.offsets(),
+        jagged.lengths(),
+        jagged._ragged_idx,
+        # What is known already stays known: to find it waits for the GPU.
+        jagged._maybe_min_seqlen,
+        jagged._maybe_max_seqlen,
+    )
+    return made
 
 
 class Embedding(nn.Embedding):

@@ -36,8 +36,8 @@ def relu(input: Tensor, inplace: bool = False, *, save: str = "mask") -> Tensor:
     """Returns ``max(input, 0)``, elementwise; NaN stays NaN.
 
     Args:
-        input: A tensor of any shape and strides, on the CPU or a CUDA device; float16, bfloat16,
-            float32 or float64. Integers are computed by torch.
+        input: A tensor of any shape and strides, also a jagged nested one, on the CPU or a CUDA
+            device; float16, bfloat16, float32 or float64. Integers are computed by torch.
         inplace: Overwrite ``input`` and return it.
         save: What the backward pass needs and autograd keeps for it: ``"mask"``, one bit an
             element, or ``"output"``, the result, as ``torch.relu`` does. See Memory.
@@ -55,7 +55,8 @@ def relu(input: Tensor, inplace: bool = False, *, save: str = "mask") -> Tensor:
         output is freed where nobody else keeps it, and may be overwritten. Where the next op keeps
         its input anyway (a linear layer, a convolution) the mask comes on top; but the backward
         pass reads the mask instead of the output, and so moves a third fewer bytes. Under the
-        transforms of ``torch.func`` the output is kept, whatever ``save`` says.
+        transforms of ``torch.func``, and of a nested tensor, the output is kept, whatever ``save``
+        says.
 
     Deterministic, on every device.
 
@@ -118,8 +119,9 @@ def leaky_relu(
     """Returns ``input`` where it is positive, else ``input * negative_slope``.
 
     Args:
-        input: A tensor of any shape and strides, on the CPU or a CUDA device; float16, bfloat16,
-            float32 or float64. 16-bit values are multiplied in float32 and rounded once.
+        input: A tensor of any shape and strides, also a jagged nested one, on the CPU or a CUDA
+            device; float16, bfloat16, float32 or float64. 16-bit values are multiplied in float32
+            and rounded once.
         negative_slope: Any number, negative ones too.
         inplace: Overwrite ``input`` and return it.
         save: As for :func:`relu`. A negative slope makes an output that does not tell where the

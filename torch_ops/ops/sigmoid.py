@@ -24,8 +24,9 @@ def sigmoid(input: Tensor) -> Tensor:
     the dtype's least denormal number.
 
     Args:
-        input: A tensor of any shape and strides, on the CPU or a CUDA device; float16, bfloat16,
-            float32 or float64. Integers and complex numbers are computed by torch.
+        input: A tensor of any shape and strides, also a jagged nested one, on the CPU or a CUDA
+            device; float16, bfloat16, float32 or float64. Integers and complex numbers are computed
+            by torch.
 
     Returns:
         A tensor of the input's shape, dtype, device and memory format; of torch's default dtype

@@ -1,0 +1,164 @@
+"""The activations and embedding of jagged nested tensors, beside torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import torch_ops
+
+LENGTHS = (3, 1, 0, 4)
+
+Function = Callable[..., Any]
+
+
+def leaky_relu(x: Tensor, slope: float) -> Tensor:
+    """torch's has no jagged form."""
+    return torch.relu(x) - slope * torch.relu(-x)
+
+
+PAIRS: dict[str, tuple[Function, Function]] = {
+    "relu": (torch_ops.relu, F.relu),
+    "relu output": (lambda x: torch_ops.relu(x, save="output"), F.relu),
+    "ReLU": (torch_ops.ReLU(), nn.ReLU()),
+    "leaky_relu": (lambda x: torch_ops.leaky_relu(x, 0.2), lambda x: leaky_relu(x, 0.2)),
+    "LeakyReLU": (torch_ops.LeakyReLU(-0.5), lambda x: leaky_relu(x, -0.5)),
+    "sigmoid": (torch_ops.sigmoid, torch.sigmoid),
+    "Sigmoid": (torch_ops.Sigmoid(), nn.Sigmoid()),
+}
+INPLACE: dict[str, tuple[Function, Function]] = {
+    "relu_": (torch_ops.relu_, torch.relu_),
+    "ReLU": (torch_ops.ReLU(inplace=True), nn.ReLU(inplace=True)),
+    "leaky_relu_": (torch_ops.leaky_relu_, lambda x: x.copy_(leaky_relu(x, 0.01))),
+    "sigmoid_": (torch_ops.sigmoid_, torch.sigmoid_),
+}
+
+
+def jagged(device: torch.device, requires_grad: bool = False) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    parts = [torch.randn(length, 5, generator=generator).to(device) for length in LENGTHS]
+    made = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    return made.requires_grad_(requires_grad)
+
+
+def views(x: Tensor) -> dict[str, Tensor]:
+    """Of the same values: as it is, the ragged axis last, and with gaps between the parts."""
+    starts = torch.tensor([0, 1, 2, 0], device=x.device)
+    lengths = torch.tensor([2, 3, 1, 0], device=x.device)
+    padded = x.detach().to_padded_tensor(0.5)
+    return {
+        "plain": x,
+        "transposed": x.transpose(1, 2),
+        "gaps": torch.nested.narrow(padded, 1, starts, lengths, layout=torch.jagged),
+    }
+
+
+def assert_like(actual: Tensor, expected: Tensor) -> None:
+    assert actual.layout == torch.jagged and actual.shape[0] == expected.shape[0]
+    assert actual._ragged_idx == expected._ragged_idx  # type: ignore[attr-defined]
+    for ours, theirs in zip(actual.unbind(), expected.unbind(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("view", ["plain", "transposed", "gaps"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_activations(device: torch.device, name: str, view: str) -> None:
+    ours, theirs = PAIRS[name]
+    x = views(jagged(device))[view]
+    output = ours(x)
+    assert_like(output, theirs(x))
+    assert output.shape == x.shape  # the same lengths: they may be added
+    assert_like(output + x, theirs(x) + x)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_gradients(device: torch.device, name: str) -> None:
+    gradients = []
+    for function in PAIRS[name]:
+        x = jagged(device, requires_grad=True)
+        y = function(x.transpose(1, 2))
+        (first,) = torch.autograd.grad((y * y).values().sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad((first * first).values().sum(), x)
+        gradients.append((first.detach(), second))
+    for actual, expected in zip(*gradients, strict=True):
+        assert_like(actual, expected)
+
+
+@pytest.mark.parametrize("name", INPLACE)
+def test_in_place(device: torch.device, name: str) -> None:
+    gradients = []
+    for function in INPLACE[name]:
+        x = jagged(device, requires_grad=True)
+        y = x * 2
+        assert function(y) is y
+        (y * y).values().sum().backward()
+        assert x.grad is not None
+        gradients.append((y.detach(), x.grad))
+    for actual, expected in zip(*gradients, strict=True):
+        assert_like(actual, expected)
+    plain = jagged(device)
+    values = plain.values()
+    INPLACE[name][0](plain)
+    assert torch.equal(plain.values(), values)  # the memory is the same
+    assert int((values < -0.5).sum()) == 0
+
+
+EMBEDDINGS: list[dict[str, Any]] = [
+    {},
+    {"padding_idx": 1},
+    {"max_norm": 0.7},
+    {"scale_grad_by_freq": True},
+    {"sparse": True},
+]
+
+
+@pytest.mark.parametrize("options", EMBEDDINGS, ids=str)
+def test_embedding(device: torch.device, options: dict[str, Any]) -> None:
+    parts = [torch.tensor(part, device=device) for part in ([0, 3, 3], [1], [2, 1, 0, 5])]
+    index = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    ours = torch_ops.Embedding(6, 4, **options, device=device)
+    theirs = nn.Embedding(6, 4, **options, device=device)
+    theirs.load_state_dict(ours.state_dict())
+    output, expected = ours(index), theirs(index.values())  # torch's has not all options, jagged
+    assert output.shape == (*index.shape, 4)
+    torch.testing.assert_close(output.values(), expected)
+    weights = torch.linspace(0.5, 2, 32, device=device).view(8, 4)
+    for result in (output.values(), expected):
+        (result * weights).sum().backward()
+    assert ours.weight.grad is not None and theirs.weight.grad is not None
+    torch.testing.assert_close(ours.weight.grad.to_dense(), theirs.weight.grad.to_dense())
+
+
+def test_lengths_that_are_known_stay_so(device: torch.device) -> None:
+    x = jagged(device)
+    x._max_seqlen  # type: ignore[attr-defined]  # noqa: B018  # found once, by waiting for the GPU
+    assert torch_ops.relu(x)._maybe_max_seqlen == 4  # type: ignore[attr-defined]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile(device: torch.device, backend: str) -> None:
+    """A whole model in one graph, for other lengths too."""
+    model = nn.Sequential(
+        torch_ops.Embedding(6, 4),
+        nn.Linear(4, 4),
+        torch_ops.ReLU(),
+        torch_ops.LeakyReLU(0.3),
+        torch_ops.Sigmoid(),
+    ).to(device)
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    for lengths in ((3, 1, 2), (5, 2, 2), (1, 4, 1)):
+        parts = [torch.arange(length, device=device) for length in lengths]
+        index = torch.nested.nested_tensor(parts, layout=torch.jagged)
+        gradients = []
+        for each in (model, compiled):
+            model.zero_grad()
+            output = each(index)
+            (output * output).values().sum().backward()
+            gradients.append([output.detach().values(), *(p.grad for p in model.parameters())])
+        torch.testing.assert_close(*gradients)

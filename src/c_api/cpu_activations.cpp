@@ -4,6 +4,7 @@
 #include "c_api/dispatch.h"
 #include "common/elementwise_cpu.h"
 #include "relu/relu_kernels.h"
+#include "sigmoid/sigmoid_float32.h"
 #include "sigmoid/sigmoid_kernels.h"
 
 namespace torch_ops::cpu {
@@ -30,7 +31,7 @@ void apply(const ActivationCall& call) {
       case Activation::kReluBackward:
         return map<T>(Backward(Relu()), call, first, second);
       case Activation::kSigmoid:
-        return map<T>(Sigmoid(), call, first);
+        return map<T>(CpuSigmoid<T>(), call, first);
       case Activation::kSigmoidBackward:
         return map<T>(SigmoidBackward(), call, first, second);
     }

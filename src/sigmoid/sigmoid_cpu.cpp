@@ -3,6 +3,7 @@
 #include "common/elementwise_cpu.h"
 #include "common/elementwise_layout.h"
 #include "sigmoid/sigmoid.h"
+#include "sigmoid/sigmoid_float32.h"
 #include "sigmoid/sigmoid_kernels.h"
 
 namespace torch_ops {
@@ -11,7 +12,8 @@ void sigmoid_cpu(const at::Tensor& input, const at::Tensor& output) {
   if (output.numel() == 0) return;
   const auto walk = make_walk(output, input);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, input.scalar_type(), "sigmoid", [&] {
-    map_cpu(Sigmoid(), walk, output.mutable_data_ptr<scalar_t>(), input.const_data_ptr<scalar_t>());
+    map_cpu(CpuSigmoid<scalar_t>(), walk, output.mutable_data_ptr<scalar_t>(),
+            input.const_data_ptr<scalar_t>());
   });
 }
 

@@ -7,6 +7,7 @@
 namespace torch_ops {
 
 // 1 / (1 + exp(-x)), from exp(-|x|) so that nothing overflows and the lower tail keeps its digits.
+// On the CPU, float32 has an op of its own: see sigmoid_float32.h.
 struct Sigmoid : ComputesInFloat {
   template <class T>
   TORCH_OPS_HOST_DEVICE T operator()(T value) const {

@@ -62,7 +62,7 @@ demo: $(BUILT) $(INSTALLED) ## train the example, examples/g2_energies
 
 test: $(BUILT) $(INSTALLED) ## run the tests: all but the slow ones, and a sample of those
 	@$(call needs,pytest hypothesis expecttest numpy matplotlib rich cuda.core)
-	$(RUN) -m pytest $(TEST_ARGS)
+	OMP_WAIT_POLICY=passive $(RUN) -m pytest $(in_parallel) $(TEST_ARGS)
 
 bench: $(BUILT) $(INSTALLED) ## run the benchmarks; figures and plots go to build/bench
 	@mkdir -p $(BENCH_OUT)
@@ -91,6 +91,12 @@ clean: ## remove what was built; .venv stays
 	  torch_ops_host/*.so torch_ops_host/lib torch_ops_host/include/torch_ops
 
 CXX_FILES := $(shell find src torch_ops_host/include examples/hello tests -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+
+# Each file of tests in one process of a few, where there is pytest-xdist. Their threads sleep while
+# they wait (OMP_WAIT_POLICY): all processes together have more of them than there are cores.
+in_parallel = $(shell $(RUN) -c 'import importlib.util as u, os; \
+  workers = min(len(os.sched_getaffinity(0)), 4); \
+  print(f"-n {workers} --dist loadfile" if workers > 1 and u.find_spec("xdist") else "")')
 
 # Says in one line what an environment that is not ours to install into lacks.
 needs = $(RUN) -c 'import importlib.util as u, sys; \

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -89,6 +92,15 @@ def test_fusion_leaves_ours_alone() -> None:
     torch.testing.assert_close(fused(x), expected)
 
 
+@pytest.mark.parametrize("options", [{}, {"padding_idx": -1}, {"sparse": True}], ids=str)
+def test_fx_reads_every_layer(options: dict[str, Any]) -> None:
+    layers = model()
+    layers[0] = torch_ops.Embedding(6, 8, **options)
+    traced = torch.fx.symbolic_trace(layers)
+    input = torch.tensor([[0, 5], [3, 3]])
+    torch.testing.assert_close(traced(input), layers(input))
+
+
 def test_transformer_layers() -> None:
     """torch's layer asks for nn.ReLU to choose its fused inference, which computes the same."""
     x = torch.randn(2, 3, 8)
@@ -100,3 +112,77 @@ def test_transformer_layers() -> None:
             results.append([layer(x), layer.eval()(x)])
         assert type(layer.activation) is type(activation)
     torch.testing.assert_close(results[0], results[1])
+
+
+# ---- torch.jit.script ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch_ops.ReLU,
+        lambda: torch_ops.ReLU(inplace=True, save="output"),
+        lambda: torch_ops.LeakyReLU(0.3),
+        lambda: torch_ops.LeakyReLU(-0.3, inplace=True),
+        torch_ops.Sigmoid,
+    ],
+)
+def test_layers_can_be_scripted(device: torch.device, make: Callable[[], nn.Module]) -> None:
+    """In a model, and with gradients; the model's own layers stay."""
+    model = nn.Sequential(nn.Linear(3, 3), make()).to(device)
+    kind = type(model[1])
+    scripted = torch.jit.script(model)
+    assert type(model[1]) is kind
+    buffer = io.BytesIO()
+    torch.jit.save(scripted, buffer)
+    buffer.seek(0)
+    x = torch.randn(5, 3, device=device)
+    gradients = []
+    for each in (model, scripted, torch.jit.load(buffer)):
+        weight = next(each.parameters())
+        gradients.append(torch.autograd.grad(each(x).square().sum(), weight)[0])
+    for gradient in gradients[1:]:
+        torch.testing.assert_close(gradient, gradients[0])
+
+
+@pytest.mark.parametrize("options", [{}, {"padding_idx": -1}, {"max_norm": 0.5}], ids=str)
+def test_embedding_can_be_scripted(device: torch.device, options: dict[str, Any]) -> None:
+    layer = torch_ops.Embedding(5, 3, **options, device=device)
+    scripted = torch.jit.script(copy.deepcopy(layer))
+    input = torch.tensor([[4, 0], [1, 1]], device=device)
+    outputs = [each(input) for each in (layer, scripted)]
+    torch.testing.assert_close(*outputs)
+    for output in outputs:
+        output.square().sum().backward()
+    torch.testing.assert_close(scripted.weight.grad, layer.weight.grad)
+
+
+PUBLIC = [
+    name for name in torch_ops.__all__ if name[0].islower() and not hasattr(torch_ops.errors, name)
+]
+
+
+@pytest.mark.parametrize("name", [*PUBLIC, "Gather", "BatchGather"])
+def test_what_cannot_be_scripted_says_what_to_write(name: str) -> None:
+    given = getattr(torch_ops, name)
+    op = {"Gather": "gather", "BatchGather": "batch_gather"}.get(name, name)
+    message = rf"cannot read torch_ops\.{name}\. .*torch\.ops\.torch_ops\.{op}; .*::{op}\(Tensor"
+    with pytest.raises(NotImplementedError, match=message):
+        torch.jit.script(given if name in PUBLIC else nn.Sequential(given()))
+
+
+def calls_a_function(x: Tensor) -> Tensor:
+    return torch_ops.relu(x)
+
+
+def calls_an_op(x: Tensor) -> Tensor:
+    return torch.ops.torch_ops.relu(x)
+
+
+def test_the_registered_op_can_be_scripted(device: torch.device) -> None:
+    with pytest.raises(Exception, match=r"cannot read torch_ops\.relu\. .*torch\.ops\.torch_ops"):
+        torch.jit.script(calls_a_function)
+    x = torch.tensor([-1.0, 2.0], device=device, requires_grad=True)
+    torch.jit.script(calls_an_op)(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0, 1]

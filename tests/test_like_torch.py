@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.ao.quantization import fuse_modules, fuse_modules_qat
 from torch.nn.utils import prune
@@ -186,3 +190,90 @@ def test_the_registered_op_can_be_scripted(device: torch.device) -> None:
     torch.jit.script(calls_an_op)(x).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [0, 1]
+
+
+# ---- What is called alike -----------------------------------------------------------------------
+
+aten = torch.ops.aten
+# The README says of these that the name alone has to be replaced. Of torch's built-in functions the
+# schema is compared.
+SAME: dict[str, Any] = {
+    "relu": F.relu,
+    "relu_": aten.relu_.default,
+    "leaky_relu": F.leaky_relu,
+    "leaky_relu_": aten.leaky_relu_.default,
+    "sigmoid": aten.sigmoid.default,
+    "sigmoid_": aten.sigmoid_.default,
+    "embedding": F.embedding,
+    "ReLU": nn.ReLU,
+    "LeakyReLU": nn.LeakyReLU,
+    "Sigmoid": nn.Sigmoid,
+    "Embedding": nn.Embedding,
+}
+# And of these that two names of arguments differ.
+SAME_ORDER: dict[str, Any] = {
+    "take_along_dim": aten.take_along_dim.default,
+    "index_put": aten.index_put.default,
+    "index_put_": aten.index_put_.default,
+}
+# And of these that their arguments are others than those of torch's functions of this name.
+OTHER_ORDER = ["gather", "index_add", "scatter", "scatter_add"]
+
+
+def arguments(function: Any) -> list[tuple[str, Any]]:
+    """Those that may be given by position, with their defaults."""
+    if isinstance(function, torch._ops.OpOverload):
+        return [
+            (
+                "input" if a.name == "self" else a.name,
+                a.default_value if a.has_default_value() else None,
+            )
+            for a in function._schema.arguments
+        ]
+    return [
+        (name, None if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_name_alone_is_replaced(name: str) -> None:
+    ours = getattr(torch_ops, name)
+    assert arguments(ours) == arguments(SAME[name])
+    more = [p for p in inspect.signature(ours).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    assert all(parameter.default is not parameter.empty for parameter in more)
+
+
+@pytest.mark.parametrize("name", SAME_ORDER)
+def test_arguments_in_torchs_order(name: str) -> None:
+    ours, theirs = arguments(getattr(torch_ops, name)), arguments(SAME_ORDER[name])
+    assert [default for _, default in ours] == [default for _, default in theirs]
+    names = (
+        {"input": "source", "indices": "index"} if name == "take_along_dim" else {"input": "source"}
+    )
+    assert [each for each, _ in ours] == [names.get(each, each) for each, _ in theirs]
+
+
+@pytest.mark.parametrize("name", OTHER_ORDER)
+def test_arguments_in_another_order(name: str) -> None:
+    """torch's have the axis second."""
+    theirs = getattr(aten, name)
+    assert arguments(getattr(theirs, theirs.overloads()[0]))[1][0] == "dim"
+    assert arguments(getattr(torch_ops, name))[1][0] != "dim"
+
+
+def test_the_readme_names_them() -> None:
+    """Each of torch's names that we have stands in the paragraph about replacing."""
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    paragraph = text[text.index("**Replace the name alone**") :].split("\n\n")[0]
+    groups = [set(re.findall(r"`(\w+)`", part)) for part in paragraph.split(". ")]
+    assert groups[0] & {*torch_ops.__all__} == {*SAME}
+    assert groups[1] & {*torch_ops.__all__} - {"index"} == {*SAME_ORDER}
+    assert {*SAME_ORDER, *OTHER_ORDER, *SAME} <= set.union(*groups)
+    shared = {
+        name
+        for name in torch_ops.__all__
+        if any(hasattr(module, name) for module in (torch, F, nn)) and name[0] != "_"
+    }
+    assert shared <= {*SAME, *SAME_ORDER, *OTHER_ORDER}

@@ -26,7 +26,7 @@ def put_reference(source: Tensor, indices: Any, values: Any, accumulate: bool = 
     result = source.numpy().copy()
     values = values.numpy() if isinstance(values, Tensor) else values
     if accumulate:
-        while values.ndim > result[as_numpy(indices)].ndim:  # as an assignment does by itself
+        while np.ndim(values) > result[as_numpy(indices)].ndim:  # as an assignment does by itself
             values = values[0]
         np.add.at(result, as_numpy(indices), values)
     else:

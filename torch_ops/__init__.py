@@ -13,7 +13,9 @@ from torch_ops._version import __version__
 
 load_extensions()  # before the ops' modules, which look their kernels up
 
+from torch_ops import errors  # noqa: E402
 from torch_ops.errors import check_errors, get_error_mode, set_error_mode  # noqa: E402
+from torch_ops.ops._scripting import refuse  # noqa: E402
 from torch_ops.ops.elements import (  # noqa: E402
     gather_elements,
     scatter_elements_add,
@@ -98,4 +100,6 @@ def __dir__() -> list[str]:
 for _name in __all__:
     if _name != "__version__":
         globals()[_name].__module__ = __name__
+    if _name[0].islower() and not hasattr(errors, _name):
+        refuse(globals()[_name])
 del _name

@@ -76,12 +76,13 @@ def embedding(
         tensor([[0., 0.],
                 [2., 2.]])
     """
-    if not isinstance(input, Tensor) or not isinstance(weight, Tensor):
+    known = isinstance(weight, Tensor)  # and not one of torch.fx's proxies
+    if not isinstance(input, Tensor) or not known:
         check_tensors("embedding", "input, weight", input=input, weight=weight)
-    if type(input) is not Tensor and input.layout == torch.jagged:
+    if type(input) is not Tensor and isinstance(input, Tensor) and input.layout == torch.jagged:
         options = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         return _jagged_like(input, embedding(input.values(), weight, *options))
-    if weight.dim() != 2:
+    if known and weight.dim() != 2:
         shape = list(weight.shape)
         raise ValueError(f"embedding: weight must have two axes, but its shape is {shape}.")
     if max_norm is not None:
@@ -101,7 +102,7 @@ def embedding(
         if not isinstance(padding_idx, int):
             check_kinds("embedding", padding_idx=(padding_idx, "an int or None"))
         rows = weight.shape[0]
-        if not -rows <= padding_idx < rows:
+        if known and not -rows <= padding_idx < rows:
             raise ValueError(
                 f"embedding: padding_idx must be between {-rows} and {rows - 1} for weight with "
                 f"shape {list(weight.shape)}, but it is {padding_idx}."
@@ -159,15 +160,24 @@ class Embedding(nn.Embedding):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        return embedding(
-            input,
-            self.weight,
-            self.padding_idx,
-            self.max_norm,
-            self.norm_type,
-            self.scale_grad_by_freq,
-            self.sparse,
-        )
+        # torch.jit.script reads the first branch alone.
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            weight = self.weight
+            if self.max_norm is not None:
+                torch.ops.torch_ops.embedding_renorm_(weight, input, self.max_norm, self.norm_type)
+            return torch.ops.torch_ops.embedding(
+                input, weight, self.padding_idx, self.scale_grad_by_freq, self.sparse
+            )
+        else:
+            return embedding(
+                input,
+                self.weight,
+                self.padding_idx,
+                self.max_norm,
+                self.norm_type,
+                self.scale_grad_by_freq,
+                self.sparse,
+            )
 
 
 def self_check(device: torch.device) -> str:

@@ -16,6 +16,7 @@ from torch_ops.ops._arguments import (
     mode_arguments,
     only_raise,
 )
+from torch_ops.ops._scripting import Refused
 from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 _gather = torch.ops.torch_ops.gather.default
@@ -296,6 +297,8 @@ class Gather(nn.Module):
         self.mode = mode
         self.fill_value = fill_value
 
+    __prepare_scriptable__ = Refused("Gather", "gather")
+
     def forward(self, source: Tensor, index: Tensor | GatherPlan) -> Tensor:
         return gather(
             source,
@@ -329,6 +332,8 @@ class BatchGather(nn.Module):
         super().__init__()
         self.mode = mode
         self.fill_value = fill_value
+
+    __prepare_scriptable__ = Refused("BatchGather", "batch_gather")
 
     def forward(self, source: Tensor, index: Tensor | GatherPlan) -> Tensor:
         return batch_gather(source, index, mode=self.mode, fill_value=self.fill_value)

@@ -256,7 +256,14 @@ class ReLU(nn.ReLU):
         self.save = save
 
     def forward(self, input: Tensor) -> Tensor:
-        return relu(input, self.inplace, save=self.save)
+        # torch.jit.script reads the first branch alone.
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            save_mask = self.save == "mask"
+            if self.inplace:
+                return torch.ops.torch_ops.relu_(input, save_mask=save_mask)
+            return torch.ops.torch_ops.relu(input, save_mask=save_mask)
+        else:
+            return relu(input, self.inplace, save=self.save)
 
     def extra_repr(self) -> str:
         return _with_save(super().extra_repr(), self.save)
@@ -285,7 +292,14 @@ class LeakyReLU(nn.LeakyReLU):
         self.save = save
 
     def forward(self, input: Tensor) -> Tensor:
-        return leaky_relu(input, self.negative_slope, self.inplace, save=self.save)
+        # torch.jit.script reads the first branch alone.
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            slope, save_mask = self.negative_slope, self.save == "mask"
+            if self.inplace:
+                return torch.ops.torch_ops.leaky_relu_(input, slope, save_mask=save_mask)
+            return torch.ops.torch_ops.leaky_relu(input, slope, save_mask=save_mask)
+        else:
+            return leaky_relu(input, self.negative_slope, self.inplace, save=self.save)
 
     def extra_repr(self) -> str:
         return _with_save(super().extra_repr(), self.save)

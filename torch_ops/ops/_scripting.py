@@ -1,0 +1,33 @@
+"""torch.jit.script, which cannot read the public functions: it is told what to write instead."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+
+class Refused:
+    """What torch.jit.script calls of a function or a layer before it reads it. Raises.
+
+    Args:
+        name: That of the function or layer.
+        op: The registered op that does the same.
+    """
+
+    def __init__(self, name: str, op: str) -> None:
+        self._name = name
+        self._op = op
+
+    def __call__(self) -> NoReturn:
+        packet: Any = getattr(torch.ops.torch_ops, self._op)
+        raise NotImplementedError(
+            f"torch.jit.script cannot read torch_ops.{self._name}. Call the registered op in its "
+            f"place, torch.ops.torch_ops.{self._op}; its arguments are {packet.default._schema}. "
+            "(The layers ReLU, LeakyReLU, Sigmoid and Embedding can be scripted.)"
+        )
+
+
+def refuse(function: Any) -> None:
+    """For a public function that has a registered op of its name."""
+    function.__prepare_scriptable__ = Refused(function.__name__, function.__name__)

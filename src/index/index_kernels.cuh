@@ -3,8 +3,8 @@
 // A thread finds where its rows lie, all coordinates at once, and keeps the offsets; then the words
 // move. So an index is read once a row and never copied. A row that an entry does not name gets the
 // fill, or is dropped; where that is an error, the entry is recorded. Strides count words of the
-// kernel's type. 32-bit arithmetic holds for up to kMaxPoints rows of more than one axis, and for as
-// many words of a row of more than one: the launcher cuts larger calls (points_parts.h).
+// kernel's type. 32-bit arithmetic holds for up to kMaxPoints rows of more than one axis, and for
+// as many words of a row of more than one: the launcher cuts larger calls (points_parts.h).
 #pragma once
 
 #include <cstdint>

@@ -232,6 +232,18 @@ def test_columns(
             compile_cuda("norm", source, arch=arch, options=CUDA_OPTIONS)
 
 
+@pytest.mark.parametrize("reduce_type", [F64, torch.complex128, "T"], ids=str)
+def test_reduce_types(reduce_type: torch.dtype | str) -> None:
+    combined = replace(
+        reduction("T x"), map_expr="x", reduce_type=reduce_type,
+        post_map_expr="z = a.real()" if reduce_type == torch.complex128 else "z = a",
+    )  # fmt: skip
+    for stored, vector in (((F32, F32), 4), ((torch.uint8, torch.uint8), 8)):
+        for facts in ((1, 1), (1, 1, vector, "cc")):
+            call = reduction_codegen.ReductionForm(stored, stored, (), *facts)
+            compile_cuda("sum", _reduction_cuda.cuda_source(combined, call), options=CUDA_OPTIONS)
+
+
 def test_summed_gradients() -> None:
     """A broadcast input's gradient, summed where it is computed, by words of 16 bytes."""
     gradient = program("T x, T b", "T z", "z = x * sin(b)").vjp([False, True], [False, True])

@@ -141,6 +141,7 @@ def test_lengths_that_are_known_stay_so(device: torch.device) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # Inductor, of the matrix products
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compile(device: torch.device, backend: str) -> None:
     """A whole model in one graph, for other lengths too."""

@@ -442,6 +442,18 @@ def test_minimum_and_maximum(device: torch.device) -> None:
         assert torch.equal(result.nan_to_num(7e77), value.double().nan_to_num(7e77)), name
 
 
+def test_noinline(device: torch.device) -> None:
+    """CUDA's word, and on the CPU the attribute, which newer C++ libraries write so."""
+    preamble = "__device__ __noinline__ float once(float a) { return a + 1; }\n"
+    text = "y = once(x)"
+    if device.type == "cpu":
+        preamble += "__attribute__((__noinline__)) float twice(float a) { return a + a; }"
+        text = "y = once(twice(x))"
+    x = torch.arange(3.0, device=device)
+    expected = (2 * x if device.type == "cpu" else x) + 1
+    assert torch.equal(ElementwiseKernel("T x", "T y", text, preamble=preamble)(x), expected)
+
+
 def test_preamble_and_options(device: torch.device) -> None:
     kernel = ElementwiseKernel(
         "T x", "T y", "y = scale(x) + EXTRA",

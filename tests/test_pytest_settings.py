@@ -19,8 +19,11 @@ def test_a_warning_is_an_error_unless_a_plugin_gives_it(plugin: str, tmp_path: P
     (tmp_path / f"{plugin}.py").write_text(WARNS.format("pytest_configure(config)"))
     (tmp_path / "test_one.py").write_text("def test_one() -> None: pass\n")
     command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", plugin]
-    command += ["--rootdir", tmp_path, tmp_path / "test_one.py"]
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command += ["-p", "pytest_timeout", "--rootdir", tmp_path, tmp_path / "test_one.py"]
+    # Other plugins that are installed may change what is done with warnings.
+    environ = {
+        **os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"
+    }  # fmt: skip
     if plugin == "pytest_loud":
         assert "1 passed" in output_of(*command, env=environ)
     else:

@@ -4,7 +4,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
-#define __noinline__ __attribute__((noinline))
+#define __noinline__  // nothing, as it is within __attribute__((__noinline__)) of C++ libraries
 #define __restrict__ __restrict
 
 #define TORCH_OPS_STD(name) using std::name;

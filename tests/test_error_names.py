@@ -1,17 +1,22 @@
-"""An index entry out of range is an error of the function that was called, and of its axis.
+"""The names in errors: of functions, axes and dtypes.
 
-Most members of the gather family are made of others, on the CPU and on CUDA.
+An index entry out of range is an error of the function that was called, and of its axis. Most
+members of the gather family are made of others, on the CPU and on CUDA. A dtype has the name that
+torch prints in Python.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 import torch
+from jit_tools import needs_cuda_core
 from torch import Tensor
 
 import torch_ops
+from torch_ops.jit import ElementwiseKernel, RawKernel, ReductionKernel
 
 pytestmark = pytest.mark.usefixtures("sync_mode")
 
@@ -134,3 +139,123 @@ def test_mixed_devices(
     index = torch.tensor([0, 3, 2, 4], device="meta" if device.type == "cpu" else "cpu")
     with pytest.raises(RuntimeError, match=f"^{name}_?: .* on one device"):
         call(torch.ones(5, 5, device=device), index)
+
+
+# What c10::toString makes of a dtype.
+CPP_NAMES = re.compile(
+    r"\b(?:Byte|Char|Short|U?Int\d*|Long|Half|B?Float\w*|Double|Complex\w+|Bool|Q\w*Int\w+|Bits\w+)\b"
+)
+
+REGISTERED = torch.ops.torch_ops
+MOVE = ElementwiseKernel("T x, float32 y, int16 z", "T out", "out = x")
+TOTAL = ReductionKernel("float32 x", "float32 out", "x", "a + b", "out = a", 0, name="total")
+RAW = RawKernel("__global__ void f(const float* x, int n) {}", "f")
+BITS, FLOAT4 = torch.bits8, torch.float4_e2m1fn_x2
+REDUCTIONS = ("sum", "mean", "amax", "amin", "prod")
+
+# The function's name; a call with a wrong dtype, made of a float32 source [5, 5] and an index [4];
+# the dtypes that the message names.
+WRONG_DTYPES: list[tuple[str, Callable[[Tensor, Tensor], object], str]] = [
+    ("gather", lambda s, i: torch_ops.gather(s, i.double()), "float64"),
+    ("batch_gather", lambda s, i: torch_ops.batch_gather(s[0], i.bool()), "bool"),
+    ("take_along_dim", lambda s, i: torch_ops.take_along_dim(s[0], i.char()), "int8"),
+    ("gather_elements", lambda s, i: torch_ops.gather_elements(s[0], i.half(), 0), "float16"),
+    ("gather_nd", lambda s, i: torch_ops.gather_nd(s, i.bfloat16()[:, None]), "bfloat16"),
+    ("scatter_add", lambda s, i: torch_ops.scatter_add(s[:4], i.cfloat(), 5), "complex64"),
+    ("gather_plan", lambda s, i: torch_ops.gather_plan(i.float(), 5), "float32"),
+    ("embedding", lambda s, i: torch_ops.embedding(i.to(torch.uint16), s), "uint16"),
+    ("index", lambda s, i: torch_ops.index(s, i.float()), "float32"),
+    ("index", lambda s, i: torch_ops.index(s, (i, i.char())), "int8"),
+    ("index_put_", lambda s, i: torch_ops.index_put_(s, (i, i.cdouble()), 1.0), "complex128"),
+    ("index_add", lambda s, i: torch_ops.index_add(s, i.double(), 1.0), "float64"),
+    ("masked_gather", lambda s, i: torch_ops.masked_gather(s[:4], i), "int64"),
+    ("masked_gather", lambda s, i: REGISTERED.mask_positions(i.byte(), 2), "uint8"),
+    *(
+        ("scatter", lambda s, i, how=how: torch_ops.scatter(s.bool()[:4], i, 5, reduce=how), "bool")
+        for how in REDUCTIONS
+    ),
+    *(
+        ("scatter", lambda s, i, how=how: torch_ops.scatter(s, i.float(), 5, reduce=how), "float32")
+        for how in REDUCTIONS
+    ),
+    ("scatter", lambda s, i: torch_ops.scatter(s.cfloat()[:4], i, 5, reduce="prod"), "complex64"),
+    ("scatter_add", lambda s, i: torch_ops.scatter_add(s.bool()[:4], i, 5), "bool"),
+    ("scatter_add_", lambda s, i: torch_ops.scatter_add_(s, s.bool()[:4], i), "bool"),
+    ("scatter_add_", lambda s, i: torch_ops.scatter_add_(s, s.half(), i), "float32 float16"),
+    (
+        "scatter_elements_add",
+        lambda s, i: torch_ops.scatter_elements_add(s[0, :4].bool(), i, (5,), 0),
+        "bool",
+    ),
+    ("index_add", lambda s, i: torch_ops.index_add(s.bool(), i, True), "bool"),
+    ("index_put", lambda s, i: torch_ops.index_put(s, i, s[0].double()), "float32 float64"),
+    ("index_put_", lambda s, i: torch_ops.index_put_(s, i, s[0].long()), "float32 int64"),
+    ("index_add", lambda s, i: torch_ops.index_add(s, i, s[0].bfloat16()), "float32 bfloat16"),
+    ("gather", lambda s, i: torch_ops.gather(s.long(), i, mode="fill", fill_value=0.5), "int64"),
+    ("gather", lambda s, i: torch_ops.gather(s.byte(), i, mode="fill", fill_value=-1), "uint8"),
+    ("gather", lambda s, i: torch_ops.gather(s.half(), i, mode="fill", fill_value=1e9), "float16"),
+    (
+        "gather_nd",
+        lambda s, i: torch_ops.gather_nd(s, i[:, None], mode="fill", fill_value=1j),
+        "float32",
+    ),
+    ("gather", lambda s, i: torch_ops.gather(s.view(BITS), i, mode="fill"), "bits8"),
+    ("gather_nd", lambda s, i: torch_ops.gather_nd(s.view(BITS), i[:, None], mode="fill"), "bits8"),
+    (
+        "gather_elements",
+        lambda s, i: torch_ops.gather_elements(s[0].view(BITS), i, 0, mode="fill", fill_value=1),
+        "bits8",
+    ),
+    (
+        "masked_gather",
+        lambda s, i: torch_ops.masked_gather(s.view(FLOAT4), s[:, 0] > 0, size=1),
+        "float4_e2m1fn_x2",
+    ),
+    ("gather", lambda s, i: REGISTERED.gather.plan(s, i, i, i.int(), 5, 0, 0), "int64 int32"),
+    ("relu_backward", lambda s, i: REGISTERED.relu_backward(s, s.double()), "float32 float64"),
+    ("sigmoid_backward", lambda s, i: REGISTERED.sigmoid_backward(s, s.half()), "float32 float16"),
+    ("relu_backward", lambda s, i: REGISTERED.relu_backward(i, i), "int64"),
+    ("_relu_mask", lambda s, i: REGISTERED._relu_mask(i.short(), None), "int16"),
+    ("sigmoid_backward", lambda s, i: REGISTERED.sigmoid_backward(i.int(), i.int()), "int32"),
+    ("embedding", lambda s, i: torch_ops.embedding(i, s.cfloat(), max_norm=1.0), "complex64"),
+    ("kernel", lambda s, i: MOVE(s.to(torch.float8_e5m2), s, 1), "float8_e5m2"),
+    ("kernel", lambda s, i: MOVE(s, s.cdouble(), 1), "complex128"),
+    ("kernel", lambda s, i: MOVE(s, s, s.bfloat16()), "bfloat16"),
+    ("kernel", lambda s, i: MOVE(s, s, 0.5), "float64"),
+    ("kernel", lambda s, i: MOVE(s, s, 1, out=s.long()), "float32 int64"),
+    ("total", lambda s, i: TOTAL(s.cfloat()), "complex64"),
+    ("total", lambda s, i: TOTAL(s, out=s[0, 0].bool()), "float32 bool"),
+    ("RawKernel", lambda s, i: RAW(0, 1, (s.double(), 1)), "float64"),
+    ("RawKernel", lambda s, i: RAW(0, 1, (None, i[0])), "int64"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "dtypes"),
+    [
+        pytest.param(
+            *case, id=f"{number}-{case[0]}", marks=needs_cuda_core if case[0] == "RawKernel" else ()
+        )
+        for number, case in enumerate(WRONG_DTYPES)
+    ],
+)
+def test_wrong_dtypes(
+    device: torch.device, name: str, call: Callable[[Tensor, Tensor], object], dtypes: str
+) -> None:
+    source = torch.ones(5, 5, device=device)
+    index = torch.tensor([0, 3, 2, 4], device=device)
+    with pytest.raises((TypeError, ValueError), match=f"^{name}") as error:
+        call(source, index)
+    message = str(error.value)
+    for dtype in dtypes.split():
+        assert re.search(rf"\btorch\.{dtype}\b", message), message
+    assert not CPP_NAMES.search(message), message
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support")
+def test_every_dtype(device: torch.device) -> None:
+    dtypes = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    for dtype in dtypes - {torch.uint8, torch.int16, torch.int32, torch.int64}:
+        if not str(dtype).startswith("torch.q"):  # quantized tensors, which torch itself refuses
+            with pytest.raises(TypeError, match=rf"but it is {re.escape(str(dtype))}\.$"):
+                torch_ops.gather_plan(torch.empty(4, dtype=dtype, device=device), 5)

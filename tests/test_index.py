@@ -265,7 +265,7 @@ def test_bad_arguments(device: torch.device) -> None:
     with pytest.raises(IndexError, match="indices are for 3 axes"):
         torch_ops.index(source, (0, torch.ones(3, 4, dtype=torch.bool, device=device)))
     with pytest.raises(
-        TypeError, match=r"must be uint8, int16, int32 or int64, or a mask .* for axis 1 is Float"
+        TypeError, match=r"int16, int32 or int64, or a mask .* for axis 1 is torch\.float32"
     ):
         torch_ops.index(source, (i, i.float()))
     with pytest.raises(TypeError, match="an index must be an int, a slice"):
@@ -290,7 +290,7 @@ def test_bad_arguments(device: torch.device) -> None:
                         function(source, indices)
                 with pytest.raises(TypeError, match=r"but a list was given: .*length"):
                     function(source, [[0, 1], [2]])
-                with pytest.raises(TypeError, match="for axis 1 is Char"):
+                with pytest.raises(TypeError, match=r"for axis 1 is torch\.int8"):
                     function(source, (i, i.char()))
     if device.type == "cuda":
         with pytest.raises(RuntimeError, match="must be on one device"):

@@ -357,18 +357,18 @@ def test_batched_by_vmap(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("dtype", "fill", "message"),
     [
-        (torch.uint8, 256, "between 0 and 255 for Byte, but it is 256"),
+        (torch.uint8, 256, "between 0 and 255 for torch.uint8, but it is 256"),
         (torch.uint8, -1, "between 0 and 255"),
         (torch.int8, 128, "between -128 and 127"),
-        (torch.int32, 1.5, "must be an integer for Int, but it is 1.5"),
+        (torch.int32, 1.5, "must be an integer for torch.int32, but it is 1.5"),
         (torch.int32, float("nan"), "must be an integer"),
         (torch.int64, 2**63, "must fit int64"),
         (torch.uint64, -1, "between 0 and 18446744073709551615"),
-        (torch.bool, 2, "between 0 and 1 for Bool"),
-        (torch.float16, 1e5, "between -65504 and 65504 for Half"),
-        (torch.bfloat16, 1e39, "for BFloat16"),
-        (torch.float32, 1e39, "for Float"),
-        (torch.float32, 1j, "must be a real number for Float"),
+        (torch.bool, 2, "between 0 and 1 for torch.bool"),
+        (torch.float16, 1e5, "between -65504 and 65504 for torch.float16"),
+        (torch.bfloat16, 1e39, "for torch.bfloat16"),
+        (torch.float32, 1e39, "for torch.float32"),
+        (torch.float32, 1j, "must be a real number for torch.float32"),
     ],
 )
 def test_fill_value_that_does_not_fit(

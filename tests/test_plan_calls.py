@@ -274,7 +274,7 @@ def test_wrong_types(device: torch.device) -> None:
     with pytest.raises(TypeError, match="values must be a tensor, but a GatherPlan was given"):
         torch_ops.scatter_add(plan, plan)
     rows = plan.rows.long()
-    with pytest.raises(TypeError, match="must both be int32 or both int64, but they are Long and"):
+    with pytest.raises(TypeError, match=r"int32 or both int64, but they are torch\.int64 and"):
         torch.ops.torch_ops.gather.plan(index, index, rows, plan.order, 4, 0, 0)
     with pytest.raises(ValueError, match=r"one element for each of the 3 entries.*\[2\]"):
         torch.ops.torch_ops.scatter_add.plan(index, index, plan.rows[1:], plan.order, 4, 0, 0)

@@ -3,7 +3,17 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
+
+#include <string>
+
+namespace torch_ops {
+// As Python prints it: "torch.float64", where a stream would write "Double".
+inline std::string dtype_name(at::ScalarType dtype) {
+  return "torch." + c10::getDtypeNames(dtype).first;
+}
+}  // namespace torch_ops
 
 #define CHECK_CUDA(tensor)                                                           \
   do {                                                                               \
@@ -42,7 +52,8 @@
   do {                                                                              \
     TORCH_CHECK_TYPE((a).scalar_type() == (b).scalar_type(),                        \
                      op ": " #a " and " #b " must have one dtype, but " #a " is ",  \
-                     (a).scalar_type(), " and " #b " is ", (b).scalar_type(), "."); \
+                     ::torch_ops::dtype_name((a).scalar_type()), " and " #b " is ", \
+                     ::torch_ops::dtype_name((b).scalar_type()), ".");              \
   } while (0)
 
 // Symbolic sizes are compared too.
@@ -66,7 +77,7 @@ inline bool is_kernel_float(const at::Tensor& tensor) {
   do {                                                                                             \
     TORCH_CHECK_TYPE(::torch_ops::is_kernel_float(tensor),                                         \
                      op ": " #tensor " must be float16, bfloat16, float32 or float64, but it is ", \
-                     (tensor).scalar_type(), ".");                                                 \
+                     ::torch_ops::dtype_name((tensor).scalar_type()), ".");                        \
   } while (0)
 
 // Declares an op's CUDA launcher. In a build without CUDA it becomes a definition that says how to

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "common/checks.h"
 #include "common/index_mode.h"
 
 namespace torch_ops::indexing {
@@ -100,17 +101,25 @@ class ModesOf {
 // The nodes of derivatives keep a mode as a number.
 inline std::string_view mode_name(int64_t mode) { return kModeNames[mode]; }
 
-// Does a fill value that the caller gave fit the mode and the dtype?
+// Does a number convert to the dtype? To bare bits and to pairs of float4, none does.
+inline bool has_fill(at::ScalarType dtype) {
+  return at::isIntegralType(dtype, /*includeBool=*/true) || at::isComplexType(dtype) ||
+         (at::isFloatingType(dtype) && dtype != at::ScalarType::Float4_e2m1fn_x2);
+}
+
+// Does the dtype fit the mode? Does a fill value that the caller gave fit both?
 inline void check_fill_value(const char* op, IndexMode mode, const std::optional<at::Scalar>& fill,
                              at::ScalarType dtype) {
+  TORCH_CHECK_TYPE(mode != IndexMode::kFill || has_fill(dtype), op, ": there is no value of ",
+                   dtype_name(dtype), " to fill with.");
   if (!fill) return;
   const IndexMode given = mode == IndexMode::kFromEnd ? IndexMode::kRaise : mode;
   TORCH_CHECK_VALUE(mode == IndexMode::kFill, op,
                     R"(: fill_value is for mode="fill", but mode is ")",
                     mode_name(static_cast<int64_t>(given)), R"(".)");
   if (at::isComplexType(dtype)) return;
-  TORCH_CHECK_VALUE(!fill->isComplex(), op, ": fill_value must be a real number for ", dtype,
-                    ", but it is ", *fill, ".");
+  TORCH_CHECK_VALUE(!fill->isComplex(), op, ": fill_value must be a real number for ",
+                    dtype_name(dtype), ", but it is ", *fill, ".");
   if (at::isFloatingType(dtype)) {
     const double largest = dtype == at::kHalf       ? 65504.0
                            : dtype == at::kBFloat16 ? 0x1.fep127
@@ -118,12 +127,13 @@ inline void check_fill_value(const char* op, IndexMode mode, const std::optional
                                                     : std::numeric_limits<double>::max();
     const double value = fill->toDouble();
     TORCH_CHECK_VALUE(!std::isfinite(value) || std::abs(value) <= largest, op,
-                      ": fill_value must be between -", largest, " and ", largest, " for ", dtype,
-                      ", but it is ", *fill, ".");
+                      ": fill_value must be between -", largest, " and ", largest, " for ",
+                      dtype_name(dtype), ", but it is ", *fill, ".");
     return;
   }
   TORCH_CHECK_VALUE(fill->isIntegral(/*includeBool=*/true), op,
-                    ": fill_value must be an integer for ", dtype, ", but it is ", *fill, ".");
+                    ": fill_value must be an integer for ", dtype_name(dtype), ", but it is ",
+                    *fill, ".");
   AT_DISPATCH_V2(dtype, "fill_value", AT_WRAP([&] {
                    // Beyond int64 there are only the upper half of uint64's values.
                    using limits = std::numeric_limits<scalar_t>;
@@ -133,7 +143,7 @@ inline void check_fill_value(const char* op, IndexMode mode, const std::optional
                    const bool fits =
                        value >= kLeast && (value < 0 || static_cast<uint64_t>(value) <= kMost);
                    TORCH_CHECK_VALUE(fits, op, ": fill_value must be between ", kLeast, " and ",
-                                     kMost, " for ", dtype, ", but it is ", value, ".");
+                                     kMost, " for ", dtype_name(dtype), ", but it is ", value, ".");
                  }),
                  AT_EXPAND(AT_INTEGRAL_TYPES), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), at::kBool);
 }

@@ -51,7 +51,8 @@ inline void check_index_dtype(const char* op, const Tensor& index) {
   const at::ScalarType dtype = index.scalar_type();
   TORCH_CHECK_TYPE(
       dtype == at::kLong || dtype == at::kInt || dtype == at::kShort || dtype == at::kByte, op,
-      ": ", names_of(op).index, " must be uint8, int16, int32 or int64, but it is ", dtype, ".");
+      ": ", names_of(op).index, " must be uint8, int16, int32 or int64, but it is ",
+      dtype_name(dtype), ".");
 }
 
 // `rank` is that of `table`, which is the argument's name in messages.
@@ -159,7 +160,7 @@ inline void check_plan(const char* op, const char* name, const Tensor& data, con
   const at::ScalarType dtype = rows.scalar_type();
   TORCH_CHECK_TYPE((dtype == at::kInt || dtype == at::kLong) && order.scalar_type() == dtype, op,
                    ": a plan's rows and order must both be int32 or both int64, but they are ",
-                   dtype, " and ", order.scalar_type(), ".");
+                   dtype_name(dtype), " and ", dtype_name(order.scalar_type()), ".");
   for (const Tensor* each : {&rows, &order}) {
     const Tensor& part = *each;
     const bool fits = part.dim() == 1 &&

@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include "common/checks.h"
+
 namespace torch_ops {
 
 inline void check_summable(const char* op, const at::Tensor& values) {
@@ -15,7 +17,7 @@ inline void check_summable(const char* op, const at::Tensor& values) {
       op,
       ": values must be of an integer type, float16, bfloat16, float32, float64 or a complex type, "
       "but it is ",
-      dtype, ".");
+      dtype_name(dtype), ".");
 }
 
 }  // namespace torch_ops

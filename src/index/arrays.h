@@ -89,7 +89,8 @@ inline void check_array(const char* op, const at::Tensor& source, const at::Tens
   TORCH_CHECK_TYPE(
       is_index_dtype(array.scalar_type()), op,
       ": an index array must be uint8, int16, int32 or int64, or a mask of bools, but ",
-      "that of indices for axis ", axis_name(axes, axis), " is ", array.scalar_type(), ".");
+      "that of indices for axis ", axis_name(axes, axis), " is ", dtype_name(array.scalar_type()),
+      ".");
   TORCH_CHECK(array.device() == source.device(), op,
               ": source and indices must be on one device, but source is on ", source.device(),
               " and the index array for axis ", axis_name(axes, axis), " is on ", array.device(),

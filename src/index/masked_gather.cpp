@@ -23,7 +23,7 @@ const auto& mask_positions_op() {
 // The number of the mask's entries stands for none. int32 where that holds it.
 Tensor allocate(const Tensor& mask, c10::SymInt size) {
   TORCH_CHECK_TYPE(mask.scalar_type() == at::kBool, "masked_gather: mask must be bool, but it is ",
-                   mask.scalar_type(), ".");
+                   dtype_name(mask.scalar_type()), ".");
   TORCH_CHECK_VALUE(size.sym_ge(0).expect_true(__FILE__, __LINE__),
                     "masked_gather: size must not be negative, but it is ", size, ".");
   const c10::SymInt entries = mask.sym_numel();
@@ -57,11 +57,14 @@ Tensor mask_positions_batched(const Tensor& mask, c10::SymInt size) {
 Tensor masked_gather(const Tensor& source, const Tensor& mask, std::optional<c10::SymInt> size,
                      const at::Scalar& fill_value) {
   TORCH_CHECK_TYPE(mask.scalar_type() == at::kBool, "masked_gather: mask must be bool, but it is ",
-                   mask.scalar_type(), ".");
+                   dtype_name(mask.scalar_type()), ".");
   TORCH_CHECK(source.device() == mask.device(),
               "masked_gather: source and mask must be on one device, but source is on ",
               source.device(), " and mask is on ", mask.device(), ".");
-  indexing::check_fill_value("masked_gather", IndexMode::kFill, fill_value, source.scalar_type());
+  const at::ScalarType dtype = source.scalar_type();
+  if (size || indexing::has_fill(dtype)) {  // without size nothing is filled
+    indexing::check_fill_value("masked_gather", IndexMode::kFill, fill_value, dtype);
+  }
   const int64_t axes = mask.dim();
   bool fits = axes <= source.dim();
   for (int64_t axis = 0; fits && axis < axes; ++axis) {

@@ -43,8 +43,9 @@ inline const char* name_of(const char* own, const ops::Name& name) {
 
 inline void check_values(const char* op, const Tensor& source, const Tensor& values) {
   TORCH_CHECK_TYPE(source.scalar_type() == values.scalar_type(), op,
-                   ": source and values must have one dtype, but source is ", source.scalar_type(),
-                   " and values is ", values.scalar_type(), ".");
+                   ": source and values must have one dtype, but source is ",
+                   dtype_name(source.scalar_type()), " and values is ",
+                   dtype_name(values.scalar_type()), ".");
   TORCH_CHECK(source.device() == values.device(), op,
               ": source and values must be on one device, but source is on ", source.device(),
               " and values is on ", values.device(), ".");

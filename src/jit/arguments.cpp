@@ -6,6 +6,8 @@
 #include <complex>
 #include <cstring>
 
+#include "common/checks.h"
+
 namespace torch_ops::jit {
 namespace py = pybind11;
 namespace {
@@ -53,8 +55,6 @@ Scalar scalar_of(PyObject* value) {
   }
   return Scalar::kNone;
 }
-
-std::string dtype_name(at::ScalarType dtype) { return c10::getDtypeNames(dtype).first; }
 
 std::string type_name(PyObject* value) { return Py_TYPE(value)->tp_name; }
 

@@ -6,12 +6,15 @@
 
 #include <cmath>
 
+#include "common/checks.h"
+
 namespace torch_ops::jit {
 namespace {
 
+// As it is declared.
 std::string known_type(const Signature& kernel, const Parameter& parameter) {
   return parameter.placeholder >= 0 ? kernel.placeholders[parameter.placeholder]
-                                    : c10::toString(parameter.fixed);
+                                    : c10::getDtypeNames(parameter.fixed).first;
 }
 
 ScalarType memory_type(const Parameter& parameter, at::ArrayRef<ScalarType> placeholders) {
@@ -29,7 +32,7 @@ void check_supported(const Signature& kernel, const std::string& name, ScalarTyp
                        type == at::kFloat || type == at::kDouble || type == at::kHalf ||
                        type == at::kBFloat16 || type == at::kComplexFloat ||
                        type == at::kComplexDouble,
-                   kernel.name, ": ", name, " is ", type,
+                   kernel.name, ": ", name, " is ", dtype_name(type),
                    "; kernels compute on bool, integers, float16, bfloat16, float32, float64, "
                    "complex64 and complex128.");
 }
@@ -110,8 +113,9 @@ Types resolve_types(const Signature& kernel, const Arguments& arguments, at::Ten
     check_supported(kernel, kernel.in[k].name, given);
     TORCH_CHECK_TYPE(c10::canCast(given, type), kernel.name, ": ", kernel.in[k].name,
                      " is declared ", known_type(kernel, kernel.in[k]),
-                     kernel.in[k].placeholder < 0 ? "" : c10::str(" (", type, ")"), ", to which ",
-                     given, " is not cast. Pass another dtype or declare another.");
+                     kernel.in[k].placeholder < 0 ? "" : c10::str(" (", dtype_name(type), ")"),
+                     ", to which ", dtype_name(given),
+                     " is not cast. Pass another dtype or declare another.");
     types.in.push_back(type);
   }
   for (size_t k = 0; k < kernel.out.size(); ++k) {
@@ -123,8 +127,9 @@ Types resolve_types(const Signature& kernel, const Arguments& arguments, at::Ten
     if (!outs.empty()) {
       check_supported(kernel, kernel.out[k].name, outs[k].scalar_type());
       TORCH_CHECK_TYPE(c10::canCast(type, outs[k].scalar_type()), kernel.name, ": output ",
-                       kernel.out[k].name, " is computed in ", type, ", which is not cast to ",
-                       outs[k].scalar_type(), ", the dtype of what is given for it.");
+                       kernel.out[k].name, " is computed in ", dtype_name(type),
+                       ", which is not cast to ", dtype_name(outs[k].scalar_type()),
+                       ", the dtype of what is given for it.");
     }
     types.out.push_back(type);
   }

@@ -60,8 +60,9 @@ Call check(const Tensor& out, const Tensor& values, const Tensor& index, Dim dim
   const auto [parsed, op] = indexing::parse_named_mode(kOp, mode);
   check_summable(op, values);
   TORCH_CHECK_TYPE(out.scalar_type() == values.scalar_type(), op,
-                   ": out and values must have one dtype, but out is ", out.scalar_type(),
-                   " and values is ", values.scalar_type(), ".");
+                   ": out and values must have one dtype, but out is ",
+                   dtype_name(out.scalar_type()), " and values is ",
+                   dtype_name(values.scalar_type()), ".");
   TORCH_CHECK(out.device() == values.device(), op,
               ": out and values must be on one device, but out is on ", out.device(),
               " and values is on ", values.device(), ".");

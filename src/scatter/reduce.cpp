@@ -60,7 +60,7 @@ indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymIn
           dtype == at::kDouble,
       "scatter: values must be uint8, int8, int16, int32, int64, float16, bfloat16, "
       "float32 or float64 for this reduction, but it is ",
-      dtype, ".");
+      dtype_name(dtype), ".");
   return indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims);
 }
 

@@ -144,5 +144,5 @@ inline at::ScalarType sum_type(at::ScalarType dtype) {
     TORCH_OPS_SCATTER_CASE(at::kInt, uint32_t, uint32_t, __VA_ARGS__)                      \
     TORCH_OPS_SCATTER_CASE(at::kLong, unsigned long long, unsigned long long, __VA_ARGS__) \
     default:                                                                               \
-      TORCH_INTERNAL_ASSERT(false, "unexpected dtype ", dtype);                            \
+      TORCH_INTERNAL_ASSERT(false, "unexpected dtype ", ::torch_ops::dtype_name(dtype));   \
   }

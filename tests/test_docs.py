@@ -180,6 +180,20 @@ def test_files_between_backquotes_exist(document: str) -> None:
         assert (ROOT / name).exists(), f"{document}: {name}"
 
 
+def test_sources_name_pages_that_exist() -> None:
+    folders = ("src", "torch_ops", "torch_ops_host", "tests", "tools", "benchmarks", "examples")
+    endings = {".py", ".pyx", ".pxd", ".h", ".cuh", ".cpp", ".cu", ".c", ".sh"}
+    named = {
+        (page, path.relative_to(ROOT).as_posix())
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in endings
+        for page in re.findall(r"\bdocs/[\w/]+\.md\b", path.read_text("utf-8"))
+    }
+    assert len(named) > 10
+    assert sorted(name for name in named if not (ROOT / name[0]).exists()) == []
+
+
 # ---- docstrings ---------------------------------------------------------------------------------
 
 

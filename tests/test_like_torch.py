@@ -266,7 +266,7 @@ def test_arguments_in_another_order(name: str) -> None:
 def test_the_readme_names_them() -> None:
     """Each of torch's names that we have stands in the paragraph about replacing."""
     text = (Path(__file__).parent.parent / "README.md").read_text()
-    paragraph = text[text.index("**Replace the name alone**") :].split("\n\n")[0]
+    paragraph = text[text.index("**Replace only the name**") :].split("\n\n")[0]
     groups = [set(re.findall(r"`(\w+)`", part)) for part in paragraph.split(". ")]
     assert groups[0] & {*torch_ops.__all__} == {*SAME}
     assert groups[1] & {*torch_ops.__all__} - {"index"} == {*SAME_ORDER}

@@ -4,7 +4,7 @@
 //
 // A thread has one vector of 16 bytes an array. On an H200 that came to 1.00 of a copy's speed
 // (0.97 with two vectors, 0.955 with four; loads and stores that bypass or leave the L1 cache early
-// lose another 2 to 6 %). docs/activations.md has more.
+// lose another 2 to 6 %). docs/log.md has more.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 """What PyTorch offers around an op, checked for every op: see tests/test_support.py.
 
-A class for each subject; each of its methods `test_<check>` is a row of the table of support in
-docs/architecture.md, and each op a column. Here: the calls that they make.
+A class for each subject; each of its methods `test_<check>` is a row of a table in
+docs/support.md, which says for how many ops it passed. Here: the calls that they make.
 """
 
 from __future__ import annotations

@@ -121,8 +121,8 @@ def scatter_add(
         values or more (float64: 32) and ``values``, or for 16-bit floats the result, 2^25 or more
         (16-bit floats: unless the result has four rows or more to each entry). Some calls of
         shorter rows, of single elements, and of few entries are too, where that is the fastest way
-        (docs/gather.md). Otherwise floats are added on CUDA in no given order, and the last bits
-        may differ from run to run.
+        (docs/kernels/README.md). Otherwise floats are added on CUDA in no given order, and the last
+        bits may differ from run to run.
 
     Raises:
         IndexError: ``dim`` is out of range; or there are entries and ``dim_size`` is 0, unless

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,77 @@ def test_mean_of_16_bits(device: torch.device, dtype: torch.dtype) -> None:
     index = torch.zeros(100_000, dtype=torch.int32, device=device)
     mean = torch_ops.scatter(values, index, 2, reduce="mean")
     assert mean.tolist() == [[3, 3], [0, 0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("deterministic", [None, True])
+def test_mean_of_16_bits_is_rounded_once(
+    device: torch.device, dtype: torch.dtype, deterministic: bool | None
+) -> None:
+    """To the bit: the numbers are whole, so that their sums in float32 are exact in any order."""
+    for shape, size in [
+        ((5000,), 30),
+        ((3, 200, 1), 50),
+        ((2, 3000, 5), 40),
+        ((70_000, 64), 900),
+        ((300, 8), 4000),
+        ((2**18, 4), 7),
+    ]:
+        batch = len(shape) // 3
+        values = torch.randint(-128, 129, shape, device=device).to(dtype).requires_grad_()
+        index = torch.randint(size, shape[: batch + 1], device=device)
+        options = {"batch_dims": batch, "deterministic": deterministic}
+        actual = torch_ops.scatter(values, index, size, **options, reduce="mean")
+        wide = values.detach().float().requires_grad_()
+        sums = torch_ops.scatter_add(wide, index, size, **options)
+        counts = torch_ops.scatter_add(torch.ones_like(index), index, size, batch_dims=batch)
+        counts = counts.clamp_min(1).view(*counts.shape, *[1] * (sums.dim() - counts.dim()))
+        expected = (sums / counts).to(dtype)
+        assert_same(actual, expected, f"{shape}")
+        grad_output = values_for(tuple(actual.shape), device, dtype)
+        (grad,) = torch.autograd.grad(actual, values, grad_output)
+        (expected_grad,) = torch.autograd.grad(expected, wide, grad_output)
+        assert_same(grad, expected_grad.to(dtype), f"{shape}")
+
+
+def peak_memory(device: torch.device, call: Callable[[], object]) -> int:
+    """The most that torch allocates at a time, beyond what there was."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        return torch.cuda.max_memory_allocated(device) - before
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(
+        activities=activities, profile_memory=True, acc_events=True
+    ) as profile:
+        call()
+    events = profile.profiler.kineto_results.events()
+    changes = [event for event in events if event.name() == "[memory]"]
+    changes.sort(key=lambda event: event.start_ns())
+    return max(accumulate((event.nbytes() for event in changes), initial=0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("deterministic", [None, True])
+def test_mean_of_16_bits_copies_no_values(
+    device: torch.device, dtype: torch.dtype, deterministic: bool | None
+) -> None:
+    values = values_for((100_000, 64), device, dtype).requires_grad_()
+    index = torch.randint(500, (100_000,), device=device)
+
+    def mean() -> Tensor:
+        return torch_ops.scatter(
+            values, index, 500, reduce="mean", deterministic=deterministic
+        )
+
+    mean().sum().backward()  # what is made once, at the first call
+    # On CUDA sorted entries have 16 bytes, and the counted ones 8.
+    assert peak_memory(device, mean) < values.nbytes // 2
+    output, grad_output = mean(), torch.ones(500, 64, device=device, dtype=dtype)
+    extra = peak_memory(device, lambda: torch.autograd.grad(output, values, grad_output))
+    assert extra < values.nbytes + values.nbytes // 4  # the gradient, and the result's
 
 
 @pytest.mark.parametrize("reduce", ["mean", "amax", "amin", "prod"])

@@ -27,7 +27,7 @@ inline Op find(const char* name) {
                         int64_t, int64_t)>(name, "plan");
 }
 
-// Keeps the plan; the data is not needed.
+// Keeps the plan; of the data, only its dtype: sums may be wider.
 template <class Family>
 struct Node final : autograd::DerivativeNode<Node<Family>> {
   static constexpr const char* kName = Family::kNodeName;
@@ -37,6 +37,7 @@ struct Node final : autograd::DerivativeNode<Node<Family>> {
   c10::SymInt dim_size;
   int64_t dim = 0;
   int64_t batch_dims = 0;
+  int64_t dtype = 0;
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -46,11 +47,13 @@ struct Node final : autograd::DerivativeNode<Node<Family>> {
     visit(dim_size);
     visit(dim);
     visit(batch_dims);
+    visit(dtype);
   }
 
   autograd::variable_list backward(const Tensor& grad_output) {
-    return {Family::transpose().call(grad_output, this->unpack(index), this->unpack(rows),
-                                     this->unpack(order), dim_size, dim, batch_dims)};
+    return {Family::transpose().call(grad_output.to(static_cast<at::ScalarType>(dtype)),
+                                     this->unpack(index), this->unpack(rows), this->unpack(order),
+                                     dim_size, dim, batch_dims)};
   }
 };
 
@@ -76,6 +79,7 @@ Tensor derive(c10::DispatchKeySet keys, const Tensor& data, const Tensor& index,
     node->dim_size = std::move(dim_size);
     node->dim = dim;
     node->batch_dims = batch_dims;
+    node->dtype = static_cast<int64_t>(data.scalar_type());
   }
   return output;
 }

@@ -18,6 +18,7 @@
 #include "common/new_output.h"
 #include "scatter/batching.h"
 #include "scatter/scatter.h"
+#include "scatter/scatter_ops.h"
 
 namespace torch_ops {
 namespace {
@@ -87,7 +88,7 @@ Tensor scatter_arg(const Tensor& values, const Tensor& index, c10::SymInt dim_si
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
   const Rows rows(values, index, dim_size, axes, mode);
   const Tensor positions = new_output(rows.sizes, values.options().dtype(at::kLong));
-  launch(rows.values, rows.entries, rows.layout, rows.rule, largest, positions);
+  launch(rows.values, rows.entries, rows.layout, rows.rule, largest, /*plan=*/nullptr, positions);
   return positions;
 }
 
@@ -124,7 +125,7 @@ Tensor scatter_prod(const Tensor& values, const Tensor& index, c10::SymInt dim_s
   const at::ScalarType real = values.scalar_type();
   const Tensor products = new_output(rows.sizes, values.options());
   launch(rows.values.view(as_dispatched(real)), rows.entries, rows.layout, rows.rule,
-         products.view(as_dispatched(real)));
+         /*plan=*/nullptr, products.view(as_dispatched(real)));
   return products;
 }
 
@@ -285,17 +286,14 @@ Tensor scatter_prod_batched(const Tensor& values, const Tensor& index, c10::SymI
 
 Tensor mean(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, int64_t axis,
             int64_t batch_dims, std::optional<bool> deterministic, std::string_view mode) {
-  // `mode` names scatter already.
-  const auto add = [&](const Tensor& what, int64_t dim, std::optional<bool> in_order) {
-    return ops::scatter_add().call(what, index, dim_size, dim, batch_dims, in_order, mode);
-  };
   const at::ScalarType dtype = values.scalar_type();
-  // A sum of 16-bit numbers may exceed them where the mean does not.
-  const bool narrow = dtype == at::kHalf || dtype == at::kBFloat16;
-  const Tensor sums = add(narrow ? values.to(at::kFloat) : values, axis, deterministic);
+  // `mode` names scatter already. A sum of 16-bit numbers may exceed them where the mean does not.
+  const Tensor sums =
+      ops::scatter_sum().call(values, index, dim_size, axis, batch_dims, deterministic, mode);
   // [batch..., dim_size], with axes of length 1 for the others.
-  Tensor counts =
-      add(at::ones_like(index, index.options().dtype(at::kLong)), batch_dims, std::nullopt);
+  Tensor counts = ops::scatter_add().call(at::ones_like(index, index.options().dtype(at::kLong)),
+                                          index, dim_size, batch_dims, batch_dims,
+                                          /*deterministic=*/std::nullopt, mode);
   for (int64_t d = batch_dims; d < axis; ++d) counts = counts.unsqueeze(batch_dims);
   while (counts.dim() < sums.dim()) counts = counts.unsqueeze(-1);
   counts = counts.clamp_min(1);

@@ -72,7 +72,8 @@ def scatter(
         derivative of a product takes values that are zero as constants.
 
     Memory:
-        ``mean``: the sums and the counts, and values of 16 bits in float32. ``amax``, ``amin``: a
+        ``mean``: what :func:`scatter_add` takes; the sums, of 16-bit floats in float32, and what
+        they are divided to; 8 bytes an entry and a row for the counts. ``amax``, ``amin``: a
         position of 8 bytes for each element of the result; on CUDA, for small calls and short rows,
         4 more, or 8 for 64-bit values. On CUDA for ``prod``, and for the largest or smallest of
         2^24 values or more in rows of 32 or more: 16 bytes an entry (32 from 2^31 entries or rows

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from modes import other_layout, scatter_reference
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
+from planning import parts, plan_for
 from test_modes import CASES, entries_for, row_calls
 from torch import Tensor
 
@@ -236,9 +237,7 @@ def test_mean_of_16_bits_copies_no_values(
     index = torch.randint(500, (100_000,), device=device)
 
     def mean() -> Tensor:
-        return torch_ops.scatter(
-            values, index, 500, reduce="mean", deterministic=deterministic
-        )
+        return torch_ops.scatter(values, index, 500, reduce="mean", deterministic=deterministic)
 
     mean().sum().backward()  # what is made once, at the first call
     # On CUDA sorted entries have 16 bytes, and the counted ones 8.
@@ -365,11 +364,33 @@ def test_opcheck_of_the_parts(device: torch.device, name: str) -> None:
             else (case.batch_dims, "fill")
         )
         torch.library.opcheck(op, (*arguments, *rest))
+        if name != "_scatter_best":
+            plan = plan_for(case, device)
+            by_plan = (*arguments, *rest[:-1], "raise", plan.rows, plan.order)
+            torch.library.opcheck(op, by_plan)
+            with pytest.raises(ValueError, match="scatter: a plan's rows and order must be one-di"):
+                op(*by_plan[:-1], plan.order.repeat(2))
         if name == "_scatter_best":  # in a graph that was traced without a gradient
             leaf = values.double().requires_grad_()
             assert torch.autograd.gradcheck(
                 lambda v, given=arguments, rest=rest: op(v, *given[1:], *rest), leaf
             )
+
+
+def test_opcheck_of_sums_in_float32(device: torch.device) -> None:
+    op = torch.ops.torch_ops._scatter_sum
+    for case in CASES[:5]:
+        plan = plan_for(case, device)
+        for dtype in (torch.bfloat16, torch.float32, torch.int8):
+            values = values_for(case.output, device, dtype)
+            values.requires_grad_(dtype.is_floating_point)
+            arguments = (values, plan.index, plan.dim_size, plan.dim)
+            options = {"batch_dims": plan.batch_dims}
+            torch.library.opcheck(op.default, arguments, options)
+            torch.library.opcheck(op.plan, (values, *parts(plan)))
+            wanted = torch.float32 if dtype == torch.bfloat16 else dtype
+            assert op(*arguments, **options).dtype == wanted
+            assert op.plan(values, *parts(plan)).dtype == wanted
 
 
 def test_vmap(device: torch.device) -> None:
@@ -432,6 +453,7 @@ def test_runs_over_many_tiles(device: torch.device, hot: bool) -> None:
         index = torch.randint(50, (count,), device=device)
         if hot:
             index[torch.rand(count, device=device) < 0.9] = 7
+        plan = torch_ops.gather_plan(index, 60)
         values = torch.randint(-1000, 1000, (count, width), device=device).float()
         for reduce in ("amax", "amin"):
             leaf = values.clone().requires_grad_()
@@ -441,8 +463,11 @@ def test_runs_over_many_tiles(device: torch.device, hot: bool) -> None:
                 0, wide, values, reduce, include_self=False
             )
             assert torch.equal(actual, expected)
+            by_plan = torch_ops.scatter(leaf, plan, reduce=reduce)
+            assert torch.equal(by_plan, expected)
             # To the first of several that are alike.
             (grad,) = torch.autograd.grad(actual.sum(), leaf)
+            assert torch.equal(grad, torch.autograd.grad(by_plan.sum(), leaf)[0])
             position = torch.arange(count, device=device)[:, None].expand_as(values)
             ties = torch.where(values == expected[index], position, count)
             first = torch.full((60, width), count, device=device).scatter_reduce(
@@ -453,6 +478,7 @@ def test_runs_over_many_tiles(device: torch.device, hot: bool) -> None:
         actual = torch_ops.scatter(signs, index, 60, reduce="prod")
         negative = torch_ops.scatter_add((signs < 0).int(), index, 60)
         assert torch.equal(actual, 1.0 - 2 * (negative % 2))
+        assert torch.equal(actual, torch_ops.scatter(signs, plan, reduce="prod"))
 
 
 @pytest.mark.sanitizer

@@ -27,6 +27,12 @@ inline Op find(const char* name) {
                         int64_t, int64_t)>(name, "plan");
 }
 
+inline void check_not_mapped(const char* op, bool mapped) {
+  TORCH_CHECK(!mapped, op,
+              ": torch.vmap cannot map over a plan. Give it in_dims=None, or make one plan of the "
+              "stacked indices, with batch_dims.");
+}
+
 // Keeps the plan; of the data, only its dtype: sums may be wider.
 template <class Family>
 struct Node final : autograd::DerivativeNode<Node<Family>> {
@@ -91,9 +97,7 @@ Tensor batch(const Tensor& data, const Tensor& index, const Tensor& rows, const 
   using batching::Batched;
   return batching::apply(
       [&](const Batched& from, const Batched& i, const Batched& r, const Batched& o) -> Batched {
-        TORCH_CHECK(!i.axis && !r.axis && !o.axis, Family::kName,
-                    ": torch.vmap cannot map over a plan. Give it in_dims=None, or make one plan "
-                    "of the stacked indices, with batch_dims.");
+        check_not_mapped(Family::kName, i.axis || r.axis || o.axis);
         const Op& op = Family::self();
         if (!from.axis) {
           return {op.call(from.value, i.value, r.value, o.value, dim_size, dim, batch_dims),

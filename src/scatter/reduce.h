@@ -10,7 +10,7 @@
 
 namespace torch_ops {
 
-struct Plan;  // scatter/scatter.h
+struct Plan;
 
 // Writes to `positions`, int64 and contiguous, for each element of the result which entry of the
 // index has its largest (or smallest) value, the first of several; layout.entries where there is

@@ -287,14 +287,14 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int
 // the tests. `adjacent` and `vectors`: how its memory is aligned, as choose_atomic_path() has it.
 std::string way(int64_t slabs, int64_t axis_size, int64_t entries, int64_t inner,
                 int64_t value_bytes, int64_t sum_bytes, bool floats, bool repeatable, bool adjacent,
-                bool vectors, int64_t shared_bytes, int64_t multiprocessors) {
+                bool vectors, int64_t shared_bytes, int64_t multiprocessors, bool unrounded) {
   RowLayout layout{};
   layout.batch = slabs;
   layout.outer = 1;
   layout.axis_size = axis_size;
   layout.entries = entries;
   layout.inner = inner;
-  const ScatterProblem problem{layout, value_bytes, sum_bytes, floats, repeatable};
+  const ScatterProblem problem{layout, value_bytes, sum_bytes, floats, repeatable, unrounded};
   const DeviceLimits device{shared_bytes, /*l2_bytes=*/0, multiprocessors};
   switch (choose_scatter_way(problem, device).way) {
     case ScatterWay::kSmall:
@@ -466,7 +466,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("way", &way, "Which way a call of these sizes takes on CUDA", py::arg("slabs"),
         py::arg("axis_size"), py::arg("entries"), py::arg("inner"), py::arg("value_bytes"),
         py::arg("sum_bytes"), py::arg("floats"), py::arg("repeatable"), py::arg("adjacent"),
-        py::arg("vectors"), py::arg("shared_bytes"), py::arg("multiprocessors"));
+        py::arg("vectors"), py::arg("shared_bytes"), py::arg("multiprocessors"),
+        py::arg("unrounded") = false);
   m.def("best_path", &best_path, "Which way the largest of such values are found on CUDA",
         py::arg("entries"), py::arg("inner"));
   m.def("binning", &binning, "How short rows are cut where bits must be the same, on CUDA",
@@ -487,6 +488,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       m, "call_reduce",
       find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view,
                      std::string_view, std::optional<bool>)>("scatter"));
+  python_call::def(
+      m, "call_reduce_by_plan",
+      find_op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, c10::SymInt,
+                     int64_t, int64_t, std::string_view)>("scatter", "plan"));
   python_call::def(
       m, "call_inplace",
       find_op<Tensor&(Tensor&, const Tensor&, const Tensor&, Dim, int64_t, std::string_view)>(

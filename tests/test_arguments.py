@@ -70,7 +70,8 @@ CALLS: list[tuple[str, Callable[[Any, Any], object]]] = [
         lambda s, i: torch_ops.scatter_add(s[:2], i, 4, deterministic="yes"),
     ),
     (  # torch_scatter's order
-        "scatter: dim_size must be an int, but None was given",
+        "scatter: dim_size is missing: how long the result is at dim. Only a plan "
+        "(torch_ops.gather_plan) in place of the index has it",
         lambda s, i: torch_ops.scatter(s[:2], i, None),
     ),
     (

@@ -1,13 +1,15 @@
-"""gather and scatter_add with a plan: the same results, gradients, transforms and errors."""
+"""gather and scatter with a plan: the same results, gradients, transforms and errors."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
 from gathering import CASES, Case, gather_reference, index_for, scatter_add_reference, values_for
+from modes import scatter_reference
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
 from planning import SPREAD, parts, plan_for
 from torch import Tensor
@@ -16,16 +18,24 @@ import torch_ops
 from torch_ops import GatherPlan
 
 COMPLEX = (torch.complex64, torch.complex128)
+REDUCES = ("sum", "mean", "amax", "amin", "prod")
 
 
 def by_index(reference: Callable[..., Tensor], sums: bool) -> Callable[..., Tensor]:
     """A reference that leaves rows and order aside."""
 
     def call(
-        data: Tensor, index: Tensor, _: Tensor, __: Tensor, size: int, dim: int, batch_dims: int
+        data: Tensor,
+        index: Tensor,
+        _: Tensor,
+        __: Tensor,
+        size: int,
+        dim: int,
+        batch_dims: int,
+        **options: str,
     ) -> Tensor:
         sizes = (size,) if sums else ()
-        return reference(data, index, *sizes, dim, batch_dims=batch_dims)
+        return reference(data, index, *sizes, dim, batch_dims=batch_dims, **options)
 
     return call
 
@@ -51,6 +61,21 @@ def smooth_samples_of(
                 yield Sample((values, *parts(plan_for(case, device))))
 
     return samples
+
+
+def each_reduction(samples: Callable[..., Iterator[Sample]]) -> Callable[..., Iterator[Sample]]:
+    def reductions(*args: object) -> Iterator[Sample]:
+        for sample in samples(*args):
+            for reduce in REDUCES:
+                yield Sample(sample.args, {"reduce": reduce})
+
+    return reductions
+
+
+def smooth_values(device: torch.device) -> Iterator[Sample]:
+    for case in (Case((4,), (6,)), Case((2, 3, 2), (2, 2, 2), batch_dims=1), Case((2, 3), (4,), 1)):
+        values = values_for(case.output, device, torch.float64)
+        yield Sample((values, *parts(plan_for(case, device))))
 
 
 def sized_with(
@@ -88,6 +113,16 @@ def tolerance(dtype: torch.dtype) -> tuple[float, float]:
     return 0.51 * info.eps if info.bits == 16 else 0.0, 700 * summed.eps
 
 
+def product_tolerance(dtype: torch.dtype) -> tuple[float, float]:
+    """As tolerance, and n roundings of a product of n numbers, here some 130."""
+    rtol, atol = tolerance(dtype)
+    return rtol + 130 * torch.finfo(torch.float32 if dtype.itemsize == 2 else dtype).eps, atol
+
+
+def sized_mean(device: torch.device, size: int) -> Sample:
+    return Sample(sized_with(output_shape)(device, size).args, {"reduce": "mean"})
+
+
 OPS = [
     Op(
         "gather.plan",
@@ -110,6 +145,18 @@ OPS = [
         smooth_samples=smooth_samples_of(output_shape),
         sized=sized_with(output_shape),
         bad=bad_by_plan,
+        shared=(1, 2, 3),
+        node="ScatterAddByPlanBackward",
+    ),
+    Op(
+        "scatter.plan",
+        torch.ops.torch_ops.scatter.plan,
+        by_index(scatter_reference, sums=True),
+        each_reduction(samples_of(output_shape)),
+        product_tolerance,
+        smooth_samples=each_reduction(smooth_values),
+        sized=sized_mean,
+        bad=each_reduction(bad_by_plan),
         shared=(1, 2, 3),
         node="ScatterAddByPlanBackward",
     ),
@@ -139,6 +186,31 @@ def test_equals_calls_without_a_plan(device: torch.device, dtype: torch.dtype) -
             assert_same(torch_ops.batch_gather(source, plan), gathered, str(case))
             assert_same(torch_ops.BatchGather()(source, plan), gathered, str(case))
         assert_same(torch_ops.Gather(**case.kwargs)(source, plan), gathered, str(case))
+
+
+@pytest.mark.parametrize("reduce", REDUCES)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.int64], ids=str
+)
+def test_reductions_equal_those_without_a_plan(
+    device: torch.device, dtype: torch.dtype, reduce: str
+) -> None:
+    for case in [*CASES, *SPREAD, Case((2, 20, 64), (2, 3000), batch_dims=1)]:
+        values = values_for(case.output, device, dtype)
+        plan = plan_for(case, device)
+        if reduce == "prod" and dtype.is_floating_point:
+            values = torch.where(values.abs() < 0.1, 0, values.sign())  # exact, in any order
+        values.requires_grad_(dtype.is_floating_point)
+        options = {**case.kwargs, "reduce": reduce, "deterministic": True}
+        # Sums of few entries, and of short rows, that are not rounded are sorted in both cases.
+        expected = torch_ops.scatter(values, plan.index, plan.dim_size, **options)
+        actual = torch_ops.scatter(values, plan, reduce=reduce)
+        assert_same(actual, expected, str(case))
+        if dtype.is_floating_point:
+            grad_output = values_for(tuple(actual.shape), device, dtype)
+            (grad,) = torch.autograd.grad(actual, values, grad_output)
+            (expected_grad,) = torch.autograd.grad(expected, values, grad_output)
+            assert_same(grad, expected_grad, str(case))
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX], ids=str)
@@ -250,7 +322,14 @@ def test_transforms(device: torch.device) -> None:
 def test_vmap_over_the_data(device: torch.device, axis: int) -> None:
     for case in [Case((7, 3), (5,)), Case((4, 7), (5,), 1), *SPREAD[:2]]:
         plan = plan_for(case, device)
-        for op, shape in ((torch_ops.gather, case.source), (torch_ops.scatter_add, case.output)):
+        reductions = [
+            (partial(torch_ops.scatter, reduce=reduce), case.output) for reduce in REDUCES
+        ]
+        for op, shape in (
+            (torch_ops.gather, case.source),
+            (torch_ops.scatter_add, case.output),
+            *reductions,
+        ):
             data = values_for((3, *shape), device, torch.float32)
             expected = torch.stack([op(one, plan) for one in data])
             actual = torch.vmap(op, in_dims=(axis, None))(data.movedim(0, axis), plan)
@@ -266,9 +345,17 @@ def test_wrong_types(device: torch.device) -> None:
     with pytest.raises(TypeError, match="index must be a tensor, but a list was given"):
         torch_ops.gather_plan([0, 1], 4)
     index = torch.zeros(3, dtype=torch.int64, device=device)
-    with pytest.raises(TypeError, match=r"dim_size is missing.*gather_plan"):
-        torch_ops.scatter_add(index, index)
+    for op in (torch_ops.scatter_add, torch_ops.scatter):
+        with pytest.raises(TypeError, match=rf"{op.__name__}: dim_size is missing.*gather_plan"):
+            op(index, index)
     plan = torch_ops.gather_plan(index, 4)
+    with pytest.raises(TypeError, match="scatter: values must be a tensor, but a list was given"):
+        torch_ops.scatter([0, 1, 2], plan)
+    with pytest.raises(TypeError, match="scatter: reduce must be a string, but it is None"):
+        torch_ops.scatter(index, plan, reduce=None)
+    for reduce in ("sum", "mean", "amax", "prod"):
+        with pytest.raises(TypeError, match=r"^scatter: values must be .*, but it is Bool"):
+            torch_ops.scatter(index.bool(), plan, reduce=reduce)
     with pytest.raises(TypeError, match="gather: source must be a tensor, but a list was given"):
         torch_ops.gather([0, 1], plan)
     with pytest.raises(TypeError, match="values must be a tensor, but a GatherPlan was given"):
@@ -293,8 +380,22 @@ def test_a_plan_that_does_not_fit(device: torch.device) -> None:
         torch_ops.gather(source, plan, 2)
     with pytest.raises(ValueError, match=r"but dim=None and batch_dims=2 were given. Leave both"):
         torch_ops.scatter_add(source[:, :5], plan, batch_dims=2)
-    with pytest.raises(ValueError, match=r"made for dim_size=7, but dim_size=8 was given"):
-        torch_ops.scatter_add(source[:, :5], plan, 8)
+    for op in (torch_ops.scatter_add, torch_ops.scatter):
+        with pytest.raises(
+            ValueError, match=rf"^{op.__name__}: the plan was made for dim_size=7, but dim_size=8 w"
+        ):
+            op(source[:, :5], plan, 8)
+    for reduce in REDUCES:
+        reduced = partial(torch_ops.scatter, source[:, :5], plan, reduce=reduce)
+        with pytest.raises(ValueError, match=r"^scatter: the plan was made for dim=1 and batch_d"):
+            reduced(dim=0)
+        with pytest.raises(ValueError, match=r'^scatter: a plan is made for mode="raise", but mo'):
+            reduced(mode="fill")
+        with pytest.raises(ValueError, match=r"^scatter: values must have index's axes at dim"):
+            torch_ops.scatter(source[:, :4], plan, reduce=reduce)
+        assert reduced(7, 1, batch_dims=1).shape == (2, 7, 3)
+    with pytest.raises(ValueError, match=r'^scatter: reduce must be "sum".*but it is "max"'):
+        torch_ops.scatter(source[:, :5], plan, reduce="max")
     assert torch_ops.gather(source, plan, 1, batch_dims=1).shape == (2, 5, 3)
     assert torch_ops.scatter_add(source[:, :5], plan, 7, 1, batch_dims=1).shape == (2, 7, 3)
     for other in (
@@ -313,6 +414,8 @@ def test_a_plan_on_another_device(device: torch.device) -> None:
     for op, name, given in (
         (torch_ops.gather, "source", data),
         (torch_ops.scatter_add, "values", data[:3]),
+        (torch_ops.scatter, "values", data[:3]),
+        (partial(torch_ops.scatter, reduce="amax"), "values", data[:3]),
     ):
         message = (
             rf"{name} and the plan must be on one device, but {name} is on {given.device} and the "
@@ -328,7 +431,8 @@ def test_vmap_over_a_plan(device: torch.device) -> None:
     plan = torch_ops.gather_plan(index, 5, batch_dims=1)
     with pytest.raises(RuntimeError, match="cannot map over the index of a plan"):
         torch.vmap(lambda i: torch_ops.gather_plan(i, 5).rows)(index)
-    for op in (torch_ops.gather, torch_ops.scatter_add):
+    reductions = [partial(torch_ops.scatter, reduce=reduce) for reduce in REDUCES]
+    for op in (torch_ops.gather, torch_ops.scatter_add, *reductions):
         flat = GatherPlan(index, *(part.view(3, 5) for part in (plan.rows, plan.order)), 5, 0, 0)
         with pytest.raises(
             RuntimeError, match=r"torch.vmap cannot map over a plan. Give it in_dim"
@@ -348,12 +452,16 @@ def test_capture(device: torch.device) -> None:
     index = torch.randint(50, (4, 300), device=device)
     plan = torch_ops.gather_plan(index, 50, batch_dims=1)
     values = values_for((4, 300, 3), device, torch.float32)
-    expected = torch_ops.scatter_add(values, plan)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = torch_ops.scatter_add(values, plan)
-    graph.replay()
-    assert_same(captured, expected, "replayed")
+    for op in (
+        torch_ops.scatter_add,
+        *(partial(torch_ops.scatter, reduce=reduce) for reduce in REDUCES),
+    ):
+        expected = op(values, plan)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = op(values, plan)
+        graph.replay()
+        assert_same(captured, expected, f"{op} replayed")
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         values.clone()  # of an empty graph torch warns
         with pytest.raises(RuntimeError, match="Make the plan before the capture"):
@@ -371,6 +479,9 @@ def test_small_for_the_sanitizer(device: torch.device) -> None:
         ones = torch.ones(case.output, dtype=torch.float64)
         expected = scatter_add_reference(ones, index, plan.dim_size, **case.kwargs)
         assert torch.equal(source.grad.cpu().double(), expected), case
+        values = output.detach().requires_grad_()
+        for reduce in REDUCES:
+            torch_ops.scatter(values, plan, reduce=reduce).sum().backward()
 
 
 @pytest.mark.slow

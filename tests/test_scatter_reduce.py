@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from modes import other_layout, scatter_reference
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
+from planning import parts, plan_for
 from test_modes import CASES, entries_for, row_calls
 from torch import Tensor
 
@@ -176,6 +178,75 @@ def test_mean_of_16_bits(device: torch.device, dtype: torch.dtype) -> None:
     assert mean.tolist() == [[3, 3], [0, 0]]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("deterministic", [None, True])
+def test_mean_of_16_bits_is_rounded_once(
+    device: torch.device, dtype: torch.dtype, deterministic: bool | None
+) -> None:
+    """To the bit: the numbers are whole, so that their sums in float32 are exact in any order."""
+    for shape, size in [
+        ((5000,), 30),
+        ((3, 200, 1), 50),
+        ((2, 3000, 5), 40),
+        ((70_000, 64), 900),
+        ((300, 8), 4000),
+        ((2**18, 4), 7),
+    ]:
+        batch = len(shape) // 3
+        values = torch.randint(-128, 129, shape, device=device).to(dtype).requires_grad_()
+        index = torch.randint(size, shape[: batch + 1], device=device)
+        options = {"batch_dims": batch, "deterministic": deterministic}
+        actual = torch_ops.scatter(values, index, size, **options, reduce="mean")
+        wide = values.detach().float().requires_grad_()
+        sums = torch_ops.scatter_add(wide, index, size, **options)
+        counts = torch_ops.scatter_add(torch.ones_like(index), index, size, batch_dims=batch)
+        counts = counts.clamp_min(1).view(*counts.shape, *[1] * (sums.dim() - counts.dim()))
+        expected = (sums / counts).to(dtype)
+        assert_same(actual, expected, f"{shape}")
+        grad_output = values_for(tuple(actual.shape), device, dtype)
+        (grad,) = torch.autograd.grad(actual, values, grad_output)
+        (expected_grad,) = torch.autograd.grad(expected, wide, grad_output)
+        assert_same(grad, expected_grad.to(dtype), f"{shape}")
+
+
+def peak_memory(device: torch.device, call: Callable[[], object]) -> int:
+    """The most that torch allocates at a time, beyond what there was."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        return torch.cuda.max_memory_allocated(device) - before
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(
+        activities=activities, profile_memory=True, acc_events=True
+    ) as profile:
+        call()
+    events = profile.profiler.kineto_results.events()
+    changes = [event for event in events if event.name() == "[memory]"]
+    changes.sort(key=lambda event: event.start_ns())
+    return max(accumulate((event.nbytes() for event in changes), initial=0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("deterministic", [None, True])
+def test_mean_of_16_bits_copies_no_values(
+    device: torch.device, dtype: torch.dtype, deterministic: bool | None
+) -> None:
+    values = values_for((100_000, 64), device, dtype).requires_grad_()
+    index = torch.randint(500, (100_000,), device=device)
+
+    def mean() -> Tensor:
+        return torch_ops.scatter(values, index, 500, reduce="mean", deterministic=deterministic)
+
+    mean().sum().backward()  # what is made once, at the first call
+    # On CUDA sorted entries have 16 bytes, and the counted ones 8.
+    assert peak_memory(device, mean) < values.nbytes // 2
+    output, grad_output = mean(), torch.ones(500, 64, device=device, dtype=dtype)
+    extra = peak_memory(device, lambda: torch.autograd.grad(output, values, grad_output))
+    assert extra < values.nbytes + values.nbytes // 4  # the gradient, and the result's
+
+
 @pytest.mark.parametrize("reduce", ["mean", "amax", "amin", "prod"])
 def test_agrees_with_torch(device: torch.device, reduce: str) -> None:
     """On work for many threads and blocks, of every shape."""
@@ -293,11 +364,33 @@ def test_opcheck_of_the_parts(device: torch.device, name: str) -> None:
             else (case.batch_dims, "fill")
         )
         torch.library.opcheck(op, (*arguments, *rest))
+        if name != "_scatter_best":
+            plan = plan_for(case, device)
+            by_plan = (*arguments, *rest[:-1], "raise", plan.rows, plan.order)
+            torch.library.opcheck(op, by_plan)
+            with pytest.raises(ValueError, match="scatter: a plan's rows and order must be one-di"):
+                op(*by_plan[:-1], plan.order.repeat(2))
         if name == "_scatter_best":  # in a graph that was traced without a gradient
             leaf = values.double().requires_grad_()
             assert torch.autograd.gradcheck(
                 lambda v, given=arguments, rest=rest: op(v, *given[1:], *rest), leaf
             )
+
+
+def test_opcheck_of_sums_in_float32(device: torch.device) -> None:
+    op = torch.ops.torch_ops._scatter_sum
+    for case in CASES[:5]:
+        plan = plan_for(case, device)
+        for dtype in (torch.bfloat16, torch.float32, torch.int8):
+            values = values_for(case.output, device, dtype)
+            values.requires_grad_(dtype.is_floating_point)
+            arguments = (values, plan.index, plan.dim_size, plan.dim)
+            options = {"batch_dims": plan.batch_dims}
+            torch.library.opcheck(op.default, arguments, options)
+            torch.library.opcheck(op.plan, (values, *parts(plan)))
+            wanted = torch.float32 if dtype == torch.bfloat16 else dtype
+            assert op(*arguments, **options).dtype == wanted
+            assert op.plan(values, *parts(plan)).dtype == wanted
 
 
 def test_vmap(device: torch.device) -> None:
@@ -360,6 +453,7 @@ def test_runs_over_many_tiles(device: torch.device, hot: bool) -> None:
         index = torch.randint(50, (count,), device=device)
         if hot:
             index[torch.rand(count, device=device) < 0.9] = 7
+        plan = torch_ops.gather_plan(index, 60)
         values = torch.randint(-1000, 1000, (count, width), device=device).float()
         for reduce in ("amax", "amin"):
             leaf = values.clone().requires_grad_()
@@ -369,8 +463,11 @@ def test_runs_over_many_tiles(device: torch.device, hot: bool) -> None:
                 0, wide, values, reduce, include_self=False
             )
             assert torch.equal(actual, expected)
+            by_plan = torch_ops.scatter(leaf, plan, reduce=reduce)
+            assert torch.equal(by_plan, expected)
             # To the first of several that are alike.
             (grad,) = torch.autograd.grad(actual.sum(), leaf)
+            assert torch.equal(grad, torch.autograd.grad(by_plan.sum(), leaf)[0])
             position = torch.arange(count, device=device)[:, None].expand_as(values)
             ties = torch.where(values == expected[index], position, count)
             first = torch.full((60, width), count, device=device).scatter_reduce(
@@ -381,6 +478,7 @@ def test_runs_over_many_tiles(device: torch.device, hot: bool) -> None:
         actual = torch_ops.scatter(signs, index, 60, reduce="prod")
         negative = torch_ops.scatter_add((signs < 0).int(), index, 60)
         assert torch.equal(actual, 1.0 - 2 * (negative % 2))
+        assert torch.equal(actual, torch_ops.scatter(signs, plan, reduce="prod"))
 
 
 @pytest.mark.sanitizer

@@ -383,6 +383,7 @@ def way(
     adjacent: bool = True,
     aligned: bool = True,
     shared_bytes: int = 227 * 1024,
+    unrounded: bool = False,
 ) -> str:
     """The way of a call on a GPU with 132 multiprocessors."""
     from torch_ops._ext.scatter import way
@@ -401,6 +402,7 @@ def way(
         vectors=floats and sum_bytes == 4 and aligned,
         shared_bytes=shared_bytes,
         multiprocessors=132,
+        unrounded=unrounded,
     )
     return name
 
@@ -468,6 +470,19 @@ def test_ways_of_16_bits() -> None:
     assert way(1 << 20, 1 << 20, 63) == "streamed"  # no table
     assert halves(1 << 21, 1 << 20, 9) == "sorted"
     assert halves(1 << 22, 1 << 20, 9) == "few"
+
+
+def test_ways_of_sums_that_stay_in_float32() -> None:
+    """Those of floats, but for the ways that write 16 bits."""
+    sums = partial(way, unrounded=True)
+    assert sums(1000, 1 << 19, 64) == "sorted"
+    assert sums(1000, 1 << 19, 16) == "tiles"
+    assert sums(256, 512, 256) == "tiles"  # small
+    assert sums(500, 2000, 1) == "entries"  # binned
+    assert sums(200, 1 << 19, 2) == "sorted"  # binned, since rows are few
+    same = partial(sums, repeatable=True)
+    assert [same(1000, 1 << 19, width) for width in (1, 3, 64)] == ["sorted"] * 3
+    assert same(100, 500, 3) == "sorted"
 
 
 def test_ways_of_one_kernel_and_of_the_same_bits() -> None:

@@ -27,7 +27,13 @@ inline Op find(const char* name) {
                         int64_t, int64_t)>(name, "plan");
 }
 
-// Keeps the plan; the data is not needed.
+inline void check_not_mapped(const char* op, bool mapped) {
+  TORCH_CHECK(!mapped, op,
+              ": torch.vmap cannot map over a plan. Give it in_dims=None, or make one plan of the "
+              "stacked indices, with batch_dims.");
+}
+
+// Keeps the plan; of the data, only its dtype: sums may be wider.
 template <class Family>
 struct Node final : autograd::DerivativeNode<Node<Family>> {
   static constexpr const char* kName = Family::kNodeName;
@@ -37,6 +43,7 @@ struct Node final : autograd::DerivativeNode<Node<Family>> {
   c10::SymInt dim_size;
   int64_t dim = 0;
   int64_t batch_dims = 0;
+  int64_t dtype = 0;
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -46,11 +53,13 @@ struct Node final : autograd::DerivativeNode<Node<Family>> {
     visit(dim_size);
     visit(dim);
     visit(batch_dims);
+    visit(dtype);
   }
 
   autograd::variable_list backward(const Tensor& grad_output) {
-    return {Family::transpose().call(grad_output, this->unpack(index), this->unpack(rows),
-                                     this->unpack(order), dim_size, dim, batch_dims)};
+    return {Family::transpose().call(grad_output.to(static_cast<at::ScalarType>(dtype)),
+                                     this->unpack(index), this->unpack(rows), this->unpack(order),
+                                     dim_size, dim, batch_dims)};
   }
 };
 
@@ -76,6 +85,7 @@ Tensor derive(c10::DispatchKeySet keys, const Tensor& data, const Tensor& index,
     node->dim_size = std::move(dim_size);
     node->dim = dim;
     node->batch_dims = batch_dims;
+    node->dtype = static_cast<int64_t>(data.scalar_type());
   }
   return output;
 }
@@ -87,9 +97,7 @@ Tensor batch(const Tensor& data, const Tensor& index, const Tensor& rows, const 
   using batching::Batched;
   return batching::apply(
       [&](const Batched& from, const Batched& i, const Batched& r, const Batched& o) -> Batched {
-        TORCH_CHECK(!i.axis && !r.axis && !o.axis, Family::kName,
-                    ": torch.vmap cannot map over a plan. Give it in_dims=None, or make one plan "
-                    "of the stacked indices, with batch_dims.");
+        check_not_mapped(Family::kName, i.axis || r.axis || o.axis);
         const Op& op = Family::self();
         if (!from.axis) {
           return {op.call(from.value, i.value, r.value, o.value, dim_size, dim, batch_dims),

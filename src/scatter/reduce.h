@@ -10,14 +10,19 @@
 
 namespace torch_ops {
 
+struct Plan;
+
 // Writes to `positions`, int64 and contiguous, for each element of the result which entry of the
 // index has its largest (or smallest) value, the first of several; layout.entries where there is
-// none. NaN is larger (or smaller) than any number.
+// none. NaN is larger (or smaller) than any number. With the index's `plan`, which may be null,
+// nothing is left to sort on CUDA.
 void scatter_arg_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                     const IndexRule& rule, bool largest, const at::Tensor& positions);
+                     const IndexRule& rule, bool largest, const Plan* plan,
+                     const at::Tensor& positions);
 TORCH_OPS_CUDA_LAUNCHER(void scatter_arg_cuda(const at::Tensor& values, const at::Tensor& index,
                                               const RowLayout& layout, const IndexRule& rule,
-                                              bool largest, const at::Tensor& positions))
+                                              bool largest, const Plan* plan,
+                                              const at::Tensor& positions))
 
 // Writes the largest (or smallest) values to `result`, contiguous, of the same dtype; 0 where there
 // is none. NaN is as above.
@@ -25,12 +30,13 @@ void scatter_best_cpu(const at::Tensor& values, const at::Tensor& index, const R
                       const IndexRule& rule, bool largest, const at::Tensor& result);
 
 // Writes the products of real values to `products`, contiguous, of the same dtype; 1 where there
-// are none. Multiplied in a fixed order, 16-bit floats in float32, and rounded once.
+// are none. Multiplied in a fixed order, 16-bit floats in float32, and rounded once. A plan is as
+// above.
 void scatter_prod_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                      const IndexRule& rule, const at::Tensor& products);
+                      const IndexRule& rule, const Plan* plan, const at::Tensor& products);
 TORCH_OPS_CUDA_LAUNCHER(void scatter_prod_cuda(const at::Tensor& values, const at::Tensor& index,
                                                const RowLayout& layout, const IndexRule& rule,
-                                               const at::Tensor& products))
+                                               const Plan* plan, const at::Tensor& products))
 
 // Adds values to `sums`, both contiguous. On the CPU they are of one dtype, any that
 // scatter_add_cpu takes, each element is rounded once, and an entry that is an error raises

@@ -140,7 +140,7 @@ template <class Key>
 void pick_best(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                const IndexRule& rule, bool largest, const at::Tensor& result) {
   const at::Tensor positions = new_output(result.sizes(), result.options().dtype(at::kLong));
-  scatter_arg_cpu(values, index, layout, rule, largest, positions);
+  scatter_arg_cpu(values, index, layout, rule, largest, /*plan=*/nullptr, positions);
   const auto* at = positions.const_data_ptr<int64_t>();
   const auto* from = static_cast<const Key*>(values.const_data_ptr());
   auto* to = static_cast<Key*>(result.mutable_data_ptr());
@@ -207,7 +207,8 @@ void scatter_best_cpu(const at::Tensor& values, const at::Tensor& index, const R
 }
 
 void scatter_arg_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                     const IndexRule& rule, bool largest, const at::Tensor& positions) {
+                     const IndexRule& rule, bool largest, const Plan* /*plan*/,
+                     const at::Tensor& positions) {
   check_entries("scatter", index, layout, rule);
   positions.fill_(layout.entries);
   auto* to = positions.mutable_data_ptr<int64_t>();
@@ -224,7 +225,7 @@ void scatter_arg_cpu(const at::Tensor& values, const at::Tensor& index, const Ro
 }
 
 void scatter_prod_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                      const IndexRule& rule, const at::Tensor& products) {
+                      const IndexRule& rule, const Plan* /*plan*/, const at::Tensor& products) {
   check_entries("scatter", index, layout, rule);
   const at::ScalarType wide = sum_type(products.scalar_type());
   const at::Tensor unrounded = at::ones(products.sizes(), products.options().dtype(wide));

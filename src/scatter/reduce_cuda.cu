@@ -8,6 +8,7 @@
 #include "scatter/scatter.h"
 #include "scatter/scatter_best.cuh"
 #include "scatter/scatter_path.h"
+#include "scatter/scatter_planned.cuh"
 #include "scatter/scatter_sorted_launch.cuh"
 
 namespace torch_ops {
@@ -44,10 +45,10 @@ void with_columns(const Value* values, const RowLayout& layout, Use&& use) {
 
 template <class Value>
 void find_sorted(const Value* values, const at::Tensor& index, const RowLayout& layout,
-                 const IndexRule& rule, bool largest, int64_t* positions,
+                 const IndexRule& rule, bool largest, const Plan* plan, int64_t* positions,
                  const IndexErrorSite& errors) {
   with_shape(layout, [&](const auto& shape) {
-    const auto entries = sort_entries(index, layout, rule, shape, errors);
+    const auto entries = entries_in_order(plan, index, layout, rule, shape, errors);
     using Id = std::remove_const_t<std::remove_pointer_t<decltype(entries.keys)>>;
     const auto find = [&](auto columns) {
       total_sorted<sorted::Best<columns(), Value, Id>>(values, positions, shape, entries, {largest},
@@ -84,17 +85,18 @@ void find_by_atomics(const Value* values, const at::Tensor& index, const RowLayo
 }  // namespace
 
 void scatter_arg_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                      const IndexRule& rule, bool largest, const at::Tensor& positions) {
+                      const IndexRule& rule, bool largest, const Plan* plan,
+                      const at::Tensor& positions) {
   const c10::cuda::CUDAGuard guard(positions.device());
   IndexErrorCall errors = before_launch("scatter", index, layout, rule.mode());
   const bool nothing = values.numel() == 0 || positions.numel() == 0;
-  const bool sort = pays_to_sort_for_best(layout);
+  const bool sort = plan != nullptr || pays_to_sort_for_best(layout);
   if (nothing || !sort) positions.fill_(layout.entries);
   if (nothing) return;
   TORCH_OPS_DISPATCH_ORDERED(values.scalar_type(), [&] {
     const auto* from = values.const_data_ptr<value_t>();
     if (sort) {
-      find_sorted(from, index, layout, rule, largest, positions.mutable_data_ptr<int64_t>(),
+      find_sorted(from, index, layout, rule, largest, plan, positions.mutable_data_ptr<int64_t>(),
                   errors);
     } else {
       find_by_atomics(from, index, layout, rule, largest, positions, errors);
@@ -106,7 +108,7 @@ void scatter_arg_cuda(const at::Tensor& values, const at::Tensor& index, const R
 // ---- Products -----------------------------------------------------------------------------------
 
 void scatter_prod_cuda(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                       const IndexRule& rule, const at::Tensor& products) {
+                       const IndexRule& rule, const Plan* plan, const at::Tensor& products) {
   const c10::cuda::CUDAGuard guard(products.device());
   IndexErrorCall errors = before_launch("scatter", index, layout, rule.mode());
   if (values.numel() == 0) products.fill_(1);
@@ -115,7 +117,7 @@ void scatter_prod_cuda(const at::Tensor& values, const at::Tensor& index, const 
     const auto* from = static_cast<const value_t*>(values.const_data_ptr());
     auto* to = static_cast<value_t*>(products.mutable_data_ptr());
     with_shape(layout, [&](const auto& shape) {
-      const auto entries = sort_entries(index, layout, rule, shape, errors);
+      const auto entries = entries_in_order(plan, index, layout, rule, shape, errors);
       with_columns(from, layout, [&](auto columns) {
         total_sorted<Sums<columns(), sum_t, Times>>(from, to, shape, entries, {},
                                                     static_cast<value_t>(1));

@@ -25,6 +25,7 @@
 #include "scatter/batching.h"
 #include "scatter/scatter_binning.h"
 #include "scatter/scatter_cpu_blocking.h"
+#include "scatter/scatter_ops.h"
 #include "scatter/scatter_path.h"
 #include "scatter/scatter_small.h"
 #include "scatter/scatter_way.h"
@@ -36,11 +37,30 @@ using at::Tensor;
 using autograd::SavedVariable;
 using autograd::variable_list;
 
-struct ScatterAddByPlan {
+// The two ops, which differ in what they return of 16-bit floats: sums rounded to these, or in
+// float32.
+struct Rounded {
+  static constexpr bool kRounds = true;
+  static constexpr const char* kOp = "scatter_add";
+  static const auto& op() { return ops::scatter_add(); }
+};
+struct Unrounded {
+  static constexpr bool kRounds = false;
+  static constexpr const char* kOp = "_scatter_sum";
+  static const auto& op() { return ops::scatter_sum(); }
+};
+
+template <class Sums>
+at::ScalarType dtype_of_sums(at::ScalarType values) {
+  return Sums::kRounds || !at::isReducedFloatingType(values) ? values : at::kFloat;
+}
+
+template <class Sums>
+struct ByPlan {
   static constexpr const char* kName = "scatter_add";
   static constexpr const char* kNodeName = "ScatterAddByPlanBackward";
   static const planned::Op& self() {
-    static const auto op = planned::find("scatter_add");
+    static const auto op = planned::find(Sums::kOp);
     return op;
   }
   static const planned::Op& transpose() {
@@ -65,18 +85,22 @@ Call check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
 }
 
 // Without a word from the caller the global flag says whether bits must be the same on every run.
+// `result`: the dtype of what is returned. Sums of 16 bits that stay in float32 are those of
+// floats.
 ScatterChoice choose_way(const Tensor& rows, const RowLayout& layout,
-                         std::optional<bool> deterministic) {
+                         std::optional<bool> deterministic, at::ScalarType result) {
   const ScatterProblem problem{
-      layout, static_cast<int64_t>(rows.element_size()),
+      layout,
+      static_cast<int64_t>(c10::elementSize(result)),
       static_cast<int64_t>(c10::elementSize(sum_type(rows.scalar_type()))),
       rows.is_floating_point(),
-      deterministic.value_or(at::globalContext().deterministicAlgorithms())};
+      deterministic.value_or(at::globalContext().deterministicAlgorithms()),
+      /*unrounded=*/rows.scalar_type() != result};
   return choose_scatter_way(problem, device_limits_cuda(rows.device()));
 }
 
 // The sums of a call that was checked. `plan` may be null; on CUDA it has floats summed in order.
-template <auto launch>
+template <class Sums, auto launch>
 Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, const Call& call,
            std::optional<bool> deterministic, const Plan* plan) {
   const char* op = call.op;
@@ -88,6 +112,7 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   Tensor rows = (complex ? at::view_as_real(values) : values).contiguous();
   if (complex) sizes.push_back(2);
   const at::ScalarType real = rows.scalar_type();
+  const at::ScalarType dtype = complex ? real : dtype_of_sums<Sums>(real);
   Tensor entries = index;
   const auto finish = [complex](const Tensor& result) {
     return complex ? at::view_as_complex(result) : result;
@@ -96,7 +121,7 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
   const IndexRule rule(call.mode, layout.axis_size);
   if (rows.is_cuda() && rows.numel() > 0) {
-    const auto [way, cut] = choose_way(rows, layout, deterministic);
+    const auto [way, cut] = choose_way(rows, layout, deterministic, dtype);
     if (way == ScatterWay::kSmall) {
       const Tensor result = new_output(sizes, rows.options());
       scatter_add_small_cuda(op, rows.view(as_dispatched(real)), entries, layout, rule, cut,
@@ -115,7 +140,7 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
       return finish(result);
     }
     if (way == ScatterWay::kSorted) {
-      const Tensor result = new_output(sizes, rows.options());
+      const Tensor result = new_output(sizes, rows.options().dtype(dtype));
       scatter_add_sorted_cuda(op, rows, entries, layout, rule, plan, result);
       return finish(result);
     }
@@ -126,50 +151,52 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
     }
   }
   if (rows.is_cpu()) {
-    const Tensor result = new_output(sizes, rows.options());
+    const Tensor result = new_output(sizes, rows.options().dtype(dtype));
     launch(op, rows.view(as_dispatched(real)), entries, layout, rule,
-           result.view(as_dispatched(real)));
+           result.view(as_dispatched(dtype)));
     return finish(result);
   }
   const at::TensorOptions options = rows.options().dtype(sum_type(real));
   Tensor sums = rows.is_cuda() ? zeros_cuda(sizes, options) : at::zeros(sizes, options);
   launch(op, rows.view(as_dispatched(real)), entries, layout, rule, sums);
-  return finish(rows.is_cuda() && at::isReducedFloatingType(real) ? round_cuda(sums, real)
-                                                                  : sums.to(real));
+  return finish(rows.is_cuda() && at::isReducedFloatingType(dtype) ? round_cuda(sums, dtype)
+                                                                   : sums.to(dtype));
 }
 
-template <auto launch>
+template <class Sums, auto launch>
 Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                    std::optional<int64_t> dim, int64_t batch_dims,
                    std::optional<bool> deterministic, std::string_view mode) {
-  return sum<launch>(values, index, dim_size, check(values, index, dim_size, dim, batch_dims, mode),
-                     deterministic,
-                     /*plan=*/nullptr);
+  return sum<Sums, launch>(values, index, dim_size,
+                           check(values, index, dim_size, dim, batch_dims, mode), deterministic,
+                           /*plan=*/nullptr);
 }
 
+template <class Sums>
 Tensor scatter_add_meta(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                         std::optional<int64_t> dim, int64_t batch_dims,
                         std::optional<bool> /*deterministic*/, std::string_view mode) {
   const Call call = check(values, index, dim_size, dim, batch_dims, mode);
   return at::empty_symint(indexing::scatter_sizes(values, index, dim_size, call.axes),
-                          values.options());
+                          values.options().dtype(dtype_of_sums<Sums>(values.scalar_type())));
 }
 
-template <auto launch>
+template <class Sums, auto launch>
 Tensor scatter_add_by_plan(const Tensor& values, const Tensor& index, const Tensor& rows,
                            const Tensor& order, c10::SymInt dim_size, int64_t dim,
                            int64_t batch_dims) {
   indexing::check_plan("scatter_add", "values", values, index, rows, order);
   const Call call = check(values, index, dim_size, dim, batch_dims, "raise");
   const Plan plan{rows.contiguous(), order.contiguous()};
-  return sum<launch>(values, index, dim_size, call, /*deterministic=*/true, &plan);
+  return sum<Sums, launch>(values, index, dim_size, call, /*deterministic=*/true, &plan);
 }
 
+template <class Sums>
 Tensor scatter_add_by_plan_meta(const Tensor& values, const Tensor& index, const Tensor& rows,
                                 const Tensor& order, c10::SymInt dim_size, int64_t dim,
                                 int64_t batch_dims) {
   indexing::check_plan("scatter_add", "values", values, index, rows, order);
-  return scatter_add_meta(values, index, dim_size, dim, batch_dims, std::nullopt, "raise");
+  return scatter_add_meta<Sums>(values, index, dim_size, dim, batch_dims, std::nullopt, "raise");
 }
 
 // ---- Derivative ---------------------------------------------------------------------------------
@@ -186,6 +213,7 @@ struct ScatterAddNode final : autograd::DerivativeNode<ScatterAddNode> {
   int64_t dim = 0;
   int64_t batch_dims = 0;
   int64_t mode = 0;
+  int64_t dtype = 0;  // of the values
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -193,25 +221,27 @@ struct ScatterAddNode final : autograd::DerivativeNode<ScatterAddNode> {
     visit(dim);
     visit(batch_dims);
     visit(mode);
+    visit(dtype);
   }
 
   variable_list backward(const Tensor& grad_output) {
-    return {gather_back(grad_output, unpack(index), dim, batch_dims, indexing::mode_name(mode))};
+    return {gather_back(grad_output.to(static_cast<at::ScalarType>(dtype)), unpack(index), dim,
+                        batch_dims, indexing::mode_name(mode))};
   }
 };
 
+template <class Sums>
 Tensor scatter_add_autograd(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
                             c10::SymInt dim_size, std::optional<int64_t> dim, int64_t batch_dims,
                             std::optional<bool> deterministic, std::string_view mode) {
   const auto node = autograd::make_node<ScatterAddNode>(values);
-  Tensor output = autograd::below_autograd(keys, ops::scatter_add(), values, index, dim_size, dim,
+  Tensor output = autograd::below_autograd(keys, Sums::op(), values, index, dim_size, dim,
                                            batch_dims, deterministic, mode);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
       [&](const Tensor& tangent) {
-        return ops::scatter_add().call(tangent, index, dim_size, dim, batch_dims, deterministic,
-                                       mode);
+        return Sums::op().call(tangent, index, dim_size, dim, batch_dims, deterministic, mode);
       },
       values);
   if (node) {
@@ -219,19 +249,20 @@ Tensor scatter_add_autograd(c10::DispatchKeySet keys, const Tensor& values, cons
     node->dim = resolve_result_dim("scatter_add", values.dim(), index.dim(), dim, batch_dims);
     node->batch_dims = batch_dims;
     node->mode = static_cast<int64_t>(indexing::parse_mode("scatter_add", mode));
+    node->dtype = static_cast<int64_t>(values.scalar_type());
   }
   return output;
 }
 
 // ---- torch.vmap ---------------------------------------------------------------------------------
 
+template <class Sums>
 Tensor scatter_add_batched(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                            std::optional<int64_t> dim, int64_t batch_dims,
                            std::optional<bool> deterministic, std::string_view mode) {
   return batch_scatter("scatter_add", values, index, dim, batch_dims,
                        [&](const Tensor& v, const Tensor& i, ops::Dim axis, int64_t batches) {
-                         return ops::scatter_add().call(v, i, dim_size, axis, batches,
-                                                        deterministic, mode);
+                         return Sums::op().call(v, i, dim_size, axis, batches, deterministic, mode);
                        });
 }
 
@@ -241,8 +272,8 @@ Tensor forward(const Tensor& values, const Tensor& index, int64_t dim_size, int6
                int64_t batch_dims) {
   CHECK_INPUT(values);
   CHECK_INPUT(index);
-  return scatter_add<scatter_add_cuda>(values, index, dim_size, dim, batch_dims, std::nullopt,
-                                       "raise");
+  return scatter_add<Rounded, scatter_add_cuda>(values, index, dim_size, dim, batch_dims,
+                                                std::nullopt, "raise");
 }
 
 Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int64_t batch_dims) {
@@ -256,14 +287,14 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int
 // the tests. `adjacent` and `vectors`: how its memory is aligned, as choose_atomic_path() has it.
 std::string way(int64_t slabs, int64_t axis_size, int64_t entries, int64_t inner,
                 int64_t value_bytes, int64_t sum_bytes, bool floats, bool repeatable, bool adjacent,
-                bool vectors, int64_t shared_bytes, int64_t multiprocessors) {
+                bool vectors, int64_t shared_bytes, int64_t multiprocessors, bool unrounded) {
   RowLayout layout{};
   layout.batch = slabs;
   layout.outer = 1;
   layout.axis_size = axis_size;
   layout.entries = entries;
   layout.inner = inner;
-  const ScatterProblem problem{layout, value_bytes, sum_bytes, floats, repeatable};
+  const ScatterProblem problem{layout, value_bytes, sum_bytes, floats, repeatable, unrounded};
   const DeviceLimits device{shared_bytes, /*l2_bytes=*/0, multiprocessors};
   switch (choose_scatter_way(problem, device).way) {
     case ScatterWay::kSmall:
@@ -377,39 +408,52 @@ std::map<std::string, int64_t> cpu_blocking(int64_t slabs, int64_t entries, int6
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
-  m.def(
-      "scatter_add(Tensor values, Tensor index, SymInt dim_size, int? dim=None, *, "
-      "int batch_dims=0, bool? deterministic=None, str mode='raise') -> Tensor",
-      {at::Tag::pt2_compliant_tag});
-  m.def(
-      "scatter_add.plan(Tensor values, Tensor index, Tensor rows, Tensor order, SymInt dim_size, "
-      "int dim, int batch_dims) -> Tensor",
-      {at::Tag::pt2_compliant_tag});
+  const auto def = [&](std::string name, const char* signature) {
+    m.def((name + signature).c_str(), {at::Tag::pt2_compliant_tag});
+  };
+  for (const char* op : {Rounded::kOp, Unrounded::kOp}) {
+    def(op,
+        "(Tensor values, Tensor index, SymInt dim_size, int? dim=None, *, int batch_dims=0, "
+        "bool? deterministic=None, str mode='raise') -> Tensor");
+    def(op,
+        ".plan(Tensor values, Tensor index, Tensor rows, Tensor order, SymInt dim_size, int dim, "
+        "int batch_dims) -> Tensor");
+  }
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  m.impl("scatter_add", scatter_add<scatter_add_cpu>);
-  m.impl("scatter_add.plan", scatter_add_by_plan<scatter_add_cpu>);
+  m.impl("scatter_add", scatter_add<Rounded, scatter_add_cpu>);
+  m.impl("scatter_add.plan", scatter_add_by_plan<Rounded, scatter_add_cpu>);
+  m.impl("_scatter_sum", scatter_add<Unrounded, scatter_add_cpu>);
+  m.impl("_scatter_sum.plan", scatter_add_by_plan<Unrounded, scatter_add_cpu>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("scatter_add", scatter_add<scatter_add_cuda>);
-  m.impl("scatter_add.plan", scatter_add_by_plan<scatter_add_cuda>);
+  m.impl("scatter_add", scatter_add<Rounded, scatter_add_cuda>);
+  m.impl("scatter_add.plan", scatter_add_by_plan<Rounded, scatter_add_cuda>);
+  m.impl("_scatter_sum", scatter_add<Unrounded, scatter_add_cuda>);
+  m.impl("_scatter_sum.plan", scatter_add_by_plan<Unrounded, scatter_add_cuda>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
-  m.impl("scatter_add", scatter_add_meta);
-  m.impl("scatter_add.plan", scatter_add_by_plan_meta);
+  m.impl("scatter_add", scatter_add_meta<Rounded>);
+  m.impl("scatter_add.plan", scatter_add_by_plan_meta<Rounded>);
+  m.impl("_scatter_sum", scatter_add_meta<Unrounded>);
+  m.impl("_scatter_sum.plan", scatter_add_by_plan_meta<Unrounded>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
-  m.impl("scatter_add", scatter_add_autograd);
-  m.impl("scatter_add.plan", planned::derive<ScatterAddByPlan>);
+  m.impl("scatter_add", scatter_add_autograd<Rounded>);
+  m.impl("scatter_add.plan", planned::derive<ByPlan<Rounded>>);
+  m.impl("_scatter_sum", scatter_add_autograd<Unrounded>);
+  m.impl("_scatter_sum.plan", planned::derive<ByPlan<Unrounded>>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
-  m.impl("scatter_add", scatter_add_batched);
-  m.impl("scatter_add.plan", planned::batch<ScatterAddByPlan>);
+  m.impl("scatter_add", scatter_add_batched<Rounded>);
+  m.impl("scatter_add.plan", planned::batch<ByPlan<Rounded>>);
+  m.impl("_scatter_sum", scatter_add_batched<Unrounded>);
+  m.impl("_scatter_sum.plan", planned::batch<ByPlan<Unrounded>>);
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
@@ -422,7 +466,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("way", &way, "Which way a call of these sizes takes on CUDA", py::arg("slabs"),
         py::arg("axis_size"), py::arg("entries"), py::arg("inner"), py::arg("value_bytes"),
         py::arg("sum_bytes"), py::arg("floats"), py::arg("repeatable"), py::arg("adjacent"),
-        py::arg("vectors"), py::arg("shared_bytes"), py::arg("multiprocessors"));
+        py::arg("vectors"), py::arg("shared_bytes"), py::arg("multiprocessors"),
+        py::arg("unrounded") = false);
   m.def("best_path", &best_path, "Which way the largest of such values are found on CUDA",
         py::arg("entries"), py::arg("inner"));
   m.def("binning", &binning, "How short rows are cut where bits must be the same, on CUDA",
@@ -437,12 +482,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("sum_bytes"), py::arg("threads"), py::arg("onto") = false);
   using ops::Dim;
   python_call::def(m, "call", ops::scatter_add());
-  python_call::def(m, "call_by_plan", ScatterAddByPlan::self());
+  python_call::def(m, "call_by_plan", ByPlan<Rounded>::self());
   python_call::def(m, "call_elements", ops::scatter_elements_add());
   python_call::def(
       m, "call_reduce",
       find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view,
                      std::string_view, std::optional<bool>)>("scatter"));
+  python_call::def(
+      m, "call_reduce_by_plan",
+      find_op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, c10::SymInt,
+                     int64_t, int64_t, std::string_view)>("scatter", "plan"));
   python_call::def(
       m, "call_inplace",
       find_op<Tensor&(Tensor&, const Tensor&, const Tensor&, Dim, int64_t, std::string_view)>(

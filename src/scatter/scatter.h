@@ -26,9 +26,9 @@ TORCH_OPS_CUDA_LAUNCHER(at::Tensor zeros_cuda(at::IntArrayRef sizes,
 TORCH_OPS_CUDA_LAUNCHER(at::Tensor round_cuda(const at::Tensor& sums, at::ScalarType dtype))
 
 // Writes the sums of `values` to `result`, both contiguous and of one dtype, one that
-// TORCH_OPS_DISPATCH_VALUES knows: every element, rounded once, the same bits for any number of
-// threads. An entry that names no row by the rule is dropped; where that is an error, raises
-// IndexError, and the result is nonsense.
+// TORCH_OPS_DISPATCH_VALUES knows: every element, rounded once; or of 16-bit floats to one of
+// float32. The same bits for any number of threads. An entry that names no row by the rule is
+// dropped; where that is an error, raises IndexError, and the result is nonsense.
 void scatter_add_cpu(const char* op, const at::Tensor& values, const at::Tensor& index,
                      const RowLayout& layout, const IndexRule& rule, const at::Tensor& result);
 
@@ -61,7 +61,7 @@ void sort_entries_cpu(const at::Tensor& index, const RowLayout& layout, const Pl
 TORCH_OPS_CUDA_LAUNCHER(void sort_entries_cuda(const at::Tensor& index, const RowLayout& layout,
                                                const Plan& plan))
 
-// Writes the sums of floating `values` to `result`, both contiguous and of one dtype: every
+// Writes the sums of floating `values` to `result`, both contiguous and of dtypes as above: every
 // element, rounded once, the same on every run. An entry out of range is treated as above. With
 // the index's `plan`, which may be null, nothing is left to sort.
 TORCH_OPS_CUDA_LAUNCHER(void scatter_add_sorted_cuda(const char* op, const at::Tensor& values,

@@ -39,9 +39,17 @@ void add(const char* op, const at::Tensor& values, const at::Tensor& index, cons
     }
     TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
       const auto* from = as_storage(static_cast<const value_t*>(values.const_data_ptr()));
-      auto* to = as_storage(static_cast<value_t*>(result.mutable_data_ptr()));
-      using Value = std::remove_pointer_t<decltype(to)>;
-      bad = ScatterAdd<Value, index_t>(from, entries, layout, rule, to, onto).run();
+      using Value = std::remove_cv_t<std::remove_pointer_t<decltype(from)>>;
+      const auto add_to = [&](auto* to) {
+        using Result = std::remove_pointer_t<decltype(to)>;
+        bad = ScatterAdd<Value, index_t, Result>(from, entries, layout, rule, to, onto).run();
+      };
+      void* const to = result.mutable_data_ptr();
+      if (result.scalar_type() == values.scalar_type()) {
+        add_to(as_storage(static_cast<value_t*>(to)));
+      } else {
+        add_to(static_cast<ScatterSum<Value>*>(to));
+      }
     });
   });
   if (bad != kNoBadEntry) {

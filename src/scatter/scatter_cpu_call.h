@@ -17,8 +17,9 @@
 
 namespace torch_ops {
 
-// One call: its steps share the pointers and the blocking. Value is a storage type.
-template <class Value, class Index>
+// One call: its steps share the pointers and the blocking. Value is a storage type, and Result is
+// the same or what values are summed in.
+template <class Value, class Index, class Result = Value>
 class ScatterAdd {
  public:
   using Sum = ScatterSum<Value>;
@@ -26,7 +27,7 @@ class ScatterAdd {
   // `onto`: the sums are added to what the result holds, and no entry may be out of range where
   // that is an error. Else they are all that it has.
   ScatterAdd(const Value* values, const Index* index, const RowLayout& layout,
-             const IndexRule& rule, Value* result, bool onto = false)
+             const IndexRule& rule, Result* result, bool onto = false)
       : values_(values),
         index_(index),
         layout_(layout),
@@ -45,9 +46,11 @@ class ScatterAdd {
     if (layout_.inner == 1 && std::max(layout_.axis_size, layout_.entries) <= kShortSlab) {
       return add_short_slabs(simd_, layout_, rule_, values_, index_, result_, onto_);
     }
-    if (onto_ && is_few()) {
-      add_few(simd_, layout_, rule_, values_, index_, result_);
-      return kNoBadEntry;
+    if constexpr (std::is_same_v<Result, Value>) {
+      if (onto_ && is_few()) {
+        add_few(simd_, layout_, rule_, values_, index_, result_);
+        return kNoBadEntry;
+      }
     }
     if (blocking_.blocks > 1) {
       const int64_t bad = sort_tiles();
@@ -197,7 +200,7 @@ class ScatterAdd {
     return parallel_min_shared((pieces + blocks) * strips_, grain, work, [&](auto deal) {
       Scratch<Sum> sums;
       Scratch<uint8_t> touched;
-      if (!std::is_same_v<Sum, Value>) {
+      if (!std::is_same_v<Sum, Result>) {
         sums = Scratch<Sum>(piece_size_);
         touched = Scratch<uint8_t>(groups_);
       }
@@ -214,7 +217,7 @@ class ScatterAdd {
           const int64_t block = number - pieces;
           if (!is_cut_.empty() && is_cut_[block]) continue;
           const Piece whole{block / blocking_.blocks, block % blocking_.blocks, 0, INT64_MAX};
-          if constexpr (std::is_same_v<Sum, Value>) {
+          if constexpr (std::is_same_v<Sum, Result>) {
             bad = std::min(bad, add_block(whole, strip));
           } else {
             bad = std::min(bad, add_piece(whole, strip, sums.get(), touched.get()));
@@ -228,7 +231,7 @@ class ScatterAdd {
 
   // Right into the result.
   int64_t add_block(const Piece& block, int64_t strip) {
-    Value* sums = result_at(block.slab, blocking_.first_row(block.block), strip);
+    Result* sums = result_at(block.slab, blocking_.first_row(block.block), strip);
     if (!onto_) set_to_zero(sums, rows_in(block.block), strip);
     return add(block, strip, sums, layout_.inner);
   }
@@ -441,9 +444,9 @@ class ScatterAdd {
   void store(int64_t slab, int64_t block, int64_t strip, int64_t first, int64_t rows,
              const Sum* sums) {
     const int64_t columns = columns_in(strip);
-    Value* to = result_at(slab, blocking_.first_row(block) + first, strip);
+    Result* to = result_at(slab, blocking_.first_row(block) + first, strip);
     if (sums == nullptr) return onto_ ? void() : set_to_zero(to, rows, strip);
-    const auto store_some = [&](const Sum* from, int64_t n, Value* at) {
+    const auto store_some = [&](const Sum* from, int64_t n, Result* at) {
       onto_ ? add_rounded(simd_, from, n, at) : store_sums(simd_, from, n, at);
     };
     if (columns == layout_.inner) return store_some(sums, rows * columns, to);
@@ -453,14 +456,14 @@ class ScatterAdd {
   }
 
   // Rows of the result.
-  void set_to_zero(Value* to, int64_t rows, int64_t strip) {
+  void set_to_zero(Result* to, int64_t rows, int64_t strip) {
     const int64_t columns = columns_in(strip);
     if (columns == layout_.inner) {
-      std::memset(to, 0, rows * columns * sizeof(Value));
+      std::memset(to, 0, rows * columns * sizeof(Result));
       return;
     }
     for (int64_t row = 0; row < rows; ++row) {
-      std::memset(to + row * layout_.inner, 0, columns * sizeof(Value));
+      std::memset(to + row * layout_.inner, 0, columns * sizeof(Result));
     }
   }
 
@@ -476,7 +479,7 @@ class ScatterAdd {
   const Value* value_at(int64_t slab, int64_t n, int64_t strip) const {
     return values_ + (slab * layout_.entries + n) * layout_.inner + strip * blocking_.columns;
   }
-  Value* result_at(int64_t slab, int64_t row, int64_t strip) const {
+  Result* result_at(int64_t slab, int64_t row, int64_t strip) const {
     return result_ + (slab * layout_.axis_size + row) * layout_.inner + strip * blocking_.columns;
   }
   Sum* partial(int64_t piece, int64_t strip) const {
@@ -490,7 +493,7 @@ class ScatterAdd {
   const Index* index_;
   const RowLayout layout_;
   const IndexRule rule_;
-  Value* result_;
+  Result* result_;
   const bool onto_;
   const CpuBlocking blocking_;
   const Simd simd_ = cpu_simd();

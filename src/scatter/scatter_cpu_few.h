@@ -124,11 +124,11 @@ void add_few(Simd simd, const RowLayout& layout, const IndexRule& rule, const Va
 constexpr int64_t kShortSlab = 256;
 
 // Returns the smallest position of an entry that is out of range.
-template <class Value, class Index>
+template <class Value, class Index, class Result>
 int64_t add_short_slabs(Simd simd, const RowLayout& layout, const IndexRule& rule,
-                        const Value* values, const Index* index, Value* result, bool onto) {
+                        const Value* values, const Index* index, Result* result, bool onto) {
   using Sum = ScatterSum<Value>;
-  constexpr bool kInPlace = std::is_same_v<Sum, Value>;
+  constexpr bool kInPlace = std::is_same_v<Sum, Result>;
   const int64_t rows = layout.axis_size, count = layout.entries, stride = layout.index_entry_stride;
   // Those whose sums are set to zero, and rounded, at a time.
   const int64_t most = std::max<int64_t>(kRunEntries / rows, 1);
@@ -138,7 +138,7 @@ int64_t add_short_slabs(Simd simd, const RowLayout& layout, const IndexRule& rul
     with_rule(rule, [&](auto row_of) {
       for (int64_t first = begin; first < end; first += most) {
         const int64_t last = std::min(first + most, end);
-        Value* const to = result + first * rows;
+        Result* const to = result + first * rows;
         Sum* sums = buffer;
         if constexpr (kInPlace) sums = to;
         if (!kInPlace || !onto) {

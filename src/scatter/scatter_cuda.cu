@@ -13,6 +13,7 @@
 #include "scatter/scatter_atomic_launch.cuh"
 #include "scatter/scatter_few.cuh"
 #include "scatter/scatter_path.h"
+#include "scatter/scatter_planned.cuh"
 #include "scatter/scatter_sorted_launch.cuh"
 
 namespace torch_ops {
@@ -203,39 +204,20 @@ void scatter_add_few_cuda(const char* op, const at::Tensor& values, const at::Te
 
 namespace {
 
-// The same from a plan, whose tensors serve as they are where rows and values are counted alike.
-template <class Id>
-SortedEntries<Id> planned_entries(const Plan& plan, const sorted::Shape<Id>& shape) {
-  const bool alike = shape.batch == 1 || shape.outer == 1;
-  if (alike && plan.rows.element_size() == sizeof(Id)) {
-    return {static_cast<const Id*>(plan.rows.const_data_ptr()),
-            static_cast<const Id*>(plan.order.const_data_ptr()),
-            {}};
-  }
-  const int64_t count = shape.all_entries();
-  c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(2 * count * sizeof(Id));
-  Id* keys = static_cast<Id*>(memory.get());
-  TORCH_OPS_LAUNCH(sorted::spread_kernel<Id>, grid_x(count, sorted::kThreads), sorted::kThreads, 0,
-                   view_index(plan.rows), view_index(plan.order), shape, keys, keys + count);
-  return {keys, keys + count, std::move(memory)};
-}
-
-template <class Id, class Value, class Sum>
+template <class Id, class Value, class Sum, class Result>
 void scatter_add_sorted(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
                         const IndexRule& rule, const Plan* plan, const at::Tensor& result,
                         const IndexErrorSite& errors) {
   const sorted::Shape<Id> shape{layout.batch, layout.outer, layout.entries, layout.axis_size,
                                 layout.inner};
-  const SortedEntries<Id> entries = plan != nullptr
-                                        ? planned_entries<Id>(*plan, shape)
-                                        : sort_entries<Id>(index, layout, rule, shape, errors);
+  const SortedEntries<Id> entries = entries_in_order(plan, index, layout, rule, shape, errors);
   const auto* from = static_cast<const Value*>(values.const_data_ptr());
-  auto* to = static_cast<Value*>(result.mutable_data_ptr());
-  constexpr int kWide = kVectorSize<Value>;
-  if (layout.inner % kWide == 0 && is_aligned(from, kVectorBytes)) {
-    total_sorted<Sums<kWide, Sum>>(from, to, shape, entries, {}, Value(0));
+  auto* to = static_cast<Result*>(result.mutable_data_ptr());
+  constexpr int kWide = kVectorSize<Result>;  // a lane writes 16 bytes
+  if (layout.inner % kWide == 0 && is_aligned(from, kWide * sizeof(Value))) {
+    total_sorted<Sums<kWide, Sum>>(from, to, shape, entries, {}, Result(0));
   } else {
-    total_sorted<Sums<1, Sum>>(from, to, shape, entries, {}, Value(0));
+    total_sorted<Sums<1, Sum>>(from, to, shape, entries, {}, Result(0));
   }
 }
 
@@ -284,9 +266,14 @@ void scatter_add_sorted_cuda(const char* op, const at::Tensor& values, const at:
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, values.scalar_type(), "scatter_add", [&] {
         using sum_t = at::acc_type<scalar_t, /*is_cuda=*/true>;
-        auto* const sum = most < INT32_MAX ? scatter_add_sorted<uint32_t, scalar_t, sum_t>
-                                           : scatter_add_sorted<uint64_t, scalar_t, sum_t>;
-        sum(values, index, layout, rule, plan, result, errors);
+        const auto sum_to = [&](auto zero) {
+          using Result = decltype(zero);
+          auto* const sum = most < INT32_MAX
+                                ? scatter_add_sorted<uint32_t, scalar_t, sum_t, Result>
+                                : scatter_add_sorted<uint64_t, scalar_t, sum_t, Result>;
+          sum(values, index, layout, rule, plan, result, errors);
+        };
+        result.scalar_type() == values.scalar_type() ? sum_to(scalar_t()) : sum_to(sum_t());
       });
   errors.end();
 }

@@ -28,7 +28,8 @@ struct ScatterProblem {
   int64_t value_bytes;
   int64_t sum_bytes;  // of what values are summed in by atomics
   bool floats;
-  bool repeatable;  // the bits of floats must be the same on every run
+  bool repeatable;         // the bits of floats must be the same on every run
+  bool unrounded = false;  // 16-bit floats' sums stay floats: only kSorted and kAtomic can do that
 };
 
 struct ScatterChoice {
@@ -64,7 +65,10 @@ inline ScatterChoice choose_scatter_way(const ScatterProblem& problem, const Dev
     if (has_few_rows(layout)) return binning.pays ? ScatterWay::kBinned : ScatterWay::kSorted;
     return ScatterWay::kAtomic;
   };
-  const ScatterWay way = choose();
+  ScatterWay way = choose();
+  if (problem.unrounded && way != ScatterWay::kSorted) {
+    way = problem.repeatable || has_few_rows(layout) ? ScatterWay::kSorted : ScatterWay::kAtomic;
+  }
   return {way, way == ScatterWay::kSparse ? sparse : cut};
 }
 

@@ -72,6 +72,15 @@ def only_raise(name: str, mode: str, fill_value: Number | None = None) -> None:
         )
 
 
+def check_dim_size(name: str, dim_size: int | None) -> None:
+    """Raises TypeError where it was left out."""
+    if dim_size is None:
+        raise TypeError(
+            f"{name}: dim_size is missing: how long the result is at dim. Only a plan "
+            "(torch_ops.gather_plan) in place of the index has it."
+        )
+
+
 def check_tensors(name: str, order: str | None = None, **tensors: Any) -> None:
     """Raises TypeError where an argument is no tensor.
 

@@ -1,4 +1,4 @@
-"""gather_plan: what gather and scatter_add can know of an index beforehand, made once."""
+"""gather_plan: what gather and scatter can know of an index beforehand, made once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _gather_plan = torch.ops.torch_ops.gather_plan.default
 class GatherPlan:
     """An index that was checked and sorted by :func:`gather_plan`, which alone should make it.
 
-    :func:`gather` and :func:`scatter_add` take it in place of the index. Its tensors lie on the
-    index's device; :meth:`to` copies them to another. It is a pytree, with the tensors as leaves,
-    so it can be an argument of functions under ``torch.compile``, ``torch.func`` and
-    ``torch.export``; and it can be pickled.
+    :func:`gather`, :func:`scatter_add` and :func:`scatter` take it in place of the index. Its
+    tensors lie on the index's device; :meth:`to` copies them to another. It is a pytree, with the
+    tensors as leaves, so it can be an argument of functions under ``torch.compile``, ``torch.func``
+    and ``torch.export``; and it can be pickled.
 
     Nothing compares its tensors again. With an index that is overwritten afterwards, gather and
     scatter_add contradict each other; ``rows`` and ``order`` from elsewhere may have a GPU write
@@ -92,13 +92,22 @@ pytree.register_pytree_node(
 
 
 def plan_arguments(
-    plan: GatherPlan, op: str, dim: int | None = None, batch_dims: int = 0
+    plan: GatherPlan,
+    op: str,
+    dim: int | None = None,
+    batch_dims: int = 0,
+    dim_size: int | None = None,
 ) -> tuple[Any, ...]:
     """What the overload ``.plan`` of an op takes behind the data.
 
-    ``dim`` and ``batch_dims`` are those that the caller was given. The defaults say nothing, so
-    they fit any plan.
+    ``dim``, ``batch_dims`` and ``dim_size`` are those that the caller was given. The defaults say
+    nothing, so they fit any plan.
     """
+    if dim_size not in (None, plan.dim_size):
+        raise ValueError(
+            f"{op}: the plan was made for dim_size={plan.dim_size}, but dim_size={dim_size} was "
+            "given. Leave it out: the plan has it."
+        )
     if (dim is not None and dim != plan.dim) or (batch_dims and batch_dims != plan.batch_dims):
         raise ValueError(
             f"{op}: the plan was made for dim={plan.dim} and batch_dims={plan.batch_dims}, but "
@@ -110,13 +119,15 @@ def plan_arguments(
 def gather_plan(
     index: Tensor, dim_size: int, *, dim: int | None = None, batch_dims: int = 0
 ) -> GatherPlan:
-    """Checks and sorts an index once, for calls of gather and scatter_add that use it many times.
+    """Checks and sorts an index once, for calls of gather and scatter that use it many times.
 
-    ``gather(source, plan)`` and ``scatter_add(values, plan)`` return what they return with
-    ``index``, ``dim`` and ``batch_dims``, for sources and sums that are ``dim_size`` long at
-    ``dim``. What a plan saves is the sort, where scatter_add, and so the gradient of gather, sums
-    floats on CUDA in a given order. With a plan it always does, in either op's derivatives too. It
-    pays where an index stays the same over several steps, as lists of neighbours do.
+    ``gather(source, plan)``, ``scatter_add(values, plan)`` and ``scatter(values, plan)`` return
+    what they return with ``index``, ``dim`` and ``batch_dims``, for sources and results that are
+    ``dim_size`` long at ``dim``. What a plan saves is the sort, on CUDA: where scatter_add, and so
+    the gradient of gather, sums floats in a given order, and where scatter multiplies or looks for
+    the largest or smallest values. With a plan floats are always summed in that order, in the
+    derivatives too. It pays where an index stays the same over several steps, as lists of
+    neighbours do.
 
     Args:
         index: uint8, int16, int32 or int64, of any shape and strides, as for :func:`gather`. It is

@@ -10,7 +10,13 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import is_tensor_like
 
-from torch_ops.ops._arguments import check_kinds, given, mode_arguments, only_raise
+from torch_ops.ops._arguments import (
+    check_dim_size,
+    check_kinds,
+    given,
+    mode_arguments,
+    only_raise,
+)
 from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 _scatter_add = torch.ops.torch_ops.scatter_add.default
@@ -31,12 +37,7 @@ def _check_tensor(name: str, argument: Any) -> None:
 def _add_by_plan(
     values: Tensor, plan: GatherPlan, dim_size: int | None, dim: int | None, batch_dims: int
 ) -> Tensor:
-    if dim_size not in (None, plan.dim_size):
-        raise ValueError(
-            f"scatter_add: the plan was made for dim_size={plan.dim_size}, but dim_size={dim_size} "
-            "was given. Leave it out: the plan has it."
-        )
-    arguments = plan_arguments(plan, "scatter_add", dim, batch_dims)
+    arguments = plan_arguments(plan, "scatter_add", dim, batch_dims, dim_size)
     if not is_dynamo_compiling():
         output = _ext.call_by_plan(values, *arguments)
         if output is not NotImplemented:
@@ -155,11 +156,7 @@ def scatter_add(
     if not isinstance(values, Tensor) or not isinstance(index, Tensor):
         _check_tensor("values", values)
         _check_tensor("index", index)
-    if dim_size is None:
-        raise TypeError(
-            "scatter_add: dim_size is missing: how long the result is at dim. Only a plan "
-            "(torch_ops.gather_plan) in place of the index has it."
-        )
+    check_dim_size("scatter_add", dim_size)
     check_kinds(
         "scatter_add",
         dim_size=(dim_size, "an int"),

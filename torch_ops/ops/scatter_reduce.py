@@ -9,17 +9,42 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import check_kinds, check_tensors, mode_arguments
+from torch_ops.ops._arguments import (
+    check_dim_size,
+    check_kinds,
+    check_tensors,
+    mode_arguments,
+    only_raise,
+)
+from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 _scatter = torch.ops.torch_ops.scatter.default
+_scatter_by_plan = torch.ops.torch_ops.scatter.plan
 _scatter_add_ = torch.ops.torch_ops.scatter_add_.default
 _ext: Any = importlib.import_module("torch_ops._ext.scatter")
 
 
+def _reduce_by_plan(
+    values: Tensor,
+    plan: GatherPlan,
+    dim_size: int | None,
+    dim: int | None,
+    batch_dims: int,
+    reduce: str,
+) -> Tensor:
+    arguments = plan_arguments(plan, "scatter", dim, batch_dims, dim_size)
+    if not is_dynamo_compiling():
+        output = _ext.call_reduce_by_plan(values, *arguments, reduce)
+        if output is not NotImplemented:
+            return output
+    check_tensors("scatter", values=values)
+    return _scatter_by_plan(values, *arguments, reduce)
+
+
 def scatter(
     values: Tensor,
-    index: Tensor,
-    dim_size: int,
+    index: Tensor | GatherPlan,
+    dim_size: int | None = None,
     dim: int | None = None,
     *,
     batch_dims: int = 0,
@@ -50,14 +75,16 @@ def scatter(
             dtypes of :func:`scatter_add`. Others: uint8, int8, int16, int32, int64, float16,
             bfloat16, float32 or float64.
         index: uint8, int16, int32 or int64, used as it is; on the values' device. Each entry must
-            be between 0 and ``dim_size - 1``, or ``mode`` says what else it is.
-        dim_size: How long the result is at ``dim``.
+            be between 0 and ``dim_size - 1``, or ``mode`` says what else it is. Or a
+            :class:`GatherPlan` of such a tensor, by :func:`gather_plan`, which also has
+            ``dim_size``, ``dim`` and ``batch_dims``.
+        dim_size: How long the result is at ``dim``. May be left out with a plan.
         dim: The result's axis to reduce to; negative counts the result's axes from the end.
             Default: ``batch_dims``.
         batch_dims: How many leading axes values and index share.
         reduce: "sum", "mean", "amax", "amin" or "prod".
         mode: What an entry out of range is: as for :func:`gather`, where "fill" means that its
-            values are dropped.
+            values are dropped. A plan takes only "raise".
         deterministic: For ``sum`` and ``mean``, as for :func:`scatter_add`. The others are
             deterministic in any case.
 
@@ -72,12 +99,18 @@ def scatter(
         derivative of a product takes values that are zero as constants.
 
     Memory:
-        ``mean``: the sums and the counts, and values of 16 bits in float32. ``amax``, ``amin``: a
+        ``mean``: what :func:`scatter_add` takes; the sums, of 16-bit floats in float32, and what
+        they are divided to; 8 bytes an entry and a row for the counts. ``amax``, ``amin``: a
         position of 8 bytes for each element of the result; on CUDA, for small calls and short rows,
         4 more, or 8 for 64-bit values. On CUDA for ``prod``, and for the largest or smallest of
         2^24 values or more in rows of 32 or more: 16 bytes an entry (32 from 2^31 entries or rows
         on), a bit a row of the result, and up to 1/8 of the values' size. On the CPU ``prod`` of
         narrower types: 32 bits an element of the result.
+
+        With a plan, ``sum`` and ``mean`` save what :func:`scatter_add` saves. On CUDA ``amax`` and
+        ``amin`` of any size then take what is said of large calls; and these and ``prod`` save the
+        bytes of the entries, or half of them where there are batch axes and axes between those and
+        ``dim``.
 
     Determinism:
         ``sum`` and ``mean``: as for :func:`scatter_add`. The others give the same bits on every
@@ -85,9 +118,10 @@ def scatter(
 
     Raises:
         IndexError: As for :func:`scatter_add`.
-        TypeError: A dtype is not allowed, an argument is no tensor, or a number is no int.
+        TypeError: A dtype is not allowed, an argument is no tensor, a number is no int, or
+            ``dim_size`` is missing and there is no plan.
         ValueError: The shapes do not fit, or ``reduce``, ``mode``, ``dim_size`` or
-            ``batch_dims`` is none that is allowed.
+            ``batch_dims`` is none that is allowed, or a plan was made for others.
         RuntimeError: Values and index are on different devices.
 
     Example:
@@ -105,9 +139,13 @@ def scatter(
         )
         if output is not NotImplemented:
             return output
-    check_tensors("scatter", "values, index, dim_size, dim", values=values, index=index)
     if not isinstance(reduce, str):
         raise TypeError(f"scatter: reduce must be a string, but it is {reduce!r}.")
+    if isinstance(index, GatherPlan):
+        only_raise("scatter", mode)
+        return _reduce_by_plan(values, index, dim_size, dim, batch_dims, reduce)
+    check_tensors("scatter", "values, index, dim_size, dim", values=values, index=index)
+    check_dim_size("scatter", dim_size)
     check_kinds(
         "scatter",
         dim_size=(dim_size, "an int"),

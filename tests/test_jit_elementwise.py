@@ -13,7 +13,7 @@ from op_checks import assert_same, layouts_of
 from torch import Tensor
 
 from torch_ops.jit import CompileError, ElementwiseKernel, ReductionKernel
-from torch_ops.jit._program import defined_macros, surely_assigns
+from torch_ops.jit.language.program import defined_macros, surely_assigns
 
 DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,

@@ -25,7 +25,7 @@ namespace py = pybind11;
 
 constexpr int64_t kGrain = 32768;    // elements below which no second task is worth it
 constexpr int64_t kHostPart = 4096;  // elements that one task of the CPU reduces
-// The same of columns: outputs side by side, at least and at most (_reduction_host.py has that
+// The same of columns: outputs side by side, at least and at most (reduction_host.py has that
 // too); rows of a part, a multiple of the first and at most the second; and tasks, where there is
 // work.
 constexpr int64_t kHostColumns = 16;
@@ -33,7 +33,7 @@ constexpr int64_t kHostWidth = 8192;
 constexpr int64_t kHostRows = 64;
 constexpr int64_t kHostMostRows = 512;
 constexpr int64_t kHostTasks = 64;
-constexpr int64_t kThreads = 256;  // a block; _reduction_cuda.py has it too
+constexpr int64_t kThreads = 256;  // a block; reduction_cuda.py has it too
 constexpr int64_t kBlocks = 8192;  // what a grid should have to fill a GPU
 constexpr int64_t kLeastPerThread = 16;
 constexpr int64_t kVectorBytes = 16;
@@ -101,7 +101,7 @@ struct Call {
   c10::SmallVector<Tensor, 8> views;                 // the inputs, broadcast
   c10::SmallVector<int8_t, 4> raw_ranks;
   int64_t vector = 0;  // outputs that one thread of CUDA has, 1 on the CPU; 0: not columns
-  std::string modes;   // of operands then: see torch_ops/jit/_reduction_cuda.py
+  std::string modes;   // of operands then: see torch_ops/jit/generation/reduction_cuda.py
   Words tail;
 };
 

@@ -266,7 +266,7 @@ TORCH_OPS_NUMBER_ON_LEFT TORCH_OPS_FUNCTION const auto operator/(A a, const Dual
 
 // ---- What generated code calls ------------------------------------------------------------------
 
-// A branch of a ternary, beside one of type Other: see torch_ops/jit/_ternary.py. The plain snippet's
+// A branch of a ternary, beside one of type Other: see torch_ops/jit/language/ternary.py. The plain snippet's
 // type is double where one of them is a double; a dual number over float becomes one over double by
 // itself, beside one.
 template <class A>

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from torch_ops.jit._params import OUR_PREFIX, Param
-from torch_ops.jit._program import C_TYPES, Pieces, Program, Types
-from torch_ops.jit._source import Source, UserText
+from torch_ops.jit.building.source import Source, UserText
+from torch_ops.jit.language.params import OUR_PREFIX, Param
+from torch_ops.jit.language.program import C_TYPES, Pieces, Program, Types
 
 STORED = {**C_TYPES, torch.float16: "torch_ops::Half", torch.bfloat16: "torch_ops::BFloat16"}
 
@@ -203,7 +203,8 @@ def _traits(namespace: str, folder: str) -> str:
 
 @cache
 def header(name: str) -> str:
-    return (Path(__file__).parent / "headers" / name).read_text(encoding="utf-8")
+    """The text of a header of ours."""
+    return (Path(__file__).parents[1] / "headers" / name).read_text(encoding="utf-8")
 
 
 def joined(*pieces: str | UserText) -> Source:

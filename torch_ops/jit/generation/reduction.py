@@ -7,10 +7,16 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from torch_ops.jit._codegen import STORED, header, joined, more_headers, preamble_pieces
-from torch_ops.jit._params import Param
-from torch_ops.jit._program import C_TYPES, Pieces, Program, Types
-from torch_ops.jit._source import Source, UserText
+from torch_ops.jit.building.source import Source, UserText
+from torch_ops.jit.generation.elementwise import (
+    STORED,
+    header,
+    joined,
+    more_headers,
+    preamble_pieces,
+)
+from torch_ops.jit.language.params import Param
+from torch_ops.jit.language.program import C_TYPES, Pieces, Program, Types
 
 HOST_LANES = 32  # running results of a thread, so that a loop need not wait for each sum
 
@@ -62,8 +68,8 @@ class ReductionForm:
         reduced: Axes that are reduced.
         vector: 0: the reduced elements are what lies together. Else the outputs do; on CUDA, how
             many are one thread's.
-        modes: How each operand lies then: see :func:`torch_ops.jit._reduction_cuda.columns_source`,
-            and :func:`torch_ops.jit._reduction_host.columns_source`.
+        modes: How each operand lies then: see ``columns_source`` of ``reduction_cuda`` and
+            ``reduction_host``.
     """
 
     stored: tuple[torch.dtype | None, ...]

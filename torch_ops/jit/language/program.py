@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from torch_ops.jit._params import Param
-from torch_ops.jit._source import UserText
-from torch_ops.jit._ternary import declared_doubles, pick_in_branches
+from torch_ops.jit.building.source import UserText
+from torch_ops.jit.language.params import Param
+from torch_ops.jit.language.ternary import declared_doubles, pick_in_branches
 
 Pieces = list["str | UserText"]
 

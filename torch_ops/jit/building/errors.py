@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch_ops.jit._source import OURS, Source
+from torch_ops.jit.building.source import OURS, Source
 
 # Strings, which are compiled when there is an error to be read.
 # NVRTC: operation(2): error: ...   g++, clang++: operation:2:5: error: ...

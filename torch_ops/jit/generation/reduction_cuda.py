@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torch_ops.jit._codegen import joined
-from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, Writer
-from torch_ops.jit._source import Source
+from torch_ops.jit.building.source import Source
+from torch_ops.jit.generation.elementwise import joined
+from torch_ops.jit.generation.reduction import Reduction, ReductionForm, Writer
 
 THREADS = 256  # a block at most; src/jit/reduction.cpp has it too
 # Loads of a thread in flight: of single elements, and of words of up to 16 bytes.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torch_ops.jit._codegen import joined
-from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, Writer, host_finish
-from torch_ops.jit._source import Source
+from torch_ops.jit.building.source import Source
+from torch_ops.jit.generation.elementwise import joined
+from torch_ops.jit.generation.reduction import Reduction, ReductionForm, Writer, host_finish
 
 WIDTH = 8192
 ROWS = 64  # of which one result is made before it is combined with others: sums round less

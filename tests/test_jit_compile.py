@@ -21,7 +21,7 @@ from torch_ops.jit.building import compilation, includes, toolchain
 from torch_ops.jit.building.cache import Artefact
 from torch_ops.jit.building.compilation import compile_cuda, compile_host
 from torch_ops.jit.building.source import Source, UserText
-from torch_ops.jit.generation.elementwise import shared_options
+from torch_ops.jit.generation.text import shared_options
 
 
 @pytest.fixture

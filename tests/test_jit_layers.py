@@ -10,7 +10,7 @@ import pytest
 
 JIT = Path(__file__).resolve().parent.parent / "torch_ops" / "jit"
 # From the bottom up. Above them all are the modules of torch_ops/jit/ itself.
-LAYERS = ("building", "language", "generation")
+PACKAGES = ("building", "language", "generation")
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -22,10 +22,10 @@ def imported(file: Path) -> Iterator[str]:
             yield from (f"{node.module}.{name.name}" for name in node.names)
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_knows_no_higher_one(layer: str) -> None:
-    known = LAYERS[: LAYERS.index(layer) + 1]
-    files = [*(JIT / layer).glob("*.py")]
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_layer_knows_no_higher_one(package: str) -> None:
+    known = PACKAGES[: PACKAGES.index(package) + 1]
+    files = [*(JIT / package).glob("*.py")]
     assert 1 < len(files) <= 12
     for file in files:
         for name in imported(file):
@@ -34,4 +34,4 @@ def test_a_layer_knows_no_higher_one(layer: str) -> None:
 
 
 def test_every_package_has_its_layer() -> None:
-    assert {file.parent.name for file in JIT.glob("*/__init__.py")} == set(LAYERS)
+    assert {file.parent.name for file in JIT.glob("*/__init__.py")} == set(PACKAGES)

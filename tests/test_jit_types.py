@@ -12,7 +12,8 @@ from test_jit_cuda_text import form, program
 from torch_ops.jit import CompileError, ElementwiseKernel
 from torch_ops.jit.building import toolchain
 from torch_ops.jit.building.compilation import compile_cuda
-from torch_ops.jit.generation.elementwise import CUDA_OPTIONS, cuda_source
+from torch_ops.jit.generation.elementwise import cuda_source
+from torch_ops.jit.generation.text import CUDA_OPTIONS
 
 SQUARE = "y = x * x; else y = x"
 NOT_SQUARE = "y = x; else y = x * x"

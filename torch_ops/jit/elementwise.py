@@ -22,15 +22,9 @@ from torch_ops.jit._registered import (
 from torch_ops.jit.building.compilation import compile_cuda, compile_host, included_headers
 from torch_ops.jit.building.errors import CompileError
 from torch_ops.jit.building.toolchain import arch_of
-from torch_ops.jit.generation.elementwise import (
-    CUDA_OPTIONS,
-    HOST_OPTIONS,
-    Form,
-    cuda_source,
-    host_source,
-    shared_options,
-)
+from torch_ops.jit.generation.elementwise import Form, cuda_source, host_source
 from torch_ops.jit.generation.reduction import Reduction
+from torch_ops.jit.generation.text import CUDA_OPTIONS, HOST_OPTIONS, shared_options
 from torch_ops.jit.language.derivative_errors import check_preamble, explained
 from torch_ops.jit.language.params import (
     DTYPE_OF_CPP,

@@ -24,10 +24,14 @@ from torch_ops.jit._registered import (
 from torch_ops.jit.building.compilation import compile_cuda, compile_host, included_headers
 from torch_ops.jit.building.errors import CompileError
 from torch_ops.jit.building.toolchain import arch_of
-from torch_ops.jit.generation.elementwise import CUDA_OPTIONS, HOST_OPTIONS, shared_options
-from torch_ops.jit.generation.reduction import Reduction, ReductionForm, Writer, host_source
-from torch_ops.jit.generation.reduction_cuda import cuda_source
-from torch_ops.jit.generation.reduction_host import columns_source
+from torch_ops.jit.generation.reduction import (
+    Reduction,
+    ReductionForm,
+    cuda_source,
+    host_source,
+    result_dtype,
+)
+from torch_ops.jit.generation.text import CUDA_OPTIONS, HOST_OPTIONS, shared_options
 from torch_ops.jit.language.derivative_errors import explained
 from torch_ops.jit.language.params import (
     DTYPE_OF_CPP,
@@ -334,11 +338,11 @@ def _compiled(
     options: tuple[str, ...],
     device: int | None,
 ) -> tuple[int, int, int]:
-    size = Writer(reduction, form).result_dtype.itemsize
+    size = result_dtype(reduction, form).itemsize
     if device is None:
         host = compile_host(
             what,
-            columns_source(reduction, form) if form.vector else host_source(reduction, form),
+            host_source(reduction, form),
             options=(*HOST_OPTIONS, *shared_options(options)),
         )
         library = _ext.load_host_library(host.data)

@@ -9,6 +9,9 @@
 // branches are the same to the last bit.
 //
 // A. Griewank, A. Walther, "Evaluating Derivatives", SIAM 2008, chapter 3.
+#pragma once
+#include "scalar.h"
+
 namespace torch_ops {
 
 template <class T, int N>

@@ -1,0 +1,89 @@
+// How a generated CUDA kernel moves memory.
+#pragma once
+#include "cuda.h"
+#include "operands.h"
+
+namespace torch_ops {
+
+template <int bytes>
+struct Word;
+template <>
+struct Word<1> {
+  using type = unsigned char;
+};
+template <>
+struct Word<2> {
+  using type = unsigned short;
+};
+template <>
+struct Word<4> {
+  using type = unsigned;
+};
+template <>
+struct Word<8> {
+  using type = uint2;
+};
+template <>
+struct Word<16> {
+  using type = uint4;
+};
+
+// Elements that lie together, moved in words of up to 16 bytes.
+template <class Stored, int count>
+struct Vector {
+  static constexpr int bytes = sizeof(Stored) * count < 16 ? sizeof(Stored) * count : 16;
+  static constexpr int words = sizeof(Stored) * count / bytes;
+  using W = typename Word<bytes>::type;
+  union {
+    Stored values[count];
+    W parts[words];
+  };
+
+  TORCH_OPS_FUNCTION Vector() {}
+  TORCH_OPS_FUNCTION void load(const char* from) {
+#pragma unroll
+    for (int k = 0; k < words; ++k) parts[k] = reinterpret_cast<const W*>(from)[k];
+  }
+  TORCH_OPS_FUNCTION void store(char* to) const {
+#pragma unroll
+    for (int k = 0; k < words; ++k) reinterpret_cast<W*>(to)[k] = parts[k];
+  }
+  TORCH_OPS_FUNCTION const Stored& operator[](int element) const { return values[element]; }
+  TORCH_OPS_FUNCTION Stored& operator[](int element) { return values[element]; }
+};
+
+// `count` vectors of each operand; one that has an element for all of a vector has that alone.
+template <class O, int vector, int count>
+struct Held {
+  static constexpr bool is_splat = O::mode == 'b' || O::mode == 'B';
+  Vector<typename O::Stored, is_splat ? 1 : vector> of[count];
+};
+template <int vector, int count, class... O>
+struct Loaded : Held<O, vector, count>... {
+  template <class A>
+  TORCH_OPS_FUNCTION auto of(int u) -> decltype((Held<A, vector, count>().of[0])) {
+    return static_cast<Held<A, vector, count>&>(*this).of[u];
+  }
+  template <class A>
+  TORCH_OPS_FUNCTION void load(int u, const char* from) {
+    of<A>(u).load(from);
+  }
+  template <class A>
+  TORCH_OPS_FUNCTION typename A::Value value(int u, int e) {
+    return load_as<typename A::Value>(of<A>(u)[Held<A, vector, count>::is_splat ? 0 : e]);
+  }
+};
+
+template <class O>
+TORCH_OPS_FUNCTION typename O::Stored& element_at(char* place) {
+  return *reinterpret_cast<typename O::Stored*>(place);
+}
+
+// Division by a number that the host knows, for dividends below 2^31: see
+// src/common/fast_divisor.cuh. Filled by plan.cpp.
+struct Divisor {
+  uint32_t divisor, magic, shift, unused;
+  TORCH_OPS_FUNCTION uint32_t divide(uint32_t n) const { return (__umulhi(n, magic) + n) >> shift; }
+};
+
+}  // namespace torch_ops

@@ -55,12 +55,12 @@ CPU = {
     "dual_functions.h": "auto f(torch_ops::Dual<float, 2> x) { return exp(x); }",
     "dual_traits.h": "bool f() { return std::is_class<torch_ops::Dual<float, 1>>::value; }",
     "reduce.h": "",
+    "rows.h": "",
     "elementwise_cpu.h": ELEMENTWISE.format("int64_t dims; const int64_t *sizes, *strides;")
     + f"""
 void run(const Plan& plan, int64_t begin, int64_t end) {{
-  torch_ops::for_each_element<false, true, torch_ops::Linear>(
-      plan, begin, end, torch_ops::Operands<Y, X>(), {ADD}, torch_ops::Operands<X>(),
-      torch_ops::Operands<Y>());
+  torch_ops::for_each_element<false, true, -1>(
+      plan, begin, end, {ADD}, torch_ops::Operands<X>(), torch_ops::Operands<Y>());
 }}""",
     "reduce_cpu.h": REDUCTION.format("width")
     + """
@@ -72,10 +72,6 @@ void run(const Plan& plan) {
 template void run<torch_ops::RowReduction<Sum, 1, 2, Y, X>>(const Plan&);
 template void run<torch_ops::ColumnReduction<Sum, 1, 2, Y, X>>(const Plan&);""",
 }
-KERNELS = """
-__global__ void partial(const __grid_constant__ Plan plan) { Loops::partial(plan, Sum()); }
-__global__ void finish(const __grid_constant__ Plan plan) { Loops::finish(plan, Sum()); }
-"""
 CUDA = {
     **{name: text.replace("auto f", "__device__ auto f") for name, text in CPU.items()},
     "cuda.h": "__device__ double f(float x) { return fmin(x, 0.5) + min(x, 2); }",
@@ -84,19 +80,29 @@ CUDA = {
     + "".join(
         f"""
 __global__ void run{axes}(const __grid_constant__ Plan plan) {{
-  torch_ops::for_each_element<torch_ops::Form<128, 4, 1, {axes}, 2, false>, torch_ops::Linear>(
-      plan, {ADD}, torch_ops::Operands<X>(), torch_ops::Operands<Y>());
+  torch_ops::for_each_element<128, 4, {4 - axes}, false, -1>(
+      plan, {walk}, {ADD}, torch_ops::Operands<X>(), torch_ops::Operands<Y>());
 }}"""
-        for axes in (0, 2)
+        for axes, walk in ((0, "torch_ops::Walk<0, 2>()"), (2, "plan.walk"))
     ),
-    "reduce_rows.h": REDUCTION.format("lanes")
-    + "using Loops = torch_ops::RowReduction<Sum, 1, 2, Y, X>;"
-    + KERNELS,
-    "reduce_columns.h": REDUCTION.format("across, lanes, half, finish_lanes")
-    + "using Loops = torch_ops::ColumnReduction<4, Sum, 1, 2, Y, X>;"
-    + KERNELS,
+    "reduce_cuda.h": REDUCTION.format("across, lanes, half, finish_lanes")
+    + "".join(
+        f"""
+__global__ void partial{n}(const __grid_constant__ Plan plan) {{ {loops}::partial(plan, Sum()); }}
+__global__ void finish{n}(const __grid_constant__ Plan plan) {{ {loops}::finish(plan, Sum()); }}"""
+        for n, loops in enumerate(
+            f"torch_ops::{name}Sum, 1, 2, Y, X>"
+            for name in ("RowReduction<", "ColumnReduction<4, ")
+        )
+    ),
 }
-del CUDA["host.h"], CUDA["elementwise_cpu.h"], CUDA["reduce_cpu.h"], CUDA["dual_traits.h"]
+del (
+    CUDA["host.h"],
+    CUDA["rows.h"],
+    CUDA["elementwise_cpu.h"],
+    CUDA["reduce_cpu.h"],
+    CUDA["dual_traits.h"],
+)
 
 
 def test_every_header_is_compiled() -> None:

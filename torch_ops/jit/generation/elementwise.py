@@ -71,18 +71,16 @@ class _Writer:
         operands = [self.arguments.operand(n, modes[n]) for n in range(walked)]
         first = sum(not param.raw for param in program.outputs)
         self.outputs, self.inputs = operands[:first], operands[first:]
-        self.operands = operands
-        self.index = "torch_ops::Linear"
-        if form.index == "o":  # an operand that nobody reads: its addresses count
-            self.operands = [*operands, f"torch_ops::Operand<{walked}, char, char>"]
-            self.index = f"torch_ops::Counted<{self.operands[-1]}>"
+        # An operand more, which nobody reads: its addresses count.
+        self.counter = walked if form.index == "o" else -1
+        self.count = walked + (form.index == "o")
 
     def head(self, loop: str, more: str) -> Pieces:
         """What stands before the kernel; last the struct that src/jit/elementwise.cpp fills."""
         dtypes = (*self.form.stored, *self.form.computed)
         plan = (
             "struct Plan {\n  int64_t size, total;\n"
-            f"  char* data[{len(self.operands)}];\n{self.arguments.fields}{more}}};"
+            f"  char* data[{self.count}];\n{self.arguments.fields}{more}}};"
         )
         return [
             headers(loop, dtypes, self.program.depth > 0) + self.program.type_aliases(self.types),
@@ -134,12 +132,12 @@ def host_source(program: Program, form: Form) -> Source:
     independent = not program.snippet.loop_prep and not any(p.raw for p in program.outputs)
     loop = (
         f"torch_ops::for_each_element<{_bool(form.load_outputs)}, {_bool(independent)}, "
-        f"{writer.index}>"
+        f"{writer.counter}>"
     )
     return joined(
         *writer.head("elementwise_cpu.h", plan),
         'extern "C" void run(const Plan& @plan, int64_t @begin, int64_t @end) {',
-        *writer.body(loop, "@plan", "@begin", "@end", _operands(writer.operands)),
+        *writer.body(loop, "@plan", "@begin", "@end"),
     )
 
 
@@ -152,17 +150,15 @@ def cuda_source(program: Program, form: Form) -> tuple[Source, int, int]:
         if flat or form.vector > 1
         else (STRIDED_THREADS, STRIDED_UNROLL)
     )
-    axes, count = 0 if flat else form.dims, len(writer.operands)
+    walk = f"torch_ops::Walk<{0 if flat else form.dims}, {writer.count}>"
     loop = (
-        f"torch_ops::for_each_element<torch_ops::Form<{threads}, {unroll}, {form.vector}, {axes}, "
-        f"{count}, {_bool(form.load_outputs)}>, {writer.index}>"
+        f"torch_ops::for_each_element<{threads}, {unroll}, {form.vector}, "
+        f"{_bool(form.load_outputs)}, {writer.counter}>"
     )
     source = joined(
-        *writer.head(
-            "elementwise_cuda.h", f"  torch_ops::Walk<{axes}, {count}> walk;\n" * (not flat)
-        ),
+        *writer.head("elementwise_cuda.h", "" if flat else f"  {walk} walk;\n"),
         f"""extern "C" __global__ void __launch_bounds__({threads})
 kernel(const __grid_constant__ Plan @plan) {{""",
-        *writer.body(loop, "@plan"),
+        *writer.body(loop, "@plan", f"{walk}()" if flat else "@plan.walk"),
     )
     return source, threads, unroll

@@ -1,6 +1,6 @@
 """The source of a reduction for one form of call: dtypes, ranks, numbers of axes.
 
-Its loops are templates: headers/reduce_rows.h, headers/reduce_columns.h, headers/reduce_cpu.h.
+Its loops are templates: headers/reduce_cuda.h and headers/reduce_cpu.h.
 """
 
 from __future__ import annotations
@@ -193,9 +193,9 @@ def cuda_source(reduction: Reduction, form: ReductionForm) -> Source:
     writer = _Writer(reduction, form)
     if form.vector:
         name, more = f"ColumnReduction<{form.vector}, ", "across, lanes, half, finish_lanes"
-        head = writer.head("reduce_columns.h", name, form.modes, f"  int64_t {more};\n")
+        head = writer.head("reduce_cuda.h", name, form.modes, f"  int64_t {more};\n")
     else:
-        head = writer.head("reduce_rows.h", "RowReduction<", "", "  int64_t lanes;\n")
+        head = writer.head("reduce_cuda.h", "RowReduction<", "", "  int64_t lanes;\n")
     kernels = (
         f"""extern "C" __global__ void __launch_bounds__(256)
 {name}(const __grid_constant__ Plan @plan) {{

@@ -1,66 +1,44 @@
 // The loop of a generated elementwise kernel on the CPU.
 #pragma once
-#include "host.h"
-#include "operands.h"
+#include "rows.h"
 
 namespace torch_ops {
 
-// Where `i` comes from: memory that follows it, or the addresses of an operand that counts.
-struct Linear {
-  template <class Rows>
-  static TORCH_OPS_FUNCTION ptrdiff_t of(const Rows&, int64_t first, int64_t j) {
-    return first + j;
-  }
-};
-template <class O>
-struct Counted {
-  template <class Rows>
-  static TORCH_OPS_FUNCTION ptrdiff_t of(const Rows& rows, int64_t, int64_t j) {
-    return reinterpret_cast<ptrdiff_t>(&rows.template of<O>(j));
-  }
-};
-
-// One element: element(inputs..., outputs..., i).
-template <bool loads_outputs, class Index, class Rows, class Element, class... In, class... Out>
-TORCH_OPS_FUNCTION void map_one(const Rows& rows, const Element& element, int64_t first, int64_t j,
-                                Operands<In...>, Operands<Out...>) {
-  Variables<Out...> out;
-  Each{(out.template of<Out>() = loads_outputs
-                                     ? load_as<typename Out::Value>(rows.template of<Out>(j))
-                                     : typename Out::Value(),
-        0)...};
-  element(load_as<typename In::Value>(rows.template of<In>(j))..., out.template of<Out>()...,
-          Index::of(rows, first, j));
-  Each{(store_as(rows.template of<Out>(j), out.template of<Out>()), 0)...};
-}
-
-// `count` elements of a row, of which the first one has the index `first`. If they are independent,
-// none reads what another has written.
-template <bool loads_outputs, bool are_independent, class Index, class Rows, class Element,
-          class In, class Out>
-TORCH_OPS_FUNCTION void map_row(const Rows& rows, const Element& element, int64_t first,
-                                int64_t count, In in, Out out) {
+// `count` elements, of which the first one has the index `first`. If they are independent, none
+// reads what another has written.
+template <bool is_flat, bool loads_outputs, bool are_independent, int counter, class Element,
+          class... In, class... Out>
+TORCH_OPS_FUNCTION void map_row(char* const* at, const int64_t* strides, int64_t first,
+                                int64_t count, const Element& element, Operands<In...> in,
+                                Operands<Out...> out) {
+  const Rows<is_flat, In..., Out...> rows(at, strides);
+  const int64_t step = counter < 0 || is_flat ? 1 : strides[counter < 0 ? 0 : counter];
+  if (counter >= 0) first = reinterpret_cast<int64_t>(at[counter < 0 ? 0 : counter]);
+  const auto map = [&](int64_t j) TORCH_OPS_INLINE {
+    const auto place = [&](auto o)
+                           TORCH_OPS_INLINE -> auto& { return rows.template of<decltype(o)>(j); };
+    map_one<loads_outputs>(place, element, first + j * step, in, out);
+  };
   if (are_independent) {
 #ifndef __clang__
 #pragma GCC ivdep
 #endif
-    for (int64_t j = 0; j < count; ++j) {
-      map_one<loads_outputs, Index>(rows, element, first, j, in, out);
-    }
+    for (int64_t j = 0; j < count; ++j) map(j);
   } else {
-    for (int64_t j = 0; j < count; ++j) {
-      map_one<loads_outputs, Index>(rows, element, first, j, in, out);
-    }
+    for (int64_t j = 0; j < count; ++j) map(j);
   }
 }
 
-// The elements of a plan in [begin, end).
-template <bool loads_outputs, bool are_independent, class Index, class Plan, class Element,
-          class In, class Out, class... O>
+// The elements of a plan in [begin, end). The address of the operand `counter` is the index; -1:
+// memory follows it.
+template <bool loads_outputs, bool are_independent, int counter, class Plan, class Element,
+          class... In, class... Out>
 TORCH_OPS_FUNCTION void for_each_element(const Plan& plan, int64_t begin, int64_t end,
-                                         Operands<O...>, const Element& element, In in, Out out) {
-  constexpr int count = sizeof...(O);
-  const bool is_flat = all_are_flat<O...>(plan.strides);
+                                         const Element& element, Operands<In...> in,
+                                         Operands<Out...> out) {
+  constexpr int count = sizeof...(In) + sizeof...(Out) + (counter >= 0);
+  const bool is_flat = are_flat(plan.strides, Operands<Out..., In...>()) &&
+                       (counter < 0 || plan.strides[counter < 0 ? 0 : counter] == 1);
   int64_t place[64];
   for (int64_t d = 0, rest = begin; d < plan.dims; ++d) {
     place[d] = rest % plan.sizes[d];
@@ -75,11 +53,11 @@ TORCH_OPS_FUNCTION void for_each_element(const Plan& plan, int64_t begin, int64_
     const int64_t left = plan.sizes[0] - place[0];
     const int64_t length = left < end - begin ? left : end - begin;
     if (is_flat) {
-      map_row<loads_outputs, are_independent, Index>(Rows<true, O...>(at, plan.strides), element,
-                                                     begin, length, in, out);
+      map_row<true, loads_outputs, are_independent, counter>(at, plan.strides, begin, length,
+                                                             element, in, out);
     } else {
-      map_row<loads_outputs, are_independent, Index>(Rows<false, O...>(at, plan.strides), element,
-                                                     begin, length, in, out);
+      map_row<false, loads_outputs, are_independent, counter>(at, plan.strides, begin, length,
+                                                              element, in, out);
     }
     begin += length;
     place[0] = 0;

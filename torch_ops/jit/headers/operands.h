@@ -26,12 +26,6 @@ struct Each {
   TORCH_OPS_FUNCTION Each(A...) {}
 };
 
-TORCH_OPS_FUNCTION bool all() { return true; }
-template <class... A>
-TORCH_OPS_FUNCTION bool all(bool first, A... others) {
-  return first && all(others...);
-}
-
 // The snippet's variable of an output.
 template <class O>
 struct Variable {
@@ -45,28 +39,17 @@ struct Variables : Variable<O>... {
   }
 };
 
-// On the CPU: a row of an operand's elements.
-template <class O, bool is_flat>
-struct Row {
-  char* at;
-  int64_t stride;
-  TORCH_OPS_FUNCTION typename O::Stored& operator[](int64_t element) const {
-    return *reinterpret_cast<typename O::Stored*>(at + element * (is_flat ? O::size : stride));
-  }
-};
-template <bool is_flat, class... O>
-struct Rows : Row<O, is_flat>... {
-  TORCH_OPS_FUNCTION Rows(char* const* at, const int64_t* strides)
-      : Row<O, is_flat>{at[O::number], strides[O::number]}... {}
-  template <class A>
-  TORCH_OPS_FUNCTION typename A::Stored& of(int64_t element) const {
-    return static_cast<const Row<A, is_flat>&>(*this)[element];
-  }
-};
-
-template <class... O>
-TORCH_OPS_FUNCTION bool all_are_flat(const int64_t* strides) {
-  return all(strides[O::number] == O::size...);
+// One element of a kernel, as a call element(inputs..., outputs..., i); place(operand) is where an
+// operand has it in memory.
+template <bool loads_outputs, class Place, class Element, class... In, class... Out>
+TORCH_OPS_FUNCTION void map_one(const Place& place, const Element& element, ptrdiff_t i,
+                                Operands<In...>, Operands<Out...>) {
+  Variables<Out...> out;
+  Each{(out.template of<Out>() =
+            loads_outputs ? load_as<typename Out::Value>(place(Out())) : typename Out::Value(),
+        0)...};
+  element(load_as<typename In::Value>(place(In()))..., out.template of<Out>()..., i);
+  Each{(store_as(place(Out()), out.template of<Out>()), 0)...};
 }
 
 }  // namespace torch_ops

@@ -1,8 +1,8 @@
 // The loops of a generated reduction on the CPU, over a range of (output, part) and then over one
 // of outputs.
 #pragma once
-#include "host.h"
 #include "reduce.h"
+#include "rows.h"
 
 namespace torch_ops {
 
@@ -76,7 +76,7 @@ struct RowReduction : HostReduction<F, kept, reduced, Out, In...> {
 
   template <class Plan>
   static TORCH_OPS_FUNCTION void partial(const Plan& plan, int64_t begin, int64_t end, const F& f) {
-    const bool is_flat = reduced == 0 || all_are_flat<In...>(plan.reduced[0].strides);
+    const bool is_flat = reduced == 0 || are_flat(plan.reduced[0].strides, Operands<In...>());
     for (; begin < end; ++begin) {
       char* start[operands];
       Base::find_output(plan, begin / plan.parts, start);

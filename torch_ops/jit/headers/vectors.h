@@ -61,23 +61,22 @@ struct Held {
 template <int vector, int count, class... O>
 struct Loaded : Held<O, vector, count>... {
   template <class A>
-  TORCH_OPS_FUNCTION auto of(int u) -> decltype((Held<A, vector, count>().of[0])) {
-    return static_cast<Held<A, vector, count>&>(*this).of[u];
+  TORCH_OPS_FUNCTION void load(int u, const char* from) {
+    Held<A, vector, count>::of[u].load(from);
   }
   template <class A>
-  TORCH_OPS_FUNCTION void load(int u, const char* from) {
-    of<A>(u).load(from);
+  TORCH_OPS_FUNCTION void store(int u, char* to) const {
+    Held<A, vector, count>::of[u].store(to);
+  }
+  template <class A>
+  TORCH_OPS_FUNCTION typename A::Stored& at(int u, int e) {
+    return Held<A, vector, count>::of[u][Held<A, vector, count>::is_splat ? 0 : e];
   }
   template <class A>
   TORCH_OPS_FUNCTION typename A::Value value(int u, int e) {
-    return load_as<typename A::Value>(of<A>(u)[Held<A, vector, count>::is_splat ? 0 : e]);
+    return load_as<typename A::Value>(at<A>(u, e));
   }
 };
-
-template <class O>
-TORCH_OPS_FUNCTION typename O::Stored& element_at(char* place) {
-  return *reinterpret_cast<typename O::Stored*>(place);
-}
 
 // Division by a number that the host knows, for dividends below 2^31: see
 // src/common/fast_divisor.cuh. Filled by plan.cpp.

@@ -35,7 +35,7 @@ struct Plan {{
   torch_ops::Axis<2> kept[1], reduced[2];
 }};
 struct Sum {{
-  using Result = float;
+  using torch_ops_Result = float;
   TORCH_OPS_FUNCTION float torch_ops_map(float x) const {{ return x; }}
   TORCH_OPS_FUNCTION float torch_ops_combine(float a, float b) const {{ return a + b; }}
   TORCH_OPS_FUNCTION void torch_ops_post_map(float& y, float a) const {{ y = a; }}
@@ -49,7 +49,7 @@ ADD = "[](float x, float& y, ptrdiff_t i) { y = x + i; }"
 CPU = {
     "scalar.h": "",
     "operands.h": "",
-    "host.h": "float f(float x) { return rsqrt(x) + normcdf(x); }",
+    "cpu.h": "float f(float x) { return rsqrt(x) + normcdf(x); }",
     "complex.h": "auto f(torch_ops::complex<float> z) { return z * z / 2; }",
     "dual.h": "auto f(torch_ops::Dual<float, 2> x) { return x * x + 0.5; }",
     "dual_functions.h": "auto f(torch_ops::Dual<float, 2> x) { return exp(x); }",
@@ -64,13 +64,12 @@ void run(const Plan& plan, int64_t begin, int64_t end) {{
 }}""",
     "reduce_cpu.h": REDUCTION.format("width")
     + """
-template <class Loops>
+using Loops = torch_ops::HostReduction<Sum, 1, 2, Y, X>;
 void run(const Plan& plan) {
-  Loops::partial(plan, 0, plan.outputs * plan.parts, Sum());
+  Loops::rows(plan, 0, plan.outputs * plan.parts, Sum());
+  Loops::columns(plan, 0, plan.outputs * plan.parts, Sum());
   Loops::finish(plan, 0, plan.outputs, Sum());
-}
-template void run<torch_ops::RowReduction<Sum, 1, 2, Y, X>>(const Plan&);
-template void run<torch_ops::ColumnReduction<Sum, 1, 2, Y, X>>(const Plan&);""",
+}""",
 }
 CUDA = {
     **{name: text.replace("auto f", "__device__ auto f") for name, text in CPU.items()},
@@ -86,23 +85,15 @@ __global__ void run{axes}(const __grid_constant__ Plan plan) {{
         for axes, walk in ((0, "torch_ops::Walk<0, 2>()"), (2, "plan.walk"))
     ),
     "reduce_cuda.h": REDUCTION.format("across, lanes, half, finish_lanes")
+    + "using Loops = torch_ops::CudaReduction<4, Sum, 1, 2, Y, X>;"
     + "".join(
         f"""
-__global__ void partial{n}(const __grid_constant__ Plan plan) {{ {loops}::partial(plan, Sum()); }}
-__global__ void finish{n}(const __grid_constant__ Plan plan) {{ {loops}::finish(plan, Sum()); }}"""
-        for n, loops in enumerate(
-            f"torch_ops::{name}Sum, 1, 2, Y, X>"
-            for name in ("RowReduction<", "ColumnReduction<4, ")
-        )
+__global__ void {loop}(const __grid_constant__ Plan plan) {{ Loops::{loop}(plan, Sum()); }}"""
+        for loop in ("rows", "finish_rows", "columns", "finish_columns")
     ),
 }
-del (
-    CUDA["host.h"],
-    CUDA["rows.h"],
-    CUDA["elementwise_cpu.h"],
-    CUDA["reduce_cpu.h"],
-    CUDA["dual_traits.h"],
-)
+for host_only in ("cpu.h", "rows.h", "elementwise_cpu.h", "reduce_cpu.h", "dual_traits.h"):
+    del CUDA[host_only]
 
 
 def test_every_header_is_compiled() -> None:
@@ -125,7 +116,7 @@ def test_on_the_cpu(name: str) -> None:
         command = [*find_host_compiler().command, f"-std={standard}", "-Wall", "-Werror", UNUSED]
         run = subprocess.run(
             [*command, *HOST_OPTIONS, f"-I{FOLDER}", "-fsyntax-only", "-x", "c++", "-"],
-            input=source(name, "host", CPU[name]),
+            input=source(name, "cpu", CPU[name]),
             capture_output=True,
             text=True,
             check=False,

@@ -75,15 +75,16 @@ class _Writer:
         self.counter = walked if form.index == "o" else -1
         self.count = walked + (form.index == "o")
 
-    def head(self, loop: str, more: str) -> Pieces:
+    def head(self, processor: str, more: str) -> Pieces:
         """What stands before the kernel; last the struct that src/jit/elementwise.cpp fills."""
         dtypes = (*self.form.stored, *self.form.computed)
+        loop = f"{processor}.h", f"elementwise_{processor}.h"
         plan = (
             "struct Plan {\n  int64_t size, total;\n"
             f"  char* data[{self.count}];\n{self.arguments.fields}{more}}};"
         )
         return [
-            headers(loop, dtypes, self.program.depth > 0) + self.program.type_aliases(self.types),
+            headers(*loop, dtypes, self.program.depth > 0) + self.program.type_aliases(self.types),
             *preamble_pieces(self.program),
             f";\n{plan}",
         ]
@@ -135,7 +136,7 @@ def host_source(program: Program, form: Form) -> Source:
         f"{writer.counter}>"
     )
     return joined(
-        *writer.head("elementwise_cpu.h", plan),
+        *writer.head("cpu", plan),
         'extern "C" void run(const Plan& @plan, int64_t @begin, int64_t @end) {',
         *writer.body(loop, "@plan", "@begin", "@end"),
     )
@@ -156,7 +157,7 @@ def cuda_source(program: Program, form: Form) -> tuple[Source, int, int]:
         f"{_bool(form.load_outputs)}, {writer.counter}>"
     )
     source = joined(
-        *writer.head("elementwise_cuda.h", "" if flat else f"  {walk} walk;\n"),
+        *writer.head("cuda", "" if flat else f"  {walk} walk;\n"),
         f"""extern "C" __global__ void __launch_bounds__({threads})
 kernel(const __grid_constant__ Plan @plan) {{""",
         *writer.body(loop, "@plan", f"{walk}()" if flat else "@plan.walk"),

@@ -89,11 +89,11 @@ class _Writer:
         self.result_dtype = result_dtype(reduction, form)
         self.result = C_TYPES[self.result_dtype]
 
-    def head(self, loop: str, name: str, modes: str, more: str) -> Pieces:
-        """What stands before the kernels; last the loops for this form, as ``Loops``."""
+    def source(self, processor: str, loops: str, modes: str, more: str, kernels: str) -> Source:
+        """The plan that src/jit/reduction.cpp fills, the user's functions, and the kernels."""
         form, arguments, program = self.form, self.arguments, self.reduction.program
-        aliases = "\n".join(
-            f"using {letter} = {C_TYPES[dtype]};"
+        aliases = "".join(
+            f"using {letter} = {C_TYPES[dtype]};\n"
             for letter, dtype in self.types.by_type.items()
             if isinstance(letter, str)
         )
@@ -101,27 +101,30 @@ class _Writer:
         if program is not None:
             aliases, preamble = program.type_aliases(self.types), preamble_pieces(program)
         count = len(arguments.operands)
-        axes = [max(form.kept, 1), max(form.reduced, 1)]
         dtypes = (*form.stored, *form.computed, self.result_dtype)
         operands = [arguments.operand(n, mode) for n, mode in enumerate(modes or "c" * count)]
-        return [
-            headers(loop, dtypes, program is not None) + aliases,
+        loop = f"{processor}.h", f"reduce_{processor}.h"
+        return joined(
+            headers(*loop, dtypes, program is not None) + aliases,
             *preamble,
             f"""struct Plan {{
   int64_t outputs, elements, part, parts;
   {self.result}* partials;
   char* data[{count}];
-{arguments.fields}{more}  torch_ops::Axis<{count}> kept[{axes[0]}], reduced[{axes[1]}];
+{arguments.fields}{more}
+  torch_ops::Axis<{count}> kept[{max(form.kept, 1)}], reduced[{max(form.reduced, 1)}];
 }};
 struct @Functions {{
-using Result = {self.result};
+using @Result = {self.result};
 const Plan& @plan;
 const torch_ops::Indexer _in_ind{{@plan.outputs * @plan.elements}};
 const torch_ops::Indexer _out_ind{{@plan.outputs}};""",
             *self._functions(),
-            f"}};\nusing @Loops = torch_ops::{name}@Functions, {form.kept}, {form.reduced},\n    "
-            f"{', '.join(operands)}>;",
-        ]
+            f"""}};
+using @Loops = torch_ops::{loops}@Functions, {form.kept}, {form.reduced},
+    {", ".join(operands)}>;
+{kernels}""",
+        )
 
     def _functions(self) -> Pieces:
         """What the snippets name, and the snippets as functions: see headers/reduce.h."""
@@ -136,27 +139,27 @@ const torch_ops::Indexer _out_ind{{@plan.outputs}};""",
         ]
         values = [f"const {arguments.values[p.name]} {p.name}" for p, _ in arguments.operands[1:]]
         pieces: Pieces = [
-            "\n".join([*lines, f"TORCH_OPS_FUNCTION Result @map({', '.join(values)}) const {{"])
+            "\n".join([*lines, f"TORCH_OPS_FUNCTION @Result @map({', '.join(values)}) const {{"])
         ]
         if self.reduction.program is None:
             text = UserText("map_expr", self.reduction.map_expr)
-            pieces += ["return static_cast<Result>(", text, ");"]
+            pieces += ["return static_cast<@Result>(", text, ");"]
         else:
             element = self.reduction.program.element(self.types)
-            pieces += [f"Result {output.name}{{}};", *element, f"return {output.name};"]
-        empty: Pieces = ["Result any;\nreturn any"]
+            pieces += [f"@Result {output.name}{{}};", *element, f"return {output.name};"]
+        empty: Pieces = ["@Result any;\nreturn any"]
         if self.reduction.identity is not None:
             identity = UserText("identity", self.reduction.identity)
-            empty = ["return static_cast<Result>(", identity, ")"]
+            empty = ["return static_cast<@Result>(", identity, ")"]
         return [
             *pieces,
-            "}\nTORCH_OPS_FUNCTION Result @combine(const Result a, const Result b) const {\n"
-            "return static_cast<Result>(",
+            "}\nTORCH_OPS_FUNCTION @Result @combine(const @Result a, const @Result b) const {\n"
+            "return static_cast<@Result>(",
             UserText("reduce_expr", self.reduction.reduce_expr),
             ");\n}\nTORCH_OPS_FUNCTION void @post_map("
-            f"{arguments.values[output.name]}& {output.name}, const Result a) const {{",
+            f"{arguments.values[output.name]}& {output.name}, const @Result a) const {{",
             UserText("post_map_expr", self.reduction.post_map_expr),
-            ";\n}\nTORCH_OPS_FUNCTION Result @empty() const {",
+            ";\n}\nTORCH_OPS_FUNCTION @Result @empty() const {",
             *empty,
             ";\n}",
         ]
@@ -173,34 +176,31 @@ def result_dtype(reduction: Reduction, form: ReductionForm) -> torch.dtype:
 
 def host_source(reduction: Reduction, form: ReductionForm) -> Source:
     """C++ with ``partial`` over a range of (output, part) and ``finish`` over one of outputs."""
-    writer = _Writer(reduction, form)
-    if form.vector:
-        modes, width = f"c{form.modes}", "  int64_t width;\n"
-        head = writer.head("reduce_cpu.h", "ColumnReduction<", modes, width)
-    else:
-        head = writer.head("reduce_cpu.h", "RowReduction<", "", "")
-    kernels = (
+    loop, modes, more = ("columns", f"c{form.modes}", "int64_t width;")
+    if form.vector == 0:
+        loop, modes, more = ("rows", "", "")
+    kernels = "\n".join(
         f"""extern "C" void {name}(const Plan& @plan, int64_t @begin, int64_t @end) {{
-  @Loops::{name}(@plan, @begin, @end, @Functions{{@plan}});
+  @Loops::{name_of_loop}(@plan, @begin, @end, @Functions{{@plan}});
 }}"""
-        for name in ("partial", "finish")
+        for name, name_of_loop in (("partial", loop), ("finish", "finish"))
     )
-    return joined(*head, "\n".join(kernels))
+    return _Writer(reduction, form).source("cpu", "HostReduction<", modes, more, kernels)
 
 
 def cuda_source(reduction: Reduction, form: ReductionForm) -> Source:
     """CUDA C++ with the kernels ``partial`` and ``finish``."""
-    writer = _Writer(reduction, form)
-    if form.vector:
-        name, more = f"ColumnReduction<{form.vector}, ", "across, lanes, half, finish_lanes"
-        head = writer.head("reduce_cuda.h", name, form.modes, f"  int64_t {more};\n")
-    else:
-        head = writer.head("reduce_cuda.h", "RowReduction<", "", "  int64_t lanes;\n")
-    kernels = (
+    loop, vector, more = ("columns", form.vector, "int64_t across, lanes, half, finish_lanes;")
+    if form.vector == 0:
+        walked = zip(form.stored[1:], reduction.inputs, strict=True)
+        sizes = [d.itemsize for d, p in walked if d is not None and not p.raw]
+        loop, vector, more = ("rows", min(16 // min(sizes, default=16), 8), "int64_t lanes;")
+    kernels = "\n".join(
         f"""extern "C" __global__ void __launch_bounds__(256)
 {name}(const __grid_constant__ Plan @plan) {{
-  @Loops::{name}(@plan, @Functions{{@plan}});
+  @Loops::{name_of_loop}(@plan, @Functions{{@plan}});
 }}"""
-        for name in ("partial", "finish")
+        for name, name_of_loop in (("partial", loop), ("finish", f"finish_{loop}"))
     )
-    return joined(*head, "\n".join(kernels))
+    loops = f"CudaReduction<{vector}, "
+    return _Writer(reduction, form).source("cuda", loops, form.modes, more, kernels)

@@ -60,28 +60,25 @@ def _header(name: str) -> str:
 
 
 def headers(
-    loop: str, dtypes: Iterable[torch.dtype | None] = (), is_derivative: bool = False
+    first: str, loop: str, dtypes: Iterable[torch.dtype | None], is_derivative: bool
 ) -> str:
-    """The text of a header with a loop and of those that it includes; no compiler looks for one.
+    """The text of headers and of those that they include, each once: no compiler looks for one.
 
-    Before it stands what not every kernel needs: compilation takes longer with it.
+    Between the two stands what not every kernel needs: compilation takes longer with it.
     """
     is_complex = any(dtype is not None and dtype.is_complex for dtype in dtypes)
-    extra = ["complex.h"] * is_complex + ["dual_functions.h"] * is_derivative
     texts: dict[str, str] = {}
 
     def add(name: str) -> None:
         if name not in texts:
-            for included in _INCLUDE.findall(_header(name)):
+            text = _header(name)
+            for included in _INCLUDE.findall(text):
                 add(included)
-            if name == loop:  # last: its templates use what the others declare
-                for included in extra:
-                    add(included)
-            texts[name] = f'#line 1 "{OURS}/jit/headers/{name}"\n' + re.sub(
-                r'^#(pragma once|include ".+")$', "", _header(name), flags=re.MULTILINE
-            )
+            text = _INCLUDE.sub("", text).replace("#pragma once", "")
+            texts[name] = f'#line 1 "{OURS}/jit/headers/{name}"\n{text}'
 
-    add(loop)
+    for name in (first, *["complex.h"] * is_complex, *["dual_functions.h"] * is_derivative, loop):
+        add(name)
     return "".join(texts.values()) + f'#line 1 "{OURS}"\n'
 
 
@@ -111,7 +108,6 @@ class Arguments:
     """The arguments of one form of call, sorted: tensors that are walked, numbers, raw arrays.
 
     Attributes:
-        types: The dtypes that the declared types stand for.
         operands: Tensors that are walked: each parameter and its type in memory.
         values: The C++ type of each parameter's variable.
         fields: The numbers and raw arrays as fields of the plan.
@@ -126,7 +122,7 @@ class Arguments:
         values: dict[str, str],
         outputs: int,
     ) -> None:
-        self.types, self.values = types, values
+        self.values = values
         self.operands: list[tuple[Param, str]] = []
         self.numbers: list[Param] = []
         self.raws: list[Param] = []

@@ -33,15 +33,15 @@ TORCH_OPS_FUNCTION void move(const Axis<operands>* axis, int64_t index, char** a
 // A reduction of one form: the axes that are kept and reduced, its operands, and the user's
 // functions, generated as
 //   struct F {
-//     using Result = ...;  // what is combined
-//     Result torch_ops_map(inputs...) const;
-//     Result torch_ops_combine(Result a, Result b) const;
-//     void torch_ops_post_map(output&, Result a) const;
-//     Result torch_ops_empty() const;  // of no elements
+//     using torch_ops_Result = ...;  // what is combined
+//     torch_ops_Result torch_ops_map(inputs...) const;
+//     torch_ops_Result torch_ops_combine(torch_ops_Result a, torch_ops_Result b) const;
+//     void torch_ops_post_map(output&, torch_ops_Result a) const;
+//     torch_ops_Result torch_ops_empty() const;  // of no elements
 //   };
 template <class F, int kept, int reduced, class Out, class... In>
 struct Reduction {
-  using Result = typename F::Result;
+  using Result = typename F::torch_ops_Result;
   static constexpr int operands = 1 + sizeof...(In);
 
   static TORCH_OPS_FUNCTION void copy(char* const* from, char** to) {

@@ -44,14 +44,9 @@ struct HostReduction : Reduction<F, kept, reduced, Out, In...> {
       Base::store(f, at[0], parts[0]);
     }
   }
-};
 
-// Of outputs whose elements lie together.
-template <class F, int kept, int reduced, class Out, class... In>
-struct RowReduction : HostReduction<F, kept, reduced, Out, In...> {
-  using Base = HostReduction<F, kept, reduced, Out, In...>;
-  using Base::operands;
-  using typename Base::Result;
+  // ---- outputs whose elements lie together ----
+
   static constexpr int lanes = 32;  // running results, so that a loop need not wait for each sum
 
   template <class Row>
@@ -75,14 +70,14 @@ struct RowReduction : HostReduction<F, kept, reduced, Out, In...> {
   }
 
   template <class Plan>
-  static TORCH_OPS_FUNCTION void partial(const Plan& plan, int64_t begin, int64_t end, const F& f) {
+  static TORCH_OPS_FUNCTION void rows(const Plan& plan, int64_t begin, int64_t end, const F& f) {
     const bool is_flat = reduced == 0 || are_flat(plan.reduced[0].strides, Operands<In...>());
     for (; begin < end; ++begin) {
       char* start[operands];
       Base::find_output(plan, begin / plan.parts, start);
       Result running[lanes];
       int filled = 0;
-      Base::walk(plan, begin % plan.parts, start, [&](char* const* at, int64_t length) {
+      walk(plan, begin % plan.parts, start, [&](char* const* at, int64_t length) {
         const int64_t* const strides = plan.reduced[0].strides;
         if (is_flat) {
           add_row(f, Rows<true, In...>(at, strides), length, running, filled);
@@ -99,16 +94,12 @@ struct RowReduction : HostReduction<F, kept, reduced, Out, In...> {
       }
     }
   }
-};
 
-// Of outputs that lie together as their elements do: over a range of (strip, part), a strip being
-// up to `most` neighbouring outputs. So whole lines of memory are used, and a row is combined with
-// the results so far in one loop that the compiler vectorises.
-template <class F, int kept, int reduced, class Out, class... In>
-struct ColumnReduction : HostReduction<F, kept, reduced, Out, In...> {
-  using Base = HostReduction<F, kept, reduced, Out, In...>;
-  using Base::operands;
-  using typename Base::Result;
+  // ---- outputs that lie together as their elements do ----
+  //
+  // Over a range of (strip, part), a strip being
+  // up to `most` neighbouring outputs. So whole lines of memory are used, and a row is combined
+  // with the results so far in one loop that the compiler vectorises.
   static constexpr int64_t most = 8192;
   static constexpr int64_t most_rows = 64;  // of which one result is made: sums round less
 
@@ -122,7 +113,7 @@ struct ColumnReduction : HostReduction<F, kept, reduced, Out, In...> {
   }
 
   template <class Plan>
-  static TORCH_OPS_FUNCTION void partial(const Plan& plan, int64_t begin, int64_t end, const F& f) {
+  static TORCH_OPS_FUNCTION void columns(const Plan& plan, int64_t begin, int64_t end, const F& f) {
     const int64_t row_size = plan.kept[0].size;
     const int64_t strips = (row_size + plan.width - 1) / plan.width;  // of a row
     for (; begin < end; ++begin) {
@@ -144,7 +135,7 @@ struct ColumnReduction : HostReduction<F, kept, reduced, Out, In...> {
         begun = true;
         rows = 0;
       };
-      Base::walk(plan, number, start, [&](char* const* at, int64_t length) {
+      walk(plan, number, start, [&](char* const* at, int64_t length) {
         for (int64_t j = 0; j < length; ++j) {
           char* row[operands];
           for (int k = 0; k < operands; ++k) row[k] = at[k] + j * plan.reduced[0].strides[k];

@@ -7,7 +7,8 @@ namespace torch_ops {
 
 constexpr int threads = 256;  // a block at most; src/jit/reduction.cpp has it too
 
-template <class F, int kept, int reduced, class Out, class... In>
+// A thread reads words of `vector` elements of its output, or has `vector` neighbouring outputs.
+template <int vector, class F, int kept, int reduced, class Out, class... In>
 struct CudaReduction : Reduction<F, kept, reduced, Out, In...> {
   using Base = Reduction<F, kept, reduced, Out, In...>;
   using Base::operands;
@@ -61,25 +62,11 @@ struct CudaReduction : Reduction<F, kept, reduced, Out, In...> {
       __syncthreads();
     }
   }
-};
 
-// Of outputs whose elements lie together: the lanes of an output walk along them.
-template <class F, int kept, int reduced, class Out, class... In>
-struct RowReduction : CudaReduction<F, kept, reduced, Out, In...> {
-  using Base = CudaReduction<F, kept, reduced, Out, In...>;
-  using Base::operands;
-  using typename Base::Result;
+  // ---- outputs whose elements lie together: the lanes of an output walk along them ----
+
   // Loads of a thread in flight: of single elements, and of words of up to 16 bytes.
-  static constexpr int unroll = 16, wide_unroll = 4;
-
-  // Elements of a word: as many as 16 bytes hold of the smallest type, at most 8.
-  static TORCH_OPS_FUNCTION constexpr int count_vector() {
-    int64_t smallest = 16;
-    for (const int64_t size : {int64_t{16}, In::size...})
-      smallest = size < smallest ? size : smallest;
-    return smallest == 1 ? 8 : static_cast<int>(16 / smallest);
-  }
-  static constexpr int vector = count_vector();
+  static constexpr int row_unroll = 16, word_unroll = 4;
 
   // Are elements neighbours, and aligned for words of several?
   template <class A, class Plan>
@@ -92,7 +79,7 @@ struct RowReduction : CudaReduction<F, kept, reduced, Out, In...> {
   }
 
   template <class Plan>
-  static TORCH_OPS_FUNCTION void partial(const Plan& plan, const F& f) {
+  static TORCH_OPS_FUNCTION void rows(const Plan& plan, const F& f) {
     __shared__ Result shared[1][threads];
     const int lanes = static_cast<int>(plan.lanes), thread = threadIdx.x;
     const int per_block = threads / lanes;
@@ -123,10 +110,10 @@ struct RowReduction : CudaReduction<F, kept, reduced, Out, In...> {
           const int64_t end = last / vector;
           valid = end - first / vector;
           bool begun = false;
-          for (; element < end; element += wide_unroll * lanes) {
-            Loaded<vector, wide_unroll, In...> loaded;
+          for (; element < end; element += word_unroll * lanes) {
+            Loaded<vector, word_unroll, In...> loaded;
 #pragma unroll
-            for (int u = 0; u < wide_unroll; ++u) {
+            for (int u = 0; u < word_unroll; ++u) {
               const int64_t word = element + u * lanes;
               if (word < end) {
                 char* at[operands];
@@ -135,7 +122,7 @@ struct RowReduction : CudaReduction<F, kept, reduced, Out, In...> {
               }
             }
 #pragma unroll
-            for (int u = 0; u < wide_unroll; ++u) {
+            for (int u = 0; u < word_unroll; ++u) {
               if (element + u * lanes < end) {
 #pragma unroll
                 for (int e = 0; e < vector; ++e) {
@@ -154,24 +141,24 @@ struct RowReduction : CudaReduction<F, kept, reduced, Out, In...> {
           } else {
             sum = f.torch_ops_empty();
           }
-          for (; element + (unroll - 1) * lanes < last; element += unroll * lanes) {
-            Result several[unroll];
+          for (; element + (row_unroll - 1) * lanes < last; element += row_unroll * lanes) {
+            Result several[row_unroll];
 #pragma unroll
-            for (int k = 0; k < unroll; ++k) several[k] = read(element + k * lanes);
+            for (int k = 0; k < row_unroll; ++k) several[k] = read(element + k * lanes);
 #pragma unroll
-            for (int k = 0; k < unroll; ++k) sum = f.torch_ops_combine(sum, several[k]);
+            for (int k = 0; k < row_unroll; ++k) sum = f.torch_ops_combine(sum, several[k]);
           }
           for (; element < last; element += lanes) sum = f.torch_ops_combine(sum, read(element));
         }
       }
       shared[0][thread] = sum;
-      // own * lanes + lane is `thread`, but with that sums of some types take twice the registers.
-      Base::template combine_lanes<1>(f, shared, own * lanes + lane, lane, 1, lanes / 2, valid);
+      // own * lanes + lane is `thread`; with that some types' sums take twice the registers.
+      combine_lanes<1>(f, shared, own * lanes + lane, lane, 1, lanes / 2, valid);
       if (lane == 0 && output < plan.outputs) {
         if (plan.parts == 1) {
-          Base::store(f, start[0], shared[0][thread]);
+          Base::store(f, start[0], shared[0][own * lanes]);
         } else {
-          plan.partials[output * plan.parts + blockIdx.y] = shared[0][thread];
+          plan.partials[output * plan.parts + blockIdx.y] = shared[0][own * lanes];
         }
       }
       __syncthreads();
@@ -179,25 +166,18 @@ struct RowReduction : CudaReduction<F, kept, reduced, Out, In...> {
   }
 
   template <class Plan>
-  static TORCH_OPS_FUNCTION void finish(const Plan& plan, const F& f) {
-    Base::finish_by(plan, f, threads, 1, threadIdx.x, 0, 1, plan.parts);
+  static TORCH_OPS_FUNCTION void finish_rows(const Plan& plan, const F& f) {
+    finish_by(plan, f, threads, 1, threadIdx.x, 0, 1, plan.parts);
   }
-};
 
-// Of outputs that lie together as their elements do: the sum over the rows of a matrix.
-//
-// A thread has `vector` neighbouring outputs, loads a vector of each of its rows, several rows in
-// flight, and combines in registers. `across` threads of a block stand side by side, so that they
-// read a row's memory as it lies, and `lanes` of them one below the other, each with every
-// `lanes`-th row; these are combined through shared memory. Blocks one below the other have a part
-// of the rows each; their results, rows of a matrix as well, `finish` combines.
-template <int vector, class F, int kept, int reduced, class Out, class... In>
-struct ColumnReduction : CudaReduction<F, kept, reduced, Out, In...> {
-  using Base = CudaReduction<F, kept, reduced, Out, In...>;
-  using Base::operands;
-  using typename Base::Result;
-
-  // Rows of a thread whose loads, of single elements or of vectors, are in flight together.
+  // ---- outputs that lie together as their elements do: the sum over the rows of a matrix ----
+  //
+  // A thread has `vector` neighbouring outputs, loads a vector of each of its rows, several rows in
+  // flight, and combines in registers. `across` threads of a block stand side by side, so that they
+  // read a row's memory as it lies, and `lanes` of them one below the other, each with every
+  // `lanes`-th row; these are combined through shared memory. Blocks one below the other have a
+  // part of the rows each; their results, rows of a matrix as well, `finish` combines. Rows of a
+  // thread whose loads, of single elements or of vectors, are in flight together.
   static constexpr int unroll = vector == 1 ? 8 : 4;
   // Is there another element for each row?
   template <class A>
@@ -243,7 +223,7 @@ struct ColumnReduction : CudaReduction<F, kept, reduced, Out, In...> {
   }
 
   template <class Plan>
-  static TORCH_OPS_FUNCTION void partial(const Plan& plan, const F& f) {
+  static TORCH_OPS_FUNCTION void columns(const Plan& plan, const F& f) {
     __shared__ Result shared[vector][threads];
     const int across = static_cast<int>(plan.across), lanes = static_cast<int>(plan.lanes);
     const int half = static_cast<int>(plan.half);
@@ -280,7 +260,7 @@ struct ColumnReduction : CudaReduction<F, kept, reduced, Out, In...> {
       for (int e = 0; e < vector; ++e) {
         shared[e][threadIdx.x] = begun ? sums[e] : f.torch_ops_empty();
       }
-      Base::template combine_lanes<vector>(f, shared, threadIdx.x, lane, across, half, valid);
+      combine_lanes<vector>(f, shared, threadIdx.x, lane, across, half, valid);
       if (lane == 0 && active) {
         if (plan.parts == 1) {
           store_vector(plan, f, shared, to);
@@ -314,10 +294,10 @@ struct ColumnReduction : CudaReduction<F, kept, reduced, Out, In...> {
   }
 
   template <class Plan>
-  static TORCH_OPS_FUNCTION void finish(const Plan& plan, const F& f) {
+  static TORCH_OPS_FUNCTION void finish_columns(const Plan& plan, const F& f) {
     const int lanes = static_cast<int>(plan.finish_lanes), across = threads / lanes;
     const int lane = threadIdx.x / across, own = threadIdx.x % across;
-    Base::finish_by(plan, f, lanes, across, lane, own, plan.outputs, 1);
+    finish_by(plan, f, lanes, across, lane, own, plan.outputs, 1);
   }
 };
 

@@ -1,6 +1,6 @@
 // How generated code goes along rows of elements on the CPU.
 #pragma once
-#include "host.h"
+#include "cpu.h"
 #include "operands.h"
 
 namespace torch_ops {

@@ -5,35 +5,21 @@
 
 namespace torch_ops {
 
+// The type that moves so many bytes at a time.
 template <int bytes>
-struct Word;
-template <>
-struct Word<1> {
-  using type = unsigned char;
-};
-template <>
-struct Word<2> {
-  using type = unsigned short;
-};
-template <>
-struct Word<4> {
-  using type = unsigned;
-};
-template <>
-struct Word<8> {
-  using type = uint2;
-};
-template <>
-struct Word<16> {
-  using type = uint4;
-};
+struct Bytes {};
+__device__ unsigned char word_of(Bytes<1>);
+__device__ unsigned short word_of(Bytes<2>);
+__device__ unsigned word_of(Bytes<4>);
+__device__ uint2 word_of(Bytes<8>);
+__device__ uint4 word_of(Bytes<16>);
 
 // Elements that lie together, moved in words of up to 16 bytes.
 template <class Stored, int count>
 struct Vector {
   static constexpr int bytes = sizeof(Stored) * count < 16 ? sizeof(Stored) * count : 16;
   static constexpr int words = sizeof(Stored) * count / bytes;
-  using W = typename Word<bytes>::type;
+  using W = decltype(word_of(Bytes<bytes>()));
   union {
     Stored values[count];
     W parts[words];

@@ -120,49 +120,59 @@ const Plan& @plan;
 const torch_ops::Indexer _in_ind{{@plan.outputs * @plan.elements}};
 const torch_ops::Indexer _out_ind{{@plan.outputs}};""",
             *self._functions(),
-            f"""}};
-using @Loops = torch_ops::{loops}@Functions, {form.kept}, {form.reduced},
+            f"""using @Loops = torch_ops::{loops}@Functions, {form.kept}, {form.reduced},
     {", ".join(operands)}>;
 {kernels}""",
         )
 
     def _functions(self) -> Pieces:
-        """What the snippets name, and the snippets as functions: see headers/reduce.h."""
-        arguments, output = self.arguments, self.reduction.output
+        """What the snippets name, and the snippets as functions: see headers/reduce.h.
+
+        Their bodies stand outside of the struct: in there compilers read them only at its end, and
+        then report some errors at other lines.
+        """
+        reduction, arguments, result = self.reduction, self.arguments, self.result
         # Copies, which no store to an output can change: the compiler need not read them again.
-        lines = [
+        fields = [
             f"const {arguments.values[p.name]} {p.name} = @plan.@{p.name};"
             for p in arguments.numbers
         ]
-        lines += [
+        fields += [
             f"const decltype(Plan::@{p.name})& {p.name} = @plan.@{p.name};" for p in arguments.raws
         ]
-        values = [f"const {arguments.values[p.name]} {p.name}" for p, _ in arguments.operands[1:]]
-        pieces: Pieces = [
-            "\n".join([*lines, f"TORCH_OPS_FUNCTION @Result @map({', '.join(values)}) const {{"])
+        (output, _), *inputs = arguments.operands
+        values = ", ".join(f"const {arguments.values[p.name]} {p.name}" for p, _ in inputs)
+        mapped = _returned(UserText("map_expr", reduction.map_expr))
+        if reduction.program is not None:
+            element = reduction.program.element(self.types)
+            mapped = [f"{result} {output.name}{{}};", *element, f"return {output.name};"]
+        empty: Pieces = [f"{result} any;\nreturn any;"]
+        if reduction.identity is not None:
+            empty = _returned(UserText("identity", reduction.identity))
+        stored = f"{arguments.values[output.name]}& {output.name}, const {result} a"
+        functions: list[tuple[str, str, Pieces]] = [
+            (result, f"@map({values})", mapped),
+            (
+                result,
+                f"@combine(const {result} a, const {result} b)",
+                _returned(UserText("reduce_expr", reduction.reduce_expr)),
+            ),
+            (
+                "void",
+                f"@post_map({stored})",
+                [UserText("post_map_expr", reduction.post_map_expr), ";"],
+            ),
+            (result, "@empty()", empty),
         ]
-        if self.reduction.program is None:
-            text = UserText("map_expr", self.reduction.map_expr)
-            pieces += ["return static_cast<@Result>(", text, ");"]
-        else:
-            element = self.reduction.program.element(self.types)
-            pieces += [f"@Result {output.name}{{}};", *element, f"return {output.name};"]
-        empty: Pieces = ["@Result any;\nreturn any"]
-        if self.reduction.identity is not None:
-            identity = UserText("identity", self.reduction.identity)
-            empty = ["return static_cast<@Result>(", identity, ")"]
-        return [
-            *pieces,
-            "}\nTORCH_OPS_FUNCTION @Result @combine(const @Result a, const @Result b) const {\n"
-            "return static_cast<@Result>(",
-            UserText("reduce_expr", self.reduction.reduce_expr),
-            ");\n}\nTORCH_OPS_FUNCTION void @post_map("
-            f"{arguments.values[output.name]}& {output.name}, const @Result a) const {{",
-            UserText("post_map_expr", self.reduction.post_map_expr),
-            ";\n}\nTORCH_OPS_FUNCTION @Result @empty() const {",
-            *empty,
-            ";\n}",
-        ]
+        fields += [f"TORCH_OPS_FUNCTION {type} {name} const;" for type, name, _ in functions]
+        pieces: Pieces = ["\n".join(fields) + "\n};"]
+        for type, name, body in functions:
+            pieces += [f"TORCH_OPS_FUNCTION {type} @Functions::{name} const {{", *body, "}"]
+        return pieces
+
+
+def _returned(text: UserText) -> Pieces:
+    return ["return static_cast<@Result>(", text, ");"]
 
 
 def result_dtype(reduction: Reduction, form: ReductionForm) -> torch.dtype:

@@ -90,7 +90,7 @@ clean: ## remove what was built; .venv stays
 	rm -rf build dist *.egg-info torch_ops/_ext/*.so torch_ops/_ext/build_config.json \
 	  torch_ops_host/*.so torch_ops_host/lib torch_ops_host/include/torch_ops
 
-CXX_FILES := $(shell find src torch_ops_host/include examples/hello tests -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+CXX_FILES := $(shell find src torch_ops_host/include examples/hello tests torch_ops/jit/headers -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
 # Each file of tests in one process of a few, where there is pytest-xdist. Their threads sleep while
 # they wait (OMP_WAIT_POLICY): all processes together have more of them than there are cores.

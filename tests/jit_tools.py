@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from torch_ops.jit import _cache
+from torch_ops.jit.building import cache
 
 HAS_CUDA_CORE = bool(importlib.util.find_spec("cuda")) and all(
     importlib.util.find_spec(name) for name in ("cuda.core", "cuda.bindings")
@@ -26,7 +26,7 @@ needs_cuda_core = pytest.mark.skipif(
 
 def forget() -> None:
     """Empties the cache in memory, as in a new process."""
-    _cache._memory.entries.clear()
+    cache._memory.entries.clear()
 
 
 def run_python(code: str, **environ: str) -> str:

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch._dynamo import compiled_autograd
 
 from torch_ops.jit import ElementwiseKernel
-from torch_ops.jit._params import DTYPES
 from torch_ops.jit._registered import _kind
+from torch_ops.jit.language.params import DTYPES
 
 SMOOTH = ElementwiseKernel("T x, T y", "T z", "z = x * sin(y) + x * x * y", "smooth")
 TWO = ElementwiseKernel("T x, T y", "T p, T s, int32 k", "p = x * y; s = exp(x); k = x > y", "two")

@@ -18,8 +18,8 @@ import pytest
 from jit_tools import forget, in_processes
 
 from torch_ops import jit
-from torch_ops.jit import _cache
-from torch_ops.jit._cache import Artefact, get_or_compile, make_key
+from torch_ops.jit.building import cache
+from torch_ops.jit.building.cache import Artefact, get_or_compile, make_key
 
 
 @pytest.fixture
@@ -117,11 +117,11 @@ def test_what_fails_to_compile_is_tried_again(folder: Path) -> None:
 
 
 def test_memory_holds_the_last_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_cache, "_IN_MEMORY", 2)
+    monkeypatch.setattr(cache, "_IN_MEMORY", 2)
     first, second, third = (make_key(str(n)) for n in range(3))
     for key in (first, second, first, third):
         get_or_compile(key, Compiler())
-    assert list(_cache._memory.entries) == [first, third]
+    assert list(cache._memory.entries) == [first, third]
 
 
 # ---- the folder
@@ -279,7 +279,7 @@ def test_any_flipped_bit_is_noticed(folder: Path) -> None:
     for position in range(len(whole)):
         flipped = bytearray(whole)
         flipped[position] ^= 1 << position % 8
-        assert _cache._unpack(key, bytes(flipped)) is None, position
+        assert cache._unpack(key, bytes(flipped)) is None, position
     entry.write_bytes(bytes(flipped))
     forget()
     compiler = Compiler()
@@ -302,7 +302,7 @@ def test_entry_of_another_user_is_compiled_again(folder: Path) -> None:
 KILLED = """
 import os, sys, time
 import torch_ops.jit
-from torch_ops.jit import _cache
+from torch_ops.jit.building import cache
 
 def stop(*ignored, **also_ignored):
     print("stopped", flush=True)
@@ -321,11 +321,11 @@ class HalfWriter:
 
 where = sys.argv[1]
 if where == "write":
-    _cache.open = lambda descriptor, mode: HalfWriter(descriptor, mode)
+    cache.open = lambda descriptor, mode: HalfWriter(descriptor, mode)
 elif where == "rename":
     os.rename = stop
-compile = stop if where == "compile" else lambda: _cache.Artefact(b"x" * 100000)
-_cache.get_or_compile(_cache.make_key("killed"), compile)
+compile = stop if where == "compile" else lambda: cache.Artefact(b"x" * 100000)
+cache.get_or_compile(cache.make_key("killed"), compile)
 """
 
 
@@ -481,11 +481,11 @@ def replace_often(key: str, seconds: float) -> int:
     """Writes the entry over and over, and reads it: each read is whole, or nothing."""
     end = time.monotonic() + seconds
     rounds = 0
-    with _cache._open_folder() as folder:
+    with cache._open_folder() as folder:
         while time.monotonic() < end:
-            _cache._write(folder, key, Artefact(os.urandom(1) * 300_000))
+            cache._write(folder, key, Artefact(os.urandom(1) * 300_000))
             with open(f"{os.environ['TORCH_OPS_CACHE_DIR']}/{key}.kernel", "rb") as file:
-                found = _cache._unpack(key, file.read())
+                found = cache._unpack(key, file.read())
             assert found is not None
             assert len(set(found.data)) == 1
             rounds += 1

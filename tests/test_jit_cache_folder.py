@@ -17,7 +17,7 @@ from jit_tools import forget, run_python
 
 from torch_ops import jit
 from torch_ops.jit import ElementwiseKernel
-from torch_ops.jit._cache import Artefact, get_or_compile, make_key, recall, remember
+from torch_ops.jit.building.cache import Artefact, get_or_compile, make_key, recall, remember
 
 
 def compiled(data: bytes = b"code") -> Callable[[], Artefact]:
@@ -75,12 +75,12 @@ def test_user_who_may_not_look_into_the_home_folder(tmp_path: Path) -> None:
     code = """
 import os, sys, warnings
 from torch_ops import jit
-from torch_ops.jit import _cache
+from torch_ops.jit.building import cache
 if os.geteuid() == 0:
     os.seteuid(65534)
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
-    print(_cache.get_or_compile(_cache.make_key("x"), lambda: _cache.Artefact(b"code")).data)
+    print(cache.get_or_compile(cache.make_key("x"), lambda: cache.Artefact(b"code")).data)
 print(len(warned), "Permission denied" in str(warned[0].message), jit.cache_info().entries)
 """
     try:

@@ -16,11 +16,12 @@ from jit_tools import forget, in_processes, needs_cuda_core, run_python
 
 from torch_ops import jit
 from torch_ops._ext import jit as _ext
-from torch_ops.jit import CompileError, _compile, _headers, _toolchain
-from torch_ops.jit._cache import Artefact
-from torch_ops.jit._codegen import shared_options
-from torch_ops.jit._compile import compile_cuda, compile_host
-from torch_ops.jit._source import Source, UserText
+from torch_ops.jit import CompileError
+from torch_ops.jit.building import compilation, includes, toolchain
+from torch_ops.jit.building.cache import Artefact
+from torch_ops.jit.building.compilation import compile_cuda, compile_host
+from torch_ops.jit.building.source import Source, UserText
+from torch_ops.jit.generation.text import shared_options
 
 
 @pytest.fixture
@@ -211,8 +212,8 @@ def test_key_of_cuda_has_all_that_matters(folder: Path, monkeypatch: pytest.Monk
         cuda(code, target="ptx")
         forget()
     assert compiles() == 5
-    newer = _toolchain.Nvrtc(None, "another version", _toolchain.find_nvrtc().include)
-    monkeypatch.setattr(_compile, "find_nvrtc", lambda: newer)
+    newer = toolchain.Nvrtc(None, "another version", toolchain.find_nvrtc().include)
+    monkeypatch.setattr(compilation, "find_nvrtc", lambda: newer)
     cuda(code)
     assert compiles() == 6
 
@@ -230,7 +231,7 @@ def test_headers_count_by_their_contents(
         keys = []
         for content in ("1", "2", "1"):
             (headers / "deep" / "inner.h").write_text(f"#define VALUE {content}\n")
-            keys.append(_compile._key([], f"#include {name}\n", options))
+            keys.append(compilation._key([], f"#include {name}\n", options))
         assert keys[0] == keys[2] != keys[1]
         return
     code = f'#include {name}\nextern "C" int f() {{ return VALUE; }}'
@@ -302,7 +303,7 @@ def test_headers_of_the_compiler_count_by_their_contents(
 
     def fingerprints() -> list[str]:
         text = "#include <outer.h>\n"
-        return _headers.header_fingerprints(text, [], [str(library)])
+        return includes.header_fingerprints(text, [], [str(library)])
 
     def write(text: str) -> None:
         inner.write_text(text)
@@ -325,7 +326,7 @@ def test_headers_of_the_compiler_count_by_their_contents(
     assert fingerprints() == first
     assert jit.cache_info().entries == 0 and jit.cache_info().bytes > 0
     with monkeypatch.context() as patch:
-        patch.setattr(_headers, "contents_of", None)
+        patch.setattr(includes, "contents_of", None)
         assert fingerprints() == first
     jit.clear_cache()
     assert not list(folder.glob("*.note"))
@@ -437,8 +438,8 @@ WARM = """
 import sys
 sys.modules["cuda.core"] = None  # importing it raises
 import torch_ops, torch_ops.jit
-from torch_ops.jit._compile import compile_cuda, compile_host
-from torch_ops.jit._source import Source, UserText
+from torch_ops.jit.building.compilation import compile_cuda, compile_host
+from torch_ops.jit.building.source import Source, UserText
 compile_cuda("kernel", Source.of(UserText("code", "__global__ void f() {}")))
 compile_host("kernel", Source.of(UserText("code", "int f() { return 1; }")))
 assert "cuda.bindings.nvrtc" not in sys.modules

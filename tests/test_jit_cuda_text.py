@@ -11,12 +11,13 @@ from jit_tools import needs_cuda_core
 from test_jit_complex import FUNCTIONS as COMPLEX_FUNCTIONS
 from test_jit_dual import BEFORE, FLOAT_NAMES, FUNCTIONS, REFUSED, TENTH, TERNARIES, groups
 
-from torch_ops.jit import CompileError, _reduction_cuda
-from torch_ops.jit import _reduction_codegen as reduction_codegen
-from torch_ops.jit._codegen import CUDA_OPTIONS, Form, cuda_source
-from torch_ops.jit._compile import compile_cuda
-from torch_ops.jit._params import parse_params
-from torch_ops.jit._program import Program, Snippet
+from torch_ops.jit import CompileError
+from torch_ops.jit.building.compilation import compile_cuda
+from torch_ops.jit.generation import reduction as reduction_codegen
+from torch_ops.jit.generation.elementwise import Form, cuda_source
+from torch_ops.jit.generation.text import CUDA_OPTIONS
+from torch_ops.jit.language.params import parse_params
+from torch_ops.jit.language.program import Program, Snippet
 
 pytestmark = needs_cuda_core
 
@@ -157,7 +158,7 @@ def test_complex_numbers(dtype: torch.dtype) -> None:
     for facts in ((1, 1), (1, 1, 16 // dtype.itemsize, "ccC")):
         summed = reduction_codegen.ReductionForm((dtype,) * 3, (dtype,) * 3, (), *facts)
         compile_cuda(
-            "norm", _reduction_cuda.cuda_source(reduction("T x, T y"), summed),
+            "norm", reduction_codegen.cuda_source(reduction("T x, T y"), summed),
             options=CUDA_OPTIONS,
         )  # fmt: skip
 
@@ -204,7 +205,7 @@ def test_reductions(axes: tuple[int, int]) -> None:
     for stored in ((F32, F32, None), (BF16, BF16, F32), (F64, F64, F64)):
         computed = tuple(stored[0] for _ in stored)
         call = reduction_codegen.ReductionForm(stored, computed, (), *axes)
-        source = _reduction_cuda.cuda_source(reduction("T x, T y"), call)
+        source = reduction_codegen.cuda_source(reduction("T x, T y"), call)
         for arch in ("sm_75", "sm_120"):
             code = compile_cuda("norm", source, arch=arch, options=CUDA_OPTIONS)
             assert len(code.data) > 1000
@@ -227,7 +228,7 @@ def test_columns(
     computed = tuple(stored[0] for _ in stored)
     call = reduction_codegen.ReductionForm(stored, computed, (), *axes, vector, modes)
     for identity in ("0", None):
-        source = _reduction_cuda.cuda_source(reduction("T x, T y", identity), call)
+        source = reduction_codegen.cuda_source(reduction("T x, T y", identity), call)
         for arch in ("sm_75", "sm_120"):
             compile_cuda("norm", source, arch=arch, options=CUDA_OPTIONS)
 
@@ -241,7 +242,7 @@ def test_reduce_types(reduce_type: torch.dtype | str) -> None:
     for stored, vector in (((F32, F32), 4), ((torch.uint8, torch.uint8), 8)):
         for facts in ((1, 1), (1, 1, vector, "cc")):
             call = reduction_codegen.ReductionForm(stored, stored, (), *facts)
-            compile_cuda("sum", _reduction_cuda.cuda_source(combined, call), options=CUDA_OPTIONS)
+            compile_cuda("sum", reduction_codegen.cuda_source(combined, call), options=CUDA_OPTIONS)
 
 
 def test_summed_gradients() -> None:
@@ -251,6 +252,6 @@ def test_summed_gradients() -> None:
     stored, computed = (F32, BF16, BF16, BF16), (F32, *[BF16] * 3)
     for facts in ((1, 1), (1, 1, 8, "cccC")):
         call = reduction_codegen.ReductionForm(stored, computed, (), *facts)
-        source = _reduction_cuda.cuda_source(summed, call)
+        source = reduction_codegen.cuda_source(summed, call)
         ptx = compile_cuda("kernel", source, options=CUDA_OPTIONS, target="ptx").data.decode()
         assert "ld.global.v4" in ptx

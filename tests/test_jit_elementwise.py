@@ -13,7 +13,7 @@ from op_checks import assert_same, layouts_of
 from torch import Tensor
 
 from torch_ops.jit import CompileError, ElementwiseKernel, ReductionKernel
-from torch_ops.jit._program import defined_macros, surely_assigns
+from torch_ops.jit.language.program import defined_macros, surely_assigns
 
 DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -298,6 +298,12 @@ def test_raw_alone(device: torch.device) -> None:
 
 
 FILL_BESIDE = ElementwiseKernel("raw T x", "raw T y, T z", "y[i] = x[i]; z = 1", "fill_beside")
+
+
+def test_raw_alone_without_an_index(device: torch.device) -> None:
+    x, y = torch.tensor([1.0, 2.0], device=device), torch.zeros(3, device=device)
+    ElementwiseKernel("raw T x", "raw T y", "y[0] = x[0] + x[1]")(x, y, size=1)
+    assert y.tolist() == [3.0, 0.0, 0.0]
 
 
 def test_raw_outputs(device: torch.device) -> None:

@@ -14,8 +14,8 @@ from jit_tools import forget, needs_cuda_core
 from torch_ops import jit
 from torch_ops._ext import jit as _ext
 from torch_ops.jit import ElementwiseKernel, ReductionKernel, op
-from torch_ops.jit._compile import compile_cuda, compile_host
-from torch_ops.jit._source import Source, UserText
+from torch_ops.jit.building.compilation import compile_cuda, compile_host
+from torch_ops.jit.building.source import Source, UserText
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_object_of_an_option(header: Path, options: tuple[str, ...]) -> None:
 
 def test_comments_hide_includes() -> None:
     """Also one that nothing ends, in no more time than it takes to read it."""
-    from torch_ops.jit._headers import _includes_in
+    from torch_ops.jit.building.includes import _includes_in
 
     text = b"""/*
 # import numpy

@@ -8,7 +8,8 @@ import pytest
 import torch
 from jit_tools import needs_cuda_core
 
-from torch_ops.jit import ElementwiseKernel, RawKernel, RawModule, ReductionKernel, _toolchain
+from torch_ops.jit import ElementwiseKernel, RawKernel, RawModule, ReductionKernel
+from torch_ops.jit.building import toolchain
 from torch_ops.jit.raw import _mangled
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="raw kernels run on a GPU")
@@ -27,7 +28,7 @@ def toolkit(root: Path, version: str, *names: str) -> Path:
 
 def test_what_the_first_toolkit_lacks_is_in_the_next(tmp_path: Path) -> None:
     """As torch's wheels lack CCCL; but headers of another CUDA do not go with these."""
-    major = _toolchain._cuda_major()
+    major = toolchain._cuda_major()
     wheel = toolkit(tmp_path / "wheel", f"{major}000", "cuda_fp16.h")
     other = toolkit(tmp_path / "other", "9020", "cuda/std/limits")
     full = toolkit(tmp_path / "full", f"{major}020", "cuda_fp16.h", "cccl/cuda/std/limits")
@@ -36,24 +37,24 @@ def test_what_the_first_toolkit_lacks_is_in_the_next(tmp_path: Path) -> None:
     roots = [wheel, other, tmp_path / "none", full, cccl, wheel]
     expected = [wheel / "include", full / "include", full / "include" / "cccl"]
     expected += [cccl / "include", cccl / "include" / "cccl"]
-    assert _toolchain._headers(roots) == tuple(map(str, expected))
+    assert toolchain._headers(roots) == tuple(map(str, expected))
 
 
 def test_toolkits_of_the_environment_are_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = toolkit(tmp_path / "named", f"{_toolchain._cuda_major()}000", "cccl/nv/target")
+    named = toolkit(tmp_path / "named", f"{toolchain._cuda_major()}000", "cccl/nv/target")
     monkeypatch.setenv("CUDA_HOME", str(named))
-    _toolchain.find_nvrtc.cache_clear()
+    toolchain.find_nvrtc.cache_clear()
     try:
-        assert str(named / "include" / "cccl") in _toolchain.find_nvrtc().include
+        assert str(named / "include" / "cccl") in toolchain.find_nvrtc().include
     finally:
-        _toolchain.find_nvrtc.cache_clear()
+        toolchain.find_nvrtc.cache_clear()
 
 
 @needs_cuda_core
 @pytest.mark.skipif(
-    not any(Path(folder, "nv/target").is_file() for folder in _toolchain.find_nvrtc().include),
+    not any(Path(folder, "nv/target").is_file() for folder in toolchain.find_nvrtc().include),
     reason="CCCL's headers are in no toolkit here",
 )
 @pytest.mark.parametrize(
@@ -255,7 +256,7 @@ def test_cooperative_launch() -> None:
 @needs_cuda_core
 @needs_gpu
 @pytest.mark.skipif(
-    not any(Path(folder, "nv/target").is_file() for folder in _toolchain.find_nvrtc().include),
+    not any(Path(folder, "nv/target").is_file() for folder in toolchain.find_nvrtc().include),
     reason="CCCL's headers, which cooperative_groups.h needs, are in no toolkit here",
 )
 def test_blocks_wait_for_each_other() -> None:

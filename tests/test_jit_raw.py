@@ -19,7 +19,7 @@ import torch
 from jit_tools import needs_cuda_core
 
 from torch_ops.jit import CompileError, RawKernel, RawModule
-from torch_ops.jit._signature import find_kernels, make_param, split
+from torch_ops.jit.building.signature import find_kernels, make_param, split
 
 pytestmark = needs_cuda_core
 

@@ -9,9 +9,11 @@ import torch
 from jit_tools import needs_cuda_core
 from test_jit_cuda_text import form, program
 
-from torch_ops.jit import CompileError, ElementwiseKernel, _toolchain
-from torch_ops.jit._codegen import CUDA_OPTIONS, cuda_source
-from torch_ops.jit._compile import compile_cuda
+from torch_ops.jit import CompileError, ElementwiseKernel
+from torch_ops.jit.building import toolchain
+from torch_ops.jit.building.compilation import compile_cuda
+from torch_ops.jit.generation.elementwise import cuda_source
+from torch_ops.jit.generation.text import CUDA_OPTIONS
 
 SQUARE = "y = x * x; else y = x"
 NOT_SQUARE = "y = x; else y = x * x"
@@ -72,8 +74,8 @@ def test_questions_on_the_cpu() -> None:
 @needs_cuda_core
 def test_questions_on_cuda() -> None:
     """CUDA's own library answers alike."""
-    homes = [f"{home}/include/cccl" for home in _toolchain._toolkits()]
-    folders = [*_toolchain.find_nvrtc().include, *homes]
+    homes = [f"{home}/include/cccl" for home in toolchain._toolkits()]
+    folders = [*toolchain.find_nvrtc().include, *homes]
     folder = next((name for name in folders if Path(name, "cuda/std/limits").is_file()), None)
     if folder is None:
         pytest.skip("CUDA's standard library (CCCL) is not installed")

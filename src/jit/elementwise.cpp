@@ -363,7 +363,7 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
   at::TensorIterator iter = plan(call, device, size, static_shape);
   if (!take_outputs(call, iter)) iter = plan(call, device, size, static_shape);
   call.numel = iter.numel();
-  form.index = !kernel.uses_index ? 'n' : none_to_walk ? 'o' : 'l';
+  form.index = none_to_walk ? 'o' : kernel.uses_index ? 'l' : 'n';
   if (form.index == 'l' && !in_order(iter)) {
     count_elements(call, device, shape_of(call));
     form.index = 'o';

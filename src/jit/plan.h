@@ -1,5 +1,5 @@
-// A call's memory, as generated code gets it: 8-byte words whose order torch_ops/jit/_codegen.py
-// declares as a struct.
+// A call's memory, as generated code gets it: 8-byte words whose order the sources that
+// torch_ops/jit/generation/ writes declare as a struct.
 #pragma once
 
 #include <ATen/core/Tensor.h>

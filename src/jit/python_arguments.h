@@ -19,7 +19,7 @@ struct HeldArguments {
 // else.
 std::vector<int64_t> ints_of(const Signature& kernel, const char* name,
                              const pybind11::object& value);
-// From Param.facts of torch_ops/jit/_params.py.
+// From Param.facts of torch_ops/jit/language/params.py.
 void read_parameters(Signature& kernel, const std::vector<pybind11::tuple>& in,
                      const std::vector<pybind11::tuple>& out);
 // One tensor, or a tuple of several.

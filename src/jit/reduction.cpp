@@ -25,15 +25,15 @@ namespace py = pybind11;
 
 constexpr int64_t kGrain = 32768;    // elements below which no second task is worth it
 constexpr int64_t kHostPart = 4096;  // elements that one task of the CPU reduces
-// The same of columns: outputs side by side, at least and at most (_reduction_host.py has that
-// too); rows of a part, a multiple of the first and at most the second; and tasks, where there is
-// work.
+// The same of columns: outputs side by side, at least and at most (headers/reduce_cpu.h has
+// that too); rows of a part, a multiple of the first and at most the second; and tasks, where there
+// is work.
 constexpr int64_t kHostColumns = 16;
 constexpr int64_t kHostWidth = 8192;
 constexpr int64_t kHostRows = 64;
 constexpr int64_t kHostMostRows = 512;
 constexpr int64_t kHostTasks = 64;
-constexpr int64_t kThreads = 256;  // a block; _reduction_cuda.py has it too
+constexpr int64_t kThreads = 256;  // a block; headers/reduce_cuda.h has it too
 constexpr int64_t kBlocks = 8192;  // what a grid should have to fill a GPU
 constexpr int64_t kLeastPerThread = 16;
 constexpr int64_t kVectorBytes = 16;
@@ -87,7 +87,9 @@ int64_t inner_stride(const Axes& axes) {
   return least;
 }
 
-void put_axes(Words& words, const Axes& axes) {
+// The plan has an axis at least, which nothing walks where there is none: no array is empty in C++.
+void put_axes(Words& words, const Axes& axes, size_t operands) {
+  for (size_t w = 0; axes.empty() && w < 1 + operands; ++w) words.put(int64_t{w == 0});
   for (const Axis& axis : axes) {
     words.put(axis.size);
     for (const int64_t stride : axis.strides) words.put(stride);
@@ -101,7 +103,7 @@ struct Call {
   c10::SmallVector<Tensor, 8> views;                 // the inputs, broadcast
   c10::SmallVector<int8_t, 4> raw_ranks;
   int64_t vector = 0;  // outputs that one thread of CUDA has, 1 on the CPU; 0: not columns
-  std::string modes;   // of operands then: see torch_ops/jit/_reduction_cuda.py
+  std::string modes;   // of operands then: see torch_ops/jit/headers/operands.h
   Words tail;
 };
 
@@ -203,8 +205,8 @@ void run_cpu(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, 
   const Tensor partials = scratch(cut.parts > 1 ? outputs * cut.parts : 0, code, out);
   Words words = plan_words(call, outputs, elements, cut.part, cut.parts, partials.data_ptr());
   if (columns) words.put(cut.width);
-  put_axes(words, call.kept);
-  put_axes(words, call.reduced);
+  put_axes(words, call.kept, call.operands.size());
+  put_axes(words, call.reduced, call.operands.size());
   const int64_t of_task = std::min(elements, cut.part) * std::min(cut.width, outputs);
   at::parallel_for(0, cut.tasks, std::max<int64_t>(kGrain / std::max<int64_t>(of_task, 1), 1),
                    [&](int64_t begin, int64_t end) { partial(words.data(), begin, end); });
@@ -271,8 +273,8 @@ class Launcher {
  public:
   Launcher(Words& words, const Call& call, const Tensor& out)
       : words_(words), device_(out.device().index()), stream_(current_stream(device_)) {
-    put_axes(words_, call.kept);
-    put_axes(words_, call.reduced);
+    put_axes(words_, call.kept, call.operands.size());
+    put_axes(words_, call.reduced, call.operands.size());
   }
   void operator()(const void* function, int64_t threads, int64_t grid_x, int64_t grid_y) const {
     const int64_t x = std::min<int64_t>(grid_x, INT32_MAX);

@@ -8,8 +8,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch_ops.jit._cache import CacheInfo, cache_info, clear_cache
-    from torch_ops.jit._errors import CompileError
+    from torch_ops.jit.building.cache import CacheInfo, cache_info, clear_cache
+    from torch_ops.jit.building.errors import CompileError
     from torch_ops.jit.elementwise import ElementwiseKernel
     from torch_ops.jit.raw import RawKernel, RawModule
     from torch_ops.jit.reduction import ReductionKernel
@@ -30,14 +30,14 @@ __all__ = [
 # Each is imported when it is first asked for: loading a kernel from the cache takes some
 # milliseconds, and importing what is not used would take as many.
 _MODULES = {
-    "CacheInfo": "_cache",
-    "CompileError": "_errors",
+    "CacheInfo": "building.cache",
+    "CompileError": "building.errors",
     "ElementwiseKernel": "elementwise",
     "RawKernel": "raw",
     "RawModule": "raw",
     "ReductionKernel": "reduction",
-    "cache_info": "_cache",
-    "clear_cache": "_cache",
+    "cache_info": "building.cache",
+    "clear_cache": "building.cache",
     "op": "registration",
 }
 

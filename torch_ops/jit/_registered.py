@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ops.jit._params import Param
+from torch_ops.jit.language.params import Param
 
 
 def split_arguments(args: Sequence[Any]) -> tuple[list[Tensor], list[Any], list[int]]:

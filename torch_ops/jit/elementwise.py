@@ -12,18 +12,21 @@ import torch
 from torch import Tensor
 from torch._prims_common import compute_elementwise_output_strides
 
-from torch_ops.jit._codegen import (
-    CUDA_OPTIONS,
-    HOST_OPTIONS,
-    Form,
-    cuda_source,
-    host_source,
-    shared_options,
+from torch_ops.jit._registered import (
+    copy_to_outputs,
+    device_of,
+    join_arguments,
+    known_numbers,
+    split_arguments,
 )
-from torch_ops.jit._compile import compile_cuda, compile_host, included_headers
-from torch_ops.jit._derivative_errors import check_preamble, explained
-from torch_ops.jit._errors import CompileError
-from torch_ops.jit._params import (
+from torch_ops.jit.building.compilation import compile_cuda, compile_host, included_headers
+from torch_ops.jit.building.errors import CompileError
+from torch_ops.jit.building.toolchain import arch_of
+from torch_ops.jit.generation.elementwise import Form, cuda_source, host_source
+from torch_ops.jit.generation.reduction import Reduction
+from torch_ops.jit.generation.text import CUDA_OPTIONS, HOST_OPTIONS, shared_options
+from torch_ops.jit.language.derivative_errors import check_preamble, explained
+from torch_ops.jit.language.params import (
     DTYPE_OF_CPP,
     Param,
     check_names,
@@ -32,16 +35,13 @@ from torch_ops.jit._params import (
     parse_params,
     without_wide_typedefs,
 )
-from torch_ops.jit._program import Program, Snippet, defined_macros, mentions, surely_assigns
-from torch_ops.jit._reduction_codegen import Reduction
-from torch_ops.jit._registered import (
-    copy_to_outputs,
-    device_of,
-    join_arguments,
-    known_numbers,
-    split_arguments,
+from torch_ops.jit.language.program import (
+    Program,
+    Snippet,
+    defined_macros,
+    mentions,
+    surely_assigns,
 )
-from torch_ops.jit._toolchain import arch_of
 from torch_ops.jit.reduction import make_reduction
 
 _is_compiling = torch.compiler.is_compiling

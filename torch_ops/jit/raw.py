@@ -14,12 +14,10 @@ from typing import Any
 import torch
 
 from torch_ops.jit import _foreign
-from torch_ops.jit._cache import Artefact
-from torch_ops.jit._compile import compile_cuda
-from torch_ops.jit._constants import define
-from torch_ops.jit._image import kernels_in, load_once, params_in_ptx
-from torch_ops.jit._params import check_standard, check_text
-from torch_ops.jit._signature import (
+from torch_ops.jit.building.cache import Artefact
+from torch_ops.jit.building.compilation import compile_cuda
+from torch_ops.jit.building.image import kernels_in, load_once, params_in_ptx
+from torch_ops.jit.building.signature import (
     SIGNATURES,
     Param,
     find_kernels,
@@ -28,8 +26,10 @@ from torch_ops.jit._signature import (
     signature_of,
     types_in,
 )
-from torch_ops.jit._source import Source, UserText
-from torch_ops.jit._toolchain import DEFAULT_ARCH, arch_of
+from torch_ops.jit.building.source import Source, UserText
+from torch_ops.jit.building.toolchain import DEFAULT_ARCH, arch_of
+from torch_ops.jit.language.constants import define
+from torch_ops.jit.language.params import check_standard, check_text
 
 _ext: Any = importlib.import_module("torch_ops._ext.jit")
 

@@ -13,11 +13,27 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
 
-from torch_ops.jit._codegen import CUDA_OPTIONS, HOST_OPTIONS, shared_options
-from torch_ops.jit._compile import compile_cuda, compile_host, included_headers
-from torch_ops.jit._derivative_errors import explained
-from torch_ops.jit._errors import CompileError
-from torch_ops.jit._params import (
+from torch_ops.jit._registered import (
+    as_number,
+    copy_to_outputs,
+    device_of,
+    join_arguments,
+    known_numbers,
+    split_arguments,
+)
+from torch_ops.jit.building.compilation import compile_cuda, compile_host, included_headers
+from torch_ops.jit.building.errors import CompileError
+from torch_ops.jit.building.toolchain import arch_of
+from torch_ops.jit.generation.reduction import (
+    Reduction,
+    ReductionForm,
+    cuda_source,
+    host_source,
+    result_dtype,
+)
+from torch_ops.jit.generation.text import CUDA_OPTIONS, HOST_OPTIONS, shared_options
+from torch_ops.jit.language.derivative_errors import explained
+from torch_ops.jit.language.params import (
     DTYPE_OF_CPP,
     Param,
     check_names,
@@ -27,19 +43,7 @@ from torch_ops.jit._params import (
     parse_type,
     without_wide_typedefs,
 )
-from torch_ops.jit._program import mentions
-from torch_ops.jit._reduction_codegen import Reduction, ReductionForm, Writer, host_source
-from torch_ops.jit._reduction_cuda import cuda_source
-from torch_ops.jit._reduction_host import columns_source
-from torch_ops.jit._registered import (
-    as_number,
-    copy_to_outputs,
-    device_of,
-    join_arguments,
-    known_numbers,
-    split_arguments,
-)
-from torch_ops.jit._toolchain import arch_of
+from torch_ops.jit.language.program import mentions
 
 _is_compiling = torch.compiler.is_compiling
 
@@ -334,11 +338,11 @@ def _compiled(
     options: tuple[str, ...],
     device: int | None,
 ) -> tuple[int, int, int]:
-    size = Writer(reduction, form).result_dtype.itemsize
+    size = result_dtype(reduction, form).itemsize
     if device is None:
         host = compile_host(
             what,
-            columns_source(reduction, form) if form.vector else host_source(reduction, form),
+            host_source(reduction, form),
             options=(*HOST_OPTIONS, *shared_options(options)),
         )
         library = _ext.load_host_library(host.data)

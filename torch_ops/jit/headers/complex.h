@@ -1,5 +1,8 @@
 // Complex numbers in snippets, for NVRTC and for the host's compiler alike: thrust's interface, as
 // CuPy's snippets have it, without CCCL's headers, which not every installation has.
+#pragma once
+#include "scalar.h"
+
 namespace torch_ops {
 
 template <class T>

@@ -9,6 +9,9 @@
 // branches are the same to the last bit.
 //
 // A. Griewank, A. Walther, "Evaluating Derivatives", SIAM 2008, chapter 3.
+#pragma once
+#include "scalar.h"
+
 namespace torch_ops {
 
 template <class T, int N>
@@ -266,7 +269,7 @@ TORCH_OPS_NUMBER_ON_LEFT TORCH_OPS_FUNCTION const auto operator/(A a, const Dual
 
 // ---- What generated code calls ------------------------------------------------------------------
 
-// A branch of a ternary, beside one of type Other: see torch_ops/jit/_ternary.py. The plain snippet's
+// A branch of a ternary, beside one of type Other: see torch_ops/jit/language/ternary.py. The plain snippet's
 // type is double where one of them is a double; a dual number over float becomes one over double by
 // itself, beside one.
 template <class A>

@@ -1,5 +1,8 @@
 // CUDA's mathematical functions of dual numbers: each with its value, by the very function that the
 // plain snippet calls, and the rule of its derivative. Stands behind dual.h.
+#pragma once
+#include "dual.h"
+
 namespace torch_ops {
 
 #define TORCH_OPS_PLAIN(name) using ::name;

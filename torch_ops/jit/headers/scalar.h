@@ -1,5 +1,6 @@
 // What a generated kernel computes on, for NVRTC and for the host's C++ compiler: element types of
 // tensors in memory, and the values that a snippet sees. No other header.
+#pragma once
 #ifdef __CUDACC_RTC__
 typedef signed char int8_t;
 typedef short int16_t;
@@ -11,11 +12,13 @@ typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
 typedef decltype((char*)nullptr - (char*)nullptr) ptrdiff_t;
 #define TORCH_OPS_FUNCTION __device__ __forceinline__
+#define TORCH_OPS_INLINE  // of a lambda: NVRTC inlines one that is called
 #else
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #define TORCH_OPS_FUNCTION inline __attribute__((always_inline))
+#define TORCH_OPS_INLINE __attribute__((always_inline))
 #endif
 
 namespace torch_ops {

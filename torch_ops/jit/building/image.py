@@ -8,8 +8,8 @@ import re
 import threading
 from typing import Any
 
-from torch_ops.jit._cache import Artefact
-from torch_ops.jit._signature import Kind, Param
+from torch_ops.jit.building.cache import Artefact
+from torch_ops.jit.building.signature import Kind, Param
 
 _ext: Any = importlib.import_module("torch_ops._ext.jit")
 

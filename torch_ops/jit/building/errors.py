@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch_ops.jit._source import OURS, Source
+from torch_ops.jit.building.source import OURS, Source
 
 # Strings, which are compiled when there is an error to be read.
 # NVRTC: operation(2): error: ...   g++, clang++: operation:2:5: error: ...
@@ -95,7 +95,8 @@ def _find_place(texts: dict[str, str], log: str) -> _Place:
         lines = [line for line in log.splitlines() if line.strip()]
         return _Place(None, None, lines[0].strip() if lines else "the compiler says nothing")
     first = errors[0]["message"]
-    if errors[0]["file"] not in (OURS, _NAME_MAP, None):  # a header
+    file = errors[0]["file"] or _NAME_MAP
+    if file != _NAME_MAP and not file.startswith(OURS):  # a header
         first = errors[0][0]
     for pattern in (_MENTION, _MENTION_EDG):
         for mention in re.finditer(pattern, log):

@@ -1,5 +1,8 @@
 // What CUDA C++ has and standard C++ lacks, for snippets that are compiled for the CPU.
+#pragma once
 #include <cmath>
+
+#include "scalar.h"
 
 #define __device__
 #define __host__

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch_ops.jit._headers import UnknownIncludeError, contents_of
+from torch_ops.jit.building.includes import UnknownIncludeError, contents_of
 
 # Those of g++ and clang++ in one word take their value in the same one, without a sign between.
 _JOINED = ("-I", "-isystem", "-iquote", "-idirafter", "-include", "-imacros", "-L", "-l")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from torch_ops.jit._errors import CompileError
-from torch_ops.jit._program import Snippet, without_comments
+from torch_ops.jit.building.errors import CompileError
+from torch_ops.jit.language.program import Snippet, without_comments
 
 _FIXED = (
     r"\b(?:float|double|half|__half|bool|char|short|int|long|unsigned|size_t|ptrdiff_t|"

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from torch_ops.jit._params import Param
-from torch_ops.jit._source import UserText
-from torch_ops.jit._ternary import declared_doubles, pick_in_branches
+from torch_ops.jit.building.source import UserText
+from torch_ops.jit.language.params import Param
+from torch_ops.jit.language.ternary import declared_doubles, pick_in_branches
 
 Pieces = list["str | UserText"]
 
@@ -213,7 +213,7 @@ class Program:
             )
             # A function and a loop of its own, so that return, break and continue end the element.
             return [
-                "[&] { do {\n" + scratch,
+                "[&]() TORCH_OPS_INLINE { do {\n" + scratch,
                 _over_duals(self.snippet.title, self.snippet.operation, depth, self._doubles()),
                 ";\n} while (false); }();",
             ]
@@ -227,7 +227,9 @@ class Program:
         ]
         given += [f"@{param.name}_{level}" for param in parent.outputs]
         return [
-            "[&] {\n" + self._seeds(parent, types) + f"[&]({', '.join(inner)}) {{\n",
+            "[&]() TORCH_OPS_INLINE {\n"
+            + self._seeds(parent, types)
+            + f"[&]({', '.join(inner)}) TORCH_OPS_INLINE {{\n",
             *parent.element(types, depth),
             f"}}({', '.join(given)});\n" + self._results(parent, types) + "}();",
         ]

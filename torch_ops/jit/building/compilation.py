@@ -19,12 +19,12 @@ from functools import cache
 from typing import Any
 
 import torch_ops._version
-from torch_ops.jit._cache import Artefact, get_or_compile, make_key
-from torch_ops.jit._errors import compile_error
-from torch_ops.jit._headers import UnknownIncludeError, header_fingerprints
-from torch_ops.jit._options import read_options, values_of
-from torch_ops.jit._source import Source
-from torch_ops.jit._toolchain import (
+from torch_ops.jit.building.cache import Artefact, get_or_compile, make_key
+from torch_ops.jit.building.errors import compile_error
+from torch_ops.jit.building.includes import UnknownIncludeError, header_fingerprints
+from torch_ops.jit.building.options import read_options, values_of
+from torch_ops.jit.building.source import Source
+from torch_ops.jit.building.toolchain import (
     DEFAULT_ARCH,
     Nvrtc,
     find_host_compiler,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from torch_ops.jit._options import values_of
+from torch_ops.jit.building.options import values_of
 
 # The names that a declared type may have; NumPy's, and bfloat16.
 DTYPES = {

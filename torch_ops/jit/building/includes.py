@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch_ops.jit._cache import make_key, recall, remember
+from torch_ops.jit.building.cache import make_key, recall, remember
 
 _INCLUDE = re.compile(
     rb"^[ \t]*(?:#|%:)[ \t]*(?:"

@@ -1,0 +1,1 @@
+"""From text to code: sources, compilers, the cache, what compiled code tells."""

@@ -1,0 +1,1 @@
+"""The source for one form of call."""

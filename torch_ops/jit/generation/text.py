@@ -1,0 +1,158 @@
+"""What all generated sources are made of: headers, the user's preamble, operands, options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from torch_ops.jit.building.source import OURS, Source, UserText
+from torch_ops.jit.language.params import OUR_PREFIX, Param
+from torch_ops.jit.language.program import C_TYPES, Pieces, Program, Types
+
+STORED = {**C_TYPES, torch.float16: "torch_ops::Half", torch.bfloat16: "torch_ops::BFloat16"}
+
+# Sums and products are rounded one by one, so that values are the same on CPU and GPU, in the
+# kernel and in its derivatives. What moves memory loses nothing by it.
+CUDA_OPTIONS = ("--std=c++17", "--fmad=false", "--diag-suppress=177")
+HOST_OPTIONS = (
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-Wno-unknown-pragmas",
+)
+# Of the user's options, those that mean the same to the host's compiler, by all their names.
+_SHARED_OPTION = re.compile(
+    r"(?P<D>-D|--define-macro\b)|(?P<U>-U|--undefine-macro\b)|(?P<I>-I|--include-path\b)"
+    r"|(?P<std>--?std\b)"
+)
+
+
+def shared_options(options: Sequence[str]) -> list[str]:
+    """Of the user's options those that the host's compiler gets, each with its value."""
+    shared = []
+    rest = iter(options)
+    for option in rest:
+        found = _SHARED_OPTION.match(option)
+        if found is None:
+            continue
+        value = option[found.end() :].strip()
+        if found[0] not in ("-D", "-U", "-I") or value.startswith("="):
+            value = value.removeprefix("=")
+        value = value or next(rest, "")
+        name = str(found.lastgroup)
+        shared.append(f"-{name}={value}" if name == "std" else f"-{name}{value}")
+    return shared
+
+
+# ---- headers ------------------------------------------------------------------------------------
+
+_FOLDER = Path(__file__).parents[1] / "headers"
+_INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
+
+
+@cache
+def _header(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def headers(
+    first: str, loop: str, dtypes: Iterable[torch.dtype | None], is_derivative: bool
+) -> str:
+    """The text of headers and of those that they include, each once: no compiler looks for one.
+
+    Between the two stands what not every kernel needs: compilation takes longer with it.
+    """
+    is_complex = any(dtype is not None and dtype.is_complex for dtype in dtypes)
+    texts: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        if name not in texts:
+            text = _header(name)
+            for included in _INCLUDE.findall(text):
+                add(included)
+            text = _INCLUDE.sub("", text).replace("#pragma once", "")
+            texts[name] = f'#line 1 "{OURS}/jit/headers/{name}"\n{text}'
+
+    for name in (first, *["complex.h"] * is_complex, *["dual_functions.h"] * is_derivative, loop):
+        add(name)
+    return "".join(texts.values()) + f'#line 1 "{OURS}"\n'
+
+
+def _traits(namespace: str, folder: str) -> str:
+    return (
+        f"#include <{folder}limits>\n#include <{folder}type_traits>\n"
+        f"#define TORCH_OPS_LIBRARY {namespace}\n{_header('dual_traits.h')}"
+    )
+
+
+def preamble_pieces(program: Program) -> Pieces:
+    """The preamble. Of a derivative also what standard libraries are to say of dual numbers."""
+    preamble = program.preamble()
+    if program.depth == 0:
+        return [preamble]
+    # The host's is there already. NVRTC has none but CUDA's, whose headers are hundreds of files.
+    host = f"#ifndef __CUDACC_RTC__\n{_traits('std', '')}#endif"
+    if not re.search(r"include|import", preamble.text):
+        return [host, preamble]
+    return [host, preamble, f"#ifdef CCCL_VERSION\n{_traits('cuda::std', 'cuda/std/')}#endif"]
+
+
+# ---- operands -----------------------------------------------------------------------------------
+
+
+class Arguments:
+    """The arguments of one form of call, sorted: tensors that are walked, numbers, raw arrays.
+
+    Attributes:
+        operands: Tensors that are walked: each parameter and its type in memory.
+        values: The C++ type of each parameter's variable.
+        fields: The numbers and raw arrays as fields of the plan.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[Param],
+        stored: Sequence[torch.dtype | None],
+        raw: Sequence[tuple[int, bool]],
+        types: Types,
+        values: dict[str, str],
+        outputs: int,
+    ) -> None:
+        self.values = values
+        self.operands: list[tuple[Param, str]] = []
+        self.numbers: list[Param] = []
+        self.raws: list[Param] = []
+        numbers, raws = "", ""
+        ranks = iter(raw)
+        for number, (param, dtype) in enumerate(zip(params, stored, strict=True)):
+            if dtype is None:
+                self.numbers.append(param)
+                numbers += f"  alignas(8) {values[param.name]} @{param.name};\n"
+            elif param.raw:
+                rank, contiguous = next(ranks)
+                # A raw array is read and written as plain values, also below derivatives.
+                element = "" if number < outputs else "const "
+                self.raws.append(param)
+                raws += (
+                    f"  torch_ops::Raw<{element}{STORED[dtype]}, {C_TYPES[types.dtype(param)]}, "
+                    f"{rank}, {str(contiguous).lower()}> @{param.name};\n"
+                )
+            else:
+                self.operands.append((param, STORED[dtype]))
+        self.fields = numbers + raws
+
+    def operand(self, number: int, mode: str = "c") -> str:
+        """The C++ type that stands for an operand: see headers/operands.h."""
+        param, stored = self.operands[number]
+        return f"torch_ops::Operand<{number}, {stored}, {self.values[param.name]}, '{mode}'>"
+
+
+def joined(*pieces: str | UserText) -> Source:
+    """The source, with names of ours, which begin with @, made such as no user has."""
+    return Source.of(
+        *(piece.replace("@", OUR_PREFIX) if isinstance(piece, str) else piece for piece in pieces)
+    )

@@ -1,0 +1,1 @@
+"""What users write: declared parameters, snippets and their derivatives, constants."""

@@ -1,10 +1,10 @@
 """Builds one extension module, torch_ops._ext.<op>, from each folder src/<op>/.
 
-A folder is an op when it holds <op>.cpp, the file with the binding; all its *.cpp and, with CUDA,
-all its *.cu belong to the module. So adding an op edits no list. The one module that is no op,
-src/runtime/, with the state that ops share, is built in the same way. The C library of src/c_api/
-and the rest of torch_ops_host are built by setup_c_library.py. Everything else (name, version,
-extras, tools) stands in pyproject.toml.
+A folder is an op when it holds <op>.cpp, the file with the binding. Its module has all its *.cpp
+but *_cpu.cpp, and, with CUDA, its *_cuda.cpp. Its kernels, *_cpu.cpp and *.cu, are in the library
+that setup_c_library.py builds before, with which every module is linked. So adding an op edits no
+list. The one module that is not an op, src/runtime/, with the state that ops share, is built in the
+same way. Everything else (name, version, extras, tools) is in pyproject.toml.
 
 Variables that are honoured:
   CUDA_HOME              the toolkit to build with; else nvcc on PATH, /usr/local/cuda, pip's nvcc
@@ -27,7 +27,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,12 @@ class Op:
 
     name: str
     cpp: list[str]
-    cu: list[str]
+    cuda: list[str]  # sources for a build with CUDA alone
+    kernels: list[str] = field(default_factory=list)  # sources that are in the library
+
+    @property
+    def has_cuda(self) -> bool:
+        return bool(self.cuda) or any(name.endswith(".cu") for name in self.kernels)
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ class Configuration:
             "nvcc": self.nvcc.version if self.nvcc else None,
             "archs": self.archs.split() if self.nvcc else [],
             "reason": self.reason,
-            "ops": {op.name: {"cuda": self.nvcc is not None and bool(op.cu)} for op in ops},
+            "ops": {op.name: {"cuda": self.nvcc is not None and op.has_cuda} for op in ops},
         }
         return json.dumps(content, indent=2) + "\n"
 
@@ -156,11 +161,17 @@ def find_ops(root: Path) -> list[Op]:
     ops = []
     for folder in sorted((root / "src").iterdir()):
         if (folder / f"{folder.name}.cpp").is_file():
-            cpp, cu = (
-                sorted(path.relative_to(root).as_posix() for path in folder.glob(pattern))
-                for pattern in ("*.cpp", "*.cu")
-            )
-            ops.append(Op(folder.name, cpp, cu))
+            in_library = setup_c_library.is_wanted(root)  # else the module has the kernels too
+            cpp, cuda, kernels = [], [], []
+            for path in sorted(folder.iterdir()):
+                name = path.relative_to(root).as_posix()
+                if in_library and (path.suffix == ".cu" or path.match("*_cpu.cpp")):
+                    kernels.append(name)
+                elif path.suffix == ".cu" or path.match("*_cuda.cpp"):
+                    cuda.append(name)
+                elif path.suffix == ".cpp":
+                    cpp.append(name)
+            ops.append(Op(folder.name, cpp, cuda, kernels))
     return ops
 
 
@@ -467,7 +478,7 @@ def make_extensions(configuration: Configuration, ops: list[Op]) -> list[Any]:
         make = CppExtension if nvcc is None else CUDAExtension
         extension = make(
             f"{PACKAGE}._ext.{op.name}",
-            op.cpp + (op.cu if nvcc is not None else []),
+            op.cpp + (op.cuda if nvcc is not None else []),
             # torch_headers: stands in for headers that torch includes and does not ship.
             include_dirs=[str(ROOT / "src"), str(ROOT / "src" / "common" / "torch_headers")],
             library_dirs=library_dirs.copy(),
@@ -504,13 +515,9 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
                 self.force = True
             # A build that breaks half way must not leave the old file beside new modules.
             config.unlink(missing_ok=True)
-            super().run()
-            config.parent.mkdir(parents=True, exist_ok=True)
-            suffix = sysconfig.get_config_var("EXT_SUFFIX")
-            for module in config.parent.glob(f"*{suffix}"):
-                if module.name.removesuffix(suffix) not in {op.name for op in ops}:
-                    module.unlink()  # of an op that is gone; wheels take all that is here
             if setup_c_library.is_wanted(ROOT):
+                # While modules are built, base() is not that of a build in place.
+                self.kernel_library = setup_c_library.library_path(ROOT, self.base())
                 nvcc = configuration.nvcc
                 setup_c_library.build(
                     ROOT,
@@ -520,10 +527,21 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
                     nvcc and setup_c_library.Cuda(nvcc.home, nvcc.version, configuration.archs),
                     os.environ,
                 )
+            super().run()
+            config.parent.mkdir(parents=True, exist_ok=True)
+            suffix = sysconfig.get_config_var("EXT_SUFFIX")
+            for module in config.parent.glob(f"*{suffix}"):
+                if module.name.removesuffix(suffix) not in {op.name for op in ops}:
+                    module.unlink()  # of an op that is gone; wheels take all that is here
             config.write_text(content, encoding="utf-8")
 
         def build_extension(self, extension: Any) -> None:
             # A folder for each op, so that each keeps its own build.ninja and ninja's log of it.
+            if setup_c_library.is_wanted(ROOT):
+                extension.extra_link_args += [
+                    str(self.kernel_library),
+                    f"-Wl,-rpath,$ORIGIN/../../{setup_c_library.PACKAGE}/lib",
+                ]
             shared = self.build_temp
             self.build_temp = os.path.join(shared, extension.name.rpartition(".")[2])
             try:

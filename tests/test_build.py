@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy_project import ROOT, build, load_setup_py, run, write_library, write_toy
+from toy_project import build, load_setup_py, run, write_library, write_toy
 
 
 @pytest.fixture
@@ -171,9 +171,12 @@ def test_the_c_library_is_built_again_where_it_changed(toy: Path) -> None:
     def compiled() -> list[str]:
         result = build(toy, TORCH_OPS_CPU_ONLY="1", MAX_JOBS="2", CXXFLAGS="-O0")
         assert result.returncode == 0, result.stdout
-        return re.findall(r" -c \S*/src/(c_api/\S+)", result.stdout)
+        return re.findall(r" -c \S*/src/(\S+)", result.stdout)
 
-    assert len(compiled()) == len(list((ROOT / "src" / "c_api").glob("*.cpp")))
+    sources = load_setup_py().setup_c_library.kernel_sources(toy, ".cpp")
+    assert sorted(compiled()) == sorted(
+        [*(path.relative_to(toy / "src").as_posix() for path in sources), "toy/toy.cpp"]
+    )
     assert compiled() == []
     with (toy / "src" / "c_api" / "hello.h").open("a") as header:
         header.write("// changed\n")

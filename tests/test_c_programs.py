@@ -7,11 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from programs import needs, output_of
-from toy_project import ROOT
+from toy_project import ROOT, load_setup_py
 
 import torch_ops_host as host
 
@@ -191,12 +192,12 @@ def device_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("fake_cuda") / "device_calls"
     output_of(
         *("nvcc", "-std=c++17", "-cudart", "none", "-Xcompiler", "-pthread"),
-        *("-DTORCH_OPS_WITHOUT_TORCH", "-DTORCH_OPS_WITH_CUDA"),
+        "-DTORCH_OPS_WITH_CUDA",
         *('-DTORCH_OPS_VERSION="0"', '-DTORCH_OPS_BUILD_CONFIG="archs=none"'),
         *(f"-I{ROOT / 'src'}", f"-I{host.get_include()}"),
         *(FILES / "fake_cuda.cpp", FILES / "device_calls.cu"),
         ROOT / "src" / "c_api" / "gpu_runtime.cu",
-        *sorted((ROOT / "src" / "c_api").glob("*.cpp")),
+        *load_setup_py().setup_c_library.kernel_sources(ROOT, ".cpp"),
         *("-o", program),
     )
     return program
@@ -217,13 +218,23 @@ def test_random_calls_under_sanitizers(tmp_path: Path) -> None:
         output_of("c++", *sanitize, "-x", "c++", "-", "-o", program, input="int main() {}")
     except AssertionError:
         pytest.skip("this compiler has no sanitizers")
-    output_of(
-        *("c++", "-std=c++17", "-O1", "-g1", "-pthread", "-fno-trapping-math", *sanitize),
-        *("-DTORCH_OPS_WITHOUT_TORCH", '-DTORCH_OPS_VERSION="0"', '-DTORCH_OPS_BUILD_CONFIG=""'),
-        *(f"-I{ROOT / 'src'}", f"-I{host.get_include()}", FILES / "fuzz.cpp"),
-        *sorted((ROOT / "src" / "c_api").glob("*.cpp")),
-        *("-o", program),
-    )
+    kernels = [
+        *(ROOT / "src" / name for name in ("gather/gather_cpu.cpp", "scatter/scatter_cpu.cpp")),
+        *(ROOT / "src" / name for name in ("relu/relu_cpu.cpp", "sigmoid/sigmoid_cpu.cpp")),
+    ]
+    sources = [*kernels, *sorted((ROOT / "src" / "c_api").glob("*.cpp")), FILES / "fuzz.cpp"]
+    objects = [tmp_path / f"{source.name}.o" for source in sources]
+
+    def compile(source: Path, target: Path) -> None:
+        output_of(
+            *("c++", "-std=c++17", "-O0", "-g1", "-pthread", "-fno-trapping-math", *sanitize),
+            *('-DTORCH_OPS_VERSION="0"', '-DTORCH_OPS_BUILD_CONFIG=""'),
+            *(f"-I{ROOT / 'src'}", f"-I{host.get_include()}", "-c", source, "-o", target),
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(compile, sources, objects))
+    output_of("c++", "-pthread", *sanitize, *objects, "-o", program)
     # Tests may run with more memory mapped before them than AddressSanitizer likes.
     assert "fuzz passed" in output_of(program, "800", "1", env={**os.environ, "LD_PRELOAD": ""})
 

@@ -354,7 +354,7 @@ def test_wrong_types(device: torch.device) -> None:
     with pytest.raises(TypeError, match="scatter: reduce must be a string, but it is None"):
         torch_ops.scatter(index, plan, reduce=None)
     for reduce in ("sum", "mean", "amax", "prod"):
-        with pytest.raises(TypeError, match=r"^scatter: values must be .*, but it is Bool"):
+        with pytest.raises(TypeError, match=r"^scatter: values must be .*, but it is torch.bool"):
             torch_ops.scatter(index.bool(), plan, reduce=reduce)
     with pytest.raises(TypeError, match="gather: source must be a tensor, but a list was given"):
         torch_ops.gather([0, 1], plan)

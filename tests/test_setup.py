@@ -314,16 +314,24 @@ def test_every_folder_with_a_binding_is_an_op(setup_py: ModuleType, tmp_path: Pa
     for name in (
         *("common/checks.h", "common/launch.cuh", "common/helper.cpp"),
         *("b/b.cpp", "b/b_cuda.cu", "b/b_cpu.cpp", "b/b_kernels.cuh"),
-        *("a/a.cpp", "half/half_cpu.cpp", "file.cpp"),
+        *("a/a.cpp", "a/a_cuda.cpp", "half/half_cpu.cpp", "file.cpp"),
     ):
         (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "src" / name).touch()
     assert setup_py.find_ops(tmp_path) == [
-        setup_py.Op("a", ["src/a/a.cpp"], []),
+        setup_py.Op("a", ["src/a/a.cpp"], ["src/a/a_cuda.cpp"]),
         setup_py.Op("b", ["src/b/b.cpp", "src/b/b_cpu.cpp"], ["src/b/b_cuda.cu"]),
     ]
     headers = ["src/b/b_kernels.cuh", "src/common/checks.h", "src/common/launch.cuh"]
     assert setup_py.find_headers(tmp_path) == headers
+
+    # With a library, which has the kernels.
+    (tmp_path / "src" / "c_api").mkdir()
+    assert setup_py.find_ops(tmp_path) == [
+        setup_py.Op("a", ["src/a/a.cpp"], ["src/a/a_cuda.cpp"]),
+        setup_py.Op("b", ["src/b/b.cpp"], [], ["src/b/b_cpu.cpp", "src/b/b_cuda.cu"]),
+    ]
+    assert [op.has_cuda for op in setup_py.find_ops(tmp_path)] == [True, True]
 
 
 def test_this_build_holds_every_op(setup_py: ModuleType) -> None:
@@ -331,7 +339,7 @@ def test_this_build_holds_every_op(setup_py: ModuleType) -> None:
     ops = setup_py.find_ops(ROOT)
     assert list(config["ops"]) == [op.name for op in ops]
     if config["cuda"]:
-        assert config["ops"] == {op.name: {"cuda": bool(op.cu)} for op in ops}
+        assert config["ops"] == {op.name: {"cuda": op.has_cuda} for op in ops}
 
 
 def test_one_version(setup_py: ModuleType) -> None:

@@ -79,7 +79,8 @@ def write_library(folder: Path) -> None:
     for name in ("common", "c_api", "gather", "scatter", "relu", "sigmoid"):
         for path in (ROOT / "src" / name).iterdir():
             # Of the ops' folders the kernels alone: with <op>.cpp there it would be an op.
-            if path.is_file() and (name in ("common", "c_api") or path.suffix in (".h", ".cuh")):
+            kernels = path.suffix in (".h", ".cuh", ".cu") or path.match("*_cpu.cpp")
+            if path.is_file() and (name in ("common", "c_api") or kernels):
                 (folder / "src" / name).mkdir(exist_ok=True)
                 shutil.copy(path, folder / "src" / name / path.name)
     for pattern in ("*.py*", "*.pxd", "py.typed", "include/*.h"):

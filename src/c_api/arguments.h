@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "c_api/failure.h"
+#include "common/index_array.h"
 #include "common/row_layout.h"
 #include "torch_ops.h"
 
@@ -23,6 +24,8 @@ struct RowCall {
   int64_t table_bytes() const { return batch * axis_size * inner * element_bytes; }
   int64_t rows_bytes() const { return batch * entries * inner * element_bytes; }
   int64_t all_index_bytes() const { return all_entries() * index_bytes; }
+
+  IndexArray index_array() const { return {index, static_cast<int>(index_bytes)}; }
 
   RowLayout layout() const {
     return {batch,

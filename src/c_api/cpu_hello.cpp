@@ -2,7 +2,7 @@
 
 #include "c_api/cpu.h"
 #include "c_api/hello.h"
-#include "common/parallel.h"
+#include "c_api/own_program.h"
 
 namespace torch_ops::cpu {
 
@@ -10,7 +10,7 @@ void hello(int32_t threads) {
   const auto greet = [](void* context, int64_t n) {
     std::printf(TORCH_OPS_HELLO, static_cast<int>(n), *static_cast<const int32_t*>(context));
   };
-  run_parts(threads, greet, &threads);
+  own::run_parts(threads, greet, &threads);
   std::fflush(stdout);
 }
 

@@ -2,25 +2,20 @@
 #include "c_api/dispatch.h"
 #include "c_api/gpu.h"
 #include "c_api/gpu_runtime.cuh"
-#include "gather/gather_launch.cuh"
+#include "c_api/rows.h"
+#include "common/index_view.cuh"
+#include "gather/gather_launch.h"
 #include "gather/gather_part.cuh"
 
 namespace torch_ops::gpu {
 
 void launch_gather(const RowCall& call, const IndexErrorSite& errors) {
-  const gather_launch::GatherCall shaped(call.from, call.to, call.element_bytes, call.layout());
-  const RuledIndex any{{call.index, static_cast<int>(call.index_bytes)},
-                       {IndexRule(IndexMode::kRaise, call.axis_size), {}}};
-  dispatch_index(call.index_bytes, [&](auto entry) {
-    using Index = decltype(entry);
-    const PlainIndex<Index> plain{static_cast<const Index*>(call.index)};
-    shaped.launch(call.from, plain, any, call.to, errors);
-  });
+  kernels::gather(OnCuda{host_program()}, gather_call(call), errors);
 }
 
 void launch_gather_part(const RowCall& call, int64_t first, int64_t whole,
                         const IndexErrorSite& errors) {
-  const IndexView view{call.index, static_cast<int>(call.index_bytes)};
+  const IndexView view{call.index_array()};
   const int64_t words = call.entries * call.inner;
   const auto launch = [&](auto word) {
     using Word = decltype(word);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "c_api/gpu.h"
+#include "c_api/own_program.h"
 
 namespace torch_ops {
 namespace {
@@ -18,9 +19,11 @@ thread_local cudaStream_t the_stream = nullptr;
 
 }  // namespace
 
-cudaStream_t current_stream() { return the_stream; }
+namespace own {
 
-DeviceLimits current_device_limits() {
+void* stream() { return the_stream; }
+
+DeviceLimits device_limits() {
   static std::once_flag known[gpu::kMaxDevices];
   static DeviceLimits limits[gpu::kMaxDevices];
   int device = 0;
@@ -36,6 +39,20 @@ DeviceLimits current_device_limits() {
   });
   return limits[device];
 }
+
+void* allocate_on_device(int64_t bytes) {
+  void* memory = nullptr;
+  TORCH_OPS_CHECK_CUDA(cudaMallocAsync(&memory, bytes, the_stream));
+  return memory;
+}
+
+void release_on_device(void* memory) { cudaFreeAsync(memory, the_stream); }
+
+void throw_cuda_error(int error, const char* expression, const char* file, int line) {
+  torch_ops::throw_cuda_error(static_cast<cudaError_t>(error), expression, file, line);
+}
+
+}  // namespace own
 
 namespace gpu {
 namespace {

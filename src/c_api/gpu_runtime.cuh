@@ -8,7 +8,7 @@
 
 #include "c_api/arguments.h"
 #include "common/cuda_check.h"
-#include "common/index_error.cuh"
+#include "common/index_error.h"
 #include "common/launch.cuh"
 #include "common/timing.h"
 

@@ -1,8 +1,11 @@
-// scatter_add on the device: the kernels of src/scatter that add by atomics.
+// scatter_add on the device, by atomics.
 #include "c_api/dispatch.h"
 #include "c_api/gpu.h"
 #include "c_api/gpu_runtime.cuh"
-#include "scatter/scatter_atomic_launch.cuh"
+#include "c_api/rows.h"
+#include "common/index_error.cuh"
+#include "common/index_view.cuh"
+#include "common/vectorized.cuh"
 
 namespace torch_ops::gpu {
 namespace {
@@ -33,14 +36,11 @@ bool sums_in_place(torch_ops_dtype dtype) { return element_bytes(dtype) >= 4; }
 
 void launch_add(const RowCall& call, void* sums, const IndexErrorSite& errors) {
   // Whether an entry out of range is an error is for the site to say.
-  const IndexRule rule(IndexMode::kRaise, call.axis_size);
   dispatch_summed(call.dtype, [&](auto value, auto sum) {
     using Value = decltype(value);
     using Sum = decltype(sum);
-    atomic_launch::add_in_any_order(static_cast<const Value*>(call.from),
-                                    IndexView{call.index, static_cast<int>(call.index_bytes)},
-                                    static_cast<Sum*>(sums), call.layout(), rule,
-                                    /*fresh=*/false, errors);
+    kernels::scatter_add_to<Value>(OnCuda{host_program()}, scatter_call<Value, Sum>(call, sums),
+                                   errors);
   });
 }
 
@@ -59,8 +59,8 @@ void launch_round(torch_ops_dtype dtype, const void* sums, void* result, int64_t
 void launch_localize(const RowCall& call, int64_t first, int64_t whole, int64_t* part,
                      const IndexErrorSite& errors) {
   TORCH_OPS_LAUNCH(localize_kernel, grid_x(call.entries, kThreads), kThreads, 0,
-                   IndexView{call.index, static_cast<int>(call.index_bytes)}, call.entries, first,
-                   call.axis_size, whole, part, errors);
+                   IndexView{call.index_array()}, call.entries, first, call.axis_size, whole, part,
+                   errors);
 }
 
 namespace {

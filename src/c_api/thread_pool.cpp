@@ -1,4 +1,4 @@
-// The threads of the CPU kernels: what common/parallel.h asks of a program without torch.
+// The threads of the C library's own calls on the CPU.
 //
 // A thread that has work takes part in it, so a call makes progress even where the pool is busy
 // with the calls of others, or cannot start a thread.
@@ -17,9 +17,9 @@
 #include <thread>
 
 #include "c_api/failure.h"
-#include "common/parallel.h"
+#include "c_api/own_program.h"
 
-namespace torch_ops {
+namespace torch_ops::own {
 namespace {
 
 constexpr int64_t kMaxThreads = 1024;
@@ -140,20 +140,22 @@ void run_parts(int64_t parts, void (*part)(void* context, int64_t n), void* cont
   pool().run(job);
 }
 
-}  // namespace torch_ops
+}  // namespace torch_ops::own
 
 extern "C" {
 
 torch_ops_status torch_ops_set_num_threads(int32_t threads) {
   return torch_ops::guarded(__func__, [&] {
-    if (threads < 0 || threads > torch_ops::kMaxThreads) {
+    if (threads < 0 || threads > torch_ops::own::kMaxThreads) {
       torch_ops::fail(TORCH_OPS_INVALID_ARGUMENT, "threads must be between 0 and ",
-                      torch_ops::kMaxThreads, ", but it is ", threads);
+                      torch_ops::own::kMaxThreads, ", but it is ", threads);
     }
-    torch_ops::wanted_threads.store(threads);
+    torch_ops::own::wanted_threads.store(threads);
   });
 }
 
-int32_t torch_ops_get_num_threads(void) { return static_cast<int32_t>(torch_ops::num_threads()); }
+int32_t torch_ops_get_num_threads(void) {
+  return static_cast<int32_t>(torch_ops::own::num_threads());
+}
 
 }  // extern "C"

@@ -16,16 +16,10 @@
 
 #include "common/float16.h"
 #include "common/host_device.h"
+#include "common/simd.h"
 #include "common/strided_walk.h"
 
 namespace torch_ops {
-
-// The instructions that a loop may use; whoever calls it knows what the CPU has.
-enum class Simd {
-  kBaseline,  // those that every CPU of the architecture has
-  kAvx2,      // AVX2, FMA and F16C
-  kAvx512,    // AVX-512 F, BW, DQ and VL too
-};
 
 constexpr int64_t kPiece = 512;  // elements of a piece that stays in the first-level cache
 

@@ -24,10 +24,11 @@ DeviceWalk<kArrays> make_device_walk(const StridedWalk<kArrays>& walk,
   return result;
 }
 
-// The walk is not empty; a mask is what kBits says.
+// A mask is what kBits says.
 template <Bits kBits = Bits::kNone, class Op, class T, class... Inputs>
 void map_cuda(Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, uint8_t* mask, T* output,
               const Inputs*... inputs) {
+  if (walk.numel == 0) return;
   const Arrays<T, sizeof...(Inputs)> arrays{output, {inputs...}};
   // A thread a vector, and no loop: the largest grid goes to 2^40 elements.
   const unsigned grid = grid_x(walk.numel, int64_t{kMapThreads} * kVectorSize<T>);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "common/host_device.h"
+#include "common/host_program.h"
 
 namespace torch_ops {
 
@@ -20,7 +21,7 @@ TORCH_OPS_HOST_DEVICE To bit_cast(From from) {
 }
 
 // IEEE binary16: a sign, 5 bits of exponent with bias 15, 10 bits of mantissa.
-struct Float16 {
+struct TORCH_OPS_KERNELS_API Float16 {
   uint16_t bits;
 
   Float16() = default;
@@ -72,7 +73,7 @@ struct Float16 {
 };
 
 // bfloat16: the upper half of a float.
-struct BFloat16 {
+struct TORCH_OPS_KERNELS_API BFloat16 {
   uint16_t bits;
 
   BFloat16() = default;

@@ -1,4 +1,4 @@
-// The host's side of index_error.cuh: what the CUDA launchers of ops with an index call before and
+// The host's side of index_error.h: what the CUDA launchers of ops with an index call before and
 // after their launches.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/index_error.cuh"
+#include "common/index_error.h"
 #include "common/index_mode.h"
 #include "common/indexing.h"
 #include "common/op.h"

@@ -5,15 +5,13 @@
 
 #include <cstdint>
 
+#include "common/index_array.h"
 #include "common/index_mode.h"
 #include "common/vectorized.cuh"
 
 namespace torch_ops {
 
-struct IndexView {
-  const void* data;
-  int entry_bytes;  // 1: uint8, 2: int16, 4: int32, 8: int64
-
+struct IndexView : IndexArray {
   template <class Index>
   __device__ __forceinline__ const Index* as() const {
     return static_cast<const Index*>(data);
@@ -75,7 +73,7 @@ struct IndexView {
 
   // The same from an entry on.
   TORCH_OPS_HOST_DEVICE IndexView from(int64_t position) const {
-    return {static_cast<const char*>(data) + position * entry_bytes, entry_bytes};
+    return {{static_cast<const char*>(data) + position * entry_bytes, entry_bytes}};
   }
 
   // Can load4 read at positions that are multiples of four?

@@ -323,11 +323,3 @@ inline void check_axis_not_empty(const char* op, const Tensor& index, int64_t ax
 }
 
 }  // namespace torch_ops::indexing
-
-// Runs the code with `index_t` as index's type. Widening the index instead would cost a copy.
-#define TORCH_OPS_DISPATCH_INDEX(index, name, ...)                                           \
-  AT_DISPATCH_SWITCH((index).scalar_type(), name,                                            \
-                     AT_PRIVATE_CASE_TYPE_USING_HINT(at::kByte, index_t, __VA_ARGS__)        \
-                         AT_PRIVATE_CASE_TYPE_USING_HINT(at::kShort, index_t, __VA_ARGS__)   \
-                             AT_PRIVATE_CASE_TYPE_USING_HINT(at::kInt, index_t, __VA_ARGS__) \
-                                 AT_PRIVATE_CASE_TYPE_USING_HINT(at::kLong, index_t, __VA_ARGS__))

@@ -1,14 +1,8 @@
-// How a kernel is launched: sizes, stream, and the check after it. With torch, or, where
-// TORCH_OPS_WITHOUT_TORCH is defined, with what the program that is being built defines.
+// How a kernel is launched: sizes, the host program's stream (host_program.h), and the check after
+// it. No torch.
 #pragma once
 
-#ifdef TORCH_OPS_WITHOUT_TORCH
-#include "common/cuda_check.h"
-#else
-#include <ATen/cuda/CUDAContextLight.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#endif
+#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,6 +12,7 @@
 #include <utility>
 
 #include "common/device_limits.h"
+#include "common/host_program.h"
 
 namespace torch_ops {
 
@@ -40,29 +35,22 @@ inline unsigned grid_y(int64_t work) { return static_cast<unsigned>(std::min(wor
   throw std::logic_error(std::string("torch_ops: no kernel for the choice ") + choice);
 }
 
-#ifdef TORCH_OPS_WITHOUT_TORCH
-// Defined by the program that is being built: the stream that the calling thread launches on, and
-// the limits of its current device.
-cudaStream_t current_stream();
-DeviceLimits current_device_limits();
-#else
-inline cudaStream_t current_stream() { return at::cuda::getCurrentCUDAStream(); }
+inline cudaStream_t current_stream() { return static_cast<cudaStream_t>(host_program().stream()); }
+inline DeviceLimits current_device_limits() { return host_program().device_limits(); }
 
-inline DeviceLimits current_device_limits() {
-  const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
-  return {static_cast<int64_t>(device.sharedMemPerBlockOptin), device.l2CacheSize,
-          device.multiProcessorCount};
+// An error that a call left behind would be found again by the next check of a launch.
+inline void check_cuda_call(cudaError_t error, const char* expression, const char* file, int line) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();
+  host_program().throw_cuda_error(error, expression, file, line);
 }
-#endif
 
 }  // namespace torch_ops
 
-#ifdef TORCH_OPS_WITHOUT_TORCH
-#define TORCH_OPS_CUDA_CALL(call) TORCH_OPS_CHECK_CUDA(call)
-#else
-#define TORCH_OPS_CUDA_CALL(call) C10_CUDA_CHECK(call)
-#define TORCH_OPS_CHECK_LAUNCH() C10_CUDA_KERNEL_LAUNCH_CHECK()
-#endif
+// Variadic, since a call may have commas outside of parentheses, in template arguments.
+#define TORCH_OPS_CUDA_CALL(...) \
+  ::torch_ops::check_cuda_call((__VA_ARGS__), #__VA_ARGS__, __FILE__, __LINE__)
+#define TORCH_OPS_CHECK_KERNEL() TORCH_OPS_CUDA_CALL(cudaGetLastError())
 
 namespace torch_ops {
 
@@ -131,5 +119,5 @@ void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t 
 #define TORCH_OPS_LAUNCH(kernel, grid, block, shared_bytes, ...)                             \
   do {                                                                                       \
     kernel<<<(grid), (block), (shared_bytes), ::torch_ops::current_stream()>>>(__VA_ARGS__); \
-    TORCH_OPS_CHECK_LAUNCH();                                                                \
+    TORCH_OPS_CHECK_KERNEL();                                                                \
   } while (0)

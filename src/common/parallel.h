@@ -1,53 +1,42 @@
-// Loops over threads: torch's, or, where TORCH_OPS_WITHOUT_TORCH is defined, those of the program
-// that is being built. And such loops that look for the first of something.
+// Loops over the host program's threads (host_program.h), and such loops that look for the first of
+// something. No torch.
 #pragma once
-
-#ifndef TORCH_OPS_WITHOUT_TORCH
-#include <ATen/Parallel.h>
-#endif
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <vector>
 
+#include "common/host_program.h"
+
 namespace torch_ops {
 
 constexpr int64_t kElementsPerTask = 32768;  // a smaller task costs more to hand out than to do
 
-#ifdef TORCH_OPS_WITHOUT_TORCH
-// Defined by the program that is being built: how many threads there are, and a call of
-// part(context, n) for each n in [0, parts), on any of them.
-int64_t num_threads();
-void run_parts(int64_t parts, void (*part)(void* context, int64_t n), void* context);
+inline int64_t num_threads() { return host_program().num_threads(); }
 
 // Calls body(begin, end) for even parts of [0, work), of `grain` each at least.
 template <class Body>
 void parallel_for(int64_t work, int64_t grain, const Body& body) {
   struct Call {
+    const HostProgram& program;
     const Body& body;
     int64_t work, parts;
   };
   if (work <= 0) return;
   const int64_t most = (work + grain - 1) / grain;
-  Call call{body, work, std::clamp<int64_t>(num_threads(), 1, most)};
+  const HostProgram& program = host_program();
+  Call call{program, body, work, std::clamp<int64_t>(program.num_threads(), 1, most)};
   if (call.parts == 1) return body(0, work);
   const auto run = [](void* context, int64_t n) {
     const Call& call = *static_cast<const Call*>(context);
+    const HostScope scope(call.program);
     const int64_t each = call.work / call.parts, more = call.work % call.parts;
     const int64_t begin = n * each + std::min(n, more);
     call.body(begin, begin + each + (n < more));
   };
-  run_parts(call.parts, run, &call);
+  program.run_parts(call.parts, run, &call);
 }
-#else
-inline int64_t num_threads() { return at::get_num_threads(); }
-
-template <class Body>
-void parallel_for(int64_t work, int64_t grain, const Body& body) {
-  at::parallel_for(0, work, grain, body);
-}
-#endif
 
 // The smallest value that `range(begin, end)` returns over the tasks of [0, work), of `grain` each
 // at least.

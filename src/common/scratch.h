@@ -1,47 +1,41 @@
-// Memory on the CPU for the time of a call: of torch's allocator, or of malloc where
-// TORCH_OPS_WITHOUT_TORCH is defined.
+// The host program's memory (host_program.h) for the time of a call. No torch.
 #pragma once
 
 #include <cstdint>
-
-#ifdef TORCH_OPS_WITHOUT_TORCH
-#include <algorithm>
-#include <cstdlib>
 #include <memory>
-#include <new>
-#else
-#include <c10/core/CPUAllocator.h>
-#endif
+
+#include "common/host_program.h"
 
 namespace torch_ops {
 
-// Aligned for vectors; its contents are nonsense at first.
+// On the CPU. Aligned for vectors; its contents are nonsense at first.
 template <class T>
 class Scratch {
  public:
   Scratch() = default;
-#ifdef TORCH_OPS_WITHOUT_TORCH
-  explicit Scratch(int64_t size) {
-    constexpr size_t kAlignment = 64;
-    const size_t bytes = std::max<size_t>(size * sizeof(T), 1);
-    memory_.reset(
-        std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment));
-    if (memory_ == nullptr) throw std::bad_alloc();
-  }
-#else
-  explicit Scratch(int64_t size) : memory_(c10::GetCPUAllocator()->allocate(size * sizeof(T))) {}
-#endif
-  T* get() const { return static_cast<T*>(memory_.get()); }
+  explicit Scratch(int64_t size)
+      : memory_(static_cast<T*>(host_program().allocate(size * sizeof(T)))) {}
+  T* get() const { return memory_.get(); }
 
  private:
-#ifdef TORCH_OPS_WITHOUT_TORCH
   struct Free {
-    void operator()(void* memory) const { std::free(memory); }
+    void operator()(T* memory) const { host_program().release(memory); }
+  };
+  std::unique_ptr<T, Free> memory_;
+};
+
+// On the current device, for what is launched on the current stream during the time of a call.
+class DeviceScratch {
+ public:
+  explicit DeviceScratch(int64_t bytes)
+      : memory_(host_program().allocate_on_device(bytes > 0 ? bytes : 1)) {}
+  void* get() const { return memory_.get(); }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { host_program().release_on_device(memory); }
   };
   std::unique_ptr<void, Free> memory_;
-#else
-  c10::DataPtr memory_;
-#endif
 };
 
 }  // namespace torch_ops

@@ -1,6 +1,4 @@
 // The contract of gather_elements and take_along_dim: schemas, checks, allocation, derivative.
-#include "gather/along.h"
-
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -11,7 +9,6 @@
 #include "common/gather_ops.h"
 #include "common/index_mode_args.h"
 #include "common/new_output.h"
-#include "gather/fill.h"
 #include "gather/gather.h"
 
 namespace torch_ops {
@@ -41,7 +38,7 @@ Call check(const Tensor& source, const Tensor& index, int64_t dim, std::string_v
   return {axis, parsed, op};
 }
 
-template <auto launch_rows, auto launch_elements>
+template <class On>
 Tensor gather_elements(const Tensor& source, const Tensor& index, int64_t dim,
                        std::string_view mode, const Fill& fill_value) {
   const auto [axis, parsed, op] = check(source, index, dim, mode, fill_value);
@@ -49,7 +46,7 @@ Tensor gather_elements(const Tensor& source, const Tensor& index, int64_t dim,
   const GatherPolicy policy =
       make_policy(parsed, source.dim() > 0 ? source.size(axis) : 1, fill_value, source);
   if (index.numel() == 0) {  // of any rank
-    launch_elements(op, source, index, ElementLayout{}, policy, output);
+    launch_gather<On>(op, source, index, ElementLayout{}, policy, output);
     return output;
   }
   if (fill_empty_axis(policy, output)) return output;
@@ -58,14 +55,14 @@ Tensor gather_elements(const Tensor& source, const Tensor& index, int64_t dim,
       aligned(elements::cut_to(elements::at_least_1d(source), entries.sizes(), axis));
   if (const auto rows = elements::as_rows(entries, axis)) {
     if (const auto layout = elements::lay_out_rows(table, *rows, axis)) {
-      launch_rows(op, table, rows->index, *layout, policy, output);
+      launch_gather<On>(op, table, rows->index, *layout, policy, output);
       return output;
     }
   }
   const Tensor picked = elements::at_least_1d(output);
-  launch_elements(op, table, entries,
-                  elements::lay_out(op, table.sizes(), table.strides(), entries, picked, axis),
-                  policy, picked);
+  launch_gather<On>(op, table, entries,
+                    elements::lay_out(op, table.sizes(), table.strides(), entries, picked, axis),
+                    policy, picked);
   return output;
 }
 
@@ -201,13 +198,9 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
       {at::Tag::pt2_compliant_tag});
 }
 
-TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  m.impl("gather_elements", gather_elements<gather_cpu, gather_along_cpu>);
-}
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { m.impl("gather_elements", gather_elements<OnCpu>); }
 
-TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("gather_elements", gather_elements<gather_cuda, gather_along_cuda>);
-}
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) { m.impl("gather_elements", gather_elements<OnCuda>); }
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { m.impl("gather_elements", gather_elements_meta); }
 

@@ -1,57 +1,39 @@
-#include "common/index_errors.h"
-#include "common/indexing.h"
 #include "common/launch.cuh"
-#include "gather/along.h"
 #include "gather/along_kernels.cuh"
+#include "gather/gather_launch.h"
 
-namespace torch_ops {
+namespace torch_ops::kernels {
 namespace {
 
 template <class Word>
-void launch(const void* source, const IndexView& index, void* output, const ElementLayout& layout,
-            const GatherPolicy& policy, const IndexErrorSite& errors) {
-  for_each_part(layout, ElementGrid::kMaxPart, [&](const ElementLayout& part, auto offsets) {
+void launch(const GatherCall<ElementLayout>& call, const IndexErrorSite& errors) {
+  const IndexView index{call.index};
+  for_each_part(call.layout, ElementGrid::kMaxPart, [&](const ElementLayout& part, auto offsets) {
     TORCH_OPS_LAUNCH(gather_along_kernel<Word>, grid_x(part.count, kThreads * kAlongUnroll),
-                     kThreads, 0, static_cast<const Word*>(source) + offsets.table,
-                     index.from(offsets.index), static_cast<Word*>(output) + offsets.values,
-                     offsets.position, ElementGrid(part), policy, errors);
+                     kThreads, 0, static_cast<const Word*>(call.source) + offsets.table,
+                     index.from(offsets.index), static_cast<Word*>(call.output) + offsets.values,
+                     offsets.position, ElementGrid(part), call.policy, errors);
   });
 }
 
 }  // namespace
 
-void gather_along_cuda(const char* op, const at::Tensor& source, const at::Tensor& index,
-                       const ElementLayout& layout, const GatherPolicy& policy,
-                       const at::Tensor& output) {
-  const c10::cuda::CUDAGuard guard(output.device());
-  // A position of the index is its row.
-  RowLayout rows{};
-  rows.outer = 1;
-  rows.entries = layout.count;
-  rows.axis_size = layout.axis_size;
-  IndexErrorCall errors = before_launch(op, index, rows, policy.rule.mode());
-  if (layout.count == 0) return;
-  const IndexView entries{index.const_data_ptr(), static_cast<int>(index.element_size())};
-  const void* from = source.const_data_ptr();
-  void* to = output.mutable_data_ptr();
-  switch (source.element_size()) {
+void gather(OnCuda on, const GatherCall<ElementLayout>& call, const IndexErrorSite& errors) {
+  const HostScope scope(on.program);
+  if (call.layout.count == 0) return;
+  switch (call.element_bytes) {
     case 1:
-      launch<uint8_t>(from, entries, to, layout, policy, errors);
-      break;
+      return launch<uint8_t>(call, errors);
     case 2:
-      launch<uint16_t>(from, entries, to, layout, policy, errors);
-      break;
+      return launch<uint16_t>(call, errors);
     case 4:
-      launch<uint32_t>(from, entries, to, layout, policy, errors);
-      break;
+      return launch<uint32_t>(call, errors);
     case 8:
-      launch<uint2>(from, entries, to, layout, policy, errors);
-      break;
+      return launch<uint2>(call, errors);
     case 16:
-      launch<uint4>(from, entries, to, layout, policy, errors);
-      break;
+      return launch<uint4>(call, errors);
   }
-  errors.end();
+  fail_without_kernel("of a word");
 }
 
-}  // namespace torch_ops
+}  // namespace torch_ops::kernels

@@ -1,6 +1,4 @@
 // The contract of gather: schemas, checks, allocation, derivative, binding.
-#include "gather/gather.h"
-
 #include <ATen/ops/empty.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
@@ -15,7 +13,7 @@
 #include "common/op.h"
 #include "common/planned.h"
 #include "common/python_call.h"
-#include "gather/fill.h"
+#include "gather/gather.h"
 #include "gather/gather_path.h"
 
 namespace torch_ops {
@@ -56,7 +54,7 @@ Call check(const Tensor& source, const Tensor& index, std::optional<int64_t> dim
   return {axes, parsed, op};
 }
 
-template <auto launch>
+template <class On>
 Tensor compute(const Call& call, const Tensor& source, const Tensor& index,
                const Fill& fill_value) {
   Tensor table = source, entries = index;
@@ -66,15 +64,15 @@ Tensor compute(const Call& call, const Tensor& source, const Tensor& index,
   const GatherPolicy policy = make_policy(call.mode, layout.axis_size, fill_value, source);
   if (fill_empty_axis(policy, output)) return output;
   if (call.mode == IndexMode::kFill) table = aligned(table);  // a fill is of whole elements
-  launch(call.op, table, entries, layout, policy, output);
+  launch_gather<On>(call.op, table, entries, layout, policy, output);
   return output;
 }
 
-template <auto launch>
+template <class On>
 Tensor gather(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
               int64_t batch_dims, std::string_view mode, const Fill& fill_value) {
-  return compute<launch>(check(source, index, dim, batch_dims, mode, fill_value), source, index,
-                         fill_value);
+  return compute<On>(check(source, index, dim, batch_dims, mode, fill_value), source, index,
+                     fill_value);
 }
 
 Tensor gather_meta(const Tensor& source, const Tensor& index, std::optional<int64_t> dim,
@@ -96,11 +94,11 @@ Call check_by_plan(const Tensor& source, const Tensor& index, const Tensor& rows
   return {axes, IndexMode::kRaise};
 }
 
-template <auto launch>
+template <class On>
 Tensor gather_by_plan(const Tensor& source, const Tensor& index, const Tensor& rows,
                       const Tensor& order, c10::SymInt dim_size, int64_t dim, int64_t batch_dims) {
-  return compute<launch>(check_by_plan(source, index, rows, order, dim_size, dim, batch_dims),
-                         source, index, std::nullopt);
+  return compute<On>(check_by_plan(source, index, rows, order, dim_size, dim, batch_dims), source,
+                     index, std::nullopt);
 }
 
 Tensor gather_by_plan_meta(const Tensor& source, const Tensor& index, const Tensor& rows,
@@ -210,7 +208,7 @@ Tensor gather_batched(const Tensor& source, const Tensor& index, std::optional<i
 Tensor forward(const Tensor& source, const Tensor& index, int64_t dim, int64_t batch_dims) {
   CHECK_INPUT(source);
   CHECK_INPUT(index);
-  return gather<gather_cuda>(source, index, dim, batch_dims, "raise", std::nullopt);
+  return gather<OnCuda>(source, index, dim, batch_dims, "raise", std::nullopt);
 }
 
 Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim_size, int64_t dim,
@@ -272,13 +270,13 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  m.impl("gather", gather<gather_cpu>);
-  m.impl("gather.plan", gather_by_plan<gather_cpu>);
+  m.impl("gather", gather<OnCpu>);
+  m.impl("gather.plan", gather_by_plan<OnCpu>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("gather", gather<gather_cuda>);
-  m.impl("gather.plan", gather_by_plan<gather_cuda>);
+  m.impl("gather", gather<OnCuda>);
+  m.impl("gather.plan", gather_by_plan<OnCuda>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {

@@ -1,24 +1,42 @@
-// The launchers of gather: they check nothing but the index's values.
+// What the contracts of gather and gather_elements share.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
 
-#include "common/checks.h"
-#include "common/index_mode.h"
-#include "common/row_layout.h"
+#include "common/call_indexed.h"
+#include "common/index_mode_args.h"
+#include "gather/gather_launch.h"
 
 namespace torch_ops {
 
-// An entry out of range is what `policy` says. Where that is an error: raises IndexError, in the
-// name of `op`.
-void gather_cpu(const char* op, const at::Tensor& source, const at::Tensor& index,
-                const RowLayout& layout, const GatherPolicy& policy, const at::Tensor& output);
+// What stands for rows that there are not.
+inline GatherPolicy make_policy(IndexMode mode, int64_t axis_size,
+                                const std::optional<at::Scalar>& fill_value,
+                                const at::Tensor& source) {
+  return {IndexRule(mode, axis_size), indexing::make_fill(mode, fill_value, source.scalar_type())};
+}
 
-// Where that is an error: gives a row of zeros, and an IndexError in the name of `op`, a literal:
-// at the next call, or at this one in sync mode (common/index_errors.h). The axis may be empty only
-// where that is an error.
-TORCH_OPS_CUDA_LAUNCHER(void gather_cuda(const char* op, const at::Tensor& source,
-                                         const at::Tensor& index, const RowLayout& layout,
-                                         const GatherPolicy& policy, const at::Tensor& output))
+// In an empty axis no kernel has a row to read in vain: where that is no error, fills the output
+// and returns true.
+inline bool fill_empty_axis(const GatherPolicy& policy, const at::Tensor& output) {
+  if (policy.rule.mode() != IndexMode::kFill || policy.rule.axis_size() > 0) return false;
+  output.fill_(at::from_blob(const_cast<unsigned char*>(policy.fill.bytes), {},
+                             at::TensorOptions(output.scalar_type())));
+  return true;
+}
+
+// Layout is a RowLayout, or an ElementLayout, whose elements the index has in their order. Where an
+// entry is an error: raises in the name of `op`, as call_indexed does.
+template <class On, class Layout>
+void launch_gather(const char* op, const at::Tensor& source, const at::Tensor& index,
+                   const Layout& layout, const GatherPolicy& policy, const at::Tensor& output) {
+  const GatherCall<Layout> call{
+      source.const_data_ptr(),  source.element_size(), index_array(index), layout, policy,
+      output.mutable_data_ptr()};
+  call_indexed<On>(
+      op, index, layout, policy.rule.mode(), output,
+      [&](auto on, const auto&... errors) { return kernels::gather(on, call, errors...); });
+}
 
 }  // namespace torch_ops

@@ -1,31 +1,24 @@
-#include <ATen/Dispatch.h>
-
 #include "common/elementwise_cpu.h"
 #include "common/first_bad_entry.h"
-#include "common/indexing.h"
 #include "common/parallel.h"
-#include "gather/element_size.h"
-#include "gather/gather.h"
 #include "gather/gather_kernels.h"
+#include "gather/gather_launch.h"
 
-namespace torch_ops {
-void gather_cpu(const char* op, const at::Tensor& source, const at::Tensor& index,
-                const RowLayout& layout, const GatherPolicy& policy, const at::Tensor& output) {
-  if (index.numel() == 0) return;
-  if (policy.rule.rewrites()) {
-    indexing::check_axis_not_empty(op, index, layout.axis_size, policy.rule.mode());
-  }
-  int64_t bad = kNoBadEntry;
-  TORCH_OPS_DISPATCH_INDEX(index, "gather", [&] {
-    const index_t* entries = index.const_data_ptr<index_t>();
-    if (output.numel() == 0) {  // nothing to copy; the index must be right all the same
-      bad = first_bad_entry(entries, layout, policy.rule, 0, layout.batch * layout.entries);
-      return;
+namespace torch_ops::kernels {
+
+int64_t gather(OnCpu on, const GatherCall<RowLayout>& call) {
+  const HostScope scope(on.program);
+  const RowLayout& layout = call.layout;
+  const GatherPolicy& policy = call.policy;
+  return dispatch_index(call.index, [&](const auto* entries) {
+    if (layout.slabs() * layout.entries * layout.inner == 0) {
+      // Nothing to copy; the index must be right all the same.
+      return first_bad_entry(entries, layout, policy.rule, 0, layout.batch * layout.entries);
     }
-    bad = dispatch_size(source.element_size(), [&](auto word) {
+    return dispatch_size(call.element_bytes, [&](auto word) {
       using Word = decltype(word);
-      const auto* from = static_cast<const Word*>(source.const_data_ptr());
-      auto* to = static_cast<Word*>(output.mutable_data_ptr());
+      const auto* from = static_cast<const Word*>(call.source);
+      auto* to = static_cast<Word*>(call.output);
       return parallel_min(layout.slabs() * layout.entries, kElementsPerTask / layout.inner,
                           [&](int64_t begin, int64_t end) {
                             return gather_rows(cpu_simd(), from, entries, to, layout, policy, begin,
@@ -33,10 +26,6 @@ void gather_cpu(const char* op, const at::Tensor& source, const at::Tensor& inde
                           });
     });
   });
-  if (bad != kNoBadEntry) {
-    indexing::raise_out_of_range(op, index, bad, layout.axis_size,
-                                 policy.rule.mode() == IndexMode::kFromEnd);
-  }
 }
 
-}  // namespace torch_ops
+}  // namespace torch_ops::kernels

@@ -1,4 +1,5 @@
 // The contract of gather_points and ravel_multi_index: schemas, checks, allocation, derivative.
+#include <ATen/Dispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/library.h>
@@ -36,7 +37,7 @@ Call check(const Tensor& source, TensorList coordinates, at::IntArrayRef dims, i
   return {parsed, op, points::check_points(op, source, coordinates, dims, batch_dims, front)};
 }
 
-template <auto launch>
+template <class On>
 Tensor gather_points(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
                      int64_t batch_dims, bool front, std::string_view mode, const Fill& fill_value,
                      ops::Axes axes) {
@@ -53,7 +54,11 @@ Tensor gather_points(const Tensor& source, TensorList coordinates, at::IntArrayR
   std::vector<Tensor> entries = coordinates.vec();
   const PointsLayout layout = points::lay_out(table, entries, output, call.points, call.mode, axes);
   const auto sizes = C10_AS_INTARRAYREF_SLOW(call.points.sizes);
-  launch(table, layout, fill, points::make_site(call.op, call.points, sizes, source), output);
+  const points::PointsSite site = points::make_site(call.op, call.points, sizes, source);
+  points::call_at_points<On>(layout, site, output, [&](auto on, const auto&... errors) {
+    return kernels::gather_points(on, table.const_data_ptr(), table.element_size(), layout, fill,
+                                  output.mutable_data_ptr(), errors...);
+  });
   return output;
 }
 
@@ -80,7 +85,7 @@ Tensor allocate_places(TensorList coordinates, c10::SymIntArrayRef sizes, c10::S
   });
 }
 
-template <auto launch>
+template <class On>
 Tensor ravel_multi_index(TensorList coordinates, c10::SymIntArrayRef sizes, std::string_view mode,
                          ops::Axes axes) {
   c10::SymInt places;
@@ -96,8 +101,13 @@ Tensor ravel_multi_index(TensorList coordinates, c10::SymIntArrayRef sizes, std:
   std::vector<Tensor> entries = coordinates.vec();
   const PointsLayout layout =
       points::lay_out_places(entries, C10_AS_INTARRAYREF_SLOW(sizes), output, parsed, axes);
-  const PointsSite site{op, output.sizes(), 1, output.numel()};
-  launch(layout, places.expect_int(), site, output);
+  const points::PointsSite site{op, output.sizes(), 1, output.numel()};
+  points::call_at_points<On>(layout, site, output, [&](auto on, const auto&... errors) {
+    return AT_DISPATCH_INDEX_TYPES(output.scalar_type(), "ravel_multi_index", [&] {
+      return kernels::write_offsets(on, layout, static_cast<index_t>(places.expect_int()),
+                                    output.mutable_data_ptr<index_t>(), errors...);
+    });
+  });
   return output;
 }
 
@@ -288,13 +298,13 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  m.impl("gather_points", gather_points<gather_points_cpu>);
-  m.impl("ravel_multi_index", ravel_multi_index<write_offsets_cpu>);
+  m.impl("gather_points", gather_points<OnCpu>);
+  m.impl("ravel_multi_index", ravel_multi_index<OnCpu>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("gather_points", gather_points<gather_points_cuda>);
-  m.impl("ravel_multi_index", ravel_multi_index<write_offsets_cuda>);
+  m.impl("gather_points", gather_points<OnCuda>);
+  m.impl("ravel_multi_index", ravel_multi_index<OnCuda>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {

@@ -1,6 +1,5 @@
 // The contract of gather_nd and index: compositions of gather and gather_points, so they need no
 // derivative of their own. And the binding.
-#include "index/index.h"
 
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>

@@ -1,68 +1,13 @@
-#include "common/indexing.h"
+#include "common/index_array.h"
 #include "common/parallel.h"
-#include "index/index.h"
 #include "index/index_kernels.h"
+#include "index/index_launch.h"
 
-namespace torch_ops {
+namespace torch_ops::kernels {
 namespace {
-
-struct Bytes16 {
-  uint64_t halves[2];
-};
-
-// Calls `use` with a value of a type of `bytes`: what an element is does not matter to a copy.
-template <class Use>
-void dispatch_size(int64_t bytes, Use&& use) {
-  switch (bytes) {
-    case 1:
-      return use(uint8_t());
-    case 2:
-      return use(uint16_t());
-    case 4:
-      return use(uint32_t());
-    case 8:
-      return use(uint64_t());
-    case 16:
-      return use(Bytes16());
-  }
-  TORCH_INTERNAL_ASSERT(false, "no element has ", bytes, " bytes");
-}
 
 int64_t rows_per_task(const PointsLayout& layout) {
   return kElementsPerTask / std::max<int64_t>(layout.inner + layout.coordinates, 1);
-}
-
-int64_t read_entry(const Coordinate& coordinate, const PointsLayout& layout, int64_t row) {
-  int64_t position = 0;
-  for (int a = layout.row_axes; a-- > 0;) {
-    position += row % layout.row_axis[a].size * coordinate.strides[a];
-    row /= layout.row_axis[a].size;
-  }
-  switch (coordinate.entry_bytes) {
-    case 1:
-      return static_cast<const uint8_t*>(coordinate.data)[position];
-    case 2:
-      return static_cast<const int16_t*>(coordinate.data)[position];
-    case 4:
-      return static_cast<const int32_t*>(coordinate.data)[position];
-    default:
-      return static_cast<const int64_t*>(coordinate.data)[position];
-  }
-}
-
-// Raises the error that `bad` stands for, a result of locate_rows.
-void check_bad(int64_t bad, const PointsLayout& layout, const PointsSite& site) {
-  if (bad == kNoBadPoint) return;
-  const int64_t row = bad / kMaxCoordinates, number = bad % kMaxCoordinates;
-  const Coordinate& coordinate = layout.coordinate[number];
-  if (!coordinate.rule.raises()) return;
-  const bool from_end = coordinate.rule.mode() == IndexMode::kFromEnd;
-  const int64_t position = row / site.entries / site.outer * site.entries + row % site.entries;
-  TORCH_CHECK_INDEX(
-      false, indexing::out_of_range_text(
-                 site.op,
-                 indexing::name_coordinate(site.sizes, position, number, coordinate.axis, from_end),
-                 read_entry(coordinate, layout, row), coordinate.rule.axis_size(), from_end));
 }
 
 // The first bad row, as locate_rows tells it. The entries that the rows of an axis share are read
@@ -91,58 +36,62 @@ int64_t find_bad(const PointsLayout& layout) {
   return row * kMaxCoordinates + bad % kMaxCoordinates;
 }
 
+// A result of locate_rows, where that is an error.
+int64_t only_errors(int64_t bad, const PointsLayout& layout) {
+  // All coordinates have one mode.
+  return layout.coordinate[0].rule.raises() ? bad : kNoBadPoint;
+}
+
 }  // namespace
 
-void gather_points_cpu(const at::Tensor& table, const PointsLayout& layout, const FillPattern& fill,
-                       const PointsSite& site, const at::Tensor& rows) {
-  if (layout.rows == 0) return;
-  if (layout.inner == 0) {  // nothing to copy; the index must be right all the same
-    return check_bad(find_bad(layout), layout, site);
-  }
-  dispatch_size(table.element_size(), [&](auto word) {
+int64_t gather_points(OnCpu on, const void* table, int64_t element_bytes,
+                      const PointsLayout& layout, const FillPattern& fill, void* rows) {
+  const HostScope scope(on.program);
+  if (layout.rows == 0) return kNoBadPoint;
+  // Where there is nothing to copy, the index must be right all the same.
+  if (layout.inner == 0) return only_errors(find_bad(layout), layout);
+  return dispatch_size(element_bytes, [&](auto word) {
     using Word = decltype(word);
-    const auto* from = static_cast<const Word*>(table.const_data_ptr());
-    auto* to = static_cast<Word*>(rows.mutable_data_ptr());
     const int64_t bad =
         parallel_min(layout.rows, rows_per_task(layout), [&](int64_t begin, int64_t end) {
-          return gather_points(from, to, layout, fill.word<Word>(), begin, end);
+          return torch_ops::gather_points(static_cast<const Word*>(table), static_cast<Word*>(rows),
+                                          layout, fill.word<Word>(), begin, end);
         });
-    check_bad(bad, layout, site);
+    return only_errors(bad, layout);
   });
 }
 
-void put_points_cpu(const at::Tensor& table, const PointsLayout& layout, const PointsSite& site,
-                    const at::Tensor& rows) {
-  if (layout.rows == 0) return;
+int64_t put_points(OnCpu on, void* table, int64_t element_bytes, const PointsLayout& layout,
+                   const void* rows) {
+  const HostScope scope(on.program);
+  if (layout.rows == 0) return kNoBadPoint;
   const bool few = layout.inner > 0 && layout.rows <= kFewPoints &&
                    layout.rows * layout.inner <= kElementsPerTask;
-  if (!few) check_bad(find_bad(layout), layout, site);
-  if (layout.inner == 0) return;
-  dispatch_size(table.element_size(), [&](auto word) {
+  if (!few) {
+    const int64_t bad = only_errors(find_bad(layout), layout);
+    if (bad != kNoBadPoint || layout.inner == 0) return bad;
+  }
+  return dispatch_size(element_bytes, [&](auto word) {
     using Word = decltype(word);
-    auto* to = static_cast<Word*>(table.mutable_data_ptr());
-    const auto* from = static_cast<const Word*>(rows.const_data_ptr());
-    if (few) return check_bad(put_few_points(to, from, layout), layout, site);
-    at::parallel_for(0, layout.rows, std::max<int64_t>(rows_per_task(layout), 1),
-                     [&](int64_t begin, int64_t end) { put_points(to, from, layout, begin, end); });
+    auto* to = static_cast<Word*>(table);
+    const auto* from = static_cast<const Word*>(rows);
+    if (few) return only_errors(put_few_points(to, from, layout), layout);
+    parallel_for(
+        layout.rows, std::max<int64_t>(rows_per_task(layout), 1),
+        [&](int64_t begin, int64_t end) { torch_ops::put_points(to, from, layout, begin, end); });
+    return kNoBadPoint;
   });
 }
 
-void write_offsets_cpu(const PointsLayout& layout, int64_t none, const PointsSite& site,
-                       const at::Tensor& offsets) {
-  const auto write = [&](auto* to) {
-    using Offset = std::remove_pointer_t<decltype(to)>;
-    const int64_t bad =
-        parallel_min(layout.rows, kElementsPerTask, [&](int64_t begin, int64_t end) {
-          return write_offsets(to, layout, static_cast<Offset>(none), begin, end);
-        });
-    check_bad(bad, layout, site);
-  };
-  if (offsets.scalar_type() == at::kInt) {
-    write(offsets.mutable_data_ptr<int32_t>());
-  } else {
-    write(offsets.mutable_data_ptr<int64_t>());
-  }
+template <class Offset>
+int64_t write_offsets(OnCpu on, const PointsLayout& layout, Offset none, Offset* offsets) {
+  const HostScope scope(on.program);
+  const int64_t bad = parallel_min(layout.rows, kElementsPerTask, [&](int64_t begin, int64_t end) {
+    return torch_ops::write_offsets(offsets, layout, none, begin, end);
+  });
+  return only_errors(bad, layout);
 }
+template int64_t write_offsets(OnCpu, const PointsLayout&, int32_t, int32_t*);
+template int64_t write_offsets(OnCpu, const PointsLayout&, int64_t, int64_t*);
 
-}  // namespace torch_ops
+}  // namespace torch_ops::kernels

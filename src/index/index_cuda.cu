@@ -1,32 +1,14 @@
 #include <algorithm>
 
-#include "common/index_errors.h"
 #include "common/launch.cuh"
 #include "common/vectorized.cuh"
-#include "index/index.h"
 #include "index/index_elements.cuh"
 #include "index/index_kernels.cuh"
+#include "index/index_launch.h"
 #include "index/points_parts.h"
 
-namespace torch_ops {
+namespace torch_ops::kernels {
 namespace {
-
-IndexErrorCall begin_call(const PointsSite& site, const PointsLayout& layout) {
-  IndexErrorCall call(/*wait=*/false);
-  const IndexRule& rule = layout.coordinate[0].rule;  // all have one mode
-  if (rule.raises()) call.record();
-  IndexErrorSite& errors = call.site;
-  errors.op = site.op;
-  errors.outer = site.outer;
-  errors.entries = site.entries;
-  errors.rank = static_cast<int64_t>(site.sizes.size());
-  if (errors.rank <= kMaxNamedRank) {
-    std::copy(site.sizes.begin(), site.sizes.end(), errors.sizes);
-  }
-  errors.coordinates = layout.coordinates;
-  errors.from_end = rule.mode() == IndexMode::kFromEnd;
-  return call;
-}
 
 // Calls visit(number) with every stride by which a row is found, or its parts.
 template <class Visit>
@@ -154,8 +136,7 @@ void launch(Word* table, Word* rows, const PointsLayout& whole, const FillPatter
 
 template <bool kPut>
 void move_points(void* table, void* rows, int64_t element, PointsLayout layout,
-                 const FillPattern& fill, const PointsSite& site) {
-  IndexErrorCall errors = begin_call(site, layout);
+                 const FillPattern& fill, const IndexErrorSite& errors) {
   if (layout.rows == 0 || layout.inner == 0) return;
   const int64_t bytes = word_bytes(layout, element, table, rows);
   count_in_words(layout, bytes / element);
@@ -165,59 +146,46 @@ void move_points(void* table, void* rows, int64_t element, PointsLayout layout,
   };
   switch (bytes) {
     case 1:
-      move(uint8_t());
-      break;
+      return move(uint8_t());
     case 2:
-      move(uint16_t());
-      break;
+      return move(uint16_t());
     case 4:
-      move(uint32_t());
-      break;
+      return move(uint32_t());
     case 8:
-      move(uint2());
-      break;
+      return move(uint2());
     default:
-      move(uint4());
+      return move(uint4());
   }
-  errors.end();
 }
 
 }  // namespace
 
-void gather_points_cuda(const at::Tensor& table, const PointsLayout& layout,
-                        const FillPattern& fill, const PointsSite& site, const at::Tensor& rows) {
-  const c10::cuda::CUDAGuard guard(rows.device());
-  move_points</*kPut=*/false>(const_cast<void*>(table.const_data_ptr()), rows.mutable_data_ptr(),
-                              table.element_size(), layout, fill, site);
+void gather_points(OnCuda on, const void* table, int64_t element_bytes, const PointsLayout& layout,
+                   const FillPattern& fill, void* rows, const IndexErrorSite& errors) {
+  const HostScope scope(on.program);
+  move_points</*kPut=*/false>(const_cast<void*>(table), rows, element_bytes, layout, fill, errors);
 }
 
-void put_points_cuda(const at::Tensor& table, const PointsLayout& layout, const PointsSite& site,
-                     const at::Tensor& rows) {
-  const c10::cuda::CUDAGuard guard(table.device());
-  move_points</*kPut=*/true>(table.mutable_data_ptr(), const_cast<void*>(rows.const_data_ptr()),
-                             table.element_size(), layout, FillPattern(), site);
+void put_points(OnCuda on, void* table, int64_t element_bytes, const PointsLayout& layout,
+                const void* rows, const IndexErrorSite& errors) {
+  const HostScope scope(on.program);
+  move_points</*kPut=*/true>(table, const_cast<void*>(rows), element_bytes, layout, FillPattern(),
+                             errors);
 }
 
-void write_offsets_cuda(const PointsLayout& whole, int64_t none, const PointsSite& site,
-                        const at::Tensor& offsets) {
-  const c10::cuda::CUDAGuard guard(offsets.device());
-  IndexErrorCall errors = begin_call(site, whole);
-  if (whole.rows == 0) return;
-  const auto write = [&](auto* to) {
-    using Offset = std::remove_pointer_t<decltype(to)>;
-    for_each_part(whole, kMaxPoints, [&](const PointsLayout& part, const PointsOffsets& at) {
-      const PointsCall call = make_call(part, FillPattern(), errors, at.first_row);
-      const unsigned blocks = grid_x(part.rows, kPointThreads * kPointUnroll);
-      TORCH_OPS_LAUNCH((point_offsets_kernel<Offset>), blocks, kPointThreads, 0, to + at.rows,
-                       static_cast<Offset>(none), call);
-    });
-  };
-  if (offsets.scalar_type() == at::kInt) {
-    write(offsets.mutable_data_ptr<int32_t>());
-  } else {
-    write(offsets.mutable_data_ptr<int64_t>());
-  }
-  errors.end();
+template <class Offset>
+void write_offsets(OnCuda on, const PointsLayout& layout, Offset none, Offset* offsets,
+                   const IndexErrorSite& errors) {
+  const HostScope scope(on.program);
+  if (layout.rows == 0) return;
+  for_each_part(layout, kMaxPoints, [&](const PointsLayout& part, const PointsOffsets& at) {
+    const PointsCall call = make_call(part, FillPattern(), errors, at.first_row);
+    TORCH_OPS_LAUNCH((point_offsets_kernel<Offset>),
+                     grid_x(part.rows, kPointThreads * kPointUnroll), kPointThreads, 0,
+                     offsets + at.rows, none, call);
+  });
 }
+template void write_offsets(OnCuda, const PointsLayout&, int32_t, int32_t*, const IndexErrorSite&);
+template void write_offsets(OnCuda, const PointsLayout&, int64_t, int64_t*, const IndexErrorSite&);
 
-}  // namespace torch_ops
+}  // namespace torch_ops::kernels

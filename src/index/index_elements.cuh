@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "common/row_layout.h"
 #include "common/table_windows.cuh"
 #include "index/index_kernels.cuh"
 

@@ -11,8 +11,6 @@
 
 namespace torch_ops {
 
-constexpr int64_t kNoBadPoint = INT64_MAX;
-
 // Adds what one coordinate says to the offsets of `count` points. Returns the first that it does
 // not give a row, or `count`; such a point's offset becomes negative.
 template <class Index, class Stride, class Resolve>

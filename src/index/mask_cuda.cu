@@ -4,10 +4,10 @@
 #include <cub/device/device_select.cuh>
 
 #include "common/launch.cuh"
-#include "common/new_output.h"
-#include "index/mask.h"
+#include "common/scratch.h"
+#include "index/index_launch.h"
 
-namespace torch_ops {
+namespace torch_ops::kernels {
 namespace {
 
 // What is selected beyond the room that there is goes nowhere, so that the host need not know how
@@ -22,35 +22,27 @@ struct WriteInRoom {
   }
 };
 
+}  // namespace
+
 template <class Position>
-void select(const at::Tensor& mask, const at::Tensor& positions) {
-  const auto stream = at::cuda::getCurrentCUDAStream();
-  const auto entries = thrust::make_counting_iterator(Position{0});
-  const auto out = thrust::make_tabulate_output_iterator(
-      WriteInRoom<Position>{positions.mutable_data_ptr<Position>(), positions.numel()});
-  const at::Tensor count = new_output({1}, mask.options().dtype(at::kLong));
+void mask_positions(OnCuda on, const bool* mask, int64_t entries, Position* positions,
+                    int64_t room) {
+  const HostScope scope(on.program);
+  if (entries == 0 || room == 0) return;
+  const auto numbers = thrust::make_counting_iterator(Position{0});
+  const auto out = thrust::make_tabulate_output_iterator(WriteInRoom<Position>{positions, room});
+  const DeviceScratch count(sizeof(int64_t));
   const auto run = [&](void* scratch, size_t& bytes) {
-    C10_CUDA_CHECK(cub::DeviceSelect::Flagged(scratch, bytes, entries, mask.const_data_ptr<bool>(),
-                                              out, count.mutable_data_ptr<int64_t>(), mask.numel(),
-                                              stream));
+    TORCH_OPS_CUDA_CALL(cub::DeviceSelect::Flagged(scratch, bytes, numbers, mask, out,
+                                                   static_cast<int64_t*>(count.get()), entries,
+                                                   current_stream()));
   };
   size_t bytes = 0;
   run(nullptr, bytes);
-  const at::Tensor scratch =
-      new_output({static_cast<int64_t>(bytes)}, mask.options().dtype(at::kByte));
-  run(scratch.mutable_data_ptr(), bytes);
+  const DeviceScratch scratch(static_cast<int64_t>(bytes));
+  run(scratch.get(), bytes);
 }
+template void mask_positions(OnCuda, const bool*, int64_t, int32_t*, int64_t);
+template void mask_positions(OnCuda, const bool*, int64_t, int64_t*, int64_t);
 
-}  // namespace
-
-void mask_positions_cuda(const at::Tensor& mask, const at::Tensor& positions) {
-  if (mask.numel() == 0 || positions.numel() == 0) return;
-  const c10::cuda::CUDAGuard guard(mask.device());
-  if (positions.scalar_type() == at::kInt) {
-    select<int32_t>(mask, positions);
-  } else {
-    select<int64_t>(mask, positions);
-  }
-}
-
-}  // namespace torch_ops
+}  // namespace torch_ops::kernels

@@ -1,14 +1,16 @@
 // The contract of mask_positions and masked_gather: schemas, checks, allocation.
+#include <ATen/Dispatch.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/stack.h>
 #include <torch/library.h>
 
 #include "common/batching.h"
+#include "common/call_kernels.h"
 #include "common/gather_ops.h"
 #include "common/index_mode_args.h"
 #include "common/op.h"
-#include "index/mask.h"
+#include "index/index_launch.h"
 
 namespace torch_ops {
 namespace {
@@ -32,10 +34,16 @@ Tensor allocate(const Tensor& mask, c10::SymInt size) {
   return at::full_symint({size}, at::Scalar(entries), options);
 }
 
-template <auto launch>
+template <class On>
 Tensor mask_positions(const Tensor& mask, c10::SymInt size) {
   const Tensor positions = allocate(mask, size);
-  launch(mask.contiguous(), positions);
+  const Tensor entries = mask.contiguous();
+  with_kernels<On>(positions, [&](auto on) {
+    AT_DISPATCH_INDEX_TYPES(positions.scalar_type(), "mask_positions", [&] {
+      kernels::mask_positions(on, entries.const_data_ptr<bool>(), entries.numel(),
+                              positions.mutable_data_ptr<index_t>(), positions.numel());
+    });
+  });
   return positions;
 }
 
@@ -96,13 +104,9 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
       {at::Tag::pt2_compliant_tag});
 }
 
-TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  m.impl("mask_positions", mask_positions<mask_positions_cpu>);
-}
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { m.impl("mask_positions", mask_positions<OnCpu>); }
 
-TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("mask_positions", mask_positions<mask_positions_cuda>);
-}
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) { m.impl("mask_positions", mask_positions<OnCuda>); }
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { m.impl("mask_positions", allocate); }
 

@@ -12,7 +12,7 @@
 #include "common/gather_ops.h"
 #include "common/index_mode_args.h"
 #include "common/indexing.h"
-#include "index/index.h"
+#include "index/points_call.h"
 
 namespace torch_ops::points {
 

@@ -9,6 +9,7 @@ namespace torch_ops {
 
 constexpr int kMaxCoordinates = 16;
 constexpr int kMaxPointAxes = 6;  // of the rows, and of a row, after joining
+constexpr int64_t kNoBadPoint = INT64_MAX;
 
 // One of a point's coordinates: an index into one axis of the table.
 struct Coordinate {

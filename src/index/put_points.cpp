@@ -36,7 +36,7 @@ Points check(const char* op, const Tensor& source, TensorList coordinates, at::I
   return points;
 }
 
-template <auto launch>
+template <class On>
 Tensor& put_points_(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
                     const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes,
                     ops::Name name) {
@@ -57,18 +57,23 @@ Tensor& put_points_(Tensor& source, TensorList coordinates, at::IntArrayRef dims
   Tensor table = aligned(source);
   const PointsLayout layout = points::lay_out(table, entries, rows, points, kMode, axes);
   const auto sizes = C10_AS_INTARRAYREF_SLOW(points.sizes);
-  launch(table, layout, points::make_site(op, points, sizes, source), rows);
+  points::call_at_points<On>(layout, points::make_site(op, points, sizes, source), table,
+                             [&](auto on, const auto&... errors) {
+                               return kernels::put_points(on, table.mutable_data_ptr(),
+                                                          table.element_size(), layout,
+                                                          rows.const_data_ptr(), errors...);
+                             });
   if (!table.is_same(source)) source.copy_(table);
   return source;
 }
 
-template <auto launch>
+template <class On>
 Tensor put_points(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
                   const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes,
                   ops::Name name) {
   Tensor result = source.clone(at::MemoryFormat::Contiguous);
-  return put_points_<launch>(result, coordinates, dims, values, batch_dims, front, axes,
-                             points::name_of("index_put", name));
+  return put_points_<On>(result, coordinates, dims, values, batch_dims, front, axes,
+                         points::name_of("index_put", name));
 }
 
 Tensor& put_points__meta(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
@@ -290,13 +295,13 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  m.impl("put_points", put_points<put_points_cpu>);
-  m.impl("put_points_", put_points_<put_points_cpu>);
+  m.impl("put_points", put_points<OnCpu>);
+  m.impl("put_points_", put_points_<OnCpu>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("put_points", put_points<put_points_cuda>);
-  m.impl("put_points_", put_points_<put_points_cuda>);
+  m.impl("put_points", put_points<OnCuda>);
+  m.impl("put_points_", put_points_<OnCuda>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {

@@ -124,7 +124,11 @@ class RawLauncher {
     if (found != loaded_.end()) return (last_ = &*found)->second;
     Loaded loaded;
     loaded.kernel = reinterpret_cast<Kernel>(handle);
-    loaded.attributes = prepare_kernel(loaded.kernel, key);
+    {
+      // To load waits where the queue is full, as a launch does; another thread may come here too.
+      const py::gil_scoped_release release;
+      loaded.attributes = prepare_kernel(loaded.kernel, key);
+    }
     check_sizes(loaded.attributes.param_sizes);
     return (last_ = &*loaded_.emplace(key, std::move(loaded)).first)->second;
   }

@@ -1,5 +1,6 @@
 // The contract of relu and leaky_relu: schemas, checks, allocation, binding. relu_autograd.cpp
 // has their derivatives.
+#include <ATen/Dispatch.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -10,7 +11,9 @@
 #include <torch/library.h>
 
 #include "common/bit_mask.h"
+#include "common/call_kernels.h"
 #include "common/checks.h"
+#include "common/elementwise_layout.h"
 #include "common/new_output.h"
 #include "common/python_call.h"
 #include "relu/relu.h"
@@ -20,10 +23,47 @@ namespace {
 
 using at::Tensor;
 
-// ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
+// ---- Calls of the kernel library: tensors of one shape, one dtype and any strides ---------------
 
-void no_launch(const Tensor&, Slope, const Tensor&, const Tensor&) {}
-void no_launch_backward(const Tensor&, const Tensor&, Slope, const Tensor&) {}
+// `mask` is undefined where none is to be written.
+template <class On>
+void launch(const Tensor& input, Slope slope, const Tensor& output, const Tensor& mask) {
+  with_kernels<On>(output, [&](auto on) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, input.scalar_type(), "relu", [&] {
+      kernels::relu(on, slope, make_walk(output, input),
+                    mask.defined() ? mask.mutable_data_ptr<uint8_t>() : nullptr,
+                    output_of<scalar_t>(output), input_of<scalar_t>(input));
+    });
+  });
+}
+
+template <class On>
+void launch_backward(const Tensor& grad_output, const Tensor& output, Slope slope,
+                     const Tensor& grad_input) {
+  with_kernels<On>(grad_input, [&](auto on) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(
+        at::kHalf, at::kBFloat16, output.scalar_type(), "relu_backward", [&] {
+          kernels::relu_backward(on, slope, make_walk(grad_input, grad_output, output),
+                                 output_of<scalar_t>(grad_input), input_of<scalar_t>(grad_output),
+                                 input_of<scalar_t>(output));
+        });
+  });
+}
+
+template <class On>
+void launch_mask_backward(const Tensor& grad_output, const Tensor& mask, Slope slope,
+                          const Tensor& grad_input) {
+  with_kernels<On>(grad_input, [&](auto on) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(
+        at::kHalf, at::kBFloat16, grad_output.scalar_type(), "relu_mask_backward", [&] {
+          kernels::relu_mask_backward(
+              on, slope, make_walk(grad_input, grad_output), mask.const_data_ptr<uint8_t>(),
+              output_of<scalar_t>(grad_input), input_of<scalar_t>(grad_output));
+        });
+  });
+}
+
+// ---- CPU, CUDA and Meta kernels: `On` says which ------------------------------------------------
 
 Tensor empty_mask(const Tensor& result) {
   return new_output(result.options().dtype(at::kByte), [&](const auto& options) {
@@ -37,52 +77,52 @@ Tensor torchs(const Tensor& input, double slope) { return at::leaky_relu(input, 
 Tensor& torchs_(Tensor& input) { return at::relu_(input); }
 Tensor& torchs_(Tensor& input, double slope) { return at::leaky_relu_(input, slope); }
 
-template <auto launch, class... SlopeArg>
+template <class On, class... SlopeArg>
 Tensor forward(const Tensor& input, SlopeArg... slope, bool /*save_mask*/) {
   if (!is_kernel_float(input)) return torchs(input, slope...);
   Tensor output = new_output_like(input);
-  launch(input, slope_of(slope...), output, Tensor());
+  launch<On>(input, slope_of(slope...), output, Tensor());
   return output;
 }
 
-template <auto launch, class... SlopeArg>
+template <class On, class... SlopeArg>
 Tensor& forward_(Tensor& input, SlopeArg... slope, bool /*save_mask*/) {
   if (!is_kernel_float(input)) return torchs_(input, slope...);
   at::assert_no_internal_overlap(input);
-  launch(input, slope_of(slope...), input, Tensor());
+  launch<On>(input, slope_of(slope...), input, Tensor());
   return input;
 }
 
-template <auto launch>
+template <class On>
 std::tuple<Tensor, Tensor> forward_mask(const Tensor& input, Slope slope) {
   CHECK_FLOATING("_relu_mask", input);
   Tensor output = new_output_like(input);
   Tensor mask = empty_mask(input);
-  launch(input, slope, output, mask);
+  launch<On>(input, slope, output, mask);
   return {std::move(output), std::move(mask)};
 }
 
-template <auto launch>
+template <class On>
 Tensor forward_mask_(Tensor& input, Slope slope) {
   CHECK_FLOATING("_relu_mask_", input);
   at::assert_no_internal_overlap(input);
   Tensor mask = empty_mask(input);
-  launch(input, slope, input, mask);
+  launch<On>(input, slope, input, mask);
   return mask;
 }
 
-template <auto launch, class... SlopeArg>
+template <class On, class... SlopeArg>
 Tensor backward(const Tensor& grad_output, const Tensor& output, SlopeArg... slope) {
   CHECK_FLOATING("relu_backward", output);
   CHECK_SAME_TYPE("relu_backward", grad_output, output);
   CHECK_SAME_SHAPE("relu_backward", grad_output, output);
   CHECK_SAME_DEVICE("relu_backward", grad_output, output);
   Tensor grad_input = new_output_like(output);
-  launch(grad_output, output, slope_of(slope...), grad_input);
+  launch_backward<On>(grad_output, output, slope_of(slope...), grad_input);
   return grad_input;
 }
 
-template <auto launch>
+template <class On>
 Tensor mask_backward(const Tensor& grad_output, const Tensor& mask, at::IntArrayRef order,
                      Slope slope) {
   CHECK_FLOATING("_relu_mask_backward", grad_output);
@@ -99,7 +139,7 @@ Tensor mask_backward(const Tensor& grad_output, const Tensor& mask, at::IntArray
     return order.empty() ? at::empty_symint(sizes, options)
                          : at::empty_permuted_symint(sizes, order, options);
   });
-  launch(grad_output, mask, slope, grad_input);
+  launch_mask_backward<On>(grad_output, mask, slope, grad_input);
   return grad_input;
 }
 
@@ -107,33 +147,33 @@ Tensor mask_backward(const Tensor& grad_output, const Tensor& mask, at::IntArray
 
 Tensor direct_forward(const Tensor& input) {
   CHECK_INPUT(input);
-  return forward<relu_cuda>(input, /*save_mask=*/false);
+  return forward<OnCuda>(input, /*save_mask=*/false);
 }
 
 Tensor direct_backward(const Tensor& grad_output, const Tensor& output) {
   CHECK_INPUT(grad_output);
   CHECK_INPUT(output);
-  return backward<relu_backward_cuda>(grad_output, output);
+  return backward<OnCuda>(grad_output, output);
 }
 
 // ---- Registration -------------------------------------------------------------------------------
 
-// Both public ops for one backend.
-template <auto launch, auto launch_backward, class... SlopeArg>
+// Both public ops.
+template <class On, class... SlopeArg>
 void register_kernels(torch::Library& m) {
   const std::string name = kOpName<SlopeArg...>;
-  m.impl(name.c_str(), forward<launch, SlopeArg...>);
-  m.impl((name + "_").c_str(), forward_<launch, SlopeArg...>);
-  m.impl((name + "_backward").c_str(), backward<launch_backward, SlopeArg...>);
+  m.impl(name.c_str(), forward<On, SlopeArg...>);
+  m.impl((name + "_").c_str(), forward_<On, SlopeArg...>);
+  m.impl((name + "_backward").c_str(), backward<On, SlopeArg...>);
 }
 
-template <auto launch, auto launch_backward, auto launch_mask_backward>
+template <class On>
 void register_backend(torch::Library& m) {
-  register_kernels<launch, launch_backward>(m);
-  register_kernels<launch, launch_backward, double>(m);
-  m.impl("_relu_mask", forward_mask<launch>);
-  m.impl("_relu_mask_", forward_mask_<launch>);
-  m.impl("_relu_mask_backward", mask_backward<launch_mask_backward>);
+  register_kernels<On>(m);
+  register_kernels<On, double>(m);
+  m.impl("_relu_mask", forward_mask<On>);
+  m.impl("_relu_mask_", forward_mask_<On>);
+  m.impl("_relu_mask_backward", mask_backward<On>);
 }
 
 }  // namespace
@@ -164,17 +204,9 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
       tags);
 }
 
-TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  register_backend<relu_cpu, relu_backward_cpu, relu_mask_backward_cpu>(m);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  register_backend<relu_cuda, relu_backward_cuda, relu_mask_backward_cuda>(m);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
-  register_backend<no_launch, no_launch_backward, no_launch_backward>(m);
-}
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { register_backend<OnCpu>(m); }
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) { register_backend<OnCuda>(m); }
+TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { register_backend<OnMeta>(m); }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The direct kernels of relu, on contiguous CUDA tensors and outside autograd.";

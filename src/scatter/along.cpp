@@ -1,6 +1,4 @@
 // The contract of scatter_elements_add: schema, checks, allocation, derivative.
-#include "scatter/along.h"
-
 #include <ATen/Context.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
@@ -103,13 +101,17 @@ std::optional<Tensor> add_rows(const Pieces& call, int64_t axis, std::optional<b
 Tensor add_in_order(const Pieces& call, const ElementLayout& layout, const IndexRule& rule) {
   const int64_t total = c10::multiply_integers(call.size);
   const Tensor places = new_output({layout.count}, call.index.options().dtype(at::kLong));
-  find_places_cuda(call.index, layout, rule, /*nowhere=*/total, places);
+  call_indexed<OnCuda>(
+      kOp, call.index, layout, rule.mode(), places, [&](auto on, const auto&... errors) {
+        kernels::find_places(on, index_array(call.index), layout, rule,
+                             /*nowhere=*/total, places.mutable_data_ptr<int64_t>(), errors...);
+      });
   return ops::scatter_add()
       .call(call.values.reshape({-1}), places, total, 0, 0, /*deterministic=*/true, "fill")
       .view(call.size);
 }
 
-template <auto add>
+template <class On>
 Tensor scatter_elements_add(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size,
                             int64_t dim, std::optional<bool> deterministic, std::string_view mode) {
   const auto [axis, parsed] = check(values, index, size, dim, mode);
@@ -130,10 +132,19 @@ Tensor scatter_elements_add(const Tensor& values, const Tensor& index, c10::SymI
   const bool in_order = call.values.is_cuda() && call.values.is_floating_point() &&
                         deterministic.value_or(at::globalContext().deterministicAlgorithms());
   if (in_order) return finish(add_in_order(call, layout, rule));
-  const at::TensorOptions options = call.values.options().dtype(sum_type(real));
-  const Tensor sums = call.values.is_cuda() ? zeros_cuda(call.size, options)
-                                            : new_output(call.size, options).zero_();
-  add(call.values.view(as_dispatched(real)), call.index, layout, rule, sums);
+  const Tensor sums = new_output(call.size, call.values.options().dtype(sum_type(real)));
+  call_indexed<On>(kOp, call.index, layout, parsed, sums, [&](auto on, const auto&... errors) {
+    return dispatch_summed(real, [&](auto zero) {
+      using Value = decltype(zero);
+      const AlongCall<Value> elements{static_cast<const Value*>(call.values.const_data_ptr()),
+                                      index_array(call.index),
+                                      layout,
+                                      rule,
+                                      static_cast<SumOf<Value>*>(sums.mutable_data_ptr()),
+                                      sums.numel()};
+      return kernels::add_along(on, elements, errors...);
+    });
+  });
   return finish(sums.to(real));
 }
 
@@ -238,11 +249,11 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  m.impl("scatter_elements_add", scatter_elements_add<add_along_cpu>);
+  m.impl("scatter_elements_add", scatter_elements_add<OnCpu>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("scatter_elements_add", scatter_elements_add<add_along_cuda>);
+  m.impl("scatter_elements_add", scatter_elements_add<OnCuda>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {

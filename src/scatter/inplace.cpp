@@ -12,7 +12,6 @@
 #include "common/index_mode_args.h"
 #include "common/indexing.h"
 #include "common/inplace.h"
-#include "scatter/reduce.h"
 #include "scatter/scatter.h"
 
 namespace torch_ops {
@@ -96,7 +95,7 @@ Tensor dense(const Tensor& out) {
                                                          : out.clone(at::MemoryFormat::Contiguous);
 }
 
-template <auto launch>
+template <class On>
 Tensor& scatter_add_(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
                      int64_t batch_dims, std::string_view mode) {
   const Call call = check(out, values, index, dim, batch_dims, mode);
@@ -121,8 +120,16 @@ Tensor& scatter_add_(Tensor& out, const Tensor& values, const Tensor& index, Dim
     const Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
     return real.view(as_dispatched(real.scalar_type()));
   };
-  launch(call.op, as_real(values.contiguous()), entries, layout,
-         IndexRule(call.mode, layout.axis_size), as_real(sums));
+  const Tensor rows = as_real(values.contiguous()), to = as_real(sums);
+  const IndexRule rule(call.mode, layout.axis_size);
+  call_indexed<On>(call.op, entries, layout, call.mode, to, [&](auto on, const auto&... errors) {
+    return dispatch_summed(rows.scalar_type(), [&](auto zero) {
+      using Value = decltype(zero);
+      using Result = std::conditional_t<std::is_same_v<On, OnCpu>, Value, SumOf<Value>>;
+      return kernels::scatter_add_to<Value>(
+          on, reduce_call<Value, Result>(rows, entries, layout, rule, to), errors...);
+    });
+  });
   if (!sums.is_same(out)) out.copy_(sums);
   return out;
 }
@@ -249,11 +256,9 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
       {at::Tag::pt2_compliant_tag});
 }
 
-TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { m.impl("scatter_add_", scatter_add_<scatter_add_to_cpu>); }
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { m.impl("scatter_add_", scatter_add_<OnCpu>); }
 
-TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("scatter_add_", scatter_add_<scatter_add_to_cuda>);
-}
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) { m.impl("scatter_add_", scatter_add_<OnCuda>); }
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { m.impl("scatter_add_", scatter_add__meta); }
 

@@ -1,6 +1,12 @@
 // The contract of gather_plan: schema, checks, allocation. What a plan is for stands in
 // docs/architecture.md.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/sort.h>
+#ifdef TORCH_OPS_WITH_CUDA
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#endif
 #include <torch/library.h>
 
 #include "common/batching.h"
@@ -47,7 +53,43 @@ Plan allocate(const Tensor& index, const c10::SymInt& dim_size, std::optional<in
   return {at::empty_symint({count}, options), at::empty_symint({count}, options)};
 }
 
-template <auto launch>
+// Raises IndexError where an entry of the index is out of range; on CUDA too, where it waits for
+// its kernels.
+void sort_entries(OnCpu, const Tensor& index, const RowLayout& layout, const Plan& plan) {
+  const IndexRule rule(IndexMode::kRaise, layout.axis_size);
+  call_indexed<OnCpu>("gather_plan", index, layout, rule.mode(), plan.rows, [&](auto on) {
+    return kernels::find_bad_entry(on, index_array(index), layout, rule);
+  });
+  const Tensor first_rows = at::arange(layout.batch, plan.rows.options()) * layout.axis_size;
+  const Tensor named = index.reshape({layout.batch, layout.entries}) + first_rows.unsqueeze(1);
+  const auto [rows, order] = at::sort(named.flatten().to(plan.rows.scalar_type()),
+                                      std::optional<bool>(/*stable=*/true), /*dim=*/0);
+  plan.rows.copy_(rows);
+  plan.order.copy_(order);
+}
+
+void sort_entries(OnCuda, const Tensor& index, const RowLayout& layout, const Plan& plan) {
+#ifdef TORCH_OPS_WITH_CUDA
+  const c10::cuda::CUDAGuard guard(index.device());
+  TORCH_CHECK(
+      c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None,
+      "gather_plan: the current stream is capturing a CUDA graph, and to check the index it would "
+      "have to wait for the device. Make the plan before the capture.");
+#endif
+  const auto sort = [&](auto on, const auto&... errors) {
+    const auto write = [&](auto zero) {
+      using Id = decltype(zero);
+      kernels::sort_entries(on, index_array(index), layout,
+                            static_cast<Id*>(plan.rows.mutable_data_ptr()),
+                            static_cast<Id*>(plan.order.mutable_data_ptr()), errors...);
+    };
+    plan.rows.scalar_type() == at::kInt ? write(uint32_t()) : write(uint64_t());
+  };
+  call_indexed<OnCuda>("gather_plan", index, layout, IndexMode::kRaise, plan.rows, sort,
+                       /*waits=*/true);
+}
+
+template <class On>
 Parts gather_plan(const Tensor& index, c10::SymInt dim_size, std::optional<int64_t> dim,
                   int64_t batch_dims) {
   const Plan plan = allocate(index, dim_size, dim, batch_dims);
@@ -57,7 +99,7 @@ Parts gather_plan(const Tensor& index, c10::SymInt dim_size, std::optional<int64
   Tensor entries = index;
   const RowLayout layout =
       indexing::lay_out_contiguous(sizes, entries, {/*dim=*/batch_dims, batch_dims});
-  launch(entries, layout, plan);
+  sort_entries(On{torch_program()}, entries, layout, plan);
   return {plan.rows, plan.order};
 }
 
@@ -88,9 +130,9 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
       {at::Tag::pt2_compliant_tag, at::Tag::cudagraph_unsafe});
 }
 
-TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { m.impl("gather_plan", gather_plan<sort_entries_cpu>); }
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { m.impl("gather_plan", gather_plan<OnCpu>); }
 
-TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) { m.impl("gather_plan", gather_plan<sort_entries_cuda>); }
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) { m.impl("gather_plan", gather_plan<OnCuda>); }
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { m.impl("gather_plan", gather_plan_meta); }
 

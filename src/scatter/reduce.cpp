@@ -1,7 +1,6 @@
 // The contract of scatter: a composition of scatter_add and of ops of its own, for the largest
 // value, for its position and for the product.
-#include "scatter/reduce.h"
-
+#include <ATen/Dispatch.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
@@ -139,18 +138,39 @@ struct Rows {
     if (rows) plan = Plan{rows->contiguous(), order->contiguous()};
   }
 
-  const Plan* plan_or_null() const { return plan ? &*plan : nullptr; }
+  template <class Value, class Result>
+  ReduceCall<Value, Result> of(const Tensor& result) const {
+    return reduce_call<Value, Result>(values, entries, layout, rule, result,
+                                      plan ? &*plan : nullptr);
+  }
+
+  // As call_indexed.
+  template <class On, class Launch>
+  void run(const Tensor& result, Launch&& launch) const {
+    call_indexed<On>(kOp, entries, layout, rule.mode(), result, launch);
+  }
 };
 
-template <auto launch>
+// Calls use(value) with a value of the kernels' type for a dtype that check() takes.
+template <class Use>
+auto dispatch_ordered(at::ScalarType dtype, Use&& use) {
+  return AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, kOp,
+                                    [&] { return use(typename KernelTypeOf<scalar_t>::type()); });
+}
+
+template <class On>
 Tensor scatter_arg(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
                    int64_t batch_dims, bool largest, std::string_view mode, const Part& rows,
                    const Part& order) {
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims, rows, order);
   const Rows call(values, index, dim_size, axes, mode, rows, order);
   const Tensor positions = new_output(call.sizes, values.options().dtype(at::kLong));
-  launch(call.values, call.entries, call.layout, call.rule, largest, call.plan_or_null(),
-         positions);
+  call.run<On>(positions, [&](auto on, const auto&... errors) {
+    return dispatch_ordered(values.scalar_type(), [&](auto zero) {
+      return kernels::scatter_arg(on, call.of<decltype(zero), int64_t>(positions), largest,
+                                  errors...);
+    });
+  });
   return positions;
 }
 
@@ -163,13 +183,18 @@ Tensor scatter_arg_meta(const Tensor& values, const Tensor& index, c10::SymInt d
                           values.options().dtype(at::kLong));
 }
 
-template <auto launch>
+template <class On>
 Tensor scatter_best(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
                     int64_t batch_dims, bool largest, std::string_view mode) {
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
   const Rows rows(values, index, dim_size, axes, mode);
   const Tensor best = new_output(rows.sizes, values.options());
-  launch(rows.values, rows.entries, rows.layout, rows.rule, largest, best);
+  rows.run<On>(best, [&](auto on) {
+    return dispatch_ordered(values.scalar_type(), [&](auto zero) {
+      using Value = decltype(zero);
+      return kernels::scatter_best(on, rows.of<Value, Value>(best), largest);
+    });
+  });
   return best;
 }
 
@@ -180,16 +205,19 @@ Tensor scatter_best_meta(const Tensor& values, const Tensor& index, c10::SymInt 
   return at::empty_symint(indexing::scatter_sizes(values, index, dim_size, axes), values.options());
 }
 
-template <auto launch>
+template <class On>
 Tensor scatter_prod(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
                     int64_t batch_dims, std::string_view mode, const Part& rows,
                     const Part& order) {
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims, rows, order);
   const Rows call(values, index, dim_size, axes, mode, rows, order);
-  const at::ScalarType real = values.scalar_type();
   const Tensor products = new_output(call.sizes, values.options());
-  launch(call.values.view(as_dispatched(real)), call.entries, call.layout, call.rule,
-         call.plan_or_null(), products.view(as_dispatched(real)));
+  call.run<On>(products, [&](auto on, const auto&... errors) {
+    return dispatch_summed(values.scalar_type(), [&](auto zero) {
+      using Value = decltype(zero);
+      return kernels::scatter_prod(on, call.of<Value, Value>(products), errors...);
+    });
+  });
   return products;
 }
 
@@ -459,15 +487,15 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  m.impl("_scatter_arg", scatter_arg<scatter_arg_cpu>);
-  m.impl("_scatter_best", scatter_best<scatter_best_cpu>);
-  m.impl("_scatter_prod", scatter_prod<scatter_prod_cpu>);
+  m.impl("_scatter_arg", scatter_arg<OnCpu>);
+  m.impl("_scatter_best", scatter_best<OnCpu>);
+  m.impl("_scatter_prod", scatter_prod<OnCpu>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("_scatter_arg", scatter_arg<scatter_arg_cuda>);
+  m.impl("_scatter_arg", scatter_arg<OnCuda>);
   m.impl("_scatter_best", scatter_best_by_position);
-  m.impl("_scatter_prod", scatter_prod<scatter_prod_cuda>);
+  m.impl("_scatter_prod", scatter_prod<OnCuda>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {

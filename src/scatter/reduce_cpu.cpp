@@ -1,70 +1,64 @@
-#include <ATen/Dispatch.h>
-#include <ATen/ops/ones.h>
-
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "common/elementwise_cpu.h"
 #include "common/first_bad_entry.h"
-#include "common/indexing.h"
-#include "common/new_output.h"
 #include "common/parallel.h"
 #include "common/scratch.h"
-#include "scatter/reduce.h"
 #include "scatter/reduce_kernels.h"
-#include "scatter/scatter.h"
+#include "scatter/scatter_launch.h"
 
-namespace torch_ops {
+namespace torch_ops::kernels {
 namespace {
 
-// Raises IndexError where an entry is an error.
-void check_entries(const char* op, const at::Tensor& index, const RowLayout& layout,
-                   const IndexRule& rule) {
-  indexing::check_axis_not_empty(op, index, layout.axis_size, rule.mode());
-  if (!rule.raises()) return;
-  TORCH_OPS_DISPATCH_INDEX(index, "scatter", [&] {
-    const index_t* entries = index.const_data_ptr<index_t>();
-    const int64_t bad = parallel_min(layout.batch * layout.entries, kElementsPerTask,
-                                     [&](int64_t begin, int64_t end) {
-                                       return first_bad_entry(entries, layout, rule, begin, end);
-                                     });
-    if (bad == kNoBadEntry) return;
-    indexing::raise_out_of_range(op, index, bad, layout.axis_size,
-                                 rule.mode() == IndexMode::kFromEnd);
+// The first entry that is an error.
+int64_t find_bad(const IndexArray& index, const RowLayout& layout, const IndexRule& rule) {
+  if (!rule.raises()) return kNoBadEntry;
+  return dispatch_index(index, [&](const auto* entries) {
+    return parallel_min(layout.batch * layout.entries, kElementsPerTask,
+                        [&](int64_t begin, int64_t end) {
+                          return first_bad_entry(entries, layout, rule, begin, end);
+                        });
   });
 }
 
 // Calls use(part, run) for all entries of a call, by several threads.
-template <class Use>
-void reduce(const at::Tensor& index, const RowLayout& layout, const IndexRule& rule, Use&& use) {
-  if (layout.slabs() * layout.entries * layout.inner == 0 || layout.axis_size == 0) return;
-  const ReduceParts parts(layout, at::get_num_threads());
-  TORCH_OPS_DISPATCH_INDEX(index, "scatter", [&] {
-    const index_t* entries = index.const_data_ptr<index_t>();
+template <class Call, class Use>
+void reduce(const Call& call, Use&& use) {
+  const RowLayout& layout = call.layout;
+  if (call.values_count() == 0 || layout.axis_size == 0) return;
+  const ReduceParts parts(layout, num_threads());
+  dispatch_index(call.index, [&](const auto* entries) {
     const int64_t grain = kElementsPerTask / (layout.entries * layout.inner / parts.strips + 1) + 1;
-    at::parallel_for(0, parts.count, grain, [&](int64_t begin, int64_t end) {
+    parallel_for(parts.count, grain, [&](int64_t begin, int64_t end) {
       for (int64_t number = begin; number < end; ++number) {
         const ReducePart part = parts.part(number, layout);
-        for_each_part_run(entries, layout, rule, part,
+        for_each_part_run(entries, layout, call.rule, part,
                           [&](const ReduceRun& run) { use(part, run); });
       }
     });
   });
 }
 
-// The order of a dtype's numbers, of which a Key has the bits.
-template <class Key>
-KeyOrder<Key> order_of(at::ScalarType dtype, bool largest) {
-  if (!at::isFloatingType(dtype)) {
-    const auto kind = dtype == at::kByte ? NumberKind::kUnsigned : NumberKind::kSigned;
-    return {kind, largest, Key()};
+// An integer with the bits of a value.
+template <class Value>
+using KeyOf = std::conditional_t<
+    sizeof(Value) == 1, int8_t,
+    std::conditional_t<sizeof(Value) == 2, int16_t,
+                       std::conditional_t<sizeof(Value) == 4, int32_t, int64_t>>>;
+
+// The order of the numbers of a type, of which a Key has the bits.
+template <class Value, class Key = KeyOf<Value>>
+KeyOrder<Key> order_of(bool largest) {
+  if constexpr (std::is_integral_v<Value>) {
+    return {std::is_signed_v<Value> ? NumberKind::kSigned : NumberKind::kUnsigned, largest, Key()};
+  } else if constexpr (sizeof(Value) == 2) {
+    return {NumberKind::kFloat, largest, Value::kInfinity};
+  } else {
+    return {NumberKind::kFloat, largest, bit_cast<Key>(std::numeric_limits<Value>::infinity())};
   }
-  const uint64_t infinity = dtype == at::kHalf       ? 0x7c00
-                            : dtype == at::kBFloat16 ? 0x7f80
-                            : dtype == at::kFloat    ? 0x7f800000
-                                                     : 0x7ff0000000000000;
-  return {NumberKind::kFloat, largest, static_cast<Key>(infinity)};
 }
 
 // Which rows, of [batch, axis_size], have entries.
@@ -91,15 +85,13 @@ struct ByName {
 
 // Sets the rows that have entries to `some`, and the others to `none`.
 template <class Key>
-void fill_by_name(const at::Tensor& index, const RowLayout& layout, const IndexRule& rule, Key some,
+void fill_by_name(const IndexArray& index, const RowLayout& layout, const IndexRule& rule, Key some,
                   Key none, Key* result) {
-  std::vector<char> named;
-  TORCH_OPS_DISPATCH_INDEX(
-      index, "scatter", [&] { named = find_named(index.const_data_ptr<index_t>(), layout, rule); });
+  const std::vector<char> named =
+      dispatch_index(index, [&](const auto* entries) { return find_named(entries, layout, rule); });
   const int64_t rows = layout.slabs() * layout.axis_size, columns = layout.inner;
-  at::parallel_for(
-      0, rows, kElementsPerTask / std::max<int64_t>(columns, 1) + 1,
-      [&](int64_t begin, int64_t end) {
+  parallel_for(
+      rows, kElementsPerTask / std::max<int64_t>(columns, 1) + 1, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end;) {
           const int64_t slab = row / layout.axis_size, last = (slab + 1) * layout.axis_size;
           const char* const has = named.data() + slab / layout.outer * layout.axis_size -
@@ -135,54 +127,70 @@ bool contains(const Key* bits, int64_t size, Key wanted) {
   return found != INT64_MAX;
 }
 
-// The values that stand at the positions which scatter_arg_cpu finds.
-template <class Key>
-void pick_best(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-               const IndexRule& rule, bool largest, const at::Tensor& result) {
-  const at::Tensor positions = new_output(result.sizes(), result.options().dtype(at::kLong));
-  scatter_arg_cpu(values, index, layout, rule, largest, /*plan=*/nullptr, positions);
-  const auto* at = positions.const_data_ptr<int64_t>();
-  const auto* from = static_cast<const Key*>(values.const_data_ptr());
-  auto* to = static_cast<Key*>(result.mutable_data_ptr());
+// Positions, as scatter_arg gives them.
+template <class Value>
+void find_positions(const ReduceCall<Value, int64_t>& call, bool largest) {
+  const int64_t count = call.result_count();
+  parallel_for(count, kElementsPerTask, [&](int64_t begin, int64_t end) {
+    std::fill(call.result + begin, call.result + end, call.layout.entries);
+  });
+  using Best = ComputeType<Value>;
+  const Scratch<Best> found(count);
+  const BestValues<Best> best{found.get(), call.result, call.layout.entries};
+  reduce(call, [&](const ReducePart& part, const ReduceRun& run) {
+    largest ? keep_best<true>(cpu_simd(), call.layout, part, run, call.values, best)
+            : keep_best<false>(cpu_simd(), call.layout, part, run, call.values, best);
+  });
+}
+
+// The values at these positions.
+template <class Value>
+void pick_best(const ReduceCall<Value, Value>& call, bool largest) {
+  const RowLayout& layout = call.layout;
+  const Scratch<int64_t> positions(call.result_count());
+  const int64_t* const at = positions.get();
+  find_positions<Value>({call.values, call.index, layout, call.rule, positions.get(), {}}, largest);
   const int64_t slab_size = layout.axis_size * layout.inner;
-  at::parallel_for(0, result.numel(), kElementsPerTask, [&](int64_t begin, int64_t end) {
+  parallel_for(call.result_count(), kElementsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const int64_t row = n / slab_size * layout.entries + at[n];
-      to[n] = at[n] == layout.entries ? Key() : from[row * layout.inner + n % layout.inner];
+      call.result[n] =
+          at[n] == layout.entries ? Value() : call.values[row * layout.inner + n % layout.inner];
     }
   });
 }
 
-template <class Key>
-void find_best(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-               const IndexRule& rule, bool largest, const at::Tensor& result) {
-  const auto order = order_of<Key>(values.scalar_type(), largest);
-  const auto* from = static_cast<const Key*>(values.const_data_ptr());
-  auto* to = static_cast<Key*>(result.mutable_data_ptr());
-  if (result.numel() == 0) return;
+template <class Value>
+void find_best(const ReduceCall<Value, Value>& call, bool largest) {
+  using Key = KeyOf<Value>;
+  constexpr bool kFloats = !std::is_integral_v<Value>;
+  const int64_t count = call.result_count();
+  if (count == 0) return;
+  const auto order = order_of<Value>(largest);
+  const auto* from = reinterpret_cast<const Key*>(call.values);
+  auto* to = reinterpret_cast<Key*>(call.result);
   // -0 is as large as 0, and of what is alike the first counts; keys are apart.
   constexpr Key kNegativeZero = std::numeric_limits<Key>::min();
-  if (values.is_floating_point() && contains(from, values.numel(), kNegativeZero)) {
-    return pick_best<Key>(values, index, layout, rule, largest, result);
+  if (kFloats && contains(from, call.values_count(), kNegativeZero)) {
+    return pick_best(call, largest);
   }
   const Simd simd = cpu_simd();
   constexpr Key kNone = KeyOrder<Key>::kNone;
   // kNone is the key of the worst integer too. Where there is one, rows without entries must be
   // told apart before; with the key of zero they become zeros as well.
   const Key zero = order.key(Key());
-  const bool has_none =
-      values.is_floating_point() || !contains(from, values.numel(), order.bits(kNone));
+  const bool has_none = kFloats || !contains(from, call.values_count(), order.bits(kNone));
   if (has_none) {
-    at::parallel_for(0, result.numel(), kElementsPerTask,
-                     [&](int64_t begin, int64_t end) { std::fill(to + begin, to + end, kNone); });
+    parallel_for(count, kElementsPerTask,
+                 [&](int64_t begin, int64_t end) { std::fill(to + begin, to + end, kNone); });
   } else {
-    fill_by_name(index, layout, rule, kNone, zero, to);
+    fill_by_name(call.index, call.layout, call.rule, kNone, zero, to);
   }
-  reduce(index, layout, rule, [&](const ReducePart& part, const ReduceRun& run) {
-    keep_best_keys(simd, layout, part, run, order, from, to);
+  reduce(call, [&](const ReducePart& part, const ReduceRun& run) {
+    keep_best_keys(simd, call.layout, part, run, order, from, to);
   });
   if (order.is_identity() && !has_none) return;
-  at::parallel_for(0, result.numel(), kElementsPerTask, [&](int64_t begin, int64_t end) {
+  parallel_for(count, kElementsPerTask, [&](int64_t begin, int64_t end) {
     map_range(simd, FromKey<Key>{order, has_none ? kNone : zero}, begin, end, to,
               static_cast<const Key*>(to));
   });
@@ -190,56 +198,53 @@ void find_best(const at::Tensor& values, const at::Tensor& index, const RowLayou
 
 }  // namespace
 
-void scatter_best_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                      const IndexRule& rule, bool largest, const at::Tensor& result) {
-  check_entries("scatter", index, layout, rule);
-  switch (values.element_size()) {
-    case 1:
-      return find_best<int8_t>(values, index, layout, rule, largest, result);
-    case 2:
-      return find_best<int16_t>(values, index, layout, rule, largest, result);
-    case 4:
-      return find_best<int32_t>(values, index, layout, rule, largest, result);
-    case 8:
-      return find_best<int64_t>(values, index, layout, rule, largest, result);
-  }
-  TORCH_INTERNAL_ASSERT(false, "no number of ", values.element_size(), " bytes");
+template <class Value>
+int64_t scatter_best(OnCpu on, const ReduceCall<Value, Value>& call, bool largest) {
+  const HostScope scope(on.program);
+  const int64_t bad = find_bad(call.index, call.layout, call.rule);
+  if (bad == kNoBadEntry) find_best(call, largest);
+  return bad;
 }
 
-void scatter_arg_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                     const IndexRule& rule, bool largest, const Plan* /*plan*/,
-                     const at::Tensor& positions) {
-  check_entries("scatter", index, layout, rule);
-  positions.fill_(layout.entries);
-  auto* to = positions.mutable_data_ptr<int64_t>();
-  TORCH_OPS_DISPATCH_ORDERED(values.scalar_type(), [&] {
-    const auto* from = as_storage(values.const_data_ptr<value_t>());
-    using Best = ComputeType<std::remove_const_t<std::remove_pointer_t<decltype(from)>>>;
-    const Scratch<Best> found(positions.numel());
-    const BestValues<Best> best{found.get(), to, layout.entries};
-    reduce(index, layout, rule, [&](const ReducePart& part, const ReduceRun& run) {
-      largest ? keep_best<true>(cpu_simd(), layout, part, run, from, best)
-              : keep_best<false>(cpu_simd(), layout, part, run, from, best);
-    });
+template <class Value>
+int64_t scatter_arg(OnCpu on, const ReduceCall<Value, int64_t>& call, bool largest) {
+  const HostScope scope(on.program);
+  const int64_t bad = find_bad(call.index, call.layout, call.rule);
+  if (bad == kNoBadEntry) find_positions(call, largest);
+  return bad;
+}
+
+template <class Value>
+int64_t scatter_prod(OnCpu on, const ReduceCall<Value, Value>& call) {
+  using Sum = SumOf<Value>;
+  const HostScope scope(on.program);
+  const int64_t bad = find_bad(call.index, call.layout, call.rule);
+  if (bad != kNoBadEntry) return bad;
+  const int64_t count = call.result_count();
+  const Scratch<Sum> products(count);
+  Sum* const to = products.get();
+  parallel_for(count, kElementsPerTask,
+               [&](int64_t begin, int64_t end) { std::fill(to + begin, to + end, Sum(1)); });
+  const auto multiply = [&](int64_t value, int64_t result, auto columns) {
+    for (int64_t d = 0; d < columns; ++d) {
+      to[result + d] *= static_cast<Sum>(call.values[value + d]);
+    }
+  };
+  reduce(call, [&](const ReducePart& part, const ReduceRun& run) {
+    for_each_row(call.layout, part, run, multiply);
   });
-}
-
-void scatter_prod_cpu(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                      const IndexRule& rule, const Plan* /*plan*/, const at::Tensor& products) {
-  check_entries("scatter", index, layout, rule);
-  const at::ScalarType wide = sum_type(products.scalar_type());
-  const at::Tensor unrounded = at::ones(products.sizes(), products.options().dtype(wide));
-  TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
-    const auto* from = static_cast<const value_t*>(values.const_data_ptr());
-    auto* to = static_cast<sum_t*>(unrounded.mutable_data_ptr());
-    const auto multiply = [=](int64_t value, int64_t result, auto columns) {
-      for (int64_t d = 0; d < columns; ++d) to[result + d] *= static_cast<sum_t>(from[value + d]);
-    };
-    reduce(index, layout, rule, [&](const ReducePart& part, const ReduceRun& run) {
-      for_each_row(layout, part, run, multiply);
-    });
+  parallel_for(count, kElementsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) call.result[n] = static_cast<Value>(to[n]);
   });
-  products.copy_(unrounded);
+  return kNoBadEntry;
 }
 
-}  // namespace torch_ops
+#define INSTANTIATE_ORDERED(T)                                         \
+  template int64_t scatter_best(OnCpu, const ReduceCall<T, T>&, bool); \
+  template int64_t scatter_arg(OnCpu, const ReduceCall<T, int64_t>&, bool);
+TORCH_OPS_FOR_EACH_ORDERED(INSTANTIATE_ORDERED)
+
+#define INSTANTIATE_PROD(T) template int64_t scatter_prod(OnCpu, const ReduceCall<T, T>&);
+TORCH_OPS_FOR_EACH_SUMMED(INSTANTIATE_PROD)
+
+}  // namespace torch_ops::kernels

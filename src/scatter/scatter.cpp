@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
@@ -84,92 +83,50 @@ Call check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
   return {indexing::check_scatter(op, values, index, dim_size, dim, batch_dims), parsed, op};
 }
 
-// Without a word from the caller the global flag says whether bits must be the same on every run.
-// `result`: the dtype of what is returned. Sums of 16 bits that stay in float32 are those of
-// floats.
-ScatterChoice choose_way(const Tensor& rows, const RowLayout& layout,
-                         std::optional<bool> deterministic, at::ScalarType result) {
-  const ScatterProblem problem{
-      layout,
-      static_cast<int64_t>(c10::elementSize(result)),
-      static_cast<int64_t>(c10::elementSize(sum_type(rows.scalar_type()))),
-      rows.is_floating_point(),
-      deterministic.value_or(at::globalContext().deterministicAlgorithms()),
-      /*unrounded=*/rows.scalar_type() != result};
-  return choose_scatter_way(problem, device_limits_cuda(rows.device()));
-}
-
 // The sums of a call that was checked. `plan` may be null; on CUDA it has floats summed in order.
-template <class Sums, auto launch>
+// Without a word from the caller the global flag says whether bits must be the same on every run.
+template <class Sums, class On>
 Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, const Call& call,
            std::optional<bool> deterministic, const Plan* plan) {
-  const char* op = call.op;
   auto sizes =
       C10_AS_INTARRAYREF_SLOW(indexing::scatter_sizes(values, index, dim_size, call.axes)).vec();
 
   // A complex number is two real ones side by side: the innermost axis twice as long.
   const bool complex = values.is_complex();
-  Tensor rows = (complex ? at::view_as_real(values) : values).contiguous();
+  const Tensor rows = (complex ? at::view_as_real(values) : values).contiguous();
   if (complex) sizes.push_back(2);
   const at::ScalarType real = rows.scalar_type();
   const at::ScalarType dtype = complex ? real : dtype_of_sums<Sums>(real);
   Tensor entries = index;
-  const auto finish = [complex](const Tensor& result) {
-    return complex ? at::view_as_complex(result) : result;
-  };
-
   const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
   const IndexRule rule(call.mode, layout.axis_size);
-  if (rows.is_cuda() && rows.numel() > 0) {
-    const auto [way, cut] = choose_way(rows, layout, deterministic, dtype);
-    if (way == ScatterWay::kSmall) {
-      const Tensor result = new_output(sizes, rows.options());
-      scatter_add_small_cuda(op, rows.view(as_dispatched(real)), entries, layout, rule, cut,
-                             result.view(as_dispatched(real)));
-      return finish(result);
-    }
-    if (way == ScatterWay::kSparse) {
-      const Tensor result = cut.fills ? new_output(sizes, rows.options())
-                                      : zeros_cuda(sizes, rows.options(), /*leave_shared=*/true);
-      scatter_add_small_cuda(op, rows, entries, layout, rule, cut, result);
-      return finish(result);
-    }
-    if (way == ScatterWay::kBinned) {
-      const Tensor result = new_output(sizes, rows.options());
-      scatter_add_binned_cuda(op, rows, entries, layout, rule, result);
-      return finish(result);
-    }
-    if (way == ScatterWay::kSorted) {
-      const Tensor result = new_output(sizes, rows.options().dtype(dtype));
-      scatter_add_sorted_cuda(op, rows, entries, layout, rule, plan, result);
-      return finish(result);
-    }
-    if (way == ScatterWay::kFew) {
-      const Tensor result = zeros_cuda(sizes, rows.options());
-      scatter_add_few_cuda(op, rows, entries, layout, rule, result);
-      return finish(result);
-    }
-  }
-  if (rows.is_cpu()) {
-    const Tensor result = new_output(sizes, rows.options().dtype(dtype));
-    launch(op, rows.view(as_dispatched(real)), entries, layout, rule,
-           result.view(as_dispatched(dtype)));
-    return finish(result);
-  }
-  const at::TensorOptions options = rows.options().dtype(sum_type(real));
-  Tensor sums = rows.is_cuda() ? zeros_cuda(sizes, options) : at::zeros(sizes, options);
-  launch(op, rows.view(as_dispatched(real)), entries, layout, rule, sums);
-  return finish(rows.is_cuda() && at::isReducedFloatingType(dtype) ? round_cuda(sums, dtype)
-                                                                   : sums.to(dtype));
+  const bool repeatable = deterministic.value_or(at::globalContext().deterministicAlgorithms());
+  const Tensor result = new_output(sizes, rows.options().dtype(dtype));
+  call_indexed<On>(
+      call.op, entries, layout, call.mode, result, [&](auto on, const auto&... errors) {
+        return dispatch_summed(real, [&](auto zero) {
+          using Value = decltype(zero);
+          using Result =
+              std::conditional_t<Sums::kRounds || sizeof(Value) != 2 || std::is_integral_v<Value>,
+                                 Value, SumOf<Value>>;
+          const auto sums = reduce_call<Value, Result>(rows, entries, layout, rule, result, plan);
+          if constexpr (std::is_same_v<On, OnCpu>) {
+            return kernels::scatter_add(on, sums);
+          } else {
+            return kernels::scatter_add(on, sums, repeatable, errors...);
+          }
+        });
+      });
+  return complex ? at::view_as_complex(result) : result;
 }
 
-template <class Sums, auto launch>
+template <class Sums, class On>
 Tensor scatter_add(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
                    std::optional<int64_t> dim, int64_t batch_dims,
                    std::optional<bool> deterministic, std::string_view mode) {
-  return sum<Sums, launch>(values, index, dim_size,
-                           check(values, index, dim_size, dim, batch_dims, mode), deterministic,
-                           /*plan=*/nullptr);
+  return sum<Sums, On>(values, index, dim_size,
+                       check(values, index, dim_size, dim, batch_dims, mode), deterministic,
+                       /*plan=*/nullptr);
 }
 
 template <class Sums>
@@ -181,14 +138,14 @@ Tensor scatter_add_meta(const Tensor& values, const Tensor& index, c10::SymInt d
                           values.options().dtype(dtype_of_sums<Sums>(values.scalar_type())));
 }
 
-template <class Sums, auto launch>
+template <class Sums, class On>
 Tensor scatter_add_by_plan(const Tensor& values, const Tensor& index, const Tensor& rows,
                            const Tensor& order, c10::SymInt dim_size, int64_t dim,
                            int64_t batch_dims) {
   indexing::check_plan("scatter_add", "values", values, index, rows, order);
   const Call call = check(values, index, dim_size, dim, batch_dims, "raise");
   const Plan plan{rows.contiguous(), order.contiguous()};
-  return sum<Sums, launch>(values, index, dim_size, call, /*deterministic=*/true, &plan);
+  return sum<Sums, On>(values, index, dim_size, call, /*deterministic=*/true, &plan);
 }
 
 template <class Sums>
@@ -272,8 +229,8 @@ Tensor forward(const Tensor& values, const Tensor& index, int64_t dim_size, int6
                int64_t batch_dims) {
   CHECK_INPUT(values);
   CHECK_INPUT(index);
-  return scatter_add<Rounded, scatter_add_cuda>(values, index, dim_size, dim, batch_dims,
-                                                std::nullopt, "raise");
+  return scatter_add<Rounded, OnCuda>(values, index, dim_size, dim, batch_dims, std::nullopt,
+                                      "raise");
 }
 
 Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int64_t batch_dims) {
@@ -422,17 +379,17 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  m.impl("scatter_add", scatter_add<Rounded, scatter_add_cpu>);
-  m.impl("scatter_add.plan", scatter_add_by_plan<Rounded, scatter_add_cpu>);
-  m.impl("_scatter_sum", scatter_add<Unrounded, scatter_add_cpu>);
-  m.impl("_scatter_sum.plan", scatter_add_by_plan<Unrounded, scatter_add_cpu>);
+  m.impl("scatter_add", scatter_add<Rounded, OnCpu>);
+  m.impl("scatter_add.plan", scatter_add_by_plan<Rounded, OnCpu>);
+  m.impl("_scatter_sum", scatter_add<Unrounded, OnCpu>);
+  m.impl("_scatter_sum.plan", scatter_add_by_plan<Unrounded, OnCpu>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("scatter_add", scatter_add<Rounded, scatter_add_cuda>);
-  m.impl("scatter_add.plan", scatter_add_by_plan<Rounded, scatter_add_cuda>);
-  m.impl("_scatter_sum", scatter_add<Unrounded, scatter_add_cuda>);
-  m.impl("_scatter_sum.plan", scatter_add_by_plan<Unrounded, scatter_add_cuda>);
+  m.impl("scatter_add", scatter_add<Rounded, OnCuda>);
+  m.impl("scatter_add.plan", scatter_add_by_plan<Rounded, OnCuda>);
+  m.impl("_scatter_sum", scatter_add<Unrounded, OnCuda>);
+  m.impl("_scatter_sum.plan", scatter_add_by_plan<Unrounded, OnCuda>);
 }
 
 TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {

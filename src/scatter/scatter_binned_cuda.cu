@@ -1,13 +1,14 @@
-#include <ATen/Dispatch.h>
-#include <c10/cuda/CUDACachingAllocator.h>
+#include <algorithm>
+#include <optional>
+#include <type_traits>
 
-#include "common/index_errors.h"
 #include "common/launch.cuh"
-#include "scatter/scatter.h"
+#include "common/scratch.h"
 #include "scatter/scatter_binned.cuh"
 #include "scatter/scatter_binning.h"
 #include "scatter/scatter_join.cuh"
-#include "scatter/scatter_sorted_launch.cuh"
+#include "scatter/scatter_sorted.cuh"
+#include "scatter/scatter_ways_cuda.h"
 
 namespace torch_ops {
 namespace {
@@ -58,7 +59,7 @@ struct BinnedCall {
     const int64_t step = binning.slabs_at_once;
     sorted::Pieces sizes{nullptr};
     Workspace(*this, step, sizes);
-    const c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(sizes.bytes);
+    const DeviceScratch memory(sizes.bytes);
     sorted::Pieces pieces{static_cast<char*>(memory.get())};
     const Workspace work(*this, step, pieces);
     for (int64_t slab = 0; slab < layout.slabs(); slab += step) {
@@ -103,10 +104,10 @@ struct BinnedCall {
     const int64_t parts = slabs * binning.most_parts(layout.entries);
     constexpr int64_t kPart = sizeof(Part) / sizeof(uint32_t);
     constexpr int64_t kCounters = sizeof(Counters) / sizeof(uint32_t);
-    const at::Tensor zeros =
-        zeros_cuda({parts * kPart + kCounters + cells}, at::device(at::kCUDA).dtype(at::kInt),
-                   /*leave_shared=*/true);
-    auto* list = static_cast<Part*>(zeros.mutable_data_ptr());
+    const int64_t bytes = (parts * kPart + kCounters + cells) * sizeof(uint32_t);
+    const DeviceScratch zeros(bytes);
+    zero(zeros.get(), bytes, /*leave_shared=*/true);
+    auto* list = static_cast<Part*>(zeros.get());
     auto* counters = reinterpret_cast<Counters*>(list + parts);
     auto* units = reinterpret_cast<uint32_t*>(counters + 1);
     int row_shift = 0;
@@ -120,7 +121,7 @@ struct BinnedCall {
                     binning.slab_entries(layout.entries),
                     first_slab,
                     adjacent()};
-    TORCH_INTERNAL_ASSERT_DEBUG_ONLY(binning.tile_entries == Tile<Word>::kEntries);
+    if (binning.tile_entries != Tile<Word>::kEntries) fail_without_kernel("Binning::tile_entries");
     constexpr bool kFolds = D == 1 || std::is_same_v<Value, float>;
     auto* bin_tiles = bin_tiles_kernel<Word, std::conditional_t<kFolds, Value, void>>;
     const int tile_bytes = Tile<Word>::shared_bytes(bins.bins);
@@ -180,46 +181,41 @@ struct BinnedCall {
   }
 };
 
-template <int D, class Value>
-void add_binned(const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-                const IndexRule& rule, const at::Tensor& result, const Binning& binning,
-                const IndexErrorSite& errors) {
-  BinnedCall<D, Value>{values.const_data_ptr<Value>(),
-                       view_index(index),
-                       result.mutable_data_ptr<Value>(),
-                       layout,
-                       rule,
-                       binning,
-                       errors}
-      .run();
-}
-
 }  // namespace
 
-void scatter_add_binned_cuda(const char* op, const at::Tensor& given, const at::Tensor& index,
-                             const RowLayout& layout, const IndexRule& rule,
-                             const at::Tensor& result) {
-  const c10::cuda::CUDAGuard guard(result.device());
-  IndexErrorCall errors = before_launch(op, index, layout, rule.mode());
-  // Kernels read whole rows. Another way would give other bits, so a view that begins elsewhere is
-  // copied.
-  const auto row_bytes = static_cast<int64_t>(layout.inner * given.element_size());
-  const at::Tensor values = is_aligned(given.const_data_ptr(), row_bytes) ? given : given.clone();
-  const Binning binning = choose_binning(layout, static_cast<int64_t>(values.element_size()),
-                                         current_device_limits().shared_bytes);
-  AT_DISPATCH_SWITCH(values.scalar_type(), "scatter_add",
-                     AT_DISPATCH_CASE_REDUCED_FLOATING_TYPES([&] {
-                       auto* const add = layout.inner == 1   ? add_binned<1, scalar_t>
-                                         : layout.inner == 2 ? add_binned<2, scalar_t>
-                                                             : add_binned<4, scalar_t>;
-                       add(values, index, layout, rule, result, binning, errors);
-                     }) AT_DISPATCH_CASE(at::kFloat, [&] {
-                       auto* const add = layout.inner == 1   ? add_binned<1, float>
-                                         : layout.inner == 2 ? add_binned<2, float>
-                                                             : add_binned<4, float>;
-                       add(values, index, layout, rule, result, binning, errors);
-                     }));
-  errors.end();
+template <class Value>
+void sum_binned(const ReduceCall<Value, Value>& call, const IndexErrorSite& errors) {
+  // Kernels read whole rows. Another way would give other bits, so an array that begins elsewhere
+  // is copied.
+  const Value* values = call.values;
+  std::optional<DeviceScratch> copy;
+  if (!is_aligned(values, call.layout.inner * sizeof(Value))) {
+    const int64_t bytes = call.values_count() * sizeof(Value);
+    copy.emplace(bytes);
+    TORCH_OPS_CUDA_CALL(
+        cudaMemcpyAsync(copy->get(), values, bytes, cudaMemcpyDeviceToDevice, current_stream()));
+    values = static_cast<const Value*>(copy->get());
+  }
+  const Binning binning =
+      choose_binning(call.layout, sizeof(Value), current_device_limits().shared_bytes);
+  const auto run = [&](auto width) {
+    BinnedCall<width(), Value>{
+        values, IndexView{call.index}, call.result, call.layout, call.rule, binning, errors}
+        .run();
+  };
+  switch (call.layout.inner) {
+    case 1:
+      return run(std::integral_constant<int, 1>());
+    case 2:
+      return run(std::integral_constant<int, 2>());
+    case 4:
+      return run(std::integral_constant<int, 4>());
+  }
+  fail_without_kernel("ScatterWay::kBinned");
 }
+
+template void sum_binned(const ReduceCall<float, float>&, const IndexErrorSite&);
+template void sum_binned(const ReduceCall<Float16, Float16>&, const IndexErrorSite&);
+template void sum_binned(const ReduceCall<BFloat16, BFloat16>&, const IndexErrorSite&);
 
 }  // namespace torch_ops

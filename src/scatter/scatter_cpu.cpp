@@ -1,73 +1,74 @@
-#include <ATen/Dispatch.h>
+#include <cstring>
 
 #include "common/first_bad_entry.h"
-#include "common/indexing.h"
 #include "common/parallel.h"
-#include "scatter/reduce.h"
-#include "scatter/scatter.h"
 #include "scatter/scatter_cpu_call.h"
+#include "scatter/scatter_launch.h"
 
-namespace torch_ops {
+namespace torch_ops::kernels {
 namespace {
 
+template <class Index>
+int64_t find_bad(const Index* entries, const RowLayout& layout, const IndexRule& rule) {
+  return parallel_min(layout.batch * layout.entries, kElementsPerTask,
+                      [&](int64_t begin, int64_t end) {
+                        return first_bad_entry(entries, layout, rule, begin, end);
+                      });
+}
+
 // `onto`: to what the result holds, of which nothing is changed where an entry is an error.
-void add(const char* op, const at::Tensor& values, const at::Tensor& index, const RowLayout& layout,
-         const IndexRule& rule, const at::Tensor& result, bool onto) {
-  if (rule.rewrites()) {
-    indexing::check_axis_not_empty(op, index, layout.axis_size, rule.mode());
-    if (layout.axis_size == 0) return;  // all are dropped
-  }
-  int64_t bad = kNoBadEntry;
-  TORCH_OPS_DISPATCH_INDEX(index, "scatter_add", [&] {
-    const index_t* entries = index.const_data_ptr<index_t>();
-    if (values.numel() == 0) {  // nothing to add; the index must be right all the same
-      if (!onto) result.zero_();
-      bad = first_bad_entry(entries, layout, rule, 0, layout.batch * layout.entries);
-      return;
-    }
-    if (layout.axis_size == 0) {  // no entry can be right, whatever the caller promised
-      bad = 0;
-      return;
-    }
-    // What rewrites drops what is no row; and else it is told when some have been added.
-    if (rule.raises() && (rule.rewrites() || onto)) {
-      bad = parallel_min(layout.batch * layout.entries, kElementsPerTask,
-                         [&](int64_t begin, int64_t end) {
-                           return first_bad_entry(entries, layout, rule, begin, end);
-                         });
-      if (bad != kNoBadEntry) return;
-    }
-    TORCH_OPS_DISPATCH_VALUES(values.scalar_type(), [&] {
-      const auto* from = as_storage(static_cast<const value_t*>(values.const_data_ptr()));
-      using Value = std::remove_cv_t<std::remove_pointer_t<decltype(from)>>;
-      const auto add_to = [&](auto* to) {
-        using Result = std::remove_pointer_t<decltype(to)>;
-        bad = ScatterAdd<Value, index_t, Result>(from, entries, layout, rule, to, onto).run();
-      };
-      void* const to = result.mutable_data_ptr();
-      if (result.scalar_type() == values.scalar_type()) {
-        add_to(as_storage(static_cast<value_t*>(to)));
-      } else {
-        add_to(static_cast<ScatterSum<Value>*>(to));
+template <class Value, class Result>
+int64_t add(const ReduceCall<Value, Result>& call, bool onto) {
+  const RowLayout& layout = call.layout;
+  const IndexRule& rule = call.rule;
+  return dispatch_index(call.index, [&](const auto* entries) -> int64_t {
+    if (call.values_count() == 0) {  // nothing to add; the index must be right all the same
+      if (!onto && call.result_count() > 0) {
+        std::memset(static_cast<void*>(call.result), 0, call.result_count() * sizeof(Result));
       }
-    });
+      return find_bad(entries, layout, rule);
+    }
+    if (layout.axis_size == 0) {
+      // All are dropped, or none can be right, whatever the caller promised.
+      return rule.rewrites() ? kNoBadEntry : 0;
+    }
+    // What rewrites drops what is not a row, and otherwise it is told after some have been added.
+    if (rule.raises() && (rule.rewrites() || onto)) {
+      const int64_t bad = find_bad(entries, layout, rule);
+      if (bad != kNoBadEntry) return bad;
+    }
+    using Index = std::remove_const_t<std::remove_pointer_t<decltype(entries)>>;
+    return ScatterAdd<Value, Index, Result>(call.values, entries, layout, rule, call.result, onto)
+        .run();
   });
-  if (bad != kNoBadEntry) {
-    indexing::raise_out_of_range(op, index, bad, layout.axis_size,
-                                 rule.mode() == IndexMode::kFromEnd);
-  }
 }
 
 }  // namespace
 
-void scatter_add_cpu(const char* op, const at::Tensor& values, const at::Tensor& index,
-                     const RowLayout& layout, const IndexRule& rule, const at::Tensor& result) {
-  add(op, values, index, layout, rule, result, /*onto=*/false);
+template <class Value, class Result>
+int64_t scatter_add(OnCpu on, const ReduceCall<Value, Result>& call) {
+  const HostScope scope(on.program);
+  return add(call, /*onto=*/false);
 }
 
-void scatter_add_to_cpu(const char* op, const at::Tensor& values, const at::Tensor& index,
-                        const RowLayout& layout, const IndexRule& rule, const at::Tensor& sums) {
-  add(op, values, index, layout, rule, sums, /*onto=*/true);
+template <class Value>
+int64_t scatter_add_to(OnCpu on, const ReduceCall<Value, Value>& call) {
+  const HostScope scope(on.program);
+  return add(call, /*onto=*/true);
 }
 
-}  // namespace torch_ops
+int64_t find_bad_entry(OnCpu on, const IndexArray& index, const RowLayout& layout,
+                       const IndexRule& rule) {
+  const HostScope scope(on.program);
+  return dispatch_index(index,
+                        [&](const auto* entries) { return find_bad(entries, layout, rule); });
+}
+
+#define INSTANTIATE(T)                                          \
+  template int64_t scatter_add(OnCpu, const ReduceCall<T, T>&); \
+  template int64_t scatter_add_to(OnCpu, const ReduceCall<T, T>&);
+TORCH_OPS_FOR_EACH_SUMMED(INSTANTIATE)
+template int64_t scatter_add(OnCpu, const ReduceCall<Float16, float>&);
+template int64_t scatter_add(OnCpu, const ReduceCall<BFloat16, float>&);
+
+}  // namespace torch_ops::kernels

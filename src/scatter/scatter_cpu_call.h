@@ -1,4 +1,4 @@
-// scatter_add on the CPU, one call over threads. Works with torch and without (common/parallel.h).
+// scatter_add on the CPU, one call over threads. No torch.
 #pragma once
 
 #include <algorithm>

@@ -1,17 +1,29 @@
 // The launches of the sorted way (scatter_sorted.cuh), which scatter_add and scatter share.
 #pragma once
 
-#include <c10/cuda/CUDACachingAllocator.h>
-
+#include <optional>
 #include <utility>
 
 #include "common/launch.cuh"
+#include "common/scratch.h"
+#include "scatter/scatter_launch.h"
 #include "scatter/scatter_sorted.cuh"
 
 namespace torch_ops {
 
-inline IndexView view_index(const at::Tensor& index) {
-  return {index.const_data_ptr(), static_cast<int>(index.element_size())};
+// Calls use(shape) with the shape of a call in the narrowest type that numbers its entries, rows
+// and values per row.
+template <class Use>
+void with_shape(const RowLayout& layout, Use&& use) {
+  const int64_t most =
+      std::max({layout.slabs() * layout.entries, layout.slabs() * layout.axis_size, layout.inner});
+  if (most < INT32_MAX) {
+    use(sorted::Shape<uint32_t>{layout.batch, layout.outer, layout.entries, layout.axis_size,
+                                layout.inner});
+  } else {
+    use(sorted::Shape<uint64_t>{layout.batch, layout.outer, layout.entries, layout.axis_size,
+                                layout.inner});
+  }
 }
 
 // Keys and positions in the order of the keys, and the memory that they lie in, if it is our own.
@@ -19,30 +31,53 @@ template <class Id>
 struct SortedEntries {
   const Id* keys;
   const Id* positions;
-  c10::DataPtr memory;
+  std::optional<DeviceScratch> memory;
 };
 
 template <class Id>
-SortedEntries<Id> sort_entries(const at::Tensor& index, const RowLayout& layout,
+SortedEntries<Id> sort_entries(const IndexArray& index, const RowLayout& layout,
                                const IndexRule& rule, const sorted::Shape<Id>& shape,
                                const IndexErrorSite& errors) {
   using namespace sorted;
   const int64_t count = shape.all_entries();
   Pieces sizes{nullptr};
   SortWorkspace<Id>(shape, sizes);
-  c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(sizes.bytes);
+  DeviceScratch memory(sizes.bytes);
   Pieces pieces{static_cast<char*>(memory.get())};
   SortWorkspace<Id> work(shape, pieces);
-  const auto stream = at::cuda::getCurrentCUDAStream();
 
   TORCH_OPS_LAUNCH(keys_kernel<Id>, grid_x(count, sorted::kThreads), sorted::kThreads, 0,
-                   view_index(index), shape, layout.index_batch_stride, layout.index_entry_stride,
+                   IndexView{index}, shape, layout.index_batch_stride, layout.index_entry_stride,
                    rule, work.keys[0], work.positions[0], errors);
   cub::DoubleBuffer<Id> keys(work.keys[0], work.keys[1]);
   cub::DoubleBuffer<Id> positions(work.positions[0], work.positions[1]);
-  C10_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(work.sort, work.sort_bytes, keys, positions, count,
-                                                 0, shape.key_bits(), stream));
+  TORCH_OPS_CUDA_CALL(cub::DeviceRadixSort::SortPairs(
+      work.sort, work.sort_bytes, keys, positions, count, 0, shape.key_bits(), current_stream()));
   return {keys.Current(), positions.Current(), std::move(memory)};
+}
+
+// A plan's entries. Its arrays serve as they are where rows and values are counted alike.
+template <class Id>
+SortedEntries<Id> planned_entries(const PlanArrays& plan, const sorted::Shape<Id>& shape) {
+  const bool alike = shape.batch == 1 || shape.outer == 1;
+  if (alike && plan.rows.entry_bytes == sizeof(Id)) {
+    return {static_cast<const Id*>(plan.rows.data), static_cast<const Id*>(plan.order.data), {}};
+  }
+  const int64_t count = shape.all_entries();
+  DeviceScratch memory(2 * count * sizeof(Id));
+  Id* keys = static_cast<Id*>(memory.get());
+  TORCH_OPS_LAUNCH(sorted::spread_kernel<Id>, grid_x(count, sorted::kThreads), sorted::kThreads, 0,
+                   IndexView{plan.rows}, IndexView{plan.order}, shape, keys, keys + count);
+  return {keys, keys + count, std::move(memory)};
+}
+
+// Those of a call: of its plan, or sorted here.
+template <class Value, class Result, class Id>
+SortedEntries<Id> entries_in_order(const ReduceCall<Value, Result>& call,
+                                   const sorted::Shape<Id>& shape, const IndexErrorSite& errors) {
+  return call.plan.rows.data != nullptr
+             ? planned_entries(call.plan, shape)
+             : sort_entries(call.index, call.layout, call.rule, shape, errors);
 }
 
 // Writes the totals of sorted entries to `result`; `empty` to what has no entries.
@@ -52,16 +87,14 @@ void total_sorted(const Value* values, Result* result, const sorted::Shape<Id>& 
   constexpr int V = Total::kColumns;
   const RowPieces split(shape.inner, V);
   using Work = sorted::SumWorkspace<Id, typename Total::Part>;
-  // Not at::empty: that fills what it gives under torch.use_deterministic_algorithms(True).
   sorted::Pieces sizes{nullptr};
   Work(shape, split.lanes, sizes);
-  const c10::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(sizes.bytes);
+  const DeviceScratch memory(sizes.bytes);
   sorted::Pieces pieces{static_cast<char*>(memory.get())};
   const Work work(shape, split.lanes, pieces);
 
-  const auto stream = at::cuda::getCurrentCUDAStream();
-  C10_CUDA_CHECK(
-      cudaMemsetAsync(work.touched, 0, work.touched_words(shape) * sizeof(uint32_t), stream));
+  TORCH_OPS_CUDA_CALL(cudaMemsetAsync(work.touched, 0, work.touched_words(shape) * sizeof(uint32_t),
+                                      current_stream()));
   const unsigned slices = grid_y(shape.outer);
   const int64_t tiles = shape.tiles(split.lanes);
   auto* sum_tiles = sorted::sum_tiles_kernel<Total, Value, Result, Id>;

@@ -1,6 +1,5 @@
 // The contract of sigmoid: schemas, checks, allocation, derivative, binding.
-#include "sigmoid/sigmoid.h"
-
+#include <ATen/Dispatch.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
@@ -10,11 +9,14 @@
 
 #include "common/autograd.h"
 #include "common/batching.h"
+#include "common/call_kernels.h"
 #include "common/checks.h"
+#include "common/elementwise_layout.h"
 #include "common/inplace.h"
 #include "common/new_output.h"
 #include "common/op.h"
 #include "common/python_call.h"
+#include "sigmoid/sigmoid_launch.h"
 
 namespace torch_ops {
 namespace {
@@ -38,36 +40,57 @@ const auto& sigmoid_backward_op() {
   return op;
 }
 
-// ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
+// ---- Calls of the kernel library: tensors of one shape, one dtype and any strides ---------------
 
-void no_launch(const Tensor&, const Tensor&) {}
-void no_launch_backward(const Tensor&, const Tensor&, const Tensor&) {}
+template <class On>
+void launch(const Tensor& input, const Tensor& output) {
+  with_kernels<On>(output, [&](auto on) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, input.scalar_type(), "sigmoid", [&] {
+      kernels::sigmoid(on, make_walk(output, input), output_of<scalar_t>(output),
+                       input_of<scalar_t>(input));
+    });
+  });
+}
+
+template <class On>
+void launch_backward(const Tensor& grad_output, const Tensor& output, const Tensor& grad_input) {
+  with_kernels<On>(grad_input, [&](auto on) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(
+        at::kHalf, at::kBFloat16, output.scalar_type(), "sigmoid_backward", [&] {
+          kernels::sigmoid_backward(on, make_walk(grad_input, grad_output, output),
+                                    output_of<scalar_t>(grad_input),
+                                    input_of<scalar_t>(grad_output), input_of<scalar_t>(output));
+        });
+  });
+}
+
+// ---- CPU, CUDA and Meta kernels: `On` says which ------------------------------------------------
 
 // Integers, complex numbers and the errors for all else are torch's.
-template <auto launch>
+template <class On>
 Tensor sigmoid(const Tensor& input) {
   if (!is_kernel_float(input)) return at::sigmoid(input);
   Tensor output = new_output_like(input);
-  launch(input, output);
+  launch<On>(input, output);
   return output;
 }
 
-template <auto launch>
+template <class On>
 Tensor& sigmoid_(Tensor& input) {
   if (!is_kernel_float(input)) return at::sigmoid_(input);
   at::assert_no_internal_overlap(input);
-  launch(input, input);
+  launch<On>(input, input);
   return input;
 }
 
-template <auto launch>
+template <class On>
 Tensor sigmoid_backward(const Tensor& grad_output, const Tensor& output) {
   CHECK_FLOATING("sigmoid_backward", output);
   CHECK_SAME_TYPE("sigmoid_backward", grad_output, output);
   CHECK_SAME_SHAPE("sigmoid_backward", grad_output, output);
   CHECK_SAME_DEVICE("sigmoid_backward", grad_output, output);
   Tensor grad_input = new_output_like(output);
-  launch(grad_output, output, grad_input);
+  launch_backward<On>(grad_output, output, grad_input);
   return grad_input;
 }
 
@@ -187,13 +210,22 @@ Tensor sigmoid_backward_batched(const Tensor& grad_output, const Tensor& output)
 
 Tensor forward(const Tensor& input) {
   CHECK_INPUT(input);
-  return sigmoid<sigmoid_cuda>(input);
+  return sigmoid<OnCuda>(input);
 }
 
 Tensor backward(const Tensor& grad_output, const Tensor& output) {
   CHECK_INPUT(grad_output);
   CHECK_INPUT(output);
-  return sigmoid_backward<sigmoid_backward_cuda>(grad_output, output);
+  return sigmoid_backward<OnCuda>(grad_output, output);
+}
+
+// ---- Registration -------------------------------------------------------------------------------
+
+template <class On>
+void register_backend(torch::Library& m) {
+  m.impl("sigmoid", sigmoid<On>);
+  m.impl("sigmoid_", sigmoid_<On>);
+  m.impl("sigmoid_backward", sigmoid_backward<On>);
 }
 
 }  // namespace
@@ -206,23 +238,9 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   m.def("sigmoid_backward(Tensor grad_output, Tensor output) -> Tensor", tags);
 }
 
-TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  m.impl("sigmoid", sigmoid<sigmoid_cpu>);
-  m.impl("sigmoid_", sigmoid_<sigmoid_cpu>);
-  m.impl("sigmoid_backward", sigmoid_backward<sigmoid_backward_cpu>);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("sigmoid", sigmoid<sigmoid_cuda>);
-  m.impl("sigmoid_", sigmoid_<sigmoid_cuda>);
-  m.impl("sigmoid_backward", sigmoid_backward<sigmoid_backward_cuda>);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
-  m.impl("sigmoid", sigmoid<no_launch>);
-  m.impl("sigmoid_", sigmoid_<no_launch>);
-  m.impl("sigmoid_backward", sigmoid_backward<no_launch_backward>);
-}
+TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { register_backend<OnCpu>(m); }
+TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) { register_backend<OnCuda>(m); }
+TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { register_backend<OnMeta>(m); }
 
 TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
   m.impl("sigmoid", sigmoid_autograd);

@@ -1,32 +1,25 @@
-#include <ATen/Dispatch.h>
-
 #include "common/elementwise_cuda.cuh"
-#include "common/elementwise_layout.h"
-#include "sigmoid/sigmoid.h"
 #include "sigmoid/sigmoid_kernels.h"
+#include "sigmoid/sigmoid_launch.h"
 
-namespace torch_ops {
+namespace torch_ops::kernels {
 
-void sigmoid_cuda(const at::Tensor& input, const at::Tensor& output) {
-  if (output.numel() == 0) return;
-  const c10::cuda::CUDAGuard guard(output.device());
-  const auto walk = make_walk(output, input);
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, input.scalar_type(), "sigmoid", [&] {
-    map_cuda(Sigmoid(), walk, nullptr, output.mutable_data_ptr<scalar_t>(),
-             input.const_data_ptr<scalar_t>());
-  });
+template <class T>
+void sigmoid(OnCuda on, const StridedWalk<2>& walk, T* output, const T* input) {
+  const HostScope scope(on.program);
+  map_cuda(Sigmoid(), walk, nullptr, output, input);
 }
 
-void sigmoid_backward_cuda(const at::Tensor& grad_output, const at::Tensor& output,
-                           const at::Tensor& grad_input) {
-  if (grad_input.numel() == 0) return;
-  const c10::cuda::CUDAGuard guard(grad_input.device());
-  const auto walk = make_walk(grad_input, grad_output, output);
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, output.scalar_type(), "sigmoid_backward", [&] {
-        map_cuda(SigmoidBackward(), walk, nullptr, grad_input.mutable_data_ptr<scalar_t>(),
-                 grad_output.const_data_ptr<scalar_t>(), output.const_data_ptr<scalar_t>());
-      });
+template <class T>
+void sigmoid_backward(OnCuda on, const StridedWalk<3>& walk, T* grad_input, const T* grad_output,
+                      const T* output) {
+  const HostScope scope(on.program);
+  map_cuda(SigmoidBackward(), walk, nullptr, grad_input, grad_output, output);
 }
 
-}  // namespace torch_ops
+#define INSTANTIATE(T)                                                \
+  template void sigmoid(OnCuda, const StridedWalk<2>&, T*, const T*); \
+  template void sigmoid_backward(OnCuda, const StridedWalk<3>&, T*, const T*, const T*);
+TORCH_OPS_FOR_EACH_FLOAT(INSTANTIATE)
+
+}  // namespace torch_ops::kernels

@@ -115,6 +115,10 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   *memory = make(bytes, cudaMemoryTypeDevice, current);
   return state();
 }
+cudaError_t cudaMallocAsync(void** memory, size_t bytes, cudaStream_t) {
+  return cudaMalloc(memory, bytes);
+}
+cudaError_t cudaFreeAsync(void*, cudaStream_t) { return state(); }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   *memory = make(bytes, cudaMemoryTypeHost, current);
   return state();

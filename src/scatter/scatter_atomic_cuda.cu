@@ -1,24 +1,26 @@
-// Launches the kernels of scatter_atomic.cuh and scatter_streamed.cuh on raw pointers: which one,
-// on what grid. Works with torch and without (common/launch.cuh).
-#pragma once
-
+// Sums by atomics: launches the kernels of scatter_atomic.cuh, scatter_streamed.cuh and
+// scatter_few.cuh: which one, on what grid.
 #include <algorithm>
 #include <cstdint>
 
 #include "common/index_error.cuh"
 #include "common/index_view.cuh"
 #include "common/launch.cuh"
+#include "common/scratch.h"
 #include "common/vectorized.cuh"
 #include "scatter/scatter_atomic.cuh"
+#include "scatter/scatter_few.cuh"
 #include "scatter/scatter_path.h"
 #include "scatter/scatter_streamed.cuh"
+#include "scatter/scatter_ways_cuda.h"
 
-namespace torch_ops::atomic_launch {
+namespace torch_ops {
+namespace {
 
 // Blocks of different chunks run side by side, as far as their parts of the table stay in the L2
 // cache: the rows that many entries of one batch name would hold up each other. `blocks` are those
 // of a chunk.
-inline dim3 shape_grid(atomic::AtomicCall& call, int64_t blocks, int64_t table_bytes) {
+dim3 shape_grid(atomic::AtomicCall& call, int64_t blocks, int64_t table_bytes) {
   const int64_t l2_bytes = current_device_limits().l2_bytes, chunks = call.grid.chunks;
   const int64_t chunk_bytes = std::max<int64_t>(table_bytes / chunks, 1);
   const int64_t together = table_bytes <= l2_bytes / 2
@@ -31,13 +33,13 @@ inline dim3 shape_grid(atomic::AtomicCall& call, int64_t blocks, int64_t table_b
 }
 
 // What the kernels are launched with: `words` of the grid a row.
-inline atomic::AtomicCall make_call(const RowLayout& layout, const IndexRule& rule, int64_t words) {
+atomic::AtomicCall make_call(const RowLayout& layout, const IndexRule& rule, int64_t words) {
   return {RowGrid(layout.batch, layout.outer, layout.entries, words), false,
           layout.slabs() * layout.axis_size * layout.inner > UINT32_MAX, rule};
 }
 
-inline bool are_adjacent(const void* values, int64_t value_bytes, const IndexView& index,
-                         const RowLayout& layout) {
+bool are_adjacent(const void* values, int64_t value_bytes, const IndexView& index,
+                  const RowLayout& layout) {
   const bool flat = layout.index_entry_stride == 1 &&
                     (layout.batch == 1 || layout.index_batch_stride == layout.entries);
   return flat && layout.entries % atomic::kUnroll == 0 && index.is_aligned_for_load4() &&
@@ -169,12 +171,10 @@ void add_short_rows(const Value* values, const IndexView& index, Sum* sums, cons
   add_entries<true, 1>(values, index, sums, layout, rule, table_bytes, fresh, errors);
 }
 
-// Adds the values to sums of layout.slabs() * layout.axis_size rows. `fresh`: they are zeros so
-// far. Neither index nor rows are empty.
+// Adds the values to sums of layout.slabs() * layout.axis_size rows.
 template <class Value, class Sum>
-void add_in_any_order(const Value* values, const IndexView& index, Sum* sums,
-                      const RowLayout& layout, const IndexRule& rule, bool fresh,
-                      const IndexErrorSite& errors) {
+void add_by_path(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
+                 const IndexRule& rule, bool fresh, const IndexErrorSite& errors) {
   const bool adjacent = are_adjacent(values, sizeof(Value), index, layout);
   const AtomicPath path =
       choose_atomic_path(layout, sizeof(Sum), adjacent, have_vectors(values, sums, layout),
@@ -202,4 +202,62 @@ void add_in_any_order(const Value* values, const IndexView& index, Sum* sums,
   fail_without_kernel("AtomicPath::kTiles");
 }
 
-}  // namespace torch_ops::atomic_launch
+// ---- Few entries to many rows -------------------------------------------------------------------
+
+template <class Value>
+void add_few(const Value* values, const few::Entries& entries, Value* result,
+             const IndexErrorSite& errors) {
+  const RowLayout& layout = entries.layout;
+  const int64_t count = layout.batch * layout.entries, rows = layout.batch * layout.axis_size;
+  const int64_t table_bytes = count * layout.inner * static_cast<int64_t>(sizeof(float));
+  const int64_t owners_bytes = ceil_div(rows * static_cast<int64_t>(sizeof(uint32_t)), 256) * 256;
+  const DeviceScratch memory(table_bytes + owners_bytes + count * sizeof(int32_t));
+  // The owners first: the table's size is a multiple of no more than 4 bytes.
+  auto* owners = static_cast<uint32_t*>(memory.get());
+  auto* table = reinterpret_cast<float*>(static_cast<char*>(memory.get()) + owners_bytes);
+  auto* slots = reinterpret_cast<int32_t*>(table + count * layout.inner);
+  TORCH_OPS_CUDA_CALL(cudaMemsetAsync(owners, 0, owners_bytes, current_stream()));
+
+  const unsigned blocks = grid_x(count, few::kThreads);
+  TORCH_OPS_LAUNCH(few::claim_kernel<float>, blocks, few::kThreads, 0, entries, owners, table,
+                   errors);
+  TORCH_OPS_LAUNCH(few::find_slots_kernel, blocks, few::kThreads, 0, entries, owners, slots);
+
+  RowLayout by_slot = layout;
+  by_slot.batch = 1;
+  by_slot.entries = by_slot.axis_size = count;
+  by_slot.index_entry_stride = 1;
+  // What has no slot is left out: an entry that is alone, and one that names no row, which was
+  // recorded above.
+  add_by_path(values, IndexView{{slots, sizeof(int32_t)}}, table, by_slot,
+              IndexRule(IndexMode::kRaise, count), /*fresh=*/false, IndexErrorSite{});
+
+  constexpr int kWide = kVectorSize<Value>;
+  const bool wide = layout.inner % kWide == 0 && is_aligned(values, kVectorBytes);
+  auto* write = wide ? few::write_kernel<kWide, Value, float> : few::write_kernel<1, Value, float>;
+  TORCH_OPS_LAUNCH(write, grid_x(count * layout.inner / (wide ? kWide : 1), few::kThreads),
+                   few::kThreads, 0, entries, slots, values, table, result);
+}
+
+}  // namespace
+
+template <class Value>
+void add_in_any_order(const ReduceCall<Value, SumOf<Value>>& call, bool fresh,
+                      const IndexErrorSite& errors) {
+  add_by_path(call.values, IndexView{call.index}, call.result, call.layout, call.rule, fresh,
+              errors);
+}
+
+template <class Value>
+void sum_few(const ReduceCall<Value, Value>& call, const IndexErrorSite& errors) {
+  zero(call.result, call.result_count() * sizeof(Value));
+  add_few(call.values, {IndexView{call.index}, call.layout, call.rule}, call.result, errors);
+}
+
+#define INSTANTIATE(T) \
+  template void add_in_any_order<T>(const ReduceCall<T, SumOf<T>>&, bool, const IndexErrorSite&);
+TORCH_OPS_FOR_EACH_SUMMED(INSTANTIATE)
+template void sum_few(const ReduceCall<Float16, Float16>&, const IndexErrorSite&);
+template void sum_few(const ReduceCall<BFloat16, BFloat16>&, const IndexErrorSite&);
+
+}  // namespace torch_ops

@@ -1,0 +1,42 @@
+// gather and gather_elements in the kernel library: gather_cpu.cpp, gather_cuda.cu, along_cpu.cpp
+// and along_cuda.cu. Nothing is checked but the values of the index. No torch.
+#pragma once
+
+#include <cstdint>
+
+#include "common/element_layout.h"
+#include "common/host_program.h"
+#include "common/index_array.h"
+#include "common/index_error.h"
+#include "common/index_mode.h"
+#include "common/row_layout.h"
+
+namespace torch_ops {
+
+// Layout is a RowLayout, for an entry for each row, or an ElementLayout, for one for each element.
+// The output is contiguous. The axis may be empty only where an entry that is no row is an error.
+template <class Layout>
+struct GatherCall {
+  const void* source;
+  int64_t element_bytes;
+  IndexArray index;
+  Layout layout;
+  GatherPolicy policy;
+  void* output;
+};
+
+namespace kernels {
+
+// Return the position of the first entry that is an error, or kNoBadEntry. Where there is one, the
+// output is nonsense.
+TORCH_OPS_KERNELS_API int64_t gather(OnCpu on, const GatherCall<RowLayout>& call);
+TORCH_OPS_KERNELS_API int64_t gather(OnCpu on, const GatherCall<ElementLayout>& call);
+
+// An entry that is an error gives zeros, and is recorded.
+TORCH_OPS_KERNELS_API void gather(OnCuda on, const GatherCall<RowLayout>& call,
+                                  const IndexErrorSite& errors);
+TORCH_OPS_KERNELS_API void gather(OnCuda on, const GatherCall<ElementLayout>& call,
+                                  const IndexErrorSite& errors);
+
+}  // namespace kernels
+}  // namespace torch_ops

@@ -209,7 +209,7 @@ def test_layouts_that_are_refused(device: torch.device) -> None:
         NORM(x.to_sparse())
     with pytest.raises(TypeError, match="x must be a strided tensor, but it is nested"):
         NORM(torch.nested.nested_tensor([x[0], x[1, :2]], layout=torch.jagged))
-    with pytest.raises(TypeError, match="x is torch.qint8; kernels compute on"):
+    with pytest.raises(TypeError, match=r"x is torch\.qint8; kernels compute on"):
         NORM(torch.quantize_per_tensor(x.cpu(), 0.1, 0, torch.qint8))
 
 

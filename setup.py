@@ -526,7 +526,9 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
                     configuration.version,
                     nvcc and setup_c_library.Cuda(nvcc.home, nvcc.version, configuration.archs),
                     os.environ,
+                    link_libstdcxx(),
                 )
+                check_libstdcxx(self.kernel_library)
             super().run()
             config.parent.mkdir(parents=True, exist_ok=True)
             suffix = sysconfig.get_config_var("EXT_SUFFIX")

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,12 +103,22 @@ def outputs(root: Path, base: Path) -> list[Path]:
 
 
 def build(
-    root: Path, base: Path, temp: Path, version: str, cuda: Cuda | None, environ: Mapping[str, str]
+    root: Path,
+    base: Path,
+    temp: Path,
+    version: str,
+    cuda: Cuda | None,
+    environ: Mapping[str, str],
+    libstdcxx: Sequence[str] = (),
 ) -> None:
-    """Makes outputs(root, base). Objects stay in temp: a change compiles what it touches."""
+    """Makes outputs(root, base). Objects stay in temp: a change compiles what it touches.
+
+    `libstdcxx`: arguments that link torch's. Exceptions go from the library to the bindings, and
+    torch's through the library, so that it must not have a copy of its own.
+    """
     temp.mkdir(parents=True, exist_ok=True)
     package = base / PACKAGE
-    steps = [*library_steps(root, package, temp, version, cuda, environ)]
+    steps = [*library_steps(root, package, temp, version, cuda, environ, libstdcxx)]
     steps += module_steps(root, package, temp, environ)
     for step in steps:
         step.output.parent.mkdir(parents=True, exist_ok=True)
@@ -136,6 +146,7 @@ def library_steps(
     version: str,
     cuda: Cuda | None,
     environ: Mapping[str, str],
+    libstdcxx: Sequence[str] = (),
 ) -> list[Step]:
     cxx = shlex.split(environ.get("CXX", "c++"))
     config = f"cuda={cuda.version}; archs={cuda.archs}" if cuda else "cuda=none; archs="
@@ -175,7 +186,7 @@ def library_steps(
     command = [*cxx, "-shared", "-pthread", "-o", str(target), *map(str, objects)]
     command += [f"-Wl,-soname,{soname}", f"-Wl,--version-script={exports}", "-Wl,--no-undefined"]
     # The pool's threads, and CUDA's, outlive a call: dlclose must not take their code from them.
-    command += ["-Wl,-z,nodelete"]
+    command += ["-Wl,-z,nodelete", *libstdcxx]
     if cuda is not None:
         command += [f"-L{cuda.home / lib}" for lib in ("lib64", "lib")]
         command += ["-lcudart_static", "-lrt", "-ldl"]

@@ -75,6 +75,7 @@ def test_names_and_dependencies() -> None:
     dynamic = output_of("readelf", "-d", host.library_path())
     assert f"soname: [{SONAME}]" in dynamic
     needed = set(re.findall(r"NEEDED.*\[([\w+-]+)\.so", dynamic))
+    assert "libstdc++" in needed  # torch's: exceptions go from here to the bindings
     assert needed <= {"libstdc++", "libgcc_s", "libc", "libm", "librt", "libdl", "libpthread",
                       "ld-linux-x86-64"}  # fmt: skip
 

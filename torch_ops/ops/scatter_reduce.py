@@ -100,12 +100,12 @@ def scatter(
 
     Memory:
         ``mean``: what :func:`scatter_add` takes; the sums, of 16-bit floats in float32, and what
-        they are divided to; 8 bytes an entry and a row for the counts. ``amax``, ``amin``: a
+        they are divided to; 8 bytes per entry and per row for the counts. ``amax``, ``amin``: a
         position of 8 bytes for each element of the result; on CUDA, for small calls and short rows,
         4 more, or 8 for 64-bit values. On CUDA for ``prod``, and for the largest or smallest of
-        2^24 values or more in rows of 32 or more: 16 bytes an entry (32 from 2^31 entries or rows
-        on), a bit a row of the result, and up to 1/8 of the values' size. On the CPU ``prod`` of
-        narrower types: 32 bits an element of the result.
+        2^24 values or more in rows of 32 or more: 16 bytes per entry (32 from 2^31 entries or rows
+        on), a bit per row of the result, and up to 1/8 of the values' size. On the CPU ``prod``:
+        32 bits per element of the result, or 64 for 64-bit types.
 
         With a plan, ``sum`` and ``mean`` save what :func:`scatter_add` saves. On CUDA ``amax`` and
         ``amin`` of any size then take what is said of large calls; and these and ``prod`` save the

@@ -1,10 +1,10 @@
 """Builds one extension module, torch_ops._ext.<op>, from each folder src/<op>/.
 
-A folder is an op when it holds <op>.cpp, the file with the binding. Its module has all its *.cpp
-but *_cpu.cpp, and, with CUDA, its *_cuda.cpp. Its kernels, *_cpu.cpp and *.cu, are in the library
-that setup_c_library.py builds before, with which every module is linked. So adding an op edits no
-list. The one module that is not an op, src/runtime/, with the state that ops share, is built in the
-same way. Everything else (name, version, extras, tools) is in pyproject.toml.
+A folder is an op when it holds <op>.cpp, the file with the binding. Its module has all *.cpp in the
+folder and below it but *_cpu.cpp, and, with CUDA, *_cuda.cpp. The kernels, *_cpu.cpp and *.cu, are
+in the library that setup_c_library.py builds before, with which every module is linked. So adding
+an op edits no list. The one module that is not an op, src/runtime/, with the state that ops share,
+is built in the same way. Everything else (name, version, extras, tools) is in pyproject.toml.
 
 Variables that are honoured:
   CUDA_HOME              the toolkit to build with; else nvcc on PATH, /usr/local/cuda, pip's nvcc
@@ -163,7 +163,7 @@ def find_ops(root: Path) -> list[Op]:
         if (folder / f"{folder.name}.cpp").is_file():
             in_library = setup_c_library.is_wanted(root)  # else the module has the kernels too
             cpp, cuda, kernels = [], [], []
-            for path in sorted(folder.iterdir()):
+            for path in sorted(folder.rglob("*")):
                 name = path.relative_to(root).as_posix()
                 if in_library and (path.suffix == ".cu" or path.match("*_cpu.cpp")):
                     kernels.append(name)
@@ -480,7 +480,7 @@ def make_extensions(configuration: Configuration, ops: list[Op]) -> list[Any]:
             f"{PACKAGE}._ext.{op.name}",
             op.cpp + (op.cuda if nvcc is not None else []),
             # torch_headers: stands in for headers that torch includes and does not ship.
-            include_dirs=[str(ROOT / "src"), str(ROOT / "src" / "common" / "torch_headers")],
+            include_dirs=[str(ROOT / "src"), str(ROOT / "src/common/torch/torch_headers")],
             library_dirs=library_dirs.copy(),
             extra_link_args=["-fopenmp", *link_libstdcxx()],
             depends=headers,  # for builds without ninja, which finds them by itself

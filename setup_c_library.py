@@ -20,7 +20,7 @@ from pathlib import Path
 PACKAGE = "torch_ops_host"
 LIBRARY = "libtorch_ops_c.so"
 SOURCES = "src/c_api"
-HEADERS = ("cuda_check.h", "timing.h")  # of src/common, for users' own programs
+HEADERS = ("cuda_check.h", "timing.h")  # of src/common/cuda, for users' own programs
 TEMPLATES = {  # of src/c_api: where they go
     "torch_ops_c-config.cmake.in": "lib/cmake/torch_ops_c/torch_ops_c-config.cmake",
     "torch_ops_c-config-version.cmake.in": "lib/cmake/torch_ops_c/torch_ops_c-config-version.cmake",
@@ -75,7 +75,7 @@ def kernel_sources(root: Path, suffix: str) -> list[Path]:
     """The library's sources of this suffix: its own, and the kernels and launchers of ops."""
     folders = {".cpp": "*_cpu.cpp", ".cu": "*.cu"}
     own = set((root / SOURCES).glob(f"*{suffix}"))
-    return sorted(own | set((root / "src").glob(f"*/{folders[suffix]}")))
+    return sorted(own | set((root / "src").glob(f"*/**/{folders[suffix]}")))
 
 
 def library_path(root: Path, base: Path) -> Path:
@@ -131,7 +131,7 @@ def build(
     for name in HEADERS:
         target = package / "include" / "torch_ops" / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(root / "src" / "common" / name, target)
+        shutil.copyfile(root / "src/common/cuda" / name, target)
     for name, place in TEMPLATES.items():
         text = (root / SOURCES / name).read_text(encoding="utf-8")
         target = package / place

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "c_api/failure.h"
-#include "common/index_array.h"
-#include "common/row_layout.h"
+#include "common/indexing/index_array.h"
+#include "common/indexing/row_layout.h"
 #include "torch_ops.h"
 
 namespace torch_ops {

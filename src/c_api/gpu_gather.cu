@@ -3,7 +3,7 @@
 #include "c_api/gpu.h"
 #include "c_api/gpu_runtime.cuh"
 #include "c_api/rows.h"
-#include "common/index_view.cuh"
+#include "common/indexing/index_view.cuh"
 #include "gather/gather_launch.h"
 #include "gather/gather_part.cuh"
 

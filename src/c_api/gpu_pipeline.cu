@@ -8,7 +8,7 @@
 
 #include "c_api/gpu.h"
 #include "c_api/gpu_runtime.cuh"
-#include "common/parallel.h"
+#include "common/host/parallel.h"
 
 namespace torch_ops::gpu {
 namespace {

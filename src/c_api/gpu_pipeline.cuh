@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <deque>
 
-#include "common/timing.h"
+#include "common/cuda/timing.h"
 #include "torch_ops.h"
 
 namespace torch_ops::gpu {

@@ -7,10 +7,10 @@
 #include <initializer_list>
 
 #include "c_api/arguments.h"
-#include "common/cuda_check.h"
-#include "common/index_error.h"
-#include "common/launch.cuh"
-#include "common/timing.h"
+#include "common/cuda/cuda_check.h"
+#include "common/cuda/launch.cuh"
+#include "common/cuda/timing.h"
+#include "common/indexing/index_error.h"
 
 namespace torch_ops::gpu {
 
@@ -44,7 +44,8 @@ class DeviceScope {
   int previous_;
 };
 
-// Makes a stream the one that the calling thread launches on (common/launch.cuh) for its scope.
+// Makes a stream the one that the calling thread launches on (common/cuda/launch.cuh) for its
+// scope.
 class StreamScope {
  public:
   explicit StreamScope(cudaStream_t stream);

@@ -3,9 +3,9 @@
 #include "c_api/gpu.h"
 #include "c_api/gpu_runtime.cuh"
 #include "c_api/rows.h"
-#include "common/index_error.cuh"
-#include "common/index_view.cuh"
-#include "common/vectorized.cuh"
+#include "common/cuda/vectorized.cuh"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_view.cuh"
 
 namespace torch_ops::gpu {
 namespace {

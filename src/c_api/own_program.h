@@ -1,7 +1,7 @@
-// The C library as the host program of its own calls (common/host_program.h).
+// The C library as the host program of its own calls (common/host/host_program.h).
 #pragma once
 
-#include "common/host_program.h"
+#include "common/host/host_program.h"
 
 namespace torch_ops::own {
 

@@ -10,14 +10,14 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
-#include "common/autograd.h"
-#include "common/batching.h"
-#include "common/checks.h"
-#include "common/gather_ops.h"
-#include "common/index_mode_args.h"
-#include "common/indexing.h"
-#include "common/op.h"
-#include "common/python_call.h"
+#include "common/gather_family/gather_ops.h"
+#include "common/gather_family/index_mode_args.h"
+#include "common/gather_family/indexing.h"
+#include "common/torch/autograd.h"
+#include "common/torch/batching.h"
+#include "common/torch/checks.h"
+#include "common/torch/op.h"
+#include "common/torch/python_call.h"
 
 namespace torch_ops {
 namespace {

@@ -3,12 +3,12 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "common/autograd.h"
-#include "common/batching.h"
-#include "common/elements.h"
-#include "common/gather_ops.h"
-#include "common/index_mode_args.h"
-#include "common/new_output.h"
+#include "common/gather_family/elements.h"
+#include "common/gather_family/gather_ops.h"
+#include "common/gather_family/index_mode_args.h"
+#include "common/torch/autograd.h"
+#include "common/torch/batching.h"
+#include "common/torch/new_output.h"
 #include "gather/gather.h"
 
 namespace torch_ops {

@@ -1,4 +1,4 @@
-#include "common/parallel.h"
+#include "common/host/parallel.h"
 #include "gather/along_kernels.h"
 #include "gather/gather_launch.h"
 

@@ -1,4 +1,4 @@
-#include "common/launch.cuh"
+#include "common/cuda/launch.cuh"
 #include "gather/along_kernels.cuh"
 #include "gather/gather_launch.h"
 

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "common/element_grid.cuh"
-#include "common/index_error.cuh"
-#include "common/index_mode.h"
-#include "common/index_view.cuh"
-#include "common/row_layout.h"
+#include "common/indexing/element_grid.cuh"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_layout.h"
 
 namespace torch_ops {
 

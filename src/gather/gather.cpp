@@ -3,16 +3,16 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
-#include "common/autograd.h"
-#include "common/batching.h"
-#include "common/checks.h"
-#include "common/gather_ops.h"
-#include "common/index_mode_args.h"
-#include "common/indexing.h"
-#include "common/new_output.h"
-#include "common/op.h"
-#include "common/planned.h"
-#include "common/python_call.h"
+#include "common/gather_family/gather_ops.h"
+#include "common/gather_family/index_mode_args.h"
+#include "common/gather_family/indexing.h"
+#include "common/gather_family/planned.h"
+#include "common/torch/autograd.h"
+#include "common/torch/batching.h"
+#include "common/torch/checks.h"
+#include "common/torch/new_output.h"
+#include "common/torch/op.h"
+#include "common/torch/python_call.h"
 #include "gather/gather.h"
 #include "gather/gather_path.h"
 

@@ -4,8 +4,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
 
-#include "common/call_indexed.h"
-#include "common/index_mode_args.h"
+#include "common/gather_family/call_indexed.h"
+#include "common/gather_family/index_mode_args.h"
 #include "gather/gather_launch.h"
 
 namespace torch_ops {

@@ -1,6 +1,6 @@
-#include "common/elementwise_cpu.h"
-#include "common/first_bad_entry.h"
-#include "common/parallel.h"
+#include "common/elementwise/elementwise_cpu.h"
+#include "common/host/parallel.h"
+#include "common/indexing/first_bad_entry.h"
 #include "gather/gather_kernels.h"
 #include "gather/gather_launch.h"
 

@@ -2,9 +2,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "common/index_view.cuh"
-#include "common/launch.cuh"
-#include "common/vectorized.cuh"
+#include "common/cuda/launch.cuh"
+#include "common/cuda/vectorized.cuh"
+#include "common/indexing/index_view.cuh"
 #include "gather/gather_elements.cuh"
 #include "gather/gather_flat.cuh"
 #include "gather/gather_kernels.cuh"

@@ -1,14 +1,14 @@
 // gather on the GPU, for elements of a table that exceeds the L2 cache, which are picked window by
-// window (common/table_windows.cuh). No torch.
+// window (common/indexing/table_windows.cuh). No torch.
 #pragma once
 
 #include <cstdint>
 
-#include "common/index_error.cuh"
-#include "common/index_mode.h"
-#include "common/index_view.cuh"
-#include "common/row_layout.h"
-#include "common/table_windows.cuh"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_layout.h"
+#include "common/indexing/table_windows.cuh"
 #include "gather/gather_path.h"
 
 namespace torch_ops {

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/fast_divisor.cuh"
-#include "common/index_error.cuh"
-#include "common/index_view.cuh"
-#include "common/row_layout.h"
-#include "common/vectorized.cuh"
+#include "common/cuda/fast_divisor.cuh"
+#include "common/cuda/vectorized.cuh"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_layout.h"
 #include "gather/gather_path.h"
 
 namespace torch_ops {

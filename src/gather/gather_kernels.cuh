@@ -1,10 +1,10 @@
 // gather on the GPU, on raw pointers. No torch.
 //
-// Index is a reader of common/index_view.cuh. An entry that names no row gives the reader's fill,
-// and nothing is read out of bounds; the axis must not be empty. Strides count words of the
-// kernel's type. The loads of a thread do not wait for each other: first all entries of the index,
-// then all words, without a branch between them. So an entry that names no row reads row 0, and
-// what it read is replaced. One such entry a thread is kept, and recorded when the thread has
+// Index is a reader of common/indexing/index_view.cuh. An entry that names no row gives the
+// reader's fill, and nothing is read out of bounds; the axis must not be empty. Strides count words
+// of the kernel's type. The loads of a thread do not wait for each other: first all entries of the
+// index, then all words, without a branch between them. So an entry that names no row reads row 0,
+// and what it read is replaced. One such entry a thread is kept, and recorded when the thread has
 // stored its words, where few registers are in use; where it is no error there is no place to
 // record it.
 //
@@ -13,11 +13,11 @@
 
 #include <cstdint>
 
-#include "common/index_error.cuh"
-#include "common/index_view.cuh"
-#include "common/row_grid.cuh"
-#include "common/row_layout.h"
-#include "common/vectorized.cuh"
+#include "common/cuda/vectorized.cuh"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_grid.cuh"
+#include "common/indexing/row_layout.h"
 #include "gather/gather_staging.h"
 
 namespace torch_ops {

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "common/copy_row.h"
-#include "common/elementwise.h"
-#include "common/index_mode.h"
-#include "common/row_layout.h"
+#include "common/elementwise/elementwise.h"
+#include "common/indexing/copy_row.h"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/row_layout.h"
 
 namespace torch_ops {
 

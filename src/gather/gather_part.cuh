@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "common/index_error.cuh"
-#include "common/index_view.cuh"
-#include "common/row_layout.h"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_layout.h"
 
 namespace torch_ops {
 

@@ -10,11 +10,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/index_error.cuh"
-#include "common/index_view.cuh"
-#include "common/launch.cuh"
-#include "common/row_layout.h"
-#include "common/vectorized.cuh"
+#include "common/cuda/launch.cuh"
+#include "common/cuda/vectorized.cuh"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_layout.h"
 #include "gather/gather_flat.cuh"
 
 namespace torch_ops {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/device_limits.h"
-#include "common/row_layout.h"
+#include "common/cuda/device_limits.h"
+#include "common/indexing/row_layout.h"
 
 namespace torch_ops {
 

@@ -10,13 +10,13 @@
 
 #include <cstdint>
 
-#include "common/async_copy.cuh"
-#include "common/index_error.cuh"
-#include "common/index_mode.h"
-#include "common/index_view.cuh"
-#include "common/row_grid.cuh"
-#include "common/row_layout.h"
-#include "common/vectorized.cuh"
+#include "common/cuda/async_copy.cuh"
+#include "common/cuda/vectorized.cuh"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_grid.cuh"
+#include "common/indexing/row_layout.h"
 
 namespace torch_ops {
 

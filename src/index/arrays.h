@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "common/gather_ops.h"
-#include "common/indexing.h"
+#include "common/gather_family/gather_ops.h"
+#include "common/gather_family/indexing.h"
 #include "index/points_layout.h"
 
 namespace torch_ops {

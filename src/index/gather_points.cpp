@@ -4,10 +4,10 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/library.h>
 
-#include "common/autograd.h"
-#include "common/batching.h"
-#include "common/gather_ops.h"
-#include "common/new_output.h"
+#include "common/gather_family/gather_ops.h"
+#include "common/torch/autograd.h"
+#include "common/torch/batching.h"
+#include "common/torch/new_output.h"
 #include "index/points.h"
 #include "index/points_batching.h"
 #include "index/points_node.h"

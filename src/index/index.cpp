@@ -4,8 +4,8 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
-#include "common/batching.h"
-#include "common/gather_ops.h"
+#include "common/gather_family/gather_ops.h"
+#include "common/torch/batching.h"
 #include "index/arrays.h"
 #include "index/points.h"
 #include "index/python_index.h"

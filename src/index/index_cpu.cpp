@@ -1,5 +1,5 @@
-#include "common/index_array.h"
-#include "common/parallel.h"
+#include "common/host/parallel.h"
+#include "common/indexing/index_array.h"
 #include "index/index_kernels.h"
 #include "index/index_launch.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "common/launch.cuh"
-#include "common/vectorized.cuh"
+#include "common/cuda/launch.cuh"
+#include "common/cuda/vectorized.cuh"
 #include "index/index_elements.cuh"
 #include "index/index_kernels.cuh"
 #include "index/index_launch.h"

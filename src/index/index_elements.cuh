@@ -1,12 +1,12 @@
 // Gathers elements at points whose places fit 32 bits, which most calls are: with less to compute
 // than point_elements_kernel, and of a table that exceeds the L2 cache window by window
-// (common/table_windows.cuh). No torch.
+// (common/indexing/table_windows.cuh). No torch.
 #pragma once
 
 #include <cstdint>
 
-#include "common/row_layout.h"
-#include "common/table_windows.cuh"
+#include "common/indexing/row_layout.h"
+#include "common/indexing/table_windows.cuh"
 #include "index/index_kernels.cuh"
 
 namespace torch_ops {

@@ -9,11 +9,11 @@
 
 #include <cstdint>
 
-#include "common/fast_divisor.cuh"
-#include "common/index_error.cuh"
-#include "common/index_mode.h"
-#include "common/index_view.cuh"
-#include "common/vectorized.cuh"
+#include "common/cuda/fast_divisor.cuh"
+#include "common/cuda/vectorized.cuh"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/index_view.cuh"
 #include "index/points_layout.h"
 #include "index/points_path.h"
 

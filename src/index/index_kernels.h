@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/copy_row.h"
+#include "common/indexing/copy_row.h"
 #include "index/points_layout.h"
 
 namespace torch_ops {

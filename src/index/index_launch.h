@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-#include "common/host_program.h"
-#include "common/index_error.h"
-#include "common/index_mode.h"
+#include "common/host/host_program.h"
+#include "common/indexing/index_error.h"
+#include "common/indexing/index_mode.h"
 #include "index/points_layout.h"
 
 namespace torch_ops::kernels {

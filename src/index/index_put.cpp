@@ -8,9 +8,9 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/library.h>
 
-#include "common/batching.h"
-#include "common/gather_ops.h"
-#include "common/summable.h"
+#include "common/gather_family/gather_ops.h"
+#include "common/gather_family/summable.h"
+#include "common/torch/batching.h"
 #include "index/arrays.h"
 #include "index/points.h"
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/gather_ops.h"
+#include "common/gather_family/gather_ops.h"
 
 namespace torch_ops {
 namespace {

@@ -2,7 +2,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/parallel.h"
+#include "common/host/parallel.h"
 #include "index/index_launch.h"
 
 namespace torch_ops::kernels {

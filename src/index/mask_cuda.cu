@@ -3,8 +3,8 @@
 
 #include <cub/device/device_select.cuh>
 
-#include "common/launch.cuh"
-#include "common/scratch.h"
+#include "common/cuda/launch.cuh"
+#include "common/cuda/scratch.h"
 #include "index/index_launch.h"
 
 namespace torch_ops::kernels {

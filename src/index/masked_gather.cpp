@@ -5,11 +5,11 @@
 #include <ATen/ops/stack.h>
 #include <torch/library.h>
 
-#include "common/batching.h"
-#include "common/call_kernels.h"
-#include "common/gather_ops.h"
-#include "common/index_mode_args.h"
-#include "common/op.h"
+#include "common/gather_family/gather_ops.h"
+#include "common/gather_family/index_mode_args.h"
+#include "common/torch/batching.h"
+#include "common/torch/call_kernels.h"
+#include "common/torch/op.h"
 #include "index/index_launch.h"
 
 namespace torch_ops {

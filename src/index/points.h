@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "common/gather_ops.h"
-#include "common/index_mode_args.h"
-#include "common/indexing.h"
+#include "common/gather_family/gather_ops.h"
+#include "common/gather_family/index_mode_args.h"
+#include "common/gather_family/indexing.h"
 #include "index/points_call.h"
 
 namespace torch_ops::points {

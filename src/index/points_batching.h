@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/batching.h"
+#include "common/torch/batching.h"
 
 namespace torch_ops::points {
 

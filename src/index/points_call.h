@@ -6,11 +6,11 @@
 
 #include <algorithm>
 
-#include "common/call_kernels.h"
-#include "common/indexing.h"
+#include "common/gather_family/indexing.h"
+#include "common/torch/call_kernels.h"
 #include "index/index_launch.h"
 #ifdef TORCH_OPS_WITH_CUDA
-#include "common/index_errors.h"
+#include "common/gather_family/index_errors.h"
 #endif
 
 namespace torch_ops::points {
@@ -77,7 +77,7 @@ inline IndexErrorCall begin_call(const PointsSite& site, const PointsLayout& lay
 
 // Calls launch(on, errors...) on `output`'s device, which is of the kind that On says. Raises
 // IndexError where an entry is an error: on the CPU here, on CUDA at the next call, or at this one
-// in sync mode (common/index_errors.h).
+// in sync mode (common/gather_family/index_errors.h).
 template <class On, class Launch>
 void call_at_points(const PointsLayout& layout, const PointsSite& site, const at::Tensor& output,
                     Launch&& launch) {

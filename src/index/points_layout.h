@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "common/index_mode.h"
+#include "common/indexing/index_mode.h"
 
 namespace torch_ops {
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "common/autograd.h"
+#include "common/torch/autograd.h"
 
 namespace torch_ops::points {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "common/device_limits.h"
+#include "common/cuda/device_limits.h"
 #include "index/points_layout.h"
 
 namespace torch_ops {

@@ -4,9 +4,9 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include "common/autograd.h"
-#include "common/gather_ops.h"
-#include "common/inplace.h"
+#include "common/gather_family/gather_ops.h"
+#include "common/torch/autograd.h"
+#include "common/torch/inplace.h"
 #include "index/points.h"
 #include "index/points_batching.h"
 #include "index/points_node.h"

@@ -12,8 +12,8 @@
 #include <optional>
 #include <utility>
 
-#include "common/gather_ops.h"
-#include "common/python_call.h"
+#include "common/gather_family/gather_ops.h"
+#include "common/torch/python_call.h"
 #include "index/arrays.h"
 
 namespace torch_ops::python_index {

@@ -6,7 +6,7 @@
 #include <complex>
 #include <cstring>
 
-#include "common/checks.h"
+#include "common/torch/checks.h"
 
 namespace torch_ops::jit {
 namespace py = pybind11;

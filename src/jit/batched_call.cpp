@@ -2,7 +2,7 @@
 
 #include <ATen/ops/stack.h>
 
-#include "common/batching.h"
+#include "common/torch/batching.h"
 
 namespace torch_ops::jit {
 

@@ -12,7 +12,7 @@
 
 #include <algorithm>
 
-#include "common/new_output.h"
+#include "common/torch/new_output.h"
 #include "jit/library.h"
 #include "jit/plan.h"
 #include "jit/python_arguments.h"
@@ -199,7 +199,7 @@ void run_cpu(Call& call, const at::TensorIterator& iter) {
 
 // ---- CUDA ---------------------------------------------------------------------------------------
 
-// Division by multiplication, as src/common/fast_divisor.cuh has it: its three numbers.
+// Division by multiplication, as src/common/cuda/fast_divisor.cuh has it: its three numbers.
 void put_divisor(Words& words, uint32_t divisor) {
   uint32_t shift = 0;
   while ((uint64_t{1} << shift) < divisor) ++shift;

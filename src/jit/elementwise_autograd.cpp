@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "common/autograd.h"
+#include "common/torch/autograd.h"
 #include "jit/elementwise.h"
 #include "jit/no_derivative.h"
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/checks.h"
+#include "common/torch/checks.h"
 
 namespace torch_ops::jit {
 

@@ -13,7 +13,7 @@
 
 #include <algorithm>
 
-#include "common/new_output.h"
+#include "common/torch/new_output.h"
 #include "jit/library.h"
 #include "jit/plan.h"
 #include "jit/python_arguments.h"

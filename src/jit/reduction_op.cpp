@@ -4,7 +4,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "common/autograd.h"
+#include "common/torch/autograd.h"
 #include "jit/batched_call.h"
 #include "jit/no_derivative.h"
 #include "jit/reduction.h"

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "common/checks.h"
+#include "common/torch/checks.h"
 
 namespace torch_ops::jit {
 namespace {

@@ -10,12 +10,12 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
-#include "common/bit_mask.h"
-#include "common/call_kernels.h"
-#include "common/checks.h"
-#include "common/elementwise_layout.h"
-#include "common/new_output.h"
-#include "common/python_call.h"
+#include "common/elementwise/bit_mask.h"
+#include "common/elementwise/elementwise_layout.h"
+#include "common/torch/call_kernels.h"
+#include "common/torch/checks.h"
+#include "common/torch/new_output.h"
+#include "common/torch/python_call.h"
 #include "relu/relu.h"
 
 namespace torch_ops {

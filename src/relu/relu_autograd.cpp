@@ -4,12 +4,12 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
-#include "common/autograd.h"
-#include "common/batching.h"
-#include "common/checks.h"
-#include "common/elementwise_layout.h"
-#include "common/inplace.h"
-#include "common/op.h"
+#include "common/elementwise/elementwise_layout.h"
+#include "common/torch/autograd.h"
+#include "common/torch/batching.h"
+#include "common/torch/checks.h"
+#include "common/torch/inplace.h"
+#include "common/torch/op.h"
 #include "relu/relu.h"
 
 namespace torch_ops {

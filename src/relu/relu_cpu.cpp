@@ -1,4 +1,4 @@
-#include "common/elementwise_cpu.h"
+#include "common/elementwise/elementwise_cpu.h"
 #include "relu/relu_kernels.h"
 #include "relu/relu_launch.h"
 #include "relu/relu_masked.h"

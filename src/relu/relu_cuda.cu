@@ -1,4 +1,4 @@
-#include "common/elementwise_cuda.cuh"
+#include "common/elementwise/elementwise_cuda.cuh"
 #include "relu/relu_kernels.h"
 #include "relu/relu_launch.h"
 

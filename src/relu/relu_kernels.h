@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "common/float16.h"
+#include "common/host/float16.h"
 
 namespace torch_ops {
 

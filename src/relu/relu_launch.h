@@ -1,13 +1,13 @@
 // relu and leaky_relu in the kernel library: relu_cpu.cpp and relu_cuda.cu. T is float, double,
 // Float16 or BFloat16. Nothing is checked; arrays may be empty, and the output may be an input. A
-// mask has the bits of common/bit_mask.h, in the order of the walk. No torch.
+// mask has the bits of common/elementwise/bit_mask.h, in the order of the walk. No torch.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
-#include "common/host_program.h"
-#include "common/strided_walk.h"
+#include "common/elementwise/strided_walk.h"
+#include "common/host/host_program.h"
 
 namespace torch_ops {
 

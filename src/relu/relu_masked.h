@@ -9,9 +9,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "common/bit_mask.h"
-#include "common/elementwise.h"
-#include "common/float16.h"
+#include "common/elementwise/bit_mask.h"
+#include "common/elementwise/elementwise.h"
+#include "common/host/float16.h"
 #include "relu/relu_kernels.h"
 
 namespace torch_ops {

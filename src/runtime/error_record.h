@@ -1,11 +1,11 @@
-// The host's side of one record of bad index entries (common/index_error.h). No torch, and no
-// calls of CUDA: kernels that still run keep nobody from taking an error.
+// The host's side of one record of bad index entries (common/indexing/index_error.h). No torch, and
+// no calls of CUDA: kernels that still run keep nobody from taking an error.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
-#include "common/index_error.h"
+#include "common/indexing/index_error.h"
 
 namespace torch_ops {
 

@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "common/index_errors.h"
-#include "common/indexing.h"
+#include "common/gather_family/index_errors.h"
+#include "common/gather_family/indexing.h"
 #include "runtime/error_record.h"
 #include "runtime/runtime.h"
 
@@ -289,7 +289,7 @@ void check_cuda_errors(std::optional<int64_t> device) {
   cuda_index_errors().check(static_cast<DeviceIndex>(*device));
 }
 
-// How the ops' modules find the records: index_errors() in common/index_errors.h.
+// How the ops' modules find the records: index_errors() in common/gather_family/index_errors.h.
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) { m.def("_index_errors", address); }
 
 }  // namespace torch_ops

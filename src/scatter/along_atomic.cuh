@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/element_grid.cuh"
-#include "common/fast_divisor.cuh"
-#include "common/index_mode.h"
-#include "common/index_view.cuh"
+#include "common/cuda/fast_divisor.cuh"
+#include "common/indexing/element_grid.cuh"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/index_view.cuh"
 #include "scatter/scatter_atomic.cuh"
 #include "scatter/scatter_path.h"
 

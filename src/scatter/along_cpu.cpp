@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "common/parallel.h"
+#include "common/host/parallel.h"
 #include "scatter/along_kernels.h"
 #include "scatter/scatter_launch.h"
 

@@ -1,4 +1,4 @@
-#include "common/launch.cuh"
+#include "common/cuda/launch.cuh"
 #include "scatter/along_atomic.cuh"
 #include "scatter/scatter_launch.h"
 #include "scatter/scatter_ways_cuda.h"

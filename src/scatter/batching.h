@@ -1,8 +1,8 @@
 // The batching rule of ops that scatter: values and an index to an axis of a result.
 #pragma once
 
-#include "common/batching.h"
-#include "common/indexing.h"
+#include "common/gather_family/indexing.h"
+#include "common/torch/batching.h"
 
 namespace torch_ops {
 

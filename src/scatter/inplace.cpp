@@ -6,12 +6,12 @@
 #include <ATen/ops/view_as_real.h>
 #include <torch/library.h>
 
-#include "common/autograd.h"
-#include "common/batching.h"
-#include "common/gather_ops.h"
-#include "common/index_mode_args.h"
-#include "common/indexing.h"
-#include "common/inplace.h"
+#include "common/gather_family/gather_ops.h"
+#include "common/gather_family/index_mode_args.h"
+#include "common/gather_family/indexing.h"
+#include "common/torch/autograd.h"
+#include "common/torch/batching.h"
+#include "common/torch/inplace.h"
 #include "scatter/scatter.h"
 
 namespace torch_ops {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "common/host_device.h"
+#include "common/host/host_device.h"
 
 namespace torch_ops {
 

@@ -9,9 +9,9 @@
 #endif
 #include <torch/library.h>
 
-#include "common/batching.h"
-#include "common/indexing.h"
-#include "common/op.h"
+#include "common/gather_family/indexing.h"
+#include "common/torch/batching.h"
+#include "common/torch/op.h"
 #include "scatter/scatter.h"
 
 namespace torch_ops {

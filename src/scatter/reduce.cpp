@@ -10,13 +10,13 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
-#include "common/autograd.h"
-#include "common/gather_ops.h"
-#include "common/index_mode_args.h"
-#include "common/indexing.h"
-#include "common/new_output.h"
-#include "common/planned.h"
-#include "common/summable.h"
+#include "common/gather_family/gather_ops.h"
+#include "common/gather_family/index_mode_args.h"
+#include "common/gather_family/indexing.h"
+#include "common/gather_family/planned.h"
+#include "common/gather_family/summable.h"
+#include "common/torch/autograd.h"
+#include "common/torch/new_output.h"
 #include "scatter/batching.h"
 #include "scatter/scatter.h"
 #include "scatter/scatter_ops.h"

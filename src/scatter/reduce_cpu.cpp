@@ -3,10 +3,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "common/elementwise_cpu.h"
-#include "common/first_bad_entry.h"
-#include "common/parallel.h"
-#include "common/scratch.h"
+#include "common/cuda/scratch.h"
+#include "common/elementwise/elementwise_cpu.h"
+#include "common/host/parallel.h"
+#include "common/indexing/first_bad_entry.h"
 #include "scatter/reduce_kernels.h"
 #include "scatter/scatter_launch.h"
 

@@ -1,6 +1,6 @@
 // The positions of the best values, and products.
-#include "common/launch.cuh"
-#include "common/scratch.h"
+#include "common/cuda/launch.cuh"
+#include "common/cuda/scratch.h"
 #include "scatter/reduce_arg.cuh"
 #include "scatter/scatter_best.cuh"
 #include "scatter/scatter_path.h"

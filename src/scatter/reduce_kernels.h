@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/elementwise.h"
-#include "common/index_mode.h"
-#include "common/row_layout.h"
+#include "common/elementwise/elementwise.h"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/row_layout.h"
 #include "scatter/order_keys.h"
 #include "scatter/scatter_kernels.h"
 

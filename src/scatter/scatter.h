@@ -4,9 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "common/call_indexed.h"
-#include "common/checks.h"
-#include "common/summable.h"
+#include "common/gather_family/call_indexed.h"
+#include "common/gather_family/summable.h"
+#include "common/torch/checks.h"
 #include "scatter/scatter_launch.h"
 
 namespace torch_ops {

@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/index_error.cuh"
-#include "common/index_mode.h"
-#include "common/index_view.cuh"
-#include "common/kernel_overlap.cuh"
-#include "common/row_grid.cuh"
-#include "common/row_layout.h"
-#include "common/vectorized.cuh"
+#include "common/cuda/kernel_overlap.cuh"
+#include "common/cuda/vectorized.cuh"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_grid.cuh"
+#include "common/indexing/row_layout.h"
 #include "scatter/scatter_runs.cuh"
 
 namespace torch_ops::atomic {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/index_error.cuh"
-#include "common/index_view.cuh"
-#include "common/launch.cuh"
-#include "common/scratch.h"
-#include "common/vectorized.cuh"
+#include "common/cuda/launch.cuh"
+#include "common/cuda/scratch.h"
+#include "common/cuda/vectorized.cuh"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_view.cuh"
 #include "scatter/scatter_atomic.cuh"
 #include "scatter/scatter_few.cuh"
 #include "scatter/scatter_path.h"

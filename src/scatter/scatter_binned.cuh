@@ -20,12 +20,12 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/host_device.h"
-#include "common/index_error.cuh"
-#include "common/index_view.cuh"
-#include "common/kernel_overlap.cuh"
-#include "common/row_layout.h"
-#include "common/vectorized.cuh"
+#include "common/cuda/kernel_overlap.cuh"
+#include "common/cuda/vectorized.cuh"
+#include "common/host/host_device.h"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_layout.h"
 #include "scatter/fixed_point.cuh"
 #include "scatter/scatter_binning.h"
 #include "scatter/scatter_bins.cuh"

@@ -2,8 +2,8 @@
 #include <optional>
 #include <type_traits>
 
-#include "common/launch.cuh"
-#include "common/scratch.h"
+#include "common/cuda/launch.cuh"
+#include "common/cuda/scratch.h"
 #include "scatter/scatter_binned.cuh"
 #include "scatter/scatter_binning.h"
 #include "scatter/scatter_join.cuh"

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/host_device.h"
-#include "common/row_layout.h"
+#include "common/host/host_device.h"
+#include "common/indexing/row_layout.h"
 #include "scatter/scatter_path.h"
 
 namespace torch_ops {

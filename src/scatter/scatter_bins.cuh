@@ -6,14 +6,14 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/fast_divisor.cuh"
-#include "common/host_device.h"
-#include "common/index_error.cuh"
-#include "common/index_mode.h"
-#include "common/index_view.cuh"
-#include "common/kernel_overlap.cuh"
-#include "common/row_layout.h"
-#include "common/vectorized.cuh"
+#include "common/cuda/fast_divisor.cuh"
+#include "common/cuda/kernel_overlap.cuh"
+#include "common/cuda/vectorized.cuh"
+#include "common/host/host_device.h"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_layout.h"
 #include "scatter/scatter_atomic.cuh"
 #include "scatter/scatter_binning.h"
 

@@ -1,7 +1,7 @@
 #include <cstring>
 
-#include "common/first_bad_entry.h"
-#include "common/parallel.h"
+#include "common/host/parallel.h"
+#include "common/indexing/first_bad_entry.h"
 #include "scatter/scatter_cpu_call.h"
 #include "scatter/scatter_launch.h"
 

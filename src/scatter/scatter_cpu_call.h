@@ -7,9 +7,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "common/elementwise_cpu.h"
-#include "common/parallel.h"
-#include "common/scratch.h"
+#include "common/cuda/scratch.h"
+#include "common/elementwise/elementwise_cpu.h"
+#include "common/host/parallel.h"
 #include "scatter/scatter_cpu_blocking.h"
 #include "scatter/scatter_cpu_few.h"
 #include "scatter/scatter_cpu_tiles.h"

@@ -8,11 +8,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "common/elementwise_cpu.h"
-#include "common/index_mode.h"
-#include "common/parallel.h"
-#include "common/row_layout.h"
-#include "common/scratch.h"
+#include "common/cuda/scratch.h"
+#include "common/elementwise/elementwise_cpu.h"
+#include "common/host/parallel.h"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/row_layout.h"
 #include "scatter/scatter_kernels.h"
 
 namespace torch_ops {

@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "common/index_mode.h"
-#include "common/row_layout.h"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/row_layout.h"
 #include "scatter/scatter_cpu_blocking.h"
 
 namespace torch_ops {

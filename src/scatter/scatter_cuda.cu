@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "common/kernel_overlap.cuh"
-#include "common/launch.cuh"
-#include "common/scratch.h"
-#include "common/vectorized.cuh"
+#include "common/cuda/kernel_overlap.cuh"
+#include "common/cuda/launch.cuh"
+#include "common/cuda/scratch.h"
+#include "common/cuda/vectorized.cuh"
 #include "scatter/scatter_launch.h"
 #include "scatter/scatter_way.h"
 #include "scatter/scatter_ways_cuda.h"

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "common/kernel_overlap.cuh"
+#include "common/cuda/kernel_overlap.cuh"
 #include "scatter/scatter_bins.cuh"
 
 namespace torch_ops::binned {

@@ -6,10 +6,10 @@
 #include <cstring>
 #include <type_traits>
 
-#include "common/elementwise.h"
-#include "common/float16.h"
-#include "common/index_mode.h"
-#include "common/row_layout.h"
+#include "common/elementwise/elementwise.h"
+#include "common/host/float16.h"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/row_layout.h"
 
 namespace torch_ops {
 

@@ -11,13 +11,13 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/element_layout.h"
-#include "common/float16.h"
-#include "common/host_program.h"
-#include "common/index_array.h"
-#include "common/index_error.h"
-#include "common/index_mode.h"
-#include "common/row_layout.h"
+#include "common/host/float16.h"
+#include "common/host/host_program.h"
+#include "common/indexing/element_layout.h"
+#include "common/indexing/index_array.h"
+#include "common/indexing/index_error.h"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/row_layout.h"
 
 namespace torch_ops {
 

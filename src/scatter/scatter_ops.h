@@ -1,7 +1,7 @@
 // The op of scatter_add that other ops here call, and that nobody else does: its handle.
 #pragma once
 
-#include "common/gather_ops.h"
+#include "common/gather_family/gather_ops.h"
 
 namespace torch_ops::ops {
 

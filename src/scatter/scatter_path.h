@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/row_layout.h"
+#include "common/indexing/row_layout.h"
 
 namespace torch_ops {
 

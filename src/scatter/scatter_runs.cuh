@@ -12,8 +12,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/host_device.h"
-#include "common/vectorized.cuh"
+#include "common/cuda/vectorized.cuh"
+#include "common/host/host_device.h"
 
 namespace torch_ops {
 

@@ -16,12 +16,12 @@
 
 #include <cstdint>
 
-#include "common/index_error.cuh"
-#include "common/index_mode.h"
-#include "common/index_view.cuh"
-#include "common/kernel_overlap.cuh"
-#include "common/row_layout.h"
-#include "common/vectorized.cuh"
+#include "common/cuda/kernel_overlap.cuh"
+#include "common/cuda/vectorized.cuh"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_layout.h"
 #include "scatter/scatter_small.h"
 
 namespace torch_ops::small {

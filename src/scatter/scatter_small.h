@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/device_limits.h"
-#include "common/host_device.h"
-#include "common/row_layout.h"
+#include "common/cuda/device_limits.h"
+#include "common/host/host_device.h"
+#include "common/indexing/row_layout.h"
 
 namespace torch_ops {
 

@@ -1,5 +1,5 @@
-#include "common/index_view.cuh"
-#include "common/launch.cuh"
+#include "common/cuda/launch.cuh"
+#include "common/indexing/index_view.cuh"
 #include "scatter/scatter_small.cuh"
 #include "scatter/scatter_ways_cuda.h"
 

@@ -17,12 +17,12 @@
 #include <cstdint>
 #include <cub/device/device_radix_sort.cuh>
 
-#include "common/host_device.h"
-#include "common/index_error.cuh"
-#include "common/index_mode.h"
-#include "common/index_view.cuh"
-#include "common/row_layout.h"
-#include "common/vectorized.cuh"
+#include "common/cuda/vectorized.cuh"
+#include "common/host/host_device.h"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_layout.h"
 #include "scatter/scatter_runs.cuh"
 
 namespace torch_ops::sorted {

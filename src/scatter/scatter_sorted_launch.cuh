@@ -4,8 +4,8 @@
 #include <optional>
 #include <utility>
 
-#include "common/launch.cuh"
-#include "common/scratch.h"
+#include "common/cuda/launch.cuh"
+#include "common/cuda/scratch.h"
 #include "scatter/scatter_launch.h"
 #include "scatter/scatter_sorted.cuh"
 

@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/async_copy.cuh"
-#include "common/fast_divisor.cuh"
-#include "common/vectorized.cuh"
+#include "common/cuda/async_copy.cuh"
+#include "common/cuda/fast_divisor.cuh"
+#include "common/cuda/vectorized.cuh"
 #include "scatter/scatter_atomic.cuh"
 
 namespace torch_ops::atomic {

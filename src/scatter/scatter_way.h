@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "common/device_limits.h"
-#include "common/row_layout.h"
+#include "common/cuda/device_limits.h"
+#include "common/indexing/row_layout.h"
 #include "scatter/scatter_binning.h"
 #include "scatter/scatter_path.h"
 #include "scatter/scatter_small.h"

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "common/float16.h"
+#include "common/host/float16.h"
 
 namespace torch_ops {
 

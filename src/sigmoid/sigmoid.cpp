@@ -7,15 +7,15 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
-#include "common/autograd.h"
-#include "common/batching.h"
-#include "common/call_kernels.h"
-#include "common/checks.h"
-#include "common/elementwise_layout.h"
-#include "common/inplace.h"
-#include "common/new_output.h"
-#include "common/op.h"
-#include "common/python_call.h"
+#include "common/elementwise/elementwise_layout.h"
+#include "common/torch/autograd.h"
+#include "common/torch/batching.h"
+#include "common/torch/call_kernels.h"
+#include "common/torch/checks.h"
+#include "common/torch/inplace.h"
+#include "common/torch/new_output.h"
+#include "common/torch/op.h"
+#include "common/torch/python_call.h"
 #include "sigmoid/sigmoid_launch.h"
 
 namespace torch_ops {

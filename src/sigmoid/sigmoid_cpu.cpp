@@ -1,4 +1,4 @@
-#include "common/elementwise_cpu.h"
+#include "common/elementwise/elementwise_cpu.h"
 #include "sigmoid/sigmoid_float32.h"
 #include "sigmoid/sigmoid_kernels.h"
 #include "sigmoid/sigmoid_launch.h"

@@ -1,4 +1,4 @@
-#include "common/elementwise_cuda.cuh"
+#include "common/elementwise/elementwise_cuda.cuh"
 #include "sigmoid/sigmoid_kernels.h"
 #include "sigmoid/sigmoid_launch.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/float16.h"
+#include "common/host/float16.h"
 #include "sigmoid/sigmoid_kernels.h"
 
 namespace torch_ops {

@@ -1,7 +1,7 @@
 // The arithmetic of sigmoid and its derivative, one value at a time. No torch.
 #pragma once
 
-#include "common/host_device.h"
+#include "common/host/host_device.h"
 #include "sigmoid/exp.h"
 
 namespace torch_ops {

@@ -2,8 +2,8 @@
 // or BFloat16. Nothing is checked; arrays may be empty, and the output may be an input. No torch.
 #pragma once
 
-#include "common/host_program.h"
-#include "common/strided_walk.h"
+#include "common/elementwise/strided_walk.h"
+#include "common/host/host_program.h"
 
 namespace torch_ops::kernels {
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/index_error.cuh"
+#include "common/indexing/index_error.cuh"
 #include "runtime/error_record.h"
 
 #define CHECK(condition)                                                \

@@ -65,7 +65,7 @@ struct Loaded : Held<O, vector, count>... {
 };
 
 // Division by a number that the host knows, for dividends below 2^31: see
-// src/common/fast_divisor.cuh. Filled by plan.cpp.
+// src/common/cuda/fast_divisor.cuh. Filled by plan.cpp.
 struct Divisor {
   uint32_t divisor, magic, shift, unused;
   TORCH_OPS_FUNCTION uint32_t divide(uint32_t n) const { return (__umulhi(n, magic) + n) >> shift; }

@@ -1,0 +1,46 @@
+// Launches an elementwise op: in whole vectors where every array lies in the order of the walk and
+// is aligned, else by each array's strides.
+#pragma once
+
+#include "common/cuda/launch.cuh"
+#include "common/elementwise/elementwise.cuh"
+
+namespace torch_ops {
+
+template <class T, int kArrays>
+DeviceWalk<kArrays> make_device_walk(const StridedWalk<kArrays>& walk,
+                                     const T* const (&arrays)[kArrays]) {
+  constexpr int64_t N = kVectorSize<T>;
+  DeviceWalk<kArrays> result{walk, {}, walk.numel < (int64_t{1} << 31), {}, {}};
+  result.in_rows = walk.axes <= 1 || walk.size[0] % N == 0;
+  for (int axis = 0; result.small && axis < walk.axes; ++axis) {
+    result.by_size[axis] = FastDivisor(static_cast<uint32_t>(walk.size[axis]));
+  }
+  for (int a = 0; a < kArrays; ++a) {
+    bool wide = is_aligned(arrays[a], kVectorBytes) && walk.axes > 0 && walk.stride[a][0] == 1;
+    for (int axis = 1; axis < walk.axes; ++axis) wide = wide && walk.stride[a][axis] % N == 0;
+    result.wide[a] = wide;
+  }
+  return result;
+}
+
+// A mask is what kBits says.
+template <Bits kBits = Bits::kNone, class Op, class T, class... Inputs>
+void map_cuda(Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, uint8_t* mask, T* output,
+              const Inputs*... inputs) {
+  if (walk.numel == 0) return;
+  const Arrays<T, sizeof...(Inputs)> arrays{output, {inputs...}};
+  // A thread a vector, and no loop: the largest grid goes to 2^40 elements.
+  const unsigned grid = grid_x(walk.numel, int64_t{kMapThreads} * kVectorSize<T>);
+  const bool aligned =
+      is_aligned(output, kVectorBytes) && (is_aligned(inputs, kVectorBytes) && ...);
+  if (aligned && walk.is_flat()) {
+    TORCH_OPS_LAUNCH(map_kernel<kBits>, grid, kMapThreads, 0, op, FlatWalk{walk.numel}, arrays,
+                     mask);
+  } else {
+    const auto device_walk = make_device_walk<T>(walk, {output, inputs...});
+    TORCH_OPS_LAUNCH(map_kernel<kBits>, grid, kMapThreads, 0, op, device_walk, arrays, mask);
+  }
+}
+
+}  // namespace torch_ops

@@ -1,0 +1,87 @@
+// The ops of the gather family that others call: their handles. Each is another's derivative.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string_view>
+
+#include "common/torch/op.h"
+
+namespace torch_ops::ops {
+
+using at::Tensor;
+using at::TensorList;
+using Dim = std::optional<int64_t>;
+using Fill = std::optional<at::Scalar>;
+
+// (source, index, dim, batch_dims, mode, fill_value)
+inline const auto& gather() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, Dim, int64_t, std::string_view, const Fill&)>(
+          "gather");
+  return op;
+}
+
+// (values, index, dim_size, dim, batch_dims, deterministic, mode)
+inline const auto& scatter_add() {
+  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
+                                        std::optional<bool>, std::string_view)>("scatter_add");
+  return op;
+}
+
+// (source, index, dim, mode, fill_value)
+inline const auto& gather_elements() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, int64_t, std::string_view, const Fill&)>(
+          "gather_elements");
+  return op;
+}
+
+// (values, index, size, dim, deterministic, mode)
+inline const auto& scatter_elements_add() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, c10::SymIntArrayRef, int64_t,
+                     std::optional<bool>, std::string_view)>("scatter_elements_add");
+  return op;
+}
+
+// By which numbers messages name the axes of the coordinates, where not by their own.
+using Axes = at::OptionalIntArrayRef;
+
+// (source, coordinates, dims, batch_dims, front, mode, fill_value, axes)
+inline const auto& gather_points() {
+  static const auto op = find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, int64_t, bool,
+                                        std::string_view, const Fill&, Axes)>("gather_points");
+  return op;
+}
+
+// In whose name a write raises errors, where not in its own.
+using Name = std::optional<std::string_view>;
+
+// (source, coordinates, dims, values, batch_dims, front, axes, name)
+inline const auto& put_points() {
+  static const auto op = find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, const Tensor&,
+                                        int64_t, bool, Axes, Name)>("put_points");
+  return op;
+}
+
+inline const auto& put_points_() {
+  static const auto op = find_op<Tensor&(Tensor&, TensorList, at::IntArrayRef, const Tensor&,
+                                         int64_t, bool, Axes, Name)>("put_points_");
+  return op;
+}
+
+// (coordinates, sizes, mode, axes)
+inline const auto& ravel_multi_index() {
+  static const auto op =
+      find_op<Tensor(TensorList, c10::SymIntArrayRef, std::string_view, Axes)>("ravel_multi_index");
+  return op;
+}
+
+// What a gather that transposes a scatter fills in: zeros for what was dropped.
+inline Fill nothing(std::string_view mode) {
+  return mode.substr(0, 4) == "fill" ? Fill(0) : std::nullopt;
+}
+
+}  // namespace torch_ops::ops

@@ -1,0 +1,177 @@
+// `mode` and `fill_value` as arguments of an op: their names, checks, and what kernels are given.
+#pragma once
+
+#include <ATen/Dispatch_v2.h>
+#include <c10/core/Scalar.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "common/indexing/index_mode.h"
+#include "common/torch/checks.h"
+
+namespace torch_ops::indexing {
+
+// In the order of IndexMode. The last is for the library's own use: what source[index] means.
+constexpr std::array<std::string_view, 6> kModeNames = {"raise", "wrap",      "clip",
+                                                        "fill",  "unchecked", "from_end"};
+
+// An op that calls another names itself there, so that errors are raised in its own name: the mode
+// "raise in embedding", say.
+constexpr std::string_view kCallerMark = " in ";
+
+// A string that lives as long as the process, which the kernels' records of errors ask for.
+inline const char* keep_name(std::string_view name) {
+  static std::mutex mutex;
+  static auto* const names = new std::set<std::string, std::less<>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto found = names->find(name);
+  if (found == names->end()) found = names->emplace(name).first;
+  return found->c_str();
+}
+
+inline void check_known(bool known, const char* op, std::string_view mode) {
+  TORCH_CHECK_VALUE(known, op,
+                    R"(: mode must be "raise", "wrap", "clip", "fill" or "unchecked", but it is ")",
+                    mode, R"(".)");
+}
+
+// What a mode's name says, and in whose name errors are raised.
+struct NamedMode {
+  IndexMode mode;
+  const char* op;
+};
+
+inline NamedMode parse_named_mode(const char* op, std::string_view name) {
+  const auto find = [](std::string_view mode) {
+    size_t i = 0;
+    while (i < kModeNames.size() && mode != kModeNames[i]) ++i;
+    return i;
+  };
+  size_t found = find(name);
+  if (found == kModeNames.size()) {
+    const size_t mark = name.find(kCallerMark);
+    if (mark != name.npos) {
+      found = find(name.substr(0, mark));
+      op = keep_name(name.substr(mark + kCallerMark.size()));
+    }
+  } else if (static_cast<IndexMode>(found) == IndexMode::kFromEnd) {
+    op = "index";  // the one that reads entries so
+  }
+  check_known(found < kModeNames.size(), op, name);
+  return {static_cast<IndexMode>(found), op};
+}
+
+inline IndexMode parse_mode(const char* op, std::string_view mode) {
+  return parse_named_mode(op, mode).mode;
+}
+
+// The modes as an op names them in which it calls others.
+class ModesOf {
+ public:
+  explicit ModesOf(const char* caller) : caller_(caller) {
+    for (size_t i = 0; i < kModeNames.size(); ++i) {
+      names_[i] = std::string(kModeNames[i]).append(kCallerMark).append(caller);
+    }
+  }
+
+  // One that has a caller already stays as it is.
+  std::string_view operator()(std::string_view mode) const {
+    for (size_t i = 0; i < kModeNames.size(); ++i) {
+      if (mode == kModeNames[i]) return names_[i];
+    }
+    check_known(mode.find(kCallerMark) != mode.npos, caller_, mode);
+    return mode;
+  }
+
+ private:
+  const char* caller_;
+  std::array<std::string, kModeNames.size()> names_;
+};
+
+// The nodes of derivatives keep a mode as a number.
+inline std::string_view mode_name(int64_t mode) { return kModeNames[mode]; }
+
+// Does a number convert to the dtype? To bare bits and to pairs of float4, none does.
+inline bool has_fill(at::ScalarType dtype) {
+  return at::isIntegralType(dtype, /*includeBool=*/true) || at::isComplexType(dtype) ||
+         (at::isFloatingType(dtype) && dtype != at::ScalarType::Float4_e2m1fn_x2);
+}
+
+// Does the dtype fit the mode? Does a fill value that the caller gave fit both?
+inline void check_fill_value(const char* op, IndexMode mode, const std::optional<at::Scalar>& fill,
+                             at::ScalarType dtype) {
+  TORCH_CHECK_TYPE(mode != IndexMode::kFill || has_fill(dtype), op, ": there is no value of ",
+                   dtype_name(dtype), " to fill with.");
+  if (!fill) return;
+  const IndexMode given = mode == IndexMode::kFromEnd ? IndexMode::kRaise : mode;
+  TORCH_CHECK_VALUE(mode == IndexMode::kFill, op,
+                    R"(: fill_value is for mode="fill", but mode is ")",
+                    mode_name(static_cast<int64_t>(given)), R"(".)");
+  if (at::isComplexType(dtype)) return;
+  TORCH_CHECK_VALUE(!fill->isComplex(), op, ": fill_value must be a real number for ",
+                    dtype_name(dtype), ", but it is ", *fill, ".");
+  if (at::isFloatingType(dtype)) {
+    const double largest = dtype == at::kHalf       ? 65504.0
+                           : dtype == at::kBFloat16 ? 0x1.fep127
+                           : dtype == at::kFloat    ? double{std::numeric_limits<float>::max()}
+                                                    : std::numeric_limits<double>::max();
+    const double value = fill->toDouble();
+    TORCH_CHECK_VALUE(!std::isfinite(value) || std::abs(value) <= largest, op,
+                      ": fill_value must be between -", largest, " and ", largest, " for ",
+                      dtype_name(dtype), ", but it is ", *fill, ".");
+    return;
+  }
+  TORCH_CHECK_VALUE(fill->isIntegral(/*includeBool=*/true), op,
+                    ": fill_value must be an integer for ", dtype_name(dtype), ", but it is ",
+                    *fill, ".");
+  AT_DISPATCH_V2(dtype, "fill_value", AT_WRAP([&] {
+                   // Beyond int64 there are only the upper half of uint64's values.
+                   using limits = std::numeric_limits<scalar_t>;
+                   constexpr int64_t kLeast = limits::is_signed ? limits::lowest() : 0;
+                   constexpr uint64_t kMost = limits::max();
+                   const int64_t value = fill->toLong();
+                   const bool fits =
+                       value >= kLeast && (value < 0 || static_cast<uint64_t>(value) <= kMost);
+                   TORCH_CHECK_VALUE(fits, op, ": fill_value must be between ", kLeast, " and ",
+                                     kMost, " for ", dtype_name(dtype), ", but it is ", value, ".");
+                 }),
+                 AT_EXPAND(AT_INTEGRAL_TYPES), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), at::kBool);
+}
+
+// What stands for a row that there is not. Without a value of the caller's it is JAX's: NaN, the
+// least signed, the greatest unsigned integer, true (jax.numpy.take's documentation).
+template <class T>
+T fill_element(const std::optional<at::Scalar>& fill) {
+  if (fill) return fill->to<T>();
+  if constexpr (std::is_integral_v<T>) {
+    return std::is_signed_v<T> ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::max();
+  } else {
+    return at::Scalar(std::numeric_limits<double>::quiet_NaN()).to<T>();
+  }
+}
+
+// Zeros unless the mode is kFill.
+inline FillPattern make_fill(IndexMode mode, const std::optional<at::Scalar>& fill,
+                             at::ScalarType dtype) {
+  if (mode != IndexMode::kFill) return {};
+  FillPattern pattern;
+  AT_DISPATCH_V2(dtype, "fill_value", AT_WRAP([&] {
+                   const auto value = fill_element<scalar_t>(fill);
+                   pattern = FillPattern(&value, sizeof(value));
+                 }),
+                 AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
+                 AT_EXPAND(AT_FLOAT8_TYPES), at::kBool, at::kHalf, at::kBFloat16, at::kComplexHalf);
+  return pattern;
+}
+
+}  // namespace torch_ops::indexing

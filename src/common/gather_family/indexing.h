@@ -1,0 +1,325 @@
+// What the ops that take an integer index ask of it, the shapes that follow, and the RowLayout of a
+// call. Sizes are symbolic, so that the Meta kernels check and compute by the same lines.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/SymIntArrayRef.h>
+#include <c10/util/accumulate.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/indexing/index_mode.h"
+#include "common/indexing/row_layout.h"
+#include "common/torch/checks.h"
+
+namespace torch_ops {
+
+// A copy of a tensor whose memory begins at no multiple of its elements' size, as only complex
+// numbers that came from elsewhere can: kernels move whole elements.
+inline at::Tensor aligned(const at::Tensor& tensor) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  return address % tensor.element_size() == 0 ? tensor : tensor.clone();
+}
+
+}  // namespace torch_ops
+
+namespace torch_ops::indexing {
+
+using at::Tensor;
+
+// The axis that an index picks from, and how many leading axes index and table share; both counted
+// from the front.
+struct Axes {
+  int64_t dim;
+  int64_t batch_dims;
+};
+
+// What callers of `op` know the table and the index of a gather by: names in messages.
+struct ArgumentNames {
+  const char* table;
+  const char* index;
+};
+inline ArgumentNames names_of(std::string_view op) {
+  if (op == "embedding") return {"weight", "input"};
+  return {"source", "index"};
+}
+
+inline void check_index_dtype(const char* op, const Tensor& index) {
+  const at::ScalarType dtype = index.scalar_type();
+  TORCH_CHECK_TYPE(
+      dtype == at::kLong || dtype == at::kInt || dtype == at::kShort || dtype == at::kByte, op,
+      ": ", names_of(op).index, " must be uint8, int16, int32 or int64, but it is ",
+      dtype_name(dtype), ".");
+}
+
+// `rank` is that of `table`, which is the argument's name in messages.
+inline Axes resolve_axes(const char* op, const char* table, int64_t rank, int64_t index_rank,
+                         std::optional<int64_t> dim, int64_t batch_dims) {
+  TORCH_CHECK_VALUE(rank > 0, op, ": ", table,
+                    " must have at least one axis to index, but it is 0-dimensional.");
+  TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= index_rank, op,
+                    ": batch_dims must be between 0 and index.dim() = ", index_rank, ", but it is ",
+                    batch_dims, ".");
+  TORCH_CHECK_VALUE(batch_dims < rank, op, ": batch_dims must be below ", table, ".dim() = ", rank,
+                    ", which leaves an axis to index, but it is ", batch_dims, ".");
+  const int64_t given = dim.value_or(batch_dims);
+  TORCH_CHECK_INDEX(given >= -rank && given < rank, op, ": dim must be between ", -rank, " and ",
+                    rank - 1, " for ", table, " with ", rank, " axes, but it is ", given, ".");
+  const int64_t axis = given < 0 ? given + rank : given;
+  TORCH_CHECK_VALUE(axis >= batch_dims, op, ": dim must not be one of the ", batch_dims,
+                    " batch axes (batch_dims=", batch_dims, "), but it is ", given, ".");
+  return {axis, batch_dims};
+}
+
+// Do the axes [a_first, a_first + count) of `a` have the sizes of those at b_first of `b`?
+inline void check_axes_match(const char* op, const char* a_name, c10::SymIntArrayRef a,
+                             int64_t a_first, const char* b_name, c10::SymIntArrayRef b,
+                             int64_t b_first, int64_t count, const char* what) {
+  for (int64_t i = 0; i < count; ++i) {
+    TORCH_CHECK_VALUE(a[a_first + i].sym_eq(b[b_first + i]).expect_true(__FILE__, __LINE__), op,
+                      ": ", what, ": axis ", a_first + i, " of ", a_name, " with shape ", a,
+                      " must be as long as axis ", b_first + i, " of ", b_name, " with shape ", b,
+                      ".");
+  }
+}
+
+// ---- gather: table -> rows ----------------------------------------------------------------------
+
+inline Axes check_gather(const char* op, const Tensor& source, const Tensor& index,
+                         std::optional<int64_t> dim, int64_t batch_dims) {
+  check_index_dtype(op, index);
+  TORCH_CHECK(source.device() == index.device(), op, ": ", names_of(op).table, " and ",
+              names_of(op).index, " must be on one device, but ", names_of(op).table, " is on ",
+              source.device(), " and ", names_of(op).index, " is on ", index.device(), ".");
+  const Axes axes = resolve_axes(op, "source", source.dim(), index.dim(), dim, batch_dims);
+  check_axes_match(op, "source", source.sym_sizes(), 0, "index", index.sym_sizes(), 0,
+                   axes.batch_dims, "source and index must have the same batch axes");
+  return axes;
+}
+
+// source.shape[:dim] + index.shape[batch_dims:] + source.shape[dim+1:]
+inline c10::SymDimVector gather_sizes(const Tensor& source, const Tensor& index, Axes axes) {
+  const auto from = source.sym_sizes();
+  const auto picks = index.sym_sizes();
+  c10::SymDimVector sizes(from.begin(), from.begin() + axes.dim);
+  sizes.append(picks.begin() + axes.batch_dims, picks.end());
+  sizes.append(from.begin() + axes.dim + 1, from.end());
+  return sizes;
+}
+
+// ---- scatter: rows -> table ---------------------------------------------------------------------
+
+inline Axes check_scatter(const char* op, const Tensor& values, const Tensor& index,
+                          const c10::SymInt& dim_size, std::optional<int64_t> dim,
+                          int64_t batch_dims) {
+  check_index_dtype(op, index);
+  TORCH_CHECK(values.device() == index.device(), op,
+              ": values and index must be on one device, but values is on ", values.device(),
+              " and index is on ", index.device(), ".");
+  TORCH_CHECK_VALUE(dim_size.sym_ge(0).expect_true(__FILE__, __LINE__), op,
+                    ": dim_size must not be negative, but it is ", dim_size, ".");
+  TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= index.dim(), op,
+                    ": batch_dims must be between 0 and index.dim() = ", index.dim(),
+                    ", but it is ", batch_dims, ".");
+  const int64_t picked = index.dim() - batch_dims;  // axes that stand where the result has one
+  const int64_t rank = values.dim() - picked + 1;
+  TORCH_CHECK_VALUE(rank > batch_dims, op, ": values must have the ", index.dim(),
+                    " axes of index at least, but its shape is ", values.sym_sizes(),
+                    " and index's is ", index.sym_sizes(), ".");
+  const Axes axes = resolve_axes(op, "the result", rank, index.dim(), dim, batch_dims);
+  check_axes_match(op, "values", values.sym_sizes(), 0, "index", index.sym_sizes(), 0,
+                   axes.batch_dims, "values and index must have the same batch axes");
+  check_axes_match(op, "values", values.sym_sizes(), axes.dim, "index", index.sym_sizes(),
+                   axes.batch_dims, picked, "values must have index's axes at dim");
+  return axes;
+}
+
+inline c10::SymDimVector scatter_sizes(const Tensor& values, const Tensor& index,
+                                       const c10::SymInt& dim_size, Axes axes) {
+  const auto from = values.sym_sizes();
+  c10::SymDimVector sizes(from.begin(), from.begin() + axes.dim);
+  sizes.push_back(dim_size);
+  sizes.append(from.begin() + axes.dim + (index.dim() - axes.batch_dims), from.end());
+  return sizes;
+}
+
+// ---- Plans: an index with what gather_plan has made of it ---------------------------------------
+
+// `rows` and `order` are what gather_plan returned for `index`: that cannot be checked here.
+inline void check_plan(const char* op, const char* name, const Tensor& data, const Tensor& index,
+                       const Tensor& rows, const Tensor& order) {
+  for (const Tensor* each : {&index, &rows, &order}) {  // a list of tensors would copy them
+    const Tensor& part = *each;
+    TORCH_CHECK(part.device() == data.device(), op, ": ", name,
+                " and the plan must be on one device, but ", name, " is on ", data.device(),
+                " and the plan is on ", part.device(), ": use plan.to(", name, ".device).");
+  }
+  const at::ScalarType dtype = rows.scalar_type();
+  TORCH_CHECK_TYPE((dtype == at::kInt || dtype == at::kLong) && order.scalar_type() == dtype, op,
+                   ": a plan's rows and order must both be int32 or both int64, but they are ",
+                   dtype_name(dtype), " and ", dtype_name(order.scalar_type()), ".");
+  for (const Tensor* each : {&rows, &order}) {
+    const Tensor& part = *each;
+    const bool fits = part.dim() == 1 &&
+                      part.sym_size(0).sym_eq(index.sym_numel()).expect_true(__FILE__, __LINE__);
+    TORCH_CHECK_VALUE(fits, op, ": a plan's rows and order must be one-dimensional, with one ",
+                      "element for each of the ", index.sym_numel(),
+                      " entries of its index, but a shape is ", part.sym_sizes(), ".");
+  }
+}
+
+// ---- RowLayout ----------------------------------------------------------------------------------
+
+// The one stride that walks the axes [first, last) of `tensor` in order; nothing where there is
+// none.
+inline std::optional<int64_t> joint_stride(const Tensor& tensor, int64_t first, int64_t last) {
+  std::optional<int64_t> stride;
+  int64_t expected = 0;
+  for (int64_t axis = last - 1; axis >= first; --axis) {
+    const int64_t size = tensor.size(axis);
+    if (size == 0) return 0;
+    if (size == 1) continue;
+    if (!stride) {
+      stride = tensor.stride(axis);
+      expected = *stride * size;
+    } else if (tensor.stride(axis) == expected) {
+      expected *= size;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return stride.value_or(0);
+}
+
+inline int64_t joint_size(const Tensor& tensor, int64_t first, int64_t last) {
+  int64_t size = 1;
+  for (int64_t axis = first; axis < last; ++axis) size *= tensor.size(axis);
+  return size;
+}
+
+// Fills the table's part of `layout`; false where its strides do not fit, that is, where the batch,
+// the outer or the inner axes have no joint stride.
+inline bool lay_out_table(const Tensor& table, Axes axes, RowLayout& layout) {
+  layout.batch = joint_size(table, 0, axes.batch_dims);
+  layout.outer = joint_size(table, axes.batch_dims, axes.dim);
+  layout.axis_size = table.size(axes.dim);
+  layout.inner = joint_size(table, axes.dim + 1, table.dim());
+  const auto batch = joint_stride(table, 0, axes.batch_dims);
+  const auto outer = joint_stride(table, axes.batch_dims, axes.dim);
+  const auto inner = joint_stride(table, axes.dim + 1, table.dim());
+  // An empty one may have any: a copy would have the same.
+  if (!batch || !outer || !inner) return table.numel() == 0;
+  layout.table_batch_stride = *batch;
+  layout.table_outer_stride = *outer;
+  // The stride of an axis of one row says nothing.
+  layout.table_axis_stride = layout.axis_size > 1 ? table.stride(axes.dim) : 0;
+  layout.table_inner_stride = *inner;
+  return true;
+}
+
+inline bool lay_out_index(const Tensor& index, Axes axes, RowLayout& layout) {
+  layout.entries = joint_size(index, axes.batch_dims, index.dim());
+  const auto batch = joint_stride(index, 0, axes.batch_dims);
+  const auto entry = joint_stride(index, axes.batch_dims, index.dim());
+  if (!batch || !entry) return index.numel() == 0;
+  layout.index_batch_stride = *batch;
+  layout.index_entry_stride = *entry;
+  return true;
+}
+
+// The layout of a call. Where a tensor's strides do not fit, it becomes a contiguous copy.
+inline RowLayout lay_out(Tensor& table, Tensor& index, Axes axes) {
+  RowLayout layout{};
+  if (!lay_out_table(table, axes, layout)) {
+    table = table.contiguous();
+    lay_out_table(table, axes, layout);
+  }
+  if (!lay_out_index(index, axes, layout)) {
+    index = index.contiguous();
+    lay_out_index(index, axes, layout);
+  }
+  return layout;
+}
+
+// The layout of a call whose table is contiguous, of these sizes.
+inline RowLayout lay_out_contiguous(at::IntArrayRef sizes, Tensor& index, Axes axes) {
+  RowLayout layout{};
+  if (!lay_out_index(index, axes, layout)) {
+    index = index.contiguous();
+    lay_out_index(index, axes, layout);
+  }
+  const auto product = [&](size_t first, size_t last) {
+    return c10::multiply_integers(sizes.slice(first, last - first));
+  };
+  layout.batch = product(0, axes.batch_dims);
+  layout.outer = product(axes.batch_dims, axes.dim);
+  layout.axis_size = sizes[axes.dim];
+  layout.inner = product(axes.dim + 1, sizes.size());
+  layout.table_inner_stride = 1;
+  layout.table_axis_stride = layout.inner;
+  layout.table_outer_stride = layout.axis_size * layout.table_axis_stride;
+  layout.table_batch_stride = layout.outer * layout.table_outer_stride;
+  return layout;
+}
+
+// ---- Errors -------------------------------------------------------------------------------------
+
+// The coordinates of the element at `position`, in row-major order.
+inline std::vector<int64_t> unravel(at::IntArrayRef sizes, int64_t position) {
+  std::vector<int64_t> coordinates(sizes.size());
+  for (size_t axis = sizes.size(); axis-- > 0;) {
+    coordinates[axis] = position % sizes[axis];
+    position /= sizes[axis];
+  }
+  return coordinates;
+}
+
+// An entry of an index of these sizes; `position` counts them in row-major order.
+inline std::string name_entry(const char* op, at::IntArrayRef sizes, int64_t position) {
+  return c10::str(names_of(op).index, at::IntArrayRef(unravel(sizes, position)));
+}
+
+inline std::string out_of_range_text(const char* op, const std::string& entry, int64_t value,
+                                     int64_t axis_size, bool from_end = false) {
+  if (axis_size == 0) {
+    return c10::str(op, ": ", entry, " is ", value,
+                    ", but the axis has size 0: no entry is allowed.");
+  }
+  return c10::str(op, ": ", entry, " is ", value, ", out of range for an axis of size ", axis_size,
+                  ": it must be between ", from_end ? -axis_size : 0, " and ", axis_size - 1, ".");
+}
+
+// A coordinate of the points at `position` of points of these sizes: an element of gather_nd's
+// index, or of the index array for an axis. No sizes: they are unknown.
+inline std::string name_coordinate(std::optional<at::IntArrayRef> sizes, int64_t position,
+                                   int64_t coordinate, int64_t axis, bool from_end) {
+  std::vector<int64_t> at = sizes ? unravel(*sizes, position) : std::vector<int64_t>{position};
+  if (from_end) {
+    return c10::str("entry ", at::IntArrayRef(at), " of the index for axis ", axis,
+                    sizes ? "" : " (counted in row-major order)");
+  }
+  at.push_back(coordinate);
+  return c10::str("index", at::IntArrayRef(at), sizes ? "" : " (points in row-major order)",
+                  ", for axis ", axis, ",");
+}
+
+// In an empty axis there is no row for an entry, but where there need not be one.
+inline void check_axis_not_empty(const char* op, const Tensor& index, int64_t axis_size,
+                                 IndexMode mode) {
+  TORCH_CHECK_INDEX(axis_size > 0 || index.numel() == 0 || mode == IndexMode::kFill, op, ": ",
+                    names_of(op).index, " has ", index.numel(),
+                    " entries, but the axis has size 0: no entry is allowed.");
+}
+
+// `position` counts the entries of a contiguous index.
+[[noreturn]] inline void raise_out_of_range(const char* op, const Tensor& index, int64_t position,
+                                            int64_t axis_size, bool from_end = false) {
+  const int64_t value = index.contiguous().view({-1})[position].item().toLong();
+  TORCH_CHECK_INDEX(false, out_of_range_text(op, name_entry(op, index.sizes(), position), value,
+                                             axis_size, from_end));
+}
+
+}  // namespace torch_ops::indexing

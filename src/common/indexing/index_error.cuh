@@ -1,0 +1,52 @@
+// How a kernel tells that it met an index entry out of range (index_error.h). No torch.
+#pragma once
+
+#include <cuda/atomic>
+
+#include "common/indexing/index_error.h"
+
+namespace torch_ops {
+
+// The place of the highest bit that is set.
+__device__ __forceinline__ uint32_t last_bit(uint32_t bits) { return 31 - __clz(bits); }
+
+// Which of a point's coordinates is out of range, and of which axis.
+struct BadCoordinate {
+  int64_t number;
+  int64_t axis;
+  int64_t axis_size;
+};
+
+// Records an entry out of range, `value`, which belongs to `row` of [batch, outer, entries]. Of all
+// threads that come here until the host has raised the error, one writes the record; a million of
+// them cost a read each and no atomics. Threads of a launch that was made before the host raised an
+// error record nothing after that. It is small, so that a kernel that never comes here pays no
+// registers for it: the host does the divisions, and the copy is a loop. `coordinate` is null for
+// an entry that is a number.
+__device__ __forceinline__ void record_bad_entry(const IndexErrorSite& site, int64_t row,
+                                                 int64_t value,
+                                                 const BadCoordinate* coordinate = nullptr) {
+  IndexErrorSlot* slot = site.slot;
+  const uint32_t raised = site.raised;
+  if (slot == nullptr || *static_cast<volatile uint32_t*>(&slot->claimed) != raised) return;
+  if (atomicCAS(&slot->claimed, raised, raised + 1) != raised) return;
+  IndexErrorRecord* record = slot->record;
+  const auto* from = reinterpret_cast<const uint64_t*>(&site);
+  auto* to = reinterpret_cast<uint64_t*>(&record->site);
+#pragma unroll 1
+  for (int i = 0; i < static_cast<int>(sizeof(site) / sizeof(*to)); ++i) to[i] = from[i];
+  record->row = row;
+  record->value = value;
+  if (coordinate != nullptr) {
+    record->coordinate = coordinate->number;
+    record->axis = coordinate->axis;
+    record->site.axis_size = coordinate->axis_size;
+  }
+  // The host must not see the number before what it stands for. A store that releases, and not
+  // __threadfence_system(): beside that, nvcc makes atomicAdd()s without a result, which the same
+  // kernel may have, ones with a result.
+  cuda::atomic_ref<uint32_t, cuda::thread_scope_system>(record->sequence)
+      .store(++slot->sequence, cuda::memory_order_release);
+}
+
+}  // namespace torch_ops

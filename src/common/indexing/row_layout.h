@@ -1,0 +1,94 @@
+// How gather and scatter_add see their tensors, whatever their ranks: a table of rows on one side,
+// an index into it, and the rows that it picks on the other. No torch.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "common/host/host_device.h"
+
+namespace torch_ops {
+
+//   table [batch, outer, axis_size, inner]   gather's source, scatter_add's result; any strides
+//   index [batch, entries]                   any strides
+//   rows  [batch, outer, entries, inner]     gather's output, scatter_add's values; contiguous
+//
+// rows[b, o, n, d] belongs to table[b, o, index[b, n], d]. A slab is one (b, o). Strides count
+// elements.
+struct RowLayout {
+  int64_t batch;
+  int64_t outer;
+  int64_t entries;
+  int64_t inner;
+  int64_t axis_size;
+
+  int64_t table_batch_stride;
+  int64_t table_outer_stride;
+  int64_t table_axis_stride;
+  int64_t table_inner_stride;
+  int64_t index_batch_stride;
+  int64_t index_entry_stride;
+
+  int64_t slabs() const { return batch * outer; }
+};
+
+// Is this entry of an index a row of the axis? One comparison serves both ends.
+template <class Index>
+TORCH_OPS_HOST_DEVICE bool in_range(Index entry, int64_t axis_size) {
+  return static_cast<uint64_t>(static_cast<int64_t>(entry)) < static_cast<uint64_t>(axis_size);
+}
+
+constexpr int64_t kNoBadEntry = INT64_MAX;
+
+// Calls use(n, entry) for each entry; is one out of range? As in_range, in a form that vectorises:
+// the highest bit of `entry | (last - entry)` says it.
+template <class Index, class Stride, class Use>
+TORCH_OPS_HOST_DEVICE bool any_bad(const Index* index, Stride stride, int64_t entries,
+                                   int64_t axis_size, Use use) {
+  using Wide = std::conditional_t<sizeof(Index) == 8, uint64_t, uint32_t>;
+  constexpr auto kMost = static_cast<int64_t>(std::numeric_limits<Wide>::max() / 2);
+  const auto last = static_cast<Wide>(std::min(axis_size - 1, kMost));
+  Wide bits = 0;
+  for (int64_t n = 0; n < entries; ++n) {
+    const auto entry = static_cast<Wide>(index[n * stride]);
+    bits |= entry | (last - entry);
+    use(n, entry);
+  }
+  return bits >> (8 * sizeof(Wide) - 1) != 0;
+}
+
+// The first of `entries` entries that is not a row of the axis; kNoBadEntry where there is none.
+template <class Index>
+int64_t find_bad(const Index* index, int64_t stride, int64_t entries, int64_t axis_size) {
+  using One = std::integral_constant<int64_t, 1>;  // that the compiler knows it lets it vectorise
+  const auto look = [](int64_t, auto) {};
+  const bool bad = stride == 1 ? any_bad(index, One(), entries, axis_size, look)
+                               : any_bad(index, stride, entries, axis_size, look);
+  if (!bad) return kNoBadEntry;
+  int64_t n = 0;
+  while (in_range(index[n * stride], axis_size)) ++n;
+  return n;
+}
+
+// The first of the index's entries in [begin, end), counted over [batch, entries], that is not a
+// row of the axis; kNoBadEntry where there is none.
+template <class Index>
+int64_t first_bad_entry(const Index* index, const RowLayout& layout, int64_t begin, int64_t end) {
+  if (begin >= end) return kNoBadEntry;
+  // Batch by batch: a division an entry would cost more than the rest.
+  int64_t b = begin / layout.entries;
+  int64_t n = begin % layout.entries;
+  for (int64_t position = begin; position < end; ++b, n = 0) {
+    const Index* batch = index + b * layout.index_batch_stride;
+    const int64_t batch_end = std::min(layout.entries, n + (end - position));
+    const int64_t stride = layout.index_entry_stride;
+    const int64_t bad = find_bad(batch + n * stride, stride, batch_end - n, layout.axis_size);
+    if (bad != kNoBadEntry) return position + bad;
+    position += batch_end - n;
+  }
+  return kNoBadEntry;
+}
+
+}  // namespace torch_ops

@@ -1,0 +1,223 @@
+// Calls of registered ops from Python that cost no more than torch's own functions. torch.ops puts
+// a call's arguments on a stack of IValues, by names and defaults of the schema; here each is read
+// into the C++ type that the op's signature has, and the op is called by its typed handle. Both
+// enter the dispatcher at the same place, with the same arguments.
+//
+//   PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { python_call::def(m, "call", ops::foo()); }
+//
+// Its docstring is the op's name, by which tests/test_direct_calls.py finds what to call it with.
+// The function takes all of the op's arguments, by position. It returns NotImplemented where it
+// cannot read one (a subclass of Tensor, a SymInt, what the op does not take at all), and under a
+// mode that wants to see the functions of torch: then torch.ops is to be called. torch.compile
+// cannot trace such functions, so Python asks is_dynamo_compiling() first.
+#pragma once
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "common/torch/checks.h"
+#include "common/torch/op.h"
+
+namespace torch_ops::python_call {
+
+using at::Tensor;
+
+// How an argument of this C++ type is read: false where it cannot be. GIL held.
+template <class T>
+struct Argument;
+
+// The tensors are held: the call runs without the GIL.
+template <>
+struct Argument<Tensor> {
+  Tensor value;
+  bool read(PyObject* given) {
+    if (!THPVariable_CheckTypeExact(Py_TYPE(given))) return false;
+    value = THPVariable_Unpack(given);
+    return true;
+  }
+};
+
+template <>
+struct Argument<bool> {
+  bool value;
+  bool read(PyObject* given) {
+    value = given == Py_True;
+    return value || given == Py_False;
+  }
+};
+
+template <>
+struct Argument<int64_t> {
+  int64_t value;
+  bool read(PyObject* given) {
+    if (!PyLong_CheckExact(given)) return false;
+    int overflow = 0;
+    value = PyLong_AsLongLongAndOverflow(given, &overflow);
+    return overflow == 0;
+  }
+};
+
+template <>
+struct Argument<c10::SymInt> {
+  c10::SymInt value;
+  bool read(PyObject* given) {
+    Argument<int64_t> number;
+    if (!number.read(given)) return false;
+    value = number.value;
+    return true;
+  }
+};
+
+template <>
+struct Argument<std::string_view> {
+  std::string_view value;
+  bool read(PyObject* given) {
+    if (!PyUnicode_CheckExact(given)) return false;
+    Py_ssize_t size = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(given, &size);  // the string keeps it
+    if (text == nullptr) {
+      PyErr_Clear();
+      return false;
+    }
+    value = {text, static_cast<size_t>(size)};
+    return true;
+  }
+};
+
+template <class T>
+struct Argument<std::optional<T>> {
+  std::optional<T> value;
+  bool read(PyObject* given) {
+    if (given == Py_None) return true;
+    Argument<T> there;
+    if (!there.read(given)) return false;
+    value = std::move(there.value);
+    return true;
+  }
+};
+
+template <>
+struct Argument<double> {
+  double value;
+  bool read(PyObject* given) {
+    if (!PyFloat_CheckExact(given)) return false;
+    value = PyFloat_AS_DOUBLE(given);
+    return true;
+  }
+};
+
+template <>
+struct Argument<at::Scalar> {
+  at::Scalar value;
+  bool read(PyObject* given) {
+    Argument<int64_t> integer;
+    Argument<double> real;
+    if (integer.read(given)) {
+      value = integer.value;
+    } else if (real.read(given)) {
+      value = real.value;
+    } else {
+      return false;
+    }
+    return true;
+  }
+};
+
+template <>
+struct Argument<c10::SymIntArrayRef> {
+  c10::SymDimVector value;
+  bool read(PyObject* given) {
+    if (!PyTuple_Check(given)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); ++i) {
+      Argument<c10::SymInt> size;
+      if (!size.read(PyTuple_GET_ITEM(given, i))) return false;
+      value.push_back(std::move(size.value));
+    }
+    return true;
+  }
+};
+
+// None alone: nobody gives a list.
+template <>
+struct Argument<at::OptionalIntArrayRef> {
+  at::OptionalIntArrayRef value;
+  bool read(PyObject* given) { return given == Py_None; }
+};
+
+inline PyObject* not_implemented() { return Py_NewRef(Py_NotImplemented); }
+
+// May arguments be read at all?
+inline bool may_read(Py_ssize_t given, Py_ssize_t wanted) {
+  TORCH_CHECK_TYPE(given == wanted, "a direct call takes all ", wanted, " arguments, but ", given,
+                   " were given.");
+  return !at::impl::torch_function_mode_enabled();
+}
+
+// Calls without the GIL.
+template <class Call>
+PyObject* result_of(Call&& call) {
+  Tensor result;
+  {
+    pybind11::gil_scoped_release no_gil;
+    result = call();
+  }
+  return THPVariable_Wrap(std::move(result));
+}
+
+// As the signature takes it: a reference, or the value.
+template <class Arg, class Value>
+Arg pass(Value& value) {
+  return static_cast<Arg>(value);
+}
+
+// As METH_FASTCALL has it; `self` holds the handle.
+template <class Return, class... Args>
+PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  const auto& op = *static_cast<const c10::TypedOperatorHandle<Return(Args...)>*>(
+      PyCapsule_GetPointer(self, /*name=*/nullptr));
+  std::tuple<Argument<std::decay_t<Args>>...> arguments;
+  return std::apply(
+      [&](auto&... each) -> PyObject* {
+        Py_ssize_t next = 0;
+        if (!may_read(count, sizeof...(Args)) || !(each.read(given[next++]) && ...)) {
+          return not_implemented();
+        }
+        return result_of([&]() -> Tensor { return op.call(pass<Args>(each.value)...); });
+      },
+      arguments);
+  END_HANDLE_TH_ERRORS
+}
+
+using Function = PyObject* (*)(PyObject* self, PyObject* const* given, Py_ssize_t count);
+
+// Adds a function to a module; `op` is what it calls. What describes it lives as long as the
+// process.
+inline void def_function(pybind11::module_& m, const char* name, const std::string& op,
+                         Function function, pybind11::handle self = {}) {
+  auto* const method =
+      new PyMethodDef{name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)),
+                      METH_FASTCALL, (new std::string(op))->c_str()};
+  PyObject* const made = PyCFunction_New(method, self.ptr());
+  if (made == nullptr) throw pybind11::error_already_set();
+  m.add_object(name, pybind11::reinterpret_steal<pybind11::object>(made));
+}
+
+template <class Return, class... Args>
+void def(pybind11::module_& m, const char* name,
+         const c10::TypedOperatorHandle<Return(Args...)>& op) {
+  using Op = c10::TypedOperatorHandle<Return(Args...)>;
+  def_function(m, name, toString(op.operator_name()), call<Return, Args...>,
+               pybind11::capsule(new Op(op)));
+}
+
+}  // namespace torch_ops::python_call

@@ -1,7 +1,8 @@
 # `make demo` or `make test` on a fresh machine does all the set-up. `make help` lists the rest.
 #
 # Where torch is installed for PYTHON (python3 unless given), that is used and nothing is installed.
-# Else a virtual environment .venv is made, with torch and, where there is no nvcc, the compiler.
+# Else a virtual environment .venv is made, with torch and, where there is a GPU but no nvcc, the
+# compiler.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -e -o pipefail -c
@@ -40,12 +41,12 @@ endif
 
 # Folders too: their times change when a file comes or goes. What else changes a build, the
 # interpreter and the variables that setup.py honours, is part of the stamp's name.
-SOURCES := setup.py setup_c_library.py pyproject.toml torch_ops/_version.py $(shell find src) \
+SOURCES := setup.py setup_c_library.py pyproject.toml $(wildcard torch_ops/_[bsv]*.py) $(shell find src) \
   $(wildcard torch_ops_host/*.p[xy]* torch_ops_host/include/*.h)
 BUILT := build/.built-$(firstword $(shell echo '$(RUN)' "$$TORCH_OPS_CPU_ONLY" "$$FORCE_CUDA" \
   "$$CUDA_HOME" "$$TORCH_CUDA_ARCH_LIST" | cksum))
 
-.PHONY: help install demo test bench lint format gpu clean
+.PHONY: help install demo test bench matrix lint format gpu clean
 help:     ## print this list
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 	@echo
@@ -70,6 +71,9 @@ bench: $(BUILT) $(INSTALLED) ## run the benchmarks; figures and plots go to buil
 	  $(RUN) -m "benchmarks.$$(basename "$$file" .py)" --out $(BENCH_OUT); \
 	done
 
+matrix: $(BUILT) $(INSTALLED) ## bindings and tests for each supported torch, or TORCH_VERSION=2.13
+	$(RUN) tools/matrix.py $(if $(TORCH_VERSION),--torch $(TORCH_VERSION)) $(MATRIX_ARGS)
+
 lint: $(INSTALLED) ## check form and types: ruff, clang-format, mypy
 	@$(call needs,ruff clang_format mypy)
 	$(RUN) -m ruff check .
@@ -87,7 +91,7 @@ gpu: ## on a machine with a GPU: build, tests, compute-sanitizer, benchmarks
 	PYTHON=$(PYTHON) tools/gpu_check.sh --build --tests --sanitize --bench --out build/gpu
 
 clean: ## remove what was built; .venv stays
-	rm -rf build dist *.egg-info torch_ops/_ext/*.so torch_ops/_ext/build_config.json \
+	rm -rf build dist *.egg-info torch_ops/_ext/torch* \
 	  torch_ops_host/*.so torch_ops_host/lib torch_ops_host/include/torch_ops
 
 CXX_FILES := $(shell find src torch_ops_host/include examples/hello tests torch_ops/jit/headers -name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
@@ -109,11 +113,14 @@ or run make where python3 has no torch: then .venv is made, with all of it.")'
 $(VENV)/.ready-%:
 	[ -x $(VENV)/bin/python ] || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install "$(TORCH)" $(BUILD_NEEDS)
-	if [ -z "$$TORCH_OPS_CPU_ONLY$$CUDA_HOME" ] && ! command -v nvcc \
-	    && ! [ -x /usr/local/cuda/bin/nvcc ]; then \
+	if [ -n "$$FORCE_CUDA$(DRIVER)" ] && [ -z "$$TORCH_OPS_CPU_ONLY$$CUDA_HOME" ] \
+	    && ! command -v nvcc && ! [ -x /usr/local/cuda/bin/nvcc ]; then \
 	  $(VENV)/bin/python -m pip install "$(NVCC)"; \
 	fi
 	touch $@
+
+# Where there is no driver of a GPU, the build is for the CPU, and needs no CUDA compiler.
+DRIVER := $(wildcard /proc/driver/nvidia/version /dev/nvidiactl /usr/lib/wsl/lib/libcuda.so.1)
 
 # In place, so that ninja compiles only what has changed.
 $(BUILT): $(SOURCES) | $(READY)

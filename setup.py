@@ -1,10 +1,9 @@
-"""Builds one extension module, torch_ops._ext.<op>, from each folder src/<op>/.
+"""Builds the kernel library, and the modules torch_ops._ext.<op> that bind it to torch.
 
-A folder is an op when it holds <op>.cpp, the file with the binding. Its module has all *.cpp in the
-folder and below it but *_cpu.cpp, and, with CUDA, *_cuda.cpp. The kernels, *_cpu.cpp and *.cu, are
-in the library that setup_c_library.py builds before, with which every module is linked. So adding
-an op edits no list. The one module that is not an op, src/runtime/, with the state that ops share,
-is built in the same way. Everything else (name, version, extras, tools) is in pyproject.toml.
+setup_c_library.py makes the library, of all *_cpu.cpp and *.cu in src/; torch_ops/_bindings.py the
+modules, one for each folder src/<op>/ that has <op>.cpp. So adding an op edits no list. The one
+module that is not an op, src/runtime/, with the state that ops share, is built in the same way.
+Everything else (name, version, extras, tools) is in pyproject.toml.
 
 Variables that are honoured:
   CUDA_HOME              the toolkit to build with; else nvcc on PATH, /usr/local/cuda, pip's nvcc
@@ -18,7 +17,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import logging
 import os
 import platform
 import re
@@ -27,28 +25,31 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from setuptools import setup
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # a build frontend runs this file, and does not look beside it
 
 import setup_c_library  # noqa: E402
 
+supported = setup_c_library.load("_supported")
+bindings = setup_c_library.bindings
+Op = bindings.Op
+SUFFIX: str = bindings.SUFFIX
+
 PACKAGE = "torch_ops"
 LICENSE = "BSD-3-Clause"
 CONFIG_NAME = "build_config.json"
 
-TESTED_TORCH = "2.11"
 TESTED_MACHINE = "x86_64"
 OLDEST_ARCH = (7, 5)  # below it nvcc 13 generates no code
 NEWEST_ARCH = (12, 0)  # above it a GPU runs the PTX of this one
 DEFAULT_ARCHS = "9.0+PTX"
 DEFAULT_TOOLKIT = Path("/usr/local/cuda")
-LIBSTDCXX = "libstdc++.so.6"
 NVCC_PACKAGE = '"cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2"'
 
 # These neither compile nor need to know what to compile for, so they work without torch.
@@ -64,20 +65,6 @@ class Refusal(SystemExit):
 
 
 @dataclass(frozen=True)
-class Op:
-    """A folder of src/ that becomes one extension module."""
-
-    name: str
-    cpp: list[str]
-    cuda: list[str]  # sources for a build with CUDA alone
-    kernels: list[str] = field(default_factory=list)  # sources that are in the library
-
-    @property
-    def has_cuda(self) -> bool:
-        return bool(self.cuda) or any(name.endswith(".cu") for name in self.kernels)
-
-
-@dataclass(frozen=True)
 class Torch:
     """What the build needs to know of the torch that is installed."""
 
@@ -87,7 +74,7 @@ class Torch:
 
     @property
     def minor(self) -> str:
-        return minor_version(self.version)
+        return bindings.minor_version(self.version)
 
 
 @dataclass(frozen=True)
@@ -121,9 +108,7 @@ class Configuration:
                 f"  nvcc     {self.nvcc.version} ({self.nvcc.home})",
                 f"  archs    {self.archs}",
             ]
-        jobs = os.environ.get("MAX_JOBS") or "as many as ninja likes (MAX_JOBS is not set)"
-        if shutil.which("ninja") is None:
-            jobs = "1, since there is no ninja (pip install ninja)"
+        jobs = str(bindings.count_jobs(os.environ))
         lines += [
             f"  jobs     {jobs}",
             f"  ops      {', '.join(op.name for op in ops) or 'none'}",
@@ -156,40 +141,7 @@ def read_version(root: Path) -> str:
     return match[1]
 
 
-def find_ops(root: Path) -> list[Op]:
-    """The ops in src/, sorted, with paths relative to root (setuptools wants them so)."""
-    ops = []
-    for folder in sorted((root / "src").iterdir()):
-        if (folder / f"{folder.name}.cpp").is_file():
-            in_library = setup_c_library.is_wanted(root)  # else the module has the kernels too
-            cpp, cuda, kernels = [], [], []
-            for path in sorted(folder.rglob("*")):
-                name = path.relative_to(root).as_posix()
-                if in_library and (path.suffix == ".cu" or path.match("*_cpu.cpp")):
-                    kernels.append(name)
-                elif path.suffix == ".cu" or path.match("*_cuda.cpp"):
-                    cuda.append(name)
-                elif path.suffix == ".cpp":
-                    cpp.append(name)
-            ops.append(Op(folder.name, cpp, cuda, kernels))
-    return ops
-
-
-def find_headers(root: Path) -> list[str]:
-    src = root / "src"
-    return sorted(
-        path.relative_to(root).as_posix()
-        for pattern in ("**/*.h", "**/*.cuh")
-        for path in src.glob(pattern)
-    )
-
-
 # ---- what the machine has
-
-
-def minor_version(version: str) -> str:
-    """Of 2.11.0+cu130: 2.11."""
-    return ".".join(version.split("+")[0].split(".")[:2])
 
 
 def is_set(environ: Mapping[str, str], name: str) -> bool:
@@ -214,7 +166,7 @@ def find_torch() -> Torch:
         raise Refusal(
             "found no torch to build against. Where torch is installed, tell pip to build against "
             "it: pip install --no-build-isolation . ; else install it first: pip install "
-            f'"torch=={TESTED_TORCH}.*"'
+            f'"torch=={supported.TORCH[-1]}.*"'
         ) from error
     except (ImportError, OSError) as error:
         raise Refusal(f"torch is installed but does not import ({error}).") from error
@@ -275,19 +227,6 @@ def read_nvcc(home: Path) -> Nvcc:
     if release is None:
         raise Refusal(f"{nvcc} --version names no release: is it a CUDA compiler?")
     return Nvcc(home, release[1])
-
-
-def nvidia_wheels(torch_cuda: str | None) -> list[Path]:
-    """site-packages/nvidia/cu13, where torch's CUDA libraries and pip's nvcc are."""
-    spec = importlib.util.find_spec("nvidia")
-    if torch_cuda is None or spec is None:
-        return []
-    major = torch_cuda.split(".")[0]
-    return [
-        folder
-        for parent in spec.submodule_search_locations or []
-        if (folder := Path(parent) / f"cu{major}").is_dir()
-    ]
 
 
 def has_driver() -> bool:
@@ -376,12 +315,15 @@ def configure(environ: Mapping[str, str]) -> Configuration:
     torch = find_torch()
     if torch.hip is not None:
         raise Refusal(f"torch {torch.version} is a ROCm build, which is not supported.")
-    if torch.minor != TESTED_TORCH:
-        warnings.append(f"tested with torch {TESTED_TORCH} only, not with {torch.version}")
+    if bindings.parse(torch.version) < bindings.parse(supported.OLDEST_TORCH):
+        raise Refusal(f"needs torch {supported.OLDEST_TORCH} or newer, not {torch.version}.")
+    if torch.minor not in supported.TORCH:
+        tested = ", ".join(supported.TORCH)
+        warnings.append(f"tested with torch {tested} only, not with {torch.version}")
     check_compiler(environ)
-    if setup_c_library.is_wanted(ROOT) and not setup_c_library.has_cython():
+    if not setup_c_library.has_cython():
         raise Refusal(setup_c_library.NEEDS_CYTHON)
-    nvcc, reason = choose_nvcc(environ, torch, nvidia_wheels(torch.cuda), has_driver())
+    nvcc, reason = choose_nvcc(environ, torch, bindings.nvidia_wheels(torch.cuda), has_driver())
     archs = ""
     if nvcc is not None:
         named = environ.get("TORCH_CUDA_ARCH_LIST", "") not in ("", "native")
@@ -392,115 +334,69 @@ def configure(environ: Mapping[str, str]) -> Configuration:
 # ---- building
 
 
-def prepare_environment(environ: Any, configuration: Configuration) -> None:
-    """What torch.utils.cpp_extension reads from the environment, partly when it is imported."""
-    if configuration.nvcc is not None:
-        environ["CUDA_HOME"] = str(configuration.nvcc.home)
-        environ["TORCH_CUDA_ARCH_LIST"] = configuration.archs
-    # pip puts ninja beside python, which is on PATH in an activated environment only.
-    scripts = str(Path(sys.executable).parent)
-    environ["PATH"] = os.pathsep.join([environ.get("PATH", os.defpath), scripts])
-    # "No CUDA runtime is found" means no GPU, which a build does not need.
-    logging.getLogger("torch.utils.cpp_extension").addFilter(
-        lambda record: "No CUDA runtime" not in str(record.msg)
-    )
-
-
-def extra_includes(nvcc: Nvcc, wheels: list[Path]) -> list[str]:
-    """Where cusparse.h and others are, which torch's headers include and a bare nvcc lacks.
-
-    They come with torch's wheels; last on the path, so that the toolkit's own headers go before.
-    """
-    if (nvcc.home / "include" / "cusparse.h").is_file():
-        return []
-    return [str(wheel / "include") for wheel in wheels if wheel != nvcc.home]
-
-
-def link_cudart(nvcc: Nvcc, wheels: list[Path], folder: Path) -> list[str]:
-    """Folders to search for libcudart.so, made in folder where there is only libcudart.so.13."""
-    libs = [root / lib for root in [nvcc.home, *wheels] for lib in ("lib64", "lib")]
-    if any((lib / "libcudart.so").is_file() for lib in libs[:2]):
-        return []
-    for lib in libs:
-        for library in sorted(lib.glob("libcudart.so.*")):
-            folder.mkdir(parents=True, exist_ok=True)
-            link = folder / "libcudart.so"
-            link.unlink(missing_ok=True)
-            link.symlink_to(library.resolve())
-            return [str(folder)]
-    return []
-
-
-def link_libstdcxx() -> list[str]:
-    """Links the libstdc++ that torch has loaded, where it has one.
-
-    Some compilers link it statically by themselves. Of two copies in a process one writes no
-    numbers to streams, and an exception that leaves a module may end the process.
-    """
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
-    found = re.search(rf"/.*/{re.escape(LIBSTDCXX)}.*$", maps, re.MULTILINE)
-    return ["-Wl,--no-as-needed", found[0]] if found else []
+def cuda_includes(nvcc: Nvcc, wheels: list[Path]) -> list[Path]:
+    """Where CUDA's headers are: the toolkit's, then those that it may lack, of torch's wheels."""
+    homes = [nvcc.home, *(wheel for wheel in wheels if wheel != nvcc.home)]
+    return [home / "include" for home in homes]
 
 
 def check_libstdcxx(module: Path) -> None:
-    if LIBSTDCXX.encode() not in module.read_bytes():  # among the names of what it needs
+    if not bindings.links_libstdcxx(module):
         raise Refusal(
-            f"{module.name} does not need {LIBSTDCXX}, so the compiler has linked a copy of it, "
-            "which breaks errors: see that CXX and LDFLAGS do not ask for a static libstdc++ or "
-            "for libc++, or set CXX to another compiler."
+            f"{module.name} does not need {bindings.LIBSTDCXX}, so the compiler has linked a copy "
+            "of it, which breaks errors: see that CXX and LDFLAGS do not ask for a static "
+            "libstdc++ or for libc++, or set CXX to another compiler."
         )
 
 
-def make_extensions(configuration: Configuration, ops: list[Op]) -> list[Any]:
-    from torch.utils.cpp_extension import CppExtension, CUDAExtension
+def build(
+    configuration: Configuration, ops: list[Op], base: Path, folder: Path, temp: Path
+) -> None:
+    """Makes the kernel library below base, and the modules in folder; objects are kept in temp."""
+    import torch
 
-    nvcc = configuration.nvcc
-    # -g0: Python's own flags may hold -g, which makes debug information of all of torch's headers.
-    # -fopenmp: at::parallel_for is a header, and serial without it.
-    # -fno-trapping-math: nothing reads the flags of floating-point exceptions, and to keep them GCC
-    # vectorises no loop that chooses between two results. Changes no result.
-    cxx = ["-O3", "-g0", "-Wall", "-fvisibility=hidden", "-fopenmp", "-fno-trapping-math"]
-    arguments: dict[str, Any] = {"extra_compile_args": {"cxx": cxx}, "define_macros": []}
-    if nvcc is not None:
-        arguments["extra_compile_args"]["nvcc"] = [
-            "-O3",
-            "-lineinfo",  # profilers and compute-sanitizer name lines; costs nothing at run time
-            "-Xcompiler",
-            "-Wall,-fvisibility=hidden",
-        ]
-        arguments["define_macros"] = [("TORCH_OPS_WITH_CUDA", None)]
-
-    wheels = nvidia_wheels(configuration.torch.cuda)
-    library_dirs = [] if nvcc is None else link_cudart(nvcc, wheels, ROOT / "build" / "cudart")
-    headers = find_headers(ROOT)
-    extensions = []
-    for op in ops:
-        make = CppExtension if nvcc is None else CUDAExtension
-        extension = make(
-            f"{PACKAGE}._ext.{op.name}",
-            op.cpp + (op.cuda if nvcc is not None else []),
-            # torch_headers: stands in for headers that torch includes and does not ship.
-            include_dirs=[str(ROOT / "src"), str(ROOT / "src/common/torch/torch_headers")],
-            library_dirs=library_dirs.copy(),
-            extra_link_args=["-fopenmp", *link_libstdcxx()],
-            depends=headers,  # for builds without ninja, which finds them by itself
-            **{name: value.copy() for name, value in arguments.items()},
-        )
-        if nvcc is not None:
-            extension.include_dirs += extra_includes(nvcc, wheels)
-        extensions.append(extension)
-    return extensions
+    nvcc, environ = configuration.nvcc, dict(os.environ)
+    # pip puts ninja beside python, which is on PATH in an activated environment only.
+    scripts = str(Path(sys.executable).parent)
+    environ["PATH"] = os.pathsep.join([environ.get("PATH", os.defpath), scripts])
+    steps = setup_c_library.steps(
+        ROOT,
+        base,
+        temp,
+        configuration.version,
+        nvcc and setup_c_library.Cuda(nvcc.home, nvcc.version, configuration.archs),
+        environ,
+        bindings.link_libstdcxx(),
+    )
+    library = setup_c_library.library_path(ROOT, base)
+    wheels = bindings.nvidia_wheels(configuration.torch.cuda)
+    modules = bindings.binding_steps(
+        ROOT / "src",
+        ops,
+        folder,
+        temp / folder.name,
+        bindings.Torch(
+            configuration.torch.version,
+            Path(torch.__file__).parent,
+            nvcc and cuda_includes(nvcc, wheels),
+        ),
+        library,
+        f"$ORIGIN/../../../{setup_c_library.PACKAGE}/lib",
+        environ,
+    )
+    temp.mkdir(parents=True, exist_ok=True)
+    try:
+        bindings.run_steps([*steps, *modules], temp, environ)
+    except subprocess.CalledProcessError as error:
+        raise Refusal("the build failed: the first error above says why.") from error
+    for path in (library, *(folder / f"{op.name}{SUFFIX}" for op in ops)):
+        check_libstdcxx(path)
+    setup_c_library.finish(ROOT, base, configuration.version)
 
 
 def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
-    from torch.utils.cpp_extension import BuildExtension
-
-    class BuildOps(BuildExtension):
-        """torch's build command, which also writes build_config.json beside the modules."""
-
-        def finalize_options(self) -> None:
-            super().finalize_options()
-            self.parallel = None  # the objects of a module are; modules would change build_temp
+    class BuildOps(build_ext):
+        """Makes all modules at once, the library, and build_config.json."""
 
         def run(self) -> None:
             print(configuration.describe(ops), flush=True)
@@ -508,62 +404,40 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
                 # setuptools would compile in a folder that it deletes: from the start, each time.
                 tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
                 self.build_temp = str(ROOT / "build" / f"temp.{tag}")
-            config = self.config_path()
-            content = configuration.as_json(ops)
-            if not config.is_file() or config.read_text(encoding="utf-8") != content:
-                # Without ninja nobody else sees that flags have changed.
-                self.force = True
+            folder = self.folder(self.base())
+            folder.mkdir(parents=True, exist_ok=True)
             # A build that breaks half way must not leave the old file beside new modules.
-            config.unlink(missing_ok=True)
-            if setup_c_library.is_wanted(ROOT):
-                # While modules are built, base() is not that of a build in place.
-                self.kernel_library = setup_c_library.library_path(ROOT, self.base())
-                nvcc = configuration.nvcc
-                setup_c_library.build(
-                    ROOT,
-                    self.base(),
-                    Path(self.build_temp).resolve() / "c_api",
-                    configuration.version,
-                    nvcc and setup_c_library.Cuda(nvcc.home, nvcc.version, configuration.archs),
-                    os.environ,
-                    link_libstdcxx(),
-                )
-                check_libstdcxx(self.kernel_library)
-            super().run()
-            config.parent.mkdir(parents=True, exist_ok=True)
-            suffix = sysconfig.get_config_var("EXT_SUFFIX")
-            for module in config.parent.glob(f"*{suffix}"):
-                if module.name.removesuffix(suffix) not in {op.name for op in ops}:
+            (folder / CONFIG_NAME).unlink(missing_ok=True)
+            temp = Path(self.build_temp).resolve()
+            build(configuration, ops, self.base(), folder, temp)
+            for module in folder.glob(f"*{SUFFIX}"):
+                if module.name.removesuffix(SUFFIX) not in {op.name for op in ops}:
                     module.unlink()  # of an op that is gone; wheels take all that is here
-            config.write_text(content, encoding="utf-8")
+            (folder / CONFIG_NAME).write_text(configuration.as_json(ops), encoding="utf-8")
+            if not self.inplace:
+                for path, copy in self.sources().items():
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, copy)
 
-        def build_extension(self, extension: Any) -> None:
-            # A folder for each op, so that each keeps its own build.ninja and ninja's log of it.
-            if setup_c_library.is_wanted(ROOT):
-                extension.extra_link_args += [
-                    str(self.kernel_library),
-                    f"-Wl,-rpath,$ORIGIN/../../{setup_c_library.PACKAGE}/lib",
-                ]
-            shared = self.build_temp
-            self.build_temp = os.path.join(shared, extension.name.rpartition(".")[2])
-            try:
-                super().build_extension(extension)
-            finally:
-                self.build_temp = shared
-            check_libstdcxx(Path(self.get_ext_fullpath(extension.name)))
+        def sources(self) -> dict[Path, Path]:
+            """What `python -m torch_ops build` compiles, and where it finds that in a wheel."""
+            src, copies = ROOT / "src", Path(self.build_lib) / PACKAGE / "_src"
+            found = [path for op in ops for path in (*op.sources, *op.cuda_sources)]
+            found += [*src.rglob("*.h"), *src.rglob("*.hpp")]
+            return {path: copies / path.relative_to(src) for path in found}
+
+        def folder(self, base: Path) -> Path:
+            """Of the modules for this torch: they may be beside those for others."""
+            return base / PACKAGE / "_ext" / bindings.folder_name(configuration.torch.version)
 
         def base(self) -> Path:
             return ROOT if self.inplace else Path(self.build_lib).resolve()
 
-        def config_path(self) -> Path:
-            return self.base() / PACKAGE / "_ext" / CONFIG_NAME
-
         def get_outputs(self) -> list[str]:
-            build_lib = Path(self.build_lib)
-            built = [build_lib / PACKAGE / "_ext" / CONFIG_NAME]
-            if setup_c_library.is_wanted(ROOT):
-                built += setup_c_library.outputs(ROOT, build_lib)
-            return [*super().get_outputs(), *map(str, built)]
+            folder = self.folder(Path(self.build_lib))
+            built = [folder / CONFIG_NAME, *(folder / f"{op.name}{SUFFIX}" for op in ops)]
+            built += self.sources().values()
+            return [*map(str, built + setup_c_library.outputs(ROOT, Path(self.build_lib)))]
 
     return BuildOps
 
@@ -576,11 +450,11 @@ def main() -> None:
     if set(commands) & WHEEL_COMMANDS:
         check_setuptools()
     configuration = configure(os.environ)
-    prepare_environment(os.environ, configuration)
-    ops = find_ops(ROOT)
+    ops = bindings.find_ops(ROOT / "src")
     setup(
         license=LICENSE,
-        ext_modules=make_extensions(configuration, ops),
+        # Named so that wheels are of this platform and this Python; the command makes them.
+        ext_modules=[Extension(f"{PACKAGE}._ext.{op.name}", []) for op in ops],
         cmdclass={"build_ext": make_build_command(configuration, ops)},
         # The modules are tied to the minor version of torch that they were compiled against.
         install_requires=[f"torch=={configuration.torch.minor}.*"],

@@ -1,12 +1,13 @@
 """Builds what torch_ops_host holds: libtorch_ops_c, its headers and package files, a Cython module.
 
 The library has the kernels, for the CPU and for CUDA, and two faces: the C functions of src/c_api/
-and the C++ functions that torch's bindings call. None of it knows torch, so torch's build command
-is not asked. setup.py calls this as a part of build_ext, before it builds the bindings.
+and the C++ functions that torch's bindings call. None of it knows torch, so it
+serves every torch. setup.py makes it and the bindings in one go.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import shutil
@@ -14,8 +15,24 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+
+
+def load(name: str) -> ModuleType:
+    """torch_ops/<name>.py, without the package, which does not import before it is built."""
+    path = Path(__file__).parent / "torch_ops" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+bindings = load("_bindings")
+Step, object_files = bindings.Step, bindings.object_files
 
 PACKAGE = "torch_ops_host"
 LIBRARY = "libtorch_ops_c.so"
@@ -51,21 +68,6 @@ class Cuda:
         return flags
 
 
-@dataclass
-class Step:
-    """A file to make, and the command that makes it."""
-
-    output: Path
-    inputs: list[Path]
-    command: list[str]
-    depfile: Path | None = None
-    implicit: list[Path] = field(default_factory=list)  # inputs that the command does not name
-
-
-def is_wanted(root: Path) -> bool:
-    return (root / SOURCES).is_dir()
-
-
 def has_cython() -> bool:
     command = [sys.executable, "-c", "import Cython"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -74,8 +76,8 @@ def has_cython() -> bool:
 def kernel_sources(root: Path, suffix: str) -> list[Path]:
     """The library's sources of this suffix: its own, and the kernels and launchers of ops."""
     folders = {".cpp": "*_cpu.cpp", ".cu": "*.cu"}
-    own = set((root / SOURCES).glob(f"*{suffix}"))
-    return sorted(own | set((root / "src").glob(f"*/**/{folders[suffix]}")))
+    own = set((root / SOURCES).rglob(f"*{suffix}"))
+    return sorted(own | set((root / "src").rglob(folders[suffix])))
 
 
 def library_path(root: Path, base: Path) -> Path:
@@ -91,7 +93,7 @@ def read_api_version(root: Path) -> str:
 
 
 def outputs(root: Path, base: Path) -> list[Path]:
-    """All that build() makes, below base."""
+    """All that steps() and finish() make, below base."""
     package = base / PACKAGE
     return [
         package / "lib" / LIBRARY,
@@ -102,7 +104,7 @@ def outputs(root: Path, base: Path) -> list[Path]:
     ]
 
 
-def build(
+def steps(
     root: Path,
     base: Path,
     temp: Path,
@@ -110,20 +112,22 @@ def build(
     cuda: Cuda | None,
     environ: Mapping[str, str],
     libstdcxx: Sequence[str] = (),
-) -> None:
-    """Makes outputs(root, base). Objects stay in temp: a change compiles what it touches.
+) -> list[Step]:
+    """What makes the library and the Cython module, below base; finish() writes the rest.
 
     `libstdcxx`: arguments that link torch's. Exceptions go from the library to the bindings, and
     torch's through the library, so that it must not have a copy of its own.
     """
-    temp.mkdir(parents=True, exist_ok=True)
     package = base / PACKAGE
-    steps = [*library_steps(root, package, temp, version, cuda, environ, libstdcxx)]
-    steps += module_steps(root, package, temp, environ)
-    for step in steps:
-        step.output.parent.mkdir(parents=True, exist_ok=True)
-    run_steps(steps, temp, environ)
+    return [
+        *library_steps(root, package, temp, version, cuda, environ, libstdcxx),
+        *module_steps(root, package, temp, environ),
+    ]
 
+
+def finish(root: Path, base: Path, version: str) -> None:
+    """Puts beside the library what needs no compiler."""
+    package = base / PACKAGE
     # The name that programs are linked with, and that dlopen is told.
     link = package / "lib" / LIBRARY
     link.unlink(missing_ok=True)
@@ -156,19 +160,19 @@ def library_steps(
         *(["-DTORCH_OPS_WITH_CUDA"] if cuda else []),
     ]
     includes = [f"-I{root / 'src'}", f"-I{root / PACKAGE / 'include'}"]
-    steps = []
+    made = []
     for source in kernel_sources(root, ".cpp"):
-        target, depfile = object_files(temp, source)
-        # -fno-trapping-math: see setup.py.
+        target, depfile = object_files(temp, source, root / "src")
+        # -fno-trapping-math: see torch_ops/_bindings.py.
         flags = "-O3 -g0 -Wall -std=c++17 -fPIC -fvisibility=hidden -fno-trapping-math -pthread"
         command = [*cxx, *flags.split(), *shlex.split(environ.get("CXXFLAGS", ""))]
         command += [*defines, *includes, "-MMD", "-MF", str(depfile)]
         command += ["-c", str(source), "-o", str(target)]
-        steps.append(Step(target, [source], command, depfile))
+        made.append(Step(target, [source], command, depfile))
     if cuda is not None:
         nvcc = shlex.split(environ.get("PYTORCH_NVCC") or str(cuda.home / "bin" / "nvcc"))
         for source in kernel_sources(root, ".cu"):
-            target, depfile = object_files(temp, source)
+            target, depfile = object_files(temp, source, root / "src")
             # -lineinfo: profilers and compute-sanitizer name lines; costs nothing at run time.
             # Compressed, the code takes a sixth of the space.
             flags = "-O3 -lineinfo --compress-mode=size -std=c++17 --expt-relaxed-constexpr"
@@ -177,9 +181,9 @@ def library_steps(
             command += [*(["-ccbin", environ["CC"]] if environ.get("CC") else [])]
             command += ["--generate-dependencies-with-compile", "--dependency-output"]
             command += [str(depfile), "-c", str(source), "-o", str(target)]
-            steps.append(Step(target, [source], command, depfile))
+            made.append(Step(target, [source], command, depfile))
 
-    objects = [step.output for step in steps]
+    objects = [step.output for step in made]
     exports = root / SOURCES / "exports.map"
     target = library_path(root, package.parent)
     soname = target.name
@@ -190,8 +194,8 @@ def library_steps(
     if cuda is not None:
         command += [f"-L{cuda.home / lib}" for lib in ("lib64", "lib")]
         command += ["-lcudart_static", "-lrt", "-ldl"]
-    steps.append(Step(target, objects, command, implicit=[exports]))
-    return steps
+    made.append(Step(target, objects, command, implicit=[exports]))
+    return made
 
 
 def module_steps(root: Path, package: Path, temp: Path, environ: Mapping[str, str]) -> list[Step]:
@@ -201,52 +205,15 @@ def module_steps(root: Path, package: Path, temp: Path, environ: Mapping[str, st
     cython = [sys.executable, "-m", "cython", "-3", "--module-name", f"{PACKAGE}._host"]
     cython += ["-o", str(generated), str(source)]
     parts = sorted((root / PACKAGE).glob("*.px[di]"))
-    steps = [Step(generated, [source], cython, implicit=parts)]
+    made = [Step(generated, [source], cython, implicit=parts)]
     cc = shlex.split(environ.get("CC", "cc"))
-    target, depfile = object_files(temp, generated)
+    target, depfile = object_files(temp, generated, temp)
     include = sysconfig.get_path("include")
     command = [*cc, "-O2", "-g0", "-fPIC", "-fwrapv", "-fvisibility=hidden", f"-I{include}"]
     command += [f"-I{root / PACKAGE / 'include'}", "-MMD", "-MF", str(depfile)]
     command += ["-c", str(generated), "-o", str(target)]
-    steps.append(Step(target, [generated], command, depfile))
+    made.append(Step(target, [generated], command, depfile))
     module = package / f"_host{sysconfig.get_config_var('EXT_SUFFIX')}"
     link = [*cc, "-shared", "-o", str(module), str(target), "-ldl"]
-    steps.append(Step(module, [target], link))
-    return steps
-
-
-def object_files(temp: Path, source: Path) -> tuple[Path, Path]:
-    """Named with folder and suffix: files of two folders, or cpu.cpp and cpu.cu, may be there."""
-    name = f"{source.parent.name}/{source.name}"
-    return temp / f"{name}.o", temp / f"{name}.d"
-
-
-def run_steps(steps: list[Step], temp: Path, environ: Mapping[str, str]) -> None:
-    """By ninja, which leaves out what is up to date; without it, all steps one by one."""
-    ninja = shutil.which("ninja", path=environ.get("PATH"))
-    if ninja is None:
-        for step in steps:
-            print(shlex.join(step.command), flush=True)
-            subprocess.run(step.command, check=True)
-        return
-
-    def escaped(text: str) -> str:
-        return re.sub(r"([$ :])", r"$\1", text)
-
-    lines = ["ninja_required_version = 1.3"]
-    for number, step in enumerate(steps):
-        lines += [
-            f"rule step{number}",
-            f"  command = {shlex.join(step.command).replace('$', '$$')}",
-        ]
-        if step.depfile is not None:
-            lines += [f"  depfile = {escaped(str(step.depfile))}", "  deps = gcc"]
-        inputs = " ".join(escaped(str(path)) for path in step.inputs)
-        implicit = " ".join(escaped(str(path)) for path in step.implicit)
-        lines += [
-            f"build {escaped(str(step.output))}: step{number} {inputs}"
-            + (f" | {implicit}" if implicit else "")
-        ]
-    (temp / "build.ninja").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    jobs = ["-j", environ["MAX_JOBS"]] if environ.get("MAX_JOBS") else []
-    subprocess.run([ninja, "-v", "-C", str(temp), *jobs], check=True)
+    made.append(Step(module, [target], link))
+    return made

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy_project import ROOT, build, run, write_toy
+from toy_project import ROOT, bindings, build, run, write_toy
 
 import torch_ops
 from torch_ops import _diagnose
@@ -34,12 +34,12 @@ def toy(built_toy: Path, tmp_path: Path) -> Path:
 
 
 def module_file(folder: Path) -> Path:
-    (path,) = (folder / "torch_ops" / "_ext").glob("*.so")
+    (path,) = bindings(folder).glob("*.so")
     return path
 
 
 def edit_config(folder: Path, **changes: object) -> None:
-    path = folder / "torch_ops" / "_ext" / "build_config.json"
+    path = bindings(folder) / "build_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
@@ -50,7 +50,7 @@ def truncate(path: Path) -> None:
 
 def remove_built(folder: Path) -> None:
     module_file(folder).unlink()
-    (folder / "torch_ops" / "_ext" / "build_config.json").unlink()
+    (bindings(folder) / "build_config.json").unlink()
 
 
 def break_symbol(folder: Path) -> None:
@@ -59,15 +59,20 @@ def break_symbol(folder: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"PyModule_Create2", b"PyModule_Create9"))
 
 
+def rename_bindings(folder: Path) -> None:
+    """As an installation looks after torch was upgraded."""
+    bindings(folder).rename(bindings(folder).parent / "torch2.1234")
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "never built": (remove_built, "is not built", MEND),
     "build broke off": (
-        lambda toy: (toy / "torch_ops/_ext/build_config.json").unlink(),
+        lambda toy: (bindings(toy) / "build_config.json").unlink(),
         "is not built, or its last build did not finish",
         MEND,
     ),
     "config damaged": (
-        lambda toy: truncate(toy / "torch_ops/_ext/build_config.json"),
+        lambda toy: truncate(bindings(toy) / "build_config.json"),
         "is damaged",
         MEND,
     ),
@@ -80,6 +85,11 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
         lambda toy: edit_config(toy, torch="2.9.1+cu130"),
         rf"built for torch 2\.9\.1\+cu130; torch {re.escape(torch.__version__)} is installed",
         MEND,
+    ),
+    "torch upgraded": (
+        rename_bindings,
+        rf"has bindings for torch 2\.1234; torch {re.escape(torch.__version__)} is installed",
+        f"{sys.executable} -m torch_ops build",
     ),
     "another CUDA": (
         lambda toy: edit_config(toy, cuda=True, torch_cuda="12.8"),
@@ -152,6 +162,67 @@ def test_torch_broken(toy: Path, leftover: str, reason: str) -> None:
     assert result.returncode == 1
     assert "InstallationError" in result.stdout
     assert reason in result.stdout
+
+
+class TestBuild:
+    """`python -m torch_ops build`, where torch was upgraded."""
+
+    @pytest.fixture
+    def upgraded(self, toy: Path) -> Path:
+        rename_bindings(toy)
+        return toy
+
+    @pytest.fixture(autouse=True)
+    def user_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        return tmp_path / "cache" / "torch_ops_bindings"
+
+    def test_it_mends(self, upgraded: Path, user_folder: Path) -> None:
+        result = run("-m", "torch_ops", "build", cwd=upgraded)
+        assert result.returncode == 0, result.stdout
+        assert f"compiling bindings for torch {torch.__version__}, for the CPU" in result.stdout
+        assert f"the bindings are in {user_folder}" in result.stdout
+        result = run("-m", "torch_ops", cwd=upgraded)
+        assert result.returncode == 0, result.stdout
+        assert f"bindings: {user_folder}" in result.stdout
+        # Nothing is left of the compilation, and nothing after --clean.
+        (version,) = user_folder.iterdir()
+        assert [path.name for path in version.iterdir()] == [bindings(upgraded).name]
+        result = run("-m", "torch_ops", "build", "--clean", cwd=upgraded)
+        assert f"removed {user_folder}" in result.stdout
+        assert not user_folder.exists()
+        assert "-m torch_ops build" in run("-c", "import torch_ops", cwd=upgraded).stdout
+
+    def test_a_compiler_that_fails(self, upgraded: Path, user_folder: Path) -> None:
+        (upgraded / "src/toy/toy.cpp").write_text("no C++")
+        result = run("-m", "torch_ops", "build", cwd=upgraded)
+        assert result.returncode == 1
+        assert "the compiler failed: the errors above say why" in result.stdout
+        assert "Traceback" not in result.stdout
+        assert list(next(user_folder.iterdir()).iterdir()) == []
+
+    def test_no_compiler(self, upgraded: Path, tmp_path: Path) -> None:
+        result = run("-m", "torch_ops", "build", cwd=upgraded, CXX="no-such-compiler -m64")
+        assert result.returncode == 1
+        assert "found no C++ compiler (no-such-compiler): install g++" in result.stdout
+
+    def test_no_sources(self, upgraded: Path) -> None:
+        shutil.rmtree(upgraded / "src")
+        result = run("-m", "torch_ops", "build", cwd=upgraded)
+        assert result.returncode == 1
+        assert "the sources of the bindings are missing" in result.stdout
+
+    def test_no_library(self, upgraded: Path) -> None:
+        shutil.rmtree(upgraded / "torch_ops_host" / "lib")
+        result = run("-m", "torch_ops", "build", cwd=upgraded)
+        assert result.returncode == 1
+        assert "there is no kernel library" in result.stdout
+
+    def test_it_is_no_module_of_another_package(self, upgraded: Path) -> None:
+        """`python -m other build`, where `other` imports torch_ops."""
+        (upgraded / "other.py").write_text("import torch_ops")
+        result = run("-m", "other", "build", cwd=upgraded)
+        assert "has bindings for torch 2.1234" in result.stdout
 
 
 def test_error_is_an_import_error_with_its_cause(toy: Path) -> None:

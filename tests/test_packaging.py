@@ -49,6 +49,14 @@ def test_pip_installs(toy: Path, tmp_path: Path, editable: bool) -> None:
         shutil.rmtree(toy)  # what is installed must not need it
     result = run("-m", "torch_ops", cwd=tmp_path, python=python)
     assert result.returncode == 0, result.stdout
+    # After an upgrade of torch, from sources that were installed too.
+    (site,) = (toy if editable else tmp_path / "env").rglob("_ext/torch*")
+    site.rename(site.parent / "torch2.1234")
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    again = run("-m", "torch_ops", "build", cwd=tmp_path, python=python, **cache)
+    assert again.returncode == 0, again.stdout
+    again = run("-m", "torch_ops", cwd=tmp_path, python=python, **cache)
+    assert again.returncode == 0, again.stdout
     folder = toy if editable else tmp_path / "env"
     assert f"folder: {folder}" in result.stdout
     code = "from importlib.metadata import requires; print(requires('torch_ops')[0])"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from toy_project import ROOT, load_setup_py
+from toy_project import ROOT, bindings, load_setup_py
 
 import torch_ops
 
@@ -80,11 +79,18 @@ def test_rocm_is_refused(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_other_torch_gets_a_warning(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = setup_py.Torch("2.12.1+cpu", None)
+    other = setup_py.Torch("2.99.1+cpu", None)
     monkeypatch.setattr(setup_py, "find_torch", lambda: other)
     configuration = setup_py.configure({"PATH": os.environ["PATH"]})
-    assert any("not with 2.12.1+cpu" in warning for warning in configuration.warnings)
-    assert configuration.torch.minor == "2.12"
+    assert any("not with 2.99.1+cpu" in warning for warning in configuration.warnings)
+    assert configuration.torch.minor == "2.99"
+
+
+def test_old_torch_is_refused(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup_py, "find_torch", lambda: setup_py.Torch("2.10.0+cpu", None))
+    with pytest.raises(setup_py.Refusal) as error:
+        setup_py.configure({"PATH": os.environ["PATH"]})
+    assert "needs torch 2.11 or newer, not 2.10.0+cpu" in refusal(error)
 
 
 def test_compiler_is_missing(setup_py: ModuleType, tmp_path: Path) -> None:
@@ -284,27 +290,11 @@ def test_old_archs_are_refused(
 
 def test_missing_headers_come_from_torchs_wheels(setup_py: ModuleType, tmp_path: Path) -> None:
     nvcc, wheel = setup_py.Nvcc(tmp_path / "cuda", "13.0"), tmp_path / "cu13"
-    assert setup_py.extra_includes(nvcc, [wheel]) == [str(wheel / "include")]
+    own = tmp_path / "cuda" / "include"
+    assert setup_py.cuda_includes(nvcc, [wheel]) == [own, wheel / "include"]
     # The compiler installed from a wheel lies among those headers already.
-    assert setup_py.extra_includes(setup_py.Nvcc(wheel, "13.0"), [wheel]) == []
-    (tmp_path / "cuda" / "include").mkdir(parents=True)
-    (tmp_path / "cuda" / "include" / "cusparse.h").touch()
-    assert setup_py.extra_includes(nvcc, [wheel]) == []
-
-
-def test_libcudart_is_linked_where_only_a_wheel_has_it(
-    setup_py: ModuleType, tmp_path: Path
-) -> None:
-    nvcc = setup_py.Nvcc(tmp_path / "cu13", "13.0")
-    library = tmp_path / "cu13" / "lib" / "libcudart.so.13"
-    library.parent.mkdir(parents=True)
-    library.write_text("the library")
-    folder = tmp_path / "build"
-    for _ in range(2):  # a second build finds the link there
-        assert setup_py.link_cudart(nvcc, [nvcc.home], folder) == [str(folder)]
-        assert (folder / "libcudart.so").read_text() == "the library"
-    (library.parent / "libcudart.so").symlink_to(library)
-    assert setup_py.link_cudart(nvcc, [nvcc.home], folder) == []
+    nvcc = setup_py.Nvcc(wheel, "13.0")
+    assert setup_py.cuda_includes(nvcc, [wheel]) == [wheel / "include"]
 
 
 # ---- what is built
@@ -313,30 +303,24 @@ def test_libcudart_is_linked_where_only_a_wheel_has_it(
 def test_every_folder_with_a_binding_is_an_op(setup_py: ModuleType, tmp_path: Path) -> None:
     for name in (
         *("common/checks.h", "common/launch.cuh", "common/helper.cpp"),
-        *("b/b.cpp", "b/b_cuda.cu", "b/b_cpu.cpp", "b/b_kernels.cuh"),
+        *("b/b.cpp", "b/rules/more.cpp", "b/kernels/b_cuda.cu", "b/b_cpu.cpp", "b/b_kernels.cuh"),
         *("a/a.cpp", "a/a_cuda.cpp", "half/half_cpu.cpp", "file.cpp"),
     ):
         (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "src" / name).touch()
-    assert setup_py.find_ops(tmp_path) == [
-        setup_py.Op("a", ["src/a/a.cpp"], ["src/a/a_cuda.cpp"]),
-        setup_py.Op("b", ["src/b/b.cpp", "src/b/b_cpu.cpp"], ["src/b/b_cuda.cu"]),
+    src = tmp_path / "src"
+    assert setup_py.bindings.find_ops(src) == [
+        setup_py.Op("a", [src / "a/a.cpp"], [src / "a/a_cuda.cpp"], has_cuda=True),
+        setup_py.Op("b", [src / "b/b.cpp", src / "b/rules/more.cpp"], [], has_cuda=True),
     ]
-    headers = ["src/b/b_kernels.cuh", "src/common/checks.h", "src/common/launch.cuh"]
-    assert setup_py.find_headers(tmp_path) == headers
-
-    # With a library, which has the kernels.
-    (tmp_path / "src" / "c_api").mkdir()
-    assert setup_py.find_ops(tmp_path) == [
-        setup_py.Op("a", ["src/a/a.cpp"], ["src/a/a_cuda.cpp"]),
-        setup_py.Op("b", ["src/b/b.cpp"], [], ["src/b/b_cpu.cpp", "src/b/b_cuda.cu"]),
-    ]
-    assert [op.has_cuda for op in setup_py.find_ops(tmp_path)] == [True, True]
+    kernel_sources = setup_py.setup_c_library.kernel_sources
+    assert kernel_sources(tmp_path, ".cpp") == [src / "b/b_cpu.cpp", src / "half/half_cpu.cpp"]
+    assert kernel_sources(tmp_path, ".cu") == [src / "b/kernels/b_cuda.cu"]
 
 
 def test_this_build_holds_every_op(setup_py: ModuleType) -> None:
-    config = json.loads((ROOT / "torch_ops" / "_ext" / "build_config.json").read_text())
-    ops = setup_py.find_ops(ROOT)
+    config = json.loads((bindings(ROOT) / "build_config.json").read_text())
+    ops = setup_py.bindings.find_ops(ROOT / "src")
     assert list(config["ops"]) == [op.name for op in ops]
     if config["cuda"]:
         assert config["ops"] == {op.name: {"cuda": op.has_cuda} for op in ops}
@@ -354,15 +338,8 @@ def test_build_requirements_do_not_name_torch() -> None:
     assert "torch" not in requires[1]
 
 
-def test_cython_is_missing(
-    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cython_is_missing(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup_py.setup_c_library, "has_cython", lambda: False)
     with pytest.raises(setup_py.Refusal) as error:
         setup_py.configure({"PATH": os.environ["PATH"]})
     assert "pip install cython" in refusal(error)
-    monkeypatch.setattr(setup_py, "ROOT", tmp_path)  # a project without the library
-    (tmp_path / "torch_ops").mkdir()
-    shutil.copy(ROOT / "torch_ops" / "_version.py", tmp_path / "torch_ops")
-    environ = {"PATH": os.environ["PATH"], "TORCH_OPS_CPU_ONLY": "1"}
-    assert setup_py.configure(environ).nvcc is None

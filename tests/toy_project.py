@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+import torch
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # The variables that steer a build, and those that would let another copy be imported.
@@ -25,9 +27,12 @@ STEERING = (
 FILES = {
     "README.md": "A toy.\n",
     "torch_ops/__init__.py": """
-from torch_ops._diagnose import InstallationError, load_extensions
+import importlib
+from torch_ops._diagnose import InstallationError, asks_to_build, load_extensions
 from torch_ops._version import __version__
 
+if asks_to_build():
+    raise SystemExit(importlib.import_module("torch_ops._build").main())
 load_extensions()
 from torch_ops.ops.toy import answer
 """,
@@ -54,12 +59,19 @@ PyMODINIT_FUNC PyInit_toy() { return PyModule_Create(&module); }
     "src/common/answer.h": "#define ANSWER 42\n",
     "src/common/common.cuh": "",
     "src/toy/toy.pyx": "",
+    "src/c_api/api.cpp": 'extern "C" int torch_ops_toy() { return 42; }\n',
+    "torch_ops_host/__init__.py": "",
+    "torch_ops_host/_host.pyx": "",
+    "torch_ops_host/include/torch_ops.h": "#define TORCH_OPS_API_VERSION 1\n",
 }
 
 COPIED = (
     *("setup.py", "setup_c_library.py", "pyproject.toml", "MANIFEST.in", "LICENSE"),
-    *("torch_ops/_diagnose.py", "torch_ops/_version.py", "torch_ops/__main__.py"),
-    *("torch_ops/py.typed", "torch_ops/_ext/__init__.py"),
+    *("torch_ops/_bindings.py", "torch_ops/_build.py", "torch_ops/_diagnose.py"),
+    *("torch_ops/_supported.py", "torch_ops/_version.py"),
+    *("torch_ops/__main__.py", "torch_ops/py.typed", "torch_ops/_ext/__init__.py"),
+    *("src/c_api/exports.map", "src/common/cuda/cuda_check.h", "src/common/cuda/timing.h"),
+    *(path.relative_to(ROOT).as_posix() for path in (ROOT / "src" / "c_api").glob("*.in")),
 )
 
 
@@ -75,19 +87,25 @@ def write_toy(folder: Path) -> Path:
 
 
 def write_library(folder: Path) -> None:
-    """Adds the sources of the C library."""
-    for name in ("common", "c_api", "gather", "scatter", "relu", "sigmoid"):
-        for path in (ROOT / "src" / name).iterdir():
-            # Of the ops' folders the kernels alone: with <op>.cpp there it would be an op.
-            kernels = path.suffix in (".h", ".cuh", ".cu") or path.match("*_cpu.cpp")
-            if path.is_file() and (name in ("common", "c_api") or kernels):
-                (folder / "src" / name).mkdir(exist_ok=True)
-                shutil.copy(path, folder / "src" / name / path.name)
+    """Replaces the toy's library by torch_ops' own."""
+    for path in (ROOT / "src").rglob("*"):
+        # Of the ops' folders the kernels alone: with <op>.cpp there it would be an op.
+        kernels = path.suffix in (".h", ".cuh", ".cu") or path.match("*_cpu.cpp")
+        if path.is_file() and (kernels or path.is_relative_to(ROOT / "src" / "c_api")):
+            target = folder / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
     for pattern in ("*.py*", "*.pxd", "py.typed", "include/*.h"):
         for path in (ROOT / "torch_ops_host").glob(pattern):
             target = folder / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
+
+
+def bindings(folder: Path) -> Path:
+    """Of the modules for the torch that is installed."""
+    minor = ".".join(torch.__version__.split(".")[:2])
+    return folder / "torch_ops" / "_ext" / f"torch{minor}"
 
 
 def run(

@@ -8,8 +8,11 @@ NumPy arrays, and ``torch_ops.decompositions`` the activations for compilers tha
 
 import importlib
 
-from torch_ops._diagnose import InstallationError, load_extensions
+from torch_ops._diagnose import InstallationError, asks_to_build, load_extensions
 from torch_ops._version import __version__
+
+if asks_to_build():  # python -m torch_ops build: for a torch with which the rest cannot be imported
+    raise SystemExit(importlib.import_module("torch_ops._build").main())
 
 load_extensions()  # before the ops' modules, which look their kernels up
 

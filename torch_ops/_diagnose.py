@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import platform
 import struct
 import subprocess
@@ -16,16 +17,21 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
+from torch_ops import _bindings, _supported
 from torch_ops._version import __version__
 
 _EXT = Path(__file__).resolve().parent / "_ext"
-_CONFIG = _EXT / "build_config.json"
+CONFIG = "build_config.json"
 
 _REBUILD = (
     "Build it again for this Python and this torch, in the folder of its sources:\n"
     "    pip install --no-build-isolation -e .\n"
     "or, to set up everything in an environment of its own (.venv):\n"
     "    make install"
+)
+_COMPILE = (
+    "Compile bindings for the torch that is installed (some minutes, with g++; no CUDA compiler):\n"
+    f"    {sys.executable} -m torch_ops build"
 )
 
 
@@ -89,10 +95,37 @@ def check_error_text() -> str:
     return f"an IndexError says {text!r}"
 
 
+def asks_to_build() -> bool:
+    """Whether this process is `python -m torch_ops build`, of which the package is imported now."""
+    return sys.argv[:2] == ["-m", "build"] and "torch_ops" in sys.orig_argv
+
+
 def build_config() -> dict[str, Any]:
     """What setup.py wrote down of the build; empty where there is none that can be read."""
+    return _read_config(_folder())
+
+
+def _folder() -> Path:
+    """Of the bindings for the torch that is installed; where it has none, of some others."""
+    version = _running_torch()[0]
+    folders = _folders()
+    name = _bindings.folder_name(version)
+    return next((folder for folder in folders if folder.name == name), [_EXT, *folders][-1])
+
+
+def _folders() -> list[Path]:
+    """All with bindings: of this installation, then those that this user has compiled."""
+    own = _bindings.user_folder(os.environ) / __version__
+    return [
+        folder
+        for parent in (_EXT, own)
+        for folder in sorted(parent.glob("torch*"), key=lambda path: _bindings.parse(path.name[5:]))
+    ]
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads(_CONFIG.read_text(encoding="utf-8"))
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         whole = isinstance(config["archs"], list) and all(
             isinstance(facts, dict) for facts in config["ops"].values()
         )
@@ -104,10 +137,12 @@ def build_config() -> dict[str, Any]:
 def _check_and_load() -> None:
     # From the cheap to the dear: loading a module that was built for another torch may well end
     # the process, so whatever can be compared is compared before.
-    config = build_config()
+    folder = _folder()
+    config = _read_config(folder)
     if not config:
-        state = "is damaged" if _CONFIG.exists() else "does not exist"
-        raise _Problem(f"It is not built, or its last build did not finish: {_CONFIG} {state}.")
+        file = folder / CONFIG
+        state = "is damaged" if file.exists() else "does not exist"
+        raise _Problem(f"It is not built, or its last build did not finish: {file} {state}.")
     if config.get("version") != __version__:
         raise _Problem(f"Its compiled modules are of version {config.get('version')}.")
     running = ".".join(platform.python_version_tuple()[:2])
@@ -115,7 +150,19 @@ def _check_and_load() -> None:
         raise _Problem(f"It was built for Python {config.get('python')}; this is {running}.")
 
     torch = _import_torch(config)
-    if _minor(config.get("torch")) != _minor(torch.__version__):
+    if _bindings.parse(torch.__version__) < _bindings.parse(_supported.OLDEST_TORCH):
+        raise _Problem(
+            f"It needs torch {_supported.OLDEST_TORCH} or newer; torch {torch.__version__} is "
+            "installed.",
+            f'Install a newer torch:\n    pip install "torch>={_supported.OLDEST_TORCH}"',
+        )
+    minor = _bindings.minor_version(torch.__version__)
+    if folder.name != _bindings.folder_name(minor):
+        has = ", ".join(each.name[5:] for each in _folders())
+        raise _Problem(
+            f"It has bindings for torch {has}; torch {torch.__version__} is installed.", _COMPILE
+        )
+    if _bindings.minor_version(str(config.get("torch"))) != minor:
         raise _Problem(
             f"It was built for torch {config.get('torch')}; torch {torch.__version__} is installed."
         )
@@ -126,7 +173,8 @@ def _check_and_load() -> None:
         )
 
     for op in config["ops"]:
-        _check_module_file(op)
+        _check_module_file(folder, op)
+    importlib.import_module("torch_ops._ext").__path__ = [str(folder)]
     for op in config["ops"]:
         try:
             importlib.import_module(f"torch_ops._ext.{op}")
@@ -146,8 +194,8 @@ def _import_torch(config: dict[str, Any]) -> Any:
     return torch
 
 
-def _check_module_file(op: str) -> None:
-    names = [_EXT / (op + suffix) for suffix in EXTENSION_SUFFIXES]
+def _check_module_file(folder: Path, op: str) -> None:
+    names = [folder / (op + suffix) for suffix in EXTENSION_SUFFIXES]
     found = next((name for name in names if name.is_file()), None)
     if found is None:
         raise _Problem(f"Its module for {op} is missing: {names[0]}")
@@ -170,16 +218,12 @@ def _is_whole_elf(path: Path) -> bool:
     return bool(path.stat().st_size >= section_table + entry_size * entries)
 
 
-def _minor(version: Any) -> str:
-    return ".".join(str(version).split("+")[0].split(".")[:2])
-
-
 def _major(version: Any) -> str:
     return str(version).split(".")[0]
 
 
 def _torch_needed(config: dict[str, Any]) -> str:
-    return f"torch=={_minor(config.get('torch'))}.*"
+    return f"torch=={_bindings.minor_version(str(config.get('torch')))}.*"
 
 
 def _report(problem: _Problem | None) -> str:
@@ -218,7 +262,7 @@ def _table(config: dict[str, Any]) -> list[str]:
             f" (nvcc {config.get('nvcc') or 'not used'}; {config.get('reason')})",
             f"{label}: {', '.join(without) or 'none'}",
         ]
-    return [*lines, f"folder: {_EXT.parent}"]
+    return [*lines, f"bindings: {_folder()}", f"folder: {_EXT.parent}"]
 
 
 def _running_torch() -> tuple[str, str, list[tuple[str, tuple[int, int]]]]:

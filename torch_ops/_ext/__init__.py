@@ -1,4 +1,5 @@
-"""The compiled modules, one for each folder of src/ that binds an op, and build_config.json.
+"""The compiled modules, in a folder for each version of torch, with a build_config.json each.
 
-setup.py puts both here; torch_ops._diagnose checks and loads them.
+setup.py makes them; torch_ops._diagnose chooses the folder for the torch that is installed, checks
+and loads what is there, and makes it this package's path.
 """

@@ -1,0 +1,154 @@
+"""`python -m torch_ops build`: bindings for the torch that is installed, compiled by the user.
+
+Needs a C++ compiler and Python's headers. The kernels are compiled already, in torch_ops_host; so
+neither nvcc nor a network is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch_ops import _bindings, _diagnose, _supported
+from torch_ops._version import __version__
+
+_PACKAGE = Path(__file__).resolve().parent
+_HOST = _PACKAGE.parent / "torch_ops_host"
+
+
+class _Refusal(Exception):
+    """Says what is missing, and what to do."""
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m torch_ops build",
+        description="Compiles bindings for the torch that is installed, and keeps them for you.",
+    )
+    parser.add_argument("--clean", action="store_true", help="remove all that this has compiled")
+    arguments = parser.parse_args(sys.argv[2:])
+    kept = _bindings.user_folder(os.environ)
+    try:
+        if arguments.clean:
+            shutil.rmtree(kept, ignore_errors=True)
+            print(f"removed {kept}")
+        else:
+            print(f"torch_ops: the bindings are in {build(kept / __version__, os.environ)}")
+    except _Refusal as refusal:
+        print(f"torch_ops: {refusal}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def build(parent: Path, environ: Mapping[str, str]) -> Path:
+    """Returns the folder with the bindings. They come there whole, or not at all."""
+    src = _find_sources()
+    library = next(iter(sorted((_HOST / "lib").glob("libtorch_ops_c.so.*"))), None)
+    if library is None:
+        raise _Refusal(f"there is no kernel library in {_HOST / 'lib'}: install torch_ops again.")
+    _check_compiler(environ)
+    torch, facts, with_kernels = _find_torch()
+    ops = _bindings.find_ops(src)
+    folder = parent / _bindings.folder_name(torch.version)
+    try:
+        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise _Refusal(f"cannot write to {parent}: {error.strerror}.") from error
+
+    start = time.perf_counter()
+    kind = "CPU and CUDA" if torch.cuda_includes is not None else "the CPU"
+    print(f"torch_ops: compiling bindings for torch {torch.version}, for {kind}")
+    with tempfile.TemporaryDirectory(dir=parent) as temp:
+        made = Path(temp) / "made"
+        steps = _bindings.binding_steps(
+            src, ops, made, Path(temp), torch, library, str(library.parent), environ
+        )
+        for step in steps:
+            step.output.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _bindings.run_all(steps, _bindings.count_jobs(environ))
+        except subprocess.CalledProcessError as error:
+            raise _Refusal(
+                f"the compiler failed: the errors above say why. The command was\n{error.cmd}"
+            ) from error
+        config = {
+            "version": __version__,
+            "python": ".".join(platform.python_version_tuple()[:2]),
+            "torch": torch.version,
+            **facts,
+            "ops": {op.name: {"cuda": op.name in with_kernels} for op in ops},
+        }
+        text = json.dumps(config, indent=2) + "\n"
+        (made / _diagnose.CONFIG).write_text(text, encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        made.rename(folder)
+    print(f"torch_ops: done in {time.perf_counter() - start:.0f} s")
+    return folder
+
+
+def _find_sources() -> Path:
+    """In a wheel they are within the package, in a checkout beside it."""
+    for src in (_PACKAGE / "_src", _PACKAGE.parent / "src"):
+        if src.is_dir() and _bindings.find_ops(src):
+            return src
+    raise _Refusal("the sources of the bindings are missing: install torch_ops again.")
+
+
+def _check_compiler(environ: Mapping[str, str]) -> None:
+    compiler = shlex.split(environ.get("CXX", "c++"))[0]
+    if shutil.which(compiler, path=environ.get("PATH")) is None:
+        raise _Refusal(
+            f"found no C++ compiler ({compiler}): install g++ (Debian, Ubuntu: apt install g++; "
+            "Fedora: dnf install gcc-c++), or set CXX."
+        )
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if not header.is_file():
+        raise _Refusal(
+            f"Python's headers are missing ({header}): install them (Debian, Ubuntu: apt install "
+            "python3-dev; Fedora: dnf install python3-devel)."
+        )
+
+
+def _find_torch() -> tuple[_bindings.Torch, dict[str, Any], set[str]]:
+    """The torch that is installed, what of build_config.json follows, and the ops with CUDA."""
+    try:
+        import torch
+    except Exception as error:
+        raise _Refusal(f"torch does not import: {error}") from error
+    version, cuda = str(torch.__version__), torch.version.cuda
+    if _bindings.parse(version) < _bindings.parse(_supported.OLDEST_TORCH):
+        raise _Refusal(
+            f"torch {version} is installed; torch_ops needs {_supported.OLDEST_TORCH} or newer: "
+            f'pip install "torch>={_supported.OLDEST_TORCH}"'
+        )
+    kernels = _diagnose.build_config()  # of other bindings for the same library
+    with_cuda = bool(kernels.get("cuda")) and cuda is not None
+    if with_cuda and str(cuda).split(".")[0] != _supported.CUDA_MAJOR:
+        raise _Refusal(
+            f"torch {version} is a build for CUDA {cuda}; the kernels of torch_ops are for CUDA "
+            f"{_supported.CUDA_MAJOR}: install a torch for that."
+        )
+    facts = {
+        "torch_cuda": cuda,
+        "cuda": with_cuda,
+        "nvcc": kernels.get("nvcc") if with_cuda else None,
+        "archs": kernels.get("archs", []) if with_cuda else [],
+        "reason": "compiled by python -m torch_ops build",
+    }
+    includes = [wheel / "include" for wheel in _bindings.nvidia_wheels(cuda)]
+    folder = Path(torch.__file__).parent
+    ops = {op for op, has in kernels.get("ops", {}).items() if with_cuda and has["cuda"]}
+    return _bindings.Torch(version, folder, includes if with_cuda else None), facts, ops

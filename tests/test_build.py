@@ -116,7 +116,7 @@ def test_a_compiler_that_links_libstdcxx_statically(
     if drops_ours:
         assert result.returncode != 0
         assert re.search(
-            r"toy\S+so does not need libstdc\+\+\.so\.6, so the compiler", result.stdout
+            r"libtorch_ops_c\S+ does not need libstdc\+\+\.so\.6, so the compiler", result.stdout
         )
         return
     assert result.returncode == 0, result.stdout

@@ -498,18 +498,38 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
     class BuildOps(BuildExtension):
         """torch's build command, which also writes build_config.json beside the modules."""
 
+        user_options = [*BuildExtension.user_options, ("op=", None, "build this op's module alone")]
+
+        def initialize_options(self) -> None:
+            super().initialize_options()
+            self.op: str | None = None
+
         def finalize_options(self) -> None:
             super().finalize_options()
+            if self.op is not None:
+                name = f"{PACKAGE}._ext.{self.op}"
+                self.extensions = [each for each in self.extensions if each.name == name]
+                if not self.extensions:
+                    raise Refusal(f"there is no op {self.op} (src/{self.op}/{self.op}.cpp).")
             self.parallel = None  # the objects of a module are; modules would change build_temp
 
         def run(self) -> None:
             print(configuration.describe(ops), flush=True)
+            suffix = sysconfig.get_config_var("EXT_SUFFIX")
+            folder = self.config_path().parent
+            built = ops
+            if self.op is not None:  # beside what was built before
+                built = [
+                    op
+                    for op in ops
+                    if op.name == self.op or (folder / f"{op.name}{suffix}").is_file()
+                ]
             if getattr(self, "editable_mode", False):
                 # setuptools would compile in a folder that it deletes: from the start, each time.
                 tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
                 self.build_temp = str(ROOT / "build" / f"temp.{tag}")
             config = self.config_path()
-            content = configuration.as_json(ops)
+            content = configuration.as_json(built)
             if not config.is_file() or config.read_text(encoding="utf-8") != content:
                 # Without ninja nobody else sees that flags have changed.
                 self.force = True
@@ -530,10 +550,10 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
                 )
                 check_libstdcxx(self.kernel_library)
             super().run()
-            config.parent.mkdir(parents=True, exist_ok=True)
-            suffix = sysconfig.get_config_var("EXT_SUFFIX")
-            for module in config.parent.glob(f"*{suffix}"):
-                if module.name.removesuffix(suffix) not in {op.name for op in ops}:
+            folder.mkdir(parents=True, exist_ok=True)
+            for module in folder.glob(f"*{suffix}"):
+                gone = module.name.removesuffix(suffix) not in {op.name for op in ops}
+                if gone and self.op is None:
                     module.unlink()  # of an op that is gone; wheels take all that is here
             config.write_text(content, encoding="utf-8")
 

@@ -13,11 +13,7 @@ struct SigmoidOp final : ElementwiseOp<SigmoidOp> {
   static constexpr const char* kName = "sigmoid";
   static constexpr const char* kNode = "Sigmoid";
   static constexpr bool kSavesOutput = true;
-
-  static constexpr auto launch = [](const auto&... args) { kernels::sigmoid(args...); };
-  static constexpr auto launch_backward = [](const auto&... args) {
-    kernels::sigmoid_backward(args...);
-  };
+  TORCH_OPS_LAUNCHED_BY(kernels::sigmoid)
 
   // grad_input = g y (1 - y) for the output y.
   static Tensor slope(const Tensor& grad_output, const Tensor& output) {

@@ -61,17 +61,19 @@ _LAYER = """The layer of :func:`{name}`{place}.
     """
 
 
-def directly(call: Any) -> Callable[[Unary], Unary]:
-    """Decorates a function that calls a registered op: it tries ``call`` first.
+def directly(name: str, module: str | None = None) -> Callable[[Unary], Unary]:
+    """Decorates a function that calls a registered op, so that the compiled module is tried first.
+
+    The module's ``call_<op>`` costs the host less than ``torch.ops``, and returns NotImplemented
+    where the registered op must be called (src/common/torch/python_call.h).
 
     Args:
-        call: The module's ``call_<op>``, which costs the host less than ``torch.ops``. It returns
-            NotImplemented where the registered op must be called (src/common/torch/python_call.h).
+        name: The op's.
+        module: The compiled module's, if that is another one.
     """
+    call = getattr(importlib.import_module(f"torch_ops._ext.{module or name}"), f"call_{name}")
 
     def decorate(function: Unary) -> Unary:
-        name = function.__name__
-
         @functools.wraps(function)
         def wrapped(input: Tensor) -> Tensor:
             if not is_dynamo_compiling():
@@ -98,8 +100,8 @@ def forms(
     """
     name = function.__name__
     cls = "".join(word.capitalize() for word in name.split("_"))
-    ops, ext = torch.ops.torch_ops, importlib.import_module(f"torch_ops._ext.{name}")
-    op, inplace_op = getattr(ops, name), getattr(ops, f"{name}_").default
+    op = getattr(torch.ops.torch_ops, name)
+    inplace_op = getattr(torch.ops.torch_ops, f"{name}_").default
 
     def inplace(input: Tensor) -> Tensor:
         return inplace_op(input)
@@ -122,7 +124,7 @@ def forms(
         each.__name__ = each.__qualname__ = its_name
         each.__doc__ = doc
         each.__module__ = function.__module__
-    return directly(getattr(ext, f"call_{name}_"))(inplace), made[1][0], Layer
+    return directly(f"{name}_", name)(inplace), made[1][0], Layer
 
 
 def function_class(name: str, saves: str) -> Any:
@@ -175,3 +177,10 @@ def check(
     if y.tolist() != outputs or x.grad.tolist() != gradients:
         raise AssertionError(f"{what} gave {y.tolist()}, its gradient {x.grad.tolist()}")
     return f"{what} = {outputs}, gradient {gradients}"
+
+
+def self_check_of(
+    function: Unary, inputs: list[float], outputs: list[float], gradients: list[float]
+) -> Callable[[torch.device], str]:
+    """The ``self_check`` of an op's module, for ``python -m torch_ops``."""
+    return lambda device: check(function.__name__, function, device, inputs, outputs, gradients)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from torch_ops.ops._elementwise import check, directly, forms
+from torch_ops.ops._elementwise import directly, forms, self_check_of
 
 _ops = torch.ops.torch_ops
-_ext: Any = importlib.import_module("torch_ops._ext.sigmoid")
 
 
-@directly(_ext.call_sigmoid)
+@directly("sigmoid")
 def sigmoid(input: Tensor) -> Tensor:
     """Returns ``1 / (1 + exp(-input))``, elementwise.
 
@@ -49,12 +45,7 @@ def sigmoid(input: Tensor) -> Tensor:
 
 
 sigmoid_, SigmoidFunction, Sigmoid = forms(sigmoid, saves="output", base=nn.Sigmoid)
-
-
-def self_check(device: torch.device) -> str:
-    """Runs sigmoid forward and backward on ``device``; for ``python -m torch_ops``."""
-    return check("sigmoid", sigmoid, device, [0.0], [0.5], [0.25])
-
+self_check = self_check_of(sigmoid, [0.0], [0.5], [0.25])
 
 # For torch_ops.decompositions.
 DECOMPOSITIONS = {

@@ -7,11 +7,7 @@
 //     static constexpr const char* kNode = "Sigmoid";  // autograd's node is SigmoidBackward
 //     static constexpr bool kSavesOutput = true;       // for the derivative; else the input
 //
-//     // The launchers of common/elementwise/launchers.h.
-//     static constexpr auto launch = [](const auto&... args) { kernels::sigmoid(args...); };
-//     static constexpr auto launch_backward = [](const auto&... args) {
-//       kernels::sigmoid_backward(args...);
-//     };
+//     TORCH_OPS_LAUNCHED_BY(kernels::sigmoid)          // and by kernels::sigmoid_backward
 //
 //     // The derivative of sigmoid_backward by what is saved.
 //     static Tensor slope(const Tensor& grad_output, const Tensor& output);
@@ -345,6 +341,11 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
 };
 
 }  // namespace torch_ops
+
+// In an op's struct: the launchers of common/elementwise/launchers.h.
+#define TORCH_OPS_LAUNCHED_BY(name)                                          \
+  static constexpr auto launch = [](const auto&... args) { name(args...); }; \
+  static constexpr auto launch_backward = [](const auto&... args) { name##_backward(args...); };
 
 #define TORCH_OPS_REGISTER_ELEMENTWISE(Op)                                               \
   TORCH_LIBRARY_FRAGMENT(torch_ops, m) { Op::define(m); }                                \

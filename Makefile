@@ -46,9 +46,9 @@ SOURCES := setup.py setup_c_library.py pyproject.toml $(wildcard torch_ops/_[bsv
 BUILT := build/.built-$(firstword $(shell echo '$(RUN)' "$$TORCH_OPS_CPU_ONLY" "$$FORCE_CUDA" \
   "$$CUDA_HOME" "$$TORCH_CUDA_ARCH_LIST" | cksum))
 
-.PHONY: help install demo test bench matrix lint format gpu clean
+.PHONY: help install build new-op demo test bench matrix lint format gpu clean
 help:     ## print this list
-	@sed -n 's/^\([a-z]*\): .*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 	@echo
 	@echo '  make test PYTHON=python3.12        use this Python, which has torch; nothing is installed'
 	@echo '  make test TEST_ARGS="-k relu"      arguments for pytest'
@@ -56,6 +56,13 @@ help:     ## print this list
 install: $(BUILT) $(INSTALLED) ## set everything up: environment, torch, compiler, build
 	@$(RUN) -c 'import torch_ops' || $(RUN) setup.py build_ext --inplace # another torch, say
 	@$(RUN) -m torch_ops
+
+build: | $(READY) ## build in place; with OP=relu that op's module and the kernel library alone
+	$(RUN) setup.py build_ext --inplace $(if $(OP),--op=$(OP))
+
+new-op: ## write the files of a new elementwise op: make new-op NAME=softplus
+	$(if $(NAME),,$(error make new-op NAME=<name of the op>))
+	$(RUN) tools/new_op.py $(NAME)
 
 demo: $(BUILT) $(INSTALLED) ## train the example, examples/g2_energies
 	@$(call needs,numpy rich matplotlib)

@@ -398,6 +398,12 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
     class BuildOps(build_ext):
         """Makes all modules at once, the library, and build_config.json."""
 
+        user_options = [*build_ext.user_options, ("op=", None, "build this op's module alone")]
+
+        def initialize_options(self) -> None:
+            super().initialize_options()
+            self.op: str | None = None
+
         def run(self) -> None:
             print(configuration.describe(ops), flush=True)
             if getattr(self, "editable_mode", False):
@@ -406,14 +412,19 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
                 self.build_temp = str(ROOT / "build" / f"temp.{tag}")
             folder = self.folder(self.base())
             folder.mkdir(parents=True, exist_ok=True)
+            wanted = [op for op in ops if self.op in (None, op.name)]
+            if not wanted:
+                raise Refusal(f"there is no op {self.op} (src/{self.op}/{self.op}.cpp).")
             # A build that breaks half way must not leave the old file beside new modules.
             (folder / CONFIG_NAME).unlink(missing_ok=True)
-            temp = Path(self.build_temp).resolve()
-            build(configuration, ops, self.base(), folder, temp)
+            build(configuration, wanted, self.base(), folder, Path(self.build_temp).resolve())
             for module in folder.glob(f"*{SUFFIX}"):
-                if module.name.removesuffix(SUFFIX) not in {op.name for op in ops}:
+                gone = module.name.removesuffix(SUFFIX) not in {op.name for op in ops}
+                if gone and self.op is None:
                     module.unlink()  # of an op that is gone; wheels take all that is here
-            (folder / CONFIG_NAME).write_text(configuration.as_json(ops), encoding="utf-8")
+            # Of one op, beside those that were built before.
+            there = [op for op in ops if (folder / f"{op.name}{SUFFIX}").is_file()]
+            (folder / CONFIG_NAME).write_text(configuration.as_json(there), encoding="utf-8")
             if not self.inplace:
                 for path, copy in self.sources().items():
                     copy.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""relu, leaky_relu and sigmoid beside torch's, as fractions of a plain copy; and in small networks.
+"""relu, leaky_relu, sigmoid and others beside torch's, as fractions of a copy; and small networks.
 
-Groups: relu, leaky, sigmoid (contiguous tensors), strided, accuracy (of sigmoid), nets (time and
-memory of a training step; CUDA only). With --device cpu the tensors are smaller.
+Groups: relu, leaky, sigmoid, others (contiguous tensors), strided, accuracy (of sigmoid), nets
+(time and memory of a training step; CUDA only). With --device cpu the tensors are smaller.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 
 import torch_ops
 from benchmarks import _activation_nets as nets
+from benchmarks import _activation_ops as activation_ops
 from benchmarks._measure import (
     Bar,
     Benchmark,
@@ -29,6 +30,7 @@ from benchmarks._measure import (
     argument_parser,
     must_equal,
 )
+from torch_ops.decompositions import activations as decompositions
 
 DTYPES = {
     "f64": torch.float64,
@@ -41,7 +43,10 @@ OPS, ATEN = torch.ops.torch_ops, torch.ops.aten
 
 # ---- cases --------------------------------------------------------------------------------------
 
-GROUPS = ("relu", "leaky", "sigmoid", "strided", "accuracy", "nets")
+GROUPS = ("relu", "leaky", "sigmoid", "others", "strided", "accuracy", "nets")
+MASKED = ("relu", "leaky_relu")
+# Without cases of their own. Results are compared with the decompositions' in float64.
+OTHERS = [name for name in activation_ops.names() if name not in (*MASKED, "sigmoid")]
 PASSES = ("forward", "forward, mask", "backward")
 
 
@@ -66,7 +71,7 @@ class Case:
     def bytes(self, elements: int) -> int:
         """What has to be moved at least."""
         size = DTYPES[self.dtype].itemsize
-        if self.op == "sigmoid":
+        if self.op not in MASKED:
             return elements * size * (3 if self.what == "backward" else 2)
         masked = self.what != "forward"
         return elements * size * 2 + (elements // 8 if masked else 0)
@@ -82,6 +87,12 @@ CASES = [
     ),
     *(
         Case("sigmoid", "sigmoid", what, dtype, quick=dtype in ("f32", "bf16"))
+        for what in ("forward", "backward")
+        for dtype in ("f32", "bf16", "f16", "f64")
+    ),
+    *(
+        Case("others", op, what, dtype, quick=dtype in ("f32", "bf16"))
+        for op in OTHERS
         for what in ("forward", "backward")
         for dtype in ("f32", "bf16", "f16", "f64")
     ),
@@ -159,9 +170,9 @@ def all_values(case: Case, device: Any) -> Tensor:
 
 def forwards(case: Case) -> Iterator[Implementation]:
     mask = case.what == "forward, mask"
-    if case.op == "sigmoid":
-        yield Implementation("torch_ops", "ours", torch_ops.sigmoid)
-        yield Implementation("torch", "eager", torch.sigmoid)
+    if case.op not in MASKED:
+        yield Implementation("torch_ops", "ours", getattr(torch_ops, case.op))
+        yield Implementation("torch", "eager", activation_ops.torchs(case.op))
     elif case.op == "relu":
         masked = lambda x: OPS._relu_mask(x, None)[0]  # noqa: E731
         yield Implementation("torch_ops", "ours", masked if mask else torch_ops.relu)
@@ -180,6 +191,11 @@ def backwards(case: Case, x: Tensor) -> Iterator[Implementation]:
         yield Implementation("torch_ops", "ours", lambda g: OPS.sigmoid_backward(g, y))
         yield Implementation("torch", "eager", lambda g: ATEN.sigmoid_backward(g, y))
         return
+    if case.op in OTHERS:
+        op, saved = activation_ops.backward(case.op), saved_by(case.op, x)
+        yield Implementation("torch_ops", "ours", lambda g: op(g, saved))
+        yield Implementation("torch", "eager", lambda g: decompositions[op](g, saved))
+        return
     slope = None if case.op == "relu" else SLOPE
     y, mask = OPS._relu_mask(x, slope)
     yield Implementation("torch_ops", "ours", lambda g: OPS._relu_mask_backward(g, mask, [], slope))
@@ -193,6 +209,18 @@ def backwards(case: Case, x: Tensor) -> Iterator[Implementation]:
         yield Implementation(
             "torch", "eager", lambda g: ATEN.leaky_relu_backward(g, x, slope, False)
         )
+
+
+def saved_by(op: str, x: Tensor) -> Tensor:
+    return activation_ops.torchs(op)(x) if activation_ops.saves_output(op) else x
+
+
+def exactly(case: Case, wide: list[Tensor]) -> Tensor:
+    """The result in float64."""
+    if case.op == "sigmoid":
+        return wide[0] * wide[1] * (1 - wide[1]) if case.what == "backward" else sigmoid64(wide[0])
+    forward = getattr(OPS, case.op).default
+    return decompositions[activation_ops.backward(case.op) if len(wide) > 1 else forward](*wide)
 
 
 def sigmoid64(x: Tensor) -> Tensor:
@@ -212,7 +240,7 @@ def steps(output: Tensor, exact: Tensor) -> float:
 
 
 def in_steps(case: Case, x: Tensor, y: Tensor | None) -> Callable[[Tensor], float]:
-    """A judge of sigmoid (y None), or of its gradient at the outputs y."""
+    """A judge of an op (y None), or of its gradient from what is saved, y."""
 
     def judge(output: Tensor) -> float:
         worst = 0.0
@@ -220,7 +248,7 @@ def in_steps(case: Case, x: Tensor, y: Tensor | None) -> Callable[[Tensor], floa
         flat = [t.reshape(-1).split(part) for t in (output, x, y) if t is not None]
         for out, given, *at in zip(*flat, strict=True):
             wide = [t.double() for t in (given, *at)]
-            exact = wide[0] * wide[1] * (1 - wide[1]) if at else sigmoid64(wide[0])
+            exact = exactly(case, wide)
             if not torch.equal(out.isnan(), exact.isnan()):
                 raise Wrong("NaN where there should be none, or none where there should be")
             worst = max(worst, steps(out, exact))
@@ -257,11 +285,11 @@ def run_op(case: Case, result: Result, bench: Benchmark) -> None:
         else:
             given = make_tensor(case.layout, shape, dtype, device)
         implementations = list(backwards(case, x))
-        y = torch.sigmoid(x) if case.op == "sigmoid" else None
+        y = saved_by(case.op, x) if case.op not in MASKED else None
     else:
         given, y = x, None
         implementations = list(forwards(case))
-    if case.op == "sigmoid":
+    if case.op not in MASKED:
         judge = in_steps(case, given, y)
     else:
         torchs = next(each for each in implementations if each.kind == "eager")
@@ -273,7 +301,7 @@ def run_op(case: Case, result: Result, bench: Benchmark) -> None:
 def op_bars(case: Case, result: Result, bench: Benchmark) -> list[Bar]:
     bars = []
     ours = result.find("torch_ops")
-    if case.op == "sigmoid" and ours is not None:
+    if case.op not in MASKED and ours is not None:
         allowed = STEPS.get((case.what, case.dtype), 0.51)
         bars.append(Bar("steps off", ours.errors.get(""), allowed, "<="))
     if case.group == "accuracy":
@@ -282,7 +310,7 @@ def op_bars(case: Case, result: Result, bench: Benchmark) -> list[Bar]:
         return [*bars, Bar("over torch", result.ratio("eager"), 1.0)]
     if case.group == "strided":
         return bars
-    if case.op != "sigmoid" and case.what == "backward":
+    if case.op in MASKED and case.what == "backward":
         if case.dtype != "f64":
             bars.append(Bar("over torch", result.ratio("eager"), 1.35))
     else:

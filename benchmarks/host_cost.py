@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import torch_ops
+from benchmarks import _activation_ops as activation_ops
 from benchmarks._measure import Bar, argument_parser
 from benchmarks._measure.run import describe_machine
 from benchmarks._measure.timing import turns
@@ -56,22 +57,13 @@ def cases(device: torch.device) -> Iterator[Case]:
 
 def activations(device: torch.device) -> Iterator[Case]:
     x = torch.randn(ELEMENTS, device=device)
-    yield Case("relu", x, torch_ops.relu, {"relu": torch.relu})
     yield Case("relu, save='output'", x, relu_saving_output, {"relu": torch.relu})
-    yield Case("leaky_relu", x, torch_ops.leaky_relu, {"leaky_relu": F.leaky_relu})
-    yield Case("sigmoid", x, torch_ops.sigmoid, {"sigmoid": torch.sigmoid})
-    # In place, on a tensor that needs no gradient: it would be a leaf.
-    yield Case("relu_", x.clone(), torch_ops.relu_, {"relu_": torch.relu_}, ("forward",))
-    yield Case(
-        "leaky_relu_",
-        x.clone(),
-        torch_ops.leaky_relu_,
-        {"leaky_relu_": F.leaky_relu_},
-        ("forward",),
-    )
-    yield Case(
-        "sigmoid_", x.clone(), torch_ops.sigmoid_, {"sigmoid_": torch.sigmoid_}, ("forward",)
-    )
+    for name in activation_ops.names():
+        yield Case(name, x, getattr(torch_ops, name), {name: activation_ops.torchs(name)})
+        # In place, on a tensor that needs no gradient: it would be a leaf.
+        inplace = f"{name}_"
+        theirs = {inplace: activation_ops.torchs(inplace)}
+        yield Case(inplace, x.clone(), getattr(torch_ops, inplace), theirs, ("forward",))
 
 
 def gathers(device: torch.device) -> Iterator[Case]:

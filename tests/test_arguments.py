@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from op_checks import Op
+from support.registry import functional_activations
 from torch import Tensor
 
 import torch_ops
@@ -113,14 +115,8 @@ CALLS: list[tuple[str, Callable[[Any, Any], object]]] = [
         "embedding: max_norm must be a real number, but a str was given",
         lambda s, i: torch_ops.embedding(i, s, max_norm="1"),
     ),
-    ("relu: input must be a tensor, but a list was given", lambda s, i: torch_ops.relu([1.0])),
-    ("relu: input must be a tensor, but None was given", lambda s, i: torch_ops.relu_(None)),
     ("relu: inplace must be a bool, but a str was given", lambda s, i: torch_ops.relu(s, "output")),
     ("ReLU: inplace must be a bool, but a str was given", lambda s, i: torch_ops.ReLU("output")),
-    (
-        "leaky_relu: input must be a tensor, but a float was given",
-        lambda s, i: torch_ops.leaky_relu(1.0),
-    ),
     (
         "leaky_relu: negative_slope must be a real number, but None was given",
         lambda s, i: torch_ops.leaky_relu(s, None),
@@ -133,8 +129,6 @@ CALLS: list[tuple[str, Callable[[Any, Any], object]]] = [
         "LeakyReLU: inplace must be a bool, but a str was given",
         lambda s, i: torch_ops.LeakyReLU(0.1, "output"),
     ),
-    ("sigmoid: input must be a tensor, but a str was given", lambda s, i: torch_ops.sigmoid("a")),
-    ("sigmoid_: input must be a tensor, but None was given", lambda s, i: torch_ops.sigmoid_(None)),
 ]
 
 
@@ -146,6 +140,15 @@ def test_kinds(
     with pytest.raises(TypeError, match=f"^{re.escape(message)}\\."):
         call(source, torch.tensor([0, 3], device=device))
     assert (source == 1).all()
+
+
+@pytest.mark.parametrize("activation", functional_activations(), ids=str)
+def test_activations(activation: Op) -> None:
+    for given, what in ((None, "None"), ([1.0], "a list"), (1.0, "a float"), ("a", "a str")):
+        for name in (activation.name, f"{activation.name}_"):
+            message = f"^{activation.name}_?: input must be a tensor, but {what} was given\\."
+            with pytest.raises(TypeError, match=message):
+                getattr(torch_ops, name)(given)
 
 
 def test_other_integers_are_taken(device: torch.device) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from support.registry import functional_activations
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -30,11 +31,9 @@ def fills(call: Callable[[], object]) -> int:
 
 # Of a source with an index of its rows.
 CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "relu": lambda s, _: torch_ops.relu(s),
-    "relu, saving bits": lambda s, _: torch_ops.relu(s, save="mask"),
+    **{op.name: lambda s, _, op=op: op.function(s) for op in functional_activations()},
+    "relu, saving its output": lambda s, _: torch_ops.relu(s, save="output"),
     "relu of a permuted tensor": lambda s, _: torch_ops.relu(s.t()),
-    "leaky_relu": lambda s, _: torch_ops.leaky_relu(s),
-    "sigmoid": lambda s, _: torch_ops.sigmoid(s),
     "gather": lambda s, i: torch_ops.gather(s, i, 0),
     "gather_elements": lambda s, i: torch_ops.gather_elements(s, i, 0),
     "gather_nd": lambda s, i: torch_ops.gather_nd(s, i[:, None]),
@@ -85,7 +84,7 @@ def test_strides_are_those_of_the_default_mode(device: torch.device) -> None:
         input[:, :, ::2],
         input[:, :1].expand(2, 3, 5, 7),
     ):
-        for call in (torch_ops.relu, torch_ops.sigmoid):
+        for call in (op.function for op in functional_activations()):
             leaf = like.detach().requires_grad_()
             outputs = []
             for mode in (True, False):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from op_checks import assert_same
+from support.registry import functional_activations
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
@@ -39,18 +40,21 @@ def embedding(weight: Tensor, input: Tensor, **options: Any) -> Tensor:
 
 
 OURS: dict[str, Callable[..., Tensor]] = {
-    "nn.functional.relu": torch_ops.relu,
-    "nn.functional.leaky_relu": torch_ops.leaky_relu,
-    "sigmoid": torch_ops.sigmoid,
     "gather": gather,
     "index_select": index_select,
     "take_along_dim": torch_ops.take_along_dim,
     "scatter_add": scatter_add,
     "nn.functional.embedding": embedding,
 }
+ACTIVATIONS = {op.name: op for op in functional_activations() if op.torchs is not None}
+for _info in op_db:
+    if (_name := _info.name.rpartition(".")[2]) in ACTIVATIONS:
+        OURS[_info.name] = ACTIVATIONS[_name].function
 INFOS = [info for info in op_db if info.name in OURS]
 # Sums in another order and precision, another formula. All else is equal to the last bit.
-ROUNDED = ("scatter_add", "sigmoid")
+ROUNDED = {"scatter_add"} | {
+    name for name, op in ACTIVATIONS.items() if op.tolerance(torch.float64)[0] > 0
+}
 
 
 def refused(info: OpInfo, sample: SampleInput) -> type[Exception] | None:
@@ -71,6 +75,7 @@ ERRORS: dict[str, type[Exception]] = {
 
 def test_every_info_is_found() -> None:
     assert {info.name for info in INFOS} == set(OURS)
+    assert {name.rpartition(".")[2] for name in OURS} >= set(ACTIVATIONS)
 
 
 def compare(info: OpInfo, sample: SampleInput, actual: Tensor, expected: Tensor) -> None:

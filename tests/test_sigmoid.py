@@ -8,20 +8,18 @@ import torch
 from activations import (
     CROSSED_SHAPES,
     TORCHS_ERROR,
-    away_from_zero,
-    bad_binary,
+    ElementwiseChecks,
     crossed,
+    elementwise_ops,
     every_16_bit_value,
     layer_inputs,
     memory_layouts,
     random,
     run_tests_with,
-    sized_binary,
-    sized_unary,
     special,
     unary_samples,
 )
-from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
+from op_checks import FLOATS, Sample, assert_same
 from support.layers import Layer
 from torch import Tensor
 
@@ -35,11 +33,6 @@ def backward_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sampl
     values = special(device, dtype)
     outputs = torch.tensor([0.0, 0.5, 1.0, torch.nan], device=device, dtype=dtype)
     yield Sample((values.repeat(len(outputs)), outputs.repeat_interleave(len(values))))
-
-
-def smooth_backward_samples(device: torch.device) -> Iterator[Sample]:
-    for (x,) in (sample.args for sample in away_from_zero(device)):
-        yield Sample((x.flip(0) + 1 if x.dim() else x + 1, torch.sigmoid(x)))
 
 
 def reference(x: Tensor) -> Tensor:
@@ -56,57 +49,16 @@ def bad_samples(device: torch.device) -> Iterator[Sample]:
     yield Sample((torch.ones(3, device=device).to(torch.float8_e4m3fn),))
 
 
-def tolerance(dtype: torch.dtype) -> tuple[float, float]:
-    """Gives (rtol, atol).
-
-    16 bits: the rounding of the result, once (half an ulp is eps / 2). Else four operations of at
-    most one ulp each. Denormal results are off by one step of the format at most.
-    """
-    info = torch.finfo(dtype)
-    ulps = 0.51 if info.bits == 16 else 4
-    return ulps * info.eps, info.smallest_normal * info.eps
-
-
 OPS = [
-    Op(
+    *elementwise_ops(
         "sigmoid",
-        torch_ops.sigmoid,
-        reference,
-        unary_samples,
-        tolerance,
-        smooth_samples=away_from_zero,
-        sized=sized_unary,
+        saves="output",
+        reference=reference,
+        backward_samples=backward_samples,
+        torchs=(torch.sigmoid, torch.sigmoid_),
         bad=bad_samples,
-        torchs=torch.sigmoid,
-        node="SigmoidBackward",
         exempt=TORCHS_ERROR,
-    ),
-    Op(
-        "sigmoid_",
-        torch_ops.sigmoid_,
-        reference,
-        unary_samples,
-        tolerance,
-        smooth_samples=away_from_zero,
-        inplace=True,
-        sized=sized_unary,
-        bad=bad_samples,
-        torchs=torch.sigmoid_,
-        node="SigmoidBackward",
-        exempt=TORCHS_ERROR,
-    ),
-    Op(
-        "sigmoid_backward",
-        torch.ops.torch_ops.sigmoid_backward,
-        backward_reference,
-        backward_samples,
-        tolerance,
-        smooth_samples=smooth_backward_samples,
-        sized=sized_binary,
-        bad=bad_binary,
-        kept=(0, 1),
-        node="SigmoidBackwardBackward",
-    ),
+    )
 ]
 
 
@@ -120,8 +72,8 @@ LAYERS = [
 ]
 
 
-class TestChecks(OpChecks):
-    pass
+class TestChecks(ElementwiseChecks):
+    name = "sigmoid"
 
 
 # ---- Distances from the exact result, in steps of the format -------------------------------------
@@ -300,13 +252,8 @@ def test_derivatives_of_any_order(device: torch.device) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-def test_inplace_keeps_torchs_rules(device: torch.device) -> None:
-    leaf = torch.ones(3, device=device, requires_grad=True)
-    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
-        torch_ops.sigmoid_(leaf)
-    with pytest.raises(RuntimeError, match="more than one element"):
-        torch_ops.sigmoid_(torch.ones(1, device=device).expand(3))
-    y = leaf * 1
+def test_an_output_that_was_overwritten(device: torch.device) -> None:
+    y = torch.ones(3, device=device, requires_grad=True) * 1
     z = torch_ops.sigmoid_(y) * 2
     y.add_(1)  # what sigmoid_ has saved
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -323,48 +270,3 @@ def test_module_takes_the_place_of_torchs(device: torch.device) -> None:
     x = random((4, 6), device, torch.float32)
     assert repr(torch_ops.Sigmoid()) == repr(torch.nn.Sigmoid())
     torch.testing.assert_close(torch_ops.Sigmoid()(x), torch.nn.Sigmoid()(x))
-
-
-def test_function_class(device: torch.device) -> None:
-    x = random((3, 4), device, torch.float64).requires_grad_()
-    apply = torch_ops.SigmoidFunction.apply
-    assert torch.autograd.gradcheck(apply, x, check_forward_ad=True, check_batched_grad=True)
-    assert torch.autograd.gradgradcheck(apply, x)
-    batched = torch.vmap(apply, in_dims=1, out_dims=1)(x.detach())
-    torch.testing.assert_close(batched, torch.sigmoid(x.detach()))
-
-
-def test_backward_arguments_must_match(device: torch.device) -> None:
-    backward = torch.ops.torch_ops.sigmoid_backward
-    x = torch.ones(3, device=device)
-    with pytest.raises(
-        ValueError, match=r"grad_output and output must have one shape.*\[2\].*\[3\]"
-    ):
-        backward(torch.ones(2, device=device), x)
-    with pytest.raises(TypeError, match="grad_output and output must have one dtype"):
-        backward(x.double(), x)
-
-
-def test_direct_pair(device: torch.device) -> None:
-    from torch_ops._ext import sigmoid
-
-    x = random((33,), device, torch.float32)
-    if device.type == "cpu":
-        with pytest.raises(RuntimeError, match="input must be a CUDA tensor, but it is on cpu"):
-            sigmoid.forward(x)
-        return
-    y = sigmoid.forward(x)
-    torch.testing.assert_close(y, torch.sigmoid(x))
-    torch.testing.assert_close(sigmoid.backward(x, y), x * y * (1 - y))
-    with pytest.raises(ValueError, match="grad_output must be contiguous"):
-        sigmoid.backward(x[::2], y[:17])
-
-
-@pytest.mark.sanitizer
-def test_small_for_the_sanitizer(device: torch.device) -> None:
-    for size in (1, 5, 33):
-        for start in (0, 1):
-            x = random((size + start,), device, torch.float32)[start:].requires_grad_()
-            y = torch_ops.sigmoid(x)
-            y.sum().backward()
-            torch.testing.assert_close(x.grad, (y * (1 - y)).detach())

@@ -14,6 +14,8 @@ What a decomposed activation keeps for its gradient the compiler decides, not ``
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,65 +24,19 @@ import torch._functorch.config
 from torch import Tensor
 from torch.fx import GraphModule
 
+import torch_ops.ops
+
 __all__ = ["activations", "inductor"]
 
-_ops = torch.ops.torch_ops
-_aten = torch.ops.aten
 
-
-def _relu(input: Tensor, *, save_mask: bool = True) -> Tensor:
-    return _aten.relu(input)
-
-
-def _relu_backward(grad_output: Tensor, output: Tensor) -> Tensor:
-    return torch.where(output <= 0, 0, grad_output)  # NaN passes the gradient on
-
-
-def _leaky_relu(input: Tensor, negative_slope: float = 0.01, *, save_mask: bool = True) -> Tensor:
-    return torch.where(input > 0, input, input * negative_slope)
-
-
-def _leaky_relu_backward(grad_output: Tensor, output: Tensor, negative_slope: float) -> Tensor:
-    return torch.where(output > 0, grad_output, grad_output * negative_slope)
-
-
-# The mask is one byte an element here, for fused code has no bits. It is written as a function of
-# the output where that tells: then a compiler that keeps the output anyway computes it again from
-# there, and keeps nothing more.
-def _relu_mask(input: Tensor, negative_slope: float | None) -> tuple[Tensor, Tensor]:
-    if negative_slope is None:
-        output = _relu(input)
-        return output, ~(output <= 0)
-    output = _leaky_relu(input, negative_slope)
-    return output, (output if negative_slope >= 0 else input) > 0
-
-
-def _relu_mask_backward(
-    grad_output: Tensor, mask: Tensor, order: Sequence[int], negative_slope: float | None
-) -> Tensor:
-    other = 0 if negative_slope is None else grad_output * negative_slope
-    return torch.where(mask, grad_output, other)
-
-
-def _sigmoid(input: Tensor) -> Tensor:
-    return _aten.sigmoid(input)
-
-
-def _sigmoid_backward(grad_output: Tensor, output: Tensor) -> Tensor:
-    return _aten.sigmoid_backward(grad_output, output)
-
-
-#: From each registered op of relu, leaky_relu and sigmoid, and of their gradients, to a function of
-#: torch's ops. In-place ones are missing: a traced graph has none.
+#: From each registered op of an activation, and of its gradient, to a function of torch's ops: what
+#: the modules of the ops name in DECOMPOSITIONS. In-place ops are missing: a traced graph has none.
 activations: dict[torch._ops.OpOverload, Callable[..., Any]] = {
-    _ops.relu.default: _relu,
-    _ops.relu_backward.default: _relu_backward,
-    _ops.leaky_relu.default: _leaky_relu,
-    _ops.leaky_relu_backward.default: _leaky_relu_backward,
-    _ops._relu_mask.default: _relu_mask,
-    _ops._relu_mask_backward.default: _relu_mask_backward,
-    _ops.sigmoid.default: _sigmoid,
-    _ops.sigmoid_backward.default: _sigmoid_backward,
+    op: decomposition
+    for module in pkgutil.iter_modules(torch_ops.ops.__path__, "torch_ops.ops.")
+    for op, decomposition in vars(importlib.import_module(module.name))
+    .get("DECOMPOSITIONS", {})
+    .items()
 }
 
 

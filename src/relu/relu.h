@@ -1,15 +1,78 @@
-// What the two files of the contract of relu and leaky_relu share.
+// The ops relu and leaky_relu, but for their masks, which are in relu_mask.cpp.
 #pragma once
 
+#include <ATen/ops/leaky_relu.h>
+#include <ATen/ops/relu.h>
+
+#include "common/elementwise/elementwise_op.h"
 #include "relu/relu_launch.h"
 
 namespace torch_ops {
 
-// Public ops come in two: relu, which has no slope, and leaky_relu. So the functions that are
-// registered have a pack, `SlopeArg`, which is empty or a double.
-template <class... SlopeArg>
-constexpr const char* kOpName = sizeof...(SlopeArg) == 0 ? "relu" : "leaky_relu";
 inline Slope slope_of() { return std::nullopt; }
 inline Slope slope_of(double slope) { return slope; }
+
+// Is the output positive where the input is? With a negative slope it is positive everywhere.
+inline bool output_tells(Slope slope) { return slope.value_or(0) >= 0; }
+
+// For the Autograd key: both, where the derivative is to keep a mask.
+bool saves_mask(const at::Tensor& input, bool save_mask);
+at::Tensor forward_with_mask(c10::DispatchKeySet keys, const at::Tensor& input, Slope slope);
+at::Tensor& inplace_with_mask(c10::DispatchKeySet keys, at::Tensor& input, Slope slope);
+
+// relu, which has no slope, and leaky_relu: the pack is empty or a double. Both are piecewise
+// linear, so that only grad_output has a second derivative.
+template <class... SlopeArg>
+struct Activation final : ElementwiseOp<Activation<SlopeArg...>, Types<SlopeArg...>, Types<bool>> {
+  using Frame = ElementwiseOp<Activation, Types<SlopeArg...>, Types<bool>>;
+  using Tensor = at::Tensor;
+
+  static constexpr bool kHasSlope = sizeof...(SlopeArg) > 0;
+  static constexpr const char* kName = kHasSlope ? "leaky_relu" : "relu";
+  static constexpr const char* kNode = "Relu";
+  static constexpr const char* kArguments =
+      kHasSlope ? ", float negative_slope=0.01, *, bool save_mask=True"
+                : ", *, bool save_mask=True";
+  static constexpr const char* kBackwardArguments = kHasSlope ? ", float negative_slope" : "";
+  static constexpr bool kSavesOutput = true;
+  static constexpr bool kPiecewiseLinear = true;
+
+  static bool saves_output(SlopeArg... slope) { return output_tells(slope_of(slope...)); }
+
+  template <class On, class T>
+  static void launch(const On& on, const StridedWalk<2>& walk, T* output, const T* input,
+                     SlopeArg... slope) {
+    kernels::relu(on, slope_of(slope...), walk, nullptr, output, input);
+  }
+
+  template <class On, class T>
+  static void launch_backward(const On& on, const StridedWalk<3>& walk, T* grad_input,
+                              const T* grad_output, const T* output, SlopeArg... slope) {
+    kernels::relu_backward(on, slope_of(slope...), walk, grad_input, grad_output, output);
+  }
+
+  // Integers are torch's, and the errors for all else.
+  static Tensor other_dtype(const Tensor& input, SlopeArg... slope) {
+    if constexpr (kHasSlope) return at::leaky_relu(input, slope...);
+    return at::relu(input);
+  }
+  static Tensor& other_dtype_(Tensor& input, SlopeArg... slope) {
+    if constexpr (kHasSlope) return at::leaky_relu_(input, slope...);
+    return at::relu_(input);
+  }
+
+  static Tensor forward_autograd(c10::DispatchKeySet keys, const Tensor& input, SlopeArg... slope,
+                                 bool save_mask) {
+    if (saves_mask(input, save_mask)) return forward_with_mask(keys, input, slope_of(slope...));
+    return Frame::forward_autograd(keys, input, slope..., save_mask);
+  }
+  static Tensor& inplace_autograd(c10::DispatchKeySet keys, Tensor& input, SlopeArg... slope,
+                                  bool save_mask) {
+    if (!saves_mask(input, save_mask)) {
+      return Frame::inplace_autograd(keys, input, slope..., save_mask);
+    }
+    return inplace_with_mask(keys, input, slope_of(slope...));
+  }
+};
 
 }  // namespace torch_ops

@@ -1,33 +1,13 @@
-// exp of numbers that are not positive: branch-free, so that a CPU's loop that calls it vectorises,
-// and right down to the least denormal number. No torch.
+// exp of numbers that are not positive, with fewer operations than math::exp: branch-free, so that
+// a CPU's loop that calls it vectorises, and right down to the least denormal number. No torch.
 #pragma once
 
 #include <cstdint>
 
+#include "common/elementwise/vector_math.h"
 #include "common/host/float16.h"
 
 namespace torch_ops {
-
-template <class T>
-struct ExpFormat;
-
-template <>
-struct ExpFormat<float> {
-  using Bits = uint32_t;
-  static constexpr int kMantissaBits = 23;
-  static constexpr int kBias = 127;
-  static constexpr int kDegree = 7;      // Taylor's remainder: below 2^-27 of the value
-  static constexpr float kLeast = -104;  // its exp rounds to 0
-};
-
-template <>
-struct ExpFormat<double> {
-  using Bits = uint64_t;
-  static constexpr int kMantissaBits = 52;
-  static constexpr int kBias = 1023;
-  static constexpr int kDegree = 13;  // below 2^-57
-  static constexpr double kLeast = -746;
-};
 
 // exp(x) for x <= 0; NaN for NaN.
 //
@@ -36,7 +16,7 @@ struct ExpFormat<double> {
 // Software Manual for the Elementary Functions, 1980, chapter 6). exp(r) is Taylor's polynomial.
 template <class T>
 TORCH_OPS_HOST_DEVICE T exp_of_nonpositive(T x) {
-  using Format = ExpFormat<T>;
+  using Format = MathFormat<T>;
   using Bits = typename Format::Bits;
   x = x < Format::kLeast ? Format::kLeast : x;
 

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "common/host/float16.h"
+#include "sigmoid/exp.h"
 #include "sigmoid/sigmoid_kernels.h"
 
 namespace torch_ops {
@@ -28,7 +29,7 @@ struct SigmoidFloat32 {
   TORCH_OPS_HOST_DEVICE float operator()(float x) const {
     constexpr uint32_t kMagnitude = 0x7fffffff;
     constexpr uint32_t kUpperBits = 0xfffff000;  // leaves 12 of the 24 bits of a float
-    constexpr float kMost = -ExpFormat<float>::kLeast;
+    constexpr float kMost = -MathFormat<float>::kLeast;
     float a = bit_cast<float>(bit_cast<uint32_t>(x) & kMagnitude);
     a = a > kMost ? kMost : a;
 

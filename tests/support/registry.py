@@ -40,3 +40,13 @@ def registered() -> set[str]:
     names = torch._C._dispatch_get_all_op_names()
     ours = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
     return {name for name in ours if name[0] != "_"}
+
+
+def activations() -> list[Op]:
+    """Of the ops described those that autograd and torch.compile see as functions of an element."""
+    return [op for op in described() if torch.Tag.pointwise in op.overload.tags]
+
+
+def functional_activations() -> list[Op]:
+    """Of those the public ones that return a new tensor."""
+    return [op for op in activations() if f"{op.name}_" in registered()]

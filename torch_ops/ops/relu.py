@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,12 +12,13 @@ from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
 from torch_ops.ops._arguments import check_kinds, check_tensors
+from torch_ops.ops._elementwise import check, function_class
 
-_relu = torch.ops.torch_ops.relu.default
-_relu_ = torch.ops.torch_ops.relu_.default
-_relu_backward = torch.ops.torch_ops.relu_backward.default
-_leaky_relu = torch.ops.torch_ops.leaky_relu.default
-_leaky_relu_ = torch.ops.torch_ops.leaky_relu_.default
+_ops = torch.ops.torch_ops
+_relu = _ops.relu.default
+_relu_ = _ops.relu_.default
+_leaky_relu = _ops.leaky_relu.default
+_leaky_relu_ = _ops.leaky_relu_.default
 _ext: Any = importlib.import_module("torch_ops._ext.relu")
 
 
@@ -202,32 +205,14 @@ def leaky_relu_(input: Tensor, negative_slope: float = 0.01, *, save: str = "mas
     return leaky_relu(input, negative_slope, inplace=True, save=save)
 
 
-class ReLUFunction(torch.autograd.Function):
+_Function: Any = function_class("relu", saves="output")
+
+
+class ReLUFunction(_Function):
     """relu as an autograd Function: ``ReLUFunction.apply(input)``. It saves the output.
 
     :func:`relu` does the same with less overhead; this class is for code that composes Functions.
     """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(input: Tensor) -> Tensor:
-        return _relu(input)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(output)
-        ctx.save_for_forward(output)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
-        (output,) = ctx.saved_tensors
-        return _relu_backward(grad_output, output)
-
-    @staticmethod
-    def jvp(ctx: Any, input_tangent: Tensor) -> Tensor:
-        (output,) = ctx.saved_tensors
-        return _relu_backward(input_tangent, output)
 
 
 def _with_save(shown: str, save: str) -> str:
@@ -308,9 +293,56 @@ class LeakyReLU(nn.LeakyReLU):
 def self_check(device: torch.device) -> str:
     """Runs relu forward and backward on ``device``; for ``python -m torch_ops``."""
     for save in ("mask", "output"):
-        x = torch.tensor([-1.0, 0.0, 2.0], device=device, requires_grad=True)
-        y = relu(x, save=save)
-        y.sum().backward()
-        if y.tolist() != [0, 0, 2] or x.grad is None or x.grad.tolist() != [0, 0, 1]:
-            raise AssertionError(f"relu([-1, 0, 2]) gave {y}, its gradient {x.grad}")
-    return "relu([-1, 0, 2]) = [0, 0, 2], gradient [0, 0, 1]"
+        text = check("relu", partial(relu, save=save), device, [-1, 0, 2], [0, 0, 2], [0, 0, 1])
+    return text
+
+
+# ---- In torch's ops, for torch_ops.decompositions -----------------------------------------------
+
+
+def _torch_relu(input: Tensor, *, save_mask: bool = True) -> Tensor:
+    return torch.ops.aten.relu(input)
+
+
+def _torch_relu_backward(grad_output: Tensor, output: Tensor) -> Tensor:
+    return torch.where(output <= 0, 0, grad_output)  # NaN passes the gradient on
+
+
+def _torch_leaky_relu(
+    input: Tensor, negative_slope: float = 0.01, *, save_mask: bool = True
+) -> Tensor:
+    return torch.where(input > 0, input, input * negative_slope)
+
+
+def _torch_leaky_relu_backward(
+    grad_output: Tensor, output: Tensor, negative_slope: float
+) -> Tensor:
+    return torch.where(output > 0, grad_output, grad_output * negative_slope)
+
+
+# The mask is one byte an element here, for fused code has no bits. It is written as a function of
+# the output where that tells: then a compiler that keeps the output anyway computes it again from
+# there, and keeps nothing more.
+def _torch_relu_mask(input: Tensor, negative_slope: float | None) -> tuple[Tensor, Tensor]:
+    if negative_slope is None:
+        output = _torch_relu(input)
+        return output, ~(output <= 0)
+    output = _torch_leaky_relu(input, negative_slope)
+    return output, (output if negative_slope >= 0 else input) > 0
+
+
+def _torch_relu_mask_backward(
+    grad_output: Tensor, mask: Tensor, order: Sequence[int], negative_slope: float | None
+) -> Tensor:
+    other = 0 if negative_slope is None else grad_output * negative_slope
+    return torch.where(mask, grad_output, other)
+
+
+DECOMPOSITIONS = {
+    _ops.relu.default: _torch_relu,
+    _ops.relu_backward.default: _torch_relu_backward,
+    _ops.leaky_relu.default: _torch_leaky_relu,
+    _ops.leaky_relu_backward.default: _torch_leaky_relu_backward,
+    _ops._relu_mask.default: _torch_relu_mask,
+    _ops._relu_mask_backward.default: _torch_relu_mask_backward,
+}

@@ -21,4 +21,12 @@ void map_cpu(Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, T* output,
   });
 }
 
+// The same for a call of the kernel library.
+template <class Op, class T, class... Inputs>
+void map_on(const OnCpu& on, Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, T* output,
+            const Inputs*... inputs) {
+  const HostScope scope(on.program);
+  map_cpu(op, walk, output, inputs...);
+}
+
 }  // namespace torch_ops

@@ -43,4 +43,12 @@ void map_cuda(Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, uint8_t* ma
   }
 }
 
+// The same for a call of the kernel library, without a mask.
+template <class Op, class T, class... Inputs>
+void map_on(const OnCuda& on, Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, T* output,
+            const Inputs*... inputs) {
+  const HostScope scope(on.program);
+  map_cuda(op, walk, nullptr, output, inputs...);
+}
+
 }  // namespace torch_ops

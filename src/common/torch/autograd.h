@@ -12,7 +12,8 @@
 //                                                           // or const variable_list& grads
 //   };
 // and a forward function for the Autograd key that calls, in this order, make_node,
-// below_autograd, record, set_tangent, and fills the node's fields. relu.cpp is the example.
+// below_autograd, record, set_tangent, and fills the node's fields. ElementwiseOp
+// (common/elementwise/elementwise_op.h) is the example.
 //
 // PyTorch holds nodes by std::shared_ptr up to 2.12: only this header knows.
 #pragma once

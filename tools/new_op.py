@@ -1,0 +1,108 @@
+"""Writes the files of a new elementwise op; it builds and passes tests with a placeholder formula.
+
+    python tools/new_op.py softplus    # or: make new-op NAME=softplus
+
+The templates are in tools/new_op/: `@op@` becomes the name, `@Op@` the name of its classes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TEMPLATES = ROOT / "tools" / "new_op"
+
+
+def templates() -> list[Path]:
+    return sorted(path for path in TEMPLATES.rglob("*") if path.is_file())
+
+
+def class_name(op: str) -> str:
+    """As torch_ops/ops/_elementwise.py makes it."""
+    return "".join(word.capitalize() for word in op.split("_"))
+
+
+def filled(text: str, op: str) -> str:
+    return text.replace("@op@", op).replace("@Op@", class_name(op))
+
+
+def target(template: Path, op: str) -> Path:
+    return ROOT / filled(template.relative_to(TEMPLATES).as_posix().removesuffix(".in"), op)
+
+
+def insert(path: Path, before: str, text: str) -> None:
+    """Puts text before the only place that says `before`."""
+    content = path.read_text(encoding="utf-8")
+    if content.count(before) != 1:
+        raise SystemExit(f"{path.relative_to(ROOT)} no longer has one {before!r}")
+    path.write_text(content.replace(before, text + before), encoding="utf-8")
+
+
+def add_to_package(op: str) -> None:
+    """Imports and exports the op's four names."""
+    path, cls = ROOT / "torch_ops" / "__init__.py", class_name(op)
+    content = path.read_text(encoding="utf-8")
+    names = re.search(r'^__all__ = \[\n((?:    ".*",\n)+)\]$', content, re.MULTILINE)
+    if names is None:
+        raise SystemExit("torch_ops/__init__.py has no list __all__")
+    new = [f'    "{name}",\n' for name in (cls, f"{cls}Function", op, f"{op}_")]
+    # As ruff sorts them: by the words in capitals, classes, others.
+    exported = sorted([*names[1].splitlines(keepends=True), *new], key=order)
+    content = content.replace(names[1], "".join(exported))
+    imports = re.findall(r"^from torch_ops\.ops\.(\w+) import", content, re.MULTILINE)
+    later = [module for module in imports if module > op]
+    place = f"from torch_ops.ops.{later[0]} import" if later else "\n__all__ = ["
+    imported = ", ".join(sorted([cls, f"{cls}Function", op, f"{op}_"], key=order))
+    line = f"from torch_ops.ops.{op} import {imported}  # noqa: E402\n"
+    path.write_text(content.replace(place, line + place, 1), encoding="utf-8")
+
+
+def order(name: str) -> tuple[bool, str]:
+    word = name.strip(' ",\n')
+    return not word[0].isupper(), word
+
+
+def add_to_documents(op: str) -> None:
+    cls = class_name(op)
+    example = (
+        f"print(torch_ops.{op}_(torch_ops.{op}(torch.zeros(1))).item())  # 0.0\n"
+        f"print(torch_ops.{cls}Function.apply(x).equal(torch_ops.{cls}()(x)))  # True\n"
+    )
+    insert(ROOT / "docs" / "tour.md", "```\n\n## Modules\n", example)
+    insert(ROOT / "CHANGELOG.md", "- `relu` and `leaky_relu`", f"- `{op}`, `{op}_`, `{cls}`.\n")
+
+
+def main() -> None:
+    parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("op", help="lower case, with underscores between words")
+    op = parser.parse_args().op
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*", op):
+        parser.error(f"{op!r} is not a name such as softplus or soft_clip")
+    there = [path for path in (target(template, op) for template in templates()) if path.exists()]
+    if there or (ROOT / "src" / op).exists():
+        parser.error(f"{op} is there: {', '.join(str(path.relative_to(ROOT)) for path in there)}")
+    add_to_package(op)
+    add_to_documents(op)
+    for template in templates():
+        path = target(template, op)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(filled(template.read_text(encoding="utf-8"), op), encoding="utf-8")
+    print(f"{op} computes input / (1 + |input|) now. To make it yours, edit")
+    for name, what in EDITS.items():
+        print(f"  {filled(name, op):34}{filled(what, op)}")
+    print(f"Then: make build OP={op}, make test TEST_ARGS='-k {op}', make format.")
+
+
+EDITS = {
+    "src/@op@/@op@_kernels.h": "@Op@ and @Op@Backward: the formulas",
+    "src/@op@/@op@.cpp": "kSavesOutput and slope(); the texts of forward and backward",
+    "torch_ops/ops/@op@.py": "docstring, saves=, self_check, DECOMPOSITIONS",
+    "tests/test_@op@.py": "saves=, tolerance=, what is special about the op",
+    "docs/tour.md, CHANGELOG.md": "the example, what the op is for",
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""What the Python files of elementwise ops share: all that can be made of an op's function."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
+
+from torch_ops.ops._arguments import check_tensors
+
+Unary = Callable[[Tensor], Tensor]
+
+_INPLACE = """Overwrites ``input`` with what :func:`{name}` returns for it, and returns it.
+
+    Args:
+        input: A tensor of any shape and strides, of a dtype that :func:`{name}` takes and returns.
+
+    Returns:
+        ``input``.
+
+    Gradient:
+        As for :func:`{name}`. {kept}
+
+    Deterministic, on every device.
+
+    Raises:
+        TypeError, NotImplementedError: As :func:`{name}`.
+        RuntimeError: ``input`` is a leaf that requires grad, its elements share memory (an expanded
+            tensor), or :func:`{name}` returns another dtype (for integers, say).
+
+    Example:
+        >>> import torch, torch_ops
+        >>> x = torch.tensor([0.0, 0.5])
+        >>> torch_ops.{name}_(x) is x
+        True
+    """
+
+_KEPT = {
+    "output": "The output is kept, so it must not be overwritten before the backward pass.",
+    "input": "A copy of the input is kept for it.",
+}
+
+_FUNCTION = """{name} as an autograd Function: ``{cls}Function.apply(input)``.
+
+    :func:`{name}` does the same with less overhead; this class is for code that composes
+    Functions.
+    """
+
+_LAYER = """The layer of :func:`{name}`{place}.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> x = torch.tensor([0.0, 0.5])
+        >>> torch.equal(torch_ops.{cls}()(x), torch_ops.{name}(x))
+        True
+    """
+
+
+def directly(name: str, module: str | None = None) -> Callable[[Unary], Unary]:
+    """Decorates a function that calls a registered op, so that the compiled module is tried first.
+
+    The module's ``call_<op>`` costs the host less than ``torch.ops``, and returns NotImplemented
+    where the registered op must be called (src/common/torch/python_call.h).
+
+    Args:
+        name: The op's.
+        module: The compiled module's, if that is another one.
+    """
+    call = getattr(importlib.import_module(f"torch_ops._ext.{module or name}"), f"call_{name}")
+
+    def decorate(function: Unary) -> Unary:
+        @functools.wraps(function)
+        def wrapped(input: Tensor) -> Tensor:
+            if not is_dynamo_compiling():
+                output = call(input)
+                if output is not NotImplemented:
+                    return output
+            check_tensors(name, input=input)
+            return function(input)
+
+        return wrapped
+
+    return decorate
+
+
+def forms(
+    function: Unary, saves: str, base: type[nn.Module] = nn.Module
+) -> tuple[Unary, type[torch.autograd.Function], type[nn.Module]]:
+    """Makes of the function of an op without options its in-place form, Function and layer.
+
+    Args:
+        function: It has the name of the op.
+        saves: What ``<op>_backward`` takes beside the gradient, ``"output"`` or ``"input"``.
+        base: The layer's base class: torch's layer, where torch has one.
+    """
+    name = function.__name__
+    cls = "".join(word.capitalize() for word in name.split("_"))
+    op = getattr(torch.ops.torch_ops, name)
+    inplace_op = getattr(torch.ops.torch_ops, f"{name}_").default
+
+    def inplace(input: Tensor) -> Tensor:
+        return inplace_op(input)
+
+    class Layer(base):  # type: ignore[valid-type,misc]
+        def forward(self, input: Tensor) -> Tensor:
+            # torch.jit.script reads the first branch alone.
+            if torch.jit.is_scripting():  # type: ignore[attr-defined]
+                return op(input)
+            else:
+                return function(input)
+
+    place = f"; takes the place of ``torch.nn.{cls}``, its base class" * (base is not nn.Module)
+    made: list[tuple[Any, str, str]] = [
+        (inplace, f"{name}_", _INPLACE.format(name=name, kept=_KEPT[saves])),
+        (function_class(name, saves), f"{cls}Function", _FUNCTION.format(name=name, cls=cls)),
+        (Layer, cls, _LAYER.format(name=name, cls=cls, place=place)),
+    ]
+    for each, its_name, doc in made:
+        each.__name__ = each.__qualname__ = its_name
+        each.__doc__ = doc
+        each.__module__ = function.__module__
+    return directly(f"{name}_", name)(inplace), made[1][0], Layer
+
+
+def function_class(name: str, saves: str) -> Any:
+    """The Function of an op, with the op's defaults; see :func:`forms`."""
+    ops = torch.ops.torch_ops
+    op, backward_op = getattr(ops, name).default, getattr(ops, f"{name}_backward").default
+
+    class Function(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(input: Tensor) -> Tensor:
+            return op(input)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+            saved = output if saves == "output" else inputs[0]
+            ctx.save_for_backward(saved)
+            ctx.save_for_forward(saved)
+
+        @staticmethod
+        def backward(ctx: Any, grad_output: Tensor) -> Tensor:
+            return backward_op(grad_output, *ctx.saved_tensors)
+
+        @staticmethod
+        def jvp(ctx: Any, input_tangent: Tensor) -> Tensor:
+            return backward_op(input_tangent, *ctx.saved_tensors)
+
+    return Function
+
+
+def check(
+    name: str,
+    function: Unary,
+    device: torch.device,
+    inputs: list[float],
+    outputs: list[float],
+    gradients: list[float],
+) -> str:
+    """Runs a function forward and backward, and says in words what came of it.
+
+    Raises:
+        AssertionError: That is not what it should be.
+    """
+    x = torch.tensor(inputs, device=device, requires_grad=True)
+    y = function(x)
+    y.sum().backward()
+    assert x.grad is not None
+    what = f"{name}({inputs})"
+    if y.tolist() != outputs or x.grad.tolist() != gradients:
+        raise AssertionError(f"{what} gave {y.tolist()}, its gradient {x.grad.tolist()}")
+    return f"{what} = {outputs}, gradient {gradients}"
+
+
+def self_check_of(
+    function: Unary, inputs: list[float], outputs: list[float], gradients: list[float]
+) -> Callable[[torch.device], str]:
+    """The ``self_check`` of an op's module, for ``python -m torch_ops``."""
+    return lambda device: check(function.__name__, function, device, inputs, outputs, gradients)

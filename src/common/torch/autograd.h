@@ -13,32 +13,31 @@
 //   };
 // and a forward function for the Autograd key that calls, in this order, make_node,
 // below_autograd, record, set_tangent, and fills the node's fields. relu.cpp is the example.
-//
-// PyTorch holds nodes by std::shared_ptr up to 2.12: only this header knows.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
-#include <memory>
 #include <mutex>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "common/torch/compat.h"
+
 namespace torch_ops::autograd {
 
 using at::Tensor;
+using compat::NodePtr;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
 template <class Op>
-class DerivativeNode : public torch::autograd::TraceableFunction {
+class DerivativeNode : public compat::NodeBase {
  public:
   std::string name() const override { return Op::kName; }
 
@@ -96,6 +95,12 @@ class DerivativeNode : public torch::autograd::TraceableFunction {
   }
 
  protected:
+  void drop_fields() override {
+    self().fields([](auto& field, bool /*is_output*/ = false) {
+      if constexpr (is_saved<decltype(field)>) field = SavedVariable();
+    });
+  }
+
   variable_list apply(variable_list&& grads) override {
     // Two backward passes may run one node from two threads.
     std::lock_guard<std::mutex> lock(mutex_);
@@ -152,9 +157,9 @@ class DerivativeNode : public torch::autograd::TraceableFunction {
 
 // The node of a call whose differentiable inputs are `inputs`; null where none requires grad.
 template <class Op, class... Tensors>
-std::shared_ptr<Op> make_node(const Tensors&... inputs) {
+NodePtr<Op> make_node(const Tensors&... inputs) {
   if (!torch::autograd::compute_requires_grad(inputs...)) return nullptr;
-  std::shared_ptr<Op> node(new Op(), torch::autograd::deleteNode);
+  auto node = compat::make_node<Op>();
   node->set_next_edges(torch::autograd::collect_next_edges(inputs...));
   return node;
 }
@@ -168,7 +173,7 @@ decltype(auto) below_autograd(c10::DispatchKeySet keys, const Op& op, Args&&... 
 
 // Makes `node` (which may be null) the history of `output`.
 template <class Op>
-void record(const Tensor& output, const std::shared_ptr<Op>& node) {
+void record(const Tensor& output, const NodePtr<Op>& node) {
   if (node) torch::autograd::set_history(output, node);
 }
 
@@ -213,7 +218,7 @@ struct ZeroGradientNode final : DerivativeNode<ZeroGradientNode> {
 // connected to that input by a gradient of zeros.
 inline Tensor with_zero_gradient(const Tensor& grad, const torch::autograd::Node& node) {
   if (!c10::GradMode::is_enabled() || node.num_outputs() == 0) return grad;
-  std::shared_ptr<ZeroGradientNode> zeros(new ZeroGradientNode(), torch::autograd::deleteNode);
+  const auto zeros = compat::make_node<ZeroGradientNode>();
   zeros->set_next_edges({torch::autograd::impl::gradient_edge(grad), node.next_edge(0)});
   const Tensor output = grad.detach();
   torch::autograd::set_history(output, zeros);

@@ -45,13 +45,16 @@ class DerivativeNode : public compat::NodeBase {
     std::lock_guard<std::mutex> lock(mutex_);
     self().fields([](auto& field, bool /*is_output*/ = false) {
       if constexpr (is_saved<decltype(field)>) field.reset_data();
+      if constexpr (are_saved<decltype(field)>) {
+        for (SavedVariable& each : field) each.reset_data();
+      }
     });
   }
 
   // Compiled autograd: what the node holds, for its cache key ...
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
     const_cast<DerivativeNode*>(this)->self().fields([&](auto& field, bool is_output = false) {
-      if constexpr (is_saved<decltype(field)>) {
+      if constexpr (is_saved<decltype(field)> || are_saved<decltype(field)>) {
         args.collect(field, is_output);
       } else {
         args.collect(field);
@@ -75,13 +78,7 @@ class DerivativeNode : public compat::NodeBase {
     std::vector<bool> needed(num_outputs());
     for (size_t i = 0; i < needed.size(); ++i) needed[i] = needs_input_grad(i);
     pack(needed);
-    self().fields([&](auto& field, bool /*is_output*/ = false) {
-      if constexpr (is_saved<decltype(field)>) {
-        pack(unpack(field));
-      } else {
-        pack(field);
-      }
-    });
+    self().fields([&](auto& field, bool /*is_output*/ = false) { pack(unpack(field)); });
     const auto& compiler = compiled::getPyCompilerInterface();
     const std::string function =
         compiler->bind_function(saved.get_py_compiler(), name(), apply_packed, types,
@@ -97,7 +94,9 @@ class DerivativeNode : public compat::NodeBase {
  protected:
   void drop_fields() override {
     self().fields([](auto& field, bool /*is_output*/ = false) {
-      if constexpr (is_saved<decltype(field)>) field = SavedVariable();
+      if constexpr (is_saved<decltype(field)> || are_saved<decltype(field)>) {
+        field = std::decay_t<decltype(field)>();
+      }
     });
   }
 
@@ -127,10 +126,22 @@ class DerivativeNode : public compat::NodeBase {
     return saved.unpack(getptr());
   }
 
+  std::vector<Tensor> unpack(const std::vector<SavedVariable>& saved) {
+    std::vector<Tensor> tensors;
+    for (const SavedVariable& each : saved) tensors.push_back(unpack(each));
+    return tensors;
+  }
+
+  template <class Field>
+  const Field& unpack(const Field& field) {
+    return field;
+  }
+
  private:
   template <class Field>
-  static constexpr bool is_saved =
-      std::is_same_v<std::remove_cv_t<std::remove_reference_t<Field>>, SavedVariable>;
+  static constexpr bool is_saved = std::is_same_v<std::decay_t<Field>, SavedVariable>;
+  template <class Field>
+  static constexpr bool are_saved = std::is_same_v<std::decay_t<Field>, std::vector<SavedVariable>>;
 
   static variable_list apply_packed(const variable_list& grads,
                                     const std::vector<at::IValue>& args) {
@@ -140,6 +151,12 @@ class DerivativeNode : public compat::NodeBase {
     node.fields([&](auto& field, bool /*is_output*/ = false) {
       if constexpr (is_saved<decltype(field)>) {
         node.unpacked_.emplace_back(&field, packed.unpack<Tensor>());
+      } else if constexpr (are_saved<decltype(field)>) {
+        const auto tensors = packed.unpack<std::vector<Tensor>>();
+        field.resize(tensors.size());
+        for (size_t i = 0; i < tensors.size(); ++i) {
+          node.unpacked_.emplace_back(&field[i], tensors[i]);
+        }
       } else {
         field = packed.unpack<std::decay_t<decltype(field)>>();
       }

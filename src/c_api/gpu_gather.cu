@@ -5,7 +5,7 @@
 #include "c_api/rows.h"
 #include "common/indexing/index_view.cuh"
 #include "gather/gather_launch.h"
-#include "gather/gather_part.cuh"
+#include "gather/cuda/gather_part.cuh"
 
 namespace torch_ops::gpu {
 

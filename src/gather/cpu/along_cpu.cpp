@@ -1,5 +1,5 @@
 #include "common/host/parallel.h"
-#include "gather/along_kernels.h"
+#include "gather/cpu/along_kernels.h"
 #include "gather/gather_launch.h"
 
 namespace torch_ops::kernels {

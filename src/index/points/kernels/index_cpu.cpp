@@ -1,7 +1,7 @@
 #include "common/host/parallel.h"
 #include "common/indexing/index_array.h"
-#include "index/index_kernels.h"
-#include "index/index_launch.h"
+#include "index/points/kernels/index_kernels.h"
+#include "index/points/kernels/index_launch.h"
 
 namespace torch_ops::kernels {
 namespace {

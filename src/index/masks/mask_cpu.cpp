@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "common/host/parallel.h"
-#include "index/index_launch.h"
+#include "index/masks/mask_launch.h"
 
 namespace torch_ops::kernels {
 

@@ -5,13 +5,13 @@
 #include "common/cuda/launch.cuh"
 #include "common/cuda/vectorized.cuh"
 #include "common/indexing/index_view.cuh"
-#include "gather/gather_elements.cuh"
-#include "gather/gather_flat.cuh"
-#include "gather/gather_kernels.cuh"
+#include "gather/cuda/gather_elements.cuh"
+#include "gather/cuda/gather_flat.cuh"
+#include "gather/cuda/gather_kernels.cuh"
 #include "gather/gather_launch.h"
-#include "gather/gather_path.h"
-#include "gather/gather_short.cuh"
-#include "gather/gather_streamed.cuh"
+#include "gather/cuda/gather_path.h"
+#include "gather/cuda/gather_short.cuh"
+#include "gather/cuda/gather_streamed.cuh"
 
 namespace torch_ops {
 namespace {

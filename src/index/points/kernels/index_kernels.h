@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "common/indexing/copy_row.h"
-#include "index/points_layout.h"
+#include "index/points/kernels/points_layout.h"
 
 namespace torch_ops {
 

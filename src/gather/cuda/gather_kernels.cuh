@@ -18,7 +18,7 @@
 #include "common/indexing/index_view.cuh"
 #include "common/indexing/row_grid.cuh"
 #include "common/indexing/row_layout.h"
-#include "gather/gather_staging.h"
+#include "gather/cuda/gather_staging.h"
 
 namespace torch_ops {
 

@@ -8,7 +8,7 @@
 
 #include "common/gather_family/indexing.h"
 #include "common/torch/call_kernels.h"
-#include "index/index_launch.h"
+#include "index/points/kernels/index_launch.h"
 #ifdef TORCH_OPS_WITH_CUDA
 #include "common/gather_family/index_errors.h"
 #endif

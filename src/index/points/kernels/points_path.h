@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "common/cuda/device_limits.h"
-#include "index/points_layout.h"
+#include "index/points/kernels/points_layout.h"
 
 namespace torch_ops {
 

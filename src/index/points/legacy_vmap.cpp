@@ -16,7 +16,6 @@ namespace {
 
 using at::Tensor;
 using at::TensorList;
-using Fill = std::optional<at::Scalar>;
 
 // The hidden axes of all tensors, in front; those that a tensor has not are expanded.
 struct Physical {
@@ -55,17 +54,18 @@ struct Physical {
 
 Tensor gather_points_legacy(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
                             int64_t batch_dims, bool front, std::string_view mode,
-                            const Fill& fill_value, ops::Axes axes) {
+                            const ops::Fill& fill_value, ops::Axes axes, ops::Name name) {
   const Physical physical(coordinates, source);
   return physical.hide(ops::gather_points().call(physical.other(0), physical.coordinates,
                                                  physical.shifted(dims), batch_dims + physical.axes,
-                                                 front, mode, fill_value, axes));
+                                                 front, mode, fill_value, axes, name));
 }
 
 Tensor ravel_multi_index_legacy(TensorList coordinates, c10::SymIntArrayRef sizes,
-                                std::string_view mode, ops::Axes axes) {
+                                std::string_view mode, ops::Axes axes, ops::Name name) {
   const Physical physical(coordinates);
-  return physical.hide(ops::ravel_multi_index().call(physical.coordinates, sizes, mode, axes));
+  return physical.hide(
+      ops::ravel_multi_index().call(physical.coordinates, sizes, mode, axes, name));
 }
 
 Tensor put_points_legacy(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,

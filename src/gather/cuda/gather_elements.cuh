@@ -9,7 +9,7 @@
 #include "common/indexing/index_view.cuh"
 #include "common/indexing/row_layout.h"
 #include "common/indexing/table_windows.cuh"
-#include "gather/gather_path.h"
+#include "gather/cuda/gather_path.h"
 
 namespace torch_ops {
 

@@ -15,7 +15,7 @@
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_view.cuh"
 #include "common/indexing/row_layout.h"
-#include "gather/gather_flat.cuh"
+#include "gather/cuda/gather_flat.cuh"
 
 namespace torch_ops {
 

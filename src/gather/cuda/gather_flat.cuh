@@ -11,7 +11,7 @@
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_view.cuh"
 #include "common/indexing/row_layout.h"
-#include "gather/gather_path.h"
+#include "gather/cuda/gather_path.h"
 
 namespace torch_ops {
 

@@ -1,6 +1,5 @@
-// Gathers and writes at points, and mask_positions, in the kernel library: index_cpu.cpp,
-// index_cuda.cu, mask_cpu.cpp and mask_cuda.cu. Nothing is checked but the entries' values. No
-// torch.
+// Gathers and writes at points in the kernel library: index_cpu.cpp and index_cuda.cu. Nothing is
+// checked but the entries' values. No torch.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +7,7 @@
 #include "common/host/host_program.h"
 #include "common/indexing/index_error.h"
 #include "common/indexing/index_mode.h"
-#include "index/points_layout.h"
+#include "index/points/kernels/points_layout.h"
 
 namespace torch_ops::kernels {
 
@@ -41,14 +40,5 @@ TORCH_OPS_KERNELS_API int64_t write_offsets(OnCpu on, const PointsLayout& layout
 template <class Offset>
 TORCH_OPS_KERNELS_API void write_offsets(OnCuda on, const PointsLayout& layout, Offset none,
                                          Offset* offsets, const IndexErrorSite& errors);
-
-// Writes where a mask is true to the front of `positions`, in order, as many as it has room for;
-// the rest stays as it is. Position is int32_t or int64_t.
-template <class Position>
-TORCH_OPS_KERNELS_API void mask_positions(OnCpu on, const bool* mask, int64_t entries,
-                                          Position* positions, int64_t room);
-template <class Position>
-TORCH_OPS_KERNELS_API void mask_positions(OnCuda on, const bool* mask, int64_t entries,
-                                          Position* positions, int64_t room);
 
 }  // namespace torch_ops::kernels

@@ -6,7 +6,7 @@
 
 #include "common/cuda/device_limits.h"
 #include "common/indexing/row_layout.h"
-#include "gather/gather_staging.h"
+#include "gather/cuda/gather_staging.h"
 
 namespace torch_ops {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "index/points_layout.h"
+#include "index/points/kernels/points_layout.h"
 
 namespace torch_ops {
 

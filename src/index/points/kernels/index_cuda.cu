@@ -2,10 +2,10 @@
 
 #include "common/cuda/launch.cuh"
 #include "common/cuda/vectorized.cuh"
-#include "index/index_elements.cuh"
-#include "index/index_kernels.cuh"
-#include "index/index_launch.h"
-#include "index/points_parts.h"
+#include "index/points/kernels/index_elements.cuh"
+#include "index/points/kernels/index_kernels.cuh"
+#include "index/points/kernels/index_launch.h"
+#include "index/points/kernels/points_parts.h"
 
 namespace torch_ops::kernels {
 namespace {

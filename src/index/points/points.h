@@ -12,7 +12,7 @@
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
 #include "common/gather_family/indexing.h"
-#include "index/points_call.h"
+#include "index/points/points_call.h"
 
 namespace torch_ops::points {
 
@@ -30,25 +30,12 @@ inline std::string_view quiet(int64_t mode) {
   }
 }
 
-// In whose name a write raises errors: one of a few, as literals, which the kernels' records ask
-// for.
-inline const char* name_of(const char* own, const ops::Name& name) {
-  if (!name) return own;
-  for (const char* known : {"index_put", "index_put_", "index_add", "embedding"}) {
-    if (*name == known) return known;
-  }
-  TORCH_CHECK_VALUE(false, own, ": name must be that of an op that writes at points, but it is \"",
-                    *name, "\".");
-}
-
 inline void check_values(const char* op, const Tensor& source, const Tensor& values) {
   TORCH_CHECK_TYPE(source.scalar_type() == values.scalar_type(), op,
                    ": source and values must have one dtype, but source is ",
                    dtype_name(source.scalar_type()), " and values is ",
                    dtype_name(values.scalar_type()), ".");
-  TORCH_CHECK(source.device() == values.device(), op,
-              ": source and values must be on one device, but source is on ", source.device(),
-              " and values is on ", values.device(), ".");
+  indexing::check_one_device(op, "source", source, "values", values);
 }
 
 // The index arrays of a call, broadcast against each other: their first `batch_dims` axes are the
@@ -131,9 +118,7 @@ inline void check_count(const char* op, size_t coordinates) {
 inline Points check_points(const char* op, const Tensor& source, at::TensorList coordinates,
                            at::IntArrayRef dims, int64_t batch_dims, bool front) {
   check_coordinates(op, coordinates);
-  TORCH_CHECK(source.device() == coordinates[0].device(), op,
-              ": source and index must be on one device, but source is on ", source.device(),
-              " and index is on ", coordinates[0].device(), ".");
+  indexing::check_one_device(op, "source", source, "index", coordinates[0]);
   TORCH_CHECK_VALUE(dims.size() == coordinates.size(), op,
                     ": there must be one axis for each index array, but there are ", dims.size(),
                     " for ", coordinates.size(), ".");
@@ -377,7 +362,7 @@ inline PointsSite make_site(const char* op, const Points& points, at::IntArrayRe
 
 // ravel_multi_index of any number of coordinates.
 Tensor number_points(at::TensorList coordinates, c10::SymIntArrayRef sizes, std::string_view mode,
-                     const ops::Axes& axes);
+                     const ops::Axes& axes, ops::Name name);
 
 // `rows`, as gather_points returns them, added up where it read them: in a tensor of `rank` axes,
 // of which `dims` have these `sizes`. Calls registered ops, so that it can be differentiated. What
@@ -385,6 +370,6 @@ Tensor number_points(at::TensorList coordinates, c10::SymIntArrayRef sizes, std:
 Tensor sum_at(const Tensor& rows, at::TensorList coordinates, at::IntArrayRef dims,
               c10::SymIntArrayRef sizes, int64_t rank, int64_t batch_dims, bool front,
               std::string_view mode, bool all_named, std::optional<bool> deterministic,
-              ops::Axes axes = std::nullopt);
+              ops::Axes axes = std::nullopt, ops::Name name = std::nullopt);
 
 }  // namespace torch_ops::points

@@ -14,8 +14,8 @@
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"
-#include "index/points_layout.h"
-#include "index/points_path.h"
+#include "index/points/kernels/points_layout.h"
+#include "index/points/kernels/points_path.h"
 
 namespace torch_ops {
 

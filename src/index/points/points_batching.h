@@ -17,9 +17,7 @@ inline bool any_batched(const std::vector<Batched>& picks) {
 // The number of axes that a sample's index arrays have, broadcast.
 inline int64_t rank_of(const std::vector<Batched>& picks) {
   int64_t rank = 0;
-  for (const Batched& each : picks) {
-    rank = std::max(rank, each.value.dim() - (each.axis ? 1 : 0));
-  }
+  for (const Batched& each : picks) rank = std::max(rank, each.rank());
   return rank;
 }
 
@@ -40,6 +38,13 @@ inline std::vector<Tensor> with_axis(const std::vector<Batched>& picks, int64_t 
     values.push_back(value.movedim(0, position));
   }
   return values;
+}
+
+// Axes of a table behind a hidden one in front.
+inline std::vector<int64_t> shifted(at::IntArrayRef dims) {
+  std::vector<int64_t> axes;
+  for (const int64_t dim : dims) axes.push_back(dim + 1);
+  return axes;
 }
 
 }  // namespace torch_ops::points

@@ -1,7 +1,7 @@
 #include "common/elementwise/elementwise_cpu.h"
 #include "common/host/parallel.h"
 #include "common/indexing/first_bad_entry.h"
-#include "gather/gather_kernels.h"
+#include "gather/cpu/gather_kernels.h"
 #include "gather/gather_launch.h"
 
 namespace torch_ops::kernels {

@@ -1,5 +1,5 @@
 #include "common/cuda/launch.cuh"
-#include "gather/along_kernels.cuh"
+#include "gather/cuda/along_kernels.cuh"
 #include "gather/gather_launch.h"
 
 namespace torch_ops::kernels {

@@ -7,7 +7,7 @@
 
 #include "common/indexing/row_layout.h"
 #include "common/indexing/table_windows.cuh"
-#include "index/index_kernels.cuh"
+#include "index/points/kernels/index_kernels.cuh"
 
 namespace torch_ops {
 

@@ -5,7 +5,7 @@
 
 #include "common/cuda/launch.cuh"
 #include "common/cuda/scratch.h"
-#include "index/index_launch.h"
+#include "index/masks/mask_launch.h"
 
 namespace torch_ops::kernels {
 namespace {

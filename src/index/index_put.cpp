@@ -2,6 +2,8 @@
 // no derivative of their own.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/functorch/DynamicLayer.h>
+#include <ATen/functorch/PlumbingHelper.h>
 #include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>

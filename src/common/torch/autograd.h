@@ -2,7 +2,7 @@
 // generated code writes its nodes. Such an op works under torch.func, forward-mode AD, double
 // backward, torch.compile and compiled autograd; a torch::autograd::Function would not.
 //
-// An op writes
+// Most ops need no more than derive.h. An op that saves its output, or that works in place, writes
 //   struct FooBackward final : autograd::DerivativeNode<FooBackward> {
 //     static constexpr const char* kName = "FooBackward";
 //     SavedVariable input;                                  // what backward needs
@@ -12,7 +12,7 @@
 //                                                           // or const variable_list& grads
 //   };
 // and a forward function for the Autograd key that calls, in this order, make_node,
-// below_autograd, record, set_tangent, and fills the node's fields. relu.cpp is the example.
+// below_autograd, record, set_tangent, and fills the node's fields: sigmoid.cpp is an example.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>

@@ -8,10 +8,10 @@
 #include "gather/cuda/gather_elements.cuh"
 #include "gather/cuda/gather_flat.cuh"
 #include "gather/cuda/gather_kernels.cuh"
-#include "gather/gather_launch.h"
 #include "gather/cuda/gather_path.h"
 #include "gather/cuda/gather_short.cuh"
 #include "gather/cuda/gather_streamed.cuh"
+#include "gather/gather_launch.h"
 
 namespace torch_ops {
 namespace {

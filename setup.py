@@ -27,6 +27,7 @@ import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -398,7 +399,7 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
     class BuildOps(build_ext):
         """Makes all modules at once, the library, and build_config.json."""
 
-        user_options = [*build_ext.user_options, ("op=", None, "build this op's module alone")]
+        user_options: ClassVar = [*build_ext.user_options, ("op=", None, "build this op's alone")]
 
         def initialize_options(self) -> None:
             super().initialize_options()

@@ -1,5 +1,5 @@
 // Calls at points, cut by src/index/points_parts.h as if 32-bit arithmetic ended at a few elements.
-#include "index/points_parts.h"
+#include "index/points/kernels/points_parts.h"
 
 #include <cstdio>
 #include <map>

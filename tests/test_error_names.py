@@ -115,15 +115,20 @@ def test_under_vmap(device: torch.device) -> None:
         torch.vmap(torch_ops.batch_gather)(source, bad[:, None].expand(3, 4, 2) + 1)
 
 
-def test_a_mode_that_names_its_caller(device: torch.device) -> None:
+def test_the_name_of_a_caller(device: torch.device) -> None:
     """What compositions pass to the registered ops: in a graph that was traced, too."""
     gather = torch.ops.torch_ops.gather
     source, index = torch.ones(3, device=device), torch.tensor([4], device=device)
-    with pytest.raises(IndexError, match=r"^mine: index\[0\] is 4"):
-        gather(source, index, mode="raise in mine")
-    assert gather(source, index, mode="fill in mine", fill_value=7).tolist() == [7]
-    with pytest.raises(ValueError, match=r'^mine: mode must be .*"drop in mine"'):
-        gather(source, index, mode="drop in mine")
+    with pytest.raises(IndexError, match=r"^batch_gather: index\[0\] is 4"):
+        gather(source, index, name="batch_gather")
+    assert gather(source, index, mode="fill", fill_value=7, name="index").tolist() == [7]
+    with pytest.raises(ValueError, match=r'^embedding: mode must be .*"drop"'):
+        gather(source, index, mode="drop", name="embedding")
+    # A mode has no second part, and a name is one of those that live as long as the process.
+    with pytest.raises(ValueError, match=r'^gather: mode must be .*"raise in embedding"'):
+        gather(source, index, mode="raise in embedding")
+    with pytest.raises(ValueError, match=r'^gather: name must be that of an op .*"mine"'):
+        gather(source, index, name="mine")
     compiled = torch.compile(torch_ops.batch_gather, backend="aot_eager", fullgraph=True)
     with pytest.raises(IndexError, match=r"^batch_gather: "):
         compiled(source, index)

@@ -75,11 +75,11 @@ def test_it_builds_and_passes_its_tests(tree: Path) -> None:
     assert new_op(tree, OP).returncode == 0
     environ = {name: os.environ[name] for name in STEERING if name in os.environ}
     environ["PYTHONPATH"] = str(tree)
-    modules = {path: path.stat().st_mtime_ns for path in tree.glob("torch_ops/_ext/*.so")}
+    modules = {path: path.stat().st_mtime_ns for path in tree.glob("torch_ops/_ext/torch*/*.so")}
     assert modules
     result = run("setup.py", "build_ext", "--inplace", f"--op={OP}", cwd=tree, **environ)
     assert result.returncode == 0, result.stdout
-    built = {path: path.stat().st_mtime_ns for path in tree.glob("torch_ops/_ext/*.so")}
+    built = {path: path.stat().st_mtime_ns for path in tree.glob("torch_ops/_ext/torch*/*.so")}
     assert modules.items() <= built.items()
     assert [path.name.split(".")[0] for path in built.keys() - modules.keys()] == [OP]
 

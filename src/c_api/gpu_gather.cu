@@ -4,8 +4,8 @@
 #include "c_api/gpu_runtime.cuh"
 #include "c_api/rows.h"
 #include "common/indexing/index_view.cuh"
+#include "gather/cuda/gather_part.cuh"
 #include "gather/gather_launch.h"
-#include "gather/gather_part.cuh"
 
 namespace torch_ops::gpu {
 

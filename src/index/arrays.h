@@ -13,7 +13,7 @@
 
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/indexing.h"
-#include "index/points_layout.h"
+#include "index/points/kernels/points_layout.h"
 
 namespace torch_ops {
 
@@ -53,9 +53,7 @@ inline void check_axes(const char* op, const at::Tensor& source, int64_t axes) {
 inline void check_mask(const char* op, const at::Tensor& source, const at::Tensor& mask,
                        int64_t axis, const ops::Axes& axes) {
   TORCH_CHECK_VALUE(mask.dim() > 0, op, ": a mask must have an axis, but it is 0-dimensional.");
-  TORCH_CHECK(mask.device() == source.device(), op,
-              ": source and mask must be on one device, but source is on ", source.device(),
-              " and mask is on ", mask.device(), ".");
+  indexing::check_one_device(op, "source", source, "mask", mask);
   check_axes(op, source, axis);
   TORCH_CHECK_INDEX(axis + mask.dim() <= source.dim(), op, ": a mask with shape ", mask.sym_sizes(),
                     " is for as many axes of source from axis ", axis_name(axes, axis),
@@ -132,7 +130,7 @@ inline Arrays find_arrays(const char* op, const at::Tensor& source, const Indice
 
 // Joins the first arrays, for axes side by side, to one for these axes joined, until there are no
 // more than the kernels take. Returns the table with the axes joined, which may be a copy.
-inline at::Tensor fold(at::Tensor table, Arrays& arrays, std::string_view mode) {
+inline at::Tensor fold(at::Tensor table, Arrays& arrays, std::string_view mode, ops::Name name) {
   while (arrays.are_many()) {
     const int64_t first = arrays.dims[0], last = first + kMaxCoordinates - 1;
     const auto split = [&](auto& list) {
@@ -148,7 +146,7 @@ inline at::Tensor fold(at::Tensor table, Arrays& arrays, std::string_view mode) 
     for (size_t j = 0; j < arrays.dims.size(); ++j) {
       arrays.dims[j] = first + static_cast<int64_t>(j);
     }
-    arrays.coordinates[0] = ops::ravel_multi_index().call(coordinates, sizes, mode, axes);
+    arrays.coordinates[0] = ops::ravel_multi_index().call(coordinates, sizes, mode, axes, name);
     table = table.flatten(first, last);
   }
   return table;

@@ -2,12 +2,11 @@
 // derivative of their own. And the binding.
 
 #include <torch/csrc/utils/pybind.h>
-#include <torch/library.h>
 
 #include "common/gather_family/gather_ops.h"
-#include "common/torch/batching.h"
+#include "common/torch/register.h"
 #include "index/arrays.h"
-#include "index/points.h"
+#include "index/points/points.h"
 #include "index/python_index.h"
 
 namespace torch_ops {
@@ -15,83 +14,92 @@ namespace {
 
 using at::Tensor;
 using at::TensorList;
-using Fill = std::optional<at::Scalar>;
+using ops::Fill;
 
-// ---- gather_nd ----------------------------------------------------------------------------------
+struct GatherNd {
+  static constexpr const char* kSchema =
+      "gather_nd(Tensor source, Tensor index, *, int batch_dims=0, str mode='raise', "
+      "Scalar? fill_value=None) -> Tensor";
+  static constexpr const char* kOp = "gather_nd";
 
-Tensor gather_nd(const Tensor& source, const Tensor& index, int64_t batch_dims,
-                 std::string_view mode, const Fill& fill_value) {
-  indexing::check_index_dtype("gather_nd", index);
-  TORCH_CHECK_VALUE(index.dim() > 0,
-                    "gather_nd: index must have at least one axis, the last of which holds ",
-                    "coordinates, but it is 0-dimensional.");
-  const int64_t most = std::min(index.dim() - 1, source.dim());
-  TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= most, "gather_nd: batch_dims must be between ",
-                    "0 and ", most, " for source with shape ", source.sym_sizes(),
-                    " and index with shape ", index.sym_sizes(), ", but it is ", batch_dims, ".");
-  indexing::check_axes_match("gather_nd", "source", source.sym_sizes(), 0, "index",
-                             index.sym_sizes(), 0, batch_dims,
-                             "source and index must have the same batch axes");
-  const int64_t count = index.sym_size(-1).guard_int(__FILE__, __LINE__);
-  TORCH_CHECK_VALUE(count <= source.dim() - batch_dims, "gather_nd: a point of index with shape ",
-                    index.sym_sizes(), " has ", count, " coordinates, but source with shape ",
-                    source.sym_sizes(), " has ", source.dim() - batch_dims, " axes",
-                    batch_dims > 0 ? " behind the batch axes." : ".");
-  if (count == 1) {
-    static const indexing::ModesOf modes("gather_nd");
-    return ops::gather().call(source, index.select(-1, 0), batch_dims, batch_dims, modes(mode),
-                              fill_value);
+  static Tensor compose(const Tensor& source, const Tensor& index, int64_t batch_dims,
+                        std::string_view mode, const Fill& fill_value) {
+    indexing::check_index_dtype(kOp, index);
+    TORCH_CHECK_VALUE(index.dim() > 0,
+                      "gather_nd: index must have at least one axis, the last of which holds ",
+                      "coordinates, but it is 0-dimensional.");
+    const int64_t most = std::min(index.dim() - 1, source.dim());
+    TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= most,
+                      "gather_nd: batch_dims must be between ", "0 and ", most,
+                      " for source with shape ", source.sym_sizes(), " and index with shape ",
+                      index.sym_sizes(), ", but it is ", batch_dims, ".");
+    indexing::check_axes_match(kOp, "source", source.sym_sizes(), 0, "index", index.sym_sizes(), 0,
+                               batch_dims, "source and index must have the same batch axes");
+    const int64_t count = index.sym_size(-1).guard_int(__FILE__, __LINE__);
+    TORCH_CHECK_VALUE(count <= source.dim() - batch_dims, "gather_nd: a point of index with shape ",
+                      index.sym_sizes(), " has ", count, " coordinates, but source with shape ",
+                      source.sym_sizes(), " has ", source.dim() - batch_dims, " axes",
+                      batch_dims > 0 ? " behind the batch axes." : ".");
+    if (count == 1) {
+      return ops::gather().call(source, index.select(-1, 0), batch_dims, batch_dims, mode,
+                                fill_value, kOp);
+    }
+    if (count > 1) {
+      Arrays arrays{index.unbind(-1), {}, {}, /*front=*/false};
+      for (int64_t axis = batch_dims; axis < batch_dims + count; ++axis)
+        arrays.dims.push_back(axis);
+      arrays.axes = arrays.dims;
+      const Tensor table = fold(source, arrays, mode, kOp);
+      return ops::gather_points().call(table, arrays.coordinates, arrays.dims, batch_dims,
+                                       /*front=*/false, mode, fill_value, arrays.axes, kOp);
+    }
+    // A point without coordinates is all of the source.
+    indexing::check_fill_value(kOp, indexing::parse_mode(kOp, mode), fill_value,
+                               source.scalar_type());
+    const auto from = source.sym_sizes();
+    const auto picks = index.sym_sizes();
+    c10::SymDimVector sizes(picks.begin(), picks.end() - 1);
+    c10::SymDimVector view(from.begin(), from.begin() + batch_dims);
+    view.resize(sizes.size(), c10::SymInt(1));
+    sizes.append(from.begin() + batch_dims, from.end());
+    view.append(from.begin() + batch_dims, from.end());
+    return source.reshape_symint(view).expand_symint(sizes).clone(at::MemoryFormat::Contiguous);
   }
-  if (count > 1) {
-    Arrays arrays{index.unbind(-1), {}, {}, /*front=*/false};
-    for (int64_t axis = batch_dims; axis < batch_dims + count; ++axis) arrays.dims.push_back(axis);
-    arrays.axes = arrays.dims;
-    const Tensor table = fold(source, arrays, mode);
-    return ops::gather_points().call(table, arrays.coordinates, arrays.dims, batch_dims,
-                                     /*front=*/false, mode, fill_value, arrays.axes);
-  }
-  // A point without coordinates is all of the source.
-  const char* op = "gather_nd";
-  indexing::check_fill_value(op, indexing::parse_mode(op, mode), fill_value, source.scalar_type());
-  const auto from = source.sym_sizes();
-  const auto picks = index.sym_sizes();
-  c10::SymDimVector sizes(picks.begin(), picks.end() - 1);
-  c10::SymDimVector view(from.begin(), from.begin() + batch_dims);
-  view.resize(sizes.size(), c10::SymInt(1));
-  sizes.append(from.begin() + batch_dims, from.end());
-  view.append(from.begin() + batch_dims, from.end());
-  return source.reshape_symint(view).expand_symint(sizes).clone(at::MemoryFormat::Contiguous);
-}
+};
 
-// ---- index --------------------------------------------------------------------------------------
+struct Index {
+  static constexpr const char* kSchema =
+      "index(Tensor source, Tensor?[] indices, *, bool front=False, int[]? axes=None) -> Tensor";
+  static constexpr const char* kOp = "index";
 
-Tensor index(const Tensor& source, const Indices& indices, bool front, ops::Axes axes) {
-  Arrays arrays = find_arrays("index", source, indices, front, axes);
-  if (arrays.coordinates.empty()) return source.clone();
-  if (arrays.are_many()) {
-    const Arranged arranged(source, arrays);
-    Tensor table = arranged.table;
-    Arrays few{std::move(arrays.coordinates), arranged.dims, std::move(arrays.axes), false};
-    table = fold(table, few, "from_end");
-    return arranged.rows_back(ops::gather_points().call(table, few.coordinates, few.dims,
-                                                        /*batch_dims=*/0, /*front=*/false,
-                                                        "from_end", std::nullopt, few.axes));
+  static Tensor compose(const Tensor& source, const Indices& indices, bool front, ops::Axes axes) {
+    Arrays arrays = find_arrays(kOp, source, indices, front, axes);
+    if (arrays.coordinates.empty()) return source.clone();
+    if (arrays.are_many()) {
+      const Arranged arranged(source, arrays);
+      Tensor table = arranged.table;
+      Arrays few{std::move(arrays.coordinates), arranged.dims, std::move(arrays.axes), false};
+      table = fold(table, few, "from_end", kOp);
+      return arranged.rows_back(ops::gather_points().call(table, few.coordinates, few.dims,
+                                                          /*batch_dims=*/0, /*front=*/false,
+                                                          "from_end", std::nullopt, few.axes, kOp));
+    }
+    if (!arrays.is_one()) {
+      return ops::gather_points().call(source, arrays.coordinates, arrays.dims, /*batch_dims=*/0,
+                                       front, "from_end", std::nullopt, arrays.axes, kOp);
+    }
+    const int64_t dim = arrays.dims[0], picked = arrays.coordinates[0].dim();
+    const Tensor rows = ops::gather().call(source, arrays.coordinates[0], dim, /*batch_dims=*/0,
+                                           "from_end", std::nullopt, kOp);
+    if (!front || dim == 0 || picked == 0) return rows;
+    std::vector<int64_t> from, to;
+    for (int64_t axis = 0; axis < picked; ++axis) {
+      from.push_back(dim + axis);
+      to.push_back(axis);
+    }
+    return rows.movedim(from, to);
   }
-  if (!arrays.is_one()) {
-    return ops::gather_points().call(source, arrays.coordinates, arrays.dims, /*batch_dims=*/0,
-                                     front, "from_end", std::nullopt, arrays.axes);
-  }
-  const int64_t dim = arrays.dims[0], picked = arrays.coordinates[0].dim();
-  const Tensor rows = ops::gather().call(source, arrays.coordinates[0], dim, /*batch_dims=*/0,
-                                         "from_end", std::nullopt);
-  if (!front || dim == 0 || picked == 0) return rows;
-  std::vector<int64_t> from, to;
-  for (int64_t axis = 0; axis < picked; ++axis) {
-    from.push_back(dim + axis);
-    to.push_back(axis);
-  }
-  return rows.movedim(from, to);
-}
+};
 
 // ---- The direct pair: outside autograd, on contiguous CUDA tensors ------------------------------
 
@@ -100,7 +108,7 @@ Tensor forward(const Tensor& source, const Tensor& index, int64_t batch_dims) {
   CHECK_INPUT(source);
   CHECK_INPUT(index);
   at::AutoDispatchBelowADInplaceOrView guard;
-  return gather_nd(source, index, batch_dims, "raise", std::nullopt);
+  return GatherNd::compose(source, index, batch_dims, "raise", std::nullopt);
 }
 
 Tensor backward(const Tensor& grad_output, const Tensor& index, std::vector<int64_t> sizes,
@@ -122,23 +130,8 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, std::vector<int6
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
-  m.def(
-      "gather_nd(Tensor source, Tensor index, *, int batch_dims=0, str mode='raise', "
-      "Scalar? fill_value=None) -> Tensor",
-      {at::Tag::pt2_compliant_tag});
-  m.def("index(Tensor source, Tensor?[] indices, *, bool front=False, int[]? axes=None) -> Tensor",
-        {at::Tag::pt2_compliant_tag});
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {
-  m.impl("gather_nd", gather_nd);
-  m.impl("index", index);
-}
-
-// torch.vmap does not take a composition for a rule by itself: it would loop over the samples.
-TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
-  m.impl("gather_nd", gather_nd);
-  m.impl("index", index);
+  register_op<GatherNd>(m);
+  register_op<Index>(m);
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
@@ -155,10 +148,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
                             python_index::put<Writes::kPutInPlace>);
   python_call::def_function(m, "call_index_add", "torch_ops::index_add",
                             python_index::put<Writes::kAdd>);
-  python_call::def(
-      m, "call_gather_nd",
-      find_op<Tensor(const Tensor&, const Tensor&, int64_t, std::string_view, const Fill&)>(
-          "gather_nd"));
+  python_call::def(m, "call_gather_nd", op_of<GatherNd>());
   python_call::def(
       m, "call_masked_gather",
       find_op<Tensor(const Tensor&, const Tensor&, std::optional<c10::SymInt>, const at::Scalar&)>(

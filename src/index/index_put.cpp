@@ -2,47 +2,35 @@
 // no derivative of their own.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/functorch/DynamicLayer.h>
+#include <ATen/functorch/PlumbingHelper.h>
 #include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <torch/library.h>
 
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/summable.h"
-#include "common/torch/batching.h"
+#include "common/torch/register.h"
 #include "index/arrays.h"
-#include "index/points.h"
+#include "index/points/points.h"
 
 namespace torch_ops {
 namespace {
 
 using at::Tensor;
 
-const auto& scatter_add_inplace() {
-  static const auto op =
-      find_op<Tensor&(Tensor&, const Tensor&, const Tensor&, ops::Dim, int64_t, std::string_view)>(
-          "scatter_add_");
-  return op;
-}
+constexpr std::string_view kMode = "from_end";  // of the ops that are called
 
 // A call that writes.
 struct Write {
-  const char* op;  // in whose name errors are raised
+  const char* op;  // in whose name errors are raised, its own and those of the ops that it calls
   bool in_place;
   const Indices& indices;
   const Tensor& values;
   bool front;
   ops::Axes axes;
   std::optional<bool> deterministic;  // of sums
-
-  // That of the ops that it calls.
-  std::string_view mode() const {
-    static const indexing::ModesOf puts("index_put"), puts_in_place("index_put_"),
-        adds("index_add");
-    const std::string_view name(op);
-    return (name == "index_add" ? adds : name == "index_put" ? puts : puts_in_place)("from_end");
-  }
 };
 
 // Whether values can be broadcast to these sizes, and whether they have them. As in NumPy and
@@ -181,13 +169,13 @@ std::vector<c10::SymInt> indexed_sizes(const Tensor& source, const Arrays& array
 Tensor sums_of(const Tensor& source, const Write& call, const Arrays& arrays, const Tensor& rows) {
   if (is_one_axis(arrays)) {
     return ops::scatter_add().call(rows, arrays.coordinates[0], source.sym_size(arrays.dims[0]),
-                                   arrays.dims[0], /*batch_dims=*/0, call.deterministic,
-                                   call.mode());
+                                   arrays.dims[0], /*batch_dims=*/0, call.deterministic, kMode,
+                                   call.op);
   }
   return points::sum_at(rows, arrays.coordinates, arrays.dims, indexed_sizes(source, arrays),
                         source.dim(),
-                        /*batch_dims=*/0, arrays.front, call.mode(), /*all_named=*/true,
-                        call.deterministic, arrays.axes);
+                        /*batch_dims=*/0, arrays.front, kMode, /*all_named=*/true,
+                        call.deterministic, arrays.axes, call.op);
 }
 
 // May rows be added to the elements of `out`, or of a copy of it, where they lie? Not under a
@@ -207,13 +195,14 @@ Tensor add_at_points(const Tensor& out, const Write& call, const Arrays& arrays,
                      View&& view) {
   const std::vector<c10::SymInt> indexed = indexed_sizes(out, arrays);
   const Tensor places =
-      points::number_points(arrays.coordinates, indexed, call.mode(), ops::Axes(arrays.axes));
+      points::number_points(arrays.coordinates, indexed, kMode, ops::Axes(arrays.axes), call.op);
   const auto from = out.sym_sizes();
   c10::SymDimVector sizes(from.begin(), from.begin() + arrays.dims[0]);
   sizes.push_back(c10::multiply_integers(indexed));
   sizes.append(from.begin() + arrays.dims.back() + 1, from.end());
   Tensor flat = view(out, sizes);
-  scatter_add_inplace().call(flat, rows, places, arrays.dims[0], /*batch_dims=*/0, "unchecked");
+  ops::scatter_add_().call(flat, rows, places, arrays.dims[0], /*batch_dims=*/0, "unchecked",
+                           call.op);
   return flat;
 }
 
@@ -221,8 +210,8 @@ void add_to(Tensor& out, const Write& call, const Arrays& arrays, const Tensor& 
   if (!adds_in_place(out, out.is_contiguous(), call, arrays)) {
     add_all(out, sums_of(out, call, arrays, rows));
   } else if (is_one_axis(arrays)) {
-    scatter_add_inplace().call(out, rows, arrays.coordinates[0], arrays.dims[0], /*batch_dims=*/0,
-                               call.mode());
+    ops::scatter_add_().call(out, rows, arrays.coordinates[0], arrays.dims[0], /*batch_dims=*/0,
+                             kMode, call.op);
   } else {
     add_at_points(out, call, arrays, rows,
                   [](const Tensor& all, const auto& sizes) { return all.view_symint(sizes); });
@@ -250,153 +239,141 @@ Tensor added_to(const Tensor& source, const Write& call, const Arrays& arrays, c
 Tensor put_many(const Tensor& source, const Write& call, const Arrays& arrays, const Tensor& rows) {
   const Arranged arranged(source, arrays);
   Arrays few{arrays.coordinates, arranged.dims, arrays.axes, false};
-  const Tensor table = fold(arranged.table, few, call.mode());
+  const Tensor table = fold(arranged.table, few, kMode, call.op);
   return arranged.table_back(ops::put_points().call(table, few.coordinates, few.dims,
                                                     arranged.rows_to_front(rows), /*batch_dims=*/0,
                                                     /*front=*/false, few.axes, call.op));
 }
 
-Tensor index_put(const Tensor& source, const Indices& indices, const Tensor& values,
-                 bool accumulate, bool front, std::optional<bool> deterministic, ops::Axes axes,
-                 ops::Name name) {
-  const char* const op = points::name_of("index_put", name);
-  const Write call{op, /*in_place=*/false, indices, values, front, axes, deterministic};
-  points::check_values(op, source, values);
-  if (accumulate) check_summable(op, values);
-  if (const auto condition = as_condition(source, call)) {
-    if (accumulate) return sum_of(source, where_sums(*condition, values));
-    return from_bits(at::where(*condition, as_bits(values), as_bits(source)), source.scalar_type());
-  }
-  const Arrays arrays = find_arrays(op, source, indices, front, axes);
-  if (arrays.coordinates.empty()) {
-    const Tensor rows = expand_values(op, values, source.sym_sizes());
-    return accumulate ? sum_of(source, rows) : rows.clone(at::MemoryFormat::Contiguous);
-  }
-  const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
-  if (accumulate) return added_to(source, call, arrays, rows);
-  if (arrays.are_many()) return put_many(source, call, arrays, rows);
-  return ops::put_points().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
-                                front, arrays.axes, name);
-}
+struct IndexPut {
+  static constexpr const char* kSchema =
+      "index_put(Tensor source, Tensor?[] indices, Tensor values, bool accumulate=False, *, "
+      "bool front=False, bool? deterministic=None, int[]? axes=None, str? name=None) -> Tensor";
 
-Tensor& index_put_(Tensor& source, const Indices& indices, const Tensor& values, bool accumulate,
-                   bool front, std::optional<bool> deterministic, ops::Axes axes, ops::Name name) {
-  const char* const op = points::name_of("index_put_", name);
-  const Write call{op, /*in_place=*/true, indices, values, front, axes, deterministic};
-  points::check_values(op, source, values);
-  if (accumulate) check_summable(op, values);
-  check_no_overlap(op, source);
-  if (const auto condition = as_condition(source, call)) {
-    if (accumulate) return add_all(source, where_sums(*condition, values));
-    Tensor bits = as_bits(source);
-    if (values.dim() == 0 && !at::isFloat8Type(values.scalar_type())) {  // which has no masked_fill
-      bits.masked_fill_(*condition, as_bits(values));
-    } else {
-      bits.copy_(at::where(*condition, as_bits(values), bits));
+  static Tensor compose(const Tensor& source, const Indices& indices, const Tensor& values,
+                        bool accumulate, bool front, std::optional<bool> deterministic,
+                        ops::Axes axes, ops::Name name) {
+    const char* const op = indexing::name_of("index_put", name);
+    const Write call{op, /*in_place=*/false, indices, values, front, axes, deterministic};
+    points::check_values(op, source, values);
+    if (accumulate) check_summable(op, values);
+    if (const auto condition = as_condition(source, call)) {
+      if (accumulate) return sum_of(source, where_sums(*condition, values));
+      return from_bits(at::where(*condition, as_bits(values), as_bits(source)),
+                       source.scalar_type());
     }
-    return source;
+    const Arrays arrays = find_arrays(op, source, indices, front, axes);
+    if (arrays.coordinates.empty()) {
+      const Tensor rows = expand_values(op, values, source.sym_sizes());
+      return accumulate ? sum_of(source, rows) : rows.clone(at::MemoryFormat::Contiguous);
+    }
+    const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
+    if (accumulate) return added_to(source, call, arrays, rows);
+    if (arrays.are_many()) return put_many(source, call, arrays, rows);
+    return ops::put_points().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
+                                  front, arrays.axes, name);
   }
-  const Arrays arrays = find_arrays(op, source, indices, front, axes);
-  if (arrays.coordinates.empty()) {
-    const Tensor rows = expand_values(op, values, source.sym_sizes());
-    return accumulate ? add_all(source, rows) : source.copy_(rows);
+
+  // On CUDA torch promotes the two tensors of its index_put, of which one may have come out of a
+  // matrix product in 16 bits. On the CPU it does not.
+  static Tensor autocast(const Tensor& source, const Indices& indices, const Tensor& values,
+                         bool accumulate, bool front, std::optional<bool> deterministic,
+                         ops::Axes axes, ops::Name name) {
+    const c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::AutocastCUDA);
+    const auto call = [&](const Tensor& to, const Tensor& from) {
+      return compose(to, indices, from, accumulate, front, deterministic, axes, name);
+    };
+    if (source.scalar_type() == values.scalar_type()) return call(source, values);
+    const at::ScalarType wide =
+        at::autocast::promote_type(at::autocast::get_lower_precision_fp_from_device_type(at::kCUDA),
+                                   at::kCUDA, source, values);
+    return call(at::autocast::cached_cast(wide, source, at::kCUDA),
+                at::autocast::cached_cast(wide, values, at::kCUDA));
   }
-  const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
-  if (accumulate) {
-    add_to(source, call, arrays, rows);
-    return source;
+};
+
+struct IndexPutInplace {
+  static constexpr const char* kSchema =
+      "index_put_(Tensor(a!) source, Tensor?[] indices, Tensor values, bool accumulate=False, *, "
+      "bool front=False, bool? deterministic=None, int[]? axes=None, str? name=None) -> Tensor(a!)";
+
+  static Tensor& compose(Tensor& source, const Indices& indices, const Tensor& values,
+                         bool accumulate, bool front, std::optional<bool> deterministic,
+                         ops::Axes axes, ops::Name name) {
+    const char* const op = indexing::name_of("index_put_", name);
+    const Write call{op, /*in_place=*/true, indices, values, front, axes, deterministic};
+    points::check_values(op, source, values);
+    if (accumulate) check_summable(op, values);
+    check_no_overlap(op, source);
+    if (const auto condition = as_condition(source, call)) {
+      if (accumulate) return add_all(source, where_sums(*condition, values));
+      Tensor bits = as_bits(source);
+      if (values.dim() == 0 &&
+          !at::isFloat8Type(values.scalar_type())) {  // which has no masked_fill
+        bits.masked_fill_(*condition, as_bits(values));
+      } else {
+        bits.copy_(at::where(*condition, as_bits(values), bits));
+      }
+      return source;
+    }
+    const Arrays arrays = find_arrays(op, source, indices, front, axes);
+    if (arrays.coordinates.empty()) {
+      const Tensor rows = expand_values(op, values, source.sym_sizes());
+      return accumulate ? add_all(source, rows) : source.copy_(rows);
+    }
+    const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
+    if (accumulate) {
+      add_to(source, call, arrays, rows);
+      return source;
+    }
+    if (arrays.are_many()) return source.copy_(put_many(source, call, arrays, rows));
+    return ops::put_points_().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
+                                   front, arrays.axes, name);
   }
-  if (arrays.are_many()) return source.copy_(put_many(source, call, arrays, rows));
-  return ops::put_points_().call(source, arrays.coordinates, arrays.dims, rows, /*batch_dims=*/0,
-                                 front, arrays.axes, name);
-}
 
-Tensor index_add(const Tensor& source, const Indices& indices, const Tensor& values, bool front,
-                 std::optional<bool> deterministic, ops::Axes axes) {
-  return index_put(source, indices, values, /*accumulate=*/true, front, deterministic, axes,
-                   "index_add");
-}
-
-// ---- torch.vmap ---------------------------------------------------------------------------------
-
-Tensor& index_put__batched(Tensor& source, const Indices& indices, const Tensor& values,
-                           bool accumulate, bool front, std::optional<bool> deterministic,
-                           ops::Axes axes, ops::Name name) {
-  const auto layer = at::functorch::maybeCurrentDynamicLayer();
-  const auto differs = [&](const Tensor& tensor) {
-    return layer && at::functorch::isBatchedAtLevel(tensor, layer->layerId());
-  };
-  bool any = differs(values);
-  for (size_t i = 0; i < indices.size(); ++i) {
-    const std::optional<Tensor> given = indices.get(i);
-    any = any || (given.has_value() && given->defined() && differs(*given));
+  static Tensor& batch(Tensor& source, const Indices& indices, const Tensor& values,
+                       bool accumulate, bool front, std::optional<bool> deterministic,
+                       ops::Axes axes, ops::Name name) {
+    const auto layer = at::functorch::maybeCurrentDynamicLayer();
+    const auto differs = [&](const Tensor& tensor) {
+      return layer && at::functorch::isBatchedAtLevel(tensor, layer->layerId());
+    };
+    bool any = differs(values);
+    for (size_t i = 0; i < indices.size(); ++i) {
+      const std::optional<Tensor> given = indices.get(i);
+      any = any || (given.has_value() && given->defined() && differs(*given));
+    }
+    TORCH_CHECK(!any || differs(source), indexing::name_of("index_put_", name),
+                ": torch.vmap cannot write what differs between samples into a source that they "
+                "share. Use index_put, which returns a source for each.");
+    return compose(source, indices, values, accumulate, front, deterministic, axes, name);
   }
-  TORCH_CHECK(!any || differs(source), points::name_of("index_put_", name),
-              ": torch.vmap cannot write what differs between samples into a source that they "
-              "share. Use index_put, which returns a source for each.");
-  return index_put_(source, indices, values, accumulate, front, deterministic, axes, name);
-}
+};
 
-// ---- torch.autocast -----------------------------------------------------------------------------
+struct IndexAdd {
+  static constexpr const char* kSchema =
+      "index_add(Tensor source, Tensor?[] indices, Tensor values, *, bool front=False, "
+      "bool? deterministic=None, int[]? axes=None) -> Tensor";
 
-// On CUDA torch promotes the two tensors of its index_put, of which one may have come out of a
-// matrix product in 16 bits. On the CPU it does not.
-Tensor index_put_autocast(const Tensor& source, const Indices& indices, const Tensor& values,
-                          bool accumulate, bool front, std::optional<bool> deterministic,
-                          ops::Axes axes, ops::Name name) {
-  const c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::AutocastCUDA);
-  const auto call = [&](const Tensor& to, const Tensor& from) {
-    return index_put(to, indices, from, accumulate, front, deterministic, axes, name);
-  };
-  if (source.scalar_type() == values.scalar_type()) return call(source, values);
-  const at::ScalarType wide = at::autocast::promote_type(
-      at::autocast::get_lower_precision_fp_from_device_type(at::kCUDA), at::kCUDA, source, values);
-  return call(at::autocast::cached_cast(wide, source, at::kCUDA),
-              at::autocast::cached_cast(wide, values, at::kCUDA));
-}
+  static Tensor compose(const Tensor& source, const Indices& indices, const Tensor& values,
+                        bool front, std::optional<bool> deterministic, ops::Axes axes) {
+    return IndexPut::compose(source, indices, values, /*accumulate=*/true, front, deterministic,
+                             axes, "index_add");
+  }
 
-Tensor index_add_autocast(const Tensor& source, const Indices& indices, const Tensor& values,
-                          bool front, std::optional<bool> deterministic, ops::Axes axes) {
-  return index_put_autocast(source, indices, values, /*accumulate=*/true, front, deterministic,
-                            axes, "index_add");
-}
+  static Tensor autocast(const Tensor& source, const Indices& indices, const Tensor& values,
+                         bool front, std::optional<bool> deterministic, ops::Axes axes) {
+    return IndexPut::autocast(source, indices, values, /*accumulate=*/true, front, deterministic,
+                              axes, "index_add");
+  }
+};
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
-  m.def(
-      "index_put(Tensor source, Tensor?[] indices, Tensor values, bool accumulate=False, *, "
-      "bool front=False, bool? deterministic=None, int[]? axes=None, str? name=None) -> Tensor",
-      {at::Tag::pt2_compliant_tag});
-  m.def(
-      "index_put_(Tensor(a!) source, Tensor?[] indices, Tensor values, bool accumulate=False, *, "
-      "bool front=False, bool? deterministic=None, int[]? axes=None, str? name=None) -> Tensor(a!)",
-      {at::Tag::pt2_compliant_tag});
-  m.def(
-      "index_add(Tensor source, Tensor?[] indices, Tensor values, *, bool front=False, "
-      "bool? deterministic=None, int[]? axes=None) -> Tensor",
-      {at::Tag::pt2_compliant_tag});
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {
-  m.impl("index_put", index_put);
-  m.impl("index_put_", index_put_);
-  m.impl("index_add", index_add);
-}
-
-// torch.vmap does not take a composition for a rule by itself: it would loop over the samples.
-TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
-  m.impl("index_put", index_put);
-  m.impl("index_put_", index_put__batched);
-  m.impl("index_add", index_add);
-}
-
-// Nor does torch.func.functionalize, of one that works in place.
-TORCH_LIBRARY_IMPL(torch_ops, Functionalize, m) { m.impl("index_put_", index_put_); }
-
-TORCH_LIBRARY_IMPL(torch_ops, AutocastCUDA, m) {
-  m.impl("index_put", index_put_autocast);
-  m.impl("index_add", index_add_autocast);
+  register_op<IndexPut>(m);
+  register_op<IndexPutInplace>(m);
+  register_op<IndexAdd>(m);
 }
 
 }  // namespace torch_ops

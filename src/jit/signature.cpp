@@ -14,7 +14,7 @@ namespace {
 // As it is declared.
 std::string known_type(const Signature& kernel, const Parameter& parameter) {
   return parameter.placeholder >= 0 ? kernel.placeholders[parameter.placeholder]
-                                    : c10::getDtypeNames(parameter.fixed).first;
+                                    : std::string(c10::getDtypeNames(parameter.fixed).first);
 }
 
 ScalarType memory_type(const Parameter& parameter, at::ArrayRef<ScalarType> placeholders) {

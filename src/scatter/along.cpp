@@ -7,13 +7,11 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/accumulate.h>
 #include <c10/util/strides.h>
-#include <torch/library.h>
 
 #include "common/gather_family/elements.h"
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
-#include "common/torch/autograd.h"
-#include "common/torch/batching.h"
+#include "common/torch/derive.h"
 #include "common/torch/new_output.h"
 #include "scatter/scatter.h"
 
@@ -21,12 +19,8 @@ namespace torch_ops {
 namespace {
 
 using at::Tensor;
-using autograd::SavedVariable;
-using autograd::variable_list;
 
 constexpr const char* kOp = "scatter_elements_add";
-
-// ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
 struct Call {
   int64_t axis;
@@ -36,9 +30,7 @@ struct Call {
 Call check(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size, int64_t dim,
            std::string_view mode) {
   check_summable(kOp, values);
-  TORCH_CHECK(values.device() == index.device(), kOp,
-              ": values and index must be on one device, but values is on ", values.device(),
-              " and index is on ", index.device(), ".");
+  indexing::check_one_device(kOp, "values", values, "index", index);
   for (const c10::SymInt& length : size) {
     TORCH_CHECK_VALUE(length.sym_ge(0).expect_true(__FILE__, __LINE__), kOp,
                       ": size must not be negative, but it is ", size, ".");
@@ -91,9 +83,8 @@ std::optional<Tensor> add_rows(const Pieces& call, int64_t axis, std::optional<b
   for (int64_t d = entries.dim() - 1; d >= rows->batch_dims; --d) {
     if (d != axis) entries = entries.squeeze(d);
   }
-  static const indexing::ModesOf modes(kOp);
   return ops::scatter_add().call(call.values, entries, call.size[axis], axis, rows->batch_dims,
-                                 deterministic, modes(mode));
+                                 deterministic, mode, kOp);
 }
 
 // In a given order on CUDA: every entry's place in the result, which takes 8 bytes, and scatter_add
@@ -107,15 +98,14 @@ Tensor add_in_order(const Pieces& call, const ElementLayout& layout, const Index
                              /*nowhere=*/total, places.mutable_data_ptr<int64_t>(), errors...);
       });
   return ops::scatter_add()
-      .call(call.values.reshape({-1}), places, total, 0, 0, /*deterministic=*/true, "fill")
+      .call(call.values.reshape({-1}), places, total, 0, 0, /*deterministic=*/true, "fill",
+            std::nullopt)
       .view(call.size);
 }
 
 template <class On>
-Tensor scatter_elements_add(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size,
-                            int64_t dim, std::optional<bool> deterministic, std::string_view mode) {
-  const auto [axis, parsed] = check(values, index, size, dim, mode);
-  const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
+Tensor add(const Tensor& values, const Tensor& index, at::IntArrayRef sizes, int64_t axis,
+           std::optional<bool> deterministic, std::string_view mode, IndexMode parsed) {
   const Pieces call = prepare(values, index, sizes);
   const auto finish = [&](const Tensor& result) {
     return (values.is_complex() ? at::view_as_complex(result) : result).view(sizes);
@@ -148,35 +138,36 @@ Tensor scatter_elements_add(const Tensor& values, const Tensor& index, c10::SymI
   return finish(sums.to(real));
 }
 
-Tensor scatter_elements_add_meta(const Tensor& values, const Tensor& index,
-                                 c10::SymIntArrayRef size, int64_t dim,
-                                 std::optional<bool> /*deterministic*/, std::string_view mode) {
-  check(values, index, size, dim, mode);
-  return at::empty_symint(size, values.options());
-}
+struct ScatterElementsAdd {
+  static constexpr const char* kSchema =
+      "scatter_elements_add(Tensor values, Tensor index, SymInt[] size, int dim, *, "
+      "bool? deterministic=None, str mode='raise') -> Tensor";
+  static constexpr const char* kNode = "ScatterElementsAddBackward";
 
-// ---- Derivative ---------------------------------------------------------------------------------
+  template <class On>
+  static Tensor kernel(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size,
+                       int64_t dim, std::optional<bool> deterministic, std::string_view mode) {
+    const auto [axis, parsed] = check(values, index, size, dim, mode);
+    if constexpr (std::is_same_v<On, OnMeta>) {
+      return at::empty_symint(size, values.options());
+    } else {
+      return add<On>(values, index, C10_AS_INTARRAYREF_SLOW(size), axis, deterministic, mode,
+                     parsed);
+    }
+  }
 
-struct ScatterElementsAddNode final : autograd::DerivativeNode<ScatterElementsAddNode> {
-  static constexpr const char* kName = "ScatterElementsAddBackward";
-  SavedVariable index;
-  std::vector<c10::SymInt> values_size;
-  int64_t dim = 0;
-  int64_t mode = 0;
-
-  template <class Visit>
-  void fields(Visit&& visit) {
-    visit(index);
-    visit(values_size);
-    visit(dim);
-    visit(mode);
+  static auto keep(const Tensor& values, const Tensor& index, c10::SymIntArrayRef, int64_t dim,
+                   std::optional<bool>, std::string_view mode) {
+    return std::tuple(index, values.sym_sizes().vec(), dim,
+                      static_cast<int64_t>(indexing::parse_mode(kOp, mode)));
   }
 
   // Zeros for values that were dropped, and for those that have no entry.
-  variable_list backward(const Tensor& grad_output) {
+  static Tensor backward(const Tensor& grad_output, const Tensor& index,
+                         const std::vector<c10::SymInt>& values_size, int64_t dim, int64_t mode) {
     const auto name = indexing::mode_name(mode);
-    Tensor grad =
-        ops::gather_elements().call(grad_output, unpack(index), dim, name, ops::nothing(name));
+    Tensor grad = ops::gather_elements().call(grad_output, index, dim, name, ops::nothing(name),
+                                              std::nullopt);
     c10::SymDimVector missing;  // on each axis, from the last one on: before, behind
     bool any = false;
     for (int64_t d = grad.dim() - 1; d >= 0; --d) {
@@ -184,88 +175,39 @@ struct ScatterElementsAddNode final : autograd::DerivativeNode<ScatterElementsAd
       missing.push_back(values_size[d] - grad.sym_size(d));
       any = any || !TORCH_GUARD_OR_FALSE(missing.back().sym_eq(0));
     }
-    return {any ? at::constant_pad_nd_symint(grad, missing, 0) : grad};
+    return any ? at::constant_pad_nd_symint(grad, missing, 0) : grad;
+  }
+
+  // As for gather_elements: one more axis in front, of the result too.
+  template <class... Rest>
+  static Tensor batch(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size,
+                      int64_t dim, const Rest&... rest) {
+    using batching::Batched;
+    return batching::apply(
+        [&](const Batched& from, const Batched& picks) -> Batched {
+          const auto add = [&](const Tensor& v, const Tensor& i, c10::SymIntArrayRef sizes,
+                               int64_t axis) {
+            return ops::scatter_elements_add().call(v, i, sizes, axis, rest...);
+          };
+          if (!from.axis && !picks.axis) {
+            return {add(from.value, picks.value, size, dim), std::nullopt};
+          }
+          const bool scalar = size.empty();  // counts as one axis of size 1
+          const Tensor sums = elements::with_hidden_axis(
+              from, picks, [&](const Tensor& lifted_values, const Tensor& lifted_index) {
+                c10::SymDimVector sizes{lifted_values.sym_size(0)};
+                sizes.append(size.begin(), size.end());
+                if (scalar) sizes.push_back(1);
+                return add(lifted_values, lifted_index, sizes, elements::lifted(dim));
+              });
+          return {scalar ? sums.squeeze(1) : sums, 0};
+        },
+        values, index);
   }
 };
 
-Tensor scatter_elements_add_autograd(c10::DispatchKeySet keys, const Tensor& values,
-                                     const Tensor& index, c10::SymIntArrayRef size, int64_t dim,
-                                     std::optional<bool> deterministic, std::string_view mode) {
-  const auto node = autograd::make_node<ScatterElementsAddNode>(values);
-  Tensor output = autograd::below_autograd(keys, ops::scatter_elements_add(), values, index, size,
-                                           dim, deterministic, mode);
-  autograd::record(output, node);
-  autograd::set_tangent(
-      output,
-      [&](const Tensor& tangent) {
-        return ops::scatter_elements_add().call(tangent, index, size, dim, deterministic, mode);
-      },
-      values);
-  if (node) {
-    node->index = SavedVariable(index, /*is_output=*/false);
-    node->values_size = values.sym_sizes().vec();
-    node->dim = dim;
-    node->mode = static_cast<int64_t>(indexing::parse_mode(kOp, mode));
-  }
-  return output;
-}
-
-// ---- torch.vmap ---------------------------------------------------------------------------------
-
-// As for gather_elements: one more axis in front, of the result too.
-Tensor scatter_elements_add_batched(const Tensor& values, const Tensor& index,
-                                    c10::SymIntArrayRef size, int64_t dim,
-                                    std::optional<bool> deterministic, std::string_view mode) {
-  using batching::Batched;
-  return batching::apply(
-      [&](const Batched& from, const Batched& picks) -> Batched {
-        const auto add = [&](const Tensor& v, const Tensor& i, c10::SymIntArrayRef sizes,
-                             int64_t axis) {
-          return ops::scatter_elements_add().call(v, i, sizes, axis, deterministic, mode);
-        };
-        if (!from.axis && !picks.axis) {
-          return {add(from.value, picks.value, size, dim), std::nullopt};
-        }
-        const bool scalar = size.empty();  // counts as one axis of size 1
-        const Tensor sums = elements::with_hidden_axis(
-            from, picks, [&](const Tensor& lifted_values, const Tensor& lifted_index) {
-              c10::SymDimVector sizes{lifted_values.sym_size(0)};
-              sizes.append(size.begin(), size.end());
-              if (scalar) sizes.push_back(1);
-              return add(lifted_values, lifted_index, sizes, elements::lifted(dim));
-            });
-        return {scalar ? sums.squeeze(1) : sums, 0};
-      },
-      values, index);
-}
-
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
-  m.def(
-      "scatter_elements_add(Tensor values, Tensor index, SymInt[] size, int dim, *, "
-      "bool? deterministic=None, str mode='raise') -> Tensor",
-      {at::Tag::pt2_compliant_tag});
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  m.impl("scatter_elements_add", scatter_elements_add<OnCpu>);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("scatter_elements_add", scatter_elements_add<OnCuda>);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
-  m.impl("scatter_elements_add", scatter_elements_add_meta);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
-  m.impl("scatter_elements_add", scatter_elements_add_autograd);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
-  m.impl("scatter_elements_add", scatter_elements_add_batched);
-}
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) { register_op<ScatterElementsAdd>(m); }
 
 }  // namespace torch_ops

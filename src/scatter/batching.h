@@ -24,9 +24,7 @@ at::Tensor batch_scatter(const char* op, const at::Tensor& values, const at::Ten
         if (!rows.axis && !picks.axis) {
           return {call(rows.value, picks.value, dim, batch_dims), std::nullopt};
         }
-        const int64_t axis =
-            resolve_result_dim(op, rows.value.dim() - (rows.axis ? 1 : 0),
-                               picks.value.dim() - (picks.axis ? 1 : 0), dim, batch_dims);
+        const int64_t axis = resolve_result_dim(op, rows.rank(), picks.rank(), dim, batch_dims);
         if (picks.axis) {
           return {call(rows.expanded_at(0, picks.size()), picks.at(0), axis + 1, batch_dims + 1),
                   0};

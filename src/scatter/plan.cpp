@@ -7,11 +7,10 @@
 #ifdef TORCH_OPS_WITH_CUDA
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #endif
-#include <torch/library.h>
 
 #include "common/gather_family/indexing.h"
 #include "common/torch/batching.h"
-#include "common/torch/op.h"
+#include "common/torch/register.h"
 #include "scatter/scatter.h"
 
 namespace torch_ops {
@@ -19,14 +18,6 @@ namespace {
 
 using at::Tensor;
 using Parts = std::tuple<Tensor, Tensor>;  // Plan's, as an op returns them
-
-const auto& gather_plan_op() {
-  static const auto op =
-      find_op<Parts(const Tensor&, c10::SymInt, std::optional<int64_t>, int64_t)>("gather_plan");
-  return op;
-}
-
-// ---- CPU, CUDA and Meta kernels -----------------------------------------------------------------
 
 Plan allocate(const Tensor& index, const c10::SymInt& dim_size, std::optional<int64_t> dim,
               int64_t batch_dims) {
@@ -89,53 +80,42 @@ void sort_entries(OnCuda, const Tensor& index, const RowLayout& layout, const Pl
                        /*waits=*/true);
 }
 
-template <class On>
-Parts gather_plan(const Tensor& index, c10::SymInt dim_size, std::optional<int64_t> dim,
-                  int64_t batch_dims) {
-  const Plan plan = allocate(index, dim_size, dim, batch_dims);
-  // That of a gather whose source has no axes but those it must have.
-  std::vector<int64_t> sizes(index.sizes().begin(), index.sizes().begin() + batch_dims);
-  sizes.push_back(dim_size.expect_int());
-  Tensor entries = index;
-  const RowLayout layout =
-      indexing::lay_out_contiguous(sizes, entries, {/*dim=*/batch_dims, batch_dims});
-  sort_entries(On{torch_program()}, entries, layout, plan);
-  return {plan.rows, plan.order};
-}
+struct GatherPlan {
+  static constexpr const char* kSchema =
+      "gather_plan(Tensor index, SymInt dim_size, *, int? dim=None, int batch_dims=0) "
+      "-> (Tensor rows, Tensor order)";
 
-Parts gather_plan_meta(const Tensor& index, c10::SymInt dim_size, std::optional<int64_t> dim,
-                       int64_t batch_dims) {
-  const Plan plan = allocate(index, dim_size, dim, batch_dims);
-  return {plan.rows, plan.order};
-}
+  template <class On>
+  static Parts kernel(const Tensor& index, c10::SymInt dim_size, std::optional<int64_t> dim,
+                      int64_t batch_dims) {
+    const Plan plan = allocate(index, dim_size, dim, batch_dims);
+    if constexpr (!std::is_same_v<On, OnMeta>) {
+      // That of a gather whose source has no axes but those it must have.
+      std::vector<int64_t> sizes(index.sizes().begin(), index.sizes().begin() + batch_dims);
+      sizes.push_back(dim_size.expect_int());
+      Tensor entries = index;
+      const RowLayout layout =
+          indexing::lay_out_contiguous(sizes, entries, {/*dim=*/batch_dims, batch_dims});
+      sort_entries(On{torch_program()}, entries, layout, plan);
+    }
+    return {plan.rows, plan.order};
+  }
 
-// ---- torch.vmap ---------------------------------------------------------------------------------
-
-Parts gather_plan_batched(const Tensor& index, c10::SymInt dim_size, std::optional<int64_t> dim,
-                          int64_t batch_dims) {
-  TORCH_CHECK(!at::functorch::isBatchedAtLevel(index, batching::current_level()),
-              "gather_plan: torch.vmap cannot map over the index of a plan. Make one plan of the "
-              "stacked indices, with batch_dims.");
-  c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
-  return gather_plan_op().call(index, dim_size, dim, batch_dims);
-}
+  template <class... Rest>
+  static Parts batch(const Tensor& index, const Rest&... rest) {
+    TORCH_CHECK(!at::functorch::isBatchedAtLevel(index, batching::current_level()),
+                "gather_plan: torch.vmap cannot map over the index of a plan. Make one plan of the "
+                "stacked indices, with batch_dims.");
+    c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
+    return op_of<GatherPlan>().call(index, rest...);
+  }
+};
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   // On CUDA it waits for its kernels, which a graph cannot.
-  m.def(
-      "gather_plan(Tensor index, SymInt dim_size, *, int? dim=None, int batch_dims=0) "
-      "-> (Tensor rows, Tensor order)",
-      {at::Tag::pt2_compliant_tag, at::Tag::cudagraph_unsafe});
+  register_op<GatherPlan>(m, {at::Tag::pt2_compliant_tag, at::Tag::cudagraph_unsafe});
 }
-
-TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { m.impl("gather_plan", gather_plan<OnCpu>); }
-
-TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) { m.impl("gather_plan", gather_plan<OnCuda>); }
-
-TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { m.impl("gather_plan", gather_plan_meta); }
-
-TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) { m.impl("gather_plan", gather_plan_batched); }
 
 }  // namespace torch_ops

@@ -8,14 +8,13 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/library.h>
 
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
 #include "common/gather_family/indexing.h"
 #include "common/gather_family/planned.h"
 #include "common/gather_family/summable.h"
-#include "common/torch/autograd.h"
+#include "common/torch/derive.h"
 #include "common/torch/new_output.h"
 #include "scatter/batching.h"
 #include "scatter/scatter.h"
@@ -25,32 +24,10 @@ namespace torch_ops {
 namespace {
 
 using at::Tensor;
-using autograd::SavedVariable;
-using autograd::variable_list;
 using ops::Dim;
 using Part = std::optional<Tensor>;  // of a plan
 
 constexpr const char* kOp = "scatter";
-
-const auto& scatter_arg_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, bool,
-                     std::string_view, const Part&, const Part&)>("_scatter_arg");
-  return op;
-}
-
-const auto& scatter_best_op() {
-  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
-                                        bool, std::string_view)>("_scatter_best");
-  return op;
-}
-
-const auto& scatter_prod_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view,
-                     const Part&, const Part&)>("_scatter_prod");
-  return op;
-}
 
 // Where values go, as the reductions ask for it: by an index or, where there are rows and order, by
 // a plan of one.
@@ -65,44 +42,38 @@ struct Target {
 
   // Sums at `axis`, which is `dim` or, of values that are as the index is, `batch_dims`.
   Tensor add(const Tensor& values, int64_t axis, std::optional<bool> deterministic) const {
-    static const planned::Op by_plan = planned::find("scatter_add");
+    static const auto by_plan = find_op<planned::Signature>("scatter_add.plan");
     return add(ops::scatter_add(), by_plan, values, axis, deterministic);
   }
 
   // Those of 16-bit floats are not rounded.
   Tensor sum(const Tensor& values, std::optional<bool> deterministic) const {
-    static const planned::Op by_plan = planned::find("_scatter_sum");
+    static const auto by_plan = find_op<planned::Signature>("_scatter_sum.plan");
     return add(ops::scatter_sum(), by_plan, values, dim, deterministic);
   }
 
   // Back: zeros for values that were dropped.
   Tensor gather(const Tensor& of_result) const {
-    static const planned::Op by_plan = planned::find("gather");
+    static const auto by_plan = find_op<planned::Signature>("gather.plan");
     if (rows) {
       return by_plan.call(of_result, index, *rows, *order, dim_size, dim, batch_dims);
     }
-    return ops::gather().call(of_result, index, dim, batch_dims, mode, ops::nothing(mode));
+    return ops::gather().call(of_result, index, dim, batch_dims, mode, ops::nothing(mode), kOp);
   }
 
-  Tensor positions(const Tensor& values, bool largest) const {
-    return scatter_arg_op().call(values, index, dim_size, dim, batch_dims, largest, mode, rows,
-                                 order);
-  }
-
-  Tensor multiply(const Tensor& values) const {
-    return scatter_prod_op().call(values, index, dim_size, dim, batch_dims, mode, rows, order);
-  }
+  Tensor positions(const Tensor& values, bool largest) const;
+  Tensor multiply(const Tensor& values) const;
 
  private:
   template <class Op>
-  Tensor add(const Op& op, const planned::Op& by_plan, const Tensor& values, int64_t axis,
+  Tensor add(const Op& op, const planned::Handle& by_plan, const Tensor& values, int64_t axis,
              std::optional<bool> deterministic) const {
     if (rows) return by_plan.call(values, index, *rows, *order, dim_size, axis, batch_dims);
-    return op.call(values, index, dim_size, axis, batch_dims, deterministic, mode);
+    return op.call(values, index, dim_size, axis, batch_dims, deterministic, mode, kOp);
   }
 };
 
-// ---- CPU, CUDA and Meta kernels of these ops --------------------------------------------------
+// ---- The ops that scatter has for itself --------------------------------------------------------
 
 indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
                      Dim dim, int64_t batch_dims, const Part& rows = std::nullopt,
@@ -119,37 +90,45 @@ indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymIn
   return indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims);
 }
 
-// A call that was checked: its layout, and contiguous values.
+// A call that was checked, on contiguous values.
 struct Rows {
-  std::vector<int64_t> sizes;  // of the result
   Tensor values;
   Tensor entries;
   RowLayout layout;
   IndexRule rule;
   std::optional<Plan> plan;
-
-  Rows(const Tensor& given, const Tensor& index, const c10::SymInt& dim_size, indexing::Axes axes,
-       std::string_view mode, const Part& rows = std::nullopt, const Part& order = std::nullopt)
-      : sizes(C10_AS_INTARRAYREF_SLOW(indexing::scatter_sizes(given, index, dim_size, axes)).vec()),
-        values(given.contiguous()),
-        entries(index),
-        layout(indexing::lay_out_contiguous(sizes, entries, axes)),
-        rule(indexing::parse_mode(kOp, mode), layout.axis_size) {
-    if (rows) plan = Plan{rows->contiguous(), order->contiguous()};
-  }
+  Tensor result;
 
   template <class Value, class Result>
-  ReduceCall<Value, Result> of(const Tensor& result) const {
+  ReduceCall<Value, Result> of() const {
     return reduce_call<Value, Result>(values, entries, layout, rule, result,
                                       plan ? &*plan : nullptr);
   }
-
-  // As call_indexed.
-  template <class On, class Launch>
-  void run(const Tensor& result, Launch&& launch) const {
-    call_indexed<On>(kOp, entries, layout, rule.mode(), result, launch);
-  }
 };
+
+// The result, of `dtype`, that reduce(on, rows, errors...) writes.
+template <class On, class Reduce>
+Tensor compute(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
+               int64_t batch_dims, std::string_view mode, const Part& rows, const Part& order,
+               at::ScalarType dtype, Reduce&& reduce) {
+  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims, rows, order);
+  const IndexMode parsed = indexing::parse_mode(kOp, mode);
+  const auto sizes = indexing::scatter_sizes(values, index, dim_size, axes);
+  const auto options = values.options().dtype(dtype);
+  if constexpr (std::is_same_v<On, OnMeta>) {
+    return at::empty_symint(sizes, options);
+  } else {
+    Tensor entries = index;
+    const RowLayout layout =
+        indexing::lay_out_contiguous(C10_AS_INTARRAYREF_SLOW(sizes), entries, axes);
+    Rows call{values.contiguous(), entries, layout, IndexRule(parsed, layout.axis_size)};
+    if (rows) call.plan = Plan{rows->contiguous(), order->contiguous()};
+    call.result = new_output(C10_AS_INTARRAYREF_SLOW(sizes), options);
+    call_indexed<On>(kOp, entries, layout, parsed, call.result,
+                     [&](auto on, const auto&... errors) { return reduce(on, call, errors...); });
+    return call.result;
+  }
+}
 
 // Calls use(value) with a value of the kernels' type for a dtype that check() takes.
 template <class Use>
@@ -158,85 +137,61 @@ auto dispatch_ordered(at::ScalarType dtype, Use&& use) {
                                     [&] { return use(typename KernelTypeOf<scalar_t>::type()); });
 }
 
-template <class On>
-Tensor scatter_arg(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
-                   int64_t batch_dims, bool largest, std::string_view mode, const Part& rows,
-                   const Part& order) {
-  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims, rows, order);
-  const Rows call(values, index, dim_size, axes, mode, rows, order);
-  const Tensor positions = new_output(call.sizes, values.options().dtype(at::kLong));
-  call.run<On>(positions, [&](auto on, const auto&... errors) {
-    return dispatch_ordered(values.scalar_type(), [&](auto zero) {
-      return kernels::scatter_arg(on, call.of<decltype(zero), int64_t>(positions), largest,
-                                  errors...);
-    });
-  });
-  return positions;
+void check_unmapped(const Tensor& index, const Part& part) {
+  if (!part) return;
+  for (const Tensor& each : {index, *part}) {
+    planned::check_not_mapped(kOp,
+                              at::functorch::isBatchedAtLevel(each, batching::current_level()));
+  }
+}
+template <class Other>
+void check_unmapped(const Tensor&, const Other&) {}
+
+// The batching rule of these ops. Among `rest` may be the parts of a plan.
+template <class Op, class... Rest>
+Tensor batch_reduction(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
+                       Dim dim, int64_t batch_dims, const Rest&... rest) {
+  (check_unmapped(index, rest), ...);
+  return batch_scatter(kOp, values, index, dim, batch_dims,
+                       [&](const Tensor& v, const Tensor& i, Dim axis, int64_t batches) {
+                         return op_of<Op>().call(v, i, dim_size, axis, batches, rest...);
+                       });
 }
 
-Tensor scatter_arg_meta(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
-                        int64_t batch_dims, bool /*largest*/, std::string_view mode,
-                        const Part& rows, const Part& order) {
-  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims, rows, order);
-  indexing::parse_mode(kOp, mode);
-  return at::empty_symint(indexing::scatter_sizes(values, index, dim_size, axes),
-                          values.options().dtype(at::kLong));
-}
+// The position of the largest or the smallest value.
+struct ScatterArg {
+  static constexpr const char* kSchema =
+      "_scatter_arg(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
+      "bool largest, str mode, Tensor? rows=None, Tensor? order=None) -> Tensor";
 
-template <class On>
-Tensor scatter_best(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
-                    int64_t batch_dims, bool largest, std::string_view mode) {
-  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
-  const Rows rows(values, index, dim_size, axes, mode);
-  const Tensor best = new_output(rows.sizes, values.options());
-  rows.run<On>(best, [&](auto on) {
-    return dispatch_ordered(values.scalar_type(), [&](auto zero) {
-      using Value = decltype(zero);
-      return kernels::scatter_best(on, rows.of<Value, Value>(best), largest);
-    });
-  });
-  return best;
-}
+  template <class On>
+  static Tensor kernel(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
+                       int64_t batch_dims, bool largest, std::string_view mode, const Part& rows,
+                       const Part& order) {
+    return compute<On>(values, index, dim_size, dim, batch_dims, mode, rows, order, at::kLong,
+                       [&](auto on, const Rows& call, const auto&... errors) {
+                         return dispatch_ordered(values.scalar_type(), [&](auto zero) {
+                           return kernels::scatter_arg(on, call.of<decltype(zero), int64_t>(),
+                                                       largest, errors...);
+                         });
+                       });
+  }
 
-Tensor scatter_best_meta(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
-                         int64_t batch_dims, bool /*largest*/, std::string_view mode) {
-  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims);
-  indexing::parse_mode(kOp, mode);
-  return at::empty_symint(indexing::scatter_sizes(values, index, dim_size, axes), values.options());
-}
+  // Positions have no derivative.
+  template <class... Args>
+  static Tensor derive(c10::DispatchKeySet keys, const Args&... args) {
+    return autograd::below_autograd(keys, op_of<ScatterArg>(), args...);
+  }
 
-template <class On>
-Tensor scatter_prod(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
-                    int64_t batch_dims, std::string_view mode, const Part& rows,
-                    const Part& order) {
-  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims, rows, order);
-  const Rows call(values, index, dim_size, axes, mode, rows, order);
-  const Tensor products = new_output(call.sizes, values.options());
-  call.run<On>(products, [&](auto on, const auto&... errors) {
-    return dispatch_summed(values.scalar_type(), [&](auto zero) {
-      using Value = decltype(zero);
-      return kernels::scatter_prod(on, call.of<Value, Value>(products), errors...);
-    });
-  });
-  return products;
-}
+  template <class... Args>
+  static Tensor batch(const Args&... args) {
+    return batch_reduction<ScatterArg>(args...);
+  }
+};
 
-Tensor scatter_prod_meta(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
-                         int64_t batch_dims, std::string_view mode, const Part& rows,
-                         const Part& order) {
-  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims, rows, order);
-  indexing::parse_mode(kOp, mode);
-  return at::empty_symint(indexing::scatter_sizes(values, index, dim_size, axes), values.options());
-}
-
-// ---- Derivatives of these ops -----------------------------------------------------------------
-
-// Positions have none.
-Tensor scatter_arg_autograd(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
-                            c10::SymInt dim_size, Dim dim, int64_t batch_dims, bool largest,
-                            std::string_view mode, const Part& rows, const Part& order) {
-  return autograd::below_autograd(keys, scatter_arg_op(), values, index, dim_size, dim, batch_dims,
-                                  largest, mode, rows, order);
+Tensor Target::positions(const Tensor& values, bool largest) const {
+  return op_of<ScatterArg>().call(values, index, dim_size, dim, batch_dims, largest, mode, rows,
+                                  order);
 }
 
 // The value at the position of the best one, which is where the gradient goes.
@@ -244,7 +199,7 @@ Tensor best_by_position(const Tensor& values, const Target& to, bool largest) {
   const int64_t axis = to.dim, picked = to.index.dim() - to.batch_dims;
   const Tensor rows =
       picked == 0 ? values.unsqueeze(axis) : values.flatten(axis, axis + picked - 1);
-  return ops::gather_elements().call(rows, to.positions(values, largest), axis, "fill", 0);
+  return ops::gather_elements().call(rows, to.positions(values, largest), axis, "fill", 0, std::nullopt);
 }
 
 bool has_derivative(const Tensor& values) {
@@ -252,24 +207,48 @@ bool has_derivative(const Tensor& values) {
          torch::autograd::isFwGradDefined(values);
 }
 
-// On CUDA, where a graph may come that was traced on the CPU.
-Tensor scatter_best_by_position(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
-                                Dim dim, int64_t batch_dims, bool largest, std::string_view mode) {
-  const int64_t axis = check(values, index, dim_size, dim, batch_dims).dim;
-  return best_by_position(values, {index, dim_size, axis, batch_dims, mode}, largest);
-}
+// The best values themselves, on the CPU, where a kernel finds them that does not look for
+// positions. Elsewhere and where a gradient is asked for, as a graph may do that was traced on the
+// CPU without one, by position.
+struct ScatterBest {
+  static constexpr const char* kSchema =
+      "_scatter_best(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
+      "bool largest, str mode) -> Tensor";
 
-// A graph may have been traced where no gradient was asked for.
-Tensor scatter_best_autograd(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
-                             c10::SymInt dim_size, Dim dim, int64_t batch_dims, bool largest,
-                             std::string_view mode) {
-  if (has_derivative(values)) {
-    const int64_t axis = indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims).dim;
-    return best_by_position(values, {index, dim_size, axis, batch_dims, mode}, largest);
+  template <class On>
+  static Tensor kernel(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
+                       int64_t batch_dims, bool largest, std::string_view mode) {
+    if constexpr (std::is_same_v<On, OnCuda>) {
+      const int64_t axis = check(values, index, dim_size, dim, batch_dims).dim;
+      return best_by_position(values, {index, dim_size, axis, batch_dims, mode}, largest);
+    } else {
+      return compute<On>(values, index, dim_size, dim, batch_dims, mode, {}, {},
+                         values.scalar_type(), [&](auto on, const Rows& call) {
+                           return dispatch_ordered(values.scalar_type(), [&](auto zero) {
+                             using Value = decltype(zero);
+                             return kernels::scatter_best(on, call.of<Value, Value>(), largest);
+                           });
+                         });
+    }
   }
-  return autograd::below_autograd(keys, scatter_best_op(), values, index, dim_size, dim, batch_dims,
-                                  largest, mode);
-}
+
+  static Tensor derive(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
+                       const c10::SymInt& dim_size, Dim dim, int64_t batch_dims, bool largest,
+                       std::string_view mode) {
+    if (has_derivative(values)) {
+      const int64_t axis =
+          indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims).dim;
+      return best_by_position(values, {index, dim_size, axis, batch_dims, mode}, largest);
+    }
+    return autograd::below_autograd(keys, op_of<ScatterBest>(), values, index, dim_size, dim,
+                                    batch_dims, largest, mode);
+  }
+
+  template <class... Args>
+  static Tensor batch(const Args&... args) {
+    return batch_reduction<ScatterBest>(args...);
+  }
+};
 
 // The product of the other values that go where a value goes: what its gradient is multiplied by.
 // Without a division by a value that is zero.
@@ -282,107 +261,58 @@ Tensor product_of_others(const Tensor& values, const Target& to) {
   return at::where(at::eq(other_zeros, 0), product / nonzero, at::zeros_like(values));
 }
 
-struct ScatterProdNode final : autograd::DerivativeNode<ScatterProdNode> {
-  static constexpr const char* kName = "ScatterProdBackward";
-  SavedVariable values;
-  SavedVariable index;
-  SavedVariable rows;  // undefined without a plan, as is `order`
-  SavedVariable order;
-  c10::SymInt dim_size;
-  int64_t dim = 0;
-  int64_t batch_dims = 0;
-  int64_t mode = 0;
+struct ScatterProd {
+  static constexpr const char* kSchema =
+      "_scatter_prod(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
+      "str mode, Tensor? rows=None, Tensor? order=None) -> Tensor";
+  static constexpr const char* kNode = "ScatterProdBackward";
 
-  template <class Visit>
-  void fields(Visit&& visit) {
-    visit(values);
-    visit(index);
-    visit(rows);
-    visit(order);
-    visit(dim_size);
-    visit(dim);
-    visit(batch_dims);
-    visit(mode);
+  template <class On>
+  static Tensor kernel(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
+                       int64_t batch_dims, std::string_view mode, const Part& rows,
+                       const Part& order) {
+    return compute<On>(values, index, dim_size, dim, batch_dims, mode, rows, order,
+                       values.scalar_type(), [&](auto on, const Rows& call, const auto&... errors) {
+                         return dispatch_summed(values.scalar_type(), [&](auto zero) {
+                           using Value = decltype(zero);
+                           return kernels::scatter_prod(on, call.of<Value, Value>(), errors...);
+                         });
+                       });
   }
 
-  variable_list backward(const Tensor& grad_output) {
-    const auto part = [&](const SavedVariable& saved) {
-      const Tensor tensor = unpack(saved);
-      return tensor.defined() ? Part(tensor) : std::nullopt;
-    };
-    const Target to{unpack(index), dim_size,   dim, batch_dims, indexing::mode_name(mode),
-                    part(rows),    part(order)};
-    return {to.gather(grad_output) * product_of_others(unpack(values), to)};
+  // Without a plan its parts are undefined.
+  static auto keep(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
+                   int64_t batch_dims, std::string_view mode, const Part& rows, const Part& order) {
+    return std::tuple(values, index, rows.value_or(Tensor()), order.value_or(Tensor()), dim_size,
+                      resolve_result_dim(kOp, values.dim(), index.dim(), dim, batch_dims),
+                      batch_dims, static_cast<int64_t>(indexing::parse_mode(kOp, mode)));
+  }
+
+  static Tensor backward(const Tensor& grad_output, const Tensor& values, const Tensor& index,
+                         const Tensor& rows, const Tensor& order, const c10::SymInt& dim_size,
+                         int64_t dim, int64_t batch_dims, int64_t mode) {
+    const auto part = [](const Tensor& kept) { return kept.defined() ? Part(kept) : std::nullopt; };
+    const Target to{index,      dim_size,   dim, batch_dims, indexing::mode_name(mode),
+                    part(rows), part(order)};
+    return to.gather(grad_output) * product_of_others(values, to);
+  }
+
+  static Tensor tangent(const Tensor& tangent, const Tensor& values, const Tensor& index,
+                        const c10::SymInt& dim_size, Dim dim, int64_t batch_dims,
+                        std::string_view mode, const Part& rows, const Part& order) {
+    const int64_t axis = resolve_result_dim(kOp, values.dim(), index.dim(), dim, batch_dims);
+    const Target to{index, dim_size, axis, batch_dims, mode, rows, order};
+    return to.add(tangent * product_of_others(autograd::primal(values), to), axis, std::nullopt);
+  }
+
+  template <class... Args>
+  static Tensor batch(const Args&... args) {
+    return batch_reduction<ScatterProd>(args...);
   }
 };
 
-Tensor scatter_prod_autograd(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
-                             c10::SymInt dim_size, Dim dim, int64_t batch_dims,
-                             std::string_view mode, const Part& rows, const Part& order) {
-  const auto node = autograd::make_node<ScatterProdNode>(values);
-  Tensor output = autograd::below_autograd(keys, scatter_prod_op(), values, index, dim_size, dim,
-                                           batch_dims, mode, rows, order);
-  autograd::record(output, node);
-  autograd::set_tangent(
-      output,
-      [&](const Tensor& tangent) {
-        const int64_t axis = resolve_result_dim(kOp, values.dim(), index.dim(), dim, batch_dims);
-        const Target to{index, dim_size, axis, batch_dims, mode, rows, order};
-        return to.add(tangent * product_of_others(autograd::primal(values), to), axis,
-                      std::nullopt);
-      },
-      values);
-  if (node) {
-    node->values = SavedVariable(values, /*is_output=*/false);
-    node->index = SavedVariable(index, /*is_output=*/false);
-    node->rows = SavedVariable(rows.value_or(Tensor()), /*is_output=*/false);
-    node->order = SavedVariable(order.value_or(Tensor()), /*is_output=*/false);
-    node->dim_size = dim_size;
-    node->dim = resolve_result_dim(kOp, values.dim(), index.dim(), dim, batch_dims);
-    node->batch_dims = batch_dims;
-    node->mode = static_cast<int64_t>(indexing::parse_mode(kOp, mode));
-  }
-  return output;
-}
-
-// ---- torch.vmap ---------------------------------------------------------------------------------
-
-void check_not_mapped(const Tensor& index, const Tensor& rows, const Tensor& order) {
-  for (const Tensor& part : {index, rows, order}) {
-    planned::check_not_mapped(kOp,
-                              at::functorch::isBatchedAtLevel(part, batching::current_level()));
-  }
-}
-
-Tensor scatter_arg_batched(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
-                           int64_t batch_dims, bool largest, std::string_view mode,
-                           const Part& rows, const Part& order) {
-  if (rows) check_not_mapped(index, *rows, order.value());
-  return batch_scatter(kOp, values, index, dim, batch_dims,
-                       [&](const Tensor& v, const Tensor& i, Dim axis, int64_t batches) {
-                         return scatter_arg_op().call(v, i, dim_size, axis, batches, largest, mode,
-                                                      rows, order);
-                       });
-}
-
-Tensor scatter_best_batched(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
-                            Dim dim, int64_t batch_dims, bool largest, std::string_view mode) {
-  return batch_scatter(kOp, values, index, dim, batch_dims,
-                       [&](const Tensor& v, const Tensor& i, Dim axis, int64_t batches) {
-                         return scatter_best_op().call(v, i, dim_size, axis, batches, largest,
-                                                       mode);
-                       });
-}
-
-Tensor scatter_prod_batched(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
-                            Dim dim, int64_t batch_dims, std::string_view mode, const Part& rows,
-                            const Part& order) {
-  if (rows) check_not_mapped(index, *rows, order.value());
-  return batch_scatter(kOp, values, index, dim, batch_dims,
-                       [&](const Tensor& v, const Tensor& i, Dim axis, int64_t batches) {
-                         return scatter_prod_op().call(v, i, dim_size, axis, batches, mode, rows,
-                                                       order);
-                       });
+Tensor Target::multiply(const Tensor& values) const {
+  return op_of<ScatterProd>().call(values, index, dim_size, dim, batch_dims, mode, rows, order);
 }
 
 // ---- scatter: a composition ---------------------------------------------------------------------
@@ -412,8 +342,8 @@ bool needs_values_alone(const Tensor& values) {
 
 Tensor best(const Tensor& values, const Target& to, bool largest) {
   if (needs_values_alone(values)) {
-    return scatter_best_op().call(values, to.index, to.dim_size, to.dim, to.batch_dims, largest,
-                                  to.mode);
+    return op_of<ScatterBest>().call(values, to.index, to.dim_size, to.dim, to.batch_dims, largest,
+                                     to.mode);
   }
   return best_by_position(values, to, largest);
 }
@@ -429,98 +359,52 @@ Tensor reduce(const Tensor& values, const Target& to, std::string_view reduce,
   return to.multiply(values);
 }
 
-// `mode` in a form that names scatter, for the ops that it calls.
-std::string_view named(std::string_view mode) {
-  static const indexing::ModesOf modes(kOp);
-  return modes(mode);
-}
+struct Scatter {
+  static constexpr const char* kSchema =
+      "scatter(Tensor values, Tensor index, SymInt dim_size, int? dim=None, *, int batch_dims=0, "
+      "str reduce='sum', str mode='raise', bool? deterministic=None) -> Tensor";
 
-Tensor scatter(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
-               int64_t batch_dims, std::string_view reduction, std::string_view mode,
-               std::optional<bool> deterministic) {
-  const int64_t axis = indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims).dim;
-  return reduce(values, {index, dim_size, axis, batch_dims, named(mode)}, reduction, deterministic);
-}
+  static Tensor compose(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
+                        int64_t batch_dims, std::string_view reduction, std::string_view mode,
+                        std::optional<bool> deterministic) {
+    const int64_t axis = indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims).dim;
+    return reduce(values, {index, dim_size, axis, batch_dims, mode}, reduction, deterministic);
+  }
+};
 
-// What the ops below would say of these arguments in names of their own is checked here.
-Tensor scatter_by_plan(const Tensor& values, const Tensor& index, const Tensor& rows,
-                       const Tensor& order, c10::SymInt dim_size, int64_t dim, int64_t batch_dims,
-                       std::string_view reduction) {
-  indexing::check_plan(kOp, "values", values, index, rows, order);
-  const int64_t axis = indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims).dim;
-  if (reduction == "sum" || reduction == "mean") check_summable(kOp, values);
-  return reduce(values, {index, dim_size, axis, batch_dims, named("raise"), rows, order}, reduction,
-                /*deterministic=*/true);
-}
+struct ScatterByPlan {
+  static constexpr const char* kSchema =
+      "scatter.plan(Tensor values, Tensor index, Tensor rows, Tensor order, SymInt dim_size, "
+      "int dim, int batch_dims, str reduce='sum') -> Tensor";
 
-Tensor scatter_by_plan_batched(const Tensor& values, const Tensor& index, const Tensor& rows,
-                               const Tensor& order, c10::SymInt dim_size, int64_t dim,
-                               int64_t batch_dims, std::string_view reduction) {
-  check_not_mapped(index, rows, order);
-  return scatter_by_plan(values, index, rows, order, std::move(dim_size), dim, batch_dims,
-                         reduction);
-}
+  // What the ops below would say of these arguments in names of their own is checked here.
+  static Tensor compose(const Tensor& values, const Tensor& index, const Tensor& rows,
+                        const Tensor& order, c10::SymInt dim_size, int64_t dim, int64_t batch_dims,
+                        std::string_view reduction) {
+    indexing::check_plan(kOp, "values", values, index, rows, order);
+    const int64_t axis = indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims).dim;
+    if (reduction == "sum" || reduction == "mean") check_summable(kOp, values);
+    return reduce(values, {index, dim_size, axis, batch_dims, "raise", rows, order}, reduction,
+                  /*deterministic=*/true);
+  }
+
+  template <class... Rest>
+  static Tensor batch(const Tensor& values, const Tensor& index, const Tensor& rows,
+                      const Tensor& order, const Rest&... rest) {
+    check_unmapped(index, Part(rows));
+    check_unmapped(index, Part(order));
+    return compose(values, index, rows, order, rest...);
+  }
+};
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
-  m.def(
-      "_scatter_arg(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
-      "bool largest, str mode, Tensor? rows=None, Tensor? order=None) -> Tensor",
-      {at::Tag::pt2_compliant_tag});
-  m.def(
-      "_scatter_best(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
-      "bool largest, str mode) -> Tensor",
-      {at::Tag::pt2_compliant_tag});
-  m.def(
-      "_scatter_prod(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
-      "str mode, Tensor? rows=None, Tensor? order=None) -> Tensor",
-      {at::Tag::pt2_compliant_tag});
-  m.def(
-      "scatter(Tensor values, Tensor index, SymInt dim_size, int? dim=None, *, int batch_dims=0, "
-      "str reduce='sum', str mode='raise', bool? deterministic=None) -> Tensor",
-      {at::Tag::pt2_compliant_tag});
-  m.def(
-      "scatter.plan(Tensor values, Tensor index, Tensor rows, Tensor order, SymInt dim_size, "
-      "int dim, int batch_dims, str reduce='sum') -> Tensor",
-      {at::Tag::pt2_compliant_tag});
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {
-  m.impl("_scatter_arg", scatter_arg<OnCpu>);
-  m.impl("_scatter_best", scatter_best<OnCpu>);
-  m.impl("_scatter_prod", scatter_prod<OnCpu>);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {
-  m.impl("_scatter_arg", scatter_arg<OnCuda>);
-  m.impl("_scatter_best", scatter_best_by_position);
-  m.impl("_scatter_prod", scatter_prod<OnCuda>);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {
-  m.impl("_scatter_arg", scatter_arg_meta);
-  m.impl("_scatter_best", scatter_best_meta);
-  m.impl("_scatter_prod", scatter_prod_meta);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
-  m.impl("_scatter_arg", scatter_arg_autograd);
-  m.impl("_scatter_best", scatter_best_autograd);
-  m.impl("_scatter_prod", scatter_prod_autograd);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
-  m.impl("_scatter_arg", scatter_arg_batched);
-  m.impl("_scatter_best", scatter_best_batched);
-  m.impl("_scatter_prod", scatter_prod_batched);
-  m.impl("scatter", scatter);
-  m.impl("scatter.plan", scatter_by_plan_batched);
-}
-
-TORCH_LIBRARY_IMPL(torch_ops, CompositeImplicitAutograd, m) {
-  m.impl("scatter", scatter);
-  m.impl("scatter.plan", scatter_by_plan);
+  register_op<ScatterArg>(m);
+  register_op<ScatterBest>(m);
+  register_op<ScatterProd>(m);
+  register_op<Scatter>(m);
+  register_op<ScatterByPlan>(m);
 }
 
 }  // namespace torch_ops

@@ -77,7 +77,7 @@ def gather_elements(
                 [3, 3]])
     """
     if not is_dynamo_compiling():
-        output = _ext_gather.call_elements(source, index, dim, mode, fill_value)
+        output = _ext_gather.call_elements(source, index, dim, mode, fill_value, None)
         if output is not NotImplemented:
             return output
     if not isinstance(source, Tensor) or not isinstance(index, Tensor):

@@ -94,10 +94,10 @@ def embedding(
         _renorm_(weight, input, max_norm, norm_type)
     if padding_idx is None and not scale_grad_by_freq and not sparse:
         if not is_dynamo_compiling():
-            output = _ext_gather.call(weight, input, 0, 0, "raise in embedding", None)
+            output = _ext_gather.call(weight, input, 0, 0, "raise", None, "embedding")
             if output is not NotImplemented:
                 return output
-        return _gather(weight, input, 0, mode="raise in embedding")
+        return _gather(weight, input, 0, name="embedding")
     if padding_idx is not None:
         if not isinstance(padding_idx, int):
             check_kinds("embedding", padding_idx=(padding_idx, "an int or None"))

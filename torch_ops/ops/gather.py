@@ -141,7 +141,7 @@ def gather(
                 [21., 21.]])
     """
     if not is_dynamo_compiling():
-        output = _ext.call(source, index, dim, batch_dims, mode, fill_value)
+        output = _ext.call(source, index, dim, batch_dims, mode, fill_value, None)
         if output is not NotImplemented:
             return output
     if isinstance(index, GatherPlan):

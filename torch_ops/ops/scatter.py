@@ -147,7 +147,7 @@ def scatter_add(
         tensor([[5., 0., 2.]])
     """
     if not is_dynamo_compiling():
-        output = _ext.call(values, index, dim_size, dim, batch_dims, deterministic, mode)
+        output = _ext.call(values, index, dim_size, dim, batch_dims, deterministic, mode, None)
         if output is not NotImplemented:
             return output
     if isinstance(index, GatherPlan):

@@ -217,7 +217,7 @@ def scatter_add_(
         tensor([14., 23.])
     """
     if not is_dynamo_compiling():
-        output = _ext.call_inplace(out, values, index, dim, batch_dims, "raise")
+        output = _ext.call_inplace(out, values, index, dim, batch_dims, "raise", None)
         if output is not NotImplemented:
             return output
     check_tensors("scatter_add_", "out, values, index, dim", out=out, values=values, index=index)

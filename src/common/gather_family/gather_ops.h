@@ -15,25 +15,36 @@ using at::TensorList;
 using Dim = std::optional<int64_t>;
 using Fill = std::optional<at::Scalar>;
 
-// (source, index, dim, batch_dims, mode, fill_value)
+// In whose name errors are raised, where not in the op's own (callers.h).
+using Name = std::optional<std::string_view>;
+
+// (source, index, dim, batch_dims, mode, fill_value, name)
 inline const auto& gather() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, Dim, int64_t, std::string_view, const Fill&)>(
-          "gather");
+  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, Dim, int64_t,
+                                        std::string_view, const Fill&, Name)>("gather");
   return op;
 }
 
-// (values, index, dim_size, dim, batch_dims, deterministic, mode)
+// (values, index, dim_size, dim, batch_dims, deterministic, mode, name)
+using Sum = Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::optional<bool>,
+                   std::string_view, Name);
 inline const auto& scatter_add() {
-  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
-                                        std::optional<bool>, std::string_view)>("scatter_add");
+  static const auto op = find_op<Sum>("scatter_add");
   return op;
 }
 
-// (source, index, dim, mode, fill_value)
+// (out, values, index, dim, batch_dims, mode, name)
+inline const auto& scatter_add_() {
+  static const auto op =
+      find_op<Tensor&(Tensor&, const Tensor&, const Tensor&, Dim, int64_t, std::string_view, Name)>(
+          "scatter_add_");
+  return op;
+}
+
+// (source, index, dim, mode, fill_value, name)
 inline const auto& gather_elements() {
   static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, int64_t, std::string_view, const Fill&)>(
+      find_op<Tensor(const Tensor&, const Tensor&, int64_t, std::string_view, const Fill&, Name)>(
           "gather_elements");
   return op;
 }
@@ -49,15 +60,13 @@ inline const auto& scatter_elements_add() {
 // By which numbers messages name the axes of the coordinates, where not by their own.
 using Axes = at::OptionalIntArrayRef;
 
-// (source, coordinates, dims, batch_dims, front, mode, fill_value, axes)
+// (source, coordinates, dims, batch_dims, front, mode, fill_value, axes, name)
 inline const auto& gather_points() {
-  static const auto op = find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, int64_t, bool,
-                                        std::string_view, const Fill&, Axes)>("gather_points");
+  static const auto op =
+      find_op<Tensor(const Tensor&, TensorList, at::IntArrayRef, int64_t, bool, std::string_view,
+                     const Fill&, Axes, Name)>("gather_points");
   return op;
 }
-
-// In whose name a write raises errors, where not in its own.
-using Name = std::optional<std::string_view>;
 
 // (source, coordinates, dims, values, batch_dims, front, axes, name)
 inline const auto& put_points() {
@@ -72,10 +81,11 @@ inline const auto& put_points_() {
   return op;
 }
 
-// (coordinates, sizes, mode, axes)
+// (coordinates, sizes, mode, axes, name)
 inline const auto& ravel_multi_index() {
   static const auto op =
-      find_op<Tensor(TensorList, c10::SymIntArrayRef, std::string_view, Axes)>("ravel_multi_index");
+      find_op<Tensor(TensorList, c10::SymIntArrayRef, std::string_view, Axes, Name)>(
+          "ravel_multi_index");
   return op;
 }
 

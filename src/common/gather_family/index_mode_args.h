@@ -7,12 +7,8 @@
 
 #include <array>
 #include <cmath>
-#include <functional>
 #include <limits>
-#include <mutex>
 #include <optional>
-#include <set>
-#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -21,85 +17,29 @@
 
 namespace torch_ops::indexing {
 
-// In the order of IndexMode. The last is for the library's own use: what source[index] means.
+// In the order of IndexMode. The last is for the library's own use: what source[index] means. It is
+// an argument of registered ops alone.
 constexpr std::array<std::string_view, 6> kModeNames = {"raise", "wrap",      "clip",
                                                         "fill",  "unchecked", "from_end"};
 
-// An op that calls another names itself there, so that errors are raised in its own name: the mode
-// "raise in embedding", say.
-constexpr std::string_view kCallerMark = " in ";
-
-// A string that lives as long as the process, which the kernels' records of errors ask for.
-inline const char* keep_name(std::string_view name) {
-  static std::mutex mutex;
-  static auto* const names = new std::set<std::string, std::less<>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  auto found = names->find(name);
-  if (found == names->end()) found = names->emplace(name).first;
-  return found->c_str();
-}
-
-inline void check_known(bool known, const char* op, std::string_view mode) {
-  TORCH_CHECK_VALUE(known, op,
+inline IndexMode parse_mode(const char* op, std::string_view mode) {
+  for (size_t i = 0; i < kModeNames.size(); ++i) {
+    if (mode == kModeNames[i]) return static_cast<IndexMode>(i);
+  }
+  TORCH_CHECK_VALUE(false, op,
                     R"(: mode must be "raise", "wrap", "clip", "fill" or "unchecked", but it is ")",
                     mode, R"(".)");
 }
 
-// What a mode's name says, and in whose name errors are raised.
-struct NamedMode {
-  IndexMode mode;
-  const char* op;
-};
-
-inline NamedMode parse_named_mode(const char* op, std::string_view name) {
-  const auto find = [](std::string_view mode) {
-    size_t i = 0;
-    while (i < kModeNames.size() && mode != kModeNames[i]) ++i;
-    return i;
-  };
-  size_t found = find(name);
-  if (found == kModeNames.size()) {
-    const size_t mark = name.find(kCallerMark);
-    if (mark != name.npos) {
-      found = find(name.substr(0, mark));
-      op = keep_name(name.substr(mark + kCallerMark.size()));
-    }
-  } else if (static_cast<IndexMode>(found) == IndexMode::kFromEnd) {
-    op = "index";  // the one that reads entries so
-  }
-  check_known(found < kModeNames.size(), op, name);
-  return {static_cast<IndexMode>(found), op};
-}
-
-inline IndexMode parse_mode(const char* op, std::string_view mode) {
-  return parse_named_mode(op, mode).mode;
-}
-
-// The modes as an op names them in which it calls others.
-class ModesOf {
- public:
-  explicit ModesOf(const char* caller) : caller_(caller) {
-    for (size_t i = 0; i < kModeNames.size(); ++i) {
-      names_[i] = std::string(kModeNames[i]).append(kCallerMark).append(caller);
-    }
-  }
-
-  // One that has a caller already stays as it is.
-  std::string_view operator()(std::string_view mode) const {
-    for (size_t i = 0; i < kModeNames.size(); ++i) {
-      if (mode == kModeNames[i]) return names_[i];
-    }
-    check_known(mode.find(kCallerMark) != mode.npos, caller_, mode);
-    return mode;
-  }
-
- private:
-  const char* caller_;
-  std::array<std::string, kModeNames.size()> names_;
-};
-
 // The nodes of derivatives keep a mode as a number.
 inline std::string_view mode_name(int64_t mode) { return kModeNames[mode]; }
+
+// That of a gradient, as a number. What names no row was an error; the gradient need not look for
+// it once more.
+inline int64_t mode_of_gradient(const char* op, std::string_view mode) {
+  const IndexMode parsed = parse_mode(op, mode);
+  return static_cast<int64_t>(parsed == IndexMode::kFromEnd ? IndexMode::kFill : parsed);
+}
 
 // Does a number convert to the dtype? To bare bits and to pairs of float4, none does.
 inline bool has_fill(at::ScalarType dtype) {

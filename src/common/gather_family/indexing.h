@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/gather_family/callers.h"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/row_layout.h"
 #include "common/torch/checks.h"
@@ -37,14 +38,12 @@ struct Axes {
   int64_t batch_dims;
 };
 
-// What callers of `op` know the table and the index of a gather by: names in messages.
-struct ArgumentNames {
-  const char* table;
-  const char* index;
-};
-inline ArgumentNames names_of(std::string_view op) {
-  if (op == "embedding") return {"weight", "input"};
-  return {"source", "index"};
+// RuntimeError, as torch's own mixed-device errors are.
+inline void check_one_device(const char* op, std::string_view a_name, const Tensor& a,
+                             std::string_view b_name, const Tensor& b) {
+  TORCH_CHECK(a.device() == b.device(), op, ": ", a_name, " and ", b_name,
+              " must be on one device, but ", a_name, " is on ", a.device(), " and ", b_name,
+              " is on ", b.device(), ".");
 }
 
 inline void check_index_dtype(const char* op, const Tensor& index) {
@@ -91,9 +90,10 @@ inline void check_axes_match(const char* op, const char* a_name, c10::SymIntArra
 inline Axes check_gather(const char* op, const Tensor& source, const Tensor& index,
                          std::optional<int64_t> dim, int64_t batch_dims) {
   check_index_dtype(op, index);
-  TORCH_CHECK(source.device() == index.device(), op, ": ", names_of(op).table, " and ",
-              names_of(op).index, " must be on one device, but ", names_of(op).table, " is on ",
-              source.device(), " and ", names_of(op).index, " is on ", index.device(), ".");
+  if (source.device() != index.device()) {
+    const Caller names = names_of(op);
+    check_one_device(op, names.table, source, names.index, index);
+  }
   const Axes axes = resolve_axes(op, "source", source.dim(), index.dim(), dim, batch_dims);
   check_axes_match(op, "source", source.sym_sizes(), 0, "index", index.sym_sizes(), 0,
                    axes.batch_dims, "source and index must have the same batch axes");
@@ -116,9 +116,7 @@ inline Axes check_scatter(const char* op, const Tensor& values, const Tensor& in
                           const c10::SymInt& dim_size, std::optional<int64_t> dim,
                           int64_t batch_dims) {
   check_index_dtype(op, index);
-  TORCH_CHECK(values.device() == index.device(), op,
-              ": values and index must be on one device, but values is on ", values.device(),
-              " and index is on ", index.device(), ".");
+  check_one_device(op, "values", values, "index", index);
   TORCH_CHECK_VALUE(dim_size.sym_ge(0).expect_true(__FILE__, __LINE__), op,
                     ": dim_size must not be negative, but it is ", dim_size, ".");
   TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= index.dim(), op,

@@ -2,7 +2,7 @@
 // generated code writes its nodes. Such an op works under torch.func, forward-mode AD, double
 // backward, torch.compile and compiled autograd; a torch::autograd::Function would not.
 //
-// An op writes
+// Most ops need no more than derive.h. An op that saves its output, or that works in place, writes
 //   struct FooBackward final : autograd::DerivativeNode<FooBackward> {
 //     static constexpr const char* kName = "FooBackward";
 //     SavedVariable input;                                  // what backward needs
@@ -13,33 +13,32 @@
 //   };
 // and a forward function for the Autograd key that calls, in this order, make_node,
 // below_autograd, record, set_tangent, and fills the node's fields. ElementwiseOp
-// (common/elementwise/elementwise_op.h) is the example.
-//
-// PyTorch holds nodes by std::shared_ptr up to 2.12: only this header knows.
+// (common/elementwise/elementwise_op.h) is an example.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
-#include <memory>
 #include <mutex>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "common/torch/compat.h"
+
 namespace torch_ops::autograd {
 
 using at::Tensor;
+using compat::NodePtr;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
 template <class Op>
-class DerivativeNode : public torch::autograd::TraceableFunction {
+class DerivativeNode : public compat::NodeBase {
  public:
   std::string name() const override { return Op::kName; }
 
@@ -47,13 +46,16 @@ class DerivativeNode : public torch::autograd::TraceableFunction {
     std::lock_guard<std::mutex> lock(mutex_);
     self().fields([](auto& field, bool /*is_output*/ = false) {
       if constexpr (is_saved<decltype(field)>) field.reset_data();
+      if constexpr (are_saved<decltype(field)>) {
+        for (SavedVariable& each : field) each.reset_data();
+      }
     });
   }
 
   // Compiled autograd: what the node holds, for its cache key ...
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
     const_cast<DerivativeNode*>(this)->self().fields([&](auto& field, bool is_output = false) {
-      if constexpr (is_saved<decltype(field)>) {
+      if constexpr (is_saved<decltype(field)> || are_saved<decltype(field)>) {
         args.collect(field, is_output);
       } else {
         args.collect(field);
@@ -77,13 +79,7 @@ class DerivativeNode : public torch::autograd::TraceableFunction {
     std::vector<bool> needed(num_outputs());
     for (size_t i = 0; i < needed.size(); ++i) needed[i] = needs_input_grad(i);
     pack(needed);
-    self().fields([&](auto& field, bool /*is_output*/ = false) {
-      if constexpr (is_saved<decltype(field)>) {
-        pack(unpack(field));
-      } else {
-        pack(field);
-      }
-    });
+    self().fields([&](auto& field, bool /*is_output*/ = false) { pack(unpack(field)); });
     const auto& compiler = compiled::getPyCompilerInterface();
     const std::string function =
         compiler->bind_function(saved.get_py_compiler(), name(), apply_packed, types,
@@ -97,6 +93,14 @@ class DerivativeNode : public torch::autograd::TraceableFunction {
   }
 
  protected:
+  void drop_fields() override {
+    self().fields([](auto& field, bool /*is_output*/ = false) {
+      if constexpr (is_saved<decltype(field)> || are_saved<decltype(field)>) {
+        field = std::decay_t<decltype(field)>();
+      }
+    });
+  }
+
   variable_list apply(variable_list&& grads) override {
     // Two backward passes may run one node from two threads.
     std::lock_guard<std::mutex> lock(mutex_);
@@ -123,10 +127,22 @@ class DerivativeNode : public torch::autograd::TraceableFunction {
     return saved.unpack(getptr());
   }
 
+  std::vector<Tensor> unpack(const std::vector<SavedVariable>& saved) {
+    std::vector<Tensor> tensors;
+    for (const SavedVariable& each : saved) tensors.push_back(unpack(each));
+    return tensors;
+  }
+
+  template <class Field>
+  const Field& unpack(const Field& field) {
+    return field;
+  }
+
  private:
   template <class Field>
-  static constexpr bool is_saved =
-      std::is_same_v<std::remove_cv_t<std::remove_reference_t<Field>>, SavedVariable>;
+  static constexpr bool is_saved = std::is_same_v<std::decay_t<Field>, SavedVariable>;
+  template <class Field>
+  static constexpr bool are_saved = std::is_same_v<std::decay_t<Field>, std::vector<SavedVariable>>;
 
   static variable_list apply_packed(const variable_list& grads,
                                     const std::vector<at::IValue>& args) {
@@ -136,6 +152,12 @@ class DerivativeNode : public torch::autograd::TraceableFunction {
     node.fields([&](auto& field, bool /*is_output*/ = false) {
       if constexpr (is_saved<decltype(field)>) {
         node.unpacked_.emplace_back(&field, packed.unpack<Tensor>());
+      } else if constexpr (are_saved<decltype(field)>) {
+        const auto tensors = packed.unpack<std::vector<Tensor>>();
+        field.resize(tensors.size());
+        for (size_t i = 0; i < tensors.size(); ++i) {
+          node.unpacked_.emplace_back(&field[i], tensors[i]);
+        }
       } else {
         field = packed.unpack<std::decay_t<decltype(field)>>();
       }
@@ -153,9 +175,9 @@ class DerivativeNode : public torch::autograd::TraceableFunction {
 
 // The node of a call whose differentiable inputs are `inputs`; null where none requires grad.
 template <class Op, class... Tensors>
-std::shared_ptr<Op> make_node(const Tensors&... inputs) {
+NodePtr<Op> make_node(const Tensors&... inputs) {
   if (!torch::autograd::compute_requires_grad(inputs...)) return nullptr;
-  std::shared_ptr<Op> node(new Op(), torch::autograd::deleteNode);
+  auto node = compat::make_node<Op>();
   node->set_next_edges(torch::autograd::collect_next_edges(inputs...));
   return node;
 }
@@ -169,7 +191,7 @@ decltype(auto) below_autograd(c10::DispatchKeySet keys, const Op& op, Args&&... 
 
 // Makes `node` (which may be null) the history of `output`.
 template <class Op>
-void record(const Tensor& output, const std::shared_ptr<Op>& node) {
+void record(const Tensor& output, const NodePtr<Op>& node) {
   if (node) torch::autograd::set_history(output, node);
 }
 
@@ -214,7 +236,7 @@ struct ZeroGradientNode final : DerivativeNode<ZeroGradientNode> {
 // connected to that input by a gradient of zeros.
 inline Tensor with_zero_gradient(const Tensor& grad, const torch::autograd::Node& node) {
   if (!c10::GradMode::is_enabled() || node.num_outputs() == 0) return grad;
-  std::shared_ptr<ZeroGradientNode> zeros(new ZeroGradientNode(), torch::autograd::deleteNode);
+  const auto zeros = compat::make_node<ZeroGradientNode>();
   zeros->set_next_edges({torch::autograd::impl::gradient_edge(grad), node.next_edge(0)});
   const Tensor output = grad.detach();
   torch::autograd::set_history(output, zeros);

@@ -21,6 +21,9 @@ struct Batched {
   Tensor value;
   std::optional<int64_t> axis;
 
+  // That of a sample.
+  int64_t rank() const { return value.dim() - (axis ? 1 : 0); }
+
   // The hidden axis moved to `position`.
   Tensor at(int64_t position) const { return value.movedim(*axis, position); }
 

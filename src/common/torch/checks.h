@@ -11,7 +11,7 @@
 namespace torch_ops {
 // As Python prints it: "torch.float64", where a stream would write "Double".
 inline std::string dtype_name(at::ScalarType dtype) {
-  return "torch." + c10::getDtypeNames(dtype).first;
+  return std::string("torch.").append(c10::getDtypeNames(dtype).first);
 }
 }  // namespace torch_ops
 

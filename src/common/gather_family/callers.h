@@ -1,0 +1,50 @@
+// In whose name an op raises errors: its own, or that of an op that calls it, which says so in the
+// argument `name` of its schema.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <optional>
+#include <string_view>
+
+namespace torch_ops::indexing {
+
+// An op that calls others, and how its users know the table and the index of a gather.
+struct Caller {
+  std::string_view op;
+  std::string_view table = "source";
+  std::string_view index = "index";
+};
+
+constexpr Caller kCallers[] = {
+    {"embedding", "weight", "input"},
+    {"index"},
+    {"index_put"},
+    {"index_put_"},
+    {"index_add"},
+    {"gather_nd"},
+    {"batch_gather"},
+    {"take_along_dim"},
+    {"scatter"},
+    {"scatter_add_"},
+    {"scatter_elements_add"},
+};
+
+inline Caller names_of(std::string_view op) {
+  for (const Caller& caller : kCallers) {
+    if (op == caller.op) return caller;
+  }
+  return {op};
+}
+
+// `own` or what `name` says: a literal, since the kernels' records of errors keep it.
+inline const char* name_of(const char* own, const std::optional<std::string_view>& name) {
+  if (!name) return own;
+  for (const Caller& caller : kCallers) {
+    if (*name == caller.op) return caller.op.data();
+  }
+  TORCH_CHECK_VALUE(false, own, R"(: name must be that of an op that calls this one, but it is ")",
+                    *name, R"(".)");
+}
+
+}  // namespace torch_ops::indexing

@@ -1,0 +1,241 @@
+// gather on the GPU, on raw pointers. No torch.
+//
+// Index is a reader of common/indexing/index_view.cuh. An entry that names no row gives the
+// reader's fill, and nothing is read out of bounds; the axis must not be empty. Strides count words
+// of the kernel's type. The loads of a thread do not wait for each other: first all entries of the
+// index, then all words, without a branch between them. So an entry that names no row reads row 0,
+// and what it read is replaced. One such entry a thread is kept, and recorded when the thread has
+// stored its words, where few registers are in use; where it is no error there is no place to
+// record it.
+//
+// Most calls take the kernel of gather_flat.cuh.
+#pragma once
+
+#include <cstdint>
+
+#include "common/cuda/vectorized.cuh"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_grid.cuh"
+#include "common/indexing/row_layout.h"
+#include "gather/cuda/gather_staging.h"
+
+namespace torch_ops {
+
+// ---- Any strides and sizes: a word a lane -------------------------------------------------------
+
+constexpr int kGatherUnroll = 3;  // independent words in flight a thread
+constexpr int kGatherThreads = 128;
+
+// `output_row` is the length of the output's rows, which may be parts of longer ones.
+template <class Word>
+__global__ void gather_rows_kernel(const Word* __restrict__ source,
+                                   const __grid_constant__ RuledIndex index,
+                                   Word* __restrict__ output, RowLayout layout, RowGrid grid,
+                                   int64_t output_row,
+                                   const __grid_constant__ IndexErrorSite errors) {
+  for (int64_t number = blockIdx.y; number < grid.chunks; number += gridDim.y) {
+    const RowGrid::Chunk chunk = grid.chunk(number);
+    const uint32_t first = blockIdx.x * (blockDim.x * kGatherUnroll) + threadIdx.x;
+
+    const Word* from[kGatherUnroll];
+    int64_t positions[kGatherUnroll], entries[kGatherUnroll];
+#pragma unroll
+    for (int k = 0; k < kGatherUnroll; ++k) {
+      // Beyond the end the last word is read again, and not written.
+      const uint32_t word = min(first + k * blockDim.x, chunk.words - 1);
+      const RowGrid::Place at = grid.place(chunk, word);
+      int64_t batch, slice;
+      grid.split_slab(chunk.slab + at.slab, batch, slice);
+      positions[k] = batch * layout.index_batch_stride + at.entry * layout.index_entry_stride;
+      from[k] = source + batch * layout.table_batch_stride + slice * layout.table_outer_stride +
+                at.column * layout.table_inner_stride;
+    }
+    index.data.load(positions, entries);
+    Word words[kGatherUnroll];
+    uint32_t bad = 0;  // a bit for each word whose entry is out of range
+    int64_t bad_entry = 0;
+#pragma unroll
+    for (int k = 0; k < kGatherUnroll; ++k) {
+      const int64_t row = index.row_of(entries[k]);
+      const bool good = in_range(row, layout.axis_size);
+      if (!good) {
+        bad |= 1u << k;
+        bad_entry = row;
+      }
+      words[k] = load_in_order(from[k] + (good ? row : 0) * layout.table_axis_stride);
+    }
+#pragma unroll
+    for (int k = 0; k < kGatherUnroll; ++k) {
+      const uint32_t word = first + k * blockDim.x;
+      if (word >= chunk.words) break;
+      if (bad >> k & 1) words[k] = index.template fill<Word>();
+      if (output_row == grid.words) {
+        output[chunk.row * output_row + word] = words[k];
+      } else {
+        uint32_t column;
+        const uint32_t row = grid.by_words.divide(word, column);
+        output[(chunk.row + row) * output_row + column] = words[k];
+      }
+    }
+    if (bad != 0) {
+      const uint32_t word = min(first + last_bit(bad) * blockDim.x, chunk.words - 1);
+      record_bad_entry(errors, grid.row(chunk, word), bad_entry);
+    }
+  }
+}
+
+// ---- Elements of a small table ------------------------------------------------------------------
+
+// N entries of an index, in wide loads where they are adjacent and aligned.
+template <int N, class Index>
+__device__ __forceinline__ void load_entries(const PlainIndex<Index>& index, int64_t stride,
+                                             Index (&entries)[N]) {
+  const Index* __restrict__ from = index.data;
+  constexpr int kWide = N * sizeof(Index) < kVectorBytes ? N : kVectorSize<Index>;
+  using Wide = Vector<Index, kWide>;
+  if (stride == 1 && reinterpret_cast<uintptr_t>(from) % sizeof(Wide) == 0) {
+#pragma unroll
+    for (int k = 0; k < N; k += kWide) {
+      const Wide wide = *reinterpret_cast<const Wide*>(from + k);
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) entries[k + j] = wide.values[j];
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) entries[k] = from[k * stride];
+  }
+}
+
+template <int N>
+__device__ __forceinline__ void load_entries(const IndexView& index, int64_t stride,
+                                             int64_t (&entries)[N]) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) entries[k] = index.at(k * stride);
+}
+
+// One slab of a call: its table and its part of the index.
+template <class Word, class Index>
+struct Slab {
+  const Word* table;
+  typename Index::Cursor index;
+
+  __device__ Slab(const Word* source, const Index& whole, const RowLayout& layout,
+                  const RowGrid& grid, int64_t slab) {
+    int64_t batch, slice;
+    grid.split_slab(slab, batch, slice);
+    table = source + batch * layout.table_batch_stride + slice * layout.table_outer_stride;
+    index = whole.from(batch * layout.index_batch_stride);
+  }
+};
+
+// A block copies `count` words to shared memory: in wide ones where they lie side by side, for what
+// a thread has under way at a time is what such a copy waits for.
+template <class Word>
+__device__ __forceinline__ void stage_words(const Word* from, int64_t stride, uint32_t count,
+                                            Word* to) {
+  constexpr uint32_t kWords = kVectorSize<Word>;
+  using Wide = Vector<Word, kWords>;
+  uint32_t done = 0;
+  if (stride == 1 && reinterpret_cast<uintptr_t>(from) % sizeof(Wide) == 0) {
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < count / kWords; i += blockDim.x) {
+      reinterpret_cast<Wide*>(to)[i] = reinterpret_cast<const Wide*>(from)[i];
+    }
+    done = count / kWords * kWords;
+  }
+#pragma unroll 4
+  for (uint32_t i = done + threadIdx.x; i < count; i += blockDim.x) to[i] = from[i * stride];
+}
+
+// A block copies the first `staged` words of its slab's table to shared memory and serves `part`
+// entries from there, and from the table where it goes on behind them. `ahead`: the entries of a
+// thread's next round are on their way while it serves those of one, which takes registers: for a
+// table that leaves room for one block.
+template <bool ahead, class Word, class Index>
+__global__ void __launch_bounds__(Staging::kMostThreads)
+    gather_staged_kernel(const Word* __restrict__ source, const __grid_constant__ Index index,
+                         Word* __restrict__ output, RowLayout layout, RowGrid grid, uint32_t staged,
+                         int64_t part, const __grid_constant__ IndexErrorSite errors) {
+  constexpr int kWords = kVectorSize<Word>;
+  extern __shared__ __align__(kVectorBytes) unsigned char shared[];
+  Word* table = reinterpret_cast<Word*>(shared);
+  const auto axis_size = static_cast<uint32_t>(layout.axis_size);
+
+  for (int64_t number = blockIdx.y; number < grid.slabs; number += gridDim.y) {
+    const Slab<Word, Index> slab(source, index, layout, grid, number);
+    stage_words(slab.table, layout.table_axis_stride, staged, table);
+    __syncthreads();
+
+    const int64_t begin = int64_t{blockIdx.x} * part;
+    const int64_t end = min(begin + part, layout.entries);
+    Word* to = output + number * layout.entries;
+    // Vectors are aligned in the output's memory; the part may start within one.
+    const auto shift =
+        static_cast<int64_t>(reinterpret_cast<uintptr_t>(to + begin) / sizeof(Word) % kWords);
+    const auto is_whole = [&](int64_t n) { return n >= begin && n + kWords <= end; };
+    const auto load = [&](int64_t n, typename Index::Entry(&entries)[kWords]) {
+      const auto there = slab.index.from(n * layout.index_entry_stride);
+      load_entries<kWords>(there, layout.index_entry_stride, entries);
+    };
+    typename Index::Entry next[kWords];
+    const int64_t step = int64_t{blockDim.x} * kWords;
+    int64_t n = begin - shift + threadIdx.x * kWords;
+    if (ahead && is_whole(n)) load(n, next);
+    for (; n < end; n += step) {
+      typename Index::Entry entries[kWords];
+      if constexpr (ahead) {
+#pragma unroll
+        for (int k = 0; k < kWords; ++k) entries[k] = next[k];
+        if (is_whole(n + step)) load(n + step, next);
+      }
+      if (is_whole(n)) {
+        if constexpr (!ahead) load(n, entries);
+        Vector<Word, kWords> words;
+        int bad = -1;
+        typename Index::Row bad_entry = 0;
+        if (staged < axis_size) {
+#pragma unroll
+          for (int k = 0; k < kWords; ++k) {
+            const auto row = index.row_of(entries[k]);
+            const bool good = in_range(row, axis_size);
+            if (!good || static_cast<uint32_t>(row) < staged) continue;
+            words.values[k] = slab.table[row * layout.table_axis_stride];
+          }
+        }
+#pragma unroll
+        for (int k = 0; k < kWords; ++k) {
+          const auto row = index.row_of(entries[k]);
+          const bool good = in_range(row, axis_size);
+          const uint32_t safe = good ? static_cast<uint32_t>(row) : 0;
+          if (safe < staged) words.values[k] = table[safe];
+          if (!good) {
+            words.values[k] = index.template fill<Word>();
+            bad = k;
+            bad_entry = row;
+          }
+        }
+        store(to + n, words);
+        if (bad >= 0) {
+          record_bad_entry(errors, number * layout.entries + n + bad, int64_t(bad_entry));
+        }
+      } else {
+        for (int64_t m = max(n, begin); m < min(n + kWords, end); ++m) {
+          const auto entry = slab.index.at(m * layout.index_entry_stride);
+          const auto row = index.row_of(entry);
+          const bool good = in_range(row, axis_size);
+          if (good) {
+            const bool near = static_cast<uint32_t>(row) < staged;
+            to[m] = near ? table[row] : slab.table[row * layout.table_axis_stride];
+          } else {
+            to[m] = index.template fill<Word>();
+          }
+          if (!good) record_bad_entry(errors, number * layout.entries + m, int64_t(row));
+        }
+      }
+    }
+    __syncthreads();  // before the next slab's table
+  }
+}
+
+}  // namespace torch_ops

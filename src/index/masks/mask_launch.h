@@ -1,0 +1,19 @@
+// mask_positions in the kernel library: mask_cpu.cpp and mask_cuda.cu. No torch.
+#pragma once
+
+#include <cstdint>
+
+#include "common/host/host_program.h"
+
+namespace torch_ops::kernels {
+
+// Writes where a mask is true to the front of `positions`, in order, as many as it has room for;
+// the rest stays as it is. Position is int32_t or int64_t.
+template <class Position>
+TORCH_OPS_KERNELS_API void mask_positions(OnCpu on, const bool* mask, int64_t entries,
+                                          Position* positions, int64_t room);
+template <class Position>
+TORCH_OPS_KERNELS_API void mask_positions(OnCuda on, const bool* mask, int64_t entries,
+                                          Position* positions, int64_t room);
+
+}  // namespace torch_ops::kernels

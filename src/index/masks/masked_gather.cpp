@@ -1,0 +1,112 @@
+// The contract of mask_positions and masked_gather: schemas, checks, allocation.
+#include <ATen/Dispatch.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/stack.h>
+
+#include "common/gather_family/gather_ops.h"
+#include "common/gather_family/index_mode_args.h"
+#include "common/gather_family/indexing.h"
+#include "common/torch/batching.h"
+#include "common/torch/call_kernels.h"
+#include "common/torch/register.h"
+#include "index/masks/mask_launch.h"
+
+namespace torch_ops {
+namespace {
+
+using at::Tensor;
+
+void check_bools(const Tensor& mask) {
+  TORCH_CHECK_TYPE(mask.scalar_type() == at::kBool, "masked_gather: mask must be bool, but it is ",
+                   dtype_name(mask.scalar_type()), ".");
+}
+
+// The number of the mask's entries stands for none. int32 where that holds it.
+Tensor allocate(const Tensor& mask, const c10::SymInt& size) {
+  check_bools(mask);
+  TORCH_CHECK_VALUE(size.sym_ge(0).expect_true(__FILE__, __LINE__),
+                    "masked_gather: size must not be negative, but it is ", size, ".");
+  const c10::SymInt entries = mask.sym_numel();
+  const bool narrow = entries.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__);
+  const auto options = mask.options().dtype(narrow ? at::kInt : at::kLong);
+  return at::full_symint({size}, at::Scalar(entries), options);
+}
+
+struct MaskPositions {
+  static constexpr const char* kSchema = "mask_positions(Tensor mask, SymInt size) -> Tensor";
+
+  template <class On>
+  static Tensor kernel(const Tensor& mask, c10::SymInt size) {
+    const Tensor positions = allocate(mask, size);
+    if constexpr (!std::is_same_v<On, OnMeta>) {
+      const Tensor entries = mask.contiguous();
+      with_kernels<On>(positions, [&](auto on) {
+        AT_DISPATCH_INDEX_TYPES(positions.scalar_type(), "mask_positions", [&] {
+          kernels::mask_positions(on, entries.const_data_ptr<bool>(), entries.numel(),
+                                  positions.mutable_data_ptr<index_t>(), positions.numel());
+        });
+      });
+    }
+    return positions;
+  }
+
+  static Tensor batch(const Tensor& mask, const c10::SymInt& size) {
+    using batching::Batched;
+    return batching::apply(
+        [&](const Batched& from) -> Batched {
+          if (!from.axis) return {op_of<MaskPositions>().call(from.value, size), std::nullopt};
+          std::vector<Tensor> positions;
+          for (const Tensor& sample : from.at(0).unbind(0)) {
+            positions.push_back(op_of<MaskPositions>().call(sample, size));
+          }
+          TORCH_CHECK_VALUE(!positions.empty(), "masked_gather: torch.vmap over no samples.");
+          return {at::stack(positions), 0};
+        },
+        mask);
+  }
+};
+
+struct MaskedGather {
+  static constexpr const char* kSchema =
+      "masked_gather(Tensor source, Tensor mask, *, SymInt? size=None, Scalar fill_value=0) "
+      "-> Tensor";
+
+  static Tensor compose(const Tensor& source, const Tensor& mask, std::optional<c10::SymInt> size,
+                        const at::Scalar& fill_value) {
+    check_bools(mask);
+    indexing::check_one_device("masked_gather", "source", source, "mask", mask);
+    const at::ScalarType dtype = source.scalar_type();
+    if (size || indexing::has_fill(dtype)) {  // without size nothing is filled
+      indexing::check_fill_value("masked_gather", IndexMode::kFill, fill_value, dtype);
+    }
+    const int64_t axes = mask.dim();
+    bool fits = axes <= source.dim();
+    for (int64_t axis = 0; fits && axis < axes; ++axis) {
+      fits = mask.sym_size(axis).sym_eq(source.sym_size(axis)).expect_true(__FILE__, __LINE__);
+    }
+    TORCH_CHECK_VALUE(fits,
+                      "masked_gather: mask must have the shape of source's leading axes, but "
+                      "its shape is ",
+                      mask.sym_sizes(), " and source's is ", source.sym_sizes(), ".");
+    const Tensor rows = axes == 0   ? source.unsqueeze(0)
+                        : axes == 1 ? source
+                                    : source.flatten(0, axes - 1);
+    const Tensor flags = mask.reshape({-1});
+    if (!size) {
+      return ops::gather().call(rows, at::nonzero(flags).select(1, 0), 0, /*batch_dims=*/0, "raise",
+                                std::nullopt, std::nullopt);
+    }
+    return ops::gather().call(rows, op_of<MaskPositions>().call(flags, *size), 0, /*batch_dims=*/0,
+                              "fill", fill_value, std::nullopt);
+  }
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  register_op<MaskPositions>(m);
+  register_op<MaskedGather>(m);
+}
+
+}  // namespace torch_ops

@@ -1,0 +1,97 @@
+// How the contracts of gathers and writes at points call the kernel library: the errors of entries,
+// raised with torch's words.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+
+#include "common/gather_family/indexing.h"
+#include "common/torch/call_kernels.h"
+#include "index/points/kernels/index_launch.h"
+#ifdef TORCH_OPS_WITH_CUDA
+#include "common/gather_family/index_errors.h"
+#endif
+
+namespace torch_ops::points {
+
+// What is told of an entry that names no row. Sizes are those of the points: the axes of the index
+// arrays, broadcast, or of gather_nd's index but its last.
+struct PointsSite {
+  const char* op;  // a string that lives as long as the process
+  at::IntArrayRef sizes;
+  int64_t outer;    // how many times the rows pass over all points of a batch
+  int64_t entries;  // points of a batch
+};
+
+inline int64_t read_entry(const Coordinate& coordinate, const PointsLayout& layout, int64_t row) {
+  int64_t position = 0;
+  for (int a = layout.row_axes; a-- > 0;) {
+    position += row % layout.row_axis[a].size * coordinate.strides[a];
+    row /= layout.row_axis[a].size;
+  }
+  switch (coordinate.entry_bytes) {
+    case 1:
+      return static_cast<const uint8_t*>(coordinate.data)[position];
+    case 2:
+      return static_cast<const int16_t*>(coordinate.data)[position];
+    case 4:
+      return static_cast<const int32_t*>(coordinate.data)[position];
+    default:
+      return static_cast<const int64_t*>(coordinate.data)[position];
+  }
+}
+
+// Raises the error that `bad` stands for, a result of a kernel on the CPU.
+inline void check_bad(int64_t bad, const PointsLayout& layout, const PointsSite& site) {
+  if (bad == kNoBadPoint) return;
+  const int64_t row = bad / kMaxCoordinates, number = bad % kMaxCoordinates;
+  const Coordinate& coordinate = layout.coordinate[number];
+  const bool from_end = coordinate.rule.mode() == IndexMode::kFromEnd;
+  const int64_t position = row / site.entries / site.outer * site.entries + row % site.entries;
+  TORCH_CHECK_INDEX(
+      false, indexing::out_of_range_text(
+                 site.op,
+                 indexing::name_coordinate(site.sizes, position, number, coordinate.axis, from_end),
+                 read_entry(coordinate, layout, row), coordinate.rule.axis_size(), from_end));
+}
+
+#ifdef TORCH_OPS_WITH_CUDA
+inline IndexErrorCall begin_call(const PointsSite& site, const PointsLayout& layout) {
+  IndexErrorCall call(/*wait=*/false);
+  const IndexRule& rule = layout.coordinate[0].rule;  // all have one mode
+  if (rule.raises()) call.record();
+  IndexErrorSite& errors = call.site;
+  errors.op = site.op;
+  errors.outer = site.outer;
+  errors.entries = site.entries;
+  errors.rank = static_cast<int64_t>(site.sizes.size());
+  if (errors.rank <= kMaxNamedRank) {
+    std::copy(site.sizes.begin(), site.sizes.end(), errors.sizes);
+  }
+  errors.coordinates = layout.coordinates;
+  errors.from_end = rule.mode() == IndexMode::kFromEnd;
+  return call;
+}
+#endif
+
+// Calls launch(on, errors...) on `output`'s device, which is of the kind that On says. Raises
+// IndexError where an entry is an error: on the CPU here, on CUDA at the next call, or at this one
+// in sync mode (common/gather_family/index_errors.h).
+template <class On, class Launch>
+void call_at_points(const PointsLayout& layout, const PointsSite& site, const at::Tensor& output,
+                    Launch&& launch) {
+  with_kernels<On>(output, [&](auto on) {
+    if constexpr (std::is_same_v<On, OnCpu>) {
+      check_bad(launch(on), layout, site);
+    } else {
+#ifdef TORCH_OPS_WITH_CUDA
+      IndexErrorCall errors = begin_call(site, layout);
+      launch(on, static_cast<const IndexErrorSite&>(errors.site));
+      errors.end();
+#endif
+    }
+  });
+}
+
+}  // namespace torch_ops::points

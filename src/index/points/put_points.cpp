@@ -1,0 +1,276 @@
+// The contract of put_points and put_points_: schemas, checks, derivative. They write rows where
+// gather_points reads them; entries count from the end where they are negative.
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/zeros.h>
+
+#include "common/gather_family/gather_ops.h"
+#include "common/torch/derive.h"
+#include "common/torch/inplace.h"
+#include "index/points/points.h"
+#include "index/points/points_batching.h"
+
+namespace torch_ops {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+using autograd::variable_list;
+using batching::Batched;
+using ops::Name;
+using points::Points;
+
+Points check(const char* op, const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+             const Tensor& values, int64_t batch_dims, bool front, const ops::Axes& axes) {
+  points::check_axes(op, axes, coordinates.size());
+  const Points points = points::check_points(op, source, coordinates, dims, batch_dims, front);
+  points::check_values(op, source, values);
+  const c10::SymDimVector sizes = points::rows_sizes(source.sym_sizes(), points);
+  bool fits = values.dim() == static_cast<int64_t>(sizes.size());
+  for (size_t axis = 0; fits && axis < sizes.size(); ++axis) {
+    fits = values.sym_size(axis).sym_eq(sizes[axis]).expect_true(__FILE__, __LINE__);
+  }
+  TORCH_CHECK_VALUE(fits, op, ": values must have the shape of what is written, ", sizes,
+                    ", but it has ", values.sym_sizes(), ".");
+  return points;
+}
+
+// Writes the rows of a call that was checked to `source`.
+template <class On>
+void write(const char* op, Tensor& source, TensorList coordinates, const Tensor& values,
+           const Points& points, const ops::Axes& axes) {
+  constexpr IndexMode kMode = IndexMode::kFromEnd;
+  points::check_axes_not_empty(op, source, points, kMode, axes);
+  at::assert_no_internal_overlap(source);
+  Tensor rows = aligned(values);
+  if (at::get_overlap_status(source, values) != at::MemOverlapStatus::No &&
+      source.storage().is_alias_of(values.storage())) {
+    rows = values.clone();  // else a row may be read that was written before
+  }
+  std::vector<Tensor> entries = coordinates.vec();
+  for (Tensor& each : entries) {
+    if (each.storage().is_alias_of(source.storage())) each = each.clone();
+  }
+  Tensor table = aligned(source);
+  const PointsLayout layout = points::lay_out(table, entries, rows, points, kMode, axes);
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(points.sizes);
+  points::call_at_points<On>(layout, points::make_site(op, points, sizes, source), table,
+                             [&](auto on, const auto&... errors) {
+                               return kernels::put_points(on, table.mutable_data_ptr(),
+                                                          table.element_size(), layout,
+                                                          rows.const_data_ptr(), errors...);
+                             });
+  if (!table.is_same(source)) source.copy_(table);
+}
+
+Tensor read_back(const Tensor& grad, TensorList coordinates, at::IntArrayRef dims,
+                 int64_t batch_dims, bool front) {
+  return ops::gather_points().call(grad, coordinates, dims, batch_dims, front, "fill",
+                                   at::Scalar(0), /*axes=*/std::nullopt, /*name=*/std::nullopt);
+}
+
+Tensor erase(const Tensor& grad, TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims,
+             bool front, c10::SymIntArrayRef sizes) {
+  const Tensor zeros = at::zeros({}, grad.options()).expand_symint(sizes);
+  return ops::put_points().call(grad, coordinates, dims, zeros, batch_dims, front,
+                                /*axes=*/std::nullopt, /*name=*/std::nullopt);
+}
+
+// The tangent of the result, where either has one.
+Tensor tangent_of(const Tensor& source_tangent, const Tensor& values_tangent, const Tensor& values,
+                  TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims, bool front,
+                  const Tensor& result) {
+  const Tensor from = source_tangent.defined()
+                          ? source_tangent
+                          : at::zeros_symint(result.sym_sizes(), result.options());
+  const Tensor rows = values_tangent.defined()
+                          ? values_tangent
+                          : at::zeros({}, values.options()).expand_symint(values.sym_sizes());
+  return ops::put_points().call(from, coordinates, dims, rows, batch_dims, front,
+                                /*axes=*/std::nullopt, /*name=*/std::nullopt);
+}
+
+// What is written gets the hidden axis in front, as one more batch axis. Index arrays without it
+// are broadcast; values without it are expanded.
+struct Hidden {
+  std::vector<Tensor> coordinates;
+  Tensor values;
+
+  Hidden(const std::vector<Batched>& picks, const Batched& rows, const c10::SymInt& size)
+      : coordinates(points::with_axis(picks, points::rank_of(picks), 0)),
+        values(rows.expanded_at(0, size)) {}
+};
+
+// What both ops share.
+struct Writes {
+  static constexpr const char* kNode = "PutPointsBackward";
+
+  // The index arrays, and the sizes of the values. What was overwritten has no gradient.
+  static auto keep(TensorList coordinates, at::IntArrayRef dims, const Tensor& values,
+                   int64_t batch_dims, bool front) {
+    return std::tuple(coordinates.vec(), dims.vec(), batch_dims, front, values.sym_sizes().vec());
+  }
+
+  static variable_list backward(autograd::Needed needed, const Tensor& grad,
+                                const std::vector<Tensor>& coordinates,
+                                const std::vector<int64_t>& dims, int64_t batch_dims, bool front,
+                                const std::vector<c10::SymInt>& sizes) {
+    variable_list grads(2);
+    if (needed[0]) grads[0] = erase(grad, coordinates, dims, batch_dims, front, sizes);
+    if (needed[1]) grads[1] = read_back(grad, coordinates, dims, batch_dims, front);
+    return grads;
+  }
+};
+
+struct PutPoints {
+  static constexpr const char* kSchema =
+      "put_points(Tensor source, Tensor[] coordinates, int[] dims, Tensor values, *, "
+      "int batch_dims=0, bool front=False, int[]? axes=None, str? name=None) -> Tensor";
+
+  template <class On>
+  static Tensor kernel(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                       const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes,
+                       Name name) {
+    const char* const op = indexing::name_of("index_put", name);
+    const Points points = check(op, source, coordinates, dims, values, batch_dims, front, axes);
+    if constexpr (std::is_same_v<On, OnMeta>) {
+      return at::empty_symint(source.sym_sizes(), source.options());
+    } else {
+      Tensor result = source.clone(at::MemoryFormat::Contiguous);
+      write<On>(op, result, coordinates, values, points, axes);
+      return result;
+    }
+  }
+
+  template <class... Rest>
+  static Tensor derive(c10::DispatchKeySet keys, const Tensor& source, TensorList coordinates,
+                       at::IntArrayRef dims, const Tensor& values, int64_t batch_dims, bool front,
+                       const Rest&... rest) {
+    const auto node = autograd::make_node<autograd::Node<Writes>>(source, values);
+    Tensor output = autograd::below_autograd(keys, ops::put_points(), source, coordinates, dims,
+                                             values, batch_dims, front, rest...);
+    autograd::record(output, node);
+    autograd::set_tangent(
+        output,
+        [&](const Tensor& of_source, const Tensor& of_values) {
+          return tangent_of(of_source, of_values, values, coordinates, dims, batch_dims, front,
+                            output);
+        },
+        source, values);
+    if (node) node->keep(coordinates, dims, values, batch_dims, front);
+    return output;
+  }
+
+  static Tensor batch(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                      const Tensor& values, int64_t batch_dims, bool front, const ops::Axes& axes,
+                      Name name) {
+    return batching::apply(
+        [&](const Batched& to, const std::vector<Batched>& picks, const Batched& rows) -> Batched {
+          std::optional<c10::SymInt> size;
+          for (const Batched& each : picks) {
+            if (each.axis) size = each.size();
+          }
+          if (rows.axis) size = rows.size();
+          if (to.axis) size = to.size();
+          if (!size) {
+            return {ops::put_points().call(to.value, points::values_of(picks), dims, rows.value,
+                                           batch_dims, front, axes, name),
+                    std::nullopt};
+          }
+          const Hidden hidden(picks, rows, *size);
+          return {ops::put_points().call(to.expanded_at(0, *size), hidden.coordinates,
+                                         points::shifted(dims), hidden.values, batch_dims + 1,
+                                         front, axes ? axes : ops::Axes(dims), name),
+                  0};
+        },
+        source, coordinates, values);
+  }
+};
+
+struct PutPointsInplace {
+  static constexpr const char* kSchema =
+      "put_points_(Tensor(a!) source, Tensor[] coordinates, int[] dims, Tensor values, *, "
+      "int batch_dims=0, bool front=False, int[]? axes=None, str? name=None) -> Tensor(a!)";
+
+  template <class On>
+  static Tensor& kernel(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                        const Tensor& values, int64_t batch_dims, bool front, ops::Axes axes,
+                        Name name) {
+    const char* const op = indexing::name_of("index_put_", name);
+    const Points points = check(op, source, coordinates, dims, values, batch_dims, front, axes);
+    if constexpr (!std::is_same_v<On, OnMeta>) {
+      write<On>(op, source, coordinates, values, points, axes);
+    }
+    return source;
+  }
+
+  template <class... Rest>
+  static Tensor& derive(c10::DispatchKeySet keys, Tensor& source, TensorList coordinates,
+                        at::IntArrayRef dims, const Tensor& values, int64_t batch_dims, bool front,
+                        const Rest&... rest) {
+    torch::autograd::check_inplace(source, torch::autograd::compute_requires_grad(source, values));
+    const auto node = autograd::make_node<autograd::Node<Writes>>(source, values);
+    autograd::below_autograd(keys, ops::put_points_(), source, coordinates, dims, values,
+                             batch_dims, front, rest...);
+    if (node) torch::autograd::rebase_history(source, node);
+    const bool has_tangent = torch::autograd::isFwGradDefined(source);
+    if (has_tangent || torch::autograd::isFwGradDefined(values)) {
+      const Tensor of_source = source._fw_grad(/*level=*/0);
+      const Tensor tangent = tangent_of(of_source, values._fw_grad(/*level=*/0), values,
+                                        coordinates, dims, batch_dims, front, source);
+      if (has_tangent) {  // in place, so that the tangents of views of `source` follow
+        of_source.copy_(tangent);
+        source._set_fw_grad(of_source, /*level=*/0, /*is_inplace_op=*/true);
+      } else {
+        source._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/true);
+      }
+    }
+    if (node) node->keep(coordinates, dims, values, batch_dims, front);
+    return source;
+  }
+
+  static Tensor& functionalize(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                               const Tensor& values, int64_t batch_dims, bool front,
+                               const ops::Axes& axes, Name name) {
+    return inplace::functionalize_call(
+        [&](Tensor& to, const Tensor& rows, const std::vector<Tensor>& picks) {
+          ops::put_points_().call(to, picks, dims, rows, batch_dims, front, axes, name);
+        },
+        [&](const Tensor& to, const Tensor& rows, const std::vector<Tensor>& picks) {
+          return ops::put_points().call(to, picks, dims, rows, batch_dims, front, axes,
+                                        name.value_or("index_put_"));
+        },
+        source, values, coordinates);
+  }
+
+  static Tensor& batch(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
+                       const Tensor& values, int64_t batch_dims, bool front, const ops::Axes& axes,
+                       Name name) {
+    batching::apply(
+        [&](const Batched& to, const std::vector<Batched>& picks, const Batched& rows) -> Batched {
+          TORCH_CHECK(to.axis || !(points::any_batched(picks) || rows.axis),
+                      "index_put_: torch.vmap cannot write what differs between samples into a "
+                      "source that they share. Use index_put, which returns a source for each.");
+          Tensor table = to.axis ? to.at(0) : to.value;
+          if (!to.axis) {
+            ops::put_points_().call(table, points::values_of(picks), dims, rows.value, batch_dims,
+                                    front, axes, name);
+          } else {
+            const Hidden hidden(picks, rows, to.size());
+            ops::put_points_().call(table, hidden.coordinates, points::shifted(dims), hidden.values,
+                                    batch_dims + 1, front, axes ? axes : ops::Axes(dims), name);
+          }
+          return to;
+        },
+        source, coordinates, values);
+    return source;
+  }
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  register_op<PutPoints>(m);
+  register_op<PutPointsInplace>(m);
+}
+
+}  // namespace torch_ops

@@ -74,7 +74,7 @@ def has_cython() -> bool:
 def kernel_sources(root: Path, suffix: str) -> list[Path]:
     """The library's sources of this suffix: its own, and the kernels and launchers of ops."""
     folders = {".cpp": "*_cpu.cpp", ".cu": "*.cu"}
-    own = set((root / SOURCES).glob(f"*{suffix}"))
+    own = set((root / SOURCES).rglob(f"*{suffix}"))
     return sorted(own | set((root / "src").glob(f"*/**/{folders[suffix]}")))
 
 

@@ -216,7 +216,8 @@ inline void check_pointer(const char* name, const void* pointer, int64_t bytes, 
 inline RowCall check_rows(const char* from_name, const void* from, const void* index,
                           const char* to_name, void* to, bool table_first, int64_t batch,
                           int64_t axis_size, int64_t entries, int64_t inner, torch_ops_dtype dtype,
-                          torch_ops_index_type index_type, torch_ops_memory memory) {
+                          torch_ops_index_type index_type, torch_ops_memory memory,
+                          int64_t index_inner = 1) {
   check_memory(memory);
   check_size("batch", batch);
   check_size("axis_size", axis_size);
@@ -239,7 +240,8 @@ inline RowCall check_rows(const char* from_name, const void* from, const void* i
     return checked_bytes(name, call.element_bytes, batch, table ? axis_size : entries, inner);
   };
   check_pointer(from_name, from, bytes_of(from_name, table_first), call.element_bytes);
-  check_pointer("index", index, checked_bytes("index", call.index_bytes, batch, entries),
+  check_pointer("index", index,
+                checked_bytes("index", call.index_bytes, batch, entries, index_inner),
                 call.index_bytes);
   check_pointer(to_name, to, bytes_of(to_name, !table_first), call.element_bytes);
   // Kernels number rows and their elements in int64 too, and have tables of wider elements.

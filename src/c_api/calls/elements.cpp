@@ -42,10 +42,8 @@ ElementCall check_elements(const char* from_name, const void* from, const void* 
                            torch_ops_memory memory) {
   check_size("outer", outer);
   RowCall call = check_rows(from_name, from, index, to_name, to, table_first, outer, axis_size,
-                            entries, inner, dtype, index_type, memory);
+                            entries, inner, dtype, index_type, memory, /*index_inner=*/inner);
   call.mode = index_mode(mode);
-  check_pointer("index", index, checked_bytes("index", call.index_bytes, outer, entries, inner),
-                call.index_bytes);
   return ElementCall(call);
 }
 
@@ -90,6 +88,17 @@ void add_in_order(OnCuda on, const ElementCall& call, void* to, const IndexError
                        IndexErrorSite{});
 }
 
+// Raises the error of the first entry that is one. (Where -1 is the last row, sums on the CPU leave
+// out what names no row.)
+void check_entries(OnCpu on, const ElementCall& call) {
+  RowLayout flat{};
+  flat.batch = flat.outer = flat.index_entry_stride = 1;
+  flat.entries = call.layout.count;
+  flat.axis_size = call.rows.axis_size;
+  const IndexArray index = call.rows.index_array();
+  raise_if_bad(index, kernels::find_bad_entry(on, index, flat, call.rule), call.entry_kind());
+}
+
 template <class Value, class On, class... Errors>
 void add_elements(On on, const ElementCall& call, bool repeatable, const Errors&... errors) {
   using Sum = SumOf<Value>;
@@ -108,14 +117,8 @@ void add_elements(On on, const ElementCall& call, bool repeatable, const Errors&
                                  static_cast<Sum*>(to),
                                  total};
     if constexpr (kOnCpu) {
-      if (kernels::add_along(on, along) == kNoBadEntry) return;
-      RowLayout flat{};
-      flat.batch = flat.outer = flat.index_entry_stride = 1;
-      flat.entries = call.layout.count;
-      flat.axis_size = rows.axis_size;
-      raise_if_bad(rows.index_array(),
-                   kernels::find_bad_entry(on, rows.index_array(), flat, call.rule),
-                   call.entry_kind());
+      if (call.rule.mode() == IndexMode::kFromEnd) check_entries(on, call);
+      raise_if_bad(rows.index_array(), kernels::add_along(on, along), call.entry_kind());
     } else {
       kernels::add_along(on, along, errors...);
     }

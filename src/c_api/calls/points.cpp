@@ -1,4 +1,7 @@
 // The functions of torch_ops.h at points, which are given by a coordinate for each axis.
+#include <cstring>
+#include <type_traits>
+
 #include "c_api/calls/rows.h"
 #include "index/index_launch.h"
 
@@ -100,6 +103,21 @@ void at_points(On, const PointCall& call, const PointsLayout& layout, Launch&& l
   }
 }
 
+// Writes those of the values whose points name a place. (The kernels for the CPU write where all
+// do.)
+int64_t put_named_points(OnCpu on, void* table, int64_t element_bytes, const PointsLayout& layout,
+                         const void* values) {
+  const Room<OnCpu, int64_t> offsets(layout.rows);
+  kernels::write_offsets(on, layout, /*none=*/int64_t{-1}, offsets.get());
+  const int64_t bytes = layout.inner * element_bytes;
+  for (int64_t row = 0; row < layout.rows; ++row) {
+    if (offsets.get()[row] < 0 || bytes == 0) continue;
+    std::memcpy(static_cast<char*>(table) + offsets.get()[row] * element_bytes,
+                static_cast<const char*>(values) + row * bytes, bytes);
+  }
+  return kNoBadPoint;
+}
+
 }  // namespace
 }  // namespace torch_ops
 
@@ -161,6 +179,11 @@ torch_ops_status torch_ops_put_points(void* table, const void* const* coordinate
           at_points(
               on, call, layout,
               [&](const auto&... site) {
+                if constexpr (std::is_same_v<decltype(on), OnCpu>) {
+                  if (call.mode == IndexMode::kFill) {
+                    return put_named_points(on, at[count], element, layout, at[count + 1]);
+                  }
+                }
                 return kernels::put_points(on, at[count], element, layout, at[count + 1], site...);
               },
               errors...);

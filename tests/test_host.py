@@ -217,9 +217,7 @@ def test_points(device: Any) -> None:
     )
     filled = host.gather_points(source, [[0, 9], 3], mode="fill", fill_value=7, device=device)
     np.testing.assert_array_equal(filled, [source[0, 3], np.full(4, 7, np.float32)])
-    with pytest.raises(
-        IndexError, match=r"gather_points: coordinates\[1\]\[2\] is 5, out"
-    ):
+    with pytest.raises(IndexError, match=r"gather_points: coordinates\[1\]\[2\] is 5, out"):
         host.gather_points(source, [[0, 1, 2], [0, 1, 5]], device=device)
     with pytest.raises(ValueError, match="there must be 1 to 3 coordinates for source with the"):
         host.gather_points(source, [])

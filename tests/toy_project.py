@@ -76,13 +76,14 @@ def write_toy(folder: Path) -> Path:
 
 def write_library(folder: Path) -> None:
     """Adds the sources of the C library."""
-    for name in ("common", "c_api", "gather", "scatter", "relu", "sigmoid"):
-        for path in (ROOT / "src" / name).iterdir():
+    for name in ("common", "c_api", "gather", "index", "scatter", "relu", "sigmoid"):
+        for path in (ROOT / "src" / name).rglob("*"):
             # Of the ops' folders the kernels alone: with <op>.cpp there it would be an op.
             kernels = path.suffix in (".h", ".cuh", ".cu") or path.match("*_cpu.cpp")
             if path.is_file() and (name in ("common", "c_api") or kernels):
-                (folder / "src" / name).mkdir(exist_ok=True)
-                shutil.copy(path, folder / "src" / name / path.name)
+                target = folder / path.relative_to(ROOT)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, target)
     for pattern in ("*.py*", "*.pxd", "py.typed", "include/*.h"):
         for path in (ROOT / "torch_ops_host").glob(pattern):
             target = folder / path.relative_to(ROOT)

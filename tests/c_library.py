@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ TEXT = HEADER.read_text(encoding="utf-8")
 # Status codes, dtypes and the like by their names without TORCH_OPS_.
 VALUES = {name: int(value) for name, value in re.findall(r"TORCH_OPS_(\w+) = (\d+)", TEXT)}
 # Names of functions by the header: those that follow TORCH_OPS_API.
-FUNCTIONS = re.findall(r"^TORCH_OPS_API [\w* ]*?\b(torch_ops_\w+)\(", TEXT, re.MULTILINE)
+FUNCTIONS = re.findall(r"^TORCH_OPS_API [\w*\s]*?\b(torch_ops_\w+)\(", TEXT, re.MULTILINE)
 
 HOST, DEVICE, HOST_CPU, HOST_GPU = (
     VALUES[name] for name in ("HOST", "DEVICE", "HOST_CPU", "HOST_GPU")
@@ -53,6 +53,54 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         c_int32,
         [c_int64] * 3 + [c_int32] * 2 + [POINTER(c_int64)],
     ),
+    "gather_rows": (c_int32, [*_ROWS[:-2], c_int32, c_void_p, c_int32, c_void_p, POINTER(c_float)]),
+    "scatter": (c_int32, [*_ROWS[:-2], *[c_int32] * 4, c_void_p, POINTER(c_float)]),
+    "scatter_arg": (c_int32, [*_ROWS[:-2], *[c_int32] * 3, c_void_p, POINTER(c_float)]),
+    "scatter_elements_add": (
+        c_int32,
+        [*_ROWS[:-2], *[c_int32] * 3, c_void_p, POINTER(c_float)],
+    ),
+    "gather_points": (
+        c_int32,
+        [c_void_p, POINTER(c_void_p), POINTER(c_int64), c_int32, c_void_p]
+        + [c_int64] * 3
+        + [c_int32] * 3
+        + [c_void_p, c_int32, c_void_p, POINTER(c_float)],
+    ),
+    "put_points": (
+        c_int32,
+        [c_void_p, POINTER(c_void_p), POINTER(c_int64), c_int32, c_void_p]
+        + [c_int64] * 3
+        + [c_int32] * 4
+        + [c_void_p, POINTER(c_float)],
+    ),
+    "ravel_points": (
+        c_int32,
+        [POINTER(c_void_p), POINTER(c_int64), c_int32, c_void_p, c_int64]
+        + [c_int32] * 3
+        + [c_void_p, POINTER(c_float)],
+    ),
+    "plan_create": (
+        c_int32,
+        [c_void_p] + [c_int64] * 3 + [c_int32] * 2 + [c_void_p, POINTER(c_void_p)],
+    ),
+    "plan_destroy": (c_int32, [c_void_p]),
+    "plan_gather": (
+        c_int32,
+        [c_void_p] * 3 + [c_int64, c_int32, c_void_p, POINTER(c_float)],
+    ),
+    "plan_scatter": (
+        c_int32,
+        [c_void_p] * 3 + [c_int64] + [c_int32] * 3 + [c_void_p, POINTER(c_float)],
+    ),
+    "leaky_relu": (
+        c_int32,
+        [c_void_p] * 2 + [c_int64, c_double] + [c_int32] * 2 + [c_void_p, POINTER(c_float)],
+    ),
+    "leaky_relu_backward": (
+        c_int32,
+        [c_void_p] * 3 + [c_int64, c_double] + [c_int32] * 2 + [c_void_p, POINTER(c_float)],
+    ),
     "relu": (c_int32, [c_void_p] * 2 + [c_int64] + [c_int32] * 2 + [c_void_p, POINTER(c_float)]),
     "relu_backward": (
         c_int32,
@@ -62,6 +110,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "batch_gather_host": (c_float, [c_void_p] * 3 + [c_int] * 3),
     "hello": (c_int32, [c_int32, c_int32]),
 }
+_SIGNATURES["gather_elements"] = _SIGNATURES["gather_rows"]
 _SIGNATURES["sigmoid"] = _SIGNATURES["relu"]
 _SIGNATURES["sigmoid_backward"] = _SIGNATURES["relu_backward"]
 

@@ -172,6 +172,170 @@ def test_empty_arrays_may_be_null() -> None:
     assert LIBRARY.relu(None, None, 0, VALUES["FLOAT32"], HOST, None, None) == 0
 
 
+class IndexCalls:
+    """Right calls of the functions with a mode, of which tests spoil one argument by its name."""
+
+    def __init__(self) -> None:
+        self.table = np.arange(24, dtype=np.float64).reshape(2, 3, 4)
+        self.index = np.zeros((2, 2, 4), np.int64)
+        self.to = np.full((2, 3, 4), 77.0)
+        at, by, to = (array.ctypes.data for array in (self.table, self.index, self.to))
+        sizes = {"batch": 2, "axis_size": 3, "entries": 2, "inner": 4}
+        types = {"dtype": VALUES["FLOAT64"], "index_type": VALUES["INDEX_INT64"]}
+        last: dict[str, Any] = {"memory": HOST, "stream": None, "milliseconds": None}
+        rows = {"from": at, "index": by, "to": to, **sizes, **types}
+        points = {"coordinates": [by, by], "sizes": [3, 4], "count": 2}
+        area = {"batch": 2, "points": 2, "inner": 1}
+        gathers = {**rows, "mode": 0, "fill": None, **last}
+        self.calls: dict[str, dict[str, Any]] = {
+            "gather_rows": gathers,
+            "gather_elements": gathers,
+            "scatter": {**rows, "reduce": 0, "mode": 0, "flags": 0, **last},
+            "scatter_arg": {**rows, "reduce": VALUES["REDUCE_AMAX"], "mode": 0, **last},
+            "scatter_elements_add": {**rows, "mode": 0, "flags": 0, **last},
+            "gather_points": {
+                "from": at,
+                **points,
+                "to": to,
+                **area,
+                **types,
+                "mode": 0,
+                "fill": None,
+                **last,
+            },
+            "put_points": {"to": to, **points, "from": at, **area, **types, "mode": 0, **last},
+            "ravel_points": {
+                **points,
+                "to": to,
+                "points": 2,
+                "index_type": types["index_type"],
+                "mode": 0,
+                **last,
+            },
+        }
+
+    def call(self, op: str, **changes: Any) -> str:
+        arguments = {**self.calls[op], **changes}
+        for name, kind in (("coordinates", ctypes.c_void_p), ("sizes", ctypes.c_int64)):
+            given = arguments.get(name)
+            if given is not None:
+                arguments[name] = (kind * len(given))(*given)
+        return status_name(getattr(LIBRARY, op)(*arguments.values()))
+
+
+BY_ROWS = ["gather_rows", "gather_elements", "scatter", "scatter_arg", "scatter_elements_add"]
+AT_POINTS = ["gather_points", "put_points", "ravel_points"]
+SPOILED = [
+    *[
+        (op, *each)
+        for op in BY_ROWS
+        for each in WRONG
+        if "NULL" not in each[1] and not ("elements" in op and each[2].startswith("batch"))
+    ],
+    ("gather_elements", {"batch": -1}, "NEGATIVE_SIZE", "outer must not be negative, but it is -1"),
+    *[(op, {"from": None}, "NULL_POINTER", "is NULL, but it has") for op in BY_ROWS],
+    *[(op, {"index": None}, "NULL_POINTER", "index is NULL, but it has") for op in BY_ROWS],
+    *[(op, {"to": None}, "NULL_POINTER", "is NULL, but it has") for op in [*BY_ROWS, *AT_POINTS]],
+    *[
+        (op, {"mode": mode}, "INVALID_ARGUMENT", f"mode must be one of {text}, but it is {mode}")
+        for op in [*BY_ROWS, *AT_POINTS]
+        for mode in (-1, 6)
+        for text in ["TORCH_OPS_MODE_RAISE (0) to TORCH_OPS_MODE_FROM_END (5)"]
+    ],
+    *[
+        (op, {"reduce": reduce}, "INVALID_ARGUMENT", "reduce must be one of TORCH_OPS_REDUCE_SUM")
+        for op in ("scatter", "scatter_arg")
+        for reduce in (-1, 5)
+    ],
+    ("scatter_arg", {"reduce": 2}, "INVALID_ARGUMENT", "reduce must be TORCH_OPS_REDUCE_AMAX (3)"),
+    ("scatter", {"reduce": 3, "dtype": 9}, "UNSUPPORTED_DTYPE", "uint64 (11) for TORCH_OPS_REDUCE"),
+    ("scatter", {"flags": 4}, "INVALID_ARGUMENT", "flags may have the bits 3, but they are 4"),
+    ("scatter", {"reduce": 1, "flags": 2}, "INVALID_ARGUMENT", "is for TORCH_OPS_REDUCE_SUM (0)"),
+    ("scatter_elements_add", {"flags": 2}, "INVALID_ARGUMENT", "flags may have the bits 1"),
+    *[
+        (op, changes, status, text)
+        for op in AT_POINTS
+        for changes, status, text in (
+            ({"coordinates": None}, "NULL_POINTER", "coordinates is NULL"),
+            ({"sizes": None}, "NULL_POINTER", "sizes is NULL"),
+            ({"coordinates": [None, None]}, "NULL_POINTER", "each of coordinates is NULL, but it"),
+            (
+                {"coordinates": [4, 4]},
+                "MISALIGNED_POINTER",
+                "each of coordinates must be at a",
+            ),
+            ({"count": 0}, "INVALID_ARGUMENT", "count must be between 1 and 16, but it is 0"),
+            ({"count": 17}, "INVALID_ARGUMENT", "count must be between 1 and 16, but it is 17"),
+            ({"sizes": [3, -4]}, "NEGATIVE_SIZE", "each of sizes must not be negative"),
+            ({"sizes": [2**40, 2**40]}, "SIZE_OVERFLOW", "product of the sizes must be below 2^50"),
+            ({"points": -1}, "NEGATIVE_SIZE", "points must not be negative"),
+            ({"index_type": 7}, "UNKNOWN_INDEX_TYPE", "index_type must be"),
+            ({"memory": 9}, "UNKNOWN_MEMORY", "memory must be TORCH_OPS_HOST"),
+        )
+    ],
+    ("gather_points", {"from": None}, "NULL_POINTER", "source is NULL"),
+    ("put_points", {"from": None}, "NULL_POINTER", "values is NULL"),
+]
+
+
+@pytest.mark.parametrize(("function", "changes", "status", "text"), SPOILED, ids=str)
+def test_wrong_arguments_of_calls_with_modes(
+    function: str, changes: dict[str, Any], status: str, text: str
+) -> None:
+    calls = IndexCalls()
+    assert calls.call(function, **changes) == status
+    assert LIBRARY.error().startswith(f"torch_ops_{function}: ")
+    assert text in LIBRARY.error()
+    assert (calls.to == 77).all()  # nothing was written
+    assert calls.call(function) == "SUCCESS"
+
+
+def test_wrong_plans() -> None:
+    index, values = np.zeros(4, np.int64), np.ones(4)
+    plan = ctypes.c_void_p(5)
+
+    def create(*arguments: Any) -> str:
+        return status_name(LIBRARY.plan_create(*arguments))
+
+    right = (index.ctypes.data, 1, 3, 4, 1, HOST, None)
+    assert create(*right, None) == "NULL_POINTER"
+    assert "plan is NULL" in LIBRARY.error()
+    for place, value, status in (
+        (0, None, "NULL_POINTER"),
+        (0, index.ctypes.data + 4, "MISALIGNED_POINTER"),
+        (1, -1, "NEGATIVE_SIZE"),
+        (2, -1, "NEGATIVE_SIZE"),
+        (3, 2**62, "SIZE_OVERFLOW"),
+        (2, 2**62, "SIZE_OVERFLOW"),
+        (4, 5, "UNKNOWN_INDEX_TYPE"),
+        (5, 9, "UNKNOWN_MEMORY"),
+    ):
+        wrong = [*right]
+        wrong[place] = value
+        assert create(*wrong, ctypes.byref(plan)) == status
+        assert plan.value is None
+    assert create(*right, ctypes.byref(plan)) == "SUCCESS"
+    to = np.full(3, 77.0)
+    at, result, float64 = values.ctypes.data, to.ctypes.data, VALUES["FLOAT64"]
+
+    def scatter(*arguments: Any) -> str:
+        return status_name(LIBRARY.plan_scatter(*arguments, None, None))
+
+    assert scatter(None, at, result, 1, float64, 0, 0) == "NULL_POINTER"
+    assert "plan is NULL" in LIBRARY.error()
+    assert scatter(plan, None, result, 1, float64, 0, 0) == "NULL_POINTER"
+    assert scatter(plan, at, result, -1, float64, 0, 0) == "NEGATIVE_SIZE"
+    assert scatter(plan, at, result, 1, 99, 0, 0) == "UNKNOWN_DTYPE"
+    assert scatter(plan, at, result, 1, float64, 9, 0) == "INVALID_ARGUMENT"
+    assert scatter(plan, at, result, 1, float64, 0, 8) == "INVALID_ARGUMENT"
+    gather = LIBRARY.plan_gather(plan, at, None, 1, float64, None, None)
+    assert status_name(gather) == "NULL_POINTER"
+    assert (to == 77).all()
+    assert scatter(plan, at, result, 1, float64, 0, 0) == "SUCCESS"
+    assert LIBRARY.plan_destroy(plan) == 0
+    assert LIBRARY.plan_destroy(None) == 0
+
+
 def test_wrong_activations() -> None:
     x = np.ones(4, np.float32)
     at = x.ctypes.data
@@ -211,6 +375,13 @@ def test_no_device(memory: int) -> None:
     at = arrays.source.ctypes.data
     for call in (LIBRARY.relu, LIBRARY.sigmoid):
         assert status_name(call(at, at, 4, VALUES["FLOAT64"], memory, None, None)) == "NO_DEVICE"
+    calls = IndexCalls()
+    for op in calls.calls:
+        assert calls.call(op, memory=memory) == "NO_DEVICE"
+    assert (calls.to == 77).all()
+    plan = ctypes.c_void_p()
+    by = calls.index.ctypes.data
+    assert status_name(LIBRARY.plan_create(by, 1, 3, 4, 1, memory, None, plan)) == "NO_DEVICE"
     assert status_name(LIBRARY.hello(1, memory)) == "NO_DEVICE"
     assert LIBRARY.check_errors(None) == 0
 
@@ -245,17 +416,22 @@ def test_activations(memory: int, dtype: str) -> None:
     code = VALUES[dtype.upper()]
     # The formula's result in float64, rounded; 16 bits are computed in float32.
     tolerance = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-14}[dtype]
-    for name in ("relu", "sigmoid"):
+    for name in ("relu", "leaky_relu", "sigmoid"):
         y, grad_input = torch.empty_like(x), torch.empty_like(x)
         forward, backward = getattr(LIBRARY, name), getattr(LIBRARY, f"{name}_backward")
         time = ctypes.c_float(-1)
-        assert forward(x.data_ptr(), y.data_ptr(), 1003, code, memory, None, time) == 0
+        leak = (0.25,) if name == "leaky_relu" else ()
+        assert forward(x.data_ptr(), y.data_ptr(), 1003, *leak, code, memory, None, time) == 0
         assert time.value >= 0
-        pointers = (grad.data_ptr(), y.data_ptr(), grad_input.data_ptr())
-        assert backward(*pointers, 1003, code, memory, None, None) == 0
-        wanted = getattr(torch, name)(x.double())
+        pointers = (grad.data_ptr(), (x if leak else y).data_ptr(), grad_input.data_ptr())
+        assert backward(*pointers, 1003, *leak, code, memory, None, None) == 0
+        wanted = getattr(torch.nn.functional, name)(x.double(), *leak)
         torch.testing.assert_close(y.double(), wanted, rtol=tolerance, atol=0)
-        slope = (wanted > 0).double() if name == "relu" else y.double() * (1 - y.double())
+        slope = {
+            "relu": (wanted > 0).double(),
+            "leaky_relu": torch.where(x > 0, 1.0, 0.25).double(),
+            "sigmoid": y.double() * (1 - y.double()),
+        }[name]
         wanted = grad.double() * slope
         torch.testing.assert_close(grad_input.double(), wanted, rtol=4 * tolerance, atol=1e-30)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
+from c_calls import DETERMINISTIC, ONTO_RESULT, Caller, CError, index_code
 from c_library import DEVICE, HOST, LIBRARY, VALUES, status_name
 
 import torch_ops_host as host
@@ -327,3 +329,228 @@ class TestDevicePointers:
             assert self.rows("batch_gather", source, index, output) == "SUCCESS"
             assert status_name(LIBRARY.check_errors(None)) == "INDEX_OUT_OF_RANGE"
             assert LIBRARY.check_errors(None) == 0
+
+
+# ---- By an index, with modes; tests/test_c_api_index.py has the results
+
+# Batches, entries, rows and columns, for which the library chooses different ways of summing.
+WAYS = [
+    (1, 300, 20, 1),
+    (1, 200_000, 1000, 1),
+    (64, 20_000, 3000, 1),
+    (2, 50_000, 7, 3),
+    (1, 40, 5_000_000, 1),
+    (1, 20_000, 300, 64),
+    (1, 3000, 100_000, 200),
+    (1, 500_000, 400_000, 2),
+    (500, 100, 30, 4),
+]
+
+
+def on_device(timed: bool = False) -> Caller:
+    return Caller("DEVICE", torch.cuda.current_stream().cuda_stream, timed)
+
+
+def sums_of(values: torch.Tensor, index: torch.Tensor, size: int) -> torch.Tensor:
+    """In float64 or int64."""
+    wide = torch.float64 if values.dtype.is_floating_point else torch.int64
+    expanded = index.long()[..., None].expand(values.shape)
+    zeros = torch.zeros(values.shape[0], size, values.shape[2], dtype=wide, device=values.device)
+    return zeros.scatter_add_(1, expanded, values.to(wide))
+
+
+@pytest.mark.parametrize("flags", [0, DETERMINISTIC, ONTO_RESULT, DETERMINISTIC | ONTO_RESULT])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int16])
+@pytest.mark.parametrize("shape", WAYS, ids=str)
+def test_ways_of_sums(shape: tuple[int, int, int, int], dtype: torch.dtype, flags: int) -> None:
+    """Of ones and zeros; 16-bit floats hold the sums of ones up to 2048."""
+    batch, entries, size, inner = shape
+    values = (torch.rand(batch, entries, inner, device="cuda") < 1e-3).to(dtype)
+    values[:, ::7] = 1 if size > 100 else 0
+    index = torch.randint(0, size, (batch, entries), device="cuda")
+    out = torch.ones(batch, size, inner, device="cuda", dtype=dtype)
+    wanted = sums_of(values, index, size) + (1 if flags & ONTO_RESULT else 0)
+    on_device().scatter(values, index, size, flags=flags, out=out)
+    assert torch.equal(out, wanted.to(dtype))
+
+
+def same_bits(compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+    first = compute()
+    for _ in range(5):
+        assert torch.equal(compute(), first)
+    return first
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", WAYS, ids=str)
+def test_deterministic_sums(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    batch, entries, size, inner = shape
+    caller = on_device()
+    values = torch.randn(batch, entries, inner, device="cuda", dtype=dtype)
+    index = torch.randint(0, size, (batch, entries), device="cuda", dtype=torch.int32)
+    out = torch.randn(batch, size, inner, device="cuda", dtype=dtype)
+    wanted = sums_of(values, index, size)
+    rounding = {
+        "rtol": 2 * torch.finfo(dtype).eps,
+        "atol": 1e-3 if dtype != torch.float64 else 1e-9,
+    }
+
+    def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+        torch.testing.assert_close(actual.double(), expected, rtol=rtol, atol=atol)
+
+    close(same_bits(lambda: caller.scatter(values, index, size, flags=DETERMINISTIC)), wanted)
+    onto = DETERMINISTIC | ONTO_RESULT
+    sums = same_bits(lambda: caller.scatter(values, index, size, flags=onto, out=out.clone()))
+    close(sums, wanted + out.double())
+    means = same_bits(lambda: caller.scatter(values, index, size, "MEAN", flags=DETERMINISTIC))
+    counts = sums_of(torch.ones_like(values), index, size).clamp_min(1)
+    close(means, wanted / counts)
+    with caller.plan(index, size) as plan:
+        close(same_bits(lambda: caller.plan_scatter(plan, values, size)), wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_deterministic_sums_of_elements(dtype: torch.dtype) -> None:
+    values = torch.randn(3, 50_000, 5, device="cuda", dtype=dtype)
+    index = torch.randint(0, 40, (3, 50_000, 5), device="cuda")
+    sums = same_bits(
+        lambda: on_device().scatter_elements_add(values, index, 40, flags=DETERMINISTIC)
+    )
+    wanted = torch.zeros(3, 40, 5, device="cuda", dtype=torch.float64)
+    wanted.scatter_add_(1, index, values.double())
+    torch.testing.assert_close(sums.double(), wanted, rtol=2 * torch.finfo(dtype).eps, atol=1e-2)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("bytes_", [0, 16, 100, 4096, 1 << 22])
+def test_a_workspace_of_any_size(bytes_: int) -> None:
+    """What does not fit comes from the stream's pool; nothing is written beside it."""
+    stream = torch.cuda.current_stream().cuda_stream
+    for batch, entries, size, inner in WAYS:
+        if batch * size * inner * 4 > 1 << 22:
+            continue
+        values = torch.ones(batch, entries, inner, device="cuda", dtype=torch.int16)
+        index = torch.randint(0, size, (batch, entries), device="cuda")
+        sums = torch.empty(batch, size, inner, device="cuda", dtype=torch.int16)
+        need = max(bytes_, 4 * sums.numel())
+        space = torch.full((need + 256,), 7, device="cuda", dtype=torch.uint8)
+        status = LIBRARY.scatter_add(
+            *(values.data_ptr(), index.data_ptr(), sums.data_ptr()),
+            *(batch, size, entries, inner, VALUES["INT16"], index_code(index), DEVICE, stream),
+            *(space.data_ptr(), need, None),
+        )
+        assert status_name(status) == "SUCCESS", LIBRARY.error()
+        assert LIBRARY.check_errors(stream) == 0
+        assert torch.equal(sums, sums_of(values, index, size).short())
+        assert (space[need:] == 7).all()
+
+
+def test_a_graph_of_reductions() -> None:
+    values = torch.randint(0, 2, (1, 5000, 3), device="cuda") * 2.0 - 1
+    index = torch.randint(0, 50, (1, 5000), device="cuda")
+    elements = torch.randint(0, 50, (1, 5000, 3), device="cuda")
+    outs = [torch.empty(1, 50, 3, device="cuda") for _ in range(7)]
+    reductions = ("SUM", "MEAN", "PROD", "AMAX")
+
+    class Quiet(Caller):
+        """Calls without a wait, as a capture needs them."""
+
+        def call(self, name: str, *arguments: Any) -> None:
+            status = getattr(LIBRARY, name)(*arguments, self.stream, None)
+            assert status == 0, LIBRARY.error()
+
+    with on_device().plan(index, 50) as plan:
+
+        def launch(caller: Caller) -> None:
+            for out, reduce in zip(outs, reductions, strict=False):
+                caller.scatter(values, index, 50, reduce, flags=DETERMINISTIC, out=out)
+            caller.scatter(values, index, 50, out=outs[4])
+            caller.plan_scatter(plan, values, 50, out=outs[5])
+            arguments = (values.data_ptr(), elements.data_ptr(), outs[6].data_ptr())
+            sizes = (1, 50, 5000, 3, VALUES["FLOAT32"], VALUES["INDEX_INT64"])
+            caller.call("scatter_elements_add", *arguments, *sizes, 0, 0, DEVICE)
+
+        launch(on_device())  # loads the kernels, and makes the thread's records
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            launch(Quiet("DEVICE", torch.cuda.current_stream().cuda_stream))
+            # A plan waits: it is refused, and the capture goes on.
+            other = ctypes.c_void_p()
+            status = LIBRARY.plan_create(
+                *(index.data_ptr(), 1, 50, 5000, index_code(index), DEVICE),
+                *(torch.cuda.current_stream().cuda_stream, ctypes.byref(other)),
+            )
+            assert status_name(status) == "INVALID_ARGUMENT"
+            assert "stream is capturing a CUDA graph" in LIBRARY.error()
+        values.neg_()[:, ::3] = 1
+        graph.replay()
+        torch.cuda.synchronize()
+        assert LIBRARY.check_errors(None) == 0
+        replayed = [out.clone() for out in outs]
+        launch(on_device())
+        for out, again in zip(outs, replayed, strict=True):
+            assert torch.equal(out, again)
+
+
+def test_threads_with_one_plan() -> None:
+    index = torch.randint(0, 3000, (4, 20_000), device="cuda")
+    with on_device().plan(index, 3000) as plan:
+
+        def work(seed: int) -> None:
+            stream = torch.cuda.Stream()
+            caller = Caller("DEVICE", stream.cuda_stream)
+            with torch.cuda.stream(stream):
+                values = torch.full((4, 20_000, 2), float(seed), device="cuda")
+                wanted = sums_of(values, index, 3000).float()
+                for _ in range(20):
+                    assert torch.equal(caller.plan_scatter(plan, values, 3000), wanted)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(1, 9)))
+
+
+def test_memory_that_a_plan_cannot_use() -> None:
+    index = torch.randint(0, 30, (1, 200), device="cuda")
+    with on_device().plan(index, 30) as plan:
+        pageable = torch.ones(1, 200, 1)
+        with pytest.raises(CError, match="WRONG_MEMORY: torch_ops_plan_scatter: values must be in"):
+            on_device().plan_scatter(plan, pageable, 30)
+        if host.device_count() > 1:
+            elsewhere = torch.ones(1, 200, 1, device="cuda:1")
+            with pytest.raises(CError, match=r"WRONG_MEMORY: .* on one device, but values is on"):
+                on_device().plan_scatter(plan, elsewhere, 30)
+        assert on_device().plan_scatter(plan, pageable.cuda(), 30).sum() == 200
+    with pytest.raises(CError, match="WRONG_MEMORY"), on_device().plan(index.cpu(), 30):
+        pass
+
+
+def test_arrays_that_do_not_fit_the_device() -> None:
+    """Of calls that copy all of them there; the next call is not troubled."""
+    caller = Caller("HOST_GPU")
+    values, index = torch.ones(1, 5000, 2), torch.zeros(1, 5000, dtype=torch.int64)
+    host.set_device_memory_limit(50_000)
+    try:
+        with pytest.raises(CError, match=r"OUT_OF_MEMORY: .* of device memory for its arrays, but"):
+            caller.scatter(values, index, 3)
+    finally:
+        host.set_device_memory_limit(0)
+    assert caller.scatter(values, index, 3).flatten().tolist() == [5000, 5000, 0, 0, 0, 0]
+
+
+def test_plans_give_their_memory_back() -> None:
+    index = torch.zeros(1, 1_000_000, dtype=torch.int64)
+    for memory in ("DEVICE", "HOST_GPU"):
+        caller = Caller(memory)
+        placed = caller.place(index)
+        bad = caller.place(index - 1)
+        with caller.plan(placed, 5):
+            pass
+        torch.cuda.synchronize()
+        free = torch.cuda.mem_get_info()[0]
+        for _ in range(50):  # of 16 MB each
+            with caller.plan(placed, 5):
+                pass
+            with pytest.raises(CError, match="INDEX_OUT_OF_RANGE"), caller.plan(bad, 5):
+                pass
+        torch.cuda.synchronize()
+        assert free - torch.cuda.mem_get_info()[0] < 64 << 20

@@ -113,6 +113,133 @@ def test_bfloat16() -> None:
     assert host.relu(source).dtype == ml_dtypes.bfloat16
 
 
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_leaky_relu(device: Any, dtype: str) -> None:
+    values = np.array([-2, -0.5, 0, 3, np.inf, np.nan], dtype)
+    result = host.leaky_relu(values, 0.25, device=device)
+    np.testing.assert_array_equal(result, np.where(values > 0, values, values / 4), strict=True)
+    assert host.leaky_relu([-1.0, 1.0]).tolist() == [-0.01, 1.0]
+    with pytest.raises(TypeError, match="leaky_relu: slope must be a float, but it is None"):
+        host.leaky_relu(values, None)  # type: ignore[call-overload]
+
+
+# ---- Reductions, elements, points and modes
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "int64"])
+def test_scatter(device: Any, dtype: str, deterministic: bool) -> None:
+    values, index = make((2, 90, 3), dtype), picks((2, 90), 40)
+    reductions = {
+        "sum": lambda picked: picked.sum(0),
+        "mean": lambda picked: np.floor(picked.mean(0)) if dtype[0] == "i" else picked.mean(0),
+        "prod": lambda picked: picked.prod(0),
+        "amax": lambda picked: picked.max(0),
+        "amin": lambda picked: picked.min(0),
+    }
+    for reduce, over in reductions.items():
+        wanted = np.full((2, 40, 3), 1.0 if reduce == "prod" else 0.0)
+        for b, row in np.ndindex(2, 40):
+            picked = values[b, index[b] == row].astype(np.float64)
+            if len(picked) > 0:
+                wanted[b, row] = over(picked)
+        options: Any = {"reduce": reduce, "deterministic": deterministic, "device": device}
+        result = host.scatter(values, index, 40, batch_dims=1, **options)
+        # Products of 8 bits wrap.
+        expected = wanted.astype(np.int64).astype(dtype) if dtype[0] == "i" else wanted
+        np.testing.assert_array_equal(result, expected.astype(dtype), strict=True)
+
+
+def test_modes(device: Any) -> None:
+    source = make((7, 3), "float32")
+    index = np.array([-9, -1, 3, 7, 30])
+    for mode, rows in {"wrap": [5, 6, 3, 0, 2], "clip": [0, 0, 3, 6, 6]}.items():
+        result = host.gather(source, index, mode=mode, device=device)
+        np.testing.assert_array_equal(result, source[rows], strict=True)
+        sums = host.scatter(result, index, 7, mode=mode, device=device)
+        np.testing.assert_array_equal(sums, reference_scatter(result, np.array(rows), 7, 0))
+    filled = host.gather(source, index, mode="fill", fill_value=9, device=device)
+    np.testing.assert_array_equal(filled[[1, 2]], source[[6, 3]])
+    assert (filled[[0, 3, 4]] == 9).all()
+    sums = host.scatter(filled, index, 7, mode="fill", device=device)
+    assert not sums[[0, 1, 2, 4, 5]].any()
+    np.testing.assert_array_equal(sums[[6, 3]], source[[6, 3]])
+    picked = host.gather(source, [-1, 0], mode="from_end", device=device)
+    np.testing.assert_array_equal(picked, source[[-1, 0]])
+    with pytest.raises(IndexError, match=r"gather: index\[1\] is -8, .* must be between -7 and 6"):
+        host.gather(source, [0, -8], mode="from_end", device=device)
+    with pytest.raises(ValueError, match=r'mode must be one of "raise", "wrap", .*, but it is 3'):
+        host.gather(source, [0], mode=3)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match=r"reduce must be one of .*, but it is 'max'"):
+        host.scatter(source, index, 7, reduce="max")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="fill_value must be a number of the dtype float32"):
+        host.gather(source, [0], mode="fill", fill_value="x")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "uint8", "int64"])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_elements(device: Any, dtype: str, axis: int) -> None:
+    source = make((6, 5, 4), dtype)
+    shape = list(source.shape)
+    shape[axis] = 9
+    size = source.shape[axis]
+    index = picks(tuple(shape), size, "int32")
+    result = host.gather_elements(source, index, axis, device=device)
+    np.testing.assert_array_equal(result, np.take_along_axis(source, index, axis), strict=True)
+    negative = index - size
+    np.testing.assert_array_equal(
+        host.gather_elements(source, negative, axis, mode="from_end", device=device), result
+    )
+    for deterministic in (False, True):
+        sums = host.scatter_elements_add(
+            result, index, size, axis, deterministic=deterministic, device=device
+        )
+        places = list(np.indices(index.shape))
+        places[axis] = index
+        wanted = np.zeros(source.shape, np.float64 if dtype[0] == "f" else np.int64)
+        np.add.at(wanted, tuple(places), result)
+        np.testing.assert_array_equal(sums, wanted.astype(dtype), strict=True)
+    index[1, 2, 3] = size
+    message = rf"index\[1, 2, 3\] is {size}, out of range for an axis of size {size}"
+    with pytest.raises(IndexError, match=f"gather_elements: {message}"):
+        host.gather_elements(source, index, axis, device=device)
+    with pytest.raises(IndexError, match=f"scatter_elements_add: {message}"):
+        host.scatter_elements_add(result, index, size, axis, device=device)
+
+
+def test_points(device: Any) -> None:
+    source = make((6, 5, 4), "float32")
+    first, second = picks((7, 1), 6, "int32"), picks((3,), 5)
+    result = host.gather_points(source, (first, second), device=device)
+    np.testing.assert_array_equal(result, source[first, second], strict=True)
+    np.testing.assert_array_equal(
+        host.gather_points(source, [first - 6, second], mode="from_end", device=device), result
+    )
+    filled = host.gather_points(source, [[0, 9], 3], mode="fill", fill_value=7, device=device)
+    np.testing.assert_array_equal(filled, [source[0, 3], np.full(4, 7, np.float32)])
+    with pytest.raises(IndexError, match=r"gather_points: coordinates\[1\]\[2\] is 5, out"):
+        host.gather_points(source, [[0, 1, 2], [0, 1, 5]], device=device)
+    with pytest.raises(ValueError, match="there must be 1 to 3 coordinates for source with the"):
+        host.gather_points(source, [])
+    with pytest.raises(ValueError, match="the coordinates must have shapes that fit each other"):
+        host.gather_points(source, [[0, 1], [0, 1, 2]])
+
+
+def test_shapes_of_elements_that_do_not_fit() -> None:
+    source = make((6, 5), "float32")
+    index = picks((6, 9), 5)
+    with pytest.raises(ValueError, match="axis must be between -2 and 1, but it is 2"):
+        host.gather_elements(source, index, 2)
+    with pytest.raises(ValueError, match="must have the same shape but at axis 0, but source has"):
+        host.gather_elements(source, index, 0)
+    with pytest.raises(ValueError, match="values and index must have one shape"):
+        host.scatter_elements_add(source, index, 5, 1)
+    with pytest.raises(ValueError, match="source must have at least one axis"):
+        host.gather_elements(np.float32(1), np.int64(0), 0)
+    with pytest.raises(ValueError, match="dim_size must not be negative"):
+        host.scatter_elements_add(source, picks((6, 5), 5), -1, 1)
+
+
 # ---- Arrays of every kind
 
 

@@ -128,6 +128,40 @@ def test_many_threads_at_once(device: Any) -> None:
         list(pool.map(work, range(16)))
 
 
+def test_calls_of_any_mode_and_plans_give_their_memory_back() -> None:
+    """On the CPU: 100 calls that need scratch memory of 16 MB, good ones and bad ones."""
+    code = """
+import ctypes, numpy, resource, torch_ops_host as host
+library = ctypes.CDLL(host.library_path())
+values = numpy.ones(2_000_000, numpy.float16)
+index = numpy.arange(2_000_000) % 1_900_000
+bad = index.copy()
+bad[-1] = -1
+def calls():
+    for by in (index, bad):
+        for reduce in ("sum", "mean", "prod", "amax"):
+            try:
+                host.scatter(values, by, 1_900_000, reduce=reduce)
+            except IndexError:
+                assert by is bad
+        plan = ctypes.c_void_p()
+        sizes = [ctypes.c_int64(size) for size in (1, 1_900_000, 2_000_000)]
+        at = ctypes.c_void_p(by.ctypes.data)
+        status = library.torch_ops_plan_create(at, *sizes, 1, 0, None, ctypes.byref(plan))
+        assert (status == 0) == (by is index) == (plan.value is not None)
+        assert library.torch_ops_plan_destroy(plan) == 0
+for _ in range(3):
+    calls()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for _ in range(12):
+    calls()
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+assert grown < 30_000, grown  # kilobytes
+"""
+    result = subprocess.run([sys.executable, "-c", code], env=environ(), timeout=120, check=False)
+    assert result.returncode == 0
+
+
 def test_number_of_threads() -> None:
     source, index = make((300_000,), "float64"), picks((500_000,), 300_000)
     default = host.get_num_threads()

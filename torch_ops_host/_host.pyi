@@ -1,8 +1,11 @@
+from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 Device = Literal["cpu", "gpu"] | None
+Mode = Literal["raise", "wrap", "clip", "fill", "unchecked", "from_end"]
+Reduction = Literal["sum", "mean", "prod", "amax", "amin"]
 _Array = NDArray[Any]
 _Timed = tuple[NDArray[Any], float]
 
@@ -12,6 +15,8 @@ def gather(
     index: ArrayLike,
     *,
     batch_dims: int = 0,
+    mode: Mode = "raise",
+    fill_value: float | None = None,
     out: _Array | None = None,
     return_time: Literal[False] = False,
     device: Device = None,
@@ -22,6 +27,8 @@ def gather(
     index: ArrayLike,
     *,
     batch_dims: int = 0,
+    mode: Mode = "raise",
+    fill_value: float | None = None,
     out: _Array | None = None,
     return_time: Literal[True],
     device: Device = None,
@@ -67,6 +74,106 @@ def scatter_add(
     device: Device = None,
 ) -> _Timed: ...
 @overload
+def scatter(
+    values: ArrayLike,
+    index: ArrayLike,
+    dim_size: int,
+    *,
+    batch_dims: int = 0,
+    reduce: Reduction = "sum",
+    mode: Mode = "raise",
+    deterministic: bool = False,
+    out: _Array | None = None,
+    return_time: Literal[False] = False,
+    device: Device = None,
+) -> _Array: ...
+@overload
+def scatter(
+    values: ArrayLike,
+    index: ArrayLike,
+    dim_size: int,
+    *,
+    batch_dims: int = 0,
+    reduce: Reduction = "sum",
+    mode: Mode = "raise",
+    deterministic: bool = False,
+    out: _Array | None = None,
+    return_time: Literal[True],
+    device: Device = None,
+) -> _Timed: ...
+@overload
+def gather_elements(
+    source: ArrayLike,
+    index: ArrayLike,
+    axis: int,
+    *,
+    mode: Mode = "raise",
+    fill_value: float | None = None,
+    out: _Array | None = None,
+    return_time: Literal[False] = False,
+    device: Device = None,
+) -> _Array: ...
+@overload
+def gather_elements(
+    source: ArrayLike,
+    index: ArrayLike,
+    axis: int,
+    *,
+    mode: Mode = "raise",
+    fill_value: float | None = None,
+    out: _Array | None = None,
+    return_time: Literal[True],
+    device: Device = None,
+) -> _Timed: ...
+@overload
+def scatter_elements_add(
+    values: ArrayLike,
+    index: ArrayLike,
+    dim_size: int,
+    axis: int,
+    *,
+    mode: Mode = "raise",
+    deterministic: bool = False,
+    out: _Array | None = None,
+    return_time: Literal[False] = False,
+    device: Device = None,
+) -> _Array: ...
+@overload
+def scatter_elements_add(
+    values: ArrayLike,
+    index: ArrayLike,
+    dim_size: int,
+    axis: int,
+    *,
+    mode: Mode = "raise",
+    deterministic: bool = False,
+    out: _Array | None = None,
+    return_time: Literal[True],
+    device: Device = None,
+) -> _Timed: ...
+@overload
+def gather_points(
+    source: ArrayLike,
+    coordinates: Sequence[ArrayLike],
+    *,
+    mode: Mode = "raise",
+    fill_value: float | None = None,
+    out: _Array | None = None,
+    return_time: Literal[False] = False,
+    device: Device = None,
+) -> _Array: ...
+@overload
+def gather_points(
+    source: ArrayLike,
+    coordinates: Sequence[ArrayLike],
+    *,
+    mode: Mode = "raise",
+    fill_value: float | None = None,
+    out: _Array | None = None,
+    return_time: Literal[True],
+    device: Device = None,
+) -> _Timed: ...
+@overload
 def relu(
     x: ArrayLike,
     *,
@@ -77,6 +184,24 @@ def relu(
 @overload
 def relu(
     x: ArrayLike,
+    *,
+    out: _Array | None = None,
+    return_time: Literal[True],
+    device: Device = None,
+) -> _Timed: ...
+@overload
+def leaky_relu(
+    x: ArrayLike,
+    slope: float = 0.01,
+    *,
+    out: _Array | None = None,
+    return_time: Literal[False] = False,
+    device: Device = None,
+) -> _Array: ...
+@overload
+def leaky_relu(
+    x: ArrayLike,
+    slope: float = 0.01,
     *,
     out: _Array | None = None,
     return_time: Literal[True],

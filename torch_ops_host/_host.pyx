@@ -33,6 +33,20 @@ ctypedef int32_t (*RowsFunction)(
 ctypedef int32_t (*SumsFunction)(
     const void*, const void*, void*, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t,
     void*, void*, int64_t, float*) noexcept nogil
+ctypedef int32_t (*ModeFunction)(
+    const void*, const void*, void*, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t,
+    const void*, int32_t, void*, float*) noexcept nogil
+ctypedef int32_t (*ElementSumsFunction)(
+    const void*, const void*, void*, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t,
+    int32_t, int32_t, void*, float*) noexcept nogil
+ctypedef int32_t (*ReduceFunction)(
+    const void*, const void*, void*, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t,
+    int32_t, int32_t, int32_t, void*, float*) noexcept nogil
+ctypedef int32_t (*PointsFunction)(
+    const void*, const void* const*, const int64_t*, int32_t, void*, int64_t, int64_t, int64_t,
+    int32_t, int32_t, int32_t, const void*, int32_t, void*, float*) noexcept nogil
+ctypedef int32_t (*SlopeFunction)(
+    const void*, void*, int64_t, double, int32_t, int32_t, void*, float*) noexcept nogil
 ctypedef int32_t (*MapFunction)(
     const void*, void*, int64_t, int32_t, int32_t, void*, float*) noexcept nogil
 ctypedef int32_t (*HelloFunction)(int32_t, int32_t) noexcept nogil
@@ -71,6 +85,13 @@ if _api != capi.TORCH_OPS_API_VERSION:
 
 cdef RowsFunction _batch_gather = <RowsFunction> _find(b"torch_ops_batch_gather")
 cdef SumsFunction _scatter_add = <SumsFunction> _find(b"torch_ops_scatter_add")
+cdef ModeFunction _gather_rows = <ModeFunction> _find(b"torch_ops_gather_rows")
+cdef ReduceFunction _scatter = <ReduceFunction> _find(b"torch_ops_scatter")
+cdef ModeFunction _gather_elements = <ModeFunction> _find(b"torch_ops_gather_elements")
+cdef ElementSumsFunction _scatter_elements_add = (
+    <ElementSumsFunction> _find(b"torch_ops_scatter_elements_add"))
+cdef PointsFunction _gather_points = <PointsFunction> _find(b"torch_ops_gather_points")
+cdef SlopeFunction _leaky_relu = <SlopeFunction> _find(b"torch_ops_leaky_relu")
 cdef MapFunction _relu = <MapFunction> _find(b"torch_ops_relu")
 cdef MapFunction _sigmoid = <MapFunction> _find(b"torch_ops_sigmoid")
 cdef HelloFunction _hello = <HelloFunction> _find(b"torch_ops_hello")
@@ -108,6 +129,23 @@ cdef dict _MEMORY = {
     None: capi.TORCH_OPS_HOST,
     "cpu": capi.TORCH_OPS_HOST_CPU,
     "gpu": capi.TORCH_OPS_HOST_GPU,
+}
+
+
+cdef dict _MODES = {
+    "raise": capi.TORCH_OPS_MODE_RAISE,
+    "wrap": capi.TORCH_OPS_MODE_WRAP,
+    "clip": capi.TORCH_OPS_MODE_CLIP,
+    "fill": capi.TORCH_OPS_MODE_FILL,
+    "unchecked": capi.TORCH_OPS_MODE_UNCHECKED,
+    "from_end": capi.TORCH_OPS_MODE_FROM_END,
+}
+cdef dict _REDUCTIONS = {
+    "sum": capi.TORCH_OPS_REDUCE_SUM,
+    "mean": capi.TORCH_OPS_REDUCE_MEAN,
+    "prod": capi.TORCH_OPS_REDUCE_PROD,
+    "amax": capi.TORCH_OPS_REDUCE_AMAX,
+    "amin": capi.TORCH_OPS_REDUCE_AMIN,
 }
 
 
@@ -156,6 +194,30 @@ cdef int32_t _memory_of(op, device) except -1:
     if not (device is None or isinstance(device, str)) or device not in _MEMORY:
         raise ValueError(f'{op}: device must be None, "cpu" or "gpu", but it is {device!r}.')
     return _MEMORY[device]
+
+
+cdef int32_t _choice_of(op, name, value, choices) except -1:
+    if not isinstance(value, str) or value not in choices:
+        names = ", ".join(f'"{each}"' for each in choices)
+        raise ValueError(f"{op}: {name} must be one of {names}, but it is {value!r}.")
+    return choices[value]
+
+
+cdef int32_t _index_type(entries):
+    return (capi.TORCH_OPS_INDEX_INT32 if entries.dtype == numpy.int32
+            else capi.TORCH_OPS_INDEX_INT64)
+
+
+cdef _as_fill(op, fill_value, dtype):
+    """An array of one element; None for zero."""
+    if fill_value is None:
+        return None
+    try:
+        return numpy.full(1, fill_value, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(
+            f"{op}: fill_value must be a number of the dtype {dtype}, but it is {fill_value!r}: "
+            f"{error}") from None
 
 
 cdef int64_t _product(sizes):
@@ -221,20 +283,24 @@ cdef _give(result, out, return_time, float milliseconds):
     return (result, milliseconds) if return_time else result
 
 
-cdef _raise(op, int32_t status, index=None):
-    cdef int64_t position = 0, value = 0, bound = 0
-    if status == capi.TORCH_OPS_INDEX_OUT_OF_RANGE:
+cdef _raise(op, int32_t status, index=None, int32_t mode=capi.TORCH_OPS_MODE_RAISE):
+    cdef int64_t position = 0, value = 0, bound = 0, least = 0
+    if status == capi.TORCH_OPS_INDEX_OUT_OF_RANGE and index is not None:
         _last_index_error(&position, &value, &bound)
         entry = ", ".join(str(int(i)) for i in numpy.unravel_index(position, index.shape))
         if bound == 0:
             raise IndexError(
                 f"{op}: index has {index.size} entries, but the axis has size 0: no entry is "
                 "allowed.")
+        if mode == capi.TORCH_OPS_MODE_FROM_END:
+            least = -bound
         raise IndexError(
             f"{op}: index[{entry}] is {value}, out of range for an axis of size {bound}: it must "
-            f"be between 0 and {bound - 1}.")
+            f"be between {least} and {bound - 1}.")
     # The library names its own function, which its caller here did not call.
     text = f"{op}: {_last_error().decode(errors='replace').partition(': ')[2]}"
+    if status == capi.TORCH_OPS_INDEX_OUT_OF_RANGE:  # of a point
+        raise IndexError(text)
     if status == capi.TORCH_OPS_OUT_OF_MEMORY:
         raise MemoryError(text)
     if status in (capi.TORCH_OPS_NO_DEVICE, capi.TORCH_OPS_CUDA_ERROR,
@@ -245,8 +311,9 @@ cdef _raise(op, int32_t status, index=None):
 
 # ---- Rows by an index ---------------------------------------------------------------------------
 
-cdef _gather(op, source, index, batch_dims, out, return_time, device):
+cdef _gather(op, source, index, batch_dims, mode, fill_value, out, return_time, device):
     cdef int32_t memory = _memory_of(op, device)
+    cdef int32_t by_mode = _choice_of(op, "mode", mode, _MODES)
     rows = _as_array(op, "source", source)
     entries = _as_index(op, index)
     batch_dims = _as_int(op, "batch_dims", batch_dims)
@@ -264,22 +331,30 @@ cdef _gather(op, source, index, batch_dims, out, return_time, device):
     cdef int64_t count = _product(entries.shape[batch_dims:])
     cdef int64_t inner = _product(rows.shape[batch_dims + 1:])
     cdef int32_t dtype = _DTYPES[rows.dtype.name]
-    cdef int32_t index_type = (capi.TORCH_OPS_INDEX_INT32 if entries.dtype == numpy.int32
-                               else capi.TORCH_OPS_INDEX_INT64)
+    cdef int32_t index_type = _index_type(entries)
     cdef void* from_pointer = from_.pointer()
     cdef void* by_pointer = by.pointer()
     cdef void* to_pointer = to.pointer()
     cdef float milliseconds = 0
     cdef int32_t status
+    filled = _as_fill(op, fill_value, rows.dtype)
+    cdef _Memory fill = _Memory(filled if filled is not None else numpy.empty(0))
+    cdef void* fill_pointer = fill.pointer()
     with nogil:
-        status = _batch_gather(from_pointer, by_pointer, to_pointer, batch, axis_size, count, inner,
-                               dtype, index_type, memory, NULL, &milliseconds)
+        if by_mode == capi.TORCH_OPS_MODE_RAISE:
+            status = _batch_gather(from_pointer, by_pointer, to_pointer, batch, axis_size, count,
+                                   inner, dtype, index_type, memory, NULL, &milliseconds)
+        else:
+            status = _gather_rows(from_pointer, by_pointer, to_pointer, batch, axis_size, count,
+                                  inner, dtype, index_type, by_mode, fill_pointer, memory, NULL,
+                                  &milliseconds)
     if status != capi.TORCH_OPS_SUCCESS:
-        _raise(op, status, entries)
+        _raise(op, status, entries, by_mode)
     return _give(result, out, return_time, milliseconds)
 
 
-def gather(source, index, *, batch_dims=0, out=None, return_time=False, device=None):
+def gather(source, index, *, batch_dims=0, mode="raise", fill_value=None, out=None,
+           return_time=False, device=None):
     """Returns the rows of ``source`` that ``index`` picks, along the first axis behind the batches.
 
     ``output[b..., i..., d...] = source[b..., index[b..., i...], d...]`` with ``batch_dims`` axes
@@ -293,6 +368,11 @@ def gather(source, index, *, batch_dims=0, out=None, return_time=False, device=N
             converted. Its first ``batch_dims`` axes are as long as the source's. Entries are
             between 0 and ``source.shape[batch_dims] - 1``.
         batch_dims: How many leading axes source and index share.
+        mode: What an entry out of range is: "raise", an error; "wrap", the row modulo the size;
+            "clip", the nearest row; "fill", none, so that ``fill_value`` is written, and -1 is the
+            last row; "from_end", as "raise", but -1 is the last row; "unchecked", a promise that
+            there is none.
+        fill_value: What "fill" writes; None for 0.
         out: An array for the result, of its shape and dtype, with any strides.
         return_time: Whether to return the kernels' time too.
         device: Who computes: None for what is fastest (docs/c_api.md), "cpu", or "gpu".
@@ -318,7 +398,7 @@ def gather(source, index, *, batch_dims=0, out=None, return_time=False, device=N
         array([[5., 6.],
                [1., 2.]])
     """
-    return _gather("gather", source, index, batch_dims, out, return_time, device)
+    return _gather("gather", source, index, batch_dims, mode, fill_value, out, return_time, device)
 
 
 def batch_gather(source, index, *, out=None, return_time=False, device=None):
@@ -350,7 +430,53 @@ def batch_gather(source, index, *, out=None, return_time=False, device=None):
     index = numpy.asarray(index)
     if index.ndim == 0:
         raise ValueError("batch_gather: index must have at least one axis, but it is 0-dimensional.")
-    return _gather("batch_gather", source, index, index.ndim - 1, out, return_time, device)
+    return _gather("batch_gather", source, index, index.ndim - 1, "raise", None, out, return_time,
+                   device)
+
+
+cdef _reduce(op, values, index, dim_size, batch_dims, reduce, mode, int32_t flags, out,
+             return_time, device):
+    cdef int32_t memory = _memory_of(op, device)
+    cdef int32_t reduction = _choice_of(op, "reduce", reduce, _REDUCTIONS)
+    cdef int32_t by_mode = _choice_of(op, "mode", mode, _MODES)
+    cdef bint plain = op == "scatter_add"  # which the C library may compute in pieces
+    rows = _as_array(op, "values", values)
+    entries = _as_index(op, index)
+    dim_size = _as_int(op, "dim_size", dim_size)
+    batch_dims = _as_int(op, "batch_dims", batch_dims)
+    if dim_size < 0:
+        raise ValueError(f"{op}: dim_size must not be negative, but it is {dim_size}.")
+    _check_batches(op, "values", rows, entries, batch_dims)
+    if rows.shape[:entries.ndim] != entries.shape:
+        raise ValueError(
+            f"{op}: the shape of values must begin with index's, {entries.shape}, but it is "
+            f"{rows.shape}.")
+    shape = entries.shape[:batch_dims] + (dim_size,) + rows.shape[entries.ndim:]
+    result = _take_out(op, out, shape, rows.dtype, (rows, entries))
+
+    cdef _Memory from_ = _Memory(rows), by = _Memory(entries), to = _Memory(result, writable=True)
+    cdef int64_t batch = _product(entries.shape[:batch_dims])
+    cdef int64_t axis_size = dim_size
+    cdef int64_t count = _product(entries.shape[batch_dims:])
+    cdef int64_t inner = _product(rows.shape[entries.ndim:])
+    cdef int32_t dtype = _DTYPES[rows.dtype.name]
+    cdef int32_t index_type = _index_type(entries)
+    cdef void* from_pointer = from_.pointer()
+    cdef void* by_pointer = by.pointer()
+    cdef void* to_pointer = to.pointer()
+    cdef float milliseconds = 0
+    cdef int32_t status
+    with nogil:
+        if plain:
+            status = _scatter_add(from_pointer, by_pointer, to_pointer, batch, axis_size, count,
+                                  inner, dtype, index_type, memory, NULL, NULL, 0, &milliseconds)
+        else:
+            status = _scatter(from_pointer, by_pointer, to_pointer, batch, axis_size, count, inner,
+                              dtype, index_type, reduction, by_mode, flags, memory, NULL,
+                              &milliseconds)
+    if status != capi.TORCH_OPS_SUCCESS:
+        _raise(op, status, entries, by_mode)
+    return _give(result, out, return_time, milliseconds)
 
 
 def scatter_add(values, index, dim_size, *, batch_dims=0, out=None, return_time=False, device=None):
@@ -383,46 +509,294 @@ def scatter_add(values, index, dim_size, *, batch_dims=0, out=None, return_time=
         >>> torch_ops_host.scatter_add(numpy.array([1.0, 2.0, 4.0]), [1, 0, 1], 3)
         array([2., 5., 0.])
     """
-    op = "scatter_add"
+    return _reduce("scatter_add", values, index, dim_size, batch_dims, "sum", "raise", 0, out,
+                   return_time, device)
+
+
+def scatter(values, index, dim_size, *, batch_dims=0, reduce="sum", mode="raise",
+            deterministic=False, out=None, return_time=False, device=None):
+    """Returns ``dim_size`` rows, each what the rows of ``values`` that ``index`` sends there give.
+
+    As :func:`scatter_add`, for other reductions too: "sum", "mean" (of integers, rounded down),
+    "prod", "amax" and "amin". Rows to which nothing is sent are 0, or 1 for "prod". 16-bit floats
+    are computed in float32 and rounded once.
+
+    Args:
+        values: As for :func:`scatter_add`; for "amax" and "amin" not of uint16, uint32 or uint64.
+        index: As for :func:`scatter_add`.
+        dim_size: As for :func:`scatter_add`.
+        batch_dims: As for :func:`scatter_add`.
+        reduce: The reduction.
+        mode: As for :func:`gather`, but "fill" leaves the values out.
+        deterministic: Whether sums and means of floats must have the same bits on every run, on a
+            GPU too. All other results, and those of the CPU, have them anyway.
+        out: As for :func:`gather`. Overwritten.
+        return_time: As for :func:`gather`.
+        device: "gpu" for a GPU, whose memory must hold all arrays. Else the CPU computes.
+
+    Returns:
+        As :func:`scatter_add`.
+
+    Raises:
+        ValueError: ``reduce`` or ``mode`` is none of the above. The rest is as for
+            :func:`scatter_add`.
+
+    Example:
+        >>> import numpy, torch_ops_host
+        >>> torch_ops_host.scatter(numpy.array([1.0, 5.0, 2.0]), [0, 0, 2], 3, reduce="mean")
+        array([3., 0., 2.])
+    """
+    flags = capi.TORCH_OPS_DETERMINISTIC if deterministic else 0
+    return _reduce("scatter", values, index, dim_size, batch_dims, reduce, mode, flags, out,
+                   return_time, device)
+
+
+# ---- An entry for each element ------------------------------------------------------------------
+
+cdef _axis_of(op, axis, rank) except *:
+    axis = _as_int(op, "axis", axis)
+    if not -rank <= axis < rank:
+        raise ValueError(
+            f"{op}: axis must be between {-rank} and {rank - 1}, but it is {axis}.")
+    return axis % rank
+
+
+cdef _check_elements(op, name, shape, index, axis):
+    """All axes but this one are alike."""
+    if len(shape) != index.ndim or any(
+            size != index.shape[d] for d, size in enumerate(shape) if d != axis):
+        raise ValueError(
+            f"{op}: {name} and index must have the same shape but at axis {axis}, but {name} has "
+            f"the shape {shape} and index {index.shape}.")
+
+
+def gather_elements(source, index, axis, *, mode="raise", fill_value=None, out=None,
+                    return_time=False, device=None):
+    """Returns the elements of ``source`` that ``index`` picks along an axis, one entry for each.
+
+    ``numpy.take_along_axis(source, index, axis)``, without broadcasting, and with modes. Copies, to
+    the last bit.
+
+    Args:
+        source: As for :func:`gather`, with one axis at least.
+        index: As for :func:`gather`; of the source's shape but at ``axis``.
+        axis: Along which the index picks; negative counts from the end.
+        mode: As for :func:`gather`; "from_end" is what take_along_axis does.
+        fill_value: As for :func:`gather`.
+        out: As for :func:`gather`.
+        return_time: As for :func:`gather`.
+        device: "gpu" for a GPU, whose memory must hold all arrays. Else the CPU computes.
+
+    Returns:
+        An array of the index's shape, or a pair.
+
+    Raises:
+        ValueError: The shapes do not fit, or ``axis`` or ``mode`` is none that is allowed. The rest
+            is as for :func:`gather`.
+
+    Example:
+        >>> import numpy, torch_ops_host
+        >>> source = numpy.array([[1, 2, 3], [4, 5, 6]])
+        >>> torch_ops_host.gather_elements(source, [[2, 0], [1, -1]], 1, mode="from_end")
+        array([[3, 1],
+               [5, 6]])
+    """
+    op = "gather_elements"
     cdef int32_t memory = _memory_of(op, device)
+    cdef int32_t by_mode = _choice_of(op, "mode", mode, _MODES)
+    table = _as_array(op, "source", source)
+    entries = _as_index(op, index)
+    axis = _axis_of(op, axis, max(table.ndim, 1))
+    _check_elements(op, "source", table.shape, entries, axis)
+    if table.ndim == 0:
+        raise ValueError(f"{op}: source must have at least one axis, but it is 0-dimensional.")
+    result = _take_out(op, out, entries.shape, table.dtype, (table, entries))
+    filled = _as_fill(op, fill_value, table.dtype)
+
+    cdef _Memory from_ = _Memory(table), by = _Memory(entries), to = _Memory(result, writable=True)
+    cdef _Memory fill = _Memory(filled if filled is not None else numpy.empty(0))
+    cdef int64_t outer = _product(table.shape[:axis])
+    cdef int64_t axis_size = table.shape[axis]
+    cdef int64_t count = entries.shape[axis]
+    cdef int64_t inner = _product(table.shape[axis + 1:])
+    cdef int32_t dtype = _DTYPES[table.dtype.name]
+    cdef int32_t index_type = _index_type(entries)
+    cdef void* from_pointer = from_.pointer()
+    cdef void* by_pointer = by.pointer()
+    cdef void* to_pointer = to.pointer()
+    cdef void* fill_pointer = fill.pointer()
+    cdef float milliseconds = 0
+    cdef int32_t status
+    with nogil:
+        status = _gather_elements(from_pointer, by_pointer, to_pointer, outer, axis_size, count,
+                                  inner, dtype, index_type, by_mode, fill_pointer, memory, NULL,
+                                  &milliseconds)
+    if status != capi.TORCH_OPS_SUCCESS:
+        _raise(op, status, entries, by_mode)
+    return _give(result, out, return_time, milliseconds)
+
+
+def scatter_elements_add(values, index, dim_size, axis, *, mode="raise", deterministic=False,
+                         out=None, return_time=False, device=None):
+    """Returns the sums of the elements that ``index`` sends to each place along an axis.
+
+    The transpose of :func:`gather_elements`: ``numpy.put_along_axis`` that adds to zeros. Integers
+    wrap; 16-bit floats are summed in float32 and rounded once.
+
+    Args:
+        values: As for :func:`scatter_add`, with one axis at least.
+        index: As for :func:`gather`; of the values' shape.
+        dim_size: How long the result is at ``axis``.
+        axis: Along which the index sends; negative counts from the end.
+        mode: As for :func:`scatter`.
+        deterministic: As for :func:`scatter`.
+        out: As for :func:`gather`. Overwritten.
+        return_time: As for :func:`gather`.
+        device: "gpu" for a GPU, whose memory must hold all arrays. Else the CPU computes.
+
+    Returns:
+        An array of the values' shape with ``dim_size`` at ``axis``, or a pair.
+
+    Raises:
+        ValueError: The shapes do not fit, or an argument is none that is allowed. The rest is as
+            for :func:`gather`.
+
+    Example:
+        >>> import numpy, torch_ops_host
+        >>> values = numpy.array([[1.0, 2.0], [4.0, 8.0]])
+        >>> torch_ops_host.scatter_elements_add(values, [[0, 2], [2, 2]], 3, 1)
+        array([[ 1.,  0.,  2.],
+               [ 0.,  0., 12.]])
+    """
+    op = "scatter_elements_add"
+    cdef int32_t memory = _memory_of(op, device)
+    cdef int32_t by_mode = _choice_of(op, "mode", mode, _MODES)
+    cdef int32_t flags = capi.TORCH_OPS_DETERMINISTIC if deterministic else 0
     rows = _as_array(op, "values", values)
     entries = _as_index(op, index)
+    axis = _axis_of(op, axis, max(rows.ndim, 1))
     dim_size = _as_int(op, "dim_size", dim_size)
-    batch_dims = _as_int(op, "batch_dims", batch_dims)
     if dim_size < 0:
         raise ValueError(f"{op}: dim_size must not be negative, but it is {dim_size}.")
-    _check_batches(op, "values", rows, entries, batch_dims)
-    if rows.shape[:entries.ndim] != entries.shape:
+    if rows.ndim == 0 or rows.shape != entries.shape:
         raise ValueError(
-            f"{op}: the shape of values must begin with index's, {entries.shape}, but it is "
-            f"{rows.shape}.")
-    shape = entries.shape[:batch_dims] + (dim_size,) + rows.shape[entries.ndim:]
+            f"{op}: values and index must have one shape, of one axis at least, but values has the "
+            f"shape {rows.shape} and index {entries.shape}.")
+    shape = rows.shape[:axis] + (dim_size,) + rows.shape[axis + 1:]
     result = _take_out(op, out, shape, rows.dtype, (rows, entries))
 
     cdef _Memory from_ = _Memory(rows), by = _Memory(entries), to = _Memory(result, writable=True)
-    cdef int64_t batch = _product(entries.shape[:batch_dims])
+    cdef int64_t outer = _product(rows.shape[:axis])
     cdef int64_t axis_size = dim_size
-    cdef int64_t count = _product(entries.shape[batch_dims:])
-    cdef int64_t inner = _product(rows.shape[entries.ndim:])
+    cdef int64_t count = rows.shape[axis]
+    cdef int64_t inner = _product(rows.shape[axis + 1:])
     cdef int32_t dtype = _DTYPES[rows.dtype.name]
-    cdef int32_t index_type = (capi.TORCH_OPS_INDEX_INT32 if entries.dtype == numpy.int32
-                               else capi.TORCH_OPS_INDEX_INT64)
+    cdef int32_t index_type = _index_type(entries)
     cdef void* from_pointer = from_.pointer()
     cdef void* by_pointer = by.pointer()
     cdef void* to_pointer = to.pointer()
     cdef float milliseconds = 0
     cdef int32_t status
     with nogil:
-        status = _scatter_add(from_pointer, by_pointer, to_pointer, batch, axis_size, count, inner,
-                              dtype, index_type, memory, NULL, NULL, 0, &milliseconds)
+        status = _scatter_elements_add(from_pointer, by_pointer, to_pointer, outer, axis_size,
+                                       count, inner, dtype, index_type, by_mode, flags, memory,
+                                       NULL, &milliseconds)
     if status != capi.TORCH_OPS_SUCCESS:
-        _raise(op, status, entries)
+        _raise(op, status, entries, by_mode)
+    return _give(result, out, return_time, milliseconds)
+
+
+# ---- Points -------------------------------------------------------------------------------------
+
+cdef enum:
+    _MOST_COORDINATES = 16
+
+def gather_points(source, coordinates, *, mode="raise", fill_value=None, out=None,
+                  return_time=False, device=None):
+    """Returns the slices of ``source`` at points that are given by their coordinates.
+
+    ``source[coordinates[0], coordinates[1], ...]`` of NumPy, with modes. Copies, to the last bit.
+
+    Args:
+        source: As for :func:`gather`.
+        coordinates: A sequence of index arrays, as for :func:`gather`, one for each of the source's
+            first axes, 16 at most. They are broadcast against each other.
+        mode: As for :func:`gather`; "from_end" is what NumPy does.
+        fill_value: As for :func:`gather`.
+        out: As for :func:`gather`.
+        return_time: As for :func:`gather`.
+        device: "gpu" for a GPU, whose memory must hold all arrays. Else the CPU computes.
+
+    Returns:
+        An array of the coordinates' shape and then of the source's further axes, or a pair.
+
+    Raises:
+        IndexError: A coordinate is out of range: the message has its position among the points.
+        ValueError: There are no coordinates, more than axes, or they do not fit each other. The
+            rest is as for :func:`gather`.
+
+    Example:
+        >>> import numpy, torch_ops_host
+        >>> source = numpy.array([[1, 2, 3], [4, 5, 6]])
+        >>> torch_ops_host.gather_points(source, ([0, 1, 1], [2, 0, 1]))
+        array([3, 4, 5])
+    """
+    op = "gather_points"
+    cdef int32_t memory = _memory_of(op, device)
+    cdef int32_t by_mode = _choice_of(op, "mode", mode, _MODES)
+    table = _as_array(op, "source", source)
+    given = [_as_index(op, each) for each in coordinates]
+    most = min(table.ndim, <int> _MOST_COORDINATES)
+    if not 1 <= len(given) <= most:
+        raise ValueError(
+            f"{op}: there must be 1 to {most} coordinates for source with the shape {table.shape}, "
+            f"but there are {len(given)}.")
+    try:
+        given = numpy.broadcast_arrays(*given)
+    except ValueError:
+        raise ValueError(
+            f"{op}: the coordinates must have shapes that fit each other, but they are "
+            f"{', '.join(str(each.shape) for each in given)}.") from None
+    narrow = all(each.dtype == numpy.int32 for each in given)
+    given = [numpy.require(each, numpy.int32 if narrow else numpy.int64, ("C", "A"))
+             for each in given]
+    shape = given[0].shape + table.shape[len(given):]
+    result = _take_out(op, out, shape, table.dtype, (table, *given))
+    filled = _as_fill(op, fill_value, table.dtype)
+
+    cdef _Memory from_ = _Memory(table), to = _Memory(result, writable=True), one
+    cdef _Memory fill = _Memory(filled if filled is not None else numpy.empty(0))
+    cdef const void* pointers[_MOST_COORDINATES]
+    cdef int64_t sizes[_MOST_COORDINATES]
+    held = []  # the memory of the coordinates
+    for j, each in enumerate(given):
+        one = _Memory(each)
+        held.append(one)
+        pointers[j] = one.pointer()
+        sizes[j] = table.shape[j]
+    cdef int32_t coordinate_count = len(given)
+    cdef int64_t points = given[0].size
+    cdef int64_t inner = _product(table.shape[len(given):])
+    cdef int32_t dtype = _DTYPES[table.dtype.name]
+    cdef int32_t index_type = _index_type(given[0])
+    cdef void* from_pointer = from_.pointer()
+    cdef void* to_pointer = to.pointer()
+    cdef void* fill_pointer = fill.pointer()
+    cdef float milliseconds = 0
+    cdef int32_t status
+    with nogil:
+        status = _gather_points(from_pointer, pointers, sizes, coordinate_count, to_pointer, 1,
+                                points, inner, dtype, index_type, by_mode, fill_pointer, memory,
+                                NULL, &milliseconds)
+    if status != capi.TORCH_OPS_SUCCESS:
+        _raise(op, status)
     return _give(result, out, return_time, milliseconds)
 
 
 # ---- Activations --------------------------------------------------------------------------------
 
-cdef _apply(op, MapFunction function, x, out, return_time, device):
+cdef _apply(op, MapFunction function, x, out, return_time, device, double slope=0):
+    """By a function, or by leaky_relu where that is NULL."""
     cdef int32_t memory = _memory_of(op, device)
     values = _as_array(op, "x", x, _FLOATING)
     result = _take_out(op, out, values.shape, values.dtype, (values,), may_be=values)
@@ -434,7 +808,11 @@ cdef _apply(op, MapFunction function, x, out, return_time, device):
     cdef float milliseconds = 0
     cdef int32_t status
     with nogil:
-        status = function(from_pointer, to_pointer, size, dtype, memory, NULL, &milliseconds)
+        if function != NULL:
+            status = function(from_pointer, to_pointer, size, dtype, memory, NULL, &milliseconds)
+        else:
+            status = _leaky_relu(from_pointer, to_pointer, size, slope, dtype, memory, NULL,
+                                 &milliseconds)
     if status != capi.TORCH_OPS_SUCCESS:
         _raise(op, status)
     return _give(result, out, return_time, milliseconds)
@@ -461,6 +839,31 @@ def relu(x, *, out=None, return_time=False, device=None):
         array([0. , 0.5])
     """
     return _apply("relu", _relu, x, out, return_time, device)
+
+
+def leaky_relu(x, slope=0.01, *, out=None, return_time=False, device=None):
+    """Returns ``x`` where it is positive, else ``slope * x``.
+
+    Args:
+        x: As for :func:`relu`.
+        slope: A float.
+        out: As for :func:`relu`.
+        return_time: As for :func:`relu`.
+        device: As for :func:`relu`.
+
+    Returns:
+        As :func:`relu`.
+
+    Example:
+        >>> import numpy, torch_ops_host
+        >>> torch_ops_host.leaky_relu(numpy.array([-2.0, 0.0, 3.0]), 0.5)
+        array([-1.,  0.,  3.])
+    """
+    try:
+        slope = float(slope)
+    except (TypeError, ValueError):
+        raise TypeError(f"leaky_relu: slope must be a float, but it is {slope!r}.") from None
+    return _apply("leaky_relu", NULL, x, out, return_time, device, slope)
 
 
 def sigmoid(x, *, out=None, return_time=False, device=None):

@@ -48,7 +48,28 @@ cdef extern from "torch_ops.h" nogil:
     torch_ops_memory TORCH_OPS_HOST_CPU
     torch_ops_memory TORCH_OPS_HOST_GPU
 
+    ctypedef int32_t torch_ops_mode
+    torch_ops_mode TORCH_OPS_MODE_RAISE
+    torch_ops_mode TORCH_OPS_MODE_WRAP
+    torch_ops_mode TORCH_OPS_MODE_CLIP
+    torch_ops_mode TORCH_OPS_MODE_FILL
+    torch_ops_mode TORCH_OPS_MODE_UNCHECKED
+    torch_ops_mode TORCH_OPS_MODE_FROM_END
+
+    ctypedef int32_t torch_ops_reduce
+    torch_ops_reduce TORCH_OPS_REDUCE_SUM
+    torch_ops_reduce TORCH_OPS_REDUCE_MEAN
+    torch_ops_reduce TORCH_OPS_REDUCE_PROD
+    torch_ops_reduce TORCH_OPS_REDUCE_AMAX
+    torch_ops_reduce TORCH_OPS_REDUCE_AMIN
+
+    int32_t TORCH_OPS_DETERMINISTIC
+    int32_t TORCH_OPS_ONTO_RESULT
+
     ctypedef void* torch_ops_stream
+
+    ctypedef struct torch_ops_plan:
+        pass
 
     const char* torch_ops_status_string(torch_ops_status status)
     const char* torch_ops_last_error()
@@ -80,6 +101,63 @@ cdef extern from "torch_ops.h" nogil:
     torch_ops_status torch_ops_scatter_add_workspace(
         int64_t batch, int64_t axis_size, int64_t inner, torch_ops_dtype dtype,
         torch_ops_memory memory, int64_t* bytes)
+    torch_ops_status torch_ops_gather_rows(
+        const void* source, const void* index, void* output, int64_t batch, int64_t axis_size,
+        int64_t entries, int64_t inner, torch_ops_dtype dtype, torch_ops_index_type index_type,
+        torch_ops_mode mode, const void* fill, torch_ops_memory memory, torch_ops_stream stream,
+        float* milliseconds)
+    torch_ops_status torch_ops_scatter(
+        const void* values, const void* index, void* result, int64_t batch, int64_t axis_size,
+        int64_t entries, int64_t inner, torch_ops_dtype dtype, torch_ops_index_type index_type,
+        torch_ops_reduce reduce, torch_ops_mode mode, int32_t flags, torch_ops_memory memory,
+        torch_ops_stream stream, float* milliseconds)
+    torch_ops_status torch_ops_scatter_arg(
+        const void* values, const void* index, int64_t* positions, int64_t batch, int64_t
+        axis_size, int64_t entries, int64_t inner, torch_ops_dtype dtype, torch_ops_index_type
+        index_type, torch_ops_reduce reduce, torch_ops_mode mode, torch_ops_memory memory,
+        torch_ops_stream stream, float* milliseconds)
+    torch_ops_status torch_ops_gather_elements(
+        const void* source, const void* index, void* output, int64_t outer, int64_t axis_size,
+        int64_t entries, int64_t inner, torch_ops_dtype dtype, torch_ops_index_type index_type,
+        torch_ops_mode mode, const void* fill, torch_ops_memory memory, torch_ops_stream stream,
+        float* milliseconds)
+    torch_ops_status torch_ops_scatter_elements_add(
+        const void* values, const void* index, void* result, int64_t outer, int64_t axis_size,
+        int64_t entries, int64_t inner, torch_ops_dtype dtype, torch_ops_index_type index_type,
+        torch_ops_mode mode, int32_t flags, torch_ops_memory memory, torch_ops_stream stream,
+        float* milliseconds)
+    torch_ops_status torch_ops_gather_points(
+        const void* source, const void* const* coordinates, const int64_t* sizes, int32_t count,
+        void* output, int64_t batch, int64_t points, int64_t inner, torch_ops_dtype dtype,
+        torch_ops_index_type index_type, torch_ops_mode mode, const void* fill, torch_ops_memory
+        memory, torch_ops_stream stream, float* milliseconds)
+    torch_ops_status torch_ops_put_points(
+        void* table, const void* const* coordinates, const int64_t* sizes, int32_t count, const
+        void* values, int64_t batch, int64_t points, int64_t inner, torch_ops_dtype dtype,
+        torch_ops_index_type index_type, torch_ops_mode mode, torch_ops_memory memory,
+        torch_ops_stream stream, float* milliseconds)
+    torch_ops_status torch_ops_ravel_points(
+        const void* const* coordinates, const int64_t* sizes, int32_t count, int64_t* places,
+        int64_t points, torch_ops_index_type index_type, torch_ops_mode mode, torch_ops_memory
+        memory, torch_ops_stream stream, float* milliseconds)
+    torch_ops_status torch_ops_plan_create(
+        const void* index, int64_t batch, int64_t axis_size, int64_t entries, torch_ops_index_type
+        index_type, torch_ops_memory memory, torch_ops_stream stream, torch_ops_plan** plan)
+    torch_ops_status torch_ops_plan_destroy(torch_ops_plan* plan)
+    torch_ops_status torch_ops_plan_gather(
+        const torch_ops_plan* plan, const void* source, void* output, int64_t inner,
+        torch_ops_dtype dtype, torch_ops_stream stream, float* milliseconds)
+    torch_ops_status torch_ops_plan_scatter(
+        const torch_ops_plan* plan, const void* values, void* result, int64_t inner,
+        torch_ops_dtype dtype, torch_ops_reduce reduce, int32_t flags, torch_ops_stream stream,
+        float* milliseconds)
+    torch_ops_status torch_ops_leaky_relu(
+        const void* input, void* output, int64_t size, double slope, torch_ops_dtype dtype,
+        torch_ops_memory memory, torch_ops_stream stream, float* milliseconds)
+    torch_ops_status torch_ops_leaky_relu_backward(
+        const void* grad_output, const void* input, void* grad_input, int64_t size, double slope,
+        torch_ops_dtype dtype, torch_ops_memory memory, torch_ops_stream stream, float*
+        milliseconds)
     torch_ops_status torch_ops_relu(
         const void* input, void* output, int64_t size, torch_ops_dtype dtype,
         torch_ops_memory memory, torch_ops_stream stream, float* milliseconds)

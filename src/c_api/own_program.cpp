@@ -39,7 +39,36 @@ constexpr HostProgram kProgram{num_threads,     run_parts,          simd,
 
 thread_local const HostProgram* the_program = &kProgram;
 
+// Room comes back when all that was taken has come back.
+thread_local Workspace the_workspace;
+thread_local int64_t taken_bytes = 0, taken_blocks = 0;
+
 }  // namespace
+
+WorkspaceScope::WorkspaceScope(const Workspace& workspace) { the_workspace = workspace; }
+
+WorkspaceScope::~WorkspaceScope() {
+  the_workspace = {};
+  taken_bytes = taken_blocks = 0;
+}
+
+void* take_from_workspace(int64_t bytes) {
+  const int64_t first =
+      (taken_bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+  if (the_workspace.memory == nullptr || bytes > the_workspace.bytes - first) return nullptr;
+  taken_bytes = first + bytes;
+  ++taken_blocks;
+  return static_cast<char*>(the_workspace.memory) + first;
+}
+
+bool give_to_workspace(void* memory) {
+  const auto at = reinterpret_cast<uintptr_t>(memory);
+  const auto begin = reinterpret_cast<uintptr_t>(the_workspace.memory);
+  if (at < begin || at >= begin + static_cast<uint64_t>(the_workspace.bytes)) return false;
+  if (--taken_blocks == 0) taken_bytes = 0;
+  return true;
+}
+
 }  // namespace own
 
 const HostProgram& host_program() { return *own::the_program; }

@@ -9,8 +9,29 @@ namespace torch_ops::own {
 int64_t num_threads();
 void run_parts(int64_t parts, void (*part)(void* context, int64_t n), void* context);
 
+// Memory of the caller's on the device, of which a call's scratch memory is taken first.
+constexpr int64_t kWorkspaceAlignment = 16;
+struct Workspace {
+  void* memory = nullptr;
+  int64_t bytes = 0;
+};
+
+// Has the calling thread's allocations on the device be in a workspace for its scope, as far as
+// they fit.
+class WorkspaceScope {
+ public:
+  explicit WorkspaceScope(const Workspace& workspace);
+  WorkspaceScope(const WorkspaceScope&) = delete;
+  ~WorkspaceScope();
+};
+
+// Memory of the calling thread's workspace, or null where it has no room; and back: false for other
+// memory.
+void* take_from_workspace(int64_t bytes);
+bool give_to_workspace(void* memory);
+
 #ifdef TORCH_OPS_WITH_CUDA
-// gpu_runtime.cu
+// gpu/runtime.cu
 void* stream();
 DeviceLimits device_limits();
 void* allocate_on_device(int64_t bytes);

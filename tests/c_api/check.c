@@ -67,6 +67,79 @@ static void check_gather(void) {
   free(source);
 }
 
+static void check_reductions(void) {
+  const float values[] = {1, 2, 4, 8};
+  const int64_t index[] = {2, 0, 2, -1};
+  float result[3];
+  int64_t positions[3];
+  CHECK(torch_ops_scatter(values, index, result, 1, 3, 4, 1, TORCH_OPS_FLOAT32,
+                          TORCH_OPS_INDEX_INT64, TORCH_OPS_REDUCE_SUM, TORCH_OPS_MODE_FILL,
+                          TORCH_OPS_DETERMINISTIC, TORCH_OPS_HOST, NULL, NULL) == 0);
+  CHECK(result[0] == 2 && result[1] == 0 && result[2] == 13); /* -1 is the last row */
+  CHECK(torch_ops_scatter(values, index, result, 1, 3, 3, 1, TORCH_OPS_FLOAT32,
+                          TORCH_OPS_INDEX_INT64, TORCH_OPS_REDUCE_SUM, TORCH_OPS_MODE_RAISE,
+                          TORCH_OPS_ONTO_RESULT, TORCH_OPS_HOST, NULL, NULL) == 0);
+  CHECK(result[0] == 4 && result[1] == 0 && result[2] == 18);
+  CHECK(torch_ops_scatter_arg(values, index, positions, 1, 3, 3, 1, TORCH_OPS_FLOAT32,
+                              TORCH_OPS_INDEX_INT64, TORCH_OPS_REDUCE_AMAX, TORCH_OPS_MODE_RAISE,
+                              TORCH_OPS_HOST, NULL, NULL) == 0);
+  CHECK(positions[0] == 1 && positions[1] == 3 && positions[2] == 2);
+
+  torch_ops_plan* plan = NULL;
+  CHECK(torch_ops_plan_create(index, 1, 3, 4, TORCH_OPS_INDEX_INT64, TORCH_OPS_HOST, NULL, &plan) ==
+        TORCH_OPS_INDEX_OUT_OF_RANGE);
+  CHECK(plan == NULL);
+  CHECK(torch_ops_plan_create(index, 1, 3, 3, TORCH_OPS_INDEX_INT64, TORCH_OPS_HOST, NULL, &plan) ==
+        0);
+  CHECK(torch_ops_plan_scatter(plan, values, result, 1, TORCH_OPS_FLOAT32, TORCH_OPS_REDUCE_MEAN, 0,
+                               NULL, NULL) == 0);
+  CHECK(result[0] == 2 && result[1] == 0 && result[2] == 2.5f);
+  CHECK(torch_ops_plan_gather(plan, values, result, 1, TORCH_OPS_FLOAT32, NULL, NULL) == 0);
+  CHECK(result[0] == 4 && result[1] == 1 && result[2] == 4);
+  CHECK(torch_ops_plan_destroy(plan) == 0 && torch_ops_plan_destroy(NULL) == 0);
+  CHECK(torch_ops_plan_gather(NULL, values, result, 1, TORCH_OPS_FLOAT32, NULL, NULL) ==
+        TORCH_OPS_NULL_POINTER);
+}
+
+static void check_elements_and_points(void) {
+  const double source[2][3] = {{1, 2, 3}, {4, 5, 6}};
+  const int32_t index[2][2] = {{2, -3}, {1, 7}}, columns[2] = {1, 0};
+  const double fill = -1;
+  double output[2][2], sums[2][3] = {{0}}, row[3];
+  CHECK(torch_ops_gather_elements(source, index, output, 2, 3, 2, 1, TORCH_OPS_FLOAT64,
+                                  TORCH_OPS_INDEX_INT32, TORCH_OPS_MODE_FILL, &fill, TORCH_OPS_HOST,
+                                  NULL, NULL) == 0);
+  CHECK(output[0][0] == 3 && output[0][1] == 1 && output[1][0] == 5 && output[1][1] == -1);
+  CHECK(torch_ops_scatter_elements_add(output, index, sums, 2, 3, 2, 1, TORCH_OPS_FLOAT64,
+                                       TORCH_OPS_INDEX_INT32, TORCH_OPS_MODE_CLIP, 0,
+                                       TORCH_OPS_HOST, NULL, NULL) == 0);
+  CHECK(sums[0][0] == 1 && sums[0][2] == 3 && sums[1][1] == 5 && sums[1][2] == -1);
+  CHECK(torch_ops_gather_rows(source, columns, row, 1, 2, 1, 3, TORCH_OPS_FLOAT64,
+                              TORCH_OPS_INDEX_INT32, TORCH_OPS_MODE_WRAP, NULL, TORCH_OPS_HOST,
+                              NULL, NULL) == 0);
+  CHECK(row[0] == 4 && row[2] == 6);
+
+  const int32_t rows[2] = {1, -2};
+  const void* points[] = {rows, columns};
+  const int64_t sizes[] = {2, 3};
+  int64_t places[2];
+  CHECK(torch_ops_gather_points(source, points, sizes, 2, row, 1, 2, 1, TORCH_OPS_FLOAT64,
+                                TORCH_OPS_INDEX_INT32, TORCH_OPS_MODE_FROM_END, NULL,
+                                TORCH_OPS_HOST, NULL, NULL) == 0);
+  CHECK(row[0] == 5 && row[1] == 1);
+  CHECK(torch_ops_put_points(sums, points, sizes, 2, row, 1, 2, 1, TORCH_OPS_FLOAT64,
+                             TORCH_OPS_INDEX_INT32, TORCH_OPS_MODE_FROM_END, TORCH_OPS_HOST, NULL,
+                             NULL) == 0);
+  CHECK(sums[1][1] == 5 && sums[0][0] == 1);
+  CHECK(torch_ops_ravel_points(points, sizes, 2, places, 2, TORCH_OPS_INDEX_INT32,
+                               TORCH_OPS_MODE_FROM_END, TORCH_OPS_HOST, NULL, NULL) == 0);
+  CHECK(places[0] == 4 && places[1] == 0);
+  CHECK(torch_ops_ravel_points(points, sizes, 2, places, 2, TORCH_OPS_INDEX_INT32,
+                               TORCH_OPS_MODE_RAISE, TORCH_OPS_HOST, NULL,
+                               NULL) == TORCH_OPS_INDEX_OUT_OF_RANGE);
+  CHECK(strstr(torch_ops_last_error(), "coordinates[0][1] is -2") != NULL);
+}
+
 static void check_plain_forms(void) {
   const float source[] = {0.5f, 1.5f, 2.5f, 3.5f};
   const int index[] = {1, 0, 1};
@@ -100,6 +173,13 @@ static void check_activations(void) {
     CHECK(fabs(y[i] - 1 / (1 + exp(-x[i]))) < 1e-6);
     CHECK(fabs(grad[i] - x[i] * y[i] * (1 - y[i])) < 1e-5);
   }
+  CHECK(torch_ops_leaky_relu(x, y, SIZE, 0.5, TORCH_OPS_FLOAT32, TORCH_OPS_HOST, NULL, NULL) == 0);
+  CHECK(torch_ops_leaky_relu_backward(x, x, grad, SIZE, 0.5, TORCH_OPS_FLOAT32, TORCH_OPS_HOST,
+                                      NULL, NULL) == 0);
+  for (int i = 0; i < SIZE; ++i) {
+    CHECK(y[i] == (x[i] > 0 ? x[i] : x[i] / 2));
+    CHECK(grad[i] == (x[i] > 0 ? x[i] : x[i] / 2));
+  }
   CHECK(torch_ops_relu(x, x, SIZE, TORCH_OPS_INT32, TORCH_OPS_HOST, NULL, NULL) ==
         TORCH_OPS_UNSUPPORTED_DTYPE);
   free(grad);
@@ -131,6 +211,8 @@ int main(void) {
   CHECK(strcmp(torch_ops_last_error(), "") == 0);
   check_the_rest();
   check_gather();
+  check_reductions();
+  check_elements_and_points();
   check_plain_forms();
   check_activations();
   puts("all checks passed");

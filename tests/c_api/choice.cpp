@@ -1,14 +1,9 @@
-// Who computes a call on host pointers, by src/c_api/host_choice.h: no GPU is needed to see it.
-#include "c_api/host_choice.h"
+// Who computes a call on host pointers, by src/c_api/gpu/host_choice.h: no GPU is needed to see it.
+#include "c_api/gpu/host_choice.h"
 
 #include <cstdio>
 
 using namespace torch_ops;
-
-namespace torch_ops {
-IndexFailure::IndexFailure(int64_t position, int64_t value, int64_t bound)
-    : Failure(0, ""), position(position), value(value), bound(bound) {}
-}  // namespace torch_ops
 
 namespace {
 

@@ -1,4 +1,4 @@
-// What src/c_api/gpu_runtime.cu does between the functions of torch_ops.h and the kernels, on the
+// What src/c_api/gpu/runtime.cu does between the functions of torch_ops.h and the kernels, on the
 // devices of fake_cuda.h: errors of threads, of graphs, of two devices; devices that cannot be
 // used. The kernels of this program run on the host.
 #include <sys/wait.h>
@@ -11,12 +11,13 @@
 #include <thread>
 #include <vector>
 
-#include "c_api/cpu.h"
-#include "c_api/gpu.h"
-#include "c_api/gpu_runtime.cuh"
+#include "c_api/calls/activations.h"
+#include "c_api/calls/rows.h"
+#include "c_api/gpu/gpu.h"
+#include "c_api/gpu/runtime.cuh"
 #include "fake_cuda.h"
 
-namespace torch_ops::gpu {
+namespace torch_ops {
 namespace {
 
 int host_calls = 0;  // that a device has computed
@@ -34,52 +35,57 @@ void record(const IndexErrorSite& site, int64_t row, int64_t value) {
 
 }  // namespace
 
-void gather(const RowCall& call, torch_ops_stream stream, float* milliseconds) {
-  queue({{"source", call.from, call.table_bytes()}, {"index", call.index, call.all_index_bytes()}},
-        stream, milliseconds, [&](Reports reports) {
-          const IndexErrorSite site = error_site(call, reports);
-          auto captured = fake_cuda::queue(current_stream(), [call, site] {
-            const auto* index = static_cast<const int64_t*>(call.index);
-            for (int64_t n = 0; n < call.entries; ++n) {
-              if (index[n] < 0 || index[n] >= call.axis_size) record(site, n, index[n]);
-            }
-          });
-          if (captured) graph = captured;
-        });
+// The kernels of the calls on device pointers.
+namespace kernels {
+
+void gather(OnCuda on, const GatherCall<RowLayout>& call, const IndexErrorSite& site) {
+  const HostScope scope(on.program);
+  auto captured = fake_cuda::queue(current_stream(), [call, site] {
+    const auto* index = static_cast<const int64_t*>(call.index.data);
+    for (int64_t n = 0; n < call.layout.entries; ++n) {
+      if (!in_range(index[n], call.layout.axis_size)) record(site, n, index[n]);
+    }
+  });
+  if (captured) graph = captured;
 }
 
-void apply(const ActivationCall& call, torch_ops_stream stream, float* milliseconds) {
-  queue({{"input", call.inputs[0], call.size}}, stream, milliseconds,
-        [&](Reports) { fake_cuda::queue(current_stream(), [] {}); });
+template <>
+void relu(OnCuda on, Slope, const StridedWalk<2>&, uint8_t*, float*, const float*) {
+  const HostScope scope(on.program);
+  fake_cuda::queue(current_stream(), [] {});
 }
+
+}  // namespace kernels
+
+namespace gpu {
 
 void gather_host(const RowCall& call, torch_ops_stream, float*) {
   translated(need_kernels);
   ++host_calls;
-  cpu::gather(call);
+  gather(OnCpu{host_program()}, call);
 }
 
 void scatter_add_host(const RowCall& call, torch_ops_stream, float*) {
   translated(need_kernels);
   ++host_calls;
-  cpu::scatter_add(call);
+  scatter(OnCpu{host_program()}, {call});
 }
 
 void apply_host(const ActivationCall& call, torch_ops_stream, float*) {
   translated(need_kernels);
   ++host_calls;
-  cpu::apply(call);
+  apply(OnCpu{host_program()}, call);
 }
 
-void scatter_add(const RowCall&, torch_ops_stream, void*, int64_t, float*) {}
 void hello(int32_t) { translated(need_kernels); }
 
-}  // namespace torch_ops::gpu
+}  // namespace gpu
+}  // namespace torch_ops
 
 namespace {
 
-using torch_ops::gpu::graph;
-using torch_ops::gpu::host_calls;
+using torch_ops::graph;
+using torch_ops::host_calls;
 
 int failures = 0;
 

@@ -1,6 +1,6 @@
-/* The kernels of torch_ops as a C library, libtorch_ops_c: gathers, their gradient, activations, on
- * data in host memory or on a CUDA device. C99, and C++. Needs neither torch nor Python; without a
- * GPU, or a driver, it computes on the CPU. docs/c_api.md has examples.
+/* The kernels of torch_ops as a C library, libtorch_ops_c: gathers, sums and other reductions by an
+ * index, activations, on data in host memory or on a CUDA device. C99, and C++. Needs neither torch
+ * nor Python; without a GPU, or a driver, it computes on the CPU. docs/c_api.md has examples.
  *
  * Every function that can fail returns a status; torch_ops_last_error() then says more. None ends
  * the process or throws. Where a call fails because of its arguments (everything up to and
@@ -9,7 +9,7 @@
  *
  * All functions may be called from any number of threads at once. Arrays are contiguous, in
  * row-major order; sizes are in elements. Where an array is empty its pointer may be NULL. Outputs
- * must not overlap inputs, but relu and sigmoid may overwrite their input.
+ * must not overlap inputs, but the activations may overwrite their input.
  */
 #ifndef TORCH_OPS_H
 #define TORCH_OPS_H
@@ -76,18 +76,52 @@ enum { TORCH_OPS_INDEX_INT32 = 0, TORCH_OPS_INDEX_INT64 = 1 };
 /* Where the arrays of a call are, and who computes. */
 typedef int32_t torch_ops_memory;
 enum {
-  /* In host memory. The library chooses by sizes, and whether memory is pinned, what is fastest:
-   * the CPU's kernels, a device kernel that reads pinned memory in place, or a device to which the
-   * data goes in pieces. Waits for the result. */
+  /* In host memory. For gather, batch_gather, scatter_add and the activations the library chooses
+   * by sizes, and whether memory is pinned, what is fastest: the CPU's kernels, a device kernel
+   * that reads pinned memory in place, or a device to which the data goes in pieces. The CPU
+   * computes all other functions. Waits for the result. */
   TORCH_OPS_HOST = 0,
   /* On one CUDA device, or in memory that it can reach. Returns when the work is queued on
-   * `stream`, unless the time is asked for. An index out of range gives zeros (of scatter_add: is
-   * left out) and is told by torch_ops_check_errors, or by this call when the time is asked for. */
+   * `stream`, unless the time is asked for. An index out of range gives zeros (reductions and puts
+   * leave it out) and is told by torch_ops_check_errors, or by this call when the time is asked
+   * for. */
   TORCH_OPS_DEVICE = 1,
   /* In host memory; computed by the CPU. */
   TORCH_OPS_HOST_CPU = 2,
-  /* In host memory; computed by the current CUDA device. */
+  /* In host memory; computed by the current CUDA device: in pieces by the functions that
+   * TORCH_OPS_HOST chooses for. The others copy all arrays to the device, and fail with
+   * TORCH_OPS_OUT_OF_MEMORY where these do not fit. */
   TORCH_OPS_HOST_GPU = 3
+};
+
+/* What becomes of an index entry that names no row of its axis, which has `size` rows. */
+typedef int32_t torch_ops_mode;
+enum {
+  TORCH_OPS_MODE_RAISE = 0,     /* TORCH_OPS_INDEX_OUT_OF_RANGE: entries are in [0, size) */
+  TORCH_OPS_MODE_WRAP = 1,      /* it names the row that it is modulo the size */
+  TORCH_OPS_MODE_CLIP = 2,      /* it names the nearest row */
+  TORCH_OPS_MODE_FILL = 3,      /* gathers write `fill`, others leave it out; -1 is the last row */
+  TORCH_OPS_MODE_UNCHECKED = 4, /* the caller promises that there is none */
+  TORCH_OPS_MODE_FROM_END = 5   /* as RAISE, but entries are in [-size, size): -1 is the last row */
+};
+
+/* What is written for the values that an index sends to one row, and where there are none. */
+typedef int32_t torch_ops_reduce;
+enum {
+  TORCH_OPS_REDUCE_SUM = 0,  /* else 0 */
+  TORCH_OPS_REDUCE_MEAN = 1, /* else 0; integers are summed in their type, and rounded down */
+  TORCH_OPS_REDUCE_PROD = 2, /* else 1 */
+  TORCH_OPS_REDUCE_AMAX = 3, /* else 0; NaN is larger than any number */
+  TORCH_OPS_REDUCE_AMIN = 4  /* else 0; NaN is smaller than any number */
+};
+
+/* Flags, which may be added up. */
+enum {
+  /* The same bits on every run. On a device sums and means of floats may take longer for it; all
+   * else, and all results of the CPU, have the same bits on every run without it. */
+  TORCH_OPS_DETERMINISTIC = 1,
+  /* Sums are added to what the result holds, of which each element is rounded once. */
+  TORCH_OPS_ONTO_RESULT = 2
 };
 
 /* A cudaStream_t; NULL is the default stream. Host-pointer calls use streams of their own, which
@@ -104,8 +138,9 @@ TORCH_OPS_API const char* torch_ops_status_string(torch_ops_status status);
 TORCH_OPS_API const char* torch_ops_last_error(void);
 
 /* Of the last TORCH_OPS_INDEX_OUT_OF_RANGE of this thread: the entry's position in the index, in
- * row-major order, its value, and the bound: entries must be in [0, bound). Pointers may be NULL.
- */
+ * row-major order, its value, and the bound: entries must be in [0, bound), or with
+ * TORCH_OPS_MODE_FROM_END in [-bound, bound). Of an axis without rows the value is 0. Which
+ * coordinate of a point it is, torch_ops_last_error says. Pointers may be NULL. */
 TORCH_OPS_API torch_ops_status torch_ops_last_index_error(int64_t* position, int64_t* value,
                                                           int64_t* bound);
 
@@ -164,21 +199,139 @@ TORCH_OPS_API torch_ops_status torch_ops_batch_gather(
 /* result[b, m, d] = the sum of values[b, n, d] over the n with index[b, n] == m:
  * values [batch, entries, inner], index [batch, entries], result [batch, axis_size, inner], all of
  * it written. 16-bit floats are summed in float32 and rounded once; integers wrap. On the CPU the
- * same bits on every run, on a device in no given order.
+ * same bits on every run, on a device in no given order (torch_ops_scatter has a flag for one).
  *
- * `workspace`: on a device, memory of the bytes that torch_ops_scatter_add_workspace gives, aligned
- * to 16; NULL: the call allocates from the stream's pool. */
+ * `workspace`: with TORCH_OPS_DEVICE, memory of the device, of the bytes that
+ * torch_ops_scatter_add_workspace gives or more, aligned to 16. The call's scratch memory is taken
+ * from it as far as it fits. The rest, or with NULL all of it, comes from the stream's pool
+ * (cudaMallocAsync): the way that the call takes, which depends on the sizes, may need more. */
 TORCH_OPS_API torch_ops_status torch_ops_scatter_add(
     const void* values, const void* index, void* result, int64_t batch, int64_t axis_size,
     int64_t entries, int64_t inner, torch_ops_dtype dtype, torch_ops_index_type index_type,
     torch_ops_memory memory, torch_ops_stream stream, void* workspace, int64_t workspace_bytes,
     float* milliseconds);
 
-/* 0 unless `memory` is TORCH_OPS_DEVICE and the dtype has 8 or 16 bits. */
+/* What sums by atomics need: 0 unless `memory` is TORCH_OPS_DEVICE and the dtype has 8 or 16 bits.
+ */
 TORCH_OPS_API torch_ops_status torch_ops_scatter_add_workspace(int64_t batch, int64_t axis_size,
                                                                int64_t inner, torch_ops_dtype dtype,
                                                                torch_ops_memory memory,
                                                                int64_t* bytes);
+
+/* ---- By an index, with modes ---- */
+
+/* As torch_ops_batch_gather. `fill`: an element in host memory for TORCH_OPS_MODE_FILL; NULL is 0.
+ */
+TORCH_OPS_API torch_ops_status
+torch_ops_gather_rows(const void* source, const void* index, void* output, int64_t batch,
+                      int64_t axis_size, int64_t entries, int64_t inner, torch_ops_dtype dtype,
+                      torch_ops_index_type index_type, torch_ops_mode mode, const void* fill,
+                      torch_ops_memory memory, torch_ops_stream stream, float* milliseconds);
+
+/* result[b, m, d] = values[b, n, d] reduced over the n with index[b, n] == m. Arrays as for
+ * torch_ops_scatter_add, all of the result written, 16-bit floats computed in float32 and rounded
+ * once. AMAX and AMIN are not for uint16, uint32 and uint64. `flags`: those above, of which
+ * TORCH_OPS_ONTO_RESULT is for sums. */
+TORCH_OPS_API torch_ops_status torch_ops_scatter(
+    const void* values, const void* index, void* result, int64_t batch, int64_t axis_size,
+    int64_t entries, int64_t inner, torch_ops_dtype dtype, torch_ops_index_type index_type,
+    torch_ops_reduce reduce, torch_ops_mode mode, int32_t flags, torch_ops_memory memory,
+    torch_ops_stream stream, float* milliseconds);
+
+/* positions[b, m, d] = the first n of [0, entries) that has the largest values[b, n, d] for
+ * TORCH_OPS_REDUCE_AMAX, or the smallest for AMIN; `entries` where there is none. */
+TORCH_OPS_API torch_ops_status
+torch_ops_scatter_arg(const void* values, const void* index, int64_t* positions, int64_t batch,
+                      int64_t axis_size, int64_t entries, int64_t inner, torch_ops_dtype dtype,
+                      torch_ops_index_type index_type, torch_ops_reduce reduce, torch_ops_mode mode,
+                      torch_ops_memory memory, torch_ops_stream stream, float* milliseconds);
+
+/* ---- With an entry for each element ---- */
+
+/* output[o, n, i] = source[o, index[o, n, i], i]: source [outer, axis_size, inner], index and
+ * output [outer, entries, inner]. `fill` as above. */
+TORCH_OPS_API torch_ops_status
+torch_ops_gather_elements(const void* source, const void* index, void* output, int64_t outer,
+                          int64_t axis_size, int64_t entries, int64_t inner, torch_ops_dtype dtype,
+                          torch_ops_index_type index_type, torch_ops_mode mode, const void* fill,
+                          torch_ops_memory memory, torch_ops_stream stream, float* milliseconds);
+
+/* result[o, m, i] = the sum of values[o, n, i] over the n with index[o, n, i] == m: values and
+ * index [outer, entries, inner], result [outer, axis_size, inner], all of it written. `flags`:
+ * TORCH_OPS_DETERMINISTIC, or 0. */
+TORCH_OPS_API torch_ops_status torch_ops_scatter_elements_add(
+    const void* values, const void* index, void* result, int64_t outer, int64_t axis_size,
+    int64_t entries, int64_t inner, torch_ops_dtype dtype, torch_ops_index_type index_type,
+    torch_ops_mode mode, int32_t flags, torch_ops_memory memory, torch_ops_stream stream,
+    float* milliseconds);
+
+/* ---- At points ---- */
+
+/* A point has a coordinate for each of the first `count` axes of a table, 1 to 16: coordinates[j],
+ * [batch, points], is for the axis with sizes[j]. The arrays `coordinates` and `sizes` themselves
+ * are in host memory. A position in an error counts the points.
+ *
+ * output[b, p, d] = source[b, c0[b, p], c1[b, p], ..., d]: source [batch, sizes..., inner], output
+ * [batch, points, inner]. `fill` as above. */
+TORCH_OPS_API torch_ops_status torch_ops_gather_points(
+    const void* source, const void* const* coordinates, const int64_t* sizes, int32_t count,
+    void* output, int64_t batch, int64_t points, int64_t inner, torch_ops_dtype dtype,
+    torch_ops_index_type index_type, torch_ops_mode mode, const void* fill, torch_ops_memory memory,
+    torch_ops_stream stream, float* milliseconds);
+
+/* table[b, c0[b, p], c1[b, p], ..., d] = values[b, p, d]. Of several points at one place any is
+ * written, or some elements of each. */
+TORCH_OPS_API torch_ops_status torch_ops_put_points(
+    void* table, const void* const* coordinates, const int64_t* sizes, int32_t count,
+    const void* values, int64_t batch, int64_t points, int64_t inner, torch_ops_dtype dtype,
+    torch_ops_index_type index_type, torch_ops_mode mode, torch_ops_memory memory,
+    torch_ops_stream stream, float* milliseconds);
+
+/* places[p] = the number of each point's place in an array of the sizes, in row-major order: an
+ * index for the functions above, to add up at points, say. With TORCH_OPS_MODE_FILL a point that
+ * names no place gets the product of the sizes, which torch_ops_scatter leaves out in that mode. */
+TORCH_OPS_API torch_ops_status torch_ops_ravel_points(const void* const* coordinates,
+                                                      const int64_t* sizes, int32_t count,
+                                                      int64_t* places, int64_t points,
+                                                      torch_ops_index_type index_type,
+                                                      torch_ops_mode mode, torch_ops_memory memory,
+                                                      torch_ops_stream stream, float* milliseconds);
+
+/* ---- Plans ---- */
+
+/* An index that stays the same over many calls: checked and, on a device, sorted once. It keeps a
+ * copy of the index. Any number of threads may use it at once. */
+typedef struct torch_ops_plan torch_ops_plan;
+
+/* Of an index [batch, entries] of an axis, whose entries are in [0, axis_size). `memory` says where
+ * the index is, and so where the arrays of all later calls are, and who computes them. On a device
+ * it waits for the work on `stream`, which must not capture a CUDA graph. Entries are not sorted
+ * for the CPU. *plan is NULL where it fails. */
+TORCH_OPS_API torch_ops_status torch_ops_plan_create(const void* index, int64_t batch,
+                                                     int64_t axis_size, int64_t entries,
+                                                     torch_ops_index_type index_type,
+                                                     torch_ops_memory memory,
+                                                     torch_ops_stream stream,
+                                                     torch_ops_plan** plan);
+
+/* On a device waits for the device, and must not be called while a CUDA graph is captured. NULL is
+ * allowed. */
+TORCH_OPS_API torch_ops_status torch_ops_plan_destroy(torch_ops_plan* plan);
+
+/* As torch_ops_batch_gather by the plan's index. */
+TORCH_OPS_API torch_ops_status torch_ops_plan_gather(const torch_ops_plan* plan, const void* source,
+                                                     void* output, int64_t inner,
+                                                     torch_ops_dtype dtype, torch_ops_stream stream,
+                                                     float* milliseconds);
+
+/* As torch_ops_scatter by the plan's index, always with TORCH_OPS_DETERMINISTIC. */
+TORCH_OPS_API torch_ops_status torch_ops_plan_scatter(const torch_ops_plan* plan,
+                                                      const void* values, void* result,
+                                                      int64_t inner, torch_ops_dtype dtype,
+                                                      torch_ops_reduce reduce, int32_t flags,
+                                                      torch_ops_stream stream, float* milliseconds);
+
+/* ---- Activations ---- */
 
 /* output = max(input, 0); NaN stays NaN. `size` elements of a floating type. */
 TORCH_OPS_API torch_ops_status torch_ops_relu(const void* input, void* output, int64_t size,
@@ -188,6 +341,17 @@ TORCH_OPS_API torch_ops_status torch_ops_relu(const void* input, void* output, i
 /* grad_input = grad_output where output > 0 or NaN, else 0. `output` is relu's output or input. */
 TORCH_OPS_API torch_ops_status torch_ops_relu_backward(
     const void* grad_output, const void* output, void* grad_input, int64_t size,
+    torch_ops_dtype dtype, torch_ops_memory memory, torch_ops_stream stream, float* milliseconds);
+
+/* output = input where input > 0, else slope * input. */
+TORCH_OPS_API torch_ops_status torch_ops_leaky_relu(const void* input, void* output, int64_t size,
+                                                    double slope, torch_ops_dtype dtype,
+                                                    torch_ops_memory memory,
+                                                    torch_ops_stream stream, float* milliseconds);
+
+/* grad_input = grad_output where input > 0, else slope * grad_output. */
+TORCH_OPS_API torch_ops_status torch_ops_leaky_relu_backward(
+    const void* grad_output, const void* input, void* grad_input, int64_t size, double slope,
     torch_ops_dtype dtype, torch_ops_memory memory, torch_ops_stream stream, float* milliseconds);
 
 /* output = 1 / (1 + exp(-input)). */

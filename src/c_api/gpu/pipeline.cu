@@ -1,4 +1,4 @@
-#include "c_api/gpu_pipeline.cuh"
+#include "c_api/gpu/pipeline.cuh"
 
 #include <algorithm>
 #include <cstring>
@@ -6,8 +6,8 @@
 #include <mutex>
 #include <vector>
 
-#include "c_api/gpu.h"
-#include "c_api/gpu_runtime.cuh"
+#include "c_api/gpu/gpu.h"
+#include "c_api/gpu/runtime.cuh"
 #include "common/host/parallel.h"
 
 namespace torch_ops::gpu {

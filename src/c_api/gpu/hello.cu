@@ -1,8 +1,8 @@
 #include <cstdio>
 
-#include "c_api/gpu.h"
-#include "c_api/gpu_runtime.cuh"
-#include "c_api/hello.h"
+#include "c_api/calls/hello.h"
+#include "c_api/gpu/gpu.h"
+#include "c_api/gpu/runtime.cuh"
 
 namespace torch_ops::gpu {
 namespace {

@@ -4,9 +4,8 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <initializer_list>
 
-#include "c_api/arguments.h"
+#include "c_api/calls/arguments.h"
 #include "common/cuda/cuda_check.h"
 #include "common/cuda/launch.cuh"
 #include "common/cuda/timing.h"
@@ -60,7 +59,7 @@ class StreamScope {
 // wait have left must not be taken for the error of one that does.
 enum class Reports { kLater, kNow };
 // What a launch on the current stream gets, whose first entry is the index's `first`th.
-IndexErrorSite error_site(const RowCall& call, Reports reports, int64_t first = 0);
+IndexErrorSite error_site(const EntryKind& kind, Reports reports, int64_t first = 0);
 // Once the kernels are done: raises what was recorded on the current device, and makes room for the
 // next.
 void raise_recorded(Reports reports, cudaStream_t stream);
@@ -68,22 +67,14 @@ void raise_recorded(Reports reports, cudaStream_t stream);
 // A call of this thread is queued on the device: check_errors waits for it there.
 void note_queued_call(int device);
 
-// An array of a call on device pointers.
-struct DeviceArray {
-  const char* name;
-  const void* pointer;
-  int64_t bytes;
-};
-
 // The device that the arrays are on, which must be one that can reach them all; the current device
 // where that does not say it.
-int device_of(std::initializer_list<DeviceArray> arrays);
+int device_of(const Arrays& arrays);
 
 // A call on device pointers: queues what `launch` launches. Where a time is wanted, waits for it,
 // and raises what the kernels recorded.
 template <class Launch>
-void queue(std::initializer_list<DeviceArray> arrays, torch_ops_stream stream, float* milliseconds,
-           Launch&& launch) {
+void queue(const Arrays& arrays, torch_ops_stream stream, float* milliseconds, Launch&& launch) {
   translated([&] {
     need_device();
     const int device = device_of(arrays);
@@ -99,27 +90,5 @@ void queue(std::initializer_list<DeviceArray> arrays, torch_ops_stream stream, f
     raise_recorded(Reports::kNow, on);
   });
 }
-
-// Launch a call's kernels on the current stream; arrays are in memory that the current device can
-// reach, and not empty.
-void launch_gather(const RowCall& call, const IndexErrorSite& errors);
-void launch_activation(const ActivationCall& call);
-
-// scatter_add in two steps. Adds to `sums`, zeros before; entries out of range are dropped, and
-// recorded where the errors have a slot. Then rounds `size` of them to the call's dtype, where the
-// sums are of another type.
-bool sums_in_place(torch_ops_dtype dtype);  // are they of the same type?
-void launch_add(const RowCall& call, void* sums, const IndexErrorSite& errors);
-void launch_round(torch_ops_dtype dtype, const void* sums, void* result, int64_t size);
-
-// For a table of which only the rows [first, first + call.axis_size) are there; `whole` is the size
-// of the axis. Leaves the output of other entries as it is. Errors are recorded with the first
-// part.
-void launch_gather_part(const RowCall& call, int64_t first, int64_t whole,
-                        const IndexErrorSite& errors);
-// Writes the call's index, counted from the row `first` on, to `part`, int64: entries outside of
-// call.axis_size rows become call.axis_size. Errors as above.
-void launch_localize(const RowCall& call, int64_t first, int64_t whole, int64_t* part,
-                     const IndexErrorSite& errors);
 
 }  // namespace torch_ops::gpu

@@ -1,12 +1,12 @@
+#include "c_api/calls/hello.h"
+
 #include <cstdio>
 
-#include "c_api/cpu.h"
-#include "c_api/hello.h"
 #include "c_api/own_program.h"
 
-namespace torch_ops::cpu {
+namespace torch_ops {
 
-void hello(int32_t threads) {
+void hello_on_cpu(int32_t threads) {
   const auto greet = [](void* context, int64_t n) {
     std::printf(TORCH_OPS_HELLO, static_cast<int>(n), *static_cast<const int32_t*>(context));
   };
@@ -14,4 +14,4 @@ void hello(int32_t threads) {
   std::fflush(stdout);
 }
 
-}  // namespace torch_ops::cpu
+}  // namespace torch_ops

@@ -1,4 +1,4 @@
-#include "c_api/gpu_runtime.cuh"
+#include "c_api/gpu/runtime.cuh"
 
 #include <pthread.h>
 
@@ -9,7 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "c_api/gpu.h"
+#include "c_api/gpu/gpu.h"
 #include "c_api/own_program.h"
 
 namespace torch_ops {
@@ -41,12 +41,14 @@ DeviceLimits device_limits() {
 }
 
 void* allocate_on_device(int64_t bytes) {
-  void* memory = nullptr;
-  TORCH_OPS_CHECK_CUDA(cudaMallocAsync(&memory, bytes, the_stream));
+  void* memory = take_from_workspace(bytes);
+  if (memory == nullptr) TORCH_OPS_CHECK_CUDA(cudaMallocAsync(&memory, bytes, the_stream));
   return memory;
 }
 
-void release_on_device(void* memory) { cudaFreeAsync(memory, the_stream); }
+void release_on_device(void* memory) {
+  if (!give_to_workspace(memory)) cudaFreeAsync(memory, the_stream);
+}
 
 void throw_cuda_error(int error, const char* expression, const char* file, int line) {
   torch_ops::throw_cuda_error(static_cast<cudaError_t>(error), expression, file, line);
@@ -333,20 +335,23 @@ StreamScope::StreamScope(cudaStream_t stream) : previous_(the_stream) { the_stre
 
 StreamScope::~StreamScope() { the_stream = previous_; }
 
-IndexErrorSite error_site(const RowCall& call, Reports reports, int64_t first) {
+IndexErrorSite error_site(const EntryKind& kind, Reports reports, int64_t first) {
+  IndexErrorSite site{};
+  if (!IndexRule(kind.mode, kind.bound).raises()) return site;
   DeviceErrors& errors = current_errors();
   if (reports == Reports::kLater) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     TORCH_OPS_CHECK_CUDA(cudaStreamIsCapturing(the_stream, &status));
     if (status != cudaStreamCaptureStatusNone) errors.captured = true;
   }
-  IndexErrorSite site{};
   site.slot = errors.records[static_cast<int>(reports)].slot;
-  site.axis_size = call.axis_size;
+  site.axis_size = kind.bound;
+  site.coordinates = kind.coordinates;
+  site.from_end = kind.mode == IndexMode::kFromEnd;
+  // This library names an entry by its flat position, and needs no sizes of the index.
   site.outer = 1;
-  site.entries = call.entries;
-  site.rank = 1;
-  site.sizes[0] = first;  // this library names an entry by its flat position, and needs no sizes
+  site.sizes[0] = first;
+  site.sizes[1] = kind.as_it_is;
   return site;
 }
 
@@ -358,8 +363,13 @@ void raise_recorded(Reports reports, cudaStream_t stream) {
   if (recorded == errors.raised) return;
   errors.raised = recorded;
   const IndexErrorRecord& record = *errors.record;
-  const IndexFailure failure(record.site.sizes[0] + record.row, record.value,
-                             record.site.axis_size);
+  const IndexErrorSite& site = record.site;
+  const bool from_end = site.from_end != 0;
+  const EntryKind kind{site.axis_size, from_end ? IndexMode::kFromEnd : IndexMode::kRaise,
+                       site.coordinates, site.sizes[1] != 0};
+  const IndexFailure failure({site.sizes[0] + record.row,
+                              kind.entry_of(record.value, site.axis_size), site.axis_size, from_end,
+                              site.coordinates > 0 ? record.coordinate : -1});
   TORCH_OPS_CHECK_CUDA(
       cudaMemsetAsync(&errors.slot->claimed, 0, sizeof(errors.slot->claimed), stream));
   // The next call may be on another stream.
@@ -367,10 +377,10 @@ void raise_recorded(Reports reports, cudaStream_t stream) {
   throw failure;
 }
 
-int device_of(std::initializer_list<DeviceArray> arrays) {
+int device_of(const Arrays& arrays) {
   const char* known_by = nullptr;
   int device = -1;
-  for (const DeviceArray& array : arrays) {
+  for (const Array& array : arrays) {
     if (array.bytes == 0) continue;
     cudaPointerAttributes attributes{};
     TORCH_OPS_CHECK_CUDA(cudaPointerGetAttributes(&attributes, array.pointer));
@@ -388,6 +398,22 @@ int device_of(std::initializer_list<DeviceArray> arrays) {
     device = attributes.device;
   }
   return known_by != nullptr ? device : current_device();
+}
+
+void with_device(int device, const std::function<void()>& body) {
+  translated([&] {
+    need_device();
+    const DeviceScope scope(device);
+    body();
+  });
+}
+
+void run_there(const Arrays& arrays, const EntryKind& kind, torch_ops_stream stream,
+               float* milliseconds, const Launch& launch) {
+  std::vector<void*> at;
+  for (const Array& each : arrays) at.push_back(const_cast<void*>(each.pointer));
+  queue(arrays, stream, milliseconds,
+        [&](Reports reports) { launch(at, error_site(kind, reports)); });
 }
 
 void check_errors(torch_ops_stream stream) {

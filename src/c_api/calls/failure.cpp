@@ -1,4 +1,4 @@
-#include "c_api/failure.h"
+#include "c_api/calls/failure.h"
 
 #include <cstdio>
 
@@ -7,51 +7,51 @@ namespace {
 
 // Plain memory: nothing to allocate where memory is short, nothing to destroy when a thread ends.
 thread_local char last_error[1024] = "";
-thread_local struct {
-  int64_t position, value, bound;
-} last_index_error = {};
+thread_local BadEntry last_bad_entry{0, 0, 0};
 
-std::string describe(int64_t position, int64_t value, int64_t bound) {
+std::string describe(const BadEntry& entry) {
   std::ostringstream text;
-  text << "index[" << position << "] is " << value;
-  if (bound == 0) {
-    text << ", but the axis has size 0: no entry is allowed";
+  if (entry.coordinate < 0) {
+    text << "index[" << entry.position << "]";
   } else {
-    text << ", out of range for an axis of size " << bound << ": it must be between 0 and "
-         << bound - 1;
+    text << "coordinates[" << entry.coordinate << "][" << entry.position << "]";
+  }
+  if (entry.bound == 0) {
+    text << " exists, but the axis has size 0: no entry is allowed";
+  } else {
+    text << " is " << entry.value << ", out of range for an axis of size " << entry.bound
+         << ": it must be between " << (entry.from_end ? -entry.bound : 0) << " and "
+         << entry.bound - 1;
   }
   return text.str();
 }
 
 }  // namespace
 
-IndexFailure::IndexFailure(int64_t position, int64_t value, int64_t bound)
-    : Failure(TORCH_OPS_INDEX_OUT_OF_RANGE, describe(position, value, bound)),
-      position(position),
-      value(value),
-      bound(bound) {}
+IndexFailure::IndexFailure(const BadEntry& entry)
+    : Failure(TORCH_OPS_INDEX_OUT_OF_RANGE, describe(entry)), entry(entry) {}
 
 void remember_failure(const char* function, const char* text) noexcept {
   std::snprintf(last_error, sizeof(last_error), "%s: %s.", function, text);
 }
 
 void remember_index_failure(const IndexFailure& failure) noexcept {
-  last_index_error = {failure.position, failure.value, failure.bound};
+  last_bad_entry = failure.entry;
 }
 
 }  // namespace torch_ops
 
+using torch_ops::last_bad_entry;
 using torch_ops::last_error;
-using torch_ops::last_index_error;
 
 extern "C" {
 
 const char* torch_ops_last_error(void) { return last_error; }
 
 torch_ops_status torch_ops_last_index_error(int64_t* position, int64_t* value, int64_t* bound) {
-  if (position != nullptr) *position = last_index_error.position;
-  if (value != nullptr) *value = last_index_error.value;
-  if (bound != nullptr) *bound = last_index_error.bound;
+  if (position != nullptr) *position = last_bad_entry.position;
+  if (value != nullptr) *value = last_bad_entry.value;
+  if (bound != nullptr) *bound = last_bad_entry.bound;
   return TORCH_OPS_SUCCESS;
 }
 

@@ -3,11 +3,13 @@
 // for. docs/c_api.md says which way a call takes.
 #include <algorithm>
 
-#include "c_api/cpu.h"
-#include "c_api/gpu.h"
-#include "c_api/gpu_pipeline.cuh"
-#include "c_api/gpu_runtime.cuh"
-#include "c_api/host_choice.h"
+#include "c_api/calls/activations.h"
+#include "c_api/calls/rows.h"
+#include "c_api/gpu/gpu.h"
+#include "c_api/gpu/host_choice.h"
+#include "c_api/gpu/parts.h"
+#include "c_api/gpu/pipeline.cuh"
+#include "c_api/gpu/runtime.cuh"
 
 namespace torch_ops::gpu {
 namespace {
@@ -47,6 +49,33 @@ void for_each_span(const RowCall& call, int64_t batch, int64_t n, int64_t most, 
   }
 }
 
+void launch_gather(const RowCall& call, int64_t first) {
+  gather(OnCuda{host_program()}, call, error_site(call.entry_kind(), Reports::kNow, first));
+}
+
+// scatter_add in two steps. Adds to `sums`, zeros before; entries out of range are dropped, and
+// recorded where the errors have a slot. Then rounds `size` of them to the call's dtype, where the
+// sums are of another type.
+void launch_add(const RowCall& call, void* sums, const IndexErrorSite& errors) {
+  dispatch_summed(call.dtype, [&](auto value) {
+    using Value = decltype(value);
+    kernels::scatter_add_to<Value>(OnCuda{host_program()},
+                                   reduce_call<Value, SumOf<Value>>(call, sums), errors);
+  });
+}
+
+void launch_round(torch_ops_dtype dtype, const void* sums, void* result, int64_t size) {
+  dispatch_summed(dtype, [&](auto value) {
+    using Value = decltype(value);
+    using Sum = SumOf<Value>;
+    if constexpr (!std::is_same_v<Sum, Value>) {
+      for_each(OnCuda{host_program()},
+               RoundSums<Sum, Value>{static_cast<const Sum*>(sums), static_cast<Value*>(result)},
+               size);
+    }
+  });
+}
+
 [[noreturn]] void fail_small_budget(int64_t budget) {
   fail(TORCH_OPS_OUT_OF_MEMORY, "the ", budget,
        " bytes of device memory that the call may take do not hold one row of it");
@@ -84,7 +113,7 @@ constexpr int64_t kInPlacePieceBytes = int64_t{2} << 20;
 void launch_in_place(const RowCall& call, int64_t first) {
   constexpr int64_t kWorthALaunch = 16384;
   if (call.entries * call.inner < kWorthALaunch) {
-    return launch_gather(call, error_site(call, Reports::kNow, first));
+    return launch_gather(call, first);
   }
   const int64_t row = call.inner * call.element_bytes;
   for (int64_t b = 0; b < call.batch; ++b) {
@@ -94,7 +123,7 @@ void launch_in_place(const RowCall& call, int64_t first) {
     one.index = static_cast<const char*>(call.index) + b * call.entries * call.index_bytes;
     one.to = static_cast<char*>(call.to) + b * call.entries * row;
     launch_gather_part(one, 0, call.axis_size,
-                       error_site(one, Reports::kNow, first + b * call.entries));
+                       error_site(one.entry_kind(), Reports::kNow, first + b * call.entries));
   }
 }
 
@@ -192,7 +221,7 @@ void gather_in_pieces(Pipeline& pipeline, const RowCall& call, int64_t budget) {
         const RowCall part = on_device(span, table + (span.batch - batch) * slab);
         pipeline.launch(left[slot], ran[slot], [&] {
           if (in_place) return launch_in_place(part, span.first(call));
-          launch_gather(part, error_site(part, Reports::kNow, span.first(call)));
+          launch_gather(part, span.first(call));
         });
         download_output(span);
       });
@@ -215,7 +244,8 @@ void gather_in_pieces(Pipeline& pipeline, const RowCall& call, int64_t budget) {
         part.axis_size = std::min(plan.part_rows, call.axis_size - first);
         pipeline.upload(tables[load], source, span.batch * slab + first * row, part.axis_size * row,
                         table_read[load]);
-        IndexErrorSite errors = error_site(call, Reports::kNow, span.first(call));
+        const IndexErrorSite errors =
+            error_site(call.entry_kind(), Reports::kNow, span.first(call));
         pipeline.launch(left[slot], table_read[load],
                         [&] { launch_gather_part(part, first, call.axis_size, errors); });
       }
@@ -238,7 +268,7 @@ struct ScatterPlan {
 void scatter_in_pieces(Pipeline& pipeline, const RowCall& call, int64_t budget) {
   const HostArray values(call.from), index(call.index), result(call.to);
   const int64_t row = call.inner * call.element_bytes;
-  const bool in_place = sums_in_place(call.dtype);
+  const bool in_place = call.element_bytes >= 4;
   const int64_t sum_row = in_place ? row : call.inner * static_cast<int64_t>(sizeof(uint32_t));
   const auto rows_of = [](int64_t bytes, int64_t each) {
     return std::max<int64_t>(bytes / each, 1);
@@ -319,7 +349,7 @@ void scatter_in_pieces(Pipeline& pipeline, const RowCall& call, int64_t budget) 
       for_each_span(call, batch, batches, plan.span, [&](const Span& span) {
         add_span(span, [&](const RowCall& part) {
           launch_add(part, sums + (span.batch - batch) * call.axis_size * sum_row,
-                     error_site(part, Reports::kNow, span.first(call)));
+                     error_site(part.entry_kind(), Reports::kNow, span.first(call)));
         });
       });
       send(batch * call.axis_size, batches * call.axis_size);
@@ -335,7 +365,7 @@ void scatter_in_pieces(Pipeline& pipeline, const RowCall& call, int64_t budget) 
         add_span(span, [&](RowCall part) {
           part.axis_size = rows_here;
           launch_localize(part, first, call.axis_size, local,
-                          error_site(call, Reports::kNow, span.first(call)));
+                          error_site(call.entry_kind(), Reports::kNow, span.first(call)));
           part.index = local;
           part.index_bytes = sizeof(*local);
           launch_add(part, sums, IndexErrorSite{});
@@ -376,7 +406,7 @@ void apply_in_pieces(Pipeline& pipeline, const ActivationCall& call, int64_t bud
       part.inputs[i] = pieces[slot][i];
     }
     part.output = pieces[slot][arrays - 1];
-    pipeline.launch(left[slot], ran[slot], [&] { launch_activation(part); });
+    pipeline.launch(left[slot], ran[slot], [&] { apply(OnCuda{host_program()}, part); });
     pipeline.download(output, offset, part.output, bytes, ran[slot], left[slot]);
   }
   pipeline.finish();
@@ -384,11 +414,46 @@ void apply_in_pieces(Pipeline& pipeline, const ActivationCall& call, int64_t bud
 
 }  // namespace
 
+// All arrays are on the device together, and what they take beside that is the kernels'.
+void run_copied(const Arrays& arrays, const EntryKind& kind, torch_ops_stream stream,
+                float* milliseconds, const Launch& launch) {
+  translated([&] {
+    need_kernels();
+    const PipelineLease pipeline;
+    const StreamScope scope(pipeline->run());
+    pipeline->begin(static_cast<cudaStream_t>(stream), milliseconds != nullptr);
+    int64_t bytes = 0;
+    for (const Array& each : arrays) bytes += DeviceBlock::aligned(each.bytes);
+    const int64_t budget = memory_budget();
+    if (bytes > budget) {
+      fail(TORCH_OPS_OUT_OF_MEMORY, "the call needs ", bytes,
+           " bytes of device memory for its arrays, but it may take ", budget);
+    }
+    DeviceBlock block(std::max<int64_t>(bytes, 1), *pipeline.operator->());
+    std::vector<void*> at;
+    const Event nothing;
+    Event computed, left;
+    for (const Array& each : arrays) {
+      at.push_back(block.take(each.bytes));
+      if ((each.access & Array::kRead) == 0) continue;
+      pipeline->upload(at.back(), HostArray(each.pointer), 0, each.bytes, nothing);
+    }
+    pipeline->launch(nothing, computed, [&] { launch(at, error_site(kind, Reports::kNow)); });
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      if ((arrays[i].access & Array::kWritten) == 0) continue;
+      pipeline->download(HostArray(arrays[i].pointer), 0, at[i], arrays[i].bytes, computed, left);
+    }
+    pipeline->finish();
+    if (milliseconds != nullptr) *milliseconds = pipeline->milliseconds();
+    raise_recorded(Reports::kNow, pipeline->run());
+  });
+}
+
 void gather_host(const RowCall& call, torch_ops_stream stream, float* milliseconds) {
   translated(need_kernels);
   if (call.rows_bytes() == 0 || call.axis_size == 0) {
     if (milliseconds != nullptr) *milliseconds = 0;
-    return cpu::gather(call);  // moves nothing, and checks the index
+    return gather(OnCpu{host_program()}, call);  // moves nothing, and checks the index
   }
   within_budget(stream, milliseconds, [&](Pipeline& pipeline, int64_t budget) {
     gather_in_pieces(pipeline, call, budget);
@@ -399,7 +464,7 @@ void scatter_add_host(const RowCall& call, torch_ops_stream stream, float* milli
   translated(need_kernels);
   if (call.rows_bytes() == 0 || call.axis_size == 0) {
     if (milliseconds != nullptr) *milliseconds = 0;
-    return cpu::scatter_add(call);
+    return scatter(OnCpu{host_program()}, {call});
   }
   within_budget(stream, milliseconds, [&](Pipeline& pipeline, int64_t budget) {
     scatter_in_pieces(pipeline, call, budget);

@@ -1,18 +1,15 @@
 // A call of an activation, as the kernels of src/relu and src/sigmoid take it.
 #pragma once
 
-#include <optional>
-
-#include "c_api/arguments.h"
-#include "c_api/dispatch.h"
+#include "c_api/calls/arguments.h"
+#include "c_api/calls/dispatch.h"
 #include "relu/relu_launch.h"
 #include "sigmoid/sigmoid_launch.h"
 
 namespace torch_ops {
 
-// `on` says where.
 template <class On>
-void call_kernels(On on, const ActivationCall& call) {
+void apply(On on, const ActivationCall& call) {
   dispatch_floating(call.dtype, [&](auto value) {
     using T = decltype(value);
     auto* output = static_cast<T*>(call.output);
@@ -22,9 +19,9 @@ void call_kernels(On on, const ActivationCall& call) {
     const StridedWalk<3> backward(call.size);
     switch (call.activation) {
       case Activation::kRelu:
-        return kernels::relu(on, std::nullopt, forward, nullptr, output, first);
+        return kernels::relu(on, call.slope, forward, nullptr, output, first);
       case Activation::kReluBackward:
-        return kernels::relu_backward(on, std::nullopt, backward, output, first, second);
+        return kernels::relu_backward(on, call.slope, backward, output, first, second);
       case Activation::kSigmoid:
         return kernels::sigmoid(on, forward, output, first);
       case Activation::kSigmoidBackward:

@@ -2,9 +2,23 @@
 // build without CUDA there is no device.
 #pragma once
 
-#include "c_api/arguments.h"
+#include <functional>
+#include <vector>
+
+#include "c_api/calls/arguments.h"
+#include "common/indexing/index_error.h"
+#include "scatter/scatter_launch.h"
 
 namespace torch_ops::gpu {
+
+// An index and its entries in the order of their rows, in one block of a device's memory.
+struct PlanOnDevice {
+  int device = 0;
+  void* memory = nullptr;
+  int64_t bytes = 0;
+  const void* index = nullptr;
+  PlanArrays sorted{};
+};
 
 #ifdef TORCH_OPS_WITH_CUDA
 #define TORCH_OPS_GPU_CALL(...) __VA_ARGS__;
@@ -33,16 +47,25 @@ inline bool is_pinned(const void*) { return false; }
 inline bool pinned_free(void*) { return false; }
 #endif
 
+// Launches a call on the current stream of the current device; `at` are the call's arrays there.
+using Launch = std::function<void(const std::vector<void*>& at, const IndexErrorSite& errors)>;
+
+// Calls body() while a device is current.
+TORCH_OPS_GPU_CALL(void with_device(int device, const std::function<void()>& body))
+
 // On device pointers.
-TORCH_OPS_GPU_CALL(void gather(const RowCall& call, torch_ops_stream stream, float* milliseconds))
-TORCH_OPS_GPU_CALL(void scatter_add(const RowCall& call, torch_ops_stream stream, void* workspace,
-                                    int64_t workspace_bytes, float* milliseconds))
-TORCH_OPS_GPU_CALL(void apply(const ActivationCall& call, torch_ops_stream stream,
-                              float* milliseconds))
+TORCH_OPS_GPU_CALL(void run_there(const Arrays& arrays, const EntryKind& kind,
+                                  torch_ops_stream stream, float* milliseconds,
+                                  const Launch& launch))
 TORCH_OPS_GPU_CALL(void check_errors(torch_ops_stream stream))
 TORCH_OPS_GPU_CALL(void hello(int32_t threads))
 
-// On host pointers.
+// On host pointers: all arrays are on the device together.
+TORCH_OPS_GPU_CALL(void run_copied(const Arrays& arrays, const EntryKind& kind,
+                                   torch_ops_stream stream, float* milliseconds,
+                                   const Launch& launch))
+
+// On host pointers, in pieces.
 TORCH_OPS_GPU_CALL(void gather_host(const RowCall& call, torch_ops_stream stream,
                                     float* milliseconds))
 TORCH_OPS_GPU_CALL(void scatter_add_host(const RowCall& call, torch_ops_stream stream,
@@ -50,6 +73,13 @@ TORCH_OPS_GPU_CALL(void scatter_add_host(const RowCall& call, torch_ops_stream s
 TORCH_OPS_GPU_CALL(void apply_host(const ActivationCall& call, torch_ops_stream stream,
                                    float* milliseconds))
 TORCH_OPS_GPU_CALL(void* pinned_alloc(int64_t bytes))
+
+// Plans. Sorts the entries of an index, which is checked, on the device that it is on, or to which
+// it is copied from the host; waits. The memory is the plan's until free_plan.
+TORCH_OPS_GPU_CALL(void make_plan(PlanOnDevice& plan, const RowCall& index, bool from_host,
+                                  torch_ops_stream stream))
+// Waits for the device.
+TORCH_OPS_GPU_CALL(void free_plan(const PlanOnDevice& plan))
 
 // The most bytes of a device that a host-pointer call may take; 0: what is free there.
 void set_memory_limit(int64_t bytes);

@@ -2,13 +2,42 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
-#include "c_api/failure.h"
+#include "c_api/calls/failure.h"
 #include "common/indexing/index_array.h"
+#include "common/indexing/index_mode.h"
 #include "common/indexing/row_layout.h"
+#include "relu/relu_launch.h"
 #include "torch_ops.h"
 
 namespace torch_ops {
+
+// An array of a call, contiguous.
+struct Array {
+  enum Access { kRead = 1, kWritten = 2, kReadAndWritten = 3 };
+  const char* name;
+  const void* pointer;
+  int64_t bytes;
+  Access access;
+};
+using Arrays = std::vector<Array>;
+
+// What an error of an index's entry tells of the index.
+struct EntryKind {
+  int64_t bound;  // of the entries; unused where they are coordinates
+  IndexMode mode;
+  int64_t coordinates = 0;  // of an entry that is a point; 0 for one that is a number
+  // Kernels may record an entry as it is. (Most record the row that it is by IndexMode::kFromEnd.)
+  bool as_it_is = false;
+
+  // The entry of which a kernel has recorded `value`.
+  int64_t entry_of(int64_t value, int64_t axis_size) const {
+    const bool is_row = mode == IndexMode::kFromEnd && coordinates == 0 && value < 0 &&
+                        (!as_it_is || value >= -axis_size);
+    return is_row ? value - axis_size : value;
+  }
+};
 
 // A gather or scatter_add whose arguments are known to be right. All arrays are contiguous.
 struct RowCall {
@@ -19,7 +48,28 @@ struct RowCall {
   torch_ops_dtype dtype;
   int64_t element_bytes;
   int64_t index_bytes;  // of an entry: 4 or 8
+  // Names of `from` and `to`, and which of the two has the axis.
+  const char* from_name = nullptr;
+  const char* to_name = nullptr;
+  bool table_first = true;
+  IndexMode mode = IndexMode::kRaise;
+  FillPattern fill{};
 
+  Arrays arrays(Array::Access access = Array::kWritten) const {
+    return {{from_name, from, table_first ? table_bytes() : rows_bytes(), Array::kRead},
+            {"index", index, all_index_bytes(), Array::kRead},
+            {to_name, to, table_first ? rows_bytes() : table_bytes(), access}};
+  }
+  // With other pointers for these.
+  RowCall at(const std::vector<void*>& pointers) const {
+    RowCall call = *this;
+    call.from = pointers[0];
+    call.index = pointers[1];
+    call.to = pointers[2];
+    return call;
+  }
+
+  EntryKind entry_kind() const { return {axis_size, mode}; }
   int64_t all_entries() const { return batch * entries; }
   int64_t table_bytes() const { return batch * axis_size * inner * element_bytes; }
   int64_t rows_bytes() const { return batch * entries * inner * element_bytes; }
@@ -51,6 +101,7 @@ struct ActivationCall {
   int64_t size;
   torch_ops_dtype dtype;
   int64_t element_bytes;
+  Slope slope{};  // of leaky_relu
 
   int inputs_count() const { return inputs[1] != nullptr ? 2 : 1; }
 };
@@ -101,6 +152,32 @@ inline void check_memory(torch_ops_memory memory) {
   }
 }
 
+inline IndexMode index_mode(torch_ops_mode mode) {
+  static_assert(TORCH_OPS_MODE_RAISE == static_cast<int>(IndexMode::kRaise) &&
+                TORCH_OPS_MODE_WRAP == static_cast<int>(IndexMode::kWrap) &&
+                TORCH_OPS_MODE_CLIP == static_cast<int>(IndexMode::kClip) &&
+                TORCH_OPS_MODE_FILL == static_cast<int>(IndexMode::kFill) &&
+                TORCH_OPS_MODE_UNCHECKED == static_cast<int>(IndexMode::kUnchecked) &&
+                TORCH_OPS_MODE_FROM_END == static_cast<int>(IndexMode::kFromEnd));
+  if (mode < TORCH_OPS_MODE_RAISE || mode > TORCH_OPS_MODE_FROM_END) {
+    fail(TORCH_OPS_INVALID_ARGUMENT, "mode must be one of TORCH_OPS_MODE_RAISE (",
+         TORCH_OPS_MODE_RAISE, ") to TORCH_OPS_MODE_FROM_END (", TORCH_OPS_MODE_FROM_END,
+         "), but it is ", mode);
+  }
+  return static_cast<IndexMode>(mode);
+}
+
+// `fill` is an element of the dtype, or null for zero.
+inline FillPattern fill_pattern(const void* fill, int64_t element_bytes) {
+  return fill == nullptr ? FillPattern() : FillPattern(fill, element_bytes);
+}
+
+inline void check_flags(int32_t flags, int32_t known) {
+  if ((flags & ~known) != 0) {
+    fail(TORCH_OPS_INVALID_ARGUMENT, "flags may have the bits ", known, ", but they are ", flags);
+  }
+}
+
 inline void check_size(const char* name, int64_t size) {
   if (size < 0) {
     fail(TORCH_OPS_NEGATIVE_SIZE, name, " must not be negative, but it is ", size);
@@ -136,12 +213,11 @@ inline void check_pointer(const char* name, const void* pointer, int64_t bytes, 
   }
 }
 
-// The names of `from` and `to` differ between gather and scatter_add; `table_first` says which of
-// the two has the axis.
 inline RowCall check_rows(const char* from_name, const void* from, const void* index,
                           const char* to_name, void* to, bool table_first, int64_t batch,
                           int64_t axis_size, int64_t entries, int64_t inner, torch_ops_dtype dtype,
-                          torch_ops_index_type index_type, torch_ops_memory memory) {
+                          torch_ops_index_type index_type, torch_ops_memory memory,
+                          int64_t index_inner = 1) {
   check_memory(memory);
   check_size("batch", batch);
   check_size("axis_size", axis_size);
@@ -156,12 +232,16 @@ inline RowCall check_rows(const char* from_name, const void* from, const void* i
                      inner,
                      dtype,
                      element_bytes(dtype),
-                     index_bytes(index_type)};
+                     index_bytes(index_type),
+                     from_name,
+                     to_name,
+                     table_first};
   const auto bytes_of = [&](const char* name, bool table) {
     return checked_bytes(name, call.element_bytes, batch, table ? axis_size : entries, inner);
   };
   check_pointer(from_name, from, bytes_of(from_name, table_first), call.element_bytes);
-  check_pointer("index", index, checked_bytes("index", call.index_bytes, batch, entries),
+  check_pointer("index", index,
+                checked_bytes("index", call.index_bytes, batch, entries, index_inner),
                 call.index_bytes);
   check_pointer(to_name, to, bytes_of(to_name, !table_first), call.element_bytes);
   // Kernels number rows and their elements in int64 too, and have tables of wider elements.

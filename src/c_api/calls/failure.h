@@ -22,10 +22,16 @@ class Failure : public std::exception {
 };
 
 // An entry of an index that is no row of its axis.
+struct BadEntry {
+  int64_t position, value, bound;
+  bool from_end = false;    // entries may be from -bound on
+  int64_t coordinate = -1;  // of a point: which one; else the entry is a number
+};
+
 class IndexFailure : public Failure {
  public:
-  IndexFailure(int64_t position, int64_t value, int64_t bound);
-  const int64_t position, value, bound;
+  explicit IndexFailure(const BadEntry& entry);
+  const BadEntry entry;
 };
 
 template <class... Parts>

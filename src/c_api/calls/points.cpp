@@ -1,0 +1,219 @@
+// The functions of torch_ops.h at points, which are given by a coordinate for each axis.
+#include <cstring>
+#include <type_traits>
+
+#include "c_api/calls/rows.h"
+#include "index/index_launch.h"
+
+namespace torch_ops {
+namespace {
+
+constexpr int64_t kMostPlaces = int64_t{1} << 50;  // whose numbers the kernels can tell from errors
+
+struct PointCall {
+  Arrays arrays;  // the coordinates, then others
+  PointsLayout layout{};
+  int64_t entries = 0;  // of each coordinate
+  int64_t places = 1;   // of a batch: the product of the sizes
+  IndexMode mode{};
+  bool has_empty_axis = false;
+
+  EntryKind entry_kind() const { return {0, mode, layout.coordinates}; }
+
+  PointsLayout at(const Pointers& pointers) const {
+    PointsLayout there = layout;
+    for (int j = 0; j < layout.coordinates; ++j) there.coordinate[j].data = pointers[j];
+    return there;
+  }
+};
+
+// Checks what all functions take; strides count rows of `inner` elements.
+PointCall check_points(const void* const* coordinates, const int64_t* sizes, int32_t count,
+                       int64_t batch, int64_t points, int64_t inner,
+                       torch_ops_index_type index_type, torch_ops_mode mode,
+                       torch_ops_memory memory) {
+  check_memory(memory);
+  if (count < 1 || count > kMaxCoordinates) {
+    fail(TORCH_OPS_INVALID_ARGUMENT, "count must be between 1 and ", kMaxCoordinates,
+         ", but it is ", count);
+  }
+  if (coordinates == nullptr) fail(TORCH_OPS_NULL_POINTER, "coordinates is NULL");
+  if (sizes == nullptr) fail(TORCH_OPS_NULL_POINTER, "sizes is NULL");
+  check_size("batch", batch);
+  check_size("points", points);
+  check_size("inner", inner);
+  const int64_t entry_bytes = index_bytes(index_type);
+  PointCall call;
+  call.mode = index_mode(mode);
+  const int64_t bytes = checked_bytes("a coordinate", entry_bytes, batch, points);
+  call.entries = bytes / entry_bytes;
+  PointsLayout& layout = call.layout;
+  layout.coordinates = count;
+  for (int32_t j = 0; j < count; ++j) {
+    check_size("each of sizes", sizes[j]);
+    check_pointer("each of coordinates", coordinates[j], bytes, entry_bytes);
+    call.arrays.push_back({"coordinates", coordinates[j], bytes, Array::kRead});
+    call.has_empty_axis |= sizes[j] == 0;
+  }
+  int64_t elements = inner;
+  for (int32_t j = count; j-- > 0;) {
+    Coordinate& coordinate = layout.coordinate[j];
+    coordinate.entry_bytes = static_cast<int32_t>(entry_bytes);
+    coordinate.axis = j;
+    coordinate.rule = IndexRule(call.mode, sizes[j]);
+    coordinate.table_stride = elements;
+    call.places = call.has_empty_axis ? 0 : call.places * sizes[j];
+    if (__builtin_mul_overflow(elements, call.has_empty_axis ? 1 : sizes[j], &elements) ||
+        elements >= kMostPlaces) {
+      fail(TORCH_OPS_SIZE_OVERFLOW, "the product of the sizes must be below 2^50");
+    }
+  }
+  layout.rows = call.entries;
+  layout.inner = inner;
+  const auto add_axis = [&](int64_t size, int64_t in_table, int64_t in_rows, int64_t in_index) {
+    layout.row_axis[layout.row_axes] = {size, in_table, in_rows};
+    for (int32_t j = 0; j < count; ++j) layout.coordinate[j].strides[layout.row_axes] = in_index;
+    ++layout.row_axes;
+  };
+  if (batch > 1) add_axis(batch, call.places * inner, points * inner, points);
+  add_axis(points, 0, inner, 1);
+  layout.inner_axes = 1;
+  layout.inner_axis[0] = {inner, 1, 1};
+  return call;
+}
+
+// Calls a launcher: `launch(errors...)`, on the CPU without errors.
+template <class On, class Launch, class... Errors>
+void at_points(On, const PointCall& call, const PointsLayout& layout, Launch&& launch,
+               const Errors&... errors) {
+  if (call.entries == 0) return;
+  if (call.has_empty_axis) check_axis_not_empty(call.entries, call.entry_kind());
+  if constexpr (std::is_same_v<On, OnCpu>) {
+    const int64_t bad = launch();
+    if (bad == kNoBadPoint) return;
+    const int64_t row = bad / kMaxCoordinates, number = bad % kMaxCoordinates;
+    const Coordinate& coordinate = layout.coordinate[number];
+    const int64_t value =
+        dispatch_index({coordinate.data, coordinate.entry_bytes},
+                       [&](const auto* entries) { return static_cast<int64_t>(entries[row]); });
+    throw IndexFailure(
+        {row, value, coordinate.rule.axis_size(), call.mode == IndexMode::kFromEnd, number});
+  } else {
+    launch(errors...);
+  }
+}
+
+// Writes those of the values whose points name a place. (The kernels for the CPU write where all
+// do.)
+int64_t put_named_points(OnCpu on, void* table, int64_t element_bytes, const PointsLayout& layout,
+                         const void* values) {
+  const Room<OnCpu, int64_t> offsets(layout.rows);
+  kernels::write_offsets(on, layout, /*none=*/int64_t{-1}, offsets.get());
+  const int64_t bytes = layout.inner * element_bytes;
+  for (int64_t row = 0; row < layout.rows; ++row) {
+    if (offsets.get()[row] < 0 || bytes == 0) continue;
+    std::memcpy(static_cast<char*>(table) + offsets.get()[row] * element_bytes,
+                static_cast<const char*>(values) + row * bytes, bytes);
+  }
+  return kNoBadPoint;
+}
+
+}  // namespace
+}  // namespace torch_ops
+
+using namespace torch_ops;
+
+extern "C" {
+
+torch_ops_status torch_ops_gather_points(const void* source, const void* const* coordinates,
+                                         const int64_t* sizes, int32_t count, void* output,
+                                         int64_t batch, int64_t points, int64_t inner,
+                                         torch_ops_dtype dtype, torch_ops_index_type index_type,
+                                         torch_ops_mode mode, const void* fill,
+                                         torch_ops_memory memory, torch_ops_stream stream,
+                                         float* milliseconds) {
+  return guarded(__func__, [&] {
+    PointCall call =
+        check_points(coordinates, sizes, count, batch, points, inner, index_type, mode, memory);
+    const int64_t element = element_bytes(dtype);
+    const FillPattern filled = fill_pattern(fill, element);
+    const int64_t source_bytes = checked_bytes("source", element, batch, call.places, inner);
+    const int64_t output_bytes = checked_bytes("output", element, batch, points, inner);
+    check_pointer("source", source, source_bytes, element);
+    check_pointer("output", output, output_bytes, element);
+    call.arrays.push_back({"source", source, source_bytes, Array::kRead});
+    call.arrays.push_back({"output", output, output_bytes, Array::kWritten});
+    run(call.arrays, call.entry_kind(), memory, stream, milliseconds,
+        [&](auto on, const Pointers& at, const auto&... errors) {
+          const PointsLayout layout = call.at(at);
+          at_points(
+              on, call, layout,
+              [&](const auto&... site) {
+                return kernels::gather_points(on, at[count], element, layout, filled, at[count + 1],
+                                              site...);
+              },
+              errors...);
+        });
+  });
+}
+
+torch_ops_status torch_ops_put_points(void* table, const void* const* coordinates,
+                                      const int64_t* sizes, int32_t count, const void* values,
+                                      int64_t batch, int64_t points, int64_t inner,
+                                      torch_ops_dtype dtype, torch_ops_index_type index_type,
+                                      torch_ops_mode mode, torch_ops_memory memory,
+                                      torch_ops_stream stream, float* milliseconds) {
+  return guarded(__func__, [&] {
+    PointCall call =
+        check_points(coordinates, sizes, count, batch, points, inner, index_type, mode, memory);
+    const int64_t element = element_bytes(dtype);
+    const int64_t table_bytes = checked_bytes("table", element, batch, call.places, inner);
+    const int64_t values_bytes = checked_bytes("values", element, batch, points, inner);
+    check_pointer("table", table, table_bytes, element);
+    check_pointer("values", values, values_bytes, element);
+    call.arrays.push_back({"table", table, table_bytes, Array::kReadAndWritten});
+    call.arrays.push_back({"values", values, values_bytes, Array::kRead});
+    run(call.arrays, call.entry_kind(), memory, stream, milliseconds,
+        [&](auto on, const Pointers& at, const auto&... errors) {
+          const PointsLayout layout = call.at(at);
+          at_points(
+              on, call, layout,
+              [&](const auto&... site) {
+                if constexpr (std::is_same_v<decltype(on), OnCpu>) {
+                  if (call.mode == IndexMode::kFill) {
+                    return put_named_points(on, at[count], element, layout, at[count + 1]);
+                  }
+                }
+                return kernels::put_points(on, at[count], element, layout, at[count + 1], site...);
+              },
+              errors...);
+        });
+  });
+}
+
+torch_ops_status torch_ops_ravel_points(const void* const* coordinates, const int64_t* sizes,
+                                        int32_t count, int64_t* places, int64_t points,
+                                        torch_ops_index_type index_type, torch_ops_mode mode,
+                                        torch_ops_memory memory, torch_ops_stream stream,
+                                        float* milliseconds) {
+  return guarded(__func__, [&] {
+    PointCall call = check_points(coordinates, sizes, count, /*batch=*/1, points, /*inner=*/1,
+                                  index_type, mode, memory);
+    const int64_t bytes = checked_bytes("places", sizeof(int64_t), points);
+    check_pointer("places", places, bytes, sizeof(int64_t));
+    call.arrays.push_back({"places", places, bytes, Array::kWritten});
+    run(call.arrays, call.entry_kind(), memory, stream, milliseconds,
+        [&](auto on, const Pointers& at, const auto&... errors) {
+          const PointsLayout layout = call.at(at);
+          at_points(
+              on, call, layout,
+              [&](const auto&... site) {
+                return kernels::write_offsets(on, layout, /*none=*/call.places,
+                                              static_cast<int64_t*>(at[count]), site...);
+              },
+              errors...);
+        });
+  });
+}
+
+}  // extern "C"

@@ -220,7 +220,7 @@ def test_the_same_bits_whatever_the_rows_are(device: torch.device) -> None:
 
 
 def share_of(row: Tensor, cut: dict[str, int]) -> Tensor:
-    """Which block has a row: ScatteredChunks in scatter_small.h."""
+    """Which block has a row: ScatteredChunks in small_cut.h."""
     place = (row >> cut["row_bits"]) * cut["factor"] & ((1 << cut["place_bits"]) - 1)
     return place // cut["share_places"]
 
@@ -269,7 +269,7 @@ def test_each_row_is_in_one_share() -> None:
             chunk, places = 1 << cut["row_bits"], 1 << cut["place_bits"]
             assert places * chunk >= rows and (places == 1 or places * chunk < 2 * (rows + chunk))
             assert cut["row_blocks"] * cut["share_places"] >= places
-            # As first_row in scatter_small.h has it.
+            # As first_row in small_cut.h has it.
             inverse = pow(cut["factor"], -1, places)
             first_rows = torch.arange(places) * inverse % places * chunk
             assert first_rows.sort().values.equal(torch.arange(places) * chunk)

@@ -22,12 +22,12 @@
 #include "common/torch/op.h"
 #include "common/torch/python_call.h"
 #include "scatter/batching.h"
-#include "scatter/scatter_binning.h"
-#include "scatter/scatter_cpu_blocking.h"
+#include "scatter/cpu/blocking.h"
 #include "scatter/scatter_ops.h"
-#include "scatter/scatter_path.h"
-#include "scatter/scatter_small.h"
-#include "scatter/scatter_way.h"
+#include "scatter/sum/atomic_cut.h"
+#include "scatter/sum/choose.h"
+#include "scatter/sum/fixed_cut.h"
+#include "scatter/sum/small_cut.h"
 
 namespace torch_ops {
 namespace {

@@ -1,123 +1,107 @@
-// What the choice of a way for scatter_add on the GPU (choose.h) asks of sizes, and which
-// kernel adds by atomics. No torch.
+// How scatter_add cuts a call that adds by atomics (cuda/atomic/): from sizes alone. No torch.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "common/indexing/row_layout.h"
+#include "common/cuda/device_limits.h"
+#include "common/host/ceil_div.h"
+#include "scatter/sum/problem.h"
+#include "scatter/sum/run_shape.h"
+#include "scatter/sum/tuning.h"
 
 namespace torch_ops {
 
-enum class AtomicPath {
-  kTiles,     // rows of whole vectors of floats, grouped by place in each warp
-  kStreamed,  // other rows: an atomic for each value, or grouped where entries meet
-  kEntries,   // rows of one value, and of two or four floats: a lane an entry
-  kValues,    // other short ones of small calls, and single values that lie apart: a lane a value
-  kStaged,    // single values that go to a small table: summed in shared memory
-};
+constexpr int kTileVector = 4;  // floats that one instruction adds
 
-// Does it pay to sort the entries first, so that no atomics are needed? From these sizes on that is
-// the fastest way for uniform indices too (docs/gather.md).
-inline bool pays_to_sort(const RowLayout& layout, int64_t value_bytes) {
-  constexpr int64_t kMany = int64_t{1} << 25;
-  const int64_t rows = layout.slabs() * layout.entries;
-  // Atomics on 16-bit values take a table of floats and a pass over it to round.
-  const int64_t values =
-      (value_bytes == 2 ? std::max(rows, layout.slabs() * layout.axis_size) : rows) * layout.inner;
-  const bool long_rows = layout.inner * std::max<int64_t>(value_bytes, 4) >= 256;
-  return long_rows && values >= kMany;
-}
-
-// The same for the position of the largest value, which takes two passes of atomics otherwise.
-inline bool pays_to_sort_for_best(const RowLayout& layout) {
-  constexpr int64_t kMany = int64_t{1} << 24;  // values
-  return layout.inner >= 32 && layout.slabs() * layout.entries * layout.inner >= kMany;
-}
-
-// Do so few rows take so many entries that atomics wait for each other, though each warp adds up
-// first what goes to one row? (docs/gather.md; most single elements are summed in shared memory.)
-inline bool has_few_rows(const RowLayout& layout) {
-  constexpr int64_t kFew = 256, kMany = int64_t{1} << 18;
-  return layout.inner > 1 && layout.slabs() * layout.axis_size <= kFew &&
-         layout.slabs() * layout.entries >= kMany;
-}
-
-// Parts of a table that atomics go to at a time may be this part of the L2 cache together, and
-// should be as many as divide them all: 8 and 16 of 64 slices of 1 MiB took 779 and 850 us on a
-// cache of 60 MiB, and 7 took 799 (docs/gather.md).
-constexpr int64_t kSideBySide = 7;
-
-// The largest divisor of `count` that is `most` or less, and 1 at least; up to 64.
-inline int64_t largest_divisor(int64_t count, int64_t most) {
-  constexpr int64_t kMost = 64;
-  int64_t divisor = std::clamp<int64_t>(most, 1, std::min(count, kMost));
+// The largest divisor of `count` that is `most` or less, and 1 at least; up to `limit`.
+inline int64_t largest_divisor(int64_t count, int64_t most, int64_t limit) {
+  int64_t divisor = std::clamp<int64_t>(most, 1, std::min(count, limit));
   while (count % divisor != 0) --divisor;
   return divisor;
 }
 
-// The scratch that a call may take, in bytes: 16 an entry and a row of the result and a tenth of
-// the values, or 64 MB.
-inline int64_t most_scratch(const RowLayout& layout, int64_t value_bytes) {
-  constexpr int64_t kFree = 64 * 1000 * 1000;
-  const int64_t rows = layout.slabs() * layout.axis_size;
-  const int64_t values = layout.slabs() * layout.entries * layout.inner;
-  return std::max(16 * (layout.batch * layout.entries + rows) + values * value_bytes / 10, kFree);
+// So many of `count` equal parts of a table are added to at a time.
+inline int64_t parts_together(int64_t count, int64_t part_bytes, const DeviceLimits& device) {
+  const AtomicTuning& tuned = tuning(device).atomic;
+  return largest_divisor(count, device.l2_bytes / tuned.side_by_side / part_bytes,
+                         tuned.most_together);
 }
 
-// Sums of 16-bit floats by atomics take a table of floats. Is it more than the scratch that a call
-// may take? Then sorting, which takes less, is the way for rows of any length.
-inline bool exceeds_scratch(const RowLayout& layout, int64_t value_bytes) {
-  if (value_bytes != 2) return false;
-  const int64_t rows = layout.slabs() * layout.axis_size;
-  const int64_t table = rows * layout.inner * static_cast<int64_t>(sizeof(float));
-  return table > most_scratch(layout, value_bytes);
+// Elements that a block sums in shared memory: a part of a slab's entries.
+struct StagedCut {
+  int64_t bytes;  // of the table
+  int threads;
+  int64_t part;  // entries, a multiple of four
+};
+
+inline StagedCut cut_staged(const SumProblem& problem, const DeviceLimits& device) {
+  const AtomicTuning& tuned = tuning(device).atomic;
+  const RowLayout& layout = problem.layout;
+  StagedCut cut{};
+  cut.bytes = layout.axis_size * problem.sum_bytes;
+  // The larger the table, the fewer blocks share a multiprocessor.
+  cut.threads = cut.bytes > tuned.many_threads_bytes   ? 1024
+                : cut.bytes > tuned.some_threads_bytes ? 512
+                                                       : 256;
+  // Parts of a slab where slabs alone do not fill the GPU, none so small that adding up the table
+  // becomes a large part of its work.
+  const int64_t wanted = tuned.staged_blocks * device.multiprocessors;
+  const int64_t most = layout.entries / (tuned.entries_per_sum * layout.axis_size);
+  const int64_t parts =
+      std::clamp<int64_t>(ceil_div(wanted, layout.slabs()), 1, std::max<int64_t>(most, 1));
+  cut.part = round_up(ceil_div(layout.entries, parts), 4);
+  return cut;
 }
 
-// Are there so few entries to sums of 16 bits that a table of floats for the rows that have
-// entries, and a number for each row, is less work than a sort, or than a table for all rows?
-inline bool has_few_entries(const RowLayout& layout, int64_t value_bytes) {
-  constexpr int64_t kLarge = int64_t{1} << 23;  // values of the result: below, its table is small
-  const int64_t entries = layout.batch * layout.entries;
-  const int64_t rows = layout.batch * layout.axis_size;
-  return value_bytes == 2 && layout.outer == 1 && 4 * entries <= rows && rows <= INT32_MAX &&
-         rows * layout.inner >= kLarge &&
-         4 * (entries * (layout.inner + 1) + rows) <= most_scratch(layout, value_bytes);
+// Rows of whole vectors, in tiles of entries.
+struct TilesCut {
+  static constexpr int kMostEntries = 1024;  // of a tile
+  static constexpr int kLeastLanes = kRunThreads * kSpan / kMostEntries;
+
+  RowPieces split;
+  bool short_spans;  // few entries are dealt out to more and shorter ones: the time of a small call
+                     // is that of the loads of a span, which wait for each other
+
+  int span() const { return short_spans ? kWindow : kSpan; }
+  int64_t tile_entries() const { return int64_t{split.groups(kRunThreads)} * span(); }
+};
+
+inline TilesCut cut_tiles(const RowLayout& layout, const DeviceLimits& device) {
+  TilesCut cut{RowPieces(layout.inner, kTileVector, /*most_lanes=*/32, TilesCut::kLeastLanes),
+               false};
+  const int64_t blocks =
+      layout.slabs() * cut.split.pieces * ceil_div(layout.entries, cut.tile_entries());
+  cut.short_spans = blocks < device.multiprocessors;
+  return cut;
 }
 
-constexpr int kTileVector = 4;  // floats
+// Other rows, in tiles of several entries, or of a piece of the columns of one.
+struct StreamedCut {
+  static constexpr int kScanned = 3;                    // entries that a thread reads
+  static constexpr int kBytes = 1 << 14;                // of a tile's values, at most
+  static constexpr int64_t kMostValues = 8192;          // the same, however small they are
+  static constexpr int kMost = kScanned * kRunThreads;  // entries
+  static constexpr int kLeast = 32;  // entries, where there are too few for all multiprocessors
 
-// Among the ways with atomics. `adjacent`: index and values are contiguous and aligned to four
-// entries, and a batch has a multiple of four. `vectors`: sums are floats, whose rows of two or
-// four, or whose vectors in longer ones, lie at multiples of their size, as the values' do: one
-// instruction adds such a vector, where others take one for each value and are best given
-// neighbours, lane by lane. A block may have `shared_bytes` of shared memory.
-inline AtomicPath choose_atomic_path(const RowLayout& layout, int64_t sum_bytes, bool adjacent,
-                                     bool vectors, int64_t shared_bytes) {
-  const int64_t inner = layout.inner;
-  const int64_t slabs = layout.slabs(), entries = layout.entries;
-  constexpr int64_t kLeastEntries = 1024;  // of a slab: what a block sums at a time
-  if (inner == 1 && entries >= kLeastEntries && layout.axis_size * sum_bytes <= shared_bytes) {
-    // Blocks that sum four entries or more to each element of their slab, in such a number that
-    // they do not leave most of the GPU idle.
-    constexpr int64_t kLeastBlocks = 96;
-    if (slabs * (entries / (4 * layout.axis_size)) >= kLeastBlocks) return AtomicPath::kStaged;
-    // Or, with fewer entries, one block to a slab, where slabs fill the GPU.
-    constexpr int64_t kFilled = 256, kLeastRows = 1024, kMany = int64_t{1} << 20;
-    if (slabs >= kFilled && layout.axis_size >= kLeastRows && entries >= layout.axis_size &&
-        slabs * entries >= kMany) {
-      return AtomicPath::kStaged;
-    }
+  int entries;
+  int pieces;   // of a row
+  int columns;  // of a piece
+};
+
+inline StreamedCut cut_streamed(const SumProblem& problem, const DeviceLimits& device) {
+  const RowLayout& layout = problem.layout;
+  const int64_t values =
+      std::min(StreamedCut::kBytes / problem.value_bytes, StreamedCut::kMostValues);
+  const int64_t blocks = tuning(device).atomic.streamed_blocks * device.multiprocessors;
+  StreamedCut cut{};
+  cut.pieces = static_cast<int>(ceil_div(layout.inner, values));
+  cut.columns = static_cast<int>(ceil_div(layout.inner, cut.pieces));
+  cut.entries = std::min(static_cast<int>(values) / cut.columns, StreamedCut::kMost);
+  while (cut.entries > StreamedCut::kLeast && problem.entries() / cut.entries < blocks) {
+    cut.entries /= 2;
   }
-  if (inner == 1) return adjacent ? AtomicPath::kEntries : AtomicPath::kValues;
-  if (vectors && (inner == 2 || inner == 4)) return AtomicPath::kEntries;
-  // In values; found by measuring (docs/gather.md).
-  constexpr int64_t kLong = 16, kMany = int64_t{1} << 22, kFew = int64_t{1} << 20;
-  const int64_t values = layout.slabs() * layout.entries * inner;
-  if (vectors && inner >= 8 && inner % kTileVector == 0 && (inner >= kLong || values < kMany)) {
-    return AtomicPath::kTiles;
-  }
-  return inner < 8 && values < kFew ? AtomicPath::kValues : AtomicPath::kStreamed;
+  return cut;
 }
 
 }  // namespace torch_ops

@@ -1,21 +1,23 @@
 // How scatter_add cuts sums of short rows that are to have the same bits on every run on the GPU
-// (tables.cuh): from sizes alone, and each slab as if it were the only one, so that its
-// bits do not depend on what else is in the call. No torch.
+// (cuda/fixed_point/tables.cuh): from sizes alone, and each slab as if it were the only one, so
+// that its bits do not depend on what else is in the call. No torch.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "common/host/ceil_div.h"
 #include "common/host/host_device.h"
 #include "common/indexing/row_layout.h"
-#include "scatter/sum/atomic_cut.h"
+#include "scatter/sum/problem.h"
+#include "scatter/sum/tuning.h"
 
 namespace torch_ops {
 
 // Sums are kept in tables in shared memory. A table is for several slabs, for one, or for a bin, a
 // part of a slab's rows: then the entries are sorted by bin first, tile by tile.
-struct Binning {
-  bool pays;           // else this is no way for the call, and nothing below means anything
+struct FixedCut {
+  bool fits;           // else this way cannot take the call, and nothing below means anything
   int64_t table_rows;  // that a table has room for
   int64_t slabs;       // that share a table
 
@@ -45,12 +47,12 @@ struct Binning {
   // In shared memory: a table of so many values, and the entries that are kept, each a row of
   // values and 16 bits for the row that it names.
   static constexpr TORCH_OPS_HOST_DEVICE int64_t table_bytes(int64_t values) {
-    return (values * kSumBytes + 15) / 16 * 16;
+    return round_up(values * kSumBytes, 16);
   }
   int64_t kept_bytes(int64_t row_bytes) const { return kept_entries * (row_bytes + 2); }
 
   // Entries in memory once they are sorted: tiles begin at 16 bytes.
-  static int64_t slab_entries(int64_t entries) { return (entries + 7) / 8 * 8; }
+  static int64_t slab_entries(int64_t entries) { return round_up(entries, 8); }
 
   // Rows of a bin, of so many values each.
   static constexpr TORCH_OPS_HOST_DEVICE int64_t bin_rows(int64_t inner) {
@@ -61,97 +63,109 @@ struct Binning {
   static constexpr int64_t kMostTileEntries = 8192;
   static constexpr int64_t kPartEntries = 16384;
   static constexpr int64_t kSumBytes = 12;  // of a table (fixed_sums.cuh)
+
+  // Of scratch: where the arrays begin that the launches for slabs_at_once share, and how much
+  // these must find to be zeros.
+  struct Scratch {
+    int64_t values, rows, bounds, joins, partials, tables, bytes;
+    int64_t zeros;
+  };
+  static constexpr int64_t kPartBytes = 16, kPartialsBytes = 8, kCountersBytes = 20;
+
+  Scratch scratch(int64_t entries, int64_t row_bytes, int64_t inner) const {
+    const int64_t slabs = slabs_at_once;
+    Scratch scratch{};
+    const auto take = [&](int64_t count, int64_t size) {
+      const int64_t begin = scratch.bytes;
+      scratch.bytes += round_up(count * size, 256);
+      return begin;
+    };
+    const int64_t table = table_rows * inner;
+    if (bins == 0) {
+      scratch.tables = take(parts > 1 ? slabs * parts * table : 0, sizeof(float));
+      return scratch;
+    }
+    scratch.values = take(slabs * slab_entries(entries), row_bytes);
+    scratch.rows = take(slabs * slab_entries(entries), sizeof(uint16_t));
+    scratch.bounds = take(slabs * tiles * (bins + 1), sizeof(uint16_t));
+    scratch.joins = take(slabs * bins, sizeof(uint32_t));
+    scratch.partials = take(slabs * cells(), kPartialsBytes);
+    scratch.tables = take(slabs * most_partials(entries) * table, sizeof(float));
+    scratch.zeros = slabs * (most_parts(entries) * kPartBytes + cells() * 4) + kCountersBytes;
+    return scratch;
+  }
 };
 
 // A number in 32 bits: its lower ones say a row of the slab, the others a place in its tile.
 constexpr int kRowBits = 19;
 
-inline Binning choose_binning(const RowLayout& layout, int64_t value_bytes, int64_t shared_bytes) {
-  constexpr int64_t kMostValues = 4096;  // of a table: 48 KiB
-  constexpr int64_t kBlocks = 512;       // that fill a large GPU
+inline FixedCut cut_fixed(const SumProblem& problem, const DeviceLimits& device) {
   constexpr int64_t kMostBlocks = INT32_MAX;
+  const FixedPointTuning& tuned = tuning(device).fixed_point;
+  const RowLayout& layout = problem.layout;
+  const int64_t value_bytes = problem.result_bytes, shared_bytes = device.shared_bytes;
 
-  Binning binning{};
+  FixedCut cut{};
   const int64_t inner = layout.inner, rows = layout.axis_size, entries = layout.entries;
   const bool short_rows = inner == 1 || inner == 2 || inner == 4;
   // Tables are written whole. So where most rows have no entries, a sort of the entries is less.
-  if (!short_rows || value_bytes > 4 || 4 * entries < rows) return binning;
-  if (rows == 0 || entries == 0 || layout.slabs() == 0) return binning;
+  if (!short_rows || value_bytes > 4 || tuned.entries_per_row * entries < rows) return cut;
+  if (rows == 0 || entries == 0 || layout.slabs() == 0) return cut;
 
-  binning.slabs = 1;
-  if (rows * inner <= kMostValues) {
-    if (entries <= Binning::kPartEntries && layout.outer == 1) {
-      binning.slabs =
-          std::max<int64_t>(std::min({kMostValues / 4 / (rows * inner),
-                                      Binning::kPartEntries / entries, layout.batch / kBlocks}),
-                            1);
+  cut.slabs = 1;
+  if (rows * inner <= tuned.most_table_values) {
+    if (entries <= FixedCut::kPartEntries && layout.outer == 1) {
+      cut.slabs = std::max<int64_t>(
+          std::min({tuned.most_table_values / 4 / (rows * inner), FixedCut::kPartEntries / entries,
+                    layout.batch / tuned.filling_blocks}),
+          1);
     }
-    binning.table_rows = binning.slabs * rows;
-    binning.parts = (binning.slabs * entries - 1) / Binning::kPartEntries + 1;
-    binning.slabs_at_once = kMostBlocks / binning.parts;
-    if (binning.parts > 1) {  // which take less than a slab may, and so less than the call may
-      const int64_t bytes = binning.parts * rows * inner * 4;
-      binning.slabs_at_once =
-          std::min(binning.slabs_at_once, most_scratch(layout, value_bytes) / bytes);
+    cut.table_rows = cut.slabs * rows;
+    cut.parts = (cut.slabs * entries - 1) / FixedCut::kPartEntries + 1;
+    cut.slabs_at_once = kMostBlocks / cut.parts;
+    if (cut.parts > 1) {  // which take less than a slab may, and so less than the call may
+      const int64_t bytes = cut.parts * rows * inner * 4;
+      cut.slabs_at_once = std::min(cut.slabs_at_once, most_scratch(layout, value_bytes) / bytes);
     }
-    binning.slabs_at_once = std::min(binning.slabs_at_once, layout.slabs());
-    const int64_t kept = std::min(binning.slabs * entries, Binning::kPartEntries);
-    binning.kept_entries = (kept + 3) / 4 * 4;
-    binning.keeps = 2 * (Binning::table_bytes(binning.table_rows * inner) +
-                         binning.kept_bytes(inner * value_bytes) + 1024) <=
-                    shared_bytes;
-    binning.pays = true;
-    return binning;
+    cut.slabs_at_once = std::min(cut.slabs_at_once, layout.slabs());
+    const int64_t kept = std::min(cut.slabs * entries, FixedCut::kPartEntries);
+    cut.kept_entries = round_up(kept, 4);
+    cut.keeps = 2 * (FixedCut::table_bytes(cut.table_rows * inner) +
+                     cut.kept_bytes(inner * value_bytes) + 1024) <=
+                shared_bytes;
+    cut.fits = true;
+    return cut;
   }
 
   const int64_t row_bytes = inner * value_bytes;
-  binning.table_rows = Binning::bin_rows(inner);
-  binning.bins = (rows - 1) / binning.table_rows + 1;
-  binning.tile_entries = row_bytes <= 4 ? Binning::kMostTileEntries : 4096;
-  binning.tiles = (entries - 1) / binning.tile_entries + 1;
-  binning.segments = (binning.tiles - 1) / Binning::kSegmentTiles + 1;
+  cut.table_rows = FixedCut::bin_rows(inner);
+  cut.bins = (rows - 1) / cut.table_rows + 1;
+  cut.tile_entries = row_bytes <= 4 ? FixedCut::kMostTileEntries : 4096;
+  cut.tiles = (entries - 1) / cut.tile_entries + 1;
+  cut.segments = (cut.tiles - 1) / FixedCut::kSegmentTiles + 1;
   // Values of 2^30 at most are added up in two halves of 15 bits, which takes 65535 entries or
   // less: 32 in each unit, and those of the tile in which a part ends. Nor has a part of a slab of
   // one segment more than half as many again as a full bin has of uniform entries, or than a tile
   // has: those bins are not cut, and where one has many more, its parts do not take much longer
   // than others. All parts of several segments have tables in memory, so that there are to be few.
-  binning.part_units = 1536 / inner;
-  if (binning.segments == 1) {
-    const int64_t full = entries * std::min(binning.table_rows, rows) / rows / 32 + binning.tiles;
-    binning.part_units =
-        std::min(binning.part_units, std::max(full + full / 2, binning.tile_entries / 32));
+  cut.part_units = tuned.part_values / 32 / inner;
+  if (cut.segments == 1) {
+    const int64_t full = entries * std::min(cut.table_rows, rows) / rows / 32 + cut.tiles;
+    cut.part_units = std::min(cut.part_units, std::max(full + full / 2, cut.tile_entries / 32));
   }
-  const int64_t bytes = Binning::slab_entries(entries) * (row_bytes + 2) +
-                        binning.most_partials(entries) * binning.table_rows * inner * 4 +
-                        binning.tiles * (binning.bins + 1) * 2 + binning.cells() * 16 +
-                        binning.most_parts(entries) * 16 + 4096;
+  const int64_t bytes = FixedCut::slab_entries(entries) * (row_bytes + 2) +
+                        cut.most_partials(entries) * cut.table_rows * inner * 4 +
+                        cut.tiles * (cut.bins + 1) * 2 + cut.cells() * 16 +
+                        cut.most_parts(entries) * 16 + 4096;
   RowLayout slab = layout;
   slab.batch = slab.outer = 1;
-  const int64_t blocks = std::max(binning.tiles, binning.most_parts(entries));
-  binning.slabs_at_once = std::min({layout.slabs(), most_scratch(layout, value_bytes) / bytes,
-                                    kMostBlocks / std::max<int64_t>(blocks, 1)});
-  binning.pays = binning.bins <= 255 &&
-                 (binning.bins + 1) * binning.table_rows <= int64_t{1} << kRowBits &&
-                 binning.tile_entries * (row_bytes + 2) + 2048 <= shared_bytes &&
-                 blocks <= kMostBlocks && bytes <= most_scratch(slab, value_bytes);
-  return binning;
-}
-
-// Is that the fastest way too, so that it is the default? It is for slabs so small that a launch is
-// most of their time, since it takes but one; for elements that blocks keep, where they fill the
-// GPU; and for rows of two and four values where many go to few of them (docs/gather.md).
-inline bool is_binning_fastest(const RowLayout& layout, int64_t value_bytes,
-                               const Binning& binning) {
-  constexpr int64_t kFewRows = 1024, kMany = int64_t{1} << 20;
-  constexpr int64_t kMostAtOnce = int64_t{1} << 18;  // values
-  if (!binning.pays || binning.bins > 0) return false;
-  const int64_t slab = std::max(layout.entries, layout.axis_size) * layout.inner;
-  const bool at_once = layout.inner == 1 || layout.slabs() * slab <= kMostAtOnce;
-  if (slab <= (value_bytes == 2 ? 4096 : 2048) && at_once) return true;
-  const int64_t entries = layout.slabs() * layout.entries;
-  const int64_t rows = layout.slabs() * layout.axis_size;
-  if (layout.inner > 1) return rows <= kFewRows && entries >= kMany;
-  return binning.keeps && entries >= rows && entries + 4 * rows >= 2 * kMany;
+  const int64_t blocks = std::max(cut.tiles, cut.most_parts(entries));
+  cut.slabs_at_once = std::min({layout.slabs(), most_scratch(layout, value_bytes) / bytes,
+                                kMostBlocks / std::max<int64_t>(blocks, 1)});
+  cut.fits = cut.bins <= 255 && (cut.bins + 1) * cut.table_rows <= int64_t{1} << kRowBits &&
+             cut.tile_entries * (row_bytes + 2) + 2048 <= shared_bytes && blocks <= kMostBlocks &&
+             bytes <= most_scratch(slab, value_bytes);
+  return cut;
 }
 
 }  // namespace torch_ops

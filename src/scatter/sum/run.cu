@@ -7,8 +7,7 @@
 #include "common/cuda/scratch.h"
 #include "common/cuda/vectorized.cuh"
 #include "scatter/scatter_launch.h"
-#include "scatter/sum/choose.h"
-#include "scatter/sum/ways.h"
+#include "scatter/sum/ways.cuh"
 
 namespace torch_ops {
 namespace {
@@ -59,13 +58,14 @@ __global__ void __launch_bounds__(kRoundThreads)
 
 // By atomics; rounded where the result is not of the type of the sums.
 template <class Value, class Result>
-void sum_by_atomics(const ReduceCall<Value, Result>& call, const IndexErrorSite& errors) {
+void sum_by_atomics(const ReduceCall<Value, Result>& call, const SumPlan& plan,
+                    const IndexErrorSite& errors) {
   using Sum = SumOf<Value>;
   const int64_t count = call.result_count();
   const auto add_to = [&](Sum* sums) {
     zero(sums, count * sizeof(Sum));
-    add_in_any_order<Value>({call.values, call.index, call.layout, call.rule, sums, {}},
-                            /*fresh=*/true, errors);
+    add_by_atomics<Value>({call.values, call.index, call.layout, call.rule, sums, {}}, plan,
+                          /*fresh=*/true, errors);
   };
   if constexpr (std::is_same_v<Sum, Result>) {
     add_to(call.result);
@@ -83,28 +83,32 @@ template <class Value, class Result>
 void sum(const ReduceCall<Value, Result>& call, bool repeatable, const IndexErrorSite& errors) {
   constexpr bool kFloats = !std::is_integral_v<Value>;
   constexpr bool kRounds = std::is_same_v<Value, Result>;
-  const ScatterProblem problem{
-      call.layout,           sizeof(Result), sizeof(SumOf<Value>), kFloats, repeatable,
-      /*unrounded=*/!kRounds};
-  const auto [way, cut] = choose_scatter_way(problem, current_device_limits());
-  switch (way) {
-    case ScatterWay::kSmall:
-    case ScatterWay::kSparse:
-      if constexpr (kRounds) return sum_small(call, cut, errors);
+  const SumPlan plan =
+      choose(describe(call, repeatable, /*in_place=*/false), current_device_limits());
+  switch (plan.way()) {
+    case SumWay::kSmall:
+    case SumWay::kSparse:
+      if constexpr (kRounds) return sum_small(call, std::get<SmallCut>(plan.cut), errors);
       break;
-    case ScatterWay::kBinned:
-      if constexpr (kRounds && kFloats && sizeof(Value) <= 4) return sum_binned(call, errors);
+    case SumWay::kFixedPoint:
+      if constexpr (kRounds && kFloats && sizeof(Value) <= 4) {
+        return sum_fixed(call, std::get<FixedCut>(plan.cut), errors);
+      }
       break;
-    case ScatterWay::kSorted:
+    case SumWay::kSorted:
       if constexpr (kFloats) return sum_sorted(call, errors);
       break;
-    case ScatterWay::kFew:
+    case SumWay::kFew:
       if constexpr (kRounds && kFloats && sizeof(Value) == 2) return sum_few(call, errors);
       break;
-    case ScatterWay::kAtomic:
-      return sum_by_atomics(call, errors);
+    case SumWay::kStaged:
+    case SumWay::kEntries:
+    case SumWay::kValues:
+    case SumWay::kTiles:
+    case SumWay::kStreamed:
+      return sum_by_atomics(call, plan, errors);
   }
-  fail_without_kernel("ScatterWay");
+  fail_without_kernel("SumWay");
 }
 
 }  // namespace
@@ -145,7 +149,9 @@ void scatter_add_to(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call,
                     const IndexErrorSite& errors) {
   const HostScope scope(on.program);
   if (call.values_count() == 0 || call.result_count() == 0) return;
-  add_in_any_order<Value>(call, /*fresh=*/false, errors);
+  const SumPlan plan = choose(describe<Value>(call, /*repeatable=*/false, /*in_place=*/true),
+                              current_device_limits());
+  add_by_atomics<Value>(call, plan, /*fresh=*/false, errors);
 }
 
 #define INSTANTIATE(T)                                                                     \

@@ -1,13 +1,16 @@
-// How scatter_add cuts a call of few entries a slab, which one kernel sums (small.cuh), and
-// when that pays: from sizes alone. No torch.
+// How scatter_add cuts a call of few entries a slab, which one kernel sums (cuda/small/small.cuh):
+// from sizes alone. No torch.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "common/cuda/device_limits.h"
+#include "common/host/ceil_div.h"
 #include "common/host/host_device.h"
 #include "common/indexing/row_layout.h"
+#include "scatter/sum/problem.h"
+#include "scatter/sum/tuning.h"
 
 namespace torch_ops {
 
@@ -49,7 +52,7 @@ struct SmallCut {
   static constexpr int kMostRows = 256;       // a block's; of a sparse one, at a time
   static constexpr int kColumns = 4;          // that a lane has, at most
 
-  bool fits;  // else this is no way for the call, and nothing below means anything
+  bool fits;  // else this way cannot take the call, and nothing below means anything
   bool sparse;
   bool fills;  // where it is sparse: blocks write the zeros too, not a kernel before
   int threads;
@@ -78,11 +81,10 @@ struct SmallCut {
 };
 
 // The part of both cuts that they share: all but the rows. Fits where there is something to do.
-inline SmallCut cut_entries(const RowLayout& layout, int64_t value_bytes, int threads,
-                            int64_t most_entries) {
-  constexpr int64_t kStripBytes = 64;
-  const auto up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-
+inline SmallCut cut_entries(const SumProblem& problem, int threads, int64_t most_entries,
+                            const SmallTuning& tuned) {
+  const RowLayout& layout = problem.layout;
+  const int64_t value_bytes = problem.result_bytes;
   SmallCut cut{};
   cut.threads = threads;
   cut.run = SmallCut::run_of(value_bytes);
@@ -91,13 +93,13 @@ inline SmallCut cut_entries(const RowLayout& layout, int64_t value_bytes, int th
   if (layout.entries > most_entries || slabs > INT32_MAX) return cut;
   cut.fits = true;
   cut.entries = static_cast<int>(layout.entries);
-  cut.piece = static_cast<int>(up(up(layout.entries, cut.warps()), 32) * 32);
+  cut.piece = static_cast<int>(round_up(ceil_div(layout.entries, cut.warps()), 32));
 
   // Strips, so that rows that all entries name are the work of several blocks.
-  const int64_t strips = up(inner * std::max<int64_t>(value_bytes, 2), kStripBytes);
-  const int64_t columns = up(up(inner, strips), SmallCut::kColumns) * SmallCut::kColumns;
+  const int64_t strips = ceil_div(inner * std::max<int64_t>(value_bytes, 2), tuned.strip_bytes);
+  const int64_t columns = round_up(ceil_div(inner, strips), SmallCut::kColumns);
   cut.columns = static_cast<int>(std::min(columns, inner));
-  cut.strips = up(inner, cut.columns);
+  cut.strips = ceil_div(inner, cut.columns);
   return cut;
 }
 
@@ -109,23 +111,23 @@ inline SmallCut finish_cut(SmallCut cut, int64_t slabs, int64_t sum_bytes,
   cut.fits = cut.bytes(sum_bytes) + kOwnBytes <= device.shared_bytes && cut.strips <= kMostGrid &&
              cut.row_blocks <= kMostGrid;
   const int64_t blocks = slabs * cut.row_blocks * cut.strips;
-  cut.blocks_per_multiprocessor = (blocks + device.multiprocessors - 1) / device.multiprocessors;
+  cut.blocks_per_multiprocessor = ceil_div(blocks, device.multiprocessors);
   return cut;
 }
 
-inline SmallCut cut_small(const RowLayout& layout, int64_t value_bytes, int64_t sum_bytes,
-                          const DeviceLimits& device) {
-  const auto up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+inline SmallCut cut_small(const SumProblem& problem, const DeviceLimits& device) {
+  const RowLayout& layout = problem.layout;
+  const int64_t sum_bytes = problem.sum_bytes;
   constexpr int64_t kMostEntries = SmallCut::kScanned * SmallCut::kThreads;
-  SmallCut cut = cut_entries(layout, value_bytes, SmallCut::kThreads, kMostEntries);
+  SmallCut cut = cut_entries(problem, SmallCut::kThreads, kMostEntries, tuning(device).small);
   if (!cut.fits) return cut;
-  const int64_t of_slab = up(device.multiprocessors, layout.slabs() * cut.strips);
+  const int64_t of_slab = ceil_div(device.multiprocessors, layout.slabs() * cut.strips);
   cut.rows =
-      static_cast<int>(std::min<int64_t>(up(layout.axis_size, of_slab), SmallCut::kMostRows));
+      static_cast<int>(std::min<int64_t>(ceil_div(layout.axis_size, of_slab), SmallCut::kMostRows));
   while (cut.rows > 1 && cut.bytes(sum_bytes) > device.shared_bytes / 2) {
     cut.rows = (cut.rows + 1) / 2;
   }
-  cut.row_blocks = up(layout.axis_size, cut.rows);
+  cut.row_blocks = ceil_div(layout.axis_size, cut.rows);
   return finish_cut(cut, layout.slabs(), sum_bytes, device);
 }
 
@@ -148,80 +150,35 @@ inline ScatteredChunks scatter_chunks(int64_t axis_size, int64_t row_bytes) {
   return chunks;
 }
 
-// The same where most rows of the result have no entry. The numbers were found by a sweep
-// (docs/gather.md).
-inline SmallCut cut_sparse(const RowLayout& layout, int64_t value_bytes, int64_t sum_bytes,
-                           const DeviceLimits& device) {
-  constexpr int64_t kShare = 128;           // entries, whose rows a block will have room for
-  constexpr int64_t kLeast = 16;            // entries that are worth a block
-  constexpr int64_t kFilled = 1 << 15;      // bytes of zeros that are
-  constexpr int64_t kMostFilled = 1 << 22;  // that all do; else a kernel does, before them
-  const auto up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+// The same where most rows of the result have no entry.
+inline SmallCut cut_sparse(const SumProblem& problem, const DeviceLimits& device) {
+  const SparseTuning& tuned = tuning(device).sparse;
+  const RowLayout& layout = problem.layout;
+  const int64_t value_bytes = problem.result_bytes;
   const auto cut_for = [&](int threads) {
     const int64_t most_entries = SmallCut::kMostPiece * (threads / 32);
-    SmallCut cut = cut_entries(layout, value_bytes, threads, most_entries);
+    SmallCut cut = cut_entries(problem, threads, most_entries, tuning(device).small);
     cut.sparse = true;
     cut.fits &= layout.axis_size <= INT32_MAX;
     if (!cut.fits) return cut;
     const int64_t strip_bytes = layout.axis_size * cut.columns * value_bytes;
-    cut.fills = layout.slabs() * strip_bytes * cut.strips < kMostFilled;
+    cut.fills = layout.slabs() * strip_bytes * cut.strips < tuned.most_filled;
     const int64_t wanted =
-        up((cut.fills ? 2 : 1) * device.multiprocessors, layout.slabs() * cut.strips);
-    const int64_t filling = cut.fills ? up(strip_bytes, kFilled) : 0;
-    const int64_t worth = std::max(up(layout.entries, kLeast), filling);
-    const int64_t shares = std::max(up(layout.entries, kShare), std::min(wanted, worth));
+        ceil_div((cut.fills ? 2 : 1) * device.multiprocessors, layout.slabs() * cut.strips);
+    const int64_t filling = cut.fills ? ceil_div(strip_bytes, tuned.filled_bytes) : 0;
+    const int64_t worth = std::max(ceil_div(layout.entries, tuned.least_share), filling);
+    const int64_t shares = std::max(ceil_div(layout.entries, tuned.share), std::min(wanted, worth));
     cut.rows = SmallCut::kMostRows;
     cut.chunks = scatter_chunks(layout.axis_size, layout.inner * value_bytes);
-    cut.chunks.share_places = static_cast<uint32_t>(up(cut.chunks.places(), shares));
-    cut.row_blocks = up(cut.chunks.places(), cut.chunks.share_places);
-    return finish_cut(cut, layout.slabs(), sum_bytes, device);
+    cut.chunks.share_places = static_cast<uint32_t>(ceil_div(cut.chunks.places(), shares));
+    cut.row_blocks = ceil_div(cut.chunks.places(), cut.chunks.share_places);
+    return finish_cut(cut, layout.slabs(), problem.sum_bytes, device);
   };
   // Many blocks of few entries each had better be smaller.
-  constexpr int64_t kFewEntries = 1024;
   const SmallCut large = cut_for(SmallCut::kSparseThreads);
-  return large.fits && large.blocks_per_multiprocessor > 1 && layout.entries <= kFewEntries
+  return large.fits && large.blocks_per_multiprocessor > 1 && layout.entries <= tuned.few_entries
              ? cut_for(SmallCut::kThreads)
              : large;
-}
-
-// Is this the fastest way? Others take a launch more, for zeros, and of 16 bits, whose sums have to
-// be rounded, two more; and atomics are slow on rows of a few values. But all blocks should run at
-// once, and where all entries name one row they are the work of a block a strip. Found by a sweep
-// (docs/gather.md).
-inline bool is_small_fastest(int64_t value_bytes, const SmallCut& cut) {
-  constexpr int64_t kMostBlocks = 3;
-  const bool rounded = value_bytes < 4;
-  const int64_t most_entries = rounded ? 2048 : 1024, most_values = rounded ? 1 << 14 : 1 << 13;
-  return cut.fits && cut.blocks_per_multiprocessor <= kMostBlocks && cut.entries <= most_entries &&
-         int64_t{cut.entries} * cut.columns <= most_values;
-}
-
-// The same of a sparse cut. It pays where sums would have to be rounded in all rows of a large
-// result, and the more the larger that is.
-inline bool is_sparse_fastest(const RowLayout& layout, int64_t value_bytes, const SmallCut& cut) {
-  constexpr int64_t kLeastValues = 150'000;
-  if (!cut.fits || value_bytes != 2 || 4 * layout.entries > layout.axis_size) return false;
-  const int64_t values = layout.slabs() * layout.axis_size * layout.inner;
-  const int64_t most_blocks = (cut.threads == SmallCut::kThreads ? 8 : 3) + (values >> 22);
-  const int64_t most_entries = cut.fills ? 2048 : 16384;
-  const int64_t most_values =
-      cut.fills ? 1 << 14 : std::clamp<int64_t>(values / 64, 1 << 15, 1 << 17);
-  return values >= kLeastValues && cut.blocks_per_multiprocessor <= most_blocks &&
-         layout.entries <= most_entries && layout.entries * cut.columns <= most_values;
-}
-
-// Where both would do, is the sparse cut faster? The other one writes rows without entries as it
-// writes sums: a lane that has a single column takes longer for that than for zeros alone.
-inline bool is_sparse_faster(const RowLayout& layout) {
-  constexpr int64_t kMany = int64_t{1} << 19;
-  return layout.inner % SmallCut::kColumns != 0 &&
-         layout.slabs() * layout.axis_size * layout.inner >= kMany;
-}
-
-// Is it the fastest of those with the same bits on every run? By the sizes of one slab alone, so
-// that its bits do not depend on what else is in the call.
-inline bool pays_to_sum_small(const RowLayout& layout, const SmallCut& cut) {
-  return cut.fits && layout.axis_size <= 64 * SmallCut::kMostRows;
 }
 
 }  // namespace torch_ops

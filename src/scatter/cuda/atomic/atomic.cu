@@ -1,5 +1,4 @@
-// Sums by atomics: launches the kernels of atomic.cuh, streamed.cuh and
-// few.cuh: which one, on what grid.
+// Sums by atomics: launches the kernels of atomic.cuh, streamed.cuh and few.cuh on a grid.
 #include <algorithm>
 #include <cstdint>
 
@@ -11,196 +10,122 @@
 #include "scatter/cuda/atomic/atomic.cuh"
 #include "scatter/cuda/atomic/few.cuh"
 #include "scatter/cuda/atomic/streamed.cuh"
-#include "scatter/sum/atomic_cut.h"
-#include "scatter/sum/ways.h"
+#include "scatter/sum/ways.cuh"
 
 namespace torch_ops {
 namespace {
 
-// Blocks of different chunks run side by side, as far as their parts of the table stay in the L2
-// cache: the rows that many entries of one batch name would hold up each other. `blocks` are those
-// of a chunk.
-dim3 shape_grid(atomic::AtomicCall& call, int64_t blocks, int64_t table_bytes) {
-  const int64_t l2_bytes = current_device_limits().l2_bytes, chunks = call.grid.chunks;
-  const int64_t chunk_bytes = std::max<int64_t>(table_bytes / chunks, 1);
-  const int64_t together = table_bytes <= l2_bytes / 2
-                               ? chunks
-                               : largest_divisor(chunks, l2_bytes / kSideBySide / chunk_bytes);
-  call.chunks_in_x = blocks <= kMaxGridYZ && (together > 1 || chunks == 1);
-  return call.chunks_in_x
-             ? dim3(grid_x(together, 1), static_cast<unsigned>(blocks), grid_y(chunks / together))
-             : dim3(grid_x(blocks, 1), grid_y(chunks));
-}
+template <class Value>
+struct Addition {
+  using Sum = SumOf<Value>;
+  const ReduceCall<Value, Sum>& call;
+  const SumPlan& plan;
+  bool fresh;  // sums are zeros, which the kernel before writes; then this one begins early
+  const IndexErrorSite& errors;
 
-// What the kernels are launched with: `words` of the grid a row.
-atomic::AtomicCall make_call(const RowLayout& layout, const IndexRule& rule, int64_t words) {
-  return {RowGrid(layout.batch, layout.outer, layout.entries, words), false,
-          layout.slabs() * layout.axis_size * layout.inner > UINT32_MAX, rule};
-}
-
-bool are_adjacent(const void* values, int64_t value_bytes, const IndexView& index,
-                  const RowLayout& layout) {
-  const bool flat = layout.index_entry_stride == 1 &&
-                    (layout.batch == 1 || layout.index_batch_stride == layout.entries);
-  return flat && layout.entries % atomic::kUnroll == 0 && index.is_aligned_for_load4() &&
-         is_aligned(values, atomic::kUnroll * value_bytes);
-}
-
-// `fresh`: sums are zeros, which the kernel before writes; then this one begins early.
-template <class... Parameters, class... Arguments>
-void launch(bool fresh, void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared_bytes,
-            Arguments&&... arguments) {
-  if (fresh) {
-    launch_early(kernel, grid, dim3(threads), shared_bytes, arguments...);
-  } else {
-    TORCH_OPS_LAUNCH(kernel, grid, threads, shared_bytes, arguments...);
-  }
-}
-
-template <bool adjacent, int D, class Value, class Sum>
-void add_entries(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
-                 const IndexRule& rule, int64_t table_bytes, bool fresh,
-                 const IndexErrorSite& errors) {
-  atomic::AtomicCall call = make_call(layout, rule, /*words=*/1);
-  const int64_t blocks = ceil_div(call.grid.chunk_words(), atomic::kThreads * atomic::kUnroll);
-  const dim3 grid = shape_grid(call, blocks, table_bytes);
-  launch(fresh, atomic::add_entries_kernel<adjacent, D, Value, Sum>, grid, atomic::kThreads, 0,
-         values, index, sums, layout, call, errors);
-}
-
-template <class Value, class Sum>
-void add_values(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
-                const IndexRule& rule, int64_t table_bytes, bool fresh,
-                const IndexErrorSite& errors) {
-  atomic::AtomicCall call = make_call(layout, rule, layout.inner);
-  const int64_t blocks = ceil_div(call.grid.chunk_words(), atomic::kThreads * atomic::kUnroll);
-  const dim3 grid = shape_grid(call, blocks, table_bytes);
-  launch(fresh, atomic::add_values_kernel<Value, Sum>, grid, atomic::kThreads, 0, values, index,
-         sums, layout, call, errors);
-}
-
-template <class Value, class Sum>
-void add_streamed(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
-                  const IndexRule& rule, int64_t table_bytes, bool fresh,
-                  const IndexErrorSite& errors) {
-  atomic::AtomicCall call = make_call(layout, rule, /*words=*/1);
-  const atomic::StreamedTiles tiles(layout, sizeof(Value), current_device_limits().multiprocessors);
-  const int64_t blocks = ceil_div(call.grid.chunk_words(), tiles.entries) * tiles.pieces;
-  const dim3 grid = shape_grid(call, blocks, table_bytes);
-  launch(fresh, atomic::add_streamed_kernel<Value, Sum>, grid, atomic::kThreads,
-         tiles.shared_bytes(sizeof(Value)), values, index, sums, layout, call, tiles, errors);
-}
-
-template <bool adjacent, class Value, class Sum>
-void add_staged(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
-                const IndexRule& rule, bool fresh, const IndexErrorSite& errors) {
-  const auto bytes = static_cast<int>(layout.axis_size * sizeof(Sum));
-  auto* kernel = atomic::add_staged_kernel<adjacent, Value, Sum>;
-  allow_shared_bytes(kernel, bytes);
-  // The larger the table, the fewer blocks share a multiprocessor.
-  const int threads = bytes > 100 * 1024  ? atomic::kMostStagedThreads
-                      : bytes > 24 * 1024 ? 512
-                                          : 256;
-  // Parts of a slab where slabs alone do not fill the GPU, none so small that adding up the table
-  // becomes a large part of its work.
-  const int64_t wanted = 2 * current_device_limits().multiprocessors;
-  const int64_t parts =
-      std::clamp<int64_t>(ceil_div(wanted, layout.slabs()), 1,
-                          std::max<int64_t>(layout.entries / (4 * layout.axis_size), 1));
-  const int64_t part = ceil_div(ceil_div(layout.entries, parts), 4) * 4;
-  const dim3 grid(static_cast<unsigned>(ceil_div(layout.entries, part)), grid_y(layout.slabs()));
-  launch(fresh, kernel, grid, threads, bytes, values, index, sums, layout,
-         make_call(layout, rule, /*words=*/1), part, fresh, errors);
-}
-
-template <int V, int kSpanned, class Value, class Sum>
-void add_tiles(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
-               const IndexRule& rule, int64_t table_bytes, bool fresh,
-               const IndexErrorSite& errors) {
-  atomic::AtomicCall call = make_call(layout, rule, /*words=*/1);
-  const RowPieces split(layout.inner, V, /*most_lanes=*/32, atomic::kLeastLanes);
-  const int64_t tile = split.groups(atomic::kThreads) * kSpanned;
-  const int64_t blocks = ceil_div(call.grid.chunk_words(), tile) * split.pieces;
-  const dim3 grid = shape_grid(call, blocks, table_bytes);
-  auto* kernel = atomic::add_tiles_kernel<V, kSpanned, Value, Sum>;
-  launch(fresh, kernel, grid, atomic::kThreads, 0, values, index, sums, layout, call, split,
-         errors);
-}
-
-// Do the rows consist of vectors that one instruction adds, as far as addresses go?
-template <class Value, class Sum>
-bool have_vectors(const Value* values, const Sum* sums, const RowLayout& layout) {
-  const int64_t vector = std::min<int64_t>(layout.inner, kTileVector);
-  return std::is_same_v<Sum, float> && is_aligned(values, vector * sizeof(Value)) &&
-         is_aligned(sums, vector * sizeof(Sum));
-}
-
-// Rows of whole vectors. Few entries are dealt out to more and shorter spans: the time of a small
-// call is that of the loads of a span, which wait for each other.
-template <class Value, class Sum>
-void add_whole_rows(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
-                    const IndexRule& rule, int64_t table_bytes, bool fresh,
-                    const IndexErrorSite& errors) {
-  constexpr int kWide = kTileVector;
-  const RowPieces split(layout.inner, kWide, /*most_lanes=*/32, atomic::kLeastLanes);
-  const int64_t blocks = layout.slabs() * split.pieces *
-                         ceil_div(layout.entries, split.groups(atomic::kThreads) * kSpan);
-  if (blocks < current_device_limits().multiprocessors) {
-    add_tiles<kWide, kWindow>(values, index, sums, layout, rule, table_bytes, fresh, errors);
-  } else {
-    add_tiles<kWide, kSpan>(values, index, sums, layout, rule, table_bytes, fresh, errors);
-  }
-}
-
-// Rows of one value, or of two or four floats.
-template <bool adjacent, class Value, class Sum>
-void add_short_rows(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
-                    const IndexRule& rule, int64_t table_bytes, bool fresh,
-                    const IndexErrorSite& errors) {
-  if constexpr (std::is_same_v<Sum, float>) {
-    if (layout.inner == 2) {
-      return add_entries<adjacent, 2>(values, index, sums, layout, rule, table_bytes, fresh,
-                                      errors);
-    }
-    if (layout.inner == 4) {
-      return add_entries<adjacent, 4>(values, index, sums, layout, rule, table_bytes, fresh,
-                                      errors);
-    }
-  }
-  if (!adjacent || layout.inner != 1) fail_without_kernel("AtomicPath::kEntries");
-  add_entries<true, 1>(values, index, sums, layout, rule, table_bytes, fresh, errors);
-}
-
-// Adds the values to sums of layout.slabs() * layout.axis_size rows.
-template <class Value, class Sum>
-void add_by_path(const Value* values, const IndexView& index, Sum* sums, const RowLayout& layout,
-                 const IndexRule& rule, bool fresh, const IndexErrorSite& errors) {
-  const bool adjacent = are_adjacent(values, sizeof(Value), index, layout);
-  const AtomicPath path =
-      choose_atomic_path(layout, sizeof(Sum), adjacent, have_vectors(values, sums, layout),
-                         current_device_limits().shared_bytes);
-  const int64_t bytes =
-      layout.slabs() * layout.axis_size * layout.inner * static_cast<int64_t>(sizeof(Sum));
-  switch (path) {
-    case AtomicPath::kStaged:
-      return adjacent ? add_staged<true>(values, index, sums, layout, rule, fresh, errors)
-                      : add_staged<false>(values, index, sums, layout, rule, fresh, errors);
-    case AtomicPath::kEntries:
-      return adjacent
-                 ? add_short_rows<true>(values, index, sums, layout, rule, bytes, fresh, errors)
-                 : add_short_rows<false>(values, index, sums, layout, rule, bytes, fresh, errors);
-    case AtomicPath::kValues:
-      return add_values(values, index, sums, layout, rule, bytes, fresh, errors);
-    case AtomicPath::kStreamed:
-      return add_streamed(values, index, sums, layout, rule, bytes, fresh, errors);
-    case AtomicPath::kTiles:
-      if constexpr (std::is_same_v<Sum, float>) {
-        return add_whole_rows(values, index, sums, layout, rule, bytes, fresh, errors);
+  void run() const {
+    switch (plan.way()) {
+      case SumWay::kStaged:
+        return plan.adjacent ? staged<true>() : staged<false>();
+      case SumWay::kEntries:
+        return plan.adjacent ? entries<true>() : entries<false>();
+      case SumWay::kValues: {
+        const atomic::AtomicCall grid = make_grid(call.layout.inner);
+        return launch(atomic::add_values_kernel<Value, Sum>, grid, kLaneEntries, 1, 0);
       }
-      break;
+      case SumWay::kTiles:
+        if constexpr (std::is_same_v<Sum, float>) return tiles();
+        break;
+      case SumWay::kStreamed:
+        return streamed();
+      default:
+        break;
+    }
+    fail_without_kernel(ability(plan.way()).name);
   }
-  fail_without_kernel("AtomicPath::kTiles");
-}
+
+ private:
+  static constexpr int64_t kLaneEntries = atomic::kThreads * atomic::kUnroll;  // of a block
+
+  // What the kernels are launched with: `words` of the grid a row.
+  atomic::AtomicCall make_grid(int64_t words) const {
+    const RowLayout& layout = call.layout;
+    return {RowGrid(layout.batch, layout.outer, layout.entries, words), false,
+            call.result_count() > UINT32_MAX, call.rule};
+  }
+
+  template <class... Parameters, class... Arguments>
+  void launch_on(void (*kernel)(Parameters...), dim3 grid, int threads, int64_t shared_bytes,
+                 const Arguments&... arguments) const {
+    const IndexView index{call.index};
+    if (fresh) {
+      launch_early(kernel, grid, dim3(threads), shared_bytes, call.values, index, call.result,
+                   call.layout, arguments..., errors);
+    } else {
+      TORCH_OPS_LAUNCH(kernel, grid, threads, shared_bytes, call.values, index, call.result,
+                       call.layout, arguments..., errors);
+    }
+  }
+
+  // A block has so many of the grid's words, in so many pieces of a row. Blocks of different chunks
+  // run side by side, as far as their parts of the table stay in the L2 cache: the rows that many
+  // entries of one batch name would hold up each other.
+  template <class... Parameters, class... Arguments>
+  void launch(void (*kernel)(Parameters...), atomic::AtomicCall grid, int64_t words, int64_t pieces,
+              int64_t shared_bytes, const Arguments&... arguments) const {
+    const DeviceLimits device = current_device_limits();
+    const int64_t blocks = ceil_div(grid.grid.chunk_words(), words) * pieces;
+    const int64_t chunks = grid.grid.chunks;
+    const auto table_bytes = call.result_count() * static_cast<int64_t>(sizeof(Sum));
+    const int64_t chunk_bytes = std::max<int64_t>(table_bytes / chunks, 1);
+    const int64_t together =
+        table_bytes <= device.l2_bytes / 2 ? chunks : parts_together(chunks, chunk_bytes, device);
+    grid.chunks_in_x = blocks <= kMaxGridYZ && (together > 1 || chunks == 1);
+    const dim3 shape = grid.chunks_in_x ? dim3(grid_x(together, 1), static_cast<unsigned>(blocks),
+                                               grid_y(chunks / together))
+                                        : dim3(grid_x(blocks, 1), grid_y(chunks));
+    launch_on(kernel, shape, atomic::kThreads, shared_bytes, grid, arguments...);
+  }
+
+  template <bool adjacent>
+  void staged() const {
+    const StagedCut& cut = std::get<StagedCut>(plan.cut);
+    auto* kernel = atomic::add_staged_kernel<adjacent, Value, Sum>;
+    allow_shared_bytes(kernel, cut.bytes);
+    const dim3 grid(static_cast<unsigned>(ceil_div(call.layout.entries, cut.part)),
+                    grid_y(call.layout.slabs()));
+    launch_on(kernel, grid, cut.threads, cut.bytes, make_grid(1), cut.part, fresh);
+  }
+
+  // Rows of one value, or of two or four floats.
+  template <bool adjacent>
+  void entries() const {
+    if constexpr (std::is_same_v<Sum, float>) {
+      if (call.layout.inner == 2) return entries_of<adjacent, 2>();
+      if (call.layout.inner == 4) return entries_of<adjacent, 4>();
+    }
+    if (!adjacent || call.layout.inner != 1) fail_without_kernel("entries");
+    entries_of<true, 1>();
+  }
+
+  template <bool adjacent, int D>
+  void entries_of() const {
+    launch(atomic::add_entries_kernel<adjacent, D, Value, Sum>, make_grid(1), kLaneEntries, 1, 0);
+  }
+
+  void tiles() const {
+    const TilesCut& cut = std::get<TilesCut>(plan.cut);
+    auto* kernel = cut.short_spans ? atomic::add_tiles_kernel<kTileVector, kWindow, Value, Sum>
+                                   : atomic::add_tiles_kernel<kTileVector, kSpan, Value, Sum>;
+    launch(kernel, make_grid(1), cut.tile_entries(), cut.split.pieces, 0, cut.split);
+  }
+
+  void streamed() const {
+    const atomic::StreamedTiles tiles(std::get<StreamedCut>(plan.cut));
+    launch(atomic::add_streamed_kernel<Value, Sum>, make_grid(1), tiles.entries, tiles.pieces,
+           tiles.shared_bytes(sizeof(Value)), tiles);
+  }
+};
 
 // ---- Few entries to many rows -------------------------------------------------------------------
 
@@ -229,8 +154,11 @@ void add_few(const Value* values, const few::Entries& entries, Value* result,
   by_slot.index_entry_stride = 1;
   // What has no slot is left out: an entry that is alone, and one that names no row, which was
   // recorded above.
-  add_by_path(values, IndexView{{slots, sizeof(int32_t)}}, table, by_slot,
-              IndexRule(IndexMode::kRaise, count), /*fresh=*/false, IndexErrorSite{});
+  const ReduceCall<Value, float> sums{
+      values, {slots, sizeof(int32_t)}, by_slot, IndexRule(IndexMode::kRaise, count), table};
+  const SumPlan plan =
+      choose(describe(sums, /*repeatable=*/false, /*in_place=*/true), current_device_limits());
+  Addition<Value>{sums, plan, /*fresh=*/false, IndexErrorSite{}}.run();
 
   constexpr int kWide = kVectorSize<Value>;
   const bool wide = layout.inner % kWide == 0 && is_aligned(values, kVectorBytes);
@@ -242,10 +170,9 @@ void add_few(const Value* values, const few::Entries& entries, Value* result,
 }  // namespace
 
 template <class Value>
-void add_in_any_order(const ReduceCall<Value, SumOf<Value>>& call, bool fresh,
-                      const IndexErrorSite& errors) {
-  add_by_path(call.values, IndexView{call.index}, call.result, call.layout, call.rule, fresh,
-              errors);
+void add_by_atomics(const ReduceCall<Value, SumOf<Value>>& call, const SumPlan& plan, bool fresh,
+                    const IndexErrorSite& errors) {
+  Addition<Value>{call, plan, fresh, errors}.run();
 }
 
 template <class Value>
@@ -254,8 +181,9 @@ void sum_few(const ReduceCall<Value, Value>& call, const IndexErrorSite& errors)
   add_few(call.values, {IndexView{call.index}, call.layout, call.rule}, call.result, errors);
 }
 
-#define INSTANTIATE(T) \
-  template void add_in_any_order<T>(const ReduceCall<T, SumOf<T>>&, bool, const IndexErrorSite&);
+#define INSTANTIATE(T)                                                                  \
+  template void add_by_atomics<T>(const ReduceCall<T, SumOf<T>>&, const SumPlan&, bool, \
+                                  const IndexErrorSite&);
 TORCH_OPS_FOR_EACH_SUMMED(INSTANTIATE)
 template void sum_few(const ReduceCall<Float16, Float16>&, const IndexErrorSite&);
 template void sum_few(const ReduceCall<BFloat16, BFloat16>&, const IndexErrorSite&);

@@ -16,6 +16,7 @@
 #include "common/indexing/row_grid.cuh"
 #include "common/indexing/row_layout.h"
 #include "scatter/cuda/sorted/runs.cuh"
+#include "scatter/sum/atomic_cut.h"
 
 namespace torch_ops::atomic {
 
@@ -455,9 +456,6 @@ __global__ void __launch_bounds__(kMostStagedThreads)
 
 // ---- Longer rows: grouped within a warp's entries -----------------------------------------------
 
-constexpr int kMaxTile = 1024;  // entries
-constexpr int kLeastLanes = kRunThreads * kSpan / kMaxTile;
-
 // Where the entry of a lane stands once the warp's are grouped by their places: groups in the order
 // of their first lanes, entries of a group in their own.
 __device__ __forceinline__ int rank_in_groups(unsigned peers) {
@@ -518,8 +516,8 @@ __global__ void __launch_bounds__(kThreads, 4)
                      RowLayout layout, AtomicCall call, RowPieces split,
                      const __grid_constant__ IndexErrorSite errors) {
   __shared__ RunEdges<Sums<V, Sum>> edges;
-  __shared__ int64_t keys[kMaxTile];
-  __shared__ uint16_t order[kMaxTile];
+  __shared__ int64_t keys[TilesCut::kMostEntries];
+  __shared__ uint16_t order[TilesCut::kMostEntries];
   const int thread = static_cast<int>(threadIdx.x);
   const int tile_entries = split.groups(kThreads) * kSpanned;  // a multiple of 32
   const uint32_t tile = call.block() / split.pieces;

@@ -7,39 +7,28 @@
 // what goes to one row is added up first, from there.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "common/cuda/async_copy.cuh"
 #include "common/cuda/fast_divisor.cuh"
 #include "common/cuda/vectorized.cuh"
 #include "scatter/cuda/atomic/atomic.cuh"
+#include "scatter/sum/atomic_cut.h"
 
 namespace torch_ops::atomic {
 
 // How the entries of a call are cut into tiles: several entries, or a piece of the columns of one.
 struct StreamedTiles {
-  static constexpr int kScanned = 3;      // entries that a thread reads
-  static constexpr int kBytes = 1 << 14;  // of a tile's values, at most
-  static constexpr int kMost = kScanned * kThreads;
-  static constexpr int kLeast = 32;  // entries, where there are too few for all multiprocessors
-
   int entries;
   int pieces;   // of a row
   int columns;  // of a piece
   FastDivisor by_columns;
 
-  StreamedTiles(const RowLayout& layout, int64_t value_bytes, int64_t multiprocessors) {
-    constexpr int64_t kBlocks = 4;         // a multiprocessor
-    constexpr int64_t kMostValues = 8192;  // of a tile, however small they are
-    const int64_t values = std::min(kBytes / value_bytes, kMostValues);
-    const int64_t rows = layout.slabs() * layout.entries;
-    pieces = static_cast<int>((layout.inner + values - 1) / values);
-    columns = static_cast<int>((layout.inner + pieces - 1) / pieces);
-    entries = std::min(static_cast<int>(values) / columns, kMost);
-    while (entries > kLeast && rows / entries < kBlocks * multiprocessors) entries /= 2;
-    by_columns = FastDivisor(static_cast<uint32_t>(columns));
-  }
+  explicit StreamedTiles(const StreamedCut& cut)
+      : entries(cut.entries),
+        pieces(cut.pieces),
+        columns(cut.columns),
+        by_columns(static_cast<uint32_t>(cut.columns)) {}
 
   // Of dynamic shared memory: a tile's values, at the place in 16 bytes that they have in memory.
   int64_t shared_bytes(int64_t value_bytes) const {
@@ -114,9 +103,9 @@ __global__ void __launch_bounds__(kThreads, 5)
     add_streamed_kernel(const Value* __restrict__ values, IndexView index, Sum* __restrict__ table,
                         RowLayout layout, AtomicCall call, StreamedTiles tiles,
                         const __grid_constant__ IndexErrorSite errors) {
-  constexpr int K = StreamedTiles::kScanned;
+  constexpr int K = StreamedCut::kScanned;
   extern __shared__ __align__(16) unsigned char shared[];
-  __shared__ GroupedEntries sets[StreamedTiles::kMost / 32];
+  __shared__ GroupedEntries sets[StreamedCut::kMost / 32];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const uint32_t tile = call.block() / tiles.pieces;
   const int64_t first_column = int64_t{call.block() % tiles.pieces} * tiles.columns;

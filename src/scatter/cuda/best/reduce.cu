@@ -4,7 +4,7 @@
 #include "scatter/cuda/best/arg.cuh"
 #include "scatter/cuda/best/best.cuh"
 #include "scatter/cuda/sorted/sorted_launch.cuh"
-#include "scatter/sum/atomic_cut.h"
+#include "scatter/sum/choose.h"
 
 namespace torch_ops {
 namespace {
@@ -88,7 +88,8 @@ void scatter_arg(OnCuda on, const ReduceCall<Value, int64_t>& call, bool largest
   if (call.values_count() == 0 || call.result_count() == 0) {
     return fill(call, call.layout.entries);
   }
-  if (call.plan.rows.data != nullptr || pays_to_sort_for_best(call.layout)) {
+  if (call.plan.rows.data != nullptr ||
+      pays_to_sort_for_best(call.layout, current_device_limits())) {
     find_sorted(call, largest, errors);
   } else {
     find_by_atomics(call, largest, errors);

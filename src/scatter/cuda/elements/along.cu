@@ -1,7 +1,7 @@
 #include "common/cuda/launch.cuh"
 #include "scatter/cuda/elements/along.cuh"
 #include "scatter/scatter_launch.h"
-#include "scatter/sum/ways.h"
+#include "scatter/sum/ways.cuh"
 
 namespace torch_ops::kernels {
 
@@ -12,9 +12,9 @@ void add_along(OnCuda on, const AlongCall<Value>& call, const IndexErrorSite& er
   zero(call.sums, call.sums_count * sizeof(Sum));
   const IndexView entries{call.index};
   const bool wide = call.sums_count > UINT32_MAX;
-  const int64_t l2_bytes = current_device_limits().l2_bytes;
+  const DeviceLimits device = current_device_limits();
   for_each_part(call.layout, ElementGrid::kMaxPart, [&](const ElementLayout& part, auto offsets) {
-    const atomic::AlongCall cut(part, offsets.position, call.rule, wide, sizeof(Sum), l2_bytes);
+    const atomic::AlongCall cut(part, offsets.position, call.rule, wide, sizeof(Sum), device);
     const auto launch = [&](auto place) {
       using Place = decltype(place);
       auto* kernel = cut.unroll == atomic::kManyAlong

@@ -42,41 +42,37 @@ struct AlongCall {
   FastDivisor by_strips;
   FastDivisor by_spread;
 
-  // `l2_bytes`: of the cache that is to hold what atomics go to at a time.
   AlongCall(const ElementLayout& layout, int64_t position, const IndexRule& rule, bool wide,
-            int64_t sum_bytes, int64_t l2_bytes)
+            int64_t sum_bytes, const DeviceLimits& device)
       : position(position), rule(rule), wide(wide) {
-    constexpr int64_t kStrip = 64;  // columns: 256 bytes of float32 at a time
-    constexpr int64_t kLanes = 32, kFewRows = 1024;
+    const ElementsTuning& tuned = tuning(device).elements;
     int64_t side_by_side = 1;
     for (int d = layout.axis + 1; d < layout.rank; ++d) side_by_side *= layout.sizes[d];
-    merge = layout.axis >= 0 && side_by_side < kLanes && layout.axis_size <= kFewRows;
+    merge = layout.axis >= 0 && side_by_side < tuned.few_side_by_side &&
+            layout.axis_size <= tuned.few_rows;
     // Small calls need all lanes that there are, each with few elements.
-    constexpr int64_t kLanesWanted = int64_t{1} << 20;
-    unroll = layout.count >= kLanesWanted * kManyAlong ? kManyAlong : kFewAlong;
+    unroll = layout.count >= tuned.many_lanes * kManyAlong ? kManyAlong : kFewAlong;
     // A column of few elements does not fill a lane: then it does not matter what is one.
     const bool short_columns = layout.axis < 0 || side_by_side * unroll > layout.count;
-    const int64_t count = short_columns ? kStrip : side_by_side;
-    const int64_t row_groups = divide_up(divide_up(layout.count, count), unroll);
-    const int64_t most = kAlongThreads / std::min(row_groups, kAlongThreads / kStrip);
+    const int64_t count = short_columns ? tuned.strip : side_by_side;
+    const int64_t row_groups = ceil_div(ceil_div(layout.count, count), unroll);
+    const int64_t most = kAlongThreads / std::min(row_groups, kAlongThreads / tuned.strip);
     columns = static_cast<uint32_t>(count);
-    strips = static_cast<uint32_t>(divide_up(count, most));
-    width = static_cast<uint32_t>(divide_up(count, strips));
+    strips = static_cast<uint32_t>(ceil_div(count, most));
+    width = static_cast<uint32_t>(ceil_div(count, strips));
     groups = static_cast<uint32_t>(std::min<int64_t>(kAlongThreads / width, row_groups));
-    tiles = static_cast<uint32_t>(divide_up(row_groups, groups));
+    tiles = static_cast<uint32_t>(ceil_div(row_groups, groups));
     const int64_t slice_bytes = side_by_side * layout.axis_size * sum_bytes;
     int64_t slices = 1;
     for (int d = 0; d < layout.axis; ++d) slices *= layout.sizes[d];
-    spread = static_cast<uint32_t>(largest_divisor(slices, l2_bytes / kSideBySide / slice_bytes));
+    spread = static_cast<uint32_t>(parts_together(slices, slice_bytes, device));
     by_width = FastDivisor(width);
     by_strips = FastDivisor(strips);
     by_spread = FastDivisor(spread);
   }
 
-  unsigned threads() const { return static_cast<unsigned>(divide_up(width * groups, 32) * 32); }
-  unsigned blocks() const {
-    return static_cast<unsigned>(divide_up(tiles, spread) * spread * strips);
-  }
+  unsigned threads() const { return static_cast<unsigned>(round_up(width * groups, 32)); }
+  unsigned blocks() const { return static_cast<unsigned>(round_up(tiles, spread) * strips); }
 
   // The tile of the block with a number; the last ones may have none.
   __device__ __forceinline__ uint32_t tile_of(uint32_t number) const {
@@ -84,9 +80,6 @@ struct AlongCall {
     const uint32_t turn = by_spread.divide(number, slice);
     return slice * ((tiles + spread - 1) / spread) + turn;
   }
-
- private:
-  static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 };
 
 // A lane has values that lie side by side, with an entry for each. Most entries of each column may

@@ -17,7 +17,7 @@
 #include "scatter/cuda/atomic/atomic.cuh"
 #include "scatter/sum/fixed_cut.h"
 
-namespace torch_ops::binned {
+namespace torch_ops::fixed_point {
 
 using atomic::BadEntry;
 using atomic::kAllLanes;
@@ -58,7 +58,7 @@ struct Bins {
 
   // The first of a segment's cells. `tile`, any of its tiles.
   __device__ int64_t first_cell(uint32_t slab, uint32_t tile) const {
-    const uint32_t segment = tile / static_cast<uint32_t>(Binning::kSegmentTiles);
+    const uint32_t segment = tile / static_cast<uint32_t>(FixedCut::kSegmentTiles);
     return (int64_t{slab} * segments + segment) * bins;
   }
 };
@@ -556,4 +556,4 @@ __global__ void list_parts_kernel(const uint32_t* units, uint32_t cells, uint32_
   }
 }
 
-}  // namespace torch_ops::binned
+}  // namespace torch_ops::fixed_point

@@ -6,65 +6,43 @@
 #include "common/cuda/scratch.h"
 #include "scatter/cuda/fixed_point/join.cuh"
 #include "scatter/cuda/fixed_point/tables.cuh"
-#include "scatter/cuda/sorted/sorted.cuh"
-#include "scatter/sum/fixed_cut.h"
-#include "scatter/sum/ways.h"
+#include "scatter/sum/ways.cuh"
 
 namespace torch_ops {
 namespace {
 
-using namespace binned;
+using namespace fixed_point;
 
 // A call, with its values as Value and its rows as D of them.
 template <int D, class Value>
-struct BinnedCall {
+struct FixedCall {
   const Value* values;
   IndexView index;
   Value* result;
   RowLayout layout;
   IndexRule rule;
-  Binning binning;
+  FixedCut cut;
   IndexErrorSite errors;
 
   using Word = std::conditional_t<D * sizeof(Value) == 2, uint16_t,
                                   Vector<uint32_t, std::max<int>(D * sizeof(Value) / 4, 1)>>;
 
-  // What the sums of so many slabs take.
-  struct Workspace {
-    Word* values;
-    uint16_t* rows;
-    uint16_t* bounds;
-    uint32_t* joins;
-    Partials* partials;
-    float* tables;
-
-    Workspace(const BinnedCall& call, int64_t slabs, sorted::Pieces& memory) {
-      const Binning& binning = call.binning;
-      const int64_t entries = call.layout.entries;
-      if (binning.bins == 0) {
-        const int64_t parts = binning.parts > 1 ? slabs * binning.parts : 0;
-        tables = memory.take<float>(parts * binning.table_rows * D);
-        return;
-      }
-      values = memory.take<Word>(slabs * binning.slab_entries(entries));
-      rows = memory.take<uint16_t>(slabs * binning.slab_entries(entries));
-      bounds = memory.take<uint16_t>(slabs * binning.tiles * (binning.bins + 1));
-      joins = memory.take<uint32_t>(slabs * binning.bins);
-      partials = memory.take<Partials>(slabs * binning.cells());
-      tables = memory.take<float>(slabs * binning.most_partials(entries) * binning.table_rows * D);
-    }
-  };
-
   void run() const {
-    const int64_t step = binning.slabs_at_once;
-    sorted::Pieces sizes{nullptr};
-    Workspace(*this, step, sizes);
-    const DeviceScratch memory(sizes.bytes);
-    sorted::Pieces pieces{static_cast<char*>(memory.get())};
-    const Workspace work(*this, step, pieces);
-    for (int64_t slab = 0; slab < layout.slabs(); slab += step) {
-      const int64_t slabs = std::min(step, layout.slabs() - slab);
-      if (binning.bins > 0) {
+    static_assert(sizeof(Part) == FixedCut::kPartBytes);
+    static_assert(sizeof(Partials) == FixedCut::kPartialsBytes);
+    static_assert(sizeof(Counters) == FixedCut::kCountersBytes);
+    const FixedCut::Scratch begin = cut.scratch(layout.entries, D * sizeof(Value), D);
+    const DeviceScratch memory(begin.bytes);
+    const auto at = [&](int64_t bytes) -> void* {
+      return static_cast<char*>(memory.get()) + bytes;
+    };
+    const Workspace work{
+        static_cast<Word*>(at(begin.values)),       static_cast<uint16_t*>(at(begin.rows)),
+        static_cast<uint16_t*>(at(begin.bounds)),   static_cast<uint32_t*>(at(begin.joins)),
+        static_cast<Partials*>(at(begin.partials)), static_cast<float*>(at(begin.tables))};
+    for (int64_t slab = 0; slab < layout.slabs(); slab += cut.slabs_at_once) {
+      const int64_t slabs = std::min(cut.slabs_at_once, layout.slabs() - slab);
+      if (cut.bins > 0) {
         sum_bins(slab, slabs, work);
       } else {
         sum_slabs(slab, slabs, work);
@@ -73,6 +51,15 @@ struct BinnedCall {
   }
 
  private:
+  struct Workspace {
+    Word* values;
+    uint16_t* rows;
+    uint16_t* bounds;
+    uint32_t* joins;
+    Partials* partials;
+    float* tables;
+  };
+
   // Tables that hold whole slabs.
   void sum_slabs(int64_t first_slab, int64_t slabs, const Workspace& work) const {
     using Source = SlabEntries<D, Value>;
@@ -84,24 +71,24 @@ struct BinnedCall {
         errors,
         first_slab,
         layout.slabs() - 1,
-        static_cast<uint32_t>(binning.parts),
-        static_cast<uint32_t>(binning.slabs),
-        FastDivisor(static_cast<uint32_t>(std::min(layout.entries, Binning::kPartEntries))),
+        static_cast<uint32_t>(cut.parts),
+        static_cast<uint32_t>(cut.slabs),
+        FastDivisor(static_cast<uint32_t>(std::min(layout.entries, FixedCut::kPartEntries))),
         adjacent(),
-        binning.keeps,
-        static_cast<uint32_t>(binning.kept_entries)};
-    const int64_t tables = ceil_div(slabs, binning.slabs);
-    const int64_t kept_bytes = binning.keeps ? binning.kept_bytes(D * sizeof(Value)) : 0;
-    sum(source, tables * binning.parts, kept_bytes, work.tables);
-    if (binning.parts == 1) return;
+        cut.keeps,
+        static_cast<uint32_t>(cut.kept_entries)};
+    const int64_t tables = ceil_div(slabs, cut.slabs);
+    const int64_t kept_bytes = cut.keeps ? cut.kept_bytes(D * sizeof(Value)) : 0;
+    sum(source, tables * cut.parts, kept_bytes, work.tables);
+    if (cut.parts == 1) return;
     join(work.tables, {nullptr, nullptr, nullptr, static_cast<uint32_t>(tables),
-                       static_cast<uint32_t>(binning.parts), /*bins=*/1, /*segments=*/1,
-                       layout.axis_size, first_slab, static_cast<uint32_t>(binning.table_rows)});
+                       static_cast<uint32_t>(cut.parts), /*bins=*/1, /*segments=*/1,
+                       layout.axis_size, first_slab, static_cast<uint32_t>(cut.table_rows)});
   }
 
   void sum_bins(int64_t first_slab, int64_t slabs, const Workspace& work) const {
-    const int64_t cells = slabs * binning.cells();
-    const int64_t parts = slabs * binning.most_parts(layout.entries);
+    const int64_t cells = slabs * cut.cells();
+    const int64_t parts = slabs * cut.most_parts(layout.entries);
     constexpr int64_t kPart = sizeof(Part) / sizeof(uint32_t);
     constexpr int64_t kCounters = sizeof(Counters) / sizeof(uint32_t);
     const int64_t bytes = (parts * kPart + kCounters + cells) * sizeof(uint32_t);
@@ -111,52 +98,51 @@ struct BinnedCall {
     auto* counters = reinterpret_cast<Counters*>(list + parts);
     auto* units = reinterpret_cast<uint32_t*>(counters + 1);
     int row_shift = 0;
-    while (int64_t{1} << row_shift < binning.table_rows) ++row_shift;
+    while (int64_t{1} << row_shift < cut.table_rows) ++row_shift;
     const Bins bins{layout,
                     rule,
                     row_shift,
-                    static_cast<int>(binning.bins),
-                    static_cast<int>(binning.tiles),
-                    static_cast<int>(binning.segments),
-                    binning.slab_entries(layout.entries),
+                    static_cast<int>(cut.bins),
+                    static_cast<int>(cut.tiles),
+                    static_cast<int>(cut.segments),
+                    cut.slab_entries(layout.entries),
                     first_slab,
                     adjacent()};
-    if (binning.tile_entries != Tile<Word>::kEntries) fail_without_kernel("Binning::tile_entries");
+    if (cut.tile_entries != Tile<Word>::kEntries) fail_without_kernel("FixedCut::tile_entries");
     constexpr bool kFolds = D == 1 || std::is_same_v<Value, float>;
     auto* bin_tiles = bin_tiles_kernel<Word, std::conditional_t<kFolds, Value, void>>;
     const int tile_bytes = Tile<Word>::shared_bytes(bins.bins);
     allow_shared_bytes(bin_tiles, tile_bytes);
-    launch_early(bin_tiles, grid_x(slabs * binning.tiles, 1), kTileThreads, tile_bytes,
+    launch_early(bin_tiles, grid_x(slabs * cut.tiles, 1), kTileThreads, tile_bytes,
                  reinterpret_cast<const Word*>(values), index, bins, work.values, work.rows,
                  work.bounds, units, errors);
-    launch_early(list_parts_kernel, grid_x(cells, binned::kThreads), binned::kThreads, 0, units,
-                 static_cast<uint32_t>(cells), static_cast<uint32_t>(binning.bins),
-                 static_cast<uint32_t>(binning.segments), static_cast<uint32_t>(binning.part_units),
-                 list, static_cast<uint32_t>(parts), work.joins,
-                 static_cast<uint32_t>(slabs * binning.bins), work.partials, counters);
+    launch_early(list_parts_kernel, grid_x(cells, fixed_point::kThreads), fixed_point::kThreads, 0,
+                 units, static_cast<uint32_t>(cells), static_cast<uint32_t>(cut.bins),
+                 static_cast<uint32_t>(cut.segments), static_cast<uint32_t>(cut.part_units), list,
+                 static_cast<uint32_t>(parts), work.joins, static_cast<uint32_t>(slabs * cut.bins),
+                 work.partials, counters);
     using Source = BinEntries<D, Value>;
     const Source source{reinterpret_cast<const Vector<Value, D>*>(work.values),
                         work.rows,
                         work.bounds,
                         list,
                         bins,
-                        static_cast<uint32_t>(binning.tile_entries)};
+                        static_cast<uint32_t>(cut.tile_entries)};
     sum(source, parts, sizeof(typename Source::Shared), work.tables);
     join(work.tables,
-         {counters, work.joins, work.partials, static_cast<uint32_t>(slabs * binning.bins),
-          /*parts=*/0, static_cast<uint32_t>(binning.bins), static_cast<uint32_t>(binning.segments),
-          layout.axis_size, first_slab, static_cast<uint32_t>(binning.table_rows)});
+         {counters, work.joins, work.partials, static_cast<uint32_t>(slabs * cut.bins),
+          /*parts=*/0, static_cast<uint32_t>(cut.bins), static_cast<uint32_t>(cut.segments),
+          layout.axis_size, first_slab, static_cast<uint32_t>(cut.table_rows)});
   }
 
   // Sums the parts that `source` has, a block each.
   template <class Source>
   void sum(const Source& source, int64_t blocks, int64_t source_bytes, float* partials) const {
     auto* kernel = sum_kernel<D, Value, Source>;
-    const auto bytes =
-        static_cast<int>(Binning::table_bytes(binning.table_rows * D) + source_bytes);
+    const auto bytes = static_cast<int>(FixedCut::table_bytes(cut.table_rows * D) + source_bytes);
     allow_shared_bytes(kernel, bytes);
-    const auto table_rows = static_cast<uint32_t>(binning.table_rows);
-    if (binning.bins > 0) {
+    const auto table_rows = static_cast<uint32_t>(cut.table_rows);
+    if (cut.bins > 0) {
       launch_early(kernel, grid_x(blocks, 1), kSumThreads, bytes, source, table_rows, result,
                    partials);
     } else {
@@ -166,9 +152,9 @@ struct BinnedCall {
   }
 
   void join(const float* partials, const Joined& joined) const {
-    constexpr int64_t kBlocks = 1024;
-    const int64_t pieces = ceil_div(binning.table_rows * D, kJoinColumns);
-    launch_early(join_kernel<D, Value>, grid_x(std::min(joined.tables * pieces, kBlocks), 1),
+    const int64_t most = tuning(current_device_limits()).fixed_point.join_blocks;
+    const int64_t pieces = ceil_div(cut.table_rows * D, kJoinColumns);
+    launch_early(join_kernel<D, Value>, grid_x(std::min(joined.tables * pieces, most), 1),
                  kJoinThreads, 0, partials, joined, result);
   }
 
@@ -184,7 +170,8 @@ struct BinnedCall {
 }  // namespace
 
 template <class Value>
-void sum_binned(const ReduceCall<Value, Value>& call, const IndexErrorSite& errors) {
+void sum_fixed(const ReduceCall<Value, Value>& call, const FixedCut& cut,
+               const IndexErrorSite& errors) {
   // Kernels read whole rows. Another way would give other bits, so an array that begins elsewhere
   // is copied.
   const Value* values = call.values;
@@ -196,11 +183,9 @@ void sum_binned(const ReduceCall<Value, Value>& call, const IndexErrorSite& erro
         cudaMemcpyAsync(copy->get(), values, bytes, cudaMemcpyDeviceToDevice, current_stream()));
     values = static_cast<const Value*>(copy->get());
   }
-  const Binning binning =
-      choose_binning(call.layout, sizeof(Value), current_device_limits().shared_bytes);
   const auto run = [&](auto width) {
-    BinnedCall<width(), Value>{
-        values, IndexView{call.index}, call.result, call.layout, call.rule, binning, errors}
+    FixedCall<width(), Value>{
+        values, IndexView{call.index}, call.result, call.layout, call.rule, cut, errors}
         .run();
   };
   switch (call.layout.inner) {
@@ -211,11 +196,13 @@ void sum_binned(const ReduceCall<Value, Value>& call, const IndexErrorSite& erro
     case 4:
       return run(std::integral_constant<int, 4>());
   }
-  fail_without_kernel("ScatterWay::kBinned");
+  fail_without_kernel("fixed point");
 }
 
-template void sum_binned(const ReduceCall<float, float>&, const IndexErrorSite&);
-template void sum_binned(const ReduceCall<Float16, Float16>&, const IndexErrorSite&);
-template void sum_binned(const ReduceCall<BFloat16, BFloat16>&, const IndexErrorSite&);
+template void sum_fixed(const ReduceCall<float, float>&, const FixedCut&, const IndexErrorSite&);
+template void sum_fixed(const ReduceCall<Float16, Float16>&, const FixedCut&,
+                        const IndexErrorSite&);
+template void sum_fixed(const ReduceCall<BFloat16, BFloat16>&, const FixedCut&,
+                        const IndexErrorSite&);
 
 }  // namespace torch_ops

@@ -6,7 +6,7 @@
 #include "common/cuda/kernel_overlap.cuh"
 #include "scatter/cuda/fixed_point/bins.cuh"
 
-namespace torch_ops::binned {
+namespace torch_ops::fixed_point {
 
 constexpr int kJoinColumns = 64;  // values of many parts that a block joins at a time,
 constexpr int kJoinGroups = 8;    // and threads for each, among which its parts are dealt out
@@ -132,4 +132,4 @@ __global__ void __launch_bounds__(kJoinThreads)
   }
 }
 
-}  // namespace torch_ops::binned
+}  // namespace torch_ops::fixed_point

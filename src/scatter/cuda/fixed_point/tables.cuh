@@ -30,7 +30,7 @@
 #include "scatter/cuda/fixed_point/fixed_sums.cuh"
 #include "scatter/sum/fixed_cut.h"
 
-namespace torch_ops::binned {
+namespace torch_ops::fixed_point {
 
 // Entries that a warp has loaded: U of each lane. kNeighbours: in succession.
 template <int U, int D, class Value, bool kNeighbours>
@@ -184,7 +184,7 @@ struct SlabEntries {
   bool keep;      // entries in shared memory, between the passes
   uint32_t kept_entries;
 
-  static constexpr uint32_t kPart = Binning::kPartEntries;
+  static constexpr uint32_t kPart = FixedCut::kPartEntries;
 
   // Is the next kernel the one that joins parts? Else it is not ours.
   __device__ __forceinline__ bool is_joined() const { return parts > 1; }
@@ -305,8 +305,8 @@ struct BinEntries {
   using Row = Vector<Value, D>;
   static constexpr int U = D == 1 ? 4 : 2;  // entries of a lane on their way
   static constexpr int kBlocks = D == 1 ? kSumBlocks : 2;
-  static constexpr uint32_t kTableRows = Binning::bin_rows(D);
-  static constexpr int kTiles = Binning::kSegmentTiles;
+  static constexpr uint32_t kTableRows = FixedCut::bin_rows(D);
+  static constexpr int kTiles = FixedCut::kSegmentTiles;
   static_assert(kTiles <= kSumThreads);
   static constexpr bool kWidens = sizeof(Row) == 2;  // some tiles have floats of 32 bits
   using Entries = Batch<U, D, std::conditional_t<kWidens, float, Value>, /*kNeighbours=*/false>;
@@ -438,7 +438,7 @@ struct BinEntries {
   static constexpr int kPlaceBits = 20;
   static constexpr uint32_t kWidenedUnit = 1u << 31;
   static_assert(kUnit == 32);
-  static_assert(kTiles * Binning::kMostTileEntries <= 1 << kPlaceBits);
+  static_assert(kTiles * FixedCut::kMostTileEntries <= 1 << kPlaceBits);
 
   __device__ __forceinline__ uint32_t find_unit(const Shared& shared, uint32_t unit) const {
     uint32_t tile = 0;  // the last whose units begin there or before
@@ -470,14 +470,14 @@ __global__ void __launch_bounds__(kSumThreads, Source::kBlocks)
     sum_kernel(const __grid_constant__ Source source, uint32_t table_rows,
                Value* __restrict__ result, float* __restrict__ partials) {
   extern __shared__ __align__(16) unsigned char shared[];
-  static_assert(Binning::kSumBytes == FixedSums::kBytes);
+  static_assert(FixedCut::kSumBytes == FixedSums::kBytes);
   if (source.is_joined()) let_next_kernel_begin();
   // Behind the table is what the source keeps there.
   const uint32_t rows = Source::kTableRows > 0 ? Source::kTableRows : table_rows;
   const Table<D> table{FixedSums(shared, static_cast<int>(rows) * D), rows};
   table.sums.clear();
   typename Source::Span span;
-  if (!source.find(shared + Binning::table_bytes(int64_t{rows} * D), span)) return;
+  if (!source.find(shared + FixedCut::table_bytes(int64_t{rows} * D), span)) return;
   __syncthreads();
   source.for_each(span, false, [&](const auto& batch) { table.see(batch); });
   __syncthreads();
@@ -502,4 +502,4 @@ __global__ void __launch_bounds__(kSumThreads, Source::kBlocks)
   }
 }
 
-}  // namespace torch_ops::binned
+}  // namespace torch_ops::fixed_point

@@ -1,7 +1,7 @@
 #include "common/cuda/launch.cuh"
 #include "common/indexing/index_view.cuh"
 #include "scatter/cuda/small/small.cuh"
-#include "scatter/sum/ways.h"
+#include "scatter/sum/ways.cuh"
 
 namespace torch_ops {
 namespace {
@@ -41,7 +41,7 @@ void sum_small(const ReduceCall<Value, Value>& call, const SmallCut& cut,
     if constexpr (kFloat && sizeof(Value) == 2) {
       run = wide ? launch<true, kWide, Value> : launch<true, 1, Value>;
     } else {
-      fail_without_kernel("ScatterWay::kSparse");
+      fail_without_kernel("sparse");
     }
   }
   run(call, cut, errors);

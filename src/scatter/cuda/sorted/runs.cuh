@@ -9,36 +9,12 @@
 // shared memory, and the group in which the run starts adds them up.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "common/cuda/vectorized.cuh"
-#include "common/host/host_device.h"
+#include "scatter/sum/run_shape.h"
 
 namespace torch_ops {
-
-constexpr int kRunThreads = 256;
-constexpr int kWindow = 4;  // entries whose values a lane loads together
-constexpr int kSpan = 8;    // entries of a group; kWindow of them where there are few in all
-
-// How the columns of a row are dealt out: `lanes` (a power of two up to 32) of V columns each are a
-// piece, and a block takes one piece of its entries' rows.
-struct RowPieces {
-  int lanes;
-  int pieces;
-
-  RowPieces(int64_t inner, int columns_a_lane, int most_lanes = 32, int least_lanes = 1) {
-    const int64_t vectors = (inner + columns_a_lane - 1) / columns_a_lane;
-    lanes = least_lanes;
-    while (lanes < most_lanes && lanes < vectors) lanes *= 2;
-    // Fewer lanes to a piece where many would have no column: each piece costs about four lanes.
-    const auto cost = [&](int n) { return (vectors + n - 1) / n * (n + 4); };
-    while (lanes > std::max(least_lanes, 8) && cost(lanes / 2) < cost(lanes)) lanes /= 2;
-    pieces = static_cast<int>((vectors + lanes - 1) / lanes);
-  }
-
-  TORCH_OPS_HOST_DEVICE int groups(int threads) const { return threads / lanes; }
-};
 
 struct Plus {
   template <class T>

@@ -1,6 +1,6 @@
 // Sums of sorted entries, and plans.
 #include "scatter/cuda/sorted/sorted_launch.cuh"
-#include "scatter/sum/ways.h"
+#include "scatter/sum/ways.cuh"
 
 namespace torch_ops {
 

@@ -55,14 +55,8 @@ struct SparseTuning {
   int64_t most_entries_filled = 2048;    // where they write the zeros too
   int64_t most_values_filled = 1 << 14;  // of a strip: one block's work if one row takes all
   int64_t least_most_values = 1 << 15;   // the same where they do not: a 64th of the result's
-  int64_t most_most_values = 1 << 17;    // values between these
+  int64_t most_most_values = 1 << 18;    // values between these
   int64_t least_odd_values = 1 << 19;    // of a result of odd widths: faster than small from there
-};
-
-// docs/log.md, "Sums by atomics".
-struct FewTuning {
-  int64_t rows_per_entry = 4;  // a table for the rows with entries is smaller from there on
-  int64_t least_result_values = 1 << 23;  // below, a table of floats for all rows is small
 };
 
 // docs/log.md, "Sums by sorting".
@@ -112,7 +106,6 @@ struct SumTuning {
   FixedPointTuning fixed_point;
   SmallTuning small;
   SparseTuning sparse;
-  FewTuning few;
   SortedTuning sorted;
   AtomicTuning atomic;
   ElementsTuning elements;

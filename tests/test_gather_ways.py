@@ -16,10 +16,27 @@ from op_checks import assert_same
 import torch_ops
 
 
+def path(
+    axis_size: int,
+    entries: int,
+    inner: int,
+    word_bytes: int,
+    *,
+    shared_bytes: int,
+    cache_bytes: int,
+    batches: int = 1,
+    index_stride: int = 1,
+) -> str:
+    """The way of a call that moves words of this size."""
+    from torch_ops._ext.gather import plan
+
+    sizes = {"batch": batches, "element_bytes": word_bytes, "alignment": word_bytes}
+    limits = {"shared_bytes": shared_bytes, "l2_bytes": cache_bytes, "index_stride": index_stride}
+    return str(plan(axis_size, entries, inner, **sizes, **limits)["way"])
+
+
 def test_paths() -> None:
     """The kernel is chosen from sizes alone."""
-    from torch_ops._ext.gather import path
-
     sizes = {"axis_size": 1000, "entries": 10_000, "shared_bytes": 96 * 1024, "cache_bytes": 10**7}
     assert path(**sizes, inner=4, word_bytes=16) == "flat"
     assert path(**sizes, inner=4, word_bytes=16, index_stride=2) == "rows"  # gaps in the index
@@ -56,8 +73,6 @@ def test_paths() -> None:
 
 def test_staged_where_it_pays() -> None:
     """Elements come from shared memory where that is faster: the cases are measured ones."""
-    from torch_ops._ext.gather import path
-
     h200 = {"inner": 1, "shared_bytes": 227 * 1024, "cache_bytes": 60 * 2**20}
 
     def of(batches: int, axis_size: int, entries: int, word_bytes: int = 4, **device: int) -> str:

@@ -437,12 +437,15 @@ def test_out_of_range(device: torch.device, reduce: str) -> None:
 
 def test_paths() -> None:
     """The way to the largest values on CUDA is chosen from sizes alone."""
-    from torch_ops._ext.scatter import best_path
+    from torch_ops._ext.scatter import plan_best
 
-    assert best_path(entries=2**18, inner=64) == "sorted"
-    assert best_path(entries=2**18 - 1, inner=64) == "atomics"  # small calls
-    assert best_path(entries=2**19, inner=32) == "sorted"
-    assert best_path(entries=2**24, inner=31) == "atomics"  # short rows
+    def way(entries: int, inner: int) -> str:
+        return str(plan_best(1000, entries, inner)["way"])
+
+    assert way(2**18, 64) == "sorted"
+    assert way(2**18 - 1, 64) == "two passes"  # small calls
+    assert way(2**19, 32) == "sorted"
+    assert way(2**24, 31) == "two passes"  # short rows
 
 
 @pytest.mark.parametrize("hot", [False, True])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,21 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SPREADS = ("uniform", "one", "hot", "half", "sorted")
 
 add = partial(torch_ops.scatter_add, batch_dims=1, deterministic=True)
+
+
+def plan(slabs: int, **sizes: Any) -> dict[str, Any]:
+    """What a call does on an H200; its cut is that of tables, where they can take it."""
+    from torch_ops._ext.scatter import plan
+
+    return dict(plan(batch=slabs, way="fixed point", **sizes))
+
+
+def is_default(**sizes: Any) -> bool:
+    return bool(plan(**sizes)["way"] == "fixed point")
+
+
+def cut_of(**sizes: Any) -> dict[str, int]:
+    return dict(plan(**sizes)["cut"])
 
 
 def spread_index(spread: str, batch: int, rows: int, count: int) -> Tensor:
@@ -165,11 +181,9 @@ def test_a_slab_does_not_depend_on_the_others(
 
 def test_slabs_in_turn(device: torch.device) -> None:
     """More slabs than there is scratch for at a time, on CUDA."""
-    from torch_ops._ext.scatter import binning
-
     batch, rows, count, width = 60, 5000, 100_000, 4
     sizes = {"axis_size": rows, "entries": count, "inner": width, "value_bytes": 4}
-    cut = binning(slabs=batch, shared_bytes=227 * 1024, **sizes)
+    cut = cut_of(slabs=batch, **sizes)
     assert cut["bins"] > 0 and batch / 2 < cut["slabs_at_once"] < batch
     generator = torch.Generator(device).manual_seed(rows)
     index = torch.randint(rows, (batch, count), device=device, generator=generator)
@@ -185,11 +199,9 @@ def test_the_order_of_entries_does_not_matter(device: torch.device) -> None:
 
     Not of float32 and of elements in bins, of which a warp adds up first what it has for a row.
     """
-    from torch_ops._ext.scatter import binning
-
     # Three tiles, nearly all of which are of the first bin.
     sizes = {"axis_size": 2100, "entries": 20_000, "inner": 2, "value_bytes": 2}
-    cut = binning(slabs=1, shared_bytes=227 * 1024, **sizes)
+    cut = cut_of(slabs=1, **sizes)
     tiles = -(-20_000 // cut["tile_entries"])
     assert cut["bins"] == 2 and tiles == 3 and cut["part_units"] >= 20_000 / 32 + tiles
     if device.type == "cpu":
@@ -369,42 +381,40 @@ def test_small_for_the_sanitizer(device: torch.device) -> None:
             torch_ops.check_errors()
 
 
-def test_binning() -> None:
+def test_cuts() -> None:
     """How a call is cut on CUDA: from sizes alone."""
-    from torch_ops._ext.scatter import binning
-
-    sizes = {"slabs": 64, "inner": 1, "value_bytes": 4, "shared_bytes": 227 * 1024}
+    sizes = {"slabs": 64, "inner": 1, "value_bytes": 4}
     # A slab's table fits, and takes its entries in parts; small slabs share one.
-    whole = binning(**sizes, axis_size=1024, entries=16384)
+    whole = cut_of(**sizes, axis_size=1024, entries=16384)
     assert whole["bins"] == 0 and whole["slabs"] == 1 and whole["parts"] == 1
-    assert binning(**sizes, axis_size=1024, entries=1 << 20)["parts"] == 64
-    small = binning(**{**sizes, "slabs": 1 << 17}, axis_size=16, entries=512)
+    assert cut_of(**sizes, axis_size=1024, entries=1 << 20)["parts"] == 64
+    small = cut_of(**{**sizes, "slabs": 1 << 17}, axis_size=16, entries=512)
     assert small["bins"] == 0 and small["slabs"] == 32 and small["table_rows"] == 512
     # Where blocks keep their entries, and fill the GPU, it is the default for elements.
     many = {**sizes, "slabs": 1024}
-    assert binning(**many, axis_size=1024, entries=16384)["fastest"]
-    assert not binning(**{**many, "inner": 2}, axis_size=1024, entries=16384)["fastest"]
+    assert is_default(**many, axis_size=1024, entries=16384)
+    assert not is_default(**{**many, "inner": 2}, axis_size=1024, entries=16384)
     # And for slabs so small that a launch is most of their time.
     tiny = {**sizes, "axis_size": 500, "entries": 2048}
-    assert binning(**tiny)["fastest"]
-    assert not binning(**{**tiny, "entries": 2049})["fastest"]
-    assert binning(**{**tiny, "entries": 4096, "value_bytes": 2})["fastest"]
-    assert binning(**{**tiny, "entries": 512, "inner": 4})["fastest"]
-    assert not binning(**{**tiny, "entries": 512, "inner": 4, "slabs": 500})["fastest"]
+    assert is_default(**tiny)
+    assert not is_default(**{**tiny, "entries": 2049})
+    assert is_default(**{**tiny, "entries": 4096, "value_bytes": 2})
+    assert is_default(**{**tiny, "entries": 512, "inner": 4})
+    assert not is_default(**{**tiny, "entries": 512, "inner": 4, "slabs": 500})
     # And for rows of a few values, where many go to few.
     crowd = {**sizes, "slabs": 1, "entries": 1 << 20, "inner": 4}
-    assert binning(**crowd, axis_size=1024)["fastest"]
-    assert not binning(**{**crowd, "slabs": 2}, axis_size=1024)["fastest"]
-    assert not binning(**{**many, "slabs": 16}, axis_size=1024, entries=16384)["fastest"]
-    assert not binning(**many, axis_size=4096, entries=65536)["fastest"]  # read twice
-    assert not binning(**many, axis_size=4096, entries=4095)["fastest"]
-    assert not binning(**many, axis_size=4097, entries=16384)["fastest"]  # bins
+    assert is_default(**crowd, axis_size=1024)
+    assert not is_default(**{**crowd, "slabs": 2}, axis_size=1024)
+    assert not is_default(**{**many, "slabs": 16}, axis_size=1024, entries=16384)
+    assert not is_default(**many, axis_size=4096, entries=65536)  # read twice
+    assert not is_default(**many, axis_size=4096, entries=4095)
+    assert not is_default(**many, axis_size=4097, entries=16384)  # bins
     # Bins of a slab's rows; a segment is 128 tiles.
-    bins = binning(**sizes, axis_size=1 << 16, entries=1 << 20)
+    bins = cut_of(**sizes, axis_size=1 << 16, entries=1 << 20)
     assert bins["bins"] == 32 and bins["segments"] == 1
-    assert binning(**sizes, axis_size=1 << 16, entries=(1 << 20) + 1)["segments"] == 2
-    assert binning(**{**sizes, "inner": 4}, axis_size=4097, entries=120_000)["bins"] == 5
-    assert binning(**sizes, axis_size=4097, entries=1025)["bins"] == 3
+    assert cut_of(**sizes, axis_size=1 << 16, entries=(1 << 20) + 1)["segments"] == 2
+    assert cut_of(**{**sizes, "inner": 4}, axis_size=4097, entries=120_000)["bins"] == 5
+    assert cut_of(**sizes, axis_size=4097, entries=1025)["bins"] == 3
     # No way for other rows, for float64, for tables too large, for few entries, for a GPU with too
     # little shared memory.
     for other in (
@@ -413,15 +423,12 @@ def test_binning() -> None:
         {"axis_size": 1 << 20},
         {"entries": 1 << 12},
         {"shared_bytes": 48 * 1024},
-        {"entries": 0},
     ):
-        assert not binning(**{**sizes, "axis_size": 1 << 16, "entries": 1 << 20, **other}), other
+        assert not cut_of(**{**sizes, "axis_size": 1 << 16, "entries": 1 << 20, **other}), other
 
 
 def test_a_slab_is_cut_as_if_alone() -> None:
     """So its bits do not depend on the others: they are summed in turn where memory is short."""
-    from torch_ops._ext.scatter import binning
-
     generator = np.random.default_rng(0)
     several = 0
     for _ in range(3000):
@@ -431,10 +438,9 @@ def test_a_slab_is_cut_as_if_alone() -> None:
             "entries": entries,
             "inner": int(generator.choice([1, 2, 4])),
             "value_bytes": int(generator.choice([2, 4])),
-            "shared_bytes": 227 * 1024,
         }
         slabs = int(2 ** generator.uniform(0, 10))
-        alone, cut = binning(slabs=1, **sizes), binning(slabs=slabs, **sizes)
+        alone, cut = cut_of(slabs=1, **sizes), cut_of(slabs=slabs, **sizes)
         assert bool(alone) == bool(cut), sizes
         if not cut:
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -45,46 +46,29 @@ def assert_near(actual: Tensor, values: Tensor, index: Tensor, rows: int, messag
     assert (error <= (rounding + slack) * magnitudes + least).all(), message
 
 
-def cut_of(
+def plan_of(
     device: torch.device,
     slabs: int,
     rows: int,
     count: int,
     width: int,
     dtype: torch.dtype = torch.bfloat16,
-    sparse: bool = False,
-) -> dict[str, int]:
-    """How a call is cut, on this GPU, or on an H200 where there is none."""
-    from torch_ops._ext.scatter import small_cut
+    **options: Any,
+) -> dict[str, Any]:
+    """What a call does on this GPU, or on an H200 where there is none."""
+    from torch_ops._ext.scatter import plan
 
-    limits = {"shared_bytes": 227 * 1024, "multiprocessors": 132}
-    if device.type == "cuda":
-        gpu = torch.cuda.get_device_properties(device)
-        limits = {
-            "shared_bytes": gpu.shared_memory_per_block_optin,
-            "multiprocessors": gpu.multi_processor_count,
-        }
-    cut: dict[str, int] = small_cut(
-        slabs=slabs,
-        axis_size=rows,
-        entries=count,
-        inner=width,
-        value_bytes=dtype.itemsize,
-        sum_bytes=max(dtype.itemsize, 4),
-        sparse=sparse,
-        **limits,
-    )
-    return cut
+    from torch_ops._explain import H200, limits_of_gpu
+
+    limits = limits_of_gpu()[0] if device.type == "cuda" else H200
+    floats = dtype.is_floating_point
+    sizes = {"batch": slabs, "value_bytes": dtype.itemsize, "floats": floats}
+    return dict(plan(rows, count, width, **sizes, **{**limits, **options}))
 
 
-def small_cut_of(shared_bytes: int, entries: int, inner: int) -> dict[str, int]:
-    """A sparse cut on a GPU with so much shared memory."""
-    from torch_ops._ext.scatter import small_cut
-
-    sizes = {"slabs": 1, "axis_size": 1 << 20, "entries": entries, "inner": inner}
-    limits = {"shared_bytes": shared_bytes, "multiprocessors": 132}
-    cut: dict[str, int] = small_cut(**sizes, **limits, value_bytes=2, sum_bytes=4, sparse=True)
-    return cut
+def cut_of(*sizes: Any, way: str = "small", **options: Any) -> dict[str, int]:
+    """How this way cuts a call, whether it is the fastest one or not."""
+    return dict(plan_of(*sizes, way=way, **options)["cut"])
 
 
 def spoil(device: torch.device, *sizes: int, dtype: torch.dtype) -> None:
@@ -109,8 +93,8 @@ def test_right_and_repeatable(device: torch.device, dtype: torch.dtype, spread: 
             first = add(values, index, rows)
             assert_near(first, values, index, rows, message)
             # Others are added in no given order on CUDA.
-            cut = cut_of(device, batch, rows, count, width, dtype)
-            if device.type == "cpu" or cut.get("fastest"):
+            plan = plan_of(device, batch, rows, count, width, dtype)
+            if device.type == "cpu" or plan["guarantee"] == "the same bits on every run":
                 assert_same(add(values, index, rows), first, message)
             in_order = add(values, index, rows, deterministic=True)
             assert_near(in_order, values, index, rows, message)
@@ -174,16 +158,15 @@ SPARSE_WIDTHS = (1, 3, 5, 8, 33, 64, 100)
 
 def test_the_shapes_reach_each_kind_of_cut() -> None:
     """Zeros by the blocks or before, large blocks or small, whole rows or strips: on an H200."""
-    # Of odd widths and so many values no other cut comes before this one.
-    cuts = [
-        cut_of(torch.device("cpu"), *shape, width, sparse=True)
+    # Of odd widths and so many values no other way comes before this one.
+    plans = [
+        plan_of(torch.device("cpu"), *shape, width)
         for shape in SPARSE_SHAPES
         for width in SPARSE_WIDTHS
         if width % 4 and shape[0] * shape[1] * width >= 2**19
     ]
-    kinds = {
-        (cut["fills"], cut["threads"], cut["strips"] > 1) for cut in cuts if cut.get("fastest")
-    }
+    cuts = [plan["cut"] for plan in plans if plan["way"] == "sparse"]
+    kinds = {(cut["fills"], cut["threads"], cut["strips"] > 1) for cut in cuts}
     assert kinds == set(product((0, 1), (256, 512), (False, True)))
 
 
@@ -202,8 +185,8 @@ def test_few_entries_beside_many_rows(
             spoil(device, batch, rows, width, dtype=dtype)
             result = add(values, index, rows)
             assert_near(result, values, index, rows, message)
-            cut = cut_of(device, batch, rows, count, width, dtype, sparse=True)
-            if device.type == "cpu" or cut.get("fastest"):
+            plan = plan_of(device, batch, rows, count, width, dtype)
+            if device.type == "cpu" or plan["guarantee"] == "the same bits on every run":
                 assert_same(add(values, index, rows), result, message)
 
 
@@ -220,7 +203,7 @@ def test_the_same_bits_whatever_the_rows_are(device: torch.device) -> None:
 
 
 def share_of(row: Tensor, cut: dict[str, int]) -> Tensor:
-    """Which block has a row: ScatteredChunks in scatter_small.h."""
+    """Which block has a row: ScatteredChunks in small_cut.h."""
     place = (row >> cut["row_bits"]) * cut["factor"] & ((1 << cut["place_bits"]) - 1)
     return place // cut["share_places"]
 
@@ -229,8 +212,9 @@ def share_of(row: Tensor, cut: dict[str, int]) -> Tensor:
 def test_more_rows_than_a_block_has_room_for(device: torch.device, rows: int) -> None:
     """Whether blocks write the zeros too, or a kernel before them."""
     count, width = 2000, 3
-    cut = cut_of(device, 1, rows, count, width, sparse=True)
-    assert cut["fastest"] and cut["fills"] == (rows == 200_000)
+    plan = plan_of(device, 1, rows, count, width)
+    cut = plan["cut"]
+    assert plan["way"] == "sparse" and cut["fills"] == (rows == 200_000)
     named = torch.arange(rows)
     shares = share_of(named, cut)
     assert shares.min() >= 0 and shares.max() < cut["row_blocks"]
@@ -251,7 +235,7 @@ def test_rows_in_a_pattern_are_scattered() -> None:
         (100, 2000, 500, 1),
         (60, 4000, 900, 1),
     ]:
-        cut = cut_of(device, slabs, rows, count, width, sparse=True)
+        cut = cut_of(device, slabs, rows, count, width, way="sparse")
         for step in (1, 2, 3, 64, 100, 256):
             if step * count > rows:
                 continue
@@ -265,11 +249,11 @@ def test_rows_in_a_pattern_are_scattered() -> None:
 def test_each_row_is_in_one_share() -> None:
     for rows in (1, 7, 8, 9, 1000, 4097, 1 << 20):
         for width in (1, 33, 600):
-            cut = cut_of(torch.device("cpu"), 1, rows, min(rows, 500), width, sparse=True)
+            cut = cut_of(torch.device("cpu"), 1, rows, min(rows, 500), width, way="sparse")
             chunk, places = 1 << cut["row_bits"], 1 << cut["place_bits"]
             assert places * chunk >= rows and (places == 1 or places * chunk < 2 * (rows + chunk))
             assert cut["row_blocks"] * cut["share_places"] >= places
-            # As first_row in scatter_small.h has it.
+            # As first_row in small_cut.h has it.
             inverse = pow(cut["factor"], -1, places)
             first_rows = torch.arange(places) * inverse % places * chunk
             assert first_rows.sort().values.equal(torch.arange(places) * chunk)
@@ -278,11 +262,16 @@ def test_each_row_is_in_one_share() -> None:
 
 def test_the_cut_leaves_room_for_the_kernels_own() -> None:
     """16 bytes: a launch that asks for more than a block may have is refused."""
+
+    def needed(shared_bytes: int, entries: int, inner: int) -> int:
+        sizes = (torch.device("cpu"), 1, 1 << 20, entries, inner)
+        return cut_of(*sizes, way="sparse", shared_bytes=shared_bytes).get("bytes", 0)
+
     for entries in (1, 100, 3000, 16384):
         for inner in (1, 5, 32):
-            needed = small_cut_of(2**20, entries, inner)["bytes"]
-            assert small_cut_of(needed + 16, entries, inner)["bytes"] == needed
-            assert small_cut_of(needed + 15, entries, inner).get("bytes", 0) < needed
+            most = needed(2**20, entries, inner)
+            assert needed(most + 16, entries, inner) == most
+            assert needed(most + 15, entries, inner) < most
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -425,73 +414,38 @@ def test_small_for_the_sanitizer(device: torch.device) -> None:
 
 def test_the_cut() -> None:
     """From sizes alone."""
-    from torch_ops._ext.scatter import small_cut
-
-    h200 = {"shared_bytes": 227 * 1024, "multiprocessors": 132}
-    floats = {"value_bytes": 4, "sum_bytes": 4}
-    cut = partial(small_cut, **h200, **floats)
-    one = cut(slabs=1, axis_size=1024, entries=1000, inner=64)
+    h200 = torch.device("cpu")
+    cut = partial(cut_of, h200, dtype=torch.float32)
+    one = cut(slabs=1, rows=1024, count=1000, width=64)
     # Strips of 64 bytes, a block a multiprocessor.
     assert (one["columns"], one["strips"], one["rows"], one["row_blocks"]) == (16, 4, 32, 32)
-    assert one["piece"] == 128 and cut(slabs=1, axis_size=9, entries=1025, inner=1)["piece"] == 160
-    many = cut(slabs=256, axis_size=1024, entries=1000, inner=64)
+    assert one["piece"] == 128 and cut(slabs=1, rows=9, count=1025, width=1)["piece"] == 160
+    many = cut(slabs=256, rows=1024, count=1000, width=64)
     assert (many["rows"], many["row_blocks"]) == (256, 4)
-    other_types = (
-        floats,
-        {"value_bytes": 1, "sum_bytes": 4},
-        {"value_bytes": 2, "sum_bytes": 4},
-        {"value_bytes": 8, "sum_bytes": 8},
-    )
-    for axis_size, entries, inner in [(1, 1, 1), (10_000, 2048, 1), (999, 2048, 999), (99, 7, 33)]:
+    for rows, count, width in [(1, 1, 1), (10_000, 2048, 1), (999, 2048, 999), (99, 7, 33)]:
         for slabs in (1, 7, 1000):
-            for types in other_types:
-                sizes = {"axis_size": axis_size, "entries": entries, "inner": inner}
-                found = small_cut(slabs=slabs, **sizes, **types, **h200)
+            for dtype in (torch.float32, torch.uint8, torch.bfloat16, torch.float64):
+                found = cut_of(h200, slabs, rows, count, width, dtype)
                 assert 0 < found["rows"] <= 256 and found["piece"] <= 256
-                assert found["rows"] * found["row_blocks"] >= axis_size
-                assert found["columns"] * found["strips"] >= inner
-                assert found["piece"] * 8 >= entries
-                assert found["bytes"] <= h200["shared_bytes"] // 2
-                assert found["pays"]
+                assert found["rows"] * found["row_blocks"] >= rows
+                assert found["columns"] * found["strips"] >= width
+                assert found["piece"] * 8 >= count
+                assert found["bytes"] <= 227 * 1024 // 2
+                if dtype == torch.float64:
+                    same = plan_of(h200, slabs, rows, count, width, dtype, repeatable=True)
+                    assert same["way"] == "small"
+
     # The default for few entries and values, and for more where sums have to be rounded, in blocks
     # that run at once.
-    halves = {"value_bytes": 2, "sum_bytes": 4}
-    of_halves = partial(small_cut, **h200, **halves)
-    assert cut(slabs=1, axis_size=256, entries=512, inner=256)["fastest"]
-    assert not cut(slabs=1, axis_size=256, entries=513, inner=256)["fastest"]
-    assert of_halves(slabs=1, axis_size=256, entries=512, inner=256)["fastest"]
-    assert not of_halves(slabs=1, axis_size=256, entries=513, inner=256)["fastest"]
-    assert cut(slabs=1, axis_size=256, entries=1024, inner=8)["fastest"]
-    assert not cut(slabs=1, axis_size=256, entries=1025, inner=7)["fastest"]
-    assert of_halves(slabs=1, axis_size=256, entries=2048, inner=8)["fastest"]
-    assert cut(slabs=396, axis_size=256, entries=500, inner=8)["fastest"]
-    assert not cut(slabs=397, axis_size=256, entries=500, inner=8)["fastest"]
-    assert not cut(slabs=198, axis_size=513, entries=500, inner=8)["fastest"]
-    assert not cut(slabs=1, axis_size=16385, entries=9, inner=9)["pays"]
-    # Nothing to sum, too many entries, a GPU with too little shared memory.
-    assert not cut(slabs=1, axis_size=1, entries=2049, inner=1)
-    assert not cut(slabs=0, axis_size=1, entries=8, inner=1)
-    assert not cut(slabs=1, axis_size=0, entries=8, inner=1)
-    # Few entries beside many rows: a share for 128 of them, or as many shares as multiprocessors;
-    # chunks of a kilobyte, as many to each share.
-    sparse = partial(of_halves, sparse=True)
-    found = sparse(slabs=8, axis_size=1 << 20, entries=4096, inner=5)
-    assert (found["rows"], found["row_blocks"], found["strips"]) == (256, 32, 1)
-    assert (found["row_bits"], found["place_bits"], found["share_places"]) == (7, 13, 256)
-    assert (found["fills"], found["threads"]) == (0, 512)
-    assert 128 < sparse(slabs=1, axis_size=1 << 20, entries=4000, inner=5)["row_blocks"] <= 132
-    large = sparse(slabs=1, axis_size=1 << 20, entries=100, inner=5)
-    assert large["row_blocks"] == 7 and large["fastest"] and not large["fills"]
-    # Of a small result they write the zeros too, 32 KB a block.
-    small = sparse(slabs=1, axis_size=200_000, entries=100, inner=5)
-    assert small["fills"] and small["fastest"] and 60 < small["row_blocks"] <= 62
-    assert sparse(slabs=200, axis_size=4000, entries=100, inner=5)["threads"] == 256
-    assert not sparse(slabs=1, axis_size=399, entries=100, inner=500)["fastest"]
-    assert not sparse(slabs=1, axis_size=1 << 13, entries=100, inner=5)["fastest"]  # a small result
-    assert not sparse(slabs=100, axis_size=1 << 14, entries=4096, inner=5)["fastest"]
-    # Of a large result more blocks and more values pay.
-    assert sparse(slabs=100, axis_size=1 << 20, entries=4096, inner=5)["fastest"]
-    assert sparse(slabs=1, axis_size=1 << 20, entries=16384, inner=5)["piece"] == 1024
-    assert not sparse(slabs=1, axis_size=1 << 20, entries=16385, inner=5)
-    few = {"slabs": 1, "axis_size": 9, "entries": 2048, "inner": 64}
-    assert not small_cut(**few, **floats, shared_bytes=16_000, multiprocessors=132)
+    def is_default(dtype: torch.dtype, *sizes: int) -> bool:
+        return bool(plan_of(h200, *sizes, dtype=dtype)["way"] == "small")
+
+    floats, halves = partial(is_default, torch.float32), partial(is_default, torch.bfloat16)
+    assert floats(1, 256, 512, 256) and not floats(1, 256, 513, 256)
+    assert halves(1, 256, 512, 256) and not halves(1, 256, 513, 256)
+    assert floats(1, 256, 1024, 8) and not floats(1, 256, 1025, 7)
+    assert halves(1, 256, 2048, 8)
+    assert floats(396, 256, 500, 8) and not floats(397, 256, 500, 8)
+    assert not floats(198, 513, 500, 8)
+    large = plan_of(h200, 1, 16385, 9, 9, torch.float32, repeatable=True)
+    assert large["way"] == "sorted"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -285,7 +286,7 @@ def test_few_entries_in_a_cuda_graph() -> None:
     [(64, 2**16, 500), (65, 2**16, 500), (5, 2**20, 500), (1, 2**22, 501), (64, 2**16, 2**14)],
 )
 def test_few_entries_of_16_bits(device: torch.device, width: int, rows: int, count: int) -> None:
-    """CUDA keeps sums for the rows with entries alone; rounded once all the same."""
+    """Beside a result for which CUDA may have no table of floats; rounded once all the same."""
     for dtype, spread in [(torch.bfloat16, "hot"), (torch.float16, "uniform")]:
         values = values_for((2, count, width), device, dtype).abs()
         index = spread_index(spread, rows, count, 2).to(device)
@@ -371,40 +372,11 @@ def test_more_than_two_to_the_31(
         assert int(result.count_nonzero()) == count * width
 
 
-def way(
-    axis_size: int,
-    entries: int,
-    inner: int,
-    *,
-    slabs: int = 1,
-    value_bytes: int = 4,
-    floats: bool = True,
-    repeatable: bool = False,
-    adjacent: bool = True,
-    aligned: bool = True,
-    shared_bytes: int = 227 * 1024,
-    unrounded: bool = False,
-) -> str:
-    """The way of a call on a GPU with 132 multiprocessors."""
-    from torch_ops._ext.scatter import way
+def way(axis_size: int, entries: int, inner: int, *, slabs: int = 1, **options: Any) -> str:
+    """The way of a call on an H200."""
+    from torch_ops._ext.scatter import plan
 
-    sum_bytes = max(value_bytes, 4)
-    name: str = way(
-        slabs=slabs,
-        axis_size=axis_size,
-        entries=entries,
-        inner=inner,
-        value_bytes=value_bytes,
-        sum_bytes=sum_bytes,
-        floats=floats,
-        repeatable=repeatable,
-        adjacent=adjacent,
-        vectors=floats and sum_bytes == 4 and aligned,
-        shared_bytes=shared_bytes,
-        multiprocessors=132,
-        unrounded=unrounded,
-    )
-    return name
+    return str(plan(axis_size, entries, inner, batch=slabs, **options)["way"])
 
 
 def test_ways() -> None:
@@ -438,9 +410,9 @@ def test_ways() -> None:
     assert many(63) == "streamed"
     assert many(64, value_bytes=8) == "sorted"
     # Many entries to few rows would wait for each other.
-    ways = ["staged", "binned", "sorted", "binned", "sorted"]
+    ways = ["staged", "fixed point", "sorted", "fixed point", "sorted"]
     assert [way(256, 1 << 18, width) for width in (1, 2, 3, 4, 8)] == ways
-    assert way(200, 1 << 19, 2) == "binned"
+    assert way(200, 1 << 19, 2) == "fixed point"
     assert way(256, 1 << 18, 2, value_bytes=8) == "sorted"
     assert way(257, 1 << 18, 3) == "values"
     assert way(257, 1 << 18, 5) == "streamed"  # 2^20 values
@@ -450,31 +422,30 @@ def test_ways() -> None:
 def test_ways_of_16_bits() -> None:
     """By atomics their sums take a table of floats."""
     halves = partial(way, value_bytes=2)
-    # Sorting pays for fewer entries beside a large result, and for very few of them a table of
-    # their own rows.
+    # Sorting pays for fewer entries beside a large result.
     assert way(1 << 19, 1 << 18, 64) == "tiles"
     assert halves(1 << 19, 1 << 18, 64) == "sorted"  # theirs takes too much too
     assert halves(1 << 19, 1 << 18, 16) == "tiles"
     assert way(1 << 19, 1 << 17, 64) == "tiles"
-    assert halves(1 << 19, 1 << 17, 64) == "few"
-    assert halves(1 << 19, 1 << 17, 128) == "sorted"  # the table takes too much
-    assert halves(1 << 19, 20_000, 16) == "few"
-    assert halves(1 << 19, 20_000, 15) == "streamed"  # a small result
-    assert halves(1 << 23, 1 << 17, 1) == "few"
+    assert halves(1 << 19, 1 << 17, 64) == "sorted"
+    assert halves(1 << 19, 20_000, 16) == "tiles"
+    assert halves(1 << 19, 20_000, 15) == "streamed"
+    assert halves(1 << 23, 1 << 17, 1) == "entries"
     # Up to 16384 of them to a slab are one kernel's.
     assert halves(1 << 19, 1000, 16) == "sparse"
+    assert halves(1 << 19, 1 << 13, 64) == "sparse"
     # What exceeds the bound of the scratch is sorted.
     widths = (5, 8, 15, 16, 63)
     ways = ["streamed", "streamed", "streamed", "sorted", "sorted"]
     assert [halves(1 << 20, 1 << 20, width) for width in widths] == ways
     assert way(1 << 20, 1 << 20, 63) == "streamed"  # no table
     assert halves(1 << 21, 1 << 20, 9) == "sorted"
-    assert halves(1 << 22, 1 << 20, 9) == "few"
+    assert halves(1 << 22, 1 << 20, 9) == "sorted"
 
 
 def test_ways_of_sums_that_stay_in_float32() -> None:
     """Those of floats, but for the ways that write 16 bits."""
-    sums = partial(way, unrounded=True)
+    sums = partial(way, value_bytes=2, unrounded=True)
     assert sums(1000, 1 << 19, 64) == "sorted"
     assert sums(1000, 1 << 19, 16) == "tiles"
     assert sums(256, 512, 256) == "tiles"  # small
@@ -488,9 +459,9 @@ def test_ways_of_sums_that_stay_in_float32() -> None:
 def test_ways_of_one_kernel_and_of_the_same_bits() -> None:
     assert way(256, 512, 256) == "small"
     assert way(256, 1000, 8, floats=False) == "small"
-    assert way(500, 2000, 1) == "binned"
+    assert way(500, 2000, 1) == "fixed point"
     same = partial(way, repeatable=True)
-    ways = ["binned", "binned", "sorted", "binned", "sorted"]
+    ways = ["fixed point", "fixed point", "sorted", "fixed point", "sorted"]
     assert [same(1000, 1 << 19, width) for width in (1, 2, 3, 4, 64)] == ways
     assert same(1000, 1 << 19, 1, value_bytes=8) == "sorted"
     assert same(100, 500, 3) == "small"

@@ -1,4 +1,7 @@
-"""`python -m torch_ops`: the diagnosis, then one small run of every op on every device."""
+"""`python -m torch_ops`: the diagnosis, then one small run of every op on every device.
+
+`python -m torch_ops explain` says which kernels a call runs on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,10 @@ def _check(name: str, device: torch.device) -> str:
     return str(importlib.import_module(f"torch_ops.ops.{name}").self_check(device))
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 when every op ran and gave the right result."""
+    if arguments[:1] == ["explain"]:
+        return int(importlib.import_module("torch_ops._explain").main(arguments[1:]))
     print(diagnosis(), end="\n\n")
     devices = [torch.device("cpu")]
     if build_config().get("cuda") and torch.cuda.is_available():
@@ -50,4 +55,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

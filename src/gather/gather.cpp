@@ -11,7 +11,7 @@
 #include "common/torch/derive.h"
 #include "common/torch/new_output.h"
 #include "common/torch/python_call.h"
-#include "gather/cuda/gather_path.h"
+#include "gather/explain.h"
 #include "gather/gather.h"
 
 namespace torch_ops {
@@ -143,38 +143,6 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim_size
                                  "raise", std::nullopt);
 }
 
-// What choose_gather_path says of a table without gaps: for the tests.
-std::string path(int64_t axis_size, int64_t entries, int64_t inner, int64_t word_bytes,
-                 int64_t shared_bytes, int64_t cache_bytes, int64_t index_stride, int64_t batches) {
-  RowLayout layout{};
-  layout.batch = batches;
-  layout.outer = 1;
-  layout.axis_size = axis_size;
-  layout.entries = entries;
-  layout.inner = inner;
-  layout.table_axis_stride = inner;
-  layout.table_inner_stride = 1;
-  layout.index_entry_stride = index_stride;
-  layout.table_batch_stride = axis_size * inner;
-  layout.index_batch_stride = entries * index_stride;
-  constexpr int64_t kMultiprocessors = 132;
-  switch (choose_gather_path(layout, word_bytes, {shared_bytes, cache_bytes, kMultiprocessors})) {
-    case GatherPath::kFlat:
-      return "flat";
-    case GatherPath::kRows:
-      return "rows";
-    case GatherPath::kShort:
-      return "short";
-    case GatherPath::kStreamed:
-      return "streamed";
-    case GatherPath::kElements:
-      return "elements";
-    case GatherPath::kStaged:
-      return "staged";
-  }
-  TORCH_INTERNAL_ASSERT(false);
-}
-
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
@@ -190,10 +158,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("backward", &backward, "grad_output's rows added where forward read them",
         py::arg("grad_output"), py::arg("index"), py::arg("dim_size"), py::arg("dim") = 0,
         py::arg("batch_dims") = 0);
-  m.def("path", &path, "Which kernel takes a call of these sizes; inner counts words",
-        py::arg("axis_size"), py::arg("entries"), py::arg("inner"), py::arg("word_bytes"),
-        py::arg("shared_bytes"), py::arg("cache_bytes"), py::arg("index_stride") = 1,
-        py::arg("batches") = 1);
+  def_explain(m);
   python_call::def(m, "call", ops::gather());
   python_call::def(m, "call_by_plan", op_of<GatherByPlan>());
   python_call::def(m, "call_batch", op_of<BatchGather>());

@@ -19,12 +19,9 @@
 #include "common/torch/new_output.h"
 #include "common/torch/python_call.h"
 #include "scatter/batching.h"
-#include "scatter/scatter_binning.h"
-#include "scatter/scatter_cpu_blocking.h"
+#include "scatter/cpu/blocking.h"
+#include "scatter/explain.h"
 #include "scatter/scatter_ops.h"
-#include "scatter/scatter_path.h"
-#include "scatter/scatter_small.h"
-#include "scatter/scatter_way.h"
 
 namespace torch_ops {
 namespace {
@@ -185,110 +182,6 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int
   return ops::gather_back(grad_output, index, dim, batch_dims, "raise");
 }
 
-// Which way a call of these sizes takes on CUDA, and which kernel where it is one of atomics; for
-// the tests. `adjacent` and `vectors`: how its memory is aligned, as choose_atomic_path() has it.
-std::string way(int64_t slabs, int64_t axis_size, int64_t entries, int64_t inner,
-                int64_t value_bytes, int64_t sum_bytes, bool floats, bool repeatable, bool adjacent,
-                bool vectors, int64_t shared_bytes, int64_t multiprocessors, bool unrounded) {
-  RowLayout layout{};
-  layout.batch = slabs;
-  layout.outer = 1;
-  layout.axis_size = axis_size;
-  layout.entries = entries;
-  layout.inner = inner;
-  const ScatterProblem problem{layout, value_bytes, sum_bytes, floats, repeatable, unrounded};
-  const DeviceLimits device{shared_bytes, /*l2_bytes=*/0, multiprocessors};
-  switch (choose_scatter_way(problem, device).way) {
-    case ScatterWay::kSmall:
-      return "small";
-    case ScatterWay::kSparse:
-      return "sparse";
-    case ScatterWay::kBinned:
-      return "binned";
-    case ScatterWay::kSorted:
-      return "sorted";
-    case ScatterWay::kFew:
-      return "few";
-    case ScatterWay::kAtomic:
-      break;
-  }
-  switch (choose_atomic_path(layout, sum_bytes, adjacent, vectors, shared_bytes)) {
-    case AtomicPath::kTiles:
-      return "tiles";
-    case AtomicPath::kEntries:
-      return "entries";
-    case AtomicPath::kStreamed:
-      return "streamed";
-    case AtomicPath::kValues:
-      return "values";
-    case AtomicPath::kStaged:
-      return "staged";
-  }
-  TORCH_INTERNAL_ASSERT(false);
-}
-
-// Which way scatter finds the largest values of calls of these sizes on CUDA: for the tests.
-std::string best_path(int64_t entries, int64_t inner) {
-  RowLayout layout{};
-  layout.batch = layout.outer = 1;
-  layout.entries = entries;
-  layout.inner = inner;
-  return pays_to_sort_for_best(layout) ? "sorted" : "atomics";
-}
-
-// What choose_binning says: for the tests.
-std::map<std::string, int64_t> binning(int64_t slabs, int64_t axis_size, int64_t entries,
-                                       int64_t inner, int64_t value_bytes, int64_t shared_bytes) {
-  RowLayout layout{};
-  layout.batch = slabs;
-  layout.outer = 1;
-  layout.axis_size = axis_size;
-  layout.entries = entries;
-  layout.inner = inner;
-  const Binning binning = choose_binning(layout, value_bytes, shared_bytes);
-  if (!binning.pays) return {};
-  return {{"table_rows", binning.table_rows},
-          {"slabs", binning.slabs},
-          {"parts", binning.parts},
-          {"bins", binning.bins},
-          {"tile_entries", binning.tile_entries},
-          {"segments", binning.segments},
-          {"part_units", binning.part_units},
-          {"slabs_at_once", binning.slabs_at_once},
-          {"fastest", is_binning_fastest(layout, value_bytes, binning)}};
-}
-
-// What cut_small says: for the tests.
-std::map<std::string, int64_t> small_cut(int64_t slabs, int64_t axis_size, int64_t entries,
-                                         int64_t inner, int64_t value_bytes, int64_t sum_bytes,
-                                         int64_t shared_bytes, int64_t multiprocessors,
-                                         bool sparse) {
-  RowLayout layout{};
-  layout.batch = slabs;
-  layout.outer = 1;
-  layout.axis_size = axis_size;
-  layout.entries = entries;
-  layout.inner = inner;
-  const DeviceLimits device{shared_bytes, /*l2_bytes=*/0, multiprocessors};
-  const SmallCut cut = (sparse ? cut_sparse : cut_small)(layout, value_bytes, sum_bytes, device);
-  if (!cut.fits) return {};
-  return {{"piece", cut.piece},
-          {"rows", cut.rows},
-          {"columns", cut.columns},
-          {"row_blocks", cut.row_blocks},
-          {"strips", cut.strips},
-          {"threads", cut.threads},
-          {"fills", cut.fills},
-          {"row_bits", cut.chunks.row_bits},
-          {"place_bits", cut.chunks.place_bits},
-          {"factor", cut.chunks.factor},
-          {"share_places", cut.chunks.share_places},
-          {"bytes", cut.bytes(sum_bytes)},
-          {"fastest", sparse ? is_sparse_fastest(layout, value_bytes, cut)
-                             : is_small_fastest(value_bytes, cut)},
-          {"pays", !sparse && pays_to_sum_small(layout, cut)}};
-}
-
 // What choose_cpu_blocking says: for the tests.
 std::map<std::string, int64_t> cpu_blocking(int64_t slabs, int64_t entries, int64_t axis_size,
                                             int64_t inner, int64_t sum_bytes, int64_t threads,
@@ -323,20 +216,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("batch_dims") = 0);
   m.def("backward", &backward, "The rows of grad_output that forward added to",
         py::arg("grad_output"), py::arg("index"), py::arg("dim") = 0, py::arg("batch_dims") = 0);
-  m.def("way", &way, "Which way a call of these sizes takes on CUDA", py::arg("slabs"),
-        py::arg("axis_size"), py::arg("entries"), py::arg("inner"), py::arg("value_bytes"),
-        py::arg("sum_bytes"), py::arg("floats"), py::arg("repeatable"), py::arg("adjacent"),
-        py::arg("vectors"), py::arg("shared_bytes"), py::arg("multiprocessors"),
-        py::arg("unrounded") = false);
-  m.def("best_path", &best_path, "Which way the largest of such values are found on CUDA",
-        py::arg("entries"), py::arg("inner"));
-  m.def("binning", &binning, "How short rows are cut where bits must be the same, on CUDA",
-        py::arg("slabs"), py::arg("axis_size"), py::arg("entries"), py::arg("inner"),
-        py::arg("value_bytes"), py::arg("shared_bytes"));
-  m.def("small_cut", &small_cut, "How few entries a slab are cut on CUDA", py::arg("slabs"),
-        py::arg("axis_size"), py::arg("entries"), py::arg("inner"), py::arg("value_bytes"),
-        py::arg("sum_bytes"), py::arg("shared_bytes"), py::arg("multiprocessors"),
-        py::arg("sparse") = false);
+  def_explain(m);
   m.def("cpu_blocking", &cpu_blocking, "How a call of these sizes is cut on the CPU",
         py::arg("slabs"), py::arg("entries"), py::arg("axis_size"), py::arg("inner"),
         py::arg("sum_bytes"), py::arg("threads"), py::arg("onto") = false);

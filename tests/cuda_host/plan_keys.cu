@@ -1,9 +1,9 @@
-// Which keys of sorted entries (scatter/scatter_sorted.cuh) are rows. No GPU is needed: this is
+// Which keys of sorted entries (scatter/cuda/sorted/sorted.cuh) are rows. No GPU is needed: this is
 // about numbers alone.
 #include <cstdio>
 #include <cstdlib>
 
-#include "scatter/scatter_sorted.cuh"
+#include "scatter/cuda/sorted/sorted.cuh"
 
 #define CHECK(condition)                                                \
   do {                                                                  \

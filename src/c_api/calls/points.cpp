@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "c_api/calls/rows.h"
-#include "index/index_launch.h"
+#include "index/points/kernels/index_launch.h"
 
 namespace torch_ops {
 namespace {

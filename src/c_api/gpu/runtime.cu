@@ -34,8 +34,10 @@ DeviceLimits device_limits() {
       TORCH_OPS_CHECK_CUDA(cudaDeviceGetAttribute(&value, attribute, device));
       return int64_t{value};
     };
-    limits[device] = {ask(cudaDevAttrMaxSharedMemoryPerBlockOptin), ask(cudaDevAttrL2CacheSize),
-                      ask(cudaDevAttrMultiProcessorCount)};
+    limits[device] = {
+        ask(cudaDevAttrMaxSharedMemoryPerBlockOptin), ask(cudaDevAttrL2CacheSize),
+        ask(cudaDevAttrMultiProcessorCount),
+        10 * ask(cudaDevAttrComputeCapabilityMajor) + ask(cudaDevAttrComputeCapabilityMinor)};
   });
   return limits[device];
 }

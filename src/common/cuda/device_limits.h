@@ -9,6 +9,7 @@ struct DeviceLimits {
   int64_t shared_bytes;  // that a block may have if it asks
   int64_t l2_bytes;
   int64_t multiprocessors;
+  int64_t compute_capability;  // 90 for 9.0
 };
 
 }  // namespace torch_ops

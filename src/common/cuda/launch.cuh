@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "common/cuda/device_limits.h"
+#include "common/host/ceil_div.h"
 #include "common/host/host_program.h"
 
 namespace torch_ops {
@@ -19,8 +20,6 @@ namespace torch_ops {
 constexpr int kThreads = 256;  // a block; 8 blocks fill a multiprocessor's 2048 threads
 constexpr int64_t kMaxGridX = (int64_t{1} << 31) - 1;
 constexpr int64_t kMaxGridYZ = 65535;
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Blocks for `work` items at `per_block` items a block. Kernels stride by the grid, so that more
 // work than the largest grid holds is still done.

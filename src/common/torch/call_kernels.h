@@ -50,7 +50,7 @@ inline const HostProgram& torch_program() {
     made.device_limits = [] {
       const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
       return DeviceLimits{static_cast<int64_t>(device.sharedMemPerBlockOptin), device.l2CacheSize,
-                          device.multiProcessorCount};
+                          device.multiProcessorCount, 10 * device.major + device.minor};
     };
     made.allocate_on_device = [](int64_t bytes) {
       return c10::cuda::CUDACachingAllocator::raw_alloc(bytes);

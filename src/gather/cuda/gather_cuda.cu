@@ -1,6 +1,5 @@
 // Launches gather's kernels: which one, in what words, on what grid.
 #include <type_traits>
-#include <utility>
 
 #include "common/cuda/launch.cuh"
 #include "common/cuda/vectorized.cuh"
@@ -15,23 +14,6 @@
 
 namespace torch_ops {
 namespace {
-
-// The widest word in which rows can be copied: it must divide the row, every stride and both
-// pointers. Rows whose elements are not adjacent move element by element.
-int64_t gather_word_bytes(const RowLayout& layout, int64_t element, const void* source,
-                          const void* output) {
-  if (layout.inner > 1 && layout.table_inner_stride != 1) return element;
-  int64_t bytes = kVectorBytes;
-  const auto divides_all = [&] {
-    return layout.inner * element % bytes == 0 &&
-           layout.table_batch_stride * element % bytes == 0 &&
-           layout.table_outer_stride * element % bytes == 0 &&
-           layout.table_axis_stride * element % bytes == 0 && is_aligned(source, bytes) &&
-           is_aligned(output, bytes);
-  };
-  while (!divides_all()) bytes /= 2;
-  return bytes;
-}
 
 template <class Word>
 void launch_rows(const void* source, const RuledIndex& index, void* output, const RowLayout& layout,
@@ -176,30 +158,19 @@ class WordCall {
  public:
   explicit WordCall(const GatherCall<RowLayout>& call)
       : call_(call),
-        bytes_(gather_word_bytes(call.layout, call.element_bytes, call.source, call.output)),
-        layout_(call.layout) {
-    if (bytes_ != call.element_bytes) {
-      for (int64_t* stride : {&layout_.inner, &layout_.table_batch_stride,
-                              &layout_.table_outer_stride, &layout_.table_axis_stride}) {
-        *stride = *stride * call.element_bytes / bytes_;
-      }
-      layout_.table_inner_stride = 1;
-    }
-    if (layout_.index_batch_stride == 0 && layout_.outer == 1) {
-      // An index that is expanded over the batch is one for all slices of a table.
-      std::swap(layout_.batch, layout_.outer);
-      layout_.table_outer_stride = layout_.table_batch_stride;
-    }
-    path_ = choose_gather_path(layout_, bytes_, current_device_limits());
-  }
+        words_(lay_out_words(
+            call.layout, call.element_bytes,
+            reinterpret_cast<uintptr_t>(call.source) | reinterpret_cast<uintptr_t>(call.output))),
+        path_(choose_gather_path(words_.layout, words_.word_bytes, current_device_limits())) {}
 
   // Index is a reader, of what `any` says.
   template <class Index>
   void launch(const Index& index, const RuledIndex& any, const IndexErrorSite& errors) const {
     const auto in_words = [&](auto word) {
-      launch_path<decltype(word)>(path_, call_.source, index, any, call_.output, layout_, errors);
+      launch_path<decltype(word)>(path_, call_.source, index, any, call_.output, words_.layout,
+                                  errors);
     };
-    switch (bytes_) {
+    switch (words_.word_bytes) {
       case 1:
         return in_words(uint8_t());
       case 2:
@@ -211,8 +182,8 @@ class WordCall {
       case 16:
         // Rows of 16-byte words have these two ways only.
         return path_ == GatherPath::kFlat
-                   ? launch_flat<uint4>(call_.source, index, call_.output, layout_, errors)
-                   : launch_rows<uint4>(call_.source, any, call_.output, layout_, errors);
+                   ? launch_flat<uint4>(call_.source, index, call_.output, words_.layout, errors)
+                   : launch_rows<uint4>(call_.source, any, call_.output, words_.layout, errors);
       default:
         fail_without_kernel("of a word");
     }
@@ -220,8 +191,7 @@ class WordCall {
 
  private:
   const GatherCall<RowLayout>& call_;
-  int64_t bytes_;
-  RowLayout layout_;
+  WordLayout words_;
   GatherPath path_;
 };
 

@@ -1,8 +1,10 @@
-// Which of gather's kernels takes a call: decided from sizes alone. No torch.
+// In which words a gather moves its rows, and which kernel takes it: decided from sizes, strides
+// and alignment alone. No torch.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "common/cuda/device_limits.h"
 #include "common/indexing/row_layout.h"
@@ -76,6 +78,42 @@ inline bool are_rows_short(const RowLayout& layout, int64_t word_bytes,
     default:
       return layout.inner <= (cached ? 48 : 12);
   }
+}
+
+// A call in the widest words that move its rows.
+struct WordLayout {
+  RowLayout layout;
+  int64_t word_bytes;
+};
+
+// A word must divide the row, every stride and all pointers: `addresses` are theirs, by `or`. Rows
+// whose elements are not adjacent move element by element.
+inline WordLayout lay_out_words(RowLayout layout, int64_t element_bytes, uintptr_t addresses) {
+  int64_t bytes = 16;
+  const auto divides_all = [&] {
+    return layout.inner * element_bytes % bytes == 0 &&
+           layout.table_batch_stride * element_bytes % bytes == 0 &&
+           layout.table_outer_stride * element_bytes % bytes == 0 &&
+           layout.table_axis_stride * element_bytes % bytes == 0 && addresses % bytes == 0;
+  };
+  if (layout.inner > 1 && layout.table_inner_stride != 1) {
+    bytes = element_bytes;
+  } else {
+    while (!divides_all()) bytes /= 2;
+  }
+  if (bytes != element_bytes) {
+    for (int64_t* stride : {&layout.inner, &layout.table_batch_stride, &layout.table_outer_stride,
+                            &layout.table_axis_stride}) {
+      *stride = *stride * element_bytes / bytes;
+    }
+    layout.table_inner_stride = 1;
+  }
+  if (layout.index_batch_stride == 0 && layout.outer == 1) {
+    // An index that is expanded over the batch is one for all slices of a table.
+    std::swap(layout.batch, layout.outer);
+    layout.table_outer_stride = layout.table_batch_stride;
+  }
+  return {layout, bytes};
 }
 
 // `layout` counts words of `word_bytes`, the widest in which the rows can be moved.

@@ -1,0 +1,250 @@
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "common/cuda/scratch.h"
+#include "common/elementwise/elementwise_cpu.h"
+#include "common/host/parallel.h"
+#include "common/indexing/first_bad_entry.h"
+#include "scatter/cpu/reduce_loops.h"
+#include "scatter/scatter_launch.h"
+
+namespace torch_ops::kernels {
+namespace {
+
+// The first entry that is an error.
+int64_t find_bad(const IndexArray& index, const RowLayout& layout, const IndexRule& rule) {
+  if (!rule.raises()) return kNoBadEntry;
+  return dispatch_index(index, [&](const auto* entries) {
+    return parallel_min(layout.batch * layout.entries, kElementsPerTask,
+                        [&](int64_t begin, int64_t end) {
+                          return first_bad_entry(entries, layout, rule, begin, end);
+                        });
+  });
+}
+
+// Calls use(part, run) for all entries of a call, by several threads.
+template <class Call, class Use>
+void reduce(const Call& call, Use&& use) {
+  const RowLayout& layout = call.layout;
+  if (call.values_count() == 0 || layout.axis_size == 0) return;
+  const ReduceParts parts(layout, num_threads());
+  dispatch_index(call.index, [&](const auto* entries) {
+    const int64_t grain = kElementsPerTask / (layout.entries * layout.inner / parts.strips + 1) + 1;
+    parallel_for(parts.count, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t number = begin; number < end; ++number) {
+        const ReducePart part = parts.part(number, layout);
+        for_each_part_run(entries, layout, call.rule, part,
+                          [&](const ReduceRun& run) { use(part, run); });
+      }
+    });
+  });
+}
+
+// An integer with the bits of a value.
+template <class Value>
+using KeyOf = std::conditional_t<
+    sizeof(Value) == 1, int8_t,
+    std::conditional_t<sizeof(Value) == 2, int16_t,
+                       std::conditional_t<sizeof(Value) == 4, int32_t, int64_t>>>;
+
+// The order of the numbers of a type, of which a Key has the bits.
+template <class Value, class Key = KeyOf<Value>>
+KeyOrder<Key> order_of(bool largest) {
+  if constexpr (std::is_integral_v<Value>) {
+    return {std::is_signed_v<Value> ? NumberKind::kSigned : NumberKind::kUnsigned, largest, Key()};
+  } else if constexpr (sizeof(Value) == 2) {
+    return {NumberKind::kFloat, largest, Value::kInfinity};
+  } else {
+    return {NumberKind::kFloat, largest, bit_cast<Key>(std::numeric_limits<Value>::infinity())};
+  }
+}
+
+// Which rows, of [batch, axis_size], have entries.
+template <class Index>
+std::vector<char> find_named(const Index* entries, const RowLayout& layout, const IndexRule& rule) {
+  std::vector<char> named(layout.batch * layout.axis_size);
+  with_rule(rule, [&](auto row_of) {
+    for (int64_t b = 0; b < layout.batch; ++b) {
+      for (int64_t n = 0; n < layout.entries; ++n) {
+        const auto row = static_cast<int64_t>(
+            row_of(entries[b * layout.index_batch_stride + n * layout.index_entry_stride]));
+        if (in_range(row, layout.axis_size)) named[b * layout.axis_size + row] = 1;
+      }
+    }
+  });
+  return named;
+}
+
+template <class Key>
+struct ByName {
+  Key some, none;
+  Key operator()(char has) const { return has != 0 ? some : none; }
+};
+
+// Sets the rows that have entries to `some`, and the others to `none`.
+template <class Key>
+void fill_by_name(const IndexArray& index, const RowLayout& layout, const IndexRule& rule, Key some,
+                  Key none, Key* result) {
+  const std::vector<char> named =
+      dispatch_index(index, [&](const auto* entries) { return find_named(entries, layout, rule); });
+  const int64_t rows = layout.slabs() * layout.axis_size, columns = layout.inner;
+  parallel_for(
+      rows, kElementsPerTask / std::max<int64_t>(columns, 1) + 1, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end;) {
+          const int64_t slab = row / layout.axis_size, last = (slab + 1) * layout.axis_size;
+          const char* const has = named.data() + slab / layout.outer * layout.axis_size -
+                                  slab * layout.axis_size;  // its row 0 is that of all slabs
+          const int64_t stop = std::min(last, end);
+          if (columns == 1) {
+            map_range(cpu_simd(), ByName<Key>{some, none}, row, stop, result, has);
+          } else {
+            for (int64_t r = row; r < stop; ++r) {
+              std::fill_n(result + r * columns, columns, has[r] ? some : none);
+            }
+          }
+          row = stop;
+        }
+      });
+}
+
+// Is there a number of these bits?
+template <class Key>
+bool contains(const Key* bits, int64_t size, Key wanted) {
+  constexpr int64_t kPart = 1024;  // after which it may end
+  const int64_t found =
+      parallel_min(size, kElementsPerTask, [&](int64_t begin, int64_t end) -> int64_t {
+        for (int64_t first = begin; first < end; first += kPart) {
+          int any = 0;
+          for (int64_t n = first; n < std::min(first + kPart, end); ++n) {
+            any |= bits[n] == wanted;
+          }
+          if (any != 0) return first;
+        }
+        return INT64_MAX;
+      });
+  return found != INT64_MAX;
+}
+
+// Positions, as scatter_arg gives them.
+template <class Value>
+void find_positions(const ReduceCall<Value, int64_t>& call, bool largest) {
+  const int64_t count = call.result_count();
+  parallel_for(count, kElementsPerTask, [&](int64_t begin, int64_t end) {
+    std::fill(call.result + begin, call.result + end, call.layout.entries);
+  });
+  using Best = ComputeType<Value>;
+  const Scratch<Best> found(count);
+  const BestValues<Best> best{found.get(), call.result, call.layout.entries};
+  reduce(call, [&](const ReducePart& part, const ReduceRun& run) {
+    largest ? keep_best<true>(cpu_simd(), call.layout, part, run, call.values, best)
+            : keep_best<false>(cpu_simd(), call.layout, part, run, call.values, best);
+  });
+}
+
+// The values at these positions.
+template <class Value>
+void pick_best(const ReduceCall<Value, Value>& call, bool largest) {
+  const RowLayout& layout = call.layout;
+  const Scratch<int64_t> positions(call.result_count());
+  const int64_t* const at = positions.get();
+  find_positions<Value>({call.values, call.index, layout, call.rule, positions.get(), {}}, largest);
+  const int64_t slab_size = layout.axis_size * layout.inner;
+  parallel_for(call.result_count(), kElementsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const int64_t row = n / slab_size * layout.entries + at[n];
+      call.result[n] =
+          at[n] == layout.entries ? Value() : call.values[row * layout.inner + n % layout.inner];
+    }
+  });
+}
+
+template <class Value>
+void find_best(const ReduceCall<Value, Value>& call, bool largest) {
+  using Key = KeyOf<Value>;
+  constexpr bool kFloats = !std::is_integral_v<Value>;
+  const int64_t count = call.result_count();
+  if (count == 0) return;
+  const auto order = order_of<Value>(largest);
+  const auto* from = reinterpret_cast<const Key*>(call.values);
+  auto* to = reinterpret_cast<Key*>(call.result);
+  // -0 is as large as 0, and of what is alike the first counts; keys are apart.
+  constexpr Key kNegativeZero = std::numeric_limits<Key>::min();
+  if (kFloats && contains(from, call.values_count(), kNegativeZero)) {
+    return pick_best(call, largest);
+  }
+  const Simd simd = cpu_simd();
+  constexpr Key kNone = KeyOrder<Key>::kNone;
+  // kNone is the key of the worst integer too. Where there is one, rows without entries must be
+  // told apart before; with the key of zero they become zeros as well.
+  const Key zero = order.key(Key());
+  const bool has_none = kFloats || !contains(from, call.values_count(), order.bits(kNone));
+  if (has_none) {
+    parallel_for(count, kElementsPerTask,
+                 [&](int64_t begin, int64_t end) { std::fill(to + begin, to + end, kNone); });
+  } else {
+    fill_by_name(call.index, call.layout, call.rule, kNone, zero, to);
+  }
+  reduce(call, [&](const ReducePart& part, const ReduceRun& run) {
+    keep_best_keys(simd, call.layout, part, run, order, from, to);
+  });
+  if (order.is_identity() && !has_none) return;
+  parallel_for(count, kElementsPerTask, [&](int64_t begin, int64_t end) {
+    map_range(simd, FromKey<Key>{order, has_none ? kNone : zero}, begin, end, to,
+              static_cast<const Key*>(to));
+  });
+}
+
+}  // namespace
+
+template <class Value>
+int64_t scatter_best(OnCpu on, const ReduceCall<Value, Value>& call, bool largest) {
+  const HostScope scope(on.program);
+  const int64_t bad = find_bad(call.index, call.layout, call.rule);
+  if (bad == kNoBadEntry) find_best(call, largest);
+  return bad;
+}
+
+template <class Value>
+int64_t scatter_arg(OnCpu on, const ReduceCall<Value, int64_t>& call, bool largest) {
+  const HostScope scope(on.program);
+  const int64_t bad = find_bad(call.index, call.layout, call.rule);
+  if (bad == kNoBadEntry) find_positions(call, largest);
+  return bad;
+}
+
+template <class Value>
+int64_t scatter_prod(OnCpu on, const ReduceCall<Value, Value>& call) {
+  using Sum = SumOf<Value>;
+  const HostScope scope(on.program);
+  const int64_t bad = find_bad(call.index, call.layout, call.rule);
+  if (bad != kNoBadEntry) return bad;
+  const int64_t count = call.result_count();
+  const Scratch<Sum> products(count);
+  Sum* const to = products.get();
+  parallel_for(count, kElementsPerTask,
+               [&](int64_t begin, int64_t end) { std::fill(to + begin, to + end, Sum(1)); });
+  const auto multiply = [&](int64_t value, int64_t result, auto columns) {
+    for (int64_t d = 0; d < columns; ++d) {
+      to[result + d] *= static_cast<Sum>(call.values[value + d]);
+    }
+  };
+  reduce(call, [&](const ReducePart& part, const ReduceRun& run) {
+    for_each_row(call.layout, part, run, multiply);
+  });
+  parallel_for(count, kElementsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) call.result[n] = static_cast<Value>(to[n]);
+  });
+  return kNoBadEntry;
+}
+
+#define INSTANTIATE_ORDERED(T)                                         \
+  template int64_t scatter_best(OnCpu, const ReduceCall<T, T>&, bool); \
+  template int64_t scatter_arg(OnCpu, const ReduceCall<T, int64_t>&, bool);
+TORCH_OPS_FOR_EACH_ORDERED(INSTANTIATE_ORDERED)
+
+#define INSTANTIATE_PROD(T) template int64_t scatter_prod(OnCpu, const ReduceCall<T, T>&);
+TORCH_OPS_FOR_EACH_SUMMED(INSTANTIATE_PROD)
+
+}  // namespace torch_ops::kernels

@@ -1,0 +1,74 @@
+#include <cstring>
+
+#include "common/host/parallel.h"
+#include "common/indexing/first_bad_entry.h"
+#include "scatter/cpu/sum_call.h"
+#include "scatter/scatter_launch.h"
+
+namespace torch_ops::kernels {
+namespace {
+
+template <class Index>
+int64_t find_bad(const Index* entries, const RowLayout& layout, const IndexRule& rule) {
+  return parallel_min(layout.batch * layout.entries, kElementsPerTask,
+                      [&](int64_t begin, int64_t end) {
+                        return first_bad_entry(entries, layout, rule, begin, end);
+                      });
+}
+
+// `onto`: to what the result holds, of which nothing is changed where an entry is an error.
+template <class Value, class Result>
+int64_t add(const ReduceCall<Value, Result>& call, bool onto) {
+  const RowLayout& layout = call.layout;
+  const IndexRule& rule = call.rule;
+  return dispatch_index(call.index, [&](const auto* entries) -> int64_t {
+    if (call.values_count() == 0) {  // nothing to add; the index must be right all the same
+      if (!onto && call.result_count() > 0) {
+        std::memset(static_cast<void*>(call.result), 0, call.result_count() * sizeof(Result));
+      }
+      return find_bad(entries, layout, rule);
+    }
+    if (layout.axis_size == 0) {
+      // All are dropped, or none can be right, whatever the caller promised.
+      return rule.rewrites() ? kNoBadEntry : 0;
+    }
+    // What rewrites drops what is not a row, and otherwise it is told after some have been added.
+    if (rule.raises() && (rule.rewrites() || onto)) {
+      const int64_t bad = find_bad(entries, layout, rule);
+      if (bad != kNoBadEntry) return bad;
+    }
+    using Index = std::remove_const_t<std::remove_pointer_t<decltype(entries)>>;
+    return ScatterAdd<Value, Index, Result>(call.values, entries, layout, rule, call.result, onto)
+        .run();
+  });
+}
+
+}  // namespace
+
+template <class Value, class Result>
+int64_t scatter_add(OnCpu on, const ReduceCall<Value, Result>& call) {
+  const HostScope scope(on.program);
+  return add(call, /*onto=*/false);
+}
+
+template <class Value>
+int64_t scatter_add_to(OnCpu on, const ReduceCall<Value, Value>& call) {
+  const HostScope scope(on.program);
+  return add(call, /*onto=*/true);
+}
+
+int64_t find_bad_entry(OnCpu on, const IndexArray& index, const RowLayout& layout,
+                       const IndexRule& rule) {
+  const HostScope scope(on.program);
+  return dispatch_index(index,
+                        [&](const auto* entries) { return find_bad(entries, layout, rule); });
+}
+
+#define INSTANTIATE(T)                                          \
+  template int64_t scatter_add(OnCpu, const ReduceCall<T, T>&); \
+  template int64_t scatter_add_to(OnCpu, const ReduceCall<T, T>&);
+TORCH_OPS_FOR_EACH_SUMMED(INSTANTIATE)
+template int64_t scatter_add(OnCpu, const ReduceCall<Float16, float>&);
+template int64_t scatter_add(OnCpu, const ReduceCall<BFloat16, float>&);
+
+}  // namespace torch_ops::kernels

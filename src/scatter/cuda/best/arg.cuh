@@ -1,0 +1,115 @@
+// Which entry has the largest, or the smallest, value for each element of scatter's result: on raw
+// pointers, no torch.
+//
+// For what is too little to be worth a sort (best.cuh). Two passes of atomics, of which
+// none depends on their order: the best key of each element, then the least position with that key.
+// A table of keys starts as zeros, and a thread that sees a better one there leaves it alone: a row
+// that many entries name takes few atomics.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_grid.cuh"
+#include "common/indexing/row_layout.h"
+
+namespace torch_ops::reduce {
+
+template <class Value>
+using Key = std::conditional_t<(sizeof(Value) > 4), unsigned long long, unsigned int>;
+
+// A number whose order is that of the values, or its reverse; NaN has the highest, both zeros one.
+template <class Value>
+__device__ __forceinline__ Key<Value> make_key(Value value, bool largest) {
+  using U = Key<Value>;
+  constexpr U kSign = U(1) << (8 * sizeof(U) - 1);
+  U key;
+  if constexpr (std::is_integral_v<Value>) {
+    using Wide = std::conditional_t<(sizeof(Value) > 4), long long, int>;
+    key = static_cast<U>(static_cast<Wide>(value)) ^ kSign;
+  } else if constexpr (sizeof(Value) == 8) {
+    if (isnan(value)) return ~U(0);
+    key = static_cast<U>(__double_as_longlong(value + 0.0));  // -0 + 0 is 0
+    key = key & kSign ? ~key : key | kSign;
+  } else {
+    const float number = static_cast<float>(value);
+    if (isnan(number)) return ~U(0);
+    key = __float_as_uint(number + 0.0f);
+    key = key & kSign ? ~key : key | kSign;
+  }
+  return largest ? key : ~key;
+}
+
+// The rows of a call, as row_grid.cuh hands them out: `columns` of each, from the column to which
+// the kernel's pointers have been moved.
+struct ArgCall {
+  RowGrid grid;
+  RowLayout layout;
+  IndexRule rule;
+  bool largest;
+};
+
+constexpr int kUnroll = 4;  // values of a thread, a block apart, whose loads do not wait
+
+// kSecond: the second pass.
+template <bool kSecond, class Value>
+__global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
+                           Key<Value>* __restrict__ keys,
+                           unsigned long long* __restrict__ positions,
+                           const __grid_constant__ ArgCall call,
+                           const __grid_constant__ IndexErrorSite errors) {
+  constexpr int K = kUnroll;
+  const RowLayout& layout = call.layout;
+  for (int64_t number = blockIdx.y; number < call.grid.chunks; number += gridDim.y) {
+    const RowGrid::Chunk chunk = call.grid.chunk(number);
+    const uint32_t first = blockIdx.x * (blockDim.x * K) + threadIdx.x;
+    if (first >= chunk.words) continue;
+    int64_t at_entry[K], entries[K], own[K], places[K];
+    Key<Value> mine[K], best[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      // Beyond the end the last value is looked at again, which changes nothing.
+      const RowGrid::Place at =
+          call.grid.place(chunk, min(first + k * blockDim.x, chunk.words - 1));
+      const int64_t slab = chunk.slab + at.slab;
+      int64_t batch, slice;
+      call.grid.split_slab(slab, batch, slice);
+      at_entry[k] = batch * layout.index_batch_stride + at.entry * layout.index_entry_stride;
+      own[k] = slab * layout.entries + at.entry;  // of [batch, outer, entries]
+      mine[k] = make_key(values[own[k] * layout.inner + at.column], call.largest);
+      places[k] = slab * layout.axis_size * layout.inner + at.column;
+    }
+    index.load(at_entry, entries);
+    bool good[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int64_t row = call.rule.rewrites() ? call.rule.resolve(entries[k]) : entries[k];
+      good[k] = in_range(row, layout.axis_size);
+      places[k] += (good[k] ? row : 0) * layout.inner;
+      if constexpr (kSecond) {
+        best[k] = keys[places[k]];
+      } else {
+        best[k] = *static_cast<volatile Key<Value>*>(keys + places[k]);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (!good[k]) {
+        if (!kSecond) record_bad_entry(errors, own[k], entries[k]);
+      } else if constexpr (kSecond) {
+        if (mine[k] == best[k]) {
+          const auto position = static_cast<unsigned long long>(own[k] % layout.entries);
+          auto* to = positions + places[k];
+          if (*static_cast<volatile unsigned long long*>(to) > position) atomicMin(to, position);
+        }
+      } else if (best[k] < mine[k]) {
+        atomicMax(keys + places[k], mine[k]);
+      }
+    }
+  }
+}
+
+}  // namespace torch_ops::reduce

@@ -1,0 +1,82 @@
+// Which entry has the best value for each element of scatter's result, as a total of sorted entries
+// (sorted.cuh). No torch.
+#pragma once
+
+#include <cstdint>
+
+#include "scatter/cuda/best/arg.cuh"
+#include "scatter/cuda/sorted/sorted.cuh"
+
+namespace torch_ops::sorted {
+
+// The highest key of each column, and the number of the first entry that has it.
+template <int V, class Value, class Id>
+struct Best {
+  static constexpr int kColumns = V;
+  static constexpr int kBlocks = 4;
+  struct Part {
+    reduce::Key<Value> key;
+    Id place;
+  };
+  struct Options {
+    bool largest;
+  };
+  struct Candidates {
+    reduce::Key<Value> keys[V];
+    Id place;
+  };
+  static constexpr Id kNone = ~Id(0);
+  Part best[V];
+
+  __device__ __forceinline__ Best() {
+#pragma unroll
+    for (int v = 0; v < V; ++v) best[v] = {0, kNone};
+  }
+
+  static __device__ __forceinline__ Candidates load(const Value* from, Id place, Options options) {
+    const auto values = *reinterpret_cast<const Vector<Value, V>*>(from);
+    Candidates loaded;
+    loaded.place = place;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      loaded.keys[v] = reduce::make_key(values.values[v], options.largest);
+    }
+    return loaded;
+  }
+
+  // Joined in any order, this gives the same.
+  __device__ __forceinline__ void join(int v, reduce::Key<Value> key, Id place) {
+    const bool better = best[v].place == kNone || key > best[v].key ||
+                        (key == best[v].key && place < best[v].place);
+    best[v].key = better ? key : best[v].key;
+    best[v].place = better ? place : best[v].place;
+  }
+  __device__ __forceinline__ void add(const Candidates& other) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) join(v, other.keys[v], other.place);
+  }
+  __device__ __forceinline__ void add(const Part* other) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) join(v, other[v].key, other[v].place);
+  }
+
+  __device__ __forceinline__ void copy_to(Part* to) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) to[v] = best[v];
+  }
+
+  __device__ __forceinline__ void clear_if(bool done) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) best[v].place = done ? kNone : best[v].place;
+  }
+
+  // A place counts the entries of all batches and slices; what is asked for is the entry's own.
+  __device__ __forceinline__ void write(int64_t* to, int64_t entries) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      to[v] = static_cast<int64_t>(best[v].place % static_cast<Id>(entries));
+    }
+  }
+};
+
+}  // namespace torch_ops::sorted

@@ -1,0 +1,375 @@
+// scatter_add by sorting, on raw pointers and a workspace. No torch.
+//
+// The entries of the index are sorted by the row that they add to, so that each row's values are
+// summed in registers and each row is written once: no fill, no atomics, the same result on every
+// run. In stages:
+//   1. keys    the row of each entry (for one that has none a number that sorts last)
+//   2. sort    stable, by the bits that keys have: entries of a row keep their order
+//   3. tiles   blocks sum tiles of sorted entries and write the rows whose entries lie in one
+//              (runs.cuh)
+//   4. join    adds the parts of runs that reach over tiles, in a fixed order
+//   5. rest    zeros for the rows without entries
+// The same with products, and with the best value of each element (best.cuh).
+// 1 and 2 depend on the index alone: a plan brings what they give.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cub/device/device_radix_sort.cuh>
+
+#include "common/cuda/vectorized.cuh"
+#include "common/host/host_device.h"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/index_view.cuh"
+#include "common/indexing/row_layout.h"
+#include "scatter/cuda/sorted/runs.cuh"
+
+namespace torch_ops::sorted {
+
+constexpr int kThreads = kRunThreads;
+constexpr int kJoinThreads = 512;
+constexpr int kJoinLanes = 8;  // few, so that a block has many groups for a run of many tiles
+constexpr int kJoinAlone = 8;  // tiles of a run that one group adds up by itself
+
+// What a call adds where. Id is an unsigned type that holds every entry's and every row's number.
+template <class Id>
+struct Shape {
+  int64_t batch;
+  int64_t outer;
+  int64_t entries;    // a batch
+  int64_t axis_size;  // rows a batch
+  int64_t inner;      // values a row
+  // This key and all above it are no rows. It is the one after the first slice of the last batch:
+  // in another slice it would be a row of the next slice, or beyond the result.
+  Id no_row;
+
+  Shape(int64_t batch, int64_t outer, int64_t entries, int64_t axis_size, int64_t inner)
+      : batch(batch),
+        outer(outer),
+        entries(entries),
+        axis_size(axis_size),
+        inner(inner),
+        no_row(static_cast<Id>(((batch - 1) * outer + 1) * axis_size)) {}
+
+  TORCH_OPS_HOST_DEVICE int64_t all_entries() const { return batch * entries; }
+  // Keys and positions are rows of the result and of values, of the first slice of a batch. Those
+  // of another slice are slice * axis_size and slice * entries further.
+  TORCH_OPS_HOST_DEVICE int64_t all_rows() const { return batch * outer * axis_size; }
+
+  int key_bits() const {
+    int bits = 1;
+    while (bits < 64 && (uint64_t{no_row} >> bits) != 0) ++bits;
+    return bits;
+  }
+
+  // Entries of a tile whose groups have `lanes` lanes.
+  TORCH_OPS_HOST_DEVICE static int64_t tile_entries(int lanes) {
+    return int64_t{kThreads / lanes} * kSpan;
+  }
+  int64_t tiles(int lanes) const {
+    const int64_t tile = tile_entries(lanes);
+    return (all_entries() + tile - 1) / tile;
+  }
+};
+
+// ---- Workspace ----------------------------------------------------------------------------------
+
+// Memory in pieces, each aligned to 256 bytes. With base == nullptr only the sizes are meant.
+struct Pieces {
+  char* base;
+  size_t bytes = 0;
+
+  template <class T>
+  T* take(int64_t count) {
+    T* piece = reinterpret_cast<T*>(base + bytes);
+    bytes += (count * sizeof(T) + 255) / 256 * 256;
+    return piece;
+  }
+};
+
+// What sorting takes: twice keys and positions, and CUB's own.
+template <class Id>
+struct SortWorkspace {
+  Id* keys[2];
+  Id* positions[2];
+  void* sort;
+  size_t sort_bytes = 0;
+
+  SortWorkspace(const Shape<Id>& shape, Pieces& memory) {
+    const int64_t count = shape.all_entries();
+    cub::DoubleBuffer<Id> no_keys, no_positions;
+    cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, no_keys, no_positions, count, 0,
+                                    shape.key_bits());
+    for (auto& piece : keys) piece = memory.take<Id>(count);
+    for (auto& piece : positions) piece = memory.take<Id>(count);
+    sort = memory.take<char>(sort_bytes);
+  }
+};
+
+// What summing takes. `Part` is that of a total.
+template <class Id, class Part>
+struct SumWorkspace {
+  uint32_t* touched;  // a bit for each row that has entries
+  Part* partials;     // two totals a tile: of the run that enters it and of the one that leaves it
+
+  static int64_t touched_words(const Shape<Id>& shape) { return (shape.all_rows() + 31) / 32; }
+
+  SumWorkspace(const Shape<Id>& shape, int lanes, Pieces& memory) {
+    touched = memory.take<uint32_t>(touched_words(shape));
+    partials = memory.take<Part>(2 * shape.tiles(lanes) * shape.outer * shape.inner);
+  }
+};
+
+// ---- Kernels ------------------------------------------------------------------------------------
+
+template <class Id>
+__global__ void keys_kernel(IndexView index, Shape<Id> shape, int64_t batch_stride,
+                            int64_t entry_stride, IndexRule rule, Id* __restrict__ keys,
+                            Id* __restrict__ positions,
+                            const __grid_constant__ IndexErrorSite errors) {
+  const Id count = static_cast<Id>(shape.all_entries());
+  const Id per_batch = static_cast<Id>(shape.entries);
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    const Id b = static_cast<Id>(i) / per_batch;
+    const Id n = static_cast<Id>(i) - b * per_batch;
+    int64_t entry = index[b * batch_stride + n * entry_stride];
+    if (rule.rewrites()) entry = rule.resolve(entry);
+    const bool good = in_range(entry, shape.axis_size);
+    const int64_t first_slice = static_cast<int64_t>(b) * shape.outer;
+    const int64_t position = first_slice * shape.entries + n;
+    if (!good) record_bad_entry(errors, position, entry);
+    keys[i] = good ? static_cast<Id>(first_slice * shape.axis_size + entry) : shape.no_row;
+    positions[i] = static_cast<Id>(position);
+  }
+}
+
+// Keys and positions from a plan, which counts rows over [batch, axis_size] and entries over
+// [batch, entries]: each further by the slices of the batches before that are not the first.
+template <class Id>
+__global__ void spread_kernel(IndexView rows, IndexView order, Shape<Id> shape,
+                              Id* __restrict__ keys, Id* __restrict__ positions) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < shape.all_entries();
+       i += step) {
+    const Id row = static_cast<Id>(rows[i]);
+    const Id b = row / static_cast<Id>(shape.axis_size);
+    const int64_t slices = static_cast<int64_t>(b) * (shape.outer - 1);
+    keys[i] = static_cast<Id>(row + slices * shape.axis_size);
+    positions[i] = static_cast<Id>(order[i] + slices * shape.entries);
+  }
+}
+
+// The sorted entries of a tile, as sum_runs asks for them, and what becomes of their sums.
+template <class Total, class Value, class Result, class Id>
+struct SortedTile {
+  using Part = typename Total::Part;
+  const Value* values_column;  // this lane's columns of the slice's row 0,
+  Result* result_column;       // here as well
+  const Id* keys;              // of the tile's first entry
+  const Id* positions;
+  Part* entering;     // for the parts of runs that enter the tile; behind, for those that leave it
+  uint32_t* touched;  // null in lanes that do not keep it
+  const Shape<Id>& shape;
+  typename Total::Options options;
+  int low;  // entries that there are: from here
+  int high;
+  Id word = 0;  // of touched, in which rows were met,
+  uint32_t bits = 0;
+
+  __device__ __forceinline__ bool is_row(Id key) const { return key < shape.no_row; }
+
+  __device__ __forceinline__ Id key(int i) const {
+    return i >= low && i < high ? keys[i] : shape.no_row;
+  }
+
+  __device__ __forceinline__ Id place(int i) const { return positions[min(i, high - 1)]; }
+
+  __device__ __forceinline__ auto values(Id place) const {
+    return Total::load(values_column + static_cast<int64_t>(place) * shape.inner, place, options);
+  }
+
+  // Neighbours share a word of touched, which is then written once for all.
+  __device__ __forceinline__ void ends(Id key) {
+    if (key / 32 != word) {
+      flush();
+      word = key / 32;
+    }
+    bits |= 1u << key % 32;
+  }
+  __device__ __forceinline__ void flush() {
+    if (touched != nullptr && bits != 0) atomicOr(touched + word, bits);
+    bits = 0;
+  }
+
+  __device__ __forceinline__ void whole(Id key, const Total& sums) const {
+    sums.write(result_column + static_cast<int64_t>(key) * shape.inner, shape.entries);
+  }
+  __device__ __forceinline__ void enters(const Total& sums) const { sums.copy_to(entering); }
+  __device__ __forceinline__ void leaves(const Total& sums) const {
+    sums.copy_to(entering + shape.outer * shape.inner);
+  }
+};
+
+// blockIdx.x walks the tiles, and in them the pieces of columns; blockIdx.y the slices. Blocks a
+// multiprocessor: as many as leave registers for V sums.
+template <class Total, class Value, class Result, class Id>
+__global__ void __launch_bounds__(kThreads, Total::kBlocks)
+    sum_tiles_kernel(const Value* __restrict__ values, const Id* __restrict__ keys,
+                     const Id* __restrict__ positions, Result* __restrict__ result,
+                     typename Total::Part* __restrict__ partials, uint32_t* __restrict__ touched,
+                     Shape<Id> shape, RowPieces split, typename Total::Options options) {
+  constexpr int V = Total::kColumns;
+  __shared__ RunEdges<Total> edges;
+  const int64_t tile = blockIdx.x / split.pieces;
+  const int piece = static_cast<int>(blockIdx.x % split.pieces);
+  const int lane = static_cast<int>(threadIdx.x) % split.lanes;
+  const int64_t own_column = (int64_t{piece} * split.lanes + lane) * V;
+  const bool live = own_column < shape.inner;
+  const int64_t column = live ? own_column : 0;
+  const int64_t begin = tile * Shape<Id>::tile_entries(split.lanes);
+  for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
+    SortedTile<Total, Value, Result, Id> entries{
+        values + slice * shape.entries * shape.inner + column,
+        result + slice * shape.axis_size * shape.inner + column,
+        keys + begin,
+        positions + begin,
+        partials + (2 * tile * shape.outer + slice) * shape.inner + column,
+        own_column == 0 && slice == 0 ? touched : nullptr,
+        shape,
+        options,
+        tile > 0 ? -1 : 0,
+        static_cast<int>(min(shape.all_entries() - begin, int64_t{INT32_MAX}))};
+    sum_runs(entries, edges, split.lanes, live);
+    entries.flush();
+  }
+}
+
+// The last of the tiles that a run reaches. It leaves `tile`, and so reaches the next one; most end
+// there, so steps are doubled from there on.
+template <class Id>
+__device__ int64_t last_tile_of_run(const Id* keys, Id key, int64_t tile, int64_t tile_entries,
+                                    int64_t tiles) {
+  int64_t inside = tile + 1, step = 1, outside;
+  while ((outside = inside + step) < tiles && keys[outside * tile_entries] == key) {
+    inside = outside;
+    step *= 2;
+  }
+  outside = min(outside, tiles);
+  while (outside - inside > 1) {
+    const int64_t middle = (inside + outside) / 2;
+    (keys[middle * tile_entries] == key ? inside : outside) = middle;
+  }
+  return inside;
+}
+
+// A group of lanes looks at a tile: does a run start there and leave it? Then it adds up the run's
+// parts and writes the row; those of a long run are added by the whole block, in a fixed tree.
+template <class Total, class Result, class Id>
+__global__ void __launch_bounds__(kJoinThreads)
+    join_kernel(const Id* __restrict__ keys, const typename Total::Part* __restrict__ partials,
+                Result* __restrict__ result, Shape<Id> shape, int64_t tile_entries, int64_t tiles,
+                RowPieces split) {
+  constexpr int V = Total::kColumns;
+  struct Run {
+    Id key;
+    int64_t first, last;  // tiles
+  };
+  __shared__ Run long_runs[kJoinThreads];
+  __shared__ int long_count;
+  __shared__ typename Total::Part shared[kJoinThreads / 2 * V];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int groups = split.groups(kJoinThreads), group = thread / split.lanes;
+  const int lane = thread % split.lanes;
+  const int64_t column = (int64_t{blockIdx.x % split.pieces} * split.lanes + lane) * V;
+  const bool live = column < shape.inner;
+
+  const auto part = [&](const Run& run, int64_t tile, int64_t slice) {
+    const int64_t slot = (2 * tile + (tile == run.first)) * shape.outer + slice;
+    return partials + slot * shape.inner + column;
+  };
+  const auto write = [&](const Run& run, int64_t slice, const Total& sums) {
+    const int64_t row = static_cast<int64_t>(run.key) + slice * shape.axis_size;
+    sums.write(result + row * shape.inner + column, shape.entries);
+  };
+
+  if (thread == 0) long_count = 0;
+  __syncthreads();
+  const int64_t tile = int64_t{blockIdx.x / split.pieces} * groups + group;
+  const int64_t next = (tile + 1) * tile_entries;
+  if (tile < tiles - 1) {
+    const Id key = keys[next - 1];
+    const bool leaves = key < shape.no_row && keys[next] == key;
+    const bool starts = tile == 0 || keys[tile * tile_entries - 1] != key;
+    if (leaves && starts) {
+      const Run run{key, tile, last_tile_of_run(keys, key, tile, tile_entries, tiles)};
+      if (run.last - run.first > kJoinAlone) {
+        if (lane == 0) long_runs[atomicAdd(&long_count, 1)] = run;
+      } else if (live) {
+        for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
+          Total sums;
+          for (int64_t t = run.first; t <= run.last; ++t) sums.add(part(run, t, slice));
+          write(run, slice, sums);
+        }
+      }
+    }
+  }
+  __syncthreads();
+
+  for (int i = 0; i < long_count; ++i) {
+    const Run run = long_runs[i];
+    for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
+      Total sums;
+      if (live) {
+#pragma unroll 4
+        for (int64_t t = run.first + group; t <= run.last; t += groups) {
+          sums.add(part(run, t, slice));
+        }
+      }
+      for (int half = groups / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (group >= half && group < 2 * half) {
+          sums.copy_to(shared + (thread - half * split.lanes) * V);
+        }
+        __syncthreads();
+        if (group < half) sums.add(shared + thread * V);
+      }
+      if (group == 0 && live) write(run, slice, sums);
+    }
+  }
+}
+
+// `empty` (zero, of sums) for the rows without entries. A warp looks at 32 rows of a batch's first
+// slice at a time; what holds there holds for all slices. blockIdx.y walks the slices.
+template <int V, class Value, class Id>
+__global__ void fill_rest_kernel(const uint32_t* __restrict__ touched, Value* __restrict__ result,
+                                 Shape<Id> shape, RowPieces split, Value empty) {
+  constexpr unsigned kAll = 0xffffffffu;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const bool exists =
+      row < shape.all_rows() && (shape.outer == 1 || row / shape.axis_size % shape.outer == 0);
+  const unsigned present = __ballot_sync(kAll, exists);
+  if (present == 0) return;
+  const unsigned rest = present & ~touched[row / 32];
+  const int group = lane / split.lanes, groups = 32 / split.lanes;
+  const int64_t first_column = int64_t{lane % split.lanes} * V;
+  // In words of 16 bytes at most.
+  constexpr int W = V * sizeof(Value) > kVectorBytes ? kVectorSize<Value> : V;
+  Vector<Value, W> empties;
+#pragma unroll
+  for (int v = 0; v < W; ++v) empties.values[v] = empty;
+  for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
+    Value* rows = result + (row - lane + slice * shape.axis_size) * shape.inner;
+    for (int r = group; r < 32; r += groups) {
+      if ((rest >> r & 1) == 0) continue;
+      for (int64_t column = first_column; column < shape.inner; column += split.lanes * V) {
+#pragma unroll
+        for (int v = 0; v < V; v += W) store(rows + r * shape.inner + column + v, empties);
+      }
+    }
+  }
+}
+
+}  // namespace torch_ops::sorted

@@ -1,0 +1,118 @@
+// The launches of the sorted way (sorted.cuh), which scatter_add and scatter share.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "common/cuda/launch.cuh"
+#include "common/cuda/scratch.h"
+#include "scatter/cuda/sorted/sorted.cuh"
+#include "scatter/scatter_launch.h"
+
+namespace torch_ops {
+
+// Calls use(shape) with the shape of a call in the narrowest type that numbers its entries, rows
+// and values per row.
+template <class Use>
+void with_shape(const RowLayout& layout, Use&& use) {
+  const int64_t most =
+      std::max({layout.slabs() * layout.entries, layout.slabs() * layout.axis_size, layout.inner});
+  if (most < INT32_MAX) {
+    use(sorted::Shape<uint32_t>{layout.batch, layout.outer, layout.entries, layout.axis_size,
+                                layout.inner});
+  } else {
+    use(sorted::Shape<uint64_t>{layout.batch, layout.outer, layout.entries, layout.axis_size,
+                                layout.inner});
+  }
+}
+
+// Keys and positions in the order of the keys, and the memory that they lie in, if it is our own.
+template <class Id>
+struct SortedEntries {
+  const Id* keys;
+  const Id* positions;
+  std::optional<DeviceScratch> memory;
+};
+
+template <class Id>
+SortedEntries<Id> sort_entries(const IndexArray& index, const RowLayout& layout,
+                               const IndexRule& rule, const sorted::Shape<Id>& shape,
+                               const IndexErrorSite& errors) {
+  using namespace sorted;
+  const int64_t count = shape.all_entries();
+  Pieces sizes{nullptr};
+  SortWorkspace<Id>(shape, sizes);
+  DeviceScratch memory(sizes.bytes);
+  Pieces pieces{static_cast<char*>(memory.get())};
+  SortWorkspace<Id> work(shape, pieces);
+
+  TORCH_OPS_LAUNCH(keys_kernel<Id>, grid_x(count, sorted::kThreads), sorted::kThreads, 0,
+                   IndexView{index}, shape, layout.index_batch_stride, layout.index_entry_stride,
+                   rule, work.keys[0], work.positions[0], errors);
+  cub::DoubleBuffer<Id> keys(work.keys[0], work.keys[1]);
+  cub::DoubleBuffer<Id> positions(work.positions[0], work.positions[1]);
+  TORCH_OPS_CUDA_CALL(cub::DeviceRadixSort::SortPairs(
+      work.sort, work.sort_bytes, keys, positions, count, 0, shape.key_bits(), current_stream()));
+  return {keys.Current(), positions.Current(), std::move(memory)};
+}
+
+// A plan's entries. Its arrays serve as they are where rows and values are counted alike.
+template <class Id>
+SortedEntries<Id> planned_entries(const PlanArrays& plan, const sorted::Shape<Id>& shape) {
+  const bool alike = shape.batch == 1 || shape.outer == 1;
+  if (alike && plan.rows.entry_bytes == sizeof(Id)) {
+    return {static_cast<const Id*>(plan.rows.data), static_cast<const Id*>(plan.order.data), {}};
+  }
+  const int64_t count = shape.all_entries();
+  DeviceScratch memory(2 * count * sizeof(Id));
+  Id* keys = static_cast<Id*>(memory.get());
+  TORCH_OPS_LAUNCH(sorted::spread_kernel<Id>, grid_x(count, sorted::kThreads), sorted::kThreads, 0,
+                   IndexView{plan.rows}, IndexView{plan.order}, shape, keys, keys + count);
+  return {keys, keys + count, std::move(memory)};
+}
+
+// Those of a call: of its plan, or sorted here.
+template <class Value, class Result, class Id>
+SortedEntries<Id> entries_in_order(const ReduceCall<Value, Result>& call,
+                                   const sorted::Shape<Id>& shape, const IndexErrorSite& errors) {
+  return call.plan.rows.data != nullptr
+             ? planned_entries(call.plan, shape)
+             : sort_entries(call.index, call.layout, call.rule, shape, errors);
+}
+
+// Writes the totals of sorted entries to `result`; `empty` to what has no entries.
+template <class Total, class Value, class Result, class Id>
+void total_sorted(const Value* values, Result* result, const sorted::Shape<Id>& shape,
+                  const SortedEntries<Id>& entries, typename Total::Options options, Result empty) {
+  constexpr int V = Total::kColumns;
+  const RowPieces split(shape.inner, V);
+  using Work = sorted::SumWorkspace<Id, typename Total::Part>;
+  sorted::Pieces sizes{nullptr};
+  Work(shape, split.lanes, sizes);
+  const DeviceScratch memory(sizes.bytes);
+  sorted::Pieces pieces{static_cast<char*>(memory.get())};
+  const Work work(shape, split.lanes, pieces);
+
+  TORCH_OPS_CUDA_CALL(cudaMemsetAsync(work.touched, 0, work.touched_words(shape) * sizeof(uint32_t),
+                                      current_stream()));
+  const unsigned slices = grid_y(shape.outer);
+  const int64_t tiles = shape.tiles(split.lanes);
+  auto* sum_tiles = sorted::sum_tiles_kernel<Total, Value, Result, Id>;
+  TORCH_OPS_LAUNCH(sum_tiles, dim3(grid_x(tiles * split.pieces, 1), slices), sorted::kThreads, 0,
+                   values, entries.keys, entries.positions, result, work.partials, work.touched,
+                   shape, split, options);
+  if (tiles > 1) {
+    const RowPieces join_split(shape.inner, V, sorted::kJoinLanes);
+    const int64_t join_blocks =
+        ceil_div(tiles, join_split.groups(sorted::kJoinThreads)) * join_split.pieces;
+    auto* join = sorted::join_kernel<Total, Result, Id>;
+    TORCH_OPS_LAUNCH(join, dim3(grid_x(join_blocks, 1), slices), sorted::kJoinThreads, 0,
+                     entries.keys, work.partials, result, shape, shape.tile_entries(split.lanes),
+                     tiles, join_split);
+  }
+  auto* fill_rest = sorted::fill_rest_kernel<V, Result, Id>;
+  TORCH_OPS_LAUNCH(fill_rest, dim3(grid_x(shape.all_rows(), sorted::kThreads), slices),
+                   sorted::kThreads, 0, work.touched, result, shape, split, empty);
+}
+
+}  // namespace torch_ops

@@ -1,0 +1,401 @@
+// Which way a sum takes on CUDA, and why: a table in order of preference, of which choose() takes
+// the first row that applies. From sizes, dtypes, alignment and the GPU's limits alone. The numbers
+// are in tuning.h. No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "common/cuda/device_limits.h"
+#include "scatter/sum/atomic_cut.h"
+#include "scatter/sum/fixed_cut.h"
+#include "scatter/sum/problem.h"
+#include "scatter/sum/small_cut.h"
+#include "scatter/sum/tuning.h"
+
+namespace torch_ops {
+
+enum class SumWay {
+  kFixedPoint,  // in integers, by atomics in shared memory
+  kSmall,       // one kernel for few entries per slab
+  kSparse,      // the same where most rows have no entry
+  kSorted,      // entries in the order of their rows
+  // By atomics:
+  kStaged,    // single values that go to a small table: summed in shared memory
+  kEntries,   // rows of one value, and of two or four floats: a lane an entry
+  kValues,    // other short ones of small calls, and single values that lie apart: a lane a value
+  kTiles,     // rows of whole vectors of floats, grouped by place in each warp
+  kStreamed,  // other rows: an atomic for each value, or grouped where entries meet
+};
+
+// What a way can do, besides sums of floats in any order that are written, rounded, to a result.
+struct SumAbility {
+  const char* name;
+  bool repeatable;  // the same bits on every run
+  bool integers;
+  bool unrounded;  // sums of 16-bit floats that stay floats
+  bool in_place;   // additions to what the result holds
+
+  bool can(const SumProblem& problem, bool asks_repeatable) const {
+    return (repeatable || !asks_repeatable) && (integers || problem.floats) &&
+           (unrounded || !problem.unrounded()) && (in_place || !problem.in_place);
+  }
+};
+
+inline const SumAbility& ability(SumWay way) {
+  static constexpr SumAbility kAbilities[] = {
+      {"fixed point", true, false, false, false}, {"small", true, true, false, false},
+      {"sparse", true, false, false, false},      {"sorted", true, false, true, false},
+      {"staged", false, true, true, true},        {"entries", false, true, true, true},
+      {"values", false, true, true, true},        {"tiles", false, true, true, true},
+      {"streamed", false, true, true, true},
+  };
+  return kAbilities[static_cast<int>(way)];
+}
+
+// A call, and how the ways that look at more than its sizes would cut it: each cut is made once,
+// when a row first asks for it.
+class SumCandidate {
+ public:
+  SumCandidate(const SumProblem& problem, const DeviceLimits& device)
+      : problem(problem), layout(problem.layout), device(device), tuned(tuning(device)) {}
+
+  const FixedCut& fixed() { return once(fixed_, cut_fixed); }
+  const SmallCut& small() { return once(small_, cut_small); }
+  const SmallCut& sparse() { return once(sparse_, cut_sparse); }
+
+  const SumProblem& problem;
+  const RowLayout& layout;
+  const DeviceLimits& device;
+  const SumTuning& tuned;
+
+ private:
+  template <class Cut>
+  const Cut& once(std::optional<Cut>& cut, Cut (*make)(const SumProblem&, const DeviceLimits&)) {
+    if (!cut) cut = make(problem, device);
+    return *cut;
+  }
+
+  std::optional<FixedCut> fixed_;
+  std::optional<SmallCut> small_;
+  std::optional<SmallCut> sparse_;
+};
+
+// ---- Conditions of several rows -----------------------------------------------------------------
+
+// In one table, which holds whole slabs.
+inline bool is_one_table(SumCandidate& c) { return c.fixed().fits && c.fixed().bins == 0; }
+
+// Sums of 16 bits have to be rounded in all rows of a large result otherwise, which is the more
+// work the larger it is. But blocks should run at once, each reads its slab's whole index, and if
+// all entries name one row they are the work of one block per strip.
+inline bool pays_sparse(SumCandidate& c) {
+  const SparseTuning& t = c.tuned.sparse;
+  const int64_t values = c.problem.result_values();
+  if (c.problem.result_bytes != 2 || t.rows_per_entry * c.layout.entries > c.layout.axis_size ||
+      values < t.least_values || !c.sparse().fits) {
+    return false;
+  }
+  const SmallCut& cut = c.sparse();
+  const bool small_blocks = cut.threads == SmallCut::kThreads;
+  const int64_t most_blocks = (small_blocks ? t.most_small_blocks : t.most_blocks) + (values >> 22);
+  const int64_t most_entries = cut.fills ? t.most_entries_filled : t.most_entries;
+  const int64_t most_values =
+      cut.fills ? t.most_values_filled
+                : std::clamp(values / 64, t.least_most_values, t.most_most_values);
+  return cut.blocks_per_multiprocessor <= most_blocks && c.layout.entries <= most_entries &&
+         c.layout.entries * cut.columns <= most_values;
+}
+
+// Other ways take a launch more, for zeros, and two more for 16 bits, whose sums have to be
+// rounded; and atomics are slow on rows of a few values. The rest is as above.
+inline bool pays_small(SumCandidate& c) {
+  const SmallTuning& t = c.tuned.small;
+  const bool rounded = c.problem.result_bytes < 4;
+  const SmallCut& cut = c.small();
+  return cut.fits && cut.blocks_per_multiprocessor <= t.most_blocks &&
+         cut.entries <= (rounded ? t.most_entries_rounded : t.most_entries) &&
+         int64_t{cut.entries} * cut.columns <= (rounded ? t.most_values_rounded : t.most_values);
+}
+
+// Do so few rows take so many entries that atomics wait for each other, though each warp adds up
+// first what goes to one row? (Most single elements are summed in shared memory.)
+inline bool is_crowded(SumCandidate& c) {
+  const SortedTuning& t = c.tuned.sorted;
+  return c.layout.inner > 1 && c.problem.rows() <= t.most_crowded_rows &&
+         c.problem.entries() >= t.least_crowd;
+}
+
+inline bool fits_staged(SumCandidate& c) {
+  return c.layout.inner == 1 && c.layout.entries >= c.tuned.atomic.least_staged_entries &&
+         c.layout.axis_size * c.problem.sum_bytes <= c.device.shared_bytes;
+}
+
+// ---- The table ----------------------------------------------------------------------------------
+
+// Text with numbers; powers of two beyond 2^16 as such.
+template <class... Parts>
+std::string words(const Parts&... parts) {
+  std::string text;
+  const auto add = [&](const auto& part) {
+    if constexpr (std::is_convertible_v<decltype(part), int64_t>) {
+      int power = 0;
+      while (int64_t{1} << power < part) ++power;
+      const bool exact = power > 16 && int64_t{1} << power == part;
+      text += exact ? "2^" + std::to_string(power) : std::to_string(part);
+    } else {
+      text += part;
+    }
+  };
+  (add(parts), ...);
+  return text;
+}
+
+struct SumRow {
+  SumWay way;
+  bool (*applies)(SumCandidate& c);            // it fits, and it pays
+  std::string (*why)(const SumTuning& tuned);  // the same in words
+};
+
+// Where the bits of floats must be the same on every run. Which row applies depends on one slab
+// alone, so that its bits do not depend on what else is in the call.
+inline constexpr SumRow kRepeatableSums[] = {
+    {SumWay::kFixedPoint, [](SumCandidate& c) { return c.fixed().fits; },
+     [](const SumTuning& t) {
+       return words("rows of 1, 2 or 4 values of up to 4 bytes, an entry or more for every ",
+                    t.fixed_point.entries_per_row,
+                    " rows, and enough scratch and shared memory for the tables of sums");
+     }},
+    {SumWay::kSmall,
+     [](SumCandidate& c) {
+       return c.small().fits && c.layout.axis_size <= c.tuned.small.most_rows_repeatable;
+     },
+     [](const SumTuning& t) {
+       return words("up to ", SmallCut::kScanned * SmallCut::kThreads,
+                    " entries per slab, to at most ", t.small.most_rows_repeatable, " rows");
+     }},
+    {SumWay::kSorted, [](SumCandidate&) { return true; },
+     [](const SumTuning&) { return words("everything else"); }},
+};
+
+// Where they need not be, and of integers.
+inline constexpr SumRow kSums[] = {
+    {SumWay::kFixedPoint,
+     [](SumCandidate& c) {
+       const FixedPointTuning& t = c.tuned.fixed_point;
+       const int64_t slab = std::max(c.layout.entries, c.layout.axis_size) * c.layout.inner;
+       return slab <= (c.problem.result_bytes == 2 ? t.most_slab_halves : t.most_slab_values) &&
+              (c.layout.inner == 1 || c.layout.slabs() * slab <= t.most_at_once) && is_one_table(c);
+     },
+     [](const SumTuning& t) {
+       const FixedPointTuning& f = t.fixed_point;
+       return words("rows of 1, 2 or 4 floats, slabs of up to ", f.most_slab_values,
+                    " values and sums (", f.most_slab_halves,
+                    " of 16 bits); if rows have several values, up to ", f.most_at_once,
+                    " in all: a launch is most of their time, and this is one");
+     }},
+    {SumWay::kFixedPoint,
+     [](SumCandidate& c) {
+       return c.layout.inner == 1 && c.problem.entries() >= c.problem.rows() &&
+              c.problem.entries() + 4 * c.problem.rows() >= c.tuned.fixed_point.least_kept &&
+              is_one_table(c) && c.fixed().keeps;
+     },
+     [](const SumTuning& t) {
+       return words(
+           "single floats, an entry per sum or more, entries that a block can keep in shared "
+           "memory: if entries and four times the sums are ",
+           t.fixed_point.least_kept, " or more, they fill the GPU");
+     }},
+    {SumWay::kFixedPoint,
+     [](SumCandidate& c) {
+       const FixedPointTuning& t = c.tuned.fixed_point;
+       return c.layout.inner > 1 && c.problem.rows() <= t.most_crowded_rows &&
+              c.problem.entries() >= t.least_crowd && is_one_table(c);
+     },
+     [](const SumTuning& t) {
+       return words("rows of 2 or 4 floats, ", t.fixed_point.least_crowd,
+                    " entries or more to at most ", t.fixed_point.most_crowded_rows,
+                    " rows, at which atomics wait for each other");
+     }},
+    {SumWay::kSparse,
+     [](SumCandidate& c) {
+       return c.layout.inner % SmallCut::kColumns != 0 &&
+              c.problem.result_values() >= c.tuned.sparse.least_odd_values && pays_sparse(c);
+     },
+     [](const SumTuning& t) {
+       return words("as for sparse below, rows that no ", SmallCut::kColumns,
+                    " columns divide, results of ", t.sparse.least_odd_values,
+                    " values or more: small takes longer to write the rows without entries");
+     }},
+    {SumWay::kSmall, [](SumCandidate& c) { return pays_small(c); },
+     [](const SumTuning& t) {
+       const SmallTuning& s = t.small;
+       return words("up to ", s.most_entries, " entries per slab (", s.most_entries_rounded,
+                    " of 8 and 16 bits), up to ", s.most_values, " values per strip (",
+                    s.most_values_rounded, "), up to ", s.most_blocks,
+                    " blocks per multiprocessor: one launch, and nothing to round");
+     }},
+    {SumWay::kSparse, [](SumCandidate& c) { return pays_sparse(c); },
+     [](const SumTuning& t) {
+       const SparseTuning& s = t.sparse;
+       return words(
+           "16-bit floats, ", s.rows_per_entry, " rows or more per entry, up to ", s.most_entries,
+           " entries per slab, results of ", s.least_values,
+           " values or more, most of which other ways would set to zero and round in vain");
+     }},
+    {SumWay::kSorted,
+     [](SumCandidate& c) {
+       const SortedTuning& t = c.tuned.sorted;
+       // Atomics on 16-bit values take a table of floats and a pass over it to round.
+       const int64_t rows = c.problem.result_bytes == 2
+                                ? std::max(c.problem.entries(), c.problem.rows())
+                                : c.problem.entries();
+       return c.layout.inner * std::max<int64_t>(c.problem.result_bytes, 4) >= t.least_row_bytes &&
+              rows * c.layout.inner >= t.least_values;
+     },
+     [](const SumTuning& t) {
+       return words("rows of ", t.sorted.least_row_bytes, " bytes or more (as float32), ",
+                    t.sorted.least_values, " values or more (of 16 bits: or sums)");
+     }},
+    {SumWay::kSorted,
+     [](SumCandidate& c) {
+       return c.problem.result_bytes == 2 &&
+              c.problem.table_bytes() > most_scratch(c.layout, c.problem.result_bytes);
+     },
+     [](const SumTuning&) {
+       return words(
+           "16-bit floats whose sums by atomics, in a table of float32, would exceed the "
+           "bound on scratch memory");
+     }},
+    {SumWay::kFixedPoint, [](SumCandidate& c) { return is_crowded(c) && c.fixed().fits; },
+     [](const SumTuning& t) {
+       return words("rows of 2 or 4 floats, ", t.sorted.least_crowd, " entries or more to at most ",
+                    t.sorted.most_crowded_rows, " rows, at which atomics wait for each other");
+     }},
+    {SumWay::kSorted, is_crowded,
+     [](const SumTuning& t) {
+       return words("other rows of 2 values and more, ", t.sorted.least_crowd,
+                    " entries or more to at most ", t.sorted.most_crowded_rows, " rows");
+     }},
+    {SumWay::kStaged,
+     [](SumCandidate& c) {
+       const AtomicTuning& t = c.tuned.atomic;
+       return fits_staged(c) &&
+              c.layout.slabs() * (c.layout.entries / (t.entries_per_sum * c.layout.axis_size)) >=
+                  t.least_staged_blocks;
+     },
+     [](const SumTuning& t) {
+       return words("single values, ", t.atomic.least_staged_entries,
+                    " entries or more per slab, whose sums fit shared memory: ",
+                    t.atomic.least_staged_blocks, " blocks or more of ", t.atomic.entries_per_sum,
+                    " entries per sum");
+     }},
+    {SumWay::kStaged,
+     [](SumCandidate& c) {
+       const AtomicTuning& t = c.tuned.atomic;
+       return fits_staged(c) && c.layout.slabs() >= t.filling_slabs &&
+              c.layout.axis_size >= t.least_filling_rows &&
+              c.layout.entries >= c.layout.axis_size &&
+              c.problem.entries() >= t.least_filling_entries;
+     },
+     [](const SumTuning& t) {
+       const AtomicTuning& a = t.atomic;
+       return words("the same with one entry per sum, in ", a.filling_slabs, " slabs or more of ",
+                    a.least_filling_rows, " sums or more, ", a.least_filling_entries,
+                    " entries in all: a block to each slab");
+     }},
+    {SumWay::kEntries, [](SumCandidate& c) { return c.layout.inner == 1 && c.problem.adjacent; },
+     [](const SumTuning&) {
+       return words(
+           "other single values that, like their index, are side by side and aligned to "
+           "four");
+     }},
+    {SumWay::kEntries,
+     [](SumCandidate& c) {
+       return c.problem.vectors && (c.layout.inner == 2 || c.layout.inner == 4);
+     },
+     [](const SumTuning&) {
+       return words("aligned rows of 2 or 4 values that are summed as float32");
+     }},
+    {SumWay::kTiles,
+     [](SumCandidate& c) {
+       const AtomicTuning& t = c.tuned.atomic;
+       return c.problem.vectors && c.layout.inner >= 8 && c.layout.inner % kTileVector == 0 &&
+              (c.layout.inner >= t.tiled_row || c.problem.values() < t.most_short_tiled);
+     },
+     [](const SumTuning& t) {
+       return words("aligned rows of whole vectors of four values that are summed as float32: of ",
+                    t.atomic.tiled_row, " or more, and of 8 and 12 in calls below ",
+                    t.atomic.most_short_tiled, " values");
+     }},
+    {SumWay::kValues,
+     [](SumCandidate& c) {
+       const AtomicTuning& t = c.tuned.atomic;
+       return c.layout.inner == 1 ||
+              (c.layout.inner < t.streamed_row && c.problem.values() < t.least_short_streamed);
+     },
+     [](const SumTuning& t) {
+       return words("other single values; other rows below ", t.atomic.streamed_row,
+                    " values in calls below ", t.atomic.least_short_streamed, " values");
+     }},
+    {SumWay::kStreamed, [](SumCandidate&) { return true; },
+     [](const SumTuning&) { return words("everything else"); }},
+};
+
+// ---- The choice ---------------------------------------------------------------------------------
+
+struct SumPlan {
+  const SumRow* row;
+  bool adjacent;  // as the problem has it
+  std::variant<std::monostate, FixedCut, SmallCut, StagedCut, TilesCut, StreamedCut> cut;
+
+  SumWay way() const { return row->way; }
+};
+
+inline auto cut_for(SumWay way, SumCandidate& candidate) -> decltype(SumPlan::cut) {
+  switch (way) {
+    case SumWay::kFixedPoint:
+      return candidate.fixed();
+    case SumWay::kSmall:
+      return candidate.small();
+    case SumWay::kSparse:
+      return candidate.sparse();
+    case SumWay::kStaged:
+      return cut_staged(candidate.problem, candidate.device);
+    case SumWay::kTiles:
+      return cut_tiles(candidate.layout, candidate.device);
+    case SumWay::kStreamed:
+      return cut_streamed(candidate.problem, candidate.device);
+    case SumWay::kSorted:
+    case SumWay::kEntries:
+    case SumWay::kValues:
+      return {};
+  }
+  return {};
+}
+
+// Small and sparse pay beside a plan too: then the plan is left alone, and the bits are those of a
+// call without it.
+inline SumPlan choose(const SumProblem& problem, const DeviceLimits& device) {
+  SumCandidate candidate(problem, device);
+  const bool repeatable = problem.repeatable && problem.floats && !problem.in_place;
+  const auto plan_of = [&](const auto& rows) -> SumPlan {
+    const SumRow* row = rows;
+    while (!ability(row->way).can(problem, repeatable) || !row->applies(candidate)) ++row;
+    return {row, problem.adjacent, cut_for(row->way, candidate)};
+  };
+  return repeatable ? plan_of(kRepeatableSums) : plan_of(kSums);
+}
+
+// ---- The largest or smallest values -------------------------------------------------------------
+
+// Does it pay to sort the entries first? Otherwise it takes two passes of atomics.
+inline bool pays_to_sort_for_best(const RowLayout& layout, const DeviceLimits& device) {
+  const SortedTuning& tuned = tuning(device).sorted;
+  return layout.inner >= tuned.least_best_row &&
+         layout.slabs() * layout.entries * layout.inner >= tuned.least_best_values;
+}
+
+}  // namespace torch_ops

@@ -1,0 +1,162 @@
+// Sums on CUDA: the choice of a way, zeros before it, and rounding after it.
+#include <algorithm>
+#include <type_traits>
+
+#include "common/cuda/kernel_overlap.cuh"
+#include "common/cuda/launch.cuh"
+#include "common/cuda/scratch.h"
+#include "common/cuda/vectorized.cuh"
+#include "scatter/scatter_launch.h"
+#include "scatter/sum/ways.cuh"
+
+namespace torch_ops {
+namespace {
+
+constexpr int kZeroThreads = 256;
+
+// One block per multiprocessor, which keeps the memory busy and leaves room for the next kernel's
+// blocks: these come at once, and wait only before they add.
+__global__ void __launch_bounds__(kZeroThreads) zero_kernel(char* memory, int64_t bytes) {
+  let_next_kernel_begin();
+  constexpr int kUnroll = 4;
+  const uint4 zeros = make_uint4(0, 0, 0, 0);
+  auto* vectors = reinterpret_cast<uint4*>(memory);
+  const int64_t count = bytes / kVectorBytes, step = int64_t{gridDim.x} * kZeroThreads;
+  int64_t at = int64_t{blockIdx.x} * kZeroThreads + threadIdx.x;
+  for (; at + (kUnroll - 1) * step < count; at += kUnroll * step) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) vectors[at + u * step] = zeros;
+  }
+  for (; at < count; at += step) vectors[at] = zeros;
+  if (at == count) {  // of one thread
+    for (int64_t i = count * kVectorBytes; i < bytes; ++i) memory[i] = 0;
+  }
+}
+
+constexpr int kRoundThreads = 256;
+
+// A lane rounds as many sums as make 16 bytes; the last ones one by one.
+template <class Sum, class Value>
+__global__ void __launch_bounds__(kRoundThreads)
+    round_kernel(const Sum* sums, Value* result, int64_t count) {
+  constexpr int V = kVectorSize<Value>;
+  const int64_t at = (int64_t{blockIdx.x} * kRoundThreads + threadIdx.x) * V;
+  wait_for_kernel_before();
+  if (at + V <= count) {
+    Vector<Value, V> rounded;
+#pragma unroll
+    for (int part = 0; part < V; part += 4) {
+      const auto four = *reinterpret_cast<const Vector<Sum, 4>*>(sums + at + part);
+#pragma unroll
+      for (int v = 0; v < 4; ++v) rounded.values[part + v] = static_cast<Value>(four.values[v]);
+    }
+    store(result + at, rounded);
+  } else {
+    for (int64_t i = at; i < count; ++i) result[i] = static_cast<Value>(sums[i]);
+  }
+}
+
+// By atomics; rounded where the result is not of the type of the sums.
+template <class Value, class Result>
+void sum_by_atomics(const ReduceCall<Value, Result>& call, const SumPlan& plan,
+                    const IndexErrorSite& errors) {
+  using Sum = SumOf<Value>;
+  const int64_t count = call.result_count();
+  const auto add_to = [&](Sum* sums) {
+    zero(sums, count * sizeof(Sum));
+    add_by_atomics<Value>({call.values, call.index, call.layout, call.rule, sums, {}}, plan,
+                          /*fresh=*/true, errors);
+  };
+  if constexpr (std::is_same_v<Sum, Result>) {
+    add_to(call.result);
+  } else {
+    const DeviceScratch memory(count * sizeof(Sum));
+    auto* const sums = static_cast<Sum*>(memory.get());
+    add_to(sums);
+    launch_early(round_kernel<Sum, Value>,
+                 grid_x(ceil_div(count, kVectorSize<Value>), kRoundThreads), kRoundThreads, 0, sums,
+                 call.result, count);
+  }
+}
+
+template <class Value, class Result>
+void sum(const ReduceCall<Value, Result>& call, bool repeatable, const IndexErrorSite& errors) {
+  constexpr bool kFloats = !std::is_integral_v<Value>;
+  constexpr bool kRounds = std::is_same_v<Value, Result>;
+  const SumPlan plan =
+      choose(describe(call, repeatable, /*in_place=*/false), current_device_limits());
+  switch (plan.way()) {
+    case SumWay::kSmall:
+    case SumWay::kSparse:
+      if constexpr (kRounds) return sum_small(call, std::get<SmallCut>(plan.cut), errors);
+      break;
+    case SumWay::kFixedPoint:
+      if constexpr (kRounds && kFloats && sizeof(Value) <= 4) {
+        return sum_fixed(call, std::get<FixedCut>(plan.cut), errors);
+      }
+      break;
+    case SumWay::kSorted:
+      if constexpr (kFloats) return sum_sorted(call, errors);
+      break;
+    case SumWay::kStaged:
+    case SumWay::kEntries:
+    case SumWay::kValues:
+    case SumWay::kTiles:
+    case SumWay::kStreamed:
+      return sum_by_atomics(call, plan, errors);
+  }
+  fail_without_kernel("SumWay");
+}
+
+}  // namespace
+
+void zero(void* memory, int64_t bytes, bool leave_shared) {
+  if (bytes == 0) return;
+  const int64_t blocks = std::min(ceil_div(bytes, int64_t{kZeroThreads} * kVectorBytes),
+                                  current_device_limits().multiprocessors);
+  // How a multiprocessor divides shared memory and L1 cache stays while blocks run there. Where
+  // these leave all to the former, the next kernel's find what they need of it; others would miss
+  // the cache (docs/gather.md).
+  cudaLaunchAttribute split;
+  split.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  split.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kZeroThreads);
+  config.stream = current_stream();
+  config.attrs = &split;
+  config.numAttrs = leave_shared ? 1 : 0;
+  TORCH_OPS_CUDA_CALL(cudaLaunchKernelEx(&config, zero_kernel, static_cast<char*>(memory), bytes));
+}
+
+namespace kernels {
+
+template <class Value, class Result>
+void scatter_add(OnCuda on, const ReduceCall<Value, Result>& call, bool repeatable,
+                 const IndexErrorSite& errors) {
+  const HostScope scope(on.program);
+  if (call.values_count() == 0 || call.result_count() == 0) {
+    return zero(call.result, call.result_count() * sizeof(Result));
+  }
+  sum(call, repeatable, errors);
+}
+
+template <class Value>
+void scatter_add_to(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call,
+                    const IndexErrorSite& errors) {
+  const HostScope scope(on.program);
+  if (call.values_count() == 0 || call.result_count() == 0) return;
+  const SumPlan plan = choose(describe<Value>(call, /*repeatable=*/false, /*in_place=*/true),
+                              current_device_limits());
+  add_by_atomics<Value>(call, plan, /*fresh=*/false, errors);
+}
+
+#define INSTANTIATE(T)                                                                     \
+  template void scatter_add(OnCuda, const ReduceCall<T, T>&, bool, const IndexErrorSite&); \
+  template void scatter_add_to<T>(OnCuda, const ReduceCall<T, SumOf<T>>&, const IndexErrorSite&);
+TORCH_OPS_FOR_EACH_SUMMED(INSTANTIATE)
+template void scatter_add(OnCuda, const ReduceCall<Float16, float>&, bool, const IndexErrorSite&);
+template void scatter_add(OnCuda, const ReduceCall<BFloat16, float>&, bool, const IndexErrorSite&);
+
+}  // namespace kernels
+}  // namespace torch_ops

@@ -1,0 +1,211 @@
+"""`python -m torch_ops explain`: which kernels a gather or a sum runs on a GPU, and why.
+
+The answers are those of the choices that calls go through (src/scatter/sum/choose.h,
+src/gather/gather_path.h), for tensors that are contiguous. They need no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+H200 = {
+    "shared_bytes": 227 << 10,
+    "l2_bytes": 60 << 20,
+    "multiprocessors": 132,
+    "compute_capability": 90,
+}
+EXAMPLES = """examples:
+  python -m torch_ops explain scatter_add float32 16x120000x4 30000
+  python -m torch_ops explain scatter_add bfloat16 65536x64 1000000 --deterministic
+  python -m torch_ops explain scatter float32 262144x64 1000 --reduce amax
+  python -m torch_ops explain gather float32 16x30000x4 16x120000
+  python -m torch_ops explain ways"""
+
+
+def _shape(text: str) -> list[int]:
+    if not re.fullmatch(r"\d+(x\d+)*", text):
+        raise argparse.ArgumentTypeError(f"write a shape as 16x120000x4, not {text!r}")
+    return [int(size) for size in text.split("x")]
+
+
+def _dtype(text: str) -> torch.dtype:
+    dtype = getattr(torch, text, None)
+    if not isinstance(dtype, torch.dtype):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a dtype of torch")
+    return dtype
+
+
+def limits_of_gpu() -> tuple[dict[str, int], str]:
+    """The limits of the current GPU, or of an H200 where there is none, and whose they are."""
+    if not torch.cuda.is_available():
+        return H200, "an H200 (there is no GPU here)"
+    gpu: Any = torch.cuda.get_device_properties()
+    limits = {
+        "shared_bytes": gpu.shared_memory_per_block_optin,
+        "l2_bytes": gpu.L2_cache_size,
+        "multiprocessors": gpu.multi_processor_count,
+        "compute_capability": 10 * gpu.major + gpu.minor,
+    }
+    return limits, gpu.name
+
+
+def plan_sum(
+    shape: Sequence[int],
+    dim_size: int,
+    dtype: torch.dtype = torch.float32,
+    dim: int | None = None,
+    *,
+    shared_index: bool = False,
+    deterministic: bool = False,
+    planned: bool = False,
+    in_place: bool = False,
+    reduce: str = "sum",
+    limits: dict[str, int] | None = None,
+) -> dict[str, Any]:
+    """What a sum of values of this shape does. Axes before dim are batches of the index."""
+    ext: Any = importlib.import_module("torch_ops._ext.scatter")
+    dim = max(len(shape) - 2, 0) if dim is None else dim
+    before = math.prod(shape[:dim])
+    real = dtype.to_real()
+    sizes = {
+        "axis_size": dim_size,
+        "entries": shape[dim],
+        "inner": math.prod(shape[dim + 1 :]) * (2 if dtype.is_complex else 1),
+        "outer" if shared_index else "batch": before,
+        "value_bytes": real.itemsize,
+        "planned": planned,
+    }
+    limits = limits or H200
+    if reduce in ("amax", "amin"):
+        return dict(ext.plan_best(**sizes, compute_capability=limits["compute_capability"]))
+    # scatter_add_ adds the sums of scatter_add where these must be rounded, or repeatable.
+    alone = in_place and real.itemsize >= 4 and not deterministic
+    options = {"floats": real.is_floating_point, "repeatable": deterministic, "in_place": alone}
+    return dict(ext.plan(**sizes, **options, **limits))
+
+
+def plan_gather(
+    shape: Sequence[int],
+    index: Sequence[int],
+    dtype: torch.dtype = torch.float32,
+    dim: int | None = None,
+    *,
+    limits: dict[str, int] | None = None,
+) -> dict[str, Any]:
+    """What a gather does. Axes that the index has before its last are batches, or those before dim.
+
+    Without dim the last axis of the index has the entries of each batch.
+    """
+    ext: Any = importlib.import_module("torch_ops._ext.gather")
+    batch_dims = len(index) - 1 if dim is None else 0
+    dim = batch_dims if dim is None else dim
+    plan = ext.plan(
+        axis_size=shape[dim],
+        entries=math.prod(index[batch_dims:]),
+        inner=math.prod(shape[dim + 1 :]),
+        element_bytes=dtype.itemsize,
+        batch=math.prod(shape[:batch_dims]),
+        outer=math.prod(shape[batch_dims:dim]),
+        **(limits or H200),
+    )
+    return dict(plan)
+
+
+def ways_table() -> str:
+    """The table of ways in Markdown, as docs/kernels/README.md has it."""
+    ext: Any = importlib.import_module("torch_ops._ext.scatter")
+    lines = ["| sums | way | when |", "| --- | --- | --- |"]
+    before = None
+    for repeatable, way, why in ext.ways():
+        asked = (
+            "floats, the same bits on every run" if repeatable else "floats by default; integers"
+        )
+        lines.append(
+            f"| {asked if asked != before else ''} | {way} | {why} |".replace("|  |", "| |")
+        )
+        before = asked
+    return "\n".join(lines) + "\n"
+
+
+def _size(count: int) -> str:
+    return f"{count} bytes" if count < 10**4 else f"{count / 1e6:.2f} MB"
+
+
+def _report(plan: dict[str, Any]) -> str:
+    lines = [
+        f"way        {plan['way']}",
+        f"why        {plan['why']}",
+        f"guarantee  {plan['guarantee']}",
+        f"scratch    {_size(plan['scratch'])}",
+        f"kernels    {', '.join(plan['kernels'])}",
+    ]
+    if plan.get("cut"):
+        lines.append("cut        " + ", ".join(f"{k} {v}" for k, v in plan["cut"].items()))
+    if "word_bytes" in plan:
+        lines.append(f"words      of {plan['word_bytes']} bytes")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the answer. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        "python -m torch_ops explain",
+        description="Which kernels a call runs on a GPU, and why; for contiguous tensors.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("op", choices=["scatter_add", "scatter_add_", "scatter", "gather", "ways"])
+    parser.add_argument("dtype", type=_dtype, nargs="?")
+    parser.add_argument("shape", type=_shape, nargs="?", help="of the values, or of the source")
+    parser.add_argument(
+        "to", type=_shape, nargs="?", help="the length of the result's axis, or gather's index"
+    )
+    parser.add_argument(
+        "--dim", type=int, help="of the axis; the axis before the last, or the first that remains"
+    )
+    parser.add_argument(
+        "--shared-index", action="store_true", help="one index for all axes before dim"
+    )
+    parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--plan", action="store_true", help="with a gather_plan")
+    parser.add_argument("--reduce", choices=["sum", "amax", "amin"], default="sum")
+    for name in H200:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="of another GPU")
+    asked = parser.parse_args(arguments)
+    if asked.op == "ways":
+        print(ways_table(), end="")
+        return 0
+    if asked.to is None:
+        parser.error("give a dtype, a shape, and the axis's length or the index's shape")
+    if asked.op != "gather" and len(asked.to) > 1:
+        parser.error("give the length of the result's axis as one number")
+    given = {name: value for name in H200 if (value := getattr(asked, name)) is not None}
+    limits, whose = limits_of_gpu()
+    limits = limits | given
+    if not -1 < (asked.dim or 0) < len(asked.shape):
+        parser.error(f"--dim must be an axis of {asked.shape}")
+    if asked.op == "gather":
+        plan = plan_gather(asked.shape, asked.to, asked.dtype, asked.dim, limits=limits)
+    else:
+        plan = plan_sum(
+            asked.shape,
+            asked.to[0],
+            asked.dtype,
+            asked.dim,
+            shared_index=asked.shared_index,
+            deterministic=asked.deterministic,
+            planned=asked.plan,
+            in_place=asked.op == "scatter_add_",
+            reduce=asked.reduce,
+            limits=limits,
+        )
+    print(_report(plan))
+    print(f"gpu        {whose}" + (f", but {given}" if given else ""))
+    return 0

@@ -56,6 +56,8 @@ def test_whose_limits(capsys: pytest.CaptureFixture[str]) -> None:
         ("scatter_add", "float32", "16,120000", "9"),
         ("scatter_add", "float32", "16x9", "9x9"),
         ("scatter_add", "float32", "16x9", "9", "--dim", "2"),
+        ("gather", "float32", "16x9", "8x9"),
+        ("gather", "float32", "16", "16x9"),
         ("relu", "float32", "16x9", "9"),
     ],
 )

@@ -99,10 +99,7 @@ def plan_gather(
     *,
     limits: dict[str, int] | None = None,
 ) -> dict[str, Any]:
-    """What a gather does. Axes that the index has before its last are batches, or those before dim.
-
-    Without dim the last axis of the index has the entries of each batch.
-    """
+    """What a gather does; without dim the axes of the index before its last are batches."""
     ext: Any = importlib.import_module("torch_ops._ext.gather")
     batch_dims = len(index) - 1 if dim is None else 0
     dim = batch_dims if dim is None else dim
@@ -122,15 +119,10 @@ def ways_table() -> str:
     """The table of ways in Markdown, as docs/kernels/README.md has it."""
     ext: Any = importlib.import_module("torch_ops._ext.scatter")
     lines = ["| sums | way | when |", "| --- | --- | --- |"]
-    before = None
+    asked = {True: "floats, the same bits on every run", False: "floats by default; integers"}
     for repeatable, way, why in ext.ways():
-        asked = (
-            "floats, the same bits on every run" if repeatable else "floats by default; integers"
-        )
-        lines.append(
-            f"| {asked if asked != before else ''} | {way} | {why} |".replace("|  |", "| |")
-        )
-        before = asked
+        first = f"{asked.pop(repeatable, '')} ".lstrip()
+        lines.append(f"| {first}| {way} | {why} |")
     return "\n".join(lines) + "\n"
 
 
@@ -191,6 +183,10 @@ def main(arguments: Sequence[str]) -> int:
     limits = limits | given
     if not -1 < (asked.dim or 0) < len(asked.shape):
         parser.error(f"--dim must be an axis of {asked.shape}")
+    if asked.op == "gather" and asked.dim is None:
+        batch = asked.to[:-1]
+        if asked.shape[: len(batch)] != batch or len(asked.shape) == len(batch):
+            parser.error("the index's axes before its last must be the source's; or give --dim")
     if asked.op == "gather":
         plan = plan_gather(asked.shape, asked.to, asked.dtype, asked.dim, limits=limits)
     else:

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 
+#include "common/host/ceil_div.h"
 #include "common/torch/new_output.h"
 #include "jit/library.h"
 #include "jit/plan.h"
@@ -141,8 +142,6 @@ Words plan_words(Call& call, int64_t outputs, int64_t elements, int64_t part, in
   for (size_t w = 0; w < call.tail.size(); ++w) words.put(call.tail[w]);
   return words;
 }
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t power_of_two_up_to(int64_t value) {
   int64_t power = 1;

@@ -191,10 +191,10 @@ inline constexpr SumRow kSums[] = {
      },
      [](const SumTuning& t) {
        const FixedPointTuning& f = t.fixed_point;
-       return words("rows of 1, 2 or 4 floats, slabs of up to ", f.most_slab_values,
+       return words("rows of 1, 2 or 4 floats in slabs of up to ", f.most_slab_values,
                     " values and sums (", f.most_slab_halves,
-                    " of 16 bits); if rows have several values, up to ", f.most_at_once,
-                    " in all: a launch is most of their time, and this is one");
+                    " of 16 bits), if rows have several values up to ", f.most_at_once,
+                    " in all: a launch is most of their time, and this is a single one");
      }},
     {SumWay::kFixedPoint,
      [](SumCandidate& c) {
@@ -204,9 +204,9 @@ inline constexpr SumRow kSums[] = {
      },
      [](const SumTuning& t) {
        return words(
-           "single floats, an entry per sum or more, entries that a block can keep in shared "
-           "memory: if entries and four times the sums are ",
-           t.fixed_point.least_kept, " or more, they fill the GPU");
+           "single floats, an entry or more per sum, if a block can keep its entries in shared "
+           "memory, and entries and four times the sums are ",
+           t.fixed_point.least_kept, " or more, which fill the GPU");
      }},
     {SumWay::kFixedPoint,
      [](SumCandidate& c) {
@@ -225,8 +225,8 @@ inline constexpr SumRow kSums[] = {
               c.problem.result_values() >= c.tuned.sparse.least_odd_values && pays_sparse(c);
      },
      [](const SumTuning& t) {
-       return words("as for sparse below, rows that no ", SmallCut::kColumns,
-                    " columns divide, results of ", t.sparse.least_odd_values,
+       return words("what the next row but one takes, in widths that are no multiple of ",
+                    SmallCut::kColumns, " and results of ", t.sparse.least_odd_values,
                     " values or more: small takes longer to write the rows without entries");
      }},
     {SumWay::kSmall, [](SumCandidate& c) { return pays_small(c); },

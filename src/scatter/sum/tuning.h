@@ -1,9 +1,9 @@
-// Every number that decides which way a sum takes on CUDA and how its work is cut: fitted numbers,
-// of which a slightly other one would be right too. What follows from a kernel's shape stands next
-// to the kernel, and the bound on scratch memory, a promise to users, in problem.h. No torch.
+// Every fitted number that decides which way a sum takes on CUDA and how its work is cut. Numbers
+// that follow from a kernel's shape are next to the kernel; the bound on scratch memory, a promise
+// to users, is in problem.h. No torch.
 //
-// All were found on an NVIDIA H200 by the sweeps that docs/log.md describes. A GPU of another kind
-// gets a set of its own in tuning(), at the end.
+// All were fitted on an NVIDIA H200, by the sweeps that docs/log.md describes. A GPU of another
+// kind gets a set of its own in tuning(), at the end.
 #pragma once
 
 #include <cstdint>
@@ -12,94 +12,148 @@
 
 namespace torch_ops {
 
-// docs/log.md, "Sums in fixed point".
+// Fixed point. Figures: docs/log.md, "Sums in fixed point".
 struct FixedPointTuning {
-  int64_t entries_per_row = 4;       // a sort is less work below one entry for so many rows
-  int64_t most_table_values = 4096;  // of a table of whole slabs: 48 KiB
-  int64_t filling_blocks = 512;      // small slabs share a table where so many blocks are left
-  int64_t part_values = 49152;       // of a part of a bin: a block's work
-  int64_t join_blocks = 1024;        // that join the sums of parts
-  // By default too:
-  int64_t most_slab_values = 2048;   // for slabs of so many values and sums: one launch,
-  int64_t most_slab_halves = 4096;   // or so many of 16 bits,
-  int64_t most_at_once = 1 << 18;    // in calls of so many where rows have several values;
-  int64_t least_kept = 1 << 21;      // for so many kept elements, and four times their sums;
-  int64_t most_crowded_rows = 1024;  // for so few rows of several values
-  int64_t least_crowd = 1 << 20;     // that so many entries go to
+  // With fewer entries than one for so many rows, sorting is less work than writing whole tables.
+  int64_t entries_per_row = 4;
+  // Slabs of up to so many sums have one table (48 KiB), larger ones a table for each bin.
+  int64_t most_table_values = 4096;
+  // Small slabs share a table as far as so many blocks are left, which fill the GPU.
+  int64_t filling_blocks = 512;
+  // A bin of more values is cut into parts, the work of one block each.
+  int64_t part_values = 49152;
+  // At most so many blocks join the sums of parts.
+  int64_t join_blocks = 1024;
+  // Chosen by default for slabs of up to so many values and sums, as it is a single launch...
+  int64_t most_slab_values = 2048;
+  // ... or so many of 16 bits...
+  int64_t most_slab_halves = 4096;
+  // ... and, if rows have several values, up to so many in all slabs together.
+  int64_t most_at_once = 1 << 18;
+  // Chosen by default for elements that blocks keep, if entries and four times the sums reach this.
+  int64_t least_kept = 1 << 21;
+  // Chosen by default for rows of several values, if at most so many rows...
+  int64_t most_crowded_rows = 1024;
+  // ... take at least so many entries.
+  int64_t least_crowd = 1 << 20;
 };
 
-// docs/log.md, "Small and sparse sums".
+// Small. Figures: docs/log.md, "Small and sparse sums".
 struct SmallTuning {
-  int64_t strip_bytes = 64;             // of a row, that a block sums where many share its entries
-  int64_t most_blocks = 3;              // per multiprocessor: all run at once
-  int64_t most_entries = 1024;          // of a slab, which each of its blocks reads
-  int64_t most_entries_rounded = 2048;  // where other ways have to round sums: one kernel more
-  int64_t most_values = 1 << 13;        // of a strip: one block's work if one row takes all
+  // A block sums a strip of so many bytes of each row: a row that all entries name is shared.
+  int64_t strip_bytes = 64;
+  // Chosen up to so many blocks per multiprocessor, which all run at once...
+  int64_t most_blocks = 3;
+  // ... up to so many entries per slab, which each of its blocks reads...
+  int64_t most_entries = 1024;
+  // ... or so many of 8 and 16 bits, which other ways have to round...
+  int64_t most_entries_rounded = 2048;
+  // ... and up to so many values per strip, the work of one block if all entries name one row.
+  int64_t most_values = 1 << 13;
+  // The same for 8 and 16 bits.
   int64_t most_values_rounded = 1 << 14;
-  int64_t most_rows_repeatable = 16384;  // a sort is faster from there on, for the same bits
+  // With the same bits on every run: up to so many rows per slab; from there on sorting is faster.
+  int64_t most_rows_repeatable = 16384;
 };
 
-// docs/log.md, "Small and sparse sums".
+// Sparse. Figures: docs/log.md, "Small and sparse sums".
 struct SparseTuning {
-  int64_t rows_per_entry = 4;      // rounding all rows is most of the work from there on
-  int64_t least_values = 150'000;  // of the result: below, its table of floats is small
-  int64_t share = 128;             // entries, for whose rows a block has room
-  int64_t least_share = 16;        // entries that are worth a block
-  int64_t filled_bytes = 1 << 15;  // of zeros that are worth a block
-  int64_t most_filled =
-      1 << 22;                 // bytes of zeros that blocks write; a kernel before them does more
-  int64_t few_entries = 1024;  // of a slab: blocks are smaller where there are several waves
-  int64_t most_blocks = 3;     // per multiprocessor; one more for each 2^22 values
-  int64_t most_small_blocks = 8;         // the same of blocks of half the threads
-  int64_t most_entries = 16384;          // of a slab, which each of its blocks reads;
-  int64_t most_entries_filled = 2048;    // where they write the zeros too
-  int64_t most_values_filled = 1 << 14;  // of a strip: one block's work if one row takes all
-  int64_t least_most_values = 1 << 15;   // the same where they do not: a 64th of the result's
-  int64_t most_most_values = 1 << 18;    // values between these
-  int64_t least_odd_values = 1 << 19;    // of a result of odd widths: faster than small from there
+  // Chosen from so many rows per entry on, where rounding all rows is most of the work...
+  int64_t rows_per_entry = 4;
+  // ... and from so many values of the result on; the table of floats of a smaller one is cheap.
+  int64_t least_values = 150'000;
+  // A block has a share of the rows in which so many entries are expected.
+  int64_t share = 128;
+  // A share with fewer entries than this is not worth a block...
+  int64_t least_share = 16;
+  // ... unless it has so many bytes of zeros to write.
+  int64_t filled_bytes = 1 << 15;
+  // Blocks write the zeros of results up to so many bytes; a kernel before them does for larger
+  // ones.
+  int64_t most_filled = 1 << 22;
+  // Slabs of up to so many entries have blocks of half the threads, if several run in turn.
+  int64_t few_entries = 1024;
+  // Chosen up to so many blocks per multiprocessor, and one more for each 2^22 values...
+  int64_t most_blocks = 3;
+  // ... or, of blocks of half the threads, so many.
+  int64_t most_small_blocks = 8;
+  // Chosen up to so many entries per slab, which each of its blocks reads...
+  int64_t most_entries = 16384;
+  // ... or so many if the blocks write the zeros too.
+  int64_t most_entries_filled = 2048;
+  // If they do: chosen up to so many values per strip.
+  int64_t most_values_filled = 1 << 14;
+  // If they do not: up to a 64th of the result's values per strip, but at least this...
+  int64_t least_most_values = 1 << 15;
+  // ... and at most this, of which the sweep reached 2^17.
+  int64_t most_most_values = 1 << 18;
+  // Of odd widths, faster than small for results of so many values or more.
+  int64_t least_odd_values = 1 << 19;
 };
 
-// docs/log.md, "Sums by sorting".
+// Sorted. Figures: docs/log.md, "Sums by sorting".
 struct SortedTuning {
-  int64_t least_row_bytes = 256;        // as floats: shorter rows do not pay for keys and sort
-  int64_t least_values = 1 << 25;       // nor do fewer values,
-  int64_t least_best_values = 1 << 24;  // or these, where the largest ones are wanted,
-  int64_t least_best_row = 32;          // in rows of so many
-  int64_t most_crowded_rows = 256;      // atomics wait for each other at so few rows
-  int64_t least_crowd = 1 << 18;        // that so many entries go to
+  // Chosen for rows of so many bytes, counted as floats; shorter ones do not pay for the sort...
+  int64_t least_row_bytes = 256;
+  // ... and so many values.
+  int64_t least_values = 1 << 25;
+  // For the largest or smallest values: chosen from so many values on...
+  int64_t least_best_values = 1 << 24;
+  // ... in rows of so many.
+  int64_t least_best_row = 32;
+  // Chosen if at most so many rows, at which atomics wait for each other...
+  int64_t most_crowded_rows = 256;
+  // ... take at least so many entries.
+  int64_t least_crowd = 1 << 18;
 };
 
-// docs/log.md, "Sums by atomics".
+// By atomics. Figures: docs/log.md, "Sums by atomics".
 struct AtomicTuning {
-  // Parts of a table that atomics go to at a time may be this part of the L2 cache together, and
-  // should be as many as divide them all: 8 and 16 of 64 slices of 1 MiB took 779 and 850 us on a
-  // cache of 60 MiB, and 7 took 799.
+  // The parts of a table that atomics go to at a time may be this part of the L2 cache together. 8
+  // and 16 of 64 slices of 1 MiB took 779 and 850 us on a cache of 60 MiB, and 7 took 799.
   int64_t side_by_side = 7;
-  int64_t most_together = 64;  // slabs
-  // staged
-  int64_t least_staged_entries = 1024;      // of a slab: what a block sums at a time
-  int64_t entries_per_sum = 4;              // fewer do not pay for adding up a block's table
-  int64_t least_staged_blocks = 96;         // fewer leave most of the GPU idle
-  int64_t filling_slabs = 256;              // that fill the GPU with one block each:
-  int64_t least_filling_rows = 1024;        // then an entry per sum is enough, in slabs of so many
-  int64_t least_filling_entries = 1 << 20;  // rows, and so many entries in all
-  int64_t staged_blocks = 2;                // per multiprocessor, of slabs in parts
-  int64_t many_threads_bytes = 100 << 10;   // of a table: one block per multiprocessor, of 1024
-  int64_t some_threads_bytes = 24 << 10;    // two or more, of 512 threads; else of 256
-  // tiles and streamed
-  int64_t tiled_row = 16;                  // values; shorter rows
-  int64_t most_short_tiled = 1 << 22;      // of 8 and 12 only in calls below so many values
-  int64_t streamed_row = 8;                // values; shorter rows
-  int64_t least_short_streamed = 1 << 20;  // only in calls of so many values
-  int64_t streamed_blocks = 4;             // per multiprocessor, before tiles become smaller
+  // They are at most so many parts.
+  int64_t most_together = 64;
+  // Staged: chosen from so many entries per slab on, what a block sums at a time...
+  int64_t least_staged_entries = 1024;
+  // ... with so many entries per sum, which pay for adding up a block's table...
+  int64_t entries_per_sum = 4;
+  // ... for so many blocks; fewer leave most of the GPU idle.
+  int64_t least_staged_blocks = 96;
+  // Or with one entry per sum, in so many slabs, which fill the GPU with a block each...
+  int64_t filling_slabs = 256;
+  // ... of so many rows...
+  int64_t least_filling_rows = 1024;
+  // ... with so many entries in all.
+  int64_t least_filling_entries = 1 << 20;
+  // Staged: so many blocks per multiprocessor are wanted; slabs are cut into parts for them.
+  int64_t staged_blocks = 2;
+  // Staged: a table of more bytes leaves room for one block per multiprocessor, of 1024 threads...
+  int64_t many_threads_bytes = 100 << 10;
+  // ... of more than these, for blocks of 512; smaller ones have blocks of 256.
+  int64_t some_threads_bytes = 24 << 10;
+  // Tiles: chosen for rows of so many values...
+  int64_t tiled_row = 16;
+  // ... and for those of 8 and 12 in calls of fewer values than this.
+  int64_t most_short_tiled = 1 << 22;
+  // Streamed: chosen for rows of so many values...
+  int64_t streamed_row = 8;
+  // ... and for shorter ones in calls of so many values.
+  int64_t least_short_streamed = 1 << 20;
+  // Streamed: tiles become smaller until there are so many blocks per multiprocessor.
+  int64_t streamed_blocks = 4;
 };
 
-// docs/log.md, "An index entry for each element".
+// An entry for each element. Figures: docs/log.md, "An index entry for each element".
 struct ElementsTuning {
-  int64_t strip = 64;             // columns of a block: 256 bytes of float32 at a time
-  int64_t few_side_by_side = 32;  // columns: lanes of a warp share an axis where there are fewer,
-  int64_t few_rows = 1024;        // and are likely to meet on an axis of so many rows
-  int64_t many_lanes = 1 << 20;   // so many lanes have six elements each, and two in smaller calls
+  // A block has so many columns side by side: 256 bytes of float32 at a time.
+  int64_t strip = 64;
+  // Lanes look for others that go to the same place if fewer columns than this are side by side...
+  int64_t few_side_by_side = 32;
+  // ... and the axis has at most so many rows: then they are likely to meet.
+  int64_t few_rows = 1024;
+  // Calls that have work for so many lanes give each six elements, smaller ones two.
+  int64_t many_lanes = 1 << 20;
 };
 
 struct SumTuning {
@@ -111,7 +165,7 @@ struct SumTuning {
   ElementsTuning elements;
 };
 
-// The set for a GPU. So far all have that of an H200.
+// The set for a GPU, by its compute_capability. So far all GPUs have that of an H200.
 inline const SumTuning& tuning(const DeviceLimits& /*device*/) {
   static constexpr SumTuning kH200{};
   return kH200;

@@ -10,18 +10,19 @@
 
 #include "common/cuda/kernel_overlap.cuh"
 #include "common/cuda/vectorized.cuh"
+#include "common/cuda/warp.cuh"
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"
 #include "common/indexing/row_grid.cuh"
 #include "common/indexing/row_layout.h"
+#include "scatter/cuda/entries.cuh"
 #include "scatter/cuda/sorted/runs.cuh"
 #include "scatter/sum/atomic_cut.h"
 
 namespace torch_ops::atomic {
 
 constexpr int kThreads = kRunThreads;
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 // ---- Adding -------------------------------------------------------------------------------------
 
@@ -98,17 +99,6 @@ struct AtomicCall {
 constexpr int kUnroll = 4;        // entries, or values, of a lane
 constexpr int64_t kDropped = -1;  // the place of an entry that adds nothing
 
-// An entry out of range that a lane met: the last one. It is recorded after the lane's atomics, so
-// that the registers for it do not add to theirs.
-struct BadEntry {
-  int64_t row = -1;  // of [batch, outer, entries]
-  int64_t entry;
-
-  __device__ __forceinline__ void record(const IndexErrorSite& errors) const {
-    if (row >= 0) record_bad_entry(errors, row, entry);
-  }
-};
-
 // Which row of [batch, outer, axis_size] an entry adds to: kDropped where it is out of range.
 // `row` is the entry's own.
 __device__ __forceinline__ int64_t find_place(int64_t entry, int64_t slab, int64_t row,
@@ -116,15 +106,6 @@ __device__ __forceinline__ int64_t find_place(int64_t entry, int64_t slab, int64
   if (in_range(entry, layout.axis_size)) return slab * layout.axis_size + entry;
   bad = {row, entry};
   return kDropped;
-}
-
-// The rows that entries name where the rule says which. Before they are used, all at once: within
-// the loops behind, the rule would cost registers in every mode.
-template <int N>
-__device__ __forceinline__ void apply_rule(const IndexRule& rule, int64_t (&entries)[N]) {
-  if (!rule.rewrites()) return;
-#pragma unroll
-  for (int k = 0; k < N; ++k) entries[k] = rule.resolve(entries[k]);
 }
 
 // N entries of a chunk's rows, a block's threads apart, from `row` on; behind the last row, its
@@ -175,7 +156,7 @@ __device__ __forceinline__ void add_up_neighbours(Place (&places)[kUnroll],
 __device__ __forceinline__ bool is_shared(int64_t place, bool wide) {
   const unsigned peers = find_peers(place, wide);
   const bool doubled = (peers & (peers - 1)) != 0 && place != kDropped;
-  return __popc(__ballot_sync(kAllLanes, doubled)) > 2;
+  return count_lanes(doubled) > 2;
 }
 
 // Where eight lanes or more have one place as their last, adds up all that the warp has for it, in
@@ -198,11 +179,7 @@ __device__ __forceinline__ void add_crowd(unsigned peers, int64_t (&places)[kUnr
 #pragma unroll
     for (int d = 0; d < D; ++d) total[d] += sums[k][d];
   }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-#pragma unroll
-    for (int d = 0; d < D; ++d) total[d] += __shfl_xor_sync(kAllLanes, total[d], step);
-  }
+  sum_warp(total);
   if (threadIdx.x % 32 == 0) add_atomically<D>(table + place * D, total);
 }
 
@@ -300,7 +277,7 @@ __device__ __forceinline__ bool is_crowded(int64_t place, bool again, bool wide)
   const unsigned peers = find_peers(place, wide);
   const int sharing = place == kDropped ? 0 : __popc(peers);
   if (__any_sync(kAllLanes, sharing >= kCrowd)) return true;
-  return __any_sync(kAllLanes, again) && __popc(__ballot_sync(kAllLanes, sharing > 1)) > 2;
+  return __any_sync(kAllLanes, again) && count_lanes(sharing > 1) > 2;
 }
 
 // Lanes walk the values as they lie, so that the atomics of a row share their way to the cache.
@@ -462,14 +439,8 @@ __device__ __forceinline__ int rank_in_groups(unsigned peers) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int first = __ffs(peers) - 1;
   // Entries of the groups up to this lane's, counted at their first lanes.
-  int before = first == lane ? __popc(peers) : 0;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(kAllLanes, before, step);
-    if (lane >= step) before += other;
-  }
-  before = __shfl_sync(kAllLanes, before, first) - __popc(peers);
-  return before + __popc(peers & ((1u << lane) - 1));
+  const int before = scan_warp(first == lane ? __popc(peers) : 0);
+  return __shfl_sync(kAllLanes, before, first) - __popc(peers) + count_before(peers);
 }
 
 // A tile's entries as sum_runs asks for them: grouped by place, warp by warp. To a tile all runs

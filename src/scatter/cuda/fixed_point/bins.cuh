@@ -9,18 +9,16 @@
 #include "common/cuda/fast_divisor.cuh"
 #include "common/cuda/kernel_overlap.cuh"
 #include "common/cuda/vectorized.cuh"
+#include "common/cuda/warp.cuh"
 #include "common/host/host_device.h"
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"
 #include "common/indexing/row_layout.h"
-#include "scatter/cuda/atomic/atomic.cuh"
+#include "scatter/cuda/entries.cuh"
 #include "scatter/sum/fixed_cut.h"
 
 namespace torch_ops::fixed_point {
-
-using atomic::BadEntry;
-using atomic::kAllLanes;
 
 constexpr int kTileThreads = 512;
 constexpr int kSumThreads = 512;
@@ -111,17 +109,6 @@ __device__ __forceinline__ void store_four_rows(Row* to, const Row (&rows)[4]) {
 
 // ---- 1. bin -------------------------------------------------------------------------------------
 
-// Adds to the 32 numbers of a warp those of the lanes before.
-__device__ __forceinline__ uint32_t scan_warp(uint32_t number) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const uint32_t other = __shfl_up_sync(kAllLanes, number, step);
-    if (lane >= step) number += other;
-  }
-  return number;
-}
-
 // Entries of a warp, K of each lane by fours, that name one row, and whose values it adds up before
 // they are put into a bin: floats in an order that the index gives, and so the bits. Which ones:
 //   crowd    where many lanes have one row next to itself: all entries of that row become one
@@ -139,7 +126,7 @@ class Folded {
     const unsigned some = __ballot_sync(kAllLanes, common != none);
     if (some == 0) return;
     const uint32_t most = __shfl_sync(kAllLanes, common, __ffs(some) - 1);
-    if (__popc(__ballot_sync(kAllLanes, common == most)) >= kHot) {
+    if (count_lanes(common == most) >= kHot) {
 #pragma unroll
       for (int k = 0; k < K; ++k) {
         if (rows[k] == most) common = most;
@@ -246,10 +233,9 @@ class Folded {
     }
     if (crowd_ != 0) {
       const bool in_crowd = crowd_ >> lane() & 1;
-      float all = in_crowd ? sum : 0.0f;
-#pragma unroll
-      for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(kAllLanes, all, step);
-      if (in_crowd) sum = all;
+      float all[] = {in_crowd ? sum : 0.0f};
+      sum_warp(all);
+      if (in_crowd) sum = all[0];
     }
 #pragma unroll
     for (int k = 0; k < K; ++k) {
@@ -284,7 +270,7 @@ __device__ __forceinline__ void rank_entries(uint32_t (&entries)[K], int row_shi
     if (hot) {
       const unsigned peers = __ballot_sync(kAllLanes, bin == common);
       if (lane == 0) rank = atomicAdd(counts + common, __popc(peers));
-      rank = __shfl_sync(kAllLanes, rank, 0) + __popc(peers & ((1u << lane) - 1));
+      rank = __shfl_sync(kAllLanes, rank, 0) + count_before(peers);
     }
     if ((!hot || bin != common) && !(kSkip && bin == none)) rank = atomicAdd(counts + bin, 1u);
     entries[k] |= rank << kRowBits;
@@ -326,7 +312,7 @@ __device__ __forceinline__ void find_rows(const IndexView& index, int64_t base, 
     int64_t entries[4];
     load_four_entries(index, call.adjacent, base, call.layout.index_entry_stride, number, count - 1,
                       entries);
-    atomic::apply_rule(call.rule, entries);
+    apply_rule(call.rule, entries);
     Four four;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {

@@ -70,7 +70,7 @@ struct Table {
   __device__ __forceinline__ void add(const Batch<U, D, Value, kNeighbours>& batch,
                                       uint32_t& common) const {
     const auto many = [&](uint32_t row) {
-      return __popc(__ballot_sync(kAllLanes, batch.has(0) && batch.rows[0] == row)) >= kHot;
+      return count_lanes(batch.has(0) && batch.rows[0] == row) >= kHot;
     };
     bool joins = many(common);
     if (!joins) {

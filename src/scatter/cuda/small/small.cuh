@@ -18,6 +18,7 @@
 
 #include "common/cuda/kernel_overlap.cuh"
 #include "common/cuda/vectorized.cuh"
+#include "common/cuda/warp.cuh"
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"
@@ -25,8 +26,6 @@
 #include "scatter/sum/small_cut.h"
 
 namespace torch_ops::small {
-
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 // The row that an entry names by the rule. By a call: inlined, it is a hundred instructions for
 // each of a thread's entries.
@@ -242,7 +241,7 @@ __global__ void __launch_bounds__(sparse ? SmallCut::kSparseThreads : SmallCut::
         }
         const unsigned all = __ballot_sync(kAllLanes, mine);
         if (mine) {
-          const int at = listed + __popc(all & ((1u << lane) - 1));
+          const int at = listed + count_before(all);
           if (sparse) wanted[at] = row;
           found[at] = Found::pack(sparse ? Found::kNoRow : row, 0, first + 32 * k + lane);
         }
@@ -284,7 +283,7 @@ __global__ void __launch_bounds__(sparse ? SmallCut::kSparseThreads : SmallCut::
       if (lane == leader && row != Found::kNoRow) {
         rank = atomicAdd(before + row, static_cast<uint32_t>(__popc(peers)));
       }
-      rank = __shfl_sync(kAllLanes, rank, leader) + __popc(peers & ((1u << lane) - 1));
+      rank = __shfl_sync(kAllLanes, rank, leader) + count_before(peers);
       if (i < listed) found[i] = Found::pack(row, rank, place);
     }
     __syncthreads();
@@ -309,12 +308,7 @@ __global__ void __launch_bounds__(sparse ? SmallCut::kSparseThreads : SmallCut::
       // A row without entries has a run too: of zeros.
       const uint32_t runs = thread < rows ? max((sum + kRun - 1) / kRun, sparse ? 0 : 1) : 0;
       const uint32_t needs = runs << 16 | sum;
-      uint32_t up_to = needs;
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const uint32_t other = __shfl_up_sync(kAllLanes, up_to, step);
-        if (lane >= step) up_to += other;
-      }
+      const uint32_t up_to = scan_warp(needs);
       uint32_t start = 0;
       if (lane == 31) start = atomicAdd(&taken, up_to);
       start = __shfl_sync(kAllLanes, start, 31) + up_to - needs;

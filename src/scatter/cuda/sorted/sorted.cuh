@@ -18,6 +18,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "common/cuda/vectorized.cuh"
+#include "common/cuda/warp.cuh"
 #include "common/host/host_device.h"
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_mode.h"
@@ -345,12 +346,11 @@ __global__ void __launch_bounds__(kJoinThreads)
 template <int V, class Value, class Id>
 __global__ void fill_rest_kernel(const uint32_t* __restrict__ touched, Value* __restrict__ result,
                                  Shape<Id> shape, RowPieces split, Value empty) {
-  constexpr unsigned kAll = 0xffffffffu;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const bool exists =
       row < shape.all_rows() && (shape.outer == 1 || row / shape.axis_size % shape.outer == 0);
-  const unsigned present = __ballot_sync(kAll, exists);
+  const unsigned present = __ballot_sync(kAllLanes, exists);
   if (present == 0) return;
   const unsigned rest = present & ~touched[row / 32];
   const int group = lane / split.lanes, groups = 32 / split.lanes;

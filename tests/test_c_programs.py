@@ -101,6 +101,11 @@ class TestDocumentedPrograms:
         output_of("cc", "-std=c99", "-Wall", folder / "gather.c", "-o", folder / "gather", *FLAGS)
         assert output_of(folder / "gather") == "2.5 0.5 2.5 1.5\n"
 
+    @needs("cc")
+    def test_reductions(self, folder: Path) -> None:
+        output_of("cc", "-std=c99", "-Wall", folder / "reduce.c", "-o", folder / "reduce", *FLAGS)
+        assert output_of(folder / "reduce") == "5 0 3\n36 0 75\n"
+
     @needs("cmake", "c++")
     def test_cpp_with_cmake(self, folder: Path) -> None:
         prefix = f"-DCMAKE_PREFIX_PATH={host.get_prefix()}"

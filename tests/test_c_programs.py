@@ -29,6 +29,16 @@ def test_who_computes(tmp_path: Path) -> None:
     assert output_of(program) == ""
 
 
+@needs("c++")
+def test_parts_of_calls_on_a_device(tmp_path: Path) -> None:
+    program = tmp_path / "device_parts"
+    own = (ROOT / "src" / "c_api" / name for name in ("own_program.cpp", "thread_pool.cpp"))
+    flags = ["-std=c++17", "-pthread", f"-I{ROOT / 'src'}", f"-I{host.get_include()}"]
+    failure = ROOT / "src" / "c_api" / "calls" / "failure.cpp"
+    output_of("c++", *flags, FILES / "device_parts.cpp", *own, failure, "-o", program)
+    assert output_of(program) == ""
+
+
 @needs("cc", "valgrind")
 def test_a_c_program_under_valgrind(tmp_path: Path) -> None:
     program = tmp_path / "check"

@@ -390,10 +390,7 @@ def test_deterministic_sums(shape: tuple[int, int, int, int], dtype: torch.dtype
     index = torch.randint(0, size, (batch, entries), device="cuda", dtype=torch.int32)
     out = torch.randn(batch, size, inner, device="cuda", dtype=dtype)
     wanted = sums_of(values, index, size)
-    rounding = {
-        "rtol": 2 * torch.finfo(dtype).eps,
-        "atol": 1e-3 if dtype != torch.float64 else 1e-9,
-    }
+    rtol, atol = 2 * torch.finfo(dtype).eps, 1e-9 if dtype == torch.float64 else 1e-3
 
     def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
         torch.testing.assert_close(actual.double(), expected, rtol=rtol, atol=atol)

@@ -29,6 +29,16 @@ def test_who_computes(tmp_path: Path) -> None:
     assert output_of(program) == ""
 
 
+@needs("c++")
+def test_parts_of_calls_on_a_device(tmp_path: Path) -> None:
+    program = tmp_path / "device_parts"
+    own = (ROOT / "src" / "c_api" / name for name in ("own_program.cpp", "thread_pool.cpp"))
+    flags = ["-std=c++17", "-pthread", f"-I{ROOT / 'src'}", f"-I{host.get_include()}"]
+    failure = ROOT / "src" / "c_api" / "calls" / "failure.cpp"
+    output_of("c++", *flags, FILES / "device_parts.cpp", *own, failure, "-o", program)
+    assert output_of(program) == ""
+
+
 @needs("cc", "valgrind")
 def test_a_c_program_under_valgrind(tmp_path: Path) -> None:
     program = tmp_path / "check"
@@ -100,6 +110,11 @@ class TestDocumentedPrograms:
     def test_c(self, folder: Path) -> None:
         output_of("cc", "-std=c99", "-Wall", folder / "gather.c", "-o", folder / "gather", *FLAGS)
         assert output_of(folder / "gather") == "2.5 0.5 2.5 1.5\n"
+
+    @needs("cc")
+    def test_reductions(self, folder: Path) -> None:
+        output_of("cc", "-std=c99", "-Wall", folder / "reduce.c", "-o", folder / "reduce", *FLAGS)
+        assert output_of(folder / "reduce") == "5 0 3\n36 0 75\n"
 
     @needs("cmake", "c++")
     def test_cpp_with_cmake(self, folder: Path) -> None:

@@ -178,7 +178,10 @@ TORCH_OPS_API torch_ops_status torch_ops_host_free(void* memory);
 
 /* Each takes a `milliseconds` that may be NULL. Else it gets how long the kernels took, by CUDA
  * events, or on the CPU by a monotonic clock, and the call waits for its result. Of a host-pointer
- * call on a device it is the sum over its kernels, without the copies. */
+ * call on a device it is the sum over its kernels, without the copies.
+ *
+ * What a call on a device needs beside its arrays comes from the stream's pool (cudaMallocAsync).
+ */
 
 /* output[n, d] = source[index[n], d]: source [axis_size, inner], index [entries],
  * output [entries, inner]. */

@@ -29,7 +29,7 @@ import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from setuptools import setup
 
@@ -498,7 +498,10 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
     class BuildOps(BuildExtension):
         """torch's build command, which also writes build_config.json beside the modules."""
 
-        user_options = [*BuildExtension.user_options, ("op=", None, "build this op's module alone")]
+        user_options: ClassVar[Any] = [
+            *BuildExtension.user_options,
+            ("op=", None, "build this op's module alone"),
+        ]
 
         def initialize_options(self) -> None:
             super().initialize_options()

@@ -199,7 +199,8 @@ Tensor best_by_position(const Tensor& values, const Target& to, bool largest) {
   const int64_t axis = to.dim, picked = to.index.dim() - to.batch_dims;
   const Tensor rows =
       picked == 0 ? values.unsqueeze(axis) : values.flatten(axis, axis + picked - 1);
-  return ops::gather_elements().call(rows, to.positions(values, largest), axis, "fill", 0, std::nullopt);
+  return ops::gather_elements().call(rows, to.positions(values, largest), axis, "fill", 0,
+                                     std::nullopt);
 }
 
 bool has_derivative(const Tensor& values) {

@@ -47,6 +47,8 @@ TORCHS_ERROR = {
     "errors_when_compiled": "a dtype that only torch's kernel refuses, which tracing does not run"
 }
 
+NOT_TORCHS = {"sequential": "torch has no such layer"}
+
 
 def sized_unary(device: torch.device, size: int) -> Sample:
     return Sample((random((size, 3), device, torch.float32),))
@@ -171,6 +173,7 @@ def elementwise_ops(
             smooth_samples=away_from_zero,
             inplace=each != name,
             sized=sized_unary,
+            kept=(0,) if saves == "input" and each == name else (),
             torchs=of_torch,
             node=f"{cls}Backward",
             **({"bad": bad_unary} | options),

@@ -169,7 +169,7 @@ def check(
     Raises:
         AssertionError: That is not what it should be.
     """
-    x = torch.tensor(inputs, device=device, requires_grad=True)
+    x = torch.tensor(inputs, dtype=torch.float32, device=device, requires_grad=True)
     y = function(x)
     y.sum().backward()
     assert x.grad is not None

@@ -181,13 +181,13 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
     const auto node = autograd::make_node<Node>(input);
     Tensor before;
     if (!Op::saves_output(parameters...) && (node || torch::autograd::isFwGradDefined(input))) {
-      before = autograd::primal(input).detach().clone();
+      before = input.clone();  // with its history, for the second derivative
     }
     autograd::below_autograd(keys, inplace_op(), input, parameters..., options...);
     if (node) torch::autograd::rebase_history(input, node);
     autograd::change_tangent(input, [&](const Tensor& tangent) {
-      const Tensor& saved = before.defined() ? before : autograd::primal(input);
-      return backward_op().call(tangent, saved, parameters...);
+      const Tensor& saved = before.defined() ? before : input;
+      return backward_op().call(tangent, autograd::primal(saved), parameters...);
     });
     if (node) {
       node->parameters = {parameters...};

@@ -149,7 +149,10 @@ torch_ops_status torch_ops_gather_points(const void* source, const void* const* 
           at_points(
               on, call, layout,
               [&](const auto&... site) {
-                return kernels::gather_points(on, at[count], element, layout, filled, at[count + 1],
+                // A kernel reads some row for a point that names none: where the source has no row,
+                // one of the output.
+                const void* rows = call.has_empty_axis ? at[count + 1] : at[count];
+                return kernels::gather_points(on, rows, element, layout, filled, at[count + 1],
                                               site...);
               },
               errors...);

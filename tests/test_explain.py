@@ -101,6 +101,7 @@ def test_every_row_of_the_table_is_met() -> None:
         plan(200_000, 1000, 3, value_bytes=2),
         plan(256, 512, 256),
         plan(1 << 19, 1000, 16, value_bytes=2),
+        plan(1 << 19, 1 << 17, 64, value_bytes=2),
         plan(1000, 1 << 19, 64),
         plan(1 << 21, 1 << 20, 9, value_bytes=2),
         plan(256, 1 << 18, 2),

@@ -286,7 +286,7 @@ def test_few_entries_in_a_cuda_graph() -> None:
     [(64, 2**16, 500), (65, 2**16, 500), (5, 2**20, 500), (1, 2**22, 501), (64, 2**16, 2**14)],
 )
 def test_few_entries_of_16_bits(device: torch.device, width: int, rows: int, count: int) -> None:
-    """Beside a result for which CUDA may have no table of floats; rounded once all the same."""
+    """CUDA keeps sums for the rows with entries alone; rounded once all the same."""
     for dtype, spread in [(torch.bfloat16, "hot"), (torch.float16, "uniform")]:
         values = values_for((2, count, width), device, dtype).abs()
         index = spread_index(spread, rows, count, 2).to(device)
@@ -422,15 +422,17 @@ def test_ways() -> None:
 def test_ways_of_16_bits() -> None:
     """By atomics their sums take a table of floats."""
     halves = partial(way, value_bytes=2)
-    # Sorting pays for fewer entries beside a large result.
+    # Sorting pays for fewer entries beside a large result, and for very few of them a table of
+    # their own rows.
     assert way(1 << 19, 1 << 18, 64) == "tiles"
     assert halves(1 << 19, 1 << 18, 64) == "sorted"  # theirs takes too much too
     assert halves(1 << 19, 1 << 18, 16) == "tiles"
     assert way(1 << 19, 1 << 17, 64) == "tiles"
-    assert halves(1 << 19, 1 << 17, 64) == "sorted"
-    assert halves(1 << 19, 20_000, 16) == "tiles"
-    assert halves(1 << 19, 20_000, 15) == "streamed"
-    assert halves(1 << 23, 1 << 17, 1) == "entries"
+    assert halves(1 << 19, 1 << 17, 64) == "few"
+    assert halves(1 << 19, 1 << 17, 128) == "sorted"  # the table takes too much
+    assert halves(1 << 19, 20_000, 16) == "few"
+    assert halves(1 << 19, 20_000, 15) == "streamed"  # a small result
+    assert halves(1 << 23, 1 << 17, 1) == "few"
     # Up to 16384 of them to a slab are one kernel's.
     assert halves(1 << 19, 1000, 16) == "sparse"
     assert halves(1 << 19, 1 << 13, 64) == "sparse"
@@ -440,7 +442,7 @@ def test_ways_of_16_bits() -> None:
     assert [halves(1 << 20, 1 << 20, width) for width in widths] == ways
     assert way(1 << 20, 1 << 20, 63) == "streamed"  # no table
     assert halves(1 << 21, 1 << 20, 9) == "sorted"
-    assert halves(1 << 22, 1 << 20, 9) == "sorted"
+    assert halves(1 << 22, 1 << 20, 9) == "few"
 
 
 def test_ways_of_sums_that_stay_in_float32() -> None:

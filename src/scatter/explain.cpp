@@ -75,6 +75,8 @@ Names kernels(const SumProblem& problem, const SumPlan& plan) {
     case SumWay::kSparse:
       if (std::get<SmallCut>(plan.cut).fills) return {"sum_kernel"};
       return {"zero_kernel", "sum_kernel"};
+    case SumWay::kFew:
+      return {"zero_kernel", "claim_kernel", "find_slots_kernel", "one by atomics", "write_kernel"};
     case SumWay::kSorted:
       return sorted_kernels(problem);
     default: {
@@ -112,6 +114,8 @@ int64_t scratch(const SumProblem& problem, const SumPlan& plan) {
     case SumWay::kSmall:
     case SumWay::kSparse:
       return 0;
+    case SumWay::kFew:
+      return 4 * (layout.batch * layout.entries * (layout.inner + 1) + problem.rows());
     case SumWay::kSorted:
       return sorted_scratch(problem);
     default:

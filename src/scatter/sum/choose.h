@@ -21,6 +21,7 @@ enum class SumWay {
   kFixedPoint,  // in integers, by atomics in shared memory
   kSmall,       // one kernel for few entries per slab
   kSparse,      // the same where most rows have no entry
+  kFew,         // a table for the rows with entries alone
   kSorted,      // entries in the order of their rows
   // By atomics:
   kStaged,    // single values that go to a small table: summed in shared memory
@@ -47,10 +48,10 @@ struct SumAbility {
 inline const SumAbility& ability(SumWay way) {
   static constexpr SumAbility kAbilities[] = {
       {"fixed point", true, false, false, false}, {"small", true, true, false, false},
-      {"sparse", true, false, false, false},      {"sorted", true, false, true, false},
-      {"staged", false, true, true, true},        {"entries", false, true, true, true},
-      {"values", false, true, true, true},        {"tiles", false, true, true, true},
-      {"streamed", false, true, true, true},
+      {"sparse", true, false, false, false},      {"few", false, false, false, false},
+      {"sorted", true, false, true, false},       {"staged", false, true, true, true},
+      {"entries", false, true, true, true},       {"values", false, true, true, true},
+      {"tiles", false, true, true, true},         {"streamed", false, true, true, true},
   };
   return kAbilities[static_cast<int>(way)];
 }
@@ -245,6 +246,21 @@ inline constexpr SumRow kSums[] = {
            " entries per slab, results of ", s.least_values,
            " values or more, most of which other ways would set to zero and round in vain");
      }},
+    {SumWay::kFew,
+     [](SumCandidate& c) {
+       const FewTuning& t = c.tuned.few;
+       const int64_t entries = c.layout.batch * c.layout.entries;
+       const int64_t rows = c.layout.batch * c.layout.axis_size;
+       return c.problem.result_bytes == 2 && c.layout.outer == 1 &&
+              t.rows_per_entry * entries <= rows && rows <= INT32_MAX &&
+              c.problem.result_values() >= t.least_result_values &&
+              4 * (entries * (c.layout.inner + 1) + rows) <=
+                  most_scratch(c.layout, c.problem.result_bytes);
+     },
+     [](const SumTuning& t) {
+       return words("16-bit floats, ", t.few.rows_per_entry, " rows or more per entry, results of ",
+                    t.few.least_result_values, " values or more");
+     }},
     {SumWay::kSorted,
      [](SumCandidate& c) {
        const SortedTuning& t = c.tuned.sorted;
@@ -368,6 +384,7 @@ inline auto cut_for(SumWay way, SumCandidate& candidate) -> decltype(SumPlan::cu
       return cut_tiles(candidate.layout, candidate.device);
     case SumWay::kStreamed:
       return cut_streamed(candidate.problem, candidate.device);
+    case SumWay::kFew:
     case SumWay::kSorted:
     case SumWay::kEntries:
     case SumWay::kValues:

@@ -98,6 +98,9 @@ void sum(const ReduceCall<Value, Result>& call, bool repeatable, const IndexErro
     case SumWay::kSorted:
       if constexpr (kFloats) return sum_sorted(call, errors);
       break;
+    case SumWay::kFew:
+      if constexpr (kRounds && kFloats && sizeof(Value) == 2) return sum_few(call, errors);
+      break;
     case SumWay::kStaged:
     case SumWay::kEntries:
     case SumWay::kValues:

@@ -85,10 +85,19 @@ struct SparseTuning {
   int64_t most_values_filled = 1 << 14;
   // If they do not: up to a 64th of the result's values per strip, but at least this...
   int64_t least_most_values = 1 << 15;
-  // ... and at most this, of which the sweep reached 2^17.
+  // ... and at most this. Up to 2^18, 5000 to 8000 entries to 2^20 rows of 64 and 32 bfloat16 take
+  // 37 and 22 us; with 2^17 they went to `few`, in 52 and 35 us.
   int64_t most_most_values = 1 << 18;
   // Of odd widths, faster than small for results of so many values or more.
   int64_t least_odd_values = 1 << 19;
+};
+
+// Few. Figures: docs/log.md, "Sums by atomics".
+struct FewTuning {
+  // Chosen from so many rows per entry on: a table for the rows with entries alone is smaller...
+  int64_t rows_per_entry = 4;
+  // ... and for results of so many values or more; below, a table of floats for all rows is small.
+  int64_t least_result_values = 1 << 23;
 };
 
 // Sorted. Figures: docs/log.md, "Sums by sorting".
@@ -160,6 +169,7 @@ struct SumTuning {
   FixedPointTuning fixed_point;
   SmallTuning small;
   SparseTuning sparse;
+  FewTuning few;
   SortedTuning sorted;
   AtomicTuning atomic;
   ElementsTuning elements;

@@ -30,6 +30,10 @@ void sum_fixed(const ReduceCall<Value, Value>& call, const FixedCut& cut,
 template <class Value, class Result>
 void sum_sorted(const ReduceCall<Value, Result>& call, const IndexErrorSite& errors);
 
+// SumWay::kFew. Value is a 16-bit float.
+template <class Value>
+void sum_few(const ReduceCall<Value, Value>& call, const IndexErrorSite& errors);
+
 // The ways by atomics, which add to what the result holds. `fresh`: zero() has just made it,
 // nothing was launched since, and the kernel may begin before it has ended.
 template <class Value>

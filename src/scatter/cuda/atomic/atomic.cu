@@ -1,12 +1,14 @@
-// Sums by atomics: launches the kernels of atomic.cuh and streamed.cuh on a grid.
+// Sums by atomics: launches the kernels of atomic.cuh, streamed.cuh and few.cuh on a grid.
 #include <algorithm>
 #include <cstdint>
 
 #include "common/cuda/launch.cuh"
+#include "common/cuda/scratch.h"
 #include "common/cuda/vectorized.cuh"
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_view.cuh"
 #include "scatter/cuda/atomic/atomic.cuh"
+#include "scatter/cuda/atomic/few.cuh"
 #include "scatter/cuda/atomic/streamed.cuh"
 #include "scatter/sum/ways.cuh"
 
@@ -125,6 +127,46 @@ struct Addition {
   }
 };
 
+// ---- Few entries to many rows -------------------------------------------------------------------
+
+template <class Value>
+void add_few(const Value* values, const few::Entries& entries, Value* result,
+             const IndexErrorSite& errors) {
+  const RowLayout& layout = entries.layout;
+  const int64_t count = layout.batch * layout.entries, rows = layout.batch * layout.axis_size;
+  const int64_t table_bytes = count * layout.inner * static_cast<int64_t>(sizeof(float));
+  const int64_t owners_bytes = ceil_div(rows * static_cast<int64_t>(sizeof(uint32_t)), 256) * 256;
+  const DeviceScratch memory(table_bytes + owners_bytes + count * sizeof(int32_t));
+  // The owners first: the table's size is a multiple of no more than 4 bytes.
+  auto* owners = static_cast<uint32_t*>(memory.get());
+  auto* table = reinterpret_cast<float*>(static_cast<char*>(memory.get()) + owners_bytes);
+  auto* slots = reinterpret_cast<int32_t*>(table + count * layout.inner);
+  TORCH_OPS_CUDA_CALL(cudaMemsetAsync(owners, 0, owners_bytes, current_stream()));
+
+  const unsigned blocks = grid_x(count, few::kThreads);
+  TORCH_OPS_LAUNCH(few::claim_kernel<float>, blocks, few::kThreads, 0, entries, owners, table,
+                   errors);
+  TORCH_OPS_LAUNCH(few::find_slots_kernel, blocks, few::kThreads, 0, entries, owners, slots);
+
+  RowLayout by_slot = layout;
+  by_slot.batch = 1;
+  by_slot.entries = by_slot.axis_size = count;
+  by_slot.index_entry_stride = 1;
+  // What has no slot is left out: an entry that is alone, and one that names no row, which was
+  // recorded above.
+  const ReduceCall<Value, float> sums{
+      values, {slots, sizeof(int32_t)}, by_slot, IndexRule(IndexMode::kRaise, count), table};
+  const SumPlan plan =
+      choose(describe(sums, /*repeatable=*/false, /*in_place=*/true), current_device_limits());
+  Addition<Value>{sums, plan, /*fresh=*/false, IndexErrorSite{}}.run();
+
+  constexpr int kWide = kVectorSize<Value>;
+  const bool wide = layout.inner % kWide == 0 && is_aligned(values, kVectorBytes);
+  auto* write = wide ? few::write_kernel<kWide, Value, float> : few::write_kernel<1, Value, float>;
+  TORCH_OPS_LAUNCH(write, grid_x(count * layout.inner / (wide ? kWide : 1), few::kThreads),
+                   few::kThreads, 0, entries, slots, values, table, result);
+}
+
 }  // namespace
 
 template <class Value>
@@ -133,9 +175,17 @@ void add_by_atomics(const ReduceCall<Value, SumOf<Value>>& call, const SumPlan& 
   Addition<Value>{call, plan, fresh, errors}.run();
 }
 
+template <class Value>
+void sum_few(const ReduceCall<Value, Value>& call, const IndexErrorSite& errors) {
+  zero(call.result, call.result_count() * sizeof(Value));
+  add_few(call.values, {IndexView{call.index}, call.layout, call.rule}, call.result, errors);
+}
+
 #define INSTANTIATE(T)                                                                  \
   template void add_by_atomics<T>(const ReduceCall<T, SumOf<T>>&, const SumPlan&, bool, \
                                   const IndexErrorSite&);
 TORCH_OPS_FOR_EACH_SUMMED(INSTANTIATE)
+template void sum_few(const ReduceCall<Float16, Float16>&, const IndexErrorSite&);
+template void sum_few(const ReduceCall<BFloat16, BFloat16>&, const IndexErrorSite&);
 
 }  // namespace torch_ops

@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--support",
         type=Path,
         metavar="FILE",
-        help="keep the outcomes of tests/test_support.py in FILE, for tools/support_table.py",
+        help="keep the outcomes of test_support.py in FILE, for tools/support_table.py",
     )
     if importlib.util.find_spec("pytest_timeout") is None:
         # pyproject.toml sets it; without the plugin it is to be a setting without effect, no error.

@@ -6,12 +6,28 @@ from typing import Any
 
 import numpy as np
 import torch
-from gathering import gather_reference, scatter_add_reference
+from gathering import Case, gather_reference, scatter_add_reference
+from hypothesis import assume
 from hypothesis import strategies as st
 from torch import Tensor
 
 MODES = ("raise", "wrap", "clip", "fill", "unchecked")
+REWRITING = ("wrap", "clip", "fill")
 INDEX_DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
+
+# Of each rank and kind of axes, and for CUDA's kernels that small calls reach.
+CASES = [
+    Case((5,), (7,)),
+    Case((5, 3), (2, 4)),
+    Case((2, 5, 3), (2, 6), batch_dims=1),
+    Case((3, 5, 2), (4,), dim=1),
+    Case((2, 3, 4, 2), (2, 5), dim=-2, batch_dims=1),
+    Case((6, 16), (9,)),
+    Case((6, 25), (40,)),
+    Case((300,), (9,)),
+    Case((5,), ()),
+    Case((5, 0), (3,)),
+]
 
 
 def default_fill(dtype: torch.dtype) -> Any:
@@ -195,6 +211,15 @@ def random_index(
     return torch.randint(low, 2 * size + 3, shape, generator=generator).to(dtype)
 
 
+def entries_for(case: Case, device: torch.device, mode: str) -> Tensor:
+    size = case.source[case.axis]
+    index = random_index(case.index, size, torch.int64, mode, seed=len(case.source))
+    if index.numel() > 3:
+        ends = [-size - 1, -1, size] if mode in REWRITING else [0, size - 1, 0]
+        index.view(-1)[:3] = torch.tensor(ends)
+    return index.to(device)
+
+
 def fits_mode(size: int, entries: int, mode: str) -> bool:
     """An axis of length 0 has no entries, but in mode fill."""
     return size > 0 or entries == 0 or mode == "fill"
@@ -216,3 +241,30 @@ def other_layout(tensor: Tensor, kind: int) -> Tensor:
 
 
 layouts = st.integers(0, 3)
+
+
+@st.composite
+def row_calls(draw: st.DrawFn, all_batched: bool = False) -> dict[str, Any]:
+    """What gather, scatter_add and scatter take: shapes, an index, options.
+
+    ``all_batched``: what batch_gather takes, whose index has one axis that is none of a batch.
+    """
+    index_shape = tuple(draw(st.lists(sizes, min_size=int(all_batched), max_size=3)))
+    least = len(index_shape) - 1 if all_batched else 0
+    batch_dims = draw(st.integers(least, least if all_batched else len(index_shape)))
+    rest = tuple(draw(st.lists(sizes, min_size=1, max_size=3)))
+    shape = index_shape[:batch_dims] + rest
+    axis = draw(st.integers(batch_dims, batch_dims if all_batched else len(shape) - 1))
+    given = draw(st.sampled_from([axis, axis - len(shape)]))
+    dim = None if axis == batch_dims and draw(st.booleans()) else given
+    mode = draw(st.sampled_from(MODES))
+    entries = torch.Size(index_shape).numel()
+    assume(fits_mode(shape[axis], entries, mode))
+    dtype = draw(st.sampled_from(INDEX_DTYPES))
+    index = random_index(index_shape, shape[axis], dtype, mode, draw(seeds))
+    return {
+        "case": Case(shape, index_shape, dim, batch_dims),
+        "index": other_layout(index, draw(layouts)),
+        "mode": mode,
+        "layout": draw(layouts),
+    }

@@ -8,8 +8,8 @@ A test module describes its ops and inherits the checks of values:
         pass
 
 Ops of other modules' kind, which return several tensors or integers, say, stand in `OTHER_OPS`:
-these checks do not fit them. tests/test_support.py finds both, and runs what PyTorch offers around
-an op on each of them. tests/test_registry.py fails for a registered op that no module describes.
+these checks do not fit them. tests/framework/test_support.py finds both, and runs what PyTorch
+offers around an op on each of them. It fails for a registered op that no module describes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Op:
     # Where gradients are compared with finite differences: away from kinks, few elements.
     smooth_samples: Callable[[torch.device], Iterable[Sample]] | None = None
 
-    # ---- for tests/test_support.py
+    # ---- for tests/framework/test_support.py
     # A call of which some sizes follow from n, 2 or more: for dynamic shapes.
     sized: Callable[[torch.device, int], Sample] | None = None
     # Calls that raise.

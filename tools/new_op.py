@@ -92,7 +92,7 @@ def main() -> None:
         path.write_text(filled(template.read_text(encoding="utf-8"), op), encoding="utf-8")
     print(f"{op} computes input / (1 + |input|) now. To make it yours, edit")
     for name, what in EDITS.items():
-        print(f"  {filled(name, op):34}{filled(what, op)}")
+        print(f"  {filled(name, op):40}{filled(what, op)}")
     print(f"Then: make build OP={op}, make test TEST_ARGS='-k {op}', make format.")
 
 
@@ -100,7 +100,7 @@ EDITS = {
     "src/@op@/@op@_kernels.h": "@Op@ and @Op@Backward: the formulas",
     "src/@op@/@op@.cpp": "kSavesOutput and slope(); the texts of forward and backward",
     "torch_ops/ops/@op@.py": "docstring, saves=, self_check, DECOMPOSITIONS",
-    "tests/test_@op@.py": "saves=, tolerance=, what is special about the op",
+    "tests/elementwise/test_@op@.py": "saves=, tolerance=, what is special about the op",
     "docs/tour.md, CHANGELOG.md": "the example, what the op is for",
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the table of support in docs/support.md from the outcomes of tests.
 
-    python -m pytest tests/test_support.py --support docs/support.json
+    python -m pytest tests/framework/test_support.py --support docs/support.json
     python tools/support_table.py
 
 The first is for a machine with a GPU and, where that has none, for any other.
@@ -24,7 +24,7 @@ DOCUMENT = ROOT / "docs" / "support.md"
 BEGIN = "<!-- support: written by tools/support_table.py -->"
 END = "<!-- end of support -->"
 
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "framework")]
 
 from support.outcomes import Cells, read  # noqa: E402
 

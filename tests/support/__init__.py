@@ -1,4 +1,4 @@
-"""What PyTorch offers around an op, checked for every op: see tests/test_support.py.
+"""What PyTorch offers around an op, checked for every op: see tests/framework/test_support.py.
 
 A class for each subject; each of its methods `test_<check>` is a row of a table in
 docs/support.md, which says for how many ops it passed. Here: the calls that they make.

@@ -1,4 +1,4 @@
-"""The outcomes of tests/test_support.py as data: the cells of the table of support."""
+"""The outcomes of tests/framework/test_support.py as data: the cells of the table of support."""
 
 from __future__ import annotations
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from op_checks import Op
 
+TESTS = Path(__file__).parent.parent
+
 
 def declared(name: str) -> list[Any]:
     """What the modules of tests declare by this name, all of it."""
-    folder = Path(__file__).parent.parent
-    modules = [
-        importlib.import_module(path.stem)
-        for path in sorted(folder.glob("test_*.py"))
-        if f"\n{name} = [" in path.read_text("utf-8")
-    ]
+    modules = []
+    for path in sorted(TESTS.rglob("test_*.py"), key=lambda path: path.name):
+        if f"\n{name} = [" in path.read_text("utf-8"):
+            if str(path.parent) not in sys.path:  # pytest adds the folders that it has come to
+                sys.path.append(str(path.parent))
+            modules.append(importlib.import_module(path.stem))
     return [each for module in modules for each in getattr(module, name)]
 
 

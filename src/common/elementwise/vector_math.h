@@ -3,7 +3,7 @@
 // prevent. On CUDA they are CUDA's own. Infinities, NaN, denormal numbers and arguments outside the
 // domain give what they give in the standard library. Results of exp and tanh are off by 1.1 steps
 // of the format at most, those of log and log1p by 0.9, in every instruction set: each is the
-// correctly rounded one or its neighbour (tests/test_vector_math.py). No torch.
+// correctly rounded one or its neighbour (tests/elementwise/test_vector_math.py). No torch.
 #pragma once
 
 #include <cmath>

@@ -5,7 +5,7 @@
 //
 //   PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { python_call::def(m, "call", ops::foo()); }
 //
-// Its docstring is the op's name, by which tests/test_direct_calls.py finds what to call it with.
+// Its docstring is the op's name, by which test_direct_calls.py finds what to call it with.
 // The function takes all of the op's arguments, by position. It returns NotImplemented where it
 // cannot read one (a subclass of Tensor, a SymInt, what the op does not take at all), and under a
 // mode that wants to see the functions of torch: then torch.ops is to be called. torch.compile

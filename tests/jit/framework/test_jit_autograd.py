@@ -1,0 +1,449 @@
+"""Gradients of ElementwiseKernel through torch: broadcasting, torch.func, torch.compile."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from programs import ROOT
+from torch import Tensor
+from torch._dynamo import compiled_autograd
+
+from torch_ops.jit import ElementwiseKernel
+from torch_ops.jit._registered import _kind
+from torch_ops.jit.language.params import DTYPES
+
+SMOOTH = ElementwiseKernel("T x, T y", "T z", "z = x * sin(y) + x * x * y", "smooth")
+TWO = ElementwiseKernel("T x, T y", "T p, T s, int32 k", "p = x * y; s = exp(x); k = x > y", "two")
+LEAKY = ElementwiseKernel("T x, T slope", "T y", "y = x > 0 ? x : slope * x", "leaky_relu")
+
+
+def random(shape: tuple[int, ...], device: torch.device, dtype=torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(7 + sum(shape))
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).to(device)
+
+
+def reference(x: Tensor, y: Tensor) -> Tensor:
+    return x * torch.sin(y) + x * x * y
+
+
+SHAPES = [((3,), (3,)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((), (2, 2)), ((2, 3), ()), ((1,), (4,))]
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_gradcheck(shapes: tuple[tuple[int, ...], ...], device: torch.device) -> None:
+    """First and second derivatives, backward and forward mode, batched."""
+    inputs = [random(shape, device).requires_grad_() for shape in shapes]
+    options = {"check_batched_grad": True}
+    assert torch.autograd.gradcheck(
+        SMOOTH, inputs, check_forward_ad=True, check_batched_forward_grad=True, **options
+    )
+    assert torch.autograd.gradgradcheck(SMOOTH, inputs, check_fwd_over_rev=True, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_dtypes(dtype: torch.dtype, device: torch.device) -> None:
+    """Beside float64; a broadcast gradient is summed before it is rounded."""
+    x, y = random((300, 40), device, dtype), random((40,), device, dtype)
+    grad = random((300, 40), device, dtype)
+    given = [x.clone().requires_grad_(), y.clone().requires_grad_()]
+    wide = [x.double().requires_grad_(), y.double().requires_grad_()]
+    mine = torch.autograd.grad(SMOOTH(*given), given, grad)
+    theirs = torch.autograd.grad(reference(*wide), wide, grad.double())
+    bound = 2 * torch.finfo(dtype).eps
+    for a, b in zip(mine, theirs, strict=True):
+        assert a.dtype == dtype
+        assert ((a.double() - b).abs() <= bound * (b.abs() + b.abs().mean())).all()
+
+
+def test_mixed_dtypes_and_integers(device: torch.device) -> None:
+    kernel = ElementwiseKernel("T x, U k, float32 s", "T y", "y = x * k + s")
+    x = random((4,), device, torch.float64).requires_grad_()
+    k = torch.arange(4, device=device)
+    s = random((), device, torch.float64).requires_grad_()
+    y = kernel(x, k, s)
+    gx, gs = torch.autograd.grad(y.sum(), (x, s))
+    assert gx.tolist() == [0, 1, 2, 3] and gx.dtype == torch.float64
+    assert gs.item() == 4 and gs.dtype == torch.float64
+    x32 = random((4,), device, torch.float32).requires_grad_()
+    y = SMOOTH(x32, random((4,), device))
+    assert y.dtype == torch.float64
+    assert torch.autograd.grad(y.sum(), x32)[0].dtype == torch.float32
+
+
+def test_several_outputs(device: torch.device) -> None:
+    x, y = (random((5,), device).requires_grad_() for _ in range(2))
+    p, s, k = TWO(x, y)
+    assert not k.requires_grad and p.requires_grad
+    gp = torch.autograd.grad(p.sum(), (x, y), retain_graph=True)
+    torch.testing.assert_close(gp, (y.detach(), x.detach()))
+    gs = torch.autograd.grad(s.sum(), (x, y), retain_graph=True)
+    torch.testing.assert_close(gs[0], x.detach().exp())
+    assert gs[1].tolist() == [0] * 5
+    both = torch.autograd.grad((p + 2 * s).sum(), x)[0]
+    torch.testing.assert_close(both, y.detach() + 2 * x.detach().exp())
+
+
+def test_only_what_is_asked_for(device: torch.device) -> None:
+    x, y = random((4,), device).requires_grad_(), random((4,), device)
+    z = SMOOTH(x, y)
+    z.sum().backward()
+    assert y.grad is None
+    torch.testing.assert_close(x.grad, torch.sin(y) + 2 * x.detach() * y)
+
+
+@pytest.mark.parametrize("shapes", [((5000, 3500), (3500,)), ((5000, 3500), (5000, 1)),
+                                    ((64, 600, 500), (600, 1)), ((2, 9_000_000), (2, 1))],
+                         ids=str)  # fmt: skip
+def test_large_broadcast_gradients_are_summed_in_parts(
+    shapes: tuple[tuple[int, ...], ...], device: torch.device
+) -> None:
+    """Full size they would take more than 64 MB. The peak of memory is measured on CUDA."""
+    x = torch.ones(shapes[0], device=device)
+    y = torch.rand(shapes[1], device=device).requires_grad_()
+    kernel = ElementwiseKernel("T x, T y", "T z", "z = (x + 2) * y * y", "large")
+    z = kernel(x, y)
+    grad = torch.ones((), device=device).expand(z.shape)
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    (mine,) = torch.autograd.grad(z, y, grad)
+    if device.type == "cuda":
+        assert torch.cuda.max_memory_allocated() - before < 2 * (64 << 20) + 2 * 4 * y.numel()
+    count = x.numel() // y.numel()
+    torch.testing.assert_close(mine, 6 * count * y.detach(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_large_broadcast_gradients_of_any_input(dtype: torch.dtype, device: torch.device) -> None:
+    """Beside float64: a row, a column, both, and one number, of gradients that differ."""
+    kernel = ElementwiseKernel("T x, T y", "T z", "z = x * sin(y) + y", "wave")
+    x, grad = (random((9001, 2000), device, dtype) for _ in range(2))
+    shapes: list[tuple[int, ...]] = [(2000,), (9001, 1)]
+    shapes += [(1, 1), ()] if dtype == torch.float32 else []
+    for shape in shapes:
+        y = random(shape, device, dtype).requires_grad_()
+        (mine,) = torch.autograd.grad(kernel(x, y), y, grad)
+        wide = y.detach().double()
+        theirs = (grad.double() * (x.double() * torch.cos(wide) + 1)).sum_to_size(shape)
+        tolerance = 100 * torch.finfo(dtype).eps * (1 if dtype == torch.float32 else 0.1)
+        # Beside the sum of absolute values, to which a sum's error is in proportion.
+        scale = grad.double().abs().sum_to_size(shape).sqrt() * 10
+        assert ((mine.double() - theirs).abs() <= tolerance * (theirs.abs() + scale)).all()
+
+
+@pytest.mark.sanitizer
+def test_gradients_for_the_sanitizer(device: torch.device) -> None:
+    """Of broadcast inputs too, by the kernel that sums what it computes."""
+    for shapes in (((5, 33), (33,)), ((64, 24), (24,)), ((7, 40), (7, 1)), ((3, 3), ())):
+        x, y = (random(shape, device).requires_grad_() for shape in shapes)
+        gx, gy = torch.autograd.grad(SMOOTH(x, y).sum(), (x, y))
+        x, y = x.detach(), y.detach()
+        torch.testing.assert_close(gx, (torch.sin(y) + 2 * x * y))
+        torch.testing.assert_close(gy, (x * torch.cos(y) + x * x).sum_to_size(y.shape))
+    x = torch.full((8200, 2048), -1.0, device=device)
+    y = torch.ones(2048, device=device, requires_grad=True)
+    (gy,) = torch.autograd.grad(LEAKY(x, y).sum(), y)
+    assert bool((gy == -8200).all())
+
+
+def test_second_derivatives_of_broadcast_gradients(device: torch.device) -> None:
+    x = random((3, 4), device).requires_grad_()
+    y = random((4,), device).requires_grad_()
+    kernel = ElementwiseKernel("T x, T y", "T z", "z = x * x * y * y * y", "cubic")
+    results = []
+    for function in (kernel, lambda x, y: x * x * y * y * y):
+        (gy,) = torch.autograd.grad(function(x, y).sum(), y, create_graph=True)
+        (gx,) = torch.autograd.grad((gy * gy).sum(), x, create_graph=True)
+        results.append(torch.autograd.grad(gx.sum(), (x, y)))
+    torch.testing.assert_close(*results)
+
+
+def test_torch_func(device: torch.device) -> None:
+    x, y = random((4,), device), random((4,), device)
+
+    def total(function):
+        return lambda x, y: function(x, y).sum()
+
+    for transform in (
+        lambda f: torch.func.grad(total(f), argnums=(0, 1)),
+        lambda f: torch.func.hessian(total(f)),
+        lambda f: torch.func.jacrev(f, argnums=1),
+        lambda f: torch.func.jacfwd(f),
+        lambda f: torch.vmap(f, in_dims=(0, None)),
+        lambda f: torch.vmap(torch.func.grad(lambda a, b: f(a, b))),
+        lambda f: torch.func.grad(lambda x, y: torch.vmap(f, (0, None))(x, y).sum()),
+    ):
+        torch.testing.assert_close(transform(SMOOTH)(x, y), transform(reference)(x, y))
+
+
+def test_vmap(device: torch.device) -> None:
+    x, y = random((3, 4, 5), device, torch.float32), random((4, 3), device, torch.float32)
+    for in_dims in ((0, 1), (1, 0), (2, None), (None, 0)):
+        a, b = (x, y[..., None] if in_dims == (1, 0) else y)
+        if in_dims == (0, 1):
+            b = y[:, :, None].movedim(1, 1)
+        try:
+            expected = torch.vmap(reference, in_dims)(a, b)
+        except RuntimeError:
+            continue
+        torch.testing.assert_close(torch.vmap(SMOOTH, in_dims)(a, b), expected)
+    # A 0-d sample gives way to others in type promotion, as without vmap.
+    scales = torch.rand(6, dtype=torch.float64, device=device)
+    made = torch.vmap(SMOOTH, in_dims=(0, None))(scales, y[:, 0])
+    assert made.dtype == torch.float32 and made.shape == (6, 4)
+    # Where an element stands is counted in its sample.
+    index = ElementwiseKernel("T x", "T y", "y = x * i + _ind.size()", "index")
+    assert torch.vmap(index)(torch.ones(2, 3, device=device)).tolist() == [[3, 4, 5]] * 2
+    raw = ElementwiseKernel("raw T w, int64 k", "T y", "y = w[k]")
+    w, k = random((2, 5), device), torch.tensor([3, 1], device=device)
+    torch.testing.assert_close(torch.vmap(raw, (0, None))(w, k), w[:, k])
+    torch.testing.assert_close(torch.vmap(raw, (None, 0))(w[0], k), w[0][k])
+
+
+def test_backward_by_code(device: torch.device) -> None:
+    kernel = ElementwiseKernel(
+        "T x, T y", "T z, T w", "z = x * y; w = x", "product",
+        backward="grad_x = 2 * grad_z * y + grad_w; grad_y = 3 * grad_z * x",
+    )  # fmt: skip
+    x, y = random((3, 4), device).requires_grad_(), random((4,), device).requires_grad_()
+    z, w = kernel(x, y)
+    gx, gy = torch.autograd.grad(z.sum() + 5 * w.sum(), (x, y), create_graph=True)
+    torch.testing.assert_close(gx.detach(), 2 * y.detach().expand(3, 4) + 5)
+    torch.testing.assert_close(gy.detach(), 3 * x.detach().sum(0))
+    # The snippet is differentiated in its turn.
+    torch.testing.assert_close(torch.autograd.grad(gx.sum(), y)[0], torch.full_like(y, 6).detach())
+    (only,) = torch.autograd.grad(kernel(x, y.detach())[0].sum(), x)
+    torch.testing.assert_close(only, 2 * y.detach().expand(3, 4))
+
+
+def test_raw_inputs(device: torch.device) -> None:
+    """Gradients of the others; its own by a snippet alone."""
+    operation = "y = w[k] * s"
+    auto = ElementwiseKernel("raw T w, int64 k, T s", "T y", operation, "pick")
+    w = random((5,), device, torch.float32).requires_grad_()
+    k = torch.tensor([4, 1, 1], device=device)
+    s = random((3,), device, torch.float32).requires_grad_()
+    y = auto(w.detach(), k, s)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), s)[0], w.detach()[k])
+    with pytest.raises(
+        RuntimeError, match='"pick" has no automatic gradient by its raw parameter w'
+    ):
+        auto(w, k, s).sum().backward()
+    code = ElementwiseKernel(
+        "raw T w, int64 k, T s", "T y", operation, "pick",
+        backward="atomicAdd(&grad_w[k], grad_y * s); grad_s = grad_y * w[k]",
+    )  # fmt: skip
+    gw, gs = torch.autograd.grad(code(w, k, s).sum(), (w, s))
+    expected = torch.zeros(5, device=device).index_add(0, k, s.detach())
+    torch.testing.assert_close(gw, expected)
+    torch.testing.assert_close(gs, w.detach()[k])
+
+
+def test_refused_gradients(device: torch.device) -> None:
+    x = random((3,), device).requires_grad_()
+    kernel = ElementwiseKernel("T x", "T y", "y = x", "plain", backward=None)
+    y = kernel(x)
+    with pytest.raises(
+        RuntimeError, match='"plain" has no gradient: it was made with backward=None'
+    ):
+        y.sum().backward()
+    kernel = ElementwiseKernel("T x, T y", "T z", "z = x", "half", backward="grad_x = grad_z")
+    with pytest.raises(RuntimeError, match="does not write grad_y, but y requires"):
+        kernel(x, x).sum().backward()
+    with pytest.raises(RuntimeError, match="no forward-mode derivative"):
+        torch.func.jvp(lambda a: kernel(a, 1.0), (x.detach(),), (x.detach(),))
+
+
+def test_saved_tensors_are_guarded(device: torch.device) -> None:
+    x = random((3,), device).requires_grad_()
+    y = x * 1
+    z = SMOOTH(y, 2.0)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+    z = SMOOTH(x, 2.0)
+    z.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        z.sum().backward()
+
+
+def test_index_in_derivatives(device: torch.device) -> None:
+    kernel = ElementwiseKernel("T x, T y", "T z", "z = x * i + y * y * _ind.size()", "indexed")
+    x, y = random((3, 4), device).T.requires_grad_(), random((1, 3), device).requires_grad_()
+    gx, gy = torch.autograd.grad(kernel(x, y).sum(), (x, y))
+    assert torch.equal(gx, torch.arange(12.0, device=device, dtype=torch.float64).view(4, 3))
+    torch.testing.assert_close(gy, 4 * 12 * 2 * y.detach())
+
+
+def test_example_runs() -> None:
+    """examples/jit/leaky_relu.py: trained in a small network."""
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "jit" / "leaky_relu.py")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "torch's own, on broadcast and transposed input" in run.stdout
+    assert "step 300: loss 0.0" in run.stdout
+
+
+# ---- torch.compile ------------------------------------------------------------------------------
+
+
+def function_of_kernels(x: Tensor, y: Tensor) -> Tensor:
+    return SMOOTH(LEAKY(x, 0.1), y) * 2
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile(dynamic: bool, device: torch.device) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(
+        function_of_kernels, fullgraph=True, backend="aot_eager", dynamic=dynamic
+    )
+    for shape in ((3, 4), (5, 4)):
+        results = []
+        for call in (function_of_kernels, compiled):
+            x = random(shape, device).T.requires_grad_()
+            y = random((shape[0],), device).requires_grad_()
+            z = call(x, y)
+            results.append((z, *torch.autograd.grad(z.sum(), (x, y))))
+        torch.testing.assert_close(results[0], results[1])
+        assert results[0][0].stride() == results[1][0].stride()
+
+
+def test_compile_with_out_and_size(device: torch.device) -> None:
+    torch.compiler.reset()
+    flip = ElementwiseKernel("raw T w", "T y", "y = w[_ind.size() - 1 - i]", "flip")
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def call(x: Tensor, out: Tensor) -> Tensor:
+        LEAKY(x, 0.5, out=out)
+        return flip(x, size=(5,))
+
+    x, out = random((5,), device), torch.empty(5, dtype=torch.float64, device=device)
+    assert torch.equal(call(x, out), x.flip(0))
+    torch.testing.assert_close(out, torch.nn.functional.leaky_relu(x, 0.5))
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize(
+    ("out", "error", "message"),
+    [
+        (torch.zeros(3, 4, dtype=torch.int32), TypeError, "output y is computed in .*not cast to"),
+        (torch.zeros(2, 3, 4), ValueError, r"output y has shape \[2, 3, 4\].*never resized"),
+        (torch.zeros(3, 1), ValueError, r"output y has shape \[3, 1\].*never resized"),
+        (torch.zeros(1, 4).expand(3, 4), RuntimeError, "more than one element"),
+        (torch.zeros(3, 4).requires_grad_(), RuntimeError, "exclude each other"),
+        ((torch.zeros(3, 4),) * 2, TypeError, "out= must hold 1 tensors"),
+        (3, TypeError, "output y must be a tensor, but it is int"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else None,
+)
+def test_compile_refuses_the_outputs_that_eager_refuses(
+    fullgraph: bool, out: Any, error: type[Exception], message: str, device: torch.device
+) -> None:
+    torch.compiler.reset()
+    x = random((3, 4), device)
+    given = out.detach().to(device) if isinstance(out, Tensor) else out
+    if isinstance(out, Tensor) and out.stride(0) == 0:
+        given = given[:1].expand(3, 4)
+    if isinstance(out, Tensor) and out.requires_grad:
+        given.requires_grad_()
+
+    def call(x: Tensor, out: Any) -> Any:
+        return LEAKY(x, 0.5, out=out)
+
+    with pytest.raises(error, match=message):
+        call(x, given)
+    compiled = torch.compile(call, fullgraph=fullgraph, backend="aot_eager")
+    # With fullgraph=True what is raised inside is told by an error of torch.compile's own.
+    with pytest.raises((error, torch._dynamo.exc.TorchDynamoException), match=f"(?s){message}"):
+        compiled(x, given)
+
+
+def test_parameters_named_as_derivatives_are(device: torch.device) -> None:
+    """The names of gradients and tangents are made such as no parameter has, at every level."""
+    kernel = ElementwiseKernel("T grad_y, T x", "T y", "y = grad_y * grad_y * x * x * x")
+    inputs = tuple(random((1,), device).requires_grad_() for _ in range(2))
+    torch.autograd.gradgradcheck(kernel, inputs)
+    kernel = ElementwiseKernel("T tangent_y, T x", "T y", "y = tangent_y * x * x")
+    y, x = random((1,), device), random((2,), device)
+    slopes = torch.func.jvp(
+        lambda x: torch.func.jvp(lambda x: kernel(y, x), (x,), (x,))[1], (x,), (x,)
+    )
+    torch.testing.assert_close(slopes, (2 * y * x * x, 4 * y * x * x))
+
+
+def test_casts_that_torch_compile_cannot_ask_torch_about() -> None:
+    for made, given in itertools.product(DTYPES.values(), repeat=2):
+        assert (_kind(made) <= _kind(given)) == torch.can_cast(made, given), (made, given)
+
+
+@pytest.mark.timeout(600)
+def test_inductor(device: torch.device) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(function_of_kernels, fullgraph=True)
+    x, y = random((3, 4), device).requires_grad_(), random((4,), device).requires_grad_()
+    expected = torch.autograd.grad(function_of_kernels(x, y).sum(), (x, y))
+    torch.testing.assert_close(torch.autograd.grad(compiled(x, y).sum(), (x, y)), expected)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_compiled_autograd(device: torch.device) -> None:
+    torch.compiler.reset()
+    x, y = random((3, 4), device).requires_grad_(), random((4,), device).requires_grad_()
+    loss = (TWO(x, y)[0] + LEAKY(x, 0.25)).sum()
+    expected = torch.autograd.grad(loss, (x, y), retain_graph=True)
+    with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+        loss.backward()
+    torch.testing.assert_close((x.grad, y.grad), expected)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_opcheck(device: torch.device) -> None:
+    x = random((3, 4), device, torch.float32)
+    for args in (
+        ([x, x[0]], [], []),
+        ([x.T.requires_grad_()], [0.5], [1]),
+        ([x.clone().requires_grad_(), x[:1].clone().requires_grad_()], [], []),
+    ):
+        torch.library.opcheck(SMOOTH._op, args)
+
+
+def test_export(device: torch.device) -> None:
+    class Layer(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return LEAKY(x, 0.125)
+
+    x = random((3, 4), device)
+    program = torch.export.export(Layer(), (x,))
+    assert LEAKY._kernel.op_name in str(program.graph)
+    torch.testing.assert_close(program.module()(x), LEAKY(x, 0.125))
+
+
+def test_fake_tensors_have_the_layout_of_real_ones(device: torch.device) -> None:
+    x = random((2, 3, 4, 5), device)
+    for args in (
+        (x, x),
+        (x.transpose(1, 3), x.transpose(1, 3)),
+        (x.to(memory_format=torch.channels_last), 2.0),
+        (x[:, :1], x[..., ::2].repeat_interleave(2, -1)[..., :5]),
+        (x[0, 0, 0], x),
+        (x.expand(2, 3, 4, 5)[:1], x.movedim(0, -1).movedim(-1, 0)),
+    ):
+        real = SMOOTH(*args)
+        with torch._subclasses.FakeTensorMode() as mode:
+            fakes = [mode.from_tensor(a) if isinstance(a, Tensor) else a for a in args]
+            fake = SMOOTH(*fakes)
+        assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)

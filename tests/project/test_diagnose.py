@@ -1,0 +1,320 @@
+"""import torch_ops works whole or raises one InstallationError that says why and what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from programs import ROOT, run
+from toy_project import bindings, build, write_toy
+
+import torch_ops
+from torch_ops import _diagnose
+
+MEND = "pip install --no-build-isolation -e ."
+
+
+@pytest.fixture(scope="session")
+def built_toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_toy(tmp_path_factory.mktemp("toy"))
+    result = build(folder, TORCH_OPS_CPU_ONLY="1")
+    assert result.returncode == 0, result.stdout
+    return folder
+
+
+@pytest.fixture
+def toy(built_toy: Path, tmp_path: Path) -> Path:
+    """A copy of the built toy, to be broken."""
+    return Path(shutil.copytree(built_toy, tmp_path / "toy"))
+
+
+def module_file(folder: Path) -> Path:
+    (path,) = bindings(folder).glob("*.so")
+    return path
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    path = bindings(folder) / "build_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def truncate(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+
+
+def remove_built(folder: Path) -> None:
+    module_file(folder).unlink()
+    (bindings(folder) / "build_config.json").unlink()
+
+
+def break_symbol(folder: Path) -> None:
+    """As a module looks that was built for another torch: whole, with a symbol that is nowhere."""
+    path = module_file(folder)
+    path.write_bytes(path.read_bytes().replace(b"PyModule_Create2", b"PyModule_Create9"))
+
+
+def rename_bindings(folder: Path) -> None:
+    """As an installation looks after torch was upgraded."""
+    bindings(folder).rename(bindings(folder).parent / "torch2.1234")
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "never built": (remove_built, "is not built", MEND),
+    "build broke off": (
+        lambda toy: (bindings(toy) / "build_config.json").unlink(),
+        "is not built, or its last build did not finish",
+        MEND,
+    ),
+    "config damaged": (
+        lambda toy: truncate(bindings(toy) / "build_config.json"),
+        "is damaged",
+        MEND,
+    ),
+    "config of another form": (
+        lambda toy: edit_config(toy, ops=["toy"]),
+        "is damaged",
+        MEND,
+    ),
+    "another torch": (
+        lambda toy: edit_config(toy, torch="2.9.1+cu130"),
+        rf"built for torch 2\.9\.1\+cu130; torch {re.escape(torch.__version__)} is installed",
+        MEND,
+    ),
+    "torch upgraded": (
+        rename_bindings,
+        rf"has bindings for torch 2\.1234; torch {re.escape(torch.__version__)} is installed",
+        f"{sys.executable} -m torch_ops build",
+    ),
+    "another CUDA": (
+        lambda toy: edit_config(toy, cuda=True, torch_cuda="12.8"),
+        r"built for a torch with CUDA 12\.8",
+        MEND,
+    ),
+    "another Python": (lambda toy: edit_config(toy, python="3.7"), r"built for Python 3\.7", MEND),
+    "another version": (
+        lambda toy: edit_config(toy, version="0.0.1"),
+        r"are of version 0\.0\.1",
+        MEND,
+    ),
+    "module missing": (lambda toy: module_file(toy).unlink(), "module for toy is missing", MEND),
+    "module cut short": (
+        lambda toy: truncate(module_file(toy)),
+        "module for toy is damaged",
+        MEND,
+    ),
+    "module empty": (
+        lambda toy: module_file(toy).write_bytes(b""),
+        "module for toy is damaged",
+        MEND,
+    ),
+    "symbol missing": (
+        break_symbol,
+        "module for toy does not load: .*undefined symbol: PyModule_Create9",
+        MEND,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_installation(name: str, toy: Path) -> None:
+    break_it, reason, mend = BROKEN[name]
+    break_it(toy)
+    result = run("-c", "import torch_ops", cwd=toy)
+    assert result.returncode == 1, result.stdout  # not a signal
+    assert re.search(
+        rf"^torch_ops\.InstallationError: torch_ops {torch_ops.__version__} cannot be "
+        rf"used\. .*{reason}",
+        result.stdout,
+        re.MULTILINE,
+    ), result.stdout
+    assert mend in result.stdout
+    # The text is the diagnosis: both sides of what does not fit.
+    assert re.search(r"^ +built for +runs with$", result.stdout, re.MULTILINE)
+    assert re.search(rf"^torch .* {re.escape(torch.__version__)}$", result.stdout, re.MULTILINE)
+
+
+def test_torch_missing(toy: Path) -> None:
+    result = run("-S", "-c", "import torch_ops", cwd=toy)  # -S: without site-packages
+    assert result.returncode == 1
+    assert "InstallationError" in result.stdout
+    assert "torch does not import: No module named 'torch'" in result.stdout
+    minor = ".".join(torch.__version__.split(".")[:2])
+    assert f'pip install "torch=={minor}.*"' in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("leftover", "reason"),
+    [
+        ("torch/lib/leftover.so", "holds no torch"),  # what an uninstalled torch leaves behind
+        ("torch/__init__.py", "torch does not import: cannot open libtorch"),
+    ],
+)
+def test_torch_broken(toy: Path, leftover: str, reason: str) -> None:
+    (toy / leftover).parent.mkdir(parents=True)
+    (toy / leftover).write_text("raise OSError('cannot open libtorch')")
+    result = run("-S", "-c", "import torch_ops", cwd=toy)
+    assert result.returncode == 1
+    assert "InstallationError" in result.stdout
+    assert reason in result.stdout
+
+
+class TestBuild:
+    """`python -m torch_ops build`, where torch was upgraded."""
+
+    @pytest.fixture
+    def upgraded(self, toy: Path) -> Path:
+        rename_bindings(toy)
+        return toy
+
+    @pytest.fixture(autouse=True)
+    def user_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        return tmp_path / "cache" / "torch_ops_bindings"
+
+    def test_it_mends(self, upgraded: Path, user_folder: Path) -> None:
+        result = run("-m", "torch_ops", "build", cwd=upgraded)
+        assert result.returncode == 0, result.stdout
+        assert f"compiling bindings for torch {torch.__version__}, for the CPU" in result.stdout
+        assert f"the bindings are in {user_folder}" in result.stdout
+        result = run("-m", "torch_ops", cwd=upgraded)
+        assert result.returncode == 0, result.stdout
+        assert f"bindings: {user_folder}" in result.stdout
+        # Nothing is left of the compilation, and nothing after --clean.
+        (version,) = user_folder.iterdir()
+        assert [path.name for path in version.iterdir()] == [bindings(upgraded).name]
+        result = run("-m", "torch_ops", "build", "--clean", cwd=upgraded)
+        assert f"removed {user_folder}" in result.stdout
+        assert not user_folder.exists()
+        assert "-m torch_ops build" in run("-c", "import torch_ops", cwd=upgraded).stdout
+
+    def test_a_compiler_that_fails(self, upgraded: Path, user_folder: Path) -> None:
+        (upgraded / "src/toy/toy.cpp").write_text("no C++")
+        result = run("-m", "torch_ops", "build", cwd=upgraded)
+        assert result.returncode == 1
+        assert "the compiler failed: the errors above say why" in result.stdout
+        assert "Traceback" not in result.stdout
+        assert list(next(user_folder.iterdir()).iterdir()) == []
+
+    def test_no_compiler(self, upgraded: Path, tmp_path: Path) -> None:
+        result = run("-m", "torch_ops", "build", cwd=upgraded, CXX="no-such-compiler -m64")
+        assert result.returncode == 1
+        assert "found no C++ compiler (no-such-compiler): install g++" in result.stdout
+
+    def test_no_sources(self, upgraded: Path) -> None:
+        shutil.rmtree(upgraded / "src")
+        result = run("-m", "torch_ops", "build", cwd=upgraded)
+        assert result.returncode == 1
+        assert "the sources of the bindings are missing" in result.stdout
+
+    def test_no_library(self, upgraded: Path) -> None:
+        shutil.rmtree(upgraded / "torch_ops_host" / "lib")
+        result = run("-m", "torch_ops", "build", cwd=upgraded)
+        assert result.returncode == 1
+        assert "there is no kernel library" in result.stdout
+
+    def test_it_is_no_module_of_another_package(self, upgraded: Path) -> None:
+        """`python -m other build`, where `other` imports torch_ops."""
+        (upgraded / "other.py").write_text("import torch_ops")
+        result = run("-m", "other", "build", cwd=upgraded)
+        assert "has bindings for torch 2.1234" in result.stdout
+
+
+def test_error_is_an_import_error_with_its_cause(toy: Path) -> None:
+    break_symbol(toy)
+    code = """
+try:
+    import torch_ops
+except ImportError as error:
+    assert type(error).__name__ == "InstallationError", type(error)
+    assert isinstance(error.__cause__, ImportError), error.__cause__
+    assert "undefined symbol" in str(error.__cause__)
+else:
+    raise AssertionError
+import sys
+assert "torch_ops" not in sys.modules, "half an import"
+"""
+    result = run("-c", code, cwd=toy)
+    assert result.returncode == 0, result.stdout
+
+
+def test_main_on_toy(toy: Path) -> None:
+    result = run("-m", "torch_ops", cwd=toy)
+    assert result.returncode == 0, result.stdout
+    assert "is installed and loads" in result.stdout
+    assert "CUDA kernels: none" in result.stdout
+    assert "CPU only: toy" in result.stdout
+    assert re.search(r"^toy +cpu +ok: the answer is 42$", result.stdout, re.MULTILINE)
+
+
+def test_main_reports_each_failure(toy: Path) -> None:
+    (toy / "torch_ops/ops/bad.py").write_text("def self_check(device): raise ValueError('wrong')")
+    (toy / "torch_ops/ops/worse.py").write_text("import not_there")
+    result = run("-m", "torch_ops", cwd=toy)
+    assert result.returncode == 1
+    assert re.search(r"^bad +cpu +FAILED: ValueError: wrong$", result.stdout, re.MULTILINE)
+    assert re.search(r"^worse +cpu +FAILED: ModuleNotFoundError", result.stdout, re.MULTILINE)
+    assert re.search(r"^toy +cpu +ok", result.stdout, re.MULTILINE)
+    assert "2 of 3 checks failed" in result.stdout
+
+
+def test_main_on_torch_ops() -> None:
+    result = run("-m", "torch_ops", cwd=ROOT)
+    assert result.returncode == 0, result.stdout
+    config = _diagnose.build_config()
+    assert config["torch"] in result.stdout
+    ops = {path.stem for path in (ROOT / "torch_ops" / "ops").glob("[a-z]*.py")}
+    devices = ["cpu", *(["cuda"] if config["cuda"] and torch.cuda.is_available() else [])]
+    checked = re.findall(r"^(\w+) +(cpu|cuda) +ok: ", result.stdout, re.MULTILINE)
+    wanted = [("errors", "cpu"), *((op, device) for op in ops for device in devices)]
+    assert sorted(checked) == sorted(wanted)
+
+
+@pytest.mark.parametrize(
+    ("body", "result"),
+    [
+        ("raise IndexError(f'gather: dim is {dim}.')", "ok: .*'gather: dim is 7654321.'"),
+        ("raise IndexError('gather: dim is ')", "FAILED: .* came 'gather: dim is', .*status 0"),
+        ("os.kill(os.getpid(), 11)", "FAILED: .* came '', and the exit status -11"),
+    ],
+)
+def test_main_sees_errors_that_do_not_arrive(toy: Path, body: str, result: str) -> None:
+    (toy / "torch_ops/ops/gather.py").write_text("def self_check(device): return 'fine'")
+    with (toy / "torch_ops/__init__.py").open("a") as file:
+        file.write(f"import os\ndef gather(source, index, dim): {body}\n")
+    output = run("-m", "torch_ops", cwd=toy)
+    assert output.returncode == (0 if result.startswith("ok") else 1)
+    assert re.search(rf"^errors +cpu +{result}", output.stdout, re.MULTILINE), output.stdout
+
+
+def test_diagnosis_of_this_installation() -> None:
+    text = _diagnose.diagnosis()
+    assert text.startswith(f"torch_ops {torch_ops.__version__} is installed and loads.")
+    assert sys.executable in text
+    assert issubclass(torch_ops.InstallationError, ImportError)
+
+
+@pytest.mark.parametrize(
+    ("archs", "gpu", "covered"),
+    [
+        (["9.0"], (9, 0), True),
+        (["8.0"], (8, 6), True),  # machine code runs on later minor versions
+        (["8.6"], (8, 0), False),
+        (["8.0"], (9, 0), False),
+        (["8.0+PTX"], (9, 0), True),
+        (["9.0+PTX"], (8, 0), False),
+        (["9.0a"], (9, 0), True),
+        (["10.0a"], (10, 3), False),
+        (["7.5", "9.0"], (9, 0), True),
+        (["Hopper"], (9, 0), True),
+        ([], (9, 0), False),
+    ],
+)
+def test_covers(archs: list[str], gpu: tuple[int, int], covered: bool) -> None:
+    assert _diagnose._covers(archs, gpu) is covered

@@ -235,7 +235,7 @@ for _ in range(2):
 def test_a_gpu_that_the_library_has_no_code_for(tmp_path: Path) -> None:
     """Of another build of it, for an older GPU or a newer one."""
     setup_py = load_setup_py()
-    home = setup_py.find_cuda_home(os.environ, setup_py.nvidia_wheels(torch.version.cuda))
+    home = setup_py.find_cuda_home(os.environ, setup_py.bindings.nvidia_wheels(torch.version.cuda))
     arch = "12.0" if torch.cuda.get_device_capability() == (7, 5) else "7.5"
     library = setup_py.setup_c_library
     cuda = library.Cuda(home, setup_py.read_nvcc(home).version, arch)

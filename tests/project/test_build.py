@@ -149,7 +149,7 @@ def test_an_op_that_is_gone_is_built_no_more(toy: Path) -> None:
 
 def test_cuda_is_built_with_no_gpu_visible(toy: Path) -> None:
     setup_py = load_setup_py()
-    wheels = setup_py.nvidia_wheels(torch.version.cuda)
+    wheels = setup_py.bindings.nvidia_wheels(torch.version.cuda)
     if torch.version.cuda is None or setup_py.find_cuda_home(os.environ, wheels) is None:
         pytest.skip("needs nvcc and a CUDA build of torch")
     cuda_home = {name: os.environ[name] for name in ("CUDA_HOME",) if name in os.environ}

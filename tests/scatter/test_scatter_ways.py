@@ -435,7 +435,6 @@ def test_ways_of_16_bits() -> None:
     assert halves(1 << 23, 1 << 17, 1) == "few"
     # Up to 16384 of them to a slab are one kernel's.
     assert halves(1 << 19, 1000, 16) == "sparse"
-    assert halves(1 << 19, 1 << 13, 64) == "sparse"
     # What exceeds the bound of the scratch is sorted.
     widths = (5, 8, 15, 16, 63)
     ways = ["streamed", "streamed", "streamed", "sorted", "sorted"]

@@ -85,9 +85,8 @@ struct SparseTuning {
   int64_t most_values_filled = 1 << 14;
   // If they do not: up to a 64th of the result's values per strip, but at least this...
   int64_t least_most_values = 1 << 15;
-  // ... and at most this. Up to 2^18, 5000 to 8000 entries to 2^20 rows of 64 and 32 bfloat16 take
-  // 37 and 22 us; with 2^17 they went to `few`, in 52 and 35 us.
-  int64_t most_most_values = 1 << 18;
+  // ... and at most this: up to 2^18, some shapes gain and others lose (docs/log.md).
+  int64_t most_most_values = 1 << 17;
   // Of odd widths, faster than small for results of so many values or more.
   int64_t least_odd_values = 1 << 19;
 };

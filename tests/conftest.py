@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import importlib.util
 import os
+import tempfile
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -61,8 +62,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.hasplugin("timeout"):
         config.addinivalue_line("markers", "timeout: without effect, pytest-timeout is missing")
-    if config.getoption("--support") and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        return
+    if config.getoption("--support"):
         config.pluginmanager.register(Outcomes(config.getoption("--support")))
+    # Inductor finds what it has compiled before by what calls which op, not by what an op does.
+    folder = tempfile.TemporaryDirectory(prefix="inductor-", ignore_cleanup_errors=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder.name
+    config.add_cleanup(folder.cleanup)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

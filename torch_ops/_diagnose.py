@@ -107,7 +107,10 @@ def build_config() -> dict[str, Any]:
 
 def _folder() -> Path:
     """Of the bindings for the torch that is installed; where it has none, of some others."""
-    version = _running_torch()[0]
+    try:
+        version = str(importlib.import_module("torch").__version__)
+    except Exception:  # _import_torch says what ails it
+        version = ""
     folders = _folders()
     name = _bindings.folder_name(version)
     return next((folder for folder in folders if folder.name == name), [_EXT, *folders][-1])

@@ -226,6 +226,17 @@ class TestBuild:
         assert "has bindings for torch 2.1234" in result.stdout
 
 
+def test_import_leaves_gpus_alone(toy: Path) -> None:
+    """A process that has asked for a GPU's name cannot fork any more."""
+    code = """
+import sys, torch
+torch.cuda.device_count = lambda: sys.exit("asked how many there are")
+import torch_ops
+"""
+    result = run("-c", code, cwd=toy)
+    assert result.returncode == 0, result.stdout
+
+
 def test_error_is_an_import_error_with_its_cause(toy: Path) -> None:
     break_symbol(toy)
     code = """

@@ -226,6 +226,7 @@ def test_on_fake_devices(device_calls: Path, what: str) -> None:
 
 
 @needs("c++")
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # minutes of compiling
 def test_random_calls_under_sanitizers(tmp_path: Path) -> None:
     """AddressSanitizer and UndefinedBehaviorSanitizer, over the library's own sources."""

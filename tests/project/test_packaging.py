@@ -98,6 +98,7 @@ def sdist_names(dist: Path) -> set[str]:
         return {name.partition("/")[2] for name in archive.getnames()}
 
 
+@pytest.mark.slow
 def test_the_c_library_installs(toy: Path, tmp_path: Path) -> None:
     """From a source archive, by a wheel, under both names; and it needs nothing that was left."""
     write_library(toy)

@@ -167,7 +167,7 @@ def find_torch() -> Torch:
         raise Refusal(
             "found no torch to build against. Where torch is installed, tell pip to build against "
             "it: pip install --no-build-isolation . ; else install it first: pip install "
-            f'"torch=={supported.TORCH[-1]}.*"'
+            f'"torch=={supported.OLDEST_TORCH}.*"'
         ) from error
     except (ImportError, OSError) as error:
         raise Refusal(f"torch is installed but does not import ({error}).") from error

@@ -53,6 +53,7 @@ def main() -> int:
     failed = False
     for minor in arguments.torch:
         result = run_version(minor, SAMPLE if arguments.sample else TESTS, arguments.out)
+        result["tests"] = "a sample" if arguments.sample else "all"
         failed |= result["outcome"] != "passed"
         results[minor] = result
         kept.write_text(json.dumps(results, indent=2) + "\n")
@@ -89,7 +90,7 @@ def run_version(minor: str, tests: tuple[str, ...], out: Path) -> dict[str, Any]
         call("environment", sys.executable, "-m", "venv", folder)
     if not call("installation", python, *install):
         return result
-    version = "import torch; print(torch.__version__, torch.version.cuda)"
+    version = "import torch; print(torch.__version__, torch.version.cuda or 'none')"
     shown = subprocess.run([python, "-c", version], capture_output=True, text=True, check=True)
     result["torch"], result["cuda"] = shown.stdout.split()
     if not call("bindings", python, "-m", "torch_ops", "build"):
@@ -110,8 +111,9 @@ def run_version(minor: str, tests: tuple[str, ...], out: Path) -> dict[str, Any]
 def table(results: dict[str, Any]) -> str:
     rows = [
         f"| {result.get('torch', minor)} | {result.get('cuda', '-')} | {result['python']} "
-        f"| {result.get('bindings, seconds', '-')} s | {result.get('passed', '-')} "
-        f"| {result.get('failed', '-')} | {result.get('skipped', '-')} | {result['outcome']} |"
+        f"| {result.get('bindings, seconds', '-')} s | {result['tests']} "
+        f"| {result.get('passed', '-')} | {result.get('failed', '-')} "
+        f"| {result.get('skipped', '-')} | {result['outcome']} |"
         for minor, result in sorted(results.items(), key=lambda item: float(item[0][2:]))
     ]
     lines = [
@@ -121,8 +123,8 @@ def table(results: dict[str, Any]) -> str:
         "`python -m torch_ops build`, and the tests of what depends on torch, on the CPU (and on a",
         "GPU where the machine has one).",
         "",
-        "| torch | CUDA of torch | Python | bindings compiled in | passed | failed | skipped | |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| torch | CUDA of torch | Python | bindings in | tests | passed | failed | skipped | |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         *rows,
     ]
     return "\n".join(lines) + "\n"

@@ -5,7 +5,7 @@ it here, and mend what its compiler says in src/common/torch/compat.h.
 """
 
 # Of torch, oldest first.
-TORCH = ("2.11",)
+TORCH = ("2.11", "2.13")
 OLDEST_TORCH = TORCH[0]
 
 # Of CUDA; the kernel library is compiled once for each major version.

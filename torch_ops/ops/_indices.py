@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from types import EllipsisType, NoneType
 from typing import Any, TypeGuard
 
 import torch
@@ -125,11 +126,12 @@ class Parsed:
         axes = 0  # of the source that the items are for
         ellipsis = -1
         for item in items:
-            if item is Ellipsis:
+            # By type, since Dynamo asks for the value of an integer that follows from data in `is`.
+            if isinstance(item, EllipsisType):
                 if ellipsis >= 0:
                     raise IndexError(f"{name}: indices may have one ellipsis ('...'), not several.")
                 ellipsis = len(known)
-            elif item is None or isinstance(item, bool):
+            elif isinstance(item, (NoneType, bool)):
                 pass
             elif isinstance(item, slice):
                 _check_slice(name, item)
@@ -156,13 +158,13 @@ class Parsed:
         last_array = -1
         axis = 0  # of source
         for position, item in enumerate(known):
-            if item is Ellipsis:
+            if isinstance(item, EllipsisType):
                 self.basic += [...] * left
                 self.arrays += [None] * left
                 self.axes += range(axis, axis + left)
                 axis += left
                 continue
-            if item is None:
+            if isinstance(item, NoneType):
                 self.plain = False
                 self.basic.append(None)
                 self.arrays.append(None)
@@ -208,7 +210,7 @@ class Parsed:
         """A call of torch for each step: torch.compile knows no tuple of numbers known later."""
         axis = 0
         for item in () if self.plain else self.basic:
-            if item is None:
+            if isinstance(item, NoneType):
                 source = source.unsqueeze(axis)
             elif isinstance(item, slice):
                 source = source[(slice(None),) * axis + (item,)]

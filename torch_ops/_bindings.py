@@ -132,7 +132,11 @@ def folder_name(torch: str) -> str:
 
 
 def user_folder(environ: Mapping[str, str]) -> Path:
-    """Where `python -m torch_ops build` puts bindings; nothing is looked at or made."""
+    """Where `python -m torch_ops build` puts bindings; nothing is looked at or made.
+
+    Raises:
+        RuntimeError: the user has no home folder.
+    """
     base = environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "torch_ops_bindings"
 

@@ -40,13 +40,13 @@ def main() -> int:
     )
     parser.add_argument("--clean", action="store_true", help="remove all that this has compiled")
     arguments = parser.parse_args(sys.argv[2:])
-    kept = _bindings.user_folder(os.environ)
     try:
+        kept = _find_user_folder()
         if arguments.clean:
             shutil.rmtree(kept, ignore_errors=True)
             print(f"removed {kept}")
         else:
-            print(f"torch_ops: the bindings are in {build(kept / __version__, os.environ)}")
+            print(f"torch_ops: the bindings are in {build(kept / _diagnose.USERS, os.environ)}")
     except _Refusal as refusal:
         print(f"torch_ops: {refusal}", file=sys.stderr)
         return 1
@@ -97,6 +97,13 @@ def build(parent: Path, environ: Mapping[str, str]) -> Path:
         made.rename(folder)
     print(f"torch_ops: done in {time.perf_counter() - start:.0f} s")
     return folder
+
+
+def _find_user_folder() -> Path:
+    try:
+        return _bindings.user_folder(os.environ)
+    except RuntimeError as error:
+        raise _Refusal("there is no home folder for the bindings: set XDG_CACHE_HOME.") from error
 
 
 def _find_sources() -> Path:

@@ -6,6 +6,7 @@ where the compiled modules, or torch itself, are missing or broken.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -22,6 +23,7 @@ from torch_ops._version import __version__
 
 _EXT = Path(__file__).resolve().parent / "_ext"
 CONFIG = "build_config.json"
+USERS = f"{__version__}-{sys.implementation.cache_tag}"  # in the user's folder: for this Python
 
 _REBUILD = (
     "Build it again for this Python and this torch, in the folder of its sources:\n"
@@ -118,10 +120,12 @@ def _folder() -> Path:
 
 def _folders() -> list[Path]:
     """All with bindings: of this installation, then those that this user has compiled."""
-    own = _bindings.user_folder(os.environ) / __version__
+    parents = [_EXT]
+    with contextlib.suppress(RuntimeError):  # in a container, say, whose user has no home folder
+        parents.append(_bindings.user_folder(os.environ) / USERS)
     return [
         folder
-        for parent in (_EXT, own)
+        for parent in parents
         for folder in sorted(parent.glob("torch*"), key=lambda path: _bindings.parse(path.name[5:]))
     ]
 

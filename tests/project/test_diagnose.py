@@ -15,7 +15,7 @@ from programs import ROOT, run
 from toy_project import bindings, build, write_toy
 
 import torch_ops
-from torch_ops import _diagnose
+from torch_ops import _build, _diagnose
 
 MEND = "pip install --no-build-isolation -e ."
 
@@ -163,6 +163,17 @@ def test_torch_broken(toy: Path, leftover: str, reason: str) -> None:
     assert result.returncode == 1
     assert "InstallationError" in result.stdout
     assert reason in result.stdout
+
+
+def test_a_user_without_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert _diagnose.diagnosis().startswith(f"torch_ops {torch_ops.__version__} is installed")
+    with pytest.raises(_build._Refusal, match="set XDG_CACHE_HOME"):
+        _build._find_user_folder()
 
 
 class TestBuild:

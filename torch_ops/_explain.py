@@ -1,7 +1,7 @@
 """`python -m torch_ops explain`: which kernels a gather or a sum runs on a GPU, and why.
 
 The answers are those of the choices that calls go through (src/scatter/sum/choose.h,
-src/gather/gather_path.h), for tensors that are contiguous. They need no GPU.
+src/gather/cuda/gather_path.h), for tensors that are contiguous. They need no GPU.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 setup_c_library.py makes the library, of all *_cpu.cpp and *.cu in src/; torch_ops/_bindings.py the
 modules, one for each folder src/<op>/ that has <op>.cpp. So adding an op edits no list. The one
-module that is not an op, src/runtime/, with the state that ops share, is built in the same way.
+module that is not an op, src/torch_cuda/, with what only a torch with CUDA has, is built likewise.
 Everything else (name, version, extras, tools) is in pyproject.toml.
 
 Variables that are honoured:
@@ -382,6 +382,7 @@ def build(
             nvcc and cuda_includes(nvcc, wheels),
         ),
         library,
+        nvcc is not None,
         f"$ORIGIN/../../../{setup_c_library.PACKAGE}/lib",
         environ,
     )
@@ -434,7 +435,7 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
         def sources(self) -> dict[Path, Path]:
             """What `python -m torch_ops build` compiles, and where it finds that in a wheel."""
             src, copies = ROOT / "src", Path(self.build_lib) / PACKAGE / "_src"
-            found = [path for op in ops for path in (*op.sources, *op.cuda_sources)]
+            found = [path for op in bindings.find_ops(src) for path in op.sources]
             found += [*src.rglob("*.h"), *src.rglob("*.hpp")]
             return {path: copies / path.relative_to(src) for path in found}
 
@@ -463,6 +464,8 @@ def main() -> None:
         check_setuptools()
     configuration = configure(os.environ)
     ops = bindings.find_ops(ROOT / "src")
+    if configuration.nvcc is None:
+        ops = [op for op in ops if op.name != bindings.CUDA_MODULE]
     setup(
         license=LICENSE,
         # Named so that wheels are of this platform and this Python; the command makes them.

@@ -26,10 +26,17 @@ SUFFIX: str = sysconfig.get_config_var("EXT_SUFFIX")
 # -fopenmp: at::parallel_for is a header, and serial without it.
 # -fno-trapping-math: nothing reads the flags of floating-point exceptions, and to keep them GCC
 # vectorises no loop that chooses between two results. Changes no result.
+# AT_PER_OPERATOR_HEADERS: no header of torch's includes all of its operators.
 FLAGS = (
-    *("-O3", "-g0", "-Wall", "-DNDEBUG", "-fPIC", "-fwrapv", "-fvisibility=hidden"),
-    *("-fopenmp", "-fno-trapping-math"),
+    *("-O2", "-g0", "-Wall", "-DNDEBUG", "-fPIC", "-fwrapv", "-fvisibility=hidden"),
+    *("-fopenmp", "-fno-trapping-math", "-DAT_PER_OPERATOR_HEADERS"),
 )
+
+# Lines of sources that are compiled as one: most of a small file's time goes to torch's headers.
+MOST_LINES = 1500
+
+# The one module that is linked with torch's CUDA libraries, so that the others serve every torch.
+CUDA_MODULE = "torch_cuda"
 
 
 # ---- Steps of a build ----------------------------------------------------------------------------
@@ -160,8 +167,7 @@ class Op:
 
     name: str
     sources: list[Path]
-    cuda_sources: list[Path]  # for a torch with CUDA alone
-    has_cuda: bool  # kernels of its own for CUDA, or such sources
+    has_cuda: bool  # kernels of its own for CUDA
 
 
 def find_ops(src: Path) -> list[Op]:
@@ -173,10 +179,35 @@ def find_ops(src: Path) -> list[Op]:
     for folder in sorted(src.iterdir()):
         if (folder / f"{folder.name}.cpp").is_file():
             sources = [p for p in sorted(folder.rglob("*.cpp")) if not p.match("*_cpu.cpp")]
-            cuda = [path for path in sources if path.match("*_cuda.cpp")]
-            cpp = [path for path in sources if path not in cuda]
-            ops.append(Op(folder.name, cpp, cuda, bool(cuda or any(folder.rglob("*.cu")))))
+            ops.append(Op(folder.name, sources, any(folder.rglob("*.cu"))))
     return ops
+
+
+def units_of(sources: Sequence[Path]) -> list[list[Path]]:
+    """The sources in groups, each of one folder, that are compiled as one file."""
+    units: list[list[Path]] = []
+    lines = 0
+    for source in sorted(sources, key=lambda path: (path.parent, path)):
+        more = source.read_bytes().count(b"\n")
+        if units and units[-1][0].parent == source.parent and lines + more <= MOST_LINES:
+            units[-1].append(source)
+            lines += more
+        else:
+            units.append([source])
+            lines = more
+    return units
+
+
+def write_unit(unit: Sequence[Path], temp: Path, src: Path) -> Path:
+    """The file to compile in place of the sources; one source stands for itself."""
+    if len(unit) == 1:
+        return unit[0]
+    file = temp / unit[0].relative_to(src).with_name(f"{unit[0].stem}-{unit[-1].stem}.cpp")
+    text = "".join(f'#include "{source.relative_to(src).as_posix()}"\n' for source in unit)
+    if not file.is_file() or file.read_text(encoding="utf-8") != text:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return file
 
 
 @dataclass(frozen=True)
@@ -185,7 +216,7 @@ class Torch:
 
     version: str
     folder: Path  # with include/ and lib/
-    cuda_includes: Sequence[Path] | None = None  # None: bindings for the CPU alone
+    cuda_includes: Sequence[Path] | None = None  # of CUDA's headers; None: without CUDA_MODULE
 
     @property
     def standard(self) -> str:
@@ -200,6 +231,7 @@ def binding_steps(
     temp: Path,
     torch: Torch,
     library: Path,
+    kernels_for_cuda: bool,
     rpath: str,
     environ: Mapping[str, str],
 ) -> list[Step]:
@@ -208,35 +240,38 @@ def binding_steps(
     `rpath`: the library's folder, as the modules are to look for it.
     """
     cxx = shlex.split(environ.get("CXX", "c++"))
-    with_cuda = torch.cuda_includes is not None
     include = torch.folder / "include"
     # torch_headers: stands in for headers that torch includes and does not ship.
     headers = [src / "common/torch/torch_headers", include]
-    headers += [include / "torch/csrc/api/include", *(torch.cuda_includes or ())]
+    headers += [include / "torch/csrc/api/include"]
     headers += [Path(sysconfig.get_path("include"))]
     compile_ = [*cxx, *FLAGS, f"-std={torch.standard}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
-    compile_ += [*(["-DTORCH_OPS_WITH_CUDA"] if with_cuda else []), f"-I{src}"]
+    compile_ += [*(["-DTORCH_OPS_WITH_CUDA"] if kernels_for_cuda else []), f"-I{src}"]
     compile_ += [f"-isystem{path}" for path in headers]
     compile_ += shlex.split(environ.get("CXXFLAGS", ""))
 
-    libraries = ["c10", "torch", "torch_cpu", "torch_python"]
-    # CUDA's own runtime comes with torch's libraries, which need it.
-    libraries += ["c10_cuda", "torch_cuda"] if with_cuda else []
-    link = [f"-L{torch.folder / 'lib'}", "-Wl,--no-as-needed", *(f"-l{name}" for name in libraries)]
+    link = [f"-L{torch.folder / 'lib'}", "-Wl,--no-as-needed"]
+    link += [f"-l{name}" for name in ("c10", "torch", "torch_cpu", "torch_python")]
     link += ["-fopenmp", str(library), f"-Wl,-rpath,{rpath}", *link_libstdcxx()]
     link += shlex.split(environ.get("LDFLAGS", ""))
 
     steps = []
     for op in ops:
+        own_headers, own_libraries = [], []
+        if op.name == CUDA_MODULE:
+            own_headers = [f"-isystem{path}" for path in torch.cuda_includes or ()]
+            # CUDA's own runtime comes with torch's libraries, which need it.
+            own_libraries = ["-lc10_cuda", "-ltorch_cuda"]
         objects = []
-        for source in [*op.sources, *(op.cuda_sources if with_cuda else [])]:
-            output, depfile = object_files(temp, source, src)
-            command = [*compile_, f"-DTORCH_EXTENSION_NAME={op.name}", "-MMD", "-MF", str(depfile)]
-            command += ["-c", str(source), "-o", str(output)]
+        for unit in units_of(op.sources):
+            source = write_unit(unit, temp, src)
+            output, depfile = object_files(temp, source, src if source in unit else temp)
+            command = [*compile_, *own_headers, f"-DTORCH_EXTENSION_NAME={op.name}"]
+            command += ["-MMD", "-MF", str(depfile), "-c", str(source), "-o", str(output)]
             steps.append(Step(output, [source], command, depfile))
             objects.append(output)
         module = target / f"{op.name}{SUFFIX}"
-        command = [*cxx, "-shared", "-o", str(module), *map(str, objects), *link]
+        command = [*cxx, "-shared", "-o", str(module), *map(str, objects), *link, *own_libraries]
         steps.append(Step(module, objects, command, implicit=[library]))
     return steps
 

@@ -62,6 +62,8 @@ def build(parent: Path, environ: Mapping[str, str]) -> Path:
     _check_compiler(environ)
     torch, facts, with_kernels = _find_torch()
     ops = _bindings.find_ops(src)
+    if torch.cuda_includes is None:
+        ops = [op for op in ops if op.name != _bindings.CUDA_MODULE]
     folder = parent / _bindings.folder_name(torch.version)
     try:
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -74,7 +76,15 @@ def build(parent: Path, environ: Mapping[str, str]) -> Path:
     with tempfile.TemporaryDirectory(dir=parent) as temp:
         made = Path(temp) / "made"
         steps = _bindings.binding_steps(
-            src, ops, made, Path(temp), torch, library, str(library.parent), environ
+            src,
+            ops,
+            made,
+            Path(temp),
+            torch,
+            library,
+            facts["cuda"],
+            str(library.parent),
+            environ,
         )
         for step in steps:
             step.output.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +152,8 @@ def _find_torch() -> tuple[_bindings.Torch, dict[str, Any], set[str]]:
             f'pip install "torch>={_supported.OLDEST_TORCH}"'
         )
     kernels = _diagnose.build_config()  # of other bindings for the same library
-    with_cuda = bool(kernels.get("cuda")) and cuda is not None
+    for_cuda = bool(kernels.get("cuda"))
+    with_cuda = for_cuda and cuda is not None
     if with_cuda and str(cuda).split(".")[0] != _supported.CUDA_MAJOR:
         raise _Refusal(
             f"torch {version} is a build for CUDA {cuda}; the kernels of torch_ops are for CUDA "
@@ -150,12 +161,10 @@ def _find_torch() -> tuple[_bindings.Torch, dict[str, Any], set[str]]:
         )
     facts = {
         "torch_cuda": cuda,
-        "cuda": with_cuda,
-        "nvcc": kernels.get("nvcc") if with_cuda else None,
-        "archs": kernels.get("archs", []) if with_cuda else [],
+        **{"cuda": for_cuda, "nvcc": kernels.get("nvcc"), "archs": kernels.get("archs", [])},
         "reason": "compiled by python -m torch_ops build",
     }
     includes = [wheel / "include" for wheel in _bindings.nvidia_wheels(cuda)]
     folder = Path(torch.__file__).parent
-    ops = {op for op, has in kernels.get("ops", {}).items() if with_cuda and has["cuda"]}
+    ops = {op for op, has in kernels.get("ops", {}).items() if for_cuda and has["cuda"]}
     return _bindings.Torch(version, folder, includes if with_cuda else None), facts, ops

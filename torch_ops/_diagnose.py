@@ -173,16 +173,26 @@ def _check_and_load() -> None:
         raise _Problem(
             f"It was built for torch {config.get('torch')}; torch {torch.__version__} is installed."
         )
-    if config.get("cuda") and _major(config.get("torch_cuda")) != _major(torch.version.cuda):
-        raise _Problem(
-            f"It was built for a torch with CUDA {config.get('torch_cuda')}; "
-            f"the torch that is installed has {torch.version.cuda or 'none'}."
-        )
+    modules = list(config["ops"])
+    if torch.version.cuda is None:  # the others serve this torch too
+        modules = [op for op in modules if op != _bindings.CUDA_MODULE]
+    elif config.get("cuda"):
+        if _bindings.CUDA_MODULE not in modules:
+            raise _Problem(
+                f"Its bindings were compiled for a torch without CUDA; torch {torch.__version__} "
+                f"has CUDA {torch.version.cuda}.",
+                _COMPILE,
+            )
+        if _major(config.get("torch_cuda")) != _major(torch.version.cuda):
+            raise _Problem(
+                f"It was built for a torch with CUDA {config.get('torch_cuda')}; "
+                f"the torch that is installed has {torch.version.cuda}."
+            )
 
-    for op in config["ops"]:
+    for op in modules:
         _check_module_file(folder, op)
     importlib.import_module("torch_ops._ext").__path__ = [str(folder)]
-    for op in config["ops"]:
+    for op in modules:
         try:
             importlib.import_module(f"torch_ops._ext.{op}")
         except Exception as error:
@@ -248,7 +258,7 @@ def _table(config: dict[str, Any]) -> list[str]:
     """Built for and runs with, side by side."""
     torch_version, torch_cuda, gpus = _running_torch()
     archs = config.get("archs", [])
-    # The modules of ops have a file in ops/; what they share, the module runtime, has none.
+    # The modules of ops have a file in ops/; torch_cuda, which is none, has not.
     ops = [op for op in config.get("ops", {}) if (_EXT.parent / "ops" / f"{op}.py").is_file()]
     with_cuda = [op for op in ops if config["ops"][op].get("cuda")]
     without = [op for op in ops if op not in with_cuda]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+import sys
 from typing import Any
 
 import torch
 
-_runtime: Any = importlib.import_module("torch_ops._ext.runtime")
+# None with a torch without CUDA, or without CUDA kernels.
+_cuda: Any = sys.modules.get("torch_ops._ext.torch_cuda")
 
 _MODES = ("async", "sync")
+_mode = "async"
 
 
 def check_errors(device: torch.device | str | int | None = None) -> None:
@@ -47,15 +49,16 @@ def check_errors(device: torch.device | str | int | None = None) -> None:
         >>> torch_ops.check_errors()  # raises nothing: all entries were in range
     """
     if device is None:
-        _runtime.check_errors(None)
+        if _cuda is not None:
+            _cuda.check_errors(None)
         return
     device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if device.type != "cuda":
+    if device.type != "cuda" or _cuda is None:
         return
     if device.index is not None:
-        _runtime.check_errors(device.index)
+        _cuda.check_errors(device.index)
     elif torch.cuda.is_initialized():
-        _runtime.check_errors(torch.cuda.current_device())
+        _cuda.check_errors(torch.cuda.current_device())
 
 
 def set_error_mode(mode: str) -> None:
@@ -83,7 +86,10 @@ def set_error_mode(mode: str) -> None:
     """
     if mode not in _MODES:
         raise ValueError(f'set_error_mode: mode must be "async" or "sync", but it is {mode!r}.')
-    _runtime.set_sync(mode == "sync")
+    global _mode
+    _mode = mode
+    if _cuda is not None:
+        _cuda.set_sync(mode == "sync")
 
 
 def get_error_mode() -> str:
@@ -97,7 +103,7 @@ def get_error_mode() -> str:
         >>> torch_ops.get_error_mode()
         'async'
     """
-    return "sync" if _runtime.is_sync() else "async"
+    return _mode
 
 
 if os.environ.get("TORCH_OPS_SYNC", "").lower() not in ("", "0", "false", "off", "no"):

@@ -39,21 +39,21 @@ const NumpyTypes* numpy_types() {
   return &types;
 }
 
-enum class Scalar { kNone, kBool, kInt, kFloat, kComplex };
+enum class NumberKind { kNone, kBool, kInt, kFloat, kComplex };
 
-Scalar scalar_of(PyObject* value) {
-  if (PyBool_Check(value)) return Scalar::kBool;
-  if (PyLong_Check(value)) return Scalar::kInt;
-  if (PyFloat_Check(value)) return Scalar::kFloat;
-  if (PyComplex_Check(value)) return Scalar::kComplex;
+NumberKind scalar_of(PyObject* value) {
+  if (PyBool_Check(value)) return NumberKind::kBool;
+  if (PyLong_Check(value)) return NumberKind::kInt;
+  if (PyFloat_Check(value)) return NumberKind::kFloat;
+  if (PyComplex_Check(value)) return NumberKind::kComplex;
   if (const NumpyTypes* numpy = numpy_types()) {
     PyTypeObject* type = Py_TYPE(value);
-    if (PyType_IsSubtype(type, numpy->integer)) return Scalar::kInt;
-    if (PyType_IsSubtype(type, numpy->floating)) return Scalar::kFloat;
-    if (PyType_IsSubtype(type, numpy->boolean)) return Scalar::kBool;
-    if (PyType_IsSubtype(type, numpy->complex)) return Scalar::kComplex;
+    if (PyType_IsSubtype(type, numpy->integer)) return NumberKind::kInt;
+    if (PyType_IsSubtype(type, numpy->floating)) return NumberKind::kFloat;
+    if (PyType_IsSubtype(type, numpy->boolean)) return NumberKind::kBool;
+    if (PyType_IsSubtype(type, numpy->complex)) return NumberKind::kComplex;
   }
-  return Scalar::kNone;
+  return NumberKind::kNone;
 }
 
 std::string type_name(PyObject* value) { return Py_TYPE(value)->tp_name; }
@@ -66,7 +66,7 @@ std::string describe(PyObject* value) {
     return c10::str("a ", dtype_name(tensor.scalar_type()), " tensor of shape ", tensor.sizes(),
                     " on ", tensor.device());
   }
-  if (scalar_of(value) != Scalar::kNone) {
+  if (scalar_of(value) != NumberKind::kNone) {
     return c10::str("the ", type_name(value), " ", std::string(py::str(py::handle(value))));
   }
   return c10::str("a ", type_name(value));
@@ -81,7 +81,7 @@ bool has_array_interface(PyObject* value) {
 
 }  // namespace
 
-void Arguments::refuse(size_t index, const std::string& why, bool is_type) const {
+void RawArguments::refuse(size_t index, const std::string& why, bool is_type) const {
   const std::string text =
       c10::str(callee_.name, ": argument ", index, " (", callee_.params[index].text, ") ", why);
   TORCH_CHECK_TYPE(!is_type, text);
@@ -90,12 +90,12 @@ void Arguments::refuse(size_t index, const std::string& why, bool is_type) const
 }
 
 template <class T>
-void Arguments::store(size_t index, T value) {
+void RawArguments::store(size_t index, T value) {
   static_assert(sizeof(T) <= sizeof(Slot));
   std::memcpy(slots_[index].bytes, &value, sizeof(T));
 }
 
-void Arguments::add_tensor(size_t index, const at::Tensor& tensor) {
+void RawArguments::add_tensor(size_t index, const at::Tensor& tensor) {
   const Param& param = callee_.params[index];
   if (tensor.layout() != at::kStrided) {
     refuse(index, c10::str("must be a dense tensor, but its layout is ", tensor.layout(), "."),
@@ -147,13 +147,13 @@ void Arguments::add_tensor(size_t index, const at::Tensor& tensor) {
   if (param.writes) written_.push_back(tensor.unsafeGetTensorImpl());
 }
 
-void Arguments::add_pointer(size_t index, PyObject* value, py::handle stream) {
+void RawArguments::add_pointer(size_t index, PyObject* value, py::handle stream) {
   const Param& param = callee_.params[index];
   if (THPVariable_Check(value)) {
     add_tensor(index, THPVariable_Unpack(value));
   } else if (value == Py_None) {
     store<void*>(index, nullptr);
-  } else if (scalar_of(value) != Scalar::kNone) {
+  } else if (scalar_of(value) != NumberKind::kNone) {
     refuse(index,
            c10::str("is a pointer: pass a tensor or None, not ", describe(value),
                     ". (An address is passed as a ctypes.c_void_p, which nobody checks.)"),
@@ -174,14 +174,15 @@ void Arguments::add_pointer(size_t index, PyObject* value, py::handle stream) {
   }
 }
 
-void Arguments::add_integer(size_t index, PyObject* value) {
+void RawArguments::add_integer(size_t index, PyObject* value) {
   const Param& param = callee_.params[index];
-  const Scalar scalar = scalar_of(value);
-  if (scalar != Scalar::kInt && scalar != Scalar::kBool) {
+  const NumberKind scalar = scalar_of(value);
+  if (scalar != NumberKind::kInt && scalar != NumberKind::kBool) {
     refuse(index, c10::str("must be an integer, but it is ", describe(value), "."), true);
   }
   py::object number = py::reinterpret_steal<py::object>(
-      scalar == Scalar::kBool ? PyLong_FromLong(PyObject_IsTrue(value)) : PyNumber_Index(value));
+      scalar == NumberKind::kBool ? PyLong_FromLong(PyObject_IsTrue(value))
+                                  : PyNumber_Index(value));
   if (!number) throw py::error_already_set();
   const int bits = static_cast<int>(param.size) * 8;
   const bool is_signed = param.kind == ParamKind::kInt;
@@ -205,18 +206,19 @@ void Arguments::add_integer(size_t index, PyObject* value) {
   store(index, stored);  // little-endian: the low bytes come first
 }
 
-double Arguments::as_double(size_t index, PyObject* value) const {
-  const Scalar scalar = scalar_of(value);
-  if (scalar == Scalar::kNone || scalar == Scalar::kComplex) {
+double RawArguments::as_double(size_t index, PyObject* value) const {
+  const NumberKind scalar = scalar_of(value);
+  if (scalar == NumberKind::kNone || scalar == NumberKind::kComplex) {
     refuse(index, c10::str("must be a number, but it is ", describe(value), "."), true);
   }
   const py::object number = py::reinterpret_steal<py::object>(
-      scalar == Scalar::kBool ? PyFloat_FromDouble(PyObject_IsTrue(value)) : PyNumber_Float(value));
+      scalar == NumberKind::kBool ? PyFloat_FromDouble(PyObject_IsTrue(value))
+                                  : PyNumber_Float(value));
   if (!number) throw py::error_already_set();
   return PyFloat_AS_DOUBLE(number.ptr());
 }
 
-void Arguments::add_bytes(size_t index, PyObject* value) {
+void RawArguments::add_bytes(size_t index, PyObject* value) {
   const Param& param = callee_.params[index];
   const NumpyTypes* numpy = numpy_types();
   const bool is_record = numpy != nullptr && PyType_IsSubtype(Py_TYPE(value), numpy->record);
@@ -236,10 +238,10 @@ void Arguments::add_bytes(size_t index, PyObject* value) {
   if (is_record) kept_.push_back(std::move(bytes));
 }
 
-void Arguments::add_unknown(size_t index, PyObject* value, py::handle stream) {
+void RawArguments::add_unknown(size_t index, PyObject* value, py::handle stream) {
   const Param& param = callee_.params[index];
   const NumpyTypes* numpy = numpy_types();
-  const bool is_numpy = numpy != nullptr && scalar_of(value) != Scalar::kNone &&
+  const bool is_numpy = numpy != nullptr && scalar_of(value) != NumberKind::kNone &&
                         !PyBool_Check(value) &&
                         (PyType_IsSubtype(Py_TYPE(value), numpy->integer) ||
                          PyType_IsSubtype(Py_TYPE(value), numpy->floating) ||
@@ -258,7 +260,7 @@ void Arguments::add_unknown(size_t index, PyObject* value, py::handle stream) {
   } else if (PyBytes_Check(value) ||
              (numpy != nullptr && PyType_IsSubtype(Py_TYPE(value), numpy->record))) {
     add_bytes(index, value);
-  } else if (scalar_of(value) != Scalar::kNone) {
+  } else if (scalar_of(value) != NumberKind::kNone) {
     refuse(index,
            c10::str("has no type in the compiled code: pass a NumPy scalar, which has one "
                     "(numpy.int32(5)), instead of ",
@@ -274,11 +276,11 @@ void Arguments::add_unknown(size_t index, PyObject* value, py::handle stream) {
   }
 }
 
-void Arguments::add_scalar(size_t index, PyObject* value) {
+void RawArguments::add_scalar(size_t index, PyObject* value) {
   const Param& param = callee_.params[index];
   switch (param.kind) {
     case ParamKind::kBool:
-      if (scalar_of(value) != Scalar::kBool) {
+      if (scalar_of(value) != NumberKind::kBool) {
         refuse(index, c10::str("must be a bool, but it is ", describe(value), "."), true);
       }
       store(index, PyObject_IsTrue(value) == 1);
@@ -302,7 +304,7 @@ void Arguments::add_scalar(size_t index, PyObject* value) {
       store(index, c10::BFloat16(static_cast<float>(as_double(index, value))).x);
       break;
     case ParamKind::kComplex: {
-      if (scalar_of(value) == Scalar::kNone) {
+      if (scalar_of(value) == NumberKind::kNone) {
         refuse(index, c10::str("must be a complex number, but it is ", describe(value), "."), true);
       }
       const Py_complex number = PyComplex_AsCComplex(value);
@@ -320,7 +322,7 @@ void Arguments::add_scalar(size_t index, PyObject* value) {
   }
 }
 
-Arguments::Arguments(const Callee& callee, PyObject* args, bool strided, py::handle stream)
+RawArguments::RawArguments(const Callee& callee, PyObject* args, bool strided, py::handle stream)
     : callee_(callee), strided_(strided) {
   TORCH_CHECK_TYPE(PyTuple_Check(args) || PyList_Check(args), callee.name,
                    ": args must be a tuple or a list of the kernel's arguments, but it is ",
@@ -358,7 +360,7 @@ Arguments::Arguments(const Callee& callee, PyObject* args, bool strided, py::han
   }
 }
 
-void Arguments::bump_versions() const {
+void RawArguments::bump_versions() const {
   for (c10::TensorImpl* tensor : written_) {
     if (!tensor->is_inference()) tensor->bump_version();
   }

@@ -46,10 +46,10 @@ struct Callee {
 };
 
 // One launch's arguments. Keeps what they point into alive until it ends.
-class Arguments {
+class RawArguments {
  public:
   // `stream` is what the caller gave, or None.
-  Arguments(const Callee& callee, PyObject* args, bool strided, pybind11::handle stream);
+  RawArguments(const Callee& callee, PyObject* args, bool strided, pybind11::handle stream);
 
   void** pointers() { return pointers_.data(); }
   // Of the tensors; none where there is no tensor.

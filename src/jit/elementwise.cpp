@@ -13,7 +13,7 @@
 #include <algorithm>
 
 #include "common/torch/new_output.h"
-#include "jit/library.h"
+#include "jit/gpu_code.h"
 #include "jit/plan.h"
 #include "jit/python_arguments.h"
 
@@ -280,7 +280,8 @@ void launch(Call& call, at::TensorIteratorBase& iter) {
   const LaunchShape shape{{static_cast<uint32_t>((vectors + per_block - 1) / per_block), 1, 1},
                           {static_cast<uint32_t>(variant.threads), 1, 1}};
   void* parameters[] = {words.data()};
-  launch_kernel(variant.function, form.device, shape, current_stream(form.device), parameters);
+  gpu_code().launch_kernel(variant.function, form.device, shape, current_stream(form.device),
+                           parameters);
 }
 
 }  // namespace

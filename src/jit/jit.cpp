@@ -1,6 +1,7 @@
 // What Python sees of kernels that were compiled at run time: torch_ops/jit/.
 #include "jit/jit.h"
 
+#include "jit/gpu_code.h"
 #include "jit/library.h"
 
 #include <ATen/ops/from_blob.h>
@@ -25,24 +26,25 @@ void bind_library(py::module_& m) {
       [](const py::bytes& image) {
         const std::string copy = image;
         const py::gil_scoped_release release;
-        return reinterpret_cast<intptr_t>(load_library(copy));
+        return reinterpret_cast<intptr_t>(gpu_code().load_library(copy));
       },
       "Loads a cubin or PTX; returns its handle", py::arg("image"));
   m.def(
       "kernel_names",
-      [](intptr_t library) { return kernel_names(reinterpret_cast<Library>(library)); },
+      [](intptr_t library) { return gpu_code().kernel_names(reinterpret_cast<Library>(library)); },
       "The names of the kernels in a library", py::arg("library"));
   m.def(
       "get_kernel",
       [](intptr_t library, const std::string& name) {
-        return reinterpret_cast<intptr_t>(get_kernel(reinterpret_cast<Library>(library), name));
+        return reinterpret_cast<intptr_t>(
+            gpu_code().get_kernel(reinterpret_cast<Library>(library), name));
       },
       "The handle of a kernel in a library", py::arg("library"), py::arg("name"));
   m.def(
       "get_global",
       [](intptr_t library, const std::string& name, int64_t device) {
         const auto index = static_cast<c10::DeviceIndex>(device);
-        const Global found = get_global(reinterpret_cast<Library>(library), name, index);
+        const Global found = gpu_code().get_global(reinterpret_cast<Library>(library), name, index);
         const c10::Device on(c10::kCUDA, index);
         return at::for_blob(found.address, {found.bytes})
             .options(at::TensorOptions().dtype(at::kByte).device(on))
@@ -54,8 +56,9 @@ void bind_library(py::module_& m) {
   m.def(
       "wait_for_stream",
       [](intptr_t stream, intptr_t producer, int64_t device) {
-        wait_for_stream(reinterpret_cast<void*>(stream), reinterpret_cast<void*>(producer),
-                        static_cast<c10::DeviceIndex>(device));
+        gpu_code().wait_for_stream(reinterpret_cast<void*>(stream),
+                                   reinterpret_cast<void*>(producer),
+                                   static_cast<c10::DeviceIndex>(device));
       },
       "Makes a stream wait for what is queued on another", py::arg("stream"), py::arg("producer"),
       py::arg("device"));

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "jit/arguments.h"
+#include "jit/gpu_code.h"
 #include "jit/jit.h"
-#include "jit/library.h"
 
 namespace torch_ops::jit {
 namespace py = pybind11;
@@ -50,7 +50,7 @@ class RawLauncher {
     shape.cooperative = bool_of(callee_.name, "cooperative", cooperative);
     const bool any_strides = bool_of(callee_.name, "strided", strided);
     if (!known_ || !sizes_known_) load_first(args);
-    Arguments arguments(callee_, args.ptr(), any_strides, stream);
+    RawArguments arguments(callee_, args.ptr(), any_strides, stream);
     if (std::count(shape.grid.begin(), shape.grid.end(), 0U) != 0) return -1;
 
     const Loaded& loaded = get(arguments.device());
@@ -60,7 +60,7 @@ class RawLauncher {
     void* const on = stream.is_none() ? current_stream(device) : read_stream(stream, device);
     {
       const py::gil_scoped_release release;  // a launch waits where the queue is full
-      launch_kernel(loaded.kernel, device, shape, on, arguments.pointers());
+      gpu_code().launch_kernel(loaded.kernel, device, shape, on, arguments.pointers());
     }
     arguments.bump_versions();
     return device;
@@ -70,8 +70,8 @@ class RawLauncher {
 
   int suggest_block(int64_t shared_bytes) {
     const Loaded& loaded = get(std::nullopt);
-    return jit::suggest_block(loaded.kernel, last_->first, shared_bytes,
-                              loaded.attributes.max_threads_per_block);
+    return gpu_code().suggest_block(loaded.kernel, last_->first, shared_bytes,
+                                    loaded.attributes.max_threads_per_block);
   }
 
  private:
@@ -127,7 +127,7 @@ class RawLauncher {
     {
       // To load waits where the queue is full, as a launch does; another thread may come here too.
       const py::gil_scoped_release release;
-      loaded.attributes = prepare_kernel(loaded.kernel, key);
+      loaded.attributes = gpu_code().prepare_kernel(loaded.kernel, key);
     }
     check_sizes(loaded.attributes.param_sizes);
     return (last_ = &*loaded_.emplace(key, std::move(loaded)).first)->second;
@@ -200,7 +200,8 @@ class RawLauncher {
   // Blocks that wait for one that has not begun would wait for ever.
   void check_resident(const LaunchShape& shape, Kernel kernel, c10::DeviceIndex device) const {
     const int64_t threads = int64_t{shape.block[0]} * shape.block[1] * shape.block[2];
-    const int64_t most = count_resident_blocks(kernel, device, threads, shape.shared_bytes);
+    const int64_t most =
+        gpu_code().count_resident_blocks(kernel, device, threads, shape.shared_bytes);
     // Each is below 2^31, 2^16, 2^16.
     const double blocks = double(shape.grid[0]) * shape.grid[1] * shape.grid[2];
     TORCH_CHECK_VALUE(blocks <= double(most), callee_.name, ": a cooperative launch of ",

@@ -15,7 +15,7 @@
 
 #include "common/host/ceil_div.h"
 #include "common/torch/new_output.h"
-#include "jit/library.h"
+#include "jit/gpu_code.h"
 #include "jit/plan.h"
 #include "jit/python_arguments.h"
 
@@ -24,8 +24,8 @@ namespace {
 
 namespace py = pybind11;
 
-constexpr int64_t kGrain = 32768;    // elements below which no second task is worth it
-constexpr int64_t kHostPart = 4096;  // elements that one task of the CPU reduces
+constexpr int64_t kReductionGrain = 32768;  // elements below which no second task is worth it
+constexpr int64_t kHostPart = 4096;         // elements that one task of the CPU reduces
 // The same of columns: outputs side by side, at least and at most (headers/reduce_cpu.h has
 // that too); rows of a part, a multiple of the first and at most the second; and tasks, where there
 // is work.
@@ -37,7 +37,7 @@ constexpr int64_t kHostTasks = 64;
 constexpr int64_t kThreads = 256;  // a block; headers/reduce_cuda.h has it too
 constexpr int64_t kBlocks = 8192;  // what a grid should have to fill a GPU
 constexpr int64_t kLeastPerThread = 16;
-constexpr int64_t kVectorBytes = 16;
+constexpr int64_t kReductionVectorBytes = 16;
 // Of columns: as many as a multiprocessor has room for at a time, so that all end together, the
 // start and the end of a block do not count beside what it reads, and the second pass has little to
 // read.
@@ -97,7 +97,7 @@ void put_axes(Words& words, const Axes& axes, size_t operands) {
   }
 }
 
-struct Call {
+struct ReductionCall {
   Axes kept, reduced;
   c10::SmallVector<ScalarType, 8> stored, computed;  // output, then inputs; Undefined: a number
   c10::SmallVector<const Tensor*, 8> operands;       // the output, and inputs that are no numbers
@@ -108,7 +108,7 @@ struct Call {
   Words tail;
 };
 
-ReductionCode find_code(Reduction& kernel, const Call& call, std::optional<int> device) {
+ReductionCode find_code(Reduction& kernel, const ReductionCall& call, std::optional<int> device) {
   std::string key(1, static_cast<char>(device ? *device + 1 : 0));
   for (const ScalarType type : call.stored) key.push_back(static_cast<char>(type));
   for (const ScalarType type : call.computed) key.push_back(static_cast<char>(type));
@@ -130,8 +130,8 @@ ReductionCode find_code(Reduction& kernel, const Call& call, std::optional<int> 
 }
 
 // The words that both kinds of processor get; headers/reduce.h declares them.
-Words plan_words(Call& call, int64_t outputs, int64_t elements, int64_t part, int64_t parts,
-                 void* partials) {
+Words plan_words(ReductionCall& call, int64_t outputs, int64_t elements, int64_t part,
+                 int64_t parts, void* partials) {
   Words words;
   words.put(outputs);
   words.put(elements);
@@ -156,7 +156,7 @@ Tensor scratch(int64_t results, const ReductionCode& code, const Tensor& like) {
 }
 
 // Are the outputs what lies together in memory, and not each output's elements?
-bool are_columns(const Call& call, int64_t elements) {
+bool are_columns(const ReductionCall& call, int64_t elements) {
   return elements > 0 && inner_stride(call.reduced) > inner_stride(call.kept);
 }
 
@@ -183,7 +183,8 @@ struct HostTasks {
   }
 };
 
-void run_cpu(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, int64_t elements) {
+void run_cpu(Reduction& kernel, ReductionCall& call, const Tensor& out, int64_t outputs,
+             int64_t elements) {
   const bool columns =
       are_columns(call, elements) && !call.reduced.empty() && call.kept[0].size >= kHostColumns;
   if (columns) {
@@ -207,17 +208,18 @@ void run_cpu(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, 
   put_axes(words, call.kept, call.operands.size());
   put_axes(words, call.reduced, call.operands.size());
   const int64_t of_task = std::min(elements, cut.part) * std::min(cut.width, outputs);
-  at::parallel_for(0, cut.tasks, std::max<int64_t>(kGrain / std::max<int64_t>(of_task, 1), 1),
+  at::parallel_for(0, cut.tasks,
+                   std::max<int64_t>(kReductionGrain / std::max<int64_t>(of_task, 1), 1),
                    [&](int64_t begin, int64_t end) { partial(words.data(), begin, end); });
   if (cut.parts == 1) return;
-  at::parallel_for(0, outputs, std::max<int64_t>(kGrain / cut.parts, 1),
+  at::parallel_for(0, outputs, std::max<int64_t>(kReductionGrain / cut.parts, 1),
                    [&](int64_t begin, int64_t end) { finish(words.data(), begin, end); });
 }
 
 // May the elements of an operand along the innermost kept axis be moved as vectors?
-bool lies_in_vectors(const Call& call, size_t operand, int64_t vector) {
+bool lies_in_vectors(const ReductionCall& call, size_t operand, int64_t vector) {
   const Tensor& tensor = *call.operands[operand];
-  const int64_t bytes = std::min(kVectorBytes, vector * tensor.element_size());
+  const int64_t bytes = std::min(kReductionVectorBytes, vector * tensor.element_size());
   int64_t places = reinterpret_cast<intptr_t>(tensor.data_ptr());
   for (const Axes* axes : {&call.kept, &call.reduced}) {
     for (const Axis& axis : *axes) {
@@ -228,14 +230,14 @@ bool lies_in_vectors(const Call& call, size_t operand, int64_t vector) {
 }
 
 // How the outputs of a thread lie: the widest vectors that sizes, strides and pointers allow.
-void choose_vector(Call& call) {
+void choose_vector(ReductionCall& call) {
   const Axis& inner = call.kept[0];
   const size_t count = call.operands.size();
-  int64_t smallest = kVectorBytes;
+  int64_t smallest = kReductionVectorBytes;
   for (size_t k = 1; k < count; ++k) {
     if (inner.strides[k] != 0) smallest = std::min(smallest, call.operands[k]->element_size());
   }
-  int64_t vector = std::min<int64_t>(kVectorBytes / smallest, 8);
+  int64_t vector = std::min<int64_t>(kReductionVectorBytes / smallest, 8);
   const auto fits = [&] {
     if (inner.size % vector != 0) return false;
     for (size_t k = 1; k < count; ++k) {
@@ -270,7 +272,7 @@ struct Parts {
 // Launches the kernels of one call.
 class Launcher {
  public:
-  Launcher(Words& words, const Call& call, const Tensor& out)
+  Launcher(Words& words, const ReductionCall& call, const Tensor& out)
       : words_(words), device_(out.device().index()), stream_(current_stream(device_)) {
     put_axes(words_, call.kept, call.operands.size());
     put_axes(words_, call.reduced, call.operands.size());
@@ -280,7 +282,7 @@ class Launcher {
     const LaunchShape shape{{static_cast<uint32_t>(x), static_cast<uint32_t>(grid_y), 1},
                             {static_cast<uint32_t>(threads), 1, 1}};
     void* parameters[] = {words_.data()};
-    launch_kernel(function, device_, shape, stream_, parameters);
+    gpu_code().launch_kernel(function, device_, shape, stream_, parameters);
   }
 
  private:
@@ -290,7 +292,7 @@ class Launcher {
 };
 
 // Outputs whose elements lie together.
-void run_rows(const ReductionCode& code, Call& call, const Tensor& out, int64_t outputs,
+void run_rows(const ReductionCode& code, ReductionCall& call, const Tensor& out, int64_t outputs,
               int64_t elements) {
   const int64_t lanes = std::min(kThreads, power_of_two_up_to(std::max<int64_t>(elements / 4, 1)));
   const int64_t blocks = ceil_div(outputs, kThreads / lanes);
@@ -305,7 +307,7 @@ void run_rows(const ReductionCode& code, Call& call, const Tensor& out, int64_t 
 
 // Outputs that lie together as their elements do. A block's threads are a matrix: `across` of them
 // side by side along a row's memory, `lanes` one below the other.
-void run_columns(const ReductionCode& code, Call& call, const Tensor& out, int64_t outputs,
+void run_columns(const ReductionCode& code, ReductionCall& call, const Tensor& out, int64_t outputs,
                  int64_t elements) {
   const int64_t words_of_row = outputs / call.vector;
   // Several lanes where there are elements for them: the wider blocks are, the more parts it takes
@@ -319,7 +321,7 @@ void run_columns(const ReductionCode& code, Call& call, const Tensor& out, int64
   const int64_t across = ceil_div(words_of_row, groups);
   const int64_t lanes = std::clamp<int64_t>(elements / 4, 1, kThreads / across);
   const int64_t blocks = ceil_div(words_of_row, across);
-  const int64_t at_once = kColumnBlocks * count_multiprocessors(out.device().index());
+  const int64_t at_once = kColumnBlocks * gpu_code().count_multiprocessors(out.device().index());
   const Parts parts(elements, lanes, kColumnUnroll, at_once / blocks);
   const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, code, out);
   // Of the second pass: some 8 parts a thread, if that keeps a block's threads busy.
@@ -337,7 +339,8 @@ void run_columns(const ReductionCode& code, Call& call, const Tensor& out, int64
   }
 }
 
-void run_cuda(Reduction& kernel, Call& call, const Tensor& out, int64_t outputs, int64_t elements) {
+void run_cuda(Reduction& kernel, ReductionCall& call, const Tensor& out, int64_t outputs,
+              int64_t elements) {
   // The threads of one output are neighbours where its elements are, else the outputs are.
   const bool columns = are_columns(call, elements);
   if (columns) choose_vector(call);
@@ -411,7 +414,7 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArra
     result = new_output(kept_shape, at::TensorOptions().dtype(types.out[0]).device(device));
   }
 
-  Call call;
+  ReductionCall call;
   call.operands.push_back(&result);
   call.stored.push_back(result.scalar_type());
   call.computed.push_back(types.out[0]);

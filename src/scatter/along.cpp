@@ -20,32 +20,32 @@ namespace {
 
 using at::Tensor;
 
-constexpr const char* kOp = "scatter_elements_add";
+constexpr const char* kElementsOp = "scatter_elements_add";
 
-struct Call {
+struct ElementsCall {
   int64_t axis;
   IndexMode mode;
 };
 
-Call check(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size, int64_t dim,
-           std::string_view mode) {
-  check_summable(kOp, values);
-  indexing::check_one_device(kOp, "values", values, "index", index);
+ElementsCall check(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size, int64_t dim,
+                   std::string_view mode) {
+  check_summable(kElementsOp, values);
+  indexing::check_one_device(kElementsOp, "values", values, "index", index);
   for (const c10::SymInt& length : size) {
-    TORCH_CHECK_VALUE(length.sym_ge(0).expect_true(__FILE__, __LINE__), kOp,
+    TORCH_CHECK_VALUE(length.sym_ge(0).expect_true(__FILE__, __LINE__), kElementsOp,
                       ": size must not be negative, but it is ", size, ".");
   }
-  const int64_t axis = elements::check_table(kOp, "the result", size, index, dim);
+  const int64_t axis = elements::check_table(kElementsOp, "the result", size, index, dim);
   const auto picks = index.sym_sizes(), given = values.sym_sizes();
-  TORCH_CHECK_VALUE(elements::rank_of(picks) == elements::rank_of(given), kOp,
+  TORCH_CHECK_VALUE(elements::rank_of(picks) == elements::rank_of(given), kElementsOp,
                     ": values and index must have the same number of axes, but their shapes are ",
                     given, " and ", picks, ".");
   for (size_t d = 0; d < picks.size() && d < given.size(); ++d) {
-    TORCH_CHECK_VALUE(picks[d].sym_le(given[d]).expect_true(__FILE__, __LINE__), kOp,
+    TORCH_CHECK_VALUE(picks[d].sym_le(given[d]).expect_true(__FILE__, __LINE__), kElementsOp,
                       ": index with shape ", picks, " must not be longer than values with shape ",
                       given, ", but it is on axis ", d, ".");
   }
-  return {axis, indexing::parse_mode(kOp, mode)};
+  return {axis, indexing::parse_mode(kElementsOp, mode)};
 }
 
 // A call of which the kernels see real numbers and at least one axis.
@@ -84,7 +84,7 @@ std::optional<Tensor> add_rows(const Pieces& call, int64_t axis, std::optional<b
     if (d != axis) entries = entries.squeeze(d);
   }
   return ops::scatter_add().call(call.values, entries, call.size[axis], axis, rows->batch_dims,
-                                 deterministic, mode, kOp);
+                                 deterministic, mode, kElementsOp);
 }
 
 // In a given order on CUDA: every entry's place in the result, which takes 8 bytes, and scatter_add
@@ -93,7 +93,7 @@ Tensor add_in_order(const Pieces& call, const ElementLayout& layout, const Index
   const int64_t total = c10::multiply_integers(call.size);
   const Tensor places = new_output({layout.count}, call.index.options().dtype(at::kLong));
   call_indexed<OnCuda>(
-      kOp, call.index, layout, rule.mode(), places, [&](auto on, const auto&... errors) {
+      kElementsOp, call.index, layout, rule.mode(), places, [&](auto on, const auto&... errors) {
         kernels::find_places(on, index_array(call.index), layout, rule,
                              /*nowhere=*/total, places.mutable_data_ptr<int64_t>(), errors...);
       });
@@ -112,29 +112,30 @@ Tensor add(const Tensor& values, const Tensor& index, at::IntArrayRef sizes, int
   };
   const at::ScalarType real = call.values.scalar_type();
   if (call.index.numel() == 0) return at::zeros(sizes, values.options());
-  indexing::check_axis_not_empty(kOp, index, call.size[axis], parsed);
+  indexing::check_axis_not_empty(kElementsOp, index, call.size[axis], parsed);
   if (call.size[axis] == 0) return at::zeros(sizes, values.options());  // all are dropped
   if (const auto rows = add_rows(call, axis, deterministic, mode)) return finish(*rows);
 
   const IndexRule rule(parsed, call.size[axis]);
-  const ElementLayout layout = elements::lay_out(kOp, call.size, c10::contiguous_strides(call.size),
-                                                 call.index, call.values, axis);
+  const ElementLayout layout = elements::lay_out(
+      kElementsOp, call.size, c10::contiguous_strides(call.size), call.index, call.values, axis);
   const bool in_order = call.values.is_cuda() && call.values.is_floating_point() &&
                         deterministic.value_or(at::globalContext().deterministicAlgorithms());
   if (in_order) return finish(add_in_order(call, layout, rule));
   const Tensor sums = new_output(call.size, call.values.options().dtype(sum_type(real)));
-  call_indexed<On>(kOp, call.index, layout, parsed, sums, [&](auto on, const auto&... errors) {
-    return dispatch_summed(real, [&](auto zero) {
-      using Value = decltype(zero);
-      const AlongCall<Value> elements{static_cast<const Value*>(call.values.const_data_ptr()),
-                                      index_array(call.index),
-                                      layout,
-                                      rule,
-                                      static_cast<SumOf<Value>*>(sums.mutable_data_ptr()),
-                                      sums.numel()};
-      return kernels::add_along(on, elements, errors...);
-    });
-  });
+  call_indexed<On>(
+      kElementsOp, call.index, layout, parsed, sums, [&](auto on, const auto&... errors) {
+        return dispatch_summed(real, [&](auto zero) {
+          using Value = decltype(zero);
+          const AlongCall<Value> elements{static_cast<const Value*>(call.values.const_data_ptr()),
+                                          index_array(call.index),
+                                          layout,
+                                          rule,
+                                          static_cast<SumOf<Value>*>(sums.mutable_data_ptr()),
+                                          sums.numel()};
+          return kernels::add_along(on, elements, errors...);
+        });
+      });
   return finish(sums.to(real));
 }
 
@@ -159,7 +160,7 @@ struct ScatterElementsAdd {
   static auto keep(const Tensor& values, const Tensor& index, c10::SymIntArrayRef, int64_t dim,
                    std::optional<bool>, std::string_view mode) {
     return std::tuple(index, values.sym_sizes().vec(), dim,
-                      static_cast<int64_t>(indexing::parse_mode(kOp, mode)));
+                      static_cast<int64_t>(indexing::parse_mode(kElementsOp, mode)));
   }
 
   // Zeros for values that were dropped, and for those that have no entry.

@@ -22,7 +22,7 @@ using autograd::variable_list;
 using ops::Dim;
 using ops::Name;
 
-constexpr const char* kOp = "scatter_add_";
+constexpr const char* kInplaceOp = "scatter_add_";
 
 // What is added to `out`, as a tensor of its own.
 Tensor sums_for(const char* op, const Tensor& out, const Tensor& values, const Tensor& index,
@@ -39,15 +39,15 @@ Tensor plus(const Tensor& out, const Tensor& sums) {
 }
 
 // What a call with checked arguments does with its entries.
-struct Call {
+struct InplaceCall {
   indexing::Axes axes;
   IndexMode mode;
   const char* op;  // in whose name errors are raised
 };
 
-Call check(const Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
-           int64_t batch_dims, std::string_view mode, Name name) {
-  const char* const op = indexing::name_of(kOp, name);
+InplaceCall check(const Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
+                  int64_t batch_dims, std::string_view mode, Name name) {
+  const char* const op = indexing::name_of(kInplaceOp, name);
   const IndexMode parsed = indexing::parse_mode(op, mode);
   check_summable(op, values);
   TORCH_CHECK_TYPE(out.scalar_type() == values.scalar_type(), op,
@@ -94,7 +94,7 @@ struct ScatterAddInplace {
   template <class On>
   static Tensor& kernel(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
                         int64_t batch_dims, std::string_view mode, Name name) {
-    const Call call = check(out, values, index, dim, batch_dims, mode, name);
+    const InplaceCall call = check(out, values, index, dim, batch_dims, mode, name);
     if constexpr (!std::is_same_v<On, OnMeta>) add<On>(out, values, index, batch_dims, mode, call);
     return out;
   }
@@ -102,7 +102,7 @@ struct ScatterAddInplace {
   static auto keep(const Tensor& out, const Tensor& index, Dim dim, int64_t batch_dims,
                    std::string_view mode) {
     return std::tuple(index, axis_of(out, index, dim, batch_dims), batch_dims,
-                      indexing::mode_of_gradient(kOp, mode));
+                      indexing::mode_of_gradient(kInplaceOp, mode));
   }
 
   static variable_list backward(autograd::Needed needed, const Tensor& grad_output,
@@ -128,8 +128,9 @@ struct ScatterAddInplace {
       node->keep(out, index, dim, batch_dims, mode);
     }
     if (torch::autograd::isFwGradDefined(values)) {
-      const Tensor added = sums_for(indexing::name_of(kOp, name), out, values._fw_grad(/*level=*/0),
-                                    index, axis_of(out, index, dim, batch_dims), batch_dims, mode);
+      const Tensor added =
+          sums_for(indexing::name_of(kInplaceOp, name), out, values._fw_grad(/*level=*/0), index,
+                   axis_of(out, index, dim, batch_dims), batch_dims, mode);
       const bool had_one = torch::autograd::isFwGradDefined(out);
       // In place, so that the tangents of views of `out` follow.
       const Tensor tangent = had_one ? out._fw_grad(/*level=*/0).add_(added) : added;
@@ -145,7 +146,7 @@ struct ScatterAddInplace {
           ops::scatter_add_().call(to, from, picks, dim, batch_dims, mode, name);
         },
         [&](const Tensor& before, const Tensor& from, const Tensor& picks) {
-          const Call call = check(before, from, picks, dim, batch_dims, mode, name);
+          const InplaceCall call = check(before, from, picks, dim, batch_dims, mode, name);
           return plus(before,
                       sums_for(call.op, before, from, picks, call.axes.dim, batch_dims, mode));
         },
@@ -168,7 +169,8 @@ struct ScatterAddInplace {
             return sums;
           }
           const int64_t axis =
-              indexing::resolve_axes(kOp, "out", sums.rank(), picks.rank(), dim, batch_dims).dim;
+              indexing::resolve_axes(kInplaceOp, "out", sums.rank(), picks.rank(), dim, batch_dims)
+                  .dim;
           // An axis hidden in the index too is a batch axis, and else an outer one.
           const int64_t place = picks.axis ? 0 : batch_dims;
           to = sums.at(place);
@@ -183,12 +185,12 @@ struct ScatterAddInplace {
 
  private:
   static int64_t axis_of(const Tensor& out, const Tensor& index, Dim dim, int64_t batch_dims) {
-    return indexing::resolve_axes(kOp, "out", out.dim(), index.dim(), dim, batch_dims).dim;
+    return indexing::resolve_axes(kInplaceOp, "out", out.dim(), index.dim(), dim, batch_dims).dim;
   }
 
   template <class On>
   static void add(Tensor& out, const Tensor& values, const Tensor& index, int64_t batch_dims,
-                  std::string_view mode, const Call& call) {
+                  std::string_view mode, const InplaceCall& call) {
     at::assert_no_internal_overlap(out);
     at::assert_no_overlap(out, values);
     if (!adds_to_out(out)) {

@@ -4,9 +4,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
-#ifdef TORCH_OPS_WITH_CUDA
-#include <c10/cuda/CUDAGraphsC10Utils.h>
-#endif
 
 #include "common/gather_family/indexing.h"
 #include "common/torch/batching.h"
@@ -60,13 +57,11 @@ void sort_entries(OnCpu, const Tensor& index, const RowLayout& layout, const Pla
 }
 
 void sort_entries(OnCuda, const Tensor& index, const RowLayout& layout, const Plan& plan) {
-#ifdef TORCH_OPS_WITH_CUDA
-  const c10::cuda::CUDAGuard guard(index.device());
+  const c10::DeviceGuard guard(index.device());
   TORCH_CHECK(
-      c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None,
+      !torch_cuda().is_capturing(),
       "gather_plan: the current stream is capturing a CUDA graph, and to check the index it would "
       "have to wait for the device. Make the plan before the capture.");
-#endif
   const auto sort = [&](auto on, const auto&... errors) {
     const auto write = [&](auto zero) {
       using Id = decltype(zero);

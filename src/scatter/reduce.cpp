@@ -27,7 +27,7 @@ using at::Tensor;
 using ops::Dim;
 using Part = std::optional<Tensor>;  // of a plan
 
-constexpr const char* kOp = "scatter";
+constexpr const char* kReduceOp = "scatter";
 
 // Where values go, as the reductions ask for it: by an index or, where there are rows and order, by
 // a plan of one.
@@ -58,7 +58,8 @@ struct Target {
     if (rows) {
       return by_plan.call(of_result, index, *rows, *order, dim_size, dim, batch_dims);
     }
-    return ops::gather().call(of_result, index, dim, batch_dims, mode, ops::nothing(mode), kOp);
+    return ops::gather().call(of_result, index, dim, batch_dims, mode, ops::nothing(mode),
+                              kReduceOp);
   }
 
   Tensor positions(const Tensor& values, bool largest) const;
@@ -69,7 +70,7 @@ struct Target {
   Tensor add(const Op& op, const planned::Handle& by_plan, const Tensor& values, int64_t axis,
              std::optional<bool> deterministic) const {
     if (rows) return by_plan.call(values, index, *rows, *order, dim_size, axis, batch_dims);
-    return op.call(values, index, dim_size, axis, batch_dims, deterministic, mode, kOp);
+    return op.call(values, index, dim_size, axis, batch_dims, deterministic, mode, kReduceOp);
   }
 };
 
@@ -78,7 +79,7 @@ struct Target {
 indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
                      Dim dim, int64_t batch_dims, const Part& rows = std::nullopt,
                      const Part& order = std::nullopt) {
-  if (rows) indexing::check_plan(kOp, "values", values, index, *rows, order.value());
+  if (rows) indexing::check_plan(kReduceOp, "values", values, index, *rows, order.value());
   const at::ScalarType dtype = values.scalar_type();
   TORCH_CHECK_TYPE(
       (at::isIntegralType(dtype, /*includeBool=*/false) && !at::isBarebonesUnsignedType(dtype)) ||
@@ -87,7 +88,7 @@ indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymIn
       "scatter: values must be uint8, int8, int16, int32, int64, float16, bfloat16, "
       "float32 or float64 for this reduction, but it is ",
       dtype_name(dtype), ".");
-  return indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims);
+  return indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims);
 }
 
 // A call that was checked, on contiguous values.
@@ -112,7 +113,7 @@ Tensor compute(const Tensor& values, const Tensor& index, const c10::SymInt& dim
                int64_t batch_dims, std::string_view mode, const Part& rows, const Part& order,
                at::ScalarType dtype, Reduce&& reduce) {
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims, rows, order);
-  const IndexMode parsed = indexing::parse_mode(kOp, mode);
+  const IndexMode parsed = indexing::parse_mode(kReduceOp, mode);
   const auto sizes = indexing::scatter_sizes(values, index, dim_size, axes);
   const auto options = values.options().dtype(dtype);
   if constexpr (std::is_same_v<On, OnMeta>) {
@@ -124,7 +125,7 @@ Tensor compute(const Tensor& values, const Tensor& index, const c10::SymInt& dim
     Rows call{values.contiguous(), entries, layout, IndexRule(parsed, layout.axis_size)};
     if (rows) call.plan = Plan{rows->contiguous(), order->contiguous()};
     call.result = new_output(C10_AS_INTARRAYREF_SLOW(sizes), options);
-    call_indexed<On>(kOp, entries, layout, parsed, call.result,
+    call_indexed<On>(kReduceOp, entries, layout, parsed, call.result,
                      [&](auto on, const auto&... errors) { return reduce(on, call, errors...); });
     return call.result;
   }
@@ -133,14 +134,14 @@ Tensor compute(const Tensor& values, const Tensor& index, const c10::SymInt& dim
 // Calls use(value) with a value of the kernels' type for a dtype that check() takes.
 template <class Use>
 auto dispatch_ordered(at::ScalarType dtype, Use&& use) {
-  return AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, kOp,
+  return AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, kReduceOp,
                                     [&] { return use(typename KernelTypeOf<scalar_t>::type()); });
 }
 
 void check_unmapped(const Tensor& index, const Part& part) {
   if (!part) return;
   for (const Tensor& each : {index, *part}) {
-    planned::check_not_mapped(kOp,
+    planned::check_not_mapped(kReduceOp,
                               at::functorch::isBatchedAtLevel(each, batching::current_level()));
   }
 }
@@ -152,7 +153,7 @@ template <class Op, class... Rest>
 Tensor batch_reduction(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
                        Dim dim, int64_t batch_dims, const Rest&... rest) {
   (check_unmapped(index, rest), ...);
-  return batch_scatter(kOp, values, index, dim, batch_dims,
+  return batch_scatter(kReduceOp, values, index, dim, batch_dims,
                        [&](const Tensor& v, const Tensor& i, Dim axis, int64_t batches) {
                          return op_of<Op>().call(v, i, dim_size, axis, batches, rest...);
                        });
@@ -238,7 +239,7 @@ struct ScatterBest {
                        std::string_view mode) {
     if (has_derivative(values)) {
       const int64_t axis =
-          indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims).dim;
+          indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims).dim;
       return best_by_position(values, {index, dim_size, axis, batch_dims, mode}, largest);
     }
     return autograd::below_autograd(keys, op_of<ScatterBest>(), values, index, dim_size, dim,
@@ -285,8 +286,8 @@ struct ScatterProd {
   static auto keep(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
                    int64_t batch_dims, std::string_view mode, const Part& rows, const Part& order) {
     return std::tuple(values, index, rows.value_or(Tensor()), order.value_or(Tensor()), dim_size,
-                      resolve_result_dim(kOp, values.dim(), index.dim(), dim, batch_dims),
-                      batch_dims, static_cast<int64_t>(indexing::parse_mode(kOp, mode)));
+                      resolve_result_dim(kReduceOp, values.dim(), index.dim(), dim, batch_dims),
+                      batch_dims, static_cast<int64_t>(indexing::parse_mode(kReduceOp, mode)));
   }
 
   static Tensor backward(const Tensor& grad_output, const Tensor& values, const Tensor& index,
@@ -301,7 +302,7 @@ struct ScatterProd {
   static Tensor tangent(const Tensor& tangent, const Tensor& values, const Tensor& index,
                         const c10::SymInt& dim_size, Dim dim, int64_t batch_dims,
                         std::string_view mode, const Part& rows, const Part& order) {
-    const int64_t axis = resolve_result_dim(kOp, values.dim(), index.dim(), dim, batch_dims);
+    const int64_t axis = resolve_result_dim(kReduceOp, values.dim(), index.dim(), dim, batch_dims);
     const Target to{index, dim_size, axis, batch_dims, mode, rows, order};
     return to.add(tangent * product_of_others(autograd::primal(values), to), axis, std::nullopt);
   }
@@ -354,7 +355,7 @@ Tensor reduce(const Tensor& values, const Target& to, std::string_view reduce,
   if (reduce == "sum") return to.add(values, to.dim, deterministic);
   if (reduce == "mean") return mean(values, to, deterministic);
   if (reduce == "amax" || reduce == "amin") return best(values, to, reduce == "amax");
-  TORCH_CHECK_VALUE(reduce == "prod", kOp,
+  TORCH_CHECK_VALUE(reduce == "prod", kReduceOp,
                     R"(: reduce must be "sum", "mean", "amax", "amin" or "prod", but it is ")",
                     reduce, R"(".)");
   return to.multiply(values);
@@ -368,7 +369,8 @@ struct Scatter {
   static Tensor compose(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
                         int64_t batch_dims, std::string_view reduction, std::string_view mode,
                         std::optional<bool> deterministic) {
-    const int64_t axis = indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims).dim;
+    const int64_t axis =
+        indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims).dim;
     return reduce(values, {index, dim_size, axis, batch_dims, mode}, reduction, deterministic);
   }
 };
@@ -382,9 +384,10 @@ struct ScatterByPlan {
   static Tensor compose(const Tensor& values, const Tensor& index, const Tensor& rows,
                         const Tensor& order, c10::SymInt dim_size, int64_t dim, int64_t batch_dims,
                         std::string_view reduction) {
-    indexing::check_plan(kOp, "values", values, index, rows, order);
-    const int64_t axis = indexing::check_scatter(kOp, values, index, dim_size, dim, batch_dims).dim;
-    if (reduction == "sum" || reduction == "mean") check_summable(kOp, values);
+    indexing::check_plan(kReduceOp, "values", values, index, rows, order);
+    const int64_t axis =
+        indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims).dim;
+    if (reduction == "sum" || reduction == "mean") check_summable(kReduceOp, values);
     return reduce(values, {index, dim_size, axis, batch_dims, "raise", rows, order}, reduction,
                   /*deterministic=*/true);
   }

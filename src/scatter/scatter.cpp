@@ -55,14 +55,14 @@ at::ScalarType dtype_of_sums(at::ScalarType values) {
 }
 
 // What a call with checked arguments does with its entries.
-struct Call {
+struct SumCall {
   indexing::Axes axes;
   IndexMode mode;
   const char* op;  // in whose name errors are raised
 };
 
-Call check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
-           int64_t batch_dims, std::string_view mode, Name name) {
+SumCall check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
+              int64_t batch_dims, std::string_view mode, Name name) {
   const char* const op = indexing::name_of("scatter_add", name);
   const IndexMode parsed = indexing::parse_mode(op, mode);
   check_summable(op, values);
@@ -72,8 +72,8 @@ Call check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
 // The sums of a call that was checked. `plan` may be null; on CUDA it has floats summed in order.
 // Without a word from the caller the global flag says whether bits must be the same on every run.
 template <class Sums, class On>
-Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, const Call& call,
-           std::optional<bool> deterministic, const Plan* plan) {
+Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
+           const SumCall& call, std::optional<bool> deterministic, const Plan* plan) {
   const auto sym_sizes = indexing::scatter_sizes(values, index, dim_size, call.axes);
   if constexpr (std::is_same_v<On, OnMeta>) {
     return at::empty_symint(sym_sizes,
@@ -159,7 +159,7 @@ struct ScatterAddByPlan : planned::Op<ScatterAddByPlan<Sums>> {
   static Tensor kernel(const Tensor& values, const Tensor& index, const Tensor& rows,
                        const Tensor& order, c10::SymInt dim_size, int64_t dim, int64_t batch_dims) {
     indexing::check_plan(kName, "values", values, index, rows, order);
-    const Call call = check(values, index, dim_size, dim, batch_dims, "raise", std::nullopt);
+    const SumCall call = check(values, index, dim_size, dim, batch_dims, "raise", std::nullopt);
     const Plan plan{rows.contiguous(), order.contiguous()};
     return sum<Sums, On>(values, index, dim_size, call, /*deterministic=*/true, &plan);
   }

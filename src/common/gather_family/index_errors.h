@@ -12,12 +12,12 @@
 #include "common/indexing/index_error.h"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/row_layout.h"
-#include "common/torch/op.h"
+#include "common/torch/torch_cuda.h"
 
 namespace torch_ops {
 
-// The records of all devices. There is one such object a process, in the module runtime: a static
-// of this header would exist once a module.
+// The records of all devices. There is one such object per process, in the module torch_cuda: a
+// static of this header would exist once per module.
 class IndexErrors {
  public:
   // Where the kernels of a call record.
@@ -44,22 +44,15 @@ class IndexErrors {
   ~IndexErrors() = default;
 };
 
-inline IndexErrors& index_errors() {
-  // redispatch: whatever is switched on around the first call, a mode, a transform, has no say.
-  static auto* const found = reinterpret_cast<IndexErrors*>(
-      find_op<int64_t()>("_index_errors").redispatch(c10::DispatchKeySet()));
-  return *found;
-}
-
 // The errors of one call, from before its launches to after them. What kernels get is the site.
 class IndexErrorCall {
  public:
   // `wait`: the call raises its own error whenever errors are raised.
-  explicit IndexErrorCall(bool wait) : place_(index_errors().before_launch(wait)) {}
+  explicit IndexErrorCall(bool wait) : place_(torch_cuda().index_errors->before_launch(wait)) {}
   IndexErrorCall(IndexErrorCall&& other) noexcept
       : site(other.site), place_(std::exchange(other.place_, {})) {}
   ~IndexErrorCall() {
-    if (place_.own != nullptr) index_errors().abandon(place_);
+    if (place_.own != nullptr) torch_cuda().index_errors->abandon(place_);
   }
 
   // An entry out of range is an error: kernels are to record it.
@@ -71,7 +64,7 @@ class IndexErrorCall {
   // After the launches. In sync mode, or where the call waits: waits, and raises what they left.
   void end() {
     const IndexErrors::Place place = std::exchange(place_, {});
-    if (place.own != nullptr || place.follows) index_errors().after_launch(place);
+    if (place.own != nullptr || place.follows) torch_cuda().index_errors->after_launch(place);
   }
 
   operator const IndexErrorSite&() const& { return site; }

@@ -6,21 +6,17 @@
 #include <ATen/Version.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
-#ifdef TORCH_OPS_WITH_CUDA
-#include <ATen/cuda/CUDAContextLight.h>
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#endif
 
 #include <string>
 #include <type_traits>
 
 #include "common/host/float16.h"
 #include "common/host/host_program.h"
+#include "common/torch/torch_cuda.h"
 
 namespace torch_ops {
 
@@ -45,24 +41,7 @@ inline const HostProgram& torch_program() {
     };
     made.allocate = [](int64_t bytes) { return c10::GetCPUAllocator()->raw_allocate(bytes); };
     made.release = [](void* memory) { c10::GetCPUAllocator()->raw_deallocate(memory); };
-#ifdef TORCH_OPS_WITH_CUDA
-    made.stream = [] { return static_cast<void*>(at::cuda::getCurrentCUDAStream().stream()); };
-    made.device_limits = [] {
-      const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
-      return DeviceLimits{static_cast<int64_t>(device.sharedMemPerBlockOptin), device.l2CacheSize,
-                          device.multiProcessorCount, 10 * device.major + device.minor};
-    };
-    made.allocate_on_device = [](int64_t bytes) {
-      return c10::cuda::CUDACachingAllocator::raw_alloc(bytes);
-    };
-    made.release_on_device = [](void* memory) {
-      c10::cuda::CUDACachingAllocator::raw_delete(memory);
-    };
-    made.throw_cuda_error = [](int error, const char* expression, const char* file, int line) {
-      c10::cuda::c10_cuda_check_implementation(error, file, expression, line,
-                                               /*include_device_assertions=*/false);
-    };
-#endif
+    if (const TorchCuda* cuda = find_torch_cuda()) cuda->complete(made);
     return made;
   }();
   return program;
@@ -79,14 +58,10 @@ void with_kernels([[maybe_unused]] const at::Tensor& tensor, Use&& use) {
   if constexpr (std::is_same_v<On, OnCpu>) {
     use(OnCpu{torch_program()});
   } else if constexpr (std::is_same_v<On, OnCuda>) {
+    torch_cuda();  // raises an error in a build without CUDA kernels
 #ifdef TORCH_OPS_WITH_CUDA
-    const c10::cuda::CUDAGuard guard(tensor.device());
+    const c10::DeviceGuard guard(tensor.device());
     use(OnCuda{torch_program()});
-#else
-    TORCH_CHECK(false,
-                "this torch_ops was built without CUDA kernels, so it cannot take CUDA tensors. "
-                "Install nvcc (CUDA 13), then build again in the folder of the sources: pip "
-                "install --no-build-isolation -e . (python -m torch_ops shows the present build.)");
 #endif
   }
 }

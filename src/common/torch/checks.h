@@ -79,18 +79,3 @@ inline bool is_kernel_float(const at::Tensor& tensor) {
                      ": " #tensor " must be float16, bfloat16, float32 or float64, but it is ", \
                      ::torch_ops::dtype_name((tensor).scalar_type()), ".");                     \
   } while (0)
-
-// Declares an op's CUDA launcher. In a build without CUDA it becomes a definition that says how to
-// get one, so that the code above it needs no #ifdef.
-#ifdef TORCH_OPS_WITH_CUDA
-#define TORCH_OPS_CUDA_LAUNCHER(...) __VA_ARGS__;
-#else
-#define TORCH_OPS_CUDA_LAUNCHER(...)                                                         \
-  inline __VA_ARGS__ {                                                                       \
-    TORCH_CHECK(false, __func__,                                                             \
-                ": this torch_ops was built without CUDA kernels, so it cannot take CUDA "   \
-                "tensors. Install nvcc (CUDA 13), then build again in the folder of the "    \
-                "sources: pip install --no-build-isolation -e . (python -m torch_ops shows " \
-                "the present build.)");                                                      \
-  }
-#endif

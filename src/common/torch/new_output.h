@@ -6,9 +6,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#ifdef TORCH_OPS_WITH_CUDA
-#include <ATen/cuda/EmptyTensor.h>
-#endif
 
 #include <cstdlib>
 #include <string_view>
@@ -16,6 +13,8 @@
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
+
+#include "common/torch/torch_cuda.h"
 
 namespace torch_ops {
 
@@ -58,12 +57,10 @@ at::Tensor new_output(const at::TensorOptions& options, const Make& make) {
       const at::Tensor meta = like();
       return in_huge_pages(at::detail::empty_strided_cpu(meta.sizes(), meta.strides(), options));
     }
-#ifdef TORCH_OPS_WITH_CUDA
     if (options.device().is_cuda()) {
       const at::Tensor meta = like();
-      return at::detail::empty_strided_cuda(meta.sizes(), meta.strides(), options);
+      return torch_cuda().empty_strided(meta.sizes(), meta.strides(), options);
     }
-#endif
   }
   return in_huge_pages(make(options));
 }

@@ -1,20 +1,23 @@
-// The state that all ops of a process share.
+// The parts of the module, as torch_cuda.cpp puts them together.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 
 namespace torch_ops {
 
+class IndexErrors;
+namespace jit {
+class GpuCode;
+}
+
+IndexErrors& cuda_index_errors();
+jit::GpuCode& cuda_gpu_code();
+
 // Does each call wait for its kernels, to raise their errors itself?
-inline std::atomic<bool> sync_errors{false};
+void set_sync_errors(bool sync);
 
 // Waits for a device, or for all that have a record, and raises the error that is recorded there.
-#ifdef TORCH_OPS_WITH_CUDA
 void check_cuda_errors(std::optional<int64_t> device);
-#else
-inline void check_cuda_errors(std::optional<int64_t> /*device*/) {}  // no kernel was ever launched
-#endif
 
 }  // namespace torch_ops

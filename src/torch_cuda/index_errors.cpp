@@ -4,7 +4,6 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
@@ -18,11 +17,13 @@
 
 #include "common/gather_family/index_errors.h"
 #include "common/gather_family/indexing.h"
-#include "runtime/error_record.h"
-#include "runtime/runtime.h"
+#include "torch_cuda/error_record.h"
+#include "torch_cuda/parts.h"
 
 namespace torch_ops {
 namespace {
+
+std::atomic<bool> sync_errors{false};
 
 using c10::DeviceIndex;
 using c10::cuda::CUDAStream;
@@ -273,23 +274,20 @@ class CudaIndexErrors final : public IndexErrors {
   std::mutex mutex_;
 };
 
-CudaIndexErrors& cuda_index_errors() {
+CudaIndexErrors& records() {
   static auto* const errors = new CudaIndexErrors;  // outlives all that may call it
   return *errors;
 }
 
-int64_t address() {
-  return reinterpret_cast<int64_t>(&static_cast<IndexErrors&>(cuda_index_errors()));
-}
-
 }  // namespace
 
-void check_cuda_errors(std::optional<int64_t> device) {
-  if (!device) return cuda_index_errors().check_all();
-  cuda_index_errors().check(static_cast<DeviceIndex>(*device));
-}
+IndexErrors& cuda_index_errors() { return records(); }
 
-// How the ops' modules find the records: index_errors() in common/gather_family/index_errors.h.
-TORCH_LIBRARY_FRAGMENT(torch_ops, m) { m.def("_index_errors", address); }
+void set_sync_errors(bool sync) { sync_errors = sync; }
+
+void check_cuda_errors(std::optional<int64_t> device) {
+  if (!device) return records().check_all();
+  records().check(static_cast<DeviceIndex>(*device));
+}
 
 }  // namespace torch_ops

@@ -46,7 +46,7 @@ SOURCES := setup.py setup_c_library.py pyproject.toml $(wildcard torch_ops/_[bsv
 BUILT := build/.built-$(firstword $(shell echo '$(RUN)' "$$TORCH_OPS_CPU_ONLY" "$$FORCE_CUDA" \
   "$$CUDA_HOME" "$$TORCH_CUDA_ARCH_LIST" | cksum))
 
-.PHONY: help install build new-op demo test bench matrix lint format gpu clean
+.PHONY: help install build new-op demo test bench matrix supported lint format gpu clean
 help:     ## print this list
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 	@echo
@@ -80,6 +80,9 @@ bench: $(BUILT) $(INSTALLED) ## run the benchmarks; figures and plots go to buil
 
 matrix: $(BUILT) $(INSTALLED) ## bindings and tests for each supported torch, or TORCH_VERSION=2.13
 	$(RUN) tools/matrix.py $(if $(TORCH_VERSION),--torch $(TORCH_VERSION)) $(MATRIX_ARGS)
+
+supported: ## print the versions of torch and Python, of CUDA, and the GPUs that are supported
+	@$(PYTHON) torch_ops/_supported.py
 
 lint: $(INSTALLED) ## check form and types: ruff, clang-format, mypy
 	@$(call needs,ruff clang_format mypy)

@@ -19,7 +19,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,23 +142,6 @@ def build(version: str) -> list[Path]:
     return files
 
 
-def try_wheel(wheel: Path, version: str) -> None:
-    """Installs the wheel into a new environment, which borrows torch from this one, and runs it."""
-    with tempfile.TemporaryDirectory() as folder:
-        call(sys.executable, "-m", "venv", "--without-pip", folder)
-        python = f"{folder}/bin/python"
-        pip = (sys.executable, "-m", "pip", "--python", python, "install")
-        call(*pip, "--quiet", "--no-deps", "--no-index", str(wheel))
-        (site,) = Path(folder).glob("lib/python*/site-packages")
-        borrowed = [path for path in sys.path if path.endswith("-packages")]
-        (site / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
-        call(python, "-m", "torch_ops", cwd=folder)
-        code = "import torch_ops; print(torch_ops.__version__, torch_ops.__file__)"
-        installed, file = output(python, "-c", code, cwd=folder).split()
-        if installed != version or not Path(file).is_relative_to(site):
-            raise Failure(f"the wheel is of torch_ops {installed} ({file}), not {version}")
-
-
 def release(version: str) -> None:
     def step(what: str) -> None:
         print(f"\n== {what} ({time.perf_counter() - start:.0f} s)", flush=True)
@@ -172,7 +154,7 @@ def release(version: str) -> None:
         step("2 of 5: build the sdist and the wheel, and let twine check them")
         wheel, sdist = build(version)
         step("3 of 5: install the wheel into a new environment, and run python -m torch_ops there")
-        try_wheel(wheel, version)
+        call(sys.executable, "tools/try_wheel.py", str(wheel))
         step("4 of 5: commit")
         call("git", "add", "--all", *CHANGED)
         call("git", "commit", "--quiet", f"--message=Release {version}")

@@ -231,7 +231,7 @@ def test_a_release(toy: Path) -> None:
     [
         (("Makefile", "wheel:", "wheel:\n\tfalse"), "make sdist wheel .* failed: see above"),
         (("Makefile", "-w dist", "-w elsewhere"), "it has torch_ops-0.1.0.tar.gz"),
-        (("torch_ops/ops/toy.py", "== 42", "== 43"), "-m torch_ops failed: see above"),
+        (("torch_ops/ops/toy.py", "== 42", "== 43"), "try_wheel.py .* failed: see above"),
     ],
 )
 def test_a_failure_leaves_the_sources_as_they_were(

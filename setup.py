@@ -21,6 +21,7 @@ import os
 import platform
 import re
 import shutil
+import site
 import subprocess
 import sys
 import sysconfig
@@ -173,16 +174,30 @@ def refuse_platform(system: str, machine: str, python: str) -> list[str]:
     return warnings
 
 
+def see_environment() -> None:
+    """Lets this process see what is installed beside its Python, after what it sees already.
+
+    pip builds in an environment that hides that, torch too, but runs the Python of the environment
+    that it installs into. Other tools run another Python, and for those this changes nothing.
+    """
+    folders = site.getsitepackages()
+    if sys.prefix == sys.base_prefix:  # a virtual environment does not have the user's packages
+        folders.append(site.getusersitepackages())
+    sys.path += [folder for folder in folders if folder not in sys.path]
+
+
 def find_torch() -> Torch:
+    if importlib.util.find_spec("torch") is None:
+        see_environment()
     try:
         import torch
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise Refusal(f"torch is installed but does not import ({error}).") from error
         raise Refusal(
-            "found no torch to build against. Where torch is installed, tell pip to build against "
-            "it: pip install --no-build-isolation . ; else install it first: pip install "
-            f'"torch=={supported.OLDEST_TORCH}.*"'
+            "found no torch to build against. Install it first: pip install "
+            f'"torch>={supported.OLDEST_TORCH}" ; where it is installed, let the build see it: pip '
+            "install --no-build-isolation (also of uv; then Cython is to be installed too)."
         ) from error
     except (ImportError, OSError) as error:
         raise Refusal(f"torch is installed but does not import ({error}).") from error

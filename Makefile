@@ -46,7 +46,7 @@ SOURCES := setup.py setup_c_library.py pyproject.toml $(wildcard torch_ops/_[bsv
 BUILT := build/.built-$(firstword $(shell echo '$(RUN)' "$$TORCH_OPS_CPU_ONLY" "$$FORCE_CUDA" \
   "$$CUDA_HOME" "$$TORCH_CUDA_ARCH_LIST" | cksum))
 
-.PHONY: help install build new-op demo test bench matrix lint format gpu clean
+.PHONY: help install build new-op demo test bench matrix sdist try-wheel release supported changelog lint format gpu clean
 help:     ## print this list
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 	@echo
@@ -69,7 +69,7 @@ demo: $(BUILT) $(INSTALLED) ## train the example, examples/g2_energies
 	$(RUN) examples/g2_energies/train.py
 
 test: $(BUILT) $(INSTALLED) ## run the tests: all but the slow ones, and a sample of those
-	@$(call needs,pytest hypothesis expecttest numpy matplotlib rich cuda.core)
+	@$(call needs,pytest hypothesis expecttest numpy matplotlib rich cuda.core yaml build towncrier twine)
 	OMP_WAIT_POLICY=passive $(RUN) -m pytest $(in_parallel) $(TEST_ARGS)
 
 bench: $(BUILT) $(INSTALLED) ## run the benchmarks; figures and plots go to build/bench
@@ -81,12 +81,34 @@ bench: $(BUILT) $(INSTALLED) ## run the benchmarks; figures and plots go to buil
 matrix: $(BUILT) $(INSTALLED) ## bindings and tests for each supported torch, or TORCH_VERSION=2.13
 	$(RUN) tools/matrix.py $(if $(TORCH_VERSION),--torch $(TORCH_VERSION)) $(MATRIX_ARGS)
 
-lint: $(INSTALLED) ## check form and types: ruff, clang-format, mypy
-	@$(call needs,ruff clang_format mypy)
+sdist: $(INSTALLED) ## make the source archive, in dist/
+	@$(call needs,build)
+	$(RUN) -m build --sdist --no-isolation
+
+try-wheel: ## install the wheel of dist/ into a new environment, with TORCH_VERSION=2.13, and run it
+	$(PYTHON) tools/try_wheel.py $(if $(TORCH_VERSION),--torch $(TORCH_VERSION))
+
+release: $(INSTALLED) ## make a release but for the upload: make release VERSION=0.2.0 [DRY_RUN=1]
+	$(if $(VERSION),,$(error make release VERSION=<the next version> [DRY_RUN=1]))
+	$(RUN) tools/release.py $(VERSION) $(if $(DRY_RUN),--dry-run)
+
+supported: ## print the versions of torch and Python, of CUDA, and the GPUs that are supported
+	@$(PYTHON) torch_ops/_supported.py
+
+changelog: $(INSTALLED) ## print what the next version's section of CHANGELOG.md will be
+	@$(call needs,towncrier)
+	@$(RUN) -m towncrier build --draft --version unreleased
+
+lint: $(INSTALLED) ## check form and types: ruff, clang-format, mypy, the changelog, the workflows
+	@$(call needs,ruff clang_format mypy towncrier check_jsonschema)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -c 'from clang_format import clang_format; clang_format()' --dry-run -Werror $(CXX_FILES)
 	$(RUN) -m mypy
+	$(RUN) -m towncrier build --draft --version unreleased > /dev/null
+	$(RUN) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RUN) -m check_jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(RUN) -m check_jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
 
 format: $(INSTALLED) ## bring all files into the form that lint checks
 	@$(call needs,ruff clang_format)
@@ -138,5 +160,5 @@ $(BUILT): $(SOURCES) | $(READY)
 
 # Makes `import torch_ops` work from any folder; the objects of the build before are used again.
 $(VENV)/.installed: pyproject.toml | $(BUILT)
-	$(VENV)/bin/python -m pip install --quiet --no-build-isolation -e ".[test,demo,lint]"
+	$(VENV)/bin/python -m pip install --quiet --no-build-isolation -e ".[test,demo,lint,release]"
 	touch $@

@@ -21,6 +21,7 @@ import os
 import platform
 import re
 import shutil
+import site
 import subprocess
 import sys
 import sysconfig
@@ -47,8 +48,6 @@ LICENSE = "BSD-3-Clause"
 CONFIG_NAME = "build_config.json"
 
 TESTED_MACHINE = "x86_64"
-OLDEST_ARCH = (7, 5)  # below it nvcc 13 generates no code
-NEWEST_ARCH = (12, 0)  # above it a GPU runs the PTX of this one
 DEFAULT_ARCHS = "9.0+PTX"
 DEFAULT_TOOLKIT = Path("/usr/local/cuda")
 NVCC_PACKAGE = '"cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2"'
@@ -56,6 +55,15 @@ NVCC_PACKAGE = '"cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2"'
 # These neither compile nor need to know what to compile for, so they work without torch.
 COMMANDS_WITHOUT_BUILD = {"sdist", "egg_info", "clean"}
 WHEEL_COMMANDS = {"dist_info", "editable_wheel", "bdist_wheel"}
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Of an architecture or a version: (9, 0) of 9.0+PTX."""
+    return tuple(int(number) for number in re.findall(r"\d+", text))
+
+
+OLDEST_ARCH = numbers(supported.ARCHS[0])  # below it nvcc generates no code
+NEWEST_ARCH = numbers(supported.ARCHS[-1])  # above it a GPU runs the PTX of this one
 
 
 class Refusal(SystemExit):
@@ -119,7 +127,7 @@ class Configuration:
     def as_json(self, ops: list[Op]) -> str:
         content = {
             "version": self.version,
-            "python": ".".join(platform.python_version_tuple()[:2]),
+            "python": bindings.python_version(),
             "torch": self.torch.version,
             "torch_cuda": self.torch.cuda,
             "cuda": self.nvcc is not None,
@@ -149,25 +157,47 @@ def is_set(environ: Mapping[str, str], name: str) -> bool:
     return environ.get(name, "").lower() not in ("", "0", "false", "off", "no")
 
 
-def refuse_platform(system: str, machine: str) -> list[str]:
+def refuse_platform(system: str, machine: str, python: str) -> list[str]:
     """Warnings about a platform that may work; refuses those that do not."""
     if system != "Linux":
         raise Refusal(f"builds on Linux only, not on {system}.")
+    if numbers(python) < numbers(supported.OLDEST_PYTHON):
+        raise Refusal(f"needs Python {supported.OLDEST_PYTHON} or newer, not {python}.")
+    warnings = []
     if machine != TESTED_MACHINE:
-        return [f"tested on {TESTED_MACHINE} only, not on {machine}"]
-    return []
+        warnings.append(f"tested on {TESTED_MACHINE} only, not on {machine}")
+    if python.endswith("t"):
+        warnings.append(f"Python {python} has no GIL, and turns it on for these modules")
+    elif python not in supported.PYTHON:
+        tested = ", ".join(supported.PYTHON)
+        warnings.append(f"tested with Python {tested} only, not with {python}")
+    return warnings
+
+
+def see_environment() -> None:
+    """Lets this process see what is installed beside its Python, after what it sees already.
+
+    pip builds in an environment that hides that, torch too, but runs the Python of the environment
+    that it installs into. Other tools run another Python, and for those this changes nothing.
+    """
+    folders = site.getsitepackages()
+    if sys.prefix == sys.base_prefix:  # a virtual environment does not have the user's packages
+        folders.append(site.getusersitepackages())
+    sys.path += [folder for folder in folders if folder not in sys.path]
 
 
 def find_torch() -> Torch:
+    if importlib.util.find_spec("torch") is None:
+        see_environment()
     try:
         import torch
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise Refusal(f"torch is installed but does not import ({error}).") from error
         raise Refusal(
-            "found no torch to build against. Where torch is installed, tell pip to build against "
-            "it: pip install --no-build-isolation . ; else install it first: pip install "
-            f'"torch=={supported.OLDEST_TORCH}.*"'
+            "found no torch to build against. Install it first: pip install "
+            f'"torch>={supported.OLDEST_TORCH}" ; where it is installed, let the build see it: pip '
+            "install --no-build-isolation (also of uv; then Cython is to be installed too)."
         ) from error
     except (ImportError, OSError) as error:
         raise Refusal(f"torch is installed but does not import ({error}).") from error
@@ -250,10 +280,10 @@ def choose_archs(environ: Mapping[str, str], gpus: list[tuple[int, int]]) -> str
     listed = environ.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split()
     if listed and listed != ["native"]:
         for arch in listed:
-            number = re.match(r"(\d+)\.(\d+)", arch)
-            if number and (int(number[1]), int(number[2])) < OLDEST_ARCH:
+            if () < numbers(arch) < OLDEST_ARCH:
                 raise Refusal(
-                    f"TORCH_CUDA_ARCH_LIST asks for {arch}; CUDA 13 compiles for 7.5 and newer."
+                    f"TORCH_CUDA_ARCH_LIST asks for {arch}; CUDA {supported.CUDA_MAJOR} compiles "
+                    f"for {supported.ARCHS[0]} and newer."
                 )
         return " ".join(listed)
     if not gpus:
@@ -265,10 +295,10 @@ def choose_archs(environ: Mapping[str, str], gpus: list[tuple[int, int]]) -> str
     }
     if not archs:
         raise Refusal(
-            "no visible GPU has compute capability 7.5 or newer: name architectures in "
-            "TORCH_CUDA_ARCH_LIST, or set TORCH_OPS_CPU_ONLY=1."
+            f"no visible GPU has compute capability {supported.ARCHS[0]} or newer: name "
+            "architectures in TORCH_CUDA_ARCH_LIST, or set TORCH_OPS_CPU_ONLY=1."
         )
-    return " ".join(sorted(archs, key=lambda arch: [int(n) for n in re.findall(r"\d+", arch)]))
+    return " ".join(sorted(archs, key=numbers))
 
 
 def choose_nvcc(
@@ -312,7 +342,7 @@ def choose_nvcc(
 
 def configure(environ: Mapping[str, str]) -> Configuration:
     """Looks at the machine and decides."""
-    warnings = refuse_platform(platform.system(), platform.machine())
+    warnings = refuse_platform(platform.system(), platform.machine(), bindings.python_version())
     torch = find_torch()
     if torch.hip is not None:
         raise Refusal(f"torch {torch.version} is a ROCm build, which is not supported.")
@@ -327,6 +357,8 @@ def configure(environ: Mapping[str, str]) -> Configuration:
     nvcc, reason = choose_nvcc(environ, torch, bindings.nvidia_wheels(torch.cuda), has_driver())
     archs = ""
     if nvcc is not None:
+        if nvcc.version.split(".")[0] != supported.CUDA_MAJOR:
+            warnings.append(f"tested with CUDA {supported.CUDA_MAJOR} only, not {nvcc.version}")
         named = environ.get("TORCH_CUDA_ARCH_LIST", "") not in ("", "native")
         archs = choose_archs(environ, [] if named else visible_gpus())
     return Configuration(read_version(ROOT), torch, nvcc, archs, reason, warnings)

@@ -358,7 +358,7 @@ def main() -> int:
 
     data = {
         "benchmark": "host_cost",
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "options": {key: str(value) for key, value in vars(options).items()},
         "machine": machine,
         "cases": [

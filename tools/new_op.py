@@ -72,7 +72,6 @@ def add_to_documents(op: str) -> None:
         f"print(torch_ops.{cls}Function.apply(x).equal(torch_ops.{cls}()(x)))  # True\n"
     )
     insert(ROOT / "docs" / "tour.md", "```\n\n## Modules\n", example)
-    insert(ROOT / "CHANGELOG.md", "- `relu` and `leaky_relu`", f"- `{op}`, `{op}_`, `{cls}`.\n")
 
 
 def main() -> None:
@@ -101,7 +100,8 @@ EDITS = {
     "src/@op@/@op@.cpp": "kSavesOutput and slope(); the texts of forward and backward",
     "torch_ops/ops/@op@.py": "docstring, saves=, self_check, DECOMPOSITIONS",
     "tests/elementwise/test_@op@.py": "saves=, tolerance=, what is special about the op",
-    "docs/tour.md, CHANGELOG.md": "the example, what the op is for",
+    "docs/tour.md": "the example",
+    "changelog.d/@op@.added.md": "what the op is for",
 }
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -125,6 +126,11 @@ def run_all(steps: Sequence[Step], jobs: int) -> None:
 def minor_version(version: str) -> str:
     """Of 2.11.0+cu130: 2.11."""
     return ".".join(version.split("+")[0].split(".")[:2])
+
+
+def python_version() -> str:
+    """Of the Python that runs, as modules are tied to it: 3.12, or 3.14t where there is no GIL."""
+    return "{}.{}".format(*sys.version_info) + sys.abiflags
 
 
 def parse(version: str) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shlex
 import shutil
 import subprocess
@@ -96,7 +95,7 @@ def build(parent: Path, environ: Mapping[str, str]) -> Path:
             ) from error
         config = {
             "version": __version__,
-            "python": ".".join(platform.python_version_tuple()[:2]),
+            "python": _bindings.python_version(),
             "torch": torch.version,
             **facts,
             "ops": {op.name: {"cuda": op.name in with_kernels} for op in ops},

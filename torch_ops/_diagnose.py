@@ -23,7 +23,7 @@ from torch_ops._version import __version__
 
 _EXT = Path(__file__).resolve().parent / "_ext"
 CONFIG = "build_config.json"
-USERS = f"{__version__}-{sys.implementation.cache_tag}"  # in the user's folder: for this Python
+USERS = f"{__version__}-python{_bindings.python_version()}"  # in the user's folder: for this Python
 
 _REBUILD = (
     "Build it again for this Python and this torch, in the folder of its sources:\n"
@@ -152,7 +152,7 @@ def _check_and_load() -> None:
         raise _Problem(f"It is not built, or its last build did not finish: {file} {state}.")
     if config.get("version") != __version__:
         raise _Problem(f"Its compiled modules are of version {config.get('version')}.")
-    running = ".".join(platform.python_version_tuple()[:2])
+    running = _bindings.python_version()
     if config.get("python") != running:
         raise _Problem(f"It was built for Python {config.get('python')}; this is {running}.")
 

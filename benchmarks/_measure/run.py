@@ -161,7 +161,7 @@ class Benchmark:
         self._print: Callable[[str], None] = lambda line: print(line, flush=True)
 
         self.machine = describe_machine(self.device)
-        self.date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        self.date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         for key, value in self.machine.items():
             self._print(f"{key:16} {value}")
         nothing = torch.empty(1, device=self.device)

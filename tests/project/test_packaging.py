@@ -65,19 +65,50 @@ def test_pip_installs(toy: Path, tmp_path: Path, editable: bool) -> None:
     assert run("-c", code, cwd=tmp_path, python=python).stdout.strip() == f"torch=={minor}.*"
 
 
-def test_build_isolation_is_answered_in_one_line(toy: Path, tmp_path: Path) -> None:
-    """Without --no-build-isolation pip builds in an environment of setuptools alone.
+HOOK = """
+from setuptools import build_meta
+print(build_meta.prepare_metadata_for_build_wheel("."))
+"""
 
-    Here that is made by hand, since pip would fetch setuptools, and asked what pip asks.
+
+@pytest.mark.parametrize("has_torch", [False, True])
+def test_build_isolation(toy: Path, tmp_path: Path, has_torch: bool) -> None:
+    """pip hides what is installed from a build, and adds setuptools and Cython; so does this.
+
+    pip itself would fetch those two. The build finds torch nevertheless, or says in one line that
+    there is none.
     """
     python = environment(tmp_path / "env", torch=False)
-    hook = "prepare_metadata_for_build_wheel"
-    code = f"from setuptools import build_meta; build_meta.{hook}('.')"
-    result = run("-c", code, cwd=toy, python=python)
-    assert result.returncode == 1
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("torch_ops: ")]
-    assert "pip install --no-build-isolation" in line
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    added = tmp_path / "added"
+    site.rename(added)
+    (added / "sitecustomize.py").write_text(
+        "import sys, sysconfig\n"
+        "hidden = [sysconfig.get_path(name) for name in ('purelib', 'platlib')]\n"
+        "sys.path[:] = [path for path in sys.path if path not in hidden]\n"
+    )
+    site.mkdir()
+    for parent in [path for path in sys.path if has_torch and path.endswith("-packages")]:
+        for path in Path(parent).iterdir():
+            if path.suffix != ".pth" and not (site / path.name).exists():
+                (site / path.name).symlink_to(path)
+    for path in site.glob("[Cc]ython*"):
+        path.rename(added / path.name)
+    hidden = run("-c", "import torch", cwd=tmp_path, python=python, PYTHONPATH=str(added))
+    assert "No module named 'torch'" in hidden.stdout
+    variables = {"PYTHONPATH": str(added), "TORCH_OPS_CPU_ONLY": "1"}
+    result = run("-c", HOOK, cwd=toy, python=python, **variables)
     assert "Traceback" not in result.stdout
+    if has_torch:
+        assert result.returncode == 0, result.stdout
+        (metadata,) = toy.glob("torch_ops-*.dist-info/METADATA")
+        minor = ".".join(torch.__version__.split(".")[:2])
+        assert f"Requires-Dist: torch=={minor}.*" in metadata.read_text()
+    else:
+        assert result.returncode == 1
+        (line,) = [line for line in result.stdout.splitlines() if line.startswith("torch_ops: ")]
+        assert 'pip install "torch>=2.11"' in line
+        assert "pip install --no-build-isolation" in line
 
 
 def test_sdist_needs_no_torch_and_holds_every_source(toy: Path, tmp_path: Path) -> None:

@@ -61,14 +61,31 @@ def refusal(error: pytest.ExceptionInfo[BaseException]) -> str:
 @pytest.mark.parametrize("system", ["Windows", "Darwin"])
 def test_other_systems_are_refused(setup_py: ModuleType, system: str) -> None:
     with pytest.raises(setup_py.Refusal) as error:
-        setup_py.refuse_platform(system, "x86_64")
+        setup_py.refuse_platform(system, "x86_64", "3.12")
     assert f"not on {system}" in refusal(error)
 
 
-def test_other_processors_get_a_warning(setup_py: ModuleType) -> None:
-    assert setup_py.refuse_platform("Linux", "x86_64") == []
-    (warning,) = setup_py.refuse_platform("Linux", "aarch64")
-    assert "not on aarch64" in warning
+@pytest.mark.parametrize(
+    ("machine", "python", "warning"),
+    [
+        ("x86_64", "3.11", None),
+        ("aarch64", "3.12", "not on aarch64"),
+        ("x86_64", "3.99", "not with 3.99"),
+        ("x86_64", "3.14t", "Python 3.14t has no GIL, and turns it on"),
+    ],
+)
+def test_what_may_work_gets_a_warning(
+    setup_py: ModuleType, machine: str, python: str, warning: str | None
+) -> None:
+    warnings = setup_py.refuse_platform("Linux", machine, python)
+    assert len(warnings) == (warning is not None)
+    assert warning is None or warning in warnings[0]
+
+
+def test_old_python_is_refused(setup_py: ModuleType) -> None:
+    with pytest.raises(setup_py.Refusal) as error:
+        setup_py.refuse_platform("Linux", "x86_64", "3.10")
+    assert "needs Python 3.11 or newer, not 3.10" in refusal(error)
 
 
 def test_rocm_is_refused(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +109,17 @@ def test_old_torch_is_refused(setup_py: ModuleType, monkeypatch: pytest.MonkeyPa
     with pytest.raises(setup_py.Refusal) as error:
         setup_py.configure({"PATH": os.environ["PATH"]})
     assert "needs torch 2.11 or newer, not 2.10.0+cpu" in refusal(error)
+
+
+def test_another_cuda_gets_a_warning(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = setup_py.Torch("2.11.0+cu128", "12.8")
+    monkeypatch.setattr(setup_py, "find_torch", lambda: other)
+    toolkit = fake_toolkit(tmp_path / "cuda", "12.8")
+    environ = {"PATH": os.environ["PATH"], "CUDA_HOME": str(toolkit)}
+    (warning,) = setup_py.configure(environ).warnings
+    assert warning == "tested with CUDA 13 only, not 12.8"
 
 
 def test_compiler_is_missing(setup_py: ModuleType, tmp_path: Path) -> None:

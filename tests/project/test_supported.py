@@ -1,0 +1,95 @@
+"""One file says what is supported; whatever else does agrees with it."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from types import ModuleType
+from typing import Any
+
+import pytest
+from programs import ROOT, load_setup_py, output_of
+
+from torch_ops import _bindings, _supported
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    return dict(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"])
+
+
+@pytest.fixture(scope="module")
+def setup_py() -> ModuleType:
+    return load_setup_py()
+
+
+def row(name: str) -> str:
+    """Of the table "What is supported" of the installation page."""
+    page = (ROOT / "docs" / "install.md").read_text("utf-8")
+    (found,) = re.findall(rf"^\| {name} \| (.*) \|$", page, re.MULTILINE)
+    return str(found)
+
+
+@pytest.mark.parametrize("versions", [_supported.TORCH, _supported.PYTHON])
+def test_versions_are_in_order(versions: tuple[str, ...]) -> None:
+    assert list(versions) == sorted(set(versions), key=_bindings.parse)
+    assert all(re.fullmatch(r"\d+\.\d+", version) for version in versions)
+
+
+def test_architectures_are_in_order(setup_py: ModuleType) -> None:
+    assert list(_supported.ARCHS) == sorted(set(_supported.ARCHS), key=setup_py.numbers)
+    # Newer GPUs have the PTX of the last; of others it would only take space.
+    assert [arch.endswith("+PTX") for arch in _supported.ARCHS[:-1]] == [False] * 6
+    assert _supported.ARCHS[-1].endswith("+PTX")
+
+
+def test_pip_is_told_the_same_pythons(project: dict[str, Any]) -> None:
+    assert project["requires-python"] == f">={_supported.OLDEST_PYTHON}"
+    language = "Programming Language :: Python :: "
+    named = [line.removeprefix(language) for line in project["classifiers"] if language in line]
+    assert tuple(named) == _supported.PYTHON
+
+
+def test_tools_judge_by_the_oldest_python() -> None:
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
+    assert tools["mypy"]["python_version"] == _supported.OLDEST_PYTHON
+    assert tools["ruff"]["target-version"] == "py" + _supported.OLDEST_PYTHON.replace(".", "")
+
+
+def test_setup_py_builds_for_these_gpus(setup_py: ModuleType) -> None:
+    assert setup_py.OLDEST_ARCH == (7, 5)
+    assert setup_py.NEWEST_ARCH == (12, 0)
+    assert setup_py.DEFAULT_ARCHS.removesuffix("+PTX") in _supported.ARCHS
+
+
+def test_make_installs_one_of_them() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    version = re.search(r"^TORCH := torch==(.*)$", makefile, re.MULTILINE)
+    assert version is not None
+    assert _bindings.minor_version(version[1]) in _supported.TORCH
+    nvcc = re.search(r"^NVCC := .*==(\d+)", makefile, re.MULTILINE)
+    assert nvcc is not None
+    assert nvcc[1] == _supported.CUDA_MAJOR
+
+
+def test_the_installation_page_says_the_same() -> None:
+    first, last = _supported.PYTHON[0], _supported.PYTHON[-1]
+    assert row("Python").startswith(f"{first} to {last}")
+    assert set(_supported.TORCH) <= set(re.findall(r"\d+\.\d+", row("torch")))
+    assert re.findall(r"\d+", row("CUDA"))[0] == _supported.CUDA_MAJOR
+    gpus = [_supported.ARCHS[0], _supported.ARCHS[-1].removesuffix("+PTX")]
+    assert row("GPU").startswith(f"compute capability {gpus[0]} to {gpus[1]}")
+
+
+def test_make_prints_it_for_ci() -> None:
+    lines = output_of("make", "--silent", "supported", cwd=ROOT).splitlines()
+    printed = {
+        name: json.loads(value) for name, _, value in (line.partition("=") for line in lines)
+    }
+    assert printed == {
+        "torch": list(_supported.TORCH),
+        "python": list(_supported.PYTHON),
+        "cuda_major": _supported.CUDA_MAJOR,
+        "archs": list(_supported.ARCHS),
+    }

@@ -9,6 +9,7 @@ Variables that are honoured:
   CUDA_HOME              the toolkit to build with; else nvcc on PATH, /usr/local/cuda, pip's nvcc
   TORCH_CUDA_ARCH_LIST   architectures, such as "8.0 9.0+PTX"; else those of the visible GPUs
   TORCH_OPS_CPU_ONLY=1   no CUDA kernels
+  TORCH_OPS_MORE_TORCHES folders that hold other versions of torch, to make bindings for them too
   FORCE_CUDA=1           CUDA kernels or no build at all
   MAX_JOBS               compiler processes at once
 """
@@ -20,12 +21,13 @@ import json
 import os
 import platform
 import re
+import runpy
 import shutil
 import site
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -80,6 +82,7 @@ class Torch:
     version: str
     cuda: str | None
     hip: str | None = None
+    folder: Path = Path()  # with include/ and lib/
 
     @property
     def minor(self) -> str:
@@ -104,12 +107,24 @@ class Configuration:
     archs: str
     reason: str
     warnings: list[str]
+    more_torches: Sequence[Torch] = ()
+
+    @property
+    def torches(self) -> list[Torch]:
+        """All to make bindings for."""
+        return [self.torch, *self.more_torches]
+
+    def modules(self, torch: Torch) -> list[Op]:
+        """Those that serve this torch."""
+        with_cuda = self.nvcc is not None and torch.cuda is not None
+        ops = bindings.find_ops(ROOT / "src")
+        return [op for op in ops if with_cuda or op.name != bindings.CUDA_MODULE]
 
     def describe(self, ops: list[Op]) -> str:
         lines = [
             f"{PACKAGE} {self.version}, build configuration:",
             f"  python   {platform.python_version()} ({sys.executable})",
-            f"  torch    {self.torch.version}, CUDA {self.torch.cuda or 'none'}",
+            *(f"  torch    {t.version}, CUDA {t.cuda or 'none'}" for t in self.torches),
             f"  kernels  {'CPU and CUDA' if self.nvcc else 'CPU only'}: {self.reason}",
         ]
         if self.nvcc:
@@ -124,12 +139,12 @@ class Configuration:
         ]
         return "\n".join(lines + [f"  warning: {line}" for line in self.warnings])
 
-    def as_json(self, ops: list[Op]) -> str:
+    def as_json(self, torch: Torch, ops: list[Op]) -> str:
         content = {
             "version": self.version,
             "python": bindings.python_version(),
-            "torch": self.torch.version,
-            "torch_cuda": self.torch.cuda,
+            "torch": torch.version,
+            "torch_cuda": torch.cuda,
             "cuda": self.nvcc is not None,
             "nvcc": self.nvcc.version if self.nvcc else None,
             "archs": self.archs.split() if self.nvcc else [],
@@ -201,7 +216,18 @@ def find_torch() -> Torch:
         ) from error
     except (ImportError, OSError) as error:
         raise Refusal(f"torch is installed but does not import ({error}).") from error
-    return Torch(str(torch.__version__), torch.version.cuda, torch.version.hip)
+    folder = Path(torch.__file__).parent
+    return Torch(str(torch.__version__), torch.version.cuda, torch.version.hip, folder)
+
+
+def read_torch(parent: Path) -> Torch:
+    """Of a torch in this folder, which need not be one that this Python can import."""
+    file = parent / "torch" / "version.py"
+    if not file.is_file():
+        raise Refusal(f"TORCH_OPS_MORE_TORCHES names {parent}, which holds no torch/version.py.")
+    facts = runpy.run_path(str(file))
+    version, cuda, hip = (facts.get(name) for name in ("__version__", "cuda", "hip"))
+    return Torch(str(version), cuda, hip, file.parent)
 
 
 def check_setuptools() -> None:
@@ -361,7 +387,9 @@ def configure(environ: Mapping[str, str]) -> Configuration:
             warnings.append(f"tested with CUDA {supported.CUDA_MAJOR} only, not {nvcc.version}")
         named = environ.get("TORCH_CUDA_ARCH_LIST", "") not in ("", "native")
         archs = choose_archs(environ, [] if named else visible_gpus())
-    return Configuration(read_version(ROOT), torch, nvcc, archs, reason, warnings)
+    named = environ.get("TORCH_OPS_MORE_TORCHES", "").split(os.pathsep)
+    more = [read_torch(Path(folder)) for folder in named if folder]
+    return Configuration(read_version(ROOT), torch, nvcc, archs, reason, warnings, more)
 
 
 # ---- building
@@ -382,12 +410,8 @@ def check_libstdcxx(module: Path) -> None:
         )
 
 
-def build(
-    configuration: Configuration, ops: list[Op], base: Path, folder: Path, temp: Path
-) -> None:
-    """Makes the kernel library below base, and the modules in folder; objects are kept in temp."""
-    import torch
-
+def build(configuration: Configuration, base: Path, temp: Path, op: str | None) -> None:
+    """Makes the kernel library and the modules, all or those of one op, below base."""
     nvcc, environ = configuration.nvcc, dict(os.environ)
     # pip puts ninja beside python, which is on PATH in an activated environment only.
     scripts = str(Path(sys.executable).parent)
@@ -402,35 +426,41 @@ def build(
         bindings.link_libstdcxx(),
     )
     library = setup_c_library.library_path(ROOT, base)
-    wheels = bindings.nvidia_wheels(configuration.torch.cuda)
-    modules = bindings.binding_steps(
-        ROOT / "src",
-        ops,
-        folder,
-        temp / folder.name,
-        bindings.Torch(
-            configuration.torch.version,
-            Path(torch.__file__).parent,
-            nvcc and cuda_includes(nvcc, wheels),
-        ),
-        library,
-        nvcc is not None,
-        f"$ORIGIN/../../../{setup_c_library.PACKAGE}/lib",
-        environ,
-    )
+    headers = nvcc and cuda_includes(nvcc, bindings.nvidia_wheels(configuration.torch.cuda))
+    made = [library]
+    for torch in configuration.torches:
+        folder = module_folder(base, torch)
+        ops = [each for each in configuration.modules(torch) if op in (None, each.name)]
+        steps += bindings.binding_steps(
+            ROOT / "src",
+            ops,
+            folder,
+            temp / folder.name,
+            bindings.Torch(torch.version, torch.folder, headers),
+            library,
+            nvcc is not None,
+            f"$ORIGIN/../../../{setup_c_library.PACKAGE}/lib",
+            environ,
+        )
+        made += [folder / f"{each.name}{SUFFIX}" for each in ops]
     temp.mkdir(parents=True, exist_ok=True)
     try:
-        bindings.run_steps([*steps, *modules], temp, environ)
+        bindings.run_steps(steps, temp, environ)
     except subprocess.CalledProcessError as error:
         raise Refusal("the build failed: the first error above says why.") from error
-    for path in (library, *(folder / f"{op.name}{SUFFIX}" for op in ops)):
+    for path in made:
         check_libstdcxx(path)
     setup_c_library.finish(ROOT, base, configuration.version)
 
 
-def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
+def module_folder(base: Path, torch: Torch) -> Path:
+    """Of the modules for this torch, which may be beside those for others."""
+    return base / PACKAGE / "_ext" / bindings.folder_name(torch.version)
+
+
+def make_build_command(configuration: Configuration) -> type:
     class BuildOps(build_ext):
-        """Makes all modules at once, the library, and build_config.json."""
+        """Makes all modules at once, the library, and a build_config.json for each torch."""
 
         user_options: ClassVar = [*build_ext.user_options, ("op=", None, "build this op's alone")]
 
@@ -439,30 +469,37 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
             self.op: str | None = None
 
         def run(self) -> None:
+            ops = configuration.modules(configuration.torch)
             print(configuration.describe(ops), flush=True)
             if getattr(self, "editable_mode", False):
                 # setuptools would compile in a folder that it deletes: from the start, each time.
                 tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
                 self.build_temp = str(ROOT / "build" / f"temp.{tag}")
-            folder = self.folder(self.base())
-            folder.mkdir(parents=True, exist_ok=True)
-            wanted = [op for op in ops if self.op in (None, op.name)]
-            if not wanted:
+            if self.op is not None and self.op not in {op.name for op in ops}:
                 raise Refusal(f"there is no op {self.op} (src/{self.op}/{self.op}.cpp).")
-            # A build that breaks half way must not leave the old file beside new modules.
-            (folder / CONFIG_NAME).unlink(missing_ok=True)
-            build(configuration, wanted, self.base(), folder, Path(self.build_temp).resolve())
+            folders = {torch: module_folder(self.base(), torch) for torch in configuration.torches}
+            for folder in folders.values():
+                folder.mkdir(parents=True, exist_ok=True)
+                # A build that breaks half way must not leave the old file beside new modules.
+                (folder / CONFIG_NAME).unlink(missing_ok=True)
+            build(configuration, self.base(), Path(self.build_temp).resolve(), self.op)
+            for torch, folder in folders.items():
+                self.finish(torch, folder)
+            if not self.inplace:
+                for path, copy in self.sources().items():
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, copy)
+
+        def finish(self, torch: Torch, folder: Path) -> None:
+            ops = configuration.modules(torch)
             for module in folder.glob(f"*{SUFFIX}"):
                 gone = module.name.removesuffix(SUFFIX) not in {op.name for op in ops}
                 if gone and self.op is None:
                     module.unlink()  # of an op that is gone; wheels take all that is here
             # Of one op, beside those that were built before.
             there = [op for op in ops if (folder / f"{op.name}{SUFFIX}").is_file()]
-            (folder / CONFIG_NAME).write_text(configuration.as_json(there), encoding="utf-8")
-            if not self.inplace:
-                for path, copy in self.sources().items():
-                    copy.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(path, copy)
+            text = configuration.as_json(torch, there)
+            (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
 
         def sources(self) -> dict[Path, Path]:
             """What `python -m torch_ops build` compiles, and where it finds that in a wheel."""
@@ -471,17 +508,15 @@ def make_build_command(configuration: Configuration, ops: list[Op]) -> type:
             found += [*src.rglob("*.h"), *src.rglob("*.hpp")]
             return {path: copies / path.relative_to(src) for path in found}
 
-        def folder(self, base: Path) -> Path:
-            """Of the modules for this torch: they may be beside those for others."""
-            return base / PACKAGE / "_ext" / bindings.folder_name(configuration.torch.version)
-
         def base(self) -> Path:
             return ROOT if self.inplace else Path(self.build_lib).resolve()
 
         def get_outputs(self) -> list[str]:
-            folder = self.folder(Path(self.build_lib))
-            built = [folder / CONFIG_NAME, *(folder / f"{op.name}{SUFFIX}" for op in ops)]
-            built += self.sources().values()
+            built = [*self.sources().values()]
+            for torch in configuration.torches:
+                folder = module_folder(Path(self.build_lib), torch)
+                modules = (f"{op.name}{SUFFIX}" for op in configuration.modules(torch))
+                built += [folder / CONFIG_NAME, *(folder / module for module in modules)]
             return [*map(str, built + setup_c_library.outputs(ROOT, Path(self.build_lib)))]
 
     return BuildOps
@@ -495,16 +530,16 @@ def main() -> None:
     if set(commands) & WHEEL_COMMANDS:
         check_setuptools()
     configuration = configure(os.environ)
-    ops = bindings.find_ops(ROOT / "src")
-    if configuration.nvcc is None:
-        ops = [op for op in ops if op.name != bindings.CUDA_MODULE]
     setup(
         license=LICENSE,
         # Named so that wheels are of this platform and this Python; the command makes them.
-        ext_modules=[Extension(f"{PACKAGE}._ext.{op.name}", []) for op in ops],
-        cmdclass={"build_ext": make_build_command(configuration, ops)},
-        # The modules are tied to the minor version of torch that they were compiled against.
-        install_requires=[f"torch=={configuration.torch.minor}.*"],
+        ext_modules=[
+            Extension(f"{PACKAGE}._ext.{op.name}", [])
+            for op in configuration.modules(configuration.torch)
+        ],
+        cmdclass={"build_ext": make_build_command(configuration)},
+        # For a torch that there are no bindings for, `python -m torch_ops build` makes them.
+        install_requires=[f"torch>={supported.OLDEST_TORCH}"],
     )
 
 

@@ -160,7 +160,9 @@ def _find_torch() -> tuple[_bindings.Torch, dict[str, Any], set[str]]:
         )
     facts = {
         "torch_cuda": cuda,
-        **{"cuda": for_cuda, "nvcc": kernels.get("nvcc"), "archs": kernels.get("archs", [])},
+        "cuda": for_cuda,
+        "nvcc": kernels.get("nvcc"),
+        "archs": kernels.get("archs", []),
         "reason": "compiled by python -m torch_ops build",
     }
     includes = [wheel / "include" for wheel in _bindings.nvidia_wheels(cuda)]

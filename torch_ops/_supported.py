@@ -5,7 +5,7 @@ another version of torch, add it here, and mend what its compiler says in src/co
 """
 
 # Of torch, oldest first.
-TORCH = ("2.11", "2.13")
+TORCH = ("2.11", "2.12", "2.13", "2.14", "2.15")
 OLDEST_TORCH = TORCH[0]
 
 # Of Python, oldest first, each with the GIL. pyproject.toml says the same to pip.

@@ -177,17 +177,12 @@ def _check_and_load() -> None:
     if torch.version.cuda is None:  # the others serve this torch too
         modules = [op for op in modules if op != _bindings.CUDA_MODULE]
     elif config.get("cuda"):
-        if _bindings.CUDA_MODULE not in modules:
-            raise _Problem(
-                f"Its bindings were compiled for a torch without CUDA; torch {torch.__version__} "
-                f"has CUDA {torch.version.cuda}.",
-                _COMPILE,
-            )
-        if _major(config.get("torch_cuda")) != _major(torch.version.cuda):
-            raise _Problem(
-                f"It was built for a torch with CUDA {config.get('torch_cuda')}; "
-                f"the torch that is installed has {torch.version.cuda}."
-            )
+        installed = f"torch {torch.__version__} has CUDA {torch.version.cuda}"
+        if config.get("torch_cuda") is None:
+            reason = f"Its bindings were compiled for a torch without CUDA; {installed}."
+            raise _Problem(reason, _COMPILE)
+        if _major(config["torch_cuda"]) != _major(torch.version.cuda):
+            raise _Problem(f"Its kernels are for CUDA {_major(config['torch_cuda'])}; {installed}.")
 
     for op in modules:
         _check_module_file(folder, op)

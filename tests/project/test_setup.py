@@ -333,23 +333,42 @@ def test_every_folder_with_a_binding_is_an_op(setup_py: ModuleType, tmp_path: Pa
     for name in (
         *("common/checks.h", "common/launch.cuh", "common/helper.cpp"),
         *("b/b.cpp", "b/rules/more.cpp", "b/kernels/b_cuda.cu", "b/b_cpu.cpp", "b/b_kernels.cuh"),
-        *("a/a.cpp", "a/a_cuda.cpp", "half/half_cpu.cpp", "file.cpp"),
+        *("a/a.cpp", "half/half_cpu.cpp", "file.cpp"),
     ):
         (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "src" / name).touch()
     src = tmp_path / "src"
     assert setup_py.bindings.find_ops(src) == [
-        setup_py.Op("a", [src / "a/a.cpp"], [src / "a/a_cuda.cpp"], has_cuda=True),
-        setup_py.Op("b", [src / "b/b.cpp", src / "b/rules/more.cpp"], [], has_cuda=True),
+        setup_py.Op("a", [src / "a/a.cpp"], has_cuda=False),
+        setup_py.Op("b", [src / "b/b.cpp", src / "b/rules/more.cpp"], has_cuda=True),
     ]
     kernel_sources = setup_py.setup_c_library.kernel_sources
     assert kernel_sources(tmp_path, ".cpp") == [src / "b/b_cpu.cpp", src / "half/half_cpu.cpp"]
     assert kernel_sources(tmp_path, ".cu") == [src / "b/kernels/b_cuda.cu"]
 
 
+def test_sources_of_a_folder_are_compiled_together(setup_py: ModuleType, tmp_path: Path) -> None:
+    src, temp = tmp_path / "src", tmp_path / "temp"
+    lines = {"a/a.cpp": 700, "a/b.cpp": 700, "a/c.cpp": 200, "a/d.cpp": 1600, "a/rules/r.cpp": 1}
+    for name, count in lines.items():
+        (src / name).parent.mkdir(parents=True, exist_ok=True)
+        (src / name).write_text("\n" * count)
+    units = setup_py.bindings.units_of([src / name for name in reversed(lines)])
+    names = [[path.relative_to(src).as_posix() for path in unit] for unit in units]
+    assert names == [["a/a.cpp", "a/b.cpp"], ["a/c.cpp"], ["a/d.cpp"], ["a/rules/r.cpp"]]
+    files = [setup_py.bindings.write_unit(unit, temp, src) for unit in units]
+    assert files == [temp / "a/a-b.cpp", *(src / unit[0] for unit in names[1:])]
+    assert files[0].read_text() == '#include "a/a.cpp"\n#include "a/b.cpp"\n'
+    before = files[0].stat().st_mtime_ns
+    setup_py.bindings.write_unit(units[0], temp, src)
+    assert files[0].stat().st_mtime_ns == before, "ninja would compile it again"
+
+
 def test_this_build_holds_every_op(setup_py: ModuleType) -> None:
     config = json.loads((bindings(ROOT) / "build_config.json").read_text())
     ops = setup_py.bindings.find_ops(ROOT / "src")
+    if not config["cuda"]:
+        ops = [op for op in ops if op.name != setup_py.bindings.CUDA_MODULE]
     assert list(config["ops"]) == [op.name for op in ops]
     if config["cuda"]:
         assert config["ops"] == {op.name: {"cuda": op.has_cuda} for op in ops}

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/indexing/index_error.cuh"
-#include "runtime/error_record.h"
+#include "torch_cuda/error_record.h"
 
 #define CHECK(condition)                                                \
   do {                                                                  \

@@ -140,7 +140,7 @@ def _find_torch() -> tuple[_bindings.Torch, dict[str, Any], set[str]]:
             f"torch {version} is installed; torch_ops needs {_supported.OLDEST_TORCH} or newer: "
             f'pip install "torch>={_supported.OLDEST_TORCH}"'
         )
-    kernels = _diagnose.build_config()  # of other bindings for the same library
+    kernels = _diagnose.kernels_config()  # of other bindings for the same library
     with_cuda = bool(kernels.get("cuda")) and cuda is not None
     if with_cuda and str(cuda).split(".")[0] != _supported.CUDA_MAJOR:
         raise _Refusal(

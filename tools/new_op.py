@@ -52,11 +52,11 @@ def add_to_package(op: str) -> None:
     # As ruff sorts them: by the words in capitals, classes, others.
     exported = sorted([*names[1].splitlines(keepends=True), *new], key=order)
     content = content.replace(names[1], "".join(exported))
-    imports = re.findall(r"^from torch_ops\.ops\.(\w+) import", content, re.MULTILINE)
+    imports = re.findall(r"^    from torch_ops\.ops\.(\w+) import", content, re.MULTILINE)
     later = [module for module in imports if module > op]
-    place = f"from torch_ops.ops.{later[0]} import" if later else "\n__all__ = ["
+    place = f"    from torch_ops.ops.{later[0]} import" if later else "except ModuleNotFoundError"
     imported = ", ".join(sorted([cls, f"{cls}Function", op, f"{op}_"], key=order))
-    line = f"from torch_ops.ops.{op} import {imported}  # noqa: E402\n"
+    line = f"    from torch_ops.ops.{op} import {imported}\n"
     path.write_text(content.replace(place, line + place, 1), encoding="utf-8")
 
 

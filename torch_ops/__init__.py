@@ -8,7 +8,12 @@ NumPy arrays, and ``torch_ops.decompositions`` the activations for compilers tha
 
 import importlib
 
-from torch_ops._diagnose import InstallationError, asks_to_build, load_extensions
+from torch_ops._diagnose import (
+    InstallationError,
+    asks_to_build,
+    explain_missing,
+    load_extensions,
+)
 from torch_ops._version import __version__
 
 if asks_to_build():  # python -m torch_ops build: for a torch with which the rest cannot be imported
@@ -16,32 +21,37 @@ if asks_to_build():  # python -m torch_ops build: for a torch with which the res
 
 load_extensions()  # before the ops' modules, which look their kernels up
 
-from torch_ops import errors  # noqa: E402
-from torch_ops.errors import check_errors, get_error_mode, set_error_mode  # noqa: E402
-from torch_ops.ops._scripting import refuse  # noqa: E402
-from torch_ops.ops.elements import (  # noqa: E402
-    gather_elements,
-    scatter_elements_add,
-    take_along_dim,
-)
-from torch_ops.ops.embedding import Embedding, embedding  # noqa: E402
-from torch_ops.ops.gather import BatchGather, Gather, GatherFunction, batch_gather, gather  # noqa: E402
-from torch_ops.ops.gather_nd import gather_nd  # noqa: E402
-from torch_ops.ops.index import index, index_add, index_put, index_put_  # noqa: E402
-from torch_ops.ops.masked_gather import masked_gather  # noqa: E402
-from torch_ops.ops.plan import GatherPlan, gather_plan  # noqa: E402
-from torch_ops.ops.relu import (  # noqa: E402
-    LeakyReLU,
-    ReLU,
-    ReLUFunction,
-    leaky_relu,
-    leaky_relu_,
-    relu,
-    relu_,
-)
-from torch_ops.ops.scatter import ScatterAddFunction, scatter_add  # noqa: E402
-from torch_ops.ops.scatter_reduce import scatter, scatter_add_  # noqa: E402
-from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid, sigmoid_  # noqa: E402
+try:
+    from torch_ops import errors
+    from torch_ops.errors import check_errors, get_error_mode, set_error_mode
+    from torch_ops.ops._scripting import refuse
+    from torch_ops.ops.elements import (
+        gather_elements,
+        scatter_elements_add,
+        take_along_dim,
+    )
+    from torch_ops.ops.embedding import Embedding, embedding
+    from torch_ops.ops.gather import BatchGather, Gather, GatherFunction, batch_gather, gather
+    from torch_ops.ops.gather_nd import gather_nd
+    from torch_ops.ops.index import index, index_add, index_put, index_put_
+    from torch_ops.ops.masked_gather import masked_gather
+    from torch_ops.ops.plan import GatherPlan, gather_plan
+    from torch_ops.ops.relu import (
+        LeakyReLU,
+        ReLU,
+        ReLUFunction,
+        leaky_relu,
+        leaky_relu_,
+        relu,
+        relu_,
+    )
+    from torch_ops.ops.scatter import ScatterAddFunction, scatter_add
+    from torch_ops.ops.scatter_reduce import scatter, scatter_add_
+    from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid, sigmoid_
+except ModuleNotFoundError as error:
+    if not str(error.name).startswith("torch_ops."):
+        raise
+    raise explain_missing(error) from error  # in a folder that was copied by half
 
 __all__ = [
     "BatchGather",

@@ -150,7 +150,7 @@ def _find_torch() -> tuple[_bindings.Torch, dict[str, Any], set[str]]:
             f"torch {version} is installed; torch_ops needs {_supported.OLDEST_TORCH} or newer: "
             f'pip install "torch>={_supported.OLDEST_TORCH}"'
         )
-    kernels = _diagnose.build_config()  # of other bindings for the same library
+    kernels = _diagnose.kernels_config()  # of other bindings for the same library
     for_cuda = bool(kernels.get("cuda"))
     with_cuda = for_cuda and cuda is not None
     if with_cuda and str(cuda).split(".")[0] != _supported.CUDA_MAJOR:

@@ -11,9 +11,11 @@ import importlib
 import json
 import os
 import platform
+import shlex
 import struct
 import subprocess
 import sys
+import warnings
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
@@ -21,19 +23,15 @@ from typing import Any
 from torch_ops import _bindings, _supported
 from torch_ops._version import __version__
 
-_EXT = Path(__file__).resolve().parent / "_ext"
+_ROOT = Path(__file__).resolve().parent.parent
+_EXT = _ROOT / "torch_ops" / "_ext"
 CONFIG = "build_config.json"
 USERS = f"{__version__}-python{_bindings.python_version()}"  # in the user's folder: for this Python
 
-_REBUILD = (
-    "Build it again for this Python and this torch, in the folder of its sources:\n"
-    "    pip install --no-build-isolation -e .\n"
-    "or, to set up everything in an environment of its own (.venv):\n"
-    "    make install"
-)
+_PYTHON = shlex.quote(sys.executable)
 _COMPILE = (
-    "Compile bindings for the torch that is installed (some minutes, with g++; no CUDA compiler):\n"
-    f"    {sys.executable} -m torch_ops build"
+    "Compile bindings for this Python and its torch (some minutes, with g++; no CUDA compiler):\n"
+    f"    {_PYTHON} -m torch_ops build"
 )
 
 
@@ -46,9 +44,9 @@ class InstallationError(ImportError):
 class _Problem(Exception):
     """The reason for an InstallationError, with what mends it."""
 
-    def __init__(self, reason: str, mend: str = _REBUILD) -> None:
+    def __init__(self, reason: str, mend: str | None = None) -> None:
         super().__init__(reason)
-        self.mend = mend
+        self.mend = mend or _install_again()
 
 
 def load_extensions() -> None:
@@ -61,6 +59,15 @@ def load_extensions() -> None:
         _check_and_load()
     except _Problem as problem:
         raise InstallationError(_report(problem)) from problem.__cause__
+
+
+def explain_missing(error: ModuleNotFoundError) -> InstallationError:
+    """The error to raise where a Python file of the package is missing: in a half-copied folder."""
+    mend = None
+    if _is_checkout():
+        root = shlex.quote(str(_ROOT))
+        mend = f"Copy its sources again. Where git has them:\n    git -C {root} restore torch_ops"
+    return InstallationError(_report(_Problem(f"Its module {error.name} is missing.", mend)))
 
 
 def diagnosis() -> str:
@@ -79,7 +86,7 @@ def check_error_text() -> str:
     a child of it tries.
     """
     code = (
-        f"import sys; sys.path.insert(0, {str(_EXT.parent.parent)!r}); import torch, torch_ops\n"
+        f"import sys; sys.path.insert(0, {str(_ROOT)!r}); import torch, torch_ops\n"
         "try: torch_ops.gather(torch.ones(3), torch.tensor([0]), dim=7654321)\n"
         "except IndexError as error: print(error)"
     )
@@ -107,15 +114,48 @@ def build_config() -> dict[str, Any]:
     return _read_config(_folder())
 
 
+def kernels_config() -> dict[str, Any]:
+    """The configuration of some bindings of this installation; those with CUDA if there are any."""
+    configs = [_read_config(folder) for folder in _folders() if folder.parent == _EXT]
+    return max(configs, key=lambda config: bool(config.get("cuda")), default={})
+
+
+def _install_again() -> str:
+    """The command that makes what is installed whole, and fit for this Python and this torch."""
+    pip = f"{_PYTHON} -m pip install"
+    if _is_checkout():
+        return f"Build it again:\n    {pip} -e {shlex.quote(str(_ROOT))}"
+    return f"Install it again:\n    {pip} --force-reinstall --no-deps torch_ops=={__version__}"
+
+
+def _is_checkout() -> bool:
+    return (_ROOT / "setup.py").is_file()
+
+
 def _folder() -> Path:
     """Of the bindings for the torch that is installed; where it has none, of some others."""
     try:
-        version = str(importlib.import_module("torch").__version__)
+        torch = importlib.import_module("torch")
+        name, cuda = _bindings.folder_name(torch.__version__), torch.version.cuda
     except Exception:  # _import_torch says what ails it
-        version = ""
+        name, cuda = "", None
     folders = _folders()
-    name = _bindings.folder_name(version)
-    return next((folder for folder in folders if folder.name == name), [_EXT, *folders][-1])
+    named = [folder for folder in folders if folder.name == name]
+    # This installation's, or those that the user has compiled since they do not fit.
+    fitting = [folder for folder in named if _fits(_read_config(folder), cuda)]
+    return next(iter([*fitting, *named, *reversed(folders), _EXT]))
+
+
+def _fits(config: dict[str, Any], cuda: str | None) -> bool:
+    """Whether bindings are for this version, this Python, and the CUDA of torch."""
+    versions = (config.get("version"), config.get("python"))
+    return versions == (__version__, _bindings.python_version()) and _fits_cuda(config, cuda)
+
+
+def _fits_cuda(config: dict[str, Any], cuda: str | None) -> bool:
+    if not config.get("cuda") or cuda is None:
+        return True
+    return _major(config.get("torch_cuda")) == _major(cuda)
 
 
 def _folders() -> list[Path]:
@@ -154,14 +194,17 @@ def _check_and_load() -> None:
         raise _Problem(f"Its compiled modules are of version {config.get('version')}.")
     running = _bindings.python_version()
     if config.get("python") != running:
-        raise _Problem(f"It was built for Python {config.get('python')}; this is {running}.")
+        raise _Problem(
+            f"It was built for Python {config.get('python')}; this is {running}.", _COMPILE
+        )
 
     torch = _import_torch(config)
     if _bindings.parse(torch.__version__) < _bindings.parse(_supported.OLDEST_TORCH):
         raise _Problem(
-            f"It needs torch {_supported.OLDEST_TORCH} or newer; torch {torch.__version__} is "
+            f"It works with torch {', '.join(_supported.TORCH)}; torch {torch.__version__} is "
             "installed.",
-            f'Install a newer torch:\n    pip install "torch>={_supported.OLDEST_TORCH}"',
+            f"Install one of these:\n    {_PYTHON} -m pip install "
+            f"'torch=={_supported.TORCH[-1]}.*'",
         )
     minor = _bindings.minor_version(torch.__version__)
     if folder.name != _bindings.folder_name(minor):
@@ -173,17 +216,11 @@ def _check_and_load() -> None:
         raise _Problem(
             f"It was built for torch {config.get('torch')}; torch {torch.__version__} is installed."
         )
-    modules = list(config["ops"])
-    if torch.version.cuda is None:  # the others serve this torch too
-        modules = [op for op in modules if op != _bindings.CUDA_MODULE]
-    elif config.get("cuda"):
-        installed = f"torch {torch.__version__} has CUDA {torch.version.cuda}"
-        if config.get("torch_cuda") is None:
-            reason = f"Its bindings were compiled for a torch without CUDA; {installed}."
-            raise _Problem(reason, _COMPILE)
-        if _major(config["torch_cuda"]) != _major(torch.version.cuda):
-            raise _Problem(f"Its kernels are for CUDA {_major(config['torch_cuda'])}; {installed}.")
-
+    _check_cuda(config, torch)
+    _check_library()
+    # The other modules serve a torch without CUDA too.
+    left_out = {_bindings.CUDA_MODULE} if torch.version.cuda is None else set()
+    modules = [op for op in config["ops"] if op not in left_out]
     for op in modules:
         _check_module_file(folder, op)
     importlib.import_module("torch_ops._ext").__path__ = [str(folder)]
@@ -191,11 +228,13 @@ def _check_and_load() -> None:
         try:
             importlib.import_module(f"torch_ops._ext.{op}")
         except Exception as error:
-            raise _Problem(f"Its module for {op} does not load: {error}") from error
+            mend = None if folder.parent == _EXT else _COMPILE
+            raise _Problem(f"Its module for {op} does not load: {error}", mend) from error
 
 
 def _import_torch(config: dict[str, Any]) -> Any:
-    mend = f'Install the torch that it was built for:\n    pip install "{_torch_needed(config)}"'
+    needed = _torch_needed(config)
+    mend = f"Install the torch that it was built for:\n    {_PYTHON} -m pip install '{needed}'"
     try:
         torch = importlib.import_module("torch")
     except Exception as error:
@@ -206,13 +245,43 @@ def _import_torch(config: dict[str, Any]) -> Any:
     return torch
 
 
+def _check_cuda(config: dict[str, Any], torch: Any) -> None:
+    cuda = torch.version.cuda
+    if _fits_cuda(config, cuda):
+        return
+    running = f"torch {torch.__version__} is for CUDA {cuda}"
+    if config.get("torch_cuda") is None:
+        reason = f"Its bindings were compiled for a torch without CUDA; {running}."
+        raise _Problem(reason, _COMPILE)
+    mend = (
+        f"Install a torch for CUDA {_supported.CUDA_MAJOR}, as PyPI's is:\n"
+        f"    {_PYTHON} -m pip install --force-reinstall '{_torch_needed(config)}' "
+        "--index-url https://pypi.org/simple"
+    )
+    ours = _major(config.get("torch_cuda")) == _supported.CUDA_MAJOR
+    reason = f"Its kernels are for CUDA {config.get('torch_cuda')}; {running}."
+    raise _Problem(reason, mend if ours else None)
+
+
+def _check_library() -> None:
+    """The bindings of a user, too, are linked with the library of this installation."""
+    lib = _ROOT / "torch_ops_host" / "lib"
+    found = list(lib.glob("libtorch_ops_c.so.*"))
+    if not found:
+        raise _Problem(f"Its kernel library is missing: {lib / 'libtorch_ops_c.so.*'}")
+    for path in found:
+        if not _is_whole_elf(path):
+            raise _Problem(f"Its kernel library is damaged: {path}")
+
+
 def _check_module_file(folder: Path, op: str) -> None:
+    mend = None if folder.parent == _EXT else _COMPILE
     names = [folder / (op + suffix) for suffix in EXTENSION_SUFFIXES]
     found = next((name for name in names if name.is_file()), None)
     if found is None:
-        raise _Problem(f"Its module for {op} is missing: {names[0]}")
+        raise _Problem(f"Its module for {op} is missing: {names[0]}", mend)
     if not _is_whole_elf(found):
-        raise _Problem(f"Its module for {op} is damaged: {found}")
+        raise _Problem(f"Its module for {op} is damaged: {found}", mend)
 
 
 def _is_whole_elf(path: Path) -> bool:
@@ -251,7 +320,7 @@ def _report(problem: _Problem | None) -> str:
 
 def _table(config: dict[str, Any]) -> list[str]:
     """Built for and runs with, side by side."""
-    torch_version, torch_cuda, gpus = _running_torch()
+    torch_version, torch_cuda, gpus, reason = _running_torch()
     archs = config.get("archs", [])
     # The modules of ops have a file in ops/; torch_cuda, which is none, has not.
     ops = [op for op in config.get("ops", {}) if (_EXT.parent / "ops" / f"{op}.py").is_file()]
@@ -265,7 +334,8 @@ def _table(config: dict[str, Any]) -> list[str]:
         ("CUDA", config.get("torch_cuda") or "none", torch_cuda),
     ]
     lines = [f"{name:<12}{built:<18}{runs}".rstrip() for name, built, runs in rows]
-    lines.append(f"{'GPU':<12}{', '.join(archs) or 'none':<18}{_describe_gpus(gpus, archs)}")
+    seen = _describe_gpus(gpus, archs) if gpus else f"none visible{reason}"
+    lines.append(f"{'GPU':<12}{', '.join(archs) or 'none':<18}{seen}")
     if config:
         # With CUDA, such an op is made of others.
         label = "No CUDA kernels of their own" if config.get("cuda") else "CPU only"
@@ -274,29 +344,55 @@ def _table(config: dict[str, Any]) -> list[str]:
             f" (nvcc {config.get('nvcc') or 'not used'}; {config.get('reason')})",
             f"{label}: {', '.join(without) or 'none'}",
         ]
-    return [*lines, f"bindings: {_folder()}", f"folder: {_EXT.parent}"]
+    return [*lines, *_bindings_lines(), f"folder: {_EXT.parent}"]
 
 
-def _running_torch() -> tuple[str, str, list[tuple[str, tuple[int, int]]]]:
-    """torch's version, its CUDA version, and the GPUs that it sees with their capabilities."""
+def _bindings_lines() -> list[str]:
+    """Those that are chosen, the others, and the versions that there are none for."""
+    chosen, folders = _folder(), _folders()
+    lines = [f"bindings: {chosen}"]
+    lines += [f"others: {folder}" for folder in folders if folder != chosen]
+    has = {folder.name for folder in folders}
+    missing = [each for each in _supported.TORCH if _bindings.folder_name(each) not in has]
+    if missing:
+        lines.append(f"no bindings for torch {', '.join(missing)}")
+    return lines
+
+
+def _running_torch() -> tuple[str, str, list[tuple[str, tuple[int, int]]], str]:
+    """torch's version, its CUDA version, the GPUs with their capabilities, or why there is none."""
     try:
         torch = importlib.import_module("torch")
         version, cuda = str(torch.__version__), str(torch.version.cuda or "none")
     except Exception as error:  # whatever ails it, the rest of the report is still of use
-        return f"does not import ({type(error).__name__})", "unknown", []
+        return f"does not import ({type(error).__name__})", "unknown", [], ""
+    gpus, reason = [], ""
     try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are what init() raises
+            count = torch.cuda.device_count()
+        if count == 0 and _has_nvidia_gpu() and torch.version.cuda is not None:
+            torch.cuda.init()  # raises what ails it: no driver, or one that is too old
         gpus = [
             (torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i))
-            for i in range(torch.cuda.device_count())
+            for i in range(count)
         ]
-    except Exception:  # a driver that is too old, say; torch itself explains that when it is used
-        gpus = []
-    return version, cuda, gpus
+    except Exception as error:
+        reason = f": {str(error).splitlines()[0]}" if str(error) else ""
+    return version, cuda, gpus, reason
+
+
+def _has_nvidia_gpu() -> bool:
+    """Whether the machine has one, with a driver or without."""
+    for device in Path("/sys/bus/pci/devices").glob("*"):
+        with contextlib.suppress(OSError):
+            vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
+            if vendor == "0x10de" and kind.startswith("0x03"):
+                return True
+    return False
 
 
 def _describe_gpus(gpus: list[tuple[str, tuple[int, int]]], archs: list[str]) -> str:
-    if not gpus:
-        return "none visible"
     return ", ".join(
         f"{name} ({major}.{minor}{'' if _covers(archs, (major, minor)) else ': NOT built for'})"
         for name, (major, minor) in gpus

@@ -17,7 +17,9 @@ from toy_project import bindings, build, write_toy
 import torch_ops
 from torch_ops import _build, _diagnose
 
-MEND = "pip install --no-build-isolation -e ."
+INSTALL = f"{sys.executable} -m pip install"
+COMPILE = f"{sys.executable} -m torch_ops build"
+MEND = f"{INSTALL} -e "
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +56,11 @@ def remove_built(folder: Path) -> None:
     (bindings(folder) / "build_config.json").unlink()
 
 
+def library_file(folder: Path) -> Path:
+    (path,) = folder.glob("torch_ops_host/lib/libtorch_ops_c.so.*")
+    return path
+
+
 def break_symbol(folder: Path) -> None:
     """As a module looks that was built for another torch: whole, with a symbol that is nowhere."""
     path = module_file(folder)
@@ -63,6 +70,16 @@ def break_symbol(folder: Path) -> None:
 def rename_bindings(folder: Path) -> None:
     """As an installation looks after torch was upgraded."""
     bindings(folder).rename(bindings(folder).parent / "torch2.1234")
+
+
+def pretend(folder: Path, line: str) -> None:
+    """As if another torch were installed."""
+    path = folder / "torch_ops" / "__init__.py"
+    path.write_text(f"import torch\n{line}\n{path.read_text()}")
+
+
+def pretend_cuda(folder: Path, version: str | None) -> None:
+    pretend(folder, f"torch.version.cuda = {version!r}")
 
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
@@ -90,14 +107,33 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "torch upgraded": (
         rename_bindings,
         rf"has bindings for torch 2\.1234; torch {re.escape(torch.__version__)} is installed",
-        f"{sys.executable} -m torch_ops build",
+        COMPILE,
     ),
-    "another CUDA": (
-        lambda toy: edit_config(toy, cuda=True, torch_cuda="12.8"),
-        rf"kernels are for CUDA 12; torch .* has CUDA {torch.version.cuda}",
+    "torch downgraded": (
+        lambda toy: pretend(toy, "torch.__version__ = '2.10.0'"),
+        r"works with torch 2\.11, .*; torch 2\.10\.0 is installed",
+        f"{INSTALL} 'torch==",
+    ),
+    "bindings without CUDA": (
+        lambda toy: (edit_config(toy, cuda=True, torch_cuda=None), pretend_cuda(toy, "13.0")),
+        r"bindings were compiled for a torch without CUDA; torch \S+ is for CUDA 13\.0",
+        COMPILE,
+    ),
+    "a torch of an older CUDA": (
+        lambda toy: (edit_config(toy, cuda=True, torch_cuda="13.0"), pretend_cuda(toy, "12.8")),
+        r"kernels are for CUDA 13\.0; torch \S+ is for CUDA 12\.8",
+        f"{INSTALL} --force-reinstall 'torch==",
+    ),
+    "kernels of an older CUDA": (
+        lambda toy: (edit_config(toy, cuda=True, torch_cuda="12.8"), pretend_cuda(toy, "13.0")),
+        r"kernels are for CUDA 12\.8; torch \S+ is for CUDA 13\.0",
         MEND,
     ),
-    "another Python": (lambda toy: edit_config(toy, python="3.7"), r"built for Python 3\.7", MEND),
+    "another Python": (
+        lambda toy: edit_config(toy, python="3.7"),
+        r"built for Python 3\.7",
+        COMPILE,
+    ),
     "another version": (
         lambda toy: edit_config(toy, version="0.0.1"),
         r"are of version 0\.0\.1",
@@ -108,6 +144,21 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
         lambda toy: truncate(module_file(toy)),
         "module for toy is damaged",
         MEND,
+    ),
+    "library missing": (
+        lambda toy: library_file(toy).unlink(),
+        r"kernel library is missing: \S+libtorch_ops_c",
+        MEND,
+    ),
+    "library cut short": (
+        lambda toy: truncate(library_file(toy)),
+        r"kernel library is damaged: \S+libtorch_ops_c",
+        MEND,
+    ),
+    "Python file missing": (
+        lambda toy: (toy / "torch_ops/ops/toy.py").unlink(),
+        r"module torch_ops\.ops\.toy is missing",
+        "git -C ",
     ),
     "module empty": (
         lambda toy: module_file(toy).write_bytes(b""),
@@ -134,10 +185,23 @@ def test_broken_installation(name: str, toy: Path) -> None:
         result.stdout,
         re.MULTILINE,
     ), result.stdout
-    assert mend in result.stdout
+    mend = f"{mend}{toy}" if mend == MEND else mend
+    assert re.search(rf"^    {re.escape(mend)}", result.stdout, re.MULTILINE)
+    # One command, and no other.
+    text = result.stdout.rpartition("torch_ops.InstallationError: ")[2]
+    assert len(re.findall(r"^    \S", text, re.MULTILINE)) == 1
     # The text is the diagnosis: both sides of what does not fit.
     assert re.search(r"^ +built for +runs with$", result.stdout, re.MULTILINE)
-    assert re.search(rf"^torch .* {re.escape(torch.__version__)}$", result.stdout, re.MULTILINE)
+    assert re.search(r"^torch .* (\S+)$", result.stdout, re.MULTILINE)
+
+
+def test_a_broken_wheel_is_installed_again(toy: Path) -> None:
+    """Where there are no sources to build."""
+    (toy / "setup.py").unlink()
+    module_file(toy).unlink()
+    result = run("-c", "import torch_ops", cwd=toy)
+    again = f"{INSTALL} --force-reinstall --no-deps torch_ops=={torch_ops.__version__}"
+    assert f"Install it again:\n    {again}\n" in result.stdout
 
 
 def test_torch_missing(toy: Path) -> None:
@@ -146,7 +210,7 @@ def test_torch_missing(toy: Path) -> None:
     assert "InstallationError" in result.stdout
     assert "torch does not import: No module named 'torch'" in result.stdout
     minor = ".".join(torch.__version__.split(".")[:2])
-    assert f'pip install "torch=={minor}.*"' in result.stdout
+    assert f"{INSTALL} 'torch=={minor}.*'" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -340,3 +404,63 @@ def test_diagnosis_of_this_installation() -> None:
 )
 def test_covers(archs: list[str], gpu: tuple[int, int], covered: bool) -> None:
     assert _diagnose._covers(archs, gpu) is covered
+
+
+class TestChoice:
+    """Of bindings for one version of torch: this installation's, or those that the user made."""
+
+    @pytest.fixture
+    def users(self, toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """The same bindings as the toy's, in the user's folder."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        folder = tmp_path / "cache" / "torch_ops_bindings" / _diagnose.USERS / bindings(toy).name
+        shutil.copytree(bindings(toy), folder)
+        # Theirs would be linked with the toy's library; these look for it three folders above.
+        (tmp_path / "cache" / "torch_ops_host").symlink_to(toy / "torch_ops_host")
+        return folder
+
+    @pytest.mark.parametrize(
+        ("changes", "chosen"),
+        [
+            ({}, "installation"),
+            ({"python": "3.7"}, "user"),
+            ({"version": "0.0.1"}, "user"),
+            ({"cuda": True, "torch_cuda": "12.8"}, "user"),  # now of a torch with another
+        ],
+    )
+    def test_the_installations_where_they_fit(
+        self, toy: Path, users: Path, changes: dict[str, object], chosen: str
+    ) -> None:
+        edit_config(toy, **changes)
+        pretend_cuda(toy, "13.0")
+        result = run("-m", "torch_ops", cwd=toy)
+        assert result.returncode == 0, result.stdout
+        folders = {"installation": bindings(toy), "user": users}
+        assert f"\nbindings: {folders.pop(chosen)}\n" in result.stdout
+        (other,) = folders.values()
+        assert f"\nothers: {other}\n" in result.stdout
+
+    def test_the_users_are_damaged(self, toy: Path, users: Path) -> None:
+        edit_config(toy, python="3.7")
+        truncate(next(users.glob("*.so")))
+        result = run("-c", "import torch_ops", cwd=toy)
+        assert f"module for toy is damaged: {users}" in result.stdout
+        assert f"\n    {COMPILE}\n" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "shown"),
+    [(False, "none visible"), (True, "none visible: Found no NVIDIA driver on your system")],
+)
+def test_a_gpu_without_a_driver(monkeypatch: pytest.MonkeyPatch, has_gpu: bool, shown: str) -> None:
+    def init() -> None:
+        raise RuntimeError("Found no NVIDIA driver on your system. Please install it.\nMore.")
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.setattr(_diagnose, "_has_nvidia_gpu", lambda: has_gpu)
+    monkeypatch.setattr(_diagnose, "_check_and_load", lambda: None)
+    (line,) = re.findall(r"^GPU .*$", _diagnose.diagnosis(), re.MULTILINE)
+    assert re.search(rf" {shown}", line)
+    assert line.endswith(("none visible", "Please install it."))

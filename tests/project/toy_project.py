@@ -16,13 +16,21 @@ FILES = {
     "README.md": "A toy.\n",
     "torch_ops/__init__.py": """
 import importlib
-from torch_ops._diagnose import InstallationError, asks_to_build, load_extensions
+from torch_ops._diagnose import (
+    InstallationError,
+    asks_to_build,
+    explain_missing,
+    load_extensions,
+)
 from torch_ops._version import __version__
 
 if asks_to_build():
     raise SystemExit(importlib.import_module("torch_ops._build").main())
 load_extensions()
-from torch_ops.ops.toy import answer
+try:
+    from torch_ops.ops.toy import answer
+except ModuleNotFoundError as error:
+    raise explain_missing(error) from error
 """,
     "torch_ops/ops/__init__.py": "",
     "torch_ops/ops/toy.py": """

@@ -89,8 +89,12 @@ try-wheel: ## install the wheel of dist/ into a new environment, with TORCH_VERS
 	$(PYTHON) tools/try_wheel.py $(if $(TORCH_VERSION),--torch $(TORCH_VERSION))
 
 release: $(INSTALLED) ## make a release but for the upload: make release VERSION=0.2.0 [DRY_RUN=1]
-	$(if $(VERSION),,$(error make release VERSION=<the next version> [DRY_RUN=1]))
 	$(RUN) tools/release.py $(VERSION) $(if $(DRY_RUN),--dry-run)
+
+# Before all that is set up first.
+ifneq ($(filter release,$(MAKECMDGOALS)),)
+  $(if $(VERSION),,$(error make release VERSION=<the next version> [DRY_RUN=1]))
+endif
 
 supported: ## print the versions of torch and Python, of CUDA, and the GPUs that are supported
 	@$(PYTHON) torch_ops/_supported.py

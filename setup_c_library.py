@@ -155,7 +155,6 @@ def library_steps(
     cxx = shlex.split(environ.get("CXX", "c++"))
     config = f"cuda={cuda.version}; archs={cuda.archs}" if cuda else "cuda=none; archs="
     defines = [
-        f'-DTORCH_OPS_VERSION="{version}"',
         f'-DTORCH_OPS_BUILD_CONFIG="{config}"',
         *(["-DTORCH_OPS_WITH_CUDA"] if cuda else []),
     ]
@@ -166,6 +165,8 @@ def library_steps(
         # -fno-trapping-math: see torch_ops/_bindings.py.
         flags = "-O3 -g0 -Wall -std=c++17 -fPIC -fvisibility=hidden -fno-trapping-math -pthread"
         command = [*cxx, *flags.split(), *shlex.split(environ.get("CXXFLAGS", ""))]
+        if source.is_relative_to(root / SOURCES):  # so that a release compiles no kernel anew
+            command.append(f'-DTORCH_OPS_VERSION="{version}"')
         command += [*defines, *includes, "-MMD", "-MF", str(depfile)]
         command += ["-c", str(source), "-o", str(target)]
         made.append(Step(target, [source], command, depfile))

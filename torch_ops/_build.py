@@ -143,7 +143,9 @@ def _find_torch() -> tuple[_bindings.Torch, dict[str, Any], set[str]]:
     try:
         import torch
     except Exception as error:
-        raise _Refusal(f"torch does not import: {error}") from error
+        raise _Refusal(
+            f"torch does not import: {error}. Install it: {sys.executable} -m pip install torch"
+        ) from error
     version, cuda = str(torch.__version__), torch.version.cuda
     if _bindings.parse(version) < _bindings.parse(_supported.OLDEST_TORCH):
         raise _Refusal(

@@ -120,9 +120,9 @@ def kernels_config() -> dict[str, Any]:
     return max(configs, key=lambda config: bool(config.get("cuda")), default={})
 
 
-def _install_again() -> str:
-    """The command that makes what is installed whole, and fit for this Python and this torch."""
-    pip = f"{_PYTHON} -m pip install"
+def _install_again(python: str = _PYTHON) -> str:
+    """The command that makes what is installed whole, and fit for this Python and its torch."""
+    pip = f"{python} -m pip install"
     if _is_checkout():
         return f"Build it again:\n    {pip} -e {shlex.quote(str(_ROOT))}"
     return f"Install it again:\n    {pip} --force-reinstall --no-deps torch_ops=={__version__}"
@@ -193,12 +193,17 @@ def _check_and_load() -> None:
     if config.get("version") != __version__:
         raise _Problem(f"Its compiled modules are of version {config.get('version')}.")
     running = _bindings.python_version()
+    if sys.version_info < _bindings.parse(_supported.OLDEST_PYTHON):
+        newest = _supported.PYTHON[-1]
+        raise _Problem(
+            f"It works with Python {', '.join(_supported.PYTHON)}; this is {running}.",
+            _install_again(f"python{newest}"),
+        )
+    torch = _import_torch(config)
     if config.get("python") != running:
         raise _Problem(
             f"It was built for Python {config.get('python')}; this is {running}.", _COMPILE
         )
-
-    torch = _import_torch(config)
     if _bindings.parse(torch.__version__) < _bindings.parse(_supported.OLDEST_TORCH):
         raise _Problem(
             f"It works with torch {', '.join(_supported.TORCH)}; torch {torch.__version__} is "

@@ -15,7 +15,7 @@ from programs import ROOT, run
 from toy_project import bindings, build, write_toy
 
 import torch_ops
-from torch_ops import _build, _diagnose
+from torch_ops import _build, _diagnose, _supported
 
 INSTALL = f"{sys.executable} -m pip install"
 COMPILE = f"{sys.executable} -m torch_ops build"
@@ -204,6 +204,15 @@ def test_a_broken_wheel_is_installed_again(toy: Path) -> None:
     assert f"Install it again:\n    {again}\n" in result.stdout
 
 
+def test_a_python_that_is_too_old(toy: Path) -> None:
+    pretend(toy, "import sys; sys.version_info = (3, 9, 0)")
+    result = run("-c", "import torch_ops", cwd=toy)
+    assert "It works with Python 3.11, " in result.stdout
+    assert "; this is 3.9." in result.stdout
+    newest = _supported.PYTHON[-1]
+    assert f"\n    python{newest} -m pip install -e {toy}\n" in result.stdout
+
+
 def test_torch_missing(toy: Path) -> None:
     result = run("-S", "-c", "import torch_ops", cwd=toy)  # -S: without site-packages
     assert result.returncode == 1
@@ -211,6 +220,9 @@ def test_torch_missing(toy: Path) -> None:
     assert "torch does not import: No module named 'torch'" in result.stdout
     minor = ".".join(torch.__version__.split(".")[:2])
     assert f"{INSTALL} 'torch=={minor}.*'" in result.stdout
+    result = run("-S", "-m", "torch_ops", "build", cwd=toy)
+    assert result.returncode == 1
+    assert f"No module named 'torch'. Install it: {INSTALL} torch\n" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,13 @@ import torch_ops.ops
 
 DOCUMENTS = [
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/**/*.md")
+    for pattern in (
+        "*.md",
+        "changelog.d/*.md",
+        "docs/**/*.md",
+        "examples/**/*.md",
+        "benchmarks/**/*.md",
+    )
     for path in sorted(ROOT.glob(pattern))
 ]
 PUBLIC = {name: getattr(torch_ops, name) for name in torch_ops.__all__ if name[0] != "_"}

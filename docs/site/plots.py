@@ -1,0 +1,2 @@
+def draw_marked(text, page, folder):
+    return text

@@ -50,19 +50,14 @@ def evaluate(call: str, names: dict[str, Any]) -> Any:
         name: copy.deepcopy(value) if isinstance(value, torch.Tensor | np.ndarray) else value
         for name, value in names.items()
     }
-    tree = ast.parse(call)
-    if isinstance(tree.body[0], ast.Expr):
+    result = None
+    if isinstance(ast.parse(call).body[0], ast.Expr):
         result = eval(call, names)
     else:
         exec(call, names)
-        result = None
     if result is None:
-        changed = next(
-            node.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Name) and hasattr(names[node.id], "shape")
-        )
-        result = names[changed]
+        words = re.findall(r"\w+", call)
+        result = next(names[word] for word in words if hasattr(names.get(word), "tolist"))
     return result
 
 

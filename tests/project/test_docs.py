@@ -193,6 +193,27 @@ def test_sources_name_pages_that_exist() -> None:
     assert sorted(name for name in named if not (ROOT / name[0]).exists()) == []
 
 
+def test_messages_are_those_of_the_sources() -> None:
+    """Each on the page of error messages stands in one file; `...` is what differs each time."""
+    folders = ("src", "torch_ops", "torch_ops_host", "setup.py", "setup_c_library.py")
+    sources = [
+        # Strings side by side are one string.
+        re.sub(r'"\s*\n\s*[fR]*"', "", path.read_text("utf-8")).replace('\\"', '"')
+        for folder in folders
+        for path in ((ROOT / folder).rglob("*") if (ROOT / folder).is_dir() else [ROOT / folder])
+        if path.suffix in {".py", ".pyx", ".h", ".cpp", ".cu", ".cuh"}
+    ]
+    messages = re.findall(r"\*\*`(.+?)`\*\*", read("docs/troubleshooting.md")[0])
+    assert len(messages) > 40
+    gone = []
+    for message in messages:
+        parts = [part.strip(" .") for part in message.split("...") if len(part.strip(" .")) > 3]
+        assert parts, message
+        if not any(all(part in source for part in parts) for source in sources):
+            gone.append(message)
+    assert gone == []
+
+
 # ---- docstrings ---------------------------------------------------------------------------------
 
 

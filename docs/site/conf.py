@@ -7,8 +7,11 @@ would show as clutter is added here: which pages there are (CONTENTS), and the p
 
 from __future__ import annotations
 
+import posixpath
+import re
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -72,29 +75,49 @@ pygments_dark_style = "monokai"
 # The pages, by what a reader wants of them. A name that ends in /* is every other page of a folder.
 CONTENTS: dict[str, dict[str, list[str]]] = {
     "README": {
-        "Begin": ["docs/install", "docs/tour", "docs/troubleshooting"],
-        "Coming from": ["docs/coming_from/README"],
+        "Begin": [
+            "Install <docs/install>",
+            "Tour <docs/tour>",
+            "Coming from another library <docs/coming_from/README>",
+            "Troubleshooting <docs/troubleshooting>",
+        ],
         "Reference": [
-            "docs/api/index",
-            "docs/semantics",
-            "docs/jit",
-            "docs/c_api",
-            "docs/support",
-            "docs/versions",
+            "API <docs/api/index>",
+            "Semantics <docs/semantics>",
+            "Run-time compilation <docs/jit>",
+            "C library and NumPy <docs/c_api>",
+            "Support <docs/support>",
+            "Versions <docs/versions>",
         ],
-        "Performance": ["docs/performance", "docs/figures"],
+        "Measurements": [
+            "Performance <docs/performance>",
+            "Figures <docs/figures>",
+        ],
         "How it works": [
-            "docs/architecture",
-            "docs/gather",
-            "docs/kernels/README",
-            "docs/jit_internals",
+            "Architecture <docs/architecture>",
+            "The gather family <docs/gather>",
+            "Kernels <docs/kernels/README>",
+            "Run-time compilation, inside <docs/jit_internals>",
         ],
-        "Examples": ["examples/g2_energies/README", "examples/hello/README"],
-        "Contribute": ["CONTRIBUTING", "docs/developing", "docs/log", "CHANGELOG"],
+        "Examples": [
+            "Energies of molecules <examples/g2_energies/README>",
+            "Hello, in four ways <examples/hello/README>",
+        ],
+        "Contribute": [
+            "Contributing <CONTRIBUTING>",
+            "Developing <docs/developing>",
+            "Log <docs/log>",
+            "Changes <CHANGELOG>",
+        ],
     },
     "docs/coming_from/README": {"": ["docs/coming_from/*"]},
     "docs/kernels/README": {"": ["docs/kernels/*"]},
 }
+NAMES = dict(
+    re.fullmatch(r"(.*) <(.*)>", entry).group(2, 1)
+    for entries in CONTENTS["README"].values()
+    for entry in entries
+)
 
 
 def contents(page: str) -> str:
@@ -107,18 +130,27 @@ def contents(page: str) -> str:
                 ":glob:",
                 *([f":caption: {caption}"] if caption else []),
                 "",
-                *(f"/{page}" for page in pages),
+                *(re.sub(r"^(.*<)?", r"\1/", entry) for entry in entries),
                 "```\n",
             ]
         )
-        for caption, pages in CONTENTS.get(page, {}).items()
+        for caption, entries in CONTENTS.get(page, {}).items()
     )
 
 
-def add_to_page(app: Sphinx, page: str, source: list[str]) -> None:
-    if page in CONTENTS:
-        source[0] += "\n" + contents(page)
-    source[0] = plots.draw_marked(source[0], page, ROOT / "build/docs_plots")
+def name_link(page: str, link: re.Match[str]) -> str:
+    """Not by the name of a file: as the page is called in the bar, or by its title."""
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(page), link[1]))
+    return f"[{NAMES.get(target, '')}]({link[1]}.md"
+
+
+def change_page(app: Sphinx, page: str, source: list[str]) -> None:
+    """Makes of a markdown file as a code host shows it one of the site's pages."""
+    text = source[0]
+    # The list of a page's sections stands beside it here.
+    text = re.sub(r"^(- \[[^\]]+\]\(#[^)]+\)\n){3,}\n", "", text, count=1, flags=re.MULTILINE)
+    text = re.sub(r"\[[\w./]+\.md\]\(([^)#]+)\.md\b", partial(name_link, page), text)
+    source[0] = plots.draw_marked(text, page, ROOT / "build/docs_plots") + contents(page)
 
 
 def add_index(app: Sphinx, error: Exception | None) -> None:
@@ -128,5 +160,5 @@ def add_index(app: Sphinx, error: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("source-read", add_to_page)
+    app.connect("source-read", change_page)
     app.connect("build-finished", add_index)

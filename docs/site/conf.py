@@ -92,6 +92,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "Measurements": [
             "Performance <docs/performance>",
             "Figures <docs/figures>",
+            "Benchmark runs <docs/runs>",
         ],
         "How it works": [
             "Architecture <docs/architecture>",

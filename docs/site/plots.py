@@ -60,6 +60,8 @@ def read_table(text: str, columns: list[int]) -> Table:
         name = head[column - 1]
         # A column "ratio" is about the one before it, "ratio: sorted" about sorted indices.
         name = head[column - 2] if name == "ratio" else name.removeprefix("ratio: ")
+        if name == "torch" and head[column - 3].endswith(": ours"):
+            name = head[column - 3].removesuffix(": ours")
         labels.append(re.sub(r", us$|`", "", name))
     series = [
         Series(label, [as_number(row[column - 1]) for row in body])

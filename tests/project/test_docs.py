@@ -182,7 +182,9 @@ def test_files_that_are_named_exist(document: str) -> None:
     folders = r"src|tests|tools|docs|examples|benchmarks|torch_ops|torch_ops_host|\.ci|\.github"
     for name in re.findall(rf"(?<![\w./-])((?:{folders})/[\w./-]*)", text):
         assert (ROOT / name.rstrip(".")).exists(), f"{document}: {name}"
-    for name in re.findall(r"(?<![\w<>*./-])(\w+\.(?:py|pyx|h|cuh|cpp|cu|c|md|rst|json|sh))\b", text):
+    for name in re.findall(
+        r"(?<![\w<>*./-])(\w+\.(?:py|pyx|h|cuh|cpp|cu|c|md|rst|json|sh))\b", text
+    ):
         known = name in FOREIGN | MADE_BY_THE_READER or name.startswith(
             ("softplus", "test_softplus")
         )

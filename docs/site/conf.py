@@ -69,8 +69,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
-pygments_style = "tango"
-pygments_dark_style = "monokai"
+pygments_dark_style = "github-dark"
 
 # The pages, by what a reader wants of them. A name that ends in /* is every other page of a folder.
 CONTENTS: dict[str, dict[str, list[str]]] = {

@@ -51,11 +51,9 @@ nitpick_ignore_regex = [
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_use_type_comments = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
 add_module_names = False
-napoleon_numpy_docstring = False
 napoleon_custom_sections = ["Gradient", "Memory", "Determinism"]
 autosummary_generate = False
 

@@ -55,6 +55,8 @@ def read_table(text: str, columns: list[int]) -> Table:
     numeric = min(columns) - 1
     texts = next((i for i, cell in enumerate(body[0]) if as_number(cell) is not None), numeric)
     rows = [", ".join(row[:texts]) for row in body]
+    if len(set(rows)) < len(rows):
+        raise ValueError(f"rows of a table that is drawn must have names of their own: {rows}")
     labels = []
     for column in columns:
         name = head[column - 1]

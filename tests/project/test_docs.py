@@ -233,6 +233,23 @@ def test_messages_are_those_of_the_sources() -> None:
     assert gone == []
 
 
+def test_tables_that_the_site_plots_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(str(ROOT / "docs/site"))
+    plots = importlib.import_module("plots")
+    drawn = 0
+    for document in DOCUMENTS:
+        text = "".join((ROOT / document).read_text("utf-8").split("`<!-- plot"))  # but examples
+        found = plots.MARK.findall(text)
+        assert len(found) == text.count("<!-- plot "), f"{document}: a table must follow"
+        for _, columns, _, lines in found:
+            table = plots.read_table(lines, [int(column) for column in columns.split()])
+            assert table.rows and all(any(series.values) for series in table.series), document
+            assert len({series.label for series in table.series}) == len(table.series), document
+            drawn += 1
+    assert drawn > 5
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     folder = ROOT / "docs/api"
     documented: dict[str, set[str]] = {}

@@ -108,7 +108,17 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
             "Changes <CHANGELOG>",
         ],
     },
-    "docs/coming_from/README": {"": ["docs/coming_from/*"]},
+    "docs/coming_from/README": {
+        "": [
+            "torch <docs/coming_from/torch>",
+            "torch_scatter <docs/coming_from/torch_scatter>",
+            "NumPy <docs/coming_from/numpy>",
+            "CuPy <docs/coming_from/cupy>",
+            "TensorFlow <docs/coming_from/tensorflow>",
+            "JAX <docs/coming_from/jax>",
+            "ONNX <docs/coming_from/onnx>",
+        ]
+    },
     "docs/kernels/README": {"": ["docs/kernels/*"]},
 }
 NAMES = dict(

@@ -37,6 +37,7 @@ else
   BUILD_NEEDS := "setuptools>=70.1,<82" wheel ninja "cython>=3.0"
   READY := $(VENV)/.ready-$(subst =,,$(TORCH))-$(firstword $(shell echo '$(BUILD_NEEDS)' | cksum))
   INSTALLED := $(VENV)/.installed
+  DOCS_TOOLS := $(VENV)/.docs-tools
 endif
 
 # Folders too: their times change when a file comes or goes. What else changes a build, the
@@ -46,7 +47,7 @@ SOURCES := setup.py setup_c_library.py pyproject.toml $(wildcard torch_ops/_[bsv
 BUILT := build/.built-$(firstword $(shell echo '$(RUN)' "$$TORCH_OPS_CPU_ONLY" "$$FORCE_CUDA" \
   "$$CUDA_HOME" "$$TORCH_CUDA_ARCH_LIST" | cksum))
 
-.PHONY: help install build new-op demo test bench matrix sdist try-wheel release supported changelog lint format gpu clean
+.PHONY: help install build new-op demo test bench matrix sdist try-wheel release supported changelog lint format docs wheel gpu clean
 help:     ## print this list
 	@sed -n 's/^\([a-z-]*\): .*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 	@echo
@@ -120,6 +121,12 @@ format: $(INSTALLED) ## bring all files into the form that lint checks
 	$(RUN) -m ruff format .
 	$(RUN) -c 'from clang_format import clang_format; clang_format()' -i $(CXX_FILES)
 
+docs: $(BUILT) $(INSTALLED) $(DOCS_TOOLS) ## build the documentation site, build/docs; a warning is an error
+	@$(call needs,sphinx furo myst_parser sphinx_copybutton matplotlib numpy)
+	@rm -rf build/docs
+	$(RUN) -m sphinx -q -W --keep-going -E -b html -c docs/site -d build/docs_doctrees . build/docs
+	@echo "The site begins with build/docs/index.html; a browser needs no server to show it."
+
 gpu: ## on a machine with a GPU: build, tests, compute-sanitizer, benchmarks
 	PYTHON=$(PYTHON) tools/gpu_check.sh --build --tests --sanitize --bench --out build/gpu
 
@@ -165,4 +172,10 @@ $(BUILT): $(SOURCES) | $(READY)
 # Makes `import torch_ops` work from any folder; the objects of the build before are used again.
 $(VENV)/.installed: pyproject.toml | $(BUILT)
 	$(VENV)/bin/python -m pip install --quiet --no-build-isolation -e ".[test,demo,lint,release]"
+	touch $@
+
+# Not part of every set-up: who uses or tests the library needs none of them.
+$(VENV)/.docs-tools: pyproject.toml | $(INSTALLED)
+	$(VENV)/bin/python -m pip install --quiet -r <($(VENV)/bin/python -c 'import tomllib; \
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")')
 	touch $@

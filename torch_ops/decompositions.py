@@ -29,8 +29,8 @@ import torch_ops.ops
 __all__ = ["activations", "inductor"]
 
 
-#: From each registered op of an activation, and of its gradient, to a function of torch's ops: what
-#: the modules of the ops name in DECOMPOSITIONS. In-place ops are missing: a traced graph has none.
+#: Maps each registered op of an activation, and of its gradient, to a function of torch's ops, as
+#: the modules of the ops say in DECOMPOSITIONS. In-place ops are missing: a traced graph has none.
 activations: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     op: decomposition
     for module in pkgutil.iter_modules(torch_ops.ops.__path__, "torch_ops.ops.")

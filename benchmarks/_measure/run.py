@@ -52,8 +52,20 @@ def cpu_model() -> str:
         return f"CPU, {platform.machine()}"
 
 
+def find_commit() -> str:
+    """What is measured; "unknown" where the sources were copied without their git."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=10"]
+    folder = Path(torch_ops.__file__).parent
+    try:
+        run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return run.stdout.strip()
+
+
 def describe_machine(device: torch.device) -> dict[str, Any]:
     machine: dict[str, Any] = {
+        "commit": find_commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torch_ops": torch_ops.__version__,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import subprocess
@@ -143,3 +144,58 @@ def test_a_small_run_checks_and_times_all(name: str, arguments: list[str], tmp_p
         assert ours["kind"] == "ours" and not ours["failed"]
         assert others and all(each["timing"] for each in (ours, *others))
     assert (tmp_path / f"{name}.png").stat().st_size > 0
+
+
+# ---- runs that are kept --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    return importlib.import_module("benchmark_page")
+
+
+def test_page_is_written_from_the_runs_that_are_kept(pages: ModuleType) -> None:
+    found = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
+    assert sorted(pages.BENCHMARKS) == found
+    assert pages.PAGE.read_text("utf-8") == pages.page(pages.kept_runs()), (
+        "docs/runs.md is out of date: python tools/benchmark_page.py"
+    )
+
+
+def test_a_run_that_is_kept_shows_its_losses_first(
+    pages: ModuleType, measure: ModuleType, bench: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(pages, "KEPT", tmp_path / "results")
+    from benchmarks._measure.timing import Timing
+
+    for name, seconds in (("faster", 1e-6), ("slower", 4e-6)):
+        result = empty_result(measure)
+        result.name = name
+        times = {"torch_ops": ("ours", seconds), "torch.take": ("eager", 2e-6)}
+        for way, (kind, median) in times.items():
+            timing = Timing.of([median])
+            result.measurements.append(measure.Measurement(way, kind, timing))
+        result.bars = [measure.Bar("over fastest eager", result.ratio("eager"), 1.0)]
+        bench.results.append(result)
+    bench.name = "gather"
+    bench.save()
+    run = json.loads((tmp_path / "gather.json").read_text())
+    commit = run["machine"]["commit"]
+    assert commit == "unknown" or len(commit.removesuffix("-dirty")) >= 10
+    run["machine"]["commit"] = "unknown"
+    with pytest.raises(SystemExit, match="--commit"):
+        pages.keep(run, None)
+    assert pages.keep(run, "0123456789").parent == tmp_path / "results"
+
+    text = pages.page(pages.kept_runs())
+    assert "commit `0123456789`" in text and run["date"][:10] in text
+    assert run["machine"]["device"] in text and "`activations`" in text
+    assert "Torch is faster in 1 of 2 cases." in text
+    loss = "slower | 4 | 2 | 0.50 | torch.take | over fastest eager |"
+    assert (
+        text.index(loss) < text.index("<!-- plot speed 4: ") < text.index("| faster | 1 | 2 | 2 |")
+    )
+    run["options"]["scale"] = "0.02"
+    with pytest.raises(SystemExit, match="trial"):
+        pages.keep(run, "0123456789")

@@ -176,13 +176,32 @@ def test_links_lead_somewhere(document: str) -> None:
             assert anchor in anchors(name), f"{document}: {link}"
 
 
+# Files of others, and those that a build or the reader makes.
+FOREIGN = {"build_config.json", "cuda_bf16.h", "cusparse.h", "extension.h", "Interpreter.h"}
+MADE_BY_THE_READER = {"gather.c", "reduce.c", "picks.pyx"}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_files_between_backquotes_exist(document: str) -> None:
-    """Those with a folder, without a place to fill in or a pattern."""
+def test_files_that_are_named_exist(document: str) -> None:
+    """Between backquotes and in commands; but for a place to fill in, `<op>`, or a pattern."""
+    text = commands(document)
+    folders = r"src|tests|tools|docs|examples|benchmarks|torch_ops|torch_ops_host|\.ci|\.github"
+    for name in re.findall(rf"(?<![\w./-])((?:{folders})/[\w./-]*)", text):
+        assert (ROOT / name.rstrip(".")).exists(), f"{document}: {name}"
     for name in re.findall(
-        r"`((?:src|tests|tools|docs|examples|torch_ops)/[\w./-]*)`", read(document)[0]
+        r"(?<![\w<>*./-])(\w+\.(?:py|pyx|h|cuh|cpp|cu|c|md|rst|json|sh))\b", text
     ):
-        assert (ROOT / name).exists(), f"{document}: {name}"
+        known = name in FOREIGN | MADE_BY_THE_READER or name.startswith(
+            ("softplus", "test_softplus")
+        )
+        assert known or name in all_file_names(), f"{document}: {name}"
+
+
+@cache
+def all_file_names() -> set[str]:
+    folders = ("src", "tests", "tools", "docs", "examples", "benchmarks", "torch_ops")
+    paths = [path for f in (*folders, "torch_ops_host") for path in (ROOT / f).rglob("*.*")]
+    return {path.name for path in [*paths, *ROOT.glob("*.*")]}
 
 
 def test_sources_name_pages_that_exist() -> None:
@@ -197,6 +216,63 @@ def test_sources_name_pages_that_exist() -> None:
     }
     assert len(named) > 10
     assert sorted(name for name in named if not (ROOT / name[0]).exists()) == []
+
+
+def test_messages_are_those_of_the_sources() -> None:
+    """Each on the page of error messages stands in one file; `...` is what differs each time."""
+    folders = ("src", "torch_ops", "torch_ops_host", "setup.py", "setup_c_library.py")
+    sources = [
+        # Strings side by side are one string.
+        re.sub(r'"\s*\n\s*[fR]*"', "", path.read_text("utf-8")).replace('\\"', '"')
+        for folder in folders
+        for path in ((ROOT / folder).rglob("*") if (ROOT / folder).is_dir() else [ROOT / folder])
+        if path.suffix in {".py", ".pyx", ".h", ".cpp", ".cu", ".cuh"}
+    ]
+    messages = re.findall(r"\*\*`(.+?)`\*\*", read("docs/troubleshooting.md")[0])
+    assert len(messages) > 40
+    gone = []
+    for message in messages:
+        parts = [part.strip(" .") for part in message.split("...") if len(part.strip(" .")) > 3]
+        assert parts, message
+        if not any(all(part in source for part in parts) for source in sources):
+            gone.append(message)
+    assert gone == []
+
+
+def test_tables_that_the_site_plots_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(str(ROOT / "docs/site"))
+    plots = importlib.import_module("plots")
+    drawn = 0
+    for document in DOCUMENTS:
+        text = "".join((ROOT / document).read_text("utf-8").split("`<!-- plot"))  # but examples
+        found = plots.MARK.findall(text)
+        assert len(found) == text.count("<!-- plot "), f"{document}: a table must follow"
+        for _, columns, _, lines in found:
+            table = plots.read_table(lines, [int(column) for column in columns.split()])
+            assert table.rows and all(any(series.values) for series in table.series), document
+            assert len({series.label for series in table.series}) == len(table.series), document
+            drawn += 1
+    assert drawn > 5
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    folder = ROOT / "docs/api"
+    documented: dict[str, set[str]] = {}
+    for page in folder.glob("*.rst"):
+        if page.name != "index.rst":
+            module = ""
+            for line in page.read_text("utf-8").splitlines():
+                if line.startswith(".. currentmodule:: "):
+                    module = line.split()[-1]
+                elif found := re.match(r"\.\. auto(?:function|class|exception|data):: (\w+)", line):
+                    documented.setdefault(module, set()).add(found[1])
+    overview = (folder / "index.rst").read_text("utf-8")
+    for module in (torch_ops, torch_ops.jit, torch_ops.decompositions, torch_ops.host):
+        name = "torch_ops_host" if module is torch_ops.host else module.__name__
+        public = set(module.__all__) - {"__version__"}
+        assert documented[name] == public, f"docs/api: {name}"
+        assert [each for each in public if f"\n   {each}\n" not in overview] == [], name
 
 
 # ---- docstrings ---------------------------------------------------------------------------------

@@ -76,15 +76,13 @@ class RawKernel:
     Tensors behind pointers that are not to const count as written: autograd notices when it has
     saved one of them.
 
-    Raises (at construction or at the first use):
-        CompileError: The source does not compile.
+    Raises:
+        CompileError: The source does not compile. This and the next error are raised at
+            construction or at the first use.
         ModuleNotFoundError: It is in no cache and cuda-core is not installed.
-        ValueError: There is no such kernel.
-
-    Raises (at a call):
-        TypeError: An argument is of the wrong kind, dtype or number.
-        ValueError: A tensor is not contiguous; a number does not fit; grid, block or shared_mem is
-            more than the kernel can have.
+        TypeError: An argument of a call is of the wrong kind, dtype or number.
+        ValueError: There is no such kernel. In a call: a tensor is not contiguous; a number does
+            not fit; grid, block or shared_mem is more than the kernel can have.
         RuntimeError: A tensor is not on a CUDA device, or on another than the others; there is no
             GPU.
 
@@ -188,7 +186,7 @@ class RawKernel:
 
     @property
     def local_size_bytes(self) -> int:
-        """Local memory a thread takes, in bytes: registers that were spilled, and arrays."""
+        """Local memory a thread takes, for spilled registers and for arrays, in bytes."""
         return int(self._launcher.attributes().local_size_bytes)
 
     @property
@@ -385,7 +383,7 @@ class RawModule:
 
     @property
     def ptx(self) -> str:
-        """The module as PTX, for the architecture of the current GPU (without one: sm_90)."""
+        """The module as PTX, for the architecture of the current GPU, or for sm_90 without one."""
         if self._image is not None and self._image.facts["format"] == "ptx":
             return self._image.data.decode()
         if self._image is not None:
@@ -397,7 +395,7 @@ class RawModule:
 
     @property
     def cubin(self) -> bytes:
-        """The module compiled for the current GPU's architecture (without one: sm_90)."""
+        """The module compiled for the current GPU's architecture, or for sm_90 without one."""
         artefact = self._artefact(_current_arch())
         if artefact.facts["format"] != "cubin":
             raise ValueError("RawModule.cubin: the module is PTX, which the driver compiles.")
@@ -405,7 +403,7 @@ class RawModule:
 
     @property
     def log(self) -> str:
-        """What the compiler printed: warnings."""
+        """The warnings that the compiler printed."""
         return str(self._artefact(_current_arch()).facts.get("log", ""))
 
     def __repr__(self) -> str:

@@ -84,8 +84,8 @@ def scatter_add(
             values are dropped. A plan takes only "raise".
 
     Returns:
-        A contiguous tensor of the values' dtype and the shape ``values.shape[:dim] + (dim_size,) +
-        values.shape[dim + index.dim() - batch_dims:]``.
+        A contiguous tensor of the values' dtype and the shape
+        ``values.shape[:dim] + (dim_size,) + values.shape[dim + index.dim() - batch_dims:]``.
 
     Gradient:
         :func:`gather` of ``grad_output`` by the index, or by the plan, which is what is saved; with

@@ -17,6 +17,7 @@ if asks_to_build():  # python -m torch_ops build: for a torch with which the res
 load_extensions()  # before the ops' modules, which look their kernels up
 
 from torch_ops import errors  # noqa: E402
+from torch_ops._when_imported import when_imported  # noqa: E402
 from torch_ops.errors import check_errors, get_error_mode, set_error_mode  # noqa: E402
 from torch_ops.ops._scripting import refuse  # noqa: E402
 from torch_ops.ops.elements import (  # noqa: E402
@@ -86,7 +87,10 @@ __all__ = [
 
 
 # Loaded when they are first asked for, so that who uses the ops alone does not wait for them.
-_MODULES = ("decompositions", "host", "jit")
+_MODULES = ("decompositions", "distributed", "host", "jit")
+
+# Who uses DTensors imports torch's module, and need not import ours.
+when_imported("torch.distributed.tensor", "torch_ops.distributed")
 
 
 def __getattr__(name: str) -> object:

@@ -328,14 +328,18 @@ CALLS = {
         f"`{title}`",
         function,
         {"input": "outer dim inner", "output": "outer dim inner"},
-        SIZES | {"outer": 5},  # torch's own rules shard no axis that is shorter than the mesh
+        SIZES,
         {},
         """
         R -> R | R | |
         S(outer) -> S(outer) | S(outer) | |
         S(inner) -> S(inner) | S(inner) | |
         """
-        + ("P -> R | R | all_reduce |" if title != "leaky_relu(input, -0.5)" else ""),
+        + (
+            "P -> R | R | all_reduce |"
+            if title != "leaky_relu(input, -0.5)"
+            else "P -> R | R | all_reduce | all_reduce"
+        ),
     )
     for title, function in {
         "relu(input)": torch_ops.relu,

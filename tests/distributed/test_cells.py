@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 
 import cells
 import pytest
@@ -43,6 +44,10 @@ def _distribute(tensor: Tensor, mesh: DeviceMesh, placements: list[Placement]) -
 def _collectives(mode: CommDebugMode) -> set[str]:
     names = (str(op).split(".")[-1] for op, count in mode.get_comm_counts().items() if count)
     return {re.sub("_into_tensor|_tensor|_single", "", name) for name in names}
+
+
+def _words(texts: Iterable[str]) -> set[str]:
+    return set(" ".join(texts).split())
 
 
 def run_cells(name: str, chosen: list[tuple[int, ...]], sizes: tuple[int, ...]) -> list[str]:
@@ -86,7 +91,7 @@ def _run_cell(call: cells.Call, lines: list[cells.Cell], mesh: DeviceMesh) -> li
     axes = call.axes["output"]
     places = tuple(_placement(line.output, axes) for line in lines)
     expect("the output", output.placements, places)
-    expect("the forward's", _collectives(forward), set(" ".join(l.forward for l in lines).split()))
+    expect("the forward's", _collectives(forward), _words(line.forward for line in lines))
     close("the output", output, expected)
 
     inputs = [name for name in tensors if plain[name].requires_grad]
@@ -100,9 +105,7 @@ def _run_cell(call: cells.Call, lines: list[cells.Cell], mesh: DeviceMesh) -> li
         grads = torch.autograd.grad(
             output, [placed[name] for name in inputs], placed_grad, retain_graph=True
         )
-    expect(
-        "the backward's", _collectives(backward), set(" ".join(l.backward for l in lines).split())
-    )
+    expect("the backward's", _collectives(backward), _words(line.backward for line in lines))
     for i, (name, found) in enumerate(zip(inputs, grads, strict=True)):
         places = tuple(_placement(line.gradients[i], call.axes[name]) for line in lines)
         expect(f"the gradient of {name}", found.placements, places)

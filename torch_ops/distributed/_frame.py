@@ -122,7 +122,9 @@ def choose(
 def place(tensor: DTensor, placements: tuple[Placement, ...]) -> Tensor:
     """This rank's part of a tensor when it is placed so."""
     if tensor.placements != placements:
-        tensor = tensor.redistribute(tensor.device_mesh, placements)
+        # A tensor that requires a gradient would make torch call detach_, which DTensor lacks.
+        detached: Any = tensor.detach()
+        tensor = detached.redistribute(tensor.device_mesh, placements)
     return tensor.to_local()
 
 

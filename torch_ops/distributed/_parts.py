@@ -14,7 +14,7 @@ _ops = torch.ops.torch_ops
 
 
 def can_sum(dtype: torch.dtype) -> bool:
-    """Whether a rank that has nothing can say so in a sum: collectives add no bools and no bytes."""
+    """Whether collectives add numbers of this dtype, so that a rank can have a part of a sum."""
     return dtype != torch.bool and (
         dtype.is_complex or dtype.itemsize > 1 or dtype in (torch.int8, torch.uint8)
     )

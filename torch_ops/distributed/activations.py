@@ -1,19 +1,19 @@
 """The rules of the activations: each rank computes what it has, without communication.
 
-Of an op that returns one tensor as long as its first argument torch makes the rule
-(``register_sharding``): such a call does not leave C++ once its placements were seen. The ops with
-a mask have rules of their own: a mask has a bit for each element that the rank has, in the order of
-its memory, so that it is of use to this rank alone.
+A mask has a bit for each element that the rank has, in the order of its memory, so that it is of
+use to this rank alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Partial, Shard
-from torch.distributed.tensor.experimental import register_sharding
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 
 from torch_ops.distributed._frame import (
@@ -29,54 +29,65 @@ from torch_ops.distributed._frame import (
 
 _ops = torch.ops.torch_ops
 
-Rows = list[tuple[list[Placement], list[Placement | None]]]
-
-
-def _shards(*tensors: Any) -> set[int]:
-    return {axis for tensor in tensors for axis in map(shard_axis, tensor.placements) if axis >= 0}
-
-
-@register_sharding(
-    [
-        _ops.relu.default,
-        _ops.relu_.default,
-        _ops.leaky_relu.default,
-        _ops.leaky_relu_.default,
-        _ops.sigmoid.default,
-        _ops.sigmoid_.default,
-        torch.ops.aten.detach_.default,  # of a saved output; torch has no rule of its own
-    ]
-)
-def _pointwise(input: Any, *parameters: Any, **options: Any) -> Rows:
-    """As the input, if that is no sum."""
-    rest = [None] * (len(parameters) + len(options))
-    placements = [REPLICATE, *map(Shard, _shards(input))]
-    return [([placement], [placement, *rest]) for placement in placements]
-
-
-@register_sharding(
-    [
-        _ops.relu_backward.default,
-        _ops.leaky_relu_backward.default,
-        _ops.sigmoid_backward.default,
-    ]
-)
-def _backward(grad_output: Any, saved: Any, *parameters: Any) -> Rows:
-    """As what was saved; of a sum of gradients, their sum."""
-    rest = [None] * len(parameters)
-    placements = [REPLICATE, *map(Shard, _shards(grad_output, saved))]
-    return [
-        ([Partial()], [Partial(), REPLICATE, *rest]),
-        *(([placement], [placement, placement, *rest]) for placement in placements),
-    ]
-
-
-# ---- With a mask --------------------------------------------------------------------------------
-
 
 def _own_placements(_: int, input: Placement) -> tuple[Placement, Placement]:
     whole = REPLICATE if shard_axis(input) < 0 else input
     return whole, whole
+
+
+def _pointwise(op: Callable[..., Tensor], input: DTensor, *args: Any, **options: Any) -> DTensor:
+    """As the input is placed, or on each rank where that is a sum."""
+    mesh = mesh_of(op.__name__, input=input)
+    placements, _ = choose(mesh, [input], _own_placements)
+    return wrap(op(place(input, placements), *args, **options), mesh, placements, input.shape)
+
+
+def _inplace(op: Callable[..., Tensor], input: DTensor, *args: Any, **options: Any) -> DTensor:
+    check_inplace(op.__name__, input)
+    op(input.to_local(), *args, **options)
+    return input
+
+
+def check_inplace(op: str, input: DTensor) -> DeviceMesh:
+    """Raises an error for a tensor that would have to be placed otherwise."""
+    mesh = mesh_of(op, input=input)
+    placements, _ = choose(mesh, [input], _own_placements)
+    if placements != input.placements:
+        raise RuntimeError(
+            f"{op}: input is overwritten where it is, so it must be replicated or sharded, but its "
+            f"placements are {input.placements}. Use the op that is not in place."
+        )
+    return mesh
+
+
+def _backward_way(_: int, grad_output: Placement, saved: Placement) -> tuple[Placement, ...]:
+    if shard_axis(saved) >= 0:
+        return saved, saved, saved
+    if is_sum(grad_output):
+        return grad_output, REPLICATE, grad_output
+    own = _own_placements(0, grad_output)[0]
+    return own, own, own
+
+
+def _backward(
+    op: Callable[..., Tensor], grad_output: DTensor, saved: DTensor, *args: Any
+) -> DTensor:
+    """As what was saved; of a sum of gradients, their sum."""
+    mesh = mesh_of(op.__name__, grad_output=grad_output, saved=saved)
+    of_grad, of_saved, of_output = choose(mesh, [grad_output, saved], _backward_way)
+    grad = op(place(grad_output, of_grad), place(saved, of_saved), *args)
+    return wrap(grad, mesh, of_output, saved.shape)
+
+
+for _op in (_ops.relu, _ops.leaky_relu, _ops.sigmoid):
+    rule(_op.default)(partial(_pointwise, _op))
+for _op in (_ops.relu_, _ops.leaky_relu_, _ops.sigmoid_):
+    rule(_op.default)(partial(_inplace, _op))
+for _op in (_ops.relu_backward, _ops.leaky_relu_backward, _ops.sigmoid_backward):
+    rule(_op.default)(partial(_backward, _op))
+
+
+# ---- With a mask --------------------------------------------------------------------------------
 
 
 @rule(_ops._relu_mask.default)
@@ -91,23 +102,17 @@ def relu_mask(input: DTensor, negative_slope: float | None) -> tuple[DTensor, DT
 @rule(_ops._relu_mask_.default)
 def relu_mask_(input: DTensor, negative_slope: float | None) -> DTensor:
     """Writes to the parts, which must be what they stay."""
-    mesh = mesh_of("relu_", input=input)
-    placements, _ = choose(mesh, [input], _own_placements)
-    if placements != input.placements:
-        raise RuntimeError(
-            "relu_: input must be replicated or sharded, since it is overwritten where it is, but "
-            f"its placements are {input.placements}. Use relu."
-        )
+    mesh = check_inplace("relu_", input)
     part = input.to_local()
     # The order in which the derivative takes the mask to go through the elements.
-    order = sorted(range(input.dim()), key=lambda axis: -input.stride(axis))
+    order = sorted(range(input.dim()), key=lambda axis: -input.stride()[axis])
     if input.is_contiguous():
         order = list(range(input.dim()))
     laid_out = part.permute(order).contiguous()
     mask = _ops._relu_mask_(laid_out, negative_slope)
     if laid_out.data_ptr() != part.data_ptr():
         part.copy_(laid_out.permute([order.index(axis) for axis in range(part.dim())]))
-    return wrap(mask, mesh, placements, input.shape)
+    return wrap(mask, mesh, input.placements, input.shape)
 
 
 def _mask_way(_: int, grad_output: Placement, mask: Placement) -> tuple[Placement, ...]:

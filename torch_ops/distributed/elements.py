@@ -118,7 +118,7 @@ def _sum_way(
     values: Placement,
     index: Placement,
 ) -> Way:
-    """Placements of values, index and sums. ``whole``: the index is as long as values at ``dim``."""
+    """Placements of values, index and sums. ``whole``: at ``dim`` index and values are as long."""
     wanted = shards[d] if shards else -1
     if wanted == dim:
         return REPLICATE, REPLICATE, Shard(dim)

@@ -108,10 +108,12 @@ def relu_mask_(input: DTensor, negative_slope: float | None) -> DTensor:
     order = sorted(range(input.dim()), key=lambda axis: -input.stride()[axis])
     if input.is_contiguous():
         order = list(range(input.dim()))
-    laid_out = part.permute(order).contiguous()
-    mask = _ops._relu_mask_(laid_out, negative_slope)
-    if laid_out.data_ptr() != part.data_ptr():
-        part.copy_(laid_out.permute([order.index(axis) for axis in range(part.dim())]))
+    in_order = part.permute(order)
+    if in_order.is_contiguous():
+        mask = _ops._relu_mask_(in_order, negative_slope)
+    else:
+        output, mask = _ops._relu_mask(in_order.contiguous(), negative_slope)
+        in_order.copy_(output)
     return wrap(mask, mesh, input.placements, input.shape)
 
 

@@ -3,7 +3,7 @@
 Each line of a table is a cell that test_cells.py runs: on one mesh dimension by itself, and on two
 of them together with each other line, for the dimensions of a mesh do not know of each other.
 
-``python tests/distributed/cells.py`` writes the tables into the document.
+``PYTHONPATH=. python tests/distributed/cells.py`` writes the tables into the document.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ CALLS = {
         S(column), R -> S(column) | S(column) | |
         R, S(i) -> S(i) | P | |
         R, S(j) -> S(j) | P | |
-        S(row), S(i) -> P | S(row) | all_gather | all_gather
+        S(row), S(i) -> S(i) | S(row) | all_to_all | all_to_all
+        S(row), S(j) -> S(j) | S(row) | all_to_all | all_to_all
         S(column), S(j) -> S(column) | S(column) | all_gather | all_gather
         """,
     ),
@@ -138,6 +139,7 @@ CALLS = {
         R, R -> R | R | |
         S(row), R -> P | S(row) | |
         S(column), R -> S(column) | S(column) | |
+        S(row), S(i) -> S(i) | S(row) | all_to_all | all_to_all
         """,
     ),
     "scatter_add": _call(
@@ -352,3 +354,34 @@ CALLS = {
         "sigmoid(input)": torch_ops.sigmoid,
     }.items()
 }
+
+
+MARK = "<!-- cells: written by tests/distributed/cells.py -->\n"
+
+
+def tables() -> str:
+    """All tables, as they stand in the document."""
+    text = []
+    for call in CALLS.values():
+        names = list(call.shapes)
+        of_gradients = [f"gradient of {name}" for name in names if name not in call.below]
+        header = [*names, "output", *of_gradients, "forward", "backward"]
+        text.append(f"### {call.title}\n")
+        shapes = (f"`{name}` [{', '.join(axes)}]" for name, axes in call.axes.items())
+        text.append(f"Axes: {'; '.join(shapes)}.\n")
+        text.append(f"| {' | '.join(header)} |\n|{' --- |' * len(header)}")
+        for cell in call.cells:
+            collectives = [each.replace(" ", ", ") or "-" for each in (cell.forward, cell.backward)]
+            row = [*cell.arguments, cell.output, *cell.gradients, *collectives]
+            text.append(f"| {' | '.join(row)} |")
+        text.append("")
+    return "\n".join(text)
+
+
+def with_tables(document: str) -> str:
+    before, _, after = document.split(MARK)
+    return f"{before}{MARK}\n{tables()}\n{MARK}{after}"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(with_tables(DOCUMENT.read_text("utf-8")), "utf-8")

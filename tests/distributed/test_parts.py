@@ -94,8 +94,18 @@ def check_modes(name: str, dtype: torch.dtype) -> int:
     return calls
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).split(".")[-1])
-@pytest.mark.parametrize("name", GATHERS)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        pytest.param(
+            name,
+            dtype,
+            id=f"{name}-{str(dtype).split('.')[-1]}",
+            marks=[] if dtype == torch.float32 or name == "rows" else pytest.mark.slow,
+        )
+        for name, dtype in itertools.product(GATHERS, DTYPES)
+    ],
+)
 def test_modes(name: str, dtype: torch.dtype) -> None:
     assert ranks.run(2, check_modes, name, dtype) == [108, 108]
 
@@ -176,9 +186,19 @@ def messages(name: str, placements: tuple[Any, Any]) -> tuple[str, str]:
 def test_error_of_a_source_in_parts(name: str) -> None:
     """Each rank raises the error that there is without parts."""
     axis = 2 if name == "batch_gather" else 0
-    for kept in (R, Shard(0)):
-        for expected, found in ranks.run(2, messages, name, (Shard(axis), kept)):
-            assert "out of range" in expected and found == expected
+    for expected, found in ranks.run(2, messages, name, (Shard(axis), R)):
+        assert "out of range" in expected and found == expected
+
+
+@pytest.mark.parametrize("name", ["gather", "gather_elements", "gather_nd", "index", "embedding"])
+def test_error_of_both_in_parts(name: str) -> None:
+    """Where rows are exchanged, a rank that asks for no row that is none learns of the other."""
+    (expected, first), (_, second) = ranks.run(2, messages, name, (Shard(0), Shard(0)))
+    exchanged = name in ("gather", "index", "embedding")
+    op = "gather" if name == "gather" else name
+    told = f"IndexError: {op}: rank 1 of the group has an entry out of range in its index, and says"
+    assert second == expected and "out of range" in expected
+    assert first.startswith(told) if exchanged else first == expected
 
 
 @pytest.mark.parametrize("name", ["gather", "gather_elements", "index", "embedding", "scatter_add"])
@@ -194,8 +214,10 @@ def refused() -> list[str]:
     mesh = init_device_mesh("cpu", (2,))
     weight = distribute_tensor(torch.randn(7, 6), mesh, [Shard(0)]).requires_grad_()
     index = distribute_tensor(torch.tensor([1, 2]), mesh, [R])
+    points = distribute_tensor(torch.tensor([[1, 2]]), mesh, [Shard(1)])
     other = distribute_tensor(torch.tensor([1, 2]), init_device_mesh("cpu", (2, 1)), [R, R])
     total = DTensor.from_local(torch.randn(4), mesh, [Partial()])
+    rows = distribute_tensor(torch.randn(2, 6), mesh, [R])
     sparse = torch_ops.embedding(index, weight, sparse=True)
     return [
         _message(lambda: torch_ops.gather(weight, torch.tensor([1, 2]))),
@@ -205,6 +227,9 @@ def refused() -> list[str]:
         _message(lambda: torch_ops.relu_(total)),
         _message(lambda: torch_ops.sigmoid_(total)),
         _message(lambda: sparse.sum().backward()),
+        _message(lambda: torch_ops.gather_nd(weight, points)),
+        _message(lambda: torch_ops.index_add(weight.detach(), index, rows)),
+        _message(lambda: torch_ops.embedding(index, weight, max_norm=1.0)),
     ]
 
 
@@ -220,6 +245,9 @@ def test_refused() -> None:
                 "RuntimeError: relu_: input is overwritten where it is",
                 "RuntimeError: sigmoid_: input is overwritten where it is",
                 "NotImplementedError: embedding: the gradient of a weight that is a DTensor",
+                "ValueError: gather_nd: the last axis of index holds the coordinates of a point",
+                "NotImplementedError: Operator torch_ops.scatter_add_",
+                "NotImplementedError: Operator torch_ops.put_points_",
             ],
             strict=True,
         ):

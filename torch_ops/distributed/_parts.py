@@ -15,9 +15,9 @@ _ops = torch.ops.torch_ops
 
 def can_sum(dtype: torch.dtype) -> bool:
     """Whether collectives add numbers of this dtype, so that a rank can have a part of a sum."""
-    return dtype != torch.bool and (
-        dtype.is_complex or dtype.itemsize > 1 or dtype in (torch.int8, torch.uint8)
-    )
+    if dtype.is_floating_point or dtype.is_complex:
+        return dtype.itemsize > 1
+    return dtype in (torch.uint8, torch.int8, torch.int32, torch.int64)
 
 
 def neutral(dtype: torch.dtype) -> Number:

@@ -17,6 +17,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from torch_ops.distributed import _parts
 from torch_ops.distributed._axes import Axes
+from torch_ops.distributed._exchange import gather_rows, sum_rows
 from torch_ops.distributed._frame import (
     REPLICATE,
     choose,
@@ -38,11 +39,33 @@ _ops = torch.ops.torch_ops
 Way = tuple[Placement, Placement, Placement]
 
 
+def _exchange_dim(axes: Axes, of_rows: Sequence[Placement], of_entries: Sequence[Placement]) -> int:
+    """The dimension of the mesh over which rows and entries are both sharded, or -1.
+
+    ``of_rows``: of a source or sums; ``of_entries``: of an index. There ranks exchange rows, if a
+    table's first axis is indexed, and is sharded there alone.
+    """
+    if axes.dim > 0:
+        return -1
+    dims = [d for d, placement in enumerate(of_rows) if shard_axis(placement) == 0]
+    if len(dims) != 1 or shard_axis(of_entries[dims[0]]) < 0:
+        return -1
+    return dims[0]
+
+
 def _gather_way(
-    axes: Axes, summable: bool, linear: bool, _: int, source: Placement, index: Placement
+    axes: Axes,
+    summable: bool,
+    linear: bool,
+    exchanges: int,
+    d: int,
+    source: Placement,
+    index: Placement,
 ) -> Way:
     """Placements of source, index and output."""
     axis = shard_axis(source)
+    if d == exchanges:
+        return source, index, Shard(axes.index_in_values(shard_axis(index)))
     if axis == axes.dim and summable:
         return source, REPLICATE, Partial()
     if axis >= 0 and axis != axes.dim:
@@ -73,7 +96,8 @@ def gather(
     options = {"batch_dims": batch_dims, "mode": mode, "fill_value": fill_value, "name": name}
     shape = meta_of(_ops.gather, source, index, dim, **options).shape
     axes = Axes.of_source(source.dim(), index, dim, batch_dims)
-    way = partial(_gather_way, axes, _parts.can_sum(source.dtype), mode != "fill")
+    exchanges = _exchange_dim(axes, source.placements, index.placements)
+    way = partial(_gather_way, axes, _parts.can_sum(source.dtype), mode != "fill", exchanges)
     of_source, of_index, of_output = choose(mesh, [source, index], way)
     part, entries = place(source, of_source), place(index, of_index)
     with positions(index.shape, mesh, of_index):
@@ -81,6 +105,10 @@ def gather(
             output = _ops.gather(part, entries, dim, **options)
             return wrap(output, mesh, of_output, shape)
         size = source.shape[axes.dim]
+        if exchanges >= 0:
+            group = mesh.get_group(exchanges)
+            output = gather_rows(part, entries, size, mode, fill_value, name, group)
+            return wrap(output, mesh, of_output, shape)
         _parts.check_entries(_ops.gather, (size,), entries, 0, mode=mode, name=name)
     first, count = part_of(size, mesh, of_source, axes.dim)
     own = _parts.entries_of_part(entries, size, first, count, mode)
@@ -107,9 +135,18 @@ def embedding(
     return gather(weight, input, dim, batch_dims=batch_dims, name="embedding")
 
 
-def _sum_way(axes: Axes, shards: Sequence[int], d: int, values: Placement, index: Placement) -> Way:
+def _sum_way(
+    axes: Axes,
+    shards: Sequence[int],
+    exchanges: int,
+    d: int,
+    values: Placement,
+    index: Placement,
+) -> Way:
     """Placements of values, index and sums. ``shards`` is empty or says what the sums' shall be."""
     wanted = shards[d] if shards else -1
+    if d == exchanges:
+        return Shard(axes.index_in_values(shard_axis(index))), index, Shard(wanted)
     if wanted == axes.dim:
         return REPLICATE, REPLICATE, Shard(wanted)
     axis = axes.in_values(wanted) if wanted >= 0 else shard_axis(values)
@@ -149,11 +186,17 @@ def _add(
     }
     shape = meta_of(op, values, index, dim_size, dim, **options).shape
     axes = Axes.of_source(len(shape), index, dim, batch_dims)
-    way = partial(_sum_way, axes, shards)
+    of_rows = [Shard(axis) if axis >= 0 else REPLICATE for axis in shards]
+    exchanges = _exchange_dim(axes, of_rows, index.placements)
+    way = partial(_sum_way, axes, shards, exchanges)
     of_values, of_index, of_sums = choose(mesh, [values, index], way)
     rows, entries = place(values, of_values), place(index, of_index)
     if Shard(axes.dim) in of_sums:  # of a gather, whose entries were checked
         first, count = part_of(dim_size, mesh, of_sums, axes.dim)
+        if exchanges >= 0:
+            group = mesh.get_group(exchanges)
+            sums = sum_rows(rows, entries, dim_size, count, mode, group)
+            return wrap(sums, mesh, of_sums, shape)
         entries = _parts.entries_of_part(entries, dim_size, first, count, mode)
         options["mode"] = "fill"
         dim_size = count
@@ -230,7 +273,7 @@ def scatter_add_sharded(
 
 def _whole_way(axes: Axes, d: int, values: Placement, index: Placement) -> Way:
     """As for sums, but no rank has a part of what goes to one row."""
-    way = _sum_way(axes, (), d, values, index)
+    way = _sum_way(axes, (), -1, d, values, index)
     return way if shard_axis(way[2]) >= 0 else (REPLICATE, REPLICATE, REPLICATE)
 
 
@@ -305,11 +348,11 @@ def _by_plan(
 
 
 def _gather_way_by_plan(axes: Axes, *of: Any) -> Way:
-    return _gather_way(axes, False, True, *of)
+    return _gather_way(axes, False, True, -1, *of)
 
 
 def _sum_way_by_plan(axes: Axes, *of: Any) -> Way:
-    return _sum_way(axes, (), *of)
+    return _sum_way(axes, (), -1, *of)
 
 
 for _op, _way, _name in (

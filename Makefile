@@ -86,6 +86,10 @@ sdist: $(INSTALLED) ## make the source archive, in dist/
 	@$(call needs,build)
 	$(RUN) -m build --sdist --no-isolation
 
+wheel: $(BUILT) $(INSTALLED) ## make the wheel for this Python: all GPUs, bindings for each supported torch
+	@$(call needs,auditwheel patchelf)
+	$(RUN) tools/wheel.py $(WHEEL_ARGS)
+
 try-wheel: ## install the wheel of dist/ into a new environment, with TORCH_VERSION=2.13, and run it
 	$(PYTHON) tools/try_wheel.py $(if $(TORCH_VERSION),--torch $(TORCH_VERSION))
 

@@ -23,6 +23,7 @@ load_extensions()  # before the ops' modules, which look their kernels up
 
 try:
     from torch_ops import errors
+    from torch_ops._when_imported import when_imported
     from torch_ops.errors import check_errors, get_error_mode, set_error_mode
     from torch_ops.ops._scripting import refuse
     from torch_ops.ops.elements import (
@@ -96,7 +97,10 @@ __all__ = [
 
 
 # Loaded when they are first asked for, so that who uses the ops alone does not wait for them.
-_MODULES = ("decompositions", "host", "jit")
+_MODULES = ("decompositions", "distributed", "host", "jit")
+
+# Who uses DTensors imports torch's module, and need not import ours.
+when_imported("torch.distributed.tensor", "torch_ops.distributed")
 
 
 def __getattr__(name: str) -> object:

@@ -5,7 +5,7 @@
 #include <ATen/ops/div.h>
 #include <ATen/ops/embedding_sparse_backward.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -14,6 +14,7 @@
 #include "common/torch/checks.h"
 #include "common/torch/derive.h"
 #include "common/torch/python_call.h"
+#include "common/torch/sharding.h"
 
 namespace torch_ops {
 namespace {
@@ -28,10 +29,10 @@ Tensor pick(const Tensor& weight, const Tensor& input, ops::Dim dim, int64_t bat
 
 // The sums of each row divided by how often the input names it.
 Tensor scale_by_frequency(const Tensor& sums, const Tensor& input, const c10::SymInt& rows,
-                          int64_t dim, int64_t batch_dims) {
-  const Tensor ones = at::ones_symint(input.sym_sizes(), input.options().dtype(at::kFloat));
-  Tensor counts = ops::scatter_add().call(ones, input, rows, batch_dims, batch_dims,
-                                          /*deterministic=*/std::nullopt, "raise", kOp);
+                          int64_t dim, int64_t batch_dims, std::vector<int64_t> shards) {
+  for (int64_t& axis : shards) axis = axis == dim ? batch_dims : -1;  // of the counts
+  const Tensor ones = at::ones_like(input, input.options().dtype(at::kFloat));
+  Tensor counts = ops::add_rows(ones, input, rows, batch_dims, batch_dims, "raise", kOp, shards);
   for (int64_t axis = batch_dims; axis < dim; ++axis) counts = counts.unsqueeze(batch_dims);
   while (counts.dim() < sums.dim()) counts = counts.unsqueeze(-1);
   // 16-bit sums are divided in float32.
@@ -54,14 +55,18 @@ struct Embedding {
   static auto keep(const Tensor& input, const Tensor& weight, std::optional<int64_t> padding_idx,
                    bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims) {
     return std::tuple(input, weight.sym_size(dim), padding_idx.value_or(-1), scale_grad_by_freq,
-                      sparse, dim, batch_dims);
+                      sparse, dim, batch_dims, shards_of(weight));
   }
 
   // Of the weight.
   static Tensor backward(const Tensor& grad_output, const Tensor& index, const c10::SymInt& rows,
                          int64_t padding_idx, bool scale_grad_by_freq, bool sparse, int64_t dim,
-                         int64_t batch_dims) {
+                         int64_t batch_dims, const std::vector<int64_t>& shards) {
     if (sparse) {
+      TORCH_CHECK_NOT_IMPLEMENTED(
+          shards.empty(),
+          "embedding: the gradient of a weight that is a DTensor cannot be sparse. "
+          "Use sparse=False.");
       const bool narrow = index.scalar_type() != at::kLong && index.scalar_type() != at::kInt;
       const Tensor entries = (narrow ? index.to(at::kLong) : index).reshape({-1});
       const Tensor grads_of_entries =
@@ -69,10 +74,16 @@ struct Embedding {
       return at::embedding_sparse_backward(grads_of_entries, entries, rows.expect_int(),
                                            padding_idx, scale_grad_by_freq);
     }
-    Tensor sums = ops::scatter_add().call(grad_output, index, rows, dim, batch_dims,
-                                          /*deterministic=*/std::nullopt, "raise", kOp);
-    if (scale_grad_by_freq) sums = scale_by_frequency(sums, index, rows, dim, batch_dims);
-    if (padding_idx >= 0) sums.select(dim, padding_idx).zero_();
+    const bool distributed = !shards.empty();
+    const bool drops = distributed && padding_idx >= 0;
+    // A row of a DTensor may be a copy, and nothing is to be written there: what would be added to
+    // the padding row is dropped instead, for it names the row behind the last.
+    const Tensor entries =
+        drops ? index.to(at::kLong).masked_fill(index.eq(padding_idx), rows) : index;
+    Tensor sums = ops::add_rows(grad_output, entries, rows, dim, batch_dims,
+                                drops ? "fill" : "raise", kOp, shards);
+    if (scale_grad_by_freq) sums = scale_by_frequency(sums, index, rows, dim, batch_dims, shards);
+    if (padding_idx >= 0 && !drops) sums.select(dim, padding_idx).zero_();
     return sums;
   }
 

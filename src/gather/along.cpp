@@ -7,6 +7,7 @@
 #include "common/gather_family/index_mode_args.h"
 #include "common/torch/derive.h"
 #include "common/torch/new_output.h"
+#include "common/torch/sharding.h"
 #include "gather/gather.h"
 
 namespace torch_ops {
@@ -67,13 +68,13 @@ struct GatherElements {
   static auto keep(const Tensor& source, const Tensor& index, int64_t dim, std::string_view mode,
                    const Fill&, Name) {
     return std::tuple(index, source.sym_sizes().vec(), dim,
-                      indexing::mode_of_gradient("gather_elements", mode));
+                      indexing::mode_of_gradient("gather_elements", mode), shards_of(source));
   }
 
   static Tensor backward(const Tensor& grad_output, const Tensor& index,
-                         const std::vector<c10::SymInt>& size, int64_t dim, int64_t mode) {
-    return ops::scatter_elements_add().call(grad_output, index, size, dim, std::nullopt,
-                                            indexing::mode_name(mode));
+                         const std::vector<c10::SymInt>& size, int64_t dim, int64_t mode,
+                         const std::vector<int64_t>& shards) {
+    return ops::add_elements(grad_output, index, size, dim, indexing::mode_name(mode), shards);
   }
 
   static Tensor tangent(const Tensor& tangent, const Tensor&, const Tensor& index, int64_t dim,

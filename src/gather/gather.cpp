@@ -11,6 +11,7 @@
 #include "common/torch/derive.h"
 #include "common/torch/new_output.h"
 #include "common/torch/python_call.h"
+#include "common/torch/sharding.h"
 #include "gather/explain.h"
 #include "gather/gather.h"
 
@@ -64,14 +65,14 @@ struct Gather {
     const int64_t axis =
         indexing::resolve_axes("gather", "source", source.dim(), index.dim(), dim, batch_dims).dim;
     return std::tuple(index, source.sym_size(axis), axis, batch_dims,
-                      indexing::mode_of_gradient("gather", mode));
+                      indexing::mode_of_gradient("gather", mode), shards_of(source));
   }
 
   static Tensor backward(const Tensor& grad_output, const Tensor& index,
-                         const c10::SymInt& dim_size, int64_t dim, int64_t batch_dims,
-                         int64_t mode) {
-    return ops::scatter_add().call(grad_output, index, dim_size, dim, batch_dims, std::nullopt,
-                                   indexing::mode_name(mode), /*name=*/std::nullopt);
+                         const c10::SymInt& dim_size, int64_t dim, int64_t batch_dims, int64_t mode,
+                         const std::vector<int64_t>& shards) {
+    return ops::add_rows(grad_output, index, dim_size, dim, batch_dims, indexing::mode_name(mode),
+                         /*name=*/std::nullopt, shards);
   }
 
   static Tensor tangent(const Tensor& tangent, const Tensor&, const Tensor& index, Dim dim,

@@ -5,6 +5,7 @@
 
 #include "common/gather_family/gather_ops.h"
 #include "common/torch/register.h"
+#include "common/torch/sharding.h"
 #include "index/arrays.h"
 #include "index/points/points.h"
 #include "index/python_index.h"
@@ -35,6 +36,11 @@ struct GatherNd {
                       index.sym_sizes(), ", but it is ", batch_dims, ".");
     indexing::check_axes_match(kOp, "source", source.sym_sizes(), 0, "index", index.sym_sizes(), 0,
                                batch_dims, "source and index must have the same batch axes");
+    for (const int64_t axis : shards_of(index)) {
+      TORCH_CHECK_VALUE(axis != index.dim() - 1, "gather_nd: the last axis of index holds the ",
+                        "coordinates of a point and cannot be sharded, but index, with shape ",
+                        index.sym_sizes(), ", is sharded along it. Redistribute index first.");
+    }
     const int64_t count = index.sym_size(-1).guard_int(__FILE__, __LINE__);
     TORCH_CHECK_VALUE(count <= source.dim() - batch_dims, "gather_nd: a point of index with shape ",
                       index.sym_sizes(), " has ", count, " coordinates, but source with shape ",

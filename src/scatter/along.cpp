@@ -207,8 +207,34 @@ struct ScatterElementsAdd {
   }
 };
 
+// The gradient of gather_elements from a DTensor: as _scatter_add_sharded.
+struct ScatterElementsAddSharded {
+  static constexpr const char* kSchema =
+      "_scatter_elements_add_sharded(Tensor values, Tensor index, SymInt[] size, int dim, "
+      "str mode, int[] shards) -> Tensor";
+  static constexpr const char* kNode = "ScatterElementsAddShardedBackward";
+
+  static Tensor compute(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size,
+                        int64_t dim, std::string_view mode, at::IntArrayRef /*shards*/) {
+    return ops::scatter_elements_add().call(values, index, size, dim, std::nullopt, mode);
+  }
+
+  static auto keep(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size, int64_t dim,
+                   std::string_view mode, at::IntArrayRef) {
+    return ScatterElementsAdd::keep(values, index, size, dim, std::nullopt, mode);
+  }
+
+  static Tensor backward(const Tensor& grad_output, const Tensor& index,
+                         const std::vector<c10::SymInt>& values_size, int64_t dim, int64_t mode) {
+    return ScatterElementsAdd::backward(grad_output, index, values_size, dim, mode);
+  }
+};
+
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(torch_ops, m) { register_op<ScatterElementsAdd>(m); }
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  register_op<ScatterElementsAdd>(m);
+  register_op<ScatterElementsAddSharded>(m);
+}
 
 }  // namespace torch_ops

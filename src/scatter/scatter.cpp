@@ -148,6 +148,34 @@ struct ScatterAdd {
   }
 };
 
+// The gradient of a gather from a DTensor, whose axes are to be distributed as `shards` says. It is
+// scatter_add for all other tensors, which have no such axes.
+struct ScatterAddSharded {
+  static constexpr const char* kSchema =
+      "_scatter_add_sharded(Tensor values, Tensor index, SymInt dim_size, int dim, int batch_dims, "
+      "bool? deterministic, str mode, int[] shards, str? name=None) -> Tensor";
+  static constexpr const char* kNode = "ScatterAddShardedBackward";
+
+  static Tensor compute(const Tensor& values, const Tensor& index, c10::SymInt dim_size,
+                        int64_t dim, int64_t batch_dims, std::optional<bool> deterministic,
+                        std::string_view mode, at::IntArrayRef /*shards*/, Name name) {
+    return ops::scatter_add().call(values, index, dim_size, dim, batch_dims, deterministic, mode,
+                                   name);
+  }
+
+  static auto keep(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
+                   int64_t dim, int64_t batch_dims, std::optional<bool> deterministic,
+                   std::string_view mode, at::IntArrayRef, Name name) {
+    return ScatterAdd<Rounded>::keep(values, index, dim_size, dim, batch_dims, deterministic, mode,
+                                     name);
+  }
+
+  static Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim,
+                         int64_t batch_dims, int64_t mode, int64_t dtype) {
+    return ScatterAdd<Rounded>::backward(grad_output, index, dim, batch_dims, mode, dtype);
+  }
+};
+
 template <class Sums>
 struct ScatterAddByPlan : planned::Op<ScatterAddByPlan<Sums>> {
   static constexpr const char* kSchema = Sums::kSchemaByPlan;
@@ -205,6 +233,7 @@ std::map<std::string, int64_t> cpu_blocking(int64_t slabs, int64_t entries, int6
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   register_op<ScatterAdd<Rounded>>(m);
   register_op<ScatterAddByPlan<Rounded>>(m);
+  register_op<ScatterAddSharded>(m);
   register_op<ScatterAdd<Unrounded>>(m);
   register_op<ScatterAddByPlan<Unrounded>>(m);
 }

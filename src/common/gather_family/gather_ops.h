@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "common/torch/op.h"
 
@@ -33,6 +34,22 @@ inline const auto& scatter_add() {
   return op;
 }
 
+// The gradient of a gather. `shards` says how a DTensor's axes are distributed (common/torch/
+// sharding.h), and so will those of its gradient be; it is empty for other tensors.
+inline Tensor add_rows(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
+                       int64_t dim, int64_t batch_dims, std::string_view mode, Name name,
+                       const std::vector<int64_t>& shards,
+                       std::optional<bool> deterministic = std::nullopt) {
+  if (shards.empty()) {
+    return scatter_add().call(values, index, dim_size, dim, batch_dims, deterministic, mode, name);
+  }
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, int64_t, int64_t,
+                     std::optional<bool>, std::string_view, at::IntArrayRef, Name)>(
+          "_scatter_add_sharded");
+  return op.call(values, index, dim_size, dim, batch_dims, deterministic, mode, shards, name);
+}
+
 // (out, values, index, dim, batch_dims, mode, name)
 inline const auto& scatter_add_() {
   static const auto op =
@@ -55,6 +72,18 @@ inline const auto& scatter_elements_add() {
       find_op<Tensor(const Tensor&, const Tensor&, c10::SymIntArrayRef, int64_t,
                      std::optional<bool>, std::string_view)>("scatter_elements_add");
   return op;
+}
+
+// The gradient of gather_elements; `shards` as above.
+inline Tensor add_elements(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size,
+                           int64_t dim, std::string_view mode, const std::vector<int64_t>& shards) {
+  if (shards.empty()) {
+    return scatter_elements_add().call(values, index, size, dim, std::nullopt, mode);
+  }
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, c10::SymIntArrayRef, int64_t, std::string_view,
+                     at::IntArrayRef)>("_scatter_elements_add_sharded");
+  return op.call(values, index, size, dim, mode, shards);
 }
 
 // By which numbers messages name the axes of the coordinates, where not by their own.

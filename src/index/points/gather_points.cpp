@@ -6,6 +6,7 @@
 #include "common/gather_family/gather_ops.h"
 #include "common/torch/derive.h"
 #include "common/torch/new_output.h"
+#include "common/torch/sharding.h"
 #include "index/points/points.h"
 #include "index/points/points_batching.h"
 
@@ -52,17 +53,20 @@ struct GatherPoints {
     std::vector<c10::SymInt> sizes;
     for (const int64_t dim : dims) sizes.push_back(source.sym_size(dim));
     return std::tuple(coordinates.vec(), dims.vec(), batch_dims, front, std::move(sizes),
-                      source.dim(), static_cast<int64_t>(indexing::parse_mode("gather_nd", mode)));
+                      source.dim(), static_cast<int64_t>(indexing::parse_mode("gather_nd", mode)),
+                      shards_of(source));
   }
 
   // Numbers are made of the points, by a kernel of its own, so that scatter_add can take them.
   static Tensor backward(const Tensor& grad_output, const std::vector<Tensor>& coordinates,
                          const std::vector<int64_t>& dims, int64_t batch_dims, bool front,
-                         const std::vector<c10::SymInt>& sizes, int64_t rank, int64_t mode) {
+                         const std::vector<c10::SymInt>& sizes, int64_t rank, int64_t mode,
+                         const std::vector<int64_t>& shards) {
     return points::sum_at(grad_output, coordinates, dims, sizes, rank, batch_dims, front,
                           points::quiet(mode),
                           /*all_named=*/static_cast<IndexMode>(mode) != IndexMode::kFill,
-                          /*deterministic=*/std::nullopt);
+                          /*deterministic=*/std::nullopt, /*axes=*/std::nullopt,
+                          /*name=*/std::nullopt, shards);
   }
 
   static Tensor tangent(const Tensor& tangent, const Tensor&, TensorList coordinates,
@@ -221,7 +225,7 @@ Tensor number_points(TensorList coordinates, c10::SymIntArrayRef sizes, std::str
 Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
               c10::SymIntArrayRef sizes, int64_t rank, int64_t batch_dims, bool front,
               std::string_view mode, bool all_named, std::optional<bool> deterministic,
-              ops::Axes axes, ops::Name name) {
+              ops::Axes axes, ops::Name name, std::vector<int64_t> shards) {
   Tensor places = number_points(coordinates, sizes, mode, axes, name);
   const auto count = static_cast<int64_t>(dims.size());
   const bool side_by_side = !front && dims.back() - dims[0] + 1 == count;
@@ -234,8 +238,24 @@ Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
   }
   c10::SymInt all = 1;
   for (const c10::SymInt& size : sizes) all = all * size;
-  const Tensor flat = ops::scatter_add().call(rows, places, all, place, batch_dims, deterministic,
-                                              all_named ? "unchecked" : "fill", std::nullopt);
+  const auto is_indexed = [&](int64_t axis) {
+    return std::find(dims.begin(), dims.end(), axis) != dims.end();
+  };
+  for (int64_t& axis : shards) {  // of the joined axes none, of the others the axis of `flat`
+    if (axis < batch_dims) continue;
+    const auto before = [&](int64_t dim) { return dim < axis; };
+    const int64_t joined = std::count_if(dims.begin(), dims.end(), before);
+    if (is_indexed(axis)) {
+      axis = -1;
+    } else if (!side_by_side) {
+      axis += 1 - joined;
+    } else if (joined > 0) {
+      axis += 1 - count;
+    }
+  }
+  const Tensor flat =
+      ops::add_rows(rows, places, all, place, batch_dims, all_named ? "unchecked" : "fill",
+                    /*name=*/std::nullopt, shards, deterministic);
   const auto from = flat.sym_sizes();
   c10::SymDimVector unflattened(from.begin(), from.begin() + place);
   unflattened.append(sizes.begin(), sizes.end());
@@ -248,7 +268,7 @@ Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
   for (int64_t axis = 0; axis < rank; ++axis) {
     if (axis < batch_dims) {
       order[axis] = axis;
-    } else if (std::find(dims.begin(), dims.end(), axis) != dims.end()) {
+    } else if (is_indexed(axis)) {
       order[axis] = indexed++;
     } else {
       order[axis] = other++;

@@ -366,10 +366,12 @@ Tensor number_points(at::TensorList coordinates, c10::SymIntArrayRef sizes, std:
 
 // `rows`, as gather_points returns them, added up where it read them: in a tensor of `rank` axes,
 // of which `dims` have these `sizes`. Calls registered ops, so that it can be differentiated. What
-// names no place is dropped; `all_named`: there is no such entry, but for errors.
+// names no place is dropped; `all_named`: there is no such entry, but for errors. `shards`: of the
+// result (common/torch/sharding.h).
 Tensor sum_at(const Tensor& rows, at::TensorList coordinates, at::IntArrayRef dims,
               c10::SymIntArrayRef sizes, int64_t rank, int64_t batch_dims, bool front,
               std::string_view mode, bool all_named, std::optional<bool> deterministic,
-              ops::Axes axes = std::nullopt, ops::Name name = std::nullopt);
+              ops::Axes axes = std::nullopt, ops::Name name = std::nullopt,
+              std::vector<int64_t> shards = {});
 
 }  // namespace torch_ops::points

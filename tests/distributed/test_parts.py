@@ -1,0 +1,276 @@
+"""What a source or an index in parts must not change: modes, dtypes, bits, errors, memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import ranks
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+import torch_ops
+
+R = Replicate()
+
+
+def _rows(source: Tensor, index: Tensor, **options: Any) -> Tensor:
+    return torch_ops.gather(source, index, **options)
+
+
+def _elements(source: Tensor, index: Tensor, **options: Any) -> Tensor:
+    index = index.unsqueeze(1).expand(-1, source.shape[1])
+    return torch_ops.gather_elements(source, index, 0, **options)
+
+
+def _points(source: Tensor, index: Tensor, **options: Any) -> Tensor:
+    return torch_ops.gather_nd(source, torch.stack([index, index], 1), **options)
+
+
+GATHERS = {"rows": _rows, "elements": _elements, "points": _points}
+
+# Two and more below and above the range of seven rows, and what counts from the end in one part but
+# not in all of the source.
+BAD = [0, -1, 6, 7, -7, -8, 3, 100, -100, 5, 2, -2]
+
+DTYPES = [
+    torch.float32,
+    torch.bfloat16,
+    torch.float64,
+    torch.complex64,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+]
+
+
+def _source(dtype: torch.dtype) -> Tensor:
+    source = torch.arange(-14, 28).view(7, 6).to(dtype)
+    if dtype.is_floating_point or dtype.is_complex:
+        source[1, 2], source[5, 0], source[6, 6 - 1] = -0.0, float("nan"), float("-inf")
+    return source
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return (
+        (torch.view_as_real(tensor) if tensor.is_complex() else tensor)
+        .contiguous()
+        .view(torch.uint8)
+    )
+
+
+def check_modes(name: str, dtype: torch.dtype) -> int:
+    """Compares bits; the modes alternate, so that none may be taken for another one."""
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    source, gather = _source(dtype), GATHERS[name]
+    calls = 0
+    options = [{"mode": mode} for mode in ("wrap", "fill", "clip", "raise", "unchecked")]
+    options.insert(3, {"mode": "fill", "fill_value": 1})
+    for index_dtype, kept, option in itertools.product(
+        (torch.int64, torch.int32, torch.uint8), (R, Shard(0)), options
+    ):
+        allowed = option["mode"] in ("wrap", "clip", "fill")
+        entries = [e for e in BAD if e >= 0 or index_dtype != torch.uint8]
+        entries = (
+            entries if allowed else [e for e in entries if 0 <= e < (6 if name == "points" else 7)]
+        )
+        index = torch.tensor(entries, dtype=index_dtype)
+        expected = gather(source, index, **option)
+        for placement in (Shard(0), R, Shard(1)):
+            output = gather(
+                distribute_tensor(source, mesh, [placement]),
+                distribute_tensor(index, mesh, [kept]),
+                **option,
+            )
+            found = output.full_tensor()
+            assert found.dtype == expected.dtype
+            same = torch.equal(_bits(found), _bits(expected))
+            assert same, (option, index_dtype, kept, placement, found, expected)
+            calls += 1
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        pytest.param(
+            name,
+            dtype,
+            id=f"{name}-{str(dtype).split('.')[-1]}",
+            marks=[] if dtype == torch.float32 or name == "rows" else pytest.mark.slow,
+        )
+        for name, dtype in itertools.product(GATHERS, DTYPES)
+    ],
+)
+def test_modes(name: str, dtype: torch.dtype) -> None:
+    assert ranks.run(2, check_modes, name, dtype) == [108, 108]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GATHERS)
+def test_modes_on_four(name: str) -> None:
+    assert ranks.run(4, check_modes, name, torch.float32) == [108] * 4
+
+
+# ---- Gradients by mode --------------------------------------------------------------------------
+
+
+def check_gradients(name: str, mode: str) -> None:
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    source, gather, index = torch.randn(7, 6), GATHERS[name], torch.tensor(BAD)
+    plain = source.clone().requires_grad_()
+    gather(plain, index, mode=mode).nan_to_num(0).square().sum().backward()
+    for placement, kept in itertools.product((Shard(0), R, Shard(1)), (R, Shard(0))):
+        placed = distribute_tensor(source, mesh, [placement]).requires_grad_()
+        output = gather(
+            placed,
+            distribute_tensor(index, mesh, [kept]),
+            mode=mode,
+            **({"fill_value": 0} if mode == "fill" else {}),
+        )
+        output.square().sum().backward()
+        torch.testing.assert_close(placed.grad.full_tensor(), plain.grad)
+
+
+@pytest.mark.parametrize("mode", ["wrap", "clip", "fill"])
+@pytest.mark.parametrize("name", GATHERS)
+def test_gradients(name: str, mode: str) -> None:
+    ranks.run(2, check_gradients, name, mode)
+
+
+# ---- Errors -------------------------------------------------------------------------------------
+
+
+def _message(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}".split("\n")[0]
+    return ""
+
+
+def _scatter(values: Tensor, index: Tensor) -> Tensor:
+    return torch_ops.scatter_add(values, index, 7)
+
+
+FAILING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "gather": (_rows, (7, 6)),
+    "batch_gather": (lambda x, i: torch_ops.batch_gather(x, i.view(1, 2, 6)), (1, 2, 7, 3)),
+    "gather_elements": (_elements, (7, 6)),
+    "take_along_dim": (lambda x, i: torch_ops.take_along_dim(x, i, 0), (7,)),
+    "gather_nd": (_points, (7, 7)),
+    "index": (lambda x, i: torch_ops.index(x, (i,)), (7, 6)),
+    "embedding": (lambda x, i: torch_ops.embedding(i, x, padding_idx=1), (7, 6)),
+    "scatter_add": (_scatter, (12, 3)),
+}
+
+
+def messages(name: str, placements: tuple[Any, Any]) -> tuple[str, str]:
+    """The error of the op and of its distributed form; entry 9 is out of range."""
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    call, shape = FAILING[name]
+    data = torch.randn(shape)
+    index = torch.tensor([0, 6, 3, 2, 1, 5, 5, 4, 0, 8, 1, 6])
+    placed = [
+        distribute_tensor(tensor, mesh, [placement])
+        for tensor, placement in zip((data, index), placements, strict=True)
+    ]
+    return _message(lambda: call(data, index)), _message(lambda: call(*placed))
+
+
+@pytest.mark.parametrize("name", [name for name in FAILING if name != "scatter_add"])
+def test_error_of_a_source_in_parts(name: str) -> None:
+    """Each rank raises the error that there is without parts."""
+    axis = 2 if name == "batch_gather" else 0
+    for expected, found in ranks.run(2, messages, name, (Shard(axis), R)):
+        assert "out of range" in expected and found == expected
+
+
+@pytest.mark.parametrize("name", ["gather", "gather_elements", "gather_nd", "index", "embedding"])
+def test_error_of_both_in_parts(name: str) -> None:
+    """Where rows are exchanged, a rank that asks for no row that is none learns of the other."""
+    (expected, first), (_, second) = ranks.run(2, messages, name, (Shard(0), Shard(0)))
+    exchanged = name in ("gather", "index", "embedding")
+    op = "gather" if name == "gather" else name
+    told = f"IndexError: {op}: rank 1 of the group has an entry out of range in its index, and says"
+    assert second == expected and "out of range" in expected
+    assert first.startswith(told) if exchanged else first == expected
+
+
+@pytest.mark.parametrize("name", ["gather", "gather_elements", "index", "embedding", "scatter_add"])
+def test_error_of_an_index_in_parts(name: str) -> None:
+    """The rank that has the entry names its place in all of the index."""
+    values = Shard(0) if name == "scatter_add" else R
+    (expected, first), (_, second) = ranks.run(2, messages, name, (values, Shard(0)))
+    assert "out of range" in expected
+    assert (first, second) == ("", expected)
+
+
+def refused() -> list[str]:
+    mesh = init_device_mesh("cpu", (2,))
+    weight = distribute_tensor(torch.randn(7, 6), mesh, [Shard(0)]).requires_grad_()
+    index = distribute_tensor(torch.tensor([1, 2]), mesh, [R])
+    points = distribute_tensor(torch.tensor([[1, 2]]), mesh, [Shard(1)])
+    other = distribute_tensor(torch.tensor([1, 2]), init_device_mesh("cpu", (2, 1)), [R, R])
+    total = DTensor.from_local(torch.randn(4), mesh, [Partial()])
+    rows = distribute_tensor(torch.randn(2, 6), mesh, [R])
+    sparse = torch_ops.embedding(index, weight, sparse=True)
+    return [
+        _message(lambda: torch_ops.gather(weight, torch.tensor([1, 2]))),
+        _message(lambda: torch_ops.gather(weight, other)),
+        _message(lambda: torch_ops.gather(weight, index, 2)),
+        _message(lambda: torch_ops.gather(weight, index.float())),
+        _message(lambda: torch_ops.relu_(total)),
+        _message(lambda: torch_ops.sigmoid_(total)),
+        _message(lambda: sparse.sum().backward()),
+        _message(lambda: torch_ops.gather_nd(weight, points)),
+        _message(lambda: torch_ops.index_add(weight.detach(), index, rows)),
+        _message(lambda: torch_ops.embedding(index, weight, max_norm=1.0)),
+    ]
+
+
+def test_refused() -> None:
+    for found in ranks.run(2, refused):
+        for message, words in zip(
+            found,
+            [
+                "RuntimeError: gather: source and index must all be DTensors if one is, but index",
+                "RuntimeError: gather: source and index must be on one device mesh",
+                "IndexError: gather: dim must be between",
+                "TypeError: gather: index must be",
+                "RuntimeError: relu_: input is overwritten where it is",
+                "RuntimeError: sigmoid_: input is overwritten where it is",
+                "NotImplementedError: embedding: the gradient of a weight that is a DTensor",
+                "ValueError: gather_nd: the last axis of index holds the coordinates of a point",
+                "NotImplementedError: Operator torch_ops.scatter_add_",
+                "NotImplementedError: Operator torch_ops.put_points_",
+            ],
+            strict=True,
+        ):
+            assert message.startswith(words)
+
+
+# ---- Memory -------------------------------------------------------------------------------------
+
+
+def largest_in_backward(rows: int, padding_idx: int | None) -> int:
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    weight = distribute_tensor(torch.randn(rows, 4), mesh, [Shard(0)]).requires_grad_()
+    index = distribute_tensor(torch.arange(0, rows, 100), mesh, [R])
+    output = torch_ops.embedding(index, weight, padding_idx)
+    grad = distribute_tensor(torch.ones(output.shape), mesh, [R])
+    with torch.profiler.profile(profile_memory=True) as profile:
+        output.backward(grad)
+    assert weight.grad.placements == (Shard(0),)
+    return max(event.self_cpu_memory_usage for event in profile.events())
+
+
+@pytest.mark.parametrize("padding_idx", [None, 100])
+@pytest.mark.parametrize("world", [2, 4])
+def test_gradient_takes_the_memory_of_a_part(world: int, padding_idx: int | None) -> None:
+    for size in ranks.run(world, largest_in_backward, 10_000, padding_idx):
+        assert size == 10_000 * 4 * 4 // world

@@ -1,0 +1,12 @@
+"""torch_ops on several GPUs: rules for DTensors, and rows of tables that ranks share.
+
+Imported when ``torch.distributed.tensor`` is: then the ops of this package take DTensors.
+"""
+
+from torch_ops.distributed import activations, elements, points, rows  # noqa: F401 (their rules)
+from torch_ops.distributed._frame import shards_of  # noqa: F401 (for nodes in C++)
+from torch_ops.distributed.table import gather
+
+__all__ = ["gather"]
+
+gather.__module__ = __name__

@@ -1,0 +1,83 @@
+"""Gathers from, and sums into, the part of an axis that a rank has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_ops.ops._arguments import Number
+
+_ops = torch.ops.torch_ops
+
+
+def can_sum(dtype: torch.dtype) -> bool:
+    """Whether collectives add numbers of this dtype, so that a rank can have a part of a sum."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return dtype.itemsize > 1
+    return dtype in (torch.uint8, torch.int8, torch.int32, torch.int64)
+
+
+def neutral(dtype: torch.dtype) -> Number:
+    """What changes no sum. Zero would turn -0.0 into 0.0."""
+    if dtype.is_complex:
+        return complex(-0.0, -0.0)
+    return -0.0 if dtype.is_floating_point else 0
+
+
+def check_entries(
+    gather: Callable[..., Tensor], sizes: Sequence[int], index: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Raises the error of ``gather`` for an entry that names nothing in all parts together.
+
+    ``sizes`` are theirs. The table has one number in memory, and ``gather`` reads what it is told.
+    """
+    mode = kwargs["mode"]
+    if mode in ("raise", "from_end") or (0 in sizes and mode != "fill"):
+        device = (index if isinstance(index, Tensor) else index[0]).device
+        table = torch.zeros(1, dtype=torch.uint8, device=device).expand(*sizes)
+        gather(table, index, *args, **kwargs)
+
+
+def _resolved(index: Tensor, size: int, mode: str) -> Tensor:
+    """The rows that the entries name; out of range where they name none."""
+    entries = index.long()
+    if mode == "wrap" and size > 0:
+        return entries.remainder(size)
+    if mode == "clip":
+        return entries.clamp(0, size - 1)
+    if mode in ("fill", "from_end"):
+        return torch.where(entries < 0, entries + size, entries)
+    return entries
+
+
+def entries_of_part(index: Tensor, size: int, first: int, count: int, mode: str) -> Tensor:
+    """The index for rows ``first`` to ``first + count - 1`` alone: ``count`` for all others."""
+    rows = _resolved(index, size, mode)
+    inside = (rows >= first) & (rows < first + count)
+    return torch.where(inside, rows - first, count)
+
+
+def dropped_entries(index: Tensor, size: int) -> Tensor:
+    """Where an entry names no row in mode "fill"."""
+    return (index < -size) | (index >= size) if index.dtype != torch.uint8 else index >= size
+
+
+def fill_of(part: Tensor, fill_value: Number | None) -> Tensor:
+    """The one value that mode "fill" fills with, in the dtype of ``part``."""
+    entry = torch.zeros(1, dtype=torch.long, device=part.device)
+    return _ops.gather(part.new_empty(0), entry, 0, mode="fill", fill_value=fill_value)
+
+
+def gather_part(part: Tensor, entries: Tensor, dim: int, batch_dims: int) -> Tensor:
+    """The rows of a part; what leaves a sum as it is for entries of other parts."""
+    return _ops.gather(
+        part, entries, dim, batch_dims=batch_dims, mode="fill", fill_value=neutral(part.dtype)
+    )
+
+
+def gather_elements_part(part: Tensor, entries: Tensor, dim: int) -> Tensor:
+    """The elements of a part, likewise."""
+    return _ops.gather_elements(part, entries, dim, mode="fill", fill_value=neutral(part.dtype))

@@ -38,6 +38,7 @@ else
   READY := $(VENV)/.ready-$(subst =,,$(TORCH))-$(firstword $(shell echo '$(BUILD_NEEDS)' | cksum))
   INSTALLED := $(VENV)/.installed
   DOCS_TOOLS := $(VENV)/.docs-tools
+  RELEASE_TOOLS := $(VENV)/.release-tools
 endif
 
 # Folders too: their times change when a file comes or goes. What else changes a build, the
@@ -86,9 +87,9 @@ sdist: $(INSTALLED) ## make the source archive, in dist/
 	@$(call needs,build)
 	$(RUN) -m build --sdist --no-isolation
 
-wheel: $(BUILT) $(INSTALLED) ## make the wheel for this Python: all GPUs, bindings for each supported torch
+wheel: $(RELEASE_TOOLS) ## make the wheel for this Python, all GPUs, and each supported torch
 	@$(call needs,auditwheel patchelf)
-	$(RUN) tools/wheel.py $(WHEEL_ARGS)
+	$(RUN) tools/wheel.py $(WHEEL_ARGS) # --arch 9.0 and --torch 2.13, say, for a smaller one
 
 try-wheel: ## install the wheel of dist/ into a new environment, with TORCH_VERSION=2.13, and run it
 	$(PYTHON) tools/try_wheel.py $(if $(TORCH_VERSION),--torch $(TORCH_VERSION))
@@ -178,8 +179,8 @@ $(VENV)/.installed: pyproject.toml | $(BUILT)
 	$(VENV)/bin/python -m pip install --quiet --no-build-isolation -e ".[test,demo,lint,release]"
 	touch $@
 
-# Not part of every set-up: who uses or tests the library needs none of them.
-$(VENV)/.docs-tools: pyproject.toml | $(INSTALLED)
+# An extra of pyproject.toml. Not part of every set-up: who uses or tests the library needs none.
+$(VENV)/.%-tools: pyproject.toml | $(READY)
 	$(VENV)/bin/python -m pip install --quiet -r <($(VENV)/bin/python -c 'import tomllib; \
-	  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")')
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$*"], sep="\n")')
 	touch $@

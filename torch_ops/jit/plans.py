@@ -222,7 +222,7 @@ def index_plan(*, batch_dims: int = 0, **indices: tuple[Tensor, int]) -> IndexPl
     widest = max(entries, batches * max(sizes))
     dtype = torch.int32 if widest < 2**31 - 1 else torch.int64
     rows = [
-        _rows_of(index, size, batch_dims).to(dtype)
+        _rows_of(index, size).to(dtype)
         for index, size in zip(given, sizes, strict=True)
     ]
     parts: list[Tensor] = []
@@ -241,7 +241,7 @@ def index_plan(*, batch_dims: int = 0, **indices: tuple[Tensor, int]) -> IndexPl
     return IndexPlan(names, tuple(given), tuple(parts), tuple(longest), tuple(sizes), batch_dims)
 
 
-def _rows_of(index: Tensor, size: int, batch_dims: int) -> Tensor:
+def _rows_of(index: Tensor, size: int) -> Tensor:
     """The rows that its entries name, counted over all batches."""
     entries = index.reshape(-1, index.shape[-1]) if index.dim() > 1 else index.unsqueeze(0)
     first = torch.arange(entries.shape[0], device=index.device).unsqueeze(1) * size

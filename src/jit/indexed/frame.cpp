@@ -89,9 +89,11 @@ class Framer {
       TORCH_CHECK_VALUE(false, name(), ": ", kernel_.in[k].name, ", which is read by ",
                         kernel_.indices[kernel_.in_roles[k].index], ", must have ", rank_,
                         " axes, as ", kernel_.in[highest_].name, " of shape ",
-                        shape(arguments_[highest_].tensor->sym_sizes()),
-                        " has, but its shape is ", shape(own), ". One value for each row is of "
-                        "shape ", shape(wanted), ".");
+                        shape(arguments_[highest_].tensor->sym_sizes()), " has, but its shape is ",
+                        shape(own),
+                        ". One value for each row is of "
+                        "shape ",
+                        shape(wanted), ".");
     });
   }
 
@@ -105,9 +107,8 @@ class Framer {
         known = size;
         from[index] = teller;
       } else {
-        TORCH_CHECK_VALUE(must_equal(known, size), name(), ": ", kernel_.indices[index],
-                          " counts ", known, " rows by ", from[index], ", but ", size, " by ",
-                          teller, ".");
+        TORCH_CHECK_VALUE(must_equal(known, size), name(), ": ", kernel_.indices[index], " counts ",
+                          known, " rows by ", from[index], ", but ", size, " by ", teller, ".");
       }
     };
     for (size_t k = 0; k < kernel_.indices.size() && k < call_.sizes.size(); ++k) {
@@ -115,8 +116,7 @@ class Framer {
       if (size.maybe_as_int() == -1) continue;
       TORCH_CHECK_VALUE(size.sym_ge(0).expect_true(__FILE__, __LINE__), name(), ": the size of ",
                         kernel_.indices[k], " must not be negative, but it is ", size, ".");
-      set(static_cast<int>(k), size,
-          call_.plans.empty() ? "sizes=" : "the plan or sizes=");
+      set(static_cast<int>(k), size, call_.plans.empty() ? "sizes=" : "the plan or sizes=");
     }
     each_tensor([&](size_t k, const Tensor& tensor) {
       const int index = kernel_.in_roles[k].index;
@@ -163,7 +163,8 @@ class Framer {
         if (size.maybe_as_int() == 1 || equal(size, wanted)) continue;
         TORCH_CHECK_VALUE(false, name(), ": axis ", d - shift, " of ", kernel_.in[k].name,
                           " with shape ", shape(sizes), " must be 1 or the number of ",
-                          d < batch ? "batches" : "entries", ", ", wanted, ": what is read by no "
+                          d < batch ? "batches" : "entries", ", ", wanted,
+                          ": what is read by no "
                           "index has a row for each entry.");
       }
     });
@@ -173,8 +174,8 @@ class Framer {
     const auto sizes = tensor.sym_sizes();
     const auto advice = [&](size_t one, size_t beside) -> std::string {
       const Tensor& given = *arguments_[one].tensor;
-      const bool is_flat = given.dim() == 1 && rank_ > 1 &&
-                           equal(given.sym_size(0), frame_.entries);
+      const bool is_flat =
+          given.dim() == 1 && rank_ > 1 && equal(given.sym_size(0), frame_.entries);
       if (!is_flat) return "";
       std::string ones;
       for (int64_t d = 1; d < rank_; ++d) ones += ", 1";
@@ -206,8 +207,8 @@ class Framer {
       const int64_t shift = rank_ - argument.tensor->dim();
       for (int64_t d = 0; d < features; ++d) {
         const int64_t at = d + call_.batch_dims + 1 - shift;
-        summed[d] = frame_.features[d].maybe_as_int() != 1 &&
-                    (at < 0 || own[at].maybe_as_int() == 1);
+        summed[d] =
+            frame_.features[d].maybe_as_int() != 1 && (at < 0 || own[at].maybe_as_int() == 1);
       }
       const int64_t at = call_.batch_dims - shift;
       has_entries = role.index < 0 && at >= 0 &&

@@ -38,9 +38,9 @@ struct PassCode {
 
 // What a call has beyond its arguments.
 struct Call {
-  std::vector<Tensor> indices;   // [batch..., entries] each
-  std::vector<Tensor> plans;     // of each index those of `Planned`; none: there is no plan
-  std::vector<int64_t> longest;  // of each index, the most entries of a row; -1: not known
+  std::vector<Tensor> indices;     // [batch..., entries] each
+  std::vector<Tensor> plans;       // of each index those of `Planned`; none: there is no plan
+  std::vector<int64_t> longest;    // of each index, the most entries of a row; -1: not known
   std::vector<c10::SymInt> sizes;  // of each index, what it counts; -1: an input tells
   int64_t batch_dims = 0;
   std::optional<bool> deterministic;
@@ -72,11 +72,11 @@ class Indexed : public Signature {
   std::string op_name;  // as it is registered, without the namespace
   std::vector<std::string> indices;
   std::vector<Role> in_roles, out_roles;
-  bool uses_index = false;     // `i`
-  bool uses_size = false;      // `_ind`
-  pybind11::object compile;    // passes, in Python
-  pybind11::object derive;     // derivatives, in Python
-  pybind11::object gather_plan;  // the class
+  bool uses_index = false;                                // `i`
+  bool uses_size = false;                                 // `_ind`
+  pybind11::object compile;                               // passes, in Python
+  pybind11::object derive;                                // derivatives, in Python
+  pybind11::object gather_plan;                           // the class
   std::vector<std::unique_ptr<std::string>> error_names;  // "kernel:index": records point to them
   std::optional<c10::TypedOperatorHandle<IndexedOp>> op;
 

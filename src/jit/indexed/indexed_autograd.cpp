@@ -74,7 +74,11 @@ struct IndexedNode final : autograd::DerivativeNode<IndexedNode> {
     TORCH_CHECK(forward, "torch_ops.jit: there is no kernel ", kernel, " in this process.");
     const std::vector<Tensor> values = unpack(tensors), best = unpack(winners);
     const Arguments inputs = join_arguments(*forward, values, numbers, positions);
-    const Call call{unpack(indices), unpack(plans), longest, sizes, batch_dims,
+    const Call call{unpack(indices),
+                    unpack(plans),
+                    longest,
+                    sizes,
+                    batch_dims,
                     deterministic < 0 ? std::nullopt : std::optional<bool>(deterministic == 1)};
     std::vector<bool> wanted(inputs.size());
     std::vector<size_t> edge_of(inputs.size());

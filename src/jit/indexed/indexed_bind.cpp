@@ -36,7 +36,8 @@ std::string joined(const std::vector<std::string>& names) {
 int64_t int_of(const Indexed& kernel, const std::string& name, const py::handle& value) {
   TORCH_CHECK_TYPE(PyIndex_Check(value.ptr()) && !PyBool_Check(value.ptr()), kernel.name, ": ",
                    name, " must be an int, but it is ", type_name(value), ".");
-  const int64_t number = PyLong_AsLongLong(py::int_(py::reinterpret_borrow<py::object>(value)).ptr());
+  const int64_t number =
+      PyLong_AsLongLong(py::int_(py::reinterpret_borrow<py::object>(value)).ptr());
   if (number == -1 && PyErr_Occurred()) throw py::error_already_set();
   return number;
 }
@@ -192,8 +193,8 @@ class Keywords {
 
 py::object call(Indexed& kernel, const py::tuple& args, const py::dict& given) {
   TORCH_CHECK_TYPE(args.size() == kernel.in.size(), kernel.name, " takes ", kernel.in.size(),
-                   " arguments, and the indices ", joined(kernel.indices),
-                   " by name, but got ", args.size(), ".");
+                   " arguments, and the indices ", joined(kernel.indices), " by name, but got ",
+                   args.size(), ".");
   const HeldArguments held(kernel, args);
   const Arguments& arguments = held.arguments;
   const Call call = Keywords(kernel, given).call;
@@ -239,44 +240,43 @@ void bind_indexed(py::module_& m) {
       .def(py::init([](std::vector<std::string> names, std::vector<Tensor> indices,
                        std::vector<Tensor> parts, std::vector<int64_t> longest,
                        std::vector<int64_t> sizes, int64_t batch_dims) {
-             return HeldPlan{std::move(names), std::move(indices), std::move(parts),
-                             std::move(longest), std::move(sizes), batch_dims};
+             return HeldPlan{std::move(names),   std::move(indices), std::move(parts),
+                             std::move(longest), std::move(sizes),   batch_dims};
            }),
            py::arg("names"), py::arg("indices"), py::arg("parts"), py::arg("longest"),
            py::arg("sizes"), py::arg("batch_dims"));
   py::class_<Indexed, std::shared_ptr<Indexed>>(m, "Indexed")
-      .def(py::init([](const std::string& name, const std::string& op_name,
-                       const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
-                       const std::vector<py::tuple>& in_roles,
-                       const std::vector<py::tuple>& out_roles,
-                       const std::vector<std::string>& indices,
-                       const std::vector<std::string>& placeholders, bool uses_index,
-                       bool uses_size, py::object compile, py::object derive,
-                       py::object gather_plan) {
-             if (auto known = indexed::find_indexed(op_name)) return known;
-             auto kernel = std::make_shared<Indexed>();
-             kernel->name = name;
-             kernel->op_name = op_name;
-             kernel->placeholders = placeholders;
-             read_parameters(*kernel, in, out);
-             for (const py::tuple& facts : in_roles) {
-               kernel->in_roles.push_back(indexed::role_of(facts));
-             }
-             for (const py::tuple& facts : out_roles) {
-               kernel->out_roles.push_back(indexed::role_of(facts));
-             }
-             kernel->indices = indices;
-             for (const std::string& index : indices) {
-               kernel->error_names.push_back(std::make_unique<std::string>(name + ":" + index));
-             }
-             kernel->uses_index = uses_index;
-             kernel->uses_size = uses_size;
-             kernel->compile = std::move(compile);
-             kernel->derive = std::move(derive);
-             kernel->gather_plan = std::move(gather_plan);
-             indexed::register_indexed(kernel);
-             return kernel;
-           }),
+      .def(py::init(
+               [](const std::string& name, const std::string& op_name,
+                  const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
+                  const std::vector<py::tuple>& in_roles, const std::vector<py::tuple>& out_roles,
+                  const std::vector<std::string>& indices,
+                  const std::vector<std::string>& placeholders, bool uses_index, bool uses_size,
+                  py::object compile, py::object derive, py::object gather_plan) {
+                 if (auto known = indexed::find_indexed(op_name)) return known;
+                 auto kernel = std::make_shared<Indexed>();
+                 kernel->name = name;
+                 kernel->op_name = op_name;
+                 kernel->placeholders = placeholders;
+                 read_parameters(*kernel, in, out);
+                 for (const py::tuple& facts : in_roles) {
+                   kernel->in_roles.push_back(indexed::role_of(facts));
+                 }
+                 for (const py::tuple& facts : out_roles) {
+                   kernel->out_roles.push_back(indexed::role_of(facts));
+                 }
+                 kernel->indices = indices;
+                 for (const std::string& index : indices) {
+                   kernel->error_names.push_back(std::make_unique<std::string>(name + ":" + index));
+                 }
+                 kernel->uses_index = uses_index;
+                 kernel->uses_size = uses_size;
+                 kernel->compile = std::move(compile);
+                 kernel->derive = std::move(derive);
+                 kernel->gather_plan = std::move(gather_plan);
+                 indexed::register_indexed(kernel);
+                 return kernel;
+               }),
            py::arg("name"), py::arg("op_name"), py::arg("inputs"), py::arg("outputs"),
            py::arg("in_roles"), py::arg("out_roles"), py::arg("indices"), py::arg("placeholders"),
            py::arg("uses_index"), py::arg("uses_size"), py::arg("compile"), py::arg("derive"),

@@ -29,7 +29,8 @@ std::vector<Tensor> indexed_batched_before_functorch(const Indexed& kernel, at::
                       values.at(0).value.sym_size(0), winners);
   const auto to_logical = physical.at(0).getPhysicalToLogicalMap();
   for (Tensor& result : results) {
-    result = to_logical.apply(result.unflatten_symint(0, sizes));
+    // It asks for the hidden axes in front in memory too.
+    result = to_logical.apply(result.contiguous().unflatten_symint(0, sizes));
   }
   return results;
 }

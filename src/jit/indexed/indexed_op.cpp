@@ -187,8 +187,7 @@ std::vector<Tensor> call_on_samples(const Indexed& kernel, const std::vector<Sam
                                       : batcher.as_feature(k, sample, samples, axes[k]));
   }
   for (size_t k = 0; k < indices.size(); ++k) {
-    call.indices[k] =
-        apart_indices ? with_samples(indices[k], 0, samples, true) : indices[k].value;
+    call.indices[k] = apart_indices ? with_samples(indices[k], 0, samples, true) : indices[k].value;
   }
   if (apart_indices) {
     TORCH_CHECK(call.plans.empty(), kernel.name,
@@ -270,17 +269,16 @@ void register_indexed(const std::shared_ptr<Indexed>& kernel) {
   };
   impl(c10::DispatchKey::CPU, backend);
   impl(c10::DispatchKey::CUDA, backend);
-  impl(c10::DispatchKey::Meta,
-       [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
-                c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
-                bool winners) {
-         const Arguments arguments = join_arguments(*kernel, tensors, numbers, positions);
-         const Frame frame = frame_of(
-             *kernel, arguments,
-             call_of(indices, plans, longest, sizes, batch_dims, deterministic));
-         return allocate(*kernel, arguments, frame, c10::kMeta, winners, /*is_meta=*/true);
-       });
+  impl(c10::DispatchKey::Meta, [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers,
+                                        at::IntArrayRef positions, at::TensorList indices,
+                                        at::TensorList plans, at::IntArrayRef longest,
+                                        c10::SymIntArrayRef sizes, int64_t batch_dims,
+                                        std::optional<bool> deterministic, bool winners) {
+    const Arguments arguments = join_arguments(*kernel, tensors, numbers, positions);
+    const Frame frame = frame_of(
+        *kernel, arguments, call_of(indices, plans, longest, sizes, batch_dims, deterministic));
+    return allocate(*kernel, arguments, frame, c10::kMeta, winners, /*is_meta=*/true);
+  });
   impl(c10::DispatchKey::Autograd,
        [kernel](c10::DispatchKeySet keys, at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                 at::IntArrayRef positions, at::TensorList indices, at::TensorList plans,

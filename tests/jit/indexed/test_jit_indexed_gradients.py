@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -32,14 +33,19 @@ def wave_by(given: dict[str, Any]) -> Any:
     return lambda *inputs: WAVE(*inputs, **given)
 
 
+def slow(*case: object) -> Any:
+    """A case that compiles some fifty kernels, as others do."""
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 SHAPES = [
     ((N, 3), (M, 3), (E, 1)),
-    ((N, 3), (M, 3), (E, 3)),
-    ((N, 3), (M, 1), (3,)),
-    ((N, 1), (M, 3), (1, 3)),
-    ((N, 2), (M, 2), ()),
     ((N, 1, 2), (M, 2, 1), (E, 1, 1)),
-    ((N,), (M,), (E,)),
+    slow(((N, 3), (M, 3), (E, 3))),
+    slow(((N, 3), (M, 1), (3,))),
+    slow(((N, 1), (M, 3), (1, 3))),
+    slow(((N, 2), (M, 2), ())),
+    slow(((N,), (M,), (E,))),
 ]
 
 
@@ -455,9 +461,12 @@ def test_what_is_refused(device: torch.device) -> None:
     with pytest.raises(RuntimeError, match='"turn" has no derivative on complex tensors'):
         turn(z, **given).abs().sum().backward()
     plan = index_plan(src=(src, N), dst=(dst, M))
-    moved = torch.stack([part for part in plan.indices])
-    with pytest.raises(RuntimeError, match="plan"):
-        torch.vmap(lambda s: turn(x, src=torch_ops.GatherPlan(s, s, s, N, 0, 0), dst=dst))(moved)
+    stacked = torch.stack((plan.parts[0], plan.parts[0]))
+    plans = dataclasses.replace(plan, parts=(stacked, *plan.parts[1:]))
+    with pytest.raises(RuntimeError, match=r"torch\.vmap cannot map over a plan"):
+        torch.vmap(
+            lambda part: turn(x, plan=dataclasses.replace(plans, parts=(part, *plan.parts[1:])))
+        )(stacked)
 
 
 def test_derivatives_that_do_not_compile(device: torch.device) -> None:
@@ -466,7 +475,7 @@ def test_derivatives_that_do_not_compile(device: torch.device) -> None:
     src, dst = indices(device)
     x = random((N, 3), device).requires_grad_()
     out = kernel(x, src=src, dst=dst, sizes={"dst": M})
-    with pytest.raises(torch_ops.jit.CompileError, match="write\n?.*`auto`") as caught:
+    with pytest.raises(torch_ops.jit.CompileError, match="write `auto`") as caught:
         out.sum().backward()
     assert 'IndexedKernel "narrow"' in str(caught.value)
     assert "backward=" not in str(caught.value)

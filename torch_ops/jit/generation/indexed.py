@@ -34,6 +34,7 @@ class PassForm:
         walk: Entries of rows by an order, ``r``, or of equal ones, ``u``; or each by
             itself, ``e``.
         is_wide: The order is of int64.
+        is_large: So are entries and rows.
         is_ordered: There is an order.
         is_batched: Entries are counted over several batches.
         kept: Axes of the features that the outputs have.
@@ -52,6 +53,7 @@ class PassForm:
     sources: str
     walk: str
     is_wide: bool
+    is_large: bool
     is_ordered: bool
     is_batched: bool
     kept: int
@@ -94,7 +96,8 @@ class _Writer:
         self.inputs = len(inputs)
         flags = [form.vector, unroll, _bool(form.is_full), _bool(form.sums_inner)]
         flags += [f"'{form.walk}'", _bool(form.is_ordered), _bool(form.is_batched)]
-        flags += [form.kept, form.summed, f"int{64 if form.is_wide else 32}_t"]
+        flags += [form.kept, form.summed]
+        flags += [f"int{64 if wide else 32}_t" for wide in (form.is_wide, form.is_large)]
         self.template = (
             f"torch_ops::IndexedPass<{', '.join(map(str, flags))},\n"
             f"    torch_ops::Operands<{', '.join(inputs)}>,\n"
@@ -161,7 +164,7 @@ def _bool(value: bool) -> str:
 
 
 def partial_bytes(form: PassForm) -> int:
-    """Bytes of what is made of a part of a row, at most: headers/indexed/operands.h's AllReduced."""
+    """Bytes of AllReduced in headers/indexed/operands.h, at most: what is made of a part of a row."""
     total = 0
     for kind, dtype in zip(form.kinds, form.computed, strict=False):
         if kind in _ROW_KINDS:
@@ -230,8 +233,9 @@ def _unroll(program: Program, form: PassForm) -> int:
         for dtype, mode, by in zip(operands, form.modes, form.by, strict=True)
         if by not in (-2, -3)
     )
-    depth = program.depth  # of dual numbers, which take registers of their own
+    # What takes registers of its own: dual numbers of dual numbers, and the entries of extremes.
+    more = max(program.depth - 1, 0) + any(kind in _BEST_KINDS for kind in form.kinds)
     for most, unroll in _UNROLLS:
         if moved <= most:
-            return max(unroll >> depth, 2)
+            return max(unroll >> more, 2)
     return 2

@@ -7,11 +7,11 @@
 namespace torch_ops {
 
 // Which row of an operand belongs to an entry: that which the n-th index names, or one of these.
-constexpr int by_entry = -1;     // the entry's own
-constexpr int by_row = -2;       // that which the walk reduces to
-constexpr int by_none = -3;      // there is one for all
-constexpr int in_batch = -4;     // the entry's own, the same in each batch
-constexpr int by_batch = -5;     // one for each batch
+constexpr int by_entry = -1;  // the entry's own
+constexpr int by_row = -2;    // that which the walk reduces to
+constexpr int by_none = -3;   // there is one for all
+constexpr int in_batch = -4;  // the entry's own, the same in each batch
+constexpr int by_batch = -5;  // one for each batch
 
 // An input: see Operand. Operands that are the same for all entries of a row are loaded once.
 template <int n, class S, class V, char m, int where>
@@ -155,22 +155,25 @@ struct AllReduced : Reduced<O, vector>... {
 // The sum of a row's entries divided by their number; integers are rounded down.
 template <class V>
 struct Mean {
-  static TORCH_OPS_FUNCTION V of(const V& sum, int64_t count) { return sum / static_cast<V>(count); }
+  static TORCH_OPS_FUNCTION V of(const V& sum, int64_t count) {
+    return sum / static_cast<V>(count);
+  }
 };
-#define TORCH_OPS_MEAN(type)                                              \
-  template <>                                                             \
-  struct Mean<type> {                                                     \
-    static TORCH_OPS_FUNCTION type of(type sum, int64_t count) {          \
-      const int64_t wide = static_cast<int64_t>(sum);                     \
-      const int64_t quotient = wide / count;                              \
-      return static_cast<type>(quotient - (wide % count < 0 ? 1 : 0));    \
-    }                                                                     \
+#define TORCH_OPS_MEAN(type)                                           \
+  template <>                                                          \
+  struct Mean<type> {                                                  \
+    static TORCH_OPS_FUNCTION type of(type sum, int64_t count) {       \
+      const int64_t wide = static_cast<int64_t>(sum);                  \
+      const int64_t quotient = wide / count;                           \
+      return static_cast<type>(quotient - (wide % count < 0 ? 1 : 0)); \
+    }                                                                  \
   };
-TORCH_OPS_MEAN(int8_t) TORCH_OPS_MEAN(int16_t) TORCH_OPS_MEAN(int32_t) TORCH_OPS_MEAN(int64_t)
-TORCH_OPS_MEAN(uint8_t) TORCH_OPS_MEAN(uint16_t) TORCH_OPS_MEAN(uint32_t)
+TORCH_OPS_MEAN(int8_t)
+TORCH_OPS_MEAN(int16_t) TORCH_OPS_MEAN(int32_t) TORCH_OPS_MEAN(int64_t) TORCH_OPS_MEAN(uint8_t)
+    TORCH_OPS_MEAN(uint16_t) TORCH_OPS_MEAN(uint32_t)
 #undef TORCH_OPS_MEAN
-template <>
-struct Mean<uint64_t> {
+        template <>
+        struct Mean<uint64_t> {
   static TORCH_OPS_FUNCTION uint64_t of(uint64_t sum, int64_t count) {
     return sum / static_cast<uint64_t>(count);
   }

@@ -1,5 +1,5 @@
-// One pass of a generated indexed kernel over its entries, on CPU and CUDA. A header for each kind of
-// processor comes first, and declares
+// One pass of a generated indexed kernel over its entries, on CPU and CUDA. A header for each kind
+// of processor comes first, and declares
 //   Vector<Stored, count>              elements that lie together
 //   record_bad(plan, index, entry, value)
 //   the lanes of a worker              threads that share its entries or its summed features
@@ -21,14 +21,17 @@ struct Indices {};
 //                    and as far apart as another's; e, each entry for itself
 //   is_ordered       the walk has an order
 //   kept, summed     axes of the features that outputs have, and that are summed
+//   Id, Number       of the order and its offsets; of entries and rows in registers
 template <int vector, int unroll, bool is_full, bool sums_inner, char walk, bool is_ordered,
-          bool is_batched, int kept, int summed, class Id, class Ins, class Outs, class Idx>
+          bool is_batched, int kept, int summed, class Id, class Number, class Ins, class Outs,
+          class Idx>
 struct IndexedPass;
 
 template <int vector, int unroll, bool is_full, bool sums_inner, char walk, bool is_ordered,
-          bool is_batched, int kept, int summed, class Id, class... In, class... Out, class... Ix>
+          bool is_batched, int kept, int summed, class Id, class Number, class... In, class... Out,
+          class... Ix>
 struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_batched, kept, summed,
-                   Id, Operands<In...>, Operands<Out...>, Indices<Ix...>> {
+                   Id, Number, Operands<In...>, Operands<Out...>, Indices<Ix...>> {
   static constexpr int inputs = sizeof...(In);
   static constexpr int indices = sizeof...(Ix);
   static constexpr bool is_summed = summed > 0;
@@ -82,26 +85,27 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   struct Entries {
     bool is_there[unroll];
     bool is_valid[unroll];  // no index of it is out of range
-    int64_t entry[unroll];
-    int64_t rows[indices ? indices : 1][unroll];
+    Number entry[unroll];
+    Number rows[indices ? indices : 1][unroll];
   };
 
   template <class I, class Plan>
   static TORCH_OPS_FUNCTION void read_index(const Plan& plan, int64_t row, int64_t position, int u,
                                             Entries& entries) {
     if (I::source == '-') return;
-    int64_t& to = entries.rows[I::number][u];
+    Number& to = entries.rows[I::number][u];
     if (I::source == 'r') {
-      to = row;
+      to = static_cast<Number>(row);
     } else if (I::source == 'p') {
-      to = static_cast<int64_t>(static_cast<const Id*>(plan.index[I::number])[position]);
+      to = static_cast<Number>(static_cast<const Id*>(plan.index[I::number])[position]);
     } else {
       const int64_t entry = entries.entry[u], size = plan.sizes[I::number];
-      const int64_t value =
-          I::source == 'i' ? int64_t(static_cast<const int32_t*>(plan.index[I::number])[entry])
-                           : static_cast<const int64_t*>(plan.index[I::number])[entry];
+      const int64_t value = I::source == 'i'
+                                ? int64_t(static_cast<const int32_t*>(plan.index[I::number])[entry])
+                                : static_cast<const int64_t*>(plan.index[I::number])[entry];
       if (static_cast<uint64_t>(value) < static_cast<uint64_t>(size)) {
-        to = is_batched ? quotient_of(entry, plan.batch_entries) * size + value : value;
+        to = static_cast<Number>(is_batched ? quotient_of(entry, plan.batch_entries) * size + value
+                                            : value);
       } else {
         entries.is_valid[u] = false;
         record_bad(plan, I::number, entry, value);
@@ -185,8 +189,8 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   static TORCH_OPS_FUNCTION void clear_entry(OfEntry<O, false>&) {}
 
   template <class O>
-  static TORCH_OPS_FUNCTION void take(As<'e'>, const typename O::Value& made, int u, int v,
-                                      int64_t, Sums&, OfEntries& out) {
+  static TORCH_OPS_FUNCTION void take(As<'e'>, const typename O::Value& made, int u, int v, int64_t,
+                                      Sums&, OfEntries& out) {
     typename O::Value& held = static_cast<OfEntry<O, true>&>(out).value[u][v];
     held = is_summed ? static_cast<typename O::Value>(held + made) : made;
   }
@@ -216,13 +220,13 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
         const Value sum = lanes.sum(held.value[u][0]);
         if (entries.is_there[u] && lanes.is_first()) {
           store_as(reinterpret_cast<typename O::Stored*>(
-                       to)[entries.entry[u] * plan.kept_size + word],
+                       to)[int64_t(entries.entry[u]) * plan.kept_size + word],
                    sum);
         }
       } else if (entries.is_there[u]) {
         Vector<typename O::Stored, vector> stored;
         for (int v = 0; v < width; ++v) store_as(stored[v], held.value[u][v]);
-        stored.store(to + (entries.entry[u] * plan.kept_size + word * vector) *
+        stored.store(to + (int64_t(entries.entry[u]) * plan.kept_size + word * vector) *
                               static_cast<int64_t>(sizeof(typename O::Stored)),
                      width);
       }
@@ -262,7 +266,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
         const int64_t at = position + u * step;
         entries.is_there[u] = entries.is_valid[u] = at < end;
         if (at < end) {
-          entries.entry[u] = entry_at(plan, row, at);
+          entries.entry[u] = static_cast<Number>(entry_at(plan, row, at));
           Each{(read_index<Ix>(plan, row, at, u, entries), 0)...};
         }
       }
@@ -298,15 +302,16 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
           for (int v = 0; v < count; ++v) {
             Variables<Out...> out;
             Each{(out.template of<Out>() = typename Out::Value(), 0)...};
-            element(value<In>(loaded, u, v)..., out.template of<Out>()..., entries.entry[u]);
+            element(value<In>(loaded, u, v)..., out.template of<Out>()...,
+                    static_cast<ptrdiff_t>(entries.entry[u]));
             Each{(take<Out>(As<Out::role>(), out.template of<Out>(), u, v, entries.entry[u], sums,
                             of_entries),
                   0)...};
           }
         }
       }
-      Each{(store_entry<Out>(As<Out::role>(), plan, lanes, entries, word, width, of_entries),
-            0)...};
+      Each{
+          (store_entry<Out>(As<Out::role>(), plan, lanes, entries, word, width, of_entries), 0)...};
     }
   }
 
@@ -358,9 +363,9 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   template <class O, class Plan, class Made>
   static TORCH_OPS_FUNCTION void store_winners(As<'-'>, const Plan&, int64_t, int, const Made&) {}
 
-  // ---- long rows: the order of the entries is cut into tiles of `plan.most`, beyond which a row is
-  // long. A tile then has parts of two long rows at most: that of its first entry and that of its
-  // last one. What becomes of them is put into the slots 2 * tile and 2 * tile + 1, and joined.
+  // ---- long rows: the order of the entries is cut into tiles of `plan.most`, beyond which a row
+  // is long. A tile then has parts of two long rows at most: that of its first entry and that of
+  // its last one. What becomes of them is put into the slots 2 * tile and 2 * tile + 1, and joined.
 
   struct Part {
     int64_t row, begin, end;

@@ -253,9 +253,9 @@ def bars(case: Case, result: Result) -> list[Bar]:
     if result.find("torch.sparse.mm"):
         wanted = (1.4 if case.distribution == "uniform" else 1.15) if case.has_bars else 1.0
         found.append(Bar("over cuSPARSE", times_ours(result, "torch.sparse.mm"), wanted))
-    if case.group == "forward" and case.message != "w x" and case.has_bars:
-        if case.distribution == "uniform":
-            found.append(Bar("over gather alone", times_ours(result, "gather alone"), 1.2))
+    is_difference = case.group == "forward" and case.message != "w x"
+    if is_difference and case.has_bars and case.distribution == "uniform":
+        found.append(Bar("over gather alone", times_ours(result, "gather alone"), 1.2))
     if case.group == "backward" and case.has_bars:
         found.append(Bar("over our ops composed", times_ours(result, "our ops composed"), 2.7))
     if case.group == "backward" and result.find("torch.compile"):

@@ -7,11 +7,19 @@ Nothing of the size [edges, features] is made but what a network computes for ea
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_ops.jit import IndexedKernel
+
+
+def to_nodes(graph: dict[str, Any], x: Tensor) -> dict[str, Any]:
+    """The graph with its number of nodes, which a plan knows by itself."""
+    return graph if "plan" in graph else {**graph, "sizes": {"dst": len(x)}}
+
 
 # ---- SchNet: continuous-filter convolution ----
 
@@ -30,13 +38,13 @@ class SchNetConvolution(nn.Module):
         )
         self.before, self.after = nn.Linear(width, width, bias=False), nn.Linear(width, width)
 
-    def forward(self, x: Tensor, distance: Tensor, **graph: Tensor) -> Tensor:
+    def forward(self, x: Tensor, distance: Tensor, **graph: Any) -> Tensor:
         """``x``: [N, width]; ``distance``: [E]."""
         gap = self.cutoff / (len(self.centers) - 1)
         basis = torch.exp(-0.5 * ((distance.unsqueeze(1) - self.centers) / gap) ** 2)
         smooth = 0.5 * (torch.cos(distance * (torch.pi / self.cutoff)) + 1)
         filters = self.filters(basis) * smooth.unsqueeze(1)
-        return self.after(FILTERED(self.before(x), filters, **graph))
+        return self.after(FILTERED(self.before(x), filters, **to_nodes(graph, x)))
 
 
 # ---- PaiNN: messages of scalars and vectors ----
@@ -59,13 +67,14 @@ class PaiNNMessage(nn.Module):
         self.filters = nn.Linear(radial, 3 * width)
 
     def forward(
-        self, s: Tensor, v: Tensor, basis: Tensor, direction: Tensor, **graph: Tensor
+        self, s: Tensor, v: Tensor, basis: Tensor, direction: Tensor, **graph: Any
     ) -> tuple[Tensor, Tensor]:
-        """``s``: [N, width]; ``v``: [N, 3, width]; ``basis``: [E, radial]; ``direction``: [E, 3]."""
+        """[N, width], [N, 3, width], and of the edges [E, radial], [E, 3]."""
         of_s, of_v, of_direction = self.phi(s).chunk(3, dim=-1)
         by_s, by_v, by_direction = self.filters(basis).chunk(3, dim=-1)
         gates = (of_v.unsqueeze(1), by_v.unsqueeze(1))
         along = (of_direction.unsqueeze(1), by_direction.unsqueeze(1))
+        graph = to_nodes(graph, s)
         dv = VECTORS(v, *gates, *along, direction.unsqueeze(2), **graph)
         return s + SCALARS(of_s, by_s, **graph), v + dv
 
@@ -87,11 +96,10 @@ class GraphSAGE(nn.Module):
         self.of_neighbours = nn.Linear(inputs, outputs)
         self.of_self = nn.Linear(inputs, outputs, bias=False)
 
-    def forward(self, x: Tensor, **graph: Tensor) -> Tensor:
+    def forward(self, x: Tensor, **graph: Any) -> Tensor:
         """``x``: [N, inputs]."""
-        if "plan" not in graph:
-            graph["sizes"] = {"dst": len(x)}
-        return self.of_neighbours(self.aggregate(x, **graph)) + self.of_self(x)
+        of_neighbours = self.aggregate(x, **to_nodes(graph, x))
+        return self.of_neighbours(of_neighbours) + self.of_self(x)
 
 
 # ---- GATv2: attention over neighbours ----
@@ -120,16 +128,15 @@ class GATv2(nn.Module):
         self.left, self.right = (nn.Linear(inputs, heads * width) for _ in range(2))
         self.attention = nn.Parameter(torch.randn(heads, width) / width**0.5)
 
-    def forward(self, x: Tensor, slope: float = 0.2, **graph: Tensor) -> Tensor:
+    def forward(self, x: Tensor, slope: float = 0.2, **graph: Any) -> Tensor:
         """``x``: [N, inputs] gives [N, heads, width]."""
-        of_rows = {} if "plan" in graph else {"sizes": {"dst": len(x)}}
         to = graph if "plan" in graph else {"dst": graph["dst"]}
         left, right = (
             layer(x).unflatten(1, self.attention.shape) for layer in (self.left, self.right)
         )
         logit = LOGITS(left, right, self.attention, slope, **graph)  # [E, heads]
         # What a softmax is the same without, and so its gradient.
-        top = LARGEST(logit.detach(), **to, **of_rows)
+        top = LARGEST(logit.detach(), **to_nodes(to, x))
         e, total = EXPONENTIALS(logit, top, **to)
         return ATTENDED(e.unsqueeze(2), total.unsqueeze(2), left, **graph)
 
@@ -186,7 +193,7 @@ class EdgeConv(nn.Module):
         self.of_difference = nn.Linear(inputs, outputs, bias=False)
         self.own = nn.Linear(inputs, outputs)
 
-    def forward(self, x: Tensor, **graph: Tensor) -> Tensor:
+    def forward(self, x: Tensor, **graph: Any) -> Tensor:
         """``x``: [N, inputs]."""
         difference = self.of_difference(x)
         return EDGES(difference, self.own(x), difference, **graph)

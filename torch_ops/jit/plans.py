@@ -35,6 +35,8 @@ class IndexPlan:
         batch_dims: Leading axes that indices and inputs share.
     """
 
+    __module__ = "torch_ops.jit"
+
     names: tuple[str, ...]
     indices: tuple[Tensor, ...]
     parts: tuple[Tensor, ...]
@@ -221,10 +223,7 @@ def index_plan(*, batch_dims: int = 0, **indices: tuple[Tensor, int]) -> IndexPl
     entries = given[0].numel()
     widest = max(entries, batches * max(sizes))
     dtype = torch.int32 if widest < 2**31 - 1 else torch.int64
-    rows = [
-        _rows_of(index, size).to(dtype)
-        for index, size in zip(given, sizes, strict=True)
-    ]
+    rows = [_rows_of(index, size).to(dtype) for index, size in zip(given, sizes, strict=True)]
     parts: list[Tensor] = []
     longest: list[int] = []
     for name, index, size in zip(names, given, sizes, strict=True):
@@ -239,6 +238,9 @@ def index_plan(*, batch_dims: int = 0, **indices: tuple[Tensor, int]) -> IndexPl
         parts += [order, offsets.to(dtype), *(each[plan.order.long()] for each in rows)]
         longest.append(int(offsets.diff().max()) if batches * size > 0 else 0)
     return IndexPlan(names, tuple(given), tuple(parts), tuple(longest), tuple(sizes), batch_dims)
+
+
+index_plan.__module__ = "torch_ops.jit"
 
 
 def _rows_of(index: Tensor, size: int) -> Tensor:

@@ -122,6 +122,8 @@ std::vector<int64_t> summed_axes(const Indexed& kernel, size_t output, int64_t f
 // Runs the kernel on tensors without autograd and other layers.
 std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call& call,
                         bool winners);
+// Raises where tensors are on several devices; 0-d tensors on the CPU count as numbers.
+void check_devices(const Indexed& kernel, const Arguments& arguments, const Call& call);
 // Shapes and dtypes of what `run` returns, on tensors of `device`.
 std::vector<Tensor> allocate(const Indexed& kernel, const Arguments& arguments, const Frame& frame,
                              c10::Device device, bool winners, bool is_meta);

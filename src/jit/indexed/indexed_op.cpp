@@ -269,16 +269,17 @@ void register_indexed(const std::shared_ptr<Indexed>& kernel) {
   };
   impl(c10::DispatchKey::CPU, backend);
   impl(c10::DispatchKey::CUDA, backend);
-  impl(c10::DispatchKey::Meta, [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers,
-                                        at::IntArrayRef positions, at::TensorList indices,
-                                        at::TensorList plans, at::IntArrayRef longest,
-                                        c10::SymIntArrayRef sizes, int64_t batch_dims,
-                                        std::optional<bool> deterministic, bool winners) {
-    const Arguments arguments = join_arguments(*kernel, tensors, numbers, positions);
-    const Frame frame = frame_of(
-        *kernel, arguments, call_of(indices, plans, longest, sizes, batch_dims, deterministic));
-    return allocate(*kernel, arguments, frame, c10::kMeta, winners, /*is_meta=*/true);
-  });
+  impl(c10::DispatchKey::Meta,
+       [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
+                c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
+                bool winners) {
+         const Arguments arguments = join_arguments(*kernel, tensors, numbers, positions);
+         const Call call = call_of(indices, plans, longest, sizes, batch_dims, deterministic);
+         check_devices(*kernel, arguments, call);
+         const Frame frame = frame_of(*kernel, arguments, call);
+         return allocate(*kernel, arguments, frame, c10::kMeta, winners, /*is_meta=*/true);
+       });
   impl(c10::DispatchKey::Autograd,
        [kernel](c10::DispatchKeySet keys, at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                 at::IntArrayRef positions, at::TensorList indices, at::TensorList plans,

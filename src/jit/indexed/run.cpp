@@ -140,28 +140,30 @@ std::vector<Tensor> allocate(const Indexed& kernel, const Arguments& arguments, 
   return outputs;
 }
 
+void check_devices(const Indexed& kernel, const Arguments& arguments, const Call& call) {
+  const c10::Device device = call.indices[0].device();
+  const auto check = [&](const Tensor& tensor, const std::string& name) {
+    TORCH_CHECK(tensor.device() == device, kernel.name,
+                ": tensors and indices must be on one device, but ", name, " is on ",
+                tensor.device(), " and ", kernel.indices[0], " is on ", device, ".");
+  };
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    if (!is_number(arguments[k], kernel.in[k])) check(*arguments[k].tensor, kernel.in[k].name);
+  }
+  for (size_t k = 0; k < call.indices.size(); ++k) check(call.indices[k], kernel.indices[k]);
+  for (const Tensor& part : call.plans) {
+    if (part.sym_numel() != 0) check(part, "the plan");
+  }
+}
+
 std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call& call,
                         bool winners) {
   if (needs_rounding(kernel, arguments)) {
     return run(kernel, RoundedArguments(kernel, arguments).arguments, call, winners);
   }
   const Frame frame = frame_of(kernel, arguments, call);
+  check_devices(kernel, arguments, call);
   const c10::Device device = call.indices[0].device();
-  const auto check_device = [&](const Tensor& tensor, const std::string& name) {
-    TORCH_CHECK(tensor.device() == device, kernel.name,
-                ": tensors and indices must be on one device, but ", name, " is on ",
-                tensor.device(), " and ", kernel.indices[0], " is on ", device, ".");
-  };
-  for (size_t k = 0; k < arguments.size(); ++k) {
-    if (!is_number(arguments[k], kernel.in[k]))
-      check_device(*arguments[k].tensor, kernel.in[k].name);
-  }
-  for (size_t k = 0; k < call.indices.size(); ++k) {
-    check_device(call.indices[k], kernel.indices[k]);
-  }
-  for (const Tensor& part : call.plans) {
-    if (part.numel() > 0) check_device(part, "the plan");
-  }
   TORCH_CHECK(device.is_cpu() || device.is_cuda(), kernel.name,
               ": tensors must be on the CPU or a CUDA device, but they are on ", device, ".");
   const c10::OptionalDeviceGuard guard(device);

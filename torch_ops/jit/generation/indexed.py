@@ -164,7 +164,7 @@ def _bool(value: bool) -> str:
 
 
 def partial_bytes(form: PassForm) -> int:
-    """Bytes of AllReduced in headers/indexed/operands.h, at most: what is made of a part of a row."""
+    """Bytes at most of what is made of a part of a row: AllReduced in the headers."""
     total = 0
     for kind, dtype in zip(form.kinds, form.computed, strict=False):
         if kind in _ROW_KINDS:

@@ -17,7 +17,8 @@ __device__ unsigned word_of(Bytes<4>);
 __device__ uint2 word_of(Bytes<8>);
 __device__ uint4 word_of(Bytes<16>);
 
-// Elements that lie together, moved in words of up to 16 bytes; always all of them.
+// Elements that lie together, moved in words of up to 16 bytes; always all of them. By plain loads:
+// compilers leave out those that nothing needs, and __ldg's they do not.
 template <class Stored, int count>
 struct Vector {
   static constexpr int bytes = sizeof(Stored) * count < 16 ? sizeof(Stored) * count : 16;
@@ -31,7 +32,7 @@ struct Vector {
   TORCH_OPS_FUNCTION Vector() {}
   TORCH_OPS_FUNCTION void load(const char* from, int) {
 #pragma unroll
-    for (int k = 0; k < words; ++k) parts[k] = __ldg(reinterpret_cast<const W*>(from) + k);
+    for (int k = 0; k < words; ++k) parts[k] = reinterpret_cast<const W*>(from)[k];
   }
   TORCH_OPS_FUNCTION void store(char* to, int) const {
 #pragma unroll

@@ -83,6 +83,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "Loads, checks and launches kernels that were compiled at run time.";
   torch_ops::jit::bind_library(m);
   torch_ops::jit::bind_elementwise(m);
+  torch_ops::jit::bind_indexed(m);
   torch_ops::jit::bind_reduction(m);
   torch_ops::jit::bind_raw(m);
 }

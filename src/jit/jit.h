@@ -9,6 +9,7 @@ namespace torch_ops::jit {
 
 void bind_library(pybind11::module_& m);
 void bind_elementwise(pybind11::module_& m);
+void bind_indexed(pybind11::module_& m);
 void bind_reduction(pybind11::module_& m);
 void bind_raw(pybind11::module_& m);
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from torch_ops.jit.building.cache import CacheInfo, cache_info, clear_cache
     from torch_ops.jit.building.errors import CompileError
     from torch_ops.jit.elementwise import ElementwiseKernel
+    from torch_ops.jit.indexed import IndexedKernel
+    from torch_ops.jit.plans import IndexPlan, index_plan
     from torch_ops.jit.raw import RawKernel, RawModule
     from torch_ops.jit.reduction import ReductionKernel
     from torch_ops.jit.registration import op
@@ -19,11 +21,14 @@ __all__ = [
     "CacheInfo",
     "CompileError",
     "ElementwiseKernel",
+    "IndexPlan",
+    "IndexedKernel",
     "RawKernel",
     "RawModule",
     "ReductionKernel",
     "cache_info",
     "clear_cache",
+    "index_plan",
     "op",
 ]
 
@@ -33,11 +38,14 @@ _MODULES = {
     "CacheInfo": "building.cache",
     "CompileError": "building.errors",
     "ElementwiseKernel": "elementwise",
+    "IndexPlan": "plans",
+    "IndexedKernel": "indexed",
     "RawKernel": "raw",
     "RawModule": "raw",
     "ReductionKernel": "reduction",
     "cache_info": "building.cache",
     "clear_cache": "building.cache",
+    "index_plan": "plans",
     "op": "registration",
 }
 

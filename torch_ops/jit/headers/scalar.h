@@ -29,6 +29,12 @@ TORCH_OPS_FUNCTION A primal(A value) {
   return value;
 }
 
+// A value, or nothing of it.
+template <class A>
+TORCH_OPS_FUNCTION A selected(bool is_selected, const A& value) {
+  return is_selected ? value : A();
+}
+
 template <class A, class B>
 struct Same {
   static constexpr bool value = false;

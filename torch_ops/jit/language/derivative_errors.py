@@ -15,8 +15,13 @@ _DECLARATION = re.compile(_FIXED + r"[\s*&]*\w+\s*(?:\[[^\]]*\]\s*)*(?:[=,;{(]|$
 _CAST = re.compile(r"\(\s*" + _FIXED + r"[\w\s]*\)|static_cast\s*<|" + _FIXED + r"\s*\(")
 
 
-def explained(error: CompileError, what: str, snippet: Snippet) -> CompileError:
-    """The error of a derivative's compilation with what to do about it."""
+def explained(
+    error: CompileError, what: str, snippet: Snippet, *, has_backward: bool = True
+) -> CompileError:
+    """The error of a derivative's compilation with what to do about it.
+
+    ``has_backward``: the kernel can be given its gradients.
+    """
     texts = {
         snippet.title: snippet.operation,
         "preamble": snippet.preamble,
@@ -28,9 +33,10 @@ def explained(error: CompileError, what: str, snippet: Snippet) -> CompileError:
         lines = texts[error.name].split("\n")
         line = lines[min(error.line, len(lines)) - 1]
     where = f"{error.name}, line {error.line}: {line.strip()}" if line else "see below"
+    otherwise = 'Or give the gradients in backward="...", or none by backward=None.\n'
     text = (
         f"The derivative of {what} does not compile ({where}).\n{_advice(line, error.message)}\n"
-        'Or give the gradients in backward="...", or none by backward=None.\n\n' + str(error)
+        f"{otherwise if has_backward else ''}\n{error}"
     )
     return CompileError(
         text, name=error.name, line=error.line, message=error.message, log=error.log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -64,7 +64,12 @@ class Param:
         type: A dtype, or the letter of a placeholder.
         raw: The snippet indexes it.
         wide: float32 where the type comes out as float16 or bfloat16.
-        like: Of a raw output that the call makes: the input whose shape it has. -1: none.
+        like: Of a raw output that the call makes: the input whose shape it has. -1: none. Of an
+            indexed kernel's derivative, of every output.
+        index: Of an indexed kernel: the index that it is read by, or reduced to.
+        reduce: How an output with an index is reduced: ``"sum"``, ``"mean"``, ``"amax"``,
+            ``"amin"``.
+        features: The axes of the features that an output without an index is summed over.
     """
 
     name: str
@@ -72,6 +77,15 @@ class Param:
     raw: bool = False
     wide: bool = False
     like: int = -1
+    # Not in what it prints as, which tells kernels without indices apart.
+    index: str = field(default="", repr=False)
+    reduce: str = field(default="", repr=False)
+    features: tuple[int, ...] = field(default=(), repr=False)
+
+    @property
+    def is_best(self) -> bool:
+        """An output that is one of the values of a row's entries."""
+        return self.reduce in ("amax", "amin")
 
     def facts(self) -> tuple[str, torch.dtype | str, bool, bool, int]:
         """As the C++ side takes it."""
@@ -80,15 +94,17 @@ class Param:
     def declaration(self) -> str:
         """The text again."""
         name = self.type if isinstance(self.type, str) else str(self.type).removeprefix("torch.")
-        return f"{'raw ' if self.raw else ''}{name} {self.name}"
+        brackets = f"[{self.index}]" if self.index else ""
+        return f"{'raw ' if self.raw else ''}{name} {self.name}{brackets}"
 
 
-def parse_params(text: str, what: str) -> tuple[Param, ...]:
+def parse_params(text: str, what: str, *, indexed: bool = False) -> tuple[Param, ...]:
     """Reads ``"T x, raw float32 w"``.
 
     Args:
         text: The declarations.
         what: ``"in_params"`` or ``"out_params"``, for errors.
+        indexed: A name may be followed by that of an index, ``"T x[src]"``.
 
     Raises:
         TypeError: ``text`` is no string, or names a type that there is not.
@@ -100,11 +116,17 @@ def parse_params(text: str, what: str) -> tuple[Param, ...]:
         )
     params: list[Param] = []
     for part in text.split(",") if text.strip() else []:
-        words = part.split()
+        declared, index = _split_index(part, what) if indexed else (part, "")
+        words = declared.split()
         raw = len(words) == 3 and words[0] == "raw"
         if len(words) != 2 and not raw:
             raise ValueError(
                 f'{what}: {part.strip()!r} must be a type and a name, such as "T x", or "raw T x".'
+            )
+        if raw and index:
+            raise ValueError(
+                f"{what}: {part.strip()!r} is raw, so the snippet indexes it: leave out raw, or "
+                f"[{index}]."
             )
         type_name, name = words[-2:]
         if not _IDENTIFIER.match(name) or name in _RESERVED or name.startswith(OUR_PREFIX):
@@ -114,8 +136,27 @@ def parse_params(text: str, what: str) -> tuple[Param, ...]:
             )
         if any(name == other.name for other in params):
             raise ValueError(f"{what}: two parameters are named {name!r}.")
-        params.append(Param(name, parse_type(type_name, what), raw))
+        params.append(Param(name, parse_type(type_name, what), raw, index=index))
     return tuple(params)
+
+
+def _split_index(part: str, what: str) -> tuple[str, str]:
+    """``"T x[src]"`` as ``"T x"`` and ``"src"``."""
+    found = re.fullmatch(r"([^\[\]]*)\[([^\[\]]*)\]\s*", part)
+    if found is None:
+        if "[" in part or "]" in part:
+            raise ValueError(
+                f'{what}: {part.strip()!r} must be a type and a name, such as "T x", with one '
+                'index in brackets at most: "T x[src]".'
+            )
+        return part, ""
+    name = found[2].strip()
+    if not _IDENTIFIER.match(name) or name.startswith(OUR_PREFIX):
+        raise ValueError(
+            f"{what}: {name!r} cannot be the name of an index: it must be an identifier, as the "
+            "call takes it as a keyword argument, and none of torch_ops_."
+        )
+    return found[1], name
 
 
 def parse_type(name: str, what: str) -> torch.dtype | str:

@@ -96,6 +96,7 @@ class Program:
         parent: What this is the derivative of. None: the snippet itself.
         kind: ``"vjp"`` (gradients) or ``"jvp"`` (tangents) of ``parent``.
         wanted: By which of the parent's inputs.
+        indices: Of an indexed kernel: the names of its indices.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Program:
     parent: Program | None = None
     kind: str = ""
     wanted: tuple[bool, ...] = field(default=())
+    indices: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def depth(self) -> int:
@@ -117,39 +119,70 @@ class Program:
         return 1 if self.kind == "jvp" else sum(self.wanted)
 
     def vjp(self, wanted: Sequence[bool], wide: Sequence[bool]) -> Program:
-        """The program of the gradients by the inputs ``wanted``."""
+        """The program of the gradients by the inputs ``wanted``.
+
+        Where the outputs are reduced to the largest or smallest, it takes which entries those are
+        as inputs behind the outputs' gradients.
+        """
         new_name = self._new_names()
         grads = tuple(
-            Param(new_name("grad_" + out.name), out.type, wide=out.wide) for out in self.outputs
+            Param(new_name("grad_" + out.name), out.type, wide=out.wide, index=out.index)
+            for out in self.outputs
         )
+        winners = self._winners(new_name)
+        first = len(grads) + len(winners) if self.indices else -1
         outputs = tuple(
-            Param(new_name("grad_" + param.name), param.type, wide=is_wide or param.wide)
-            for param, is_wanted, is_wide in zip(self.inputs, wanted, wide, strict=True)
+            Param(
+                new_name("grad_" + param.name),
+                param.type,
+                wide=is_wide or param.wide,
+                like=first + number if self.indices else -1,
+                index=param.index,
+                reduce="sum" if param.index else "",
+            )
+            for number, (param, is_wanted, is_wide) in enumerate(
+                zip(self.inputs, wanted, wide, strict=True)
+            )
             if is_wanted
         )
-        inputs = (*grads, *(replace(param, like=-1) for param in self.inputs))
+        inputs = (*grads, *winners, *(replace(param, like=-1) for param in self.inputs))
         return replace(
             self, inputs=inputs, outputs=outputs, parent=self, kind="vjp", wanted=tuple(wanted)
         )
 
     def jvp(self, wanted: Sequence[bool]) -> Program:
-        """The program of the outputs' tangents, from tangents of the inputs ``wanted``."""
+        """The program of the outputs' tangents, from tangents of the inputs ``wanted``.
+
+        It takes what :meth:`vjp` takes of entries behind the tangents.
+        """
         new_name = self._new_names()
         tangents = tuple(
-            Param(new_name("tangent_" + param.name), param.type, wide=param.wide)
+            Param(new_name("tangent_" + param.name), param.type, wide=param.wide, index=param.index)
             for param, is_wanted in zip(self.inputs, wanted, strict=True)
             if is_wanted
         )
         outputs = tuple(
-            Param(new_name("tangent_" + out.name), out.type, wide=out.wide) for out in self.outputs
+            replace(
+                out,
+                name=new_name("tangent_" + out.name),
+                reduce="sum" if out.is_best else out.reduce,
+            )
+            for out in self.outputs
         )
         return replace(
             self,
-            inputs=(*self.inputs, *tangents),
+            inputs=(*self.inputs, *tangents, *self._winners(new_name)),
             outputs=outputs,
             parent=self,
             kind="jvp",
             wanted=tuple(wanted),
+        )
+
+    def _winners(self, new_name: Callable[[str], str]) -> tuple[Param, ...]:
+        return tuple(
+            Param(new_name("winner_" + out.name), torch.int64, index=out.index)
+            for out in self.outputs
+            if out.is_best
         )
 
     def _new_names(self) -> Callable[[str], str]:
@@ -260,14 +293,23 @@ class Program:
 
     def _results(self, parent: Program, types: Types) -> str:
         duals = [out for out in parent.outputs if self._is_dual(out, types)]
+        best = [out.name for out in parent.outputs if out.is_best]
+        first = len(parent.outputs) if self.kind == "vjp" else len(self.inputs) - len(best)
+        winners = dict(zip(best, self.inputs[first:], strict=False))
+
+        def selected(out: Param, value: str) -> str:
+            winner = winners.get(out.name)
+            return value if winner is None else f"torch_ops::selected(i == {winner.name}, {value})"
+
         lines = []
         if self.kind == "jvp":
             for own, out in zip(self.outputs, parent.outputs, strict=True):
-                value = f"@{out.name}_{self.depth}.d.of[0]" if out in duals else "0"
+                value = selected(out, f"@{out.name}_{self.depth}.d.of[0]") if out in duals else "0"
                 lines.append(f"{own.name} = {value};")
             return "\n".join(lines) + "\n"
         grads = {
-            out.name: grad.name for out, grad in zip(parent.outputs, self.inputs, strict=False)
+            out.name: selected(out, grad.name)
+            for out, grad in zip(parent.outputs, self.inputs, strict=False)
         }
         for number, own in enumerate(self.outputs):
             terms = [

@@ -1,0 +1,219 @@
+// The derivative of indexed kernels: indexed kernels that were generated in their turn. An input
+// that was read by an index has a gradient that is reduced to it.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "common/gather_family/gather_ops.h"
+#include "common/torch/autograd.h"
+#include "jit/indexed/indexed.h"
+#include "jit/no_derivative.h"
+
+namespace torch_ops::jit::indexed {
+namespace {
+
+using autograd::SavedVariable;
+using autograd::variable_list;
+
+// How many entries each row has: [batch..., rows].
+Tensor counts_of(const Indexed& kernel, const Call& call, const Frame& frame, size_t index) {
+  c10::SymDimVector sizes(frame.batch.begin(), frame.batch.end());
+  sizes.push_back(frame.sizes[index]);
+  const Planned plan = planned(call.plans, index, kernel.indices.size());
+  if (plan.is_known()) {
+    const c10::SymInt rows = plan.offsets.sym_size(0) - 1;
+    const Tensor last = plan.offsets.narrow_symint(0, 1, rows);
+    return (last - plan.offsets.narrow_symint(0, 0, rows)).view_symint(sizes);
+  }
+  const Tensor& entries = call.indices[index];
+  const Tensor ones = at::ones_symint(entries.sym_sizes(), entries.options().dtype(at::kInt));
+  return ops::scatter_add().call(ones, entries, frame.sizes[index], std::nullopt, call.batch_dims,
+                                 std::nullopt, "raise", std::nullopt);
+}
+
+struct IndexedNode final : autograd::DerivativeNode<IndexedNode> {
+  static constexpr const char* kName = "IndexedBackward";
+  std::string kernel;
+  std::vector<int64_t> positions;  // of numbers
+  std::vector<Scalar> numbers;
+  std::vector<int64_t> counts{0, 0, 0, 0};  // of the four
+  std::vector<SavedVariable> tensors, indices, plans, winners;
+  std::vector<int64_t> longest;
+  std::vector<c10::SymInt> sizes;
+  int64_t batch_dims = 0;
+  int64_t deterministic = -1;  // not given
+
+  std::string name() const override {
+    const auto found = find_indexed(kernel);
+    return (found ? found->name : kernel) + "_backward";
+  }
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(kernel);
+    visit(positions);
+    visit(numbers);
+    visit(counts);
+    visit(longest);
+    visit(sizes);
+    visit(batch_dims);
+    visit(deterministic);
+    size_t at = 0;
+    for (auto* list : {&tensors, &indices, &plans, &winners}) {
+      list->resize(counts[at++]);
+      for (SavedVariable& tensor : *list) visit(tensor);
+    }
+  }
+
+  variable_list backward(const variable_list& grads) {
+    const std::shared_ptr<Indexed> forward = find_indexed(kernel);
+    TORCH_CHECK(forward, "torch_ops.jit: there is no kernel ", kernel, " in this process.");
+    const std::vector<Tensor> values = unpack(tensors), best = unpack(winners);
+    const Arguments inputs = join_arguments(*forward, values, numbers, positions);
+    const Call call{unpack(indices),
+                    unpack(plans),
+                    longest,
+                    sizes,
+                    batch_dims,
+                    deterministic < 0 ? std::nullopt : std::optional<bool>(deterministic == 1)};
+    std::vector<bool> wanted(inputs.size());
+    std::vector<size_t> edge_of(inputs.size());
+    size_t edge = 0;
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      if (!inputs[k].tensor) continue;
+      edge_of[k] = edge++;
+      wanted[k] = needs_input_grad(edge_of[k]);
+    }
+    variable_list results(values.size());
+    if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) return results;
+
+    const Frame frame = frame_of(*forward, inputs, call);
+    const auto gradient = forward->derived("vjp", wanted);
+    std::vector<Tensor> of_outputs;
+    of_outputs.reserve(forward->out.size());
+    Arguments arguments;
+    for (size_t k = 0; k < forward->out.size(); ++k) {
+      Tensor grad = grads[k];
+      if (grad.defined()) {
+        grad = in_frame(*forward, call, frame, k, grad);
+        of_outputs.push_back(grad);
+        arguments.push_back({&of_outputs.back(), 0});
+      } else {
+        arguments.push_back({nullptr, 0});
+      }
+    }
+    for (const Tensor& winner : best) arguments.push_back({&winner, 0});
+    arguments.append(inputs.begin(), inputs.end());
+    Call of_gradient = call;
+    of_gradient.sizes.assign(frame.sizes.begin(), frame.sizes.end());
+    const std::vector<Tensor> made = call_op(*gradient, arguments, of_gradient);
+    size_t at = 0;
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      if (!wanted[k]) continue;
+      const Tensor& input = *inputs[k].tensor;
+      results[edge_of[k]] = made.at(at++).to(input.device(), input.scalar_type());
+    }
+    return results;
+  }
+
+ private:
+  // An output's gradient as it is read for each entry: with the axes that were summed away, and
+  // divided where the output is a mean.
+  static Tensor in_frame(const Indexed& kernel, const Call& call, const Frame& frame, size_t k,
+                         Tensor grad) {
+    const auto features = static_cast<int64_t>(frame.features.size());
+    if (kernel.out[k].like < 0) {
+      std::vector<int64_t> axes = summed_axes(kernel, k, features);
+      std::sort(axes.begin(), axes.end());  // from the left
+      for (const int64_t axis : axes) grad = grad.unsqueeze(call.batch_dims + 1 + features + axis);
+    }
+    const Role& role = kernel.out_roles[k];
+    if (role.reduce != Reduce::kMean) return grad;
+    Tensor counts = counts_of(kernel, call, frame, static_cast<size_t>(role.index));
+    for (int64_t d = 0; d < features; ++d) counts = counts.unsqueeze(-1);
+    const bool is_double = grad.scalar_type() == at::kDouble;
+    const Tensor divisor = counts.clamp_min(1).to(is_double ? at::kDouble : at::kFloat);
+    return at::div(grad, divisor);
+  }
+};
+
+std::string complex_has_none(const Indexed& kernel) {
+  return "IndexedKernel \"" + kernel.name +
+         "\" has no derivative on complex tensors. Detach its inputs, or wrap it in a "
+         "torch.autograd.Function.";
+}
+
+}  // namespace
+
+std::vector<Tensor> indexed_autograd(const std::shared_ptr<Indexed>& kernel,
+                                     c10::DispatchKeySet keys, at::TensorList tensors,
+                                     at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                                     const Call& call, bool winners) {
+  const auto node = autograd::make_node<IndexedNode>(tensors);
+  const auto has_tangent = [](const Tensor& t) { return torch::autograd::isFwGradDefined(t); };
+  const bool any_tangent = std::any_of(tensors.begin(), tensors.end(), has_tangent);
+  const bool keep = kernel->has_winners() && (winners || node || any_tangent);
+  std::vector<Tensor> outputs = autograd::below_autograd(
+      keys, *kernel->op, tensors, numbers, positions, call.indices, call.plans, call.longest,
+      call.sizes, call.batch_dims, call.deterministic, keep);
+  const std::vector<Tensor> best(outputs.begin() + static_cast<int64_t>(kernel->out.size()),
+                                 outputs.end());
+  outputs.resize(kernel->out.size());
+  const auto is_complex = [](const Tensor& tensor) { return tensor.is_complex(); };
+  const bool any_complex = std::any_of(tensors.begin(), tensors.end(), is_complex) ||
+                           std::any_of(outputs.begin(), outputs.end(), is_complex);
+  if (node && any_complex) {
+    refuse_gradient(complex_has_none(*kernel), tensors, outputs);
+  } else if (node) {
+    for (const Tensor& output : outputs) {
+      if (at::isFloatingType(output.scalar_type())) {
+        autograd::record(output, node);
+      } else {
+        node->add_input_metadata(torch::autograd::Node::undefined_input());
+      }
+    }
+    node->kernel = kernel->op_name;
+    node->positions = positions.vec();
+    node->numbers = numbers.vec();
+    node->longest = call.longest;
+    node->sizes = call.sizes;
+    node->batch_dims = call.batch_dims;
+    node->deterministic = call.deterministic ? *call.deterministic : -1;
+    const auto save = [](std::vector<SavedVariable>& to, at::TensorList from) {
+      for (const Tensor& tensor : from) to.emplace_back(tensor, /*is_output=*/false);
+      return static_cast<int64_t>(from.size());
+    };
+    node->counts = {save(node->tensors, tensors), save(node->indices, call.indices),
+                    save(node->plans, call.plans), save(node->winners, best)};
+  }
+  if (any_tangent) {
+    TORCH_CHECK(!any_complex, complex_has_none(*kernel));
+    std::vector<Tensor> primals, tangents;
+    for (const Tensor& tensor : tensors) primals.push_back(autograd::primal(tensor));
+    Arguments arguments = join_arguments(*kernel, primals, numbers, positions);
+    const Arguments given = join_arguments(*kernel, tensors, numbers, positions);
+    std::vector<bool> wanted(arguments.size());
+    tangents.reserve(arguments.size());
+    for (size_t k = 0; k < given.size(); ++k) {
+      wanted[k] = given[k].tensor && has_tangent(*given[k].tensor);
+      if (!wanted[k]) continue;
+      tangents.push_back(given[k].tensor->_fw_grad(/*level=*/0));
+      arguments.push_back({&tangents.back(), 0});
+    }
+    for (const Tensor& winner : best) arguments.push_back({&winner, 0});
+    const auto derived = kernel->derived("jvp", wanted);
+    const std::vector<Tensor> made = call_op(*derived, arguments, call);
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      if (!at::isFloatingType(outputs[k].scalar_type())) continue;
+      outputs[k]._set_fw_grad(made.at(k), /*level=*/0, /*is_inplace_op=*/false);
+    }
+  }
+  if (winners) outputs.insert(outputs.end(), best.begin(), best.end());
+  return outputs;
+}
+
+}  // namespace torch_ops::jit::indexed

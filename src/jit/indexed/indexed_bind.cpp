@@ -1,0 +1,288 @@
+// An indexed kernel as a Python object whose call is one call into C++.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+
+#include "jit/indexed/indexed.h"
+#include "jit/jit.h"
+#include "jit/python_arguments.h"
+
+namespace torch_ops::jit::indexed {
+namespace py = pybind11;
+namespace {
+
+// What torch_ops.jit.IndexPlan holds, read once.
+struct HeldPlan {
+  std::vector<std::string> names;
+  std::vector<Tensor> indices, parts;
+  std::vector<int64_t> longest, sizes;
+  int64_t batch_dims;
+};
+
+std::string type_name(const py::handle& value) { return Py_TYPE(value.ptr())->tp_name; }
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+int64_t int_of(const Indexed& kernel, const std::string& name, const py::handle& value) {
+  TORCH_CHECK_TYPE(PyIndex_Check(value.ptr()) && !PyBool_Check(value.ptr()), kernel.name, ": ",
+                   name, " must be an int, but it is ", type_name(value), ".");
+  const int64_t number =
+      PyLong_AsLongLong(py::int_(py::reinterpret_borrow<py::object>(value)).ptr());
+  if (number == -1 && PyErr_Occurred()) throw py::error_already_set();
+  return number;
+}
+
+// A call's keyword arguments: indices, plan, sizes, batch_dims, deterministic.
+class Keywords {
+ public:
+  Keywords(const Indexed& kernel, const py::dict& given) : kernel_(kernel) {
+    const size_t count = kernel.indices.size();
+    call.indices.resize(count);
+    call.sizes.assign(count, -1);
+    py::handle plan, sizes;
+    for (const auto& [key, value] : given) {
+      const std::string name = key.cast<std::string>();
+      const auto found = std::find(kernel.indices.begin(), kernel.indices.end(), name);
+      if (found != kernel.indices.end()) {
+        values_.emplace_back(found - kernel.indices.begin(), value);
+      } else if (name == "plan") {
+        plan = value;
+      } else if (name == "sizes") {
+        sizes = value;
+      } else if (name == "batch_dims") {
+        call.batch_dims = int_of(kernel, name, value);
+        has_batch_dims_ = true;
+      } else if (name == "deterministic") {
+        if (!value.is_none()) call.deterministic = bool_of(kernel.name, "deterministic", value);
+      } else {
+        TORCH_CHECK_TYPE(false, kernel.name, " takes the indices ", joined(kernel.indices),
+                         ", and plan, sizes, batch_dims, deterministic by name, but got ", name,
+                         ".");
+      }
+    }
+    if (plan.ptr() != nullptr && !plan.is_none()) read_plan(plan);
+    for (const auto& [index, value] : values_) read_index(index, value);
+    for (size_t k = 0; k < count; ++k) {
+      TORCH_CHECK_TYPE(call.indices[k].defined(), kernel.name, ": the index ", kernel.indices[k],
+                       " is missing. Pass ", kernel.indices[k], "=..., or a plan that has it.");
+    }
+    if (sizes.ptr() != nullptr && !sizes.is_none()) read_sizes(sizes);
+  }
+
+  Call call;
+
+ private:
+  // Of a plan whose tensors are of a subclass, such as fake ones.
+  static HeldPlan read_held(const py::handle& plan) {
+    return {plan.attr("names").cast<std::vector<std::string>>(),
+            plan.attr("indices").cast<std::vector<Tensor>>(),
+            plan.attr("parts").cast<std::vector<Tensor>>(),
+            plan.attr("longest").cast<std::vector<int64_t>>(),
+            plan.attr("sizes").cast<std::vector<int64_t>>(),
+            plan.attr("batch_dims").cast<int64_t>()};
+  }
+
+  void read_plan(const py::handle& value) {
+    TORCH_CHECK_TYPE(py::hasattr(value, "_held"), kernel_.name,
+                     ": plan must be what torch_ops.jit.index_plan returns, but it is ",
+                     type_name(value), ".");
+    TORCH_CHECK_TYPE(values_.empty(), kernel_.name,
+                     ": the indices are given twice, by plan= and by their names.");
+    const py::object holder = value.attr("_held");
+    const HeldPlan plan = holder.is_none() ? read_held(value) : holder.cast<const HeldPlan&>();
+    const size_t count = kernel_.indices.size();
+    std::vector<size_t> places;
+    for (const std::string& name : kernel_.indices) {
+      const auto found = std::find(plan.names.begin(), plan.names.end(), name);
+      TORCH_CHECK_VALUE(found != plan.names.end(), kernel_.name, ": the plan has no index ", name,
+                        "; it has ", joined(plan.names), ".");
+      places.push_back(found - plan.names.begin());
+    }
+    TORCH_CHECK_VALUE(!has_batch_dims_ || call.batch_dims == plan.batch_dims, kernel_.name,
+                      ": the plan was made for batch_dims=", plan.batch_dims,
+                      ", but batch_dims=", call.batch_dims,
+                      " was given. Leave it out: the plan has it.");
+    call.batch_dims = plan.batch_dims;
+    const int64_t stride = Planned::count(plan.names.size());
+    for (size_t k = 0; k < count; ++k) {
+      call.indices[k] = plan.indices[places[k]];
+      call.sizes[k] = plan.sizes[places[k]];
+      call.longest.push_back(plan.longest[places[k]]);
+      const auto first = plan.parts.begin() + static_cast<int64_t>(places[k]) * stride;
+      call.plans.push_back(first[0]);
+      call.plans.push_back(first[1]);
+      for (const size_t other : places) {
+        call.plans.push_back(first[2 + static_cast<int64_t>(other)]);
+      }
+    }
+  }
+
+  void read_index(size_t k, const py::handle& value) {
+    if (THPVariable_Check(value.ptr())) {
+      call.indices[k] = THPVariable_Unpack(value.ptr());
+      return;
+    }
+    TORCH_CHECK_TYPE(py::isinstance(value, kernel_.gather_plan), kernel_.name, ": ",
+                     kernel_.indices[k], " must be a tensor or a GatherPlan, but it is ",
+                     type_name(value), ".");
+    const auto batch_dims = value.attr("batch_dims").cast<int64_t>();
+    const auto dim = value.attr("dim").cast<int64_t>();
+    TORCH_CHECK_VALUE(!has_batch_dims_ || batch_dims == call.batch_dims, kernel_.name, ": ",
+                      kernel_.indices[k], " is a plan for batch_dims=", batch_dims,
+                      ", but batch_dims=", call.batch_dims, " was given.");
+    TORCH_CHECK_VALUE(dim == batch_dims, kernel_.name, ": ", kernel_.indices[k],
+                      " is a plan for dim=", dim, ", but rows are picked along dim=", batch_dims,
+                      ". Make it without dim.");
+    call.batch_dims = batch_dims;
+    has_batch_dims_ = true;
+    const auto index = value.attr("index").cast<Tensor>();
+    const auto rows = value.attr("rows").cast<Tensor>(), order = value.attr("order").cast<Tensor>();
+    const auto size = value.attr("dim_size").cast<int64_t>();
+    TORCH_CHECK_VALUE(index.dim() == batch_dims + 1, kernel_.name, ": ", kernel_.indices[k],
+                      " must be a plan of an index with ", batch_dims + 1, " axes, but it has ",
+                      index.dim(), ".");
+    call.indices[k] = index;
+    call.sizes[k] = size;
+    const size_t count = kernel_.indices.size();
+    if (call.plans.empty()) {
+      const Tensor none = at::empty({0}, rows.options());
+      call.plans.assign(static_cast<size_t>(Planned::count(count)) * count, none);
+      call.longest.assign(count, -1);
+    }
+    int64_t all = size;
+    for (int64_t d = 0; d < batch_dims; ++d) all *= index.size(d);
+    const size_t first = k * static_cast<size_t>(Planned::count(count));
+    call.plans[first] = order;
+    call.plans[first + 1] = at::searchsorted(rows, at::arange(all + 1, rows.options()),
+                                             /*out_int32=*/rows.scalar_type() == at::kInt);
+  }
+
+  void read_sizes(const py::handle& value) {
+    TORCH_CHECK_TYPE(py::isinstance<py::dict>(value), kernel_.name,
+                     ": sizes must be a dict from an index's name to a number of rows, but it is ",
+                     type_name(value), ".");
+    for (const auto& [key, size] : py::reinterpret_borrow<py::dict>(value)) {
+      const auto name = py::str(key).cast<std::string>();
+      const auto found = std::find(kernel_.indices.begin(), kernel_.indices.end(), name);
+      TORCH_CHECK_VALUE(found != kernel_.indices.end(), kernel_.name, ": sizes names ", name,
+                        ", but the indices are ", joined(kernel_.indices), ".");
+      const int64_t number = int_of(kernel_, "sizes[\"" + name + "\"]", size);
+      TORCH_CHECK_VALUE(number >= 0, kernel_.name, ": the size of ", name,
+                        " must not be negative, but it is ", number, ".");
+      c10::SymInt& known = call.sizes[found - kernel_.indices.begin()];
+      TORCH_CHECK_VALUE(known == -1 || known == number, kernel_.name, ": ", name, " counts ", known,
+                        " rows by the plan, but ", number, " by sizes=.");
+      known = number;
+    }
+  }
+
+  const Indexed& kernel_;
+  std::vector<std::pair<size_t, py::handle>> values_;
+  bool has_batch_dims_ = false;
+};
+
+py::object call(Indexed& kernel, const py::tuple& args, const py::dict& given) {
+  TORCH_CHECK_TYPE(args.size() == kernel.in.size(), kernel.name, " takes ", kernel.in.size(),
+                   " arguments, and the indices ", joined(kernel.indices), " by name, but got ",
+                   args.size(), ".");
+  const HeldArguments held(kernel, args);
+  const Arguments& arguments = held.arguments;
+  const Call call = Keywords(kernel, given).call;
+  c10::SmallVector<Tensor, 12> others(call.indices.begin(), call.indices.end());
+  others.append(call.plans.begin(), call.plans.end());
+  std::vector<Tensor> results;
+  bool wants_gradient = false;
+  if (is_plain(arguments, others, wants_gradient)) {
+    const py::gil_scoped_release release;  // a launch waits where the queue is full
+    const at::AutoDispatchBelowADInplaceOrView below;
+    RECORD_FUNCTION(kernel.op_name, c10::ArrayRef<const c10::IValue>());
+    results = run(kernel, arguments, call, /*winners=*/false);
+  } else {
+    check_op_call(kernel, arguments, {}, wants_gradient);
+    const py::gil_scoped_release release;
+    results = call_op(kernel, arguments, call);
+  }
+  return as_result(results);
+}
+
+Role role_of(const py::tuple& facts) {
+  Role role;
+  role.index = facts[0].cast<int>();
+  const auto reduce = facts[1].cast<std::string>();
+  role.reduce = reduce == "sum"    ? Reduce::kSum
+                : reduce == "mean" ? Reduce::kMean
+                : reduce == "amax" ? Reduce::kMax
+                : reduce == "amin" ? Reduce::kMin
+                                   : Reduce::kNone;
+  role.features = facts[2].cast<std::vector<int64_t>>();
+  return role;
+}
+
+}  // namespace
+}  // namespace torch_ops::jit::indexed
+
+namespace torch_ops::jit {
+
+void bind_indexed(py::module_& m) {
+  using indexed::HeldPlan;
+  using indexed::Indexed;
+  py::class_<HeldPlan>(m, "HeldPlan")
+      .def(py::init([](std::vector<std::string> names, std::vector<Tensor> indices,
+                       std::vector<Tensor> parts, std::vector<int64_t> longest,
+                       std::vector<int64_t> sizes, int64_t batch_dims) {
+             return HeldPlan{std::move(names),   std::move(indices), std::move(parts),
+                             std::move(longest), std::move(sizes),   batch_dims};
+           }),
+           py::arg("names"), py::arg("indices"), py::arg("parts"), py::arg("longest"),
+           py::arg("sizes"), py::arg("batch_dims"));
+  py::class_<Indexed, std::shared_ptr<Indexed>>(m, "Indexed")
+      .def(py::init(
+               [](const std::string& name, const std::string& op_name,
+                  const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
+                  const std::vector<py::tuple>& in_roles, const std::vector<py::tuple>& out_roles,
+                  const std::vector<std::string>& indices,
+                  const std::vector<std::string>& placeholders, bool uses_index, bool uses_size,
+                  py::object compile, py::object derive, py::object gather_plan) {
+                 if (auto known = indexed::find_indexed(op_name)) return known;
+                 auto kernel = std::make_shared<Indexed>();
+                 kernel->name = name;
+                 kernel->op_name = op_name;
+                 kernel->placeholders = placeholders;
+                 read_parameters(*kernel, in, out);
+                 for (const py::tuple& facts : in_roles) {
+                   kernel->in_roles.push_back(indexed::role_of(facts));
+                 }
+                 for (const py::tuple& facts : out_roles) {
+                   kernel->out_roles.push_back(indexed::role_of(facts));
+                 }
+                 kernel->indices = indices;
+                 for (const std::string& index : indices) {
+                   kernel->error_names.push_back(std::make_unique<std::string>(name + ":" + index));
+                 }
+                 kernel->uses_index = uses_index;
+                 kernel->uses_size = uses_size;
+                 kernel->compile = std::move(compile);
+                 kernel->derive = std::move(derive);
+                 kernel->gather_plan = std::move(gather_plan);
+                 indexed::register_indexed(kernel);
+                 return kernel;
+               }),
+           py::arg("name"), py::arg("op_name"), py::arg("inputs"), py::arg("outputs"),
+           py::arg("in_roles"), py::arg("out_roles"), py::arg("indices"), py::arg("placeholders"),
+           py::arg("uses_index"), py::arg("uses_size"), py::arg("compile"), py::arg("derive"),
+           py::arg("gather_plan"))
+      .def_readonly("op_name", &Indexed::op_name)
+      .def("call", &indexed::call, py::arg("args"), py::arg("keywords"));
+}
+
+}  // namespace torch_ops::jit

@@ -1,0 +1,38 @@
+// A file of its own, since the header of the older vmap and that of functorch exclude each other.
+#include <ATen/LegacyVmapTransforms.h>
+
+#include <algorithm>
+
+#include "jit/indexed/batched.h"
+
+namespace torch_ops::jit::indexed {
+
+std::vector<Tensor> indexed_batched_before_functorch(const Indexed& kernel, at::TensorList tensors,
+                                                     at::ArrayRef<Scalar> numbers,
+                                                     at::IntArrayRef positions, const Call& call,
+                                                     bool winners) {
+  const auto is_mapped = [](const Tensor& tensor) {
+    return tensor.key_set().has(c10::DispatchKey::Batched);
+  };
+  TORCH_CHECK(std::none_of(call.indices.begin(), call.indices.end(), is_mapped), kernel.name,
+              ": is_grads_batched=True is not possible where indices are mapped over. torch.func "
+              "and torch.vmap are.");
+  // The hidden axes of all in front, as one.
+  const auto physical = at::MultiBatchVmapTransform::logicalToPhysical(tensors);
+  const int64_t hidden = physical.at(0).numBatchDims();
+  std::vector<Sample> values, indices;
+  for (const auto& view : physical) values.push_back({view.tensor().flatten(0, hidden - 1), 0});
+  for (const Tensor& index : call.indices) indices.push_back({index, std::nullopt});
+  const auto sizes = physical.at(0).tensor().sym_sizes().slice(0, hidden);
+  std::vector<Tensor> results =
+      call_on_samples(kernel, values, tensors, numbers, positions, indices, call,
+                      values.at(0).value.sym_size(0), winners);
+  const auto to_logical = physical.at(0).getPhysicalToLogicalMap();
+  for (Tensor& result : results) {
+    // It asks for the hidden axes in front in memory too.
+    result = to_logical.apply(result.contiguous().unflatten_symint(0, sizes));
+  }
+  return results;
+}
+
+}  // namespace torch_ops::jit::indexed

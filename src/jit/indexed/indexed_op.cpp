@@ -1,0 +1,315 @@
+// Indexed kernels as registered ops, and torch.vmap of them.
+#include <ATen/ops/stack.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+
+#include "common/torch/batching.h"
+#include "jit/indexed/batched.h"
+#include "jit/indexed/indexed.h"
+
+namespace torch_ops::jit::indexed {
+namespace {
+
+namespace py = pybind11;
+
+struct Registry {
+  std::mutex mutex;
+  std::unordered_map<std::string, std::shared_ptr<Indexed>> kernels;
+};
+Registry& registry() {
+  static auto* const registry = new Registry();  // ops outlive every static destructor
+  return *registry;
+}
+
+Call call_of(at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
+             c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic) {
+  return {indices.vec(), plans.vec(), longest.vec(), sizes.vec(), batch_dims, deterministic};
+}
+
+}  // namespace
+
+std::vector<Tensor> call_op(Indexed& kernel, const Arguments& arguments, const Call& call,
+                            bool winners) {
+  const auto [tensors, numbers, positions] = split_arguments(arguments);
+  return kernel.op->call(tensors, numbers, positions, call.indices, call.plans, call.longest,
+                         call.sizes, call.batch_dims, call.deterministic, winners);
+}
+
+std::shared_ptr<Indexed> find_indexed(const std::string& op_name) {
+  Registry& all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto found = all.kernels.find(op_name);
+  return found == all.kernels.end() ? nullptr : found->second;
+}
+
+Indexed::~Indexed() {
+  const py::gil_scoped_acquire gil;
+  compile = py::object();
+  derive = py::object();
+  gather_plan = py::object();
+}
+
+std::shared_ptr<Indexed> Indexed::derived(const std::string& kind,
+                                          const std::vector<bool>& wanted) {
+  std::string key = kind;
+  for (const bool bit : wanted) key += bit ? '1' : '0';
+  return derived_.get(key, [&] {
+    const py::gil_scoped_acquire gil;
+    return derive(kind, wanted).cast<std::shared_ptr<Indexed>>();
+  });
+}
+
+// ---- torch.vmap ---------------------------------------------------------------------------------
+
+namespace {
+
+Tensor unsqueezed(Tensor tensor, int64_t axis, int64_t times) {
+  for (; times > 0; --times) tensor = tensor.unsqueeze(axis);
+  return tensor;
+}
+
+// Gives a tensor the samples' axis at `position`, of their number where it must have it, else of 1.
+Tensor with_samples(const Sample& sample, int64_t position, const c10::SymInt& samples,
+                    bool must_have) {
+  if (sample.axis) return sample.value.movedim(*sample.axis, position);
+  Tensor added = sample.value.unsqueeze(position);
+  if (!must_have) return added;
+  c10::SymDimVector sizes(added.sym_sizes().begin(), added.sym_sizes().end());
+  sizes[position] = samples;
+  return added.expand_symint(sizes);
+}
+
+struct Batcher {
+  const Indexed& kernel;
+  const Arguments given;  // of a sample, as it seems
+  const Call& call;
+  std::vector<bool> is_like;  // inputs whose shapes outputs have
+  int64_t rank = 0;           // of a sample's frame
+
+  Batcher(const Indexed& indexed, const Arguments& arguments, const Call& of_sample)
+      : kernel(indexed), given(arguments), call(of_sample), is_like(arguments.size()) {
+    rank = call.batch_dims + 1;
+    for (size_t k = 0; k < given.size(); ++k) {
+      if (given[k].tensor && !kernel.in[k].raw) rank = std::max(rank, given[k].tensor->dim());
+    }
+    for (const Parameter& out : kernel.out) {
+      if (out.like >= 0) is_like[out.like] = true;
+    }
+    for (size_t k = 0; k < kernel.out.size(); ++k) {
+      summed_axes(kernel, k, rank - call.batch_dims - 1);  // raises
+    }
+  }
+
+  // A sample that has no axes gives way to others in type promotion; with that of the samples it no
+  // longer would.
+  Sample typed(size_t k, Sample sample, const Types& types) const {
+    if (given[k].tensor->dim() == 0 && (sample.axis || is_like[k])) {
+      sample.value = sample.value.to(call.indices[0].device(), types.in[k]);
+    }
+    return sample;
+  }
+
+  // With one index for all samples, their axis is one more of the features', the first.
+  Tensor as_feature(size_t k, const Sample& sample, const c10::SymInt& samples,
+                    int64_t& axis) const {
+    const int64_t own = given[k].tensor->dim(), shift = rank - own;
+    if (shift <= call.batch_dims) {
+      axis = call.batch_dims - shift + 1;
+      return with_samples(sample, axis, samples, is_like[k]);
+    }
+    axis = 0;
+    if (!sample.axis && !is_like[k]) return sample.value;
+    const int64_t missing = rank - call.batch_dims - 1 - own;
+    return unsqueezed(with_samples(sample, 0, samples, true), 1, missing);
+  }
+
+  // With an index for each sample, it is one more of the batch's, the first.
+  Tensor as_batch(size_t k, const Sample& sample, const c10::SymInt& samples) const {
+    const int64_t own = given[k].tensor->dim();
+    const bool is_read = kernel.in_roles[k].index >= 0;
+    if (!sample.axis && !is_like[k] && !is_read && own < rank) return sample.value;
+    const bool must_have = is_read || is_like[k];
+    return unsqueezed(with_samples(sample, 0, samples, must_have), 1, rank - own);
+  }
+};
+
+}  // namespace
+
+std::vector<Tensor> call_on_samples(const Indexed& kernel, const std::vector<Sample>& tensors,
+                                    at::TensorList logical, at::ArrayRef<Scalar> numbers,
+                                    at::IntArrayRef positions, const std::vector<Sample>& indices,
+                                    const Call& of_sample, const c10::SymInt& samples,
+                                    bool winners) {
+  const Arguments given = join_arguments(kernel, logical, numbers, positions);
+  const Batcher batcher(kernel, given, of_sample);
+  const auto has_axis = [](const Sample& sample) { return sample.axis.has_value(); };
+  const bool apart_indices = std::any_of(indices.begin(), indices.end(), has_axis);
+  bool apart = kernel.uses_index || kernel.uses_size;
+  for (size_t k = 0, at = 0; k < given.size(); ++k) {
+    if (given[k].tensor) apart |= kernel.in[k].raw && has_axis(tensors[at++]);
+  }
+  std::vector<Tensor> results;
+  Call call = of_sample;
+  if (apart) {
+    const int64_t count = samples.guard_int(__FILE__, __LINE__);
+    TORCH_CHECK(count > 0, kernel.name,
+                ": torch.vmap over no samples at all is not possible for a kernel that uses raw "
+                "parameters, the entry's number or the number of entries.");
+    std::vector<std::vector<Tensor>> columns;
+    for (int64_t s = 0; s < count; ++s) {
+      const auto one = [&](const Sample& sample) {
+        return sample.axis ? sample.value.select(*sample.axis, s) : sample.value;
+      };
+      std::vector<Tensor> values;
+      for (const Sample& sample : tensors) values.push_back(one(sample));
+      for (size_t k = 0; k < indices.size(); ++k) call.indices[k] = one(indices[k]);
+      const std::vector<Tensor> made =
+          kernel.op->call(values, numbers, positions, call.indices, call.plans, call.longest,
+                          call.sizes, call.batch_dims, call.deterministic, winners);
+      columns.resize(made.size());
+      for (size_t k = 0; k < made.size(); ++k) columns[k].push_back(made[k]);
+    }
+    for (const auto& column : columns) results.push_back(at::stack(column));
+    return results;
+  }
+  const Types types = resolve_types(kernel, given, {});
+  std::vector<Tensor> values;
+  std::vector<int64_t> axes(given.size());
+  for (size_t k = 0, at = 0; k < given.size(); ++k) {
+    if (!given[k].tensor) continue;
+    const Sample sample = batcher.typed(k, tensors[at++], types);
+    values.push_back(kernel.in[k].raw ? sample.value
+                     : apart_indices  ? batcher.as_batch(k, sample, samples)
+                                      : batcher.as_feature(k, sample, samples, axes[k]));
+  }
+  for (size_t k = 0; k < indices.size(); ++k) {
+    call.indices[k] = apart_indices ? with_samples(indices[k], 0, samples, true) : indices[k].value;
+  }
+  if (apart_indices) {
+    TORCH_CHECK(call.plans.empty(), kernel.name,
+                ": torch.vmap cannot map over the indices of a plan. Make one plan of the stacked "
+                "indices, with batch_dims.");
+    ++call.batch_dims;
+  }
+  results = kernel.op->call(values, numbers, positions, call.indices, call.plans, call.longest,
+                            call.sizes, call.batch_dims, call.deterministic, winners);
+  if (apart_indices) return results;
+  for (size_t k = 0; k < results.size(); ++k) {
+    const int64_t like = k < kernel.out.size() ? kernel.out[k].like : -1;
+    results[k] = results[k].movedim(like >= 0 ? axes[like] : of_sample.batch_dims + 1, 0);
+  }
+  return results;
+}
+
+std::vector<Tensor> indexed_batched(const Indexed& kernel, at::TensorList tensors,
+                                    at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                                    const Call& call, bool winners) {
+  c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
+  const int64_t level = batching::current_level();
+  std::optional<c10::SymInt> samples;
+  const auto unwrap = [&](at::TensorList list) {
+    std::vector<Sample> unwrapped;
+    for (const batching::Batched& each : batching::unwrap(list, level)) {
+      if (each.axis) samples = each.size();
+      unwrapped.push_back({each.value, each.axis});
+    }
+    return unwrapped;
+  };
+  const std::vector<Sample> values = unwrap(tensors), indices = unwrap(call.indices);
+  for (const Sample& part : unwrap(call.plans)) {
+    TORCH_CHECK(!part.axis, kernel.name,
+                ": torch.vmap cannot map over a plan. Make one plan of the stacked indices, with "
+                "batch_dims.");
+  }
+  if (!samples) {
+    std::vector<Tensor> plain;
+    for (const Sample& value : values) plain.push_back(value.value);
+    Call below = call;
+    for (size_t k = 0; k < indices.size(); ++k) below.indices[k] = indices[k].value;
+    return kernel.op->call(plain, numbers, positions, below.indices, below.plans, below.longest,
+                           below.sizes, below.batch_dims, below.deterministic, winners);
+  }
+  std::vector<Tensor> results = call_on_samples(kernel, values, tensors, numbers, positions,
+                                                indices, call, *samples, winners);
+  for (Tensor& result : results) {
+    result = at::functorch::makeBatched(std::move(result), 0, level);
+  }
+  return results;
+}
+
+// ---- Registration -------------------------------------------------------------------------------
+
+void register_indexed(const std::shared_ptr<Indexed>& kernel) {
+  Registry& all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  if (!all.kernels.emplace(kernel->op_name, kernel).second) return;
+  // Never unregistered: compiled and exported programs hold the op.
+  static auto* const library = new torch::Library(torch::Library::FRAGMENT, "torch_ops_jit",
+                                                  std::nullopt, __FILE__, __LINE__);
+  const std::string& name = kernel->op_name;
+  library->def((name + "(Tensor[] tensors, Scalar[] numbers, int[] positions, Tensor[] indices, "
+                       "Tensor[] plans, int[] longest, SymInt[] sizes, int batch_dims=0, "
+                       "bool? deterministic=None, bool winners=False) -> Tensor[]")
+                   .c_str(),
+               {at::Tag::pt2_compliant_tag});
+  const auto impl = [&](c10::DispatchKey key, auto function) {
+    library->impl(name.c_str(), torch::dispatch(key, torch::CppFunction(function)));
+  };
+  const auto backend = [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers,
+                                at::IntArrayRef positions, at::TensorList indices,
+                                at::TensorList plans, at::IntArrayRef longest,
+                                c10::SymIntArrayRef sizes, int64_t batch_dims,
+                                std::optional<bool> deterministic, bool winners) {
+    return run(*kernel, join_arguments(*kernel, tensors, numbers, positions),
+               call_of(indices, plans, longest, sizes, batch_dims, deterministic), winners);
+  };
+  impl(c10::DispatchKey::CPU, backend);
+  impl(c10::DispatchKey::CUDA, backend);
+  impl(c10::DispatchKey::Meta,
+       [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
+                c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
+                bool winners) {
+         const Arguments arguments = join_arguments(*kernel, tensors, numbers, positions);
+         const Call call = call_of(indices, plans, longest, sizes, batch_dims, deterministic);
+         check_devices(*kernel, arguments, call);
+         const Frame frame = frame_of(*kernel, arguments, call);
+         return allocate(*kernel, arguments, frame, c10::kMeta, winners, /*is_meta=*/true);
+       });
+  impl(c10::DispatchKey::Autograd,
+       [kernel](c10::DispatchKeySet keys, at::TensorList tensors, at::ArrayRef<Scalar> numbers,
+                at::IntArrayRef positions, at::TensorList indices, at::TensorList plans,
+                at::IntArrayRef longest, c10::SymIntArrayRef sizes, int64_t batch_dims,
+                std::optional<bool> deterministic, bool winners) {
+         return indexed_autograd(kernel, keys, tensors, numbers, positions,
+                                 call_of(indices, plans, longest, sizes, batch_dims, deterministic),
+                                 winners);
+       });
+  impl(c10::DispatchKey::FuncTorchBatched,
+       [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
+                c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
+                bool winners) {
+         return indexed_batched(*kernel, tensors, numbers, positions,
+                                call_of(indices, plans, longest, sizes, batch_dims, deterministic),
+                                winners);
+       });
+  impl(c10::DispatchKey::Batched,
+       [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
+                c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
+                bool winners) {
+         return indexed_batched_before_functorch(
+             *kernel, tensors, numbers, positions,
+             call_of(indices, plans, longest, sizes, batch_dims, deterministic), winners);
+       });
+  kernel->op = c10::Dispatcher::singleton()
+                   .findSchemaOrThrow(("torch_ops_jit::" + name).c_str(), "")
+                   .typed<IndexedOp>();
+}
+
+}  // namespace torch_ops::jit::indexed

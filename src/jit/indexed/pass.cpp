@@ -1,0 +1,460 @@
+// A pass of an indexed kernel over its entries: its form, its cut, its launch.
+#include <ATen/Parallel.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <array>
+
+#include "common/host/ceil_div.h"
+#include "common/torch/new_output.h"
+#include "jit/indexed/problem.h"
+#include "jit/library.h"
+#include "jit/python_arguments.h"
+#ifdef TORCH_OPS_WITH_CUDA
+#include "common/gather_family/index_errors.h"
+#endif
+
+namespace torch_ops::jit::indexed {
+namespace {
+
+namespace py = pybind11;
+
+constexpr int64_t kGrain = 32768;  // values below which no second task is worth it
+constexpr int64_t kHostVector = 16;
+constexpr int64_t kHostMost = 2048;  // entries of a row on the CPU, beyond which it is cut
+constexpr int64_t kVectorBytes = 16;
+constexpr int64_t kMostElements = 8;  // of a vector
+constexpr int64_t kThreads = 256;     // a block; headers/indexed/cuda.h has it too
+constexpr int64_t kWarp = 32;
+// Entries of a row on CUDA beyond which it is cut, from few entries in all to many: parts enough to
+// fill a GPU, and no more than a warp joins quickly.
+constexpr int64_t kLeastMost = 256, kMostMost = 1024, kManyParts = 8192;
+constexpr int64_t kPartialBytes = 8;  // an entry: what parts of long rows may take at most
+// Workers of a row that share its entries, times its words.
+constexpr int64_t kEntryLanes = 16;
+
+int64_t power_of_two_up_to(int64_t value) {
+  int64_t power = 1;
+  while (power * 2 <= value) power *= 2;
+  return power;
+}
+int64_t power_of_two_from(int64_t value) {
+  int64_t power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+struct Axis {
+  int64_t size;
+  c10::SmallVector<int64_t, 8> strides;  // of the operands
+};
+using Axes = c10::SmallVector<Axis, 4>;
+
+// Joins neighbours that one stride walks for all operands; the innermost axis stands first.
+void add_axis(Axes& axes, int64_t size, const Problem& problem, size_t feature) {
+  if (size == 1) return;
+  Axis axis{size, {}};
+  for (const Operand& operand : problem.operands) axis.strides.push_back(operand.strides[feature]);
+  if (!axes.empty()) {
+    Axis& last = axes.back();
+    bool fits = true;
+    for (size_t k = 0; k < axis.strides.size(); ++k) {
+      fits &= axis.strides[k] == last.strides[k] * last.size;
+    }
+    if (fits) {
+      last.size *= size;
+      return;
+    }
+  }
+  axes.push_back(std::move(axis));
+}
+
+int64_t product(const Axes& axes) {
+  int64_t result = 1;
+  for (const Axis& axis : axes) result *= axis.size;
+  return result;
+}
+
+class Pass {
+ public:
+  Pass(Indexed& kernel, const Problem& problem, const Target& target,
+       const std::vector<size_t>& outputs, const Planned& planned, int64_t longest,
+       c10::Device device)
+      : kernel_(kernel),
+        problem_(problem),
+        target_(target),
+        planned_(planned),
+        longest_(longest),
+        device_(device) {
+    kinds_.assign(kernel.out.size(), '-');
+    for (const size_t k : outputs) {
+      kinds_[k] =
+          static_cast<char>(target.walk == 'e' ? Reduce::kNone : kernel.out_roles[k].reduce);
+      // A gradient by what is the same for all entries.
+      if (target.walk == 'u') kinds_[k] = static_cast<char>(Reduce::kSum);
+      if (target.walk == 'r' && kernel.out_roles[k].index < 0) {
+        kinds_[k] = static_cast<char>(Reduce::kNone);
+      }
+    }
+    for (int64_t d = static_cast<int64_t>(problem.features.size()) - 1; d >= 0; --d) {
+      const bool summed = target.is_summed[d];
+      if (kept_.empty() && summed_.empty() && problem.features[d] != 1) sums_inner_ = summed;
+      add_axis(summed ? summed_ : kept_, problem.features[d], problem, d);
+    }
+    find_rows();
+  }
+
+  void run() { device_.is_cuda() ? run_cuda() : run_cpu(); }
+  // Only looks at the entries of an index.
+  void check(size_t index) {
+    std::fill(by_.begin(), by_.end(), kByNone);
+    std::fill(sources_.begin(), sources_.end(), '-');
+    sources_[index] = raw_source(index);
+    run();
+  }
+
+ private:
+  char raw_source(size_t index) const {
+    return problem_.indices[index].scalar_type() == at::kInt ? 'i' : 'l';
+  }
+
+  // Which rows the operands have, and where the indices that name them are read.
+  void find_rows() {
+    sources_.assign(kernel_.indices.size(), '-');
+    for (const Operand& operand : problem_.operands) {
+      int by = operand.by;
+      if (target_.walk == 'r' && by == target_.index) {
+        by = kByRow;
+      } else if (by >= 0) {
+        const bool in_order = planned_.is_known() && !planned_.rows.empty() &&
+                              planned_.rows[by].defined() && planned_.rows[by].numel() > 0;
+        sources_[by] = in_order && target_.walk != 'u' ? 'p' : raw_source(by);
+      }
+      by_.push_back(by);
+    }
+  }
+
+  bool is_ordered() const { return target_.walk != 'u' && planned_.is_known(); }
+  bool is_wide() const { return is_ordered() && planned_.order.scalar_type() == at::kLong; }
+  // Do entries or rows exceed 32 bits?
+  bool is_large() const {
+    int64_t most = problem_.positions();
+    for (const int64_t size : problem_.sizes) most = std::max(most, problem_.batch * size);
+    return most > INT32_MAX;
+  }
+  bool is_batched() const {
+    return problem_.batch > 1 || std::find(by_.begin(), by_.end(), kInBatch) != by_.end();
+  }
+
+  void choose_vector() {
+    const Axes& inner = sums_inner_ ? summed_ : kept_;
+    modes_.assign(problem_.operands.size(), 's');
+    vector_ = 1;
+    is_full_ = true;
+    if (inner.empty()) return;
+    const Axis& axis = inner[0];
+    for (size_t k = 0; k < problem_.operands.size(); ++k) {
+      const int64_t stride = axis.strides[k];
+      modes_[k] = stride == 0 ? 'b' : stride == problem_.operands[k].item ? 'c' : 's';
+    }
+    if (device_.is_cpu()) {
+      vector_ = kHostVector;
+      is_full_ = axis.size % kHostVector == 0;
+      // Vectors lie within the innermost axis.
+      if (!is_full_ && inner.size() > 1) vector_ = 1, is_full_ = true;
+    } else {
+      vector_ = vector_on_cuda(axis);
+    }
+    if (vector_ == 1) modes_.assign(problem_.operands.size(), 's');
+  }
+
+  int64_t vector_on_cuda(const Axis& axis) const {
+    if (modes_.find('s') != std::string::npos) return 1;
+    int64_t smallest = kVectorBytes;
+    for (size_t k = 0; k < modes_.size(); ++k) {
+      if (modes_[k] == 'c') smallest = std::min(smallest, problem_.operands[k].item);
+    }
+    for (size_t k = 0; k < kinds_.size() && !sums_inner_; ++k) {
+      if (kinds_[k] != '-') smallest = std::min(smallest, problem_.outputs[k].element_size());
+    }
+    int64_t vector = std::min(kVectorBytes / smallest, kMostElements);
+    while (vector > 1 && !fits(axis, vector)) vector /= 2;
+    return vector;
+  }
+  bool fits(const Axis& axis, int64_t vector) const {
+    if (axis.size % vector != 0) return false;
+    for (size_t k = 0; k < modes_.size(); ++k) {
+      if (modes_[k] != 'c') continue;
+      const Operand& operand = problem_.operands[k];
+      int64_t places = reinterpret_cast<intptr_t>(operand.data) | operand.row_stride;
+      for (const Axes* axes : {&kept_, &summed_}) {
+        for (const Axis& other : *axes) {
+          if (&other != &axis) places |= other.strides[k];
+        }
+      }
+      if (places % std::min(kVectorBytes, vector * operand.item) != 0) return false;
+    }
+    return true;
+  }
+
+  PassCode find_code() {
+    std::string key(1, static_cast<char>(device_.is_cuda() ? device_.index() + 1 : 0));
+    for (const ScalarType type : problem_.stored) key.push_back(static_cast<char>(type));
+    for (const ScalarType type : problem_.computed) key.push_back(static_cast<char>(type));
+    for (const int8_t rank : problem_.raw_ranks) key.push_back(rank);
+    for (const int by : by_) key.push_back(static_cast<char>(by));
+    const int flags = is_wide() | is_large() << 5 | is_ordered() << 1 | is_batched() << 2 |
+                      is_full_ << 3 | sums_inner_ << 4;
+    for (const int64_t number : {int64_t{flags}, vector_, static_cast<int64_t>(kept_.size()),
+                                 static_cast<int64_t>(summed_.size())}) {
+      key.push_back(static_cast<char>(number));
+    }
+    key += kinds_ + sources_ + modes_ + target_.walk;
+    return kernel_.codes.get(key, [&] {
+      const py::gil_scoped_acquire gil;
+      py::list by;
+      for (const int row : by_) by.append(row);
+      const py::object device =
+          device_.is_cuda() ? py::object(py::int_(int{device_.index()})) : py::object(py::none());
+      const py::tuple made = kernel_.compile(
+          device, names_of(problem_.stored), names_of(problem_.computed),
+          ranks_of(problem_.raw_ranks), modes_, by, kinds_, sources_, std::string(1, target_.walk),
+          is_wide(), is_large(), is_ordered(), is_batched(), kept_.size(), summed_.size(), vector_,
+          is_full_, sums_inner_);
+      return PassCode{reinterpret_cast<const void*>(made[0].cast<intptr_t>()),
+                      reinterpret_cast<const void*>(made[1].cast<intptr_t>()),
+                      made[2].cast<int64_t>(), made[3].cast<int64_t>()};
+    });
+  }
+
+  // ---- the plan
+
+  void measure(const PassCode& code) {
+    positions_ = problem_.positions();
+    const int64_t kept = product(kept_);
+    words_ = sums_inner_ ? kept : ceil_div(kept, vector_);
+    if (target_.walk == 'r') {
+      rows_ = problem_.batch * problem_.sizes[target_.index];
+    } else if (target_.walk == 'u') {
+      const int64_t batch = problem_.batch, entries = problem_.entries;
+      rows_ = target_.uniform == 'a' ? 1 : target_.uniform == 'b' ? batch : entries;
+      row_length_ = rows_ == 0 ? 0 : positions_ / rows_;
+      row_step_ = target_.uniform == 'b' ? entries : 1;
+      entry_step_ = target_.uniform == 'e' ? entries : 1;
+      longest_ = row_length_;
+    }
+    most_ = device_.is_cpu()
+                ? kHostMost
+                : std::clamp(power_of_two_from(positions_ / kManyParts), kLeastMost, kMostMost);
+    most_ = std::max(most_, power_of_two_from(2 * words_ * code.partial_bytes / kPartialBytes));
+    const bool has_long =
+        target_.walk != 'e' && positions_ > most_ && (longest_ < 0 || longest_ > most_);
+    slots_ = has_long ? 2 * ceil_div(positions_, most_) : 0;
+    items_ = target_.walk == 'e' ? ceil_div(positions_, code.unroll) : slots_ + rows_;
+  }
+
+  // In the order in which torch_ops/jit/generation/indexed.py declares them.
+  Words plan_words(const Tensor& partials, const int64_t* bad) {
+    Words words;
+    for (const int64_t number :
+         {rows_, positions_, problem_.entries, items_, slots_, most_, words_, lanes_, row_length_,
+          row_step_, entry_step_, product(kept_), product(summed_)}) {
+      words.put(number);
+    }
+    words.put(is_ordered() ? planned_.order.const_data_ptr() : nullptr);
+    words.put(target_.walk == 'r' ? planned_.offsets.const_data_ptr() : nullptr);
+    words.put(partials.defined() ? partials.const_data_ptr() : nullptr);
+    words.put(static_cast<const void*>(bad));
+    for (size_t k = 0; k < sources_.size(); ++k) {
+      words.put(sources_[k] == '-'   ? nullptr
+                : sources_[k] == 'p' ? planned_.rows[k].const_data_ptr()
+                                     : problem_.indices[k].const_data_ptr());
+    }
+    for (size_t k = 0; k < sources_.size(); ++k) words.put(problem_.sizes[k]);
+    for (size_t k = 0; k < kinds_.size(); ++k) {
+      words.put(kinds_[k] == '-' ? nullptr : problem_.outputs[k].mutable_data_ptr());
+    }
+    for (size_t k = 0; k < kinds_.size(); ++k) {
+      const bool has = kinds_[k] != '-' && problem_.winners[k].defined();
+      words.put(has ? problem_.winners[k].mutable_data_ptr() : nullptr);
+    }
+    for (const Operand& operand : problem_.operands) words.put(operand.data);
+    for (const Operand& operand : problem_.operands) words.put(operand.row_stride);
+    // No array is empty in C++.
+    for (int k = 0; problem_.operands.empty() && k < 2; ++k) words.put(int64_t{0});
+    for (const Axes* axes : {&kept_, &summed_}) {
+      const size_t strides = std::max<size_t>(problem_.operands.size(), 1);
+      for (size_t w = 0; axes->empty() && w < 1 + strides; ++w) words.put(int64_t{w == 0});
+      for (const Axis& axis : *axes) {
+        words.put(axis.size);
+        for (const int64_t stride : axis.strides) words.put(stride);
+        if (axis.strides.empty()) words.put(int64_t{0});
+      }
+    }
+    Words tail = problem_.tail;
+    for (size_t w = 0; w < tail.size(); ++w) words.put(tail[w]);
+    return words;
+  }
+
+  Tensor scratch(const PassCode& code) const {
+    if (slots_ == 0) return {};
+    const auto options = at::TensorOptions().dtype(at::kByte).device(device_);
+    return new_output({slots_ * words_ * code.partial_bytes}, options);
+  }
+
+  // ---- CPU
+
+  using HostFunction = void (*)(const int64_t* plan, int64_t what, int64_t begin, int64_t end);
+  enum What : int64_t { kReduce, kJoin, kEntries };
+
+  void run_cpu() {
+    choose_vector();
+    const PassCode code = find_code();
+    const auto function = reinterpret_cast<HostFunction>(const_cast<void*>(code.run));
+    measure(code);
+    const Tensor partials = scratch(code);
+    std::vector<int64_t> bad(sources_.size(), INT64_MAX);
+    Words words = plan_words(partials, bad.data());
+    const auto call = [&](What what, int64_t begin, int64_t end) {
+      if (begin < end) function(words.data(), what, begin, end);
+    };
+    const int64_t values = std::max<int64_t>(product(kept_) * product(summed_), 1);
+    if (target_.walk == 'e') {
+      at::parallel_for(0, positions_, std::max<int64_t>(kGrain / values, 32),
+                       [&](int64_t begin, int64_t end) { call(kEntries, begin, end); });
+    } else {
+      at::parallel_for(0, slots_, 1,
+                       [&](int64_t begin, int64_t end) { call(kReduce, begin, end); });
+      reduce_rows(values, call);
+      at::parallel_for(0, slots_ / 2, 16,
+                       [&](int64_t begin, int64_t end) { call(kJoin, begin, end); });
+    }
+    for (size_t k = 0; k < bad.size(); ++k) {
+      if (bad[k] != INT64_MAX) raise_bad_entry(kernel_, problem_, k, bad[k]);
+    }
+  }
+
+  // Rows in ranges of about as many entries each.
+  template <class Run>
+  void reduce_rows(int64_t values, const Run& call) {
+    const int64_t work = positions_ + rows_;
+    const int64_t pieces =
+        std::clamp<int64_t>(work * values / kGrain, 1, 4 * at::get_num_threads());
+    const auto first_of = [&](int64_t piece) {
+      if (piece == pieces) return rows_;
+      const int64_t wanted = work / pieces * piece;
+      int64_t low = 0, high = rows_;
+      while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        (offset_of(middle) + middle < wanted ? low : high) =
+            middle + (offset_of(middle) + middle < wanted);
+      }
+      return low;
+    };
+    at::parallel_for(0, pieces, 1, [&](int64_t begin, int64_t end) {
+      call(kReduce, slots_ + first_of(begin), slots_ + first_of(end));
+    });
+  }
+  int64_t offset_of(int64_t row) const {
+    if (target_.walk == 'u') return row * row_length_;
+    const void* const offsets = planned_.offsets.const_data_ptr();
+    return is_wide() ? static_cast<const int64_t*>(offsets)[row]
+                     : static_cast<const int32_t*>(offsets)[row];
+  }
+
+  // ---- CUDA
+
+  void run_cuda() {
+#ifdef TORCH_OPS_WITH_CUDA
+    choose_vector();
+    const PassCode code = find_code();
+    measure(code);
+    lanes_ = count_lanes();
+    const Tensor partials = scratch(code);
+    Words words = plan_words(partials, nullptr);
+    IndexErrorCall errors(/*wait=*/false);
+    put_sites(words, errors);
+    void* parameters[] = {words.data()};
+    const c10::DeviceIndex device = device_.index();
+    void* const stream = current_stream(device);
+    const auto launch = [&](const void* function, int64_t blocks, int64_t blocks_y) {
+      TORCH_CHECK(blocks <= INT32_MAX, kernel_.name, ": a call of ", positions_, " entries of ",
+                  product(kept_) * product(summed_),
+                  " values is more than one launch has room for.");
+      const LaunchShape shape{{static_cast<uint32_t>(blocks), static_cast<uint32_t>(blocks_y), 1},
+                              {static_cast<uint32_t>(kThreads), 1, 1}};
+      launch_kernel(function, device, shape, stream, parameters);
+    };
+    if (items_ > 0) launch(code.run, ceil_div(items_ * words_ * lanes_, kThreads), 1);
+    if (slots_ > 0) {
+      launch(code.join, ceil_div(slots_ / 2, kThreads), std::min<int64_t>(words_, 64));
+    }
+    errors.end();
+#endif
+  }
+
+#ifdef TORCH_OPS_WITH_CUDA
+  void put_sites(Words& words, IndexErrorCall& errors) const {
+    errors.record();
+    static_assert(sizeof(IndexErrorSite) % sizeof(int64_t) == 0);
+    for (size_t k = 0; k < sources_.size(); ++k) {
+      IndexErrorSite site{};
+      if (sources_[k] == 'i' || sources_[k] == 'l') {
+        site = errors.site;
+        site.op = kernel_.error_names[k]->c_str();
+        site.axis_size = problem_.sizes[k];
+        site.outer = 1;
+        site.entries = problem_.entries;
+        site.rank = problem_.indices[k].dim();
+        if (site.rank <= kMaxNamedRank) {
+          std::copy_n(problem_.indices[k].sizes().begin(), site.rank, site.sizes);
+        }
+      }
+      std::array<int64_t, sizeof(site) / sizeof(int64_t)> parts{};
+      std::memcpy(parts.data(), &site, sizeof(site));
+      for (const int64_t part : parts) words.put(part);
+    }
+  }
+#endif
+
+  // Lanes share the summed features, or the entries of a row of few words.
+  int64_t count_lanes() const {
+    if (sums_inner_) {
+      return std::min(kWarp, power_of_two_from(ceil_div(product(summed_), vector_)));
+    }
+    if (target_.walk == 'e' || words_ >= kEntryLanes) return 1;
+    const int64_t of_row = positions_ / std::max<int64_t>(rows_, 1);
+    return std::clamp<int64_t>(power_of_two_up_to(std::max<int64_t>(of_row / 2, 1)), 1,
+                               power_of_two_up_to(kEntryLanes / std::max<int64_t>(words_, 1)));
+  }
+
+  Indexed& kernel_;
+  const Problem& problem_;
+  const Target& target_;
+  const Planned& planned_;
+  int64_t longest_;
+  c10::Device device_;
+  std::string kinds_, sources_, modes_;
+  c10::SmallVector<int, 8> by_;
+  Axes kept_, summed_;
+  bool sums_inner_ = false, is_full_ = true;
+  int64_t vector_ = 1, rows_ = 0, positions_ = 0, words_ = 1, lanes_ = 1, items_ = 0, slots_ = 0;
+  int64_t most_ = 0, row_length_ = 0, row_step_ = 1, entry_step_ = 1;
+};
+
+}  // namespace
+
+void run_pass(Indexed& kernel, const Problem& problem, const Target& target,
+              const std::vector<size_t>& outputs, const Planned& planned, int64_t longest,
+              c10::Device device) {
+  Pass(kernel, problem, target, outputs, planned, longest, device).run();
+}
+
+void check_entries(Indexed& kernel, const Problem& problem, size_t index, c10::Device device) {
+  Target target;
+  target.is_summed.resize(problem.features.size());
+  const Planned none;
+  Pass(kernel, problem, target, {}, none, -1, device).check(index);
+}
+
+}  // namespace torch_ops::jit::indexed

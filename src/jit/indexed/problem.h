@@ -1,0 +1,68 @@
+// A call of an indexed kernel laid out in memory, and what its passes have in common.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "jit/indexed/indexed.h"
+#include "jit/plan.h"
+
+namespace torch_ops::jit::indexed {
+
+// Rows that belong to an entry and that no index names, as headers/indexed/operands.h has them.
+constexpr int kByEntry = -1, kByRow = -2, kByNone = -3, kInBatch = -4, kByBatch = -5;
+
+// An input that a pass walks: where its rows are, and how the features lie in them, in bytes.
+struct Operand {
+  Tensor tensor;  // what keeps the memory
+  char* data = nullptr;
+  int64_t item = 1;
+  int by = kByNone;  // an index, or which row it is otherwise
+  int64_t row_stride = 0;
+  c10::SmallVector<int64_t, 4> strides;
+};
+
+struct Problem {
+  int64_t batch = 1, entries = 0;  // of a batch
+  c10::SmallVector<int64_t, 4> features;
+  std::vector<int64_t> sizes;  // rows that an index counts in a batch
+  c10::SmallVector<Operand, 8> operands;
+  c10::SmallVector<ScalarType, 8> stored, computed;  // outputs, then inputs
+  c10::SmallVector<int8_t, 4> raw_ranks;
+  Words tail;  // numbers and raw parameters
+  std::vector<Tensor> outputs, winners;
+  std::vector<Tensor> indices;  // contiguous
+
+  int64_t positions() const { return batch * entries; }
+};
+
+// What the outputs of a pass have in common: what their entries are reduced to.
+struct Target {
+  char walk = 'e';     // r, rows of an index; u, all entries, or those of a batch; e, none
+  int index = -1;      // of r
+  char uniform = 'a';  // of u: a(ll), b(atch), or e, the entries of all batches that have a number
+  std::vector<bool> is_summed;
+
+  bool operator==(const Target& other) const {
+    return walk == other.walk && index == other.index && uniform == other.uniform &&
+           is_summed == other.is_summed;
+  }
+};
+
+// ---- Orders (orders.cpp) ------------------------------------------------------------------------
+
+[[noreturn]] void raise_bad_entry(const Indexed& kernel, const Problem& problem, size_t index,
+                                  int64_t position);
+// The entries sorted by an index. On the CPU an entry out of range raises; on CUDA it is in no row.
+Planned sorted_by(const Indexed& kernel, const Problem& problem, size_t index, c10::Device device);
+
+// ---- Passes (pass.cpp) --------------------------------------------------------------------------
+
+// Makes `outputs`, which have one target. `longest` is the most entries of a row; -1: not known.
+void run_pass(Indexed& kernel, const Problem& problem, const Target& target,
+              const std::vector<size_t>& outputs, const Planned& planned, int64_t longest,
+              c10::Device device);
+// Only looks for entries of an index that are out of range.
+void check_entries(Indexed& kernel, const Problem& problem, size_t index, c10::Device device);
+
+}  // namespace torch_ops::jit::indexed

@@ -1,0 +1,310 @@
+// A call of an indexed kernel: its arguments are laid out, and its outputs sorted into passes over
+// the entries.
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <algorithm>
+
+#include "common/torch/new_output.h"
+#include "jit/indexed/problem.h"
+
+namespace torch_ops::jit::indexed {
+namespace {
+
+Operand operand_of(const Problem& problem, const Frame& frame, const Tensor& given, int index) {
+  Operand operand;
+  operand.tensor = given.resolve_conj().resolve_neg();
+  const int64_t batch_dims = frame.batch_dims;
+  const auto features = static_cast<int64_t>(problem.features.size());
+  const int64_t rank = batch_dims + 1 + features;
+  const int64_t shift = rank - operand.tensor.dim();
+  Tensor& tensor = operand.tensor;
+  bool has_rows = shift <= batch_dims;
+  if (index >= 0) {
+    operand.by = index;
+    if (batch_dims > 0) tensor = tensor.flatten(0, batch_dims);
+  } else if (has_rows) {
+    const bool has_entries = tensor.size(batch_dims - shift) != 1;
+    bool any = false, all = true;  // batch axes that it has
+    for (int64_t d = 0; d < batch_dims; ++d) {
+      const bool own = d >= shift && tensor.size(d - shift) != 1;
+      any |= own;
+      all &= own || frame.batch[d].maybe_as_int() == 1;
+    }
+    if (any && !all) {  // some of several: a copy for all
+      std::vector<int64_t> sizes;
+      for (const auto& size : frame.batch) sizes.push_back(size.expect_int());
+      for (int64_t d = batch_dims - shift; d < tensor.dim(); ++d) sizes.push_back(tensor.size(d));
+      tensor = tensor.expand(sizes).contiguous();
+    }
+    operand.by = any ? (has_entries ? kByEntry : kByBatch)
+                     : (!has_entries         ? kByNone
+                        : problem.batch == 1 ? kByEntry
+                                             : kInBatch);
+    if (any) {
+      tensor = tensor.flatten(0, batch_dims);
+    } else {
+      while (tensor.dim() > features + 1) tensor = tensor.select(0, 0);
+    }
+  }
+  operand.item = tensor.element_size();
+  operand.data = static_cast<char*>(const_cast<void*>(tensor.const_data_ptr()));
+  has_rows = tensor.dim() > features;
+  if (operand.by != kByNone) operand.row_stride = tensor.stride(0) * operand.item;
+  const int64_t missing = features - tensor.dim();  // negative: it has rows
+  for (int64_t d = 0; d < features; ++d) {
+    const int64_t at = has_rows ? d + 1 : d - missing;
+    const bool is_broadcast = at < 0 || tensor.size(at) == 1;
+    operand.strides.push_back(is_broadcast ? 0 : tensor.stride(at) * operand.item);
+  }
+  return operand;
+}
+
+// ---- The call -----------------------------------------------------------------------------------
+
+void check_reductions(const Indexed& kernel, const Types& types) {
+  for (size_t k = 0; k < kernel.out.size(); ++k) {
+    const Role& role = kernel.out_roles[k];
+    const bool sums =
+        role.reduce == Reduce::kSum || role.reduce == Reduce::kMean || !role.features.empty();
+    TORCH_CHECK_TYPE(!sums || types.out[k] != at::kBool, kernel.name, ": output ",
+                     kernel.out[k].name,
+                     " is bool, which has no sum. Declare an integer, or reduce it by amax.");
+    TORCH_CHECK_TYPE(!role.is_best() || !c10::isComplexType(types.out[k]), kernel.name, ": output ",
+                     kernel.out[k].name, " is complex, so it has no largest value.");
+  }
+}
+
+// Of an output that is reduced to nothing that an index names.
+Target target_of(const Indexed& kernel, const Arguments& arguments, const Frame& frame,
+                 const Problem& problem, size_t output, bool& needs_sum) {
+  Target target;
+  target.is_summed = frame.is_summed[output];
+  if (kernel.out_roles[output].index >= 0) {
+    target.walk = 'r';
+    target.index = kernel.out_roles[output].index;
+    return target;
+  }
+  if (kernel.out[output].like < 0 || problem.batch == 1) {
+    target.walk = frame.has_entries[output] ? 'e' : 'u';
+    return target;
+  }
+  const Tensor& like = *arguments[kernel.out[output].like].tensor;
+  const int64_t features = static_cast<int64_t>(frame.features.size());
+  const int64_t shift = frame.batch_dims + 1 + features - like.dim();
+  bool any = false, all = true;
+  for (int64_t d = 0; d < frame.batch_dims; ++d) {
+    const bool own = d >= shift && like.size(d - shift) != 1;
+    any |= own;
+    all &= own || frame.batch[d].maybe_as_int() == 1;
+  }
+  needs_sum = any && !all;
+  if (frame.has_entries[output]) {
+    target.walk = any ? 'e' : 'u';
+    target.uniform = any ? 'a' : 'e';
+  } else {
+    target.walk = 'u';
+    target.uniform = any ? 'b' : 'a';
+  }
+  return target;
+}
+
+}  // namespace
+
+Planned planned(const std::vector<Tensor>& plans, size_t index, size_t indices) {
+  Planned found;
+  if (plans.empty()) return found;
+  const auto first = plans.begin() + static_cast<int64_t>(index) * Planned::count(indices);
+  found.order = first[0];
+  found.offsets = first[1];
+  for (size_t k = 0; k < indices; ++k) found.rows.push_back(first[2 + static_cast<int64_t>(k)]);
+  return found;
+}
+
+std::vector<Tensor> allocate(const Indexed& kernel, const Arguments& arguments, const Frame& frame,
+                             c10::Device device, bool winners, bool is_meta) {
+  const Types types = resolve_types(kernel, arguments, {});
+  check_reductions(kernel, types);
+  std::vector<Tensor> outputs;
+  const auto make = [&](const c10::SymDimVector& sizes, ScalarType type) {
+    const auto options = at::TensorOptions().dtype(type).device(device);
+    outputs.push_back(is_meta ? at::empty_symint(sizes, options)
+                              : new_output(C10_AS_INTARRAYREF_SLOW(sizes), options));
+  };
+  for (size_t k = 0; k < kernel.out.size(); ++k) make(frame.outputs[k], types.out[k]);
+  for (size_t k = 0; winners && k < kernel.out.size(); ++k) {
+    if (kernel.out_roles[k].is_best()) make(frame.outputs[k], at::kLong);
+  }
+  return outputs;
+}
+
+void check_devices(const Indexed& kernel, const Arguments& arguments, const Call& call) {
+  const c10::Device device = call.indices[0].device();
+  const auto check = [&](const Tensor& tensor, const std::string& name) {
+    TORCH_CHECK(tensor.device() == device, kernel.name,
+                ": tensors and indices must be on one device, but ", name, " is on ",
+                tensor.device(), " and ", kernel.indices[0], " is on ", device, ".");
+  };
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    if (!is_number(arguments[k], kernel.in[k])) check(*arguments[k].tensor, kernel.in[k].name);
+  }
+  for (size_t k = 0; k < call.indices.size(); ++k) check(call.indices[k], kernel.indices[k]);
+  for (const Tensor& part : call.plans) {
+    if (part.sym_numel() != 0) check(part, "the plan");
+  }
+}
+
+std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call& call,
+                        bool winners) {
+  if (needs_rounding(kernel, arguments)) {
+    return run(kernel, RoundedArguments(kernel, arguments).arguments, call, winners);
+  }
+  const Frame frame = frame_of(kernel, arguments, call);
+  check_devices(kernel, arguments, call);
+  const c10::Device device = call.indices[0].device();
+  TORCH_CHECK(device.is_cpu() || device.is_cuda(), kernel.name,
+              ": tensors must be on the CPU or a CUDA device, but they are on ", device, ".");
+  const c10::OptionalDeviceGuard guard(device);
+  const Types types = resolve_types(kernel, arguments, {});
+
+  Problem problem;
+  for (const c10::SymInt& size : frame.batch) problem.batch *= size.expect_int();
+  problem.entries = frame.entries.expect_int();
+  for (const c10::SymInt& size : frame.features) problem.features.push_back(size.expect_int());
+  for (const c10::SymInt& size : frame.sizes) problem.sizes.push_back(size.expect_int());
+  for (size_t k = 0; k < call.indices.size(); ++k) {
+    // An index that nothing reads, and nothing is reduced to, has no size.
+    TORCH_CHECK_INDEX(problem.sizes[k] != 0 || problem.positions() == 0, kernel.name, ": ",
+                      kernel.indices[k], " has ", problem.positions(),
+                      " entries, but the axis has size 0: no entry is allowed.");
+    problem.indices.push_back(call.indices[k].contiguous());
+  }
+  std::vector<Tensor> results = allocate(kernel, arguments, frame, device, winners, false);
+  problem.outputs.assign(results.begin(),
+                         results.begin() + static_cast<int64_t>(kernel.out.size()));
+  problem.winners.resize(kernel.out.size());
+  for (size_t k = 0, at = kernel.out.size(); winners && k < kernel.out.size(); ++k) {
+    if (kernel.out_roles[k].is_best()) problem.winners[k] = results[at++];
+  }
+  for (size_t k = 0; k < kernel.out.size(); ++k) {
+    problem.stored.push_back(types.out[k]);
+    problem.computed.push_back(types.out[k]);
+  }
+  c10::SmallVector<const Tensor*, 4> raw;
+  for (size_t k = 0; k < kernel.in.size(); ++k) {
+    const Tensor* tensor = arguments[k].tensor;
+    problem.computed.push_back(types.in[k]);
+    if (kernel.in[k].raw) {
+      TORCH_CHECK_TYPE(tensor, kernel.name, ": ", kernel.in[k].name,
+                       " is a raw parameter and takes a tensor, not a number.");
+      TORCH_CHECK(!tensor->is_conj() && !tensor->is_neg() && tensor->dim() < 100, kernel.name, ": ",
+                  kernel.in[k].name,
+                  " is a raw array, read as it lies: it must have fewer than "
+                  "100 axes and no lazy conjugation or negation.");
+      raw.push_back(tensor);
+      problem.stored.push_back(tensor->scalar_type());
+    } else if (is_number(arguments[k], kernel.in[k])) {
+      problem.stored.push_back(ScalarType::Undefined);
+      problem.tail.put(tensor ? tensor->item() : arguments[k].number, types.in[k]);
+    } else {
+      problem.stored.push_back(tensor->scalar_type());
+      problem.operands.push_back(operand_of(problem, frame, *tensor, kernel.in_roles[k].index));
+    }
+  }
+  for (const Tensor* tensor : raw) {
+    const auto rank = static_cast<int8_t>(tensor->dim());
+    problem.raw_ranks.push_back(tensor->is_contiguous() ? rank : static_cast<int8_t>(-1 - rank));
+    problem.tail.put_raw(*tensor);
+  }
+
+  if (std::find(problem.features.begin(), problem.features.end(), 0) != problem.features.end()) {
+    for (const Tensor& result : results) result.zero_();  // sums of nothing
+    return results;
+  }
+
+  // Outputs by what they are reduced to.
+  std::vector<std::pair<Target, std::vector<size_t>>> passes;
+  std::vector<std::pair<size_t, Tensor>> summed_later;
+  for (size_t k = 0; k < kernel.out.size(); ++k) {
+    bool needs_sum = false;
+    const Target target = target_of(kernel, arguments, frame, problem, k, needs_sum);
+    if (needs_sum) {  // over some of several batch axes
+      std::vector<int64_t> sizes;
+      for (const c10::SymInt& size : frame.batch) sizes.push_back(size.expect_int());
+      const auto own = problem.outputs[k].sizes();
+      const int64_t behind = 1 + static_cast<int64_t>(problem.features.size());
+      sizes.insert(sizes.end(), own.end() - behind, own.end());
+      summed_later.emplace_back(k, problem.outputs[k]);
+      problem.outputs[k] = new_output(sizes, problem.outputs[k].options());
+    }
+    const auto found = std::find_if(passes.begin(), passes.end(),
+                                    [&](const auto& pass) { return pass.first == target; });
+    if (found == passes.end()) {
+      passes.push_back({target, {k}});
+    } else {
+      found->second.push_back(k);
+    }
+  }
+  const bool is_plain_plan = !call.plans.empty();
+  const auto has_order = [&](const Target& target) {
+    return device.is_cpu() ||
+           (is_plain_plan &&
+            planned(call.plans, static_cast<size_t>(target.index), kernel.indices.size())
+                .is_known());
+  };
+  // An output for each entry is written on the way where a pass by rows comes to all entries.
+  for (size_t k = 0; k < passes.size(); ++k) {
+    if (passes[k].first.walk != 'e') continue;
+    for (auto& [target, outputs] : passes) {
+      if (target.walk != 'r' || target.is_summed != passes[k].first.is_summed || !has_order(target))
+        continue;
+      outputs.insert(outputs.end(), passes[k].second.begin(), passes[k].second.end());
+      passes.erase(passes.begin() + static_cast<int64_t>(k));
+      --k;
+      break;
+    }
+  }
+  const size_t count = kernel.indices.size();
+  std::vector<Planned> orders(count);
+  for (const auto& [target, outputs] : passes) {
+    Planned order;
+    int64_t longest = -1;
+    if (target.walk == 'r') {
+      const auto index = static_cast<size_t>(target.index);
+      if (!orders[index].is_known()) {
+        orders[index] = planned(call.plans, index, count);
+        if (!orders[index].is_known()) {
+          if (device.is_cuda()) check_entries(kernel, problem, index, device);
+          orders[index] = sorted_by(kernel, problem, index, device);
+        }
+      }
+      order = orders[index];
+      if (index < call.longest.size()) longest = call.longest[index];
+    } else if (target.walk == 'e' && is_plain_plan) {
+      // In the order of the index by which most is read: neighbours then read the same rows.
+      std::vector<int64_t> reads(count);
+      for (const Operand& operand : problem.operands) {
+        if (operand.by >= 0) ++reads[operand.by];
+      }
+      size_t best = 0;
+      for (size_t k = 1; k < count; ++k) {
+        if (reads[k] >= reads[best]) best = k;
+      }
+      const Planned given = planned(call.plans, best, count);
+      const bool complete = given.is_known() &&
+                            std::all_of(given.rows.begin(), given.rows.end(), [&](const Tensor& t) {
+                              return t.numel() == problem.positions();
+                            });
+      if (complete && reads[best] > 0) order = given;
+    }
+    run_pass(kernel, problem, target, outputs, order, longest, device);
+  }
+  for (const auto& [k, result] : summed_later) {
+    result.copy_(at::sum_to(problem.outputs[k], result.sizes()));
+  }
+  return results;
+}
+
+}  // namespace torch_ops::jit::indexed

@@ -1,0 +1,447 @@
+// One pass of a generated indexed kernel over its entries, on CPU and CUDA. A header for each kind
+// of processor comes first, and declares
+//   Vector<Stored, count>              elements that lie together
+//   record_bad(plan, index, entry, value)
+//   the lanes of a worker              threads that share its entries or its summed features
+#pragma once
+#include "indexed/operands.h"
+
+namespace torch_ops {
+
+// ---- The walk -----------------------------------------------------------------------------------
+
+template <class... I>
+struct Indices {};
+
+// One pass over the entries.
+//   vector, unroll   features of a worker, neighbours in memory; entries whose loads are in flight
+//   is_full          the vectors divide the features
+//   sums_inner       vectors lie along a summed axis; else along one that the outputs have
+//   walk             r, entries of a row by `order` and `offsets`; u, a row's entries are as many
+//                    and as far apart as another's; e, each entry for itself
+//   is_ordered       the walk has an order
+//   kept, summed     axes of the features that outputs have, and that are summed
+//   Id, Number       of the order and its offsets; of entries and rows in registers
+template <int vector, int unroll, bool is_full, bool sums_inner, char walk, bool is_ordered,
+          bool is_batched, int kept, int summed, class Id, class Number, class Ins, class Outs,
+          class Idx>
+struct IndexedPass;
+
+template <int vector, int unroll, bool is_full, bool sums_inner, char walk, bool is_ordered,
+          bool is_batched, int kept, int summed, class Id, class Number, class... In, class... Out,
+          class... Ix>
+struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_batched, kept, summed,
+                   Id, Number, Operands<In...>, Operands<Out...>, Indices<Ix...>> {
+  static constexpr int inputs = sizeof...(In);
+  static constexpr int indices = sizeof...(Ix);
+  static constexpr bool is_summed = summed > 0;
+  using Sums = AllReduced<vector, Out...>;
+
+  // ---- where things are
+
+  static TORCH_OPS_FUNCTION int64_t words_of(int64_t features) {
+    return (features + vector - 1) / vector;
+  }
+  // Vectors of the outputs' features, or features where vectors lie along a summed axis.
+  template <class Plan>
+  static TORCH_OPS_FUNCTION int64_t kept_words(const Plan& plan) {
+    return sums_inner ? plan.kept_size : words_of(plan.kept_size);
+  }
+  template <class Plan>
+  static TORCH_OPS_FUNCTION int64_t summed_words(const Plan& plan) {
+    return !is_summed ? 1 : sums_inner ? words_of(plan.summed_size) : plan.summed_size;
+  }
+  static TORCH_OPS_FUNCTION int width_of(int64_t size, int64_t word) {
+    if (is_full) return vector;
+    const int64_t left = size - word * vector;
+    return left < vector ? static_cast<int>(left) : vector;
+  }
+
+  template <class Plan>
+  static TORCH_OPS_FUNCTION int64_t first_of(const Plan& plan, int64_t row) {
+    return walk == 'u' ? row * plan.row_length : static_cast<int64_t>(plan.offsets[row]);
+  }
+  // The row that the entry at a position of the walk is reduced to.
+  template <class Plan>
+  static TORCH_OPS_FUNCTION int64_t row_at(const Plan& plan, int64_t position) {
+    if (walk == 'u') return quotient_of(position, plan.row_length);
+    int64_t low = 0, high = plan.rows;  // offsets[low] <= position < offsets[high]
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      (static_cast<int64_t>(plan.offsets[middle]) <= position ? low : high) = middle;
+    }
+    return low;
+  }
+  template <class Plan>
+  static TORCH_OPS_FUNCTION int64_t entry_at(const Plan& plan, int64_t row, int64_t position) {
+    if (walk == 'u') {
+      return row * plan.row_step + (position - row * plan.row_length) * plan.entry_step;
+    }
+    return is_ordered ? static_cast<int64_t>(plan.order[position]) : position;
+  }
+
+  // ---- entries
+
+  struct Entries {
+    bool is_there[unroll];
+    bool is_valid[unroll];  // no index of it is out of range
+    Number entry[unroll];
+    Number rows[indices ? indices : 1][unroll];
+  };
+
+  template <class I, class Plan>
+  static TORCH_OPS_FUNCTION void read_index(const Plan& plan, int64_t row, int64_t position, int u,
+                                            Entries& entries) {
+    if (I::source == '-') return;
+    Number& to = entries.rows[I::number][u];
+    if (I::source == 'r') {
+      to = static_cast<Number>(row);
+    } else if (I::source == 'p') {
+      to = static_cast<Number>(static_cast<const Id*>(plan.index[I::number])[position]);
+    } else {
+      const int64_t entry = entries.entry[u], size = plan.sizes[I::number];
+      const int64_t value = I::source == 'i'
+                                ? int64_t(static_cast<const int32_t*>(plan.index[I::number])[entry])
+                                : static_cast<const int64_t*>(plan.index[I::number])[entry];
+      if (static_cast<uint64_t>(value) < static_cast<uint64_t>(size)) {
+        to = static_cast<Number>(is_batched ? quotient_of(entry, plan.batch_entries) * size + value
+                                            : value);
+      } else {
+        entries.is_valid[u] = false;
+        record_bad(plan, I::number, entry, value);
+      }
+    }
+  }
+
+  template <class In_, class Plan>
+  static TORCH_OPS_FUNCTION int64_t row_of(const Plan& plan, const Entries& entries, int u) {
+    const int64_t entry = entries.entry[u];
+    if (In_::by >= 0) return entries.rows[In_::by >= 0 ? In_::by : 0][u];
+    if (In_::by == in_batch) {
+      return entry - quotient_of(entry, plan.batch_entries) * plan.batch_entries;
+    }
+    return In_::by == by_batch ? quotient_of(entry, plan.batch_entries) : entry;
+  }
+
+  // ---- values
+
+  template <class I>
+  struct Loaded {
+    static constexpr int count = I::mode == 'b' ? 1 : vector;
+    Vector<typename I::Stored, count> of[I::moves ? unroll : 1];
+  };
+  struct AllLoaded : Loaded<In>... {};
+
+  template <class I, class Plan>
+  static TORCH_OPS_FUNCTION void load(const Plan& plan, const char* from, int width,
+                                      Vector<typename I::Stored, Loaded<I>::count>& to) {
+    if (I::mode == 's' && vector > 1) {
+      const int64_t stride =
+          sums_inner ? plan.summed[0].strides[I::number] : plan.kept[0].strides[I::number];
+      for (int v = 0; v < width; ++v) {
+        to[v] = *reinterpret_cast<const typename I::Stored*>(from + v * stride);
+      }
+    } else {
+      to.load(from, I::mode == 'b' ? 1 : width);
+    }
+  }
+  template <class I, class Plan>
+  static TORCH_OPS_FUNCTION void load_fixed(const Plan& plan, char* const* at, int64_t row,
+                                            int width, AllLoaded& loaded) {
+    if (I::moves) return;
+    const char* const from =
+        at[I::number] + (I::by == by_row ? row * plan.row_strides[I::number] : 0);
+    load<I>(plan, from, width, static_cast<Loaded<I>&>(loaded).of[0]);
+  }
+  template <class I, class Plan>
+  static TORCH_OPS_FUNCTION void load_moving(const Plan& plan, char* const* at,
+                                             const Entries& entries, int u, int width,
+                                             AllLoaded& loaded) {
+    if (!I::moves) return;
+    const char* const from =
+        at[I::number] + row_of<I>(plan, entries, u) * plan.row_strides[I::number];
+    load<I>(plan, from, width, static_cast<Loaded<I>&>(loaded).of[I::moves ? u : 0]);
+  }
+  template <class I>
+  static TORCH_OPS_FUNCTION typename I::Value value(const AllLoaded& loaded, int u, int v) {
+    return load_as<typename I::Value>(
+        static_cast<const Loaded<I>&>(loaded).of[I::moves ? u : 0][I::mode == 'b' ? 0 : v]);
+  }
+
+  // ---- outputs for each entry
+
+  // Until its features are summed, or until its vector is stored.
+  template <class O, bool is_entry = O::kind == 'e'>
+  struct OfEntry {
+    typename O::Value value[unroll][vector];
+  };
+  template <class O>
+  struct OfEntry<O, false> {};
+  struct OfEntries : OfEntry<Out>... {};
+
+  template <class O>
+  static TORCH_OPS_FUNCTION void clear_entry(OfEntry<O, true>& out) {
+    for (int u = 0; u < unroll; ++u) {
+      for (int v = 0; v < vector; ++v) out.value[u][v] = typename O::Value();
+    }
+  }
+  template <class O>
+  static TORCH_OPS_FUNCTION void clear_entry(OfEntry<O, false>&) {}
+
+  template <class O>
+  static TORCH_OPS_FUNCTION void take(As<'e'>, const typename O::Value& made, int u, int v, int64_t,
+                                      Sums&, OfEntries& out) {
+    typename O::Value& held = static_cast<OfEntry<O, true>&>(out).value[u][v];
+    held = is_summed ? static_cast<typename O::Value>(held + made) : made;
+  }
+  template <class O>
+  static TORCH_OPS_FUNCTION void take(As<'-'>, const typename O::Value&, int, int, int64_t, Sums&,
+                                      OfEntries&) {}
+  template <class O>
+  static TORCH_OPS_FUNCTION void take(As<'r'>, const typename O::Value& made, int, int v,
+                                      int64_t entry, Sums& sums, OfEntries&) {
+    sums.template of<O>().add(v, made, entry);
+  }
+
+  template <class O, class Plan, class Lanes>
+  static TORCH_OPS_FUNCTION void store_entry(As<'e'>, const Plan& plan, const Lanes& lanes,
+                                             const Entries& entries, int64_t word, int width,
+                                             OfEntries& out) {
+    using Value = typename O::Value;
+    auto& held = static_cast<OfEntry<O, true>&>(out);
+    char* const to = plan.outs[O::number];
+    for (int u = 0; u < unroll; ++u) {
+      if (sums_inner) {
+        for (int step = 1; step < vector; step *= 2) {
+          for (int v = 0; v + step < vector; v += 2 * step) {
+            held.value[u][v] = static_cast<Value>(held.value[u][v] + held.value[u][v + step]);
+          }
+        }
+        const Value sum = lanes.sum(held.value[u][0]);
+        if (entries.is_there[u] && lanes.is_first()) {
+          store_as(reinterpret_cast<typename O::Stored*>(
+                       to)[int64_t(entries.entry[u]) * plan.kept_size + word],
+                   sum);
+        }
+      } else if (entries.is_there[u]) {
+        Vector<typename O::Stored, vector> stored;
+        for (int v = 0; v < width; ++v) store_as(stored[v], held.value[u][v]);
+        stored.store(to + (int64_t(entries.entry[u]) * plan.kept_size + word * vector) *
+                              static_cast<int64_t>(sizeof(typename O::Stored)),
+                     width);
+      }
+    }
+  }
+  template <class O, class Plan, class Lanes>
+  static TORCH_OPS_FUNCTION void store_entry(As<'r'>, const Plan&, const Lanes&, const Entries&,
+                                             int64_t, int, OfEntries&) {}
+  template <class O, class Plan, class Lanes>
+  static TORCH_OPS_FUNCTION void store_entry(As<'-'>, const Plan&, const Lanes&, const Entries&,
+                                             int64_t, int, OfEntries&) {}
+
+  // ---- the loop
+
+  // The entries at the positions begin, begin + step, ... below end.
+  template <class Plan, class Element, class Lanes>
+  static TORCH_OPS_FUNCTION void run(const Plan& plan, const Element& element, const Lanes& lanes,
+                                     int64_t row, int64_t word, int64_t begin, int64_t end,
+                                     int64_t step, Sums& sums) {
+    char* start[inputs ? inputs : 1];
+    for (int k = 0; k < inputs; ++k) start[k] = plan.data[k];
+    move_to<kept>(plan.kept, sums_inner ? word : word * vector, start);
+    int width = sums_inner ? vector : width_of(plan.kept_size, word);
+    AllLoaded loaded;
+    if (!is_summed) Each{(load_fixed<In>(plan, start, row, width, loaded), 0)...};
+    // Lanes share the entries, or the summed features.
+    const int64_t first_summed = sums_inner ? lanes.lane() : 0;
+    const int64_t summed_step = sums_inner ? lanes.count() : 1;
+    const int64_t summed_end = summed_words(plan);
+    if (!sums_inner) begin += lanes.lane() * step, step *= lanes.count();
+    for (int64_t position = begin; position < end; position += unroll * step) {
+      Entries entries;
+#ifdef __CUDACC_RTC__
+#pragma unroll
+#endif
+      for (int u = 0; u < unroll; ++u) {
+        const int64_t at = position + u * step;
+        entries.is_there[u] = entries.is_valid[u] = at < end;
+        if (at < end) {
+          entries.entry[u] = static_cast<Number>(entry_at(plan, row, at));
+          Each{(read_index<Ix>(plan, row, at, u, entries), 0)...};
+        }
+      }
+      OfEntries of_entries;
+      Each{(clear_entry<Out>(of_entries), 0)...};
+      for (int64_t s = first_summed; s < summed_end; s += summed_step) {
+        char* at[inputs ? inputs : 1];
+        for (int k = 0; k < inputs; ++k) at[k] = start[k];
+        if (is_summed) {
+          move_to<summed>(plan.summed, sums_inner ? s * vector : s, at);
+          if (sums_inner) width = width_of(plan.summed_size, s);
+          Each{(load_fixed<In>(plan, at, row, width, loaded), 0)...};
+        }
+#ifdef __CUDACC_RTC__
+#pragma unroll
+#endif
+        for (int u = 0; u < unroll; ++u) {
+          if (entries.is_valid[u]) {
+            Each{(load_moving<In>(plan, at, entries, u, width, loaded), 0)...};
+          }
+        }
+#ifdef __CUDACC_RTC__
+#pragma unroll
+#endif
+        for (int u = 0; u < unroll; ++u) {
+          if (!entries.is_valid[u]) continue;
+          const int count = is_full ? vector : width;
+#ifdef __CUDACC_RTC__
+#pragma unroll
+#else
+#pragma GCC ivdep
+#endif
+          for (int v = 0; v < count; ++v) {
+            Variables<Out...> out;
+            Each{(out.template of<Out>() = typename Out::Value(), 0)...};
+            element(value<In>(loaded, u, v)..., out.template of<Out>()...,
+                    static_cast<ptrdiff_t>(entries.entry[u]));
+            Each{(take<Out>(As<Out::role>(), out.template of<Out>(), u, v, entries.entry[u], sums,
+                            of_entries),
+                  0)...};
+          }
+        }
+      }
+      Each{
+          (store_entry<Out>(As<Out::role>(), plan, lanes, entries, word, width, of_entries), 0)...};
+    }
+  }
+
+  // ---- rows
+
+  template <class O, class Plan>
+  static TORCH_OPS_FUNCTION void store(const Plan& plan, int64_t row, int64_t word, int64_t count,
+                                       const Sums& sums) {
+    const int width = sums_inner ? 1 : width_of(plan.kept_size, word);
+    const int64_t at = row * plan.kept_size + (sums_inner ? word : word * vector);
+    store_values<O>(As<O::role>(), plan, at, width, count, sums);
+  }
+  template <class O, class Plan>
+  static TORCH_OPS_FUNCTION void store_values(As<'-'>, const Plan&, int64_t, int, int64_t,
+                                              const Sums&) {}
+  template <class O, class Plan>
+  static TORCH_OPS_FUNCTION void store_values(As<'e'>, const Plan&, int64_t, int, int64_t,
+                                              const Sums&) {}
+  template <class O, class Plan>
+  static TORCH_OPS_FUNCTION void store_values(As<'r'>, const Plan& plan, int64_t at, int width,
+                                              int64_t count, const Sums& sums) {
+    using Stored = typename O::Stored;
+    const auto& made = sums.template of<O>();
+    char* const to = plan.outs[O::number] + at * static_cast<int64_t>(sizeof(Stored));
+    Vector<Stored, sums_inner ? 1 : vector> stored;
+    for (int v = 0; v < (sums_inner ? 1 : is_full ? vector : width); ++v) {
+      store_as(stored[v], finished<O>(As<O::kind == 'm' ? 'm' : '-'>(), made.value[v], count));
+    }
+    stored.store(to, width);
+    store_winners<O>(As<O::is_best ? 'x' : '-'>(), plan, at, width, made);
+  }
+  template <class O>
+  static TORCH_OPS_FUNCTION typename O::Value finished(As<'m'>, const typename O::Value& sum,
+                                                       int64_t count) {
+    return count > 0 ? Mean<typename O::Value>::of(sum, count) : sum;
+  }
+  template <class O>
+  static TORCH_OPS_FUNCTION typename O::Value finished(As<'-'>, const typename O::Value& made,
+                                                       int64_t) {
+    return made;
+  }
+  template <class O, class Plan, class Made>
+  static TORCH_OPS_FUNCTION void store_winners(As<'x'>, const Plan& plan, int64_t at, int width,
+                                               const Made& made) {
+    auto* const winners = reinterpret_cast<int64_t*>(plan.winners[O::number]);
+    if (winners == nullptr) return;
+    for (int v = 0; v < width; ++v) winners[at + v] = made.entry[v];
+  }
+  template <class O, class Plan, class Made>
+  static TORCH_OPS_FUNCTION void store_winners(As<'-'>, const Plan&, int64_t, int, const Made&) {}
+
+  // ---- long rows: the order of the entries is cut into tiles of `plan.most`, beyond which a row
+  // is long. A tile then has parts of two long rows at most: that of its first entry and that of
+  // its last one. What becomes of them is put into the slots 2 * tile and 2 * tile + 1, and joined.
+
+  struct Part {
+    int64_t row, begin, end;
+    bool is_here;
+  };
+  template <class Plan>
+  static TORCH_OPS_FUNCTION Part part_of(const Plan& plan, int64_t slot) {
+    const int64_t first = (slot >> 1) * plan.most;
+    const int64_t last = first + plan.most < plan.positions ? first + plan.most : plan.positions;
+    Part part;
+    part.row = row_at(plan, slot & 1 ? last - 1 : first);
+    part.begin = first_of(plan, part.row);
+    part.end = first_of(plan, part.row + 1);
+    part.is_here = part.end - part.begin > plan.most && !(slot & 1 && part.begin <= first);
+    if (part.begin < first) part.begin = first;
+    if (part.end > last) part.end = last;
+    return part;
+  }
+  template <class Plan>
+  static TORCH_OPS_FUNCTION Part row_part(const Plan& plan, int64_t row) {
+    const int64_t begin = first_of(plan, row), end = first_of(plan, row + 1);
+    return {row, begin, end, end - begin <= plan.most};
+  }
+
+  // A word of an item: of a slot, or, after these, of a row that is not long.
+  template <class Plan, class Element, class Lanes>
+  static TORCH_OPS_FUNCTION void reduce(const Plan& plan, const Element& element,
+                                        const Lanes& lanes, int64_t item, int64_t word) {
+    const bool is_slot = item < plan.slots;
+    const Part part = is_slot ? part_of(plan, item) : row_part(plan, item - plan.slots);
+    if (!part.is_here) return;
+    Sums sums;
+    sums.clear();
+    run(plan, element, lanes, part.row, word, part.begin, part.end, 1, sums);
+    if (sums_inner) sums.join_vectors();
+    Each{(lanes.template join<sums_inner ? 1 : vector>(sums.template of<Out>()), 0)...};
+    if (!lanes.is_first()) return;
+    if (is_slot) {
+      partials(plan)[item * kept_words(plan) + word] = sums;
+    } else {
+      Each{(store<Out>(plan, part.row, word, part.end - part.begin, sums), 0)...};
+    }
+  }
+
+  template <class Plan>
+  static TORCH_OPS_FUNCTION Sums* partials(const Plan& plan) {
+    static_assert(sizeof(Sums) <= Plan::partial_bytes, "what the host allocates for a part");
+    return reinterpret_cast<Sums*>(plan.partials);
+  }
+
+  // The long row that begins in a tile; -1: none does.
+  template <class Plan>
+  static TORCH_OPS_FUNCTION int64_t long_row_of(const Plan& plan, int64_t tile) {
+    const int64_t first = tile * plan.most;
+    const int64_t last = first + plan.most < plan.positions ? first + plan.most : plan.positions;
+    const int64_t row = row_at(plan, last - 1), begin = first_of(plan, row);
+    return first_of(plan, row + 1) - begin > plan.most && begin >= first ? row : -1;
+  }
+  // Joins the parts of a long row that begins in a tile.
+  template <class Plan, class Lanes>
+  static TORCH_OPS_FUNCTION void join_parts(const Plan& plan, const Lanes& lanes, int64_t tile,
+                                            int64_t row, int64_t word) {
+    const int64_t begin = first_of(plan, row), end = first_of(plan, row + 1);
+    const int64_t last_tile = quotient_of(end - 1, plan.most), words = kept_words(plan);
+    const Sums* const parts = partials(plan) + word;
+    Sums sums;
+    sums.clear();
+#ifdef __CUDACC_RTC__
+#pragma unroll 8
+#endif
+    for (int64_t t = tile + lanes.lane(); t <= last_tile; t += lanes.count()) {
+      sums.join(parts[(2 * t + (begin > t * plan.most ? 1 : 0)) * words]);
+    }
+    Each{(lanes.template join<sums_inner ? 1 : vector>(sums.template of<Out>()), 0)...};
+    if (lanes.is_first()) Each{(store<Out>(plan, row, word, end - begin, sums), 0)...};
+  }
+};
+
+}  // namespace torch_ops

@@ -1,0 +1,250 @@
+"""index_plan: what indexed kernels can know of their indices beforehand, made once."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from torch_ops.ops.plan import gather_plan
+
+_ext: Any = importlib.import_module("torch_ops._ext.jit")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class IndexPlan:
+    """Indices that were checked and sorted by :func:`index_plan`, which alone should make it.
+
+    :class:`IndexedKernel` takes it as ``plan=``. It is a pytree, with the tensors as leaves, so it
+    can be an argument of functions under ``torch.compile``, ``torch.func`` and ``torch.export``;
+    and it can be pickled. Its tensors must not be overwritten, nor come from where you do not
+    trust: nothing compares them again.
+
+    Attributes:
+        names: Of the indices.
+        indices: As they were given.
+        parts: Of each index the entries sorted by it, where each row's begin in that order (and
+            where the last one's end), and the rows that each of the indices names in that order,
+            counted over all batches. int32 where that holds all of them, else int64.
+        longest: Of each index, how many entries the row has that has most.
+        sizes: How many rows each index counts in a batch.
+        batch_dims: Leading axes that indices and inputs share.
+    """
+
+    __module__ = "torch_ops.jit"
+
+    names: tuple[str, ...]
+    indices: tuple[Tensor, ...]
+    parts: tuple[Tensor, ...]
+    longest: tuple[int, ...]
+    sizes: tuple[int, ...]
+    batch_dims: int
+    _held: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        held = None
+        if all(type(part) is Tensor for part in (*self.indices, *self.parts)):
+            held = _ext.HeldPlan(
+                list(self.names), list(self.indices), list(self.parts), list(self.longest),
+                list(self.sizes), self.batch_dims,
+            )  # fmt: skip
+        object.__setattr__(self, "_held", held)
+
+    def parts_for(
+        self, names: tuple[str, ...], kernel: str
+    ) -> tuple[list[Tensor], list[Tensor], list[int], list[int]]:
+        """Indices, parts, longest and sizes for a kernel that has some of the indices."""
+        for name in names:
+            if name not in self.names:
+                raise ValueError(
+                    f"{kernel}: the plan has no index {name}; it has {', '.join(self.names)}."
+                )
+        places = [self.names.index(name) for name in names]
+        stride = 2 + len(self.names)
+        parts: list[Tensor] = []
+        for place in places:
+            first = place * stride
+            parts += self.parts[first : first + 2]
+            parts += [self.parts[first + 2 + other] for other in places]
+        indices = [self.indices[place] for place in places]
+        longest = [self.longest[place] for place in places]
+        return indices, parts, longest, [self.sizes[place] for place in places]
+
+    def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> IndexPlan:
+        """Returns the plan with its tensors on ``device``; with the same where they lie there."""
+        indices, parts = (
+            tuple(tensor.to(device, non_blocking=non_blocking) for tensor in tensors)
+            for tensors in (self.indices, self.parts)
+        )
+        return IndexPlan(self.names, indices, parts, self.longest, self.sizes, self.batch_dims)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = (self.names, self.indices, self.parts, self.longest, self.sizes, self.batch_dims)
+        return IndexPlan, fields
+
+    def __repr__(self) -> str:
+        # No values of tensors: printing a plan must not wait for a GPU.
+        indices = ", ".join(
+            f"{name}={str(index.dtype).removeprefix('torch.')}{list(index.shape)} to {size}"
+            for name, index, size in zip(self.names, self.indices, self.sizes, strict=True)
+        )
+        return (
+            f"IndexPlan({indices}, batch_dims={self.batch_dims}, device='{self.indices[0].device}')"
+        )
+
+
+def _flatten(plan: IndexPlan) -> tuple[list[Any], Any]:
+    context = plan.names, plan.longest, plan.sizes, plan.batch_dims
+    return [*plan.indices, *plan.parts], context
+
+
+def _flatten_with_keys(plan: IndexPlan) -> tuple[list[Any], Any]:
+    leaves, context = _flatten(plan)
+    return [(pytree.SequenceKey(number), leaf) for number, leaf in enumerate(leaves)], context
+
+
+def _unflatten(leaves: Any, context: Any) -> IndexPlan:
+    names, longest, sizes, batch_dims = context
+    leaves, count = tuple(leaves), len(names)
+    return IndexPlan(
+        tuple(names), leaves[:count], leaves[count:], tuple(longest), tuple(sizes), batch_dims
+    )
+
+
+# The numbers are context, no leaves: torch.vmap and others take tensors alone.
+pytree.register_pytree_node(
+    IndexPlan,
+    _flatten,
+    _unflatten,
+    flatten_with_keys_fn=_flatten_with_keys,
+    serialized_type_name="torch_ops.jit.IndexPlan",  # what torch.export.save writes
+    to_dumpable_context=list,
+    from_dumpable_context=tuple,
+)
+
+
+def index_plan(*, batch_dims: int = 0, **indices: tuple[Tensor, int]) -> IndexPlan:
+    """Checks and sorts indices once, for calls of indexed kernels that use them many times.
+
+    ``kernel(x, y, w, plan=plan)`` returns what ``kernel(x, y, w, src=src, dst=dst)`` returns, for
+    every :class:`IndexedKernel` whose indices have these names, or some of them. Neither the kernel
+    nor any of its derivatives then sorts, or reads an index through another.
+
+    Args:
+        batch_dims: Leading axes that the indices share with the inputs.
+        indices: By their names, each with how many rows it counts: ``src=(src, N)``. int32 or int64
+            tensors of one shape, ``[E]``, or ``[batch..., E]``. They are kept, not copied, and must
+            not be overwritten while the plan is used.
+
+    Returns:
+        An :class:`IndexPlan`.
+
+    Gradient:
+        None: an index has none. Kernels that take the plan are differentiable.
+
+    Memory:
+        For each of n indices 4 (n + 1) bytes an entry and 4 a row; twice that from 2^31 entries or
+        rows on.
+
+    Deterministic.
+
+    Raises:
+        IndexError: An entry is out of range; the message names its position, its value and the
+            bound. Here the call itself raises on CUDA too: it waits for the device.
+        TypeError: An index is no pair of a tensor and an int, or of another dtype.
+        ValueError: No index; shapes differ; a negative size.
+        RuntimeError: The indices are on several devices; the current stream is capturing a CUDA
+            graph.
+
+    Example:
+        >>> import torch
+        >>> from torch_ops.jit import IndexedKernel, index_plan
+        >>> src, dst = torch.tensor([0, 1, 2]), torch.tensor([1, 1, 0])
+        >>> plan = index_plan(src=(src, 3), dst=(dst, 2))
+        >>> plan
+        IndexPlan(src=int64[3] to 3, dst=int64[3] to 2, batch_dims=0, device='cpu')
+        >>> total = IndexedKernel("T x[src]", "T out[dst]", "out = x", "total")
+        >>> total(torch.tensor([[1.0], [2.0], [4.0]]), plan=plan)
+        tensor([[4.],
+                [3.]])
+    """
+    if not indices:
+        raise ValueError("index_plan takes an index at least, by its name: src=(src, N).")
+    if isinstance(batch_dims, bool) or not isinstance(batch_dims, int) or batch_dims < 0:
+        raise ValueError(
+            f"index_plan: batch_dims must be an int from 0 on, but it is {batch_dims!r}."
+        )
+    names = tuple(indices)
+    given: list[Tensor] = []
+    sizes: list[int] = []
+    for name, pair in indices.items():
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], Tensor):
+            raise TypeError(
+                f"index_plan: {name} must be a tensor and how many rows it counts, such as "
+                f"{name}=({name}, N), but it is {type(pair).__name__}."
+            )
+        index, size = pair
+        if index.dtype not in (torch.int32, torch.int64):
+            raise TypeError(
+                f"index_plan: {name} must be int32 or int64, but it is "
+                f"{str(index.dtype).removeprefix('torch.')}."
+            )
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise TypeError(
+                f"index_plan: the number of rows of {name} must be an int, but it is "
+                f"{type(size).__name__}."
+            )
+        if size < 0:
+            raise ValueError(
+                f"index_plan: the number of rows of {name} must not be negative, but it is {size}."
+            )
+        if index.dim() != batch_dims + 1:
+            raise ValueError(
+                f"index_plan: {name} must have {batch_dims + 1} axes (batch_dims={batch_dims}), "
+                f"but its shape is {list(index.shape)}."
+            )
+        if given and index.shape != given[0].shape:
+            raise ValueError(
+                f"index_plan: {name} must have the shape of {names[0]}, {list(given[0].shape)}, "
+                f"but it has {list(index.shape)}."
+            )
+        if given and index.device != given[0].device:
+            raise RuntimeError(
+                f"index_plan: all indices must be on one device, but {name} is on {index.device} "
+                f"and {names[0]} on {given[0].device}."
+            )
+        given.append(index)
+        sizes.append(size)
+    batches = given[0].shape[:batch_dims].numel()
+    entries = given[0].numel()
+    widest = max(entries, batches * max(sizes))
+    dtype = torch.int32 if widest < 2**31 - 1 else torch.int64
+    rows = [_rows_of(index, size).to(dtype) for index, size in zip(given, sizes, strict=True)]
+    parts: list[Tensor] = []
+    longest: list[int] = []
+    for name, index, size in zip(names, given, sizes, strict=True):
+        try:
+            plan = gather_plan(index, size, batch_dims=batch_dims)
+        except IndexError as error:
+            text = str(error).removeprefix("gather_plan: ").replace("index", name, 1)
+            raise IndexError(f"index_plan: {text}") from None
+        bounds = torch.arange(batches * size + 1, dtype=plan.rows.dtype, device=index.device)
+        offsets = torch.searchsorted(plan.rows, bounds)
+        order = plan.order.to(dtype)
+        parts += [order, offsets.to(dtype), *(each[plan.order.long()] for each in rows)]
+        longest.append(int(offsets.diff().max()) if batches * size > 0 else 0)
+    return IndexPlan(names, tuple(given), tuple(parts), tuple(longest), tuple(sizes), batch_dims)
+
+
+index_plan.__module__ = "torch_ops.jit"
+
+
+def _rows_of(index: Tensor, size: int) -> Tensor:
+    """The rows that its entries name, counted over all batches."""
+    entries = index.reshape(-1, index.shape[-1]) if index.dim() > 1 else index.unsqueeze(0)
+    first = torch.arange(entries.shape[0], device=index.device).unsqueeze(1) * size
+    return (entries + first).flatten()

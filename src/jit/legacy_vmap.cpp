@@ -1,5 +1,8 @@
-// A file of its own, since the header of the older vmap and that of functorch exclude each other.
+// The rule for the older vmap, that of torch.autograd.grad(is_grads_batched=True) and gradcheck.
+// clang-format off: functorch's header after the older vmap's finds two functions of each name.
+#include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/LegacyVmapTransforms.h>
+// clang-format on
 
 #include <algorithm>
 

@@ -1,7 +1,9 @@
-// Rules for the older vmap, that of torch.autograd.grad(is_grads_batched=True) and gradcheck, in a
-// file of their own: its header and functorch's do not go together. It loops over samples where an
-// op has no rule, but cannot do so for ops that take lists of tensors.
+// Rules for the older vmap, that of torch.autograd.grad(is_grads_batched=True) and gradcheck. It
+// loops over samples where an op has no rule, but cannot do so for ops that take lists of tensors.
+// clang-format off: functorch's header after the older vmap's finds two functions of each name.
+#include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/LegacyVmapTransforms.h>
+// clang-format on
 #include <torch/library.h>
 
 #include <algorithm>

@@ -7,8 +7,8 @@
 
 #include "common/host/ceil_div.h"
 #include "common/torch/new_output.h"
+#include "jit/gpu_code.h"
 #include "jit/indexed/problem.h"
-#include "jit/library.h"
 #include "jit/python_arguments.h"
 #ifdef TORCH_OPS_WITH_CUDA
 #include "common/gather_family/index_errors.h"
@@ -383,7 +383,7 @@ class Pass {
                   " values is more than one launch has room for.");
       const LaunchShape shape{{static_cast<uint32_t>(blocks), static_cast<uint32_t>(blocks_y), 1},
                               {static_cast<uint32_t>(kThreads), 1, 1}};
-      launch_kernel(function, device, shape, stream, parameters);
+      gpu_code().launch_kernel(function, device, shape, stream, parameters);
     };
     if (items_ > 0) launch(code.run, ceil_div(items_ * words_ * lanes_, kThreads), 1);
     if (slots_ > 0) {

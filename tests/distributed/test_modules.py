@@ -32,7 +32,11 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def _compiled(module: Any, backend: str | None) -> Any:
-    return module if backend is None else torch.compile(module, backend=backend, fullgraph=True)
+    if backend is None:
+        return module
+    # Inductor of torch 2.11 fails to name the sizes of DTensors' parts where they are dynamic.
+    dynamic = False if backend == "inductor" else None
+    return torch.compile(module, backend=backend, fullgraph=True, dynamic=dynamic)
 
 
 BACKENDS = [

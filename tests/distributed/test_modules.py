@@ -34,7 +34,8 @@ def _whole(tensor: Tensor) -> Tensor:
 def _compiled(module: Any, backend: str | None) -> Any:
     if backend is None:
         return module
-    # Inductor of torch 2.11 fails to name the sizes of DTensors' parts where they are dynamic.
+    # With dynamic sizes Inductor of torch 2.11 finds no input that has the size of a whole axis in
+    # some backward graphs, where parts of it alone were saved.
     dynamic = False if backend == "inductor" else None
     return torch.compile(module, backend=backend, fullgraph=True, dynamic=dynamic)
 

@@ -32,7 +32,12 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def _compiled(module: Any, backend: str | None) -> Any:
-    return module if backend is None else torch.compile(module, backend=backend, fullgraph=True)
+    if backend is None:
+        return module
+    # With dynamic sizes Inductor of torch 2.11 finds no input that has the size of a whole axis in
+    # some backward graphs, where parts of it alone were saved.
+    dynamic = False if backend == "inductor" else None
+    return torch.compile(module, backend=backend, fullgraph=True, dynamic=dynamic)
 
 
 BACKENDS = [

@@ -1,4 +1,4 @@
-"""What IndexedKernel does on a GPU alone: lanes, long rows, graphs, late errors, streams, memory."""
+"""What IndexedKernel does on a GPU alone: lanes, long rows, graphs, late errors, streams."""
 
 from __future__ import annotations
 

@@ -227,7 +227,13 @@ class IndexedKernel:
                     f"{self.name}: sizes names {name}, but the indices are "
                     f"{', '.join(self.indices)}."
                 )
-            counts[self.indices.index(name)] = size
+            place = self.indices.index(name)
+            if counts[place] not in (-1, size):
+                raise ValueError(
+                    f"{self.name}: {name} counts {counts[place]} rows by the plan, but {size} by "
+                    "sizes=."
+                )
+            counts[place] = size
         results = self._op(
             tensors, numbers, positions, own, plans, longest, counts, batch_dims or 0,
             deterministic,

@@ -33,6 +33,13 @@ class IndexPlan:
         longest: Of each index, how many entries the row has that has most.
         sizes: How many rows each index counts in a batch.
         batch_dims: Leading axes that indices and inputs share.
+
+    Example:
+        >>> import torch
+        >>> from torch_ops.jit import index_plan
+        >>> plan = index_plan(dst=(torch.tensor([1, 0, 1]), 2))
+        >>> [part.tolist() for part in plan.parts]  # order, offsets, rows in that order
+        [[1, 0, 2], [0, 1, 3], [0, 1, 1]]
     """
 
     __module__ = "torch_ops.jit"

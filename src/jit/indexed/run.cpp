@@ -140,6 +140,35 @@ std::vector<Tensor> allocate(const Indexed& kernel, const Arguments& arguments, 
   return outputs;
 }
 
+// What is not checked here of a plan is what it holds.
+static void check_plans(const Indexed& kernel, const Call& call, const Problem& problem) {
+  if (call.plans.empty()) return;
+  const size_t count = kernel.indices.size();
+  TORCH_CHECK_VALUE(call.plans.size() == count * static_cast<size_t>(Planned::count(count)),
+                    kernel.name, ": a plan of ", count, " indices has ",
+                    count * static_cast<size_t>(Planned::count(count)), " tensors, but ",
+                    call.plans.size(), " were given.");
+  for (size_t k = 0; k < count; ++k) {
+    const Planned plan = planned(call.plans, k, count);
+    if (!plan.is_known()) continue;
+    const ScalarType type = plan.order.scalar_type();
+    const auto fits = [&](const Tensor& part, int64_t size) {
+      return part.dim() == 1 && part.size(0) == size && part.is_contiguous() &&
+             part.scalar_type() == type;
+    };
+    bool is_right = (type == at::kInt || type == at::kLong) &&
+                    fits(plan.order, problem.positions()) &&
+                    fits(plan.offsets, problem.batch * problem.sizes[k] + 1);
+    for (const Tensor& rows : plan.rows) {
+      is_right &= rows.numel() == 0 || fits(rows, problem.positions());
+    }
+    TORCH_CHECK_VALUE(is_right, kernel.name, ": the plan of ", kernel.indices[k],
+                      " was made for other indices or another number of rows: it must be that of ",
+                      problem.positions(), " entries and ", problem.batch * problem.sizes[k],
+                      " rows. Make it by torch_ops.jit.index_plan.");
+  }
+}
+
 void check_devices(const Indexed& kernel, const Arguments& arguments, const Call& call) {
   const c10::Device device = call.indices[0].device();
   const auto check = [&](const Tensor& tensor, const std::string& name) {
@@ -181,6 +210,7 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
                       " entries, but the axis has size 0: no entry is allowed.");
     problem.indices.push_back(call.indices[k].contiguous());
   }
+  check_plans(kernel, call, problem);
   std::vector<Tensor> results = allocate(kernel, arguments, frame, device, winners, false);
   problem.outputs.assign(results.begin(),
                          results.begin() + static_cast<int64_t>(kernel.out.size()));

@@ -100,6 +100,7 @@ def test_what_a_gradient_does_not_need_is_not_read() -> None:
         {"walk": "e", "kinds": "e", "sources": "pp"},
         {"walk": "e", "kinds": "e", "sources": "ll", "is_ordered": False},
         {"walk": "e", "kinds": "e", "kept": 0, "summed": 1, "sums_inner": True},
+        {"walk": "e", "kinds": "-", "sources": "-l", "is_ordered": False},  # looks at an index
         {"kinds": "m"},
         {"kinds": "x"},
         {"kinds": "n", "modes": "ss", "vector": 1},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -130,6 +131,9 @@ def test_plans(device: torch.device) -> None:
         COPY(x, plan=plan, batch_dims=1)
     with pytest.raises(ValueError, match="dst is a plan for dim=1"):
         COPY(x, src=src, dst=torch_ops.gather_plan(dst, M, dim=1))
+    longer = dataclasses.replace(plan, parts=(*plan.parts[:5], plan.parts[5][1:], *plan.parts[6:]))
+    with pytest.raises(ValueError, match="the plan of dst was made for other indices"):
+        COPY(x, plan=longer)
     for make, error, text in (
         (lambda: index_plan(), ValueError, "takes an index at least"),
         (lambda: index_plan(src=src), TypeError, r"src must be a tensor and how many rows"),
@@ -183,6 +187,7 @@ def test_traced_calls_refuse_the_same(device: torch.device) -> None:
         (lambda: KERNEL(x, y, w, plan=plan, src=src), "given twice"),
         (lambda: KERNEL(x, y, w[:, 0], src=src, dst=dst), "one number for each entry"),
         (lambda: KERNEL(x, y, w, src=src, dst=dst, sizes={"to": 3}), "sizes names to"),
+        (lambda: COPY(x, plan=plan, sizes={"dst": 7}), "4 rows by the plan, but 7 by sizes="),
     ):
         with pytest.raises(Exception, match=text):
             torch.compile(call, fullgraph=True, backend="eager")()

@@ -147,7 +147,7 @@ def test_dtypes(dtype: torch.dtype, width: int, device: torch.device) -> None:
     kernel = IndexedKernel("T x[src], T y[dst], T w", "T out[dst]", "out = w * (x - y)", "diff")
     plain = composed(lambda x, y, w: w * (x - y), {0: "src", 1: "dst"}, "dst")
     inputs = [random((rows, width), device, dtype) for rows in (N, M)]
-    inputs.append(random((6000, 1), device, dtype))
+    inputs.append(random((6000, 1), device, dtype).abs())  # so that nothing cancels
     grad = random((M, width), device, dtype).abs()
     given = [value.clone().requires_grad_() for value in inputs]
     wide = [value.double().requires_grad_() for value in inputs]
@@ -157,7 +157,7 @@ def test_dtypes(dtype: torch.dtype, width: int, device: torch.device) -> None:
         theirs = torch.autograd.grad(plain(*wide, src=src, dst=dst, rows=M), wide, grad.double())
         for a, b in zip(mine, theirs, strict=True):
             assert a.dtype == dtype and a.shape == b.shape
-            bound = 4 * torch.finfo(dtype).eps
+            bound = max(4 * torch.finfo(dtype).eps, 1e-5)
             assert ((a.double() - b).abs() <= bound * (b.abs() + b.abs().mean())).all()
 
 
@@ -436,16 +436,18 @@ def test_nothing_of_the_size_of_the_messages_is_made(device: torch.device) -> No
         torch.autograd.grad(gx.square().sum(), (x, y, w))
 
     step()
-    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    with profile(activities=activities, profile_memory=True) as profiler:
+    activities = [ProfilerActivity.CPU]
+    activities += [ProfilerActivity.CUDA] if device.type == "cuda" else []
+    with profile(activities=activities, profile_memory=True, acc_events=True) as profiler:
         step()
-    allocated = [
-        event.cpu_memory_usage if device.type == "cpu" else event.device_memory_usage
+    # What is allocated is freed in the end, which counts as negative.
+    sizes = [
+        abs(event.cpu_memory_usage if device.type == "cpu" else event.device_memory_usage)
         for event in profiler.events()
         if event.name == "[memory]"
     ]
     # [E, 1] gradients, and parts of long rows: far from [E, D].
-    assert 0 < max(allocated) <= 16 * entries < 4 * entries * width / 4
+    assert 4 * entries <= max(sizes) <= 16 * entries < 4 * entries * width / 4
 
 
 def test_what_is_refused(device: torch.device) -> None:

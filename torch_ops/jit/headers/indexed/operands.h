@@ -34,8 +34,7 @@ struct Output {
 };
 
 // An index: p, rows in the order of the walk, which were checked; i (32 bits) or l (64), entries as
-// the user gave them, which are checked where they are read; r, the row that the walk reduces to;
-// -, not of this pass.
+// the user gave them, which are checked where they are read; -, not read in this pass.
 template <int n, char s>
 struct Index {
   static constexpr int number = n;
@@ -153,29 +152,22 @@ struct AllReduced : Reduced<O, vector>... {
 };
 
 // The sum of a row's entries divided by their number; integers are rounded down.
-template <class V>
+template <class V,
+          bool is_integer = is_number<V> && !Same<V, float>::value && !Same<V, double>::value>
 struct Mean {
   static TORCH_OPS_FUNCTION V of(const V& sum, int64_t count) {
     return sum / static_cast<V>(count);
   }
 };
-#define TORCH_OPS_MEAN(type)                                           \
-  template <>                                                          \
-  struct Mean<type> {                                                  \
-    static TORCH_OPS_FUNCTION type of(type sum, int64_t count) {       \
-      const int64_t wide = static_cast<int64_t>(sum);                  \
-      const int64_t quotient = wide / count;                           \
-      return static_cast<type>(quotient - (wide % count < 0 ? 1 : 0)); \
-    }                                                                  \
-  };
-TORCH_OPS_MEAN(int8_t)
-TORCH_OPS_MEAN(int16_t) TORCH_OPS_MEAN(int32_t) TORCH_OPS_MEAN(int64_t) TORCH_OPS_MEAN(uint8_t)
-    TORCH_OPS_MEAN(uint16_t) TORCH_OPS_MEAN(uint32_t)
-#undef TORCH_OPS_MEAN
-        template <>
-        struct Mean<uint64_t> {
-  static TORCH_OPS_FUNCTION uint64_t of(uint64_t sum, int64_t count) {
-    return sum / static_cast<uint64_t>(count);
+template <class V>
+struct Mean<V, true> {
+  static TORCH_OPS_FUNCTION V of(V sum, int64_t count) {
+    constexpr bool is_signed = static_cast<V>(-1) < static_cast<V>(0);
+    if (!is_signed) {
+      return static_cast<V>(static_cast<uint64_t>(sum) / static_cast<uint64_t>(count));
+    }
+    const int64_t wide = static_cast<int64_t>(sum);
+    return static_cast<V>(wide / count - (wide % count < 0 ? 1 : 0));
   }
 };
 

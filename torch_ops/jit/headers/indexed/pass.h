@@ -90,13 +90,11 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   };
 
   template <class I, class Plan>
-  static TORCH_OPS_FUNCTION void read_index(const Plan& plan, int64_t row, int64_t position, int u,
+  static TORCH_OPS_FUNCTION void read_index(const Plan& plan, int64_t position, int u,
                                             Entries& entries) {
     if (I::source == '-') return;
     Number& to = entries.rows[I::number][u];
-    if (I::source == 'r') {
-      to = static_cast<Number>(row);
-    } else if (I::source == 'p') {
+    if (I::source == 'p') {
       to = static_cast<Number>(static_cast<const Id*>(plan.index[I::number])[position]);
     } else {
       const int64_t entry = entries.entry[u], size = plan.sizes[I::number];
@@ -267,7 +265,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
         entries.is_there[u] = entries.is_valid[u] = at < end;
         if (at < end) {
           entries.entry[u] = static_cast<Number>(entry_at(plan, row, at));
-          Each{(read_index<Ix>(plan, row, at, u, entries), 0)...};
+          Each{(read_index<Ix>(plan, at, u, entries), 0)...};
         }
       }
       OfEntries of_entries;

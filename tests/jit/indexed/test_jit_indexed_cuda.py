@@ -1,0 +1,123 @@
+"""What IndexedKernel does on a GPU alone: lanes, long rows, graphs, late errors, streams."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from indexed_reference import composed, random, random_index, reduced
+
+import torch_ops
+from torch_ops.jit import IndexedKernel, index_plan
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="lanes, graphs, streams")
+
+CUDA = torch.device("cuda")
+DIFFERENCE = IndexedKernel(
+    "T x[src], T y[dst], T w", "T out[dst]", "out = w * (x - y)", "difference"
+)
+difference = composed(lambda x, y, w: w * (x - y), {0: "src", 1: "dst"}, "dst")
+N, M = 300, 200
+
+
+@pytest.mark.parametrize("kind", ["uniform", "hot", "some"])
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 8, 12, 31, 64, 100, 128, 513, 4096])
+@pytest.mark.parametrize("entries", [1, 257, 5000, 70000])
+def test_every_number_of_lanes(entries: int, width: int, kind: str) -> None:
+    """Beside the CPU in float64, forward and backward; entries shared by lanes, and features."""
+    if entries * width > 2**25:
+        entries = 2**25 // width
+    src, dst = (random_index(entries, rows, CUDA, kind) for rows in (N, M))
+    plan = index_plan(src=(src, N), dst=(dst, M))
+    inputs = [random((rows, width), CUDA, torch.float32) for rows in (N, M)]
+    inputs.append(random((entries, 1), CUDA, torch.float32))
+    given = [value.clone().requires_grad_() for value in inputs]
+    wide = [value.double().requires_grad_() for value in inputs]
+    grad = random((M, width), CUDA)
+    exact = difference(*wide, src=src, dst=dst, rows=M)
+    theirs = torch.autograd.grad(exact, wide, grad)
+    for call in ({"plan": plan}, {"src": src, "dst": dst}):
+        out = DIFFERENCE(*given, **call)
+        mine = torch.autograd.grad(out, given, grad.float())
+        for a, b in zip((out, *mine), (exact, *theirs), strict=True):
+            assert (a.double() - b).abs().max() <= 1e-4 * (1 + b.abs().max())
+
+
+def test_cuda_graph() -> None:
+    """Forward and backward, with a plan and without; compiled before or inside the capture."""
+    src, dst = random_index(5000, N, CUDA, "hot"), random_index(5000, M, CUDA, "hot")
+    plan = index_plan(src=(src, N), dst=(dst, M))
+    x = random((N, 24), CUDA, torch.float32).requires_grad_()
+    y, w = random((M, 24), CUDA, torch.float32), random((5000, 1), CUDA, torch.float32)
+    kernel = IndexedKernel(
+        "T x[src], T y[dst], T w", "T out[dst]", "out = w * (x - y) * 2", "captured"
+    )
+    for call in ({"plan": plan}, {"src": src, "dst": dst}):
+        expected = torch.autograd.grad(DIFFERENCE(x, y, w, **call).square().sum(), x)[0]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = kernel(x, y, w, **call)
+            (grad,) = torch.autograd.grad((out / 2).square().sum(), x)
+        for _ in range(2):
+            grad.zero_()
+            graph.replay()
+            torch.testing.assert_close(grad, expected)
+        torch.testing.assert_close(out, 2 * DIFFERENCE(x, y, w, **call))
+
+
+def test_errors_come_later() -> None:
+    """A bad entry gives nothing to any row, and zeros where a row belongs to it."""
+    x, good = random((N, 5), CUDA), random_index(1000, N, CUDA)
+    bad = good.clone()
+    bad[17] = N
+    rows = IndexedKernel("T x[src]", "T e", "e = x", "rows")
+    total = IndexedKernel("T x[src]", "T out[dst]", "out = x", "total")
+    made = rows(x, src=bad)
+    with pytest.raises(IndexError, match=rf"rows: src\[17\] is {N}.*by an earlier call"):
+        torch_ops.check_errors()
+    assert made[17].tolist() == [0] * 5
+    keep = torch.arange(1000, device="cuda") != 17
+    for call in ({"src": bad, "dst": good}, {"src": good, "dst": bad}):
+        made = total(x, **call, sizes={"dst": N})
+        with pytest.raises(IndexError, match=r"total: (src|dst)\[17\] is 300"):
+            torch_ops.check_errors()
+        torch.testing.assert_close(made, reduced(x[good[keep]], good[keep], N))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = rows(x, src=bad)
+    graph.replay()
+    with pytest.raises(IndexError, match=r"rows: src\[17\] is 300"):
+        torch_ops.check_errors()
+
+
+def test_streams() -> None:
+    src, dst = random_index(50000, N, CUDA, "hot"), random_index(50000, M, CUDA, "hot")
+    x, y = random((N, 64), CUDA, torch.float32), random((M, 64), CUDA, torch.float32)
+    w = random((50000, 1), CUDA, torch.float32)
+    expected = DIFFERENCE(x, y, w, src=src, dst=dst)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        made = [DIFFERENCE(x, y, w, src=src, dst=dst) for _ in range(20)]
+    stream.synchronize()
+    assert all(torch.equal(each, expected) for each in made)
+
+
+def test_scratch_memory() -> None:
+    """Beyond inputs, outputs and their gradients 16 bytes an entry at most, with a plan."""
+    entries, width = 2**19, 128
+    for kind in ("uniform", "hot"):
+        src, dst = (random_index(entries, entries // 8, CUDA, kind) for _ in range(2))
+        plan = index_plan(src=(src, entries // 8), dst=(dst, entries // 8))
+        x, y = (random((entries // 8, width), CUDA, torch.float32) for _ in range(2))
+        given = [x.requires_grad_(), y.requires_grad_()]
+        given.append(random((entries, 1), CUDA, torch.float32).requires_grad_())
+        grad = torch.ones(entries // 8, width, device="cuda")
+        torch.autograd.grad(DIFFERENCE(*given, plan=plan), given, grad)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        out = DIFFERENCE(*given, plan=plan)
+        gradients = torch.autograd.grad(out, given, grad)
+        torch.cuda.synchronize()
+        results = sum(t.numel() * 4 for t in (out, *gradients))
+        assert torch.cuda.max_memory_allocated() - before - results <= 16 * entries

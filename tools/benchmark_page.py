@@ -25,6 +25,7 @@ BENCHMARKS = [
     "gather",
     "gather_family",
     "activations",
+    "messages",
     "random_shapes",
     "transforms",
     "jit",

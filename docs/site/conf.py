@@ -30,7 +30,7 @@ version = release = torch_ops.__version__
 
 root_doc = "README"
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
-include_patterns = ["*.md", "docs/**.md", "docs/**.rst", "examples/**.md"]
+include_patterns = ["*.md", "changelog.d/README.md", "docs/**.md", "docs/**.rst", "examples/**.md"]
 exclude_patterns = [".*", "build", "dist", "src", "tests", "torch_ops*", "tools", "docs/site"]
 
 extensions = [
@@ -82,9 +82,12 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
             "API <docs/api/index>",
             "Semantics <docs/semantics>",
             "Run-time compilation <docs/jit>",
+            "Messages of graph networks <docs/messages>",
+            "Several GPUs <docs/distributed>",
             "C library and NumPy <docs/c_api>",
             "Support <docs/support>",
             "Versions <docs/versions>",
+            "What a version may change <docs/policy>",
         ],
         "Measurements": [
             "Performance <docs/performance>",
@@ -99,6 +102,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         ],
         "Examples": [
             "Energies of molecules <examples/g2_energies/README>",
+            "Layers of graph networks <examples/messages/README>",
             "Hello, in four ways <examples/hello/README>",
         ],
         "Contribute": [
@@ -106,6 +110,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
             "Developing <docs/developing>",
             "Log <docs/log>",
             "Changes <CHANGELOG>",
+            "Changes to come <changelog.d/README>",
         ],
     },
     "docs/coming_from/README": {

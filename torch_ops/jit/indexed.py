@@ -80,7 +80,7 @@ class IndexedKernel:
           order, whatever it says.
 
     Returns:
-        The output, or a tuple of several, contiguous: ``[M, D...]`` of those that are reduced,
+        The output, or a tuple of several, all contiguous. ``[M, D...]`` of those that are reduced,
         ``[E, D...]`` of others.
 
     Gradient:

@@ -372,8 +372,7 @@ class Pass {
     lanes_ = count_lanes();
     const Tensor partials = scratch(code);
     Words words = plan_words(partials, nullptr);
-    IndexErrorCall errors(/*wait=*/false);
-    put_sites(words, errors);
+    put_sites(words);
     void* parameters[] = {words.data()};
     const c10::DeviceIndex device = device_.index();
     void* const stream = current_stream(device);
@@ -389,18 +388,16 @@ class Pass {
     if (slots_ > 0) {
       launch(code.join, ceil_div(slots_ / 2, kThreads), std::min<int64_t>(words_, 64));
     }
-    errors.end();
 #endif
   }
 
 #ifdef TORCH_OPS_WITH_CUDA
-  void put_sites(Words& words, IndexErrorCall& errors) const {
-    errors.record();
+  void put_sites(Words& words) const {
     static_assert(sizeof(IndexErrorSite) % sizeof(int64_t) == 0);
     for (size_t k = 0; k < sources_.size(); ++k) {
       IndexErrorSite site{};
       if (sources_[k] == 'i' || sources_[k] == 'l') {
-        site = errors.site;
+        site = problem_.errors->site;
         site.op = kernel_.error_names[k]->c_str();
         site.axis_size = problem_.sizes[k];
         site.outer = 1;

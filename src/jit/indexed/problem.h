@@ -7,6 +7,10 @@
 #include "jit/indexed/indexed.h"
 #include "jit/plan.h"
 
+namespace torch_ops {
+class IndexErrorCall;
+}
+
 namespace torch_ops::jit::indexed {
 
 // Rows that belong to an entry and that no index names, as headers/indexed/operands.h has them.
@@ -32,6 +36,9 @@ struct Problem {
   Words tail;  // numbers and raw parameters
   std::vector<Tensor> outputs, winners;
   std::vector<Tensor> indices;  // contiguous
+
+  // Of a call on CUDA: its passes are one call, none of which raises what another has recorded.
+  IndexErrorCall* errors = nullptr;
 
   int64_t positions() const { return batch * entries; }
 };

@@ -9,6 +9,9 @@
 
 #include "common/torch/new_output.h"
 #include "jit/indexed/problem.h"
+#ifdef TORCH_OPS_WITH_CUDA
+#include "common/gather_family/index_errors.h"
+#endif
 
 namespace torch_ops::jit::indexed {
 namespace {
@@ -254,6 +257,14 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
     return results;
   }
 
+#ifdef TORCH_OPS_WITH_CUDA
+  std::optional<IndexErrorCall> errors;
+  if (device.is_cuda()) {
+    errors.emplace(/*wait=*/false);
+    errors->record();
+    problem.errors = &*errors;
+  }
+#endif
   // Outputs by what they are reduced to.
   std::vector<std::pair<Target, std::vector<size_t>>> passes;
   std::vector<std::pair<size_t, Tensor>> summed_later;
@@ -331,6 +342,9 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
     }
     run_pass(kernel, problem, target, outputs, order, longest, device);
   }
+#ifdef TORCH_OPS_WITH_CUDA
+  if (errors) errors->end();
+#endif
   for (const auto& [k, result] : summed_later) {
     result.copy_(at::sum_to(problem.outputs[k], result.sizes()));
   }

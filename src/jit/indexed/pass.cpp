@@ -7,9 +7,9 @@
 
 #include "common/host/ceil_div.h"
 #include "common/torch/new_output.h"
+#include "jit/call/python_arguments.h"
 #include "jit/gpu_code.h"
 #include "jit/indexed/problem.h"
-#include "jit/python_arguments.h"
 #ifdef TORCH_OPS_WITH_CUDA
 #include "common/gather_family/index_errors.h"
 #endif

@@ -48,7 +48,9 @@ try:
     )
     from torch_ops.ops.scatter import ScatterAddFunction, scatter_add
     from torch_ops.ops.scatter_reduce import scatter, scatter_add_
+    from torch_ops.ops.segments import gather_csr, segment_reduce
     from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid, sigmoid_
+    from torch_ops.ops.softmax import log_softmax, logsumexp, softmax
 except ModuleNotFoundError as error:
     if not str(error.name).startswith("torch_ops."):
         raise
@@ -72,6 +74,7 @@ __all__ = [
     "check_errors",
     "embedding",
     "gather",
+    "gather_csr",
     "gather_elements",
     "gather_nd",
     "gather_plan",
@@ -82,6 +85,8 @@ __all__ = [
     "index_put_",
     "leaky_relu",
     "leaky_relu_",
+    "log_softmax",
+    "logsumexp",
     "masked_gather",
     "relu",
     "relu_",
@@ -89,9 +94,11 @@ __all__ = [
     "scatter_add",
     "scatter_add_",
     "scatter_elements_add",
+    "segment_reduce",
     "set_error_mode",
     "sigmoid",
     "sigmoid_",
+    "softmax",
     "take_along_dim",
 ]
 

@@ -55,6 +55,7 @@ def scatter_add(
     batch_dims: int = 0,
     deterministic: bool | None = None,
     mode: str = "raise",
+    sorted: bool = False,
 ) -> Tensor:
     """Returns a tensor of zeros to which each slice of ``values`` is added where ``index`` says.
 

@@ -51,6 +51,7 @@ def scatter(
     reduce: str = "sum",
     mode: str = "raise",
     deterministic: bool | None = None,
+    sorted: bool = False,
 ) -> Tensor:
     """Reduces the slices of ``values`` that ``index`` sends to one place.
 

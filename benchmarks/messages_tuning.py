@@ -25,9 +25,8 @@ from torch_ops.jit import IndexedKernel
 from torch_ops.jit.generation.indexed_tuning import IndexedTuning, trying, tuning
 
 SETS = (
-    "-", "flight=1000", "entries=4", "entries=2,blocks=6", "blocks=4", "flight=1000,blocks=3",
-    "threads=128", "group=32,flight=1000", "few=4", "few=1", "few=4,group=8", "group=32",
-    "tile=64", "tile=128", "tile=512",
+    "-", "entries=8", "entries=8,blocks=3", "entries=2", "entries=2,blocks=6", "blocks=4",
+    "threads=128", "group=32", "few=4", "few=1", "few=4,group=8", "tile=64", "tile=128", "tile=512",
 )  # fmt: skip
 # dtype, exponent, entries a row, width, distributions
 CASES = (

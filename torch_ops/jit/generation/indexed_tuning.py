@@ -24,8 +24,8 @@ class IndexedTuning:
 
     threads: int = 256
     blocks: int = 0
-    flight: int = 128
-    entries: int = 8
+    flight: int = 256
+    entries: int = 4
     few: int = 2
     group: int = 16
     tile: int = 256

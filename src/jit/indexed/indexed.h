@@ -34,6 +34,8 @@ struct PassCode {
   const void* join = nullptr;  // of the parts of long rows
   int64_t unroll = 1;
   int64_t partial_bytes = 0;  // of a part
+  // On CUDA: threads of a block, lanes of a row, entries beyond which a row is cut.
+  int64_t threads = 0, group = 0, tile = 0;
 };
 
 // What a call has beyond its arguments.

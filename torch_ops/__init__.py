@@ -97,7 +97,7 @@ __all__ = [
 
 
 # Loaded when they are first asked for, so that who uses the ops alone does not wait for them.
-_MODULES = ("decompositions", "distributed", "host", "jit")
+_MODULES = ("compat", "decompositions", "distributed", "host", "jit")
 
 # Who uses DTensors imports torch's module, and need not import ours.
 when_imported("torch.distributed.tensor", "torch_ops.distributed")

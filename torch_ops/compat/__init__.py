@@ -18,6 +18,17 @@ from types import ModuleType
 __all__ = ["install", "uninstall"]
 
 _PACKAGES = ("torch_scatter",)
+_MODULES = ("pyg", "torch_scatter")  # imported when they are first asked for
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})
 
 
 class _Installed(importlib.abc.MetaPathFinder, importlib.abc.Loader):

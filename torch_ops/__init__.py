@@ -23,6 +23,7 @@ load_extensions()  # before the ops' modules, which look their kernels up
 
 try:
     from torch_ops import errors
+    from torch_ops._replace_modules import Replacement, replace_modules
     from torch_ops._when_imported import when_imported
     from torch_ops.errors import check_errors, get_error_mode, set_error_mode
     from torch_ops.ops._scripting import refuse
@@ -66,6 +67,7 @@ __all__ = [
     "LeakyReLU",
     "ReLU",
     "ReLUFunction",
+    "Replacement",
     "ScatterAddFunction",
     "Sigmoid",
     "SigmoidFunction",
@@ -90,6 +92,7 @@ __all__ = [
     "masked_gather",
     "relu",
     "relu_",
+    "replace_modules",
     "scatter",
     "scatter_add",
     "scatter_add_",
@@ -104,7 +107,7 @@ __all__ = [
 
 
 # Loaded when they are first asked for, so that who uses the ops alone does not wait for them.
-_MODULES = ("decompositions", "distributed", "host", "jit")
+_MODULES = ("compat", "decompositions", "distributed", "host", "jit")
 
 # Who uses DTensors imports torch's module, and need not import ours.
 when_imported("torch.distributed.tensor", "torch_ops.distributed")
@@ -124,6 +127,6 @@ def __dir__() -> list[str]:
 for _name in __all__:
     if _name != "__version__":
         globals()[_name].__module__ = __name__
-    if _name[0].islower() and not hasattr(errors, _name):
+    if _name[0].islower() and not hasattr(errors, _name) and _name != "replace_modules":
         refuse(globals()[_name])
 del _name

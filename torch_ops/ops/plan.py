@@ -250,7 +250,7 @@ class _Seen:
 
     def __init__(self, version: int) -> None:
         self.version = version
-        self.used = 0
+        self.used = next(_clock)
         # By what a plan is made for: rows and order, or None at first sight.
         self.plans: dict[tuple[int, int, int], tuple[Tensor, Tensor] | None] = {}
 

@@ -104,8 +104,18 @@ def scatter_reference(
     reduce: str = "sum",
     mode: str = "raise",
     deterministic: bool | None = None,
+    correction: float = 1,
 ) -> Tensor:
     """Entry by entry, as the documentation says it."""
+    if reduce in ("var", "std"):
+        options: dict[str, Any] = {"dim": dim, "batch_dims": batch_dims, "mode": mode}
+        mean, squares = (
+            scatter_reference(each, index, dim_size, **options, reduce="mean")
+            for each in (values, values**2)
+        )
+        counts = scatter_reference(torch.ones_like(values), index, dim_size, **options)
+        variance = (squares - mean**2) * counts / (counts - correction).clamp_min(0)
+        return variance.clamp_min(0).sqrt() if reduce == "std" else variance
     picked = index.dim() - batch_dims
     rank = values.dim() - picked + 1
     axis = (batch_dims if dim is None else dim) % rank

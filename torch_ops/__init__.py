@@ -22,7 +22,8 @@ if asks_to_build():  # python -m torch_ops build: for a torch with which the res
 load_extensions()  # before the ops' modules, which look their kernels up
 
 try:
-    from torch_ops import errors
+    from torch import ops as _torch_ops
+
     from torch_ops._replace_modules import Replacement, replace_modules
     from torch_ops._when_imported import when_imported
     from torch_ops.errors import check_errors, get_error_mode, set_error_mode
@@ -33,11 +34,12 @@ try:
         take_along_dim,
     )
     from torch_ops.ops.embedding import Embedding, embedding
+    from torch_ops.ops.embedding_bag import EmbeddingBag, embedding_bag
     from torch_ops.ops.gather import BatchGather, Gather, GatherFunction, batch_gather, gather
     from torch_ops.ops.gather_nd import gather_nd
     from torch_ops.ops.index import index, index_add, index_put, index_put_
-    from torch_ops.ops.masked_gather import masked_gather
-    from torch_ops.ops.plan import GatherPlan, gather_plan
+    from torch_ops.ops.masked_gather import masked_gather, masked_scatter
+    from torch_ops.ops.plan import GatherPlan, gather_plan, plan_cache, register_plan
     from torch_ops.ops.relu import (
         LeakyReLU,
         ReLU,
@@ -48,8 +50,10 @@ try:
         relu_,
     )
     from torch_ops.ops.scatter import ScatterAddFunction, scatter_add
-    from torch_ops.ops.scatter_reduce import scatter, scatter_add_
+    from torch_ops.ops.scatter_reduce import scatter, scatter_, scatter_add_
+    from torch_ops.ops.segments import gather_csr, segment_reduce
     from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid, sigmoid_
+    from torch_ops.ops.softmax import log_softmax, logsumexp, softmax
 except ModuleNotFoundError as error:
     if not str(error.name).startswith("torch_ops."):
         raise
@@ -58,6 +62,7 @@ except ModuleNotFoundError as error:
 __all__ = [
     "BatchGather",
     "Embedding",
+    "EmbeddingBag",
     "Gather",
     "GatherFunction",
     "GatherPlan",
@@ -73,7 +78,9 @@ __all__ = [
     "batch_gather",
     "check_errors",
     "embedding",
+    "embedding_bag",
     "gather",
+    "gather_csr",
     "gather_elements",
     "gather_nd",
     "gather_plan",
@@ -84,17 +91,25 @@ __all__ = [
     "index_put_",
     "leaky_relu",
     "leaky_relu_",
+    "log_softmax",
+    "logsumexp",
     "masked_gather",
+    "masked_scatter",
+    "plan_cache",
+    "register_plan",
     "relu",
     "relu_",
     "replace_modules",
     "scatter",
+    "scatter_",
     "scatter_add",
     "scatter_add_",
     "scatter_elements_add",
+    "segment_reduce",
     "set_error_mode",
     "sigmoid",
     "sigmoid_",
+    "softmax",
     "take_along_dim",
 ]
 
@@ -120,6 +135,6 @@ def __dir__() -> list[str]:
 for _name in __all__:
     if _name != "__version__":
         globals()[_name].__module__ = __name__
-    if _name[0].islower() and not hasattr(errors, _name) and _name != "replace_modules":
+    if _name[0].islower() and hasattr(_torch_ops.torch_ops, _name):  # is an op
         refuse(globals()[_name])
 del _name

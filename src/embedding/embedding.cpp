@@ -1,16 +1,19 @@
-// embedding: gather with what torch.nn.functional.embedding asks of its gradient. A composition of
-// registered ops, so there are no kernels here.
+// embedding: gather with what torch.nn.functional.embedding asks of its gradient; and its rows,
+// reduced by bags. Compositions of registered ops, so there are no kernels here.
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cumsum.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/embedding_sparse_backward.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "common/gather_family/gather_batching.h"
 #include "common/gather_family/gather_ops.h"
+#include "common/gather_family/planned.h"
 #include "common/torch/checks.h"
 #include "common/torch/derive.h"
 #include "common/torch/python_call.h"
@@ -22,6 +25,7 @@ namespace {
 using at::Tensor;
 
 constexpr const char* kOp = "embedding";
+using Part = std::optional<Tensor>;  // of a plan
 
 Tensor pick(const Tensor& weight, const Tensor& input, ops::Dim dim, int64_t batch_dims) {
   return ops::gather().call(weight, input, dim, batch_dims, "raise", std::nullopt, kOp);
@@ -42,26 +46,32 @@ Tensor scale_by_frequency(const Tensor& sums, const Tensor& input, const c10::Sy
 struct Embedding {
   static constexpr const char* kSchema =
       "embedding(Tensor input, Tensor weight, int? padding_idx=None, "
-      "bool scale_grad_by_freq=False, bool sparse=False, *, int dim=0, int batch_dims=0) -> Tensor";
+      "bool scale_grad_by_freq=False, bool sparse=False, *, int dim=0, int batch_dims=0, "
+      "Tensor? rows=None, Tensor? order=None) -> Tensor";
   static constexpr const char* kNode = "EmbeddingBackward";
 
-  // The options are the gradient's.
+  // The options are the gradient's, and so are the rows and the order of a plan.
   static Tensor compute(const Tensor& input, const Tensor& weight,
                         std::optional<int64_t> /*padding_idx*/, bool /*scale_grad_by_freq*/,
-                        bool /*sparse*/, int64_t dim, int64_t batch_dims) {
+                        bool /*sparse*/, int64_t dim, int64_t batch_dims, const Part& rows,
+                        const Part& order) {
+    if (rows) indexing::check_plan(kOp, "weight", weight, input, *rows, order.value());
     return pick(weight, input, dim, batch_dims);
   }
 
   static auto keep(const Tensor& input, const Tensor& weight, std::optional<int64_t> padding_idx,
-                   bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims) {
-    return std::tuple(input, weight.sym_size(dim), padding_idx.value_or(-1), scale_grad_by_freq,
-                      sparse, dim, batch_dims, shards_of(weight));
+                   bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims,
+                   const Part& rows, const Part& order) {
+    return std::tuple(input, rows.value_or(Tensor()), order.value_or(Tensor()),
+                      weight.sym_size(dim), padding_idx.value_or(-1), scale_grad_by_freq, sparse,
+                      dim, batch_dims, shards_of(weight));
   }
 
   // Of the weight.
-  static Tensor backward(const Tensor& grad_output, const Tensor& index, const c10::SymInt& rows,
-                         int64_t padding_idx, bool scale_grad_by_freq, bool sparse, int64_t dim,
-                         int64_t batch_dims, const std::vector<int64_t>& shards) {
+  static Tensor backward(const Tensor& grad_output, const Tensor& index, const Tensor& sorted,
+                         const Tensor& order, const c10::SymInt& rows, int64_t padding_idx,
+                         bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims,
+                         const std::vector<int64_t>& shards) {
     if (sparse) {
       TORCH_CHECK_NOT_IMPLEMENTED(
           shards.empty(),
@@ -80,8 +90,11 @@ struct Embedding {
     // the padding row is dropped instead, for it names the row behind the last.
     const Tensor entries =
         drops ? index.to(at::kLong).masked_fill(index.eq(padding_idx), rows) : index;
-    Tensor sums = ops::add_rows(grad_output, entries, rows, dim, batch_dims,
-                                drops ? "fill" : "raise", kOp, shards);
+    static const auto add_by_plan = find_op<planned::Signature>("scatter_add.plan");
+    Tensor sums = sorted.defined() && !distributed
+                      ? add_by_plan.call(grad_output, index, sorted, order, rows, dim, batch_dims)
+                      : ops::add_rows(grad_output, entries, rows, dim, batch_dims,
+                                      drops ? "fill" : "raise", kOp, shards);
     if (scale_grad_by_freq) sums = scale_by_frequency(sums, index, rows, dim, batch_dims, shards);
     if (padding_idx >= 0 && !drops) sums.select(dim, padding_idx).zero_();
     return sums;
@@ -89,30 +102,37 @@ struct Embedding {
 
   static Tensor derive(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weight,
                        std::optional<int64_t> padding_idx, bool scale_grad_by_freq, bool sparse,
-                       int64_t dim, int64_t batch_dims) {
+                       int64_t dim, int64_t batch_dims, const Part& rows, const Part& order) {
     const auto node = autograd::make_node<autograd::Node<Embedding>>(weight);
-    Tensor output = autograd::below_autograd(keys, op_of<Embedding>(), input, weight, padding_idx,
-                                             scale_grad_by_freq, sparse, dim, batch_dims);
+    Tensor output =
+        autograd::below_autograd(keys, op_of<Embedding>(), input, weight, padding_idx,
+                                 scale_grad_by_freq, sparse, dim, batch_dims, rows, order);
     autograd::record(output, node);
     autograd::set_tangent(
         output, [&](const Tensor& tangent) { return pick(tangent, input, dim, batch_dims); },
         weight);
     if (node) {
-      node->keep(input, weight, padding_idx, scale_grad_by_freq, sparse, dim, batch_dims);
+      node->keep(input, weight, padding_idx, scale_grad_by_freq, sparse, dim, batch_dims, rows,
+                 order);
     }
     return output;
   }
 
   // dim and batch_dims are there for this.
   static Tensor batch(const Tensor& input, const Tensor& weight, std::optional<int64_t> padding_idx,
-                      bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims) {
+                      bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims,
+                      const Part& rows, const Part& order) {
+    const int64_t level = batching::current_level();
+    planned::check_not_mapped(kOp, rows && (at::functorch::isBatchedAtLevel(input, level) ||
+                                            at::functorch::isBatchedAtLevel(*rows, level) ||
+                                            at::functorch::isBatchedAtLevel(*order, level)));
     TORCH_CHECK(!sparse || !at::functorch::isBatchedAtLevel(weight, batching::current_level()),
                 "embedding: a sparse gradient is of one weight: torch.vmap cannot map over "
                 "weight with sparse=True.");
     return batch_gather(kOp, weight, input, dim, batch_dims,
                         [&](const Tensor& w, const Tensor& i, ops::Dim axis, int64_t batches) {
                           return op_of<Embedding>().call(i, w, padding_idx, scale_grad_by_freq,
-                                                         sparse, *axis, batches);
+                                                         sparse, *axis, batches, rows, order);
                         });
   }
 };
@@ -147,6 +167,105 @@ struct EmbeddingRenorm {
   }
 };
 
+// The rows that the entries of a bag name, reduced.
+struct EmbeddingBag {
+  static constexpr const char* kSchema =
+      "embedding_bag(Tensor input, Tensor weight, Tensor? offsets=None, "
+      "bool scale_grad_by_freq=False, str mode='mean', bool sparse=False, "
+      "Tensor? per_sample_weights=None, bool include_last_offset=False, int? padding_idx=None) "
+      "-> Tensor";
+  static constexpr const char* kName = "embedding_bag";
+
+  static Tensor compose(const Tensor& input, const Tensor& weight, const Part& offsets,
+                        bool scale_grad_by_freq, std::string_view mode, bool sparse,
+                        const Part& factors, bool include_last_offset,
+                        std::optional<int64_t> padding_idx) {
+    check(input, weight, offsets, mode, factors, include_last_offset);
+    const Bags bags = bags_of(input, offsets, include_last_offset, padding_idx);
+    Tensor rows = op_of<Embedding>().call(bags.entries, weight, padding_idx, scale_grad_by_freq,
+                                          sparse, 0, 0, std::nullopt, std::nullopt);
+    const at::ScalarType dtype = weight.scalar_type();
+    if (factors) {  // those of 16-bit floats are multiplied in float32
+      const Tensor each = factors->reshape_symint(bags.entries.sym_sizes()).unsqueeze(-1);
+      rows = rows * each.to(at::toOpMathType(dtype));
+    }
+    static const auto scatter = find_op<Tensor(
+        const Tensor&, const Tensor&, c10::SymInt, ops::Dim, int64_t, std::string_view,
+        std::string_view, std::optional<bool>, double, std::optional<at::ScalarType>)>("scatter");
+    const Tensor result =
+        scatter.call(rows, bags.index, bags.count, bags.batch_dims, bags.batch_dims, mode, "fill",
+                     /*deterministic=*/std::nullopt,
+                     /*correction=*/1, /*dtype=*/std::nullopt);
+    return (bags.batch_dims == 1 ? result.squeeze(1) : result).to(dtype);
+  }
+
+ private:
+  // How scatter takes the rows of the entries: those of 2 axes in batches, each to one row.
+  struct Bags {
+    Tensor entries;
+    Tensor index;  // what is dropped names the row behind the last
+    c10::SymInt count;
+    int64_t batch_dims;
+  };
+
+  static Bags bags_of(const Tensor& input, const Part& offsets, bool include_last_offset,
+                      std::optional<int64_t> padding_idx) {
+    if (!offsets) {
+      const auto byte = input.options().dtype(at::kByte);
+      return {input,
+              padding_idx ? input.eq(*padding_idx).to(at::kByte) : at::zeros_like(input, byte), 1,
+              /*batch_dims=*/1};
+    }
+    const c10::SymInt count = offsets->sym_size(0) - (include_last_offset ? 1 : 0);
+    const c10::SymInt entries = input.sym_size(0);
+    // How many bags have begun at each entry. What comes before the first is of the first.
+    const Tensor ones = at::ones_like(*offsets, offsets->options().dtype(at::kInt));
+    const Tensor begins = ops::scatter_add().call(ones, *offsets, entries + 1, 0, 0,
+                                                  /*deterministic=*/std::nullopt, "raise", kName);
+    Tensor index = at::cumsum(begins, 0, at::kLong).narrow_symint(0, 0, entries) - 1;
+    index = index.clamp_min(0);
+    if (padding_idx) index = index.masked_fill(input.eq(*padding_idx), count);
+    return {input, index, count, /*batch_dims=*/0};
+  }
+
+  static void check(const Tensor& input, const Tensor& weight, const Part& offsets,
+                    std::string_view mode, const Part& factors, bool include_last_offset) {
+    indexing::check_index_dtype(kOp, input);
+    TORCH_CHECK_VALUE(weight.dim() == 2, kName, ": weight must have two axes, but its shape is ",
+                      weight.sym_sizes(), ".");
+    TORCH_CHECK_VALUE(mode == "sum" || mode == "mean" || mode == "max", kName,
+                      R"(: mode must be "sum", "mean" or "max", but it is ")", mode, R"(".)");
+    TORCH_CHECK_VALUE(input.dim() == 1 || input.dim() == 2, kName,
+                      ": input must have one axis or two, but its shape is ", input.sym_sizes(),
+                      ".");
+    TORCH_CHECK_VALUE(offsets.has_value() == (input.dim() == 1), kName,
+                      ": offsets say where the bags of an input of one axis begin; an input of two "
+                      "has a bag in each row and no offsets. But input has shape ",
+                      input.sym_sizes(), ", and offsets ", offsets ? "are given." : "are missing.");
+    if (offsets) {
+      TORCH_CHECK_VALUE(offsets->dim() == 1, kName,
+                        ": offsets must have one axis, but its shape is ", offsets->sym_sizes(),
+                        ".");
+      TORCH_CHECK_VALUE(
+          !include_last_offset || offsets->sym_size(0).sym_ge(1).expect_true(__FILE__, __LINE__),
+          kName, ": offsets must have an entry with include_last_offset.");
+      indexing::check_one_device(kName, "input", input, "offsets", *offsets);
+    }
+    if (factors) {
+      TORCH_CHECK_VALUE(mode == "sum", kName,
+                        R"(: per_sample_weights is for mode="sum", but mode is ")", mode, R"(".)");
+      TORCH_CHECK_TYPE(factors->scalar_type() == weight.scalar_type(), kName,
+                       ": per_sample_weights and weight must have one dtype, but they are ",
+                       dtype_name(factors->scalar_type()), " and ",
+                       dtype_name(weight.scalar_type()), ".");
+      TORCH_CHECK_VALUE(factors->sym_sizes() == input.sym_sizes(), kName,
+                        ": per_sample_weights must have the shape of input, ", input.sym_sizes(),
+                        ", but its shape is ", factors->sym_sizes(), ".");
+      indexing::check_one_device(kName, "weight", weight, "per_sample_weights", *factors);
+    }
+  }
+};
+
 // ---- The direct pair: outside autograd, on contiguous CUDA tensors ------------------------------
 
 Tensor forward(const Tensor& input, const Tensor& weight) {
@@ -169,6 +288,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& input, int64_t num_embe
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   register_op<Embedding>(m);
   register_op<EmbeddingRenorm>(m);
+  register_op<EmbeddingBag>(m);
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
@@ -178,6 +298,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("backward", &backward, "grad_output's rows added where forward read them",
         py::arg("grad_output"), py::arg("input"), py::arg("num_embeddings"));
   python_call::def(m, "call", op_of<Embedding>());
+  python_call::def(m, "call_bag", op_of<EmbeddingBag>());
 }
 
 }  // namespace torch_ops

@@ -16,14 +16,14 @@ import torch_ops
 
 
 def test_every_public_function_is_an_op() -> None:
-    """But for those that are about all ops, or about models."""
+    """But for those that are about all ops or about models, or keep plans."""
     functions = {
         name
         for name in torch_ops.__all__
         if name[0].islower() and not name.startswith("_") and not is_no_op(name)
     }
     assert {"gather", "relu"} <= functions
-    assert functions <= registered()
+    assert functions - {"plan_cache", "register_plan"} <= registered()
 
 
 def test_public_names_know_their_module() -> None:

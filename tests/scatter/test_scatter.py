@@ -254,7 +254,7 @@ def test_wrong_types(device: torch.device) -> None:
         torch_ops.scatter_add(index.bool(), index, 4)
     with pytest.raises(TypeError, match=r"values must be of an integer type.*torch\.float8"):
         torch_ops.scatter_add(index.to(torch.float8_e5m2), index, 4)
-    with pytest.raises(TypeError, match="index must be uint8, int16, int32 or int64"):
+    with pytest.raises(TypeError, match="index must be uint8, int8, int16, int32 or int64"):
         torch_ops.scatter_add(index, index.float(), 4)
     with pytest.raises(TypeError, match="index must be a tensor, but an int was given"):
         torch_ops.scatter_add(index, 0, index)

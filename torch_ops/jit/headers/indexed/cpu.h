@@ -30,8 +30,8 @@ TORCH_OPS_FUNCTION void record_bad(const Plan& plan, int index, int64_t entry, i
 }
 
 struct OneLane {
-  TORCH_OPS_FUNCTION int64_t lane() const { return 0; }
-  TORCH_OPS_FUNCTION int64_t count() const { return 1; }
+  TORCH_OPS_FUNCTION int lane() const { return 0; }
+  TORCH_OPS_FUNCTION int count() const { return 1; }
   TORCH_OPS_FUNCTION bool is_first() const { return true; }
   template <class T>
   TORCH_OPS_FUNCTION T sum(const T& value) const {
@@ -43,13 +43,15 @@ struct OneLane {
 
 template <class Pass>
 struct HostPass {
+  using Number = typename Pass::Position;
+
   template <class Plan, class Element>
   static TORCH_OPS_FUNCTION void reduce(const Plan& plan, int64_t begin, int64_t end,
                                         const Element& element) {
     const int64_t words = Pass::kept_words(plan);
     for (int64_t item = begin; item < end; ++item) {
       for (int64_t word = 0; word < words; ++word) {
-        Pass::reduce(plan, element, OneLane(), item, word);
+        Pass::reduce(plan, element, OneLane(), static_cast<Number>(item), word);
       }
     }
   }
@@ -59,7 +61,7 @@ struct HostPass {
     for (int64_t tile = begin; tile < end; ++tile) {
       const int64_t row = Pass::long_row_of(plan, tile);
       for (int64_t word = 0; row >= 0 && word < words; ++word) {
-        Pass::join_parts(plan, OneLane(), tile, row, word);
+        Pass::join_parts(plan, OneLane(), tile, static_cast<Number>(row), word);
       }
     }
   }
@@ -73,7 +75,8 @@ struct HostPass {
     for (; begin < end; begin += several) {
       const int64_t last = begin + several < end ? begin + several : end;
       for (int64_t word = 0; word < words; ++word) {
-        Pass::run(plan, element, OneLane(), 0, word, begin, last, 1, none);
+        Pass::run(plan, element, OneLane(), 0, word, static_cast<Number>(begin),
+                  static_cast<Number>(last), 1, none);
       }
     }
   }

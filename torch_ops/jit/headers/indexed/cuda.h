@@ -7,8 +7,6 @@
 
 namespace torch_ops {
 
-constexpr int indexed_threads = 256;  // a block; src/jit/indexed/launch.cpp has it too
-
 template <int bytes>
 struct Bytes {};
 __device__ unsigned char word_of(Bytes<1>);
@@ -17,11 +15,12 @@ __device__ unsigned word_of(Bytes<4>);
 __device__ uint2 word_of(Bytes<8>);
 __device__ uint4 word_of(Bytes<16>);
 
-// Elements that lie together, moved in words of up to 16 bytes; always all of them. By plain loads:
-// compilers leave out those that nothing needs, and __ldg's they do not.
+// Elements that lie together, moved in words of up to 16 bytes, which divide them; always all of
+// them. By plain loads: compilers leave out those that nothing needs, and __ldg's they do not.
 template <class Stored, int count>
 struct Vector {
-  static constexpr int bytes = sizeof(Stored) * count < 16 ? sizeof(Stored) * count : 16;
+  static constexpr int size = sizeof(Stored) * count;
+  static constexpr int bytes = (size & -size) < 16 ? (size & -size) : 16;
   static constexpr int words = sizeof(Stored) * count / bytes;
   using W = decltype(word_of(Bytes<bytes>()));
   union {
@@ -50,12 +49,12 @@ TORCH_OPS_FUNCTION void record_bad(const Plan& plan, int index, int64_t entry, i
 // `lanes` threads of a warp, a power of two, the first of which has a multiple of it as number.
 class LanesOfWarp {
  public:
-  TORCH_OPS_FUNCTION explicit LanesOfWarp(int lanes)
+  TORCH_OPS_FUNCTION LanesOfWarp(int lanes, int thread)
       : lanes_(lanes),
-        lane_(threadIdx.x & (lanes - 1)),
-        mask_((lanes == 32 ? ~0u : (1u << lanes) - 1) << ((threadIdx.x & 31) - lane_)) {}
-  TORCH_OPS_FUNCTION int64_t lane() const { return lane_; }
-  TORCH_OPS_FUNCTION int64_t count() const { return lanes_; }
+        lane_(thread & (lanes - 1)),
+        mask_((lanes == 32 ? ~0u : (1u << lanes) - 1) << ((thread & 31) - lane_)) {}
+  TORCH_OPS_FUNCTION int lane() const { return lane_; }
+  TORCH_OPS_FUNCTION int count() const { return lanes_; }
   TORCH_OPS_FUNCTION bool is_first() const { return lane_ == 0; }
 
   // What the lane `step` further on has.
@@ -105,45 +104,56 @@ class LanesOfWarp {
 
 template <class Pass>
 struct CudaPass {
+  using Number = typename Pass::Position;
+
+  // The lanes, the item and the word of a thread: a block has items side by side, or several blocks
+  // have one.
+  template <class Plan, class Work>
+  static TORCH_OPS_FUNCTION void each(const Plan& plan, const Work& work) {
+    const int lanes = static_cast<int>(plan.lanes);
+    const int64_t threads = plan.words * lanes;  // of an item
+    Number item = static_cast<Number>(blockIdx.x) * blockDim.y + threadIdx.y;
+    int64_t column = threadIdx.x;
+    if (threads > blockDim.x) {
+      const auto blocks = static_cast<unsigned>((threads + blockDim.x - 1) / blockDim.x);
+      item = blockIdx.x / blocks;
+      column += int64_t(blockIdx.x % blocks) * blockDim.x;
+    }
+    if (item >= plan.items || column >= threads) return;
+    const LanesOfWarp group(lanes, threadIdx.y * blockDim.x + threadIdx.x);
+    work(group, item, column / lanes);
+  }
   template <class Plan, class Element>
   static TORCH_OPS_FUNCTION void reduce(const Plan& plan, const Element& element) {
-    const int lanes = static_cast<int>(plan.lanes);
-    const int64_t worker = quotient_of(first_thread() + threadIdx.x, lanes);
-    const int64_t item = quotient_of(worker, plan.words);
-    if (item >= plan.items) return;
-    Pass::reduce(plan, element, LanesOfWarp(lanes), item, worker - item * plan.words);
+    each(plan, [&](const LanesOfWarp& lanes, Number item, int64_t word) {
+      Pass::reduce(plan, element, lanes, item, word);
+    });
   }
-
+  // Entries of a worker are as far apart as there are items: neighbours have neighbouring ones.
   template <class Plan, class Element>
   static TORCH_OPS_FUNCTION void entries(const Plan& plan, const Element& element) {
-    const int lanes = static_cast<int>(plan.lanes);
-    const int64_t worker = quotient_of(first_thread() + threadIdx.x, lanes);
-    const int64_t item = quotient_of(worker, plan.words);
-    if (item >= plan.items) return;
-    typename Pass::Sums none;
-    // Entries of a worker are as far apart as there are workers: neighbours have neighbouring ones.
-    Pass::run(plan, element, LanesOfWarp(lanes), 0, worker - item * plan.words, item,
-              plan.positions, plan.items, none);
+    each(plan, [&](const LanesOfWarp& lanes, Number item, int64_t word) {
+      typename Pass::Sums none;
+      Pass::run(plan, element, lanes, 0, word, item, static_cast<Number>(plan.positions),
+                static_cast<Number>(plan.items), none);
+    });
   }
 
   // A warp looks at 32 tiles, and joins the rows that begin in them.
   template <class Plan>
   static TORCH_OPS_FUNCTION void join(const Plan& plan) {
-    const LanesOfWarp warp(32);
-    const int64_t first = (first_thread() + threadIdx.x) & ~int64_t(31);
+    const LanesOfWarp warp(32, threadIdx.x);
+    const int64_t first = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) & ~int64_t(31);
     const int64_t tile = first + warp.lane(), tiles = plan.slots / 2;
     const int64_t row = tile < tiles ? Pass::long_row_of(plan, tile) : -1;
     for (unsigned found = __ballot_sync(~0u, row >= 0); found != 0; found &= found - 1) {
       const int from = __ffs(found) - 1;
       const int64_t of_lane = __shfl_sync(~0u, static_cast<long long>(row), from);
       for (int64_t word = blockIdx.y; word < plan.words; word += gridDim.y) {
-        Pass::join_parts(plan, warp, first + from, of_lane, word);
+        Pass::join_parts(plan, warp, first + from, static_cast<Number>(of_lane), word);
       }
     }
   }
-
- private:
-  static TORCH_OPS_FUNCTION int64_t first_thread() { return int64_t(blockIdx.x) * blockDim.x; }
 };
 
 }  // namespace torch_ops

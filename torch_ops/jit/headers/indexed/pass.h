@@ -36,6 +36,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   static constexpr int indices = sizeof...(Ix);
   static constexpr bool is_summed = summed > 0;
   using Sums = AllReduced<vector, Out...>;
+  using Position = Number;
 
   // ---- where things are
 
@@ -58,26 +59,30 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   }
 
   template <class Plan>
-  static TORCH_OPS_FUNCTION int64_t first_of(const Plan& plan, int64_t row) {
-    return walk == 'u' ? row * plan.row_length : static_cast<int64_t>(plan.offsets[row]);
+  static TORCH_OPS_FUNCTION Number first_of(const Plan& plan, Number row) {
+    return static_cast<Number>(walk == 'u' ? row * plan.row_length
+                                           : static_cast<int64_t>(plan.offsets[row]));
   }
   // The row that the entry at a position of the walk is reduced to.
   template <class Plan>
-  static TORCH_OPS_FUNCTION int64_t row_at(const Plan& plan, int64_t position) {
-    if (walk == 'u') return quotient_of(position, plan.row_length);
-    int64_t low = 0, high = plan.rows;  // offsets[low] <= position < offsets[high]
-    while (high - low > 1) {
-      const int64_t middle = low + (high - low) / 2;
-      (static_cast<int64_t>(plan.offsets[middle]) <= position ? low : high) = middle;
+  static TORCH_OPS_FUNCTION Number row_at(const Plan& plan, Number position) {
+    if (walk == 'u') return position / static_cast<Number>(plan.row_length);
+    if (plan.row_of != nullptr) return static_cast<Number>(plan.row_of[position]);
+    Number low = 0, high = static_cast<Number>(plan.rows);
+    while (high - low > 1) {  // offsets[low] <= position < offsets[high]
+      const Number middle = low + (high - low) / 2;
+      (static_cast<Number>(plan.offsets[middle]) <= position ? low : high) = middle;
     }
     return low;
   }
   template <class Plan>
-  static TORCH_OPS_FUNCTION int64_t entry_at(const Plan& plan, int64_t row, int64_t position) {
+  static TORCH_OPS_FUNCTION Number entry_at(const Plan& plan, Number row, Number position) {
     if (walk == 'u') {
-      return row * plan.row_step + (position - row * plan.row_length) * plan.entry_step;
+      const Number place = position - row * static_cast<Number>(plan.row_length);
+      return row * static_cast<Number>(plan.row_step) +
+             place * static_cast<Number>(plan.entry_step);
     }
-    return is_ordered ? static_cast<int64_t>(plan.order[position]) : position;
+    return is_ordered ? static_cast<Number>(plan.order[position]) : position;
   }
 
   // ---- entries
@@ -90,7 +95,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   };
 
   template <class I, class Plan>
-  static TORCH_OPS_FUNCTION void read_index(const Plan& plan, int64_t position, int u,
+  static TORCH_OPS_FUNCTION void read_index(const Plan& plan, Number position, int u,
                                             Entries& entries) {
     if (I::source == '-') return;
     Number& to = entries.rows[I::number][u];
@@ -102,23 +107,47 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
                                 ? int64_t(static_cast<const int32_t*>(plan.index[I::number])[entry])
                                 : static_cast<const int64_t*>(plan.index[I::number])[entry];
       if (static_cast<uint64_t>(value) < static_cast<uint64_t>(size)) {
-        to = static_cast<Number>(is_batched ? quotient_of(entry, plan.batch_entries) * size + value
-                                            : value);
+        to = static_cast<Number>(is_batched ? batch_of(plan, entries, u) * size + value : value);
       } else {
+        to = 0;
         entries.is_valid[u] = false;
         record_bad(plan, I::number, entry, value);
       }
     }
   }
 
+  template <class Plan>
+  static TORCH_OPS_FUNCTION Number batch_of(const Plan& plan, const Entries& entries, int u) {
+    return entries.entry[u] / static_cast<Number>(plan.batch_entries);
+  }
+  template <class Plan>
+  static TORCH_OPS_FUNCTION void read_entries(const Plan& plan, Number row, Number position,
+                                              Number end, Number step, Entries& entries) {
+#ifdef __CUDACC_RTC__
+#pragma unroll
+#endif
+    for (int u = 0; u < unroll; ++u) {
+      Number at = position + u * step;
+      entries.is_there[u] = entries.is_valid[u] = at < end;
+      // The first instead of one that is not there: without branches all loads are in flight.
+      if (at >= end) at = position;
+      entries.entry[u] = entry_at(plan, row, at);
+      Each{(read_index<Ix>(plan, at, u, entries), 0)...};
+    }
+  }
   template <class In_, class Plan>
-  static TORCH_OPS_FUNCTION int64_t row_of(const Plan& plan, const Entries& entries, int u) {
-    const int64_t entry = entries.entry[u];
+  static TORCH_OPS_FUNCTION Number row_of(const Plan& plan, const Entries& entries, int u) {
+    const Number entry = entries.entry[u];
     if (In_::by >= 0) return entries.rows[In_::by >= 0 ? In_::by : 0][u];
     if (In_::by == in_batch) {
-      return entry - quotient_of(entry, plan.batch_entries) * plan.batch_entries;
+      return entry - batch_of(plan, entries, u) * static_cast<Number>(plan.batch_entries);
     }
-    return In_::by == by_batch ? quotient_of(entry, plan.batch_entries) : entry;
+    return In_::by == by_batch ? batch_of(plan, entries, u) : entry;
+  }
+  // Of a row whose number and stride are known to be small, one multiplication of 32 bits.
+  template <class I, class Plan>
+  static TORCH_OPS_FUNCTION const char* row_at_of(const Plan& plan, const char* start, Number row) {
+    return start + int64_t{row} * static_cast<Number>(plan.row_strides[I::number]);
   }
 
   // ---- values
@@ -144,11 +173,11 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
     }
   }
   template <class I, class Plan>
-  static TORCH_OPS_FUNCTION void load_fixed(const Plan& plan, char* const* at, int64_t row,
+  static TORCH_OPS_FUNCTION void load_fixed(const Plan& plan, char* const* at, Number row,
                                             int width, AllLoaded& loaded) {
     if (I::moves) return;
     const char* const from =
-        at[I::number] + (I::by == by_row ? row * plan.row_strides[I::number] : 0);
+        I::by == by_row ? row_at_of<I>(plan, at[I::number], row) : at[I::number];
     load<I>(plan, from, width, static_cast<Loaded<I>&>(loaded).of[0]);
   }
   template <class I, class Plan>
@@ -156,8 +185,8 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
                                              const Entries& entries, int u, int width,
                                              AllLoaded& loaded) {
     if (!I::moves) return;
-    const char* const from =
-        at[I::number] + row_of<I>(plan, entries, u) * plan.row_strides[I::number];
+    const char* const from = row_at_of<I>(plan, at[I::number], row_of<I>(plan, entries, u));
+    if (!entries.is_valid[u]) return;
     load<I>(plan, from, width, static_cast<Loaded<I>&>(loaded).of[I::moves ? u : 0]);
   }
   template <class I>
@@ -242,8 +271,8 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   // The entries at the positions begin, begin + step, ... below end.
   template <class Plan, class Element, class Lanes>
   static TORCH_OPS_FUNCTION void run(const Plan& plan, const Element& element, const Lanes& lanes,
-                                     int64_t row, int64_t word, int64_t begin, int64_t end,
-                                     int64_t step, Sums& sums) {
+                                     Number row, int64_t word, Number begin, Number end,
+                                     Number step, Sums& sums) {
     char* start[inputs ? inputs : 1];
     for (int k = 0; k < inputs; ++k) start[k] = plan.data[k];
     move_to<kept>(plan.kept, sums_inner ? word : word * vector, start);
@@ -255,18 +284,14 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
     const int64_t summed_step = sums_inner ? lanes.count() : 1;
     const int64_t summed_end = summed_words(plan);
     if (!sums_inner) begin += lanes.lane() * step, step *= lanes.count();
-    for (int64_t position = begin; position < end; position += unroll * step) {
-      Entries entries;
-#ifdef __CUDACC_RTC__
-#pragma unroll
-#endif
-      for (int u = 0; u < unroll; ++u) {
-        const int64_t at = position + u * step;
-        entries.is_there[u] = entries.is_valid[u] = at < end;
-        if (at < end) {
-          entries.entry[u] = static_cast<Number>(entry_at(plan, row, at));
-          Each{(read_index<Ix>(plan, at, u, entries), 0)...};
-        }
+    if (begin >= end) return;
+    Entries next;
+    read_entries(plan, row, begin, end, step, next);
+    for (Number position = begin; position < end; position += unroll * step) {
+      const Entries entries = next;
+      // Which rows the next entries read is known when the rows of these arrive.
+      if (position + unroll * step < end) {
+        read_entries(plan, row, position + unroll * step, end, step, next);
       }
       OfEntries of_entries;
       Each{(clear_entry<Out>(of_entries), 0)...};
@@ -282,9 +307,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
 #pragma unroll
 #endif
         for (int u = 0; u < unroll; ++u) {
-          if (entries.is_valid[u]) {
-            Each{(load_moving<In>(plan, at, entries, u, width, loaded), 0)...};
-          }
+          Each{(load_moving<In>(plan, at, entries, u, width, loaded), 0)...};
         }
 #ifdef __CUDACC_RTC__
 #pragma unroll
@@ -366,13 +389,18 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   // its last one. What becomes of them is put into the slots 2 * tile and 2 * tile + 1, and joined.
 
   struct Part {
-    int64_t row, begin, end;
+    Number row, begin, end;
     bool is_here;
   };
   template <class Plan>
-  static TORCH_OPS_FUNCTION Part part_of(const Plan& plan, int64_t slot) {
-    const int64_t first = (slot >> 1) * plan.most;
-    const int64_t last = first + plan.most < plan.positions ? first + plan.most : plan.positions;
+  static TORCH_OPS_FUNCTION Number end_of_tile(const Plan& plan, Number first) {
+    const Number left = static_cast<Number>(plan.positions) - first;
+    return first + (left < plan.most ? left : static_cast<Number>(plan.most));
+  }
+  template <class Plan>
+  static TORCH_OPS_FUNCTION Part part_of(const Plan& plan, Number slot) {
+    const Number first = (slot >> 1) * static_cast<Number>(plan.most);
+    const Number last = end_of_tile(plan, first);
     Part part;
     part.row = row_at(plan, slot & 1 ? last - 1 : first);
     part.begin = first_of(plan, part.row);
@@ -383,17 +411,18 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
     return part;
   }
   template <class Plan>
-  static TORCH_OPS_FUNCTION Part row_part(const Plan& plan, int64_t row) {
-    const int64_t begin = first_of(plan, row), end = first_of(plan, row + 1);
+  static TORCH_OPS_FUNCTION Part row_part(const Plan& plan, Number row) {
+    const Number begin = first_of(plan, row), end = first_of(plan, row + 1);
     return {row, begin, end, end - begin <= plan.most};
   }
 
   // A word of an item: of a slot, or, after these, of a row that is not long.
   template <class Plan, class Element, class Lanes>
   static TORCH_OPS_FUNCTION void reduce(const Plan& plan, const Element& element,
-                                        const Lanes& lanes, int64_t item, int64_t word) {
+                                        const Lanes& lanes, Number item, int64_t word) {
     const bool is_slot = item < plan.slots;
-    const Part part = is_slot ? part_of(plan, item) : row_part(plan, item - plan.slots);
+    const Part part =
+        is_slot ? part_of(plan, item) : row_part(plan, item - static_cast<Number>(plan.slots));
     if (!part.is_here) return;
     Sums sums;
     sums.clear();
@@ -402,7 +431,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
     Each{(lanes.template join<sums_inner ? 1 : vector>(sums.template of<Out>()), 0)...};
     if (!lanes.is_first()) return;
     if (is_slot) {
-      partials(plan)[item * kept_words(plan) + word] = sums;
+      partials(plan)[int64_t{item} * kept_words(plan) + word] = sums;
     } else {
       Each{(store<Out>(plan, part.row, word, part.end - part.begin, sums), 0)...};
     }
@@ -417,15 +446,14 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   // The long row that begins in a tile; -1: none does.
   template <class Plan>
   static TORCH_OPS_FUNCTION int64_t long_row_of(const Plan& plan, int64_t tile) {
-    const int64_t first = tile * plan.most;
-    const int64_t last = first + plan.most < plan.positions ? first + plan.most : plan.positions;
-    const int64_t row = row_at(plan, last - 1), begin = first_of(plan, row);
+    const Number first = static_cast<Number>(tile * plan.most);
+    const Number row = row_at(plan, end_of_tile(plan, first) - 1), begin = first_of(plan, row);
     return first_of(plan, row + 1) - begin > plan.most && begin >= first ? row : -1;
   }
   // Joins the parts of a long row that begins in a tile.
   template <class Plan, class Lanes>
   static TORCH_OPS_FUNCTION void join_parts(const Plan& plan, const Lanes& lanes, int64_t tile,
-                                            int64_t row, int64_t word) {
+                                            Number row, int64_t word) {
     const int64_t begin = first_of(plan, row), end = first_of(plan, row + 1);
     const int64_t last_tile = quotient_of(end - 1, plan.most), words = kept_words(plan);
     const Sums* const parts = partials(plan) + word;

@@ -4,9 +4,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "jit/elementwise.h"
+#include "jit/call/python_arguments.h"
+#include "jit/call/registered.h"
+#include "jit/elementwise/elementwise.h"
 #include "jit/jit.h"
-#include "jit/python_arguments.h"
 
 namespace torch_ops::jit {
 namespace py = pybind11;
@@ -101,7 +102,7 @@ void bind_elementwise(py::module_& m) {
                       const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
                       const std::vector<std::string>& placeholders, bool uses_index, bool uses_size,
                       bool reads_outputs, py::object compile, py::object derive, py::object sum) {
-            if (auto known = find_elementwise(op_name)) return known;
+            if (auto known = find_kernel<Elementwise>(op_name)) return known;
             auto kernel = std::make_shared<Elementwise>();
             kernel->name = name;
             kernel->op_name = op_name;

@@ -1,4 +1,4 @@
-#include "jit/plan.h"
+#include "jit/call/plan.h"
 
 #include <c10/util/Exception.h>
 

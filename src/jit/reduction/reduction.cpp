@@ -2,7 +2,7 @@
 // into parts, and the parts' results combined. How they are cut follows from sizes and strides, of
 // columns on CUDA also from the number of multiprocessors: the bits are the same on each run, on
 // any number of threads.
-#include "jit/reduction.h"
+#include "jit/reduction/reduction.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
@@ -15,9 +15,9 @@
 
 #include "common/host/ceil_div.h"
 #include "common/torch/new_output.h"
+#include "jit/call/plan.h"
+#include "jit/call/python_arguments.h"
 #include "jit/gpu_code.h"
-#include "jit/plan.h"
-#include "jit/python_arguments.h"
 
 namespace torch_ops::jit {
 namespace {

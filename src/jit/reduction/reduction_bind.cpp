@@ -4,9 +4,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "jit/call/python_arguments.h"
+#include "jit/call/registered.h"
 #include "jit/jit.h"
-#include "jit/python_arguments.h"
-#include "jit/reduction.h"
+#include "jit/reduction/reduction.h"
 
 namespace torch_ops::jit {
 namespace py = pybind11;
@@ -53,6 +54,7 @@ void bind_reduction(py::module_& m) {
                        const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
                        const std::vector<std::string>& placeholders, bool has_identity,
                        bool uses_size, py::object compile) {
+             if (auto known = find_kernel<Reduction>(op_name)) return known;
              auto kernel = std::make_shared<Reduction>();
              kernel->name = name;
              kernel->op_name = op_name;

@@ -1,4 +1,4 @@
-#include "jit/arguments.h"
+#include "jit/raw/arguments.h"
 
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>

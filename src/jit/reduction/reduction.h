@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "jit/made_by_key.h"
-#include "jit/signature.h"
+#include "jit/call/made_by_key.h"
+#include "jit/call/signature.h"
 
 namespace torch_ops::jit {
 
@@ -21,19 +21,19 @@ struct ReductionCode {
   int64_t result_bytes = 0;       // of a part's result
 };
 
-// The signature of all registered reductions: tensors in the order of their parameters, and numbers
-// with the positions of theirs.
-using ReductionOp = Tensor(at::TensorList tensors, at::ArrayRef<Scalar> numbers,
-                           at::IntArrayRef positions, at::OptionalIntArrayRef dim, bool keepdim);
-
 class Reduction : public Signature {
  public:
+  // The signature of all registered reductions: tensors in the order of their parameters, and
+  // numbers with the positions of theirs.
+  using Op = Tensor(at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                    at::OptionalIntArrayRef dim, bool keepdim);
+
   std::string op_name;  // as it is registered, without the namespace; empty: it is not
   bool has_identity = true;
   bool uses_size = false;    // `_in_ind`, `_out_ind`
   pybind11::object compile;  // in Python
 
-  std::optional<c10::TypedOperatorHandle<ReductionOp>> op;
+  std::optional<c10::TypedOperatorHandle<Op>> op;
 
   MadeByKey<ReductionCode> codes;  // by the form of a call
 
@@ -48,7 +48,7 @@ std::vector<bool> reduced_axes(const Reduction& kernel, int64_t rank, at::Option
 Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArrayRef dims,
               bool keepdim, const Tensor& out);
 
-// Registers the kernel as an op. Of several with one name the last one is the op's.
+// Registers the kernel as an op; once for each name.
 void register_reduction(const std::shared_ptr<Reduction>& kernel);
 // Calls the registered op.
 Tensor call_op(const Reduction& kernel, const Arguments& arguments, at::OptionalIntArrayRef dim,

@@ -1,4 +1,4 @@
-#include "jit/python_arguments.h"
+#include "jit/call/python_arguments.h"
 
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "jit/signature.h"
+#include "jit/call/signature.h"
 
 namespace torch_ops::jit {
 

@@ -8,9 +8,9 @@
 #include <tuple>
 #include <utility>
 
-#include "jit/arguments.h"
 #include "jit/gpu_code.h"
 #include "jit/jit.h"
+#include "jit/raw/arguments.h"
 
 namespace torch_ops::jit {
 namespace py = pybind11;

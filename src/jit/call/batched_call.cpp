@@ -1,4 +1,4 @@
-#include "jit/batched_call.h"
+#include "jit/call/batched_call.h"
 
 #include <ATen/ops/stack.h>
 

@@ -1,4 +1,4 @@
-#include "jit/signature.h"
+#include "jit/call/signature.h"
 
 #include <ATen/native/TypeProperties.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "jit/elementwise.h"
+#include "jit/elementwise/elementwise.h"
 
 namespace torch_ops::jit {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "c_api/calls/arguments.h"
+#include "c_api/frame/arguments.h"
 #include "common/host/float16.h"
 
 namespace torch_ops {

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "c_api/calls/arguments.h"
+#include "c_api/frame/arguments.h"
 #include "c_api/gpu/gpu.h"
 #include "common/host/host_program.h"
 #include "common/indexing/index_error.h"

@@ -1,27 +1,16 @@
 // Elementwise kernels as registered ops.
 #include <torch/csrc/utils/pybind.h>
-#include <torch/library.h>
 
 #include <algorithm>
-#include <mutex>
-#include <unordered_map>
 
-#include "jit/batched_call.h"
-#include "jit/elementwise.h"
+#include "jit/call/batched_call.h"
+#include "jit/call/registered.h"
+#include "jit/elementwise/elementwise.h"
 
 namespace torch_ops::jit {
 namespace {
 
 namespace py = pybind11;
-
-struct Registry {
-  std::mutex mutex;
-  std::unordered_map<std::string, std::shared_ptr<Elementwise>> kernels;
-};
-Registry& registry() {
-  static auto* const registry = new Registry();  // ops outlive every static destructor
-  return *registry;
-}
 
 std::string as_key(const std::string& kind, const std::vector<bool>& a,
                    const std::vector<bool>& b) {
@@ -38,13 +27,6 @@ std::vector<Tensor> call_op(Elementwise& kernel, const Arguments& arguments,
                             at::OptionalSymIntArrayRef size) {
   const auto [tensors, numbers, positions] = split_arguments(arguments);
   return kernel.op->call(tensors, numbers, positions, size);
-}
-
-std::shared_ptr<Elementwise> find_elementwise(const std::string& op_name) {
-  Registry& all = registry();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  const auto found = all.kernels.find(op_name);
-  return found == all.kernels.end() ? nullptr : found->second;
 }
 
 Elementwise::~Elementwise() {
@@ -72,32 +54,19 @@ std::shared_ptr<Elementwise> Elementwise::derived(const std::string& kind,
 }
 
 void register_elementwise(const std::shared_ptr<Elementwise>& kernel) {
-  Registry& all = registry();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  if (!all.kernels.emplace(kernel->op_name, kernel).second) return;
-  // Never unregistered: compiled and exported programs hold the op.
-  static auto* const library = new torch::Library(torch::Library::FRAGMENT, "torch_ops_jit",
-                                                  std::nullopt, __FILE__, __LINE__);
-  const std::string& name = kernel->op_name;
-  library->def((name + "(Tensor[] tensors, Scalar[] numbers, int[] positions, SymInt[]? size=None)"
-                       " -> Tensor[]")
-                   .c_str(),
-               {at::Tag::pt2_compliant_tag});
+  const char* const schema =
+      "(Tensor[] tensors, Scalar[] numbers, int[] positions, SymInt[]? size=None) -> Tensor[]";
   const auto backend = [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                                 at::IntArrayRef positions, at::OptionalSymIntArrayRef size) {
     std::optional<at::IntArrayRef> sizes;
     if (size) sizes = C10_AS_INTARRAYREF_SLOW(*size);
     return run(*kernel, join_arguments(*kernel, tensors, numbers, positions), {}, sizes);
   };
-  library->impl(name.c_str(), torch::dispatch(c10::DispatchKey::CPU, torch::CppFunction(backend)));
-  library->impl(name.c_str(), torch::dispatch(c10::DispatchKey::CUDA, torch::CppFunction(backend)));
   const auto autograd = [kernel](c10::DispatchKeySet keys, at::TensorList tensors,
                                  at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
                                  at::OptionalSymIntArrayRef size) {
     return elementwise_autograd(kernel, keys, tensors, numbers, positions, size);
   };
-  library->impl(name.c_str(),
-                torch::dispatch(c10::DispatchKey::Autograd, torch::CppFunction(autograd)));
   const auto batched = [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                                 at::IntArrayRef positions, at::OptionalSymIntArrayRef size) {
     // What an element does may depend on where it stands, or on an array as a whole.
@@ -109,17 +78,17 @@ void register_elementwise(const std::shared_ptr<Elementwise>& kernel) {
                           return kernel->op->call(values, numbers, positions, size);
                         });
   };
-  library->impl(name.c_str(),
-                torch::dispatch(c10::DispatchKey::FuncTorchBatched, torch::CppFunction(batched)));
   const auto legacy = [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                                at::IntArrayRef positions, at::OptionalSymIntArrayRef size) {
     return batched_before_functorch(*kernel, tensors, numbers, positions, size);
   };
-  library->impl(name.c_str(),
-                torch::dispatch(c10::DispatchKey::Batched, torch::CppFunction(legacy)));
-  kernel->op = c10::Dispatcher::singleton()
-                   .findSchemaOrThrow(("torch_ops_jit::" + name).c_str(), "")
-                   .typed<ElementwiseOp>();
+  register_kernel(kernel, schema, [&](const auto& impl) {
+    impl(c10::DispatchKey::CPU, backend);
+    impl(c10::DispatchKey::CUDA, backend);
+    impl(c10::DispatchKey::Autograd, autograd);
+    impl(c10::DispatchKey::FuncTorchBatched, batched);
+    impl(c10::DispatchKey::Batched, legacy);
+  });
 }
 
 }  // namespace torch_ops::jit

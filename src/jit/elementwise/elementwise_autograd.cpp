@@ -6,8 +6,9 @@
 #include <algorithm>
 
 #include "common/torch/autograd.h"
-#include "jit/elementwise.h"
-#include "jit/no_derivative.h"
+#include "jit/call/no_derivative.h"
+#include "jit/call/registered.h"
+#include "jit/elementwise/elementwise.h"
 
 namespace torch_ops::jit {
 namespace {
@@ -100,7 +101,7 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
   std::vector<SavedVariable> tensors;
 
   std::string name() const override {
-    const auto found = find_elementwise(kernel);
+    const auto found = find_kernel<Elementwise>(kernel);
     return (found ? found->name : kernel) + "_backward";
   }
 
@@ -115,7 +116,7 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
   }
 
   variable_list backward(const variable_list& grads) {
-    const std::shared_ptr<Elementwise> forward = find_elementwise(kernel);
+    const std::shared_ptr<Elementwise> forward = find_kernel<Elementwise>(kernel);
     TORCH_CHECK(forward, "torch_ops.jit: there is no kernel ", kernel, " in this process.");
     std::vector<Tensor> values;
     for (const SavedVariable& tensor : tensors) values.push_back(unpack(tensor));

@@ -1,5 +1,5 @@
 // A call of an elementwise kernel: its types, its plan (torch's TensorIterator), its launch.
-#include "jit/elementwise.h"
+#include "jit/elementwise/elementwise.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
@@ -13,9 +13,9 @@
 #include <algorithm>
 
 #include "common/torch/new_output.h"
+#include "jit/call/plan.h"
+#include "jit/call/python_arguments.h"
 #include "jit/gpu_code.h"
-#include "jit/plan.h"
-#include "jit/python_arguments.h"
 
 namespace torch_ops::jit {
 namespace {

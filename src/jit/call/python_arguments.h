@@ -3,7 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "jit/signature.h"
+#include "jit/call/signature.h"
 
 namespace torch_ops::jit {
 

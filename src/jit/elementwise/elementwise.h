@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "jit/made_by_key.h"
-#include "jit/reduction.h"
-#include "jit/signature.h"
+#include "jit/call/made_by_key.h"
+#include "jit/call/signature.h"
+#include "jit/reduction/reduction.h"
 
 namespace torch_ops::jit {
 
@@ -22,14 +22,13 @@ struct Variant {
   int64_t unroll = 0;
 };
 
-// The signature of all registered elementwise ops: tensors in the order of their parameters, and
-// numbers with the positions of theirs.
-using ElementwiseOp = std::vector<Tensor>(at::TensorList tensors, at::ArrayRef<Scalar> numbers,
-                                          at::IntArrayRef positions,
-                                          at::OptionalSymIntArrayRef size);
-
 class Elementwise : public Signature {
  public:
+  // The signature of all registered elementwise ops: tensors in the order of their parameters, and
+  // numbers with the positions of theirs.
+  using Op = std::vector<Tensor>(at::TensorList tensors, at::ArrayRef<Scalar> numbers,
+                                 at::IntArrayRef positions, at::OptionalSymIntArrayRef size);
+
   std::string op_name;         // as it is registered, without the namespace
   bool uses_index = false;     // `i`
   bool uses_size = false;      // `_ind`
@@ -37,7 +36,7 @@ class Elementwise : public Signature {
   pybind11::object compile;    // variants, in Python
   pybind11::object derive;     // derivatives, in Python
   pybind11::object sum;        // the reduction that sums the one output, in Python
-  std::optional<c10::TypedOperatorHandle<ElementwiseOp>> op;
+  std::optional<c10::TypedOperatorHandle<Op>> op;
 
   ~Elementwise();
 
@@ -79,6 +78,5 @@ std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, at::Tens
 
 // Registers the kernel as an op, with its derivative and its batching rule; once for each name.
 void register_elementwise(const std::shared_ptr<Elementwise>& kernel);
-std::shared_ptr<Elementwise> find_elementwise(const std::string& op_name);
 
 }  // namespace torch_ops::jit

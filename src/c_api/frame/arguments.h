@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "c_api/calls/failure.h"
+#include "c_api/frame/failure.h"
 #include "common/indexing/index_array.h"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/row_layout.h"

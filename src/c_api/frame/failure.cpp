@@ -1,4 +1,4 @@
-#include "c_api/calls/failure.h"
+#include "c_api/frame/failure.h"
 
 #include <cstdio>
 

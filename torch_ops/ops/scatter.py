@@ -13,6 +13,7 @@ from torch.overrides import is_tensor_like
 from torch_ops.ops._arguments import (
     check_dim_size,
     check_kinds,
+    check_sorted,
     given,
     mode_arguments,
     only_raise,
@@ -21,6 +22,7 @@ from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 _scatter_add = torch.ops.torch_ops.scatter_add.default
 _scatter_add_by_plan = torch.ops.torch_ops.scatter_add.plan
+_scatter_sorted = torch.ops.torch_ops._scatter_sorted.default
 _gather = torch.ops.torch_ops.gather.default
 _ext: Any = importlib.import_module("torch_ops._ext.scatter")
 
@@ -83,6 +85,11 @@ def scatter_add(
             plan they always are.
         mode: What an entry out of range is: as for :func:`gather`, where "fill" means that its
             values are dropped. A plan takes only "raise".
+        sorted: The caller's word that the entries of each batch are in order, none below the one
+            before it. Then nothing is sorted and nothing added by atomics: one pass over the
+            values, and the same bits on every run. Where they are not in order all the same, the
+            result is undefined; nothing is written elsewhere, and entries out of range are errors.
+            Takes only ``mode="raise"``. A plan needs no such word.
 
     Returns:
         A contiguous tensor of the values' dtype and the shape
@@ -147,7 +154,7 @@ def scatter_add(
         >>> torch_ops.scatter_add(messages, receiver, 3, batch_dims=1)
         tensor([[5., 0., 2.]])
     """
-    if not is_dynamo_compiling():
+    if not sorted and not is_dynamo_compiling():
         output = _ext.call(values, index, dim_size, dim, batch_dims, deterministic, mode, None)
         if output is not NotImplemented:
             return output
@@ -165,6 +172,9 @@ def scatter_add(
         batch_dims=(batch_dims, "an int"),
         deterministic=(deterministic, "a bool or None"),
     )
+    if sorted:
+        check_sorted("scatter_add", mode)
+        return _scatter_sorted(values, index, dim_size, dim, batch_dims, "sum", "scatter_add")
     return _scatter_add(
         values,
         index,

@@ -12,6 +12,7 @@ from torch.compiler import is_dynamo_compiling
 from torch_ops.ops._arguments import (
     check_dim_size,
     check_kinds,
+    check_sorted,
     check_tensors,
     mode_arguments,
     only_raise,
@@ -20,6 +21,7 @@ from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 _scatter = torch.ops.torch_ops.scatter.default
 _scatter_by_plan = torch.ops.torch_ops.scatter.plan
+_scatter_sorted = torch.ops.torch_ops._scatter_sorted.default
 _scatter_add_ = torch.ops.torch_ops.scatter_add_.default
 _ext: Any = importlib.import_module("torch_ops._ext.scatter")
 
@@ -88,6 +90,11 @@ def scatter(
             values are dropped. A plan takes only "raise".
         deterministic: For ``sum`` and ``mean``, as for :func:`scatter_add`. The others are
             deterministic in any case.
+        sorted: The caller's word that the entries of each batch are in order, none below the one
+            before it. Then nothing is sorted and nothing added by atomics: one pass over the
+            values, and the same bits on every run. Where they are not in order all the same, the
+            result is undefined; nothing is written elsewhere, and entries out of range are errors.
+            Takes only ``mode="raise"``. A plan needs no such word.
 
     Returns:
         A contiguous tensor of the values' dtype and of the shape that :func:`scatter_add` returns.
@@ -134,7 +141,7 @@ def scatter(
         >>> torch_ops.scatter(energy, atom, 3, reduce="amax")
         tensor([5., 0., 3.])
     """
-    if not is_dynamo_compiling():
+    if not sorted and not is_dynamo_compiling():
         output = _ext.call_reduce(
             values, index, dim_size, dim, batch_dims, reduce, mode, deterministic
         )
@@ -154,6 +161,9 @@ def scatter(
         batch_dims=(batch_dims, "an int"),
         deterministic=(deterministic, "a bool or None"),
     )
+    if sorted:
+        check_sorted("scatter", mode)
+        return _scatter_sorted(values, index, dim_size, dim, batch_dims, reduce, "scatter")
     return _scatter(
         values,
         index,

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeGuard, TypeVar, overload
 from torch import nn
 
 from torch_ops.ops.embedding import Embedding
+from torch_ops.ops.embedding_bag import EmbeddingBag
 from torch_ops.ops.relu import LeakyReLU, ReLU
 from torch_ops.ops.sigmoid import Sigmoid
 
@@ -16,6 +17,7 @@ Model = TypeVar("Model", bound=nn.Module)
 # Each is a subclass of the other, which adds no parameter, buffer or hook.
 _OURS: dict[type[nn.Module], type[nn.Module]] = {
     nn.Embedding: Embedding,
+    nn.EmbeddingBag: EmbeddingBag,
     nn.ReLU: ReLU,
     nn.LeakyReLU: LeakyReLU,
     nn.Sigmoid: Sigmoid,
@@ -103,8 +105,9 @@ def replace_modules(model: Model, report: Literal[True]) -> tuple[Model, list[Re
 def replace_modules(model: Model, report: bool = False) -> Model | tuple[Model, list[Replacement]]:
     """Makes the layers of a model that this library has into its own, in place.
 
-    ``torch.nn.Embedding``, ``ReLU``, ``LeakyReLU`` and ``Sigmoid`` become :class:`Embedding`,
-    :class:`ReLU`, :class:`LeakyReLU` and :class:`Sigmoid`. The layers stay the objects that they
+    ``torch.nn.Embedding``, ``EmbeddingBag``, ``ReLU``, ``LeakyReLU`` and ``Sigmoid`` become
+    :class:`Embedding`, :class:`EmbeddingBag`, :class:`ReLU`, :class:`LeakyReLU` and
+    :class:`Sigmoid`. The layers stay the objects that they
     are, with their parameters, tied weights, hooks, names, training flags and ``inplace``; so an
     optimizer, a ``state_dict`` and every other reference stay right.
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import itertools
 import sys
 import types
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -245,6 +247,68 @@ torch_ops.compat.pyg.enable()
     result = run("-c", code, cwd=ROOT)
     assert result.returncode == 1
     assert "ModuleNotFoundError: import of torch_geometric halted" in result.stdout
+
+
+# ---- plans --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The indices that plans are made of; on the CPU too, where the module makes none."""
+    made: list[Tensor] = []
+    make = torch_ops.ops.plan.gather_plan
+
+    def recorded(index: Tensor, *args: Any, **kwargs: Any) -> Any:
+        made.append(index)
+        return make(index, *args, **kwargs)
+
+    monkeypatch.setattr(torch_ops.ops.plan, "gather_plan", recorded)
+    patch = importlib.import_module("torch_ops.compat._pyg")
+    monkeypatch.setattr(patch, "_saves_a_sort", lambda index: True)
+    return made
+
+
+def test_a_graph_is_sorted_once(plans: list[Tensor], device: torch.device) -> None:
+    layer = layers()["attention"].double().to(device)
+    edges = some_edges().to(device)
+    x = torch.randn(10, 8, dtype=torch.float64, device=device, requires_grad=True)
+    wanted = layer(x, edges)
+    (wanted_grad,) = torch.autograd.grad(wanted.square().sum(), x)
+    pyg.enable()
+    for _ in range(3):
+        result = layer(x, edges)
+        torch.testing.assert_close(result, wanted, rtol=1e-12, atol=1e-13)
+        (grad,) = torch.autograd.grad(result.square().sum(), x)
+        torch.testing.assert_close(grad, wanted_grad, rtol=1e-11, atol=1e-12)
+    assert sorted(index.data_ptr() for index in plans) == [row.data_ptr() for row in edges]
+
+    plans.clear()
+    edges[:, 0] = torch.tensor([3, 4])  # another graph in the same memory
+    after = layer(x, edges)
+    pyg.disable()
+    torch.testing.assert_close(after, layer(x, edges), rtol=1e-12, atol=1e-13)
+    assert not torch.allclose(after, wanted)
+
+
+def test_a_graph_is_not_kept_alive(plans: list[Tensor], device: torch.device) -> None:
+    layer = layers()["max"].to(device)
+    edges, x = some_edges().to(device), torch.randn(10, 8, device=device)
+    kept = weakref.ref(edges)
+    with pyg.enable():
+        for _ in range(3):
+            layer(x, edges)
+    assert plans
+    plans.clear()
+    del edges
+    gc.collect()
+    assert kept() is None
+
+
+def test_no_plan_is_made_on_a_cpu_or_in_a_graph() -> None:
+    patch = importlib.import_module("torch_ops.compat._pyg")
+    index = torch.tensor([0, 1, 1])
+    for _ in range(3):
+        assert patch._planned(index, 2, 0) is index
 
 
 # ---- layers -------------------------------------------------------------------------------------

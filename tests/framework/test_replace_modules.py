@@ -16,6 +16,7 @@ from torch_ops import Replacement, replace_modules
 
 PAIRS: dict[type[nn.Module], type[nn.Module]] = {
     nn.Embedding: torch_ops.Embedding,
+    nn.EmbeddingBag: torch_ops.EmbeddingBag,
     nn.ReLU: torch_ops.ReLU,
     nn.LeakyReLU: torch_ops.LeakyReLU,
     nn.Sigmoid: torch_ops.Sigmoid,
@@ -28,6 +29,7 @@ class Net(nn.Module):
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
         self.rows = nn.Embedding(7, 4, padding_idx=2, max_norm=3.0)
+        self.bags = nn.EmbeddingBag(7, 4, mode="sum")
         self.norm = nn.LayerNorm(4)
         self.relu = nn.ReLU(inplace)
         self.leaky = nn.LeakyReLU(0.3, inplace)
@@ -35,7 +37,7 @@ class Net(nn.Module):
         self.gate = nn.Sigmoid()
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.leaky(self.norm(self.rows(x)) - 0.1)
+        x = self.leaky(self.norm(self.rows(x) + self.bags(x)[:, None]) - 0.1)
         return self.gate(self.linear(self.relu(self.norm(x))))
 
 

@@ -8,6 +8,7 @@ import contextlib
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 from torch_geometric import Index, is_compiling
 from torch_geometric.index import ptr2index
 from torch_geometric.nn import MessagePassing
@@ -16,6 +17,7 @@ from torch_geometric.utils import _scatter, _segment, _softmax, is_torch_sparse_
 from torch_geometric.utils.num_nodes import maybe_num_nodes
 
 import torch_ops
+from torch_ops import GatherPlan
 from torch_ops.compat.torch_scatter import scatter_softmax, segment_csr
 from torch_ops.compat.torch_scatter.segment_csr import index_of
 
@@ -24,15 +26,41 @@ _their_softmax = _softmax.softmax
 _their_index_select = MessagePassing._index_select_safe
 
 
-def _plain(index: Tensor) -> Tensor:
-    return index.as_tensor() if isinstance(index, Index) else index
+# Of each tensor of edges the views that stand for its rows. A layer cuts new ones from it for every
+# call, and a plan is found by the tensor that it was made of.
+_rows: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def _same_view(index: Tensor) -> Tensor:
+    """One and the same tensor for all views of the same part of a tensor."""
+    base = index._base
+    if base is None:
+        return index
+    views = _rows.setdefault(base, {})
+    key = (index.storage_offset(), index.shape, index.stride(), index.dtype)
+    # Detached, since a view keeps its base alive; the count of what is written is shared.
+    return views.setdefault(key, index.detach())
+
+
+def _saves_a_sort(index: Tensor) -> bool:
+    return index.is_cuda
+
+
+def _planned(index: Tensor, dim_size: int, dim: int) -> Tensor | GatherPlan:
+    """A plan of the index, if it was seen before and a plan helps, or the index."""
+    if isinstance(index, Index):
+        index = index.as_tensor()
+    if is_compiling() or not _saves_a_sort(index):
+        return index
+    return torch_ops.plan_cache(_same_view(index), dim_size, dim=dim)
 
 
 def _reduced(src: Tensor, index: Tensor, dim_size: int, dim: int, reduce: str) -> Tensor:
     if torch.jit.is_scripting():  # type: ignore[attr-defined]
         return torch.ops.torch_ops.scatter(src, index, dim_size, dim, reduce=reduce)
     else:
-        return torch_ops.scatter(src, _plain(index), dim_size, dim, reduce=reduce)
+        known = _planned(index, dim_size, dim)
+        return torch_ops.scatter(src, known, dim_size, dim, reduce=reduce)
 
 
 def scatter(
@@ -80,15 +108,19 @@ def softmax(
     """torch_geometric.utils.softmax by this library; of integers, by their own."""
     if not src.is_floating_point() or (index is None and ptr is None):
         return _their_softmax(src, index, ptr, num_nodes, dim)
-    if ptr is not None:
-        ptr = ptr.view(-1)
-        return scatter_softmax(src, index_of(ptr, src.size(dim)), dim, ptr.numel() - 1)
-    assert index is not None
-    size = maybe_num_nodes(index, num_nodes)
     if torch.jit.is_scripting():  # type: ignore[attr-defined]
-        return scatter_softmax(src, index, dim, size)
+        if ptr is not None:
+            ptr = ptr.view(-1)
+            return scatter_softmax(src, index_of(ptr, src.size(dim)), dim, ptr.numel() - 1)
+        assert index is not None
+        return scatter_softmax(src, index, dim, maybe_num_nodes(index, num_nodes))
     else:
-        return scatter_softmax(src, _plain(index), dim, size)
+        dim = dim + src.dim() if dim < 0 else dim
+        if ptr is not None:
+            return torch_ops.softmax(src, dim=dim, offsets=ptr.view(-1))
+        assert index is not None
+        size = maybe_num_nodes(index, num_nodes)
+        return torch_ops.softmax(src, _planned(index, size, dim), size, dim)
 
 
 def segment(src: Tensor, ptr: Tensor, reduce: str = "sum") -> Tensor:
@@ -107,8 +139,9 @@ def _index_select(self, src: Tensor, index) -> Tensor:  # type: ignore[no-untype
 
 def _index_select_safe(self: MessagePassing, src: Tensor, index: Tensor) -> Tensor:
     if src.layout == torch.strided and index.dim() == 1:
+        dim = self.node_dim % max(src.dim(), 1)
         with contextlib.suppress(IndexError):
-            return torch_ops.gather(src, _plain(index), self.node_dim)
+            return torch_ops.gather(src, _planned(index, src.size(dim), dim), dim)
     return _their_index_select(self, src, index)  # whose errors speak of edge_index
 
 

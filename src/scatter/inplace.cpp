@@ -273,7 +273,8 @@ struct ScatterInplace {
     const Tensor result = scatter.call(
         values, index, out.sym_size(axis), axis, batch_dims, is_mean ? "sum" : reduce, "raise",
         std::nullopt, /*correction=*/1, wide ? std::optional(at::kFloat) : std::nullopt);
-    if (is_product) return out * result;
+    // What the gradient of `result` is multiplied by must not be overwritten.
+    if (is_product) return (result.requires_grad() ? out.clone() : out) * result;
     Tensor taken = counts > 0, given = result;
     if (is_mean) {
       const Tensor total = include_self ? out + result : result;

@@ -26,6 +26,7 @@ BENCHMARKS = [
     "gather_family",
     "activations",
     "messages",
+    "segments",
     "random_shapes",
     "transforms",
     "jit",

@@ -21,6 +21,7 @@
 #include "common/torch/python_call.h"
 #include "scatter/batching.h"
 #include "scatter/scatter.h"
+#include "segments/segments.h"
 #include "segments/segments_launch.h"
 
 namespace torch_ops {
@@ -34,25 +35,6 @@ constexpr const char* kReduce = "segment_reduce";
 constexpr const char* kGather = "gather_csr";
 
 // ---- Checks -------------------------------------------------------------------------------------
-
-// `values` are the entries of the segments or, for gather_csr, the segments' rows.
-indexing::Axes check_segments(const char* op, const Tensor& values, const Tensor& offsets, Dim dim,
-                              int64_t batch_dims) {
-  indexing::check_index_dtype(op, offsets);
-  indexing::check_one_device(op, "values", values, "offsets", offsets);
-  TORCH_CHECK_VALUE(batch_dims >= 0 && offsets.dim() == batch_dims + 1, op,
-                    ": offsets must have batch_dims axes and one more, but batch_dims is ",
-                    batch_dims, " and the shape of offsets is ", offsets.sym_sizes(), ".");
-  TORCH_CHECK_VALUE(offsets.sym_size(-1).sym_ge(1).expect_true(__FILE__, __LINE__), op,
-                    ": offsets must have one element more than there are segments, but its shape "
-                    "is ",
-                    offsets.sym_sizes(), ".");
-  const auto axes =
-      indexing::resolve_axes(op, "values", values.dim(), offsets.dim(), dim, batch_dims);
-  indexing::check_axes_match(op, "values", values.sym_sizes(), 0, "offsets", offsets.sym_sizes(), 0,
-                             batch_dims, "values and offsets must have the same batch axes");
-  return axes;
-}
 
 void check_ordered(const Tensor& values) {
   const at::ScalarType dtype = values.scalar_type();

@@ -138,7 +138,7 @@ def samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
             if dtype in COMPLEX and reduce not in ("sum", "mean"):
                 continue
             if reduce == "prod":  # of many it would overflow
-                values = values.sign() + (values == 0) * 0.5
+                values = torch.where(values < 0, -1, 1).to(dtype)
             yield Sample((values, case.offsets(device)), {"reduce": reduce, **case.kwargs})
 
 

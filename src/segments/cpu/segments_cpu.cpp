@@ -72,6 +72,12 @@ struct Joined {
       if constexpr (kRule == SegmentRule::kMean) sum /= static_cast<Sum>(count);
       return static_cast<Result>(sum);
     };
+    if (inner == 1 && count < kColumns) {
+      Sum sum = Op::template identity<Sum>();
+      for (int64_t n = 0; n < count; ++n) sum = Op::join(sum, static_cast<Sum>(values[n]));
+      *to = finish(sum);
+      return;
+    }
     begin();
     if (inner == 1) {  // entries side by side as if they were columns, which are joined at the end
       const int64_t rows = count / kColumns;

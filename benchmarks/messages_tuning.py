@@ -25,14 +25,15 @@ from torch_ops.jit import IndexedKernel
 from torch_ops.jit.generation.indexed_tuning import IndexedTuning, trying, tuning
 
 SETS = (
-    "-", "entries=8", "entries=8,blocks=3", "entries=2", "entries=2,blocks=6", "blocks=4",
-    "threads=128", "group=32", "few=4", "few=1", "few=4,group=8", "tile=64", "tile=128", "tile=512",
+    "-", "blocks=6", "entries=2,blocks=8", "entries=3,blocks=6", "entries=6", "entries=8",
+    "threads=128", "threads=128,blocks=12", "threads=64", "few=2", "few=8", "group=4", "group=16",
+    "tile=128", "tile=512", "tile=1024",
 )  # fmt: skip
 # dtype, exponent, entries a row, width, distributions
 CASES = (
     ("f32", 22, 8, 64, ("uniform", "zipf", "hot")),
     ("f32", 20, 64, 64, ("uniform",)),
-    ("f32", 17, 8, 64, ("uniform", "zipf")),
+    ("f32", 17, 8, 64, ("uniform", "zipf", "hot")),
     ("f32", 20, 8, 256, ("uniform", "hot")),
     ("bf16", 22, 8, 64, ("uniform", "zipf")),
     ("f32", 22, 8, 3, ("uniform", "zipf", "hot")),

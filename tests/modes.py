@@ -13,7 +13,7 @@ from torch import Tensor
 
 MODES = ("raise", "wrap", "clip", "fill", "unchecked")
 REWRITING = ("wrap", "clip", "fill")
-INDEX_DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
+INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 # Of each rank and kind of axes, and for CUDA's kernels that small calls reach.
 CASES = [

@@ -27,6 +27,7 @@ BENCHMARKS = [
     "activations",
     "messages",
     "models",
+    "segments",
     "random_shapes",
     "transforms",
     "jit",

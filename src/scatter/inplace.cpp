@@ -261,16 +261,20 @@ struct ScatterInplace {
     static const auto scatter = find_op<Tensor(
         const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view, std::string_view,
         std::optional<bool>, double, std::optional<at::ScalarType>)>("scatter");
-    const bool is_mean = reduce == "mean";
+    const bool is_mean = reduce == "mean", is_product = reduce == "prod" && include_self;
+    Tensor counts;
+    if (!is_product) {  // first, so that errors of entries are in this op's name
+      const Tensor ones = at::ones_like(index, index.options().dtype(at::kLong));
+      counts =
+          per_row(sums_of(kName, out.sym_size(axis), ones, index, batch_dims, batch_dims, "raise"),
+                  batch_dims, axis, out.dim());
+    }
     const bool wide = is_mean && at::isReducedFloatingType(values.scalar_type());
     const Tensor result = scatter.call(
         values, index, out.sym_size(axis), axis, batch_dims, is_mean ? "sum" : reduce, "raise",
         std::nullopt, /*correction=*/1, wide ? std::optional(at::kFloat) : std::nullopt);
-    if (reduce == "prod" && include_self) return out * result;
-    const Tensor ones = at::ones_like(index, index.options().dtype(at::kLong));
-    const Tensor counts =
-        per_row(sums_of(kName, out.sym_size(axis), ones, index, batch_dims, batch_dims, "raise"),
-                batch_dims, axis, out.dim());
+    // What the gradient of `result` is multiplied by must not be overwritten.
+    if (is_product) return (result.requires_grad() ? out.clone() : out) * result;
     Tensor taken = counts > 0, given = result;
     if (is_mean) {
       const Tensor total = include_self ? out + result : result;

@@ -204,10 +204,12 @@ SAME: dict[str, Any] = {
     "sigmoid": aten.sigmoid.default,
     "sigmoid_": aten.sigmoid_.default,
     "embedding": F.embedding,
+    "embedding_bag": F.embedding_bag,
     "ReLU": nn.ReLU,
     "LeakyReLU": nn.LeakyReLU,
     "Sigmoid": nn.Sigmoid,
     "Embedding": nn.Embedding,
+    "EmbeddingBag": nn.EmbeddingBag,
 }
 # And of these that two names of arguments differ.
 SAME_ORDER: dict[str, Any] = {
@@ -216,7 +218,7 @@ SAME_ORDER: dict[str, Any] = {
     "index_put_": aten.index_put_.default,
 }
 # And of these that their arguments are others than those of torch's functions of this name.
-OTHER_ORDER = ["gather", "index_add", "scatter", "scatter_add"]
+OTHER_ORDER = ["gather", "index_add", "masked_scatter", "scatter", "scatter_add"]
 
 
 def arguments(function: Any) -> list[tuple[str, Any]]:
@@ -256,10 +258,13 @@ def test_arguments_in_torchs_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", OTHER_ORDER)
 def test_arguments_in_another_order(name: str) -> None:
-    """torch's have the axis second."""
+    """torch's have the axis second; its masked_scatter begins with what is written to."""
     theirs = getattr(aten, name)
-    assert arguments(getattr(theirs, theirs.overloads()[0]))[1][0] == "dim"
-    assert arguments(getattr(torch_ops, name))[1][0] != "dim"
+    first = [each for each, _ in arguments(getattr(theirs, theirs.overloads()[0]))][:2]
+    assert first == ["input", "mask" if name == "masked_scatter" else "dim"]
+    assert not {*first[: 1 + (first[1] == "dim")]} & {
+        each for each, _ in arguments(getattr(torch_ops, name))[:2]
+    }
 
 
 def test_the_readme_names_them() -> None:

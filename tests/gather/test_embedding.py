@@ -137,7 +137,7 @@ calls = st.tuples(
     st.lists(st.integers(0, 4), max_size=3),
     st.integers(1, 5),
     options,
-    st.sampled_from([torch.uint8, torch.int16, torch.int32, torch.int64]),
+    st.sampled_from([torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]),
     st.integers(0, 2**31),
 )
 

@@ -55,7 +55,6 @@ def reference(
 def samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
     weight = values_for((6, 5), device, dtype)
     flat = torch.tensor([3, 0, 5, 5, 1, 2, 0], device=device)
-    factors = values_for((7,), device, dtype)
     for mode in MODES:
         for offsets, last in (([0, 2, 2, 5], False), ([0, 2, 2, 6], True), ([0], False)):
             begins = torch.tensor(offsets, device=device)
@@ -65,14 +64,18 @@ def samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
             entries = torch.randint(6, shape, device=device)
             yield Sample((entries, weight, None, False, mode, False, None, False, 2))
     begins = torch.tensor([0, 3], device=device)
-    yield Sample((flat, weight, begins, False, "sum", False, factors))
-    yield Sample((flat[None], weight, None, False, "sum", False, factors[None]))
     yield Sample((flat, values_for((6, 0), device, dtype), begins))
     yield Sample((flat[:0], weight, begins[:0]))
 
 
 def smooth_samples(device: torch.device) -> Iterator[Sample]:
+    """Those with factors too, which the derivative needs."""
     yield from samples(device, torch.float64)
+    weight, factors = (values_for(shape, device, torch.float64) for shape in ((6, 2), (2, 3)))
+    flat = torch.tensor([[3, 0, 5], [5, 1, 2]], device=device)
+    yield Sample((flat, weight, None, False, "sum", False, factors))
+    begins = torch.tensor([0, 2, 2], device=device)
+    yield Sample((flat.view(6), weight, begins, False, "sum", False, factors.view(6)))
 
 
 def sized(device: torch.device, size: int) -> Sample:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import torch_ops
 
-INDEX_DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
+INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 ALL_DTYPES = (
     *FLOATS,
     torch.bool,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import torch_ops
 
-INDEX_DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
+INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 MODES = ("raise", "wrap", "clip", "fill", "unchecked")
 
 # source, index without its last axis, coordinates, batch_dims

@@ -129,7 +129,6 @@ OPS = [
         smooth_samples=smooth_scatter_samples,
         sized=sized_scatter,
         bad=bad_scatter,
-        kept=(1,),
         node="ViewBackward0",
     ),
     Op(

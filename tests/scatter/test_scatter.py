@@ -73,7 +73,9 @@ class TestChecks(OpChecks):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-@pytest.mark.parametrize("index_dtype", [torch.uint8, torch.int16, torch.int32], ids=str)
+@pytest.mark.parametrize(
+    "index_dtype", [torch.uint8, torch.int8, torch.int16, torch.int32], ids=str
+)
 def test_integers_wrap(device: torch.device, dtype: torch.dtype, index_dtype: torch.dtype) -> None:
     for case in CASES:
         if case.source[case.axis] > torch.iinfo(index_dtype).max:

@@ -98,7 +98,7 @@ OPS = [
         smooth_samples=smooth_samples,
         sized=sized,
         bad=bad,
-        node="CopyBackwards",
+        node="ScatterAddInplaceBackward",
     ),
 ]
 

@@ -1,8 +1,10 @@
 // The contract of mask_positions, masked_gather and masked_scatter: schemas, checks, allocation.
 #include <ATen/Dispatch.h>
 #include <ATen/ops/cumsum.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/nonzero.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 
@@ -110,15 +112,15 @@ struct MaskedScatterRows {
   static constexpr const char* kSchema = "_masked_scatter(Tensor rows, Tensor mask) -> Tensor";
   static constexpr const char* kNode = "MaskedScatterBackward";
 
-  static Tensor compute(const Tensor& rows, const Tensor& mask) {
-    const auto fits = [](const c10::SymInt& size) {
-      return size.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__);
-    };
-    const bool narrow = fits(mask.sym_numel()) && fits(rows.sym_size(0));
-    const Tensor numbers = at::cumsum(mask, 0, narrow ? at::kInt : at::kLong).sub_(1);
-    const int64_t none = narrow ? INT32_MAX : INT64_MAX;
-    const Tensor picks = numbers.masked_fill_(mask.logical_not(), none);
-    return ops::gather().call(rows, picks, 0, /*batch_dims=*/0, "fill", 0, std::nullopt);
+  template <class On>
+  static Tensor kernel(const Tensor& rows, const Tensor& mask) {
+    if constexpr (std::is_same_v<On, OnMeta>) {
+      c10::SymDimVector sizes(rows.sym_sizes().begin(), rows.sym_sizes().end());
+      sizes[0] = mask.sym_size(0);
+      return at::empty_symint(sizes, rows.options());
+    } else {
+      return pick(rows, mask);
+    }
   }
 
   static auto keep(const Tensor& rows, const Tensor& mask) {
@@ -129,7 +131,19 @@ struct MaskedScatterRows {
     return op_of<MaskedGather>().call(grad_output, mask, size, 0);
   }
 
-  static Tensor batch(const Tensor& rows, const Tensor& mask) { return compute(rows, mask); }
+  static Tensor batch(const Tensor& rows, const Tensor& mask) { return pick(rows, mask); }
+
+ private:
+  static Tensor pick(const Tensor& rows, const Tensor& mask) {
+    const auto fits = [](const c10::SymInt& size) {
+      return size.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__);
+    };
+    const bool narrow = fits(mask.sym_numel()) && fits(rows.sym_size(0));
+    const Tensor numbers = at::cumsum(mask, 0, narrow ? at::kInt : at::kLong).sub_(1);
+    const int64_t none = narrow ? INT32_MAX : INT64_MAX;
+    const Tensor picks = numbers.masked_fill_(mask.logical_not(), none);
+    return ops::gather().call(rows, picks, 0, /*batch_dims=*/0, "fill", 0, std::nullopt);
+  }
 };
 
 struct MaskedScatter {
@@ -159,8 +173,8 @@ struct MaskedScatter {
                       base->sym_sizes(), " and they are ", c10::SymIntArrayRef(sizes), ".");
     indexing::check_axes_match(kName, "out", base->sym_sizes(), 0, "the result", sizes, 0,
                                base->dim(), "out must have the axes of mask and of a row");
-    Tensor written = flags.logical_and(at::cumsum(flags, 0).le(rows.sym_size(0)));
-    written = written.reshape_symint(mask.sym_sizes());
+    const Tensor ones = at::ones_symint({rows.sym_size(0)}, mask.options());
+    Tensor written = op_of<MaskedScatterRows>().call(ones, flags).reshape_symint(mask.sym_sizes());
     while (written.dim() < base->dim()) written = written.unsqueeze(-1);
     return at::where(written, scattered, *base);
   }

@@ -24,11 +24,13 @@ constexpr int64_t kHostVector = 16;
 constexpr int64_t kHostMost = 2048;  // entries of a row on the CPU, beyond which it is cut
 constexpr int64_t kVectorBytes = 16;
 constexpr int64_t kMostElements = 8;  // of a vector
-constexpr int64_t kWarp = 32;
+constexpr int64_t kWarp = 32, kMostBlocksY = 65535;
 constexpr int64_t kJoinThreads = 256;  // a block; torch_ops/jit/generation/indexed.py has it too
+constexpr int64_t kLeastMost = 32, kManyParts = 2048;
+constexpr int64_t kJoinBlocks = 1024;  // about as many as run at once
 constexpr int64_t kPartialBytes = 8;   // an entry: what parts of long rows may take at most
 // Lanes share the entries of rows of fewer words.
-constexpr int64_t kManyWords = 16;
+constexpr int64_t kManyWords = 8;
 
 int64_t power_of_two_up_to(int64_t value) {
   int64_t power = 1;
@@ -133,9 +135,10 @@ class Pass {
 
   bool is_ordered() const { return target_.walk != 'u' && planned_.is_known(); }
   bool is_wide() const { return is_ordered() && planned_.order.scalar_type() == at::kLong; }
-  // Do entries, rows or strides exceed 32 bits? Twice the entries are counted up to.
+  // Do entries, rows, features or strides exceed 32 bits? Twice the entries are counted up to.
   bool is_large() const {
     int64_t most = 2 * problem_.positions();
+    most = std::max(most, kWarp * std::max(product(kept_), product(summed_)));
     for (const int64_t size : problem_.sizes) most = std::max(most, problem_.batch * size);
     for (const Operand& operand : problem_.operands) {
       most = std::max(most, std::abs(operand.row_stride));
@@ -250,12 +253,20 @@ class Pass {
       entry_step_ = target_.uniform == 'e' ? entries : 1;
       longest_ = row_length_;
     }
-    most_ = device_.is_cpu() ? kHostMost : code.tile;
+    most_ = device_.is_cpu() ? kHostMost : most_on_cuda(code);
     most_ = std::max(most_, power_of_two_from(2 * words_ * code.partial_bytes / kPartialBytes));
     const bool has_long =
         target_.walk != 'e' && positions_ > most_ && (longest_ < 0 || longest_ > most_);
     slots_ = has_long ? 2 * ceil_div(positions_, most_) : 0;
     items_ = target_.walk == 'e' ? ceil_div(positions_, code.unroll) : slots_ + rows_;
+  }
+
+  // Of few entries, parts are smaller, so that there are enough to keep a GPU busy; but ordinary
+  // rows are not cut.
+  int64_t most_on_cuda(const PassCode& code) const {
+    const int64_t fair =
+        std::max(positions_ / kManyParts, 2 * positions_ / std::max<int64_t>(rows_, 1));
+    return std::clamp(power_of_two_up_to(std::max<int64_t>(fair, 1)), kLeastMost, code.tile);
   }
 
   // In the order in which torch_ops/jit/generation/indexed.py declares them.
@@ -399,12 +410,14 @@ class Pass {
     const int64_t workers = words_ * lanes_, threads = std::min(workers, code.threads);
     const int64_t together = code.threads / threads;
     if (items_ > 0) {
-      launch(code.run, ceil_div(items_, together) * ceil_div(workers, threads), 1, threads,
-             together);
+      launch(code.run, ceil_div(items_, together),
+             std::min(ceil_div(workers, threads), kMostBlocksY), threads, together);
     }
     if (slots_ > 0) {
-      launch(code.join, ceil_div(slots_ / 2, kJoinThreads), std::min<int64_t>(words_, 64),
-             kJoinThreads, 1);
+      const int64_t tiles = slots_ / 2, columns = std::min<int64_t>(words_, 64);
+      const int64_t blocks =
+          std::max(ceil_div(tiles, kJoinThreads), std::min(kJoinBlocks / columns, tiles));
+      launch(code.join, blocks, columns, kJoinThreads, 1);
     }
 #endif
   }

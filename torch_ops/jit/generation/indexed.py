@@ -96,7 +96,8 @@ class _Writer:
         ]
         self.inputs = len(inputs)
         flags = [form.vector, unroll, _bool(form.is_full), _bool(form.sums_inner)]
-        flags += [f"'{form.walk}'", _bool(form.is_ordered), _bool(form.is_batched)]
+        flags += [f"'{form.walk}'", _bool(form.is_ordered)]
+        flags += [_bool(form.lanes or form.sums_inner), _bool(form.is_batched)]
         flags += [form.kept, form.summed]
         flags += [f"int{64 if wide else 32}_t" for wide in (form.is_wide, form.is_large)]
         self.template = (
@@ -237,4 +238,4 @@ def _unroll(program: Program, form: PassForm, numbers: IndexedTuning) -> int:
     # What takes registers of its own: dual numbers of dual numbers, and the entries of extremes.
     more = max(program.depth - 1, 0) + any(kind in _BEST_KINDS for kind in form.kinds)
     entries = min(numbers.flight // max(moved, 1), numbers.few if form.lanes else numbers.entries)
-    return max(1 << (max(entries, 1).bit_length() - 1) >> more, 1)
+    return max(entries >> more, 1)

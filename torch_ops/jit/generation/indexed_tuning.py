@@ -26,8 +26,8 @@ class IndexedTuning:
     blocks: int = 0
     flight: int = 256
     entries: int = 4
-    few: int = 2
-    group: int = 16
+    few: int = 4
+    group: int = 8
     tile: int = 256
 
 

@@ -20,6 +20,14 @@ struct Vector {
   TORCH_OPS_FUNCTION Stored& operator[](int v) { return values[v]; }
 };
 
+template <class Number>
+TORCH_OPS_FUNCTION int64_t wide_product(Number a, Number b) {
+  return int64_t{a} * b;
+}
+
+template <class Number>
+TORCH_OPS_FUNCTION void keep_here(Number&) {}
+
 // Keeps the first entry of an index that is out of range.
 template <class Plan>
 TORCH_OPS_FUNCTION void record_bad(const Plan& plan, int index, int64_t entry, int64_t) {
@@ -48,20 +56,22 @@ struct HostPass {
   template <class Plan, class Element>
   static TORCH_OPS_FUNCTION void reduce(const Plan& plan, int64_t begin, int64_t end,
                                         const Element& element) {
-    const int64_t words = Pass::kept_words(plan);
+    const Number words = Pass::kept_words(plan);
     for (int64_t item = begin; item < end; ++item) {
-      for (int64_t word = 0; word < words; ++word) {
+      for (Number word = 0; word < words; ++word) {
         Pass::reduce(plan, element, OneLane(), static_cast<Number>(item), word);
       }
     }
   }
   template <class Plan>
   static TORCH_OPS_FUNCTION void join(const Plan& plan, int64_t begin, int64_t end) {
-    const int64_t words = Pass::kept_words(plan);
-    for (int64_t tile = begin; tile < end; ++tile) {
-      const int64_t row = Pass::long_row_of(plan, tile);
-      for (int64_t word = 0; row >= 0 && word < words; ++word) {
-        Pass::join_parts(plan, OneLane(), tile, static_cast<Number>(row), word);
+    const Number words = Pass::kept_words(plan);
+    for (int64_t t = begin; t < end; ++t) {
+      const auto tile = static_cast<Number>(t);
+      const Number row = Pass::long_row_of(plan, tile);
+      for (Number word = 0; row >= 0 && word < words; ++word) {
+        const auto sums = Pass::join_parts(plan, tile, row, word, 0, 1, OneLane());
+        Pass::store_joined(plan, row, word, sums);
       }
     }
   }
@@ -70,11 +80,11 @@ struct HostPass {
   static TORCH_OPS_FUNCTION void entries(const Plan& plan, int64_t begin, int64_t end,
                                          const Element& element) {
     constexpr int64_t several = 32;
-    const int64_t words = Pass::kept_words(plan);
+    const Number words = Pass::kept_words(plan);
     typename Pass::Sums none;
     for (; begin < end; begin += several) {
       const int64_t last = begin + several < end ? begin + several : end;
-      for (int64_t word = 0; word < words; ++word) {
+      for (Number word = 0; word < words; ++word) {
         Pass::run(plan, element, OneLane(), 0, word, static_cast<Number>(begin),
                   static_cast<Number>(last), 1, none);
       }

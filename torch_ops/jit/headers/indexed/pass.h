@@ -1,6 +1,8 @@
 // One pass of a generated indexed kernel over its entries, on CPU and CUDA. A header for each kind
 // of processor comes first, and declares
 //   Vector<Stored, count>              elements that lie together
+//   wide_product(a, b)                 of int32_t or int64_t, in 64 bits
+//   keep_here(value)                   a load of it is not moved beyond this place
 //   record_bad(plan, index, entry, value)
 //   the lanes of a worker              threads that share its entries or its summed features
 #pragma once
@@ -20,41 +22,45 @@ struct Indices {};
 //   walk             r, entries of a row by `order` and `offsets`; u, a row's entries are as many
 //                    and as far apart as another's; e, each entry for itself
 //   is_ordered       the walk has an order
+//   shares           lanes share a row's entries or its summed features
 //   kept, summed     axes of the features that outputs have, and that are summed
 //   Id, Number       of the order and its offsets; of entries and rows in registers
 template <int vector, int unroll, bool is_full, bool sums_inner, char walk, bool is_ordered,
-          bool is_batched, int kept, int summed, class Id, class Number, class Ins, class Outs,
-          class Idx>
+          bool shares_, bool is_batched, int kept, int summed, class Id, class Number, class Ins,
+          class Outs, class Idx>
 struct IndexedPass;
 
 template <int vector, int unroll, bool is_full, bool sums_inner, char walk, bool is_ordered,
-          bool is_batched, int kept, int summed, class Id, class Number, class... In, class... Out,
-          class... Ix>
-struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_batched, kept, summed,
-                   Id, Number, Operands<In...>, Operands<Out...>, Indices<Ix...>> {
+          bool shares_, bool is_batched, int kept, int summed, class Id, class Number, class... In,
+          class... Out, class... Ix>
+struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares_, is_batched, kept,
+                   summed, Id, Number, Operands<In...>, Operands<Out...>, Indices<Ix...>> {
   static constexpr int inputs = sizeof...(In);
   static constexpr int indices = sizeof...(Ix);
   static constexpr bool is_summed = summed > 0;
   using Sums = AllReduced<vector, Out...>;
+  static constexpr bool shares = shares_;
   using Position = Number;
 
   // ---- where things are
 
-  static TORCH_OPS_FUNCTION int64_t words_of(int64_t features) {
-    return (features + vector - 1) / vector;
+  static TORCH_OPS_FUNCTION Number words_of(int64_t features) {
+    return (static_cast<Number>(features) + vector - 1) / vector;
   }
   // Vectors of the outputs' features, or features where vectors lie along a summed axis.
   template <class Plan>
-  static TORCH_OPS_FUNCTION int64_t kept_words(const Plan& plan) {
-    return sums_inner ? plan.kept_size : words_of(plan.kept_size);
+  static TORCH_OPS_FUNCTION Number kept_words(const Plan& plan) {
+    return sums_inner ? static_cast<Number>(plan.kept_size) : words_of(plan.kept_size);
   }
   template <class Plan>
-  static TORCH_OPS_FUNCTION int64_t summed_words(const Plan& plan) {
-    return !is_summed ? 1 : sums_inner ? words_of(plan.summed_size) : plan.summed_size;
+  static TORCH_OPS_FUNCTION Number summed_words(const Plan& plan) {
+    return !is_summed   ? 1
+           : sums_inner ? words_of(plan.summed_size)
+                        : static_cast<Number>(plan.summed_size);
   }
-  static TORCH_OPS_FUNCTION int width_of(int64_t size, int64_t word) {
+  static TORCH_OPS_FUNCTION int width_of(int64_t size, Number word) {
     if (is_full) return vector;
-    const int64_t left = size - word * vector;
+    const Number left = static_cast<Number>(size) - word * vector;
     return left < vector ? static_cast<int>(left) : vector;
   }
 
@@ -129,11 +135,22 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
     for (int u = 0; u < unroll; ++u) {
       Number at = position + u * step;
       entries.is_there[u] = entries.is_valid[u] = at < end;
-      // The first instead of one that is not there: without branches all loads are in flight.
-      if (at >= end) at = position;
+      // The last instead of one that is not there: without branches all loads are in flight.
+      if (at >= end) at = end - 1;
       entries.entry[u] = entry_at(plan, row, at);
       Each{(read_index<Ix>(plan, at, u, entries), 0)...};
     }
+#ifdef __CUDACC_RTC__
+#pragma unroll
+#endif
+    for (int u = 0; u < unroll; ++u) {
+      Each{(keep<In>(entries, u), 0)...};
+    }
+  }
+  template <class I>
+  static TORCH_OPS_FUNCTION void keep(Entries& entries, int u) {
+    if (I::by >= 0) keep_here(entries.rows[I::by >= 0 ? I::by : 0][u]);
+    if (I::by == by_entry) keep_here(entries.entry[u]);
   }
   template <class In_, class Plan>
   static TORCH_OPS_FUNCTION Number row_of(const Plan& plan, const Entries& entries, int u) {
@@ -144,10 +161,9 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
     }
     return In_::by == by_batch ? batch_of(plan, entries, u) : entry;
   }
-  // Of a row whose number and stride are known to be small, one multiplication of 32 bits.
   template <class I, class Plan>
   static TORCH_OPS_FUNCTION const char* row_at_of(const Plan& plan, const char* start, Number row) {
-    return start + int64_t{row} * static_cast<Number>(plan.row_strides[I::number]);
+    return start + wide_product(row, static_cast<Number>(plan.row_strides[I::number]));
   }
 
   // ---- values
@@ -232,7 +248,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
 
   template <class O, class Plan, class Lanes>
   static TORCH_OPS_FUNCTION void store_entry(As<'e'>, const Plan& plan, const Lanes& lanes,
-                                             const Entries& entries, int64_t word, int width,
+                                             const Entries& entries, Number word, int width,
                                              OfEntries& out) {
     using Value = typename O::Value;
     auto& held = static_cast<OfEntry<O, true>&>(out);
@@ -271,35 +287,38 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   // The entries at the positions begin, begin + step, ... below end.
   template <class Plan, class Element, class Lanes>
   static TORCH_OPS_FUNCTION void run(const Plan& plan, const Element& element, const Lanes& lanes,
-                                     Number row, int64_t word, Number begin, Number end,
-                                     Number step, Sums& sums) {
+                                     Number row, Number word, Number begin, Number end, Number step,
+                                     Sums& sums) {
     char* start[inputs ? inputs : 1];
     for (int k = 0; k < inputs; ++k) start[k] = plan.data[k];
-    move_to<kept>(plan.kept, sums_inner ? word : word * vector, start);
+    move_to<kept, !sums_inner, In...>(plan.kept, sums_inner ? word : word * vector, start);
     int width = sums_inner ? vector : width_of(plan.kept_size, word);
     AllLoaded loaded;
     if (!is_summed) Each{(load_fixed<In>(plan, start, row, width, loaded), 0)...};
     // Lanes share the entries, or the summed features.
-    const int64_t first_summed = sums_inner ? lanes.lane() : 0;
-    const int64_t summed_step = sums_inner ? lanes.count() : 1;
-    const int64_t summed_end = summed_words(plan);
+    const Number first_summed = sums_inner ? lanes.lane() : 0;
+    const Number summed_step = sums_inner ? lanes.count() : 1;
+    const Number summed_end = summed_words(plan);
     if (!sums_inner) begin += lanes.lane() * step, step *= lanes.count();
     if (begin >= end) return;
     Entries next;
     read_entries(plan, row, begin, end, step, next);
+#ifdef __CUDACC_RTC__
+#pragma unroll 1
+#endif
     for (Number position = begin; position < end; position += unroll * step) {
       const Entries entries = next;
       // Which rows the next entries read is known when the rows of these arrive.
-      if (position + unroll * step < end) {
+      if (unroll > 1 || position + step < end) {
         read_entries(plan, row, position + unroll * step, end, step, next);
       }
       OfEntries of_entries;
       Each{(clear_entry<Out>(of_entries), 0)...};
-      for (int64_t s = first_summed; s < summed_end; s += summed_step) {
+      for (Number s = first_summed; s < summed_end; s += summed_step) {
         char* at[inputs ? inputs : 1];
         for (int k = 0; k < inputs; ++k) at[k] = start[k];
         if (is_summed) {
-          move_to<summed>(plan.summed, sums_inner ? s * vector : s, at);
+          move_to<summed, sums_inner, In...>(plan.summed, sums_inner ? s * vector : s, at);
           if (sums_inner) width = width_of(plan.summed_size, s);
           Each{(load_fixed<In>(plan, at, row, width, loaded), 0)...};
         }
@@ -339,10 +358,11 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   // ---- rows
 
   template <class O, class Plan>
-  static TORCH_OPS_FUNCTION void store(const Plan& plan, int64_t row, int64_t word, int64_t count,
+  static TORCH_OPS_FUNCTION void store(const Plan& plan, int64_t row, Number word, int64_t count,
                                        const Sums& sums) {
     const int width = sums_inner ? 1 : width_of(plan.kept_size, word);
-    const int64_t at = row * plan.kept_size + (sums_inner ? word : word * vector);
+    const int64_t at = wide_product(static_cast<Number>(row), static_cast<Number>(plan.kept_size)) +
+                       (sums_inner ? word : word * vector);
     store_values<O>(As<O::role>(), plan, at, width, count, sums);
   }
   template <class O, class Plan>
@@ -413,14 +433,14 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   template <class Plan>
   static TORCH_OPS_FUNCTION Part row_part(const Plan& plan, Number row) {
     const Number begin = first_of(plan, row), end = first_of(plan, row + 1);
-    return {row, begin, end, end - begin <= plan.most};
+    return {row, begin, end, end - begin <= static_cast<Number>(plan.most)};
   }
 
   // A word of an item: of a slot, or, after these, of a row that is not long.
   template <class Plan, class Element, class Lanes>
   static TORCH_OPS_FUNCTION void reduce(const Plan& plan, const Element& element,
-                                        const Lanes& lanes, Number item, int64_t word) {
-    const bool is_slot = item < plan.slots;
+                                        const Lanes& lanes, Number item, Number word) {
+    const bool is_slot = item < static_cast<Number>(plan.slots);
     const Part part =
         is_slot ? part_of(plan, item) : row_part(plan, item - static_cast<Number>(plan.slots));
     if (!part.is_here) return;
@@ -431,7 +451,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
     Each{(lanes.template join<sums_inner ? 1 : vector>(sums.template of<Out>()), 0)...};
     if (!lanes.is_first()) return;
     if (is_slot) {
-      partials(plan)[int64_t{item} * kept_words(plan) + word] = sums;
+      partials(plan)[wide_product(item, kept_words(plan)) + word] = sums;
     } else {
       Each{(store<Out>(plan, part.row, word, part.end - part.begin, sums), 0)...};
     }
@@ -445,28 +465,41 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
 
   // The long row that begins in a tile; -1: none does.
   template <class Plan>
-  static TORCH_OPS_FUNCTION int64_t long_row_of(const Plan& plan, int64_t tile) {
-    const Number first = static_cast<Number>(tile * plan.most);
+  static TORCH_OPS_FUNCTION Number long_row_of(const Plan& plan, Number tile) {
+    const Number most = static_cast<Number>(plan.most), first = tile * most;
     const Number row = row_at(plan, end_of_tile(plan, first) - 1), begin = first_of(plan, row);
-    return first_of(plan, row + 1) - begin > plan.most && begin >= first ? row : -1;
+    return first_of(plan, row + 1) - begin > most && begin >= first ? row : -1;
   }
-  // Joins the parts of a long row that begins in a tile.
+  // How many parts it has.
+  template <class Plan>
+  static TORCH_OPS_FUNCTION Number parts_of(const Plan& plan, Number tile, Number row) {
+    return (first_of(plan, row + 1) - 1) / static_cast<Number>(plan.most) - tile + 1;
+  }
+  // Joins the parts number `from`, `from + step`... of it, and those of a warp's lanes.
   template <class Plan, class Lanes>
-  static TORCH_OPS_FUNCTION void join_parts(const Plan& plan, const Lanes& lanes, int64_t tile,
-                                            Number row, int64_t word) {
-    const int64_t begin = first_of(plan, row), end = first_of(plan, row + 1);
-    const int64_t last_tile = quotient_of(end - 1, plan.most), words = kept_words(plan);
+  static TORCH_OPS_FUNCTION Sums join_parts(const Plan& plan, Number tile, Number row, Number word,
+                                            Number from, Number step, const Lanes& lanes) {
+    // The row begins in the middle of its first tile, or there.
+    const bool is_inside = first_of(plan, row) > tile * static_cast<Number>(plan.most);
+    const Number count = parts_of(plan, tile, row), words = kept_words(plan);
     const Sums* const parts = partials(plan) + word;
     Sums sums;
     sums.clear();
 #ifdef __CUDACC_RTC__
 #pragma unroll 8
 #endif
-    for (int64_t t = tile + lanes.lane(); t <= last_tile; t += lanes.count()) {
-      sums.join(parts[(2 * t + (begin > t * plan.most ? 1 : 0)) * words]);
+    for (Number part = from; part < count; part += step) {
+      const Number slot = 2 * (tile + part) + (part == 0 && is_inside ? 1 : 0);
+      sums.join(parts[wide_product(slot, words)]);
     }
     Each{(lanes.template join<sums_inner ? 1 : vector>(sums.template of<Out>()), 0)...};
-    if (lanes.is_first()) Each{(store<Out>(plan, row, word, end - begin, sums), 0)...};
+    return sums;
+  }
+  template <class Plan>
+  static TORCH_OPS_FUNCTION void store_joined(const Plan& plan, Number row, Number word,
+                                              const Sums& sums) {
+    const Number count = first_of(plan, row + 1) - first_of(plan, row);
+    Each{(store<Out>(plan, row, word, count, sums), 0)...};
   }
 };
 

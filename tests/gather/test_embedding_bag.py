@@ -206,6 +206,47 @@ def test_sums_of_16_bits(device: torch.device, dtype: torch.dtype) -> None:
     assert torch_ops.embedding_bag(index, weight).item() == 3
 
 
+def test_long_bags_and_short(device: torch.device) -> None:
+    """Of every width around a vector's, and of an average length on both sides of the limit."""
+    for bags, length, width in [(3, 1500, 4), (3, 700, 33), (300, 3, 1), (40, 9, 7), (5, 2, 600)]:
+        # Whole numbers, so that their sums are exact.
+        weight = torch.randint(-8, 9, (50, width), device=device).float().requires_grad_()
+        index = torch.randint(50, (bags * length,), device=device, dtype=torch.int16)
+        offsets = torch.arange(0, bags * length, length, device=device)
+        for mode in ("sum", "mean"):
+            reduced = getattr(weight[index.long()].view(bags, length, width), mode)(1)
+            grad_output = torch.randint_like(reduced, -8, 9)
+            (expected,) = torch.autograd.grad(reduced, weight, grad_output)
+            for entries, begins in ((index, offsets), (index.view(bags, length), None)):
+                actual = torch_ops.embedding_bag(entries, weight, begins, mode=mode)
+                torch.testing.assert_close(actual, reduced)
+                (grad,) = torch.autograd.grad(actual, weight, grad_output)
+                torch.testing.assert_close(grad, expected)
+
+
+def test_opcheck_of_the_sum(device: torch.device) -> None:
+    op = torch.ops.torch_ops._embedding_bag.default
+    weight = values_for((5, 3), device, torch.float64).requires_grad_()
+    factors = values_for((4,), device, torch.float64).requires_grad_()
+    index = torch.tensor([0, 4, 2, 4], device=device)
+    offsets = torch.tensor([0, 1], device=device)
+    for mode, scale, last, padding in (("sum", factors, False, None), ("mean", None, True, 4)):
+        options = (mode, last, padding, False, False)
+        torch.library.opcheck(op, (weight, scale, index, offsets, *options))
+        assert torch.autograd.gradgradcheck(
+            lambda w, s, options=options: op(w, s, index, offsets, *options),
+            (weight, scale),
+            check_fwd_over_rev=True,
+        )
+
+
+@pytest.mark.sanitizer
+def test_small_for_the_sanitizer(device: torch.device) -> None:
+    for sample in samples(device, torch.float32):
+        rows = torch_ops.embedding_bag(*sample.args[:2], sample.args[2], mode="sum")
+        assert rows.shape[1] == sample.args[1].shape[1]
+
+
 def test_first_of_several_that_are_alike(device: torch.device) -> None:
     weight = torch.ones(3, 2, device=device, requires_grad=True)
     bag = torch.tensor([[2, 0]], device=device)

@@ -69,13 +69,7 @@ def samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def smooth_samples(device: torch.device) -> Iterator[Sample]:
-    """Those with factors too, which the derivative needs."""
     yield from samples(device, torch.float64)
-    weight, factors = (values_for(shape, device, torch.float64) for shape in ((6, 2), (2, 3)))
-    flat = torch.tensor([[3, 0, 5], [5, 1, 2]], device=device)
-    yield Sample((flat, weight, None, False, "sum", False, factors))
-    begins = torch.tensor([0, 2, 2], device=device)
-    yield Sample((flat.view(6), weight, begins, False, "sum", False, factors.view(6)))
 
 
 def sized(device: torch.device, size: int) -> Sample:
@@ -115,7 +109,7 @@ OPS = [
         smooth_samples=smooth_samples,
         sized=sized,
         bad=bad,
-        node="ScatterAddBackward",
+        node="EmbeddingBagBackward",
     ),
 ]
 
@@ -225,19 +219,34 @@ def test_long_bags_and_short(device: torch.device) -> None:
 
 
 def test_opcheck_of_the_sum(device: torch.device) -> None:
+    """With factors, which have gradients and are needed for the weight's."""
     op = torch.ops.torch_ops._embedding_bag.default
     weight = values_for((5, 3), device, torch.float64).requires_grad_()
-    factors = values_for((4,), device, torch.float64).requires_grad_()
-    index = torch.tensor([0, 4, 2, 4], device=device)
-    offsets = torch.tensor([0, 1], device=device)
-    for mode, scale, last, padding in (("sum", factors, False, None), ("mean", None, True, 4)):
+    factors = values_for((6,), device, torch.float64).requires_grad_()
+    flat = torch.tensor([0, 4, 2, 4, 1, 3], device=device)
+    offsets = torch.tensor([0, 1, 5], device=device)
+    for mode, scale, index, begins, last, padding in (
+        ("sum", factors, flat, offsets, False, None),
+        ("sum", factors, flat, offsets, True, 4),
+        ("sum", factors.detach().view(2, 3).requires_grad_(), flat.view(2, 3), None, False, 1),
+        ("mean", None, flat, offsets, True, 4),
+    ):
         options = (mode, last, padding, False, False)
-        torch.library.opcheck(op, (weight, scale, index, offsets, *options))
-        assert torch.autograd.gradgradcheck(
-            lambda w, s, options=options: op(w, s, index, offsets, *options),
-            (weight, scale),
-            check_fwd_over_rev=True,
-        )
+        torch.library.opcheck(op, (weight, scale, index, begins, *options))
+
+        def call(
+            w: Tensor,
+            s: Tensor | None = None,
+            given: tuple[Any, ...] = (index, begins, *options),
+        ) -> Tensor:
+            return op(w, s, *given)
+
+        leaves = (weight,) if scale is None else (weight, scale)
+        assert torch.autograd.gradcheck(call, leaves, check_forward_ad=True)
+        assert torch.autograd.gradgradcheck(call, leaves, check_fwd_over_rev=True)
+        if scale is not None:
+            twice = torch.vmap(call)(torch.stack([weight, -weight]), torch.stack([scale, scale]))
+            torch.testing.assert_close(twice[1], -call(*leaves))
 
 
 @pytest.mark.sanitizer

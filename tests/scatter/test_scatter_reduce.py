@@ -580,6 +580,7 @@ def test_positions(device: torch.device, reduce: str) -> None:
 @pytest.mark.parametrize("reduce", ["sum", "mean", "var", "std"])
 def test_results_in_float32(device: torch.device, dtype: torch.dtype, reduce: str) -> None:
     """Not rounded, with an index and with a plan; the gradients are of the values' dtype."""
+    torch.compiler.reset()
     values = torch.randint(-99, 99, (500, 3), device=device).to(dtype).requires_grad_()
     index = torch.randint(9, (500,), device=device)
     wide = values.detach().float().requires_grad_()

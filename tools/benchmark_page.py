@@ -26,6 +26,8 @@ BENCHMARKS = [
     "gather_family",
     "activations",
     "messages",
+    "models",
+    "segments",
     "random_shapes",
     "transforms",
     "jit",

@@ -24,6 +24,7 @@ load_extensions()  # before the ops' modules, which look their kernels up
 try:
     from torch import ops as _torch_ops
 
+    from torch_ops._replace_modules import Replacement, replace_modules
     from torch_ops._when_imported import when_imported
     from torch_ops.errors import check_errors, get_error_mode, set_error_mode
     from torch_ops.ops._scripting import refuse
@@ -50,7 +51,9 @@ try:
     )
     from torch_ops.ops.scatter import ScatterAddFunction, scatter_add
     from torch_ops.ops.scatter_reduce import scatter, scatter_, scatter_add_
+    from torch_ops.ops.segments import gather_csr, segment_reduce
     from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid, sigmoid_
+    from torch_ops.ops.softmax import log_softmax, logsumexp, softmax
 except ModuleNotFoundError as error:
     if not str(error.name).startswith("torch_ops."):
         raise
@@ -67,6 +70,7 @@ __all__ = [
     "LeakyReLU",
     "ReLU",
     "ReLUFunction",
+    "Replacement",
     "ScatterAddFunction",
     "Sigmoid",
     "SigmoidFunction",
@@ -76,6 +80,7 @@ __all__ = [
     "embedding",
     "embedding_bag",
     "gather",
+    "gather_csr",
     "gather_elements",
     "gather_nd",
     "gather_plan",
@@ -86,26 +91,31 @@ __all__ = [
     "index_put_",
     "leaky_relu",
     "leaky_relu_",
+    "log_softmax",
+    "logsumexp",
     "masked_gather",
     "masked_scatter",
     "plan_cache",
     "register_plan",
     "relu",
     "relu_",
+    "replace_modules",
     "scatter",
     "scatter_",
     "scatter_add",
     "scatter_add_",
     "scatter_elements_add",
+    "segment_reduce",
     "set_error_mode",
     "sigmoid",
     "sigmoid_",
+    "softmax",
     "take_along_dim",
 ]
 
 
 # Loaded when they are first asked for, so that who uses the ops alone does not wait for them.
-_MODULES = ("decompositions", "distributed", "host", "jit")
+_MODULES = ("compat", "decompositions", "distributed", "host", "jit")
 
 # Who uses DTensors imports torch's module, and need not import ours.
 when_imported("torch.distributed.tensor", "torch_ops.distributed")

@@ -72,6 +72,15 @@ def only_raise(name: str, mode: str, fill_value: Number | None = None) -> None:
         )
 
 
+def check_sorted(name: str, mode: str) -> None:
+    """Raises ValueError for a mode in which an index in order need not name rows in order."""
+    if mode != "raise":
+        raise ValueError(
+            f'{name}: sorted=True is for mode="raise", but mode is {mode!r}: entries that another '
+            "mode sends elsewhere are in no order."
+        )
+
+
 def check_dim_size(name: str, dim_size: int | None) -> None:
     """Raises TypeError where it was left out."""
     if dim_size is None:

@@ -13,6 +13,7 @@ from torch.overrides import is_tensor_like
 from torch_ops.ops._arguments import (
     check_dim_size,
     check_kinds,
+    check_sorted,
     given,
     mode_arguments,
     only_raise,
@@ -22,6 +23,7 @@ from torch_ops.ops.scatter_reduce import scatter
 
 _scatter_add = torch.ops.torch_ops.scatter_add.default
 _scatter_add_by_plan = torch.ops.torch_ops.scatter_add.plan
+_scatter_sorted = torch.ops.torch_ops._scatter_sorted.default
 _gather = torch.ops.torch_ops.gather.default
 _ext: Any = importlib.import_module("torch_ops._ext.scatter")
 
@@ -56,6 +58,7 @@ def scatter_add(
     batch_dims: int = 0,
     deterministic: bool | None = None,
     mode: str = "raise",
+    sorted: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Returns a tensor of zeros to which each slice of ``values`` is added where ``index`` says.
@@ -86,6 +89,11 @@ def scatter_add(
             values are dropped. A plan takes only "raise".
         dtype: Values are converted to it first, as for ``torch.sum``. The sums of 16-bit floats in
             float32 are those that are not rounded; they need no copy of the values.
+        sorted: The caller's word that the entries of each batch are in order, none below the one
+            before it. Then nothing is sorted and nothing added by atomics: one pass over the
+            values, and the same bits on every run. Where they are not in order all the same, the
+            result is undefined; nothing is written elsewhere, and entries out of range are errors.
+            Takes only ``mode="raise"``. A plan needs no such word.
 
     Returns:
         A contiguous tensor of the values' dtype, or of ``dtype``, and the shape
@@ -152,8 +160,10 @@ def scatter_add(
     """
     if dtype is not None:
         options: Any = {"mode": mode, "deterministic": deterministic, "dtype": dtype}
-        return scatter(values, index, dim_size, dim, batch_dims=batch_dims, **options)
-    if not is_dynamo_compiling():
+        return scatter(
+            values, index, dim_size, dim, batch_dims=batch_dims, sorted=sorted, **options
+        )
+    if not sorted and not is_dynamo_compiling():
         output = _ext.call(values, index, dim_size, dim, batch_dims, deterministic, mode, None)
         if output is not NotImplemented:
             return output
@@ -171,6 +181,9 @@ def scatter_add(
         batch_dims=(batch_dims, "an int"),
         deterministic=(deterministic, "a bool or None"),
     )
+    if sorted:
+        check_sorted("scatter_add", mode)
+        return _scatter_sorted(values, index, dim_size, dim, batch_dims, "sum", "scatter_add")
     return _scatter_add(
         values,
         index,

@@ -12,6 +12,7 @@ from torch.compiler import is_dynamo_compiling
 from torch_ops.ops._arguments import (
     check_dim_size,
     check_kinds,
+    check_sorted,
     check_tensors,
     mode_arguments,
     only_raise,
@@ -22,6 +23,7 @@ _scatter = torch.ops.torch_ops.scatter.default
 _scatter_by_plan = torch.ops.torch_ops.scatter.plan
 _scatter_with_arg = torch.ops.torch_ops._scatter_with_arg.default
 _scatter_ = torch.ops.torch_ops.scatter_.default
+_scatter_sorted = torch.ops.torch_ops._scatter_sorted.default
 _scatter_add_ = torch.ops.torch_ops.scatter_add_.default
 _ext: Any = importlib.import_module("torch_ops._ext.scatter")
 
@@ -37,6 +39,7 @@ def scatter(
     reduce: str = "sum",
     mode: str = "raise",
     deterministic: bool | None = None,
+    sorted: bool = False,
     correction: float = 1,
     dtype: torch.dtype | None = None,
     return_arg: Literal[True],
@@ -54,6 +57,7 @@ def scatter(
     reduce: str = "sum",
     mode: str = "raise",
     deterministic: bool | None = None,
+    sorted: bool = False,
     correction: float = 1,
     dtype: torch.dtype | None = None,
     return_arg: Literal[False] = False,
@@ -70,6 +74,7 @@ def scatter(
     reduce: str = "sum",
     mode: str = "raise",
     deterministic: bool | None = None,
+    sorted: bool = False,
     correction: float = 1,
     dtype: torch.dtype | None = None,
     return_arg: bool = False,
@@ -122,6 +127,12 @@ def scatter(
         dtype: Values are converted to it first, as for ``torch.sum``. Sums, means, ``var`` and
             ``std`` of 16-bit floats give float32 without a copy of the values.
         return_arg: For ``amax`` and ``amin``: whether the positions of the values are returned too.
+        sorted: The caller's word that the entries of each batch are in order, none below the one
+            before it. Then nothing is sorted and nothing added by atomics: one pass over the
+            values, and the same bits on every run. Where they are not in order all the same, the
+            result is undefined; nothing is written elsewhere, and entries out of range are errors.
+            Takes only ``mode="raise"``. A plan needs no such word; ``return_arg`` and the
+            reductions var, std, any and all make no use of it.
 
     Returns:
         A contiguous tensor of the values' dtype, or of ``dtype``, and of the shape that
@@ -176,7 +187,7 @@ def scatter(
         (tensor([5., 0., 3.]), tensor([1, 4, 3]))
     """
     spread = float(correction) if isinstance(correction, int) else correction
-    if not return_arg and not is_dynamo_compiling():
+    if not sorted and not return_arg and not is_dynamo_compiling():
         output = _ext.call_reduce(
             values, index, dim_size, dim, batch_dims, reduce, mode, deterministic, spread, dtype
         )
@@ -210,6 +221,10 @@ def scatter(
     options = {"batch_dims": batch_dims, "reduce": reduce, **mode_arguments("scatter", mode)}
     if return_arg:
         return _scatter_with_arg(_converted(values, dtype), index, dim_size, dim, **options)
+    if sorted and reduce not in ("var", "std", "any", "all"):
+        check_sorted("scatter", mode)
+        values = _converted(values, dtype)
+        return _scatter_sorted(values, index, dim_size, dim, batch_dims, reduce, "scatter")
     return _scatter(
         values,
         index,

@@ -30,6 +30,9 @@ constexpr Caller kCallers[] = {
     {"scatter_"},
     {"scatter_add_"},
     {"scatter_elements_add"},
+    {"scatter_add"},
+    {"segment_reduce", "values", "offsets"},
+    {"gather_csr", "values", "offsets"},
 };
 
 inline Caller names_of(std::string_view op) {

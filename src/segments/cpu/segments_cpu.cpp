@@ -1,0 +1,294 @@
+#include "segments/segments_launch.h"
+
+#include <algorithm>
+
+#include "common/cuda/scratch.h"
+#include "common/elementwise/elementwise_cpu.h"
+#include "common/host/parallel.h"
+#include "common/indexing/first_bad_entry.h"
+#include "scatter/cpu/sum_loops.h"
+
+namespace torch_ops::kernels {
+namespace {
+
+// Columns whose results a loop keeps in registers.
+constexpr int64_t kColumns = 16;
+template <class Sum>
+constexpr int64_t kMostColumns = sizeof(Sum) > 4 ? 32 : 64;
+
+struct Plus {
+  template <class T>
+  static constexpr T identity() {
+    return T(0);
+  }
+  template <class T>
+  static TORCH_OPS_HOST_DEVICE T join(T a, T b) {
+    return a + b;
+  }
+};
+
+struct Times {
+  template <class T>
+  static constexpr T identity() {
+    return T(1);
+  }
+  template <class T>
+  static TORCH_OPS_HOST_DEVICE T join(T a, T b) {
+    return a * b;
+  }
+};
+
+// What joins the values of a column.
+template <SegmentRule kRule, class Value, class Result>
+struct Joined {
+  static constexpr bool kSums = kRule == SegmentRule::kSum || kRule == SegmentRule::kMean;
+  using Op = std::conditional_t<kSums, Plus,
+                                std::conditional_t<kRule == SegmentRule::kProd, Times,
+                                                   Better<kRule == SegmentRule::kLargest>>>;
+  using Sum = ScatterSum<Value>;
+
+  // `Width` columns of the entries [0, count), `stride` values apart. A constant width keeps them
+  // in registers.
+  template <class Width>
+  static TORCH_OPS_HOST_DEVICE void join_into(const Value* values, int64_t stride, int64_t count,
+                                              Width width, Sum* sums) {
+    for (int64_t n = 0; n < count; ++n) {
+#pragma GCC \
+    unroll 1  // into single values it would be, which GCC vectorises only where they are sums
+      for (int64_t d = 0; d < width; ++d) {
+        sums[d] = Op::join(sums[d], static_cast<Sum>(values[n * stride + d]));
+      }
+    }
+  }
+
+  static TORCH_OPS_HOST_DEVICE void reduce(const Value* values, int64_t /*first*/, int64_t count,
+                                           int64_t inner, Result* to) {
+    constexpr int64_t kMost = kMostColumns<Sum>;
+    using Some = std::integral_constant<int64_t, kColumns>;
+    using Most = std::integral_constant<int64_t, kMost>;
+    Sum sums[kMost];
+    const auto begin = [&] { std::fill_n(sums, kMost, Op::template identity<Sum>()); };
+    const auto finish = [&](Sum sum) {
+      if constexpr (kRule == SegmentRule::kMean) sum /= static_cast<Sum>(count);
+      return static_cast<Result>(sum);
+    };
+    if (inner == 1 && count < kColumns) {
+      Sum sum = Op::template identity<Sum>();
+      for (int64_t n = 0; n < count; ++n) sum = Op::join(sum, static_cast<Sum>(values[n]));
+      *to = finish(sum);
+      return;
+    }
+    begin();
+    if (inner == 1) {  // entries side by side as if they were columns, which are joined at the end
+      const int64_t rows = count / kColumns;
+      join_into(values, kColumns, rows, Some(), sums);
+      join_into(values + rows * kColumns, 0, 1, count % kColumns, sums);
+      for (int64_t half = kColumns / 2; half > 0; half /= 2) {
+        for (int64_t d = 0; d < half; ++d) sums[d] = Op::join(sums[d], sums[d + half]);
+      }
+      *to = finish(sums[0]);
+      return;
+    }
+    for (int64_t column = 0, width; column < inner; column += width) {
+      width = inner - column;
+      if (width >= kMost) {
+        join_into(values + column, inner, count, Most(), sums);
+        width = kMost;
+      } else if (width >= kColumns) {
+        join_into(values + column, inner, count, Some(), sums);
+        width = kColumns;
+      } else {
+        join_into(values + column, inner, count, width, sums);
+      }
+      for (int64_t d = 0; d < width; ++d) to[column + d] = finish(sums[d]);
+      begin();
+    }
+  }
+};
+
+// Where the first of the best values is.
+template <bool kLargest, class Value>
+struct Where {
+  static TORCH_OPS_HOST_DEVICE void reduce(const Value* values, int64_t first, int64_t count,
+                                           int64_t inner, int64_t* to) {
+    using Number = ComputeType<Value>;
+    for (int64_t column = 0; column < inner; column += kColumns) {
+      const int64_t width = std::min(kColumns, inner - column);
+      Number best[kColumns];
+      int64_t places[kColumns];
+      for (int64_t d = 0; d < width; ++d) {
+        best[d] = static_cast<Number>(values[column + d]);
+        places[d] = first;
+      }
+      for (int64_t n = 1; n < count; ++n) {
+        for (int64_t d = 0; d < width; ++d) {
+          const auto value = static_cast<Number>(values[n * inner + column + d]);
+          const bool worse = kLargest ? value <= best[d] : value >= best[d];  // no NaN is
+          const bool better = !worse & (best[d] == best[d]);
+          best[d] = better ? value : best[d];
+          places[d] = better ? first + n : places[d];
+        }
+      }
+      std::copy_n(places, width, to + column);
+    }
+  }
+};
+
+template <SegmentRule kRule, class Value, class Result>
+using Reducer =
+    std::conditional_t<kRule == SegmentRule::kWhereLargest, Where<true, Value>,
+                       std::conditional_t<kRule == SegmentRule::kWhereSmallest, Where<false, Value>,
+                                          Joined<kRule, Value, Result>>>;
+
+// The segments [first, last) of a slab. As short loops of long rows as there are wait for memory,
+// so that wider vectors than those of AVX2 gain nothing.
+template <class Reducer, class Value, class Result>
+TORCH_OPS_HOST_DEVICE void reduce_loop(const RowLayout& layout, const int64_t* offsets,
+                                       const Value* values, int64_t first, int64_t last,
+                                       Result none, Result* to) {
+  const int64_t inner = layout.inner;
+  for (int64_t s = first; s < last; ++s) {
+    const int64_t begin = offsets[s], end = offsets[s + 1];
+    if (end > begin) {
+      Reducer::reduce(values + begin * inner, begin, end - begin, inner, to + s * inner);
+    } else {
+      std::fill_n(to + s * inner, inner, none);
+    }
+  }
+}
+
+template <class Reducer, class... Args>
+void reduce_baseline(Args... args) {
+  reduce_loop<Reducer>(args...);
+}
+#ifdef __x86_64__
+template <class Reducer, class... Args>
+TORCH_OPS_AVX2 void reduce_avx2(Args... args) {
+  reduce_loop<Reducer>(args...);
+}
+#endif
+
+template <class Reducer, class... Args>
+void reduce_range([[maybe_unused]] Simd simd, Args... args) {
+#ifdef __x86_64__
+  if (simd != Simd::kBaseline) return reduce_avx2<Reducer>(args...);
+#endif
+  reduce_baseline<Reducer>(args...);
+}
+
+// The first of `count` numbers, `stride` apart, that is `number` or more.
+template <class Index>
+int64_t lower_bound(const Index* from, int64_t stride, int64_t count, int64_t number) {
+  int64_t low = 0;
+  while (count > 0) {
+    const int64_t half = count / 2;
+    const bool below = static_cast<int64_t>(from[(low + half) * stride]) < number;
+    low = below ? low + half + 1 : low;
+    count = below ? count - half - 1 : half;
+  }
+  return low;
+}
+
+template <class Index>
+int64_t find_bad(const Index* entries, const RowLayout& layout) {
+  return parallel_min(
+      layout.batch * layout.entries, kElementsPerTask,
+      [&](int64_t begin, int64_t end) { return first_bad_entry(entries, layout, begin, end); });
+}
+
+}  // namespace
+
+template <SegmentRule kRule, class Value, class Result>
+int64_t reduce_segments(OnCpu on, const SegmentCall<Value, Result>& call) {
+  const HostScope scope(on.program);
+  const RowLayout& layout = call.layout;
+  const int64_t segments = layout.axis_size;
+  const Scratch<int64_t> copy(layout.batch * (segments + 1));
+  const int64_t bad = dispatch_index(call.offsets, [&](const auto* offsets) {
+    for (int64_t b = 0; b < layout.batch; ++b) {
+      for (int64_t s = 0; s <= segments; ++s) {
+        copy.get()[b * (segments + 1) + s] = static_cast<int64_t>(
+            offsets[b * layout.index_batch_stride + s * layout.index_entry_stride]);
+      }
+    }
+    return find_bad(offsets, offsets_layout(layout));
+  });
+  if (bad != kNoBadEntry || call.result_count() == 0) return bad;
+  // A slab is cut into ranges of segments with about as many entries and segments each.
+  const int64_t work = layout.entries + segments;
+  const int64_t ranges = std::min({segments, 4 * num_threads() / layout.slabs() + 1,
+                                   work * layout.inner / kElementsPerTask + 1});
+  const int64_t grain = kElementsPerTask / (work * layout.inner / ranges + 1) + 1;
+  parallel_for(layout.slabs() * ranges, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t slab = task / ranges, range = task % ranges;
+      const int64_t* own = copy.get() + slab / layout.outer * (segments + 1);
+      const auto cut = [&](int64_t n) {  // the segment before which n of the ranges are
+        if (n == ranges) return segments;
+        int64_t low = 0, high = segments;
+        while (low < high) {
+          const int64_t middle = (low + high) / 2;
+          own[middle] + middle < work* n / ranges ? low = middle + 1 : high = middle;
+        }
+        return low;
+      };
+      reduce_range<Reducer<kRule, Value, Result>>(
+          cpu_simd(), layout, own, call.values + slab * layout.entries * layout.inner, cut(range),
+          cut(range + 1), nothing_there<kRule, Result>(layout),
+          call.result + slab * segments * layout.inner);
+    }
+  });
+  return bad;
+}
+
+template <class Id>
+int64_t find_segments(OnCpu on, const IndexArray& offsets, const RowLayout& layout, Id* ids) {
+  const HostScope scope(on.program);
+  return dispatch_index(offsets, [&](const auto* all) {
+    const int64_t bad = find_bad(all, offsets_layout(layout));
+    if (bad != kNoBadEntry) return bad;
+    for (int64_t b = 0; b < layout.batch; ++b) {
+      const auto* own = all + b * layout.index_batch_stride;
+      const int64_t stride = layout.index_entry_stride, segments = layout.axis_size;
+      parallel_for(layout.entries, kElementsPerTask, [&](int64_t begin, int64_t end) {
+        int64_t s = lower_bound(own, stride, segments + 1, begin + 1);  // the next one
+        for (int64_t n = begin; n < end; ++n) {
+          while (s <= segments && static_cast<int64_t>(own[s * stride]) <= n) ++s;
+          ids[b * layout.entries + n] = static_cast<Id>(s > 0 ? s - 1 : segments);
+        }
+      });
+    }
+    return bad;
+  });
+}
+
+template <class Id>
+int64_t find_offsets(OnCpu on, const IndexArray& index, const RowLayout& layout, Id* offsets) {
+  const HostScope scope(on.program);
+  return dispatch_index(index, [&](const auto* entries) {
+    const int64_t rows = layout.axis_size + 1;
+    const int64_t bad = find_bad(entries, layout);
+    if (bad == kNoBadEntry) {
+      parallel_for(layout.batch * rows, kElementsPerTask / 16, [&](int64_t begin, int64_t end) {
+        for (int64_t n = begin; n < end; ++n) {
+          offsets[n] =
+              static_cast<Id>(lower_bound(entries + n / rows * layout.index_batch_stride,
+                                          layout.index_entry_stride, layout.entries, n % rows));
+        }
+      });
+    }
+    return bad;
+  });
+}
+
+#define TORCH_OPS_SEGMENTS(RULE, T, RESULT) \
+  template int64_t reduce_segments<SegmentRule::RULE>(OnCpu, const SegmentCall<T, RESULT>&);
+TORCH_OPS_FOR_EACH_SEGMENTS(TORCH_OPS_FOR_EACH_ORDERED)
+
+#define INSTANTIATE(Id)                                                            \
+  template int64_t find_segments(OnCpu, const IndexArray&, const RowLayout&, Id*); \
+  template int64_t find_offsets(OnCpu, const IndexArray&, const RowLayout&, Id*);
+INSTANTIATE(int32_t)
+INSTANTIATE(int64_t)
+
+}  // namespace torch_ops::kernels

@@ -1,0 +1,173 @@
+// The launches of segments' reductions.
+#include "segments/cuda/segments.cuh"
+
+#include "common/cuda/launch.cuh"
+#include "common/cuda/scratch.h"
+#include "scatter/cuda/best/best.cuh"
+#include "scatter/cuda/sorted/sorted_launch.cuh"
+#include "segments/segments_launch.h"
+
+namespace torch_ops {
+namespace {
+
+using segments::Id;
+using segments::Offsets;
+
+constexpr int64_t kMostBlocks = 1024;  // of what long segments take
+
+// In what the values of a segment are joined, V columns of them; and of what a kernel is told.
+template <SegmentRule kRule, class Value>
+struct TotalOf {
+  template <int V>
+  using type = Sums<V, std::conditional_t<sizeof(Value) == 2, float, Value>,
+                    Better<kRule == SegmentRule::kLargest>>;
+};
+template <class Value>
+struct TotalOf<SegmentRule::kSum, Value> {
+  template <int V>
+  using type = Sums<V, SumOf<Value>>;
+};
+template <class Value>
+struct TotalOf<SegmentRule::kMean, Value> {
+  template <int V>
+  using type = segments::Means<V, SumOf<Value>>;
+};
+template <class Value>
+struct TotalOf<SegmentRule::kProd, Value> {
+  template <int V>
+  using type = Sums<V, SumOf<Value>, Times>;
+};
+template <class Value>
+struct TotalOf<SegmentRule::kWhereLargest, Value> {
+  template <int V>
+  using type = sorted::Best<V, Value, Id>;
+};
+template <class Value>
+struct TotalOf<SegmentRule::kWhereSmallest, Value> : TotalOf<SegmentRule::kWhereLargest, Value> {};
+
+Offsets all_offsets(const IndexArray& offsets, const RowLayout& layout) {
+  return {IndexView{offsets},
+          layout.index_batch_stride,
+          layout.index_entry_stride,
+          layout.entries,
+          static_cast<Id>(layout.batch),
+          static_cast<Id>(layout.outer),
+          static_cast<Id>(layout.axis_size)};
+}
+
+// The rows of all segments.
+template <class Total, class Value, class Result>
+void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offsets,
+                    typename Total::Options options, Result empty, const IndexErrorSite& errors) {
+  using namespace segments;
+  const RowLayout& layout = call.layout;
+  const RowPieces columns(layout.inner, Total::kColumns);
+  const int64_t rows = layout.slabs() * layout.axis_size;
+  RowSplit split{columns, 1};
+  while (split.ways * columns.lanes < 32 &&
+         split.ways * kRowUnroll * layout.axis_size < layout.entries) {
+    split.ways *= 2;
+  }
+
+  LongRows longs{};
+  longs.limit = int64_t{kAlone} * split.ways;
+  longs.chunk = int64_t{kChunkEntries} * (kRowThreads / columns.lanes);
+  const bool may_be_long = layout.entries > longs.limit;
+  if (may_be_long) {
+    longs.most_items = layout.slabs() * (layout.entries / longs.limit);
+    longs.most_chunks = layout.slabs() * ceil_div(layout.entries, longs.chunk) + longs.most_items;
+  }
+  typename Total::Part* partials;
+  const auto take = [&](sorted::Pieces memory) {
+    longs.counter = memory.take<unsigned long long>(1);
+    longs.items = memory.take<typename LongRows::Item>(longs.most_items);
+    partials = memory.take<typename Total::Part>(longs.most_chunks * layout.inner);
+    return memory.bytes;
+  };
+  const DeviceScratch memory(take({nullptr}));
+  take({static_cast<char*>(memory.get())});
+
+  const SegmentRows<Total, Value, Result> all{call.values,  call.result, partials,
+                                              offsets,      longs,       static_cast<Id>(rows),
+                                              layout.inner, options,     empty};
+  if (may_be_long) {
+    TORCH_OPS_CUDA_CALL(
+        cudaMemsetAsync(longs.counter, 0, sizeof(*longs.counter), current_stream()));
+  }
+  auto* total_rows = rows_kernel<Total, Value, Result>;
+  const int units = kRowThreads / (columns.lanes * split.ways);
+  TORCH_OPS_LAUNCH(total_rows, grid_x(rows * columns.pieces, units), kRowThreads, 0, all, split,
+                   errors);
+  if (!may_be_long) return;
+  const auto blocks = [&](int64_t most) {
+    return static_cast<unsigned>(std::min<int64_t>(most, kMostBlocks) * columns.pieces);
+  };
+  auto* total_chunks = chunks_kernel<Total, Value, Result>;
+  TORCH_OPS_LAUNCH(total_chunks, blocks(longs.most_chunks), kRowThreads, 0, all, columns);
+  auto* join = join_chunks_kernel<Total, Value, Result>;
+  TORCH_OPS_LAUNCH(join, blocks(longs.most_items), kRowThreads, 0, all, columns);
+}
+
+}  // namespace
+
+namespace kernels {
+
+template <SegmentRule kRule, class Value, class Result>
+void reduce_segments(OnCuda on, const SegmentCall<Value, Result>& call,
+                     const IndexErrorSite& errors) {
+  const HostScope scope(on.program);
+  if (call.result_count() == 0) return;
+  constexpr bool kPlaces = kRule >= SegmentRule::kWhereLargest;
+  // A lane reads 16 bytes, but no more than 16 bytes of results.
+  constexpr int kWide = kPlaces ? std::min(kVectorSize<Value>, 4) : kVectorSize<Result>;
+  const auto total = [&](auto columns) {
+    using Total = typename TotalOf<kRule, Value>::template type<columns()>;
+    typename Total::Options options{};
+    if constexpr (kPlaces) options.largest = kRule == SegmentRule::kWhereLargest;
+    total_segments<Total>(call, all_offsets(call.offsets, call.layout), options,
+                          nothing_there<kRule, Result>(call.layout), errors);
+  };
+  if (call.layout.inner % kWide == 0 && is_aligned(call.values, kWide * sizeof(Value))) {
+    total(std::integral_constant<int, kWide>());
+  } else {
+    total(std::integral_constant<int, 1>());
+  }
+}
+
+template <class Out>
+void find_segments(OnCuda on, const IndexArray& offsets, const RowLayout& layout, Out* ids,
+                   const IndexErrorSite& errors) {
+  const HostScope scope(on.program);
+  if (layout.batch == 0) return;
+  auto* find = segments::ids_kernel<Out>;
+  const int64_t blocks =
+      std::max<int64_t>(ceil_div(layout.batch * layout.entries, segments::kIdTile), 1);
+  TORCH_OPS_LAUNCH(find, grid_x(blocks, 1), kRunThreads, 0, all_offsets(offsets, layout), ids,
+                   errors);
+}
+
+template <class Out>
+void find_offsets(OnCuda on, const IndexArray& index, const RowLayout& layout, Out* offsets,
+                  const IndexErrorSite& errors) {
+  const HostScope scope(on.program);
+  const int64_t work = layout.batch * std::max(layout.entries, layout.axis_size + 1);
+  if (work == 0) return;
+  TORCH_OPS_LAUNCH(segments::offsets_kernel<Out>, grid_x(work, kThreads), kThreads, 0,
+                   IndexView{index}, layout, offsets, errors);
+}
+
+#define TORCH_OPS_SEGMENTS(RULE, T, RESULT)                                               \
+  template void reduce_segments<SegmentRule::RULE>(OnCuda, const SegmentCall<T, RESULT>&, \
+                                                   const IndexErrorSite&);
+TORCH_OPS_FOR_EACH_SEGMENTS(TORCH_OPS_FOR_EACH_FLOAT)
+
+#define INSTANTIATE(Out)                                                         \
+  template void find_segments(OnCuda, const IndexArray&, const RowLayout&, Out*, \
+                              const IndexErrorSite&);                            \
+  template void find_offsets(OnCuda, const IndexArray&, const RowLayout&, Out*,  \
+                             const IndexErrorSite&);
+INSTANTIATE(int32_t)
+INSTANTIATE(int64_t)
+
+}  // namespace kernels
+}  // namespace torch_ops

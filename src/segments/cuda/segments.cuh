@@ -1,0 +1,420 @@
+// Reductions of segments on CUDA. No torch.
+//
+// Entries are in order as they stand, so that nothing is sorted or listed: a few lanes of a warp
+// read a segment's bounds and then its rows, of which each lane has V columns. A segment that is
+// longer than some is put on a list instead. Blocks then total its chunks, and a block for each
+// segment of the list joins those, in a fixed order.
+#pragma once
+
+#include <cstdint>
+
+#include "common/cuda/vectorized.cuh"
+#include "common/cuda/warp.cuh"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_view.cuh"
+#include "scatter/cuda/sorted/runs.cuh"
+#include "scatter/cuda/sorted/sorted.cuh"
+
+namespace torch_ops::segments {
+
+// Numbers of rows and entries. Of 64 bits only: half as many kernels, and few divisions.
+using Id = uint64_t;
+
+// Sums that are divided by the number of entries.
+template <int V, class Sum>
+struct Means : Sums<V, Sum> {
+  template <class Value>
+  __device__ __forceinline__ void write(Value* to, int64_t count) const {
+    Vector<Value, V> result;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      result.values[v] = static_cast<Value>(this->values[v] / static_cast<Sum>(count));
+    }
+    store(to, result);
+  }
+};
+
+template <class Total>
+constexpr bool is_mean = false;
+template <int V, class Sum>
+constexpr bool is_mean<Means<V, Sum>> = true;
+
+// The offsets of all batches one behind the other, as places in [batch, entries]: they do not
+// decrease, and the last of each batch begins a segment that is none.
+struct Offsets {
+  IndexView data;
+  int64_t batch_stride;
+  int64_t entry_stride;
+  int64_t entries;  // a batch
+  Id batch;
+  Id outer;
+  Id segments;  // a batch
+
+  __device__ int64_t count() const { return static_cast<int64_t>(batch) * (segments + 1); }
+
+  // Splits a number into a batch and what it is there.
+  __device__ __forceinline__ Id batch_of(int64_t number, Id each) const {
+    return batch == 1 ? 0 : static_cast<Id>(number) / each;
+  }
+
+  __device__ __forceinline__ Id slab_of(Id row) const {
+    return batch * outer == 1 ? 0 : row / segments;
+  }
+  __device__ __forceinline__ Id batch_of_slab(Id slab) const {
+    return outer == 1 ? slab : slab / outer;
+  }
+
+  __device__ __forceinline__ int64_t given(Id b, int64_t s) const {
+    return data[b * batch_stride + s * entry_stride];
+  }
+
+  __device__ __forceinline__ int64_t operator[](int64_t place) const {
+    const Id b = batch_of(place, segments + 1);
+    return b * entries + given(b, place - static_cast<int64_t>(b) * (segments + 1));
+  }
+
+  // The last place in [low, high) whose offset is `entry` or less. Low has such an offset, or is
+  // before all, and high has none. All threads of a block look for one.
+  __device__ int64_t search_block(int64_t entry, int64_t low, int64_t high) const {
+    while (high - low > 1) {
+      const int64_t step = (high - low + kRunThreads - 1) / kRunThreads;
+      const int64_t probe = low + (static_cast<int64_t>(threadIdx.x) + 1) * step;
+      const int below = __syncthreads_count(probe < high && (*this)[probe] <= entry);
+      low += below * step;
+      high = min(high, low + step);
+    }
+    return low;
+  }
+
+  // The same of one thread.
+  __device__ __forceinline__ int64_t search(int64_t entry, int64_t low, int64_t high) const {
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      ((*this)[middle] <= entry ? low : high) = middle;
+    }
+    return low;
+  }
+
+  // Calls put(i, b, s) for the entries [begin, begin + count) that there are: the batch, and the
+  // segment there, which is one of `segments` if it is a segment at all. For all threads of a
+  // block, each of which gets some.
+  template <class Put>
+  __device__ __forceinline__ void find(int64_t begin, int count, Put put) const {
+    const int64_t all = static_cast<int64_t>(batch) * entries;
+    const int64_t end = min(begin + count, all);
+    const int64_t low = search_block(begin, -1, this->count());
+    int64_t high = low;
+    for (int64_t step = count / 4; high < this->count(); step *= 8) {  // most segments are short
+      high = min(high + step + 1, this->count());
+      if (high == this->count() || (*this)[high] >= end) break;
+    }
+    for (int64_t entry = max(begin, int64_t{0}) + threadIdx.x; entry < end; entry += blockDim.x) {
+      const int64_t place = search(entry, low, high);
+      const Id b = batch_of(max(place, int64_t{0}), segments + 1);
+      const int64_t s = place - static_cast<int64_t>(b) * (segments + 1);
+      put(static_cast<int>(entry - begin), b, s < 0 ? static_cast<int64_t>(segments) : s);
+    }
+  }
+};
+
+// Where a row of the result has its values.
+struct Segment {
+  int64_t slab = 0;   // of batch and outer
+  int64_t begin = 0;  // entry
+  int64_t count = 0;  // entries; none where an offset is out of range
+};
+
+__device__ __forceinline__ Segment segment_of(const Offsets& offsets, Id row) {
+  Segment found;
+  const Id slab = offsets.slab_of(row), s = row - slab * offsets.segments;
+  const Id b = offsets.batch_of_slab(slab);
+  const int64_t begin = offsets.given(b, s), end = offsets.given(b, static_cast<int64_t>(s) + 1);
+  found.slab = static_cast<int64_t>(slab);
+  found.begin = begin;
+  if (in_range(begin, offsets.entries + 1) && in_range(end, offsets.entries + 1) && end > begin) {
+    found.count = end - begin;
+  }
+  return found;
+}
+
+// Records an offset that is out of range.
+__device__ __forceinline__ void check_offset(const Offsets& offsets, Id b, int64_t s,
+                                             const IndexErrorSite& errors) {
+  const int64_t offset = offsets.given(b, s);
+  if (!in_range(offset, offsets.entries + 1)) {
+    record_bad_entry(errors, static_cast<int64_t>(b) * (offsets.segments + 1) + s, offset);
+  }
+}
+
+constexpr int kRowThreads = 256;
+constexpr int kRowUnroll = 4;      // entries of a lane whose loads are in flight together
+constexpr int kAlone = 64;         // entries that a lane totals one after another
+constexpr int kChunkEntries = 16;  // of a lane, in a chunk of a long segment
+
+// Rows whose segments are long, and the chunks that these are cut into. Offsets that decrease may
+// ask for more than there is room for: what has none is left out.
+struct LongRows {
+  struct Item {
+    Id row;
+    uint32_t chunk;  // the first of its chunks; those of the items follow each other
+  };
+  unsigned long long* counter;  // chunks above, items below
+  Item* items;
+  int64_t most_items;
+  int64_t most_chunks;
+  int64_t limit;  // a segment of more entries is long
+  int64_t chunk;  // entries
+
+  __device__ int64_t chunks_of(int64_t count) const { return (count + chunk - 1) / chunk; }
+  __device__ void append(Id row, int64_t count) const {
+    const unsigned long long more = static_cast<unsigned long long>(chunks_of(count)) << 32 | 1;
+    const unsigned long long old = atomicAdd(counter, more);
+    const auto number = static_cast<uint32_t>(old);
+    if (number < most_items) items[number] = {row, static_cast<uint32_t>(old >> 32)};
+  }
+  __device__ int64_t item_count() const {
+    return min(static_cast<int64_t>(static_cast<uint32_t>(*counter)), most_items);
+  }
+  __device__ int64_t chunk_count() const {
+    return min(static_cast<int64_t>(*counter >> 32), most_chunks);
+  }
+};
+
+// The columns of a lane, and which of the groups that share a segment it is in.
+struct RowSplit {
+  RowPieces columns;
+  int ways;  // groups to a segment
+};
+
+// What all kernels are told.
+template <class Total, class Value, class Result>
+struct SegmentRows {
+  const Value* values;
+  Result* result;
+  typename Total::Part* partials;  // a row for each chunk
+  Offsets offsets;
+  LongRows longs;
+  Id rows;
+  int64_t inner;
+  typename Total::Options options;
+  Result empty;
+
+  // Adds each step-th of the entries [first, last) of a segment.
+  __device__ __forceinline__ void add(Total& sums, const Segment& segment, int64_t column,
+                                      int64_t first, int64_t last, int step) const {
+    constexpr int U = kRowUnroll;
+    const int64_t start = segment.slab * offsets.entries + segment.begin;
+    const Value* from = values + start * inner + column;
+    for (int64_t e = first; e < last; e += step * U) {
+      decltype(Total::load(from, Id(0), options)) loaded[U];
+#pragma unroll
+      for (int k = 0; k < U; ++k) {  // beyond the end the last one is loaded again
+        const int64_t entry = min(e + k * step, last - 1);
+        loaded[k] =
+            Total::load(from + entry * inner, static_cast<Id>(segment.begin + entry), options);
+      }
+#pragma unroll
+      for (int k = 0; k < U; ++k) {
+        if (e + k * step < last) sums.add(loaded[k]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write(const Total& sums, Id row, int64_t column,
+                                        int64_t count) const {
+    sums.write(result + row * inner + column, is_mean<Total> ? count : offsets.entries);
+  }
+
+  __device__ __forceinline__ void write_empty(Id row, int64_t column) const {
+    constexpr int V = Total::kColumns;
+    constexpr int W = V * sizeof(Result) > kVectorBytes ? kVectorSize<Result> : V;
+    Vector<Result, W> empties;
+#pragma unroll
+    for (int v = 0; v < W; ++v) empties.values[v] = empty;
+#pragma unroll
+    for (int v = 0; v < V; v += W) store(result + row * inner + column + v, empties);
+  }
+};
+
+template <class T>
+__device__ __forceinline__ T shuffle_down(const T& value, int lanes) {
+  uint32_t words[(sizeof(T) + 3) / 4] = {};
+  memcpy(words, &value, sizeof(T));
+#pragma unroll
+  for (uint32_t& word : words) word = __shfl_down_sync(kAllLanes, word, lanes);
+  T other;
+  memcpy(&other, words, sizeof(T));
+  return other;
+}
+
+// Rows of short segments; the others are listed.
+template <class Total, class Value, class Result>
+__global__ void __launch_bounds__(kRowThreads)
+    rows_kernel(const __grid_constant__ SegmentRows<Total, Value, Result> call, RowSplit split,
+                const __grid_constant__ IndexErrorSite errors) {
+  constexpr int V = Total::kColumns;
+  const int lanes = split.columns.lanes, pieces = split.columns.pieces;
+  const int unit_lanes = lanes * split.ways;
+  const int own = static_cast<int>(threadIdx.x) % unit_lanes;
+  const int way = own / lanes;
+  const int64_t unit = int64_t{blockIdx.x} * (kRowThreads / unit_lanes) + threadIdx.x / unit_lanes;
+  const int64_t number = pieces == 1 ? unit : unit / pieces;
+  const int64_t piece = unit - number * pieces;
+  const int64_t column = (piece * lanes + own % lanes) * V;
+  const bool exists = number < call.rows, live = exists && column < call.inner;
+  const Id row = static_cast<Id>(exists ? number : 0);
+
+  const Segment segment = segment_of(call.offsets, row);
+  const bool is_long = segment.count > call.longs.limit;
+  if (exists && own == 0 && piece == 0) {
+    const Offsets& offsets = call.offsets;
+    const Id slab = static_cast<Id>(segment.slab), s = row - slab * offsets.segments;
+    const Id b = offsets.batch_of_slab(slab);
+    if (slab == b * offsets.outer) {  // once for all slices
+      check_offset(offsets, b, s, errors);
+      if (s + 1 == offsets.segments) check_offset(offsets, b, static_cast<int64_t>(s) + 1, errors);
+    }
+    if (is_long) call.longs.append(row, segment.count);
+  }
+
+  Total sums;
+  if (live && !is_long) call.add(sums, segment, column, way, segment.count, split.ways);
+  for (int half = split.ways / 2; half > 0; half /= 2) {
+    typename Total::Part parts[V];
+    sums.copy_to(parts);
+#pragma unroll
+    for (int v = 0; v < V; ++v) parts[v] = shuffle_down(parts[v], half * lanes);
+    if (way < half) sums.add(parts);
+  }
+  if (live && way == 0 && !is_long) {
+    if (segment.count > 0) {
+      call.write(sums, row, column, segment.count);
+    } else {
+      call.write_empty(row, column);
+    }
+  }
+}
+
+// The totals of a block's groups, in the first group; in a fixed order.
+template <class Total>
+__device__ __forceinline__ void join_groups(Total& sums, int lanes, typename Total::Part* shared) {
+  constexpr int V = Total::kColumns;
+  const int thread = static_cast<int>(threadIdx.x), group = thread / lanes;
+  for (int half = kRowThreads / lanes / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (group >= half && group < 2 * half) sums.copy_to(shared + (thread - half * lanes) * V);
+    __syncthreads();
+    if (group < half) sums.add(shared + thread * V);
+  }
+}
+
+// Chunks of long segments, one block for each at a time.
+template <class Total, class Value, class Result>
+__global__ void __launch_bounds__(kRowThreads)
+    chunks_kernel(const __grid_constant__ SegmentRows<Total, Value, Result> call, RowPieces split) {
+  constexpr int V = Total::kColumns;
+  __shared__ typename Total::Part shared[kRowThreads / 2 * V];
+  const int lanes = split.lanes, group = static_cast<int>(threadIdx.x) / lanes;
+  const int64_t piece = blockIdx.x % split.pieces;
+  const int64_t column = (piece * lanes + threadIdx.x % lanes) * V;
+  const bool live = column < call.inner;
+  const LongRows& longs = call.longs;
+  const int64_t chunks = longs.chunk_count(), items = longs.item_count();
+  for (int64_t c = blockIdx.x / split.pieces; c < chunks; c += gridDim.x / split.pieces) {
+    int64_t low = 0, high = items;  // the last item that starts at this chunk or before
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      (longs.items[middle].chunk <= c ? low : high) = middle;
+    }
+    const auto item = longs.items[low];
+    const Segment segment = segment_of(call.offsets, item.row);
+    const int64_t first = (c - item.chunk) * longs.chunk;
+    const int64_t last = min(first + longs.chunk, segment.count);
+    Total sums;
+    if (live) call.add(sums, segment, column, first + group, last, kRowThreads / lanes);
+    join_groups(sums, lanes, shared);
+    if (group == 0 && live) {
+      if (segment.count <= longs.chunk) {
+        call.write(sums, item.row, column, segment.count);
+      } else {
+        sums.copy_to(call.partials + c * call.inner + column);
+      }
+    }
+  }
+}
+
+// Long segments of several chunks, one block for each at a time.
+template <class Total, class Value, class Result>
+__global__ void __launch_bounds__(kRowThreads)
+    join_chunks_kernel(const __grid_constant__ SegmentRows<Total, Value, Result> call,
+                       RowPieces split) {
+  constexpr int V = Total::kColumns;
+  __shared__ typename Total::Part shared[kRowThreads / 2 * V];
+  const int lanes = split.lanes, group = static_cast<int>(threadIdx.x) / lanes;
+  const int64_t piece = blockIdx.x % split.pieces;
+  const int64_t column = (piece * lanes + threadIdx.x % lanes) * V;
+  const bool live = column < call.inner;
+  const LongRows& longs = call.longs;
+  const int64_t items = longs.item_count();
+  for (int64_t i = blockIdx.x / split.pieces; i < items; i += gridDim.x / split.pieces) {
+    const auto item = longs.items[i];
+    const int64_t count = segment_of(call.offsets, item.row).count;
+    const int64_t chunks = longs.chunks_of(count);
+    if (chunks < 2 || item.chunk + chunks > longs.most_chunks) continue;
+    Total sums;
+    if (live) {
+#pragma unroll 4
+      for (int64_t c = group; c < chunks; c += kRowThreads / lanes) {
+        sums.add(call.partials + (item.chunk + c) * call.inner + column);
+      }
+    }
+    join_groups(sums, lanes, shared);
+    if (group == 0 && live) call.write(sums, item.row, column, count);
+  }
+}
+
+constexpr int kIdTile = 4 * kRunThreads;  // entries of a block
+
+template <class Out>
+__global__ void __launch_bounds__(kRunThreads)
+    ids_kernel(const __grid_constant__ Offsets offsets, Out* __restrict__ ids,
+               const __grid_constant__ IndexErrorSite errors) {
+  const int64_t begin = int64_t{blockIdx.x} * kIdTile;
+  offsets.find(begin, kIdTile,
+               [&](int i, Id /*b*/, int64_t s) { ids[begin + i] = static_cast<Out>(s); });
+  const int64_t step = int64_t{gridDim.x} * kRunThreads;
+  for (int64_t n = int64_t{blockIdx.x} * kRunThreads + threadIdx.x; n < offsets.count();
+       n += step) {
+    const Id b = offsets.batch_of(n, offsets.segments + 1);
+    check_offset(offsets, b, n - static_cast<int64_t>(b) * (offsets.segments + 1), errors);
+  }
+}
+
+// The first entry of each row, in an index that is in order.
+template <class Out>
+__global__ void offsets_kernel(IndexView index, const __grid_constant__ RowLayout layout,
+                               Out* __restrict__ offsets,
+                               const __grid_constant__ IndexErrorSite errors) {
+  const int64_t entries = layout.batch * layout.entries, rows = layout.axis_size + 1;
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const auto at = [&](int64_t b, int64_t n) {
+    return index[b * layout.index_batch_stride + n * layout.index_entry_stride];
+  };
+  for (int64_t n = thread; n < entries; n += step) {
+    const int64_t b = layout.batch == 1 ? 0 : n / layout.entries;
+    const int64_t entry = at(b, n - b * layout.entries);
+    if (!in_range(entry, layout.axis_size)) record_bad_entry(errors, n, entry);
+  }
+  for (int64_t n = thread; n < layout.batch * rows; n += step) {
+    const int64_t b = layout.batch == 1 ? 0 : n / rows, row = n - b * rows;
+    int64_t low = -1, high = layout.entries;  // the first that names this row or one behind it
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      (at(b, middle) < row ? low : high) = middle;
+    }
+    offsets[n] = static_cast<Out>(high);
+  }
+}
+
+}  // namespace torch_ops::segments

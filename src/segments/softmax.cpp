@@ -1,0 +1,450 @@
+// The contract of softmax, log_softmax and logsumexp over segments: compositions of sums and
+// largest values, with a derivative of their own, and their steps on CUDA.
+#include <ATen/Dispatch.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ge.h>
+
+#include "common/gather_family/gather_ops.h"
+#include "common/gather_family/indexing.h"
+#include "common/gather_family/planned.h"
+#include "common/torch/checks.h"
+#include "common/torch/derive.h"
+#include "common/torch/new_output.h"
+#include "scatter/batching.h"
+#include "segments/segments.h"
+#include "segments/softmax_launch.h"
+
+namespace torch_ops {
+namespace {
+
+using at::Tensor;
+using autograd::SavedVariable;
+using ops::Dim;
+using Given = std::optional<Tensor>;
+using Step = SoftmaxStep;
+
+enum class What : int64_t { kSoftmax, kLogSoftmax, kLogSumExp };
+
+const char* name_of(What what) {
+  constexpr const char* kNames[] = {"softmax", "log_softmax", "logsumexp"};
+  return kNames[static_cast<int64_t>(what)];
+}
+
+at::ScalarType number_type(const Tensor& values) {
+  return values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// Which entries name no row, in a shape that broadcasts to `rank` axes of values.
+Tensor entries_of_none(const Tensor& index, const c10::SymInt& dim_size, int64_t rank, int64_t dim,
+                       int64_t batch_dims) {
+  Tensor none = at::ge(index, dim_size);
+  for (int64_t d = batch_dims; d < dim; ++d) none = none.unsqueeze(batch_dims);
+  while (none.dim() < rank) none = none.unsqueeze(-1);
+  return none;
+}
+
+// Which values belong together: by an index; by a plan of one, where there are rows and order; or
+// by offsets, where the index has the segment of each entry, or one behind the last.
+struct Groups {
+  Tensor index;
+  c10::SymInt dim_size;
+  int64_t dim;  // counted from the front
+  int64_t batch_dims;
+  Given rows, order, offsets;
+
+  Tensor sum(const Tensor& values) const {
+    if (offsets) {
+      static const auto op =
+          find_op<Tensor(const Tensor&, const Tensor&, int64_t, int64_t, bool)>("_segment_sum");
+      return op.call(values, *offsets, dim, batch_dims, /*mean=*/false);
+    }
+    if (rows) {
+      static const auto op = find_op<planned::Signature>("scatter_add.plan");
+      return op.call(values, index, *rows, *order, dim_size, dim, batch_dims);
+    }
+    return ops::scatter_add().call(values, index, dim_size, dim, batch_dims, std::nullopt, "raise",
+                                   std::nullopt);
+  }
+
+  // Of infinities 0, from which nothing differs by NaN.
+  Tensor largest(const Tensor& values) const {
+    const Tensor most = largest_of(values).to(number_type(values));
+    return most.masked_fill(most.isinf(), 0);
+  }
+
+  // The rows of a result at the entries; 0 for an entry of no segment.
+  Tensor back(const Tensor& of_result) const {
+    if (rows) {
+      static const auto op = find_op<planned::Signature>("gather.plan");
+      return op.call(of_result, index, *rows, *order, dim_size, dim, batch_dims);
+    }
+    const ops::Fill fill = offsets ? ops::Fill(0) : ops::Fill();
+    return ops::gather().call(of_result, index, dim, batch_dims, offsets ? "fill" : "raise", fill,
+                              std::nullopt);
+  }
+
+  // `values` with `other` for the entries of no segment.
+  Tensor only(const Tensor& values, int64_t other = 0) const {
+    if (!offsets) return values;
+    return values.masked_fill(entries_of_none(index, dim_size, values.dim(), dim, batch_dims),
+                              other);
+  }
+
+ private:
+  Tensor largest_of(const Tensor& values) const {
+    if (offsets) {
+      static const auto op =
+          find_op<Tensor(const Tensor&, const Tensor&, int64_t, int64_t, bool)>("_segment_best");
+      return op.call(values, *offsets, dim, batch_dims, /*largest=*/true);
+    }
+    if (rows) {
+      static const auto op = find_op<Tensor(
+          const Tensor&, const Tensor&, const Tensor&, const Tensor&, c10::SymInt, int64_t, int64_t,
+          std::string_view, double, std::optional<at::ScalarType>)>("scatter.plan");
+      return op.call(values, index, *rows, *order, dim_size, dim, batch_dims, "amax",
+                     /*correction=*/1, std::nullopt);
+    }
+    static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
+                                          std::string_view, std::string_view, std::optional<bool>,
+                                          double, std::optional<at::ScalarType>)>("scatter");
+    return op.call(values, index, dim_size, dim, batch_dims, "amax", "raise", std::nullopt,
+                   /*correction=*/1, std::nullopt);
+  }
+};
+
+// ---- Steps --------------------------------------------------------------------------------------
+
+Tensor compute_step(Step step, const Tensor& a, const Given& b, const Tensor& p, const Given& q) {
+  switch (step) {
+    case Step::kExp:
+      return (a - p).exp_();
+    case Step::kSoftmax:
+      return (a - p).exp_().div_(*q);
+    case Step::kLogSoftmax:
+      return (a - p).sub_(*q);
+    case Step::kSoftmaxBack:
+      return (*b - p).mul_(a);
+    case Step::kLogSoftmaxBack:
+      return *b - a.exp().mul_(p);
+    default:
+      return (a - *q).exp_().mul_(p);
+  }
+}
+
+// What a step computes; nobody differentiates it.
+struct SoftmaxStepOp {
+  static constexpr const char* kSchema =
+      "_softmax_step(int step, Tensor a, Tensor? b, Tensor p, Tensor? q, Tensor index, int dim, "
+      "int batch_dims) -> Tensor";
+
+  template <class On>
+  static Tensor kernel(int64_t number, const Tensor& a, const Given& b, const Tensor& p,
+                       const Given& q, const Tensor& index, int64_t dim, int64_t batch_dims) {
+    const auto step = static_cast<Step>(number);
+    const at::ScalarType wide = number_type(a);
+    const auto options = a.options().dtype(step == Step::kExp ? wide : a.scalar_type());
+    if constexpr (std::is_same_v<On, OnMeta>) {
+      return at::empty_symint(a.sym_sizes(), options);
+    } else if constexpr (std::is_same_v<On, OnCpu>) {
+      const auto back = [&](const Tensor& rows) {
+        return ops::gather().call(rows, index, dim, batch_dims, "fill", 0, std::nullopt);
+      };
+      const auto widen = [&](const Tensor& values) { return values.to(wide); };
+      const Tensor result =
+          compute_step(step, widen(a), b ? Given(widen(*b)) : b, back(p), q ? Given(back(*q)) : q);
+      const Tensor none = entries_of_none(index, p.size(dim), a.dim(), dim, batch_dims);
+      if (none.any().item<bool>()) result.masked_fill_(none, 0);
+      return result.to(options.dtype());
+    } else {
+      const Tensor first = a.contiguous(), rows = p.contiguous();
+      const Tensor second = b ? b->contiguous() : first, more = q ? q->contiguous() : rows;
+      Tensor picks = index;
+      const RowLayout layout = indexing::lay_out_contiguous(rows.sizes(), picks, {dim, batch_dims});
+      const Tensor out = new_output(a.sizes(), options);
+      with_kernels<On>(out, [&](auto on) {
+        AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, a.scalar_type(), "softmax", [&] {
+          using Value = typename KernelTypeOf<scalar_t>::type;
+          using Number = ComputeType<Value>;
+          const auto launch = [&](auto constant, auto to) {
+            using Out = decltype(to);
+            kernels::softmax_step<decltype(constant)::value>(
+                on, SoftmaxCall<Value, Out, Number>{
+                        input_of<scalar_t>(first), input_of<scalar_t>(second),
+                        static_cast<const Number*>(rows.const_data_ptr()),
+                        static_cast<const Number*>(more.const_data_ptr()), index_array(picks),
+                        layout, static_cast<Out*>(out.mutable_data_ptr())});
+          };
+          dispatch_step<Value, Number>(step, launch);
+        });
+      });
+      return out;
+    }
+  }
+
+ private:
+  // Calls launch(constant, value): the step, and a value of the type that it writes.
+  template <class Value, class Number, class Launch>
+  static void dispatch_step(Step step, Launch&& launch) {
+    switch (step) {
+      case Step::kExp:
+        return launch(std::integral_constant<Step, Step::kExp>(), Number());
+      case Step::kSoftmax:
+        return launch(std::integral_constant<Step, Step::kSoftmax>(), Value());
+      case Step::kLogSoftmax:
+        return launch(std::integral_constant<Step, Step::kLogSoftmax>(), Value());
+      case Step::kSoftmaxBack:
+        return launch(std::integral_constant<Step, Step::kSoftmaxBack>(), Value());
+      case Step::kLogSoftmaxBack:
+        return launch(std::integral_constant<Step, Step::kLogSoftmaxBack>(), Value());
+      case Step::kLogSumExpBack:
+        return launch(std::integral_constant<Step, Step::kLogSumExpBack>(), Value());
+    }
+  }
+};
+
+Tensor do_step(Step step, const Groups& groups, const Tensor& a, const Given& b, const Tensor& p,
+               const Given& q = std::nullopt) {
+  return op_of<SoftmaxStepOp>().call(static_cast<int64_t>(step), a, b, p, q, groups.index,
+                                     groups.dim, groups.batch_dims);
+}
+
+// ---- The formulas, by ops that have derivatives and batching rules ------------------------------
+
+Tensor compose(What what, const Tensor& values, const Groups& groups) {
+  const Tensor wide = values.to(number_type(values));
+  const Tensor largest = groups.largest(wide.detach());
+  const Tensor shifted = wide - groups.back(largest);
+  const Tensor exps = groups.only(shifted.exp());
+  const Tensor sums = groups.sum(exps);
+  if (what == What::kLogSumExp) return (sums.log() + largest).to(values.scalar_type());
+  const Tensor result = what == What::kSoftmax ? exps / groups.only(groups.back(sums), 1)
+                                               : groups.only(shifted - groups.back(sums.log()));
+  return result.to(values.scalar_type());
+}
+
+// The gradient of the values, from the output and, of logsumexp, the values.
+Tensor compose_back(What what, const Tensor& grad, const Tensor& output, const Tensor& values,
+                    const Groups& groups) {
+  const at::ScalarType wide = number_type(output);
+  const Tensor g = grad.to(wide);
+  if (what == What::kLogSumExp) {
+    return (groups.back(g) * compose(What::kSoftmax, values.to(wide), groups))
+        .to(output.scalar_type());
+  }
+  const Tensor y = output.to(wide);
+  const Tensor result = what == What::kSoftmax
+                            ? y * (g - groups.back(groups.sum(y * g)))
+                            : groups.only(g - y.exp() * groups.back(groups.sum(g)));
+  return result.to(output.scalar_type());
+}
+
+// ---- The ops ------------------------------------------------------------------------------------
+
+#define GROUPS_SCHEMA                                                              \
+  "Tensor index, SymInt dim_size, int dim, int batch_dims, Tensor? rows, Tensor? " \
+  "order, Tensor? offsets) -> Tensor"
+
+bool has_derivative(const Tensor& values) {
+  return (values.requires_grad() && at::GradMode::is_enabled()) ||
+         torch::autograd::isFwGradDefined(values);
+}
+
+struct SoftmaxBack {
+  static constexpr const char* kSchema =
+      "_softmax_back(Tensor grad, Tensor output, Tensor values, int what, " GROUPS_SCHEMA;
+
+  template <class On>
+  static Tensor kernel(const Tensor& grad, const Tensor& output, const Tensor& values,
+                       int64_t number, const Tensor& index, c10::SymInt dim_size, int64_t dim,
+                       int64_t batch_dims, const Given& rows, const Given& order,
+                       const Given& offsets) {
+    if constexpr (std::is_same_v<On, OnMeta>) {
+      return at::empty_symint(values.sym_sizes(), values.options());
+    }
+    const Groups groups{index, dim_size, dim, batch_dims, rows, order, offsets};
+    const at::ScalarType wide = number_type(output);
+    const auto what = static_cast<What>(number);
+    if (what == What::kLogSumExp) {
+      if (values.element_size() < 4) {  // whose rounded output says too little
+        return compose_back(what, grad, output, values, groups);
+      }
+      return do_step(Step::kLogSumExpBack, groups, values, std::nullopt, grad, output);
+    }
+    if (what == What::kSoftmax) {
+      const Tensor dots = groups.sum(grad.to(wide) * output);
+      return do_step(Step::kSoftmaxBack, groups, output, grad, dots);
+    }
+    return do_step(Step::kLogSoftmaxBack, groups, output, grad, groups.sum(grad.to(wide)));
+  }
+
+  static Tensor derive(c10::DispatchKeySet keys, const Tensor& grad, const Tensor& output,
+                       const Tensor& values, int64_t what, const Tensor& index,
+                       const c10::SymInt& dim_size, int64_t dim, int64_t batch_dims,
+                       const Given& rows, const Given& order, const Given& offsets) {
+    if (has_derivative(grad) || has_derivative(output) || has_derivative(values)) {
+      return compose_back(static_cast<What>(what), grad, output, values,
+                          {index, dim_size, dim, batch_dims, rows, order, offsets});
+    }
+    return autograd::below_autograd(keys, op_of<SoftmaxBack>(), grad, output, values, what, index,
+                                    dim_size, dim, batch_dims, rows, order, offsets);
+  }
+
+  static Tensor batch(const Tensor& grad, const Tensor& output, const Tensor& values, int64_t what,
+                      const Tensor& index, const c10::SymInt& dim_size, int64_t dim,
+                      int64_t batch_dims, const Given& rows, const Given& order,
+                      const Given& offsets) {
+    return compose_back(static_cast<What>(what), grad, output, values,
+                        {index, dim_size, dim, batch_dims, rows, order, offsets});
+  }
+};
+
+struct Softmax {
+  static constexpr const char* kSchema = "_softmax(Tensor values, int what, " GROUPS_SCHEMA;
+
+  struct Node final : autograd::DerivativeNode<Node> {
+    static constexpr const char* kName = "SoftmaxBackward";
+    SavedVariable output, values, index, rows, order, offsets;
+    int64_t what = 0, dim = 0, batch_dims = 0;
+    c10::SymInt dim_size;
+
+    template <class Visit>
+    void fields(Visit&& visit) {
+      visit(output, /*is_output=*/true);
+      for (SavedVariable* each : {&values, &index, &rows, &order, &offsets}) visit(*each);
+      for (int64_t* each : {&what, &dim, &batch_dims}) visit(*each);
+      visit(dim_size);
+    }
+
+    autograd::variable_list backward(const Tensor& grad) {
+      const auto given = [&](const SavedVariable& part) {
+        const Tensor kept = this->unpack(part);
+        return kept.defined() ? Given(kept) : std::nullopt;
+      };
+      const Tensor result = this->unpack(output);
+      const Given kept = given(values);
+      return {op_of<SoftmaxBack>().call(grad, result, kept.value_or(result), what,
+                                        this->unpack(index), dim_size, dim, batch_dims, given(rows),
+                                        given(order), given(offsets))};
+    }
+  };
+
+  template <class On>
+  static Tensor kernel(const Tensor& values, int64_t number, const Tensor& index,
+                       c10::SymInt dim_size, int64_t dim, int64_t batch_dims, const Given& rows,
+                       const Given& order, const Given& offsets) {
+    const Groups groups{index, dim_size, dim, batch_dims, rows, order, offsets};
+    const auto what = static_cast<What>(number);
+    if constexpr (std::is_same_v<On, OnMeta>) {
+      if (what != What::kLogSumExp) return at::empty_symint(values.sym_sizes(), values.options());
+      const auto sizes = indexing::scatter_sizes(values, index, dim_size, {dim, batch_dims});
+      return at::empty_symint(sizes, values.options());
+    }
+    const Tensor largest = groups.largest(values);
+    const Tensor exps = do_step(Step::kExp, groups, values, std::nullopt, largest);
+    const Tensor sums = groups.sum(exps);
+    if (what == What::kSoftmax) {
+      return do_step(Step::kSoftmax, groups, values, std::nullopt, largest, sums);
+    }
+    const Tensor logs = sums.log();
+    if (what == What::kLogSumExp) return (logs + largest).to(values.scalar_type());
+    return do_step(Step::kLogSoftmax, groups, values, std::nullopt, largest, logs);
+  }
+
+  static Tensor derive(c10::DispatchKeySet keys, const Tensor& values, int64_t number,
+                       const Tensor& index, const c10::SymInt& dim_size, int64_t dim,
+                       int64_t batch_dims, const Given& rows, const Given& order,
+                       const Given& offsets) {
+    const auto what = static_cast<What>(number);
+    const auto node = autograd::make_node<Node>(values);
+    const Tensor output = autograd::below_autograd(keys, op_of<Softmax>(), values, number, index,
+                                                   dim_size, dim, batch_dims, rows, order, offsets);
+    autograd::record(output, node);
+    autograd::set_tangent(
+        output,
+        [&](const Tensor& tangent) {
+          const Groups groups{index, dim_size, dim, batch_dims, rows, order, offsets};
+          if (what == What::kSoftmax) {  // whose Jacobian is symmetric
+            const Tensor y = autograd::primal(output);
+            return compose_back(what, tangent, y, y, groups);
+          }
+          const Tensor y = compose(What::kSoftmax, autograd::primal(values), groups);
+          const Tensor sums = groups.sum(y * tangent);
+          return what == What::kLogSumExp ? sums : groups.only(tangent - groups.back(sums));
+        },
+        values);
+    if (node) {
+      const auto save = [](const Tensor& kept) { return SavedVariable(kept, /*is_output=*/false); };
+      node->output = SavedVariable(output, /*is_output=*/true);
+      node->values = save(what == What::kLogSumExp ? values : Tensor());
+      node->index = save(index);
+      node->rows = save(rows.value_or(Tensor()));
+      node->order = save(order.value_or(Tensor()));
+      node->offsets = save(offsets.value_or(Tensor()));
+      node->what = number;
+      node->dim = dim;
+      node->batch_dims = batch_dims;
+      node->dim_size = dim_size;
+    }
+    return output;
+  }
+
+  static Tensor batch(const Tensor& values, int64_t what, const Tensor& index,
+                      const c10::SymInt& dim_size, int64_t dim, int64_t batch_dims,
+                      const Given& rows, const Given& order, const Given& offsets) {
+    return compose(static_cast<What>(what), values,
+                   {index, dim_size, dim, batch_dims, rows, order, offsets});
+  }
+};
+
+// The public ops.
+template <What kWhat>
+struct SoftmaxOf {
+#define SOFTMAX_ARGUMENTS                                                                 \
+  "(Tensor values, Tensor? index=None, SymInt? dim_size=None, int? dim=None, *, Tensor? " \
+  "offsets=None, int batch_dims=0, Tensor? rows=None, Tensor? order=None) -> Tensor"
+  static constexpr const char* kSchema = kWhat == What::kSoftmax ? "softmax" SOFTMAX_ARGUMENTS
+                                         : kWhat == What::kLogSoftmax
+                                             ? "log_softmax" SOFTMAX_ARGUMENTS
+                                             : "logsumexp" SOFTMAX_ARGUMENTS;
+
+  static Tensor compose(const Tensor& values, const Given& index,
+                        std::optional<c10::SymInt> dim_size, Dim dim, const Given& offsets_given,
+                        int64_t batch_dims, const Given& rows, const Given& order) {
+    const char* const op = name_of(kWhat);
+    CHECK_FLOATING(op, values);
+    TORCH_CHECK_TYPE(index.has_value() != offsets_given.has_value(), op,
+                     ": either index or offsets must be given, and not both.");
+    if (!offsets_given) {
+      TORCH_CHECK_TYPE(dim_size.has_value(), op, ": dim_size is missing.");
+      if (rows) indexing::check_plan(op, "values", values, *index, *rows, order.value());
+      const int64_t axis =
+          indexing::check_scatter(op, values, *index, *dim_size, dim, batch_dims).dim;
+      return op_of<Softmax>().call(values, static_cast<int64_t>(kWhat), *index, *dim_size, axis,
+                                   batch_dims, rows, order, std::nullopt);
+    }
+    const Tensor& offsets = *offsets_given;
+    const int64_t axis = check_segments(op, values, offsets, dim, batch_dims).dim;
+    const c10::SymInt segments = offsets.sym_size(-1) - 1;
+    TORCH_CHECK_VALUE(!dim_size || dim_size->sym_eq(segments).expect_true(__FILE__, __LINE__), op,
+                      ": dim_size must be the number of segments, ", segments,
+                      ", or left out, but it is ", dim_size.value_or(0), ".");
+    static const auto find = find_op<Tensor(const Tensor&, c10::SymInt, ops::Name)>("_segment_ids");
+    const Tensor ids = find.call(offsets, values.sym_size(axis), std::nullopt);
+    return op_of<Softmax>().call(values, static_cast<int64_t>(kWhat), ids, segments, axis,
+                                 batch_dims, std::nullopt, std::nullopt, offsets);
+  }
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  register_op<SoftmaxStepOp>(m);
+  register_op<SoftmaxBack>(m);
+  register_op<Softmax>(m);
+  register_op<SoftmaxOf<What::kSoftmax>>(m);
+  register_op<SoftmaxOf<What::kLogSoftmax>>(m);
+  register_op<SoftmaxOf<What::kLogSumExp>>(m);
+}
+
+}  // namespace torch_ops

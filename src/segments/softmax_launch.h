@@ -1,0 +1,57 @@
+// The steps of a softmax over segments that work on single values, on CUDA: softmax.cu. Nothing is
+// checked. No torch.
+#pragma once
+
+#include <cstdint>
+
+#include "common/host/float16.h"
+#include "common/host/host_program.h"
+#include "common/indexing/index_array.h"
+#include "common/indexing/row_layout.h"
+
+namespace torch_ops {
+
+// What is computed of a and b, which lie at an entry, and p and q, at the row that it names.
+enum class SoftmaxStep {
+  kExp,             // exp(a - p)
+  kSoftmax,         // exp(a - p) / q
+  kLogSoftmax,      // a - p - q
+  kSoftmaxBack,     // a * (b - p)
+  kLogSoftmaxBack,  // b - exp(a) * p
+  kLogSumExpBack,   // p * exp(a - q)
+};
+
+// Number is float, or double where Value is.
+template <class Value, class Out, class Number>
+struct SoftmaxCall {
+  const Value* a;
+  const Value* b;
+  const Number* p;
+  const Number* q;
+  IndexArray index;
+  RowLayout layout;
+  Out* out;  // as a and b; 0 where the entry names no row
+};
+
+namespace kernels {
+
+// Out is Value or, of kExp, Number.
+template <SoftmaxStep kStep, class Value, class Out, class Number>
+TORCH_OPS_KERNELS_API void softmax_step(OnCuda on, const SoftmaxCall<Value, Out, Number>& call);
+
+}  // namespace kernels
+}  // namespace torch_ops
+
+// INSTANTIATE(step, Value, Out, Number)
+#define TORCH_OPS_SOFTMAX_STEPS_OF(INSTANTIATE, T, NUMBER) \
+  INSTANTIATE(kExp, T, NUMBER, NUMBER)                     \
+  INSTANTIATE(kSoftmax, T, T, NUMBER)                      \
+  INSTANTIATE(kLogSoftmax, T, T, NUMBER)                   \
+  INSTANTIATE(kSoftmaxBack, T, T, NUMBER)                  \
+  INSTANTIATE(kLogSoftmaxBack, T, T, NUMBER)               \
+  INSTANTIATE(kLogSumExpBack, T, T, NUMBER)
+#define TORCH_OPS_SOFTMAX_STEPS(INSTANTIATE)                           \
+  TORCH_OPS_SOFTMAX_STEPS_OF(INSTANTIATE, float, float)                \
+  TORCH_OPS_SOFTMAX_STEPS_OF(INSTANTIATE, double, double)              \
+  TORCH_OPS_SOFTMAX_STEPS_OF(INSTANTIATE, ::torch_ops::Float16, float) \
+  TORCH_OPS_SOFTMAX_STEPS_OF(INSTANTIATE, ::torch_ops::BFloat16, float)

@@ -100,13 +100,10 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
   TORCH_OPS_LAUNCH(total_rows, grid_x(rows * columns.pieces, units), kRowThreads, 0, all, split,
                    errors);
   if (!may_be_long) return;
-  const auto blocks = [&](int64_t most) {
-    return static_cast<unsigned>(std::min<int64_t>(most, kMostBlocks) * columns.pieces);
-  };
   auto* total_chunks = chunks_kernel<Total, Value, Result>;
-  TORCH_OPS_LAUNCH(total_chunks, blocks(longs.most_chunks), kRowThreads, 0, all, columns);
-  auto* join = join_chunks_kernel<Total, Value, Result>;
-  TORCH_OPS_LAUNCH(join, blocks(longs.most_items), kRowThreads, 0, all, columns);
+  const int64_t blocks = std::min(longs.most_chunks, kMostBlocks);
+  TORCH_OPS_LAUNCH(total_chunks, static_cast<unsigned>(blocks * columns.pieces), kRowThreads, 0,
+                   all, columns);
 }
 
 }  // namespace

@@ -505,7 +505,8 @@ struct SegmentReduce {
   }
 };
 
-// scatter and scatter_add by an index in order.
+// scatter and scatter_add by an index in order. On the CPU they add in order in any case, and find
+// out by themselves where rows follow each other.
 struct ScatterSorted {
   static constexpr const char* kSchema =
       "_scatter_sorted(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
@@ -515,6 +516,17 @@ struct ScatterSorted {
                         int64_t batch_dims, std::string_view reduce, std::string_view name) {
     const char* const op = indexing::name_of("scatter_add", name);
     const int64_t axis = indexing::check_scatter(op, values, index, dim_size, dim, batch_dims).dim;
+    if (values.is_cpu()) {
+      static const auto scatter = find_op<Tensor(
+          const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view,
+          std::string_view, std::optional<bool>, double, std::optional<at::ScalarType>)>("scatter");
+      if (name == "scatter") {
+        return scatter.call(values, index, dim_size, dim, batch_dims, reduce, "raise", std::nullopt,
+                            1.0, std::nullopt);
+      }
+      return ops::scatter_add().call(values, index, dim_size, dim, batch_dims, std::nullopt,
+                                     "raise", std::nullopt);
+    }
     if (reduce == "sum" || reduce == "mean") check_summable(op, values);
     const int64_t picked = index.dim() - batch_dims;
     const Tensor rows =

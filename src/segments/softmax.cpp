@@ -254,10 +254,14 @@ struct SoftmaxBack {
   static constexpr const char* kSchema =
       "_softmax_back(Tensor grad, Tensor output, Tensor values, int what, " GROUPS_SCHEMA;
 
-  static Tensor compute(const Tensor& grad, const Tensor& output, const Tensor& values,
-                        int64_t number, const Tensor& index, c10::SymInt dim_size, int64_t dim,
-                        int64_t batch_dims, const Given& rows, const Given& order,
-                        const Given& offsets) {
+  template <class On>
+  static Tensor kernel(const Tensor& grad, const Tensor& output, const Tensor& values,
+                       int64_t number, const Tensor& index, c10::SymInt dim_size, int64_t dim,
+                       int64_t batch_dims, const Given& rows, const Given& order,
+                       const Given& offsets) {
+    if constexpr (std::is_same_v<On, OnMeta>) {
+      return at::empty_symint(values.sym_sizes(), values.options());
+    }
     const Groups groups{index, dim_size, dim, batch_dims, rows, order, offsets};
     const at::ScalarType wide = number_type(output);
     const auto what = static_cast<What>(number);
@@ -325,11 +329,17 @@ struct Softmax {
     }
   };
 
-  static Tensor compute(const Tensor& values, int64_t number, const Tensor& index,
-                        c10::SymInt dim_size, int64_t dim, int64_t batch_dims, const Given& rows,
-                        const Given& order, const Given& offsets) {
+  template <class On>
+  static Tensor kernel(const Tensor& values, int64_t number, const Tensor& index,
+                       c10::SymInt dim_size, int64_t dim, int64_t batch_dims, const Given& rows,
+                       const Given& order, const Given& offsets) {
     const Groups groups{index, dim_size, dim, batch_dims, rows, order, offsets};
     const auto what = static_cast<What>(number);
+    if constexpr (std::is_same_v<On, OnMeta>) {
+      if (what != What::kLogSumExp) return at::empty_symint(values.sym_sizes(), values.options());
+      const auto sizes = indexing::scatter_sizes(values, index, dim_size, {dim, batch_dims});
+      return at::empty_symint(sizes, values.options());
+    }
     const Tensor largest = groups.largest(values);
     const Tensor exps = do_step(Step::kExp, groups, values, std::nullopt, largest);
     const Tensor sums = groups.sum(exps);

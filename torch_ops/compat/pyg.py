@@ -74,8 +74,8 @@ def enable() -> AbstractContextManager[None]:
     not.
 
     Returns:
-        A context manager that disables at its end, if nothing was enabled before:
-        ``with torch_ops.compat.pyg.enable(): ...``. It need not be used.
+        A context manager, which need not be used. At its end it disables if nothing was enabled
+        before, as in ``with torch_ops.compat.pyg.enable(): ...``.
 
     Raises:
         ModuleNotFoundError: PyTorch Geometric is not installed.

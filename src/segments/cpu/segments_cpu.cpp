@@ -11,7 +11,10 @@
 namespace torch_ops::kernels {
 namespace {
 
-constexpr int64_t kColumns = 16;  // whose results a loop keeps in registers
+// Columns whose results a loop keeps in registers.
+constexpr int64_t kColumns = 16;
+template <class Sum>
+constexpr int64_t kMostColumns = sizeof(Sum) > 4 ? 32 : 64;
 
 struct Plus {
   template <class T>
@@ -50,6 +53,8 @@ struct Joined {
   static TORCH_OPS_HOST_DEVICE void join_into(const Value* values, int64_t stride, int64_t count,
                                               Width width, Sum* sums) {
     for (int64_t n = 0; n < count; ++n) {
+#pragma GCC \
+    unroll 1  // into single values it would be, which GCC vectorises only where they are sums
       for (int64_t d = 0; d < width; ++d) {
         sums[d] = Op::join(sums[d], static_cast<Sum>(values[n * stride + d]));
       }
@@ -58,17 +63,25 @@ struct Joined {
 
   static TORCH_OPS_HOST_DEVICE void reduce(const Value* values, int64_t /*first*/, int64_t count,
                                            int64_t inner, Result* to) {
-    using Wide = std::integral_constant<int64_t, kColumns>;
-    Sum sums[kColumns];
-    const auto begin = [&] { std::fill_n(sums, kColumns, Op::template identity<Sum>()); };
+    constexpr int64_t kMost = kMostColumns<Sum>;
+    using Some = std::integral_constant<int64_t, kColumns>;
+    using Most = std::integral_constant<int64_t, kMost>;
+    Sum sums[kMost];
+    const auto begin = [&] { std::fill_n(sums, kMost, Op::template identity<Sum>()); };
     const auto finish = [&](Sum sum) {
       if constexpr (kRule == SegmentRule::kMean) sum /= static_cast<Sum>(count);
       return static_cast<Result>(sum);
     };
+    if (inner == 1 && count < kColumns) {
+      Sum sum = Op::template identity<Sum>();
+      for (int64_t n = 0; n < count; ++n) sum = Op::join(sum, static_cast<Sum>(values[n]));
+      *to = finish(sum);
+      return;
+    }
+    begin();
     if (inner == 1) {  // entries side by side as if they were columns, which are joined at the end
-      begin();
       const int64_t rows = count / kColumns;
-      join_into(values, kColumns, rows, Wide(), sums);
+      join_into(values, kColumns, rows, Some(), sums);
       join_into(values + rows * kColumns, 0, 1, count % kColumns, sums);
       for (int64_t half = kColumns / 2; half > 0; half /= 2) {
         for (int64_t d = 0; d < half; ++d) sums[d] = Op::join(sums[d], sums[d + half]);
@@ -76,15 +89,19 @@ struct Joined {
       *to = finish(sums[0]);
       return;
     }
-    for (int64_t column = 0; column < inner; column += kColumns) {
-      const int64_t width = std::min(kColumns, inner - column);
-      begin();
-      if (width == kColumns) {
-        join_into(values + column, inner, count, Wide(), sums);
+    for (int64_t column = 0, width; column < inner; column += width) {
+      width = inner - column;
+      if (width >= kMost) {
+        join_into(values + column, inner, count, Most(), sums);
+        width = kMost;
+      } else if (width >= kColumns) {
+        join_into(values + column, inner, count, Some(), sums);
+        width = kColumns;
       } else {
         join_into(values + column, inner, count, width, sums);
       }
       for (int64_t d = 0; d < width; ++d) to[column + d] = finish(sums[d]);
+      begin();
     }
   }
 };

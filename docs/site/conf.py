@@ -45,8 +45,8 @@ myst_heading_anchors = 4  # #the-words-of-a-heading, as on a code host
 nitpicky = True
 # What is not ours: other projects' sites cannot be asked while a build has no network.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(torch|numpy|collections|typing|pathlib|os)\..*"),
-    (r"py:class", "Tensor|Path|Index|Values"),  # as annotations name them
+    (r"py:.*", r"(torch|numpy|collections|contextlib|typing|pathlib|os)\..*"),
+    (r"py:class", r"Tensor|Path|Index|Values|nn\.Module|.*\bModel"),  # as annotations name them
 ]
 
 autodoc_member_order = "bysource"

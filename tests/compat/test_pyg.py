@@ -76,23 +76,28 @@ def both(call: Any) -> tuple[Any, Any]:
 SHAPES = [((6,), 0), ((6, 3), 0), ((6, 3), -2), ((2, 6), 1), ((2, 6, 3), 1), ((0, 3), 0)]
 
 
-def scattered(reduce: str, device: torch.device) -> Iterator[Tensor]:
-    # On CUDA torch has no reductions of bools but sums.
-    dtypes = DTYPES[1:] if device.type == "cuda" and reduce in ("mul", "min", "max") else DTYPES
-    for dtype, (shape, dim), size in itertools.product(dtypes, SHAPES, (None, 6)):
+def scattered(reduce: str, device: torch.device) -> Iterator[Tensor | None]:
+    """Results, or None where a dtype is refused, as a GPU refuses some."""
+    for dtype, (shape, dim), size in itertools.product(DTYPES, SHAPES, (None, 6)):
         index = torch.tensor([0, 4, 0, 1, 4, 0], device=device)[: shape[dim]]
         src = small(shape, dtype).to(device)
         if reduce == "any":  # which of several values is written is not said
             src = torch.ones_like(src)
-        yield torch_geometric.utils.scatter(src, index, dim, size, reduce)
+        try:
+            yield torch_geometric.utils.scatter(src, index, dim, size, reduce)
+        except NotImplementedError:
+            yield None
 
 
 @pytest.mark.parametrize("reduce", ["sum", "add", "mean", "mul", "min", "max", "any"])
 def test_scatter(reduce: str, device: torch.device) -> None:
     """Values and dtypes: a mean of integers is of floats, a sum of bools is bool."""
     results, expected = both(lambda: list(scattered(reduce, device)))
+    assert sum(wanted is not None for wanted in expected) >= len(expected) // 2
     for actual, wanted in zip(results, expected, strict=True):
-        assert actual.dtype == wanted.dtype
+        if wanted is None:  # ours may take more
+            continue
+        assert actual is not None and actual.dtype == wanted.dtype
         if reduce == "mean":  # 16 bits are rounded once, not three times
             half = wanted.dtype.itemsize == 2
             torch.testing.assert_close(actual, wanted, rtol=2**-7 if half else 2e-7, atol=0)

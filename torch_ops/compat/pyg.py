@@ -22,6 +22,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from contextlib import AbstractContextManager
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -31,7 +32,7 @@ _VERSIONS = ("2.7", "2.8")
 _enabled = False
 
 
-class _Until:
+class _Until(AbstractContextManager[None]):
     """What `enable` returns: disables at the end of a with statement that was the one to enable."""
 
     def __init__(self, begun: bool) -> None:
@@ -63,7 +64,7 @@ def _replace(pairs: list[tuple[Any, Any]]) -> None:
                 names[name] = found[1]
 
 
-def enable() -> _Until:
+def enable() -> AbstractContextManager[None]:
     """Has PyTorch Geometric compute by this library, in this process, until :func:`disable`.
 
     ``torch_geometric.utils.scatter``, ``softmax`` and ``segment`` are replaced wherever modules
@@ -73,8 +74,8 @@ def enable() -> _Until:
     not.
 
     Returns:
-        A context manager that disables at its end, if nothing was enabled before:
-        ``with torch_ops.compat.pyg.enable(): ...``. It need not be used.
+        A context manager, which need not be used. At its end it disables if nothing was enabled
+        before, as in ``with torch_ops.compat.pyg.enable(): ...``.
 
     Raises:
         ModuleNotFoundError: PyTorch Geometric is not installed.

@@ -71,7 +71,7 @@ def segment_reduce(
         ValueError: The shapes do not fit, or ``reduce`` or ``batch_dims`` is none that is allowed.
         RuntimeError: Values and offsets are on different devices.
 
-        Offsets that decrease are not looked for: what then stands in the result is undefined.
+    Offsets that decrease are not looked for: what then stands in the result is undefined.
 
     Example:
         >>> import torch, torch_ops

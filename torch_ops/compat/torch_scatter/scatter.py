@@ -180,7 +180,7 @@ def scatter(
 
     Args:
         src: The values, of a dtype that :func:`torch_ops.scatter` takes.
-        index: uint8, int16, int32 or int64. One axis, which lies along ``dim``; or axes that are as
+        index: uint8, int8, int16, int32 or int64. One axis, which lies along ``dim``; or axes that are as
             long as the first ones of ``src``, or 1, and that are repeated along those that it
             lacks.
         dim: The axis of ``src``; negative counts from the end.

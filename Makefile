@@ -10,18 +10,21 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 VENV := .venv
-TORCH := torch==2.11.0
+# The newest that is supported; .ci/run tests the oldest.
+TORCH ?= torch==$(lastword $(shell sed -n 's/^TORCH = (\(.*\))/\1/p' torch_ops/_supported.py | tr -d '",')).*
 NVCC := cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2
 TEST_ARGS ?= --slow=sample
 BENCH_OUT ?= build/bench
 PYTHON ?= python3
 
 # Where PYTHON finds its torch: in our own .venv, elsewhere, or nowhere. A Python named by the user
-# may have any torch, python3 must have the one that is tested to be taken unasked.
-wanted := $(if $(filter file,$(origin PYTHON)),$(word 2,$(subst ==, ,$(TORCH))),)
+# may have any torch; python3's is taken unasked where it is supported.
+asked := $(if $(filter file,$(origin PYTHON)),False,True)
 find_torch := import importlib.metadata as m, os, sys; \
   own = os.path.realpath(sys.prefix) == os.path.realpath("$(VENV)"); \
-  print("own" if own else "torch" if m.version("torch").startswith("$(wanted)") else "other")
+  minor = ".".join(m.version("torch").split(".")[:2]); \
+  sys.path.insert(0, "torch_ops"); import _supported; \
+  print("own" if own else "torch" if minor in _supported.TORCH or $(asked) else "other")
 found := $(shell $(PYTHON) -c '$(find_torch)' 2>/dev/null)
 
 ifeq ($(found),torch)
@@ -35,7 +38,7 @@ else
   # A stamp for each step, so that a second call does nothing twice. What a build needs is part of
   # its name: a .venv from before that grew gets the rest.
   BUILD_NEEDS := "setuptools>=70.1,<82" wheel ninja "cython>=3.0"
-  READY := $(VENV)/.ready-$(subst =,,$(TORCH))-$(firstword $(shell echo '$(BUILD_NEEDS)' | cksum))
+  READY := $(VENV)/.ready-$(subst =,,$(TORCH:.*=))-$(firstword $(shell echo '$(BUILD_NEEDS)' | cksum))
   INSTALLED := $(VENV)/.installed
   DOCS_TOOLS := $(VENV)/.docs-tools
   RELEASE_TOOLS := $(VENV)/.release-tools

@@ -11,6 +11,7 @@ Variables that are honoured:
   TORCH_OPS_CPU_ONLY=1   no CUDA kernels
   TORCH_OPS_MORE_TORCHES folders that hold other versions of torch, to make bindings for them too
   FORCE_CUDA=1           CUDA kernels or no build at all
+  TORCH_OPS_LINEINFO=0   a library of half the size, whose lines profilers cannot name
   MAX_JOBS               compiler processes at once
 """
 

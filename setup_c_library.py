@@ -128,10 +128,10 @@ def steps(
 def finish(root: Path, base: Path, version: str) -> None:
     """Puts beside the library what needs no compiler."""
     package = base / PACKAGE
-    # The name that programs are linked with, and that dlopen is told.
+    # What -ltorch_ops_c finds: a linker script. A wheel has no links, and would hold two libraries.
     link = package / "lib" / LIBRARY
     link.unlink(missing_ok=True)
-    link.symlink_to(f"{LIBRARY}.{read_api_version(root)}")
+    link.write_text(f"INPUT({library_path(root, base).name})\n", encoding="utf-8")
     for name in HEADERS:
         target = package / "include" / "torch_ops" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,8 @@ def finish(root: Path, base: Path, version: str) -> None:
         text = (root / SOURCES / name).read_text(encoding="utf-8")
         target = package / place
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text.replace("@VERSION@", version), encoding="utf-8")
+        text = text.replace("@VERSION@", version).replace("@API@", read_api_version(root))
+        target.write_text(text, encoding="utf-8")
 
 
 def library_steps(
@@ -174,10 +175,11 @@ def library_steps(
         nvcc = shlex.split(environ.get("PYTORCH_NVCC") or str(cuda.home / "bin" / "nvcc"))
         for source in kernel_sources(root, ".cu"):
             target, depfile = object_files(temp, source, root / "src")
-            # -lineinfo: profilers and compute-sanitizer name lines; costs nothing at run time.
-            # Compressed, the code takes a sixth of the space.
-            flags = "-O3 -lineinfo --compress-mode=size -std=c++17 --expt-relaxed-constexpr"
-            command = [*nvcc, *flags.split(), *cuda.flags(), *defines, *includes]
+            # -lineinfo: profilers and compute-sanitizer name lines; costs nothing at run time, and
+            # makes the library twice as large. Compressed, the code takes a sixth of the space.
+            flags = "-O3 --compress-mode=size -std=c++17 --expt-relaxed-constexpr"
+            lines = [] if environ.get("TORCH_OPS_LINEINFO") == "0" else ["-lineinfo"]
+            command = [*nvcc, *lines, *flags.split(), *cuda.flags(), *defines, *includes]
             command += ["-Xcompiler", "-Wall,-fPIC,-fvisibility=hidden"]
             command += [*(["-ccbin", environ["CC"]] if environ.get("CC") else [])]
             command += ["--generate-dependencies-with-compile", "--dependency-output"]

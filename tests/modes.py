@@ -13,7 +13,7 @@ from torch import Tensor
 
 MODES = ("raise", "wrap", "clip", "fill", "unchecked")
 REWRITING = ("wrap", "clip", "fill")
-INDEX_DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
+INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 # Of each rank and kind of axes, and for CUDA's kernels that small calls reach.
 CASES = [
@@ -104,8 +104,18 @@ def scatter_reference(
     reduce: str = "sum",
     mode: str = "raise",
     deterministic: bool | None = None,
+    correction: float = 1,
 ) -> Tensor:
     """Entry by entry, as the documentation says it."""
+    if reduce in ("var", "std"):
+        options: dict[str, Any] = {"dim": dim, "batch_dims": batch_dims, "mode": mode}
+        mean, squares = (
+            scatter_reference(each, index, dim_size, **options, reduce="mean")
+            for each in (values, values**2)
+        )
+        counts = scatter_reference(torch.ones_like(values), index, dim_size, **options)
+        variance = (squares - mean**2) * counts / (counts - correction).clamp_min(0)
+        return variance.clamp_min(0).sqrt() if reduce == "std" else variance
     picked = index.dim() - batch_dims
     rank = values.dim() - picked + 1
     axis = (batch_dims if dim is None else dim) % rank

@@ -26,6 +26,7 @@ BENCHMARKS = [
     "gather_family",
     "activations",
     "messages",
+    "models",
     "segments",
     "random_shapes",
     "transforms",

@@ -87,6 +87,7 @@ def unpack(wheel: Path, folder: Path) -> None:
 def build(folder: Path, others: list[Path], archs: list[str]) -> Path:
     environ = os.environ | {
         "FORCE_CUDA": "1",
+        "TORCH_OPS_LINEINFO": "0",
         "TORCH_CUDA_ARCH_LIST": " ".join(archs),
         "TORCH_OPS_MORE_TORCHES": os.pathsep.join(map(str, others)),
     }

@@ -22,7 +22,9 @@ if asks_to_build():  # python -m torch_ops build: for a torch with which the res
 load_extensions()  # before the ops' modules, which look their kernels up
 
 try:
-    from torch_ops import errors
+    from torch import ops as _torch_ops
+
+    from torch_ops._replace_modules import Replacement, replace_modules
     from torch_ops._when_imported import when_imported
     from torch_ops.errors import check_errors, get_error_mode, set_error_mode
     from torch_ops.ops._scripting import refuse
@@ -32,11 +34,12 @@ try:
         take_along_dim,
     )
     from torch_ops.ops.embedding import Embedding, embedding
+    from torch_ops.ops.embedding_bag import EmbeddingBag, embedding_bag
     from torch_ops.ops.gather import BatchGather, Gather, GatherFunction, batch_gather, gather
     from torch_ops.ops.gather_nd import gather_nd
     from torch_ops.ops.index import index, index_add, index_put, index_put_
-    from torch_ops.ops.masked_gather import masked_gather
-    from torch_ops.ops.plan import GatherPlan, gather_plan
+    from torch_ops.ops.masked_gather import masked_gather, masked_scatter
+    from torch_ops.ops.plan import GatherPlan, gather_plan, plan_cache, register_plan
     from torch_ops.ops.relu import (
         LeakyReLU,
         ReLU,
@@ -47,7 +50,7 @@ try:
         relu_,
     )
     from torch_ops.ops.scatter import ScatterAddFunction, scatter_add
-    from torch_ops.ops.scatter_reduce import scatter, scatter_add_
+    from torch_ops.ops.scatter_reduce import scatter, scatter_, scatter_add_
     from torch_ops.ops.segments import gather_csr, segment_reduce
     from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid, sigmoid_
     from torch_ops.ops.softmax import log_softmax, logsumexp, softmax
@@ -59,6 +62,7 @@ except ModuleNotFoundError as error:
 __all__ = [
     "BatchGather",
     "Embedding",
+    "EmbeddingBag",
     "Gather",
     "GatherFunction",
     "GatherPlan",
@@ -66,6 +70,7 @@ __all__ = [
     "LeakyReLU",
     "ReLU",
     "ReLUFunction",
+    "Replacement",
     "ScatterAddFunction",
     "Sigmoid",
     "SigmoidFunction",
@@ -73,6 +78,7 @@ __all__ = [
     "batch_gather",
     "check_errors",
     "embedding",
+    "embedding_bag",
     "gather",
     "gather_csr",
     "gather_elements",
@@ -88,9 +94,14 @@ __all__ = [
     "log_softmax",
     "logsumexp",
     "masked_gather",
+    "masked_scatter",
+    "plan_cache",
+    "register_plan",
     "relu",
     "relu_",
+    "replace_modules",
     "scatter",
+    "scatter_",
     "scatter_add",
     "scatter_add_",
     "scatter_elements_add",
@@ -104,7 +115,7 @@ __all__ = [
 
 
 # Loaded when they are first asked for, so that who uses the ops alone does not wait for them.
-_MODULES = ("decompositions", "distributed", "host", "jit")
+_MODULES = ("compat", "decompositions", "distributed", "host", "jit")
 
 # Who uses DTensors imports torch's module, and need not import ours.
 when_imported("torch.distributed.tensor", "torch_ops.distributed")
@@ -124,6 +135,6 @@ def __dir__() -> list[str]:
 for _name in __all__:
     if _name != "__version__":
         globals()[_name].__module__ = __name__
-    if _name[0].islower() and not hasattr(errors, _name):
+    if _name[0].islower() and hasattr(_torch_ops.torch_ops, _name):  # is an op
         refuse(globals()[_name])
 del _name

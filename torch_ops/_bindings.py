@@ -34,7 +34,7 @@ FLAGS = (
 )
 
 # Lines of sources that are compiled as one: most of a small file's time goes to torch's headers.
-MOST_LINES = 1500
+MOST_LINES = 3000
 
 # The one module that is linked with torch's CUDA libraries, so that the others serve every torch.
 CUDA_MODULE = "torch_cuda"
@@ -190,12 +190,12 @@ def find_ops(src: Path) -> list[Op]:
 
 
 def units_of(sources: Sequence[Path]) -> list[list[Path]]:
-    """The sources in groups, each of one folder, that are compiled as one file."""
+    """One module's sources in groups that are compiled as one file."""
     units: list[list[Path]] = []
     lines = 0
     for source in sorted(sources, key=lambda path: (path.parent, path)):
         more = source.read_bytes().count(b"\n")
-        if units and units[-1][0].parent == source.parent and lines + more <= MOST_LINES:
+        if units and lines + more <= MOST_LINES:
             units[-1].append(source)
             lines += more
         else:

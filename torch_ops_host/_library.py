@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-NAME = "libtorch_ops_c.so"
+NAME = "libtorch_ops_c.so.1"  # the number is that of the C interface
 VARIABLE = "TORCH_OPS_LIBRARY"
 
 
@@ -22,7 +22,7 @@ def get_prefix() -> str:
 
 
 def get_library_dir() -> str:
-    """The folder with ``libtorch_ops_c.so``, its CMake package (``cmake``) and ``pkgconfig``."""
+    """The folder with ``libtorch_ops_c.so.1``, its CMake package (``cmake``) and ``pkgconfig``."""
     return str(ROOT / "lib")
 
 

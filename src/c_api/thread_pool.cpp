@@ -16,7 +16,7 @@
 #include <system_error>
 #include <thread>
 
-#include "c_api/calls/failure.h"
+#include "c_api/frame/failure.h"
 #include "c_api/own_program.h"
 
 namespace torch_ops::own {

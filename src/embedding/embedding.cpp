@@ -1,20 +1,28 @@
-// embedding: gather with what torch.nn.functional.embedding asks of its gradient. A composition of
-// registered ops, so there are no kernels here.
+// embedding: gather with what torch.nn.functional.embedding asks of its gradient; and its rows,
+// reduced by bags. Compositions of registered ops, but for sums and means of bags.
+#include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cumsum.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/embedding_sparse_backward.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "common/gather_family/call_indexed.h"
 #include "common/gather_family/gather_batching.h"
 #include "common/gather_family/gather_ops.h"
+#include "common/gather_family/planned.h"
 #include "common/torch/checks.h"
 #include "common/torch/derive.h"
+#include "common/torch/new_output.h"
 #include "common/torch/python_call.h"
 #include "common/torch/sharding.h"
+#include "embedding/bag_launch.h"
 
 namespace torch_ops {
 namespace {
@@ -22,6 +30,7 @@ namespace {
 using at::Tensor;
 
 constexpr const char* kOp = "embedding";
+using Part = std::optional<Tensor>;  // of a plan
 
 Tensor pick(const Tensor& weight, const Tensor& input, ops::Dim dim, int64_t batch_dims) {
   return ops::gather().call(weight, input, dim, batch_dims, "raise", std::nullopt, kOp);
@@ -42,26 +51,32 @@ Tensor scale_by_frequency(const Tensor& sums, const Tensor& input, const c10::Sy
 struct Embedding {
   static constexpr const char* kSchema =
       "embedding(Tensor input, Tensor weight, int? padding_idx=None, "
-      "bool scale_grad_by_freq=False, bool sparse=False, *, int dim=0, int batch_dims=0) -> Tensor";
+      "bool scale_grad_by_freq=False, bool sparse=False, *, int dim=0, int batch_dims=0, "
+      "Tensor? rows=None, Tensor? order=None) -> Tensor";
   static constexpr const char* kNode = "EmbeddingBackward";
 
-  // The options are the gradient's.
+  // The options are the gradient's, and so are the rows and the order of a plan.
   static Tensor compute(const Tensor& input, const Tensor& weight,
                         std::optional<int64_t> /*padding_idx*/, bool /*scale_grad_by_freq*/,
-                        bool /*sparse*/, int64_t dim, int64_t batch_dims) {
+                        bool /*sparse*/, int64_t dim, int64_t batch_dims, const Part& rows,
+                        const Part& order) {
+    if (rows) indexing::check_plan(kOp, "weight", weight, input, *rows, order.value());
     return pick(weight, input, dim, batch_dims);
   }
 
   static auto keep(const Tensor& input, const Tensor& weight, std::optional<int64_t> padding_idx,
-                   bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims) {
-    return std::tuple(input, weight.sym_size(dim), padding_idx.value_or(-1), scale_grad_by_freq,
-                      sparse, dim, batch_dims, shards_of(weight));
+                   bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims,
+                   const Part& rows, const Part& order) {
+    return std::tuple(input, rows.value_or(Tensor()), order.value_or(Tensor()),
+                      weight.sym_size(dim), padding_idx.value_or(-1), scale_grad_by_freq, sparse,
+                      dim, batch_dims, shards_of(weight));
   }
 
   // Of the weight.
-  static Tensor backward(const Tensor& grad_output, const Tensor& index, const c10::SymInt& rows,
-                         int64_t padding_idx, bool scale_grad_by_freq, bool sparse, int64_t dim,
-                         int64_t batch_dims, const std::vector<int64_t>& shards) {
+  static Tensor backward(const Tensor& grad_output, const Tensor& index, const Tensor& sorted,
+                         const Tensor& order, const c10::SymInt& rows, int64_t padding_idx,
+                         bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims,
+                         const std::vector<int64_t>& shards) {
     if (sparse) {
       TORCH_CHECK_NOT_IMPLEMENTED(
           shards.empty(),
@@ -80,8 +95,11 @@ struct Embedding {
     // the padding row is dropped instead, for it names the row behind the last.
     const Tensor entries =
         drops ? index.to(at::kLong).masked_fill(index.eq(padding_idx), rows) : index;
-    Tensor sums = ops::add_rows(grad_output, entries, rows, dim, batch_dims,
-                                drops ? "fill" : "raise", kOp, shards);
+    static const auto add_by_plan = find_op<planned::Signature>("scatter_add.plan");
+    Tensor sums = sorted.defined() && !distributed
+                      ? add_by_plan.call(grad_output, index, sorted, order, rows, dim, batch_dims)
+                      : ops::add_rows(grad_output, entries, rows, dim, batch_dims,
+                                      drops ? "fill" : "raise", kOp, shards);
     if (scale_grad_by_freq) sums = scale_by_frequency(sums, index, rows, dim, batch_dims, shards);
     if (padding_idx >= 0 && !drops) sums.select(dim, padding_idx).zero_();
     return sums;
@@ -89,30 +107,37 @@ struct Embedding {
 
   static Tensor derive(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weight,
                        std::optional<int64_t> padding_idx, bool scale_grad_by_freq, bool sparse,
-                       int64_t dim, int64_t batch_dims) {
+                       int64_t dim, int64_t batch_dims, const Part& rows, const Part& order) {
     const auto node = autograd::make_node<autograd::Node<Embedding>>(weight);
-    Tensor output = autograd::below_autograd(keys, op_of<Embedding>(), input, weight, padding_idx,
-                                             scale_grad_by_freq, sparse, dim, batch_dims);
+    Tensor output =
+        autograd::below_autograd(keys, op_of<Embedding>(), input, weight, padding_idx,
+                                 scale_grad_by_freq, sparse, dim, batch_dims, rows, order);
     autograd::record(output, node);
     autograd::set_tangent(
         output, [&](const Tensor& tangent) { return pick(tangent, input, dim, batch_dims); },
         weight);
     if (node) {
-      node->keep(input, weight, padding_idx, scale_grad_by_freq, sparse, dim, batch_dims);
+      node->keep(input, weight, padding_idx, scale_grad_by_freq, sparse, dim, batch_dims, rows,
+                 order);
     }
     return output;
   }
 
   // dim and batch_dims are there for this.
   static Tensor batch(const Tensor& input, const Tensor& weight, std::optional<int64_t> padding_idx,
-                      bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims) {
+                      bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims,
+                      const Part& rows, const Part& order) {
+    const int64_t level = batching::current_level();
+    planned::check_not_mapped(kOp, rows && (at::functorch::isBatchedAtLevel(input, level) ||
+                                            at::functorch::isBatchedAtLevel(*rows, level) ||
+                                            at::functorch::isBatchedAtLevel(*order, level)));
     TORCH_CHECK(!sparse || !at::functorch::isBatchedAtLevel(weight, batching::current_level()),
                 "embedding: a sparse gradient is of one weight: torch.vmap cannot map over "
                 "weight with sparse=True.");
     return batch_gather(kOp, weight, input, dim, batch_dims,
                         [&](const Tensor& w, const Tensor& i, ops::Dim axis, int64_t batches) {
                           return op_of<Embedding>().call(i, w, padding_idx, scale_grad_by_freq,
-                                                         sparse, *axis, batches);
+                                                         sparse, *axis, batches, rows, order);
                         });
   }
 };
@@ -147,6 +172,279 @@ struct EmbeddingRenorm {
   }
 };
 
+// ---- Bags
+// ----------------------------------------------------------------------------------------
+
+constexpr const char* kBagOp = "embedding_bag";
+
+// How scatter takes the rows of the entries: those of 2 axes in batches, each to one row.
+struct Bags {
+  Tensor index;  // what is dropped names the row behind the last
+  c10::SymInt count;
+  int64_t batch_dims;
+};
+
+Bags bags_of(const Tensor& input, const Part& offsets, bool include_last_offset,
+             std::optional<int64_t> padding_idx) {
+  if (!offsets) {
+    const auto byte = input.options().dtype(at::kByte);
+    return {padding_idx ? input.eq(*padding_idx).to(at::kByte) : at::zeros_like(input, byte), 1,
+            /*batch_dims=*/1};
+  }
+  const c10::SymInt count = offsets->sym_size(0) - (include_last_offset ? 1 : 0);
+  const c10::SymInt entries = input.sym_size(0);
+  // How many bags have begun at each entry. What comes before the first is of the first.
+  const Tensor ones = at::ones_like(*offsets, offsets->options().dtype(at::kInt));
+  const Tensor begins = ops::scatter_add().call(ones, *offsets, entries + 1, 0, 0,
+                                                /*deterministic=*/std::nullopt, "raise", kBagOp);
+  Tensor index = at::cumsum(begins, 0, at::kLong).narrow_symint(0, 0, entries) - 1;
+  index = index.clamp_min(0);
+  if (padding_idx) index = index.masked_fill(input.eq(*padding_idx), count);
+  return {index, count, /*batch_dims=*/0};
+}
+
+Tensor scatter_bags(const Tensor& rows, const Bags& bags, std::string_view mode) {
+  static const auto scatter =
+      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, ops::Dim, int64_t, std::string_view,
+                     std::string_view, std::optional<bool>, double, std::optional<at::ScalarType>)>(
+          "scatter");
+  const Tensor result =
+      scatter.call(rows, bags.index, bags.count, bags.batch_dims, bags.batch_dims, mode, "fill",
+                   /*deterministic=*/std::nullopt, /*correction=*/1, /*dtype=*/std::nullopt);
+  return bags.batch_dims == 1 ? result.squeeze(1) : result;
+}
+
+// Of the rows themselves, for what no kernel does.
+Tensor reduce_rows(const Tensor& weight, const Tensor& input, const Part& offsets,
+                   const Part& factors, std::string_view mode, bool include_last_offset,
+                   std::optional<int64_t> padding_idx, bool scale_grad_by_freq, bool sparse) {
+  Tensor rows = op_of<Embedding>().call(input, weight, padding_idx, scale_grad_by_freq, sparse, 0,
+                                        0, std::nullopt, std::nullopt);
+  const at::ScalarType dtype = weight.scalar_type();
+  if (factors) {  // those of 16-bit floats are multiplied in float32
+    rows = rows * factors->unsqueeze(-1).to(at::toOpMathType(dtype));
+  }
+  return scatter_bags(rows, bags_of(input, offsets, include_last_offset, padding_idx), mode)
+      .to(dtype);
+}
+
+// Sums, or means, without the rows in memory.
+struct BagSum {
+  static constexpr const char* kSchema =
+      "_embedding_bag(Tensor weight, Tensor? factors, Tensor input, Tensor? offsets, str mode, "
+      "bool include_last_offset, int? padding_idx, bool scale_grad_by_freq, bool sparse) -> Tensor";
+  static constexpr const char* kNode = "EmbeddingBagBackward";
+
+  template <class On>
+  static Tensor kernel(const Tensor& weight, const Part& factors, const Tensor& input,
+                       const Part& offsets, std::string_view mode, bool include_last_offset,
+                       std::optional<int64_t> padding_idx, bool scale_grad_by_freq, bool sparse) {
+    indexing::check_one_device(kOp, "weight", weight, "input", input);
+    const c10::SymInt bags =
+        offsets ? offsets->sym_size(0) - (include_last_offset ? 1 : 0) : input.sym_size(0);
+    if constexpr (std::is_same_v<On, OnMeta>) {
+      return at::empty_symint({bags, weight.sym_size(1)}, weight.options());
+    } else {
+      // A long bag is the work of one thread, or of one warp.
+      constexpr int64_t kLongBag = 1024;
+      if (input.numel() > kLongBag * bags.expect_int()) {
+        return reduce_rows(weight, input, offsets, factors, mode, include_last_offset, padding_idx,
+                           scale_grad_by_freq, sparse);
+      }
+      return sum<On>(weight.contiguous(), factors ? factors->contiguous() : Tensor(),
+                     indexing::for_kernels(input).contiguous(), offsets, mode == "mean",
+                     bags.expect_int(), padding_idx);
+    }
+  }
+
+  static auto keep(const Tensor& weight, const Part& factors, const Tensor& input,
+                   const Part& offsets, std::string_view mode, bool include_last_offset,
+                   std::optional<int64_t> padding_idx, bool scale_grad_by_freq, bool sparse) {
+    return std::tuple(factors ? weight : Tensor(), factors.value_or(Tensor()), input,
+                      offsets.value_or(Tensor()), weight.sym_size(0), mode == "mean",
+                      include_last_offset, padding_idx.value_or(-1), scale_grad_by_freq, sparse,
+                      static_cast<int64_t>(weight.scalar_type()));
+  }
+
+  static autograd::variable_list backward(autograd::Needed needed, const Tensor& grad_output,
+                                          const Tensor& weight, const Tensor& factors,
+                                          const Tensor& input, const Tensor& offsets,
+                                          const c10::SymInt& rows, bool mean,
+                                          bool include_last_offset, int64_t padding,
+                                          bool scale_grad_by_freq, bool sparse, int64_t dtype) {
+    const auto padding_idx = padding < 0 ? std::nullopt : std::optional(padding);
+    const Bags bags = bags_of(input, offsets.defined() ? Part(offsets) : std::nullopt,
+                              include_last_offset, padding_idx);
+    Tensor grad = grad_output;
+    if (mean) {
+      const Tensor ones = at::ones_like(input, grad.options().dtype(at::kFloat));
+      grad = (grad / scatter_bags(ones, bags, "sum").clamp_min(1).unsqueeze(-1))
+                 .to(grad_output.scalar_type());
+    }
+    if (bags.batch_dims == 1) grad = grad.unsqueeze(1);
+    const Tensor spread = ops::gather().call(grad, bags.index, bags.batch_dims, bags.batch_dims,
+                                             "fill", 0, std::nullopt);  // to the entries
+    autograd::variable_list grads(2);
+    if (needed[0]) {
+      const Tensor scaled = factors.defined() ? spread * factors.unsqueeze(-1) : spread;
+      grads[0] = Embedding::backward(scaled.to(static_cast<at::ScalarType>(dtype)), input, Tensor(),
+                                     Tensor(), rows, padding, scale_grad_by_freq, sparse, 0, 0, {});
+    }
+    if (needed[1]) {
+      grads[1] = (spread * pick(weight, input, 0, 0)).sum(-1).to(factors.scalar_type());
+    }
+    return grads;
+  }
+
+  static Tensor derive(c10::DispatchKeySet keys, const Tensor& weight, const Part& factors,
+                       const Tensor& input, const Part& offsets, std::string_view mode,
+                       bool include_last_offset, std::optional<int64_t> padding_idx,
+                       bool scale_grad_by_freq, bool sparse) {
+    const Tensor scales = factors.value_or(Tensor());
+    const auto node = autograd::make_node<autograd::Node<BagSum>>(weight, scales);
+    const auto call = [&](const auto&... given) {
+      return std::tuple(given..., input, offsets, mode, include_last_offset, padding_idx,
+                        scale_grad_by_freq, sparse);
+    };
+    Tensor output = std::apply(
+        [&](const auto&... each) {
+          return autograd::below_autograd(keys, op_of<BagSum>(), each...);
+        },
+        call(weight, factors));
+    autograd::record(output, node);
+    const auto tangent = [&](const Tensor& w, const Part& f) {
+      return std::apply([](const auto&... each) { return op_of<BagSum>().call(each...); },
+                        call(w, f));
+    };
+    Tensor change;
+    if (torch::autograd::isFwGradDefined(weight)) {
+      const Part primal = factors ? Part(autograd::primal(scales)) : std::nullopt;
+      change = tangent(weight._fw_grad(/*level=*/0), primal);
+    }
+    if (torch::autograd::isFwGradDefined(scales)) {
+      const Tensor more = tangent(autograd::primal(weight), scales._fw_grad(/*level=*/0));
+      change = change.defined() ? change + more : more;
+    }
+    if (change.defined()) output._set_fw_grad(change, /*level=*/0, /*is_inplace_op=*/false);
+    if (node) {
+      std::apply([&](const auto&... each) { node->keep(each...); }, call(weight, factors));
+    }
+    return output;
+  }
+
+  static Tensor batch(const Tensor& weight, const Part& factors, const Tensor& input,
+                      const Part& offsets, std::string_view mode, bool include_last_offset,
+                      std::optional<int64_t> padding_idx, bool scale_grad_by_freq, bool sparse) {
+    return reduce_rows(weight, input, offsets, factors, mode, include_last_offset, padding_idx,
+                       scale_grad_by_freq, sparse);
+  }
+
+ private:
+  template <class On>
+  static Tensor sum(const Tensor& weight, const Tensor& factors, const Tensor& entries,
+                    const Part& offsets, bool mean, int64_t bags,
+                    std::optional<int64_t> padding_idx) {
+    Tensor begins;
+    if (offsets) {
+      begins = offsets->to(at::kLong).contiguous();
+      // Are they all between 0 and the number of entries?
+      ops::gather().call(
+          at::zeros({1}, begins.options().dtype(at::kByte)).expand({entries.numel() + 1}), begins,
+          0, /*batch_dims=*/0, "raise", std::nullopt, kBagOp);
+    }
+    const Tensor result = new_output({bags, weight.size(1)}, weight.options());
+    ElementLayout layout{};
+    layout.count = entries.numel();
+    layout.axis_size = weight.size(0);
+    call_indexed<On>(
+        kOp, entries, layout, IndexMode::kRaise, result, [&](auto on, const auto&... errors) {
+          return AT_DISPATCH_FLOATING_TYPES_AND2(
+              at::kHalf, at::kBFloat16, weight.scalar_type(), kBagOp, [&] {
+                const auto read = [](const Tensor& tensor, auto zero) {
+                  return static_cast<const decltype(zero)*>(
+                      tensor.defined() ? tensor.const_data_ptr() : nullptr);
+                };
+                using Value = typename KernelTypeOf<scalar_t>::type;
+                const BagCall<Value> call{read(weight, Value()),
+                                          index_array(entries),
+                                          read(begins, int64_t()),
+                                          read(factors, Value()),
+                                          static_cast<Value*>(result.mutable_data_ptr()),
+                                          weight.size(0),
+                                          weight.size(1),
+                                          entries.numel(),
+                                          bags,
+                                          offsets ? begins.numel() : 0,
+                                          entries.dim() == 2 ? entries.size(1) : 0,
+                                          padding_idx.value_or(-1),
+                                          mean};
+                return kernels::sum_bags(on, call, errors...);
+              });
+        });
+    return result;
+  }
+};
+
+struct EmbeddingBag {
+  static constexpr const char* kSchema =
+      "embedding_bag(Tensor input, Tensor weight, Tensor? offsets=None, "
+      "bool scale_grad_by_freq=False, str mode='mean', bool sparse=False, "
+      "Tensor? per_sample_weights=None, bool include_last_offset=False, int? padding_idx=None) "
+      "-> Tensor";
+  static constexpr const char* kName = kBagOp;
+
+  static Tensor compose(const Tensor& input, const Tensor& weight, const Part& offsets,
+                        bool scale_grad_by_freq, std::string_view mode, bool sparse,
+                        const Part& factors, bool include_last_offset,
+                        std::optional<int64_t> padding_idx) {
+    check(input, weight, offsets, mode, factors, include_last_offset);
+    if (mode == "max" || !is_kernel_float(weight) || !shards_of(weight).empty()) {
+      return reduce_rows(weight, input, offsets, factors, mode, include_last_offset, padding_idx,
+                         scale_grad_by_freq, sparse);
+    }
+    return op_of<BagSum>().call(weight, factors, input, offsets, mode, include_last_offset,
+                                padding_idx, scale_grad_by_freq, sparse);
+  }
+
+ private:
+  static void check(const Tensor& input, const Tensor& weight, const Part& offsets,
+                    std::string_view mode, const Part& factors, bool include_last_offset) {
+    indexing::check_index_dtype(kOp, input);
+    TORCH_CHECK_VALUE(weight.dim() == 2, kName, ": weight must have two axes, but its shape is ",
+                      weight.sym_sizes(), ".");
+    TORCH_CHECK_VALUE(mode == "sum" || mode == "mean" || mode == "max", kName,
+                      R"(: mode must be "sum", "mean" or "max", but it is ")", mode, R"(".)");
+    TORCH_CHECK_VALUE(input.dim() == 1 || input.dim() == 2, kName,
+                      ": input must have one axis or two, but its shape is ", input.sym_sizes(),
+                      ".");
+    TORCH_CHECK_VALUE(offsets.has_value() == (input.dim() == 1), kName,
+                      ": offsets say where the bags of an input of one axis begin; an input of two "
+                      "has a bag in each row and no offsets. But input has shape ",
+                      input.sym_sizes(), ", and offsets ", offsets ? "are given." : "are missing.");
+    if (offsets) {
+      TORCH_CHECK_VALUE(offsets->dim() == 1, kName,
+                        ": offsets must have one axis, but its shape is ", offsets->sym_sizes(),
+                        ".");
+      TORCH_CHECK_VALUE(
+          !include_last_offset || offsets->sym_size(0).sym_ge(1).expect_true(__FILE__, __LINE__),
+          kName, ": offsets must have an entry with include_last_offset.");
+      indexing::check_one_device(kName, "input", input, "offsets", *offsets);
+    }
+    if (factors) {
+      TORCH_CHECK_VALUE(mode == "sum", kName,
+                        R"(: per_sample_weights is for mode="sum", but mode is ")", mode, R"(".)");
+      TORCH_CHECK_TYPE(factors->scalar_type() == weight.scalar_type(), kName,
+                       ": per_sample_weights and weight must have one dtype, but they are ",
+                       dtype_name(factors->scalar_type()), " and ",
+                       dtype_name(weight.scalar_type()), ".");
+      TORCH_CHECK_VALUE(factors->sym_sizes() == input.sym_sizes(), kName,
+                        ": per_sample_weights must have the shape of input, ", input.sym_sizes(),
+                        ", but its shape is ", factors->sym_sizes(), ".");
+      indexing::check_one_device(kName, "weight", weight, "per_sample_weights", *factors);
+    }
+  }
+};
+
 // ---- The direct pair: outside autograd, on contiguous CUDA tensors ------------------------------
 
 Tensor forward(const Tensor& input, const Tensor& weight) {
@@ -169,6 +467,8 @@ Tensor backward(const Tensor& grad_output, const Tensor& input, int64_t num_embe
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   register_op<Embedding>(m);
   register_op<EmbeddingRenorm>(m);
+  register_op<BagSum>(m);
+  register_op<EmbeddingBag>(m);
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
@@ -178,6 +478,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("backward", &backward, "grad_output's rows added where forward read them",
         py::arg("grad_output"), py::arg("input"), py::arg("num_embeddings"));
   python_call::def(m, "call", op_of<Embedding>());
+  python_call::def(m, "call_bag", op_of<EmbeddingBag>());
 }
 
 }  // namespace torch_ops

@@ -28,7 +28,7 @@ Tensor pick(const char* op, const Tensor& source, const Tensor& index, int64_t a
     return output;
   }
   if (fill_empty_axis(policy, output)) return output;
-  const Tensor entries = elements::at_least_1d(index);
+  const Tensor entries = indexing::for_kernels(elements::at_least_1d(index));
   const Tensor table =
       aligned(elements::cut_to(elements::at_least_1d(source), entries.sizes(), axis));
   if (const auto rows = elements::as_rows(entries, axis)) {

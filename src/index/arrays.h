@@ -77,16 +77,12 @@ inline void check_no_overlap(const char* op, const at::Tensor& source) {
       source.sym_strides(), ". Use source.clone().");
 }
 
-inline bool is_index_dtype(at::ScalarType dtype) {
-  return dtype == at::kLong || dtype == at::kInt || dtype == at::kShort || dtype == at::kByte;
-}
-
 // An index array in the place of `axis`.
 inline void check_array(const char* op, const at::Tensor& source, const at::Tensor& array,
                         int64_t axis, const ops::Axes& axes) {
   TORCH_CHECK_TYPE(
-      is_index_dtype(array.scalar_type()), op,
-      ": an index array must be uint8, int16, int32 or int64, or a mask of bools, but ",
+      indexing::is_index_dtype(array.scalar_type()), op,
+      ": an index array must be uint8, int8, int16, int32 or int64, or a mask of bools, but ",
       "that of indices for axis ", axis_name(axes, axis), " is ", dtype_name(array.scalar_type()),
       ".");
   TORCH_CHECK(array.device() == source.device(), op,

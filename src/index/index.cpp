@@ -155,6 +155,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   python_call::def_function(m, "call_index_add", "torch_ops::index_add",
                             python_index::put<Writes::kAdd>);
   python_call::def(m, "call_gather_nd", op_of<GatherNd>());
+  python_call::def(m, "call_masked_scatter",
+                   find_op<Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&)>(
+                       "masked_scatter"));
   python_call::def(
       m, "call_masked_gather",
       find_op<Tensor(const Tensor&, const Tensor&, std::optional<c10::SymInt>, const at::Scalar&)>(

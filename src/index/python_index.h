@@ -272,7 +272,7 @@ inline PyObject* index(PyObject*, PyObject* const* given, Py_ssize_t count) {
     return python_call::not_implemented();
   }
   Tensor array;
-  if (read_array(picks, source.value, array) && is_index_dtype(array.scalar_type()) &&
+  if (read_array(picks, source.value, array) && indexing::is_index_dtype(array.scalar_type()) &&
       array.device() == source.value.device()) {
     return python_call::result_of([&] {
       return ops::gather().call(source.value, array, 0, /*batch_dims=*/0, "from_end", std::nullopt,

@@ -56,7 +56,8 @@ struct Pieces {
 };
 
 Pieces prepare(const Tensor& values, const Tensor& index, at::IntArrayRef size) {
-  Pieces pieces{elements::at_least_1d(values), elements::at_least_1d(index), size.vec()};
+  Pieces pieces{elements::at_least_1d(values), indexing::for_kernels(elements::at_least_1d(index)),
+                size.vec()};
   if (size.empty()) pieces.size = {1};
   // Here the axis does not matter: values have the index's length there too.
   pieces.values = elements::cut_to(pieces.values, pieces.index.sizes(), /*axis=*/-1);

@@ -1,9 +1,13 @@
-// The contract of scatter_add_, which adds to a tensor that there is. Its mode is for index_add,
-// which reads entries from the end.
+// The contracts of scatter_add_, which adds to a tensor that there is, and of scatter_, a
+// composition. The mode of scatter_add_ is for index_add, which reads entries from the end.
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/ne.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/view_as_real.h>
+#include <ATen/ops/where.h>
 
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
@@ -24,11 +28,15 @@ using ops::Name;
 
 constexpr const char* kInplaceOp = "scatter_add_";
 
+Tensor sums_of(const char* op, const c10::SymInt& dim_size, const Tensor& values,
+               const Tensor& index, int64_t dim, int64_t batch_dims, std::string_view mode) {
+  return ops::scatter_add().call(values, index, dim_size, dim, batch_dims, std::nullopt, mode, op);
+}
+
 // What is added to `out`, as a tensor of its own.
 Tensor sums_for(const char* op, const Tensor& out, const Tensor& values, const Tensor& index,
                 int64_t dim, int64_t batch_dims, std::string_view mode) {
-  return ops::scatter_add().call(values, index, out.sym_size(dim), dim, batch_dims, std::nullopt,
-                                 mode, op);
+  return sums_of(op, out.sym_size(dim), values, index, dim, batch_dims, mode);
 }
 
 // Torch adds no uint16, uint32 and uint64; of as many bits, their sums are those of signed
@@ -226,8 +234,67 @@ struct ScatterAddInplace {
   }
 };
 
+// A sum of all is added in place; other results are made first.
+struct ScatterInplace {
+  static constexpr const char* kSchema =
+      "scatter_(Tensor(a!) out, Tensor values, Tensor index, int? dim=None, *, int batch_dims=0, "
+      "str reduce='sum', bool include_self=True) -> Tensor(a!)";
+  static constexpr const char* kName = "scatter_";
+
+  static Tensor& compose(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
+                         int64_t batch_dims, std::string_view reduction, bool include_self) {
+    const std::string_view reduce = canonical_reduction(kName, reduction);
+    TORCH_CHECK_VALUE(reduce != "var" && reduce != "std" && reduce != "any" && reduce != "all",
+                      kName, R"(: reduce must be "sum", "mean", "amax", "amin" or "prod", )",
+                      R"(but it is ")", reduction, R"(".)");
+    const int64_t axis = check(out, values, index, dim, batch_dims, "raise", kName).axes.dim;
+    if (reduce == "sum" && include_self) {
+      return ops::scatter_add_().call(out, values, index, axis, batch_dims, "raise", kName);
+    }
+    out.copy_(reduced(out, values, index, axis, batch_dims, reduce, include_self));
+    return out;
+  }
+
+ private:
+  static Tensor reduced(const Tensor& out, const Tensor& values, const Tensor& index, int64_t axis,
+                        int64_t batch_dims, std::string_view reduce, bool include_self) {
+    static const auto scatter = find_op<Tensor(
+        const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view, std::string_view,
+        std::optional<bool>, double, std::optional<at::ScalarType>)>("scatter");
+    const bool is_mean = reduce == "mean", is_product = reduce == "prod" && include_self;
+    Tensor counts;
+    if (!is_product) {  // first, so that errors of entries are in this op's name
+      const Tensor ones = at::ones_like(index, index.options().dtype(at::kLong));
+      counts =
+          per_row(sums_of(kName, out.sym_size(axis), ones, index, batch_dims, batch_dims, "raise"),
+                  batch_dims, axis, out.dim());
+    }
+    const bool wide = is_mean && at::isReducedFloatingType(values.scalar_type());
+    const Tensor result = scatter.call(
+        values, index, out.sym_size(axis), axis, batch_dims, is_mean ? "sum" : reduce, "raise",
+        std::nullopt, /*correction=*/1, wide ? std::optional(at::kFloat) : std::nullopt);
+    // What the gradient of `result` is multiplied by must not be overwritten.
+    if (is_product) return (result.requires_grad() ? out.clone() : out) * result;
+    Tensor taken = counts > 0, given = result;
+    if (is_mean) {
+      const Tensor total = include_self ? out + result : result;
+      const Tensor divisors = include_self ? counts + 1 : counts.clamp_min(1);
+      given = at::isIntegralType(out.scalar_type(), /*includeBool=*/false)
+                  ? at::div(total, divisors, "floor")
+                  : at::div(total, divisors);
+    } else if (include_self) {  // of values that are alike, that of `out`; a NaN is better
+      const Tensor better = reduce == "amax" ? result > out : result < out;
+      taken = taken & (better | at::ne(result, result));
+    }
+    return at::where(taken, given.to(out.scalar_type()), out);
+  }
+};
+
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(torch_ops, m) { register_op<ScatterAddInplace>(m); }
+TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
+  register_op<ScatterAddInplace>(m);
+  register_op<ScatterInplace>(m);
+}
 
 }  // namespace torch_ops

@@ -1,10 +1,11 @@
 // The contract of scatter: a composition of scatter_add and of ops of its own, for the largest
-// value, for its position and for the product.
+// value, for its position, for the product and for the variance.
 #include <ATen/Dispatch.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
+#include <ATen/ops/logical_not.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
@@ -65,6 +66,22 @@ struct Target {
   Tensor positions(const Tensor& values, bool largest) const;
   Tensor multiply(const Tensor& values) const;
 
+  // How many entries name each row, with axes of length 1 to broadcast to `result`.
+  Tensor counts(const Tensor& result) const {
+    const Tensor ones = at::ones_like(index, index.options().dtype(at::kLong));
+    return per_row(add(ones, batch_dims, std::nullopt), batch_dims, dim, result.dim());
+  }
+
+  // Not rounded to 16 bits.
+  Tensor mean(const Tensor& values, std::optional<bool> deterministic) const {
+    const Tensor sums = sum(values, deterministic);
+    const Tensor divisors = counts(sums).clamp_min(1);
+    if (at::isFloatingType(values.scalar_type()) || values.is_complex()) {
+      return at::div(sums, divisors);
+    }
+    return at::div(sums, divisors, "floor");
+  }
+
  private:
   template <class Op>
   Tensor add(const Op& op, const planned::Handle& by_plan, const Tensor& values, int64_t axis,
@@ -90,6 +107,9 @@ indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymIn
       dtype_name(dtype), ".");
   return indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims);
 }
+
+// Of a node, which keeps an undefined tensor where there is no plan.
+Part part_of(const Tensor& kept) { return kept.defined() ? Part(kept) : std::nullopt; }
 
 // A call that was checked, on contiguous values.
 struct Rows {
@@ -195,13 +215,17 @@ Tensor Target::positions(const Tensor& values, bool largest) const {
                                   order);
 }
 
-// The value at the position of the best one, which is where the gradient goes.
-Tensor best_by_position(const Tensor& values, const Target& to, bool largest) {
+// The value at the position of the best one, which is where the gradient goes; and that position.
+std::tuple<Tensor, Tensor> best_and_position(const Tensor& values, const Target& to, bool largest) {
   const int64_t axis = to.dim, picked = to.index.dim() - to.batch_dims;
   const Tensor rows =
       picked == 0 ? values.unsqueeze(axis) : values.flatten(axis, axis + picked - 1);
-  return ops::gather_elements().call(rows, to.positions(values, largest), axis, "fill", 0,
-                                     std::nullopt);
+  const Tensor positions = to.positions(values, largest);
+  return {ops::gather_elements().call(rows, positions, axis, "fill", 0, std::nullopt), positions};
+}
+
+Tensor best_by_position(const Tensor& values, const Target& to, bool largest) {
+  return std::get<0>(best_and_position(values, to, largest));
 }
 
 bool has_derivative(const Tensor& values) {
@@ -282,7 +306,6 @@ struct ScatterProd {
                        });
   }
 
-  // Without a plan its parts are undefined.
   static auto keep(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
                    int64_t batch_dims, std::string_view mode, const Part& rows, const Part& order) {
     return std::tuple(values, index, rows.value_or(Tensor()), order.value_or(Tensor()), dim_size,
@@ -293,9 +316,8 @@ struct ScatterProd {
   static Tensor backward(const Tensor& grad_output, const Tensor& values, const Tensor& index,
                          const Tensor& rows, const Tensor& order, const c10::SymInt& dim_size,
                          int64_t dim, int64_t batch_dims, int64_t mode) {
-    const auto part = [](const Tensor& kept) { return kept.defined() ? Part(kept) : std::nullopt; };
-    const Target to{index,      dim_size,   dim, batch_dims, indexing::mode_name(mode),
-                    part(rows), part(order)};
+    const Target to{index,         dim_size,      dim, batch_dims, indexing::mode_name(mode),
+                    part_of(rows), part_of(order)};
     return to.gather(grad_output) * product_of_others(values, to);
   }
 
@@ -317,23 +339,73 @@ Tensor Target::multiply(const Tensor& values) const {
   return op_of<ScatterProd>().call(values, index, dim_size, dim, batch_dims, mode, rows, order);
 }
 
-// ---- scatter: a composition ---------------------------------------------------------------------
-
-Tensor mean(const Tensor& values, const Target& to, std::optional<bool> deterministic) {
-  const at::ScalarType dtype = values.scalar_type();
-  // A sum of 16-bit numbers may exceed them where the mean does not.
-  const Tensor sums = to.sum(values, deterministic);
-  // [batch..., dim_size], with axes of length 1 for the others.
-  Tensor counts = to.add(at::ones_like(to.index, to.index.options().dtype(at::kLong)),
-                         to.batch_dims, std::nullopt);
-  for (int64_t d = to.batch_dims; d < to.dim; ++d) counts = counts.unsqueeze(to.batch_dims);
-  while (counts.dim() < sums.dim()) counts = counts.unsqueeze(-1);
-  counts = counts.clamp_min(1);
-  if (at::isIntegralType(dtype, /*includeBool=*/false)) {
-    return at::div(sums, counts, "floor").to(dtype);
-  }
-  return at::div(sums, counts).to(dtype);
+// What a sum of squares is divided by.
+Tensor degrees_of_freedom(const Tensor& sums, const Target& to, double correction) {
+  return (to.counts(sums).to(sums.scalar_type()) - correction).clamp_min(0);
 }
+
+// The variance, of 16-bit floats in float32. A composition would save a tensor like values.
+struct ScatterVar {
+  static constexpr const char* kSchema =
+      "_scatter_var(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
+      "float correction, bool? deterministic, str mode, Tensor? rows=None, Tensor? order=None) "
+      "-> Tensor";
+  static constexpr const char* kNode = "ScatterVarBackward";
+
+  static Tensor compute(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
+                        int64_t batch_dims, double correction, std::optional<bool> deterministic,
+                        std::string_view mode, const Part& rows, const Part& order) {
+    const Target to{index, dim_size, axis_of(values, index, dim, batch_dims), batch_dims, mode,
+                    rows,  order};
+    const Tensor squares = to.gather(to.mean(values, deterministic)).sub_(values).square_();
+    const Tensor sums = to.add(squares, to.dim, deterministic);
+    return sums / degrees_of_freedom(sums, to, correction);
+  }
+
+  static auto keep(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
+                   int64_t batch_dims, double correction, std::optional<bool>,
+                   std::string_view mode, const Part& rows, const Part& order) {
+    return std::tuple(values, index, rows.value_or(Tensor()), order.value_or(Tensor()), dim_size,
+                      axis_of(values, index, dim, batch_dims), batch_dims, correction,
+                      static_cast<int64_t>(indexing::parse_mode(kReduceOp, mode)));
+  }
+
+  static Tensor backward(const Tensor& grad_output, const Tensor& values, const Tensor& index,
+                         const Tensor& rows, const Tensor& order, const c10::SymInt& dim_size,
+                         int64_t dim, int64_t batch_dims, double correction, int64_t mode) {
+    const Target to{index,         dim_size,      dim, batch_dims, indexing::mode_name(mode),
+                    part_of(rows), part_of(order)};
+    const Tensor scale = 2 * grad_output / degrees_of_freedom(grad_output, to, correction);
+    return (to.gather(scale) * deviations(values, to)).to(values.scalar_type());
+  }
+
+  static Tensor tangent(const Tensor& tangent, const Tensor& values, const Tensor& index,
+                        const c10::SymInt& dim_size, Dim dim, int64_t batch_dims, double correction,
+                        std::optional<bool> deterministic, std::string_view mode, const Part& rows,
+                        const Part& order) {
+    const Target to{index, dim_size, axis_of(values, index, dim, batch_dims), batch_dims, mode,
+                    rows,  order};
+    const Tensor sums =
+        to.add(tangent * deviations(autograd::primal(values), to), to.dim, deterministic);
+    return 2 * sums / degrees_of_freedom(sums, to, correction);
+  }
+
+  template <class... Args>
+  static Tensor batch(const Args&... args) {
+    return batch_reduction<ScatterVar>(args...);
+  }
+
+ private:
+  static int64_t axis_of(const Tensor& values, const Tensor& index, Dim dim, int64_t batch_dims) {
+    return resolve_result_dim(kReduceOp, values.dim(), index.dim(), dim, batch_dims);
+  }
+
+  static Tensor deviations(const Tensor& values, const Target& to) {
+    return values - to.gather(to.mean(values, std::nullopt));
+  }
+};
+
+// ---- scatter: a composition ---------------------------------------------------------------------
 
 // Nobody will ask where the best values are, and there is a kernel that does not look.
 bool needs_values_alone(const Tensor& values) {
@@ -350,46 +422,82 @@ Tensor best(const Tensor& values, const Target& to, bool largest) {
   return best_by_position(values, to, largest);
 }
 
-Tensor reduce(const Tensor& values, const Target& to, std::string_view reduce,
-              std::optional<bool> deterministic) {
-  if (reduce == "sum") return to.add(values, to.dim, deterministic);
-  if (reduce == "mean") return mean(values, to, deterministic);
-  if (reduce == "amax" || reduce == "amin") return best(values, to, reduce == "amax");
-  TORCH_CHECK_VALUE(reduce == "prod", kReduceOp,
-                    R"(: reduce must be "sum", "mean", "amax", "amin" or "prod", but it is ")",
-                    reduce, R"(".)");
-  return to.multiply(values);
+// Without a gradient at zero, where that of a square root is infinite.
+Tensor root(const Tensor& variance) {
+  const Tensor zero = at::eq(variance, 0);
+  return at::where(zero, variance, variance.masked_fill(zero, 1).sqrt());
+}
+
+// Is there a true value, and is there none?
+Tensor any(const Tensor& values, const Target& to) {
+  TORCH_CHECK_TYPE(values.scalar_type() == at::kBool, kReduceOp,
+                   ": values must be bool for this reduction, but it is ",
+                   dtype_name(values.scalar_type()), ".");
+  return best(values.to(at::kByte), to, /*largest=*/true).to(at::kBool);
+}
+
+Tensor reduce(const Tensor& given, const Target& to, std::string_view name,
+              std::optional<bool> deterministic, double correction,
+              std::optional<at::ScalarType> wanted) {
+  const std::string_view reduce = canonical_reduction(kReduceOp, name);
+  // Values are converted first; where sums are taken in float32 anyway, that needs no copy.
+  const at::ScalarType from = given.scalar_type(), dtype = wanted.value_or(from);
+  const bool varies = reduce == "var" || reduce == "std";
+  const bool summed = reduce == "sum" || reduce == "mean" || varies;
+  const bool widens = summed && at::isReducedFloatingType(from) && dtype == at::kFloat;
+  const Tensor values = widens ? given : given.to(dtype);
+  if (reduce == "sum") {
+    return widens ? to.sum(values, deterministic) : to.add(values, to.dim, deterministic);
+  }
+  if (reduce == "mean") return to.mean(values, deterministic).to(dtype);
+  if (varies) {
+    CHECK_FLOATING(kReduceOp, values);
+    const Tensor variance =
+        op_of<ScatterVar>().call(values, to.index, to.dim_size, to.dim, to.batch_dims, correction,
+                                 deterministic, to.mode, to.rows, to.order);
+    return (reduce == "std" ? root(variance) : variance).to(dtype);
+  }
+  if (reduce == "any") return any(values, to);
+  if (reduce == "all") return any(values.logical_not(), to).logical_not();
+  if (reduce == "prod") return to.multiply(values);
+  return best(values, to, reduce == "amax");
 }
 
 struct Scatter {
   static constexpr const char* kSchema =
       "scatter(Tensor values, Tensor index, SymInt dim_size, int? dim=None, *, int batch_dims=0, "
-      "str reduce='sum', str mode='raise', bool? deterministic=None) -> Tensor";
+      "str reduce='sum', str mode='raise', bool? deterministic=None, float correction=1, "
+      "ScalarType? dtype=None) -> Tensor";
 
   static Tensor compose(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
                         int64_t batch_dims, std::string_view reduction, std::string_view mode,
-                        std::optional<bool> deterministic) {
+                        std::optional<bool> deterministic, double correction,
+                        std::optional<at::ScalarType> dtype) {
     const int64_t axis =
         indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims).dim;
-    return reduce(values, {index, dim_size, axis, batch_dims, mode}, reduction, deterministic);
+    return reduce(values, {index, dim_size, axis, batch_dims, mode}, reduction, deterministic,
+                  correction, dtype);
   }
 };
 
 struct ScatterByPlan {
   static constexpr const char* kSchema =
       "scatter.plan(Tensor values, Tensor index, Tensor rows, Tensor order, SymInt dim_size, "
-      "int dim, int batch_dims, str reduce='sum') -> Tensor";
+      "int dim, int batch_dims, str reduce='sum', float correction=1, ScalarType? dtype=None) "
+      "-> Tensor";
 
   // What the ops below would say of these arguments in names of their own is checked here.
   static Tensor compose(const Tensor& values, const Tensor& index, const Tensor& rows,
                         const Tensor& order, c10::SymInt dim_size, int64_t dim, int64_t batch_dims,
-                        std::string_view reduction) {
+                        std::string_view reduction, double correction,
+                        std::optional<at::ScalarType> dtype) {
     indexing::check_plan(kReduceOp, "values", values, index, rows, order);
     const int64_t axis =
         indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims).dim;
-    if (reduction == "sum" || reduction == "mean") check_summable(kReduceOp, values);
-    return reduce(values, {index, dim_size, axis, batch_dims, "raise", rows, order}, reduction,
-                  /*deterministic=*/true);
+    const std::string_view known = canonical_reduction(kReduceOp, reduction);
+    if (!dtype && (known == "sum" || known == "mean")) check_summable(kReduceOp, values);
+    return reduce(values, {index, dim_size, axis, batch_dims, "raise", rows, order}, known,
+                  /*deterministic=*/true, correction, dtype);
   }
 
   template <class... Rest>
@@ -401,14 +509,38 @@ struct ScatterByPlan {
   }
 };
 
+// The extremes and where they are.
+struct ScatterWithArg {
+  static constexpr const char* kSchema =
+      "_scatter_with_arg(Tensor values, Tensor index, SymInt dim_size, int? dim=None, *, "
+      "int batch_dims=0, str reduce='amax', str mode='raise', Tensor? rows=None, "
+      "Tensor? order=None) -> (Tensor, Tensor)";
+
+  static std::tuple<Tensor, Tensor> compose(const Tensor& values, const Tensor& index,
+                                            c10::SymInt dim_size, Dim dim, int64_t batch_dims,
+                                            std::string_view reduction, std::string_view mode,
+                                            const Part& rows, const Part& order) {
+    const int64_t axis =
+        indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims).dim;
+    const std::string_view reduce = canonical_reduction(kReduceOp, reduction);
+    TORCH_CHECK_VALUE(reduce == "amax" || reduce == "amin", kReduceOp,
+                      R"(: return_arg is for reduce="amax" and "amin", but reduce is ")", reduction,
+                      R"(".)");
+    return best_and_position(values, {index, dim_size, axis, batch_dims, mode, rows, order},
+                             reduce == "amax");
+  }
+};
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   register_op<ScatterArg>(m);
   register_op<ScatterBest>(m);
   register_op<ScatterProd>(m);
+  register_op<ScatterVar>(m);
   register_op<Scatter>(m);
   register_op<ScatterByPlan>(m);
+  register_op<ScatterWithArg>(m);
 }
 
 }  // namespace torch_ops

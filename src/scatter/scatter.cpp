@@ -255,12 +255,17 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   python_call::def(
       m, "call_reduce",
       find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view,
-                     std::string_view, std::optional<bool>)>("scatter"));
+                     std::string_view, std::optional<bool>, double, std::optional<at::ScalarType>)>(
+          "scatter"));
   python_call::def(
       m, "call_reduce_by_plan",
       find_op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, c10::SymInt,
-                     int64_t, int64_t, std::string_view)>("scatter.plan"));
+                     int64_t, int64_t, std::string_view, double, std::optional<at::ScalarType>)>(
+          "scatter.plan"));
   python_call::def(m, "call_inplace", ops::scatter_add_());
+  python_call::def(m, "call_reduce_inplace",
+                   find_op<Tensor&(Tensor&, const Tensor&, const Tensor&, Dim, int64_t,
+                                   std::string_view, bool)>("scatter_"));
 }
 
 }  // namespace torch_ops

@@ -1,4 +1,5 @@
-// What the ops that add call: the op that nobody else does, and the transpose of sums.
+// What the ops that add or reduce share: the op that nobody else calls, the transpose of sums, and
+// the names of reductions.
 #pragma once
 
 #include "common/gather_family/gather_ops.h"
@@ -18,3 +19,30 @@ inline Tensor gather_back(const Tensor& grad_output, const Tensor& index, int64_
 }
 
 }  // namespace torch_ops::ops
+
+namespace torch_ops {
+
+// A tensor [batch..., rows] with axes of length 1 to broadcast to one of `rank` axes whose rows are
+// at `dim`.
+inline at::Tensor per_row(at::Tensor of_rows, int64_t batch_dims, int64_t dim, int64_t rank) {
+  for (int64_t d = batch_dims; d < dim; ++d) of_rows = of_rows.unsqueeze(batch_dims);
+  while (of_rows.dim() < rank) of_rows = of_rows.unsqueeze(-1);
+  return of_rows;
+}
+
+// The one name of a reduction that has two.
+inline std::string_view canonical_reduction(const char* op, std::string_view reduce) {
+  if (reduce == "add") return "sum";
+  if (reduce == "mul") return "prod";
+  if (reduce == "max") return "amax";
+  if (reduce == "min") return "amin";
+  for (const std::string_view known :
+       {"sum", "mean", "amax", "amin", "prod", "var", "std", "any", "all"}) {
+    if (reduce == known) return known;
+  }
+  TORCH_CHECK_VALUE(false, op,
+                    R"(: reduce must be "sum", "mean", "amax", "amin", "prod", "var", "std", )",
+                    R"("any" or "all", but it is ")", reduce, R"(".)");
+}
+
+}  // namespace torch_ops

@@ -105,7 +105,7 @@ Tensor number(const char* op, const Tensor& given, c10::SymIntArrayRef sizes, at
   if constexpr (std::is_same_v<On, OnMeta>) {
     return at::empty_symint(sizes, options);
   } else {
-    Tensor marks = given;
+    Tensor marks = indexing::for_kernels(given);
     RowLayout layout{};
     if (!indexing::lay_out_index(marks, {batch_dims, batch_dims}, layout)) {
       marks = marks.contiguous();
@@ -517,12 +517,13 @@ struct ScatterSorted {
     const char* const op = indexing::name_of("scatter_add", name);
     const int64_t axis = indexing::check_scatter(op, values, index, dim_size, dim, batch_dims).dim;
     if (values.is_cpu()) {
-      static const auto scatter =
-          find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view,
-                         std::string_view, std::optional<bool>)>("scatter");
+      static const auto scatter = find_op<Tensor(
+          const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view,
+          std::string_view, std::optional<bool>, double, std::optional<at::ScalarType>)>("scatter");
       if (name == "scatter") {
         return scatter.call(values, index, dim_size, dim, batch_dims, reduce, "raise",
-                            std::nullopt);
+                            /*deterministic=*/std::nullopt, /*correction=*/1,
+                            /*dtype=*/std::nullopt);
       }
       return ops::scatter_add().call(values, index, dim_size, dim, batch_dims, std::nullopt,
                                      "raise", std::nullopt);

@@ -33,7 +33,7 @@ def test_parts_of_calls_on_a_device(tmp_path: Path) -> None:
     program = tmp_path / "device_parts"
     own = (ROOT / "src" / "c_api" / name for name in ("own_program.cpp", "thread_pool.cpp"))
     flags = ["-std=c++17", "-pthread", f"-I{ROOT / 'src'}", f"-I{host.get_include()}"]
-    failure = ROOT / "src" / "c_api" / "calls" / "failure.cpp"
+    failure = ROOT / "src" / "c_api" / "frame" / "failure.cpp"
     output_of("c++", *flags, FILES / "device_parts.cpp", *own, failure, "-o", program)
     assert output_of(program) == ""
 

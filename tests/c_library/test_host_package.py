@@ -60,7 +60,7 @@ def test_facts() -> None:
     assert set(config) == {"cuda", "archs", "compiler"}
     assert (config["cuda"] == "none") == (config["archs"] == "")
     assert Path(host.get_include(), "torch_ops.h").is_file()
-    assert Path(host.get_library_dir(), "libtorch_ops_c.so").is_file()
+    assert Path(host.get_library_dir(), "libtorch_ops_c.so.1").is_file()
 
 
 class TestLibraryVariable:
@@ -78,7 +78,7 @@ class TestLibraryVariable:
 
     @pytest.fixture
     def copy(self, tmp_path: Path) -> Path:
-        path = tmp_path / "libtorch_ops_c.so"
+        path = tmp_path / Path(host.library_path()).name
         path.write_bytes(Path(host.library_path()).read_bytes())
         return path
 

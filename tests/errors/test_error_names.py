@@ -39,7 +39,14 @@ CALLS: list[tuple[str, Callable[[Tensor, Tensor], Tensor]]] = [
     ("scatter_add_", lambda s, i: torch_ops.scatter_add_(s.half(), s[:4].half(), i)),
     *(
         ("scatter", lambda s, i, reduce=reduce: torch_ops.scatter(s[:4], i, 5, reduce=reduce))
-        for reduce in ("sum", "mean", "amax", "prod")
+        for reduce in ("sum", "mean", "amax", "prod", "var")
+    ),
+    *(
+        (
+            "scatter_",
+            lambda s, i, how=how: torch_ops.scatter_(s.clone(), s[:4], i, reduce=how),
+        )
+        for how in ("sum", "mean", "amax")
     ),
     ("gather_nd", lambda s, i: torch_ops.gather_nd(s, i[:, None])),
     ("gather_nd", lambda s, i: torch_ops.gather_nd(s, torch.stack([i, i], 1))),
@@ -163,14 +170,14 @@ REDUCTIONS = ("sum", "mean", "amax", "amin", "prod")
 WRONG_DTYPES: list[tuple[str, Callable[[Tensor, Tensor], object], str]] = [
     ("gather", lambda s, i: torch_ops.gather(s, i.double()), "float64"),
     ("batch_gather", lambda s, i: torch_ops.batch_gather(s[0], i.bool()), "bool"),
-    ("take_along_dim", lambda s, i: torch_ops.take_along_dim(s[0], i.char()), "int8"),
+    ("take_along_dim", lambda s, i: torch_ops.take_along_dim(s[0], i.bool()), "bool"),
     ("gather_elements", lambda s, i: torch_ops.gather_elements(s[0], i.half(), 0), "float16"),
     ("gather_nd", lambda s, i: torch_ops.gather_nd(s, i.bfloat16()[:, None]), "bfloat16"),
     ("scatter_add", lambda s, i: torch_ops.scatter_add(s[:4], i.cfloat(), 5), "complex64"),
     ("gather_plan", lambda s, i: torch_ops.gather_plan(i.float(), 5), "float32"),
     ("embedding", lambda s, i: torch_ops.embedding(i.to(torch.uint16), s), "uint16"),
     ("index", lambda s, i: torch_ops.index(s, i.float()), "float32"),
-    ("index", lambda s, i: torch_ops.index(s, (i, i.char())), "int8"),
+    ("index", lambda s, i: torch_ops.index(s, (i, i.to(torch.uint32))), "uint32"),
     ("index_put_", lambda s, i: torch_ops.index_put_(s, (i, i.cdouble()), 1.0), "complex128"),
     ("index_add", lambda s, i: torch_ops.index_add(s, i.double(), 1.0), "float64"),
     ("masked_gather", lambda s, i: torch_ops.masked_gather(s[:4], i), "int64"),
@@ -187,6 +194,11 @@ WRONG_DTYPES: list[tuple[str, Callable[[Tensor, Tensor], object], str]] = [
     ("scatter_add", lambda s, i: torch_ops.scatter_add(s.bool()[:4], i, 5), "bool"),
     ("scatter_add_", lambda s, i: torch_ops.scatter_add_(s, s.bool()[:4], i), "bool"),
     ("scatter_add_", lambda s, i: torch_ops.scatter_add_(s, s.half(), i), "float32 float16"),
+    ("scatter_", lambda s, i: torch_ops.scatter_(s, s.half(), i, reduce="max"), "float32 float16"),
+    ("scatter", lambda s, i: torch_ops.scatter(s.int(), i, 5, reduce="var"), "int32"),
+    ("scatter", lambda s, i: torch_ops.scatter(s[:4], i, 5, reduce="any"), "float32"),
+    ("masked_scatter", lambda s, i: torch_ops.masked_scatter(s, i), "int64"),
+    ("embedding_bag", lambda s, i: torch_ops.embedding_bag(i[None].float(), s), "float32"),
     (
         "scatter_elements_add",
         lambda s, i: torch_ops.scatter_elements_add(s[0, :4].bool(), i, (5,), 0),
@@ -260,7 +272,7 @@ def test_wrong_dtypes(
 @pytest.mark.filterwarnings("ignore:ComplexHalf support")
 def test_every_dtype(device: torch.device) -> None:
     dtypes = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-    for dtype in dtypes - {torch.uint8, torch.int16, torch.int32, torch.int64}:
+    for dtype in dtypes - {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}:
         if not str(dtype).startswith("torch.q"):  # quantized tensors, which torch itself refuses
             with pytest.raises(TypeError, match=rf"but it is {re.escape(str(dtype))}\.$"):
                 torch_ops.gather_plan(torch.empty(4, dtype=dtype, device=device), 5)

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from programs import ROOT
+from support.registry import is_no_op
 from torch import Tensor, nn
 from torch.ao.quantization import fuse_modules, fuse_modules_qat
 from torch.nn.utils import prune
@@ -161,9 +162,7 @@ def test_embedding_can_be_scripted(device: torch.device, options: dict[str, Any]
     torch.testing.assert_close(scripted.weight.grad, layer.weight.grad)
 
 
-PUBLIC = [
-    name for name in torch_ops.__all__ if name[0].islower() and not hasattr(torch_ops.errors, name)
-]
+PUBLIC = [name for name in torch_ops.__all__ if name[0].islower() and not is_no_op(name)]
 
 
 @pytest.mark.parametrize("name", [*PUBLIC, "Gather", "BatchGather"])
@@ -205,10 +204,12 @@ SAME: dict[str, Any] = {
     "sigmoid": aten.sigmoid.default,
     "sigmoid_": aten.sigmoid_.default,
     "embedding": F.embedding,
+    "embedding_bag": F.embedding_bag,
     "ReLU": nn.ReLU,
     "LeakyReLU": nn.LeakyReLU,
     "Sigmoid": nn.Sigmoid,
     "Embedding": nn.Embedding,
+    "EmbeddingBag": nn.EmbeddingBag,
 }
 # And of these that two names of arguments differ.
 SAME_ORDER: dict[str, Any] = {
@@ -217,7 +218,7 @@ SAME_ORDER: dict[str, Any] = {
     "index_put_": aten.index_put_.default,
 }
 # And of these that their arguments are others than those of torch's functions of this name.
-OTHER_ORDER = ["gather", "index_add", "scatter", "scatter_add"]
+OTHER_ORDER = ["gather", "index_add", "masked_scatter", "scatter", "scatter_add"]
 
 
 def arguments(function: Any) -> list[tuple[str, Any]]:
@@ -257,10 +258,13 @@ def test_arguments_in_torchs_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", OTHER_ORDER)
 def test_arguments_in_another_order(name: str) -> None:
-    """torch's have the axis second."""
+    """torch's have the axis second; its masked_scatter begins with what is written to."""
     theirs = getattr(aten, name)
-    assert arguments(getattr(theirs, theirs.overloads()[0]))[1][0] == "dim"
-    assert arguments(getattr(torch_ops, name))[1][0] != "dim"
+    first = [each for each, _ in arguments(getattr(theirs, theirs.overloads()[0]))][:2]
+    assert first == ["input", "mask" if name == "masked_scatter" else "dim"]
+    assert not {*first[: 1 + (first[1] == "dim")]} & {
+        each for each, _ in arguments(getattr(torch_ops, name))[:2]
+    }
 
 
 def test_the_readme_names_them() -> None:

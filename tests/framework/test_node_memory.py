@@ -24,6 +24,7 @@ WRITES: list[tuple[str, Callable[[Tensor], object]]] = [
     ("relu_ by its output", lambda out: torch_ops.relu_(out, save="output")),
     ("leaky_relu_", torch_ops.leaky_relu_),
     ("scatter_add_", lambda out: torch_ops.scatter_add_(out, torch.ones(3), INDEX)),
+    ("scatter_", lambda out: torch_ops.scatter_(out, torch.ones(3), INDEX, reduce="mean")),
     ("index_put_", lambda out: torch_ops.index_put_(out, INDEX, 1.0)),
 ]
 

@@ -10,20 +10,20 @@ from collections import defaultdict
 from pathlib import Path
 
 from programs import ROOT, run
-from support.registry import registered
+from support.registry import is_no_op, registered
 
 import torch_ops
 
 
 def test_every_public_function_is_an_op() -> None:
-    """But for those that are about all ops, of torch_ops/errors.py."""
+    """But for those that are about all ops or about models, or keep plans."""
     functions = {
         name
         for name in torch_ops.__all__
-        if name[0].islower() and not name.startswith("_") and not hasattr(torch_ops.errors, name)
+        if name[0].islower() and not name.startswith("_") and not is_no_op(name)
     }
     assert {"gather", "relu"} <= functions
-    assert functions <= registered()
+    assert functions - {"plan_cache", "register_plan"} <= registered()
 
 
 def test_public_names_know_their_module() -> None:
@@ -37,7 +37,7 @@ def test_modules_are_offered_before_they_are_loaded() -> None:
     """An interpreter's completion finds them, and import torch_ops does not wait for them."""
     code = """
 import sys, torch_ops
-for name in ("decompositions", "host", "jit"):
+for name in ("compat", "decompositions", "host", "jit"):
     assert name in dir(torch_ops), name
     assert f"torch_ops.{name}" not in sys.modules, name
     assert getattr(torch_ops, name) is sys.modules[f"torch_ops.{name}"], name

@@ -137,7 +137,7 @@ calls = st.tuples(
     st.lists(st.integers(0, 4), max_size=3),
     st.integers(1, 5),
     options,
-    st.sampled_from([torch.uint8, torch.int16, torch.int32, torch.int64]),
+    st.sampled_from([torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]),
     st.integers(0, 2**31),
 )
 
@@ -317,7 +317,7 @@ def test_bad_arguments(device: torch.device) -> None:
         torch_ops.embedding(index, weight[0])
     with pytest.raises(ValueError, match="padding_idx must be between -3 and 2"):
         torch_ops.embedding(index, weight, padding_idx=3)
-    with pytest.raises(TypeError, match="input must be uint8, int16, int32 or int64"):
+    with pytest.raises(TypeError, match="input must be uint8, int8, int16, int32 or int64"):
         torch_ops.embedding(index.float(), weight)
     with pytest.raises(TypeError, match="embedding with max_norm: weight must be float16, "):
         torch_ops.embedding(index, weight.long(), max_norm=1.0)

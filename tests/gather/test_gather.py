@@ -11,7 +11,7 @@ from torch import Tensor
 
 import torch_ops
 
-INDEX_DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
+INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 ALL_DTYPES = (
     *FLOATS,
     torch.bool,
@@ -344,7 +344,9 @@ def test_bad_arguments(
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.float32, torch.complex64])
 def test_index_dtype(device: torch.device, dtype: torch.dtype) -> None:
     index = torch.zeros(2, dtype=dtype, device=device)
-    with pytest.raises(TypeError, match="index must be uint8, int16, int32 or int64, but it is"):
+    with pytest.raises(
+        TypeError, match="index must be uint8, int8, int16, int32 or int64, but it is"
+    ):
         torch_ops.gather(torch.zeros(3, device=device), index)
 
 

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 import torch_ops
 from torch_ops import GatherPlan
 
-INDEX_DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
+INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def index_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:

@@ -336,11 +336,44 @@ def test_vmap_over_the_data(device: torch.device, axis: int) -> None:
             assert_same(actual, expected, f"{op} {case}")
 
 
+def test_index_and_embedding(device: torch.device) -> None:
+    """Their results, gradients and options are those with the index."""
+    index = torch.tensor([[4, 0, 4], [4, 2, 0]], device=device)
+    plan = torch_ops.gather_plan(index, 5)
+    table = values_for((5, 3), device, torch.float32).requires_grad_()
+    assert_same(torch_ops.index(table, plan), table[index], "index")
+    compiled = torch.compile(torch_ops.index, fullgraph=True, backend="aot_eager")
+    assert_same(compiled(table, plan), table[index], "compiled")
+    grad_output = values_for((2, 3, 3), device, torch.float32)
+    for options in ({}, {"padding_idx": -1}, {"scale_grad_by_freq": True}, {"sparse": True}):
+        grads = []
+        for picks in (index, plan):
+            rows = torch_ops.embedding(picks, table, **options)
+            assert_same(rows, table[index], f"{options}")
+            grads.append(torch.autograd.grad(rows, table, grad_output)[0].to_dense())
+        torch.testing.assert_close(*grads)
+    weights = values_for((3, 5, 3), device, torch.float32)
+
+    def loss(w: Tensor, picks: Tensor | GatherPlan) -> Tensor:
+        return (torch_ops.embedding(picks, w, padding_idx=0) ** 2).sum()
+
+    actual, expected = (
+        torch.vmap(torch.func.grad(loss), (0, None))(weights, picks) for picks in (plan, index)
+    )
+    torch.testing.assert_close(actual, expected)
+    ours, theirs = weights[0].clone(), weights[0].clone()
+    torch_ops.embedding(plan, ours, max_norm=0.5)
+    torch_ops.embedding(index, theirs, max_norm=0.5)
+    assert torch.equal(ours, theirs)
+
+
 # ---- bad input ----------------------------------------------------------------------------------
 
 
 def test_wrong_types(device: torch.device) -> None:
-    with pytest.raises(TypeError, match="index must be uint8, int16, int32 or int64, but it is"):
+    with pytest.raises(
+        TypeError, match="index must be uint8, int8, int16, int32 or int64, but it is"
+    ):
         torch_ops.gather_plan(torch.zeros(3, device=device), 4)
     with pytest.raises(TypeError, match="index must be a tensor, but a list was given"):
         torch_ops.gather_plan([0, 1], 4)
@@ -394,8 +427,14 @@ def test_a_plan_that_does_not_fit(device: torch.device) -> None:
         with pytest.raises(ValueError, match=r"^scatter: values must have index's axes at dim"):
             torch_ops.scatter(source[:, :4], plan, reduce=reduce)
         assert reduced(7, 1, batch_dims=1).shape == (2, 7, 3)
-    with pytest.raises(ValueError, match=r'^scatter: reduce must be "sum".*but it is "max"'):
-        torch_ops.scatter(source[:, :5], plan, reduce="max")
+    with pytest.raises(ValueError, match=r'^scatter: reduce must be "sum".*but it is "most"'):
+        torch_ops.scatter(source[:, :5], plan, reduce="most")
+    for op, message in (
+        (torch_ops.index, "index: the plan was made for dim=1 and batch_dims=1, but dim=0"),
+        (lambda s, p: torch_ops.embedding(p, s[0]), "embedding: a plan must be made with dim_size"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            op(source, plan)
     assert torch_ops.gather(source, plan, 1, batch_dims=1).shape == (2, 5, 3)
     assert torch_ops.scatter_add(source[:, :5], plan, 7, 1, batch_dims=1).shape == (2, 7, 3)
     for other in (

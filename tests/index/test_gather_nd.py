@@ -17,7 +17,7 @@ from torch import Tensor
 
 import torch_ops
 
-INDEX_DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
+INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 MODES = ("raise", "wrap", "clip", "fill", "unchecked")
 
 # source, index without its last axis, coordinates, batch_dims
@@ -501,7 +501,7 @@ def test_transposed_rows_of_more_than_two_to_the_31(device: torch.device, name: 
 def test_bad_arguments(device: torch.device) -> None:
     source = torch.zeros(3, 4, device=device)
     index = torch.zeros(5, 2, dtype=torch.int64, device=device)
-    with pytest.raises(TypeError, match="index must be uint8, int16, int32 or int64"):
+    with pytest.raises(TypeError, match="index must be uint8, int8, int16, int32 or int64"):
         torch_ops.gather_nd(source, index.float())
     with pytest.raises(TypeError, match="source must be a tensor, but a list"):
         torch_ops.gather_nd([1], index)  # type: ignore[arg-type]

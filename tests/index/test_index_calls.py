@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 import torch_ops
 
-INDEX_DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
+INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @st.composite

@@ -82,8 +82,55 @@ def bad_positions(device: torch.device) -> Iterator[Sample]:
     yield Sample((torch.ones(3, dtype=torch.bool, device=device), -1))
 
 
+def scatter_reference(rows: Tensor, mask: Tensor, base: Tensor | None = None) -> Tensor:
+    shape = (*mask.shape, *rows.shape[1:])
+    result = np.zeros(shape, rows.numpy().dtype) if base is None else base.numpy().copy()
+    places = np.argwhere(mask.numpy())[: len(rows)]
+    result[tuple(places.T)] = rows.numpy()[: len(places)]
+    return torch.from_numpy(result)
+
+
+def scatter_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
+    for shape, axes in [((7,), 1), ((7, 3), 1), ((3, 4, 8), 2), ((3, 4), 2), ((0, 3), 1)]:
+        mask = mask_for(shape[:axes], device)
+        base = values_for(shape, device, dtype, seed=1)
+        for size in (0, 2, 20):
+            rows = values_for((size, *shape[axes:]), device, dtype)
+            yield Sample((rows, mask))
+            yield Sample((rows, mask, base))
+
+
+def smooth_scatter_samples(device: torch.device) -> Iterator[Sample]:
+    for sample in scatter_samples(device, torch.float64):
+        if sample.args[0].numel() < 100:
+            yield sample
+
+
+def sized_scatter(device: torch.device, size: int) -> Sample:
+    rows = values_for((size, 3), device, torch.float32)
+    return Sample((rows, mask_for((size + 3,), device), torch.ones(size + 3, 3, device=device)))
+
+
+def bad_scatter(device: torch.device) -> Iterator[Sample]:
+    rows, mask = torch.ones(3, 2, device=device), torch.ones(4, dtype=torch.bool, device=device)
+    yield Sample((rows, mask.int()))
+    yield Sample((rows[0, 0], mask))
+    yield Sample((rows, mask, rows))
+    yield Sample((rows, mask, torch.ones(4, 2, device=device).double()))
+
+
 # A copy of elements is exact.
 OPS = [
+    Op(
+        "masked_scatter",
+        torch.ops.torch_ops.masked_scatter.default,
+        scatter_reference,
+        scatter_samples,
+        smooth_samples=smooth_scatter_samples,
+        sized=sized_scatter,
+        bad=bad_scatter,
+        node="ViewBackward0",
+    ),
     Op(
         "masked_gather",
         torch_ops.masked_gather,
@@ -93,7 +140,7 @@ OPS = [
         sized=sized,
         bad=bad,
         node="GatherBackward",
-    )
+    ),
 ]
 OTHER_OPS = [
     Op(
@@ -161,6 +208,51 @@ def test_gradient_without_size(device: torch.device) -> None:
     assert source.grad.tolist() == [[0, 2], [0, 0], [8, 10]]
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.uint8, torch.bfloat16, torch.float64, torch.complex64], ids=str
+)
+def test_there_and_back(device: torch.device, dtype: torch.dtype) -> None:
+    """masked_scatter undoes masked_gather; each is the other's gradient; compiled to one graph."""
+    source = values_for((300, 5), device, dtype)
+    mask = mask_for((300,), device)
+    kept = torch.where(mask[:, None], source, torch.zeros((), dtype=dtype, device=device))
+
+    def there_and_back(x: Tensor, m: Tensor) -> Tensor:
+        return torch_ops.masked_scatter(torch_ops.masked_gather(x, m, size=200), m)
+
+    compiled = torch.compile(there_and_back, fullgraph=True, backend="aot_eager")
+    without_size = torch_ops.masked_scatter(torch_ops.masked_gather(source, mask), mask)
+    for actual in (there_and_back(source, mask), compiled(source, mask), without_size):
+        assert torch.equal(actual, kept)
+    other = torch.flip(source, (0,))
+    both = torch_ops.masked_scatter(torch_ops.masked_gather(source, mask), mask, out=other)
+    assert torch.equal(both, torch.where(mask[:, None], source, other))
+    if dtype.is_floating_point:
+        for function in (there_and_back, compiled):
+            leaf = source.clone().requires_grad_()
+            (grad,) = torch.autograd.grad(function(leaf, mask).sum(), leaf)
+            assert torch.equal(grad, mask[:, None].expand_as(source).to(dtype))
+    masks, rows = torch.stack([mask, ~mask]), source[:200]
+    mapped = torch.vmap(torch_ops.masked_scatter, in_dims=(None, 0))(rows, masks)
+    assert torch.equal(mapped, torch.stack([torch_ops.masked_scatter(rows, m) for m in masks]))
+
+
+def test_rows_of_a_scatter_that_are_too_many_or_too_few(device: torch.device) -> None:
+    mask = torch.tensor([[True, False], [True, True]], device=device)
+    rows = torch.tensor([1.0, 2, 3, 4, 5], device=device).requires_grad_()
+    base = torch.full((2, 2), 9.0, device=device).requires_grad_()
+    for size, expected, grad, base_grad in (
+        (5, [[1, 9], [2, 3]], [1, 1, 1, 0, 0], [[0, 1], [0, 0]]),
+        (2, [[1, 9], [2, 9]], [1, 1, 0, 0, 0], [[0, 1], [0, 1]]),
+        (0, [[9, 9], [9, 9]], [0, 0, 0, 0, 0], [[1, 1], [1, 1]]),
+    ):
+        result = torch_ops.masked_scatter(rows[:size], mask, out=base)
+        assert result.tolist() == expected
+        grads = torch.autograd.grad(result.sum(), (rows, base))
+        assert [each.tolist() for each in grads] == [grad, base_grad]
+    assert base.tolist() == [[9, 9], [9, 9]]  # `out` is not changed
+
+
 def test_mask_positions(device: torch.device) -> None:
     mask = torch.tensor([[True, False], [True, True]], device=device)
     positions = torch.ops.torch_ops.mask_positions.default
@@ -210,6 +302,13 @@ def test_bad_arguments(device: torch.device) -> None:
     for size in (None, 1):
         with pytest.raises(ValueError, match=r"^masked_gather: fill_value must be an integer"):
             torch_ops.masked_gather(source.int(), mask, size=size, fill_value=0.5)
+    with pytest.raises(ValueError, match=r"masked_scatter: out .*its shape is \[3\].*\[3, 4\]"):
+        torch_ops.masked_scatter(source, mask, out=source[:, 0])
+    with pytest.raises(TypeError, match=r"rows is torch\.float32 and out is torch\.float64"):
+        torch_ops.masked_scatter(source, mask, out=source.double())
+    with pytest.raises(TypeError, match="masked_scatter: out must be a tensor, but an int was"):
+        torch_ops.masked_scatter(source, mask, out=0)  # type: ignore[arg-type]
     if device.type == "cuda":
-        with pytest.raises(RuntimeError, match="must be on one device"):
-            torch_ops.masked_gather(source, mask.cpu())
+        for op in (torch_ops.masked_gather, torch_ops.masked_scatter):
+            with pytest.raises(RuntimeError, match="must be on one device"):
+                op(source, mask.cpu())

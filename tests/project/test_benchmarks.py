@@ -128,6 +128,7 @@ def test_what_is_wrong_is_not_timed(measure: ModuleType, bench: Any) -> None:
         ("gather_family", ["--quick", "--only", "scatter", "points"]),
         ("random_shapes", ["--quick"]),
         ("activations", ["--quick", "--filter", "bf16"]),
+        ("models", ["--quick"]),
     ],
 )
 def test_a_small_run_checks_and_times_all(name: str, arguments: list[str], tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 from programs import ROOT
+from support.registry import is_no_op
 
 import torch_ops
 import torch_ops.ops
@@ -268,7 +269,10 @@ def test_every_public_name_is_in_the_reference() -> None:
                 elif found := re.match(r"\.\. auto(?:function|class|exception|data):: (\w+)", line):
                     documented.setdefault(module, set()).add(found[1])
     overview = (folder / "index.rst").read_text("utf-8")
-    for module in (torch_ops, torch_ops.jit, torch_ops.decompositions, torch_ops.host):
+    for module in (
+        *(torch_ops, torch_ops.jit, torch_ops.decompositions, torch_ops.host),
+        *(torch_ops.compat, torch_ops.compat.torch_scatter, torch_ops.compat.pyg),
+    ):
         name = "torch_ops_host" if module is torch_ops.host else module.__name__
         public = set(module.__all__) - {"__version__"}
         assert documented[name] == public, f"docs/api: {name}"
@@ -290,7 +294,7 @@ def test_docstring_examples_run(name: str) -> None:
 def requirements(value: Any) -> dict[str, str]:
     """What the docstring of a public name must hold: patterns, each with what it is for."""
     parameters: list[str] = []
-    if inspect.isfunction(value) and hasattr(torch_ops.errors, value.__name__):  # no op
+    if inspect.isfunction(value) and is_no_op(value.__name__):
         parameters = list(inspect.signature(value).parameters)
         wanted = {"what comes of it": r"^(Raises|Returns):$", "an example": r"^Example:\n +>>> "}
     elif inspect.isfunction(value):
@@ -328,5 +332,7 @@ def test_docstring_is_whole(name: str) -> None:
 
 def test_modules_say_what_they_are_for() -> None:
     for module in pkgutil.walk_packages(torch_ops.__path__, "torch_ops."):
-        if not module.name.startswith("torch_ops._ext."):
+        if module.name == "torch_ops.compat._pyg":
+            assert (ROOT / "torch_ops/compat/_pyg.py").read_text("utf-8").startswith('"""')
+        elif not module.name.startswith("torch_ops._ext."):
             assert importlib.import_module(module.name).__doc__, module.name

@@ -162,7 +162,7 @@ assert host.build_config()["cuda"] == "none"
 print(host.library_path(), host.gather(numpy.arange(5), [3]).tolist())
 """
     result = run("-c", code, cwd=tmp_path, PYTHONPATH=str(target))
-    assert result.stdout.split() == [str(package / "lib" / "libtorch_ops_c.so"), "[3]"]
+    assert result.stdout.split() == [str(package / "lib" / "libtorch_ops_c.so.1"), "[3]"]
     import_torch_ops = "import torch_ops.host as host; print(host.__name__)"
     (target / "torch_ops" / "host.py").write_text((ROOT / "torch_ops" / "host.py").read_text())
     result = run("-c", import_torch_ops, cwd=tmp_path, PYTHONPATH=str(target))

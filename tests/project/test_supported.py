@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import tomllib
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -63,11 +66,17 @@ def test_setup_py_builds_for_these_gpus(setup_py: ModuleType) -> None:
     assert setup_py.DEFAULT_ARCHS.removesuffix("+PTX") in _supported.ARCHS
 
 
-def test_make_installs_one_of_them() -> None:
+def test_make_installs_the_newest_of_them(tmp_path: Path) -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    version = re.search(r"^TORCH := torch==(.*)$", makefile, re.MULTILINE)
-    assert version is not None
-    assert _bindings.minor_version(version[1]) in _supported.TORCH
+    environ = {name: value for name, value in os.environ.items() if name != "TORCH"}
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")  # one that has no torch
+    (tmp_path / "python3").chmod(0o755)
+    environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
+    command = ["make", "--dry-run", "--always-make", "install"]
+    printed = subprocess.run(
+        command, cwd=ROOT, env=environ, check=True, capture_output=True, text=True
+    ).stdout
+    assert f'"torch=={_supported.TORCH[-1]}.*"' in printed
     nvcc = re.search(r"^NVCC := .*==(\d+)", makefile, re.MULTILINE)
     assert nvcc is not None
     assert nvcc[1] == _supported.CUDA_MAJOR

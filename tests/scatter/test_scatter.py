@@ -73,7 +73,9 @@ class TestChecks(OpChecks):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-@pytest.mark.parametrize("index_dtype", [torch.uint8, torch.int16, torch.int32], ids=str)
+@pytest.mark.parametrize(
+    "index_dtype", [torch.uint8, torch.int8, torch.int16, torch.int32], ids=str
+)
 def test_integers_wrap(device: torch.device, dtype: torch.dtype, index_dtype: torch.dtype) -> None:
     for case in CASES:
         if case.source[case.axis] > torch.iinfo(index_dtype).max:
@@ -254,7 +256,7 @@ def test_wrong_types(device: torch.device) -> None:
         torch_ops.scatter_add(index.bool(), index, 4)
     with pytest.raises(TypeError, match=r"values must be of an integer type.*torch\.float8"):
         torch_ops.scatter_add(index.to(torch.float8_e5m2), index, 4)
-    with pytest.raises(TypeError, match="index must be uint8, int16, int32 or int64"):
+    with pytest.raises(TypeError, match="index must be uint8, int8, int16, int32 or int64"):
         torch_ops.scatter_add(index, index.float(), 4)
     with pytest.raises(TypeError, match="index must be a tensor, but an int was given"):
         torch_ops.scatter_add(index, 0, index)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from op_checks import Op
 
+import torch_ops
+
 TESTS = Path(__file__).parent.parent
 
 
@@ -35,6 +37,11 @@ def described() -> list[Op]:
 
 def described_layers() -> list[Any]:
     return sorted(declared("LAYERS"), key=str)
+
+
+def is_no_op(name: str) -> bool:
+    """Whether a public function is about all ops, or about models."""
+    return hasattr(torch_ops.errors, name) or name == "replace_modules"
 
 
 def registered() -> set[str]:

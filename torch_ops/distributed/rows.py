@@ -129,8 +129,10 @@ def embedding(
     *,
     dim: int = 0,
     batch_dims: int = 0,
+    rows: DTensor | None = None,
+    order: DTensor | None = None,
 ) -> DTensor:
-    """A gather; its gradient has the options."""
+    """A gather; its gradient has the options. A plan says nothing that a rank could use."""
     mesh_of("embedding", input=input, weight=weight)
     return gather(weight, input, dim, batch_dims=batch_dims, name="embedding")
 
@@ -284,7 +286,7 @@ def _reduce(
     dim_size: int,
     dim: int | None,
     batch_dims: int,
-    *options: bool | str,
+    *options: bool | float | str | None,
     rows: DTensor | None = None,
     order: DTensor | None = None,
 ) -> DTensor:
@@ -301,7 +303,12 @@ def _reduce(
     return wrap(output, mesh, of_output, shape)
 
 
-for _op in (_ops._scatter_best.default, _ops._scatter_arg.default, _ops._scatter_prod.default):
+for _op in (
+    _ops._scatter_best.default,
+    _ops._scatter_arg.default,
+    _ops._scatter_prod.default,
+    _ops._scatter_var.default,
+):
     rule(_op)(partial(_reduce, _op))
 
 

@@ -93,7 +93,7 @@ def gather(
     Args:
         table: A DTensor of shape ``[M, d...]`` that is ``Shard(0)`` on one dimension of its mesh
             and ``Replicate()`` on the others.
-        index: A tensor of any shape on the table's device; uint8, int16, int32 or int64. Not a
+        index: A tensor of any shape on the table's device; uint8, int8, int16, int32 or int64. No
             DTensor: for these there is :func:`torch_ops.gather`.
         mode: What an entry out of range is, as for :func:`torch_ops.gather`.
         fill_value: As for :func:`torch_ops.gather`.

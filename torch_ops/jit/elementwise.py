@@ -390,7 +390,7 @@ def _fake(
     positions: list[int],
     size: Sequence[int] | None = None,
 ) -> list[Tensor]:
-    """Shapes, strides and dtypes of the outputs, as src/jit/elementwise.cpp makes them."""
+    """Shapes, strides and dtypes of the outputs, as src/jit/elementwise/ makes them."""
     dtypes = kernel.output_dtypes(tensors, known_numbers(numbers), positions)
     by_input = join_arguments(program.inputs, tensors, positions)
     walked = [

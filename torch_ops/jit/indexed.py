@@ -16,6 +16,7 @@ from torch_ops.jit.building.compilation import compile_cuda, compile_host, inclu
 from torch_ops.jit.building.errors import CompileError
 from torch_ops.jit.building.toolchain import arch_of
 from torch_ops.jit.generation.indexed import PassForm, cuda_source, host_source, partial_bytes
+from torch_ops.jit.generation.indexed_tuning import tuning
 from torch_ops.jit.generation.text import CUDA_OPTIONS, HOST_OPTIONS, shared_options
 from torch_ops.jit.language.derivative_errors import check_preamble, explained
 from torch_ops.jit.language.indices import check_assigned, read_indices, read_reductions
@@ -333,11 +334,13 @@ def _compile(
     vector: int,
     is_full: bool,
     sums_inner: bool,
-) -> tuple[int, int, int, int]:
+    lanes: bool,
+) -> tuple[int, ...]:
     """Called from C++ for a form of pass that is new.
 
     Returns:
-        Its two functions, the entries in flight, and the bytes of a part of a row.
+        Its two functions, the entries in flight, the bytes of a part of a row, and on CUDA the
+        threads of a block, the lanes of a row, and the entries beyond which a row is cut.
     """
     form = PassForm(
         stored=tuple(None if name is None else DTYPE_OF_CPP[name] for name in stored),
@@ -357,6 +360,7 @@ def _compile(
         vector=vector,
         is_full=is_full,
         sums_inner=sums_inner,
+        lanes=lanes,
     )
     what = _what(program)
     try:
@@ -367,12 +371,17 @@ def _compile(
                 options=(*HOST_OPTIONS, *shared_options(options)),
             )
             library = _ext.load_host_library(host.data)
-            return _ext.host_symbol(library, "run"), 0, 1, partial_bytes(form)
-        source, unroll = cuda_source(program, form)
-        code = compile_cuda(what, source, arch=arch_of(device), options=(*CUDA_OPTIONS, *options))
+            return _ext.host_symbol(library, "run"), 0, 1, partial_bytes(form), 1, 1, 0
+        arch = arch_of(device)
+        numbers = tuning(arch)
+        source, unroll = cuda_source(program, form, numbers)
+        code = compile_cuda(what, source, arch=arch, options=(*CUDA_OPTIONS, *options))
         library = _ext.load_library(code.data)
         join = 0 if walk == "e" else _ext.get_kernel(library, "join")
-        return _ext.get_kernel(library, "run"), join, unroll, partial_bytes(form)
+        run = _ext.get_kernel(library, "run")
+        return (
+            run, join, unroll, partial_bytes(form), numbers.threads, numbers.group, numbers.tile
+        )  # fmt: skip
     except CompileError as error:
         if program.depth == 0:
             raise

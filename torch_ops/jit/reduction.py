@@ -234,7 +234,7 @@ def _fake(
     dim: Sequence[int] | None = None,
     keepdim: bool = False,
 ) -> Tensor:
-    """Shape and dtype of the result, and the errors, as src/jit/reduction.cpp has them."""
+    """Shape and dtype of the result, and the errors, as src/jit/reduction/ has them."""
     name = reduction.name
     dtype = kernel.output_dtypes(tensors, known_numbers(numbers), positions)[0]
     by_input = join_arguments(reduction.inputs, tensors, positions)

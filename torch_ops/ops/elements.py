@@ -36,7 +36,7 @@ def gather_elements(
 
     Args:
         source: A tensor of any dtype and strides, on the CPU or a CUDA device.
-        index: uint8, int16, int32 or int64, used as it is; on the source's device. It has as many
+        index: uint8, int8, int16, int32 or int64; on the source's device. It has as many
             axes as the source, and on each but ``dim`` is no longer. Each entry must be between 0
             and ``source.shape[dim] - 1``, or ``mode`` says what else it is. A 0-dimensional tensor
             counts as one of one axis of length 1, also for the source. An empty index may have any
@@ -104,7 +104,7 @@ def take_along_dim(
 
     Args:
         source: A tensor of any dtype and strides, on the CPU or a CUDA device.
-        index: uint8, int16, int32 or int64, used as it is; with as many axes as the source, on its
+        index: uint8, int8, int16, int32 or int64; with as many axes as the source, on its
             device. Each entry must be between ``-n`` and ``n - 1``, where ``n`` is the axis's
             length and negative entries count from its end; or ``mode`` says what else it is.
         dim: The axis that the entries are coordinates on; negative counts from the end. Default:
@@ -160,7 +160,7 @@ def scatter_elements_add(
     Args:
         values: A tensor of an integer type, float16, bfloat16, float32, float64 or a complex type;
             any strides; on the CPU or a CUDA device.
-        index: uint8, int16, int32 or int64, used as it is; on the values' device, with as many
+        index: uint8, int8, int16, int32 or int64; on the values' device, with as many
             axes, and no longer than they are on any: values beyond the index are left out. Each
             entry must be between 0 and ``size[dim] - 1``, or ``mode`` says what else it is.
         size: The result's shape: as many axes as the index, and on each but ``dim`` no shorter.

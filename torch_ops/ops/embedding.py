@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
 from torch_ops.ops._arguments import check_kinds, check_tensors
+from torch_ops.ops.plan import GatherPlan
 
 _gather = torch.ops.torch_ops.gather.default
 _embedding = torch.ops.torch_ops.embedding.default
@@ -19,7 +20,7 @@ _ext_gather: Any = importlib.import_module("torch_ops._ext.gather")
 
 
 def embedding(
-    input: Tensor,
+    input: Tensor | GatherPlan,
     weight: Tensor,
     padding_idx: int | None = None,
     max_norm: float | None = None,
@@ -33,8 +34,9 @@ def embedding(
     that sums 16-bit floats in float32, and that is not slow where many entries name one row.
 
     Args:
-        input: A tensor of any shape, or a jagged nested one; uint8, int16, int32 or int64, used as
-            it is. Each entry must be between 0 and ``weight.shape[0] - 1``.
+        input: A tensor of any shape, or a jagged nested one; uint8, int8, int16, int32 or int64.
+            Each entry must be between 0 and ``weight.shape[0] - 1``. Or a :class:`GatherPlan` of
+            such a tensor, by ``gather_plan(input, weight.shape[0])``.
         weight: A tensor of the shape ``[rows, width]``, on the input's device.
         padding_idx: A row whose gradient is zero; negative counts from the end.
         max_norm: Rows that input names and whose norm is larger are scaled to this norm, **in
@@ -76,6 +78,9 @@ def embedding(
         tensor([[0., 0.],
                 [2., 2.]])
     """
+    parts: dict[str, Tensor] = {}
+    if isinstance(input, GatherPlan):
+        input, parts = _plan_parts(input, weight)
     known = isinstance(weight, Tensor)  # and not one of torch.fx's proxies
     if not isinstance(input, Tensor) or not known:
         check_tensors("embedding", "input, weight", input=input, weight=weight)
@@ -92,28 +97,43 @@ def embedding(
             norm_type=(norm_type, "a real number"),
         )
         _renorm_(weight, input, max_norm, norm_type)
-    if padding_idx is None and not scale_grad_by_freq and not sparse:
+    if padding_idx is None and not scale_grad_by_freq and not sparse and not parts:
         if not is_dynamo_compiling():
             output = _ext_gather.call(weight, input, 0, 0, "raise", None, "embedding")
             if output is not NotImplemented:
                 return output
         return _gather(weight, input, 0, name="embedding")
-    if padding_idx is not None:
-        if not isinstance(padding_idx, int):
-            check_kinds("embedding", padding_idx=(padding_idx, "an int or None"))
-        rows = weight.shape[0]
-        if known and not -rows <= padding_idx < rows:
-            raise ValueError(
-                f"embedding: padding_idx must be between {-rows} and {rows - 1} for weight with "
-                f"shape {list(weight.shape)}, but it is {padding_idx}."
-            )
-        if padding_idx < 0:
-            padding_idx += rows
-    if not is_dynamo_compiling():
-        output = _ext.call(input, weight, padding_idx, scale_grad_by_freq, sparse, 0, 0)
+    padding_idx = padding_row("embedding", padding_idx, weight)
+    if not parts and not is_dynamo_compiling():
+        output = _ext.call(input, weight, padding_idx, scale_grad_by_freq, sparse, 0, 0, None, None)
         if output is not NotImplemented:
             return output
-    return _embedding(input, weight, padding_idx, scale_grad_by_freq, sparse)
+    return _embedding(input, weight, padding_idx, scale_grad_by_freq, sparse, **parts)
+
+
+def padding_row(name: str, padding_idx: int | None, weight: Tensor) -> int | None:
+    """``padding_idx`` counted from the front."""
+    if padding_idx is None:
+        return None
+    check_kinds(name, padding_idx=(padding_idx, "an int or None"))
+    rows = weight.shape[0]
+    if isinstance(weight, Tensor) and not -rows <= padding_idx < rows:
+        raise ValueError(
+            f"{name}: padding_idx must be between {-rows} and {rows - 1} for weight with "
+            f"shape {list(weight.shape)}, but it is {padding_idx}."
+        )
+    return padding_idx + rows if padding_idx < 0 else padding_idx
+
+
+def _plan_parts(plan: GatherPlan, weight: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """The input of a plan, and what is kept of it for the gradient."""
+    check_tensors("embedding", "input, weight", weight=weight)
+    if plan.batch_dims != 0 or plan.dim not in (0, -2) or plan.dim_size != weight.shape[0]:
+        raise ValueError(
+            f"embedding: a plan must be made with dim_size = weight.shape[0] = {weight.shape[0]}, "
+            f"and neither dim nor batch_dims, but this is {plan}."
+        )
+    return plan.index, {"rows": plan.rows, "order": plan.order}
 
 
 def _jagged_like(jagged: Any, values: Tensor) -> Tensor:

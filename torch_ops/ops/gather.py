@@ -78,7 +78,7 @@ def gather(
 
     Args:
         source: A tensor of at least one axis, any dtype and strides, on the CPU or a CUDA device.
-        index: A tensor of any rank; uint8, int16, int32 or int64, used as it is; on the source's
+        index: A tensor of any rank; uint8, int8, int16, int32 or int64; on the source's
             device. Its first ``batch_dims`` axes are as long as the source's. Each entry must be
             between 0 and ``source.shape[dim] - 1``, or ``mode`` says what else it is. Or a
             :class:`GatherPlan` of such a tensor, by :func:`gather_plan`, which also has ``dim``
@@ -169,7 +169,7 @@ def batch_gather(
 
     Args:
         source: A tensor with more axes than ``index`` has batch axes.
-        index: A tensor of one axis or more; uint8, int16, int32 or int64. Or a
+        index: A tensor of one axis or more; uint8, int8, int16, int32 or int64. Or a
             :class:`GatherPlan` of one, made with ``batch_dims=index.dim() - 1`` and no ``dim``.
         mode: What an entry out of range is, as for :func:`gather`.
         fill_value: As for :func:`gather`.

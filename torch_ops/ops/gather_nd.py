@@ -43,10 +43,10 @@ def gather_nd(
 
     Args:
         source: A tensor of any dtype and strides, on the CPU or a CUDA device.
-        index: A tensor of one axis at least; uint8, int16, int32 or int64; on the source's device.
-            Its last axis, which may be as long as the source has axes behind the batch axes, and 16
-            at most, holds a point's coordinates, its first ``batch_dims`` are as long as the
-            source's. A coordinate must be between 0 and the size of its axis less one.
+        index: A tensor of one axis at least; uint8, int8, int16, int32 or int64; on the source's
+            device. Its last axis, which may be as long as the source has axes behind the batch
+            axes, and 16 at most, holds a point's coordinates, its first ``batch_dims`` are as long
+            as the source's. A coordinate must be between 0 and the size of its axis less one.
         batch_dims: How many leading axes source and index share.
         mode: What becomes of a coordinate out of range, as for :func:`gather`: ``"raise"``,
             ``"wrap"``, ``"clip"``, ``"fill"`` (a point with a coordinate out of range gives

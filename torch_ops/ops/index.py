@@ -13,11 +13,13 @@ from torch.overrides import is_tensor_like
 
 from torch_ops.ops._arguments import check_kinds, check_tensors, given
 from torch_ops.ops._indices import Parsed, cause_of, to_tensor
+from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 if TYPE_CHECKING:
     import numpy as np
 
 _index = torch.ops.torch_ops.index.default
+_gather_by_plan = torch.ops.torch_ops.gather.plan
 _index_put = torch.ops.torch_ops.index_put.default
 _index_put_ = torch.ops.torch_ops.index_put_.default
 _ext: Any = importlib.import_module("torch_ops._ext.index")
@@ -28,7 +30,7 @@ Index: TypeAlias = (
 Values: TypeAlias = "Tensor | int | float | complex | bool"
 
 
-def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
+def index(source: Tensor, indices: Index | tuple[Index, ...] | GatherPlan) -> Tensor:
     """Returns ``source[indices]``, as NumPy means it.
 
     Integers, slices, None and Ellipsis give a view, as in torch. Index arrays (tensors or NumPy
@@ -48,9 +50,10 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
     Args:
         source: A tensor of any shape, dtype and strides, on the CPU or a CUDA device.
         indices: One of the above or a tuple of several, for the leading axes of source. Index
-            arrays are uint8, int16, int32 or int64, used as they are; arrays and masks are on the
+            arrays are uint8, int8, int16, int32 or int64; arrays and masks are on the
             source's device. An entry for an axis of size n must be between -n and n - 1. There may
-            be as many arrays as source has axes.
+            be as many arrays as source has axes. Or a :class:`GatherPlan` of one array, by
+            ``gather_plan(array, source.shape[0])``, whose entries are not negative.
 
     Returns:
         A view of source, where there are neither arrays nor masks. Else a new tensor, contiguous,
@@ -94,6 +97,8 @@ def index(source: Tensor, indices: Index | tuple[Index, ...]) -> Tensor:
         if output is not NotImplemented:
             return output
     check_tensors("index", "source, indices", source=source)
+    if isinstance(indices, GatherPlan):
+        return _gather_by_plan(source, *plan_arguments(indices, "index", dim=0))
     parsed = Parsed("index", source, indices)
     view = parsed.view(source)
     if not parsed.arrays:

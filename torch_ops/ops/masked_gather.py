@@ -1,4 +1,4 @@
-"""masked_gather: the rows of a tensor where a mask is true, also to a length that is given."""
+"""masked_gather: the rows of a tensor where a mask is true; masked_scatter: back to there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.compiler import is_dynamo_compiling
 from torch_ops.ops._arguments import Number, check_kinds, check_tensors, given
 
 _masked_gather = torch.ops.torch_ops.masked_gather.default
+_masked_scatter = torch.ops.torch_ops.masked_scatter.default
 _ext: Any = importlib.import_module("torch_ops._ext.index")
 
 
@@ -73,6 +74,60 @@ def masked_gather(
         )
     check_kinds("masked_gather", size=(size, "an int or None"))
     return _masked_gather(source, mask, size=size, fill_value=fill_value)
+
+
+def masked_scatter(rows: Tensor, mask: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Returns a tensor with ``rows``, in order, where ``mask`` is true.
+
+    The transpose of :func:`masked_gather`: ``masked_scatter(masked_gather(x, mask), mask)`` is
+    ``x`` where the mask is true, and zero elsewhere. Rows beyond the number of true entries, the
+    padding of a ``size``, are dropped; where there are fewer rows, the true entries behind the last
+    are as false ones. Nothing but values depends on the mask's values: on CUDA the call does not
+    wait for the GPU, works in CUDA graphs, and compiles to one graph.
+
+    Args:
+        rows: A tensor of the shape ``[size, ...]``; of any dtype and strides, on the CPU or a CUDA
+            device.
+        mask: A tensor of bools of any shape, on its device.
+        out: What stands elsewhere, instead of zeros: a tensor of the result's shape and the dtype
+            of rows. It is not changed.
+
+    Returns:
+        A contiguous tensor of the dtype of rows and the shape ``mask.shape + rows.shape[1:]``.
+
+    Gradient:
+        Of rows: :func:`masked_gather` of ``grad_output``, zeros for rows that were dropped. Of
+        ``out``: ``grad_output`` where no row was written. The mask is saved. Differentiable any
+        number of times; forward mode too.
+
+    Memory:
+        The result, and 4 bytes per entry of the mask (8 from 2^31 entries on); with ``out`` another
+        tensor of the result's size and 8 bytes more per entry.
+
+    Deterministic.
+
+    Raises:
+        TypeError: ``mask`` is not bool, ``out`` has another dtype, or an argument is no tensor.
+        ValueError: ``out`` has another shape than the result, or rows has no axis.
+        RuntimeError: The tensors are on different devices.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> mask = torch.tensor([True, False, True])
+        >>> rows = torch_ops.masked_gather(torch.tensor([5, -1, 7]), mask, size=4)
+        >>> torch_ops.masked_scatter(10 * rows, mask)
+        tensor([50,  0, 70])
+        >>> torch_ops.masked_scatter(10 * rows, mask, out=torch.tensor([1, 2, 3]))
+        tensor([50,  2, 70])
+    """
+    if not is_dynamo_compiling():
+        output = _ext.call_masked_scatter(rows, mask, out)
+        if output is not NotImplemented:
+            return output
+    check_tensors("masked_scatter", "rows, mask", rows=rows, mask=mask)
+    if out is not None:
+        check_tensors("masked_scatter", out=out)
+    return _masked_scatter(rows, mask, out)
 
 
 def self_check(device: torch.device) -> str:

@@ -1,15 +1,19 @@
-"""gather_plan: what gather and scatter can know of an index beforehand, made once."""
+"""gather_plan: what gather and scatter can know of an index beforehand, made once; and kept."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from torch_ops.ops._arguments import check_kinds, check_tensors
+from torch_ops.ops._arguments import check_kinds, check_tensors, given
 
 _gather_plan = torch.ops.torch_ops.gather_plan.default
 
@@ -47,11 +51,18 @@ class GatherPlan:
 
     def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> GatherPlan:
         """Returns the plan with its tensors on ``device``; with the same where they lie there."""
-        index, rows, order = (
-            part.to(device, non_blocking=non_blocking)
-            for part in (self.index, self.rows, self.order)
-        )
-        return replace(self, index=index, rows=rows, order=order)
+        return self._map(lambda part: part.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> GatherPlan:
+        """Returns the plan in pinned memory, as a DataLoader with ``pin_memory=True`` asks for it.
+
+        From there ``to("cuda", non_blocking=True)`` does not wait.
+        """
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> GatherPlan:
+        index, rows, order = (change(part) for part in (self.index, self.rows, self.order))
+        return GatherPlan(index, rows, order, self.dim_size, self.dim, self.batch_dims)
 
     def __repr__(self) -> str:
         # No values of tensors: printing a plan must not wait for a GPU.
@@ -89,6 +100,22 @@ pytree.register_pytree_node(
     to_dumpable_context=list,
     from_dumpable_context=tuple,
 )
+
+
+class _RegisteredPlan(nn.Module, GatherPlan):
+    """A plan whose tensors are buffers."""
+
+    def __init__(self, plan: GatherPlan, persistent: bool) -> None:
+        super().__init__()
+        for name in _TENSORS:
+            self.register_buffer(name, getattr(plan, name), persistent)
+        for name in ("dim_size", "dim", "batch_dims"):
+            object.__setattr__(self, name, getattr(plan, name))
+
+    __repr__ = GatherPlan.__repr__
+
+
+pytree.register_pytree_node(_RegisteredPlan, _flatten, _unflatten)
 
 
 def plan_arguments(
@@ -130,8 +157,8 @@ def gather_plan(
     neighbours do.
 
     Args:
-        index: uint8, int16, int32 or int64, of any shape and strides, as for :func:`gather`. It is
-            kept, not copied, and must not be overwritten while the plan is used.
+        index: uint8, int8, int16, int32 or int64, of any shape and strides, as for :func:`gather`.
+            It is kept, not copied, and must not be overwritten while the plan is used.
         dim_size: How long the axis is that the index picks from. Each entry must be between 0 and
             ``dim_size - 1``.
         dim: Which axis that is; negative counts from the end. Default: ``batch_dims``.
@@ -183,6 +210,133 @@ def gather_plan(
     )
     rows, order = _gather_plan(index, dim_size, dim=dim, batch_dims=batch_dims)
     return GatherPlan(index, rows, order, dim_size, batch_dims if dim is None else dim, batch_dims)
+
+
+def register_plan(module: nn.Module, name: str, plan: GatherPlan, persistent: bool = False) -> None:
+    """Makes a plan part of a module, as ``register_buffer`` does with a tensor.
+
+    ``module.name`` is the plan, which the ops take. Its tensors are buffers: they move with
+    ``module.to(...)``, and are copied and pickled with the module.
+
+    Args:
+        module: The module.
+        name: The attribute's name.
+        plan: What :func:`gather_plan` returned.
+        persistent: Whether the tensors are in the module's ``state_dict``, as ``name.index``,
+            ``name.rows`` and ``name.order``. The numbers are not: a module that loads them
+            registers a plan of the same sizes first.
+
+    Raises:
+        TypeError: ``module`` is no module, ``plan`` is no plan, or ``name`` is no string.
+        KeyError: The module has such an attribute, or ``name`` cannot be one.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> layer = torch.nn.Module()
+        >>> torch_ops.register_plan(layer, "edges", torch_ops.gather_plan(torch.tensor([1, 1]), 3))
+        >>> torch_ops.scatter(torch.tensor([2.0, 3.0]), layer.double().edges, reduce="mean")
+        tensor([0.0000, 2.5000, 0.0000])
+    """
+    for role, argument, kind in (("module", module, nn.Module), ("plan", plan, GatherPlan)):
+        if not isinstance(argument, kind):
+            raise TypeError(
+                f"register_plan: {role} must be a {kind.__name__}, but {given(argument)} was given."
+            )
+    module.register_module(name, _RegisteredPlan(plan, persistent))
+
+
+class _Seen:
+    """What is known of a tensor: its plans, without the index, which they would keep alive."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.used = next(_clock)
+        # By what a plan is made for: rows and order, or None at first sight.
+        self.plans: dict[tuple[int, int, int], tuple[Tensor, Tensor] | None] = {}
+
+
+_MOST_SEEN = 64
+_seen: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_lock = threading.RLock()  # a tensor that dies while it is held may ask for it
+_clock = itertools.count(1)
+
+
+def _may_be_kept(index: Any) -> bool:
+    return (
+        type(index) is Tensor  # and no fake one
+        and not torch.compiler.is_compiling()
+        and not torch._C._is_tracing()
+        and not index.is_inference()  # nothing would tell that it was overwritten
+        and not torch._C._functorch.is_functorch_wrapped_tensor(index)
+        and torch._C._len_torch_dispatch_stack() == 0
+    )
+
+
+def plan_cache(
+    index: Tensor, dim_size: int, *, dim: int | None = None, batch_dims: int = 0
+) -> Tensor | GatherPlan:
+    """Returns a plan of ``index`` if it was seen before, else ``index`` itself.
+
+    Either goes in place of the index to an op that takes both: ``scatter(values,
+    plan_cache(index, n), n)``. So a layer need not know whether its index stays the same from call
+    to call: the first call with a tensor remembers it, the second makes a plan, and those that
+    follow find it. A tensor that was written to, or is another object, is a new one. (What is
+    written past ``index._version``, by NumPy or by the replay of a CUDA graph, goes unnoticed.)
+
+    The last 64 tensors are remembered, without keeping them alive; the plan of one goes with it.
+    Under ``torch.compile``, ``torch.func`` and other ways of tracing, and for fake and inference
+    tensors, it is always the index that is returned. Any number of threads may call.
+
+    Args:
+        index: As for :func:`gather_plan`.
+        dim_size: As for :func:`gather_plan`.
+        dim: As for :func:`gather_plan`.
+        batch_dims: As for :func:`gather_plan`.
+
+    Returns:
+        ``index`` or a :class:`GatherPlan` of it.
+
+    Memory:
+        That of a plan, for each index that was seen twice: 8 or 16 bytes an entry.
+
+    Raises:
+        IndexError, TypeError, ValueError: As :func:`gather_plan`, where a plan is made.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> index = torch.tensor([2, 0, 2])
+        >>> for step in range(3):
+        ...     known = torch_ops.plan_cache(index, 3)
+        ...     print(type(known).__name__, torch_ops.scatter_add(torch.ones(3), known, 3))
+        Tensor tensor([1., 0., 2.])
+        GatherPlan tensor([1., 0., 2.])
+        GatherPlan tensor([1., 0., 2.])
+    """
+    if not _may_be_kept(index):
+        return index
+    key = (dim_size, batch_dims if dim is None else dim, batch_dims)
+    version = index._version
+    with _lock:
+        seen = _seen.get(index)
+        if seen is None or seen.version != version:
+            seen = _seen[index] = _Seen(version)
+            if len(_seen) > _MOST_SEEN:
+                oldest = min(list(_seen.items()), key=lambda item: item[1].used)[0]
+                del _seen[oldest]
+        seen.used = next(_clock)
+        known = key in seen.plans
+        parts = seen.plans.setdefault(key, None)
+    if parts is None:
+        if not known:
+            return index
+        if index.is_cuda and torch.cuda.is_current_stream_capturing():
+            return index  # a plan would have to wait
+        plan = gather_plan(index, dim_size, dim=dim, batch_dims=batch_dims)
+        with _lock:
+            seen.plans[key] = plan.rows, plan.order
+        return plan
+    rows, order = parts
+    return GatherPlan(index, rows, order, *key)
 
 
 def self_check(device: torch.device) -> str:

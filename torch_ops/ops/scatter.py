@@ -19,6 +19,7 @@ from torch_ops.ops._arguments import (
     only_raise,
 )
 from torch_ops.ops.plan import GatherPlan, plan_arguments
+from torch_ops.ops.scatter_reduce import scatter
 
 _scatter_add = torch.ops.torch_ops.scatter_add.default
 _scatter_add_by_plan = torch.ops.torch_ops.scatter_add.plan
@@ -58,6 +59,7 @@ def scatter_add(
     deterministic: bool | None = None,
     mode: str = "raise",
     sorted: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Returns a tensor of zeros to which each slice of ``values`` is added where ``index`` says.
 
@@ -71,7 +73,7 @@ def scatter_add(
     Args:
         values: A tensor of an integer type, float16, bfloat16, float32, float64 or a complex type;
             any strides; on the CPU or a CUDA device.
-        index: uint8, int16, int32 or int64, used as it is; on the values' device. Each entry must
+        index: uint8, int8, int16, int32 or int64; on the values' device. Each entry must
             be between 0 and ``dim_size - 1``, or ``mode`` says what else it is. Or a
             :class:`GatherPlan` of such a tensor, by :func:`gather_plan`, which also has
             ``dim_size``, ``dim`` and ``batch_dims``.
@@ -85,6 +87,8 @@ def scatter_add(
             plan they always are.
         mode: What an entry out of range is: as for :func:`gather`, where "fill" means that its
             values are dropped. A plan takes only "raise".
+        dtype: Values are converted to it first, as for ``torch.sum``. The sums of 16-bit floats in
+            float32 are those that are not rounded; they need no copy of the values.
         sorted: The caller's word that the entries of each batch are in order, none below the one
             before it. Then nothing is sorted and nothing added by atomics: one pass over the
             values, and the same bits on every run. Where they are not in order all the same, the
@@ -92,7 +96,7 @@ def scatter_add(
             Takes only ``mode="raise"``. A plan needs no such word.
 
     Returns:
-        A contiguous tensor of the values' dtype and the shape
+        A contiguous tensor of the values' dtype, or of ``dtype``, and the shape
         ``values.shape[:dim] + (dim_size,) + values.shape[dim + index.dim() - batch_dims:]``.
 
     Gradient:
@@ -154,6 +158,11 @@ def scatter_add(
         >>> torch_ops.scatter_add(messages, receiver, 3, batch_dims=1)
         tensor([[5., 0., 2.]])
     """
+    if dtype is not None:
+        options: Any = {"mode": mode, "deterministic": deterministic, "dtype": dtype}
+        return scatter(
+            values, index, dim_size, dim, batch_dims=batch_dims, sorted=sorted, **options
+        )
     if not sorted and not is_dynamo_compiling():
         output = _ext.call(values, index, dim_size, dim, batch_dims, deterministic, mode, None)
         if output is not NotImplemented:

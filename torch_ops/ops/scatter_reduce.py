@@ -1,9 +1,9 @@
-"""scatter: sums, means, extremes and products where an index says; scatter_add_ in place."""
+"""scatter: reductions of the values that an index sends to one place; two ops in place."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -21,26 +21,47 @@ from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 _scatter = torch.ops.torch_ops.scatter.default
 _scatter_by_plan = torch.ops.torch_ops.scatter.plan
+_scatter_with_arg = torch.ops.torch_ops._scatter_with_arg.default
+_scatter_ = torch.ops.torch_ops.scatter_.default
 _scatter_sorted = torch.ops.torch_ops._scatter_sorted.default
 _scatter_add_ = torch.ops.torch_ops.scatter_add_.default
 _ext: Any = importlib.import_module("torch_ops._ext.scatter")
 
 
-def _reduce_by_plan(
+@overload
+def scatter(
     values: Tensor,
-    plan: GatherPlan,
-    dim_size: int | None,
-    dim: int | None,
-    batch_dims: int,
-    reduce: str,
-) -> Tensor:
-    arguments = plan_arguments(plan, "scatter", dim, batch_dims, dim_size)
-    if not is_dynamo_compiling():
-        output = _ext.call_reduce_by_plan(values, *arguments, reduce)
-        if output is not NotImplemented:
-            return output
-    check_tensors("scatter", values=values)
-    return _scatter_by_plan(values, *arguments, reduce)
+    index: Tensor | GatherPlan,
+    dim_size: int | None = None,
+    dim: int | None = None,
+    *,
+    batch_dims: int = 0,
+    reduce: str = "sum",
+    mode: str = "raise",
+    deterministic: bool | None = None,
+    sorted: bool = False,
+    correction: float = 1,
+    dtype: torch.dtype | None = None,
+    return_arg: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def scatter(
+    values: Tensor,
+    index: Tensor | GatherPlan,
+    dim_size: int | None = None,
+    dim: int | None = None,
+    *,
+    batch_dims: int = 0,
+    reduce: str = "sum",
+    mode: str = "raise",
+    deterministic: bool | None = None,
+    sorted: bool = False,
+    correction: float = 1,
+    dtype: torch.dtype | None = None,
+    return_arg: Literal[False] = False,
+) -> Tensor: ...
 
 
 def scatter(
@@ -54,30 +75,40 @@ def scatter(
     mode: str = "raise",
     deterministic: bool | None = None,
     sorted: bool = False,
-) -> Tensor:
+    correction: float = 1,
+    dtype: torch.dtype | None = None,
+    return_arg: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
     """Reduces the slices of ``values`` that ``index`` sends to one place.
 
     ``result[b..., o..., m, d...]`` is the sum, mean, largest, smallest or product of
-    ``values[b..., o..., i..., d...]`` over the entries ``i...`` with ``index[b..., i...] == m``.
-    Shapes are those of :func:`scatter_add`, which is the sum. The names of the reductions are those
-    of ``torch.scatter_reduce``; results and gradients are those of torch_scatter's ``scatter``.
+    ``values[b..., o..., i..., d...]`` over the entries ``i...`` with ``index[b..., i...] == m``,
+    or what else ``reduce`` says. Shapes are those of :func:`scatter_add`, which is the sum. Results
+    and gradients are those of torch_scatter's ``scatter``, but for ``var`` and ``std``, which are
+    ``torch.var`` and ``torch.std`` of the values of each row.
 
-    ==========  ============================================  ================  ===================
-    ``reduce``  result                                        with no entries   of 16-bit floats
-    ==========  ============================================  ================  ===================
-    ``sum``     the sum                                       0                 summed in float32
-    ``mean``    the sum over the number of entries; rounded   0                 summed in float32
-                down for integers
-    ``amax``    the largest value; NaN if one is              0                 exact
-    ``amin``    the smallest value; NaN if one is             0                 exact
-    ``prod``    the product                                   1                 taken in float32
-    ==========  ============================================  ================  ===================
+    =================  ========================================  ===============  =================
+    ``reduce``         result                                    with no entries  of 16-bit floats
+    =================  ========================================  ===============  =================
+    ``sum``, ``add``   the sum                                   0                summed in float32
+    ``mean``           the sum over the number n of entries;     0                summed in float32
+                       rounded down for integers
+    ``amax``, ``max``  the largest value; NaN if one is          0                exact
+    ``amin``, ``min``  the smallest value; NaN if one is         0                exact
+    ``prod``, ``mul``  the product                               1                taken in float32
+    ``var``            the sum of squared distances to the       NaN              summed in float32
+                       mean, over ``max(n - correction, 0)``
+    ``std``            its square root                           NaN              summed in float32
+    ``any``            of bools: whether one is true             False
+    ``all``            of bools: whether none is false           True
+    =================  ========================================  ===============  =================
 
     Args:
         values: A tensor of any strides, on the CPU or a CUDA device. ``sum`` and ``mean``: the
-            dtypes of :func:`scatter_add`. Others: uint8, int8, int16, int32, int64, float16,
+            dtypes of :func:`scatter_add`. ``var`` and ``std``: float16, bfloat16, float32 or
+            float64. ``any`` and ``all``: bool. Others: uint8, int8, int16, int32, int64, float16,
             bfloat16, float32 or float64.
-        index: uint8, int16, int32 or int64, used as it is; on the values' device. Each entry must
+        index: uint8, int8, int16, int32 or int64; on the values' device. Each entry must
             be between 0 and ``dim_size - 1``, or ``mode`` says what else it is. Or a
             :class:`GatherPlan` of such a tensor, by :func:`gather_plan`, which also has
             ``dim_size``, ``dim`` and ``batch_dims``.
@@ -85,30 +116,43 @@ def scatter(
         dim: The result's axis to reduce to; negative counts the result's axes from the end.
             Default: ``batch_dims``.
         batch_dims: How many leading axes values and index share.
-        reduce: "sum", "mean", "amax", "amin" or "prod".
+        reduce: A name from the table.
         mode: What an entry out of range is: as for :func:`gather`, where "fill" means that its
             values are dropped. A plan takes only "raise".
-        deterministic: For ``sum`` and ``mean``, as for :func:`scatter_add`. The others are
+        deterministic: For what is made of sums, as for :func:`scatter_add`. The others are
             deterministic in any case.
+        correction: For ``var`` and ``std``, as for ``torch.var``: 1 is the estimate from a sample,
+            0 the variance of the entries themselves. Rows of as many entries or fewer are NaN (or,
+            where a correction above 1 makes it so, infinite); so are their gradients.
+        dtype: Values are converted to it first, as for ``torch.sum``. Sums, means, ``var`` and
+            ``std`` of 16-bit floats give float32 without a copy of the values.
+        return_arg: For ``amax`` and ``amin``: whether the positions of the values are returned too.
         sorted: The caller's word that the entries of each batch are in order, none below the one
             before it. Then nothing is sorted and nothing added by atomics: one pass over the
             values, and the same bits on every run. Where they are not in order all the same, the
             result is undefined; nothing is written elsewhere, and entries out of range are errors.
-            Takes only ``mode="raise"``. A plan needs no such word.
+            Takes only ``mode="raise"``. A plan needs no such word; ``return_arg`` and the
+            reductions var, std, any and all make no use of it.
 
     Returns:
-        A contiguous tensor of the values' dtype and of the shape that :func:`scatter_add` returns.
+        A contiguous tensor of the values' dtype, or of ``dtype``, and of the shape that
+        :func:`scatter_add` returns. With ``return_arg``, a pair: beside it an int64 tensor of the
+        same shape says which entry has each value, counted from 0 along the axes of the index; of
+        several that are alike, the first. Where a row has no entry, it is the number of entries.
 
     Gradient:
         ``sum``: as for :func:`scatter_add`. ``mean``: the same, over the number of entries.
         ``amax``, ``amin``: to one value, of several that are alike to the first, in the order of
         the index; zero for the others. ``prod``: the product of the other values, also where one of
-        them is zero. Differentiable any number of times, in forward mode too; but a second
-        derivative of a product takes values that are zero as constants.
+        them is zero. ``var``, ``std``: those of ``torch.var`` and ``torch.std``, for which values
+        and index are saved; zero where a ``std`` is. Differentiable any number of times, in forward
+        mode too; but a second derivative of a product takes values that are zero as constants.
 
     Memory:
         ``mean``: what :func:`scatter_add` takes; the sums, of 16-bit floats in float32, and what
-        they are divided to; 8 bytes per entry and per row for the counts. ``amax``, ``amin``: a
+        they are divided to; 8 bytes per entry and per row for the counts. ``var``, ``std``: the
+        same twice, and a copy of values, of 16-bit floats in float32. ``any``, ``all``: what
+        ``amax`` takes, and a byte per value. ``amax``, ``amin``: a
         position of 8 bytes for each element of the result; on CUDA, for small calls and short rows,
         4 more, or 8 for 64-bit values. On CUDA for ``prod``, and for the largest or smallest of
         2^24 values or more in rows of 32 or more: 16 bytes per entry (32 from 2^31 entries or rows
@@ -121,15 +165,16 @@ def scatter(
         ``dim``.
 
     Determinism:
-        ``sum`` and ``mean``: as for :func:`scatter_add`. The others give the same bits on every
-        run.
+        ``sum``, ``mean``, ``var`` and ``std``: as for :func:`scatter_add`. The others give the same
+        bits on every run.
 
     Raises:
         IndexError: As for :func:`scatter_add`.
         TypeError: A dtype is not allowed, an argument is no tensor, a number is no int, or
             ``dim_size`` is missing and there is no plan.
         ValueError: The shapes do not fit, or ``reduce``, ``mode``, ``dim_size`` or
-            ``batch_dims`` is none that is allowed, or a plan was made for others.
+            ``batch_dims`` is none that is allowed, or a plan was made for others; or
+            ``return_arg`` is set for another reduction.
         RuntimeError: Values and index are on different devices.
 
     Example:
@@ -138,20 +183,32 @@ def scatter(
         >>> atom = torch.tensor([0, 0, 2, 2])
         >>> torch_ops.scatter(energy, atom, 3, reduce="mean")
         tensor([3.0000, 0.0000, 2.5000])
-        >>> torch_ops.scatter(energy, atom, 3, reduce="amax")
-        tensor([5., 0., 3.])
+        >>> torch_ops.scatter(energy, atom, 3, reduce="amax", return_arg=True)
+        (tensor([5., 0., 3.]), tensor([1, 4, 3]))
     """
-    if not sorted and not is_dynamo_compiling():
+    spread = float(correction) if isinstance(correction, int) else correction
+    if not sorted and not return_arg and not is_dynamo_compiling():
         output = _ext.call_reduce(
-            values, index, dim_size, dim, batch_dims, reduce, mode, deterministic
+            values, index, dim_size, dim, batch_dims, reduce, mode, deterministic, spread, dtype
         )
         if output is not NotImplemented:
             return output
     if not isinstance(reduce, str):
         raise TypeError(f"scatter: reduce must be a string, but it is {reduce!r}.")
+    check_kinds("scatter", correction=(correction, "a real number"))
     if isinstance(index, GatherPlan):
         only_raise("scatter", mode)
-        return _reduce_by_plan(values, index, dim_size, dim, batch_dims, reduce)
+        arguments = plan_arguments(index, "scatter", dim, batch_dims, dim_size)
+        check_tensors("scatter", values=values)
+        if return_arg:
+            picks, rows, order, size, axis, batches = arguments
+            found = {"batch_dims": batches, "reduce": reduce, "rows": rows, "order": order}
+            return _scatter_with_arg(_converted(values, dtype), picks, size, axis, **found)
+        if not is_dynamo_compiling():
+            output = _ext.call_reduce_by_plan(values, *arguments, reduce, spread, dtype)
+            if output is not NotImplemented:
+                return output
+        return _scatter_by_plan(values, *arguments, reduce, spread, dtype)
     check_tensors("scatter", "values, index, dim_size, dim", values=values, index=index)
     check_dim_size("scatter", dim_size)
     check_kinds(
@@ -161,18 +218,103 @@ def scatter(
         batch_dims=(batch_dims, "an int"),
         deterministic=(deterministic, "a bool or None"),
     )
-    if sorted:
+    options = {"batch_dims": batch_dims, "reduce": reduce, **mode_arguments("scatter", mode)}
+    if return_arg:
+        return _scatter_with_arg(_converted(values, dtype), index, dim_size, dim, **options)
+    if sorted and reduce not in ("var", "std", "any", "all"):
         check_sorted("scatter", mode)
+        values = _converted(values, dtype)
         return _scatter_sorted(values, index, dim_size, dim, batch_dims, reduce, "scatter")
     return _scatter(
         values,
         index,
         dim_size,
         dim,
-        batch_dims=batch_dims,
-        reduce=reduce,
         deterministic=deterministic,
-        **mode_arguments("scatter", mode),
+        correction=spread,
+        dtype=dtype,
+        **options,
+    )
+
+
+def _converted(values: Tensor, dtype: torch.dtype | None) -> Tensor:
+    return values if dtype is None else values.to(dtype)
+
+
+def scatter_(
+    out: Tensor,
+    values: Tensor,
+    index: Tensor,
+    dim: int | None = None,
+    *,
+    reduce: str,
+    include_self: bool = True,
+    batch_dims: int = 0,
+) -> Tensor:
+    """Reduces each slice of ``values`` into ``out`` where ``index`` says, and returns ``out``.
+
+    ``torch.Tensor.scatter_reduce_`` for whole slices: what is in ``out`` is one more entry of its
+    row, or with ``include_self=False`` is overwritten where a row has entries. Rows without entries
+    stay as they are. A mean counts ``out`` as one entry.
+
+    Args:
+        out: The tensor that is changed; of any strides, but no two of its elements may share
+            memory.
+        values: A tensor of out's dtype, on its device.
+        index: uint8, int8, int16, int32 or int64; on the same device. Each entry must be between 0
+            and ``out.shape[dim] - 1``.
+        dim: The axis of ``out`` to reduce to; negative counts from the end. Default:
+            ``batch_dims``.
+        reduce: "sum", "mean", "amax", "amin" or "prod", or another name of these, as for
+            :func:`scatter`.
+        include_self: Whether what is in ``out`` counts.
+        batch_dims: How many leading axes the three tensors share.
+
+    Returns:
+        ``out``.
+
+    Gradient:
+        Of values and of what ``out`` was before, as for :func:`scatter`; of a value in ``out`` and
+        others that are alike, ``amax`` and ``amin`` give it to the one in ``out``. Differentiable
+        any number of times; forward mode too.
+
+    Memory:
+        A sum with ``include_self`` is :func:`scatter_add_`. Others take the result of
+        :func:`scatter`, up to three tensors of the size of ``out``, and 8 bytes per entry and per
+        row for the counts. 16-bit floats: means are rounded once, products twice.
+
+    Determinism:
+        As for :func:`scatter`.
+
+    Raises:
+        IndexError: ``dim`` is out of range, or an entry is, as for :func:`scatter_add_`.
+        TypeError: The dtypes differ or are not allowed, or an argument is no tensor.
+        ValueError: The shapes do not fit, or ``reduce`` is none of these.
+        RuntimeError: The tensors are on different devices, elements of ``out`` share memory, or
+            ``out`` is a leaf that requires grad.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> best = torch.tensor([3.0, 3.0, 3.0])
+        >>> index = torch.tensor([0, 0, 1])
+        >>> torch_ops.scatter_(best, torch.tensor([1.0, 5.0, 2.0]), index, reduce="amax")
+        tensor([5., 3., 3.])
+    """
+    if not is_dynamo_compiling():
+        output = _ext.call_reduce_inplace(out, values, index, dim, batch_dims, reduce, include_self)
+        if output is not NotImplemented:
+            return output
+    check_tensors("scatter_", "out, values, index, dim", out=out, values=values, index=index)
+    check_kinds(
+        "scatter_",
+        dim=(dim, "an int or None"),
+        batch_dims=(batch_dims, "an int"),
+        include_self=(include_self, "a bool"),
+    )
+    if not isinstance(reduce, str):
+        raise TypeError(f"scatter_: reduce must be a string, but it is {reduce!r}.")
+    return _scatter_(
+        out, values, index, dim, batch_dims=batch_dims, reduce=reduce, include_self=include_self
     )
 
 
@@ -188,7 +330,7 @@ def scatter_add_(
         out: The tensor that is changed; of any strides, but no two of its elements may share
             memory.
         values: A tensor of out's dtype, one that :func:`scatter_add` takes, on its device.
-        index: uint8, int16, int32 or int64, used as it is; on the same device. Each entry must be
+        index: uint8, int8, int16, int32 or int64; on the same device. Each entry must be
             between 0 and ``out.shape[dim] - 1``.
         dim: The axis of ``out`` to add along; negative counts from the end. Default:
             ``batch_dims``.

@@ -1,7 +1,7 @@
 // The activations of torch_ops.h.
 #include "c_api/calls/activations.h"
 
-#include "c_api/calls/run.h"
+#include "c_api/frame/run.h"
 #include "c_api/gpu/host_choice.h"
 
 namespace torch_ops {

@@ -1,8 +1,8 @@
 // A call of an activation, as the kernels of src/relu and src/sigmoid take it.
 #pragma once
 
-#include "c_api/calls/arguments.h"
-#include "c_api/calls/dispatch.h"
+#include "c_api/frame/arguments.h"
+#include "c_api/frame/dispatch.h"
 #include "relu/relu_launch.h"
 #include "sigmoid/sigmoid_launch.h"
 

@@ -3,8 +3,8 @@
 
 #include <type_traits>
 
-#include "c_api/calls/dispatch.h"
 #include "c_api/calls/rows.h"
+#include "c_api/frame/dispatch.h"
 
 namespace torch_ops {
 namespace {

@@ -2,8 +2,8 @@
 // src/gather and src/scatter take them.
 #pragma once
 
-#include "c_api/calls/run.h"
-#include "c_api/calls/steps.h"
+#include "c_api/frame/run.h"
+#include "c_api/frame/steps.h"
 #include "gather/gather_launch.h"
 #include "scatter/scatter_launch.h"
 

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <limits>
 
-#include "c_api/calls/arguments.h"
 #include "c_api/calls/hello.h"
+#include "c_api/frame/arguments.h"
 #include "c_api/gpu/gpu.h"
 
 namespace torch_ops::gpu {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "c_api/calls/arguments.h"
+#include "c_api/frame/arguments.h"
 #include "common/indexing/index_error.h"
 #include "scatter/scatter_launch.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "c_api/calls/arguments.h"
+#include "c_api/frame/arguments.h"
 
 namespace torch_ops {
 

@@ -1,7 +1,7 @@
 // Launches for a part of a table, where the whole does not fit the device. On the current stream.
 #pragma once
 
-#include "c_api/calls/arguments.h"
+#include "c_api/frame/arguments.h"
 #include "common/indexing/index_error.h"
 
 namespace torch_ops::gpu {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "c_api/calls/arguments.h"
+#include "c_api/frame/arguments.h"
 #include "common/cuda/cuda_check.h"
 #include "common/cuda/launch.cuh"
 #include "common/cuda/timing.h"

@@ -1,5 +1,5 @@
 // The steps of calls/steps.h on a device.
-#include "c_api/calls/steps.h"
+#include "c_api/frame/steps.h"
 
 #include "common/cuda/launch.cuh"
 

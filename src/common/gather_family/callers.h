@@ -18,6 +18,7 @@ struct Caller {
 
 constexpr Caller kCallers[] = {
     {"embedding", "weight", "input"},
+    {"embedding_bag", "weight", "offsets"},
     {"index"},
     {"index_put"},
     {"index_put_"},
@@ -26,6 +27,7 @@ constexpr Caller kCallers[] = {
     {"batch_gather"},
     {"take_along_dim"},
     {"scatter"},
+    {"scatter_"},
     {"scatter_add_"},
     {"scatter_elements_add"},
     {"scatter_add"},

@@ -46,12 +46,20 @@ inline void check_one_device(const char* op, std::string_view a_name, const Tens
               " is on ", b.device(), ".");
 }
 
+inline bool is_index_dtype(at::ScalarType dtype) {
+  return at::isIntegralType(dtype, /*includeBool=*/false) && !at::isBarebonesUnsignedType(dtype);
+}
+
 inline void check_index_dtype(const char* op, const Tensor& index) {
   const at::ScalarType dtype = index.scalar_type();
-  TORCH_CHECK_TYPE(
-      dtype == at::kLong || dtype == at::kInt || dtype == at::kShort || dtype == at::kByte, op,
-      ": ", names_of(op).index, " must be uint8, int16, int32 or int64, but it is ",
-      dtype_name(dtype), ".");
+  TORCH_CHECK_TYPE(is_index_dtype(dtype), op, ": ", names_of(op).index,
+                   " must be uint8, int8, int16, int32 or int64, but it is ", dtype_name(dtype),
+                   ".");
+}
+
+// As kernels read an index: an entry of one byte is a uint8, and int8 would be a fifth of them all.
+inline Tensor for_kernels(const Tensor& index) {
+  return index.scalar_type() == at::kChar ? index.to(at::kShort) : index;
 }
 
 // `rank` is that of `table`, which is the argument's name in messages.
@@ -235,6 +243,7 @@ inline RowLayout lay_out(Tensor& table, Tensor& index, Axes axes) {
     table = table.contiguous();
     lay_out_table(table, axes, layout);
   }
+  index = for_kernels(index);
   if (!lay_out_index(index, axes, layout)) {
     index = index.contiguous();
     lay_out_index(index, axes, layout);
@@ -245,6 +254,7 @@ inline RowLayout lay_out(Tensor& table, Tensor& index, Axes axes) {
 // The layout of a call whose table is contiguous, of these sizes.
 inline RowLayout lay_out_contiguous(at::IntArrayRef sizes, Tensor& index, Axes axes) {
   RowLayout layout{};
+  index = for_kernels(index);
   if (!lay_out_index(index, axes, layout)) {
     index = index.contiguous();
     lay_out_index(index, axes, layout);

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
@@ -111,6 +112,16 @@ struct Argument<double> {
   bool read(PyObject* given) {
     if (!PyFloat_CheckExact(given)) return false;
     value = PyFloat_AS_DOUBLE(given);
+    return true;
+  }
+};
+
+template <>
+struct Argument<at::ScalarType> {
+  at::ScalarType value;
+  bool read(PyObject* given) {
+    if (!THPDtype_Check(given)) return false;
+    value = reinterpret_cast<THPDtype*>(given)->scalar_type;
     return true;
   }
 };

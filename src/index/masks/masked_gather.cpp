@@ -1,15 +1,19 @@
-// The contract of mask_positions and masked_gather: schemas, checks, allocation.
+// The contract of mask_positions, masked_gather and masked_scatter: schemas, checks, allocation.
 #include <ATen/Dispatch.h>
+#include <ATen/ops/cumsum.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/nonzero.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
 #include "common/gather_family/indexing.h"
 #include "common/torch/batching.h"
 #include "common/torch/call_kernels.h"
-#include "common/torch/register.h"
+#include "common/torch/derive.h"
 #include "index/masks/mask_launch.h"
 
 namespace torch_ops {
@@ -17,8 +21,8 @@ namespace {
 
 using at::Tensor;
 
-void check_bools(const Tensor& mask) {
-  TORCH_CHECK_TYPE(mask.scalar_type() == at::kBool, "masked_gather: mask must be bool, but it is ",
+void check_bools(const Tensor& mask, const char* op = "masked_gather") {
+  TORCH_CHECK_TYPE(mask.scalar_type() == at::kBool, op, ": mask must be bool, but it is ",
                    dtype_name(mask.scalar_type()), ".");
 }
 
@@ -102,11 +106,87 @@ struct MaskedGather {
   }
 };
 
+// Row k to where the mask, of one axis, is true for the k-th time; zeros elsewhere. The transpose
+// of masked_gather, which is its derivative: a composition would have a sum for one.
+struct MaskedScatterRows {
+  static constexpr const char* kSchema = "_masked_scatter(Tensor rows, Tensor mask) -> Tensor";
+  static constexpr const char* kNode = "MaskedScatterBackward";
+
+  template <class On>
+  static Tensor kernel(const Tensor& rows, const Tensor& mask) {
+    if constexpr (std::is_same_v<On, OnMeta>) {
+      c10::SymDimVector sizes(rows.sym_sizes().begin(), rows.sym_sizes().end());
+      sizes[0] = mask.sym_size(0);
+      return at::empty_symint(sizes, rows.options());
+    } else {
+      return pick(rows, mask);
+    }
+  }
+
+  static auto keep(const Tensor& rows, const Tensor& mask) {
+    return std::tuple(mask, rows.sym_size(0));
+  }
+
+  static Tensor backward(const Tensor& grad_output, const Tensor& mask, const c10::SymInt& size) {
+    return op_of<MaskedGather>().call(grad_output, mask, size, 0);
+  }
+
+  static Tensor batch(const Tensor& rows, const Tensor& mask) { return pick(rows, mask); }
+
+ private:
+  static Tensor pick(const Tensor& rows, const Tensor& mask) {
+    const auto fits = [](const c10::SymInt& size) {
+      return size.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__);
+    };
+    const bool narrow = fits(mask.sym_numel()) && fits(rows.sym_size(0));
+    const Tensor numbers = at::cumsum(mask, 0, narrow ? at::kInt : at::kLong).sub_(1);
+    const int64_t none = narrow ? INT32_MAX : INT64_MAX;
+    const Tensor picks = numbers.masked_fill_(mask.logical_not(), none);
+    return ops::gather().call(rows, picks, 0, /*batch_dims=*/0, "fill", 0, std::nullopt);
+  }
+};
+
+struct MaskedScatter {
+  static constexpr const char* kSchema =
+      "masked_scatter(Tensor rows, Tensor mask, Tensor? base=None) -> Tensor";
+  static constexpr const char* kName = "masked_scatter";
+
+  static Tensor compose(const Tensor& rows, const Tensor& mask, const std::optional<Tensor>& base) {
+    check_bools(mask, kName);
+    indexing::check_one_device(kName, "rows", rows, "mask", mask);
+    TORCH_CHECK_VALUE(rows.dim() > 0,
+                      "masked_scatter: rows must have at least one axis, but it is ",
+                      "0-dimensional.");
+    c10::SymDimVector sizes(mask.sym_sizes().begin(), mask.sym_sizes().end());
+    sizes.append(rows.sym_sizes().begin() + 1, rows.sym_sizes().end());
+    const Tensor flags = mask.reshape({-1});
+    const Tensor scattered = op_of<MaskedScatterRows>().call(rows, flags).reshape_symint(sizes);
+    if (!base) return scattered;
+    indexing::check_one_device(kName, "rows", rows, "out", *base);
+    TORCH_CHECK_TYPE(rows.scalar_type() == base->scalar_type(),
+                     "masked_scatter: rows and out must have one dtype, but rows is ",
+                     dtype_name(rows.scalar_type()), " and out is ",
+                     dtype_name(base->scalar_type()), ".");
+    TORCH_CHECK_VALUE(base->dim() == static_cast<int64_t>(sizes.size()),
+                      "masked_scatter: out must have the axes of mask and of a row, but its shape "
+                      "is ",
+                      base->sym_sizes(), " and they are ", c10::SymIntArrayRef(sizes), ".");
+    indexing::check_axes_match(kName, "out", base->sym_sizes(), 0, "the result", sizes, 0,
+                               base->dim(), "out must have the axes of mask and of a row");
+    const Tensor ones = at::ones_symint({rows.sym_size(0)}, mask.options());
+    Tensor written = op_of<MaskedScatterRows>().call(ones, flags).reshape_symint(mask.sym_sizes());
+    while (written.dim() < base->dim()) written = written.unsqueeze(-1);
+    return at::where(written, scattered, *base);
+  }
+};
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   register_op<MaskPositions>(m);
   register_op<MaskedGather>(m);
+  register_op<MaskedScatterRows>(m);
+  register_op<MaskedScatter>(m);
 }
 
 }  // namespace torch_ops

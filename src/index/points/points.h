@@ -298,6 +298,7 @@ inline bool try_lay_out(const Tensor& table, const std::vector<Tensor>& coordina
 inline PointsLayout lay_out(Tensor& table, std::vector<Tensor>& coordinates, Tensor& rows,
                             const Points& points, IndexMode mode, const ops::Axes& axes) {
   PointsLayout layout{};
+  for (Tensor& coordinate : coordinates) coordinate = indexing::for_kernels(coordinate);
   const auto fits = [&] {
     return try_lay_out(table, coordinates, rows, points, mode, axes, layout);
   };
@@ -322,6 +323,7 @@ inline PointsLayout lay_out(Tensor& table, std::vector<Tensor>& coordinates, Ten
 // A layout whose rows are points and whose table is a contiguous array of `sizes`.
 inline PointsLayout lay_out_places(std::vector<Tensor>& coordinates, at::IntArrayRef sizes,
                                    const Tensor& places, IndexMode mode, const ops::Axes& axes) {
+  for (Tensor& coordinate : coordinates) coordinate = indexing::for_kernels(coordinate);
   const auto try_it = [&](PointsLayout& layout) {
     lay_out_coordinates(coordinates, layout);
     RowAxes row_axes;

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "jit/made_by_key.h"
-#include "jit/signature.h"
+#include "jit/call/made_by_key.h"
+#include "jit/call/signature.h"
 
 namespace torch_ops::jit::indexed {
 
@@ -34,6 +34,8 @@ struct PassCode {
   const void* join = nullptr;  // of the parts of long rows
   int64_t unroll = 1;
   int64_t partial_bytes = 0;  // of a part
+  // On CUDA: threads of a block, lanes of a row, entries beyond which a row is cut.
+  int64_t threads = 0, group = 0, tile = 0;
 };
 
 // What a call has beyond its arguments.
@@ -59,16 +61,16 @@ struct Planned {
 };
 Planned planned(const std::vector<Tensor>& plans, size_t index, size_t indices);
 
-// The signature of all registered indexed ops. With `winners`, which entries the largest or
-// smallest are follows behind the outputs.
-using IndexedOp = std::vector<Tensor>(at::TensorList tensors, at::ArrayRef<Scalar> numbers,
-                                      at::IntArrayRef positions, at::TensorList indices,
-                                      at::TensorList plans, at::IntArrayRef longest,
-                                      c10::SymIntArrayRef sizes, int64_t batch_dims,
-                                      std::optional<bool> deterministic, bool winners);
-
 class Indexed : public Signature {
  public:
+  // The signature of all registered indexed ops. With `winners`, which entries the largest or
+  // smallest are follows behind the outputs.
+  using Op = std::vector<Tensor>(at::TensorList tensors, at::ArrayRef<Scalar> numbers,
+                                 at::IntArrayRef positions, at::TensorList indices,
+                                 at::TensorList plans, at::IntArrayRef longest,
+                                 c10::SymIntArrayRef sizes, int64_t batch_dims,
+                                 std::optional<bool> deterministic, bool winners);
+
   std::string op_name;  // as it is registered, without the namespace
   std::vector<std::string> indices;
   std::vector<Role> in_roles, out_roles;
@@ -78,7 +80,7 @@ class Indexed : public Signature {
   pybind11::object derive;                                // derivatives, in Python
   pybind11::object gather_plan;                           // the class
   std::vector<std::unique_ptr<std::string>> error_names;  // "kernel:index": records point to them
-  std::optional<c10::TypedOperatorHandle<IndexedOp>> op;
+  std::optional<c10::TypedOperatorHandle<Op>> op;
 
   ~Indexed();
 
@@ -148,7 +150,6 @@ std::vector<Tensor> indexed_batched_before_functorch(const Indexed& kernel, at::
 
 // Registers the kernel as an op, with its derivative and its batching rules; once for each name.
 void register_indexed(const std::shared_ptr<Indexed>& kernel);
-std::shared_ptr<Indexed> find_indexed(const std::string& op_name);
 
 // The tensor with the samples' axis `axis` moved to `to`, with axes of 1 in front of its own so
 // that it has `rank` of them beside.

@@ -10,8 +10,9 @@
 
 #include "common/gather_family/gather_ops.h"
 #include "common/torch/autograd.h"
+#include "jit/call/no_derivative.h"
+#include "jit/call/registered.h"
 #include "jit/indexed/indexed.h"
-#include "jit/no_derivative.h"
 
 namespace torch_ops::jit::indexed {
 namespace {
@@ -48,7 +49,7 @@ struct IndexedNode final : autograd::DerivativeNode<IndexedNode> {
   int64_t deterministic = -1;  // not given
 
   std::string name() const override {
-    const auto found = find_indexed(kernel);
+    const auto found = find_kernel<Indexed>(kernel);
     return (found ? found->name : kernel) + "_backward";
   }
 
@@ -70,7 +71,7 @@ struct IndexedNode final : autograd::DerivativeNode<IndexedNode> {
   }
 
   variable_list backward(const variable_list& grads) {
-    const std::shared_ptr<Indexed> forward = find_indexed(kernel);
+    const std::shared_ptr<Indexed> forward = find_kernel<Indexed>(kernel);
     TORCH_CHECK(forward, "torch_ops.jit: there is no kernel ", kernel, " in this process.");
     const std::vector<Tensor> values = unpack(tensors), best = unpack(winners);
     const Arguments inputs = join_arguments(*forward, values, numbers, positions);

@@ -9,9 +9,10 @@
 
 #include <algorithm>
 
+#include "jit/call/python_arguments.h"
+#include "jit/call/registered.h"
 #include "jit/indexed/indexed.h"
 #include "jit/jit.h"
-#include "jit/python_arguments.h"
 
 namespace torch_ops::jit::indexed {
 namespace py = pybind11;
@@ -253,7 +254,7 @@ void bind_indexed(py::module_& m) {
                   const std::vector<std::string>& indices,
                   const std::vector<std::string>& placeholders, bool uses_index, bool uses_size,
                   py::object compile, py::object derive, py::object gather_plan) {
-                 if (auto known = indexed::find_indexed(op_name)) return known;
+                 if (auto known = find_kernel<Indexed>(op_name)) return known;
                  auto kernel = std::make_shared<Indexed>();
                  kernel->name = name;
                  kernel->op_name = op_name;

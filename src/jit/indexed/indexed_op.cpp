@@ -1,13 +1,11 @@
 // Indexed kernels as registered ops, and torch.vmap of them.
 #include <ATen/ops/stack.h>
 #include <torch/csrc/utils/pybind.h>
-#include <torch/library.h>
 
 #include <algorithm>
-#include <mutex>
-#include <unordered_map>
 
 #include "common/torch/batching.h"
+#include "jit/call/registered.h"
 #include "jit/indexed/batched.h"
 #include "jit/indexed/indexed.h"
 
@@ -15,15 +13,6 @@ namespace torch_ops::jit::indexed {
 namespace {
 
 namespace py = pybind11;
-
-struct Registry {
-  std::mutex mutex;
-  std::unordered_map<std::string, std::shared_ptr<Indexed>> kernels;
-};
-Registry& registry() {
-  static auto* const registry = new Registry();  // ops outlive every static destructor
-  return *registry;
-}
 
 Call call_of(at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
              c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic) {
@@ -37,13 +26,6 @@ std::vector<Tensor> call_op(Indexed& kernel, const Arguments& arguments, const C
   const auto [tensors, numbers, positions] = split_arguments(arguments);
   return kernel.op->call(tensors, numbers, positions, call.indices, call.plans, call.longest,
                          call.sizes, call.batch_dims, call.deterministic, winners);
-}
-
-std::shared_ptr<Indexed> find_indexed(const std::string& op_name) {
-  Registry& all = registry();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  const auto found = all.kernels.find(op_name);
-  return found == all.kernels.end() ? nullptr : found->second;
 }
 
 Indexed::~Indexed() {
@@ -244,21 +226,10 @@ std::vector<Tensor> indexed_batched(const Indexed& kernel, at::TensorList tensor
 // ---- Registration -------------------------------------------------------------------------------
 
 void register_indexed(const std::shared_ptr<Indexed>& kernel) {
-  Registry& all = registry();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  if (!all.kernels.emplace(kernel->op_name, kernel).second) return;
-  // Never unregistered: compiled and exported programs hold the op.
-  static auto* const library = new torch::Library(torch::Library::FRAGMENT, "torch_ops_jit",
-                                                  std::nullopt, __FILE__, __LINE__);
-  const std::string& name = kernel->op_name;
-  library->def((name + "(Tensor[] tensors, Scalar[] numbers, int[] positions, Tensor[] indices, "
-                       "Tensor[] plans, int[] longest, SymInt[] sizes, int batch_dims=0, "
-                       "bool? deterministic=None, bool winners=False) -> Tensor[]")
-                   .c_str(),
-               {at::Tag::pt2_compliant_tag});
-  const auto impl = [&](c10::DispatchKey key, auto function) {
-    library->impl(name.c_str(), torch::dispatch(key, torch::CppFunction(function)));
-  };
+  const char* const schema =
+      "(Tensor[] tensors, Scalar[] numbers, int[] positions, Tensor[] indices, Tensor[] plans, "
+      "int[] longest, SymInt[] sizes, int batch_dims=0, bool? deterministic=None, "
+      "bool winners=False) -> Tensor[]";
   const auto backend = [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                                 at::IntArrayRef positions, at::TensorList indices,
                                 at::TensorList plans, at::IntArrayRef longest,
@@ -267,49 +238,48 @@ void register_indexed(const std::shared_ptr<Indexed>& kernel) {
     return run(*kernel, join_arguments(*kernel, tensors, numbers, positions),
                call_of(indices, plans, longest, sizes, batch_dims, deterministic), winners);
   };
-  impl(c10::DispatchKey::CPU, backend);
-  impl(c10::DispatchKey::CUDA, backend);
-  impl(c10::DispatchKey::Meta,
-       [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
-                c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
-                bool winners) {
-         const Arguments arguments = join_arguments(*kernel, tensors, numbers, positions);
-         const Call call = call_of(indices, plans, longest, sizes, batch_dims, deterministic);
-         check_devices(*kernel, arguments, call);
-         const Frame frame = frame_of(*kernel, arguments, call);
-         return allocate(*kernel, arguments, frame, c10::kMeta, winners, /*is_meta=*/true);
-       });
-  impl(c10::DispatchKey::Autograd,
-       [kernel](c10::DispatchKeySet keys, at::TensorList tensors, at::ArrayRef<Scalar> numbers,
-                at::IntArrayRef positions, at::TensorList indices, at::TensorList plans,
-                at::IntArrayRef longest, c10::SymIntArrayRef sizes, int64_t batch_dims,
-                std::optional<bool> deterministic, bool winners) {
-         return indexed_autograd(kernel, keys, tensors, numbers, positions,
-                                 call_of(indices, plans, longest, sizes, batch_dims, deterministic),
-                                 winners);
-       });
-  impl(c10::DispatchKey::FuncTorchBatched,
-       [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
-                c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
-                bool winners) {
-         return indexed_batched(*kernel, tensors, numbers, positions,
-                                call_of(indices, plans, longest, sizes, batch_dims, deterministic),
-                                winners);
-       });
-  impl(c10::DispatchKey::Batched,
-       [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
-                c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
-                bool winners) {
-         return indexed_batched_before_functorch(
-             *kernel, tensors, numbers, positions,
-             call_of(indices, plans, longest, sizes, batch_dims, deterministic), winners);
-       });
-  kernel->op = c10::Dispatcher::singleton()
-                   .findSchemaOrThrow(("torch_ops_jit::" + name).c_str(), "")
-                   .typed<IndexedOp>();
+  register_kernel(kernel, schema, [&](const auto& impl) {
+    impl(c10::DispatchKey::CPU, backend);
+    impl(c10::DispatchKey::CUDA, backend);
+    impl(c10::DispatchKey::Meta,
+         [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                  at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
+                  c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
+                  bool winners) {
+           const Arguments arguments = join_arguments(*kernel, tensors, numbers, positions);
+           const Call call = call_of(indices, plans, longest, sizes, batch_dims, deterministic);
+           check_devices(*kernel, arguments, call);
+           const Frame frame = frame_of(*kernel, arguments, call);
+           return allocate(*kernel, arguments, frame, c10::kMeta, winners, /*is_meta=*/true);
+         });
+    impl(c10::DispatchKey::Autograd,
+         [kernel](c10::DispatchKeySet keys, at::TensorList tensors, at::ArrayRef<Scalar> numbers,
+                  at::IntArrayRef positions, at::TensorList indices, at::TensorList plans,
+                  at::IntArrayRef longest, c10::SymIntArrayRef sizes, int64_t batch_dims,
+                  std::optional<bool> deterministic, bool winners) {
+           return indexed_autograd(
+               kernel, keys, tensors, numbers, positions,
+               call_of(indices, plans, longest, sizes, batch_dims, deterministic), winners);
+         });
+    impl(c10::DispatchKey::FuncTorchBatched,
+         [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                  at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
+                  c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
+                  bool winners) {
+           return indexed_batched(
+               *kernel, tensors, numbers, positions,
+               call_of(indices, plans, longest, sizes, batch_dims, deterministic), winners);
+         });
+    impl(c10::DispatchKey::Batched,
+         [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                  at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
+                  c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
+                  bool winners) {
+           return indexed_batched_before_functorch(
+               *kernel, tensors, numbers, positions,
+               call_of(indices, plans, longest, sizes, batch_dims, deterministic), winners);
+         });
+  });
 }
 
 }  // namespace torch_ops::jit::indexed

@@ -7,9 +7,9 @@
 
 #include "common/host/ceil_div.h"
 #include "common/torch/new_output.h"
+#include "jit/call/python_arguments.h"
 #include "jit/gpu_code.h"
 #include "jit/indexed/problem.h"
-#include "jit/python_arguments.h"
 #ifdef TORCH_OPS_WITH_CUDA
 #include "common/gather_family/index_errors.h"
 #endif
@@ -24,14 +24,13 @@ constexpr int64_t kHostVector = 16;
 constexpr int64_t kHostMost = 2048;  // entries of a row on the CPU, beyond which it is cut
 constexpr int64_t kVectorBytes = 16;
 constexpr int64_t kMostElements = 8;  // of a vector
-constexpr int64_t kThreads = 256;     // a block; headers/indexed/cuda.h has it too
-constexpr int64_t kWarp = 32;
-// Entries of a row on CUDA beyond which it is cut, from few entries in all to many: parts enough to
-// fill a GPU, and no more than a warp joins quickly.
-constexpr int64_t kLeastMost = 256, kMostMost = 1024, kManyParts = 8192;
-constexpr int64_t kPartialBytes = 8;  // an entry: what parts of long rows may take at most
-// Workers of a row that share its entries, times its words.
-constexpr int64_t kEntryLanes = 16;
+constexpr int64_t kWarp = 32, kMostBlocksY = 65535;
+constexpr int64_t kJoinThreads = 256;  // a block; torch_ops/jit/generation/indexed.py has it too
+constexpr int64_t kLeastMost = 32, kManyParts = 2048;
+constexpr int64_t kJoinBlocks = 1024;  // about as many as run at once
+constexpr int64_t kPartialBytes = 8;   // an entry: what parts of long rows may take at most
+// Lanes share the entries of rows of fewer words.
+constexpr int64_t kManyWords = 8;
 
 int64_t power_of_two_up_to(int64_t value) {
   int64_t power = 1;
@@ -136,10 +135,14 @@ class Pass {
 
   bool is_ordered() const { return target_.walk != 'u' && planned_.is_known(); }
   bool is_wide() const { return is_ordered() && planned_.order.scalar_type() == at::kLong; }
-  // Do entries or rows exceed 32 bits?
+  // Do entries, rows, features or strides exceed 32 bits? Twice the entries are counted up to.
   bool is_large() const {
-    int64_t most = problem_.positions();
+    int64_t most = 2 * problem_.positions();
+    most = std::max(most, kWarp * std::max(product(kept_), product(summed_)));
     for (const int64_t size : problem_.sizes) most = std::max(most, problem_.batch * size);
+    for (const Operand& operand : problem_.operands) {
+      most = std::max(most, std::abs(operand.row_stride));
+    }
     return most > INT32_MAX;
   }
   bool is_batched() const {
@@ -166,6 +169,7 @@ class Pass {
       vector_ = vector_on_cuda(axis);
     }
     if (vector_ == 1) modes_.assign(problem_.operands.size(), 's');
+    words_ = sums_inner_ ? product(kept_) : ceil_div(product(kept_), vector_);
   }
 
   int64_t vector_on_cuda(const Axis& axis) const {
@@ -177,9 +181,11 @@ class Pass {
     for (size_t k = 0; k < kinds_.size() && !sums_inner_; ++k) {
       if (kinds_[k] != '-') smallest = std::min(smallest, problem_.outputs[k].element_size());
     }
-    int64_t vector = std::min(kVectorBytes / smallest, kMostElements);
+    const int64_t most = std::min(kVectorBytes / smallest, kMostElements);
+    int64_t vector = most;
     while (vector > 1 && !fits(axis, vector)) vector /= 2;
-    return vector;
+    // A short row is a vector, though it is no power of two.
+    return axis.size <= most && fits(axis, axis.size) ? axis.size : vector;
   }
   bool fits(const Axis& axis, int64_t vector) const {
     if (axis.size % vector != 0) return false;
@@ -192,7 +198,8 @@ class Pass {
           if (&other != &axis) places |= other.strides[k];
         }
       }
-      if (places % std::min(kVectorBytes, vector * operand.item) != 0) return false;
+      const int64_t size = vector * operand.item;
+      if (places % std::min(kVectorBytes, size & -size) != 0) return false;
     }
     return true;
   }
@@ -203,8 +210,9 @@ class Pass {
     for (const ScalarType type : problem_.computed) key.push_back(static_cast<char>(type));
     for (const int8_t rank : problem_.raw_ranks) key.push_back(rank);
     for (const int by : by_) key.push_back(static_cast<char>(by));
+    const bool lanes = target_.walk != 'e' && !sums_inner_ && words_ < kManyWords;
     const int flags = is_wide() | is_large() << 5 | is_ordered() << 1 | is_batched() << 2 |
-                      is_full_ << 3 | sums_inner_ << 4;
+                      is_full_ << 3 | sums_inner_ << 4 | lanes << 6;
     for (const int64_t number : {int64_t{flags}, vector_, static_cast<int64_t>(kept_.size()),
                                  static_cast<int64_t>(summed_.size())}) {
       key.push_back(static_cast<char>(number));
@@ -220,10 +228,14 @@ class Pass {
           device, names_of(problem_.stored), names_of(problem_.computed),
           ranks_of(problem_.raw_ranks), modes_, by, kinds_, sources_, std::string(1, target_.walk),
           is_wide(), is_large(), is_ordered(), is_batched(), kept_.size(), summed_.size(), vector_,
-          is_full_, sums_inner_);
+          is_full_, sums_inner_, lanes);
       return PassCode{reinterpret_cast<const void*>(made[0].cast<intptr_t>()),
                       reinterpret_cast<const void*>(made[1].cast<intptr_t>()),
-                      made[2].cast<int64_t>(), made[3].cast<int64_t>()};
+                      made[2].cast<int64_t>(),
+                      made[3].cast<int64_t>(),
+                      made[4].cast<int64_t>(),
+                      made[5].cast<int64_t>(),
+                      made[6].cast<int64_t>()};
     });
   }
 
@@ -231,8 +243,6 @@ class Pass {
 
   void measure(const PassCode& code) {
     positions_ = problem_.positions();
-    const int64_t kept = product(kept_);
-    words_ = sums_inner_ ? kept : ceil_div(kept, vector_);
     if (target_.walk == 'r') {
       rows_ = problem_.batch * problem_.sizes[target_.index];
     } else if (target_.walk == 'u') {
@@ -243,14 +253,20 @@ class Pass {
       entry_step_ = target_.uniform == 'e' ? entries : 1;
       longest_ = row_length_;
     }
-    most_ = device_.is_cpu()
-                ? kHostMost
-                : std::clamp(power_of_two_from(positions_ / kManyParts), kLeastMost, kMostMost);
+    most_ = device_.is_cpu() ? kHostMost : most_on_cuda(code);
     most_ = std::max(most_, power_of_two_from(2 * words_ * code.partial_bytes / kPartialBytes));
     const bool has_long =
         target_.walk != 'e' && positions_ > most_ && (longest_ < 0 || longest_ > most_);
     slots_ = has_long ? 2 * ceil_div(positions_, most_) : 0;
     items_ = target_.walk == 'e' ? ceil_div(positions_, code.unroll) : slots_ + rows_;
+  }
+
+  // Of few entries, parts are smaller, so that there are enough to keep a GPU busy; but ordinary
+  // rows are not cut.
+  int64_t most_on_cuda(const PassCode& code) const {
+    const int64_t fair =
+        std::max(positions_ / kManyParts, 2 * positions_ / std::max<int64_t>(rows_, 1));
+    return std::clamp(power_of_two_up_to(std::max<int64_t>(fair, 1)), kLeastMost, code.tile);
   }
 
   // In the order in which torch_ops/jit/generation/indexed.py declares them.
@@ -262,7 +278,11 @@ class Pass {
       words.put(number);
     }
     words.put(is_ordered() ? planned_.order.const_data_ptr() : nullptr);
-    words.put(target_.walk == 'r' ? planned_.offsets.const_data_ptr() : nullptr);
+    const bool by_rows = target_.walk == 'r', has_rows = by_rows && !planned_.rows.empty();
+    words.put(by_rows ? planned_.offsets.const_data_ptr() : nullptr);
+    const bool has_row_of = has_rows && planned_.rows[target_.index].defined() &&
+                            planned_.rows[target_.index].numel() > 0;
+    words.put(has_row_of ? planned_.rows[target_.index].const_data_ptr() : nullptr);
     words.put(partials.defined() ? partials.const_data_ptr() : nullptr);
     words.put(static_cast<const void*>(bad));
     for (size_t k = 0; k < sources_.size(); ++k) {
@@ -369,24 +389,35 @@ class Pass {
     choose_vector();
     const PassCode code = find_code();
     measure(code);
-    lanes_ = count_lanes();
+    lanes_ = count_lanes(code);
     const Tensor partials = scratch(code);
     Words words = plan_words(partials, nullptr);
     put_sites(words);
     void* parameters[] = {words.data()};
     const c10::DeviceIndex device = device_.index();
     void* const stream = current_stream(device);
-    const auto launch = [&](const void* function, int64_t blocks, int64_t blocks_y) {
+    const auto launch = [&](const void* function, int64_t blocks, int64_t blocks_y, int64_t threads,
+                            int64_t threads_y) {
       TORCH_CHECK(blocks <= INT32_MAX, kernel_.name, ": a call of ", positions_, " entries of ",
                   product(kept_) * product(summed_),
                   " values is more than one launch has room for.");
-      const LaunchShape shape{{static_cast<uint32_t>(blocks), static_cast<uint32_t>(blocks_y), 1},
-                              {static_cast<uint32_t>(kThreads), 1, 1}};
+      const LaunchShape shape{
+          {static_cast<uint32_t>(blocks), static_cast<uint32_t>(blocks_y), 1},
+          {static_cast<uint32_t>(threads), static_cast<uint32_t>(threads_y), 1}};
       gpu_code().launch_kernel(function, device, shape, stream, parameters);
     };
-    if (items_ > 0) launch(code.run, ceil_div(items_ * words_ * lanes_, kThreads), 1);
+    // Items side by side in a block, or an item in several.
+    const int64_t workers = words_ * lanes_, threads = std::min(workers, code.threads);
+    const int64_t together = code.threads / threads;
+    if (items_ > 0) {
+      launch(code.run, ceil_div(items_, together),
+             std::min(ceil_div(workers, threads), kMostBlocksY), threads, together);
+    }
     if (slots_ > 0) {
-      launch(code.join, ceil_div(slots_ / 2, kThreads), std::min<int64_t>(words_, 64));
+      const int64_t tiles = slots_ / 2, columns = std::min<int64_t>(words_, 64);
+      const int64_t blocks =
+          std::max(ceil_div(tiles, kJoinThreads), std::min(kJoinBlocks / columns, tiles));
+      launch(code.join, blocks, columns, kJoinThreads, 1);
     }
 #endif
   }
@@ -415,14 +446,14 @@ class Pass {
 #endif
 
   // Lanes share the summed features, or the entries of a row of few words.
-  int64_t count_lanes() const {
+  int64_t count_lanes(const PassCode& code) const {
     if (sums_inner_) {
       return std::min(kWarp, power_of_two_from(ceil_div(product(summed_), vector_)));
     }
-    if (target_.walk == 'e' || words_ >= kEntryLanes) return 1;
+    if (target_.walk == 'e' || words_ >= kManyWords) return 1;
     const int64_t of_row = positions_ / std::max<int64_t>(rows_, 1);
-    return std::clamp<int64_t>(power_of_two_up_to(std::max<int64_t>(of_row / 2, 1)), 1,
-                               power_of_two_up_to(kEntryLanes / std::max<int64_t>(words_, 1)));
+    return std::clamp<int64_t>(power_of_two_up_to(std::max<int64_t>(of_row / code.unroll, 1)), 1,
+                               power_of_two_up_to(std::max<int64_t>(code.group / words_, 1)));
   }
 
   Indexed& kernel_;

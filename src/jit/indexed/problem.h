@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "jit/call/plan.h"
 #include "jit/indexed/indexed.h"
-#include "jit/plan.h"
 
 namespace torch_ops {
 class IndexErrorCall;

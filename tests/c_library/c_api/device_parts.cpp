@@ -2,7 +2,7 @@
 // index a kernel's record tells of.
 #include <cstdio>
 
-#include "c_api/calls/arguments.h"
+#include "c_api/frame/arguments.h"
 #include "c_api/own_program.h"
 
 using namespace torch_ops;

@@ -57,8 +57,10 @@ def test_cuda_graph() -> None:
         with torch.cuda.graph(graph):
             out = kernel(x, y, w, **call)
             (grad,) = torch.autograd.grad((out / 2).square().sum(), x)
+        out = out.detach()  # a node of x that is kept alive stays on the stream of the capture
         again = kernel(x, y, w, **call)
         (again_grad,) = torch.autograd.grad((again / 2).square().sum(), x)
+        again = again.detach()
         for _ in range(2):
             grad.zero_()
             graph.replay()

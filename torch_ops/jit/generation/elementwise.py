@@ -21,7 +21,7 @@ STRIDED_THREADS, STRIDED_UNROLL = 128, 4
 
 @dataclass(frozen=True)
 class Form:
-    """What src/jit/elementwise.cpp found out of a call; its code serves all calls of one form.
+    """What src/jit/elementwise/ found out of a call; its code serves all calls of one form.
 
     Attributes:
         stored: The dtypes in memory: outputs, then inputs. None: a number.
@@ -76,7 +76,7 @@ class _Writer:
         self.count = walked + (form.index == "o")
 
     def head(self, processor: str, more: str) -> Pieces:
-        """What stands before the kernel; last the struct that src/jit/elementwise.cpp fills."""
+        """What stands before the kernel; last the struct that src/jit/elementwise/ fills."""
         dtypes = (*self.form.stored, *self.form.computed)
         loop = f"{processor}.h", f"elementwise_{processor}.h"
         plan = (

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import torch
 
 from torch_ops.jit.building.source import Source
+from torch_ops.jit.generation.indexed_tuning import H200, IndexedTuning
 from torch_ops.jit.generation.text import STORED, Arguments, headers, joined, preamble_pieces
 from torch_ops.jit.language.program import Pieces, Program, Types
-
-THREADS = 256  # a block; src/jit/indexed/run.cpp has it too
 
 # Of what an output's kind is in headers/indexed/operands.h: those that are reduced to rows.
 _ROW_KINDS, _BEST_KINDS = "smxn", "xn"
@@ -40,6 +39,7 @@ class PassForm:
         kept: Axes of the features that the outputs have.
         summed: Axes that they are summed over.
         vector: Features that lie together, of a worker.
+        lanes: Rows have so few vectors that lanes share their entries.
         is_full: Vectors divide the features.
         sums_inner: Vectors lie along a summed axis.
     """
@@ -61,6 +61,7 @@ class PassForm:
     vector: int
     is_full: bool
     sums_inner: bool
+    lanes: bool = False
 
 
 class _Writer:
@@ -95,7 +96,8 @@ class _Writer:
         ]
         self.inputs = len(inputs)
         flags = [form.vector, unroll, _bool(form.is_full), _bool(form.sums_inner)]
-        flags += [f"'{form.walk}'", _bool(form.is_ordered), _bool(form.is_batched)]
+        flags += [f"'{form.walk}'", _bool(form.is_ordered)]
+        flags += [_bool(form.lanes or form.sums_inner), _bool(form.is_batched)]
         flags += [form.kept, form.summed]
         flags += [f"int{64 if wide else 32}_t" for wide in (form.is_wide, form.is_large)]
         self.template = (
@@ -119,6 +121,7 @@ class _Writer:
   int64_t row_length, row_step, entry_step, kept_size, summed_size;
   {id_type} order;
   {id_type} offsets;
+  {id_type} row_of;
   char* partials;
   int64_t* bad;
   const void* index[{ids}];
@@ -195,21 +198,24 @@ def host_source(program: Program, form: PassForm) -> Source:
     )
 
 
-def cuda_source(program: Program, form: PassForm) -> tuple[Source, int]:
+def cuda_source(
+    program: Program, form: PassForm, numbers: IndexedTuning = H200
+) -> tuple[Source, int]:
     """CUDA C++ with the kernels ``run`` and ``join``; entries that a worker has in flight."""
-    unroll = _unroll(program, form)
+    unroll = _unroll(program, form, numbers)
+    bounds = f"{numbers.threads}, {numbers.blocks}" if numbers.blocks else numbers.threads
     writer = _Writer(program, form, unroll)
     loop = "entries" if form.walk == "e" else "reduce"
     join = (
         ""
         if form.walk == "e"
-        else f"""extern "C" __global__ void __launch_bounds__({THREADS})
-join(const __grid_constant__ Plan @plan) {{ torch_ops::CudaPass<@Pass>::join(@plan); }}"""
+        else """extern "C" __global__ void __launch_bounds__(256)
+join(const __grid_constant__ Plan @plan) { torch_ops::CudaPass<@Pass>::join(@plan); }"""
     )
     sites = f"  torch_ops::IndexErrorSite sites[{len(form.sources)}];\n"
     source = joined(
         *writer.head("cuda", partial_bytes(form), sites),
-        f"""extern "C" __global__ void __launch_bounds__({THREADS})
+        f"""extern "C" __global__ void __launch_bounds__({bounds})
 run(const __grid_constant__ Plan @plan) {{""",
         *writer.element(),
         f"torch_ops::CudaPass<@Pass>::{loop}(@plan, @element);\n}}\n{join}",
@@ -217,11 +223,7 @@ run(const __grid_constant__ Plan @plan) {{""",
     return source, unroll
 
 
-# Bytes that a worker loads for an entry, and the entries that it then has in flight.
-_UNROLLS = ((16, 8), (64, 4))
-
-
-def _unroll(program: Program, form: PassForm) -> int:
+def _unroll(program: Program, form: PassForm, numbers: IndexedTuning) -> int:
     """So many entries in flight that memory is kept busy, and not more than registers hold."""
     operands = [
         dtype
@@ -235,7 +237,5 @@ def _unroll(program: Program, form: PassForm) -> int:
     )
     # What takes registers of its own: dual numbers of dual numbers, and the entries of extremes.
     more = max(program.depth - 1, 0) + any(kind in _BEST_KINDS for kind in form.kinds)
-    for most, unroll in _UNROLLS:
-        if moved <= most:
-            return max(unroll >> more, 2)
-    return 2
+    entries = min(numbers.flight // max(moved, 1), numbers.few if form.lanes else numbers.entries)
+    return max(entries >> more, 1)

@@ -52,7 +52,7 @@ class Reduction:
 
 @dataclass(frozen=True)
 class ReductionForm:
-    """What src/jit/reduction.cpp found out of a call.
+    """What src/jit/reduction/ found out of a call.
 
     Attributes:
         stored: The dtypes in memory: the output, then inputs. None: a number.
@@ -90,7 +90,7 @@ class _Writer:
         self.result = C_TYPES[self.result_dtype]
 
     def source(self, processor: str, loops: str, modes: str, more: str, kernels: str) -> Source:
-        """The plan that src/jit/reduction.cpp fills, the user's functions, and the kernels."""
+        """The plan that src/jit/reduction/ fills, the user's functions, and the kernels."""
         form, arguments, program = self.form, self.arguments, self.reduction.program
         aliases = "".join(
             f"using {letter} = {C_TYPES[dtype]};\n"

@@ -4,7 +4,7 @@
 
 namespace torch_ops {
 
-// The axes that a plan walks, the innermost first; src/jit/elementwise.cpp fills it. None: memory
+// The axes that a plan walks, the innermost first; src/jit/elementwise/elementwise.cpp fills it. None: memory
 // follows the index.
 template <int axes, int operands>
 struct Walk {

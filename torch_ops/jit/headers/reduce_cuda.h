@@ -5,7 +5,7 @@
 
 namespace torch_ops {
 
-constexpr int threads = 256;  // a block at most; src/jit/reduction.cpp has it too
+constexpr int threads = 256;  // a block at most; src/jit/reduction/reduction.cpp has it too
 
 // A thread reads words of `vector` elements of its output, or has `vector` neighbouring outputs.
 template <int vector, class F, int kept, int reduced, class Out, class... In>

@@ -20,6 +20,14 @@ struct Vector {
   TORCH_OPS_FUNCTION Stored& operator[](int v) { return values[v]; }
 };
 
+template <class Number>
+TORCH_OPS_FUNCTION int64_t wide_product(Number a, Number b) {
+  return int64_t{a} * b;
+}
+
+template <class Number>
+TORCH_OPS_FUNCTION void keep_here(Number&) {}
+
 // Keeps the first entry of an index that is out of range.
 template <class Plan>
 TORCH_OPS_FUNCTION void record_bad(const Plan& plan, int index, int64_t entry, int64_t) {
@@ -30,8 +38,8 @@ TORCH_OPS_FUNCTION void record_bad(const Plan& plan, int index, int64_t entry, i
 }
 
 struct OneLane {
-  TORCH_OPS_FUNCTION int64_t lane() const { return 0; }
-  TORCH_OPS_FUNCTION int64_t count() const { return 1; }
+  TORCH_OPS_FUNCTION int lane() const { return 0; }
+  TORCH_OPS_FUNCTION int count() const { return 1; }
   TORCH_OPS_FUNCTION bool is_first() const { return true; }
   template <class T>
   TORCH_OPS_FUNCTION T sum(const T& value) const {
@@ -43,23 +51,27 @@ struct OneLane {
 
 template <class Pass>
 struct HostPass {
+  using Number = typename Pass::Position;
+
   template <class Plan, class Element>
   static TORCH_OPS_FUNCTION void reduce(const Plan& plan, int64_t begin, int64_t end,
                                         const Element& element) {
-    const int64_t words = Pass::kept_words(plan);
+    const Number words = Pass::kept_words(plan);
     for (int64_t item = begin; item < end; ++item) {
-      for (int64_t word = 0; word < words; ++word) {
-        Pass::reduce(plan, element, OneLane(), item, word);
+      for (Number word = 0; word < words; ++word) {
+        Pass::reduce(plan, element, OneLane(), static_cast<Number>(item), word);
       }
     }
   }
   template <class Plan>
   static TORCH_OPS_FUNCTION void join(const Plan& plan, int64_t begin, int64_t end) {
-    const int64_t words = Pass::kept_words(plan);
-    for (int64_t tile = begin; tile < end; ++tile) {
-      const int64_t row = Pass::long_row_of(plan, tile);
-      for (int64_t word = 0; row >= 0 && word < words; ++word) {
-        Pass::join_parts(plan, OneLane(), tile, row, word);
+    const Number words = Pass::kept_words(plan);
+    for (int64_t t = begin; t < end; ++t) {
+      const auto tile = static_cast<Number>(t);
+      const Number row = Pass::long_row_of(plan, tile);
+      for (Number word = 0; row >= 0 && word < words; ++word) {
+        const auto sums = Pass::join_parts(plan, tile, row, word, 0, 1, OneLane());
+        Pass::store_joined(plan, row, word, sums);
       }
     }
   }
@@ -68,12 +80,13 @@ struct HostPass {
   static TORCH_OPS_FUNCTION void entries(const Plan& plan, int64_t begin, int64_t end,
                                          const Element& element) {
     constexpr int64_t several = 32;
-    const int64_t words = Pass::kept_words(plan);
+    const Number words = Pass::kept_words(plan);
     typename Pass::Sums none;
     for (; begin < end; begin += several) {
       const int64_t last = begin + several < end ? begin + several : end;
-      for (int64_t word = 0; word < words; ++word) {
-        Pass::run(plan, element, OneLane(), 0, word, begin, last, 1, none);
+      for (Number word = 0; word < words; ++word) {
+        Pass::run(plan, element, OneLane(), 0, word, static_cast<Number>(begin),
+                  static_cast<Number>(last), 1, none);
       }
     }
   }

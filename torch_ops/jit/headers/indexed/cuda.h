@@ -7,8 +7,6 @@
 
 namespace torch_ops {
 
-constexpr int indexed_threads = 256;  // a block; src/jit/indexed/launch.cpp has it too
-
 template <int bytes>
 struct Bytes {};
 __device__ unsigned char word_of(Bytes<1>);
@@ -17,11 +15,12 @@ __device__ unsigned word_of(Bytes<4>);
 __device__ uint2 word_of(Bytes<8>);
 __device__ uint4 word_of(Bytes<16>);
 
-// Elements that lie together, moved in words of up to 16 bytes; always all of them. By plain loads:
-// compilers leave out those that nothing needs, and __ldg's they do not.
+// Elements that lie together, moved in words of up to 16 bytes, which divide them; always all of
+// them. By plain loads: compilers leave out those that nothing needs, and __ldg's they do not.
 template <class Stored, int count>
 struct Vector {
-  static constexpr int bytes = sizeof(Stored) * count < 16 ? sizeof(Stored) * count : 16;
+  static constexpr int size = sizeof(Stored) * count;
+  static constexpr int bytes = (size & -size) < 16 ? (size & -size) : 16;
   static constexpr int words = sizeof(Stored) * count / bytes;
   using W = decltype(word_of(Bytes<bytes>()));
   union {
@@ -47,15 +46,29 @@ TORCH_OPS_FUNCTION void record_bad(const Plan& plan, int index, int64_t entry, i
   record_bad_entry(plan.sites[index], entry, value);
 }
 
-// `lanes` threads of a warp, a power of two, the first of which has a multiple of it as number.
+// One instruction: compilers make several of int64_t{a} * b in a loop.
+TORCH_OPS_FUNCTION int64_t wide_product(int32_t a, int32_t b) {
+  int64_t product;
+  asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+}
+TORCH_OPS_FUNCTION int64_t wide_product(int64_t a, int64_t b) { return a * b; }
+
+// What was read stays read here: compilers move loads to where they are needed, one after another.
+TORCH_OPS_FUNCTION void keep_here(int32_t& value) { asm volatile("" : "+r"(value)); }
+TORCH_OPS_FUNCTION void keep_here(int64_t& value) { asm volatile("" : "+l"(value)); }
+
+// `lanes` threads of a warp, a power of two, the first of which has a multiple of it as number; one
+// if they do not share.
+template <bool shares>
 class LanesOfWarp {
  public:
-  TORCH_OPS_FUNCTION explicit LanesOfWarp(int lanes)
-      : lanes_(lanes),
-        lane_(threadIdx.x & (lanes - 1)),
-        mask_((lanes == 32 ? ~0u : (1u << lanes) - 1) << ((threadIdx.x & 31) - lane_)) {}
-  TORCH_OPS_FUNCTION int64_t lane() const { return lane_; }
-  TORCH_OPS_FUNCTION int64_t count() const { return lanes_; }
+  TORCH_OPS_FUNCTION LanesOfWarp(int lanes, int thread)
+      : lanes_(shares ? lanes : 1),
+        lane_(thread & (lanes_ - 1)),
+        mask_((lanes_ == 32 ? ~0u : (1u << lanes_) - 1) << ((thread & 31) - lane_)) {}
+  TORCH_OPS_FUNCTION int lane() const { return lane_; }
+  TORCH_OPS_FUNCTION int count() const { return lanes_; }
   TORCH_OPS_FUNCTION bool is_first() const { return lane_ == 0; }
 
   // What the lane `step` further on has.
@@ -105,45 +118,83 @@ class LanesOfWarp {
 
 template <class Pass>
 struct CudaPass {
+  using Number = typename Pass::Position;
+
+  // The lanes, the item and the word of a thread: a block has items side by side, or several blocks
+  // of one column of the grid have one.
+  template <class Plan, class Work>
+  static TORCH_OPS_FUNCTION void each(const Plan& plan, const Work& work) {
+    const int lanes = Pass::shares ? static_cast<int>(plan.lanes) : 1;
+    const Number item = static_cast<Number>(blockIdx.x) * blockDim.y + threadIdx.y;
+    const Number threads = static_cast<Number>(plan.words) * lanes;  // of an item
+    if (item >= static_cast<Number>(plan.items)) return;
+    const LanesOfWarp<Pass::shares> group(lanes, threadIdx.y * blockDim.x + threadIdx.x);
+    for (Number column = static_cast<Number>(blockIdx.y) * blockDim.x + threadIdx.x;
+         column < threads; column += gridDim.y * blockDim.x) {
+      work(group, item, column >> (31 - __clz(lanes)));
+    }
+  }
   template <class Plan, class Element>
   static TORCH_OPS_FUNCTION void reduce(const Plan& plan, const Element& element) {
-    const int lanes = static_cast<int>(plan.lanes);
-    const int64_t worker = quotient_of(first_thread() + threadIdx.x, lanes);
-    const int64_t item = quotient_of(worker, plan.words);
-    if (item >= plan.items) return;
-    Pass::reduce(plan, element, LanesOfWarp(lanes), item, worker - item * plan.words);
+    each(plan, [&](const LanesOfWarp<Pass::shares>& lanes, Number item, Number word) {
+      Pass::reduce(plan, element, lanes, item, word);
+    });
   }
-
+  // Entries of a worker are as far apart as there are items: neighbours have neighbouring ones.
   template <class Plan, class Element>
   static TORCH_OPS_FUNCTION void entries(const Plan& plan, const Element& element) {
-    const int lanes = static_cast<int>(plan.lanes);
-    const int64_t worker = quotient_of(first_thread() + threadIdx.x, lanes);
-    const int64_t item = quotient_of(worker, plan.words);
-    if (item >= plan.items) return;
-    typename Pass::Sums none;
-    // Entries of a worker are as far apart as there are workers: neighbours have neighbouring ones.
-    Pass::run(plan, element, LanesOfWarp(lanes), 0, worker - item * plan.words, item,
-              plan.positions, plan.items, none);
+    each(plan, [&](const LanesOfWarp<Pass::shares>& lanes, Number item, Number word) {
+      typename Pass::Sums none;
+      Pass::run(plan, element, lanes, 0, word, item, static_cast<Number>(plan.positions),
+                static_cast<Number>(plan.items), none);
+    });
   }
 
-  // A warp looks at 32 tiles, and joins the rows that begin in them.
+  // A block looks at as many tiles as threads at most, and joins the rows that begin in them: warps
+  // those of few parts, and all threads those of many.
   template <class Plan>
   static TORCH_OPS_FUNCTION void join(const Plan& plan) {
-    const LanesOfWarp warp(32);
-    const int64_t first = (first_thread() + threadIdx.x) & ~int64_t(31);
-    const int64_t tile = first + warp.lane(), tiles = plan.slots / 2;
-    const int64_t row = tile < tiles ? Pass::long_row_of(plan, tile) : -1;
-    for (unsigned found = __ballot_sync(~0u, row >= 0); found != 0; found &= found - 1) {
-      const int from = __ffs(found) - 1;
-      const int64_t of_lane = __shfl_sync(~0u, static_cast<long long>(row), from);
-      for (int64_t word = blockIdx.y; word < plan.words; word += gridDim.y) {
-        Pass::join_parts(plan, warp, first + from, of_lane, word);
+    using Sums = typename Pass::Sums;
+    constexpr int threads = 256, few = 64;
+    __shared__ Number rows[threads];
+    __shared__ Number tiles[threads];
+    __shared__ int counts[2];  // of rows of few parts, from the front, and of many, from the back
+    __shared__ alignas(16) char space[threads / 32 * sizeof(Sums)];
+    Sums* const of_warps = reinterpret_cast<Sums*>(space);
+    const Number all = static_cast<Number>(plan.slots / 2);
+    const Number share = (all + gridDim.x - 1) / gridDim.x, tile = blockIdx.x * share + threadIdx.x;
+    if (threadIdx.x < 2) counts[threadIdx.x] = 0;
+    __syncthreads();
+    if (threadIdx.x < share && tile < all) {
+      const Number row = Pass::long_row_of(plan, tile);
+      if (row >= 0) {
+        const bool has_many = Pass::parts_of(plan, tile, row) > few;
+        const int place = atomicAdd(counts + has_many, 1);
+        rows[has_many ? threads - 1 - place : place] = row;
+        tiles[has_many ? threads - 1 - place : place] = tile;
+      }
+    }
+    __syncthreads();
+    const LanesOfWarp<true> warp(32, threadIdx.x);
+    const int number = threadIdx.x / 32;
+    for (Number word = blockIdx.y; word < static_cast<Number>(plan.words); word += gridDim.y) {
+      for (int k = number; k < counts[0]; k += threads / 32) {
+        const Sums sums = Pass::join_parts(plan, tiles[k], rows[k], word, warp.lane(), 32, warp);
+        if (warp.is_first()) Pass::store_joined(plan, rows[k], word, sums);
+      }
+      for (int k = threads - 1; k >= threads - counts[1]; --k) {
+        const Sums sums =
+            Pass::join_parts(plan, tiles[k], rows[k], word, threadIdx.x, threads, warp);
+        if (warp.is_first()) of_warps[number] = sums;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+          for (int other = 1; other < threads / 32; ++other) of_warps[0].join(of_warps[other]);
+          Pass::store_joined(plan, rows[k], word, of_warps[0]);
+        }
+        __syncthreads();
       }
     }
   }
-
- private:
-  static TORCH_OPS_FUNCTION int64_t first_thread() { return int64_t(blockIdx.x) * blockDim.x; }
 };
 
 }  // namespace torch_ops

@@ -48,22 +48,27 @@ struct FeatureAxis {
   int64_t strides[inputs ? inputs : 1];
 };
 
-// Moves pointers to the element of a row-major index; the innermost axis stands first.
-template <int axes, int inputs>
-TORCH_OPS_FUNCTION void move_to(const FeatureAxis<inputs>* axis, int64_t index, char** at) {
+// Moves pointers to the element of a row-major index; the innermost axis stands first. Steps along
+// that of the vectors are known.
+template <int axes, bool has_vectors, class... In, class Number, int inputs>
+TORCH_OPS_FUNCTION void move_to(const FeatureAxis<inputs>* axis, Number index, char** at) {
+  constexpr int known[] = {(!has_vectors || In::mode == 's' ? -1
+                            : In::mode == 'c' ? static_cast<int>(sizeof(typename In::Stored))
+                                              : 0)...,
+                           -1};
 #ifdef __CUDACC_RTC__
 #pragma unroll
 #endif
   for (int d = 0; d < axes; ++d) {
-    int64_t place = index;
+    Number place = index;
     if (d + 1 < axes) {
-      const int64_t size = axis[d].size;
-      // 64-bit division is far slower.
-      const bool small = ((index | size) >> 32) == 0;
-      index = small ? int64_t(uint32_t(index) / uint32_t(size)) : index / size;
+      const auto size = static_cast<Number>(axis[d].size);
+      index /= size;
       place -= index * size;
     }
-    for (int k = 0; k < inputs; ++k) at[k] += place * axis[d].strides[k];
+    for (int k = 0; k < inputs; ++k) {
+      at[k] += d == 0 && known[k] >= 0 ? int64_t{place} * known[k] : place * axis[d].strides[k];
+    }
   }
 }
 

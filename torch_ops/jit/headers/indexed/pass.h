@@ -1,6 +1,8 @@
 // One pass of a generated indexed kernel over its entries, on CPU and CUDA. A header for each kind
 // of processor comes first, and declares
 //   Vector<Stored, count>              elements that lie together
+//   wide_product(a, b)                 of int32_t or int64_t, in 64 bits
+//   keep_here(value)                   a load of it is not moved beyond this place
 //   record_bad(plan, index, entry, value)
 //   the lanes of a worker              threads that share its entries or its summed features
 #pragma once
@@ -20,64 +22,73 @@ struct Indices {};
 //   walk             r, entries of a row by `order` and `offsets`; u, a row's entries are as many
 //                    and as far apart as another's; e, each entry for itself
 //   is_ordered       the walk has an order
+//   shares           lanes share a row's entries or its summed features
 //   kept, summed     axes of the features that outputs have, and that are summed
 //   Id, Number       of the order and its offsets; of entries and rows in registers
 template <int vector, int unroll, bool is_full, bool sums_inner, char walk, bool is_ordered,
-          bool is_batched, int kept, int summed, class Id, class Number, class Ins, class Outs,
-          class Idx>
+          bool shares_, bool is_batched, int kept, int summed, class Id, class Number, class Ins,
+          class Outs, class Idx>
 struct IndexedPass;
 
 template <int vector, int unroll, bool is_full, bool sums_inner, char walk, bool is_ordered,
-          bool is_batched, int kept, int summed, class Id, class Number, class... In, class... Out,
-          class... Ix>
-struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_batched, kept, summed,
-                   Id, Number, Operands<In...>, Operands<Out...>, Indices<Ix...>> {
+          bool shares_, bool is_batched, int kept, int summed, class Id, class Number, class... In,
+          class... Out, class... Ix>
+struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares_, is_batched, kept,
+                   summed, Id, Number, Operands<In...>, Operands<Out...>, Indices<Ix...>> {
   static constexpr int inputs = sizeof...(In);
   static constexpr int indices = sizeof...(Ix);
   static constexpr bool is_summed = summed > 0;
   using Sums = AllReduced<vector, Out...>;
+  static constexpr bool shares = shares_;
+  using Position = Number;
 
   // ---- where things are
 
-  static TORCH_OPS_FUNCTION int64_t words_of(int64_t features) {
-    return (features + vector - 1) / vector;
+  static TORCH_OPS_FUNCTION Number words_of(int64_t features) {
+    return (static_cast<Number>(features) + vector - 1) / vector;
   }
   // Vectors of the outputs' features, or features where vectors lie along a summed axis.
   template <class Plan>
-  static TORCH_OPS_FUNCTION int64_t kept_words(const Plan& plan) {
-    return sums_inner ? plan.kept_size : words_of(plan.kept_size);
+  static TORCH_OPS_FUNCTION Number kept_words(const Plan& plan) {
+    return sums_inner ? static_cast<Number>(plan.kept_size) : words_of(plan.kept_size);
   }
   template <class Plan>
-  static TORCH_OPS_FUNCTION int64_t summed_words(const Plan& plan) {
-    return !is_summed ? 1 : sums_inner ? words_of(plan.summed_size) : plan.summed_size;
+  static TORCH_OPS_FUNCTION Number summed_words(const Plan& plan) {
+    return !is_summed   ? 1
+           : sums_inner ? words_of(plan.summed_size)
+                        : static_cast<Number>(plan.summed_size);
   }
-  static TORCH_OPS_FUNCTION int width_of(int64_t size, int64_t word) {
+  static TORCH_OPS_FUNCTION int width_of(int64_t size, Number word) {
     if (is_full) return vector;
-    const int64_t left = size - word * vector;
+    const Number left = static_cast<Number>(size) - word * vector;
     return left < vector ? static_cast<int>(left) : vector;
   }
 
   template <class Plan>
-  static TORCH_OPS_FUNCTION int64_t first_of(const Plan& plan, int64_t row) {
-    return walk == 'u' ? row * plan.row_length : static_cast<int64_t>(plan.offsets[row]);
+  static TORCH_OPS_FUNCTION Number first_of(const Plan& plan, Number row) {
+    return static_cast<Number>(walk == 'u' ? row * plan.row_length
+                                           : static_cast<int64_t>(plan.offsets[row]));
   }
   // The row that the entry at a position of the walk is reduced to.
   template <class Plan>
-  static TORCH_OPS_FUNCTION int64_t row_at(const Plan& plan, int64_t position) {
-    if (walk == 'u') return quotient_of(position, plan.row_length);
-    int64_t low = 0, high = plan.rows;  // offsets[low] <= position < offsets[high]
-    while (high - low > 1) {
-      const int64_t middle = low + (high - low) / 2;
-      (static_cast<int64_t>(plan.offsets[middle]) <= position ? low : high) = middle;
+  static TORCH_OPS_FUNCTION Number row_at(const Plan& plan, Number position) {
+    if (walk == 'u') return position / static_cast<Number>(plan.row_length);
+    if (plan.row_of != nullptr) return static_cast<Number>(plan.row_of[position]);
+    Number low = 0, high = static_cast<Number>(plan.rows);
+    while (high - low > 1) {  // offsets[low] <= position < offsets[high]
+      const Number middle = low + (high - low) / 2;
+      (static_cast<Number>(plan.offsets[middle]) <= position ? low : high) = middle;
     }
     return low;
   }
   template <class Plan>
-  static TORCH_OPS_FUNCTION int64_t entry_at(const Plan& plan, int64_t row, int64_t position) {
+  static TORCH_OPS_FUNCTION Number entry_at(const Plan& plan, Number row, Number position) {
     if (walk == 'u') {
-      return row * plan.row_step + (position - row * plan.row_length) * plan.entry_step;
+      const Number place = position - row * static_cast<Number>(plan.row_length);
+      return row * static_cast<Number>(plan.row_step) +
+             place * static_cast<Number>(plan.entry_step);
     }
-    return is_ordered ? static_cast<int64_t>(plan.order[position]) : position;
+    return is_ordered ? static_cast<Number>(plan.order[position]) : position;
   }
 
   // ---- entries
@@ -90,7 +101,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   };
 
   template <class I, class Plan>
-  static TORCH_OPS_FUNCTION void read_index(const Plan& plan, int64_t position, int u,
+  static TORCH_OPS_FUNCTION void read_index(const Plan& plan, Number position, int u,
                                             Entries& entries) {
     if (I::source == '-') return;
     Number& to = entries.rows[I::number][u];
@@ -102,23 +113,57 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
                                 ? int64_t(static_cast<const int32_t*>(plan.index[I::number])[entry])
                                 : static_cast<const int64_t*>(plan.index[I::number])[entry];
       if (static_cast<uint64_t>(value) < static_cast<uint64_t>(size)) {
-        to = static_cast<Number>(is_batched ? quotient_of(entry, plan.batch_entries) * size + value
-                                            : value);
+        to = static_cast<Number>(is_batched ? batch_of(plan, entries, u) * size + value : value);
       } else {
+        to = 0;
         entries.is_valid[u] = false;
         record_bad(plan, I::number, entry, value);
       }
     }
   }
 
+  template <class Plan>
+  static TORCH_OPS_FUNCTION Number batch_of(const Plan& plan, const Entries& entries, int u) {
+    return entries.entry[u] / static_cast<Number>(plan.batch_entries);
+  }
+  template <class Plan>
+  static TORCH_OPS_FUNCTION void read_entries(const Plan& plan, Number row, Number position,
+                                              Number end, Number step, Entries& entries) {
+#ifdef __CUDACC_RTC__
+#pragma unroll
+#endif
+    for (int u = 0; u < unroll; ++u) {
+      Number at = position + u * step;
+      entries.is_there[u] = entries.is_valid[u] = at < end;
+      // The last instead of one that is not there: without branches all loads are in flight.
+      if (at >= end) at = end - 1;
+      entries.entry[u] = entry_at(plan, row, at);
+      Each{(read_index<Ix>(plan, at, u, entries), 0)...};
+    }
+#ifdef __CUDACC_RTC__
+#pragma unroll
+#endif
+    for (int u = 0; u < unroll; ++u) {
+      Each{(keep<In>(entries, u), 0)...};
+    }
+  }
+  template <class I>
+  static TORCH_OPS_FUNCTION void keep(Entries& entries, int u) {
+    if (I::by >= 0) keep_here(entries.rows[I::by >= 0 ? I::by : 0][u]);
+    if (I::by == by_entry) keep_here(entries.entry[u]);
+  }
   template <class In_, class Plan>
-  static TORCH_OPS_FUNCTION int64_t row_of(const Plan& plan, const Entries& entries, int u) {
-    const int64_t entry = entries.entry[u];
+  static TORCH_OPS_FUNCTION Number row_of(const Plan& plan, const Entries& entries, int u) {
+    const Number entry = entries.entry[u];
     if (In_::by >= 0) return entries.rows[In_::by >= 0 ? In_::by : 0][u];
     if (In_::by == in_batch) {
-      return entry - quotient_of(entry, plan.batch_entries) * plan.batch_entries;
+      return entry - batch_of(plan, entries, u) * static_cast<Number>(plan.batch_entries);
     }
-    return In_::by == by_batch ? quotient_of(entry, plan.batch_entries) : entry;
+    return In_::by == by_batch ? batch_of(plan, entries, u) : entry;
+  }
+  template <class I, class Plan>
+  static TORCH_OPS_FUNCTION const char* row_at_of(const Plan& plan, const char* start, Number row) {
+    return start + wide_product(row, static_cast<Number>(plan.row_strides[I::number]));
   }
 
   // ---- values
@@ -144,11 +189,11 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
     }
   }
   template <class I, class Plan>
-  static TORCH_OPS_FUNCTION void load_fixed(const Plan& plan, char* const* at, int64_t row,
+  static TORCH_OPS_FUNCTION void load_fixed(const Plan& plan, char* const* at, Number row,
                                             int width, AllLoaded& loaded) {
     if (I::moves) return;
     const char* const from =
-        at[I::number] + (I::by == by_row ? row * plan.row_strides[I::number] : 0);
+        I::by == by_row ? row_at_of<I>(plan, at[I::number], row) : at[I::number];
     load<I>(plan, from, width, static_cast<Loaded<I>&>(loaded).of[0]);
   }
   template <class I, class Plan>
@@ -156,8 +201,8 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
                                              const Entries& entries, int u, int width,
                                              AllLoaded& loaded) {
     if (!I::moves) return;
-    const char* const from =
-        at[I::number] + row_of<I>(plan, entries, u) * plan.row_strides[I::number];
+    const char* const from = row_at_of<I>(plan, at[I::number], row_of<I>(plan, entries, u));
+    if (!entries.is_valid[u]) return;
     load<I>(plan, from, width, static_cast<Loaded<I>&>(loaded).of[I::moves ? u : 0]);
   }
   template <class I>
@@ -203,7 +248,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
 
   template <class O, class Plan, class Lanes>
   static TORCH_OPS_FUNCTION void store_entry(As<'e'>, const Plan& plan, const Lanes& lanes,
-                                             const Entries& entries, int64_t word, int width,
+                                             const Entries& entries, Number word, int width,
                                              OfEntries& out) {
     using Value = typename O::Value;
     auto& held = static_cast<OfEntry<O, true>&>(out);
@@ -242,39 +287,38 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   // The entries at the positions begin, begin + step, ... below end.
   template <class Plan, class Element, class Lanes>
   static TORCH_OPS_FUNCTION void run(const Plan& plan, const Element& element, const Lanes& lanes,
-                                     int64_t row, int64_t word, int64_t begin, int64_t end,
-                                     int64_t step, Sums& sums) {
+                                     Number row, Number word, Number begin, Number end, Number step,
+                                     Sums& sums) {
     char* start[inputs ? inputs : 1];
     for (int k = 0; k < inputs; ++k) start[k] = plan.data[k];
-    move_to<kept>(plan.kept, sums_inner ? word : word * vector, start);
+    move_to<kept, !sums_inner, In...>(plan.kept, sums_inner ? word : word * vector, start);
     int width = sums_inner ? vector : width_of(plan.kept_size, word);
     AllLoaded loaded;
     if (!is_summed) Each{(load_fixed<In>(plan, start, row, width, loaded), 0)...};
     // Lanes share the entries, or the summed features.
-    const int64_t first_summed = sums_inner ? lanes.lane() : 0;
-    const int64_t summed_step = sums_inner ? lanes.count() : 1;
-    const int64_t summed_end = summed_words(plan);
+    const Number first_summed = sums_inner ? lanes.lane() : 0;
+    const Number summed_step = sums_inner ? lanes.count() : 1;
+    const Number summed_end = summed_words(plan);
     if (!sums_inner) begin += lanes.lane() * step, step *= lanes.count();
-    for (int64_t position = begin; position < end; position += unroll * step) {
-      Entries entries;
+    if (begin >= end) return;
+    Entries next;
+    read_entries(plan, row, begin, end, step, next);
 #ifdef __CUDACC_RTC__
-#pragma unroll
+#pragma unroll 1
 #endif
-      for (int u = 0; u < unroll; ++u) {
-        const int64_t at = position + u * step;
-        entries.is_there[u] = entries.is_valid[u] = at < end;
-        if (at < end) {
-          entries.entry[u] = static_cast<Number>(entry_at(plan, row, at));
-          Each{(read_index<Ix>(plan, at, u, entries), 0)...};
-        }
+    for (Number position = begin; position < end; position += unroll * step) {
+      const Entries entries = next;
+      // Which rows the next entries read is known when the rows of these arrive.
+      if (unroll > 1 || position + step < end) {
+        read_entries(plan, row, position + unroll * step, end, step, next);
       }
       OfEntries of_entries;
       Each{(clear_entry<Out>(of_entries), 0)...};
-      for (int64_t s = first_summed; s < summed_end; s += summed_step) {
+      for (Number s = first_summed; s < summed_end; s += summed_step) {
         char* at[inputs ? inputs : 1];
         for (int k = 0; k < inputs; ++k) at[k] = start[k];
         if (is_summed) {
-          move_to<summed>(plan.summed, sums_inner ? s * vector : s, at);
+          move_to<summed, sums_inner, In...>(plan.summed, sums_inner ? s * vector : s, at);
           if (sums_inner) width = width_of(plan.summed_size, s);
           Each{(load_fixed<In>(plan, at, row, width, loaded), 0)...};
         }
@@ -282,9 +326,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
 #pragma unroll
 #endif
         for (int u = 0; u < unroll; ++u) {
-          if (entries.is_valid[u]) {
-            Each{(load_moving<In>(plan, at, entries, u, width, loaded), 0)...};
-          }
+          Each{(load_moving<In>(plan, at, entries, u, width, loaded), 0)...};
         }
 #ifdef __CUDACC_RTC__
 #pragma unroll
@@ -316,10 +358,11 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   // ---- rows
 
   template <class O, class Plan>
-  static TORCH_OPS_FUNCTION void store(const Plan& plan, int64_t row, int64_t word, int64_t count,
+  static TORCH_OPS_FUNCTION void store(const Plan& plan, int64_t row, Number word, int64_t count,
                                        const Sums& sums) {
     const int width = sums_inner ? 1 : width_of(plan.kept_size, word);
-    const int64_t at = row * plan.kept_size + (sums_inner ? word : word * vector);
+    const int64_t at = wide_product(static_cast<Number>(row), static_cast<Number>(plan.kept_size)) +
+                       (sums_inner ? word : word * vector);
     store_values<O>(As<O::role>(), plan, at, width, count, sums);
   }
   template <class O, class Plan>
@@ -366,13 +409,18 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
   // its last one. What becomes of them is put into the slots 2 * tile and 2 * tile + 1, and joined.
 
   struct Part {
-    int64_t row, begin, end;
+    Number row, begin, end;
     bool is_here;
   };
   template <class Plan>
-  static TORCH_OPS_FUNCTION Part part_of(const Plan& plan, int64_t slot) {
-    const int64_t first = (slot >> 1) * plan.most;
-    const int64_t last = first + plan.most < plan.positions ? first + plan.most : plan.positions;
+  static TORCH_OPS_FUNCTION Number end_of_tile(const Plan& plan, Number first) {
+    const Number left = static_cast<Number>(plan.positions) - first;
+    return first + (left < plan.most ? left : static_cast<Number>(plan.most));
+  }
+  template <class Plan>
+  static TORCH_OPS_FUNCTION Part part_of(const Plan& plan, Number slot) {
+    const Number first = (slot >> 1) * static_cast<Number>(plan.most);
+    const Number last = end_of_tile(plan, first);
     Part part;
     part.row = row_at(plan, slot & 1 ? last - 1 : first);
     part.begin = first_of(plan, part.row);
@@ -383,17 +431,18 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
     return part;
   }
   template <class Plan>
-  static TORCH_OPS_FUNCTION Part row_part(const Plan& plan, int64_t row) {
-    const int64_t begin = first_of(plan, row), end = first_of(plan, row + 1);
-    return {row, begin, end, end - begin <= plan.most};
+  static TORCH_OPS_FUNCTION Part row_part(const Plan& plan, Number row) {
+    const Number begin = first_of(plan, row), end = first_of(plan, row + 1);
+    return {row, begin, end, end - begin <= static_cast<Number>(plan.most)};
   }
 
   // A word of an item: of a slot, or, after these, of a row that is not long.
   template <class Plan, class Element, class Lanes>
   static TORCH_OPS_FUNCTION void reduce(const Plan& plan, const Element& element,
-                                        const Lanes& lanes, int64_t item, int64_t word) {
-    const bool is_slot = item < plan.slots;
-    const Part part = is_slot ? part_of(plan, item) : row_part(plan, item - plan.slots);
+                                        const Lanes& lanes, Number item, Number word) {
+    const bool is_slot = item < static_cast<Number>(plan.slots);
+    const Part part =
+        is_slot ? part_of(plan, item) : row_part(plan, item - static_cast<Number>(plan.slots));
     if (!part.is_here) return;
     Sums sums;
     sums.clear();
@@ -402,7 +451,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
     Each{(lanes.template join<sums_inner ? 1 : vector>(sums.template of<Out>()), 0)...};
     if (!lanes.is_first()) return;
     if (is_slot) {
-      partials(plan)[item * kept_words(plan) + word] = sums;
+      partials(plan)[wide_product(item, kept_words(plan)) + word] = sums;
     } else {
       Each{(store<Out>(plan, part.row, word, part.end - part.begin, sums), 0)...};
     }
@@ -416,29 +465,41 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, is_bat
 
   // The long row that begins in a tile; -1: none does.
   template <class Plan>
-  static TORCH_OPS_FUNCTION int64_t long_row_of(const Plan& plan, int64_t tile) {
-    const int64_t first = tile * plan.most;
-    const int64_t last = first + plan.most < plan.positions ? first + plan.most : plan.positions;
-    const int64_t row = row_at(plan, last - 1), begin = first_of(plan, row);
-    return first_of(plan, row + 1) - begin > plan.most && begin >= first ? row : -1;
+  static TORCH_OPS_FUNCTION Number long_row_of(const Plan& plan, Number tile) {
+    const Number most = static_cast<Number>(plan.most), first = tile * most;
+    const Number row = row_at(plan, end_of_tile(plan, first) - 1), begin = first_of(plan, row);
+    return first_of(plan, row + 1) - begin > most && begin >= first ? row : -1;
   }
-  // Joins the parts of a long row that begins in a tile.
+  // How many parts it has.
+  template <class Plan>
+  static TORCH_OPS_FUNCTION Number parts_of(const Plan& plan, Number tile, Number row) {
+    return (first_of(plan, row + 1) - 1) / static_cast<Number>(plan.most) - tile + 1;
+  }
+  // Joins the parts number `from`, `from + step`... of it, and those of a warp's lanes.
   template <class Plan, class Lanes>
-  static TORCH_OPS_FUNCTION void join_parts(const Plan& plan, const Lanes& lanes, int64_t tile,
-                                            int64_t row, int64_t word) {
-    const int64_t begin = first_of(plan, row), end = first_of(plan, row + 1);
-    const int64_t last_tile = quotient_of(end - 1, plan.most), words = kept_words(plan);
+  static TORCH_OPS_FUNCTION Sums join_parts(const Plan& plan, Number tile, Number row, Number word,
+                                            Number from, Number step, const Lanes& lanes) {
+    // The row begins in the middle of its first tile, or there.
+    const bool is_inside = first_of(plan, row) > tile * static_cast<Number>(plan.most);
+    const Number count = parts_of(plan, tile, row), words = kept_words(plan);
     const Sums* const parts = partials(plan) + word;
     Sums sums;
     sums.clear();
 #ifdef __CUDACC_RTC__
 #pragma unroll 8
 #endif
-    for (int64_t t = tile + lanes.lane(); t <= last_tile; t += lanes.count()) {
-      sums.join(parts[(2 * t + (begin > t * plan.most ? 1 : 0)) * words]);
+    for (Number part = from; part < count; part += step) {
+      const Number slot = 2 * (tile + part) + (part == 0 && is_inside ? 1 : 0);
+      sums.join(parts[wide_product(slot, words)]);
     }
     Each{(lanes.template join<sums_inner ? 1 : vector>(sums.template of<Out>()), 0)...};
-    if (lanes.is_first()) Each{(store<Out>(plan, row, word, end - begin, sums), 0)...};
+    return sums;
+  }
+  template <class Plan>
+  static TORCH_OPS_FUNCTION void store_joined(const Plan& plan, Number row, Number word,
+                                              const Sums& sums) {
+    const Number count = first_of(plan, row + 1) - first_of(plan, row);
+    Each{(store<Out>(plan, row, word, count, sums), 0)...};
   }
 };
 

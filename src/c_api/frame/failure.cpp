@@ -1,0 +1,99 @@
+#include "c_api/frame/failure.h"
+
+#include <cstdio>
+
+namespace torch_ops {
+namespace {
+
+// Plain memory: nothing to allocate where memory is short, nothing to destroy when a thread ends.
+thread_local char last_error[1024] = "";
+thread_local BadEntry last_bad_entry{0, 0, 0};
+
+std::string describe(const BadEntry& entry) {
+  std::ostringstream text;
+  if (entry.coordinate < 0) {
+    text << "index[" << entry.position << "]";
+  } else {
+    text << "coordinates[" << entry.coordinate << "][" << entry.position << "]";
+  }
+  if (entry.bound == 0) {
+    text << " exists, but the axis has size 0: no entry is allowed";
+  } else {
+    text << " is " << entry.value << ", out of range for an axis of size " << entry.bound
+         << ": it must be between " << (entry.from_end ? -entry.bound : 0) << " and "
+         << entry.bound - 1;
+  }
+  return text.str();
+}
+
+}  // namespace
+
+IndexFailure::IndexFailure(const BadEntry& entry)
+    : Failure(TORCH_OPS_INDEX_OUT_OF_RANGE, describe(entry)), entry(entry) {}
+
+void remember_failure(const char* function, const char* text) noexcept {
+  std::snprintf(last_error, sizeof(last_error), "%s: %s.", function, text);
+}
+
+void remember_index_failure(const IndexFailure& failure) noexcept {
+  last_bad_entry = failure.entry;
+}
+
+}  // namespace torch_ops
+
+using torch_ops::last_bad_entry;
+using torch_ops::last_error;
+
+extern "C" {
+
+const char* torch_ops_last_error(void) { return last_error; }
+
+torch_ops_status torch_ops_last_index_error(int64_t* position, int64_t* value, int64_t* bound) {
+  if (position != nullptr) *position = last_bad_entry.position;
+  if (value != nullptr) *value = last_bad_entry.value;
+  if (bound != nullptr) *bound = last_bad_entry.bound;
+  return TORCH_OPS_SUCCESS;
+}
+
+const char* torch_ops_status_string(torch_ops_status status) {
+  switch (status) {
+    case TORCH_OPS_SUCCESS:
+      return "success";
+    case TORCH_OPS_NULL_POINTER:
+      return "a null pointer";
+    case TORCH_OPS_NEGATIVE_SIZE:
+      return "a negative size";
+    case TORCH_OPS_SIZE_OVERFLOW:
+      return "sizes whose product overflows";
+    case TORCH_OPS_UNKNOWN_DTYPE:
+      return "an unknown dtype";
+    case TORCH_OPS_UNSUPPORTED_DTYPE:
+      return "a dtype that the function does not take";
+    case TORCH_OPS_UNKNOWN_INDEX_TYPE:
+      return "an unknown index type";
+    case TORCH_OPS_UNKNOWN_MEMORY:
+      return "an unknown kind of memory";
+    case TORCH_OPS_MISALIGNED_POINTER:
+      return "a misaligned pointer";
+    case TORCH_OPS_WRONG_MEMORY:
+      return "memory that the device cannot reach";
+    case TORCH_OPS_SMALL_WORKSPACE:
+      return "a workspace that is too small";
+    case TORCH_OPS_INVALID_ARGUMENT:
+      return "an invalid argument";
+    case TORCH_OPS_NO_DEVICE:
+      return "no CUDA device";
+    case TORCH_OPS_INDEX_OUT_OF_RANGE:
+      return "an index out of range";
+    case TORCH_OPS_OUT_OF_MEMORY:
+      return "out of memory";
+    case TORCH_OPS_CUDA_ERROR:
+      return "a CUDA error";
+    case TORCH_OPS_INTERNAL_ERROR:
+      return "an internal error";
+    default:
+      return "an unknown status";
+  }
+}
+
+}  // extern "C"

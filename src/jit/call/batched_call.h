@@ -1,0 +1,25 @@
+// torch.vmap of generated kernels.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
+
+#include <optional>
+#include <vector>
+
+#include "jit/call/signature.h"
+
+namespace torch_ops::jit {
+
+// Calls the op on these tensors. `sample_rank`: the axes of a sample, where tensors that are not
+// raw may have that of the samples in front of as many; nothing where there are no samples.
+using OpCall = c10::function_ref<std::vector<Tensor>(const std::vector<Tensor>& tensors,
+                                                     std::optional<int64_t> sample_rank)>;
+
+// A call under the FuncTorchBatched key: one call of the op with an axis more, or, where `apart` or
+// where samples differ in a raw array, one for each sample.
+std::vector<Tensor> call_batched(const Signature& kernel, at::TensorList tensors,
+                                 at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                                 bool apart, OpCall call);
+
+}  // namespace torch_ops::jit

@@ -1,0 +1,383 @@
+// A call of an elementwise kernel: its types, its plan (torch's TensorIterator), its launch.
+#include "jit/elementwise/elementwise.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorIterator.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+
+#include "common/torch/new_output.h"
+#include "jit/call/plan.h"
+#include "jit/call/python_arguments.h"
+#include "jit/gpu_code.h"
+
+namespace torch_ops::jit {
+namespace {
+
+namespace py = pybind11;
+
+constexpr int64_t kGrain = at::internal::GRAIN_SIZE;
+constexpr int kVectorBytes = 16;
+constexpr int kMostElements = 8;  // a vector
+constexpr int kMostDims = 25;     // TensorIterator's limit on a GPU
+constexpr int kUnrolledDims = 4;  // code of its own for each rank up to it
+// Where the operand that counts elements begins; any address but the null one does.
+char* const kIndexBase = reinterpret_cast<char*>(uintptr_t{1} << 12);
+
+// ---- Compiled code ------------------------------------------------------------------------------
+
+// What generated code depends on; `description` is what torch_ops/jit/elementwise.py gets.
+struct Form {
+  bool cuda = false;
+  c10::DeviceIndex device = 0;
+  c10::SmallVector<ScalarType, 8> stored;  // outputs, then inputs; Undefined: a number
+  c10::SmallVector<ScalarType, 8> computed;
+  c10::SmallVector<int8_t, 4> raw_ranks;  // of raw parameters; -1 - rank: not contiguous
+  std::string modes;                      // of operands on CUDA: c(ontiguous), b(roadcast), s
+  int dims = 0;
+  int vector = 0;
+  char index = 'n';  // n(one), l(inear), o(perand)
+  bool load_outputs = false;
+
+  std::string key() const {
+    std::string key;
+    key.push_back(static_cast<char>(cuda ? device + 1 : 0));
+    for (const ScalarType type : stored) key.push_back(static_cast<char>(type));
+    for (const ScalarType type : computed) key.push_back(static_cast<char>(type));
+    for (const int8_t rank : raw_ranks) key.push_back(rank);
+    key.push_back(static_cast<char>(dims << 4 | vector));
+    key.push_back(load_outputs ? static_cast<char>(index - 32) : index);
+    return key + modes;
+  }
+};
+
+Variant find_variant(Elementwise& kernel, const Form& form) {
+  return kernel.variants.get(form.key(), [&] {
+    const py::gil_scoped_acquire gil;
+    const py::tuple made = kernel.compile(
+        form.cuda ? py::object(py::int_(static_cast<int>(form.device))) : py::object(py::none()),
+        names_of(form.stored), names_of(form.computed), ranks_of(form.raw_ranks), form.modes,
+        form.dims, form.vector, std::string(1, form.index), form.load_outputs);
+    return Variant{reinterpret_cast<const void*>(made[0].cast<intptr_t>()), made[1].cast<int64_t>(),
+                   made[2].cast<int64_t>()};
+  });
+}
+
+// ---- The plan -----------------------------------------------------------------------------------
+
+struct Call {
+  Elementwise& kernel;
+  Form form;
+  c10::SmallVector<Tensor, 4> outs;             // of all outputs, raw ones too
+  c10::SmallVector<const Tensor*, 8> operands;  // inputs that the plan walks
+  Tensor index;                                 // counts elements, where operands' order does not
+  Words tail;                                   // numbers and raw parameters
+  int64_t numel = 0;
+};
+
+// Does memory follow the row-major index of the shape?
+bool in_order(const at::TensorIteratorBase& iter) {
+  for (int k = 0; k < iter.ntensors(); ++k) {
+    const at::TensorBase& tensor = iter.tensor_base(k);
+    if (!tensor.is_contiguous() || tensor.numel() != iter.numel()) return false;
+  }
+  return iter.ndim() <= 1;
+}
+
+at::TensorIterator plan(Call& call, c10::Device device, std::optional<at::IntArrayRef> size,
+                        bool static_shape) {
+  at::TensorIteratorConfig config;
+  config.check_all_same_dtype(false).resize_outputs(false);
+  ScalarType allocate = at::kByte;
+  for (size_t k = 0; k < call.outs.size(); ++k) {
+    if (call.kernel.out[k].raw) continue;
+    config.add_output(call.outs[k]);
+    if (!call.outs[k].defined()) allocate = call.form.stored[k];
+  }
+  for (const Tensor* operand : call.operands) config.add_const_input(*operand);
+  if (call.index.defined()) config.add_const_input(call.index);
+  config.declare_static_dtype_and_device(allocate, device);
+  if (static_shape) config.declare_static_shape(size.value_or(at::IntArrayRef()));
+  return config.build();
+}
+
+// The shape that inputs, or else outputs, have together.
+at::DimVector shape_of(const Call& call) {
+  for (size_t k = 0; call.operands.empty() && k < call.outs.size(); ++k) {
+    if (!call.kernel.out[k].raw) return at::DimVector(call.outs[k].sizes());
+  }
+  at::DimVector shape;
+  for (const Tensor* operand : call.operands) {
+    shape = at::infer_size_dimvector(shape, operand->sizes());
+  }
+  return shape;
+}
+
+void check_outputs(const Call& call, at::TensorList outs) {
+  if (outs.empty()) return;
+  const at::DimVector shape = shape_of(call);
+  for (size_t k = 0; k < outs.size(); ++k) {
+    TORCH_CHECK_VALUE(call.kernel.out[k].raw || outs[k].sizes() == at::IntArrayRef(shape),
+                      call.kernel.name, ": output ", call.kernel.out[k].name, " has shape ",
+                      outs[k].sizes(), ", but the result has ", at::IntArrayRef(shape),
+                      ". An output is never resized.");
+  }
+}
+
+// Adds an operand of one byte an element, in row-major order: its addresses are the elements'
+// indices, in whatever order and parts the plan walks.
+void count_elements(Call& call, c10::Device device, at::IntArrayRef shape) {
+  call.index = at::for_blob(kIndexBase, shape)
+                   .options(at::TensorOptions().dtype(at::kByte).device(device))
+                   .target_device(device)
+                   .make_tensor();
+}
+
+// The outputs that the plan has made. It knows one dtype for them; others are made beside it.
+bool take_outputs(Call& call, const at::TensorIterator& iter) {
+  bool complete = true;
+  int at = 0;
+  for (size_t k = 0; k < call.outs.size(); ++k) {
+    if (call.kernel.out[k].raw) continue;
+    const Tensor& made = iter.output(at++);
+    if (call.outs[k].defined()) continue;
+    if (made.scalar_type() == call.form.stored[k]) {
+      call.outs[k] = in_huge_pages(made);
+    } else {
+      const auto options = made.options().dtype(call.form.stored[k]);
+      call.outs[k] = new_output(options, [&](const auto& chosen) {
+        return at::empty_strided(made.sizes(), made.strides(), chosen);
+      });
+      complete = false;
+    }
+  }
+  return complete;
+}
+
+// What both kinds of processor get: sizes, pointers, numbers, raw parameters.
+Words first_words(Call& call, const at::TensorIteratorBase& iter) {
+  Words words;
+  words.put(iter.numel());
+  words.put(call.numel);
+  const int counting = call.index.defined() ? iter.ntensors() - 1 : -1;
+  for (int k = 0; k < iter.ntensors(); ++k) {
+    words.put(static_cast<char*>(iter.data_ptr(k)) - (k == counting ? kIndexBase : nullptr));
+  }
+  for (size_t w = 0; w < call.tail.size(); ++w) words.put(call.tail[w]);
+  return words;
+}
+
+// ---- CPU ----------------------------------------------------------------------------------------
+
+using HostFunction = void (*)(const int64_t* plan, int64_t begin, int64_t end);
+
+void run_cpu(Call& call, const at::TensorIterator& iter) {
+  const int operands = iter.ntensors();
+  const int dims = std::max(iter.ndim(), 1);
+  c10::SmallVector<int64_t, 8> sizes(dims, iter.numel());
+  c10::SmallVector<int64_t, 32> strides(dims * operands, 0);
+  for (int k = 0; k < operands; ++k) {
+    for (int d = 0; d < iter.ndim(); ++d) strides[d * operands + k] = iter.strides(k)[d];
+    if (iter.numel() == 1) strides[k] = iter.element_size(k);
+  }
+  for (int d = 0; d < iter.ndim(); ++d) sizes[d] = iter.shape()[d];
+  Words words = first_words(call, iter);
+  words.put(int64_t{dims});
+  words.put(sizes.data());
+  words.put(strides.data());
+  const auto function = reinterpret_cast<HostFunction>(
+      const_cast<void*>(find_variant(call.kernel, call.form).function));
+  at::parallel_for(0, iter.numel(), kGrain,
+                   [&](int64_t begin, int64_t end) { function(words.data(), begin, end); });
+}
+
+// ---- CUDA ---------------------------------------------------------------------------------------
+
+// Division by multiplication, as src/common/cuda/fast_divisor.cuh has it: its three numbers.
+void put_divisor(Words& words, uint32_t divisor) {
+  uint32_t shift = 0;
+  while ((uint64_t{1} << shift) < divisor) ++shift;
+  const uint64_t gap = (uint64_t{1} << shift) - divisor;
+  words.put_pair(divisor, static_cast<uint32_t>((gap << 32) / divisor + 1));
+  words.put_pair(shift, 0);
+}
+
+// How the elements of a thread lie: the widest vectors that sizes, strides and pointers allow.
+void choose_form(Call& call, const at::TensorIteratorBase& iter) {
+  const int operands = iter.ntensors();
+  const int walked = operands - (call.index.defined() ? 1 : 0);
+  Form& form = call.form;
+  const int dims = std::max(iter.ndim(), 1);
+  const int64_t inner = iter.ndim() > 0 ? iter.shape()[0] : 1;
+  form.modes.assign(operands, 'c');
+  int64_t smallest = kVectorBytes;
+  bool strided = false;
+  for (int k = 0; k < operands; ++k) {
+    const int64_t size = k < walked ? iter.element_size(k) : 1;
+    const int64_t stride = iter.ndim() > 0 && inner > 1 ? iter.strides(k)[0] : size;
+    if (stride == 0) {
+      form.modes[k] = 'b';
+    } else if (stride != size) {
+      strided = true;
+    } else if (k < walked) {
+      smallest = std::min(smallest, size);
+    }
+  }
+  form.vector = 1;
+  if (!strided && call.operands.size() + call.outs.size() > 0) {
+    int vector = static_cast<int>(std::min<int64_t>(kVectorBytes / smallest, kMostElements));
+    if (dims > 1 && inner % vector != 0) vector = 1;
+    for (int k = 0; k < walked && vector > 1; ++k) {
+      const int64_t size = iter.element_size(k);
+      const int64_t bytes =
+          form.modes[k] == 'b' ? size : std::min<int64_t>(kVectorBytes, vector * size);
+      if (reinterpret_cast<uintptr_t>(iter.data_ptr(k)) % bytes != 0) vector = 1;
+      for (int d = 1; d < iter.ndim(); ++d) {
+        if (iter.strides(k)[d] % bytes != 0) vector = 1;
+      }
+    }
+    form.vector = vector;
+  }
+  if (form.vector == 1 && (dims > 1 || strided)) form.modes.assign(operands, 's');
+  form.dims = dims <= kUnrolledDims ? dims : kMostDims;
+}
+
+void launch(Call& call, at::TensorIteratorBase& iter) {
+  choose_form(call, iter);
+  const Form& form = call.form;
+  const bool flat = form.dims == 1 && form.modes.find('s') == std::string::npos;
+  if (!flat && !iter.can_use_32bit_indexing()) {
+    for (auto& part : iter.with_32bit_indexing()) launch(call, part);
+    return;
+  }
+  const Variant variant = find_variant(call.kernel, form);
+  const int operands = iter.ntensors();
+  Words words = first_words(call, iter);
+  if (!flat) {
+    words.put(int64_t{iter.ndim()});
+    for (int d = 0; d < form.dims; ++d) {
+      const int64_t size = d < iter.ndim() ? iter.shape()[d] : 1;
+      put_divisor(words, static_cast<uint32_t>(d == 0 ? size / form.vector : size));
+    }
+    c10::SmallVector<uint32_t, 32> strides;
+    for (int d = 0; d < form.dims; ++d) {
+      for (int k = 0; k < operands; ++k) {
+        const int64_t stride = d < iter.ndim() ? iter.strides(k)[d] : 0;
+        strides.push_back(static_cast<uint32_t>(d == 0 ? stride * form.vector : stride));
+      }
+    }
+    strides.push_back(0);
+    for (size_t s = 0; s + 1 < strides.size(); s += 2) words.put_pair(strides[s], strides[s + 1]);
+  }
+  const int64_t vectors = (iter.numel() + form.vector - 1) / form.vector;
+  const int64_t per_block = variant.threads * variant.unroll;
+  const LaunchShape shape{{static_cast<uint32_t>((vectors + per_block - 1) / per_block), 1, 1},
+                          {static_cast<uint32_t>(variant.threads), 1, 1}};
+  void* parameters[] = {words.data()};
+  gpu_code().launch_kernel(variant.function, form.device, shape, current_stream(form.device),
+                           parameters);
+}
+
+}  // namespace
+
+// ---- The call -----------------------------------------------------------------------------------
+
+std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::TensorList outs,
+                        std::optional<at::IntArrayRef> size) {
+  const c10::Device device = device_of(kernel, arguments, outs);
+  const c10::OptionalDeviceGuard guard(device);
+  const Types types = resolve_types(kernel, arguments, outs);
+  if (needs_rounding(kernel, arguments)) {
+    return run(kernel, RoundedArguments(kernel, arguments).arguments, outs, size);
+  }
+  Call call{kernel};
+  Form& form = call.form;
+  form.cuda = device.is_cuda();
+  form.device = device.is_cuda() ? device.index() : 0;
+
+  bool walks = false;  // does a tensor tell the shape?
+  c10::SmallVector<const Tensor*, 4> raw;
+  c10::SmallVector<Tensor, 4> read;  // 0-d tensors
+  for (size_t k = 0; k < kernel.in.size(); ++k) {
+    walks |= arguments[k].tensor && !kernel.in[k].raw && arguments[k].tensor->dim() > 0;
+  }
+  // Outputs.
+  for (size_t k = 0; k < kernel.out.size(); ++k) {
+    const Parameter& parameter = kernel.out[k];
+    Tensor out = outs.empty() ? Tensor() : outs[k];
+    if (parameter.raw && !out.defined()) {
+      TORCH_CHECK_VALUE(parameter.like >= 0, kernel.name, ": the raw output ", parameter.name,
+                        " has no shape of its own: pass a tensor for it in out=.");
+      const Tensor& like = *arguments[parameter.like].tensor;
+      out = at::zeros(like.sizes(), like.options().dtype(types.out[k]));
+    }
+    walks |= !outs.empty() && !parameter.raw;
+    form.stored.push_back(out.defined() ? out.scalar_type() : types.out[k]);
+    form.computed.push_back(types.out[k]);
+    call.outs.push_back(std::move(out));
+  }
+  for (size_t k = 0; k < kernel.out.size(); ++k) {
+    if (kernel.out[k].raw) raw.push_back(&call.outs[k]);
+  }
+  form.load_outputs = kernel.reads_outputs && !outs.empty();
+  // Inputs.
+  for (size_t k = 0; k < kernel.in.size(); ++k) {
+    const Tensor* tensor = arguments[k].tensor;
+    form.computed.push_back(types.in[k]);
+    if (kernel.in[k].raw) {
+      TORCH_CHECK_TYPE(tensor, kernel.name, ": ", kernel.in[k].name,
+                       " is a raw parameter and takes a tensor, not a number.");
+      raw.push_back(tensor);
+    }
+    const bool number = is_number(arguments[k], kernel.in[k]);
+    form.stored.push_back(number ? ScalarType::Undefined : tensor->scalar_type());
+    if (number) {
+      call.tail.put(tensor ? tensor->item() : arguments[k].number, types.in[k]);
+    } else if (!kernel.in[k].raw) {
+      call.operands.push_back(tensor);
+    }
+  }
+  for (const Tensor* tensor : raw) {
+    TORCH_CHECK_VALUE(tensor->dim() < 100, kernel.name, ": a raw array of ", tensor->dim(),
+                      " axes is not supported.");
+    const auto rank = static_cast<int8_t>(tensor->dim());
+    form.raw_ranks.push_back(tensor->is_contiguous() ? rank : static_cast<int8_t>(-1 - rank));
+    call.tail.put_raw(*tensor);
+  }
+  TORCH_CHECK_VALUE(!size || !walks, kernel.name,
+                    ": size= is for calls in which no tensor but raw ones tells the shape.");
+  TORCH_CHECK_VALUE(size || walks || raw.empty(), kernel.name,
+                    ": only raw parameters are given, which tell no shape. Pass size=.");
+
+  check_outputs(call, outs);
+  const bool none_to_walk =
+      call.operands.empty() &&
+      std::all_of(kernel.out.begin(), kernel.out.end(), [](const Parameter& p) { return p.raw; });
+  if (none_to_walk) count_elements(call, device, size.value_or(at::IntArrayRef()));
+  const bool static_shape = size.has_value() || !walks;
+  at::TensorIterator iter = plan(call, device, size, static_shape);
+  if (!take_outputs(call, iter)) iter = plan(call, device, size, static_shape);
+  call.numel = iter.numel();
+  form.index = none_to_walk ? 'o' : kernel.uses_index ? 'l' : 'n';
+  if (form.index == 'l' && !in_order(iter)) {
+    count_elements(call, device, shape_of(call));
+    form.index = 'o';
+    iter = plan(call, device, size, static_shape);
+  }
+  if (call.numel > 0) {
+    if (form.cuda) {
+      launch(call, iter);
+    } else {
+      run_cpu(call, iter);
+    }
+  }
+  return std::vector<Tensor>(call.outs.begin(), call.outs.end());
+}
+
+}  // namespace torch_ops::jit

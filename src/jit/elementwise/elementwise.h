@@ -1,0 +1,82 @@
+// Elementwise kernels compiled at run time: a call's arguments, its types, its plan, its launch.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "jit/call/made_by_key.h"
+#include "jit/call/signature.h"
+#include "jit/reduction/reduction.h"
+
+namespace torch_ops::jit {
+
+// A compiled function, and how many elements a block takes on.
+struct Variant {
+  const void* function = nullptr;
+  int64_t threads = 0;
+  int64_t unroll = 0;
+};
+
+class Elementwise : public Signature {
+ public:
+  // The signature of all registered elementwise ops: tensors in the order of their parameters, and
+  // numbers with the positions of theirs.
+  using Op = std::vector<Tensor>(at::TensorList tensors, at::ArrayRef<Scalar> numbers,
+                                 at::IntArrayRef positions, at::OptionalSymIntArrayRef size);
+
+  std::string op_name;         // as it is registered, without the namespace
+  bool uses_index = false;     // `i`
+  bool uses_size = false;      // `_ind`
+  bool reads_outputs = false;  // may leave an output as it was
+  pybind11::object compile;    // variants, in Python
+  pybind11::object derive;     // derivatives, in Python
+  pybind11::object sum;        // the reduction that sums the one output, in Python
+  std::optional<c10::TypedOperatorHandle<Op>> op;
+
+  ~Elementwise();
+
+  // The kernel of a derivative: "vjp" or "jvp" by the inputs `wanted`; of the vjp's results those
+  // marked `wide` are for sums, so in float32.
+  std::shared_ptr<Elementwise> derived(const std::string& kind, const std::vector<bool>& wanted,
+                                       const std::vector<bool>& wide);
+
+  // Sums the one output over all of its elements' axes but some; null where there is no such code.
+  std::shared_ptr<Reduction> summed();
+
+  MadeByKey<Variant> variants;  // by the form of a call
+
+ private:
+  MadeByKey<std::shared_ptr<Elementwise>> derived_;
+  MadeByKey<std::shared_ptr<Reduction>> summed_;
+};
+
+// Runs the kernel on tensors without autograd and other layers. `outs` are empty or one for each
+// output.
+std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::TensorList outs,
+                        std::optional<at::IntArrayRef> size);
+
+// Calls the registered op.
+std::vector<Tensor> call_op(Elementwise& kernel, const Arguments& arguments,
+                            at::OptionalSymIntArrayRef size);
+
+// What is registered for the op on the key Autograd.
+std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& kernel,
+                                         c10::DispatchKeySet keys, at::TensorList tensors,
+                                         at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                                         at::OptionalSymIntArrayRef size);
+// What torch.autograd.grad(is_grads_batched=True) and gradcheck use: an older kind of vmap, whose
+// fallback knows no lists of tensors.
+std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, at::TensorList tensors,
+                                             at::ArrayRef<Scalar> numbers,
+                                             at::IntArrayRef positions,
+                                             at::OptionalSymIntArrayRef size);
+
+// Registers the kernel as an op, with its derivative and its batching rule; once for each name.
+void register_elementwise(const std::shared_ptr<Elementwise>& kernel);
+
+}  // namespace torch_ops::jit

@@ -1,0 +1,260 @@
+// The derivative of elementwise kernels: gradients are kernels that were generated in their turn.
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/add.h>
+
+#include <algorithm>
+
+#include "common/torch/autograd.h"
+#include "jit/call/no_derivative.h"
+#include "jit/call/registered.h"
+#include "jit/elementwise/elementwise.h"
+
+namespace torch_ops::jit {
+namespace {
+
+using autograd::SavedVariable;
+using autograd::variable_list;
+
+// A gradient that is summed over broadcast axes is made as a whole up to here, else in parts.
+constexpr int64_t kLargestGradient = int64_t{64} << 20;  // bytes
+// On the CPU, where to write it and read it again takes longer than to compute it.
+constexpr int64_t kLargestOnCpu = int64_t{4} << 20;
+
+std::vector<c10::SymInt> broadcast_shape(const Elementwise& kernel, const Arguments& arguments) {
+  std::vector<c10::SymInt> shape;
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    if (!arguments[k].tensor || kernel.in[k].raw) continue;
+    const auto sizes = at::infer_size_symdimvector(shape, arguments[k].tensor->sym_sizes());
+    shape.assign(sizes.begin(), sizes.end());
+  }
+  return shape;
+}
+
+// Part of an argument along an axis that counts from the right, where it is not broadcast there.
+Tensor narrowed(const Tensor& tensor, int64_t from_right, int64_t start, int64_t size) {
+  const int64_t axis = tensor.dim() - 1 - from_right;
+  if (axis < 0 || tensor.size(axis) == 1) return tensor;
+  return tensor.narrow(axis, start, size);
+}
+
+// The gradient of a broadcast input, from calls on parts of the axes that are summed, so that no
+// part's result takes more than kLargestGradient.
+Tensor summed_in_parts(Elementwise& gradient, const Arguments& arguments, const Tensor& input,
+                       std::vector<int64_t> shape, int64_t item_size) {
+  const int64_t bytes = c10::multiply_integers(shape) * item_size;
+  int64_t axis = -1;
+  for (size_t from_right = 0; from_right < shape.size(); ++from_right) {
+    const int64_t own = input.dim() - 1 - static_cast<int64_t>(from_right);
+    const size_t at = shape.size() - 1 - from_right;
+    const bool summed = own < 0 || (input.size(own) == 1 && shape[at] > 1);
+    if (summed && shape[at] > 1 && (axis < 0 || shape[at] > shape[axis])) {
+      axis = static_cast<int64_t>(at);
+    }
+  }
+  if (bytes <= kLargestGradient || axis < 0) {
+    return at::sum_to(call_op(gradient, arguments, std::nullopt).at(0), input.sizes());
+  }
+  const int64_t parts = (bytes + kLargestGradient - 1) / kLargestGradient;
+  const int64_t step = std::max<int64_t>(shape[axis] / parts, 1);
+  const int64_t from_right = static_cast<int64_t>(shape.size()) - 1 - axis;
+  const int64_t whole = shape[axis];
+  Tensor sum;
+  for (int64_t start = 0; start < whole; start += step) {
+    shape[axis] = std::min(step, whole - start);
+    Arguments part = arguments;
+    std::vector<Tensor> kept(arguments.size());
+    for (size_t k = 0; k < arguments.size(); ++k) {
+      if (!arguments[k].tensor || gradient.in[k].raw) continue;
+      kept[k] = narrowed(*arguments[k].tensor, from_right, start, shape[axis]);
+      part[k].tensor = &kept[k];
+    }
+    const Tensor of_part = summed_in_parts(gradient, part, input, shape, item_size);
+    sum = sum.defined() ? at::add(sum, of_part) : of_part;
+  }
+  return sum;
+}
+
+// The same in one kernel, which sums what it computes and writes nothing else. Undefined where the
+// result must be differentiable, or batched or traced: then it must be made of registered ops.
+Tensor summed_at_once(Elementwise& gradient, const Arguments& arguments, const Tensor& input,
+                      const std::vector<int64_t>& shape) {
+  bool wants_gradient = false;
+  if (!arguments[0].tensor || !is_plain(arguments, {}, wants_gradient)) return {};
+  const std::shared_ptr<Reduction> reduction = gradient.summed();
+  if (!reduction) return {};
+  std::vector<int64_t> dims;
+  const auto added = static_cast<int64_t>(shape.size()) - input.dim();
+  for (int64_t d = 0; d < static_cast<int64_t>(shape.size()); ++d) {
+    if (d < added || (input.size(d - added) == 1 && shape[d] > 1)) dims.push_back(d);
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return reduce(*reduction, arguments, dims, /*keepdim=*/true, Tensor()).view(input.sizes());
+}
+
+struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
+  static constexpr const char* kName = "ElementwiseBackward";
+  std::string kernel;
+  std::vector<int64_t> positions;  // of numbers
+  std::vector<Scalar> numbers;
+  int64_t count = 0;
+  std::vector<SavedVariable> tensors;
+
+  std::string name() const override {
+    const auto found = find_kernel<Elementwise>(kernel);
+    return (found ? found->name : kernel) + "_backward";
+  }
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(kernel);
+    visit(positions);
+    visit(numbers);
+    visit(count);
+    tensors.resize(count);
+    for (SavedVariable& tensor : tensors) visit(tensor);
+  }
+
+  variable_list backward(const variable_list& grads) {
+    const std::shared_ptr<Elementwise> forward = find_kernel<Elementwise>(kernel);
+    TORCH_CHECK(forward, "torch_ops.jit: there is no kernel ", kernel, " in this process.");
+    std::vector<Tensor> values;
+    for (const SavedVariable& tensor : tensors) values.push_back(unpack(tensor));
+    const Arguments inputs = join_arguments(*forward, values, numbers, positions);
+
+    variable_list results(count);
+    std::vector<size_t> edge_of(inputs.size());
+    std::vector<bool> whole(inputs.size()), wide(inputs.size()), in_parts(inputs.size());
+    const std::vector<c10::SymInt> shape = broadcast_shape(*forward, inputs);
+    size_t edge = 0;
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      if (!inputs[k].tensor) continue;
+      edge_of[k] = edge++;
+      if (!needs_input_grad(edge_of[k])) continue;
+      const bool summed = !forward->in[k].raw && inputs[k].tensor->sym_sizes() != shape;
+      wide[k] = summed;
+      (summed && exceeds(shape, inputs[k].tensor->is_cpu() ? kLargestOnCpu : kLargestGradient) &&
+               !forward->uses_index && !forward->uses_size
+           ? in_parts
+           : whole)[k] = true;
+    }
+    if (std::find(whole.begin(), whole.end(), true) != whole.end()) {
+      const auto gradient = forward->derived("vjp", whole, both(whole, wide));
+      const std::vector<Tensor> made =
+          call_op(*gradient, with_grads(*gradient, inputs, grads), std::nullopt);
+      size_t at = 0;
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        if (whole[k]) results[edge_of[k]] = finished(made.at(at++), *inputs[k].tensor);
+      }
+    }
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      if (!in_parts[k]) continue;
+      std::vector<bool> only(inputs.size());
+      only[k] = true;
+      const auto gradient = forward->derived("vjp", only, only);
+      const Arguments arguments = with_grads(*gradient, inputs, grads);
+      std::vector<int64_t> sizes;
+      for (const c10::SymInt& size : shape) sizes.push_back(size.expect_int());
+      const Tensor& input = *inputs[k].tensor;
+      Tensor sum = summed_at_once(*gradient, arguments, input, sizes);
+      if (!sum.defined()) {
+        const int64_t item = std::max<int64_t>(input.element_size(), 4);
+        sum = summed_in_parts(*gradient, arguments, input, sizes, item);
+      }
+      results[edge_of[k]] = finished(sum, input);
+    }
+    return results;
+  }
+
+ private:
+  static bool exceeds(const std::vector<c10::SymInt>& shape, int64_t limit) {
+    int64_t bytes = 4;
+    for (const c10::SymInt& size : shape) {
+      if (!size.maybe_as_int()) return false;  // traced: the compiler fuses the sum
+      bytes *= size.expect_int();
+    }
+    return bytes > limit;
+  }
+
+  static std::vector<bool> both(std::vector<bool> a, const std::vector<bool>& b) {
+    for (size_t k = 0; k < a.size(); ++k) a[k] = a[k] && b[k];
+    return a;
+  }
+
+  // The arguments of a vjp: a gradient for each output, 0 where there is none, then the inputs.
+  static Arguments with_grads(const Elementwise& gradient, const Arguments& inputs,
+                              const variable_list& grads) {
+    Arguments arguments;
+    for (size_t k = 0; k < gradient.in.size() - inputs.size(); ++k) {
+      const Tensor& grad = grads[k];
+      arguments.push_back(grad.defined() ? Argument{&grad, 0} : Argument{nullptr, 0});
+    }
+    arguments.append(inputs.begin(), inputs.end());
+    return arguments;
+  }
+
+  static Tensor finished(const Tensor& gradient, const Tensor& input) {
+    return at::sum_to(gradient, input.sym_sizes()).to(input.scalar_type());
+  }
+};
+
+std::string complex_has_none(const Elementwise& kernel) {
+  return "ElementwiseKernel \"" + kernel.name +
+         "\" has no derivative on complex tensors. Detach its inputs, or wrap it in a "
+         "torch.autograd.Function.";
+}
+
+}  // namespace
+
+std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& kernel,
+                                         c10::DispatchKeySet keys, at::TensorList tensors,
+                                         at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                                         at::OptionalSymIntArrayRef size) {
+  const auto node = autograd::make_node<ElementwiseNode>(tensors);
+  std::vector<Tensor> outputs =
+      autograd::below_autograd(keys, *kernel->op, tensors, numbers, positions, size);
+  const auto is_complex = [](const Tensor& tensor) { return tensor.is_complex(); };
+  const bool any_complex = std::any_of(tensors.begin(), tensors.end(), is_complex) ||
+                           std::any_of(outputs.begin(), outputs.end(), is_complex);
+  if (node && any_complex) {
+    refuse_gradient(complex_has_none(*kernel), tensors, outputs);
+  } else if (node) {
+    for (const Tensor& output : outputs) {
+      if (at::isFloatingType(output.scalar_type())) {
+        autograd::record(output, node);
+      } else {
+        node->add_input_metadata(torch::autograd::Node::undefined_input());
+      }
+    }
+    node->kernel = kernel->op_name;
+    node->positions = positions.vec();
+    node->numbers = numbers.vec();
+    node->count = static_cast<int64_t>(tensors.size());
+    for (const Tensor& tensor : tensors) node->tensors.emplace_back(tensor, /*is_output=*/false);
+  }
+  const auto has_tangent = [](const Tensor& t) { return torch::autograd::isFwGradDefined(t); };
+  if (std::any_of(tensors.begin(), tensors.end(), has_tangent)) {
+    TORCH_CHECK(!any_complex, complex_has_none(*kernel));
+    std::vector<Tensor> primals, tangents;
+    for (const Tensor& tensor : tensors) primals.push_back(autograd::primal(tensor));
+    Arguments arguments = join_arguments(*kernel, primals, numbers, positions);
+    const Arguments given = join_arguments(*kernel, tensors, numbers, positions);
+    std::vector<bool> wanted(arguments.size());
+    tangents.reserve(arguments.size());
+    for (size_t k = 0; k < given.size(); ++k) {
+      wanted[k] = given[k].tensor && has_tangent(*given[k].tensor);
+      if (!wanted[k]) continue;
+      tangents.push_back(given[k].tensor->_fw_grad(/*level=*/0));
+      arguments.push_back({&tangents.back(), 0});
+    }
+    const auto derived = kernel->derived("jvp", wanted, std::vector<bool>(wanted.size()));
+    const std::vector<Tensor> made = call_op(*derived, arguments, size);
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      if (!at::isFloatingType(outputs[k].scalar_type())) continue;
+      outputs[k]._set_fw_grad(made.at(k), /*level=*/0, /*is_inplace_op=*/false);
+    }
+  }
+  return outputs;
+}
+
+}  // namespace torch_ops::jit

@@ -1,0 +1,135 @@
+// An elementwise kernel as a Python object whose call is one call into C++.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "jit/call/python_arguments.h"
+#include "jit/call/registered.h"
+#include "jit/elementwise/elementwise.h"
+#include "jit/jit.h"
+
+namespace torch_ops::jit {
+namespace py = pybind11;
+namespace {
+
+std::string joined_names(const std::vector<Parameter>& parameters) {
+  std::string names;
+  for (const Parameter& parameter : parameters) {
+    names += (names.empty() ? "" : ", ") + parameter.name;
+  }
+  return names;
+}
+
+// Outputs as they were given: behind the inputs, or in out=.
+std::vector<Tensor> given_outputs(const Elementwise& kernel, const py::tuple& args,
+                                  const py::object& out) {
+  const size_t inputs = kernel.in.size(), outputs = kernel.out.size();
+  TORCH_CHECK_TYPE(args.size() == inputs || args.size() == inputs + outputs, kernel.name, " takes ",
+                   inputs, " arguments (", joined_names(kernel.in), "), and outputs (",
+                   joined_names(kernel.out), ") behind them, but got ", args.size(), ".");
+  std::vector<Tensor> outs;
+  const auto add = [&](const py::handle& value) {
+    TORCH_CHECK_TYPE(THPVariable_Check(value.ptr()), kernel.name, ": output ",
+                     kernel.out[outs.size()].name, " must be a tensor, but it is ",
+                     Py_TYPE(value.ptr())->tp_name, ".");
+    outs.push_back(THPVariable_Unpack(value.ptr()));
+  };
+  if (args.size() > inputs) {
+    TORCH_CHECK_TYPE(out.is_none(), kernel.name,
+                     ": outputs are given twice, behind the inputs and in out=.");
+    for (size_t k = inputs; k < args.size(); ++k) add(args[k]);
+  } else if (py::isinstance<py::tuple>(out) || py::isinstance<py::list>(out)) {
+    const auto several = py::reinterpret_borrow<py::sequence>(out);
+    TORCH_CHECK_TYPE(several.size() == outputs, kernel.name, ": out= must hold ", outputs,
+                     " tensors (", joined_names(kernel.out), "), but it holds ", several.size(),
+                     ".");
+    for (const py::handle value : several) add(value);
+  } else if (!out.is_none()) {
+    TORCH_CHECK_TYPE(outputs == 1, kernel.name, ": out= must be a tuple of ", outputs, " tensors (",
+                     joined_names(kernel.out), ").");
+    add(out);
+  }
+  return outs;
+}
+
+py::object call(Elementwise& kernel, const py::tuple& args, const py::object& size,
+                const py::object& out) {
+  std::vector<Tensor> outs;
+  if (args.size() != kernel.in.size() || !out.is_none()) outs = given_outputs(kernel, args, out);
+  const HeldArguments held(kernel, args);
+  const Arguments& arguments = held.arguments;
+  std::optional<std::vector<int64_t>> sizes;
+  if (!size.is_none()) {
+    sizes = ints_of(kernel, "size", size);
+    for (const int64_t length : *sizes) {
+      TORCH_CHECK_VALUE(length >= 0, kernel.name, ": size must not be negative, but it is ",
+                        at::IntArrayRef(*sizes), ".");
+    }
+  }
+  std::vector<Tensor> results;
+  bool wants_gradient = false;
+  if (is_plain(arguments, outs, wants_gradient)) {
+    const py::gil_scoped_release release;  // a launch waits where the queue is full
+    const at::AutoDispatchBelowADInplaceOrView below;
+    RECORD_FUNCTION(kernel.op_name, c10::ArrayRef<const c10::IValue>());
+    std::optional<at::IntArrayRef> shape;
+    if (sizes) shape = *sizes;
+    results = run(kernel, arguments, outs, shape);
+    for (const Tensor& written : outs) {
+      if (!written.is_inference()) written.unsafeGetTensorImpl()->bump_version();
+    }
+  } else {
+    check_op_call(kernel, arguments, outs, wants_gradient);
+    std::vector<c10::SymInt> sym_sizes;
+    at::OptionalSymIntArrayRef shape;
+    if (sizes) {
+      sym_sizes.assign(sizes->begin(), sizes->end());
+      shape = sym_sizes;
+    }
+    const py::gil_scoped_release release;
+    results = call_op(kernel, arguments, shape);
+  }
+  return as_result(results);
+}
+
+}  // namespace
+
+void bind_elementwise(py::module_& m) {
+  py::class_<Elementwise, std::shared_ptr<Elementwise>>(m, "Elementwise")
+      .def(
+          py::init([](const std::string& name, const std::string& op_name,
+                      const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
+                      const std::vector<std::string>& placeholders, bool uses_index, bool uses_size,
+                      bool reads_outputs, py::object compile, py::object derive, py::object sum) {
+            if (auto known = find_kernel<Elementwise>(op_name)) return known;
+            auto kernel = std::make_shared<Elementwise>();
+            kernel->name = name;
+            kernel->op_name = op_name;
+            kernel->placeholders = placeholders;
+            read_parameters(*kernel, in, out);
+            kernel->uses_index = uses_index;
+            kernel->uses_size = uses_size;
+            kernel->reads_outputs = reads_outputs;
+            kernel->compile = std::move(compile);
+            kernel->derive = std::move(derive);
+            kernel->sum = std::move(sum);
+            register_elementwise(kernel);
+            return kernel;
+          }),
+          py::arg("name"), py::arg("op_name"), py::arg("inputs"), py::arg("outputs"),
+          py::arg("placeholders"), py::arg("uses_index"), py::arg("uses_size"),
+          py::arg("reads_outputs"), py::arg("compile"), py::arg("derive"), py::arg("sum"))
+      .def_readonly("op_name", &Elementwise::op_name)
+      .def("call", &call, py::arg("args"), py::arg("size"), py::arg("out"))
+      .def(
+          "output_dtypes",
+          [](const Elementwise& kernel, const std::vector<Tensor>& tensors, const py::list& numbers,
+             const std::vector<int64_t>& positions) {
+            return output_dtypes(kernel, tensors, numbers, positions);
+          },
+          "The dtypes of the outputs, for tensors in the order of their parameters",
+          py::arg("tensors"), py::arg("numbers"), py::arg("positions"));
+}
+
+}  // namespace torch_ops::jit

@@ -1,0 +1,369 @@
+#include "jit/raw/arguments.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <complex>
+#include <cstring>
+
+#include "common/torch/checks.h"
+
+namespace torch_ops::jit {
+namespace py = pybind11;
+namespace {
+
+// The types of NumPy's scalars, once somebody has imported it. Without that there are none.
+struct NumpyTypes {
+  PyTypeObject* integer = nullptr;
+  PyTypeObject* floating = nullptr;
+  PyTypeObject* boolean = nullptr;
+  PyTypeObject* complex = nullptr;
+  PyTypeObject* record = nullptr;
+};
+
+const NumpyTypes* numpy_types() {
+  static NumpyTypes types;  // under the GIL
+  if (types.integer != nullptr) return &types;
+  py::object modules = py::module_::import("sys").attr("modules");
+  if (!modules.contains("numpy")) return nullptr;
+  py::object numpy = modules["numpy"];
+  if (!py::hasattr(numpy, "void")) return nullptr;  // it is being imported
+  const auto type = [&](const char* name) {
+    return reinterpret_cast<PyTypeObject*>(py::object(numpy.attr(name)).release().ptr());
+  };
+  types.floating = type("floating");
+  types.boolean = type("bool_");
+  types.complex = type("complexfloating");
+  types.record = type("void");
+  types.integer = type("integer");
+  return &types;
+}
+
+enum class NumberKind { kNone, kBool, kInt, kFloat, kComplex };
+
+NumberKind scalar_of(PyObject* value) {
+  if (PyBool_Check(value)) return NumberKind::kBool;
+  if (PyLong_Check(value)) return NumberKind::kInt;
+  if (PyFloat_Check(value)) return NumberKind::kFloat;
+  if (PyComplex_Check(value)) return NumberKind::kComplex;
+  if (const NumpyTypes* numpy = numpy_types()) {
+    PyTypeObject* type = Py_TYPE(value);
+    if (PyType_IsSubtype(type, numpy->integer)) return NumberKind::kInt;
+    if (PyType_IsSubtype(type, numpy->floating)) return NumberKind::kFloat;
+    if (PyType_IsSubtype(type, numpy->boolean)) return NumberKind::kBool;
+    if (PyType_IsSubtype(type, numpy->complex)) return NumberKind::kComplex;
+  }
+  return NumberKind::kNone;
+}
+
+std::string type_name(PyObject* value) { return Py_TYPE(value)->tp_name; }
+
+// What was given, for a message: "the int 5", "a torch.float64 tensor of shape [3] on cpu".
+std::string describe(PyObject* value) {
+  if (value == Py_None) return "None";
+  if (THPVariable_Check(value)) {
+    const at::Tensor& tensor = THPVariable_Unpack(value);
+    return c10::str("a ", dtype_name(tensor.scalar_type()), " tensor of shape ", tensor.sizes(),
+                    " on ", tensor.device());
+  }
+  if (scalar_of(value) != NumberKind::kNone) {
+    return c10::str("the ", type_name(value), " ", std::string(py::str(py::handle(value))));
+  }
+  return c10::str("a ", type_name(value));
+}
+
+bool is_c_void_p(PyObject* value) { return std::strcmp(Py_TYPE(value)->tp_name, "c_void_p") == 0; }
+
+bool has_array_interface(PyObject* value) {
+  return PyObject_HasAttrString(value, "__dlpack__") != 0 ||
+         PyObject_HasAttrString(value, "__cuda_array_interface__") != 0;
+}
+
+}  // namespace
+
+void RawArguments::refuse(size_t index, const std::string& why, bool is_type) const {
+  const std::string text =
+      c10::str(callee_.name, ": argument ", index, " (", callee_.params[index].text, ") ", why);
+  TORCH_CHECK_TYPE(!is_type, text);
+  TORCH_CHECK_VALUE(is_type, text);
+  std::abort();  // one of the two has thrown
+}
+
+template <class T>
+void RawArguments::store(size_t index, T value) {
+  static_assert(sizeof(T) <= sizeof(Slot));
+  std::memcpy(slots_[index].bytes, &value, sizeof(T));
+}
+
+void RawArguments::add_tensor(size_t index, const at::Tensor& tensor) {
+  const Param& param = callee_.params[index];
+  if (tensor.layout() != at::kStrided) {
+    refuse(index, c10::str("must be a dense tensor, but its layout is ", tensor.layout(), "."),
+           false);
+  }
+  const at::ScalarType dtype = tensor.scalar_type();
+  if (param.dtypes != 0 && (param.dtypes >> static_cast<int>(dtype) & 1) == 0) {
+    refuse(index,
+           c10::str("must be a tensor of ", param.wanted, ", but it is ", dtype_name(dtype),
+                    ". Convert it with .to(), or change the parameter's type."),
+           true);
+  }
+  if (!strided_ && !tensor.is_contiguous()) {
+    refuse(index,
+           c10::str("must be contiguous, but it has shape ", tensor.sizes(), " and strides ",
+                    tensor.strides(),
+                    ". Pass .contiguous(), or strided=True if the kernel takes "
+                    "the strides into account."),
+           false);
+  }
+  if (tensor.is_conj() || tensor.is_neg()) {
+    refuse(index,
+           "is a view whose conjugation or negation has not been carried out. Pass "
+           ".resolve_conj().resolve_neg().",
+           false);
+  }
+  if (!tensor.is_cuda()) {
+    TORCH_CHECK(false, callee_.name, ": argument ", index, " (", param.text,
+                ") must be on a CUDA device, but it is on ", tensor.device(),
+                ". Raw kernels run on CUDA GPUs alone; move it with .cuda().");
+  }
+  if (!device_) {
+    device_ = tensor.device();
+    device_from_ = index;
+  } else if (*device_ != tensor.device()) {
+    TORCH_CHECK(false, callee_.name, ": all tensors must be on one device, but argument ",
+                device_from_, " is on ", *device_, " and argument ", index, " is on ",
+                tensor.device(), ".");
+  }
+  // Storage that is shared until somebody writes stays shared by those who read.
+  const void* address = param.writes ? tensor.mutable_data_ptr() : tensor.const_data_ptr();
+  if (reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(param.alignment) != 0) {
+    refuse(index,
+           c10::str("must begin at a multiple of ", param.alignment,
+                    " bytes in memory, and does not (it is a slice). Pass .clone()."),
+           false);
+  }
+  store(index, address);
+  if (param.writes) written_.push_back(tensor.unsafeGetTensorImpl());
+}
+
+void RawArguments::add_pointer(size_t index, PyObject* value, py::handle stream) {
+  const Param& param = callee_.params[index];
+  if (THPVariable_Check(value)) {
+    add_tensor(index, THPVariable_Unpack(value));
+  } else if (value == Py_None) {
+    store<void*>(index, nullptr);
+  } else if (scalar_of(value) != NumberKind::kNone) {
+    refuse(index,
+           c10::str("is a pointer: pass a tensor or None, not ", describe(value),
+                    ". (An address is passed as a ctypes.c_void_p, which nobody checks.)"),
+           true);
+  } else if (is_c_void_p(value)) {
+    const py::object address = py::reinterpret_borrow<py::object>(value).attr("value");
+    store(index, address.is_none() ? uintptr_t{0} : address.cast<uintptr_t>());
+  } else if (has_array_interface(value)) {
+    adopted_.push_back(callee_.adopt(py::handle(value), index, param.text, param.writes, stream)
+                           .cast<at::Tensor>());
+    add_tensor(index, adopted_.back());
+  } else {
+    refuse(index,
+           c10::str("is a pointer: pass a tensor, None, or an array with __dlpack__ or "
+                    "__cuda_array_interface__, not ",
+                    describe(value), "."),
+           true);
+  }
+}
+
+void RawArguments::add_integer(size_t index, PyObject* value) {
+  const Param& param = callee_.params[index];
+  const NumberKind scalar = scalar_of(value);
+  if (scalar != NumberKind::kInt && scalar != NumberKind::kBool) {
+    refuse(index, c10::str("must be an integer, but it is ", describe(value), "."), true);
+  }
+  py::object number = py::reinterpret_steal<py::object>(
+      scalar == NumberKind::kBool ? PyLong_FromLong(PyObject_IsTrue(value))
+                                  : PyNumber_Index(value));
+  if (!number) throw py::error_already_set();
+  const int bits = static_cast<int>(param.size) * 8;
+  const bool is_signed = param.kind == ParamKind::kInt;
+  int overflow = 0;
+  const long long small = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  uint64_t stored = static_cast<uint64_t>(small);
+  bool fits = overflow == 0;
+  if (overflow > 0 && !is_signed && bits == 64) {
+    stored = PyLong_AsUnsignedLongLong(number.ptr());
+    fits = PyErr_Occurred() == nullptr;
+    if (!fits) PyErr_Clear();
+  } else if (fits) {
+    const long long lowest = param.kind == ParamKind::kUnsigned ? 0 : -1LL << (bits - 1);
+    const bool above =
+        is_signed ? bits < 64 && small >= 1LL << (bits - 1) : bits < 64 && small >= 1LL << bits;
+    fits = small >= lowest && !above;
+  }
+  if (!fits) {
+    refuse(index, c10::str("does not hold ", std::string(py::str(number)), "."), false);
+  }
+  store(index, stored);  // little-endian: the low bytes come first
+}
+
+double RawArguments::as_double(size_t index, PyObject* value) const {
+  const NumberKind scalar = scalar_of(value);
+  if (scalar == NumberKind::kNone || scalar == NumberKind::kComplex) {
+    refuse(index, c10::str("must be a number, but it is ", describe(value), "."), true);
+  }
+  const py::object number = py::reinterpret_steal<py::object>(
+      scalar == NumberKind::kBool ? PyFloat_FromDouble(PyObject_IsTrue(value))
+                                  : PyNumber_Float(value));
+  if (!number) throw py::error_already_set();
+  return PyFloat_AS_DOUBLE(number.ptr());
+}
+
+void RawArguments::add_bytes(size_t index, PyObject* value) {
+  const Param& param = callee_.params[index];
+  const NumpyTypes* numpy = numpy_types();
+  const bool is_record = numpy != nullptr && PyType_IsSubtype(Py_TYPE(value), numpy->record);
+  if (!PyBytes_Check(value) && !is_record) {
+    refuse(index,
+           c10::str("is passed by value: give its bytes (struct.pack) or a NumPy record, not ",
+                    describe(value), "."),
+           true);
+  }
+  py::object bytes =
+      is_record ? py::handle(value).attr("tobytes")() : py::reinterpret_borrow<py::object>(value);
+  const auto size = PyBytes_GET_SIZE(bytes.ptr());
+  if (param.size != 0 && size != param.size) {
+    refuse(index, c10::str("takes ", param.size, " bytes, but ", size, " are given."), false);
+  }
+  pointers_[index] = PyBytes_AS_STRING(bytes.ptr());
+  if (is_record) kept_.push_back(std::move(bytes));
+}
+
+void RawArguments::add_unknown(size_t index, PyObject* value, py::handle stream) {
+  const Param& param = callee_.params[index];
+  const NumpyTypes* numpy = numpy_types();
+  const bool is_numpy = numpy != nullptr && scalar_of(value) != NumberKind::kNone &&
+                        !PyBool_Check(value) &&
+                        (PyType_IsSubtype(Py_TYPE(value), numpy->integer) ||
+                         PyType_IsSubtype(Py_TYPE(value), numpy->floating) ||
+                         PyType_IsSubtype(Py_TYPE(value), numpy->boolean) ||
+                         PyType_IsSubtype(Py_TYPE(value), numpy->complex));
+  if (is_numpy) {
+    const py::object bytes = py::handle(value).attr("tobytes")();
+    kept_.push_back(bytes);
+    if (param.size != 0 && PyBytes_GET_SIZE(bytes.ptr()) != param.size) {
+      refuse(index,
+             c10::str("takes ", param.size, " bytes, but ", describe(value), " has ",
+                      PyBytes_GET_SIZE(bytes.ptr()), "."),
+             true);
+    }
+    pointers_[index] = PyBytes_AS_STRING(bytes.ptr());
+  } else if (PyBytes_Check(value) ||
+             (numpy != nullptr && PyType_IsSubtype(Py_TYPE(value), numpy->record))) {
+    add_bytes(index, value);
+  } else if (scalar_of(value) != NumberKind::kNone) {
+    refuse(index,
+           c10::str("has no type in the compiled code: pass a NumPy scalar, which has one "
+                    "(numpy.int32(5)), instead of ",
+                    describe(value), "."),
+           true);
+  } else if (param.size != 0 && param.size != sizeof(void*)) {
+    refuse(index,
+           c10::str("takes ", param.size, " bytes, which is no pointer, but ", describe(value),
+                    " is given."),
+           true);
+  } else {
+    add_pointer(index, value, stream);
+  }
+}
+
+void RawArguments::add_scalar(size_t index, PyObject* value) {
+  const Param& param = callee_.params[index];
+  switch (param.kind) {
+    case ParamKind::kBool:
+      if (scalar_of(value) != NumberKind::kBool) {
+        refuse(index, c10::str("must be a bool, but it is ", describe(value), "."), true);
+      }
+      store(index, PyObject_IsTrue(value) == 1);
+      break;
+    case ParamKind::kInt:
+    case ParamKind::kUnsigned:
+    case ParamKind::kBits:
+      add_integer(index, value);
+      break;
+    case ParamKind::kFloat:
+      if (param.size == sizeof(float)) {
+        store(index, static_cast<float>(as_double(index, value)));
+      } else {
+        store(index, as_double(index, value));
+      }
+      break;
+    case ParamKind::kHalf:
+      store(index, c10::Half(static_cast<float>(as_double(index, value))).x);
+      break;
+    case ParamKind::kBFloat16:
+      store(index, c10::BFloat16(static_cast<float>(as_double(index, value))).x);
+      break;
+    case ParamKind::kComplex: {
+      if (scalar_of(value) == NumberKind::kNone) {
+        refuse(index, c10::str("must be a complex number, but it is ", describe(value), "."), true);
+      }
+      const Py_complex number = PyComplex_AsCComplex(value);
+      if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+      if (param.size == sizeof(std::complex<float>)) {
+        store(index, std::complex<float>(static_cast<float>(number.real),
+                                         static_cast<float>(number.imag)));
+      } else {
+        store(index, std::complex<double>(number.real, number.imag));
+      }
+      break;
+    }
+    default:
+      add_bytes(index, value);
+  }
+}
+
+RawArguments::RawArguments(const Callee& callee, PyObject* args, bool strided, py::handle stream)
+    : callee_(callee), strided_(strided) {
+  TORCH_CHECK_TYPE(PyTuple_Check(args) || PyList_Check(args), callee.name,
+                   ": args must be a tuple or a list of the kernel's arguments, but it is ",
+                   describe(args), ".");
+  if (PyList_Check(args)) {
+    // Another thread may change a list while this one is inside the launch.
+    kept_.push_back(py::reinterpret_steal<py::object>(PyList_AsTuple(args)));
+    args = kept_.back().ptr();
+  }
+  const auto given = static_cast<size_t>(PyTuple_GET_SIZE(args));
+  if (given != callee.params.size()) {
+    std::string all;
+    for (const Param& param : callee.params) all += (all.empty() ? "" : ", ") + param.text;
+    TORCH_CHECK_TYPE(false, callee.name, ": takes ", callee.params.size(), " arguments (", all,
+                     "), but ", given, " are given.");
+  }
+  slots_.resize(given);
+  pointers_.resize(given);
+  for (size_t i = 0; i < given; ++i) pointers_[i] = slots_[i].bytes;
+  for (size_t i = 0; i < given; ++i) {
+    PyObject* const value = PyTuple_GET_ITEM(args, static_cast<Py_ssize_t>(i));
+    if (callee.params[i].kind == ParamKind::kPointer) {
+      add_pointer(i, value, stream);
+    } else if (callee.params[i].kind == ParamKind::kUnknown) {
+      add_unknown(i, value, stream);
+    } else if (THPVariable_Check(value)) {
+      refuse(i,
+             c10::str("is no pointer, but ", describe(value),
+                      " is given. A tensor's value "
+                      "is passed as .item()."),
+             true);
+    } else {
+      add_scalar(i, value);
+    }
+  }
+}
+
+void RawArguments::bump_versions() const {
+  for (c10::TensorImpl* tensor : written_) {
+    if (!tensor->is_inference()) tensor->bump_version();
+  }
+}
+
+}  // namespace torch_ops::jit

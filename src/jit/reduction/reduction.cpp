@@ -1,0 +1,480 @@
+// A call of a reduction: axes are sorted into kept and reduced ones, each output's elements cut
+// into parts, and the parts' results combined. How they are cut follows from sizes and strides, of
+// columns on CUDA also from the number of multiprocessors: the bits are the same on each run, on
+// any number of threads.
+#include "jit/reduction/reduction.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/Parallel.h>
+#include <ATen/WrapDimUtils.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+
+#include "common/host/ceil_div.h"
+#include "common/torch/new_output.h"
+#include "jit/call/plan.h"
+#include "jit/call/python_arguments.h"
+#include "jit/gpu_code.h"
+
+namespace torch_ops::jit {
+namespace {
+
+namespace py = pybind11;
+
+constexpr int64_t kReductionGrain = 32768;  // elements below which no second task is worth it
+constexpr int64_t kHostPart = 4096;         // elements that one task of the CPU reduces
+// The same of columns: outputs side by side, at least and at most (headers/reduce_cpu.h has
+// that too); rows of a part, a multiple of the first and at most the second; and tasks, where there
+// is work.
+constexpr int64_t kHostColumns = 16;
+constexpr int64_t kHostWidth = 8192;
+constexpr int64_t kHostRows = 64;
+constexpr int64_t kHostMostRows = 512;
+constexpr int64_t kHostTasks = 64;
+constexpr int64_t kThreads = 256;  // a block; headers/reduce_cuda.h has it too
+constexpr int64_t kBlocks = 8192;  // what a grid should have to fill a GPU
+constexpr int64_t kLeastPerThread = 16;
+constexpr int64_t kReductionVectorBytes = 16;
+// Of columns: as many as a multiprocessor has room for at a time, so that all end together, the
+// start and the end of a block do not count beside what it reads, and the second pass has little to
+// read.
+constexpr int64_t kColumnBlocks = 4;
+constexpr int64_t kColumnUnroll = 4;  // rows of a thread whose loads are in flight together
+
+// One axis of the plan, as output and inputs step along it, in bytes.
+struct Axis {
+  int64_t size;
+  c10::SmallVector<int64_t, 4> strides;  // the output's first
+};
+using Axes = c10::SmallVector<Axis, 4>;
+
+// Joins neighbours that one stride walks for all tensors; the innermost axis stands first.
+void coalesce(Axes& axes) {
+  Axes joined;
+  for (Axis& axis : axes) {
+    if (axis.size == 1) continue;
+    if (!joined.empty()) {
+      Axis& last = joined.back();
+      bool fits = true;
+      for (size_t k = 0; k < axis.strides.size(); ++k) {
+        fits &= axis.strides[k] == last.strides[k] * last.size;
+      }
+      if (fits) {
+        last.size *= axis.size;
+        continue;
+      }
+    }
+    joined.push_back(std::move(axis));
+  }
+  axes = std::move(joined);
+}
+
+int64_t product(const Axes& axes) {
+  int64_t result = 1;
+  for (const Axis& axis : axes) result *= axis.size;
+  return result;
+}
+
+// The stride of the innermost axis that the inputs walk.
+int64_t inner_stride(const Axes& axes) {
+  int64_t least = INT64_MAX;
+  if (axes.empty()) return least;
+  for (size_t k = 1; k < axes[0].strides.size(); ++k) {
+    if (axes[0].strides[k] != 0) least = std::min(least, axes[0].strides[k]);
+  }
+  return least;
+}
+
+// The plan has an axis at least, which nothing walks where there is none: no array is empty in C++.
+void put_axes(Words& words, const Axes& axes, size_t operands) {
+  for (size_t w = 0; axes.empty() && w < 1 + operands; ++w) words.put(int64_t{w == 0});
+  for (const Axis& axis : axes) {
+    words.put(axis.size);
+    for (const int64_t stride : axis.strides) words.put(stride);
+  }
+}
+
+struct ReductionCall {
+  Axes kept, reduced;
+  c10::SmallVector<ScalarType, 8> stored, computed;  // output, then inputs; Undefined: a number
+  c10::SmallVector<const Tensor*, 8> operands;       // the output, and inputs that are no numbers
+  c10::SmallVector<Tensor, 8> views;                 // the inputs, broadcast
+  c10::SmallVector<int8_t, 4> raw_ranks;
+  int64_t vector = 0;  // outputs that one thread of CUDA has, 1 on the CPU; 0: not columns
+  std::string modes;   // of operands then: see torch_ops/jit/headers/operands.h
+  Words tail;
+};
+
+ReductionCode find_code(Reduction& kernel, const ReductionCall& call, std::optional<int> device) {
+  std::string key(1, static_cast<char>(device ? *device + 1 : 0));
+  for (const ScalarType type : call.stored) key.push_back(static_cast<char>(type));
+  for (const ScalarType type : call.computed) key.push_back(static_cast<char>(type));
+  for (const int8_t rank : call.raw_ranks) key.push_back(rank);
+  key.push_back(static_cast<char>(call.kept.size()));
+  key.push_back(static_cast<char>(call.reduced.size()));
+  key.push_back(static_cast<char>(call.vector));
+  key += call.modes;
+  return kernel.codes.get(key, [&] {
+    const py::gil_scoped_acquire gil;
+    const py::tuple made =
+        kernel.compile(device ? py::object(py::int_(*device)) : py::object(py::none()),
+                       names_of(call.stored), names_of(call.computed), ranks_of(call.raw_ranks),
+                       call.kept.size(), call.reduced.size(), call.vector, call.modes);
+    return ReductionCode{reinterpret_cast<const void*>(made[0].cast<intptr_t>()),
+                         reinterpret_cast<const void*>(made[1].cast<intptr_t>()),
+                         made[2].cast<int64_t>()};
+  });
+}
+
+// The words that both kinds of processor get; headers/reduce.h declares them.
+Words plan_words(ReductionCall& call, int64_t outputs, int64_t elements, int64_t part,
+                 int64_t parts, void* partials) {
+  Words words;
+  words.put(outputs);
+  words.put(elements);
+  words.put(part);
+  words.put(parts);
+  words.put(partials);
+  for (const Tensor* operand : call.operands) words.put(operand->data_ptr());
+  for (size_t w = 0; w < call.tail.size(); ++w) words.put(call.tail[w]);
+  return words;
+}
+
+int64_t power_of_two_up_to(int64_t value) {
+  int64_t power = 1;
+  while (power * 2 <= value) power *= 2;
+  return power;
+}
+
+// For results of parts: as many as are given, in the type that they are computed in.
+Tensor scratch(int64_t results, const ReductionCode& code, const Tensor& like) {
+  const int64_t size = std::max<int64_t>(8, code.result_bytes);
+  return new_output({results * size}, like.options().dtype(at::kByte));
+}
+
+// Are the outputs what lies together in memory, and not each output's elements?
+bool are_columns(const ReductionCall& call, int64_t elements) {
+  return elements > 0 && inner_stride(call.reduced) > inner_stride(call.kept);
+}
+
+// How the work is cut on the CPU: tasks in number, parts of the elements for each of `tasks /
+// parts`, and the neighbouring outputs that a task reduces side by side.
+struct HostTasks {
+  int64_t part, parts, tasks, width;
+
+  static HostTasks of_rows(int64_t outputs, int64_t elements) {
+    const int64_t parts = std::max<int64_t>(ceil_div(elements, kHostPart), 1);
+    return {kHostPart, parts, outputs * parts, 1};
+  }
+
+  static HostTasks of_columns(int64_t outputs, int64_t elements, int64_t row_size) {
+    const int64_t per_row = ceil_div(row_size, kHostWidth);
+    const int64_t width = ceil_div(row_size, per_row * kHostColumns) * kHostColumns;
+    const int64_t strips = outputs / row_size * ceil_div(row_size, width);
+    // Enough tasks for many threads; the second pass reads a result a part and output.
+    const int64_t wanted = ceil_div(elements * strips, kHostTasks);
+    const int64_t part =
+        std::clamp(ceil_div(wanted, kHostRows) * kHostRows, kHostRows, kHostMostRows);
+    const int64_t parts = ceil_div(elements, part);
+    return {part, parts, strips * parts, width};
+  }
+};
+
+void run_cpu(Reduction& kernel, ReductionCall& call, const Tensor& out, int64_t outputs,
+             int64_t elements) {
+  const bool columns =
+      are_columns(call, elements) && !call.reduced.empty() && call.kept[0].size >= kHostColumns;
+  if (columns) {
+    call.vector = 1;
+    for (size_t k = 1; k < call.operands.size(); ++k) {
+      const int64_t stride = call.kept[0].strides[k];
+      call.modes.push_back(stride == call.operands[k]->element_size() ? 'c'
+                           : stride == 0                              ? 'b'
+                                                                      : 's');
+    }
+  }
+  const ReductionCode code = find_code(kernel, call, std::nullopt);
+  using Function = void (*)(const int64_t*, int64_t, int64_t);
+  const auto partial = reinterpret_cast<Function>(const_cast<void*>(code.partial));
+  const auto finish = reinterpret_cast<Function>(const_cast<void*>(code.finish));
+  const HostTasks cut = columns ? HostTasks::of_columns(outputs, elements, call.kept[0].size)
+                                : HostTasks::of_rows(outputs, elements);
+  const Tensor partials = scratch(cut.parts > 1 ? outputs * cut.parts : 0, code, out);
+  Words words = plan_words(call, outputs, elements, cut.part, cut.parts, partials.data_ptr());
+  if (columns) words.put(cut.width);
+  put_axes(words, call.kept, call.operands.size());
+  put_axes(words, call.reduced, call.operands.size());
+  const int64_t of_task = std::min(elements, cut.part) * std::min(cut.width, outputs);
+  at::parallel_for(0, cut.tasks,
+                   std::max<int64_t>(kReductionGrain / std::max<int64_t>(of_task, 1), 1),
+                   [&](int64_t begin, int64_t end) { partial(words.data(), begin, end); });
+  if (cut.parts == 1) return;
+  at::parallel_for(0, outputs, std::max<int64_t>(kReductionGrain / cut.parts, 1),
+                   [&](int64_t begin, int64_t end) { finish(words.data(), begin, end); });
+}
+
+// May the elements of an operand along the innermost kept axis be moved as vectors?
+bool lies_in_vectors(const ReductionCall& call, size_t operand, int64_t vector) {
+  const Tensor& tensor = *call.operands[operand];
+  const int64_t bytes = std::min(kReductionVectorBytes, vector * tensor.element_size());
+  int64_t places = reinterpret_cast<intptr_t>(tensor.data_ptr());
+  for (const Axes* axes : {&call.kept, &call.reduced}) {
+    for (const Axis& axis : *axes) {
+      if (&axis != &call.kept[0]) places |= axis.strides[operand];
+    }
+  }
+  return call.kept[0].strides[operand] == tensor.element_size() && places % bytes == 0;
+}
+
+// How the outputs of a thread lie: the widest vectors that sizes, strides and pointers allow.
+void choose_vector(ReductionCall& call) {
+  const Axis& inner = call.kept[0];
+  const size_t count = call.operands.size();
+  int64_t smallest = kReductionVectorBytes;
+  for (size_t k = 1; k < count; ++k) {
+    if (inner.strides[k] != 0) smallest = std::min(smallest, call.operands[k]->element_size());
+  }
+  int64_t vector = std::min<int64_t>(kReductionVectorBytes / smallest, 8);
+  const auto fits = [&] {
+    if (inner.size % vector != 0) return false;
+    for (size_t k = 1; k < count; ++k) {
+      if (inner.strides[k] != 0 && !lies_in_vectors(call, k, vector)) return false;
+    }
+    return true;
+  };
+  while (vector > 1 && !fits()) vector /= 2;
+  call.vector = vector;
+  call.modes = lies_in_vectors(call, 0, vector) ? "c" : "s";
+  for (size_t k = 1; k < count; ++k) {
+    const bool moves = std::any_of(call.reduced.begin(), call.reduced.end(),
+                                   [&](const Axis& axis) { return axis.strides[k] != 0; });
+    const bool splat = vector > 1 && inner.strides[k] == 0;
+    call.modes.push_back(moves ? (splat ? 'b' : 'c') : (splat ? 'B' : 'C'));
+  }
+}
+
+// How the elements of an output are cut into parts: at most `wanted`, whose threads all have
+// something to do, and the same number of elements each in multiples of `unroll`.
+struct Parts {
+  Parts(int64_t elements, int64_t lanes, int64_t unroll, int64_t wanted) {
+    const int64_t possible = std::max<int64_t>(elements / (lanes * kLeastPerThread), 1);
+    const int64_t least = ceil_div(elements, std::clamp<int64_t>(wanted, 1, possible));
+    const int64_t step = lanes * unroll;
+    size = std::max<int64_t>(ceil_div(least, step) * step, 1);
+    count = std::max<int64_t>(ceil_div(elements, size), 1);
+  }
+  int64_t size, count;
+};
+
+// Launches the kernels of one call.
+class Launcher {
+ public:
+  Launcher(Words& words, const ReductionCall& call, const Tensor& out)
+      : words_(words), device_(out.device().index()), stream_(current_stream(device_)) {
+    put_axes(words_, call.kept, call.operands.size());
+    put_axes(words_, call.reduced, call.operands.size());
+  }
+  void operator()(const void* function, int64_t threads, int64_t grid_x, int64_t grid_y) const {
+    const int64_t x = std::min<int64_t>(grid_x, INT32_MAX);
+    const LaunchShape shape{{static_cast<uint32_t>(x), static_cast<uint32_t>(grid_y), 1},
+                            {static_cast<uint32_t>(threads), 1, 1}};
+    void* parameters[] = {words_.data()};
+    gpu_code().launch_kernel(function, device_, shape, stream_, parameters);
+  }
+
+ private:
+  Words& words_;
+  c10::DeviceIndex device_;
+  void* stream_;
+};
+
+// Outputs whose elements lie together.
+void run_rows(const ReductionCode& code, ReductionCall& call, const Tensor& out, int64_t outputs,
+              int64_t elements) {
+  const int64_t lanes = std::min(kThreads, power_of_two_up_to(std::max<int64_t>(elements / 4, 1)));
+  const int64_t blocks = ceil_div(outputs, kThreads / lanes);
+  const Parts parts(elements, lanes, 1, kBlocks / blocks);
+  const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, code, out);
+  Words words = plan_words(call, outputs, elements, parts.size, parts.count, partials.data_ptr());
+  words.put(lanes);
+  const Launcher launch(words, call, out);
+  launch(code.partial, kThreads, blocks, parts.count);
+  if (parts.count > 1) launch(code.finish, kThreads, outputs, 1);
+}
+
+// Outputs that lie together as their elements do. A block's threads are a matrix: `across` of them
+// side by side along a row's memory, `lanes` one below the other.
+void run_columns(const ReductionCode& code, ReductionCall& call, const Tensor& out, int64_t outputs,
+                 int64_t elements) {
+  const int64_t words_of_row = outputs / call.vector;
+  // Several lanes where there are elements for them: the wider blocks are, the more parts it takes
+  // to make enough of them, and the more the second pass has to read.
+  const int64_t least_lanes =
+      power_of_two_up_to(std::clamp<int64_t>(elements / kLeastPerThread, 1, 8));
+  // A row that is not much wider stays whole: its memory is read as it lies.
+  const int64_t most_across = kThreads / least_lanes;
+  const bool is_narrow = least_lanes > 1 && words_of_row <= 2 * most_across;
+  const int64_t groups = is_narrow ? 1 : ceil_div(words_of_row, most_across);
+  const int64_t across = ceil_div(words_of_row, groups);
+  const int64_t lanes = std::clamp<int64_t>(elements / 4, 1, kThreads / across);
+  const int64_t blocks = ceil_div(words_of_row, across);
+  const int64_t at_once = kColumnBlocks * gpu_code().count_multiprocessors(out.device().index());
+  const Parts parts(elements, lanes, kColumnUnroll, at_once / blocks);
+  const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, code, out);
+  // Of the second pass: some 8 parts a thread, if that keeps a block's threads busy.
+  const int64_t finish_lanes =
+      std::min(kThreads, power_of_two_up_to(std::max<int64_t>(parts.count / 8, 1)));
+  Words words = plan_words(call, outputs, elements, parts.size, parts.count, partials.data_ptr());
+  words.put(across);
+  words.put(lanes);
+  words.put(lanes > 1 ? power_of_two_up_to(lanes - 1) : 0);
+  words.put(finish_lanes);
+  const Launcher launch(words, call, out);
+  launch(code.partial, ceil_div(across * lanes, 32) * 32, blocks, parts.count);
+  if (parts.count > 1) {
+    launch(code.finish, kThreads, ceil_div(outputs, kThreads / finish_lanes), 1);
+  }
+}
+
+void run_cuda(Reduction& kernel, ReductionCall& call, const Tensor& out, int64_t outputs,
+              int64_t elements) {
+  // The threads of one output are neighbours where its elements are, else the outputs are.
+  const bool columns = are_columns(call, elements);
+  if (columns) choose_vector(call);
+  const ReductionCode code = find_code(kernel, call, out.device().index());
+  (columns ? run_columns : run_rows)(code, call, out, outputs, elements);
+}
+
+}  // namespace
+
+Reduction::~Reduction() {
+  const py::gil_scoped_acquire gil;
+  compile = py::object();
+}
+
+std::vector<bool> reduced_axes(const Reduction& kernel, int64_t rank,
+                               at::OptionalIntArrayRef dims) {
+  const int64_t axes = std::max<int64_t>(rank, 1);
+  std::vector<bool> is_reduced(axes, !dims);
+  if (!dims) return is_reduced;
+  for (const int64_t dim : *dims) {
+    TORCH_CHECK_INDEX(dim >= -axes && dim < axes, kernel.name, ": dim ", dim,
+                      " is out of range for a tensor of ", rank, " axes.");
+    const int64_t axis = dim < 0 ? dim + axes : dim;
+    TORCH_CHECK_VALUE(!is_reduced[axis], kernel.name, ": dim ", axis, " is named twice.");
+    is_reduced[axis] = true;
+  }
+  return is_reduced;
+}
+
+Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArrayRef dims,
+              bool keepdim, const Tensor& out) {
+  c10::SmallVector<Tensor, 1> outs;
+  if (out.defined()) outs.push_back(out);
+  const c10::Device device = device_of(kernel, arguments, outs);
+  const c10::OptionalDeviceGuard guard(device);
+  const Types types = resolve_types(kernel, arguments, outs);
+  if (needs_rounding(kernel, arguments)) {
+    return reduce(kernel, RoundedArguments(kernel, arguments).arguments, dims, keepdim, out);
+  }
+
+  at::DimVector shape;
+  bool any = false;
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    if (!arguments[k].tensor || kernel.in[k].raw) continue;
+    any = true;
+    shape = at::infer_size_dimvector(shape, arguments[k].tensor->sizes());
+  }
+  TORCH_CHECK_TYPE(any, kernel.name, ": a reduction takes a tensor at least that is not raw.");
+  const auto rank = static_cast<int64_t>(shape.size());
+  const std::vector<bool> is_reduced = reduced_axes(kernel, rank, dims);
+  at::DimVector kept_shape;
+  for (int64_t d = 0; d < rank; ++d) {
+    if (!is_reduced[d]) {
+      kept_shape.push_back(shape[d]);
+    } else if (keepdim) {
+      kept_shape.push_back(1);
+    }
+  }
+  Tensor result = out;
+  if (out.defined()) {
+    TORCH_CHECK_VALUE(out.sizes() == at::IntArrayRef(kept_shape), kernel.name, ": out has shape ",
+                      out.sizes(), ", but the result has ", at::IntArrayRef(kept_shape),
+                      ". An output is never resized.");
+    TORCH_CHECK(!out.is_conj() && !out.is_neg(), kernel.name,
+                ": out is a view whose conjugation or negation has not been carried out.");
+    at::assert_no_internal_overlap(out);
+    for (const Argument& argument : arguments) {
+      if (argument.tensor) at::assert_no_overlap(out, *argument.tensor);
+    }
+  } else {
+    result = new_output(kept_shape, at::TensorOptions().dtype(types.out[0]).device(device));
+  }
+
+  ReductionCall call;
+  call.operands.push_back(&result);
+  call.stored.push_back(result.scalar_type());
+  call.computed.push_back(types.out[0]);
+  call.views.reserve(arguments.size());
+  c10::SmallVector<const Tensor*, 4> raw;
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    const Tensor* tensor = arguments[k].tensor;
+    call.computed.push_back(types.in[k]);
+    if (kernel.in[k].raw) {
+      TORCH_CHECK_TYPE(tensor, kernel.name, ": ", kernel.in[k].name,
+                       " is a raw parameter and takes a tensor, not a number.");
+      raw.push_back(tensor);
+      call.stored.push_back(tensor->scalar_type());
+    } else if (is_number(arguments[k], kernel.in[k])) {
+      call.stored.push_back(ScalarType::Undefined);
+      call.tail.put(tensor ? tensor->item() : arguments[k].number, types.in[k]);
+    } else {
+      call.stored.push_back(tensor->scalar_type());
+      call.views.push_back(tensor->resolve_conj().resolve_neg().expand(shape));
+      call.operands.push_back(&call.views.back());
+    }
+  }
+  for (const Tensor* tensor : raw) {
+    TORCH_CHECK(!tensor->is_conj() && !tensor->is_neg(), kernel.name,
+                ": a raw array is read as it lies, but its conjugation or negation has not been "
+                "carried out. Pass .resolve_conj().resolve_neg().");
+    const auto axes = static_cast<int8_t>(tensor->dim());
+    call.raw_ranks.push_back(tensor->is_contiguous() ? axes : static_cast<int8_t>(-1 - axes));
+    call.tail.put_raw(*tensor);
+  }
+  // Axes from the innermost on; the reduced ones in the order of the first input's strides.
+  int64_t out_axis = static_cast<int64_t>(kept_shape.size()) - 1;
+  for (int64_t d = rank - 1; d >= 0; --d) {
+    Axis axis{shape[d], {}};
+    const bool has_out_axis = !is_reduced[d];
+    axis.strides.push_back(has_out_axis ? result.stride(out_axis) * result.element_size() : 0);
+    if (has_out_axis || keepdim) --out_axis;
+    for (const Tensor& view : call.views)
+      axis.strides.push_back(view.stride(d) * view.element_size());
+    (has_out_axis ? call.kept : call.reduced).push_back(std::move(axis));
+  }
+  const int64_t outputs = product(call.kept), elements = product(call.reduced);
+  TORCH_CHECK_VALUE(elements > 0 || kernel.has_identity || outputs == 0, kernel.name,
+                    ": there is no element to reduce (shape ", at::IntArrayRef(shape),
+                    "), and the kernel has no identity.");
+  const auto by_stride = [](const Axis& a, const Axis& b) {
+    return a.strides.size() > 1 && a.strides[1] < b.strides[1];
+  };
+  std::stable_sort(call.reduced.begin(), call.reduced.end(), by_stride);
+  std::stable_sort(call.kept.begin(), call.kept.end(), by_stride);
+  if (elements == 0) call.reduced.clear();
+  coalesce(call.kept);
+  coalesce(call.reduced);
+  if (outputs == 0) return result;
+  if (device.is_cuda()) {
+    run_cuda(kernel, call, result, outputs, elements);
+  } else {
+    run_cpu(kernel, call, result, outputs, elements);
+  }
+  return result;
+}
+
+}  // namespace torch_ops::jit

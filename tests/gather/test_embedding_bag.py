@@ -1,0 +1,296 @@
+"""embedding_bag and its layer, against torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from gathering import values_for
+from hypothesis import given
+from hypothesis import strategies as st
+from op_checks import Op, OpChecks, Sample
+from support.layers import Layer
+from torch import Tensor, nn
+
+import torch_ops
+
+MODES = ("sum", "mean", "max")
+
+
+def reference(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """Bag by bag."""
+    factors = torch.ones_like(input, dtype=weight.dtype)
+    if per_sample_weights is not None:
+        factors = per_sample_weights
+    if offsets is None:
+        bags = list(zip(input, factors, strict=True))
+    else:
+        ends = [*offsets.tolist()[1:], *([] if include_last_offset else [len(input)])]
+        bags = [
+            (input[begin:end], factors[begin:end])
+            for begin, end in zip(offsets.tolist(), ends, strict=False)
+        ]
+    result = torch.zeros(len(bags), weight.shape[1], dtype=weight.dtype)
+    for at, (entries, scale) in enumerate(bags):
+        kept = entries != (-1 if padding_idx is None else padding_idx)
+        rows = weight[entries[kept].long()] * scale[kept, None]
+        if len(rows):
+            result[at] = rows.amax(0) if mode == "max" else getattr(rows, mode)(0)
+    return result
+
+
+def samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
+    weight = values_for((6, 5), device, dtype)
+    flat = torch.tensor([3, 0, 5, 5, 1, 2, 0], device=device)
+    for mode in MODES:
+        for offsets, last in (([0, 2, 2, 5], False), ([0, 2, 2, 6], True), ([0], False)):
+            begins = torch.tensor(offsets, device=device)
+            for padding in (None, 5):
+                yield Sample((flat, weight, begins, False, mode, False, None, last, padding))
+        for shape in ((2, 3), (4, 1), (3, 0), (0, 2)):
+            entries = torch.randint(6, shape, device=device)
+            yield Sample((entries, weight, None, False, mode, False, None, False, 2))
+    begins = torch.tensor([0, 3], device=device)
+    yield Sample((flat, values_for((6, 0), device, dtype), begins))
+    yield Sample((flat[:0], weight, begins[:0]))
+
+
+def smooth_samples(device: torch.device) -> Iterator[Sample]:
+    """Those with factors too, which the derivative needs."""
+    yield from samples(device, torch.float64)
+    weight, factors = (values_for(shape, device, torch.float64) for shape in ((6, 2), (2, 3)))
+    flat = torch.tensor([[3, 0, 5], [5, 1, 2]], device=device)
+    yield Sample((flat, weight, None, False, "sum", False, factors))
+    begins = torch.tensor([0, 2, 2], device=device)
+    yield Sample((flat.view(6), weight, begins, False, "sum", False, factors.view(6)))
+
+
+def sized(device: torch.device, size: int) -> Sample:
+    weight = values_for((size + 1, 3), device, torch.float32)
+    entries = torch.arange(size * 3, device=device) % size
+    return Sample((entries, weight, torch.arange(size, device=device)))
+
+
+def bad(device: torch.device) -> Iterator[Sample]:
+    weight = values_for((5, 3), device, torch.float32)
+    entries = torch.tensor([0, 4, 2], device=device)
+    begins = torch.tensor([0, 2], device=device)
+    yield Sample((entries, weight))
+    yield Sample((entries[None], weight, begins))
+    yield Sample((entries.float(), weight, begins))
+    yield Sample((entries + 1, weight, begins))
+    yield Sample((entries, weight, begins * 2))
+    yield Sample((entries, weight, begins, False, "most"))
+    yield Sample((entries, weight, begins, False, "mean", False, weight[:3, 0]))
+
+
+def tolerance(dtype: torch.dtype) -> tuple[float, float]:
+    """Sums of seven products in float32 or wider, rounded once, in whose place a mean may be."""
+    info = torch.finfo(dtype)
+    wide = torch.finfo(torch.float32) if info.bits == 16 else info
+    return 0.51 * info.eps if info.bits == 16 else 0.0, 32 * wide.eps
+
+
+OPS = [
+    Op(
+        "embedding_bag",
+        torch.ops.torch_ops.embedding_bag.default,
+        reference,
+        samples,
+        tolerance,
+        sums=True,
+        smooth_samples=smooth_samples,
+        sized=sized,
+        bad=bad,
+        node="ScatterAddBackward",
+    ),
+]
+
+LAYERS = [
+    Layer(
+        torch_ops.EmbeddingBag,
+        lambda device: (torch.tensor([[1, 0], [4, 1]], device=device),),
+        (
+            ({"num_embeddings": 5, "embedding_dim": 3}, True),
+            ({"num_embeddings": 5, "embedding_dim": 3, "mode": "sum", "padding_idx": 1}, True),
+            ({"num_embeddings": 5, "embedding_dim": 3, "mode": "max", "max_norm": 9.0}, True),
+        ),
+        nn.EmbeddingBag,
+    )
+]
+
+
+class TestChecks(OpChecks):
+    pass
+
+
+calls = st.fixed_dictionaries(
+    {
+        "lengths": st.lists(st.integers(0, 4), min_size=1, max_size=5),
+        "two_axes": st.booleans(),
+        "mode": st.sampled_from(MODES),
+        "padding_idx": st.none() | st.integers(-4, 3),
+        "max_norm": st.none() | st.floats(0.2, 3),
+        "sparse": st.booleans(),
+        "include_last_offset": st.booleans(),
+        "weighted": st.booleans(),
+        "dtype": st.sampled_from([torch.int8, torch.int16, torch.int32, torch.int64]),
+        "seed": st.integers(0, 2**31),
+    }
+)
+
+
+def check_call(device: torch.device, call: dict[str, Any]) -> None:
+    generator = torch.Generator().manual_seed(call["seed"])
+    mode, lengths = call["mode"], call["lengths"]
+    weighted = call["weighted"] and mode == "sum"
+    options = {"mode": mode, "padding_idx": call["padding_idx"], "max_norm": call["max_norm"]}
+    if mode != "max":  # torch has no such gradient of a maximum
+        options["sparse"] = call["sparse"] and not weighted
+    if call["two_axes"]:
+        shape, offsets = (len(lengths), max(lengths[0], 1)), None
+    else:
+        shape, ends = (sum(lengths),), torch.tensor(lengths).cumsum(0)
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), ends]).to(device)
+        options["include_last_offset"] = call["include_last_offset"]
+        offsets = offsets if call["include_last_offset"] else offsets[:-1]
+    table = torch.randn(4, 3, generator=generator, dtype=torch.float64).to(device)
+    index = torch.randint(4, shape, generator=generator).to(device)
+    factors = torch.randn(shape, generator=generator, dtype=torch.float64).to(device)
+    if index.numel() == 0 and (device.type == "cuda" or call["max_norm"] is not None):
+        return  # torch's own kernels fail there
+    results = []
+    for function, picks in ((torch_ops.embedding_bag, call["dtype"]), (F.embedding_bag, None)):
+        leaf, scale = table.clone().requires_grad_(), factors.clone().requires_grad_()
+        output = function(
+            index.to(picks or torch.int64),
+            leaf,
+            offsets if offsets is None else offsets.to(picks or torch.int64),
+            per_sample_weights=scale if weighted else None,
+            **options,
+        )
+        output.backward(torch.ones_like(output).cumsum(0))
+        assert leaf.grad is not None
+        assert leaf.grad.is_sparse == options.get("sparse", False)
+        results.append((output, leaf, leaf.grad.to_dense(), scale.grad if weighted else output))
+    torch.testing.assert_close(*results, msg=lambda text: f"{call} {text}")
+
+
+@given(call=calls)
+def test_any_call(device: torch.device, call: dict[str, Any]) -> None:
+    check_call(device, call)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_sums_of_16_bits(device: torch.device, dtype: torch.dtype) -> None:
+    """Of many rows, and of products that 16 bits do not hold: rounded once."""
+    weight = torch.tensor([[1.0], [3.0]], dtype=dtype, device=device)
+    index = torch.ones(1, 5000, dtype=torch.int8, device=device)
+    factors = torch.full((1, 5000), 0.333, dtype=dtype, device=device)
+    exact = 5000 * 3 * factors[0, 0].double()
+    result = torch_ops.embedding_bag(index, weight, mode="sum", per_sample_weights=factors)
+    assert result.item() == exact.to(dtype).item()
+    assert torch_ops.embedding_bag(index, weight).item() == 3
+
+
+def test_first_of_several_that_are_alike(device: torch.device) -> None:
+    weight = torch.ones(3, 2, device=device, requires_grad=True)
+    bag = torch.tensor([[2, 0]], device=device)
+    (grad,) = torch.autograd.grad(torch_ops.embedding_bag(bag, weight, mode="max").sum(), weight)
+    assert grad.tolist() == [[0, 0], [0, 0], [1, 1]]
+
+
+def test_scaled_by_frequency(device: torch.device) -> None:
+    """As a sum of torch's rows: its own bags divide by the counts of other rows on the CPU."""
+    weight = values_for((4, 2), device, torch.float64)
+    index = torch.tensor([[3, 1, 3], [0, 3, 1]], device=device)
+    grads = []
+    for function in (
+        lambda w: torch_ops.embedding_bag(index, w, mode="sum", scale_grad_by_freq=True),
+        lambda w: F.embedding(index, w, scale_grad_by_freq=True).sum(1),
+    ):
+        leaf = weight.clone().requires_grad_()
+        grads.append(torch.autograd.grad(function(leaf).square().sum(), leaf)[0])
+    torch.testing.assert_close(*grads)
+
+
+def test_vmap_and_compile(device: torch.device) -> None:
+    weights = values_for((3, 5, 2), device, torch.float32)
+    index = torch.randint(5, (3, 6), device=device)
+    offsets = torch.tensor([[0, 2], [0, 0], [0, 5]], device=device)
+
+    def loss(w: Tensor, i: Tensor, o: Tensor) -> Tensor:
+        return (torch_ops.embedding_bag(i, w, o, padding_idx=1) ** 2).sum()
+
+    def plain(w: Tensor, i: Tensor, o: Tensor) -> Tensor:
+        return (F.embedding_bag(i, w, o, padding_idx=1, mode="mean") ** 2).sum()
+
+    actual = torch.vmap(torch.func.grad(loss))(weights, index, offsets)
+    torch.compiler.reset()
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    for n in range(3):
+        grads = []
+        for function in (plain, compiled):
+            leaf = weights[n].clone().requires_grad_()
+            grads.append(torch.autograd.grad(function(leaf, index[n], offsets[n]), leaf)[0])
+        torch.testing.assert_close(actual[n], grads[0])
+        torch.testing.assert_close(grads[1], grads[0])
+
+
+def test_layer_is_torchs(device: torch.device) -> None:
+    torch.manual_seed(0)
+    theirs = nn.EmbeddingBag(10, 3, padding_idx=2, mode="sum", device=device)
+    torch.manual_seed(0)
+    ours = torch_ops.EmbeddingBag(10, 3, padding_idx=2, mode="sum", device=device)
+    assert repr(ours) == repr(theirs)
+    assert torch.equal(ours.weight, theirs.weight)
+    theirs.load_state_dict(ours.state_dict())
+    index, offsets = torch.tensor([1, 2, 9], device=device), torch.tensor([0, 1], device=device)
+    scale = torch.tensor([0.5, 2.0, 3.0], device=device)
+    torch.testing.assert_close(ours(index, offsets, scale), theirs(index, offsets, scale))
+
+
+def test_bad_arguments(device: torch.device) -> None:
+    weight = torch.zeros(4, 2, device=device)
+    index = torch.tensor([0, 3, 1], device=device)
+    begins = torch.tensor([0, 2], device=device)
+    call = torch_ops.embedding_bag
+    with pytest.raises(ValueError, match=r"input has shape \[3\], and offsets are missing"):
+        call(index, weight)
+    with pytest.raises(ValueError, match=r"mode must be \"sum\", \"mean\" or \"max\", but it is"):
+        call(index, weight, begins, mode="add")
+    with pytest.raises(TypeError, match="embedding_bag: mode must be a string, but it is None"):
+        call(index, weight, begins, mode=None)
+    with pytest.raises(
+        ValueError, match='per_sample_weights is for mode="sum", but mode is "mean"'
+    ):
+        call(index, weight, begins, per_sample_weights=weight[:3, 0])
+    with pytest.raises(
+        TypeError, match=r"have one dtype, but they are torch\.float64 and torch.fl"
+    ):
+        call(index, weight, begins, mode="sum", per_sample_weights=weight[:3, 0].double())
+    with pytest.raises(ValueError, match="embedding_bag: padding_idx must be between -4 and 3"):
+        call(index, weight, begins, padding_idx=4)
+    with pytest.raises(TypeError, match="embedding_bag: offsets must be a tensor, but a list was"):
+        call(index, weight, [0])
+
+    def call_and_check(offsets: Tensor) -> None:
+        call(index, weight, offsets)
+        torch_ops.check_errors()
+
+    for wrong in ([0, 4], [-1, 2]):
+        with pytest.raises(IndexError, match=r"embedding_bag: offsets\[[01]\] is .*, out of range"):
+            call_and_check(torch.tensor(wrong, device=device))

@@ -1,0 +1,169 @@
+"""scatter_: reductions into a tensor that is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from gathering import Case, bad_index, index_for, values_for
+from modes import CASES
+from op_checks import Op, OpChecks, Sample
+from torch import Tensor
+
+import torch_ops
+
+REDUCES = ("sum", "mean", "amax", "amin", "prod")
+
+
+def samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
+    for case in CASES:
+        out = values_for(case.source, device, dtype, seed=1)
+        values = values_for(case.output, device, dtype)
+        for reduce in REDUCES:
+            for include in (True, False):
+                options = {"reduce": reduce, "include_self": include, **case.kwargs}
+                yield Sample((out, values, index_for(case, device)), options)
+
+
+def smooth_samples(device: torch.device) -> Iterator[Sample]:
+    for case in (Case((4,), (6,)), Case((2, 3, 2), (2, 2, 2), batch_dims=1), Case((2, 3), (4,), 1)):
+        out = values_for(case.source, device, torch.float64, seed=1)
+        values = values_for(case.output, device, torch.float64)
+        for reduce in REDUCES:
+            for include in (True, False):
+                options = {"reduce": reduce, "include_self": include, **case.kwargs}
+                yield Sample((out, values, index_for(case, device)), options)
+
+
+def sized(device: torch.device, size: int) -> Sample:
+    case = Case((size, size + 1, 3), (size, size + 2), batch_dims=1)
+    out = values_for(case.source, device, torch.float32, seed=1)
+    values = values_for(case.output, device, torch.float32)
+    return Sample((out, values, index_for(case, device)), {"reduce": "mean", **case.kwargs})
+
+
+def bad(device: torch.device) -> Iterator[Sample]:
+    out, values = (values_for((n, 3), device, torch.float32) for n in (4, 5))
+    index = torch.tensor([0, 3, 1, 0, 2], device=device)
+    for reduce in REDUCES:
+        for wrong in bad_index(index, 4):
+            yield Sample((out, values, wrong), {"reduce": reduce})
+        yield Sample((out, values.double(), index), {"reduce": reduce})
+        yield Sample((out, values[:, :2], index), {"reduce": reduce})
+    yield Sample((out, values, index), {"reduce": "std"})
+
+
+def reference(
+    out: Tensor,
+    values: Tensor,
+    index: Tensor,
+    *,
+    dim: int | None,
+    batch_dims: int,
+    reduce: str,
+    include_self: bool,
+) -> Tensor:
+    """torch's, whose index names a place for each value."""
+    axis = (batch_dims if dim is None else dim) % out.dim()
+    picked = index.dim() - batch_dims
+    flat = values.unsqueeze(axis) if picked == 0 else values.flatten(axis, axis + picked - 1)
+    shape = [*index.shape[:batch_dims], *[1] * (axis - batch_dims), -1]
+    if index.numel() == 0:
+        return out
+    wide = index.reshape([*shape, *[1] * (flat.dim() - len(shape))]).expand_as(flat)
+    name = {"sum": "sum", "prod": "prod"}.get(reduce, reduce)
+    return out.scatter_reduce(axis, wide, flat, name, include_self=include_self)
+
+
+def tolerance(dtype: torch.dtype) -> tuple[float, float]:
+    """Sums as those of scatter, rounded twice at most; and 40 roundings of a product."""
+    info = torch.finfo(dtype)
+    wide = torch.finfo(torch.float32) if info.bits == 16 else info
+    return 40 * wide.eps + (1.1 * info.eps if info.bits == 16 else 0), 400 * wide.eps + (
+        8 * info.eps if info.bits == 16 else 0
+    )
+
+
+OPS = [
+    Op(
+        "scatter_",
+        torch_ops.scatter_,
+        reference,
+        samples,
+        tolerance,
+        sums=True,
+        inplace=True,
+        smooth_samples=smooth_samples,
+        sized=sized,
+        bad=bad,
+        node="ScatterAddInplaceBackward",
+    ),
+]
+
+
+class TestChecks(OpChecks):
+    pass
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64], ids=str)
+def test_integers(device: torch.device, dtype: torch.dtype, include_self: bool) -> None:
+    for case in CASES:
+        out = values_for(case.source, device, dtype, seed=1) % 5
+        values = values_for(case.output, device, dtype) % 5
+        for reduce in REDUCES:
+            options: dict[str, Any] = {
+                "reduce": reduce,
+                "include_self": include_self,
+                **case.kwargs,
+            }
+            index = index_for(case, device)
+            actual = torch_ops.scatter_(out.clone(), values, index, **options)
+            expected = reference(out.cpu(), values.cpu(), index.cpu(), **options)
+            assert torch.equal(actual.cpu(), expected), (case, options)
+
+
+def test_nan_and_ties(device: torch.device) -> None:
+    """NaN wins wherever it is; of values that are alike, that of `out` has the gradient."""
+    nan = float("nan")
+    start = torch.tensor([nan, 1.0, 2.0, 3.0], device=device)
+    values = torch.tensor([5.0, nan, 2.0], device=device)
+    index = torch.tensor([0, 1, 2], device=device)
+    for reduce in ("max", "min"):
+        result = torch_ops.scatter_(start.clone(), values, index, reduce=reduce)
+        assert result[:2].isnan().all()
+        assert result[2:].tolist() == [2, 3]
+        out, leaf = start.clone().requires_grad_(), values.clone().requires_grad_()
+        torch_ops.scatter_(out.clone(), leaf, index, reduce=reduce)[2:].sum().backward()
+        assert out.grad is not None and leaf.grad is not None
+        assert out.grad.tolist() == [0, 0, 1, 1]
+        assert leaf.grad.tolist() == [0, 0, 0]
+
+
+def test_views_and_leaves(device: torch.device) -> None:
+    base = torch.zeros(2, 4, device=device)
+    index, values = torch.tensor([1, 1], device=device), torch.ones(2, device=device)
+    for reduce in ("sum", "mean"):
+        view = base.clone()
+        version = view._version
+        torch_ops.scatter_(view[:, 2], values, index, reduce=reduce)
+        assert view._version > version
+        assert view[1, 2] == pytest.approx(2 if reduce == "sum" else 2 / 3)
+        assert view.count_nonzero() == 1
+        with pytest.raises(RuntimeError, match="leaf Variable"):
+            torch_ops.scatter_(base.clone().requires_grad_()[0], values, index, reduce=reduce)
+        with pytest.raises(RuntimeError):
+            torch_ops.scatter_(base[0, :1].expand(4), values, index, reduce=reduce)
+
+
+def test_bad_arguments(device: torch.device) -> None:
+    out = torch.zeros(4, device=device)
+    index = torch.zeros(2, dtype=torch.int64, device=device)
+    with pytest.raises(ValueError, match=r'scatter_: reduce must be "sum".*but it is "any"'):
+        torch_ops.scatter_(out, out[:2], index, reduce="any")
+    with pytest.raises(TypeError, match="scatter_: include_self must be a bool, but a str was"):
+        torch_ops.scatter_(out, out[:2], index, reduce="sum", include_self="no")
+    with pytest.raises(TypeError, match="scatter_: reduce must be a string, but it is None"):
+        torch_ops.scatter_(out, out[:2], index, reduce=None)

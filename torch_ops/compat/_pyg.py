@@ -1,0 +1,186 @@
+"""What PyTorch Geometric calls in place of its own functions; `pyg.enable` puts it there.
+
+The functions can be scripted, as those whose places they take. There the first branch of
+``torch.jit.is_scripting()`` alone is read.
+"""
+
+import contextlib
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+from torch_geometric import Index, is_compiling
+from torch_geometric.index import ptr2index
+from torch_geometric.nn import MessagePassing
+from torch_geometric.typing import SparseTensor
+from torch_geometric.utils import _scatter, _segment, _softmax, is_torch_sparse_tensor
+from torch_geometric.utils.num_nodes import maybe_num_nodes
+
+import torch_ops
+from torch_ops import GatherPlan
+from torch_ops.compat.torch_scatter import scatter_softmax, segment_csr
+from torch_ops.compat.torch_scatter.segment_csr import index_of
+
+_their_scatter = _scatter.scatter
+_their_softmax = _softmax.softmax
+_their_index_select = MessagePassing._index_select_safe
+
+
+# Of each tensor of edges the views that stand for its rows. A layer cuts new ones from it for every
+# call, and a plan is found by the tensor that it was made of.
+_rows: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def _same_view(index: Tensor) -> Tensor:
+    """One and the same tensor for all views of the same part of a tensor."""
+    base = index._base
+    if base is None:
+        return index
+    views = _rows.setdefault(base, {})
+    key = (index.storage_offset(), index.shape, index.stride(), index.dtype)
+    # Detached, since a view keeps its base alive; the count of what is written is shared.
+    return views.setdefault(key, index.detach())
+
+
+def _saves_a_sort(index: Tensor) -> bool:
+    return index.is_cuda
+
+
+def _planned(index: Tensor, dim_size: int, dim: int) -> Tensor | GatherPlan:
+    """A plan of the index, if it was seen before and a plan helps, or the index."""
+    if isinstance(index, Index):
+        index = index.as_tensor()
+    if is_compiling() or not _saves_a_sort(index):
+        return index
+    return torch_ops.plan_cache(_same_view(index), dim_size, dim=dim)
+
+
+def _reduced(src: Tensor, index: Tensor, dim_size: int, dim: int, reduce: str) -> Tensor:
+    if torch.jit.is_scripting():  # type: ignore[attr-defined]
+        return torch.ops.torch_ops.scatter(src, index, dim_size, dim, reduce=reduce)
+    else:
+        known = _planned(index, dim_size, dim)
+        return torch_ops.scatter(src, known, dim_size, dim, reduce=reduce)
+
+
+def scatter(
+    src: Tensor,
+    index: Tensor,
+    dim: int = 0,
+    dim_size: int | None = None,
+    reduce: str = "sum",
+) -> Tensor:
+    """torch_geometric.utils.scatter by torch_ops.scatter; what that does not take, by their own."""
+    rank = src.dim()
+    dim = dim + rank if dim < 0 else dim
+    if reduce == "any" or src.dtype == torch.bool or src.is_complex():
+        return _their_scatter(src, index, dim, dim_size, reduce)
+    if index.dim() != 1 or dim < 0 or dim >= rank:
+        return _their_scatter(src, index, dim, dim_size, reduce)  # which raises
+    if dim_size is None:
+        dim_size = int(index.max()) + 1 if index.numel() > 0 else 0
+    if reduce == "sum" or reduce == "add":
+        return _reduced(src, index, dim_size, dim, "sum")
+    if reduce == "mean" and src.is_floating_point():
+        return _reduced(src, index, dim_size, dim, "mean")
+    if reduce == "mean":  # of integers it is no integer
+        ones = torch.ones(index.size(0), dtype=torch.int64, device=src.device)
+        count = _reduced(ones, index, dim_size, 0, "sum").clamp(min=1)
+        for _ in range(dim + 1, rank):
+            count = count.unsqueeze(-1)
+        return _reduced(src, index, dim_size, dim, "sum") / count
+    if reduce == "min" or reduce == "amin":
+        return _reduced(src, index, dim_size, dim, "amin")
+    if reduce == "max" or reduce == "amax":
+        return _reduced(src, index, dim_size, dim, "amax")
+    if reduce == "mul":
+        return _reduced(src, index, dim_size, dim, "prod")
+    return _their_scatter(src, index, dim, dim_size, reduce)  # which raises
+
+
+def softmax(
+    src: Tensor,
+    index: Tensor | None = None,
+    ptr: Tensor | None = None,
+    num_nodes: int | None = None,
+    dim: int = 0,
+) -> Tensor:
+    """torch_geometric.utils.softmax by this library; of integers, by their own."""
+    if not src.is_floating_point() or (index is None and ptr is None):
+        return _their_softmax(src, index, ptr, num_nodes, dim)
+    if torch.jit.is_scripting():  # type: ignore[attr-defined]
+        if ptr is not None:
+            ptr = ptr.view(-1)
+            return scatter_softmax(src, index_of(ptr, src.size(dim)), dim, ptr.numel() - 1)
+        assert index is not None
+        return scatter_softmax(src, index, dim, maybe_num_nodes(index, num_nodes))
+    else:
+        dim = dim + src.dim() if dim < 0 else dim
+        if ptr is not None:
+            return torch_ops.softmax(src, dim=dim, offsets=ptr.view(-1))
+        assert index is not None
+        size = maybe_num_nodes(index, num_nodes)
+        return torch_ops.softmax(src, _planned(index, size, dim), size, dim)
+
+
+def segment(src: Tensor, ptr: Tensor, reduce: str = "sum") -> Tensor:
+    """torch_geometric.utils.segment by this library."""
+    return segment_csr(src, ptr, None, reduce)
+
+
+def _index_select(self, src: Tensor, index) -> Tensor:  # type: ignore[no-untyped-def]
+    if torch.jit.is_scripting():  # type: ignore[attr-defined]
+        return torch.ops.torch_ops.gather(src, index, self.node_dim)
+    elif is_compiling():
+        return torch_ops.gather(src, index, self.node_dim)
+    else:
+        return self._index_select_safe(src, index)
+
+
+def _index_select_safe(self: MessagePassing, src: Tensor, index: Tensor) -> Tensor:
+    if src.layout == torch.strided and index.dim() == 1:
+        dim = self.node_dim % max(src.dim(), 1)
+        with contextlib.suppress(IndexError):
+            return torch_ops.gather(src, _planned(index, src.size(dim), dim), dim)
+    return _their_index_select(self, src, index)  # whose errors speak of edge_index
+
+
+def _sparse_index(adjacency: Tensor, dim: int) -> Tensor:
+    """The rows, for 1, or the columns, for 0, of a sparse tensor."""
+    if adjacency.layout == torch.sparse_coo:
+        return adjacency._indices()[1 - dim]
+    if adjacency.layout == torch.sparse_csr:
+        return adjacency.col_indices() if dim == 0 else ptr2index(adjacency.crow_indices())
+    return ptr2index(adjacency.ccol_indices()) if dim == 0 else adjacency.row_indices()
+
+
+def _lift(  # type: ignore[no-untyped-def]
+    self, src: Tensor, edge_index: Tensor | SparseTensor, dim: int
+) -> Tensor:
+    if not torch.jit.is_scripting() and is_torch_sparse_tensor(edge_index):  # type: ignore[attr-defined]
+        return self._index_select(src, _sparse_index(edge_index, dim))
+    elif isinstance(edge_index, Tensor):
+        return self._index_select(src, edge_index[dim])
+    elif isinstance(edge_index, SparseTensor):
+        row, col, _ = edge_index.coo()
+        return self._index_select(src, col if dim == 0 else row)
+    raise ValueError(
+        f"edge_index must be a tensor or a SparseTensor, but it is {type(edge_index)}."
+    )
+
+
+# Theirs and ours: the functions, wherever a module has them, ...
+FUNCTIONS = [
+    (_scatter.scatter, scatter),
+    (_softmax.softmax, softmax),
+    (_segment.segment, segment),
+]
+# ... and the methods of MessagePassing.
+METHODS = {
+    name: (vars(MessagePassing)[name], method)
+    for name, method in (
+        ("_index_select", _index_select),
+        ("_index_select_safe", _index_select_safe),
+        ("_lift", _lift),
+    )
+}

@@ -1,0 +1,115 @@
+"""PyTorch Geometric by the ops of this library: ``torch_ops.compat.pyg.enable()``.
+
+Sums, means, extremes, products, softmax, and the features that go along the edges: layers,
+pooling and user code that call ``torch_geometric.utils`` compute them by this library then, without
+a change of their own. Results, and their dtypes, are those of PyTorch Geometric. What is otherwise:
+
+- 16-bit floats are summed in float32 and rounded once.
+- The gradient of a largest or smallest value goes to the first of several that are alike. PyTorch
+  Geometric divides it among them on a CPU.
+- A product has a right gradient for a value that is 0.
+- An infinite maximum of a segment stays infinite.
+
+On CUDA the sort of an index is kept as long as its tensor lives (:func:`torch_ops.plan_cache`): a
+graph that stays the same is sorted once, and its floats are summed in the same order in each run.
+
+Adjacency matrices that layers multiply by (``message_and_aggregate``) are left to torch, and so is
+what layers index themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from types import ModuleType, TracebackType
+from typing import Any
+
+__all__ = ["disable", "enable"]
+
+_VERSIONS = ("2.7", "2.8")
+_enabled = False
+
+
+class _Until:
+    """What `enable` returns: disables at the end of a with statement that was the one to enable."""
+
+    def __init__(self, begun: bool) -> None:
+        self._begun = begun
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._begun:
+            disable()
+
+
+def _replace(pairs: list[tuple[Any, Any]]) -> None:
+    """Gives every name of a module that has the first of a pair the second."""
+    other = {id(old): (old, new) for old, new in pairs}
+    for module in list(sys.modules.values()):
+        if not isinstance(module, ModuleType) or module.__name__ == "torch_ops.compat._pyg":
+            continue
+        names = vars(module)
+        for name, value in list(names.items()):
+            found = other.get(id(value))
+            if found is not None and found[0] is value:
+                names[name] = found[1]
+
+
+def enable() -> _Until:
+    """Has PyTorch Geometric compute by this library, in this process, until :func:`disable`.
+
+    ``torch_geometric.utils.scatter``, ``softmax`` and ``segment`` are replaced wherever modules
+    have imported them by name, user code too, and so for modules imported later. So are the methods
+    of ``MessagePassing`` that carry features of nodes to the edges. Layers that were made before
+    are computed in the new way too; what ``torch.compile`` or ``torch.jit.script`` made before is
+    not.
+
+    Returns:
+        A context manager that disables at its end, if nothing was enabled before:
+        ``with torch_ops.compat.pyg.enable(): ...``. It need not be used.
+
+    Raises:
+        ModuleNotFoundError: PyTorch Geometric is not installed.
+
+    Warns:
+        UserWarning: The version of PyTorch Geometric is not 2.7 or 2.8, of which this is tested.
+            Then nothing is changed.
+    """
+    global _enabled
+    version = importlib.import_module("torch_geometric").__version__
+    if ".".join(version.split(".")[:2]) not in _VERSIONS:
+        warnings.warn(
+            f"torch_ops.compat.pyg is made for PyTorch Geometric {' and '.join(_VERSIONS)}, but "
+            f"{version} is installed. It stays as it is.",
+            UserWarning,
+            stacklevel=2,
+        )
+        return _Until(False)
+    if _enabled:
+        return _Until(False)
+    patch = importlib.import_module("torch_ops.compat._pyg")
+    _replace(patch.FUNCTIONS)
+    for name, (_, ours) in patch.METHODS.items():
+        setattr(patch.MessagePassing, name, ours)
+    _enabled = True
+    return _Until(True)
+
+
+def disable() -> None:
+    """Gives PyTorch Geometric its own functions back, also in modules imported since."""
+    global _enabled
+    if not _enabled:
+        return
+    patch = importlib.import_module("torch_ops.compat._pyg")
+    _replace([(ours, theirs) for theirs, ours in patch.FUNCTIONS])
+    for name, (theirs, _) in patch.METHODS.items():
+        setattr(patch.MessagePassing, name, theirs)
+    _enabled = False

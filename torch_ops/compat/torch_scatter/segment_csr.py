@@ -1,0 +1,199 @@
+"""Reductions of segments whose ends are given, and the gather back to their values."""
+
+import torch
+from torch import Tensor
+
+from torch_ops.compat.torch_scatter.utils import like_rows, repeats
+
+
+def ends(name: str, src: Tensor, indptr: Tensor) -> tuple[Tensor, int]:
+    """indptr with the leading axes of ``src``, or none where it is the same along them; batch_dims.
+
+    Its last axis is that of the segments.
+    """
+    dim = indptr.dim() - 1
+    fits = dim >= 0 and dim < src.dim()
+    shared = True
+    if fits:
+        for d in range(dim):
+            fits = fits and (indptr.size(d) == src.size(d) or indptr.size(d) == 1)
+            shared = shared and repeats(indptr, d)
+    if not fits:
+        raise ValueError(
+            f"{name}: the axes of indptr but its last one must be as long as the first axes of "
+            f"src, or 1. But indptr has shape {indptr.size()} and src has {src.size()}."
+        )
+    if shared:
+        for _ in range(dim):
+            indptr = indptr.select(0, 0)
+        return indptr, 0
+    return indptr.expand(src.size()[:dim] + indptr.size()[dim:]), dim
+
+
+def index_of(indptr: Tensor, length: int) -> Tensor:
+    """For each of ``length`` values the segment that it lies in; for none, how many there are."""
+    positions = torch.arange(length, device=indptr.device, dtype=indptr.dtype)
+    sizes = list(indptr.size())
+    sizes[-1] = length
+    positions = positions.expand(sizes).contiguous()
+    found = torch.searchsorted(indptr.contiguous(), positions, right=True)
+    return torch.where(found > 0, found - 1, max(indptr.size(-1) - 1, 0))
+
+
+def segments(src: Tensor, indptr: Tensor, batch_dims: int, dim: int, reduce: str) -> Tensor:
+    """The reduction, by what `ends` returns."""
+    index = index_of(indptr, src.size(dim))
+    size = max(indptr.size(-1) - 1, 0)
+    return torch.ops.torch_ops.scatter(
+        src, index, size, dim, batch_dims=batch_dims, reduce=reduce, mode="fill"
+    )
+
+
+def best(
+    name: str, src: Tensor, indptr: Tensor, out: Tensor | None, largest: bool
+) -> tuple[Tensor, Tensor]:
+    """The largest or smallest values, and where they were: src.size(dim) in an empty segment."""
+    dim = indptr.dim() - 1
+    indptr, batch_dims = ends(name, src, indptr)
+    index = index_of(indptr, src.size(dim))
+    size = max(indptr.size(-1) - 1, 0)
+    arg = torch.ops.torch_ops._scatter_arg(
+        src.detach(), index, size, dim, batch_dims, largest, "fill"
+    )
+    result = torch.ops.torch_ops.gather_elements(src, arg, dim, mode="fill", fill_value=0)
+    return result if out is None else out.copy_(result), arg
+
+
+def segment_sum_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
+    """Returns :func:`segment_csr` with ``reduce="sum"``."""
+    dim = indptr.dim() - 1
+    indptr, batch_dims = ends("segment_sum_csr", src, indptr)
+    result = segments(src, indptr, batch_dims, dim, "sum")
+    return result if out is None else out.copy_(result)
+
+
+def segment_add_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
+    """Returns :func:`segment_sum_csr` of the same arguments."""
+    return segment_sum_csr(src, indptr, out)
+
+
+def segment_mean_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
+    """Returns :func:`segment_csr` with ``reduce="mean"``, of integers rounded towards zero."""
+    dim = indptr.dim() - 1
+    indptr, batch_dims = ends("segment_mean_csr", src, indptr)
+    if src.is_floating_point():
+        result = segments(src, indptr, batch_dims, dim, "mean")
+    else:
+        count = like_rows(indptr.diff().clamp(min=1), src.dim(), dim, batch_dims)
+        result = segments(src, indptr, batch_dims, dim, "sum")
+        result = result.div_(count, rounding_mode="trunc")
+    return result if out is None else out.copy_(result)
+
+
+def segment_min_csr(
+    src: Tensor, indptr: Tensor, out: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Returns :func:`segment_csr` with ``reduce="min"``, and where the values were.
+
+    The position is that of the first of equal values, and ``src.size(dim)`` in an empty segment.
+    """
+    return best("segment_min_csr", src, indptr, out, False)
+
+
+def segment_max_csr(
+    src: Tensor, indptr: Tensor, out: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Returns :func:`segment_csr` with ``reduce="max"``, and where the values were.
+
+    The position is that of the first of equal values, and ``src.size(dim)`` in an empty segment.
+    """
+    return best("segment_max_csr", src, indptr, out, True)
+
+
+def segment_csr(
+    src: Tensor, indptr: Tensor, out: Tensor | None = None, reduce: str = "sum"
+) -> Tensor:
+    """Reduces each segment ``src[..., indptr[..., i] : indptr[..., i + 1], ...]``.
+
+    Args:
+        src: The values, of a dtype that :func:`torch_ops.scatter` takes.
+        indptr: int32 or int64: the ends of the segments, which do not decrease along the last axis.
+            Its other axes are as long as the first ones of ``src``, or 1.
+        out: A tensor that is overwritten with the result, and returned.
+        reduce: "sum" or "add", "mean", "min" or "max". An empty segment gives 0.
+
+    Returns:
+        A tensor of the dtype of ``src`` with an entry for each segment along the last axis of
+        ``indptr``, as long as ``src`` along all others.
+
+    Gradient:
+        That of :func:`torch_ops.scatter`.
+
+    Raises:
+        ValueError: The shapes do not fit, or ``reduce`` is none of these.
+
+    Example:
+        >>> import torch
+        >>> from torch_ops.compat.torch_scatter import segment_csr
+        >>> segment_csr(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 2, 2, 3]))
+        tensor([3., 0., 4.])
+    """
+    if reduce == "sum" or reduce == "add":
+        return segment_sum_csr(src, indptr, out)
+    if reduce == "mean":
+        return segment_mean_csr(src, indptr, out)
+    if reduce == "min" or reduce == "max":
+        dim = indptr.dim() - 1
+        indptr, batch_dims = ends("segment_csr", src, indptr)
+        result = segments(src, indptr, batch_dims, dim, "a" + reduce)
+        return result if out is None else out.copy_(result)
+    raise ValueError(
+        f'segment_csr: reduce must be "sum", "add", "mean", "min" or "max", but it is "{reduce}".'
+    )
+
+
+def gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
+    """Returns for each value of the segments what ``src`` has for its segment.
+
+    Args:
+        src: A tensor of any dtype, with an entry for each segment along the last axis of
+            ``indptr``.
+        indptr: As for :func:`segment_csr`.
+        out: A tensor that the result is written to, and which is returned. Values that lie in no
+            segment stay as they are.
+
+    Returns:
+        A tensor of the dtype of ``src``. It is ``indptr[..., -1]`` long along the axis, which must
+        be the same for all; where ``out`` is not given, the call waits for the GPU to read it.
+
+    Gradient:
+        The sum over each segment.
+
+    Raises:
+        ValueError: The shapes do not fit.
+
+    Example:
+        >>> import torch
+        >>> from torch_ops.compat.torch_scatter import gather_csr
+        >>> gather_csr(torch.tensor([5.0, 6.0, 7.0]), torch.tensor([0, 2, 2, 3]))
+        tensor([5., 5., 7.])
+    """
+    dim = indptr.dim() - 1
+    indptr, batch_dims = ends("gather_csr", src, indptr)
+    if src.size(dim) != max(indptr.size(-1) - 1, 0):
+        raise ValueError(
+            f"gather_csr: src must have an entry for each of the {max(indptr.size(-1) - 1, 0)} "
+            f"segments of indptr along axis {dim}, but its shape is {src.size()}."
+        )
+    if out is not None:
+        length = out.size(dim)
+    else:
+        length = int(indptr.reshape(-1)[-1]) if src.numel() > 0 else 0
+    index = index_of(indptr, length)
+    result = torch.ops.torch_ops.gather(
+        src, index, dim, batch_dims=batch_dims, mode="fill", fill_value=0
+    )
+    if out is None:
+        return result
+    inside = like_rows(index < src.size(dim), src.dim(), dim, batch_dims)
+    return out.copy_(torch.where(inside, result, out))

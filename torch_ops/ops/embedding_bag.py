@@ -1,0 +1,181 @@
+"""embedding_bag: the rows of a weight, reduced by bags; and its layer."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
+
+from torch_ops.ops._arguments import check_kinds, check_tensors
+from torch_ops.ops._scripting import Refused
+from torch_ops.ops.embedding import padding_row
+
+_embedding_bag = torch.ops.torch_ops.embedding_bag.default
+_renorm_ = torch.ops.torch_ops.embedding_renorm_.default
+_ext: Any = importlib.import_module("torch_ops._ext.embedding")
+
+
+def embedding_bag(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """Returns the sum, mean or largest of the rows of ``weight`` that each bag of ``input`` picks.
+
+    ``torch.nn.functional.embedding_bag``, with its arguments: ``scatter(embedding(input, weight),
+    bags, reduce=mode)``. 16-bit floats are summed in float32, with their ``per_sample_weights``.
+
+    Args:
+        input: A tensor of two axes, each row of which is a bag; or of one, with ``offsets``. uint8,
+            int8, int16, int32 or int64. Each entry must be between 0 and ``weight.shape[0] - 1``.
+        weight: A tensor of the shape ``[rows, width]``, on the input's device.
+        offsets: For an input of one axis: where each bag begins, in rising order, of one of the
+            types of input. The first bag begins at 0, whatever the first offset is.
+        max_norm: As for :func:`embedding`.
+        norm_type: As for :func:`embedding`.
+        scale_grad_by_freq: As for :func:`embedding`.
+        mode: "sum", "mean" or "max". A bag without entries is zero.
+        sparse: As for :func:`embedding`.
+        per_sample_weights: For ``mode="sum"``: what each row is multiplied by first; of the shape
+            of input and the dtype of weight.
+        include_last_offset: Whether the last offset is no bag but the end of the last one; entries
+            behind it count for none.
+        padding_idx: A row that counts for no bag, and whose gradient is zero; negative counts from
+            the end.
+
+    Returns:
+        A contiguous tensor of the weight's dtype and the shape ``[bags, width]``.
+
+    Gradient:
+        Of weight and of ``per_sample_weights``. Of several rows of a bag that are alike, "max"
+        gives it to the first. Input and bags are saved; with ``per_sample_weights`` the rows too,
+        with "max" a number for each value of the result. With ``sparse`` torch's own sparse tensor.
+        Differentiable any number of times, unless ``sparse``; forward mode too.
+
+    Memory:
+        The rows before they are reduced, as :func:`embedding` returns them; with
+        ``per_sample_weights`` once more, of 16-bit floats in float32. With ``offsets``, 20 bytes
+        per entry of input.
+
+    Deterministic where :func:`scatter` is, which reduces the rows, and :func:`scatter_add`, which
+    sums their gradients.
+
+    Raises:
+        IndexError: An entry of ``input`` or ``offsets`` is out of range, as for :func:`embedding`.
+        TypeError: A dtype is not allowed, or an argument is no tensor.
+        ValueError: The shapes do not fit, ``mode`` is none of these, ``per_sample_weights`` are
+            given for another mode than "sum", or ``padding_idx`` is no row of weight.
+        RuntimeError: The tensors are on different devices; or ``sparse`` and
+            ``scale_grad_by_freq`` are both set, in the backward pass, as in torch.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> weight = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+        >>> words = torch.tensor([0, 2, 1])
+        >>> torch_ops.embedding_bag(words, weight, torch.tensor([0, 2]), mode="sum")
+        tensor([[6., 8.],
+                [3., 4.]])
+    """
+    check_tensors("embedding_bag", "input, weight, offsets", input=input, weight=weight)
+    if offsets is not None:
+        check_tensors("embedding_bag", offsets=offsets)
+    if per_sample_weights is not None:
+        check_tensors("embedding_bag", per_sample_weights=per_sample_weights)
+    padding_idx = padding_row("embedding_bag", padding_idx, weight)
+    if max_norm is not None:
+        check_kinds(
+            "embedding_bag",
+            max_norm=(max_norm, "a real number"),
+            norm_type=(norm_type, "a real number"),
+        )
+        _renorm_(weight, input, max_norm, norm_type)
+    options = (
+        scale_grad_by_freq,
+        mode,
+        sparse,
+        per_sample_weights,
+        include_last_offset,
+        padding_idx,
+    )
+    if not is_dynamo_compiling():
+        output = _ext.call_bag(input, weight, offsets, *options)
+        if output is not NotImplemented:
+            return output
+    if not isinstance(mode, str):
+        raise TypeError(f"embedding_bag: mode must be a string, but it is {mode!r}.")
+    return _embedding_bag(input, weight, offsets, *options)
+
+
+class EmbeddingBag(nn.EmbeddingBag):
+    """The layer of :func:`embedding_bag`; ``torch.nn.EmbeddingBag`` but for how it computes.
+
+    Arguments, initialisation, ``weight``, ``state_dict`` and ``from_pretrained`` are those of
+    ``torch.nn.EmbeddingBag``, of which it is a subclass: in existing code replace the name.
+
+    Args:
+        num_embeddings: How many rows weight has.
+        embedding_dim: How long they are.
+        max_norm: As for :func:`embedding_bag`.
+        norm_type: As for :func:`embedding_bag`.
+        scale_grad_by_freq: As for :func:`embedding_bag`.
+        mode: As for :func:`embedding_bag`.
+        sparse: As for :func:`embedding_bag`.
+        _weight: The weight, instead of random numbers; as torch's layer has it.
+        include_last_offset: As for :func:`embedding_bag`.
+        padding_idx: As for :func:`embedding_bag`; the row begins as zeros.
+        device: Of the weight.
+        dtype: Of the weight.
+
+    Example:
+        >>> import torch, torch_ops
+        >>> weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> layer = torch_ops.EmbeddingBag.from_pretrained(weight, mode="max")
+        >>> layer(torch.tensor([[1, 0], [0, 0]]))
+        tensor([[3., 4.],
+                [1., 2.]])
+    """
+
+    __prepare_scriptable__ = Refused("EmbeddingBag", "embedding_bag")
+
+    def forward(
+        self,
+        input: Tensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        return embedding_bag(
+            input,
+            self.weight,
+            offsets,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.mode,
+            self.sparse,
+            per_sample_weights,
+            self.include_last_offset,
+            self.padding_idx,
+        )
+
+
+def self_check(device: torch.device) -> str:
+    """Runs embedding_bag forward and backward on ``device``; for ``python -m torch_ops``."""
+    weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device, requires_grad=True)
+    input = torch.tensor([[1, 0], [1, 1]], device=device)
+    output = embedding_bag(input, weight, mode="sum")
+    output.sum().backward()
+    grad = None if weight.grad is None else weight.grad.tolist()
+    if output.tolist() != [[4, 6], [6, 8]] or grad != [[1, 1], [3, 3]]:
+        raise AssertionError(f"embedding_bag gave {output}, its gradient {grad}")
+    return "embedding_bag([[1, 0], [1, 1]], [[1, 2], [3, 4]], mode=sum) = [[4, 6], [6, 8]]"

@@ -103,6 +103,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "Examples": [
             "Energies of molecules <examples/g2_energies/README>",
             "Layers of graph networks <examples/messages/README>",
+            "PyTorch Geometric, one line changed <examples/pyg/README>",
             "Hello, in four ways <examples/hello/README>",
         ],
         "Contribute": [
@@ -117,6 +118,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "": [
             "torch <docs/coming_from/torch>",
             "torch_scatter <docs/coming_from/torch_scatter>",
+            "PyTorch Geometric <docs/coming_from/pyg>",
             "NumPy <docs/coming_from/numpy>",
             "CuPy <docs/coming_from/cupy>",
             "TensorFlow <docs/coming_from/tensorflow>",

@@ -69,13 +69,7 @@ def samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def smooth_samples(device: torch.device) -> Iterator[Sample]:
-    """Those with factors too, which the derivative needs."""
     yield from samples(device, torch.float64)
-    weight, factors = (values_for(shape, device, torch.float64) for shape in ((6, 2), (2, 3)))
-    flat = torch.tensor([[3, 0, 5], [5, 1, 2]], device=device)
-    yield Sample((flat, weight, None, False, "sum", False, factors))
-    begins = torch.tensor([0, 2, 2], device=device)
-    yield Sample((flat.view(6), weight, begins, False, "sum", False, factors.view(6)))
 
 
 def sized(device: torch.device, size: int) -> Sample:
@@ -115,7 +109,7 @@ OPS = [
         smooth_samples=smooth_samples,
         sized=sized,
         bad=bad,
-        node="ScatterAddBackward",
+        node="EmbeddingBagBackward",
     ),
 ]
 
@@ -204,6 +198,62 @@ def test_sums_of_16_bits(device: torch.device, dtype: torch.dtype) -> None:
     result = torch_ops.embedding_bag(index, weight, mode="sum", per_sample_weights=factors)
     assert result.item() == exact.to(dtype).item()
     assert torch_ops.embedding_bag(index, weight).item() == 3
+
+
+def test_long_bags_and_short(device: torch.device) -> None:
+    """Of every width around a vector's, and of an average length on both sides of the limit."""
+    for bags, length, width in [(3, 1500, 4), (3, 700, 33), (300, 3, 1), (40, 9, 7), (5, 2, 600)]:
+        # Whole numbers, so that their sums are exact.
+        weight = torch.randint(-8, 9, (50, width), device=device).float().requires_grad_()
+        index = torch.randint(50, (bags * length,), device=device, dtype=torch.int16)
+        offsets = torch.arange(0, bags * length, length, device=device)
+        for mode in ("sum", "mean"):
+            reduced = getattr(weight[index.long()].view(bags, length, width), mode)(1)
+            grad_output = torch.randint_like(reduced, -8, 9)
+            (expected,) = torch.autograd.grad(reduced, weight, grad_output)
+            for entries, begins in ((index, offsets), (index.view(bags, length), None)):
+                actual = torch_ops.embedding_bag(entries, weight, begins, mode=mode)
+                torch.testing.assert_close(actual, reduced)
+                (grad,) = torch.autograd.grad(actual, weight, grad_output)
+                torch.testing.assert_close(grad, expected)
+
+
+def test_opcheck_of_the_sum(device: torch.device) -> None:
+    """With factors, which have gradients and are needed for the weight's."""
+    op = torch.ops.torch_ops._embedding_bag.default
+    weight = values_for((5, 3), device, torch.float64).requires_grad_()
+    factors = values_for((6,), device, torch.float64).requires_grad_()
+    flat = torch.tensor([0, 4, 2, 4, 1, 3], device=device)
+    offsets = torch.tensor([0, 1, 5], device=device)
+    for mode, scale, index, begins, last, padding in (
+        ("sum", factors, flat, offsets, False, None),
+        ("sum", factors, flat, offsets, True, 4),
+        ("sum", factors.detach().view(2, 3).requires_grad_(), flat.view(2, 3), None, False, 1),
+        ("mean", None, flat, offsets, True, 4),
+    ):
+        options = (mode, last, padding, False, False)
+        torch.library.opcheck(op, (weight, scale, index, begins, *options))
+
+        def call(
+            w: Tensor,
+            s: Tensor | None = None,
+            given: tuple[Any, ...] = (index, begins, *options),
+        ) -> Tensor:
+            return op(w, s, *given)
+
+        leaves = (weight,) if scale is None else (weight, scale)
+        assert torch.autograd.gradcheck(call, leaves, check_forward_ad=True)
+        assert torch.autograd.gradgradcheck(call, leaves, check_fwd_over_rev=True)
+        if scale is not None:
+            twice = torch.vmap(call)(torch.stack([weight, -weight]), torch.stack([scale, scale]))
+            torch.testing.assert_close(twice[1], -call(*leaves))
+
+
+@pytest.mark.sanitizer
+def test_small_for_the_sanitizer(device: torch.device) -> None:
+    for sample in samples(device, torch.float32):
+        rows = torch_ops.embedding_bag(*sample.args[:2], sample.args[2], mode="sum")
+        assert rows.shape[1] == sample.args[1].shape[1]
 
 
 def test_first_of_several_that_are_alike(device: torch.device) -> None:

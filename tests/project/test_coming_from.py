@@ -2,8 +2,8 @@
 
 A row has a call of the other library, ours, and what both give. Ours always runs. Theirs runs where
 the library is installed, on the same values as arrays of its own: torch and NumPy are; the others
-need `pip install jax tensorflow-cpu onnx torch_scatter`, and CuPy a GPU too. A call that returns
-nothing has changed the first array that it names.
+need `pip install jax tensorflow-cpu onnx torch_scatter torch_geometric`, and CuPy a GPU too. A call
+that returns nothing has changed the first array that it names.
 """
 
 from __future__ import annotations
@@ -88,14 +88,22 @@ def run_onnx(operator: str, *inputs: Any, **attributes: Any) -> Any:
 
 def their_library(page: str) -> tuple[dict[str, Any], Callable[[torch.Tensor], Any]] | None:
     """What its calls name, and how a tensor becomes an array of it. None: it is not installed."""
-    if importlib.util.find_spec(page) is None:
-        return None
-    module = importlib.import_module(page)
+    package = {"pyg": "torch_geometric"}.get(page, page)
+    if importlib.util.find_spec(package) is None:
+        if page != "torch_scatter":
+            return None
+        package = "torch_ops.compat.torch_scatter"  # which promises the same
+    module = importlib.import_module(package)
+    if page == "pyg":
+        importlib.import_module("torch_geometric.nn")
     match page:
         case "torch":
             return {"torch": torch, "F": torch.nn.functional}, lambda tensor: tensor
         case "torch_scatter":
-            return {**vars(module), **vars(module.composite)}, lambda tensor: tensor
+            return vars(module), lambda tensor: tensor
+        case "pyg":
+            names = {**vars(module.utils), **vars(module.nn), **vars(module.index)}
+            return names, lambda tensor: tensor
         case "numpy":
             return {"np": np}, lambda tensor: tensor.numpy()
         case "cupy":
@@ -113,7 +121,7 @@ def their_library(page: str) -> tuple[dict[str, Any], Callable[[torch.Tensor], A
 
 
 def test_every_library_has_its_page() -> None:
-    assert PAGES == ["cupy", "jax", "numpy", "onnx", "tensorflow", "torch", "torch_scatter"]
+    assert PAGES == ["cupy", "jax", "numpy", "onnx", "pyg", "tensorflow", "torch", "torch_scatter"]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -19,7 +19,7 @@ REDUCES = ("sum", "mean", "amax", "amin", "prod")
 
 def samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
     for case in CASES:
-        out = values_for(case.source, device, dtype, seed=1)
+        out = values_for(case.source, device, dtype, seed=17)
         values = values_for(case.output, device, dtype)
         for reduce in REDUCES:
             for include in (True, False):
@@ -29,7 +29,7 @@ def samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
 
 def smooth_samples(device: torch.device) -> Iterator[Sample]:
     for case in (Case((4,), (6,)), Case((2, 3, 2), (2, 2, 2), batch_dims=1), Case((2, 3), (4,), 1)):
-        out = values_for(case.source, device, torch.float64, seed=1)
+        out = values_for(case.source, device, torch.float64, seed=17)
         values = values_for(case.output, device, torch.float64)
         for reduce in REDUCES:
             for include in (True, False):
@@ -39,7 +39,7 @@ def smooth_samples(device: torch.device) -> Iterator[Sample]:
 
 def sized(device: torch.device, size: int) -> Sample:
     case = Case((size, size + 1, 3), (size, size + 2), batch_dims=1)
-    out = values_for(case.source, device, torch.float32, seed=1)
+    out = values_for(case.source, device, torch.float32, seed=17)
     values = values_for(case.output, device, torch.float32)
     return Sample((out, values, index_for(case, device)), {"reduce": "mean", **case.kwargs})
 
@@ -111,7 +111,7 @@ class TestChecks(OpChecks):
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64], ids=str)
 def test_integers(device: torch.device, dtype: torch.dtype, include_self: bool) -> None:
     for case in CASES:
-        out = values_for(case.source, device, dtype, seed=1) % 5
+        out = values_for(case.source, device, dtype, seed=17) % 5
         values = values_for(case.output, device, dtype) % 5
         for reduce in REDUCES:
             options: dict[str, Any] = {

@@ -40,8 +40,9 @@ def described_layers() -> list[Any]:
 
 
 def is_no_op(name: str) -> bool:
-    """Whether a public function is about all ops, or about models."""
-    return hasattr(torch_ops.errors, name) or name == "replace_modules"
+    """Whether a public function is about all ops, plans or models, and is none itself."""
+    others = {"plan_cache", "register_plan", "replace_modules"}
+    return hasattr(torch_ops.errors, name) or name in others
 
 
 def registered() -> set[str]:

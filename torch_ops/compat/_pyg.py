@@ -19,7 +19,6 @@ from torch_geometric.utils.num_nodes import maybe_num_nodes
 import torch_ops
 from torch_ops import GatherPlan
 from torch_ops.compat.torch_scatter import scatter_softmax, segment_csr
-from torch_ops.compat.torch_scatter.segment_csr import index_of
 
 _their_scatter = _scatter.scatter
 _their_softmax = _softmax.softmax
@@ -110,8 +109,7 @@ def softmax(
         return _their_softmax(src, index, ptr, num_nodes, dim)
     if torch.jit.is_scripting():  # type: ignore[attr-defined]
         if ptr is not None:
-            ptr = ptr.view(-1)
-            return scatter_softmax(src, index_of(ptr, src.size(dim)), dim, ptr.numel() - 1)
+            return torch.ops.torch_ops.softmax(src, dim=dim, offsets=ptr.view(-1))
         assert index is not None
         return scatter_softmax(src, index, dim, maybe_num_nodes(index, num_nodes))
     else:

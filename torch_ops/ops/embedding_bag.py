@@ -59,17 +59,19 @@ def embedding_bag(
 
     Gradient:
         Of weight and of ``per_sample_weights``. Of several rows of a bag that are alike, "max"
-        gives it to the first. Input and bags are saved; with ``per_sample_weights`` the rows too,
-        with "max" a number for each value of the result. With ``sparse`` torch's own sparse tensor.
-        Differentiable any number of times, unless ``sparse``; forward mode too.
+        gives it to the first. Input and offsets are saved; weight only for the gradient of
+        ``per_sample_weights``; with "max" a number for each value of the result. With ``sparse``
+        torch's own sparse tensor. Differentiable any number of times, unless ``sparse``; forward
+        mode too.
 
     Memory:
-        The rows before they are reduced, as :func:`embedding` returns them; with
-        ``per_sample_weights`` once more, of 16-bit floats in float32. With ``offsets``, 20 bytes
-        per entry of input.
+        The result. For "max", under ``torch.vmap``, and where bags have more than 1024 entries on
+        average: the rows before they are reduced, as :func:`embedding` returns them, and with
+        ``offsets`` 20 bytes per entry of input. The gradient takes as much. A weight that is not
+        contiguous is copied.
 
-    Deterministic where :func:`scatter` is, which reduces the rows, and :func:`scatter_add`, which
-    sums their gradients.
+    Deterministic, but for "max" and long bags, which :func:`scatter` reduces. The gradient is so
+    where :func:`scatter_add` is.
 
     Raises:
         IndexError: An entry of ``input`` or ``offsets`` is out of range, as for :func:`embedding`.

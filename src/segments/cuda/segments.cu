@@ -10,74 +10,102 @@
 namespace torch_ops {
 namespace {
 
+using segments::Id;
 using segments::Offsets;
 
+constexpr int64_t kMostBlocks = 1024;  // of what long segments take
+
 // In what the values of a segment are joined, V columns of them; and of what a kernel is told.
-template <SegmentRule kRule, class Value, class Id>
+template <SegmentRule kRule, class Value>
 struct TotalOf {
   template <int V>
   using type = Sums<V, std::conditional_t<sizeof(Value) == 2, float, Value>,
                     Better<kRule == SegmentRule::kLargest>>;
 };
-template <class Value, class Id>
-struct TotalOf<SegmentRule::kSum, Value, Id> {
+template <class Value>
+struct TotalOf<SegmentRule::kSum, Value> {
   template <int V>
   using type = Sums<V, SumOf<Value>>;
 };
-template <class Value, class Id>
-struct TotalOf<SegmentRule::kMean, Value, Id> {
+template <class Value>
+struct TotalOf<SegmentRule::kMean, Value> {
   template <int V>
   using type = segments::Means<V, SumOf<Value>>;
 };
-template <class Value, class Id>
-struct TotalOf<SegmentRule::kProd, Value, Id> {
+template <class Value>
+struct TotalOf<SegmentRule::kProd, Value> {
   template <int V>
   using type = Sums<V, SumOf<Value>, Times>;
 };
-template <class Value, class Id>
-struct TotalOf<SegmentRule::kWhereLargest, Value, Id> {
+template <class Value>
+struct TotalOf<SegmentRule::kWhereLargest, Value> {
   template <int V>
   using type = sorted::Best<V, Value, Id>;
 };
-template <class Value, class Id>
-struct TotalOf<SegmentRule::kWhereSmallest, Value, Id>
-    : TotalOf<SegmentRule::kWhereLargest, Value, Id> {};
+template <class Value>
+struct TotalOf<SegmentRule::kWhereSmallest, Value> : TotalOf<SegmentRule::kWhereLargest, Value> {};
 
-// Calls use(shape, offsets) in the narrowest type that numbers entries, offsets and values per row.
-template <class Use>
-void with_offsets(const IndexArray& offsets, const RowLayout& layout, Use&& use) {
-  RowLayout counted = layout;
-  counted.axis_size += 1;
-  with_shape(counted, [&](auto shape) {
-    using Id = decltype(shape.no_row);
-    shape = {layout.batch, layout.outer, layout.entries, layout.axis_size, layout.inner};
-    use(shape, Offsets<Id>{IndexView{offsets}, layout.index_batch_stride, layout.index_entry_stride,
-                           layout.entries, static_cast<Id>(layout.batch),
-                           static_cast<Id>(layout.outer), static_cast<Id>(layout.axis_size)});
-  });
+Offsets all_offsets(const IndexArray& offsets, const RowLayout& layout) {
+  return {IndexView{offsets},
+          layout.index_batch_stride,
+          layout.index_entry_stride,
+          layout.entries,
+          static_cast<Id>(layout.batch),
+          static_cast<Id>(layout.outer),
+          static_cast<Id>(layout.axis_size)};
 }
 
-template <class Total, class Value, class Result, class Id>
-void total_segments(const Value* values, Result* result, const sorted::Shape<Id>& shape,
-                    const Offsets<Id>& offsets, typename Total::Options options) {
-  const RowPieces split(shape.inner, Total::kColumns);
-  const int64_t tiles = shape.tiles(split.lanes);
-  Id *firsts, *lasts;
+// The rows of all segments.
+template <class Total, class Value, class Result>
+void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offsets,
+                    typename Total::Options options, Result empty, const IndexErrorSite& errors) {
+  using namespace segments;
+  const RowLayout& layout = call.layout;
+  const RowPieces columns(layout.inner, Total::kColumns);
+  const int64_t rows = layout.slabs() * layout.axis_size;
+  RowSplit split{columns, 1};
+  while (split.ways * columns.lanes < 32 &&
+         split.ways * kRowUnroll * layout.axis_size < layout.entries) {
+    split.ways *= 2;
+  }
+
+  LongRows longs{};
+  longs.limit = int64_t{kAlone} * split.ways;
+  longs.chunk = int64_t{kChunkEntries} * (kRowThreads / columns.lanes);
+  const bool may_be_long = layout.entries > longs.limit;
+  if (may_be_long) {
+    longs.most_items = layout.slabs() * (layout.entries / longs.limit);
+    longs.most_chunks = layout.slabs() * ceil_div(layout.entries, longs.chunk) + longs.most_items;
+  }
   typename Total::Part* partials;
   const auto take = [&](sorted::Pieces memory) {
-    firsts = memory.take<Id>(tiles);
-    lasts = memory.take<Id>(tiles);
-    partials = memory.take<typename Total::Part>(2 * tiles * shape.outer * shape.inner);
+    longs.counter = memory.take<unsigned long long>(1);
+    longs.items = memory.take<typename LongRows::Item>(longs.most_items);
+    partials = memory.take<typename Total::Part>(longs.most_chunks * layout.inner);
     return memory.bytes;
   };
   const DeviceScratch memory(take({nullptr}));
   take({static_cast<char*>(memory.get())});
-  const segments::TileEdges<Id> edges{firsts, lasts, offsets};
-  auto* sum_tiles = segments::tiles_kernel<Total, Value, Result, Id>;
-  TORCH_OPS_LAUNCH(sum_tiles, dim3(grid_x(tiles * split.pieces, 1), grid_y(shape.outer)),
-                   kRunThreads, 0, values, result, partials, firsts, lasts, edges, shape, split,
-                   options);
-  join_tiles<Total>(edges, partials, result, shape, tiles);
+
+  const SegmentRows<Total, Value, Result> all{call.values,  call.result, partials,
+                                              offsets,      longs,       static_cast<Id>(rows),
+                                              layout.inner, options,     empty};
+  if (may_be_long) {
+    TORCH_OPS_CUDA_CALL(
+        cudaMemsetAsync(longs.counter, 0, sizeof(*longs.counter), current_stream()));
+  }
+  auto* total_rows = rows_kernel<Total, Value, Result>;
+  const int units = kRowThreads / (columns.lanes * split.ways);
+  TORCH_OPS_LAUNCH(total_rows, grid_x(rows * columns.pieces, units), kRowThreads, 0, all, split,
+                   errors);
+  if (!may_be_long) return;
+  const auto blocks = [&](int64_t most) {
+    return static_cast<unsigned>(std::min<int64_t>(most, kMostBlocks) * columns.pieces);
+  };
+  auto* total_chunks = chunks_kernel<Total, Value, Result>;
+  TORCH_OPS_LAUNCH(total_chunks, blocks(longs.most_chunks), kRowThreads, 0, all, columns);
+  auto* join = join_chunks_kernel<Total, Value, Result>;
+  TORCH_OPS_LAUNCH(join, blocks(longs.most_items), kRowThreads, 0, all, columns);
 }
 
 }  // namespace
@@ -89,27 +117,21 @@ void reduce_segments(OnCuda on, const SegmentCall<Value, Result>& call,
                      const IndexErrorSite& errors) {
   const HostScope scope(on.program);
   if (call.result_count() == 0) return;
-  with_offsets(call.offsets, call.layout, [&](const auto& shape, const auto& offsets) {
-    using Id = std::decay_t<decltype(shape.no_row)>;
-    constexpr bool kPlaces = kRule >= SegmentRule::kWhereLargest;
-    // A lane reads 16 bytes, but no more than 16 bytes of results.
-    constexpr int kWide = kPlaces ? std::min(kVectorSize<Value>, 4) : kVectorSize<Result>;
-    const auto total = [&](auto columns) {
-      using Total = typename TotalOf<kRule, Value, Id>::template type<columns()>;
-      typename Total::Options options{};
-      if constexpr (kPlaces) options.largest = kRule == SegmentRule::kWhereLargest;
-      if (call.values_count() > 0) {
-        total_segments<Total>(call.values, call.result, shape, offsets, options);
-      }
-      fill_rest<columns()>(segments::FilledRows<Id>{offsets, errors}, call.result, shape,
-                           nothing_there<kRule, Result>(call.layout));
-    };
-    if (shape.inner % kWide == 0 && is_aligned(call.values, kWide * sizeof(Value))) {
-      total(std::integral_constant<int, kWide>());
-    } else {
-      total(std::integral_constant<int, 1>());
-    }
-  });
+  constexpr bool kPlaces = kRule >= SegmentRule::kWhereLargest;
+  // A lane reads 16 bytes, but no more than 16 bytes of results.
+  constexpr int kWide = kPlaces ? std::min(kVectorSize<Value>, 4) : kVectorSize<Result>;
+  const auto total = [&](auto columns) {
+    using Total = typename TotalOf<kRule, Value>::template type<columns()>;
+    typename Total::Options options{};
+    if constexpr (kPlaces) options.largest = kRule == SegmentRule::kWhereLargest;
+    total_segments<Total>(call, all_offsets(call.offsets, call.layout), options,
+                          nothing_there<kRule, Result>(call.layout), errors);
+  };
+  if (call.layout.inner % kWide == 0 && is_aligned(call.values, kWide * sizeof(Value))) {
+    total(std::integral_constant<int, kWide>());
+  } else {
+    total(std::integral_constant<int, 1>());
+  }
 }
 
 template <class Out>
@@ -117,14 +139,11 @@ void find_segments(OnCuda on, const IndexArray& offsets, const RowLayout& layout
                    const IndexErrorSite& errors) {
   const HostScope scope(on.program);
   if (layout.batch == 0) return;
-  with_offsets(offsets, layout, [&](const auto& shape, const auto& all) {
-    using Id = std::decay_t<decltype(shape.no_row)>;
-    auto* find = segments::ids_kernel<Id, Out>;
-    const int64_t blocks =
-        std::max<int64_t>(ceil_div(layout.batch * layout.entries, segments::kIdTile), 1);
-    TORCH_OPS_LAUNCH(find, grid_x(blocks, 1), kRunThreads, 0, segments::FilledRows<Id>{all, errors},
-                     ids);
-  });
+  auto* find = segments::ids_kernel<Out>;
+  const int64_t blocks =
+      std::max<int64_t>(ceil_div(layout.batch * layout.entries, segments::kIdTile), 1);
+  TORCH_OPS_LAUNCH(find, grid_x(blocks, 1), kRunThreads, 0, all_offsets(offsets, layout), ids,
+                   errors);
 }
 
 template <class Out>

@@ -1,15 +1,15 @@
-// Reductions of segments on CUDA: tiles of entries as those of sorted.cuh, whose rows follow from
-// offsets. No torch.
+// Reductions of segments on CUDA. No torch.
 //
-// Entries are in order as they stand, so that nothing is sorted or listed in memory: a block finds
-// the segment of its tile's first entry by a search of all its threads, and from there on, in
-// shared memory, those of the others. Runs are totalled and joined as in sorted.cuh, so that a
-// segment of any length is the work of many blocks.
+// Entries are in order as they stand, so that nothing is sorted or listed: a few lanes of a warp
+// read a segment's bounds and then its rows, of which each lane has V columns. A segment that is
+// longer than some is put on a list instead. Blocks then total its chunks, and a block for each
+// segment of the list joins those, in a fixed order.
 #pragma once
 
 #include <cstdint>
 
 #include "common/cuda/vectorized.cuh"
+#include "common/cuda/warp.cuh"
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_view.cuh"
 #include "scatter/cuda/sorted/runs.cuh"
@@ -17,7 +17,8 @@
 
 namespace torch_ops::segments {
 
-using sorted::Shape;
+// Numbers of rows and entries. Of 64 bits only: half as many kernels, and few divisions.
+using Id = uint64_t;
 
 // Sums that are divided by the number of entries.
 template <int V, class Sum>
@@ -39,8 +40,7 @@ template <int V, class Sum>
 constexpr bool is_mean<Means<V, Sum>> = true;
 
 // The offsets of all batches one behind the other, as places in [batch, entries]: they do not
-// decrease, and the last of each batch begins a segment that is none. Id numbers all that there is.
-template <class Id>
+// decrease, and the last of each batch begins a segment that is none.
 struct Offsets {
   IndexView data;
   int64_t batch_stride;
@@ -55,6 +55,13 @@ struct Offsets {
   // Splits a number into a batch and what it is there.
   __device__ __forceinline__ Id batch_of(int64_t number, Id each) const {
     return batch == 1 ? 0 : static_cast<Id>(number) / each;
+  }
+
+  __device__ __forceinline__ Id slab_of(Id row) const {
+    return batch * outer == 1 ? 0 : row / segments;
+  }
+  __device__ __forceinline__ Id batch_of_slab(Id slab) const {
+    return outer == 1 ? slab : slab / outer;
   }
 
   __device__ __forceinline__ int64_t given(Id b, int64_t s) const {
@@ -108,147 +115,270 @@ struct Offsets {
       put(static_cast<int>(entry - begin), b, s < 0 ? static_cast<int64_t>(segments) : s);
     }
   }
-
-  __device__ __forceinline__ int64_t length(Id b, int64_t s) const {
-    return given(b, s + 1) - given(b, s);
-  }
 };
 
-// The keys at the edges of tiles, for join_kernel.
-template <class Id>
-struct TileEdges {
-  const Id* firsts;
-  const Id* lasts;
-  Offsets<Id> offsets;
-
-  __device__ Id first(int64_t tile) const { return firsts[tile]; }
-  __device__ Id last(int64_t tile) const { return lasts[tile]; }
-
-  // What Total::write is told of a row: how many entries it has, or a batch has.
-  template <class Total>
-  __device__ __forceinline__ int64_t told(Id key) const {
-    if constexpr (!is_mean<Total>) return offsets.entries;
-    const Id rows = offsets.outer * offsets.segments;
-    const Id b = offsets.batch_of(key, rows);
-    return offsets.length(b, key - b * rows);
-  }
+// Where a row of the result has its values.
+struct Segment {
+  int64_t slab = 0;   // of batch and outer
+  int64_t begin = 0;  // entry
+  int64_t count = 0;  // entries; none where an offset is out of range
 };
 
-// The entries of a tile, as sum_runs asks for them.
-template <class Total, class Value, class Result, class Id>
-struct SegmentTile {
-  using Part = typename Total::Part;
-  const Value* values_column;  // this lane's columns of the slice's row 0,
-  Result* result_column;       // here as well
-  const Id* keys;              // of the tile's first entry, in shared memory
-  Part* entering;
-  const Shape<Id>& shape;
-  const TileEdges<Id>& edges;
-  typename Total::Options options;
-  Id first;   // entry
-  int count;  // entries that there are
+__device__ __forceinline__ Segment segment_of(const Offsets& offsets, Id row) {
+  Segment found;
+  const Id slab = offsets.slab_of(row), s = row - slab * offsets.segments;
+  const Id b = offsets.batch_of_slab(slab);
+  const int64_t begin = offsets.given(b, s), end = offsets.given(b, static_cast<int64_t>(s) + 1);
+  found.slab = static_cast<int64_t>(slab);
+  found.begin = begin;
+  if (in_range(begin, offsets.entries + 1) && in_range(end, offsets.entries + 1) && end > begin) {
+    found.count = end - begin;
+  }
+  return found;
+}
 
-  __device__ __forceinline__ bool is_row(Id key) const { return key < shape.no_row; }
-  __device__ __forceinline__ Id key(int i) const { return keys[i]; }
-  __device__ __forceinline__ Id place(int i) const {
-    const Id entry = first + min(i, count - 1);
-    if (shape.batch == 1 || shape.outer == 1) return entry;
-    const Id each = static_cast<Id>(shape.entries);
-    return entry + entry / each * static_cast<Id>(shape.outer - 1) * each;
-  }
-  __device__ __forceinline__ auto values(Id place) const {
-    return Total::load(values_column + static_cast<int64_t>(place) * shape.inner, place, options);
-  }
-  __device__ __forceinline__ void ends(Id /*key*/) const {}
-  __device__ __forceinline__ void whole(Id key, const Total& sums) const {
-    sums.write(result_column + static_cast<int64_t>(key) * shape.inner,
-               edges.template told<Total>(key));
-  }
-  __device__ __forceinline__ void enters(const Total& sums) const { sums.copy_to(entering); }
-  __device__ __forceinline__ void leaves(const Total& sums) const {
-    sums.copy_to(entering + shape.outer * shape.inner);
-  }
-};
-
-// As sorted::sum_tiles_kernel. `firsts` and `lasts` are written: those of `edges`.
-template <class Total, class Value, class Result, class Id>
-__global__ void __launch_bounds__(kRunThreads, Total::kBlocks)
-    tiles_kernel(const Value* __restrict__ values, Result* __restrict__ result,
-                 typename Total::Part* __restrict__ partials, Id* firsts, Id* lasts,
-                 const __grid_constant__ TileEdges<Id> tile_edges, Shape<Id> shape, RowPieces split,
-                 typename Total::Options options) {
-  constexpr int V = Total::kColumns;
-  __shared__ RunEdges<Total> edges;
-  __shared__ Id keys[kRunThreads * kSpan + 2];  // and those before and behind the tile
-  const int64_t tile = blockIdx.x / split.pieces;
-  const int piece = static_cast<int>(blockIdx.x % split.pieces);
-  const int lane = static_cast<int>(threadIdx.x) % split.lanes;
-  const int64_t own_column = (int64_t{piece} * split.lanes + lane) * V;
-  const bool live = own_column < shape.inner;
-  const int64_t column = live ? own_column : 0;
-  const int size = static_cast<int>(Shape<Id>::tile_entries(split.lanes));
-  const int64_t begin = tile * size;
-
-  for (int i = static_cast<int>(threadIdx.x); i < size + 2; i += kRunThreads) {
-    keys[i] = shape.no_row;
-  }
-  const Offsets<Id>& offsets = tile_edges.offsets;
-  offsets.find(begin - 1, size + 2, [&](int i, Id b, int64_t s) {
-    if (s < offsets.segments) {
-      keys[i] = b * offsets.outer * offsets.segments + static_cast<Id>(s);
-    }
-  });
-  __syncthreads();
-  if (threadIdx.x == 0 && piece == 0 && blockIdx.y == 0) {
-    firsts[tile] = keys[1];
-    lasts[tile] = keys[size];
-  }
-
-  for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
-    SegmentTile<Total, Value, Result, Id> entries{
-        values + slice * shape.entries * shape.inner + column,
-        result + slice * shape.axis_size * shape.inner + column,
-        keys + 1,
-        partials + (2 * tile * shape.outer + slice) * shape.inner + column,
-        shape,
-        tile_edges,
-        options,
-        static_cast<Id>(begin),
-        static_cast<int>(min(shape.all_entries() - begin, int64_t{size}))};
-    sum_runs(entries, edges, split.lanes, live);
+// Records an offset that is out of range.
+__device__ __forceinline__ void check_offset(const Offsets& offsets, Id b, int64_t s,
+                                             const IndexErrorSite& errors) {
+  const int64_t offset = offsets.given(b, s);
+  if (!in_range(offset, offsets.entries + 1)) {
+    record_bad_entry(errors, static_cast<int64_t>(b) * (offsets.segments + 1) + s, offset);
   }
 }
 
-// Which rows have entries; and offsets out of range are recorded.
-template <class Id>
-struct FilledRows {
-  Offsets<Id> offsets;
-  IndexErrorSite errors;
+constexpr int kRowThreads = 256;
+constexpr int kRowUnroll = 4;      // entries of a lane whose loads are in flight together
+constexpr int kAlone = 64;         // entries that a lane totals one after another
+constexpr int kChunkEntries = 16;  // of a lane, in a chunk of a long segment
 
-  __device__ void check(Id b, int64_t s) const {
-    const int64_t offset = offsets.given(b, s);
-    if (!in_range(offset, offsets.entries + 1)) {
-      record_bad_entry(errors, static_cast<int64_t>(b) * (offsets.segments + 1) + s, offset);
-    }
+// Rows whose segments are long, and the chunks that these are cut into. Offsets that decrease may
+// ask for more than there is room for: what has none is left out.
+struct LongRows {
+  struct Item {
+    Id row;
+    uint32_t chunk;  // the first of its chunks; those of the items follow each other
+  };
+  unsigned long long* counter;  // chunks above, items below
+  Item* items;
+  int64_t most_items;
+  int64_t most_chunks;
+  int64_t limit;  // a segment of more entries is long
+  int64_t chunk;  // entries
+
+  __device__ int64_t chunks_of(int64_t count) const { return (count + chunk - 1) / chunk; }
+  __device__ void append(Id row, int64_t count) const {
+    const unsigned long long more = static_cast<unsigned long long>(chunks_of(count)) << 32 | 1;
+    const unsigned long long old = atomicAdd(counter, more);
+    const auto number = static_cast<uint32_t>(old);
+    if (number < most_items) items[number] = {row, static_cast<uint32_t>(old >> 32)};
   }
-
-  // `row` is one of a batch's first slice.
-  __device__ bool has(int64_t row) const {
-    const Id rows = offsets.outer * offsets.segments;
-    const Id b = offsets.batch_of(row, rows);
-    const int64_t s = row - static_cast<int64_t>(b) * rows;
-    check(b, s);
-    if (s + 1 == offsets.segments) check(b, s + 1);
-    return offsets.length(b, s) > 0;
+  __device__ int64_t item_count() const {
+    return min(static_cast<int64_t>(static_cast<uint32_t>(*counter)), most_items);
+  }
+  __device__ int64_t chunk_count() const {
+    return min(static_cast<int64_t>(*counter >> 32), most_chunks);
   }
 };
 
+// The columns of a lane, and which of the groups that share a segment it is in.
+struct RowSplit {
+  RowPieces columns;
+  int ways;  // groups to a segment
+};
+
+// What all kernels are told.
+template <class Total, class Value, class Result>
+struct SegmentRows {
+  const Value* values;
+  Result* result;
+  typename Total::Part* partials;  // a row for each chunk
+  Offsets offsets;
+  LongRows longs;
+  Id rows;
+  int64_t inner;
+  typename Total::Options options;
+  Result empty;
+
+  // Adds each step-th of the entries [first, last) of a segment.
+  __device__ __forceinline__ void add(Total& sums, const Segment& segment, int64_t column,
+                                      int64_t first, int64_t last, int step) const {
+    constexpr int U = kRowUnroll;
+    const int64_t start = segment.slab * offsets.entries + segment.begin;
+    const Value* from = values + start * inner + column;
+    for (int64_t e = first; e < last; e += step * U) {
+      decltype(Total::load(from, Id(0), options)) loaded[U];
+#pragma unroll
+      for (int k = 0; k < U; ++k) {  // beyond the end the last one is loaded again
+        const int64_t entry = min(e + k * step, last - 1);
+        loaded[k] =
+            Total::load(from + entry * inner, static_cast<Id>(segment.begin + entry), options);
+      }
+#pragma unroll
+      for (int k = 0; k < U; ++k) {
+        if (e + k * step < last) sums.add(loaded[k]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write(const Total& sums, Id row, int64_t column,
+                                        int64_t count) const {
+    sums.write(result + row * inner + column, is_mean<Total> ? count : offsets.entries);
+  }
+
+  __device__ __forceinline__ void write_empty(Id row, int64_t column) const {
+    constexpr int V = Total::kColumns;
+    constexpr int W = V * sizeof(Result) > kVectorBytes ? kVectorSize<Result> : V;
+    Vector<Result, W> empties;
+#pragma unroll
+    for (int v = 0; v < W; ++v) empties.values[v] = empty;
+#pragma unroll
+    for (int v = 0; v < V; v += W) store(result + row * inner + column + v, empties);
+  }
+};
+
+template <class T>
+__device__ __forceinline__ T shuffle_down(const T& value, int lanes) {
+  uint32_t words[(sizeof(T) + 3) / 4] = {};
+  memcpy(words, &value, sizeof(T));
+#pragma unroll
+  for (uint32_t& word : words) word = __shfl_down_sync(kAllLanes, word, lanes);
+  T other;
+  memcpy(&other, words, sizeof(T));
+  return other;
+}
+
+// Rows of short segments; the others are listed.
+template <class Total, class Value, class Result>
+__global__ void __launch_bounds__(kRowThreads)
+    rows_kernel(const __grid_constant__ SegmentRows<Total, Value, Result> call, RowSplit split,
+                const __grid_constant__ IndexErrorSite errors) {
+  constexpr int V = Total::kColumns;
+  const int lanes = split.columns.lanes, pieces = split.columns.pieces;
+  const int unit_lanes = lanes * split.ways;
+  const int own = static_cast<int>(threadIdx.x) % unit_lanes;
+  const int way = own / lanes;
+  const int64_t unit = int64_t{blockIdx.x} * (kRowThreads / unit_lanes) + threadIdx.x / unit_lanes;
+  const int64_t number = pieces == 1 ? unit : unit / pieces;
+  const int64_t piece = unit - number * pieces;
+  const int64_t column = (piece * lanes + own % lanes) * V;
+  const bool exists = number < call.rows, live = exists && column < call.inner;
+  const Id row = static_cast<Id>(exists ? number : 0);
+
+  const Segment segment = segment_of(call.offsets, row);
+  const bool is_long = segment.count > call.longs.limit;
+  if (exists && own == 0 && piece == 0) {
+    const Offsets& offsets = call.offsets;
+    const Id slab = static_cast<Id>(segment.slab), s = row - slab * offsets.segments;
+    const Id b = offsets.batch_of_slab(slab);
+    if (slab == b * offsets.outer) {  // once for all slices
+      check_offset(offsets, b, s, errors);
+      if (s + 1 == offsets.segments) check_offset(offsets, b, static_cast<int64_t>(s) + 1, errors);
+    }
+    if (is_long) call.longs.append(row, segment.count);
+  }
+
+  Total sums;
+  if (live && !is_long) call.add(sums, segment, column, way, segment.count, split.ways);
+  for (int half = split.ways / 2; half > 0; half /= 2) {
+    typename Total::Part parts[V];
+    sums.copy_to(parts);
+#pragma unroll
+    for (int v = 0; v < V; ++v) parts[v] = shuffle_down(parts[v], half * lanes);
+    if (way < half) sums.add(parts);
+  }
+  if (live && way == 0 && !is_long) {
+    if (segment.count > 0) {
+      call.write(sums, row, column, segment.count);
+    } else {
+      call.write_empty(row, column);
+    }
+  }
+}
+
+// The totals of a block's groups, in the first group; in a fixed order.
+template <class Total>
+__device__ __forceinline__ void join_groups(Total& sums, int lanes, typename Total::Part* shared) {
+  constexpr int V = Total::kColumns;
+  const int thread = static_cast<int>(threadIdx.x), group = thread / lanes;
+  for (int half = kRowThreads / lanes / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (group >= half && group < 2 * half) sums.copy_to(shared + (thread - half * lanes) * V);
+    __syncthreads();
+    if (group < half) sums.add(shared + thread * V);
+  }
+}
+
+// Chunks of long segments, one block for each at a time.
+template <class Total, class Value, class Result>
+__global__ void __launch_bounds__(kRowThreads)
+    chunks_kernel(const __grid_constant__ SegmentRows<Total, Value, Result> call, RowPieces split) {
+  constexpr int V = Total::kColumns;
+  __shared__ typename Total::Part shared[kRowThreads / 2 * V];
+  const int lanes = split.lanes, group = static_cast<int>(threadIdx.x) / lanes;
+  const int64_t piece = blockIdx.x % split.pieces;
+  const int64_t column = (piece * lanes + threadIdx.x % lanes) * V;
+  const bool live = column < call.inner;
+  const LongRows& longs = call.longs;
+  const int64_t chunks = longs.chunk_count(), items = longs.item_count();
+  for (int64_t c = blockIdx.x / split.pieces; c < chunks; c += gridDim.x / split.pieces) {
+    int64_t low = 0, high = items;  // the last item that starts at this chunk or before
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      (longs.items[middle].chunk <= c ? low : high) = middle;
+    }
+    const auto item = longs.items[low];
+    const Segment segment = segment_of(call.offsets, item.row);
+    const int64_t first = (c - item.chunk) * longs.chunk;
+    const int64_t last = min(first + longs.chunk, segment.count);
+    Total sums;
+    if (live) call.add(sums, segment, column, first + group, last, kRowThreads / lanes);
+    join_groups(sums, lanes, shared);
+    if (group == 0 && live) {
+      if (segment.count <= longs.chunk) {
+        call.write(sums, item.row, column, segment.count);
+      } else {
+        sums.copy_to(call.partials + c * call.inner + column);
+      }
+    }
+  }
+}
+
+// Long segments of several chunks, one block for each at a time.
+template <class Total, class Value, class Result>
+__global__ void __launch_bounds__(kRowThreads)
+    join_chunks_kernel(const __grid_constant__ SegmentRows<Total, Value, Result> call,
+                       RowPieces split) {
+  constexpr int V = Total::kColumns;
+  __shared__ typename Total::Part shared[kRowThreads / 2 * V];
+  const int lanes = split.lanes, group = static_cast<int>(threadIdx.x) / lanes;
+  const int64_t piece = blockIdx.x % split.pieces;
+  const int64_t column = (piece * lanes + threadIdx.x % lanes) * V;
+  const bool live = column < call.inner;
+  const LongRows& longs = call.longs;
+  const int64_t items = longs.item_count();
+  for (int64_t i = blockIdx.x / split.pieces; i < items; i += gridDim.x / split.pieces) {
+    const auto item = longs.items[i];
+    const int64_t count = segment_of(call.offsets, item.row).count;
+    const int64_t chunks = longs.chunks_of(count);
+    if (chunks < 2 || item.chunk + chunks > longs.most_chunks) continue;
+    Total sums;
+    if (live) {
+#pragma unroll 4
+      for (int64_t c = group; c < chunks; c += kRowThreads / lanes) {
+        sums.add(call.partials + (item.chunk + c) * call.inner + column);
+      }
+    }
+    join_groups(sums, lanes, shared);
+    if (group == 0 && live) call.write(sums, item.row, column, count);
+  }
+}
+
 constexpr int kIdTile = 4 * kRunThreads;  // entries of a block
 
-template <class Id, class Out>
+template <class Out>
 __global__ void __launch_bounds__(kRunThreads)
-    ids_kernel(const __grid_constant__ FilledRows<Id> rows, Out* __restrict__ ids) {
-  const Offsets<Id>& offsets = rows.offsets;
+    ids_kernel(const __grid_constant__ Offsets offsets, Out* __restrict__ ids,
+               const __grid_constant__ IndexErrorSite errors) {
   const int64_t begin = int64_t{blockIdx.x} * kIdTile;
   offsets.find(begin, kIdTile,
                [&](int i, Id /*b*/, int64_t s) { ids[begin + i] = static_cast<Out>(s); });
@@ -256,7 +386,7 @@ __global__ void __launch_bounds__(kRunThreads)
   for (int64_t n = int64_t{blockIdx.x} * kRunThreads + threadIdx.x; n < offsets.count();
        n += step) {
     const Id b = offsets.batch_of(n, offsets.segments + 1);
-    rows.check(b, n - static_cast<int64_t>(b) * (offsets.segments + 1));
+    check_offset(offsets, b, n - static_cast<int64_t>(b) * (offsets.segments + 1), errors);
   }
 }
 

@@ -75,10 +75,12 @@ def scatter_softmax(
     check_floating("scatter_softmax", src)
     places, batch_dims, axis, rows = target("scatter_softmax", src, index, dim)
     size = size_along(index, dim_size)
-    highest = reduced(src.detach(), places, size, axis, batch_dims, rows, "amax")
-    powers = (src - pick(highest, places, batch_dims, axis, rows)).exp()
-    sums = reduced(powers, places, size, axis, batch_dims, rows, "sum")
-    return powers / pick(sums, places, batch_dims, axis, rows)
+    if rows:
+        return torch.ops.torch_ops.softmax(src, places, size, axis, batch_dims=batch_dims)
+    last = torch.ops.torch_ops.softmax(
+        src.movedim(axis, -1), places.movedim(axis, -1), size, batch_dims=src.dim() - 1
+    )
+    return last.movedim(-1, axis).contiguous()
 
 
 def scatter_log_softmax(

@@ -1,8 +1,9 @@
 """Reductions by an index that is sorted, and the gather by one."""
 
+import torch
 from torch import Tensor
 
-from torch_ops.compat.torch_scatter.scatter import added, best, counted, reduced
+from torch_ops.compat.torch_scatter.scatter import added, best, counted
 from torch_ops.compat.torch_scatter.utils import pick, target
 
 
@@ -13,6 +14,13 @@ def size_of_sorted(index: Tensor, dim_size: int | None) -> int:
     return int(index.select(-1, -1).max()) + 1 if index.numel() > 0 else 0
 
 
+def reduced(
+    src: Tensor, index: Tensor, size: int, dim: int, batch_dims: int, reduce: str
+) -> Tensor:
+    """The reduction by a sorted index, by what `target` returns; an entry is for a row always."""
+    return torch.ops.torch_ops._scatter_sorted(src, index, size, dim, batch_dims, reduce, "scatter")
+
+
 def segment_sum_coo(
     src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
 ) -> Tensor:
@@ -20,7 +28,8 @@ def segment_sum_coo(
     places, batch_dims, dim, rows = target("segment_sum_coo", src, index, index.dim() - 1)
     if out is not None:
         return added(out, src, places, dim, batch_dims, rows)
-    return reduced(src, places, size_of_sorted(index, dim_size), dim, batch_dims, rows, "sum")
+    size = size_of_sorted(index, dim_size)
+    return reduced(src, places, size, dim, batch_dims, "sum")
 
 
 def segment_add_coo(
@@ -41,10 +50,10 @@ def segment_mean_coo(
     places, batch_dims, dim, rows = target("segment_mean_coo", src, index, index.dim() - 1)
     if out is None and src.is_floating_point():
         size = size_of_sorted(index, dim_size)
-        return reduced(src, places, size, dim, batch_dims, rows, "mean")
+        return reduced(src, places, size, dim, batch_dims, "mean")
     if out is None:
         size = size_of_sorted(index, dim_size)
-        result = reduced(src, places, size, dim, batch_dims, rows, "sum")
+        result = reduced(src, places, size, dim, batch_dims, "sum")
     else:
         result = added(out, src, places, dim, batch_dims, rows)
     count = counted(places, result.size(dim), dim, batch_dims, rows, src.dim()).clamp(min=1)
@@ -81,7 +90,7 @@ def segment_coo(
     Args:
         src: The values, of a dtype that :func:`torch_ops.scatter` takes.
         index: uint8, int16, int32 or int64. Its axes are as long as the first ones of ``src``, or
-            1. Entries along the last axis do not decrease.
+            1. Entries do not decrease along the last axis; where they do, the result is undefined.
         out: A tensor that the values are reduced onto, and which is returned.
         dim_size: How long the result is at the index's last axis. Where neither it nor ``out`` is
             given, one more than the largest entry: the call then waits for the GPU.
@@ -107,6 +116,10 @@ def segment_coo(
         return segment_sum_coo(src, index, out, dim_size)
     if reduce == "mean":
         return segment_mean_coo(src, index, out, dim_size)
+    if out is None and (reduce == "min" or reduce == "max"):
+        places, batch_dims, dim, _ = target("segment_coo", src, index, index.dim() - 1)
+        size = size_of_sorted(index, dim_size)
+        return reduced(src, places, size, dim, batch_dims, reduce)
     if reduce == "min":
         return segment_min_coo(src, index, out, dim_size)[0]
     if reduce == "max":

@@ -26,27 +26,16 @@ def ends(name: str, src: Tensor, indptr: Tensor) -> tuple[Tensor, int]:
     if shared:
         for _ in range(dim):
             indptr = indptr.select(0, 0)
-        return indptr, 0
-    return indptr.expand(src.size()[:dim] + indptr.size()[dim:]), dim
-
-
-def index_of(indptr: Tensor, length: int) -> Tensor:
-    """For each of ``length`` values the segment that it lies in; for none, how many there are."""
-    positions = torch.arange(length, device=indptr.device, dtype=indptr.dtype)
-    sizes = list(indptr.size())
-    sizes[-1] = length
-    positions = positions.expand(sizes).contiguous()
-    found = torch.searchsorted(indptr.contiguous(), positions, right=True)
-    return torch.where(found > 0, found - 1, max(indptr.size(-1) - 1, 0))
+    else:
+        indptr = indptr.expand(src.size()[:dim] + indptr.size()[dim:])
+    if indptr.size(-1) == 0:  # no segments, as a single end says too
+        indptr = torch.nn.functional.pad(indptr, [0, 1])
+    return indptr, 0 if shared else dim
 
 
 def segments(src: Tensor, indptr: Tensor, batch_dims: int, dim: int, reduce: str) -> Tensor:
     """The reduction, by what `ends` returns."""
-    index = index_of(indptr, src.size(dim))
-    size = max(indptr.size(-1) - 1, 0)
-    return torch.ops.torch_ops.scatter(
-        src, index, size, dim, batch_dims=batch_dims, reduce=reduce, mode="fill"
-    )
+    return torch.ops.torch_ops.segment_reduce(src, indptr, reduce, dim, batch_dims=batch_dims)
 
 
 def best(
@@ -55,11 +44,7 @@ def best(
     """The largest or smallest values, and where they were: src.size(dim) in an empty segment."""
     dim = indptr.dim() - 1
     indptr, batch_dims = ends(name, src, indptr)
-    index = index_of(indptr, src.size(dim))
-    size = max(indptr.size(-1) - 1, 0)
-    arg = torch.ops.torch_ops._scatter_arg(
-        src.detach(), index, size, dim, batch_dims, largest, "fill"
-    )
+    arg = torch.ops.torch_ops._segment_arg(src.detach(), indptr, dim, batch_dims, largest)
     result = torch.ops.torch_ops.gather_elements(src, arg, dim, mode="fill", fill_value=0)
     return result if out is None else out.copy_(result), arg
 
@@ -180,20 +165,20 @@ def gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor
     """
     dim = indptr.dim() - 1
     indptr, batch_dims = ends("gather_csr", src, indptr)
-    if src.size(dim) != max(indptr.size(-1) - 1, 0):
+    if src.size(dim) != indptr.size(-1) - 1:
         raise ValueError(
-            f"gather_csr: src must have an entry for each of the {max(indptr.size(-1) - 1, 0)} "
-            f"segments of indptr along axis {dim}, but its shape is {src.size()}."
+            f"gather_csr: src must have an entry for each of the {indptr.size(-1) - 1} segments of "
+            f"indptr along axis {dim}, but its shape is {src.size()}."
         )
     if out is not None:
         length = out.size(dim)
     else:
         length = int(indptr.reshape(-1)[-1]) if src.numel() > 0 else 0
-    index = index_of(indptr, length)
-    result = torch.ops.torch_ops.gather(
-        src, index, dim, batch_dims=batch_dims, mode="fill", fill_value=0
+    result = torch.ops.torch_ops.gather_csr(
+        src, indptr, dim, batch_dims=batch_dims, output_size=length
     )
     if out is None:
         return result
-    inside = like_rows(index < src.size(dim), src.dim(), dim, batch_dims)
-    return out.copy_(torch.where(inside, result, out))
+    places = torch.arange(length, device=indptr.device)
+    inside = torch.logical_and(places >= indptr[..., :1], places < indptr[..., -1:])
+    return out.copy_(torch.where(like_rows(inside, src.dim(), dim, batch_dims), result, out))

@@ -211,10 +211,11 @@ struct SegmentRows {
     for (int64_t e = first; e < last; e += step * U, from += U * stride) {
       decltype(Total::load(from, Id(0), options)) loaded[U];
 #pragma unroll
-      for (int k = 0; k < U; ++k) {  // beyond the end the first one is loaded again
-        const bool there = e + k * step < last;
-        loaded[k] = Total::load(there ? from + k * stride : from,
-                                static_cast<Id>(segment.begin + e + k * step), options);
+      for (int k = 0; k < U; ++k) {
+        if (e + k * step < last) {
+          const auto place = static_cast<Id>(segment.begin + e + k * step);
+          loaded[k] = Total::load(from + k * stride, place, options);
+        }
       }
 #pragma unroll
       for (int k = 0; k < U; ++k) {

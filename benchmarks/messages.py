@@ -3,8 +3,10 @@
 Entries of a graph read rows at their sources, compute, and are summed at their destinations:
 ``w x`` with a weight for each entry, and ``w (x - y)``. Ours takes a plan of the indices. Beside it
 are our ops composed, eager torch (index_select, index_add_), torch.compile of that, and for ``w x``
-cuSPARSE by torch.sparse.mm. Groups: forward, backward (forward and backward), host (the time of a
-small call on the host, beside ElementwiseKernel's).
+cuSPARSE by torch.sparse.mm, whose matrix has the weights sorted before, which ours reads in the
+plan's order, 32 bytes of memory for each: that shows in rows of one feature. Groups: forward,
+backward (forward and backward), host (the time of a small call on the host, beside
+ElementwiseKernel's).
 """
 
 from __future__ import annotations

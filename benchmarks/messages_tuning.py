@@ -25,9 +25,8 @@ from torch_ops.jit import IndexedKernel
 from torch_ops.jit.generation.indexed_tuning import IndexedTuning, trying, tuning
 
 SETS = (
-    "-", "blocks=6", "entries=2,blocks=8", "entries=3,blocks=6", "entries=6", "entries=8",
-    "threads=128", "threads=128,blocks=12", "threads=64", "few=2", "few=8", "group=4", "group=16",
-    "tile=128", "tile=512", "tile=1024",
+    "-", "blocks=8", "blocks=16", "entries=3", "entries=6", "threads=32", "threads=128",
+    "threads=256", "few=2", "few=8", "group=4", "group=16", "tile=128", "tile=512",
 )  # fmt: skip
 # dtype, exponent, entries a row, width, distributions
 CASES = (

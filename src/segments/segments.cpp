@@ -105,7 +105,7 @@ Tensor number(const char* op, const Tensor& given, c10::SymIntArrayRef sizes, at
   if constexpr (std::is_same_v<On, OnMeta>) {
     return at::empty_symint(sizes, options);
   } else {
-    Tensor marks = given;
+    Tensor marks = indexing::for_kernels(given);
     RowLayout layout{};
     if (!indexing::lay_out_index(marks, {batch_dims, batch_dims}, layout)) {
       marks = marks.contiguous();
@@ -521,8 +521,9 @@ struct ScatterSorted {
           const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view,
           std::string_view, std::optional<bool>, double, std::optional<at::ScalarType>)>("scatter");
       if (name == "scatter") {
-        return scatter.call(values, index, dim_size, dim, batch_dims, reduce, "raise", std::nullopt,
-                            1.0, std::nullopt);
+        return scatter.call(values, index, dim_size, dim, batch_dims, reduce, "raise",
+                            /*deterministic=*/std::nullopt, /*correction=*/1,
+                            /*dtype=*/std::nullopt);
       }
       return ops::scatter_add().call(values, index, dim_size, dim, batch_dims, std::nullopt,
                                      "raise", std::nullopt);

@@ -103,13 +103,13 @@ struct Groups {
           const Tensor&, const Tensor&, const Tensor&, const Tensor&, c10::SymInt, int64_t, int64_t,
           std::string_view, double, std::optional<at::ScalarType>)>("scatter.plan");
       return op.call(values, index, *rows, *order, dim_size, dim, batch_dims, "amax",
-                     /*correction=*/1, std::nullopt);
+                     /*correction=*/1, /*dtype=*/std::nullopt);
     }
     static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
                                           std::string_view, std::string_view, std::optional<bool>,
                                           double, std::optional<at::ScalarType>)>("scatter");
-    return op.call(values, index, dim_size, dim, batch_dims, "amax", "raise", std::nullopt,
-                   /*correction=*/1, std::nullopt);
+    return op.call(values, index, dim_size, dim, batch_dims, "amax", "raise",
+                   /*deterministic=*/std::nullopt, /*correction=*/1, /*dtype=*/std::nullopt);
   }
 };
 

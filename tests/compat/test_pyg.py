@@ -39,7 +39,9 @@ from torch_geometric.utils import (
 
 # torch.jit.script, which PyTorch Geometric calls when it is imported, is deprecated.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*torch.jit.*:DeprecationWarning", "ignore:.*[Ss]parse:UserWarning"
+    "ignore:.*torch.jit.*:DeprecationWarning",
+    "ignore:.*[Ss]parse:UserWarning",
+    "ignore:The usage of `scatter:UserWarning",  # theirs, of CUDA without torch_scatter
 )
 
 DTYPES = (

@@ -213,6 +213,7 @@ def test_gradient_without_size(device: torch.device) -> None:
 )
 def test_there_and_back(device: torch.device, dtype: torch.dtype) -> None:
     """masked_scatter undoes masked_gather; each is the other's gradient; compiled to one graph."""
+    torch.compiler.reset()
     source = values_for((300, 5), device, dtype)
     mask = mask_for((300,), device)
     kept = torch.where(mask[:, None], source, torch.zeros((), dtype=dtype, device=device))

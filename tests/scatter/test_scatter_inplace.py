@@ -150,7 +150,7 @@ def test_views_and_leaves(device: torch.device) -> None:
         version = view._version
         torch_ops.scatter_(view[:, 2], values, index, reduce=reduce)
         assert view._version > version
-        assert view[1, 2] == pytest.approx(2 if reduce == "sum" else 2 / 3)
+        assert view[1, 2].item() == pytest.approx(2 if reduce == "sum" else 2 / 3)
         assert view.count_nonzero() == 1
         with pytest.raises(RuntimeError, match="leaf Variable"):
             torch_ops.scatter_(base.clone().requires_grad_()[0], values, index, reduce=reduce)

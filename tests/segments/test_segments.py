@@ -303,6 +303,17 @@ def test_not_a_number(device: torch.device) -> None:
         assert result[1:].tolist() == [-torch.inf, torch.inf]
 
 
+@pytest.mark.parametrize("offsets_dtype", INTEGERS, ids=str)
+def test_dtypes_of_offsets(device: torch.device, offsets_dtype: torch.dtype) -> None:
+    case = Segments((40, 4), 9)
+    values, offsets = values_for(case.shape, device, torch.float32), case.offsets(device)
+    expected = torch_ops.segment_reduce(values, offsets)
+    assert torch.equal(torch_ops.segment_reduce(values, offsets.to(offsets_dtype)), expected)
+    repeated = torch_ops.gather_csr(expected, offsets, output_size=40)
+    narrow = torch_ops.gather_csr(expected, offsets.to(offsets_dtype), output_size=40)
+    assert torch.equal(narrow, repeated)
+
+
 def test_output_size(device: torch.device) -> None:
     values = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device)
     offsets = torch.tensor([[0, 1, 2], [0, 1, 4]], device=device)
@@ -353,7 +364,7 @@ def sorted_calls(device: torch.device) -> Iterator[tuple[Tensor, Tensor, int, di
         yield values.to(device), flat.to(device), rows, kwargs
 
 
-@pytest.mark.parametrize("index_dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("index_dtype", INTEGERS)
 def test_sorted(device: torch.device, index_dtype: torch.dtype) -> None:
     for values, index, rows, kwargs in sorted_calls(device):
         index = index.to(index_dtype)

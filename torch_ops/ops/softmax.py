@@ -70,8 +70,8 @@ def softmax(
 
     Args:
         values: float16, bfloat16, float32 or float64, of any strides, on the CPU or a CUDA device.
-        index: uint8, int16, int32 or int64, as for :func:`scatter`: which segment each slice of
-            ``values`` is of. Or a :class:`GatherPlan` of such a tensor.
+        index: uint8, int8, int16, int32 or int64, as for :func:`scatter`: which segment each slice
+            of ``values`` is of. Or a :class:`GatherPlan` of such a tensor.
         dim_size: How many segments there are. Default: that of the plan or the offsets, or one more
             than the largest entry of the index, for which the call waits for the device.
         dim: The axis of the entries; negative counts from the end. Default: ``batch_dims``.
@@ -125,8 +125,8 @@ def log_softmax(
 
     Args:
         values: float16, bfloat16, float32 or float64, of any strides, on the CPU or a CUDA device.
-        index: uint8, int16, int32 or int64, as for :func:`scatter`: which segment each slice of
-            ``values`` is of. Or a :class:`GatherPlan` of such a tensor.
+        index: uint8, int8, int16, int32 or int64, as for :func:`scatter`: which segment each slice
+            of ``values`` is of. Or a :class:`GatherPlan` of such a tensor.
         dim_size: How many segments there are. Default: that of the plan or the offsets, or one more
             than the largest entry of the index, for which the call waits for the device.
         dim: The axis of the entries; negative counts from the end. Default: ``batch_dims``.
@@ -181,8 +181,8 @@ def logsumexp(
 
     Args:
         values: float16, bfloat16, float32 or float64, of any strides, on the CPU or a CUDA device.
-        index: uint8, int16, int32 or int64, as for :func:`scatter`: which segment each slice of
-            ``values`` is of. Or a :class:`GatherPlan` of such a tensor.
+        index: uint8, int8, int16, int32 or int64, as for :func:`scatter`: which segment each slice
+            of ``values`` is of. Or a :class:`GatherPlan` of such a tensor.
         dim_size: How many segments there are. Default: that of the plan or the offsets, or one more
             than the largest entry of the index, for which the call waits for the device.
         dim: The axis of the entries; negative counts from the end. Default: ``batch_dims``.

@@ -24,6 +24,7 @@ constexpr int64_t kHostVector = 16;
 constexpr int64_t kHostMost = 2048;  // entries of a row on the CPU, beyond which it is cut
 constexpr int64_t kVectorBytes = 16;
 constexpr int64_t kMostElements = 8;  // of a vector
+constexpr char kFolded = 'f';         // headers/indexed/operands.h has it beside those of Reduce
 constexpr int64_t kWarp = 32, kMostBlocksY = 65535;
 constexpr int64_t kJoinThreads = 256;  // a block; torch_ops/jit/generation/indexed.py has it too
 constexpr int64_t kLeastMost = 32, kManyParts = 2048;
@@ -92,7 +93,7 @@ class Pass {
       // A gradient by what is the same for all entries.
       if (target.walk == 'u') kinds_[k] = static_cast<char>(Reduce::kSum);
       if (target.walk == 'r' && kernel.out_roles[k].index < 0) {
-        kinds_[k] = static_cast<char>(Reduce::kNone);
+        kinds_[k] = problem.is_folded[k] ? kFolded : static_cast<char>(Reduce::kNone);
       }
     }
     for (int64_t d = static_cast<int64_t>(problem.features.size()) - 1; d >= 0; --d) {
@@ -104,6 +105,11 @@ class Pass {
   }
 
   void run() { device_.is_cuda() ? run_cuda() : run_cpu(); }
+  // Do neighbours in a warp have all words of a row?
+  bool has_rows_in_warps() {
+    choose_vector();
+    return words_ <= kWarp && words_ == power_of_two_from(words_);
+  }
   // Only looks at the entries of an index.
   void check(size_t index) {
     std::fill(by_.begin(), by_.end(), kByNone);
@@ -179,7 +185,8 @@ class Pass {
       if (modes_[k] == 'c') smallest = std::min(smallest, problem_.operands[k].item);
     }
     for (size_t k = 0; k < kinds_.size() && !sums_inner_; ++k) {
-      if (kinds_[k] != '-') smallest = std::min(smallest, problem_.outputs[k].element_size());
+      if (kinds_[k] == '-' || kinds_[k] == kFolded) continue;
+      smallest = std::min(smallest, problem_.outputs[k].element_size());
     }
     const int64_t most = std::min(kVectorBytes / smallest, kMostElements);
     int64_t vector = most;
@@ -451,8 +458,10 @@ class Pass {
       return std::min(kWarp, power_of_two_from(ceil_div(product(summed_), vector_)));
     }
     if (target_.walk == 'e' || words_ >= kManyWords) return 1;
+    // A row has no more lanes than it has entries for one round of each: those of its words count.
     const int64_t of_row = positions_ / std::max<int64_t>(rows_, 1);
-    return std::clamp<int64_t>(power_of_two_up_to(std::max<int64_t>(of_row / code.unroll, 1)), 1,
+    const int64_t rounds = of_row / (code.unroll * words_);
+    return std::clamp<int64_t>(power_of_two_up_to(std::max<int64_t>(rounds, 1)), 1,
                                power_of_two_up_to(std::max<int64_t>(code.group / words_, 1)));
   }
 
@@ -476,6 +485,15 @@ void run_pass(Indexed& kernel, const Problem& problem, const Target& target,
               const std::vector<size_t>& outputs, const Planned& planned, int64_t longest,
               c10::Device device) {
   Pass(kernel, problem, target, outputs, planned, longest, device).run();
+}
+
+bool can_fold(Indexed& kernel, const Problem& problem, const Target& target,
+              const std::vector<size_t>& outputs, c10::Device device) {
+  const auto is_set = [](bool value) { return value; };
+  const Planned none;
+  return device.is_cuda() &&
+         std::none_of(target.is_summed.begin(), target.is_summed.end(), is_set) &&
+         Pass(kernel, problem, target, outputs, none, -1, device).has_rows_in_warps();
 }
 
 void check_entries(Indexed& kernel, const Problem& problem, size_t index, c10::Device device) {

@@ -36,6 +36,8 @@ struct Problem {
   Words tail;  // numbers and raw parameters
   std::vector<Tensor> outputs, winners;
   std::vector<Tensor> indices;  // contiguous
+  // Outputs for each entry, summed over the features, that a pass by rows makes which keeps these.
+  std::vector<bool> is_folded;
 
   // Of a call on CUDA: its passes are one call, none of which raises what another has recorded.
   IndexErrorCall* errors = nullptr;
@@ -69,6 +71,9 @@ Planned sorted_by(const Indexed& kernel, const Problem& problem, size_t index, c
 void run_pass(Indexed& kernel, const Problem& problem, const Target& target,
               const std::vector<size_t>& outputs, const Planned& planned, int64_t longest,
               c10::Device device);
+// Can this pass make an output for each entry, summed over the features that it keeps?
+bool can_fold(Indexed& kernel, const Problem& problem, const Target& target,
+              const std::vector<size_t>& outputs, c10::Device device);
 // Only looks for entries of an index that are out of range.
 void check_entries(Indexed& kernel, const Problem& problem, size_t index, c10::Device device);
 

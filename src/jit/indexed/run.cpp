@@ -114,6 +114,41 @@ Target target_of(const Indexed& kernel, const Arguments& arguments, const Frame&
   return target;
 }
 
+using Passes = std::vector<std::pair<Target, std::vector<size_t>>>;
+
+// An output for each entry is written on the way where a pass by rows comes to all entries: that of
+// the index by which most is read, as what belongs to its row is read once.
+template <class HasOrder>
+void join_passes(Indexed& kernel, Problem& problem, Passes& passes,
+                 const std::vector<int64_t>& reads, const HasOrder& has_order, c10::Device device) {
+  problem.is_folded.resize(kernel.out.size());
+  for (size_t k = 0; k < passes.size(); ++k) {
+    const auto& [entries, outputs] = passes[k];
+    if (entries.walk != 'e') continue;
+    bool sums_all = true;
+    for (size_t d = 0; d < problem.features.size(); ++d) {
+      sums_all &= entries.is_summed[d] || problem.features[d] == 1;
+    }
+    auto best = passes.end();
+    for (auto pass = passes.begin(); pass != passes.end(); ++pass) {
+      const Target& rows = pass->first;
+      if (rows.walk != 'r' || !has_order(rows)) continue;
+      if (rows.is_summed != entries.is_summed &&
+          !(sums_all && can_fold(kernel, problem, rows, pass->second, device))) {
+        continue;
+      }
+      if (best == passes.end() || reads[rows.index] > reads[best->first.index]) best = pass;
+    }
+    if (best == passes.end()) continue;
+    for (const size_t output : outputs) {
+      problem.is_folded[output] = best->first.is_summed != entries.is_summed;
+    }
+    best->second.insert(best->second.end(), outputs.begin(), outputs.end());
+    passes.erase(passes.begin() + static_cast<int64_t>(k));
+    --k;
+  }
+}
+
 }  // namespace
 
 Planned planned(const std::vector<Tensor>& plans, size_t index, size_t indices) {
@@ -266,7 +301,7 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
   }
 #endif
   // Outputs by what they are reduced to.
-  std::vector<std::pair<Target, std::vector<size_t>>> passes;
+  Passes passes;
   std::vector<std::pair<size_t, Tensor>> summed_later;
   for (size_t k = 0; k < kernel.out.size(); ++k) {
     bool needs_sum = false;
@@ -295,19 +330,12 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
             planned(call.plans, static_cast<size_t>(target.index), kernel.indices.size())
                 .is_known());
   };
-  // An output for each entry is written on the way where a pass by rows comes to all entries.
-  for (size_t k = 0; k < passes.size(); ++k) {
-    if (passes[k].first.walk != 'e') continue;
-    for (auto& [target, outputs] : passes) {
-      if (target.walk != 'r' || target.is_summed != passes[k].first.is_summed || !has_order(target))
-        continue;
-      outputs.insert(outputs.end(), passes[k].second.begin(), passes[k].second.end());
-      passes.erase(passes.begin() + static_cast<int64_t>(k));
-      --k;
-      break;
-    }
-  }
   const size_t count = kernel.indices.size();
+  std::vector<int64_t> reads(count);  // of rows, by index
+  for (const Operand& operand : problem.operands) {
+    if (operand.by >= 0) ++reads[operand.by];
+  }
+  join_passes(kernel, problem, passes, reads, has_order, device);
   std::vector<Planned> orders(count);
   for (const auto& [target, outputs] : passes) {
     Planned order;
@@ -325,10 +353,6 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
       if (index < call.longest.size()) longest = call.longest[index];
     } else if (target.walk == 'e' && is_plain_plan) {
       // In the order of the index by which most is read: neighbours then read the same rows.
-      std::vector<int64_t> reads(count);
-      for (const Operand& operand : problem.operands) {
-        if (operand.by >= 0) ++reads[operand.by];
-      }
       size_t best = 0;
       for (size_t k = 1; k < count; ++k) {
         if (reads[k] >= reads[best]) best = k;

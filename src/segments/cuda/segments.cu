@@ -55,13 +55,14 @@ Offsets all_offsets(const IndexArray& offsets, const RowLayout& layout) {
           static_cast<Id>(layout.axis_size)};
 }
 
-// The rows of all segments.
+// The rows of all segments. In which order values are joined depends on `lanes`.
 template <class Total, class Value, class Result>
 void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offsets,
-                    typename Total::Options options, Result empty, const IndexErrorSite& errors) {
+                    typename Total::Options options, Result empty, int lanes,
+                    const IndexErrorSite& errors) {
   using namespace segments;
   const RowLayout& layout = call.layout;
-  const RowPieces columns(layout.inner, Total::kColumns);
+  const RowPieces columns(layout.inner, Total::kColumns, lanes, lanes);
   const int64_t rows = layout.slabs() * layout.axis_size;
   RowSplit split{columns, 1};
   while (split.ways * columns.lanes < 32 &&
@@ -99,13 +100,10 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
   TORCH_OPS_LAUNCH(total_rows, grid_x(rows * columns.pieces, units), kRowThreads, 0, all, split,
                    errors);
   if (!may_be_long) return;
-  const auto blocks = [&](int64_t most) {
-    return static_cast<unsigned>(std::min<int64_t>(most, kMostBlocks) * columns.pieces);
-  };
   auto* total_chunks = chunks_kernel<Total, Value, Result>;
-  TORCH_OPS_LAUNCH(total_chunks, blocks(longs.most_chunks), kRowThreads, 0, all, columns);
-  auto* join = join_chunks_kernel<Total, Value, Result>;
-  TORCH_OPS_LAUNCH(join, blocks(longs.most_items), kRowThreads, 0, all, columns);
+  const int64_t blocks = std::min(longs.most_chunks, kMostBlocks);
+  TORCH_OPS_LAUNCH(total_chunks, static_cast<unsigned>(blocks * columns.pieces), kRowThreads, 0,
+                   all, columns);
 }
 
 }  // namespace
@@ -120,14 +118,17 @@ void reduce_segments(OnCuda on, const SegmentCall<Value, Result>& call,
   constexpr bool kPlaces = kRule >= SegmentRule::kWhereLargest;
   // A lane reads 16 bytes, but no more than 16 bytes of results.
   constexpr int kWide = kPlaces ? std::min(kVectorSize<Value>, 4) : kVectorSize<Result>;
+  const bool is_whole = call.layout.inner % kWide == 0;
+  // Not of the pointer, on which no bit of the result is to depend.
+  const int lanes = RowPieces(call.layout.inner, is_whole ? kWide : 1).lanes;
   const auto total = [&](auto columns) {
     using Total = typename TotalOf<kRule, Value>::template type<columns()>;
     typename Total::Options options{};
     if constexpr (kPlaces) options.largest = kRule == SegmentRule::kWhereLargest;
     total_segments<Total>(call, all_offsets(call.offsets, call.layout), options,
-                          nothing_there<kRule, Result>(call.layout), errors);
+                          nothing_there<kRule, Result>(call.layout), lanes, errors);
   };
-  if (call.layout.inner % kWide == 0 && is_aligned(call.values, kWide * sizeof(Value))) {
+  if (is_whole && is_aligned(call.values, kWide * sizeof(Value))) {
     total(std::integral_constant<int, kWide>());
   } else {
     total(std::integral_constant<int, 1>());

@@ -2,8 +2,8 @@
 //
 // Entries are in order as they stand, so that nothing is sorted or listed: a few lanes of a warp
 // read a segment's bounds and then its rows, of which each lane has V columns. A segment that is
-// longer than some is put on a list instead. Blocks then total its chunks, and a block for each
-// segment of the list joins those, in a fixed order.
+// longer than some is put on a list instead. Blocks then total its chunks, and the one that
+// is done last joins those, in a fixed order.
 #pragma once
 
 #include <cstdint>
@@ -156,7 +156,8 @@ constexpr int kChunkEntries = 16;  // of a lane, in a chunk of a long segment
 struct LongRows {
   struct Item {
     Id row;
-    uint32_t chunk;  // the first of its chunks; those of the items follow each other
+    uint32_t chunk;    // the first of its chunks; those of the items follow each other
+    uint32_t arrived;  // blocks that are done with a chunk
   };
   unsigned long long* counter;  // chunks above, items below
   Item* items;
@@ -170,7 +171,7 @@ struct LongRows {
     const unsigned long long more = static_cast<unsigned long long>(chunks_of(count)) << 32 | 1;
     const unsigned long long old = atomicAdd(counter, more);
     const auto number = static_cast<uint32_t>(old);
-    if (number < most_items) items[number] = {row, static_cast<uint32_t>(old >> 32)};
+    if (number < most_items) items[number] = {row, static_cast<uint32_t>(old >> 32), 0};
   }
   __device__ int64_t item_count() const {
     return min(static_cast<int64_t>(static_cast<uint32_t>(*counter)), most_items);
@@ -205,13 +206,15 @@ struct SegmentRows {
     constexpr int U = kRowUnroll;
     const int64_t start = segment.slab * offsets.entries + segment.begin;
     const Value* from = values + start * inner + column;
-    for (int64_t e = first; e < last; e += step * U) {
+    const int64_t stride = step * inner;
+    from += first * inner;
+    for (int64_t e = first; e < last; e += step * U, from += U * stride) {
       decltype(Total::load(from, Id(0), options)) loaded[U];
 #pragma unroll
-      for (int k = 0; k < U; ++k) {  // beyond the end the last one is loaded again
-        const int64_t entry = min(e + k * step, last - 1);
-        loaded[k] =
-            Total::load(from + entry * inner, static_cast<Id>(segment.begin + entry), options);
+      for (int k = 0; k < U; ++k) {  // beyond the end the first one is loaded again
+        const bool there = e + k * step < last;
+        loaded[k] = Total::load(there ? from + k * stride : from,
+                                static_cast<Id>(segment.begin + e + k * step), options);
       }
 #pragma unroll
       for (int k = 0; k < U; ++k) {
@@ -308,68 +311,59 @@ __device__ __forceinline__ void join_groups(Total& sums, int lanes, typename Tot
   }
 }
 
-// Chunks of long segments, one block for each at a time.
+// Chunks of long segments, one block for each at a time. The last block of a segment joins them.
 template <class Total, class Value, class Result>
 __global__ void __launch_bounds__(kRowThreads)
     chunks_kernel(const __grid_constant__ SegmentRows<Total, Value, Result> call, RowPieces split) {
   constexpr int V = Total::kColumns;
   __shared__ typename Total::Part shared[kRowThreads / 2 * V];
-  const int lanes = split.lanes, group = static_cast<int>(threadIdx.x) / lanes;
-  const int64_t piece = blockIdx.x % split.pieces;
-  const int64_t column = (piece * lanes + threadIdx.x % lanes) * V;
-  const bool live = column < call.inner;
+  __shared__ bool is_last;
+  const int lanes = split.lanes, groups = kRowThreads / lanes;
+  const int group = static_cast<int>(threadIdx.x) / lanes;
+  const auto column_of = [&](int64_t piece) { return (piece * lanes + threadIdx.x % lanes) * V; };
   const LongRows& longs = call.longs;
   const int64_t chunks = longs.chunk_count(), items = longs.item_count();
+  const int64_t column = column_of(blockIdx.x % split.pieces);
   for (int64_t c = blockIdx.x / split.pieces; c < chunks; c += gridDim.x / split.pieces) {
     int64_t low = 0, high = items;  // the last item that starts at this chunk or before
     while (high - low > 1) {
       const int64_t middle = (low + high) / 2;
       (longs.items[middle].chunk <= c ? low : high) = middle;
     }
-    const auto item = longs.items[low];
+    LongRows::Item& item = longs.items[low];
     const Segment segment = segment_of(call.offsets, item.row);
+    const int64_t parts = longs.chunks_of(segment.count);
     const int64_t first = (c - item.chunk) * longs.chunk;
     const int64_t last = min(first + longs.chunk, segment.count);
     Total sums;
-    if (live) call.add(sums, segment, column, first + group, last, kRowThreads / lanes);
+    if (column < call.inner) call.add(sums, segment, column, first + group, last, groups);
     join_groups(sums, lanes, shared);
-    if (group == 0 && live) {
-      if (segment.count <= longs.chunk) {
+    if (group == 0 && column < call.inner) {
+      if (parts == 1) {
         call.write(sums, item.row, column, segment.count);
       } else {
         sums.copy_to(call.partials + c * call.inner + column);
       }
     }
-  }
-}
-
-// Long segments of several chunks, one block for each at a time.
-template <class Total, class Value, class Result>
-__global__ void __launch_bounds__(kRowThreads)
-    join_chunks_kernel(const __grid_constant__ SegmentRows<Total, Value, Result> call,
-                       RowPieces split) {
-  constexpr int V = Total::kColumns;
-  __shared__ typename Total::Part shared[kRowThreads / 2 * V];
-  const int lanes = split.lanes, group = static_cast<int>(threadIdx.x) / lanes;
-  const int64_t piece = blockIdx.x % split.pieces;
-  const int64_t column = (piece * lanes + threadIdx.x % lanes) * V;
-  const bool live = column < call.inner;
-  const LongRows& longs = call.longs;
-  const int64_t items = longs.item_count();
-  for (int64_t i = blockIdx.x / split.pieces; i < items; i += gridDim.x / split.pieces) {
-    const auto item = longs.items[i];
-    const int64_t count = segment_of(call.offsets, item.row).count;
-    const int64_t chunks = longs.chunks_of(count);
-    if (chunks < 2 || item.chunk + chunks > longs.most_chunks) continue;
-    Total sums;
-    if (live) {
+    if (parts == 1) continue;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) is_last = atomicAdd(&item.arrived, 1) + 1 == parts * split.pieces;
+    __syncthreads();
+    if (!is_last) continue;
+    __threadfence();
+    for (int64_t piece = 0; piece < split.pieces; ++piece) {
+      const int64_t at = column_of(piece);
+      Total all;
+      if (at < call.inner) {
 #pragma unroll 4
-      for (int64_t c = group; c < chunks; c += kRowThreads / lanes) {
-        sums.add(call.partials + (item.chunk + c) * call.inner + column);
+        for (int64_t n = group; n < parts; n += groups) {
+          all.add(call.partials + (item.chunk + n) * call.inner + at);
+        }
       }
+      join_groups(all, lanes, shared);
+      if (group == 0 && at < call.inner) call.write(all, item.row, at, segment.count);
     }
-    join_groups(sums, lanes, shared);
-    if (group == 0 && live) call.write(sums, item.row, column, count);
   }
 }
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from indexed_reference import composed, random, random_index, reduced
 
 import torch_ops
 from torch_ops.jit import IndexedKernel, index_plan
+from torch_ops.jit.generation.indexed import PassForm, cuda_source
+from torch_ops.jit.generation.indexed_tuning import IndexedTuning
+from torch_ops.jit.language.program import Program
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="lanes, graphs, streams")
 
@@ -40,6 +45,71 @@ def test_every_number_of_lanes(entries: int, width: int, kind: str) -> None:
         mine = torch.autograd.grad(out, given, grad.float())
         for a, b in zip((out, *mine), (exact, *theirs), strict=True):
             assert (a.double() - b).abs().max() <= 1e-4 * (1 + b.abs().max())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("width", [1, 3, 16, 33, 64, 256])
+def test_sums_over_features_on_the_way(
+    width: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient by w: in the pass that makes another gradient, and by itself."""
+    walks: list[str] = []
+
+    def noted(program: Program, form: PassForm, numbers: IndexedTuning) -> Any:
+        walks.append(form.walk)
+        return cuda_source(program, form, numbers)
+
+    monkeypatch.setattr("torch_ops.jit.indexed.cuda_source", noted)
+    per_word = 16 // dtype.itemsize
+    words = 1 if width <= per_word else width // per_word if width % per_word == 0 else width
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float64: 1e-11}[dtype]
+    kernel = IndexedKernel(
+        "T x[src], T y[dst], T w",
+        "T out[dst]",
+        "out = w * (x - y)",
+        f"folded_{width}_{dtype.itemsize}",
+    )
+    for kind in ("uniform", "hot"):
+        src, dst = (random_index(5003, rows, CUDA, kind) for rows in (N, M))
+        plan = index_plan(src=(src, N), dst=(dst, M))
+        given = [random((rows, width), CUDA, dtype) for rows in (N, M)]
+        given = [value.requires_grad_() for value in (*given, random((5003, 1), CUDA, dtype))]
+        wide = [value.detach().double().requires_grad_() for value in given]
+        grad = random((M, width), CUDA, dtype)
+        exact = difference(*wide, src=src, dst=dst, rows=M)
+        theirs = torch.autograd.grad(exact, wide, grad.double())
+        for call in ({"plan": plan}, {"src": src, "dst": dst}):
+            out = kernel(*given, **call)
+            walks.clear()
+            together = torch.autograd.grad(out, given, grad, retain_graph=True)
+            again = torch.autograd.grad(out, given, grad, retain_graph=True)
+            is_folded = "plan" in call and words in (1, 2, 4, 8, 16, 32)
+            assert kind == "hot" or ("e" in walks) != is_folded
+            (alone,) = torch.autograd.grad(out, given[2], grad)
+            for a, b, c in zip(together, again, theirs, strict=True):
+                assert torch.equal(a, b)
+                assert (a.double() - c).abs().max() <= tolerance * (1 + c.abs().max())
+            torch.testing.assert_close(together[2], alone, rtol=tolerance, atol=tolerance)
+
+
+def test_outputs_summed_over_all_features_on_the_way() -> None:
+    """A row's sum and, for each entry, that over two axes of features; derivatives of both."""
+    kernel = IndexedKernel(
+        "T x[src], T y[dst]", "T out[dst], T s", "out = x * y; s = x * y * y", "both",
+        features=(-2, -1),
+    )  # fmt: skip
+    src, dst = random_index(5003, N, CUDA, "hot"), random_index(5003, M, CUDA, "hot")
+    plan = index_plan(src=(src, N), dst=(dst, M))
+    x, y = (random((rows, 4, 8), CUDA).requires_grad_() for rows in (N, M))
+    found, expected = [], []
+    for results, (out, s) in (
+        (found, kernel(x, y, plan=plan)),
+        (expected, (reduced(x[src] * y[dst], dst, M), (x[src] * y[dst] ** 2).sum((-2, -1)))),
+    ):
+        first = torch.autograd.grad(out.sin().sum() + s.sin().sum(), (x, y), create_graph=True)
+        second = torch.autograd.grad(first[0].sin().sum() + first[1].sin().sum(), (x, y))
+        results += [out, s, *first, *second]
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
 
 
 def test_cuda_graph() -> None:

@@ -86,6 +86,29 @@ def test_what_a_gradient_does_not_need_is_not_read() -> None:
     assert len(re.findall(r"ld\.global\.v4", kernel)) == 4  # the gradient's rows
 
 
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
+def test_an_entry_is_summed_over_words_by_shuffles(arch: str) -> None:
+    """The gradients by w, and by x or y, in one pass; no local memory, and no more row loads."""
+    weighted, difference = (
+        WEIGHTED.vjp([True] * 2, [False] * 2),
+        DIFFERENCE.vjp([True] * 3, [False] * 3),
+    )
+    for dtype in (BF16, F32, F64):
+        for lanes in (False, True):
+            for kernel, by, facts, rows in (
+                (weighted, (1, -2, -1), {"kinds": "sf", "modes": "ccb", "sources": "-p"}, 5),
+                (difference, (-2, 0, -2, -1), {"kinds": "-sf", "modes": "cccb"}, 6),
+            ):
+                call = form(kernel, dtype, by, lanes=lanes, **facts)
+                ptx = compiled(kernel, call, arch)
+                run = ptx[ptx.index(".entry run") : ptx.index(".entry join")]
+                assert "shfl.sync.down" in run
+                assert ".local" not in run
+                words = re.findall(r"ld\.global\.v(\d)\.[a-z](\d+)", run)
+                assert [int(width) * int(bits) for width, bits in words] == [128] * rows
+                assert len(compiled(kernel, call, arch, "cubin")) > 1000
+
+
 @pytest.mark.parametrize(
     "facts",
     [

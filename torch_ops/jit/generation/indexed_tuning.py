@@ -22,7 +22,7 @@ class IndexedTuning:
         tile: Entries beyond which a row is cut.
     """
 
-    threads: int = 256
+    threads: int = 64
     blocks: int = 0
     flight: int = 256
     entries: int = 4

@@ -247,46 +247,31 @@ __global__ void __launch_bounds__(kThreads, Total::kBlocks)
   }
 }
 
-// The keys at the edges of tiles, and what Total::write is told of a row, where all keys are
-// listed.
-template <class Id>
-struct ListedEdges {
-  const Id* keys;
-  int64_t tile_entries;
-  int64_t entries;  // a batch
-
-  __device__ Id first(int64_t tile) const { return keys[tile * tile_entries]; }
-  __device__ Id last(int64_t tile) const { return keys[(tile + 1) * tile_entries - 1]; }
-  template <class Total>
-  __device__ int64_t told(Id /*key*/) const {
-    return entries;
-  }
-};
-
 // The last of the tiles that a run reaches. It leaves `tile`, and so reaches the next one; most end
 // there, so steps are doubled from there on.
-template <class Edges, class Id>
-__device__ int64_t last_tile_of_run(const Edges& edges, Id key, int64_t tile, int64_t tiles) {
+template <class Id>
+__device__ int64_t last_tile_of_run(const Id* keys, Id key, int64_t tile, int64_t tile_entries,
+                                    int64_t tiles) {
   int64_t inside = tile + 1, step = 1, outside;
-  while ((outside = inside + step) < tiles && edges.first(outside) == key) {
+  while ((outside = inside + step) < tiles && keys[outside * tile_entries] == key) {
     inside = outside;
     step *= 2;
   }
   outside = min(outside, tiles);
   while (outside - inside > 1) {
     const int64_t middle = (inside + outside) / 2;
-    (edges.first(middle) == key ? inside : outside) = middle;
+    (keys[middle * tile_entries] == key ? inside : outside) = middle;
   }
   return inside;
 }
 
 // A group of lanes looks at a tile: does a run start there and leave it? Then it adds up the run's
 // parts and writes the row; those of a long run are added by the whole block, in a fixed tree.
-template <class Total, class Result, class Id, class Edges>
+template <class Total, class Result, class Id>
 __global__ void __launch_bounds__(kJoinThreads)
-    join_kernel(const __grid_constant__ Edges edges,
-                const typename Total::Part* __restrict__ partials, Result* __restrict__ result,
-                Shape<Id> shape, int64_t tiles, RowPieces split) {
+    join_kernel(const Id* __restrict__ keys, const typename Total::Part* __restrict__ partials,
+                Result* __restrict__ result, Shape<Id> shape, int64_t tile_entries, int64_t tiles,
+                RowPieces split) {
   constexpr int V = Total::kColumns;
   struct Run {
     Id key;
@@ -307,18 +292,19 @@ __global__ void __launch_bounds__(kJoinThreads)
   };
   const auto write = [&](const Run& run, int64_t slice, const Total& sums) {
     const int64_t row = static_cast<int64_t>(run.key) + slice * shape.axis_size;
-    sums.write(result + row * shape.inner + column, edges.template told<Total>(run.key));
+    sums.write(result + row * shape.inner + column, shape.entries);
   };
 
   if (thread == 0) long_count = 0;
   __syncthreads();
   const int64_t tile = int64_t{blockIdx.x / split.pieces} * groups + group;
+  const int64_t next = (tile + 1) * tile_entries;
   if (tile < tiles - 1) {
-    const Id key = edges.last(tile);
-    const bool leaves = key < shape.no_row && edges.first(tile + 1) == key;
-    const bool starts = tile == 0 || edges.last(tile - 1) != key;
+    const Id key = keys[next - 1];
+    const bool leaves = key < shape.no_row && keys[next] == key;
+    const bool starts = tile == 0 || keys[tile * tile_entries - 1] != key;
     if (leaves && starts) {
-      const Run run{key, tile, last_tile_of_run(edges, key, tile, tiles)};
+      const Run run{key, tile, last_tile_of_run(keys, key, tile, tile_entries, tiles)};
       if (run.last - run.first > kJoinAlone) {
         if (lane == 0) long_runs[atomicAdd(&long_count, 1)] = run;
       } else if (live) {
@@ -355,16 +341,10 @@ __global__ void __launch_bounds__(kJoinThreads)
   }
 }
 
-// Which rows have entries: `touched` tells.
-struct TouchedRows {
-  const uint32_t* touched;
-  __device__ bool has(int64_t row) const { return (touched[row / 32] >> row % 32 & 1) != 0; }
-};
-
 // `empty` (zero, of sums) for the rows without entries. A warp looks at 32 rows of a batch's first
 // slice at a time; what holds there holds for all slices. blockIdx.y walks the slices.
-template <int V, class Value, class Id, class Rows>
-__global__ void fill_rest_kernel(const __grid_constant__ Rows rows, Value* __restrict__ result,
+template <int V, class Value, class Id>
+__global__ void fill_rest_kernel(const uint32_t* __restrict__ touched, Value* __restrict__ result,
                                  Shape<Id> shape, RowPieces split, Value empty) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -372,7 +352,7 @@ __global__ void fill_rest_kernel(const __grid_constant__ Rows rows, Value* __res
       row < shape.all_rows() && (shape.outer == 1 || row / shape.axis_size % shape.outer == 0);
   const unsigned present = __ballot_sync(kAllLanes, exists);
   if (present == 0) return;
-  const unsigned rest = __ballot_sync(kAllLanes, exists && !rows.has(row));
+  const unsigned rest = present & ~touched[row / 32];
   const int group = lane / split.lanes, groups = 32 / split.lanes;
   const int64_t first_column = int64_t{lane % split.lanes} * V;
   // In words of 16 bytes at most.
@@ -381,12 +361,12 @@ __global__ void fill_rest_kernel(const __grid_constant__ Rows rows, Value* __res
 #pragma unroll
   for (int v = 0; v < W; ++v) empties.values[v] = empty;
   for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
-    Value* of_warp = result + (row - lane + slice * shape.axis_size) * shape.inner;
+    Value* rows = result + (row - lane + slice * shape.axis_size) * shape.inner;
     for (int r = group; r < 32; r += groups) {
       if ((rest >> r & 1) == 0) continue;
       for (int64_t column = first_column; column < shape.inner; column += split.lanes * V) {
 #pragma unroll
-        for (int v = 0; v < V; v += W) store(of_warp + r * shape.inner + column + v, empties);
+        for (int v = 0; v < V; v += W) store(rows + r * shape.inner + column + v, empties);
       }
     }
   }

@@ -80,26 +80,6 @@ SortedEntries<Id> entries_in_order(const ReduceCall<Value, Result>& call,
              : sort_entries(call.index, call.layout, call.rule, shape, errors);
 }
 
-// The totals of runs that reach over tiles.
-template <class Total, class Edges, class Result, class Id>
-void join_tiles(const Edges& edges, const typename Total::Part* partials, Result* result,
-                const sorted::Shape<Id>& shape, int64_t tiles) {
-  if (tiles < 2) return;
-  const RowPieces split(shape.inner, Total::kColumns, sorted::kJoinLanes);
-  const int64_t blocks = ceil_div(tiles, split.groups(sorted::kJoinThreads)) * split.pieces;
-  auto* join = sorted::join_kernel<Total, Result, Id, Edges>;
-  TORCH_OPS_LAUNCH(join, dim3(grid_x(blocks, 1), grid_y(shape.outer)), sorted::kJoinThreads, 0,
-                   edges, partials, result, shape, tiles, split);
-}
-
-// `empty` for the rows without entries.
-template <int V, class Rows, class Result, class Id>
-void fill_rest(const Rows& rows, Result* result, const sorted::Shape<Id>& shape, Result empty) {
-  auto* fill = sorted::fill_rest_kernel<V, Result, Id, Rows>;
-  TORCH_OPS_LAUNCH(fill, dim3(grid_x(shape.all_rows(), sorted::kThreads), grid_y(shape.outer)),
-                   sorted::kThreads, 0, rows, result, shape, RowPieces(shape.inner, V), empty);
-}
-
 // Writes the totals of sorted entries to `result`; `empty` to what has no entries.
 template <class Total, class Value, class Result, class Id>
 void total_sorted(const Value* values, Result* result, const sorted::Shape<Id>& shape,
@@ -121,10 +101,18 @@ void total_sorted(const Value* values, Result* result, const sorted::Shape<Id>& 
   TORCH_OPS_LAUNCH(sum_tiles, dim3(grid_x(tiles * split.pieces, 1), slices), sorted::kThreads, 0,
                    values, entries.keys, entries.positions, result, work.partials, work.touched,
                    shape, split, options);
-  join_tiles<Total>(
-      sorted::ListedEdges<Id>{entries.keys, shape.tile_entries(split.lanes), shape.entries},
-      work.partials, result, shape, tiles);
-  fill_rest<V>(sorted::TouchedRows{work.touched}, result, shape, empty);
+  if (tiles > 1) {
+    const RowPieces join_split(shape.inner, V, sorted::kJoinLanes);
+    const int64_t join_blocks =
+        ceil_div(tiles, join_split.groups(sorted::kJoinThreads)) * join_split.pieces;
+    auto* join = sorted::join_kernel<Total, Result, Id>;
+    TORCH_OPS_LAUNCH(join, dim3(grid_x(join_blocks, 1), slices), sorted::kJoinThreads, 0,
+                     entries.keys, work.partials, result, shape, shape.tile_entries(split.lanes),
+                     tiles, join_split);
+  }
+  auto* fill_rest = sorted::fill_rest_kernel<V, Result, Id>;
+  TORCH_OPS_LAUNCH(fill_rest, dim3(grid_x(shape.all_rows(), sorted::kThreads), slices),
+                   sorted::kThreads, 0, work.touched, result, shape, split, empty);
 }
 
 }  // namespace torch_ops

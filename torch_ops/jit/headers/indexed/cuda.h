@@ -66,6 +66,7 @@ class LanesOfWarp {
   TORCH_OPS_FUNCTION LanesOfWarp(int lanes, int thread)
       : lanes_(shares ? lanes : 1),
         lane_(thread & (lanes_ - 1)),
+        thread_(thread & 31),
         mask_((lanes_ == 32 ? ~0u : (1u << lanes_) - 1) << ((thread & 31) - lane_)) {}
   TORCH_OPS_FUNCTION int lane() const { return lane_; }
   TORCH_OPS_FUNCTION int count() const { return lanes_; }
@@ -74,11 +75,15 @@ class LanesOfWarp {
   // What the lane `step` further on has.
   template <class T>
   TORCH_OPS_FUNCTION T from(const T& value, int step) const {
+    return from(value, step, mask_, lanes_);
+  }
+  template <class T>
+  static TORCH_OPS_FUNCTION T from(const T& value, int step, uint32_t mask, int width) {
     constexpr int words = (sizeof(T) + 3) / 4;
     uint32_t parts[words] = {};
     memcpy(parts, &value, sizeof(T));
 #pragma unroll
-    for (int k = 0; k < words; ++k) parts[k] = __shfl_down_sync(mask_, parts[k], step, lanes_);
+    for (int k = 0; k < words; ++k) parts[k] = __shfl_down_sync(mask, parts[k], step, width);
     T result;
     memcpy(&result, parts, sizeof(T));
     return result;
@@ -90,6 +95,20 @@ class LanesOfWarp {
       value = static_cast<T>(value + from(value, step));
     }
     return value;
+  }
+  // Of each value, the sum of what the lanes of this number have of all `words` of a row, in the
+  // first word's. The words are a power of two, and a warp has room for them.
+  template <class T, int count>
+  TORCH_OPS_FUNCTION void sum_words(T (&values)[count][1], int words) const {
+    const int all = words * lanes_, place = thread_ & (all - 1);
+    const uint32_t same = (all == 32 ? ~0u : (1u << all) - 1) / (mask_ >> (thread_ - lane_));
+    const uint32_t mask = same << (thread_ - place + lane_);
+    for (int step = all / 2; step >= lanes_; step /= 2) {
+#pragma unroll
+      for (int u = 0; u < count; ++u) {
+        values[u][0] = static_cast<T>(values[u][0] + from(values[u][0], step, mask, all));
+      }
+    }
   }
   // The same of what is made of rows.
   template <int width, class O, int vector>
@@ -112,7 +131,7 @@ class LanesOfWarp {
   }
 
  private:
-  int lanes_, lane_;
+  int lanes_, lane_, thread_;
   uint32_t mask_;
 };
 

@@ -21,7 +21,8 @@ struct Input : Operand<n, S, V, m> {
 };
 
 // An output: the n-th of the plan. Its kind: s(um), m(ean), x (amax), n (amin) of a row's entries;
-// e, one for each entry; -, not of this pass.
+// e, one for each entry; f, the same, summed over the features, which other outputs keep; -, not of
+// this pass.
 template <int n, class S, class V, char k>
 struct Output {
   using Stored = S;
@@ -30,7 +31,7 @@ struct Output {
   static constexpr char kind = k;
   static constexpr bool is_best = k == 'x' || k == 'n';
   static constexpr bool is_row = k == 's' || k == 'm' || is_best;
-  static constexpr char role = is_row ? 'r' : k;  // r, reduced to rows; e; -
+  static constexpr char role = is_row ? 'r' : k;  // r, reduced to rows; e; f; -
 };
 
 // An index: p, rows in the order of the walk, which were checked; i (32 bits) or l (64), entries as

@@ -214,9 +214,10 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
   // ---- outputs for each entry
 
   // Until its features are summed, or until its vector is stored.
-  template <class O, bool is_entry = O::kind == 'e'>
+  template <class O, bool is_entry = O::role == 'e' || O::role == 'f'>
   struct OfEntry {
-    typename O::Value value[unroll][vector];
+    static constexpr int width = O::role == 'e' ? vector : 1;
+    typename O::Value value[unroll][width];
   };
   template <class O>
   struct OfEntry<O, false> {};
@@ -225,7 +226,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
   template <class O>
   static TORCH_OPS_FUNCTION void clear_entry(OfEntry<O, true>& out) {
     for (int u = 0; u < unroll; ++u) {
-      for (int v = 0; v < vector; ++v) out.value[u][v] = typename O::Value();
+      for (int v = 0; v < OfEntry<O>::width; ++v) out.value[u][v] = typename O::Value();
     }
   }
   template <class O>
@@ -236,6 +237,12 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
                                       Sums&, OfEntries& out) {
     typename O::Value& held = static_cast<OfEntry<O, true>&>(out).value[u][v];
     held = is_summed ? static_cast<typename O::Value>(held + made) : made;
+  }
+  template <class O>
+  static TORCH_OPS_FUNCTION void take(As<'f'>, const typename O::Value& made, int u, int, int64_t,
+                                      Sums&, OfEntries& out) {
+    typename O::Value& held = static_cast<OfEntry<O, true>&>(out).value[u][0];
+    held = static_cast<typename O::Value>(held + made);
   }
   template <class O>
   static TORCH_OPS_FUNCTION void take(As<'-'>, const typename O::Value&, int, int, int64_t, Sums&,
@@ -273,6 +280,18 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
                               static_cast<int64_t>(sizeof(typename O::Stored)),
                      width);
       }
+    }
+  }
+  // The words of a row are neighbours in a warp.
+  template <class O, class Plan, class Lanes>
+  static TORCH_OPS_FUNCTION void store_entry(As<'f'>, const Plan& plan, const Lanes& lanes,
+                                             const Entries& entries, Number word, int,
+                                             OfEntries& out) {
+    auto& held = static_cast<OfEntry<O, true>&>(out);
+    auto* const to = reinterpret_cast<typename O::Stored*>(plan.outs[O::number]);
+    lanes.sum_words(held.value, static_cast<int>(kept_words(plan)));
+    for (int u = 0; u < unroll; ++u) {
+      if (entries.is_there[u] && word == 0) store_as(to[entries.entry[u]], held.value[u][0]);
     }
   }
   template <class O, class Plan, class Lanes>
@@ -370,6 +389,9 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
                                               const Sums&) {}
   template <class O, class Plan>
   static TORCH_OPS_FUNCTION void store_values(As<'e'>, const Plan&, int64_t, int, int64_t,
+                                              const Sums&) {}
+  template <class O, class Plan>
+  static TORCH_OPS_FUNCTION void store_values(As<'f'>, const Plan&, int64_t, int, int64_t,
                                               const Sums&) {}
   template <class O, class Plan>
   static TORCH_OPS_FUNCTION void store_values(As<'r'>, const Plan& plan, int64_t at, int width,

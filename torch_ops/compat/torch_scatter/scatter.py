@@ -180,9 +180,9 @@ def scatter(
 
     Args:
         src: The values, of a dtype that :func:`torch_ops.scatter` takes.
-        index: uint8, int8, int16, int32 or int64. One axis, which lies along ``dim``; or axes that are as
-            long as the first ones of ``src``, or 1, and that are repeated along those that it
-            lacks.
+        index: uint8, int8, int16, int32 or int64. One axis, which lies along ``dim``; or axes that
+            are as long as the first ones of ``src``, or 1, and that are repeated along those that
+            it lacks.
         dim: The axis of ``src``; negative counts from the end.
         out: A tensor that the values are reduced onto, and which is returned.
         dim_size: How long the result is at ``dim``. Where neither it nor ``out`` is given, one more

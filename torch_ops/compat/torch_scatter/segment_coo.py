@@ -89,8 +89,9 @@ def segment_coo(
 
     Args:
         src: The values, of a dtype that :func:`torch_ops.scatter` takes.
-        index: uint8, int8, int16, int32 or int64. Its axes are as long as the first ones of ``src``, or
-            1. Entries do not decrease along the last axis; where they do, the result is undefined.
+        index: uint8, int8, int16, int32 or int64. Its axes are as long as the first ones of
+            ``src``, or 1. Entries do not decrease along the last axis; where they do, the result is
+            undefined.
         out: A tensor that the values are reduced onto, and which is returned.
         dim_size: How long the result is at the index's last axis. Where neither it nor ``out`` is
             given, one more than the largest entry: the call then waits for the GPU.

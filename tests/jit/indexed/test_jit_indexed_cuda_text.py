@@ -102,7 +102,7 @@ def test_an_entry_is_summed_over_words_by_shuffles(arch: str) -> None:
                 call = form(kernel, dtype, by, lanes=lanes, **facts)
                 ptx = compiled(kernel, call, arch)
                 run = ptx[ptx.index(".entry run") : ptx.index(".entry join")]
-                assert "shfl.sync.down" in run
+                assert "shfl.sync.bfly" in run
                 assert ".local" not in run
                 words = re.findall(r"ld\.global\.v(\d)\.[a-z](\d+)", run)
                 assert [int(width) * int(bits) for width, bits in words] == [128] * rows

@@ -75,15 +75,15 @@ class LanesOfWarp {
   // What the lane `step` further on has.
   template <class T>
   TORCH_OPS_FUNCTION T from(const T& value, int step) const {
-    return from(value, step, mask_, lanes_);
+    return moved(value, [&](uint32_t part) { return __shfl_down_sync(mask_, part, step, lanes_); });
   }
-  template <class T>
-  static TORCH_OPS_FUNCTION T from(const T& value, int step, uint32_t mask, int width) {
+  template <class T, class Move>
+  static TORCH_OPS_FUNCTION T moved(const T& value, const Move& move) {
     constexpr int words = (sizeof(T) + 3) / 4;
     uint32_t parts[words] = {};
     memcpy(parts, &value, sizeof(T));
 #pragma unroll
-    for (int k = 0; k < words; ++k) parts[k] = __shfl_down_sync(mask, parts[k], step, width);
+    for (int k = 0; k < words; ++k) parts[k] = move(parts[k]);
     T result;
     memcpy(&result, parts, sizeof(T));
     return result;
@@ -96,8 +96,8 @@ class LanesOfWarp {
     }
     return value;
   }
-  // Of each value, the sum of what the lanes of this number have of all `words` of a row, in the
-  // first word's. The words are a power of two, and a warp has room for them.
+  // Of each value, the sum of what the lanes of this number have of all `words` of a row. The words
+  // are a power of two, and a warp has room for them.
   template <class T, int count>
   TORCH_OPS_FUNCTION void sum_words(T (&values)[count][1], int words) const {
     const int all = words * lanes_, place = thread_ & (all - 1);
@@ -106,7 +106,9 @@ class LanesOfWarp {
     for (int step = all / 2; step >= lanes_; step /= 2) {
 #pragma unroll
       for (int u = 0; u < count; ++u) {
-        values[u][0] = static_cast<T>(values[u][0] + from(values[u][0], step, mask, all));
+        const T other =
+            moved(values[u][0], [&](uint32_t part) { return __shfl_xor_sync(mask, part, step); });
+        values[u][0] = static_cast<T>(values[u][0] + other);
       }
     }
   }

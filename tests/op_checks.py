@@ -80,6 +80,8 @@ class Op:
     shared: tuple[int, ...] = ()
     # ... and those that the derivative needs, and so keeps.
     kept: tuple[int, ...] = ()
+    # Those that hold integers which do not decrease.
+    offsets: tuple[int, ...] = ()
     # The call of torch whose dtypes under autocast ours must have, where torch has one.
     torchs: Callable[..., Tensor] | None = None
     # What the node of its derivative is called; an op that is a composition has another op's.

@@ -347,7 +347,8 @@ def test_forms_of_edges(name: str, device: torch.device) -> None:
     edges = some_edges()
     edges = edges[:, edges[1].argsort(stable=True)].to(device)
     forms: list[Any] = [edges, EdgeIndex(edges, sparse_size=(10, 10), sort_order="col")]
-    if name != "back":  # of which they say that a sparse tensor must be transposed for it
+    # They say of "back" that a sparse tensor must be transposed for it, and have no maxima on CUDA.
+    if name != "back" and not (name == "max" and device.type == "cuda"):
         makes = (to_torch_coo_tensor, to_torch_csr_tensor)
         forms += [make(edges.flip(0), size=(10, 10)).double() for make in makes]
     x = torch.randn(10, 8, dtype=torch.float64, device=device, requires_grad=True)

@@ -219,6 +219,8 @@ SAME_ORDER: dict[str, Any] = {
 }
 # And of these that their arguments are others than those of torch's functions of this name.
 OTHER_ORDER = ["gather", "index_add", "masked_scatter", "scatter", "scatter_add"]
+# These compute something else: a result for each segment.
+OF_SEGMENTS = ["log_softmax", "logsumexp", "segment_reduce", "softmax"]
 
 
 def arguments(function: Any) -> list[tuple[str, Any]]:
@@ -280,4 +282,5 @@ def test_the_readme_names_them() -> None:
         for name in torch_ops.__all__
         if any(hasattr(module, name) for module in (torch, F, nn)) and name[0] != "_"
     }
-    assert shared <= {*SAME, *SAME_ORDER, *OTHER_ORDER}
+    assert {*OF_SEGMENTS} <= set.union(*groups)
+    assert shared <= {*SAME, *SAME_ORDER, *OTHER_ORDER, *OF_SEGMENTS}

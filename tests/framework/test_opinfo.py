@@ -51,6 +51,11 @@ for _info in op_db:
     if (_name := _info.name.rpartition(".")[2]) in ACTIVATIONS:
         OURS[_info.name] = ACTIVATIONS[_name].function
 INFOS = [info for info in op_db if info.name in OURS]
+for _info in INFOS:
+    if (
+        _info.name == "index_select"
+    ):  # PyTorch Geometric replaces torch's, by one that takes no number
+        _info.op = torch._C._VariableFunctions.index_select
 # Sums in another order and precision, another formula. All else is equal to the last bit.
 ROUNDED = {"scatter_add"} | {
     name for name, op in ACTIVATIONS.items() if op.tolerance(torch.float64)[0] > 0

@@ -109,6 +109,7 @@ OPS = [
         smooth_samples=smooth_samples,
         sized=sized,
         bad=bad,
+        offsets=(2,),
         node="EmbeddingBagBackward",
     ),
 ]

@@ -216,6 +216,7 @@ OPS = [
         smooth_samples=smooth_samples,
         sized=sized,
         bad=bad,
+        offsets=(1,),
         node="SegmentSumBackward",
         calls="_segment_sum",
     ),
@@ -228,6 +229,7 @@ OPS = [
         smooth_samples=gather_smooth_samples,
         sized=gather_sized,
         bad=gather_bad,
+        offsets=(1,),
         node="GatherCsrBackward",
     ),
 ]

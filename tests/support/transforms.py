@@ -28,8 +28,12 @@ def no_fallback() -> Iterator[None]:
         torch._C._functorch._set_vmap_fallback_enabled(True)
 
 
-def varied(tensor: Tensor, count: int = 3) -> list[Tensor]:
+def varied(call: Call, at: int, count: int = 3) -> list[Tensor]:
     """The same values in other places; so that an index stays within its bounds."""
+    tensor = call.tensors[at]
+    if at in call.op.offsets and not tensor.is_floating_point():  # what decreases names no segments
+        largest = tensor.flatten()
+        return [tensor.clamp(max=largest[max(-1 - step, -len(largest))]) for step in range(count)]
     if tensor.dim() == 0:
         return [tensor + step if tensor.is_floating_point() else tensor for step in range(count)]
     return [tensor.roll(step, 0) for step in range(count)]
@@ -50,7 +54,7 @@ def in_batches(call: Call, mapped: tuple[int, ...], turn: int = 0) -> tuple[list
     for at in mapped:
         rank = tensors[at].dim() + 1
         in_dims[at] = (turn + at) % rank - (rank if (turn + at) % 2 else 0)
-        tensors[at] = torch.stack(varied(tensors[at]), in_dims[at])
+        tensors[at] = torch.stack(varied(call, at), in_dims[at])
     return tensors, in_dims
 
 
@@ -94,7 +98,7 @@ class TransformChecks:
                     for at in outer:
                         two = [tensors[at], tensors[at].flip(inner_dims[at] or 0)]
                         if inner_dims[at] is None:
-                            two[1] = varied(tensors[at], 2)[1]
+                            two[1] = varied(call, at, 2)[1]
                         tensors[at] = torch.stack(two, -1)
                         outer_dims[at] = -1
                     twice = vmap(vmap(call, tuple(inner_dims)), tuple(outer_dims))(*tensors)

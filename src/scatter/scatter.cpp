@@ -263,9 +263,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
                      int64_t, int64_t, std::string_view, double, std::optional<at::ScalarType>)>(
           "scatter.plan"));
   python_call::def(m, "call_inplace", ops::scatter_add_());
-  python_call::def(m, "call_reduce_inplace",
-                   find_op<Tensor&(Tensor&, const Tensor&, const Tensor&, Dim, int64_t,
-                                   std::string_view, bool)>("scatter_"));
+  python_call::def(
+      m, "call_reduce_inplace",
+      find_op<Tensor&(Tensor&, const Tensor&, const Tensor&, Dim, int64_t, std::string_view, bool)>(
+          "scatter_"));
 }
 
 }  // namespace torch_ops

@@ -4,8 +4,8 @@
 
 namespace torch_ops {
 
-// The axes that a plan walks, the innermost first; src/jit/elementwise/elementwise.cpp fills it. None: memory
-// follows the index.
+// The axes that a plan walks, the innermost first; src/jit/elementwise/elementwise.cpp fills it.
+// None: memory follows the index.
 template <int axes, int operands>
 struct Walk {
   int64_t dims;

@@ -1,4 +1,5 @@
-// What the loops of generated reductions have in common; src/jit/reduction/reduction.cpp fills the plan.
+// What the loops of generated reductions have in common; src/jit/reduction/reduction.cpp fills the
+// plan.
 #pragma once
 #include "operands.h"
 

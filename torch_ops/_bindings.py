@@ -53,6 +53,11 @@ class Step:
     depfile: Path | None = None
     implicit: list[Path] = field(default_factory=list)  # inputs that the command does not name
 
+    def name(self, temp: Path) -> str:
+        """What is printed of it while it is made."""
+        inside = self.output.is_relative_to(temp)
+        return self.output.relative_to(temp).as_posix() if inside else self.output.name
+
 
 def object_files(temp: Path, source: Path, src: Path) -> tuple[Path, Path]:
     """Object and list of headers of a source below src; x.cpp and x.cu may be in one folder."""
@@ -76,7 +81,7 @@ def run_steps(steps: Sequence[Step], temp: Path, environ: Mapping[str, str]) -> 
         step.output.parent.mkdir(parents=True, exist_ok=True)
     ninja = shutil.which("ninja", path=environ.get("PATH"))
     if ninja is None:
-        run_all(steps, count_jobs(environ))
+        run_all(steps, temp, count_jobs(environ))
         return
 
     def escaped(text: str) -> str:
@@ -85,7 +90,8 @@ def run_steps(steps: Sequence[Step], temp: Path, environ: Mapping[str, str]) -> 
     lines = ["ninja_required_version = 1.3"]
     for number, step in enumerate(steps):
         command = shlex.join(step.command).replace("$", "$$")
-        lines += [f"rule step{number}", f"  command = {command}"]
+        name = step.name(temp).replace("$", "$$")
+        lines += [f"rule step{number}", f"  command = {command}", f"  description = {name}"]
         if step.depfile is not None:
             lines += [f"  depfile = {escaped(str(step.depfile))}", "  deps = gcc"]
         inputs = " ".join(escaped(str(path)) for path in step.inputs)
@@ -94,10 +100,10 @@ def run_steps(steps: Sequence[Step], temp: Path, environ: Mapping[str, str]) -> 
         lines += [f"build {escaped(str(step.output))}: step{number} {needs}"]
     (temp / "build.ninja").write_text("\n".join(lines) + "\n", encoding="utf-8")
     jobs = str(count_jobs(environ))
-    subprocess.run([ninja, "-v", "-C", str(temp), "-j", jobs], check=True)
+    subprocess.run([ninja, "-C", str(temp), "-j", jobs], check=True)
 
 
-def run_all(steps: Sequence[Step], jobs: int) -> None:
+def run_all(steps: Sequence[Step], temp: Path, jobs: int) -> None:
     """All steps, which are in an order in which each comes after what it needs."""
     made: dict[Path, Future[None]] = {}
 
@@ -105,7 +111,7 @@ def run_all(steps: Sequence[Step], jobs: int) -> None:
         for path in (*step.inputs, *step.implicit):
             if path in made:
                 made[path].result()  # it was handed out before, so some thread has it
-        print(f"[{number}/{len(steps)}] {step.output.name}", flush=True)
+        print(f"[{number}/{len(steps)}] {step.name(temp)}", flush=True)
         if subprocess.run(step.command, check=False).returncode != 0:
             raise subprocess.CalledProcessError(1, shlex.join(step.command))
 

@@ -88,7 +88,7 @@ def build(parent: Path, environ: Mapping[str, str]) -> Path:
         for step in steps:
             step.output.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _bindings.run_all(steps, _bindings.count_jobs(environ))
+            _bindings.run_all(steps, Path(temp), _bindings.count_jobs(environ))
         except subprocess.CalledProcessError as error:
             raise _Refusal(
                 f"the compiler failed: the errors above say why. The command was\n{error.cmd}"

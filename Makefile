@@ -95,7 +95,7 @@ wheel: $(RELEASE_TOOLS) ## make the wheel for this Python, all GPUs, and each su
 	$(RUN) tools/wheel.py $(WHEEL_ARGS) # --arch 9.0 and --torch 2.13, say, for a smaller one
 
 try-wheel: ## install the wheel of dist/ into a new environment, with TORCH_VERSION=2.13, and run it
-	$(PYTHON) tools/try_wheel.py $(if $(TORCH_VERSION),--torch $(TORCH_VERSION))
+	$(PYTHON) tools/try_wheel.py $(if $(TORCH_VERSION),--torch $(TORCH_VERSION)) $(TRY_ARGS)
 
 release: $(INSTALLED) ## make a release but for the upload: make release VERSION=0.2.0 [DRY_RUN=1]
 	$(RUN) tools/release.py $(VERSION) $(if $(DRY_RUN),--dry-run)

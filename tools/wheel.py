@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -64,15 +65,27 @@ def main() -> int:
 def find_torch(minor: str, parent: Path) -> Path:
     """A folder with the headers and libraries of the newest torch of this minor version."""
     folder = parent / minor
-    if (folder / "torch" / "version.py").is_file():
-        return folder
-    print(f"wheel: torch {minor}", flush=True)
-    with tempfile.TemporaryDirectory() as temp:
-        command = ["-m", "pip", "download", "--no-deps", "--dest", temp, f"torch=={minor}.*"]
-        subprocess.run([sys.executable, *command], check=True)
-        (wheel,) = Path(temp).glob("*.whl")
-        unpack(wheel, folder)
+    wanted = f"torch=={minor}.*"
+    while (without_cuda := version_without_cuda(folder)) is not None:
+        if without_cuda:  # pip prefers 2.13.0+cpu, where it finds that, to 2.13.0
+            wanted += f",!={without_cuda}"
+            shutil.rmtree(folder)
+        print(f"wheel: {wanted}", flush=True)
+        with tempfile.TemporaryDirectory() as temp:
+            command = ["-m", "pip", "download", "--no-deps", "--dest", temp, wanted]
+            subprocess.run([sys.executable, *command], check=True)
+            (wheel,) = Path(temp).glob("*.whl")
+            unpack(wheel, folder)
     return folder
+
+
+def version_without_cuda(folder: Path) -> str | None:
+    """Of the torch in this folder; "" where there is none, None where it has CUDA."""
+    file = folder / "torch" / "version.py"
+    if not file.is_file():
+        return ""
+    facts = runpy.run_path(str(file))
+    return None if facts["cuda"] else str(facts["__version__"])
 
 
 def unpack(wheel: Path, folder: Path) -> None:
@@ -98,9 +111,10 @@ def build(folder: Path, others: list[Path], archs: list[str]) -> Path:
     # From the start, so that it holds nothing of an earlier state; objects are kept.
     for old in (ROOT / "build").glob("lib.*"):
         shutil.rmtree(old)
-    # A folder of its own for objects: those of a build in place are for other GPUs.
+    # A folder of its own for objects: those of a build in place are for other GPUs. bdist_wheel
+    # takes the folder from `build`, not from `build_ext`.
     objects = ROOT / "build" / "wheel"
-    command = [sys.executable, "setup.py", "build_ext", "--build-temp", objects, "bdist_wheel"]
+    command = [sys.executable, "setup.py", "build", "--build-temp", objects, "bdist_wheel"]
     command += ["--dist-dir", folder]
     subprocess.run(command, cwd=ROOT, env=environ, check=True)
     (made,) = folder.glob("*.whl")

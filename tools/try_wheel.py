@@ -97,7 +97,8 @@ def run(python: Path, wheel: Path, site: Path, folder: Path, tests: Sequence[str
     call(python, "readme.py", folder=folder)
     if tests:
         # Beside no torch_ops of the checkout, which Python would find before the wheel's.
-        shutil.copytree(ROOT / "tests", folder / "tests", dirs_exist_ok=True)
+        for name in ("tests", "examples"):
+            shutil.copytree(ROOT / name, folder / name, dirs_exist_ok=True)
         shutil.copy(ROOT / "pyproject.toml", folder)
         workers = str(min(len(os.sched_getaffinity(0)), 4))
         call(python, "-m", "pytest", "-q", "-n", workers, *tests, folder=folder)

@@ -271,7 +271,9 @@ def binding_steps(
     for op in ops:
         own_headers, own_libraries = [], []
         if op.name == CUDA_MODULE:
-            own_headers = [f"-isystem{path}" for path in torch.cuda_includes or ()]
+            # cuda_headers: stands in for headers that come with nvcc alone.
+            folders = [*(torch.cuda_includes or ()), src / "common/torch/cuda_headers"]
+            own_headers = [f"-isystem{path}" for path in folders]
             # CUDA's own runtime comes with torch's libraries, which need it.
             own_libraries = ["-lc10_cuda", "-ltorch_cuda"]
         objects = []

@@ -338,17 +338,18 @@ def _table(config: dict[str, Any]) -> list[str]:
         ("torch", config.get("torch", "-"), torch_version),
         ("CUDA", config.get("torch_cuda") or "none", torch_cuda),
     ]
-    lines = [f"{name:<12}{built:<18}{runs}".rstrip() for name, built, runs in rows]
     seen = _describe_gpus(gpus, archs) if gpus else f"none visible{reason}"
-    lines.append(f"{'GPU':<12}{', '.join(archs) or 'none':<18}{seen}")
+    rows.append(("GPU", ", ".join(archs) or "none", seen))
+    width = max(len(built) for _, built, _ in rows) + 3
+    lines = [f"{name:<12}{built:<{width}}{runs}".rstrip() for name, built, runs in rows]
     if config:
-        # With CUDA, such an op is made of others.
-        label = "No CUDA kernels of their own" if config.get("cuda") else "CPU only"
         lines += [
             f"CUDA kernels: {', '.join(with_cuda) or 'none'}"
             f" (nvcc {config.get('nvcc') or 'not used'}; {config.get('reason')})",
-            f"{label}: {', '.join(without) or 'none'}",
         ]
+        if without:  # with CUDA, such an op is made of others
+            label = "No CUDA kernels of their own" if config.get("cuda") else "CPU only"
+            lines.append(f"{label}: {', '.join(without)}")
     return [*lines, *_bindings_lines(), f"folder: {_EXT.parent}"]
 
 
@@ -356,7 +357,10 @@ def _bindings_lines() -> list[str]:
     """Those that are chosen, the others, and the versions that there are none for."""
     chosen, folders = _folder(), _folders()
     lines = [f"bindings: {chosen}"]
-    lines += [f"others: {folder}" for folder in folders if folder != chosen]
+    for parent in dict.fromkeys(folder.parent for folder in folders):
+        names = [each.name for each in folders if each.parent == parent and each != chosen]
+        if names:
+            lines.append(f"others: {', '.join(names)} in {parent}")
     has = {folder.name for folder in folders}
     missing = [each for each in _supported.TORCH if _bindings.folder_name(each) not in has]
     if missing:

@@ -1,8 +1,20 @@
 // The parts of the module, as torch_cuda.cpp puts them together.
 #pragma once
 
+#include <c10/core/Device.h>
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 #include <optional>
+
+namespace at::cuda {
+
+// torch's own. Their header, ATen/cuda/CUDAContextLight.h, includes those of cuBLAS and cuSPARSE,
+// and these need headers that come with nvcc alone.
+cudaDeviceProp* getCurrentDeviceProperties();
+cudaDeviceProp* getDeviceProperties(c10::DeviceIndex device);
+
+}  // namespace at::cuda
 
 namespace torch_ops {
 

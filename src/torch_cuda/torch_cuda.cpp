@@ -1,10 +1,10 @@
 // The module that is linked with torch's CUDA libraries: what it gives the others
 // (common/torch/torch_cuda.h), and what Python sees of it (torch_ops/errors.py).
-#include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/EmptyTensor.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAStream.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
@@ -15,7 +15,7 @@ namespace torch_ops {
 namespace {
 
 void complete(HostProgram& program) {
-  program.stream = [] { return static_cast<void*>(at::cuda::getCurrentCUDAStream().stream()); };
+  program.stream = [] { return static_cast<void*>(c10::cuda::getCurrentCUDAStream().stream()); };
   program.device_limits = [] {
     const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
     return DeviceLimits{static_cast<int64_t>(device.sharedMemPerBlockOptin), device.l2CacheSize,
@@ -42,7 +42,7 @@ bool is_capturing() {
   return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 }
 
-void* stream(c10::DeviceIndex device) { return at::cuda::getCurrentCUDAStream(device).stream(); }
+void* stream(c10::DeviceIndex device) { return c10::cuda::getCurrentCUDAStream(device).stream(); }
 
 int64_t address() {
   static const TorchCuda table{complete, empty_strided,        is_capturing,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ from programs import ROOT, run
 from toy_project import bindings, build, write_toy
 
 import torch_ops
-from torch_ops import _build, _diagnose, _supported
+from torch_ops import _bindings, _build, _diagnose, _supported
 
 INSTALL = f"{sys.executable} -m pip install"
 COMPILE = f"{sys.executable} -m torch_ops build"
@@ -306,6 +308,28 @@ class TestBuild:
         assert result.returncode == 1
         assert "there is no kernel library" in result.stdout
 
+    @pytest.mark.slow
+    def test_the_module_for_cuda_needs_no_toolkit(self, tmp_path: Path) -> None:
+        """Its sources include those headers alone that come with torch: nvcc brings more."""
+        own = [
+            wheel / "include"
+            for wheel in _bindings.nvidia_wheels(torch.version.cuda)
+            if not (wheel / "include" / "crt").exists()  # where pip has installed nvcc
+        ]
+        if not own:
+            pytest.skip("needs a CUDA build of torch, without the compiler that pip installs")
+        for_torch = _bindings.Torch(torch.__version__, Path(torch.__file__).parent, own)
+        ops = [op for op in _bindings.find_ops(ROOT / "src") if op.name == _bindings.CUDA_MODULE]
+        steps = _bindings.binding_steps(
+            *(ROOT / "src", ops, tmp_path / "made", tmp_path, for_torch),
+            *(tmp_path / "libtorch_ops_c.so", True, str(tmp_path), os.environ),
+        )
+        for step in steps[:-1]:  # all but the link
+            step.output.parent.mkdir(parents=True, exist_ok=True)
+            command = [*step.command, "-fsyntax-only"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+
     def test_it_is_no_module_of_another_package(self, upgraded: Path) -> None:
         """`python -m other build`, where `other` imports torch_ops."""
         (upgraded / "other.py").write_text("import torch_ops")
@@ -450,7 +474,7 @@ class TestChoice:
         folders = {"installation": bindings(toy), "user": users}
         assert f"\nbindings: {folders.pop(chosen)}\n" in result.stdout
         (other,) = folders.values()
-        assert f"\nothers: {other}\n" in result.stdout
+        assert f"\nothers: {other.name} in {other.parent}\n" in result.stdout
 
     def test_the_users_are_damaged(self, toy: Path, users: Path) -> None:
         edit_config(toy, python="3.7")

@@ -341,7 +341,7 @@ struct Tile {
   }
 };
 
-// `Value`: the type of the floats of a row, whose equal rows become one (Folded);
+// `Value`: the type of a row's floats; rows that meet are added up to one (Folded);
 // void if rows are only moved. Floats of 16 bits become ones of 32, so as not to be rounded: that
 // is done if at most half of a tile's entries are left, which then need no more room.
 template <class Word, class Value>

@@ -153,7 +153,7 @@ GatherPlan plan_gather(const RowCall& call, bool in_place, int64_t budget) {
   plan.span = span_within(budget / 2, kPieceBytes);
   const int64_t room = budget - plan.span * entry;
   if (slab <= room) {
-    // At least groups of a piece's size; two, so that one is uploaded while the other is read.
+    // Groups of at least a piece's size; two, so that one is uploaded while the other is read.
     plan.group = std::clamp<int64_t>(kPieceBytes / slab, 1, std::min(call.batch, room / slab));
     plan.table_bytes = plan.group * slab;
     plan.tables = plan.group < call.batch && 2 * plan.table_bytes <= room ? 2 : 1;

@@ -1,5 +1,5 @@
 // Every fitted number that decides which way a sum takes on CUDA and how its work is cut. Numbers
-// depend on a kernel's shape are next to the kernel; the bound on scratch memory, a promise
+// that depend on a kernel's shape are next to the kernel; the bound on scratch memory, a promise
 // to users, is in problem.h. No torch.
 //
 // All were fitted on an NVIDIA H200, by the sweeps that docs/log.md describes. A GPU of another

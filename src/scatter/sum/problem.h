@@ -20,7 +20,7 @@ struct SumProblem {
   bool planned;     // a plan has the entries in order
   bool adjacent;    // index and values can be read four entries at a time
   // Sums are floats, of which one instruction adds two or four at multiples of their size;
-  // rows of so many, or the vectors of longer ones, are so here, and so are the values'.
+  // rows of so many, or the vectors of longer ones, begin there, and so do the values'.
   bool vectors;
 
   int64_t rows() const { return layout.slabs() * layout.axis_size; }

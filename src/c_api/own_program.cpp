@@ -39,7 +39,7 @@ constexpr HostProgram kProgram{num_threads,     run_parts,          simd,
 
 thread_local const HostProgram* the_program = &kProgram;
 
-// Room comes back when all that was taken has come back.
+// Room comes back when everything that was taken has come back.
 thread_local Workspace the_workspace;
 thread_local int64_t taken_bytes = 0, taken_blocks = 0;
 

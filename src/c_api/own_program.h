@@ -9,14 +9,14 @@ namespace torch_ops::own {
 int64_t num_threads();
 void run_parts(int64_t parts, void (*part)(void* context, int64_t n), void* context);
 
-// Memory of the caller's on the device, of which a call's scratch memory is taken first.
+// The caller's memory on the device, which a call's scratch memory uses first.
 constexpr int64_t kWorkspaceAlignment = 16;
 struct Workspace {
   void* memory = nullptr;
   int64_t bytes = 0;
 };
 
-// Has the calling thread's allocations on the device be in a workspace for its scope, as far as
+// For its scope, the calling thread's allocations on the device come from a workspace, as far as
 // they fit.
 class WorkspaceScope {
  public:
@@ -25,7 +25,7 @@ class WorkspaceScope {
   ~WorkspaceScope();
 };
 
-// Memory of the calling thread's workspace, or null where it has no room; and back: false for other
+// Memory of the calling thread's workspace, or null if it has no room; and back: false for other
 // memory.
 void* take_from_workspace(int64_t bytes);
 bool give_to_workspace(void* memory);

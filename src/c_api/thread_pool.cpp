@@ -1,6 +1,6 @@
 // The threads of the C library's own calls on the CPU.
 //
-// A thread that has work takes part in it, so a call makes progress even where the pool is busy
+// A thread that has work takes part in it, so a call makes progress even if the pool is busy
 // with the calls of others, or cannot start a thread.
 #include <pthread.h>
 #include <sched.h>
@@ -55,7 +55,7 @@ class Pool {
     try {
       std::thread([this] { work(); }).detach();
     } catch (const std::system_error&) {
-      return false;  // the threads that there are do it
+      return false;  // the existing threads do it
     }
     ++threads_;
     ++idle_;

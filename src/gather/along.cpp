@@ -101,7 +101,7 @@ struct GatherElements {
   }
 };
 
-// Axes of length 1 are as long as the other tensor's; nothing is copied for that. Negative entries
+// An axis of length 1 is expanded to the other tensor's length, without a copy. Negative entries
 // count from the end by default, as in torch and NumPy.
 struct TakeAlongDim {
   static constexpr const char* kSchema =

@@ -40,7 +40,7 @@ Words describe(GatherPath path, int64_t word_bytes) {
   throw std::logic_error("a path without a name");
 }
 
-// What choose_gather_path() says of a table without gaps, whose tensors begin at multiples of
+// The result of choose_gather_path() for a table without gaps, whose tensors begin at multiples of
 // `alignment` bytes.
 py::dict plan(int64_t axis_size, int64_t entries, int64_t inner, int64_t element_bytes,
               int64_t batch, int64_t outer, int64_t index_stride, int64_t alignment,

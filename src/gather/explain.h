@@ -1,4 +1,4 @@
-// What a gather on CUDA would do, told to Python: for tests and `python -m torch_ops explain`.
+// What a gather on CUDA would do, for Python: for tests and `python -m torch_ops explain`.
 #pragma once
 
 #include <pybind11/pybind11.h>

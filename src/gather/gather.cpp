@@ -36,7 +36,7 @@ Tensor pick(const char* op, const Tensor& source, const Tensor& index, indexing:
     Tensor output = new_output(C10_AS_INTARRAYREF_SLOW(sizes), source.options());
     const GatherPolicy policy = make_policy(mode, layout.axis_size, fill_value, source);
     if (fill_empty_axis(policy, output)) return output;
-    if (mode == IndexMode::kFill) table = aligned(table);  // a fill is of whole elements
+    if (mode == IndexMode::kFill) table = aligned(table);  // a fill consists of whole elements
     launch_gather<On>(op, table, entries, layout, policy, output);
     return output;
   }
@@ -58,8 +58,8 @@ struct Gather {
     return pick<On>(op, source, index, axes, parsed, fill_value);
   }
 
-  // The index and the axis's size; the source itself is not kept. What a fill value took the place
-  // of gets no gradient.
+  // The index and the axis's size; the source itself is not kept. Fill values
+  // have no gradient.
   static auto keep(const Tensor& source, const Tensor& index, Dim dim, int64_t batch_dims,
                    std::string_view mode, const Fill&, Name) {
     const int64_t axis =

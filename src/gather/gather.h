@@ -1,4 +1,4 @@
-// What the contracts of gather and gather_elements share.
+// Common code of the contracts of gather and gather_elements.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,15 +10,15 @@
 
 namespace torch_ops {
 
-// What stands for rows that there are not.
+// The fill for rows that do not exist.
 inline GatherPolicy make_policy(IndexMode mode, int64_t axis_size,
                                 const std::optional<at::Scalar>& fill_value,
                                 const at::Tensor& source) {
   return {IndexRule(mode, axis_size), indexing::make_fill(mode, fill_value, source.scalar_type())};
 }
 
-// In an empty axis no kernel has a row to read in vain: where that is no error, fills the output
-// and returns true.
+// In an empty axis there is no row that a kernel could read: if that is not an error, fills the
+// output and returns true.
 inline bool fill_empty_axis(const GatherPolicy& policy, const at::Tensor& output) {
   if (policy.rule.mode() != IndexMode::kFill || policy.rule.axis_size() > 0) return false;
   output.fill_(at::from_blob(const_cast<unsigned char*>(policy.fill.bytes), {},
@@ -26,7 +26,7 @@ inline bool fill_empty_axis(const GatherPolicy& policy, const at::Tensor& output
   return true;
 }
 
-// Layout is a RowLayout, or an ElementLayout, whose elements the index has in their order. Where an
+// Layout is a RowLayout, or an ElementLayout, whose elements the index has in their order. If an
 // entry is an error: raises in the name of `op`, as call_indexed does.
 template <class On, class Layout>
 void launch_gather(const char* op, const at::Tensor& source, const at::Tensor& index,

@@ -1,5 +1,5 @@
 // gather and gather_elements in the kernel library: gather_cpu.cpp, gather_cuda.cu, along_cpu.cpp
-// and along_cuda.cu. Nothing is checked but the values of the index. No torch.
+// and along_cuda.cu. Only the values of the index are checked. No torch.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace torch_ops {
 
 // Layout is a RowLayout, for an entry for each row, or an ElementLayout, for one for each element.
-// The output is contiguous. The axis may be empty only where an entry that is no row is an error.
+// The output is contiguous. The axis may be empty only if an entry that is not a row is an error.
 template <class Layout>
 struct GatherCall {
   const void* source;
@@ -27,8 +27,8 @@ struct GatherCall {
 
 namespace kernels {
 
-// Return the position of the first entry that is an error, or kNoBadEntry. Where there is one, the
-// output is nonsense.
+// Return the position of the first entry that is an error, or kNoBadEntry. If there is one, the
+// output is undefined.
 TORCH_OPS_KERNELS_API int64_t gather(OnCpu on, const GatherCall<RowLayout>& call);
 TORCH_OPS_KERNELS_API int64_t gather(OnCpu on, const GatherCall<ElementLayout>& call);
 

@@ -1,5 +1,5 @@
-// The index arrays of a call of index, index_put, index_add or gather_nd; and how more of them than
-// the kernels take become fewer.
+// The index arrays of a call of index, index_put, index_add or gather_nd; and how to combine more
+// of them than the kernels accept.
 #pragma once
 
 #include <ATen/MemoryOverlap.h>
@@ -17,33 +17,33 @@
 
 namespace torch_ops {
 
-// As they stand in source[indices]: for the leading axes, an index array, a mask or neither.
+// As in source[indices]: for the leading axes, an index array, a mask or neither.
 using Indices = c10::List<std::optional<at::Tensor>>;
 
 // The index arrays of a call, and the axes of the source that they are for.
 struct Arrays {
   std::vector<at::Tensor> coordinates;
   std::vector<int64_t> dims;
-  std::vector<int64_t> axes;  // the numbers that the user knows them by
+  std::vector<int64_t> axes;  // the numbers by which the user knows them
   bool front;
 
-  // The same as one gather takes it.
+  // The same in the form for one gather.
   bool is_one() const { return coordinates.size() == 1; }
   bool are_side_by_side() const {
     return !front && dims.back() - dims[0] + 1 == static_cast<int64_t>(dims.size());
   }
-  // More than the kernels take.
+  // More than the kernels accept.
   bool are_many() const { return coordinates.size() > kMaxCoordinates; }
 };
 
 // ---- What the indices of a call are -------------------------------------------------------------
 
-// The number that the user knows an axis of `source` by: that is a view of the user's tensor.
+// The number by which the user knows an axis of `source`, which is a view of the user's tensor.
 inline int64_t axis_name(const ops::Axes& axes, int64_t axis) {
   return axes && axis < static_cast<int64_t>(axes->size()) ? (*axes)[axis] : axis;
 }
 
-// `axes`: that the indices are for.
+// `axes`: those that the indices are for.
 inline void check_axes(const char* op, const at::Tensor& source, int64_t axes) {
   TORCH_CHECK_INDEX(axes <= source.dim(), op, ": indices are for ", axes,
                     " axes, but source with shape ", source.sym_sizes(), " has ", source.dim(),
@@ -67,8 +67,8 @@ inline void check_mask(const char* op, const at::Tensor& source, const at::Tenso
   }
 }
 
-// What index_put_ asks of the user's tensor, before a view of it is written to: else several places
-// may be one.
+// The check of the user's tensor for index_put_, before a view of it is written to: otherwise
+// several places may share memory.
 inline void check_no_overlap(const char* op, const at::Tensor& source) {
   TORCH_CHECK(
       source.layout() != at::kStrided || at::has_internal_overlap(source) != at::MemOverlap::Yes,
@@ -122,10 +122,10 @@ inline Arrays find_arrays(const char* op, const at::Tensor& source, const Indice
   return arrays;
 }
 
-// ---- More index arrays than the kernels take ----------------------------------------------------
+// ---- More index arrays than the kernels accept --------------------------------------------------
 
-// Joins the first arrays, for axes side by side, to one for these axes joined, until there are no
-// more than the kernels take. Returns the table with the axes joined, which may be a copy.
+// Joins the first arrays, for adjacent axes, to one for these axes joined, until there are no
+// more than the kernels accept. Returns the table with the axes joined, which may be a copy.
 inline at::Tensor fold(at::Tensor table, Arrays& arrays, std::string_view mode, ops::Name name) {
   while (arrays.are_many()) {
     const int64_t first = arrays.dims[0], last = first + kMaxCoordinates - 1;
@@ -148,7 +148,7 @@ inline at::Tensor fold(at::Tensor table, Arrays& arrays, std::string_view mode, 
   return table;
 }
 
-// A source whose indexed axes stand side by side, in front of the others; and the ways back.
+// A source whose indexed axes are adjacent, in front of the others; and the ways back.
 struct Arranged {
   at::Tensor table;
   std::vector<int64_t> dims;   // the indexed axes there
@@ -170,7 +170,7 @@ struct Arranged {
     for (int64_t axis = 0; axis < count; ++axis) dims.push_back(axis);
   }
 
-  // The rows as the call of the source has them: the points' axes from the front to their place.
+  // The rows in the form of the source's call: the points' axes from the front to their place.
   at::Tensor rows_back(const at::Tensor& rows) const { return rows.movedim(span(0), span(place)); }
   at::Tensor rows_to_front(const at::Tensor& rows) const {
     return rows.movedim(span(place), span(0));

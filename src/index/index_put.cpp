@@ -24,7 +24,7 @@ constexpr std::string_view kMode = "from_end";  // of the ops that are called
 
 // A call that writes.
 struct Write {
-  const char* op;  // in whose name errors are raised, its own and those of the ops that it calls
+  const char* op;  // the name in errors, its own and those of the ops that it calls
   bool in_place;
   const Indices& indices;
   const Tensor& values;
@@ -64,8 +64,8 @@ Tensor expand_values(const char* op, const Tensor& values, c10::SymIntArrayRef s
   return rows.expand_symint(sizes);
 }
 
-// Can rows be written where a mask is true without a cost for counting them? On the CPU, if nobody
-// traces the call or maps it over samples.
+// Can rows be written where a mask is true without the cost of counting them? On the CPU, unless
+// the call is traced or mapped over samples.
 bool is_counted_for_free(const Tensor& source, const Tensor& mask, const Write& call) {
   const auto keys = source.key_set() | mask.key_set() | call.values.key_set();
   return source.is_cpu() && mask.is_cpu() &&
@@ -76,10 +76,10 @@ bool is_counted_for_free(const Tensor& source, const Tensor& mask, const Write& 
          !c10::impl::dispatch_mode_enabled() && !at::tracer::impl::is_dispatch_enabled();
 }
 
-// A mask as a condition over all of the source, where it is the only index and no value belongs to
-// one of its entries: then nobody has to know how many are true.
+// A mask as a condition over all of the source, if it is the only index and no value belongs to
+// one of its entries: then the number of true ones need not be known.
 std::optional<Tensor> as_condition(const Tensor& source, const Write& call) {
-  int64_t axis = 0, whole = 0;  // axes before the mask, and those that are taken whole
+  int64_t axis = 0, whole = 0;  // axes before the mask, and those that are used whole
   std::optional<Tensor> mask;
   for (size_t i = 0; i < call.indices.size(); ++i) {
     const std::optional<Tensor> given = call.indices.get(i);
@@ -118,8 +118,8 @@ c10::SymDimVector picked_sizes(const char* op, const Tensor& source, const Array
   return points::rows_sizes(source.sym_sizes(), points);
 }
 
-// The same bits in a dtype of the same size, for those integers that torch's where, masked_fill and
-// add do not take; those without a sign add as those with one.
+// The same bits in a dtype of the same size, for integers that torch's where, masked_fill and
+// add do not accept; unsigned ones add like signed ones.
 Tensor as_bits(const Tensor& tensor) {
   const auto dtype = [&] {
     switch (tensor.scalar_type()) {
@@ -154,7 +154,7 @@ Tensor where_sums(const Tensor& condition, const Tensor& values) {
   return from_bits(at::where(condition, bits, at::zeros({}, bits.options())), values.scalar_type());
 }
 
-// Is an axis of the source what one scatter_add has its sums along?
+// Is an axis of the source the one along which one scatter_add has its sums?
 bool is_one_axis(const Arrays& arrays) {
   return arrays.is_one() && !(arrays.front && arrays.dims[0] > 0);
 }
@@ -165,7 +165,7 @@ std::vector<c10::SymInt> indexed_sizes(const Tensor& source, const Arrays& array
   return sizes;
 }
 
-// What is to be added to the source, as long as it.
+// The summands for the source, of the same length.
 Tensor sums_of(const Tensor& source, const Write& call, const Arrays& arrays, const Tensor& rows) {
   if (is_one_axis(arrays)) {
     return ops::scatter_add().call(rows, arrays.coordinates[0], source.sym_size(arrays.dims[0]),
@@ -178,8 +178,8 @@ Tensor sums_of(const Tensor& source, const Write& call, const Arrays& arrays, co
                         call.deterministic, arrays.axes, call.op);
 }
 
-// May rows be added to the elements of `out`, or of a copy of it, where they lie? Not under a
-// transform, where `out` may be one for many samples; nor in a given order.
+// May rows be added in place to the elements of `out`, or of a copy of it? Not under a
+// transform, where `out` may be shared by many samples; nor in a fixed order.
 bool adds_in_place(const Tensor& out, bool contiguous, const Write& call, const Arrays& arrays) {
   return !call.deterministic.value_or(false) &&
          (is_one_axis(arrays) || (arrays.are_side_by_side() && contiguous)) &&
@@ -188,7 +188,7 @@ bool adds_in_place(const Tensor& out, bool contiguous, const Write& call, const 
          !call.values.key_set().has(c10::DispatchKey::Batched);
 }
 
-// Adds rows to `out`, contiguous, at the points of several arrays side by side. Returns it with the
+// Adds rows to `out`, contiguous, at the points of several adjacent arrays. Returns it with the
 // axes of these joined, as `view(out, sizes)` shows it.
 template <class View>
 Tensor add_at_points(const Tensor& out, const Write& call, const Arrays& arrays, const Tensor& rows,
@@ -228,8 +228,8 @@ Tensor added_to(const Tensor& source, const Write& call, const Arrays& arrays, c
     add_to(result, call, arrays, rows);
     return result;
   }
-  // Autograd need not know that these are views, of a copy that nobody else has: the gradient of a
-  // write to a view takes copies as large as the source.
+  // Autograd need not know that these are views, of a copy that is not used elsewhere: the gradient
+  // of a write to a view needs copies as large as the source.
   const auto view = [](const Tensor& all, const auto& sizes) {
     return at::_unsafe_view_symint(all, sizes);
   };
@@ -274,7 +274,7 @@ struct IndexPut {
                                   front, arrays.axes, name);
   }
 
-  // On CUDA torch promotes the two tensors of its index_put, of which one may have come out of a
+  // On CUDA torch promotes the two tensors of its index_put, one of which may be the result of a
   // matrix product in 16 bits. On the CPU it does not.
   static Tensor autocast(const Tensor& source, const Indices& indices, const Tensor& values,
                          bool accumulate, bool front, std::optional<bool> deterministic,

@@ -1,4 +1,4 @@
-// source[indices] where Python calls the ops directly: how indices and values are read, for reads
+// source[indices] when Python calls the ops directly: how indices and values are read, for reads
 // and writes.
 #pragma once
 
@@ -30,7 +30,7 @@ inline bool read_array(PyObject* given, const Tensor& source, Tensor& array) {
     return true;
   }
   const Py_ssize_t count = PyList_GET_SIZE(given);
-  // Past the dispatcher, where a transform of torch.func would take it for one of its own.
+  // Bypasses the dispatcher, where a transform of torch.func would take it for one of its own.
   array = at::detail::empty_cpu({count}, at::kLong);
   auto* const entries = array.mutable_data_ptr<int64_t>();
   for (Py_ssize_t n = 0; n < count; ++n) {
@@ -60,13 +60,13 @@ inline bool read_values(PyObject* given, const Tensor& source, Tensor& values) {
   }
   try {
     values = at::indexing::scalarToTensor(number.value, source.options(), source.device());
-  } catch (const std::exception&) {  // the dtype does not hold it
+  } catch (const std::exception&) {  // the dtype cannot hold it
     return false;
   }
   return true;
 }
 
-// An integer of Python's or NumPy's.
+// A Python or NumPy integer.
 inline bool is_int(PyObject* given) {
   return PyLong_CheckExact(given) || torch::utils::is_numpy_int(given);
 }
@@ -86,18 +86,18 @@ inline bool read_int(PyObject* given, int64_t& value) {
   return true;
 }
 
-// Indices taken apart: basic ones make a view of the source, and arrays are for the axes of that
-// view. The rules are those of Parsed in torch_ops/ops/_indices.py, which takes what is left here.
+// Parsed indices: basic ones make a view of the source, and arrays are for the axes of that
+// view. The rules are those of Parsed in torch_ops/ops/_indices.py, which handles the other cases.
 class Parsed {
  public:
-  // False where something is neither a plain tensor nor of one of Python's own types, and where
-  // there is an error that Python has the words for. The GIL is held.
+  // False if something is neither a plain tensor nor of one of Python's own types, and if
+  // there is an error for which Python has the text. The GIL is held.
   bool read(const Tensor& source, PyObject* given) {
     if (source.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return false;
     const bool several = PyTuple_CheckExact(given);
     PyObject* const* const items = several ? PySequence_Fast_ITEMS(given) : &given;
     const Py_ssize_t count = several ? PyTuple_GET_SIZE(given) : 1;
-    int64_t left = source.dim();  // axes that an ellipsis stands for
+    int64_t left = source.dim();  // axes of an ellipsis
     bool has_ellipsis = false;
     for (Py_ssize_t i = 0; i < count; ++i) {
       const int64_t axes = axes_of(items[i]);
@@ -136,17 +136,17 @@ class Parsed {
 
   const Indices& arrays() const { return arrays_; }
 
-  // Whether the arrays' axes come first in the result: those that are separated, where an integer
+  // Whether the arrays' axes come first in the result: if they are separated, where an integer
   // counts as an array.
   bool front() const { return front_; }
 
-  // By which numbers messages name the axes of the view.
+  // The numbers by which messages name the axes of the view.
   ops::Axes axes() const { return is_plain() ? ops::Axes() : ops::Axes(names_); }
 
  private:
   struct Step {
     enum Kind { kSelect, kSlice, kNewAxis } kind;
-    int64_t axis;  // of what the steps before have made
+    int64_t axis;  // of the result of the previous steps
     int64_t start = 0, stop = 0, step = 1;
   };
 
@@ -154,7 +154,7 @@ class Parsed {
     return given == Py_None || PyLong_CheckExact(given);
   }
 
-  // How many axes of the source an item is for, but for an ellipsis; below 0 for what is not read.
+  // How many axes of the source an item is for, except an ellipsis; below 0 if it cannot be read.
   static int64_t axes_of(PyObject* item) {
     if (item == Py_None || item == Py_Ellipsis || PyBool_Check(item)) return 0;
     if (PyLong_CheckExact(item) || PyList_CheckExact(item)) return 1;
@@ -169,7 +169,7 @@ class Parsed {
     }
     const Tensor& array = THPVariable_Unpack(item);
     if (array.scalar_type() != at::kBool) return 1;
-    return array.dim() > 0 ? array.dim() : -1;  // a mask of no axes is for a new one
+    return array.dim() > 0 ? array.dim() : -1;  // a mask without axes is for a new one
   }
 
   bool add(const Tensor& source, PyObject* item, Py_ssize_t position, int64_t left) {
@@ -198,13 +198,13 @@ class Parsed {
     }
     front_ = front_ || (last_array_ >= 0 && last_array_ < position - 1);
     last_array_ = position;
-    if (PyBool_Check(item)) {  // a mask of no axes, for a new one: the entries where it is true
+    if (PyBool_Check(item)) {  // a mask without axes, for a new one: the entries where it is true
       steps_.push_back({Step::kNewAxis, place});
       names_.push_back(axis_);
       arrays_.push_back(at::zeros({item == Py_True}, source.options().dtype(at::kLong)));
       return true;
     }
-    // What axes_of lets through: a tensor, a list or an integer.
+    // An item that axes_of accepts: a tensor, a list or an integer.
     if (!THPVariable_CheckTypeExact(Py_TYPE(item)) && !PyList_CheckExact(item)) {
       int64_t number = 0;
       const int64_t size = source.size(axis_);
@@ -289,8 +289,8 @@ inline PyObject* index(PyObject*, PyObject* const* given, Py_ssize_t count) {
 
 enum class Writes { kPut, kPutInPlace, kAdd };
 
-// index_put(source, indices, values, accumulate, deterministic), or index_put_ or index_add of the
-// same; or NotImplemented.
+// index_put(source, indices, values, accumulate, deterministic), or index_put_ or index_add with
+// the same arguments; or NotImplemented.
 template <Writes kWrites>
 PyObject* put(PyObject*, PyObject* const* given, Py_ssize_t count) {
   HANDLE_TH_ERRORS

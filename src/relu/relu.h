@@ -1,4 +1,4 @@
-// The ops relu and leaky_relu, but for their masks, which are in relu_mask.cpp.
+// The ops relu and leaky_relu, except for their masks, which are in relu_mask.cpp.
 #pragma once
 
 #include <ATen/ops/leaky_relu.h>
@@ -15,13 +15,13 @@ inline Slope slope_of(double slope) { return slope; }
 // Is the output positive where the input is? With a negative slope it is positive everywhere.
 inline bool output_tells(Slope slope) { return slope.value_or(0) >= 0; }
 
-// For the Autograd key: both, where the derivative is to keep a mask.
+// For the Autograd key: both, if the derivative is to keep a mask.
 bool saves_mask(const at::Tensor& input, bool save_mask);
 at::Tensor forward_with_mask(c10::DispatchKeySet keys, const at::Tensor& input, Slope slope);
 at::Tensor& inplace_with_mask(c10::DispatchKeySet keys, at::Tensor& input, Slope slope);
 
 // relu, which has no slope, and leaky_relu: the pack is empty or a double. Both are piecewise
-// linear, so that only grad_output has a second derivative.
+// linear, so only grad_output has a second derivative.
 template <class... SlopeArg>
 struct Activation final : ElementwiseOp<Activation<SlopeArg...>, Types<SlopeArg...>, Types<bool>> {
   using Frame = ElementwiseOp<Activation, Types<SlopeArg...>, Types<bool>>;
@@ -51,7 +51,7 @@ struct Activation final : ElementwiseOp<Activation<SlopeArg...>, Types<SlopeArg.
     kernels::relu_backward(on, slope_of(slope...), walk, grad_input, grad_output, output);
   }
 
-  // Integers are torch's, and the errors for all else.
+  // Integers are torch's, and so are the errors for all other dtypes.
   static Tensor other_dtype(const Tensor& input, SlopeArg... slope) {
     if constexpr (kHasSlope) return at::leaky_relu(input, slope...);
     return at::relu(input);

@@ -1,7 +1,7 @@
 // The arithmetic of relu and leaky_relu and their derivatives, one value at a time. No torch.
 //
-// Either activation passes a value on where it `keeps` it, and gives off(value) elsewhere. The
-// gradient likewise: grad_output where the value was kept, else off(grad_output).
+// Either activation passes a value on if it `keeps` it, and otherwise gives off(value). The
+// gradient likewise: grad_output if the value was kept, else off(grad_output).
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 namespace torch_ops {
 
 struct Relu {
-  // NaN is not <= 0, so it stays NaN, and its gradient passes.
+  // NaN is not <= 0, so it stays NaN, and its gradient is passed on.
   template <class T>
   TORCH_OPS_HOST_DEVICE bool keeps(T x) const {
     return !at_most_zero(x);
@@ -33,7 +33,7 @@ struct Relu {
   }
 };
 
-// Computes in float, where Relu only picks.
+// Computes in float, while Relu only picks.
 template <class Slope>
 struct LeakyRelu : ComputesInFloat {
   Slope slope;
@@ -57,7 +57,7 @@ struct LeakyRelu : ComputesInFloat {
   }
 };
 
-// Calls use(activation) with LeakyRelu where there is a slope, else with Relu; for values of type
+// Calls use(activation) with LeakyRelu if there is a slope, else with Relu; for values of type
 // T.
 template <class T, class Use>
 void with_activation(std::optional<double> slope, Use use) {

@@ -11,12 +11,12 @@
 
 namespace torch_ops {
 
-// Which activation: leaky_relu of this slope, or relu where there is none.
+// Which activation: leaky_relu with this slope, or relu if there is none.
 using Slope = std::optional<double>;
 
 namespace kernels {
 
-// No mask is written where `mask` is null.
+// No mask is written if `mask` is null.
 template <class T>
 TORCH_OPS_KERNELS_API void relu(OnCpu on, Slope slope, const StridedWalk<2>& walk, uint8_t* mask,
                                 T* output, const T* input);

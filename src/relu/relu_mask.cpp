@@ -1,4 +1,4 @@
-// relu and leaky_relu where a mask is saved for the derivative: the ops _relu_mask, _relu_mask_ and
+// relu and leaky_relu with a mask saved for the derivative: the ops _relu_mask, _relu_mask_ and
 // _relu_mask_backward, which have a slope, or none for relu.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -109,7 +109,7 @@ Tensor mask_backward(const Tensor& grad_output, const Tensor& mask, at::IntArray
 
 // ---- Derivative ---------------------------------------------------------------------------------
 
-// The order in which a mask goes through the elements, for _relu_mask_backward: none where the
+// The order in which a mask goes through the elements, for _relu_mask_backward: none if the
 // result is contiguous.
 std::vector<int64_t> mask_order(const Tensor& result) {
   if (result.is_contiguous()) return {};
@@ -117,7 +117,7 @@ std::vector<int64_t> mask_order(const Tensor& result) {
   return {order.begin(), order.end()};
 }
 
-// Saves the mask alone.
+// Saves only the mask.
 struct MaskNode final : autograd::DerivativeNode<MaskNode> {
   static constexpr const char* kName = "ReluMaskBackward";
   SavedVariable mask;
@@ -134,7 +134,7 @@ struct MaskNode final : autograd::DerivativeNode<MaskNode> {
   variable_list backward(const Tensor& grad_output) {
     const Tensor grad = mask_backward_op().call(grad_output, unpack(mask), order, slope);
     // Under create_graph=True the gradient depends on the input, if only by zeros: a Hessian of
-    // relu is zeros, not an error. A saved output would tell autograd so by itself.
+    // relu is zeros, not an error. A saved output would show this to autograd by itself.
     return {autograd::with_zero_gradient(grad, *this)};
   }
 
@@ -195,7 +195,7 @@ Tensor mask_backward_batched(const Tensor& grad_output, const Tensor& mask, at::
           return {mask_backward_op().call(grad.value, bits.value, order, slope), std::nullopt};
         }
         const Tensor all = grad.at(0);
-        // 1 where the mask is set, else 0: in the place of an output.
+        // 1 where the mask is set, else 0: in place of an output.
         const Tensor ones = at::ones_like(all.select(0, 0));
         const Tensor output = mask_backward_op().call(ones, bits.value, order, std::nullopt);
         return {backward_by(output.expand_as(all), all, slope), 0};
@@ -206,8 +206,8 @@ Tensor mask_backward_batched(const Tensor& grad_output, const Tensor& mask, at::
 }  // namespace
 
 // Under a transform of torch.func the output is saved: a mask has no axis that torch.vmap could
-// hide, and what a transform saves is gone when it returns. So it is of a nested tensor: torch
-// hands its values to ops that return one tensor.
+// hide, and what a transform saves is gone when it returns. The same for a nested tensor: torch
+// passes its values to ops that return one tensor.
 bool saves_mask(const Tensor& input, bool save_mask) {
   return save_mask && is_kernel_float(input) && !input.is_nested() &&
          torch::autograd::compute_requires_grad(input) &&

@@ -18,7 +18,7 @@ namespace torch_ops {
 
 // ---- AVX-512, whose comparisons give bits -------------------------------------------------------
 //
-// For float, and relu alone for the 16-bit formats, which leaky_relu computes in float.
+// For float, and only relu for the 16-bit formats, which leaky_relu computes in float.
 
 template <class Activation, class T>
 constexpr bool kHasAvx512Loop =
@@ -30,7 +30,7 @@ constexpr bool kHasAvx512Loop =
 
 #ifdef __x86_64__
 
-// Each does as many elements as fill its vectors, and returns how many.
+// Each processes as many elements as fill its vectors, and returns their number.
 
 template <class Activation, class T, std::enable_if_t<std::is_same_v<T, float>, int> = 0>
 TORCH_OPS_AVX512 inline int64_t write_avx512(Activation activation, int64_t n, T* output,
@@ -41,7 +41,7 @@ TORCH_OPS_AVX512 inline int64_t write_avx512(Activation activation, int64_t n, T
     __mmask16 kept;
     __m512 y;
     if constexpr (std::is_same_v<Activation, Relu>) {
-      // Two comparisons, for -0.0 is not kept and yet shown: see Relu.
+      // Two comparisons, since -0.0 is not kept but still returned: see Relu.
       kept = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NLE_UQ);
       y = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NLT_UQ), x);
     } else {

@@ -48,7 +48,7 @@ ElementsCall check(const Tensor& values, const Tensor& index, c10::SymIntArrayRe
   return {axis, indexing::parse_mode(kElementsOp, mode)};
 }
 
-// A call of which the kernels see real numbers and at least one axis.
+// A call in which the kernels see real numbers and at least one axis.
 struct Pieces {
   Tensor values;
   Tensor index;
@@ -62,7 +62,7 @@ Pieces prepare(const Tensor& values, const Tensor& index, at::IntArrayRef size) 
   // Here the axis does not matter: values have the index's length there too.
   pieces.values = elements::cut_to(pieces.values, pieces.index.sizes(), /*axis=*/-1);
   if (values.is_complex()) {
-    // Two real numbers side by side, with one entry.
+    // Two adjacent real numbers, with one entry.
     auto picks = pieces.index.sizes().vec();
     picks.push_back(2);
     pieces.values = at::view_as_real(pieces.values);
@@ -72,7 +72,7 @@ Pieces prepare(const Tensor& values, const Tensor& index, at::IntArrayRef size) 
   return pieces;
 }
 
-// Whole rows: scatter_add of them. Nothing where it is no such call.
+// Whole rows: scatter_add of them. Nothing if it is not such a call.
 std::optional<Tensor> add_rows(const Pieces& call, int64_t axis, std::optional<bool> deterministic,
                                std::string_view mode) {
   const auto rows = elements::as_rows(call.index, axis);
@@ -88,8 +88,8 @@ std::optional<Tensor> add_rows(const Pieces& call, int64_t axis, std::optional<b
                                  deterministic, mode, kElementsOp);
 }
 
-// In a given order on CUDA: every entry's place in the result, which takes 8 bytes, and scatter_add
-// on that.
+// In a fixed order on CUDA: every entry's place in the result, which needs 8 bytes, and scatter_add
+// by these places.
 Tensor add_in_order(const Pieces& call, const ElementLayout& layout, const IndexRule& rule) {
   const int64_t total = c10::multiply_integers(call.size);
   const Tensor places = new_output({layout.count}, call.index.options().dtype(at::kLong));
@@ -170,7 +170,7 @@ struct ScatterElementsAdd {
     const auto name = indexing::mode_name(mode);
     Tensor grad = ops::gather_elements().call(grad_output, index, dim, name, ops::nothing(name),
                                               std::nullopt);
-    c10::SymDimVector missing;  // on each axis, from the last one on: before, behind
+    c10::SymDimVector missing;  // on each axis, from the last one on: before, after
     bool any = false;
     for (int64_t d = grad.dim() - 1; d >= 0; --d) {
       missing.push_back(0);
@@ -180,7 +180,7 @@ struct ScatterElementsAdd {
     return any ? at::constant_pad_nd_symint(grad, missing, 0) : grad;
   }
 
-  // As for gather_elements: one more axis in front, of the result too.
+  // As for gather_elements: one more axis in front, also of the result.
   template <class... Rest>
   static Tensor batch(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size,
                       int64_t dim, const Rest&... rest) {
@@ -208,7 +208,7 @@ struct ScatterElementsAdd {
   }
 };
 
-// The gradient of gather_elements from a DTensor: as _scatter_add_sharded.
+// The gradient of gather_elements from a DTensor: like _scatter_add_sharded.
 struct ScatterElementsAddSharded {
   static constexpr const char* kSchema =
       "_scatter_elements_add_sharded(Tensor values, Tensor index, SymInt[] size, int dim, "

@@ -14,7 +14,7 @@ inline int64_t resolve_result_dim(const char* op, int64_t values_rank, int64_t i
 }
 
 // call(values, index, dim, batch_dims). An axis hidden in the index is one more batch axis, and the
-// values get it too: each sample adds them elsewhere. One in the values alone is an outer axis.
+// values get it too: each sample adds them to other rows. One in the values alone is an outer axis.
 template <class Call>
 at::Tensor batch_scatter(const char* op, const at::Tensor& values, const at::Tensor& index,
                          std::optional<int64_t> dim, int64_t batch_dims, Call&& call) {

@@ -88,7 +88,7 @@ Names kernels(const SumProblem& problem, const SumPlan& plan) {
   }
 }
 
-// Keys and positions, twice where they are sorted here, without what CUB's sort takes beside them;
+// Keys and positions, twice if they are sorted here, without the memory of CUB's sort itself;
 // the parts of runs that reach over tiles; and a bit for each row.
 int64_t sorted_scratch(const SumProblem& problem) {
   const RowLayout& layout = problem.layout;
@@ -153,8 +153,8 @@ RowLayout lay_out(int64_t batch, int64_t outer, int64_t axis_size, int64_t entri
   return layout;
 }
 
-// What choose() says of a sum. `way`: the cut of this one, whether it is chosen or not; empty where
-// it does not fit.
+// The result of choose() for a sum. `way`: the cut of this one, whether it is chosen or not; empty
+// if it does not fit.
 py::dict plan(int64_t axis_size, int64_t entries, int64_t inner, int64_t batch, int64_t outer,
               int64_t value_bytes, bool floats, bool repeatable, bool planned, bool unrounded,
               bool in_place, bool adjacent, bool aligned, int64_t shared_bytes, int64_t l2_bytes,
@@ -182,7 +182,7 @@ py::dict plan(int64_t axis_size, int64_t entries, int64_t inner, int64_t batch, 
                   kernels(problem, chosen), cut);
 }
 
-// The same of the largest values.
+// The same for the largest values.
 py::dict plan_best(int64_t axis_size, int64_t entries, int64_t inner, int64_t batch, int64_t outer,
                    int64_t value_bytes, bool planned, int64_t compute_capability) {
   const DeviceLimits device{0, 0, 0, compute_capability};

@@ -1,4 +1,4 @@
-// What a call of a sum on CUDA would do, told to Python: for tests, documents and
+// What a call of a sum on CUDA would do, for Python: for tests, documents and
 // `python -m torch_ops explain`.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The contracts of scatter_add_, which adds to a tensor that there is, and of scatter_, a
+// The contracts of scatter_add_, which adds to an existing tensor, and of scatter_, a
 // composition. The mode of scatter_add_ is for index_add, which reads entries from the end.
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
@@ -33,24 +33,24 @@ Tensor sums_of(const char* op, const c10::SymInt& dim_size, const Tensor& values
   return ops::scatter_add().call(values, index, dim_size, dim, batch_dims, std::nullopt, mode, op);
 }
 
-// What is added to `out`, as a tensor of its own.
+// The summands for `out`, as a separate tensor.
 Tensor sums_for(const char* op, const Tensor& out, const Tensor& values, const Tensor& index,
                 int64_t dim, int64_t batch_dims, std::string_view mode) {
   return sums_of(op, out.sym_size(dim), values, index, dim, batch_dims, mode);
 }
 
-// Torch adds no uint16, uint32 and uint64; of as many bits, their sums are those of signed
+// Torch cannot add uint16, uint32 and uint64; their sums have the same bits as those of signed
 // integers.
 Tensor plus(const Tensor& out, const Tensor& sums) {
   const at::ScalarType dtype = out.scalar_type(), added = as_dispatched(dtype);
   return added == dtype ? out + sums : (out.view(added) + sums.view(added)).view(dtype);
 }
 
-// What a call with checked arguments does with its entries.
+// How a call with checked arguments treats its entries.
 struct InplaceCall {
   indexing::Axes axes;
   IndexMode mode;
-  const char* op;  // in whose name errors are raised
+  const char* op;  // the name in which errors are raised
 };
 
 InplaceCall check(const Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
@@ -77,7 +77,7 @@ InplaceCall check(const Tensor& out, const Tensor& values, const Tensor& index, 
   return {axes, parsed, op};
 }
 
-// Can values be added to what there is? Not where sums that grow in it would be rounded, or added
+// Can values be added in place? Not if running sums would be rounded, or added
 // in any order, and must not.
 bool adds_to_out(const Tensor& out) {
   const at::ScalarType real = c10::toRealValueType(out.scalar_type());
@@ -85,7 +85,7 @@ bool adds_to_out(const Tensor& out) {
   return sum_type(real) == as_dispatched(real) && !at::globalContext().deterministicAlgorithms();
 }
 
-// `out` or, where its elements are apart or do not begin where CUDA may add vectors, a copy.
+// `out` or, if its elements have gaps or do not begin where CUDA may add vectors, a copy.
 Tensor dense(const Tensor& out) {
   const uintptr_t alignment = out.is_cpu() ? out.element_size() : 16;
   const auto address = reinterpret_cast<uintptr_t>(out.const_data_ptr());
@@ -140,7 +140,7 @@ struct ScatterAddInplace {
           sums_for(indexing::name_of(kInplaceOp, name), out, values._fw_grad(/*level=*/0), index,
                    axis_of(out, index, dim, batch_dims), batch_dims, mode);
       const bool had_one = torch::autograd::isFwGradDefined(out);
-      // In place, so that the tangents of views of `out` follow.
+      // In place, so that the tangents of views of `out` change too.
       const Tensor tangent = had_one ? out._fw_grad(/*level=*/0).add_(added) : added;
       out._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/true);
     }
@@ -179,7 +179,7 @@ struct ScatterAddInplace {
           const int64_t axis =
               indexing::resolve_axes(kInplaceOp, "out", sums.rank(), picks.rank(), dim, batch_dims)
                   .dim;
-          // An axis hidden in the index too is a batch axis, and else an outer one.
+          // An axis hidden in the index too is a batch axis, and otherwise an outer one.
           const int64_t place = picks.axis ? 0 : batch_dims;
           to = sums.at(place);
           ops::scatter_add_().call(to, rows.expanded_at(place, sums.size()),
@@ -211,10 +211,10 @@ struct ScatterAddInplace {
     Tensor entries = index;
     if (at::get_overlap_status(out, index) != at::MemOverlapStatus::No &&
         out.storage().is_alias_of(index.storage())) {
-      entries = index.clone();  // else an entry may be read that has been added to
+      entries = index.clone();  // otherwise an entry may be read that has been added to
     }
     auto sizes = out.sizes().vec();
-    if (out.is_complex()) sizes.push_back(2);  // two real numbers side by side
+    if (out.is_complex()) sizes.push_back(2);  // two adjacent real numbers
     const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
     const auto as_real = [](const Tensor& tensor) {
       const Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
@@ -234,7 +234,7 @@ struct ScatterAddInplace {
   }
 };
 
-// A sum of all is added in place; other results are made first.
+// A sum with `out` is added in place; other results are made first.
 struct ScatterInplace {
   static constexpr const char* kSchema =
       "scatter_(Tensor(a!) out, Tensor values, Tensor index, int? dim=None, *, int batch_dims=0, "
@@ -273,7 +273,7 @@ struct ScatterInplace {
     const Tensor result = scatter.call(
         values, index, out.sym_size(axis), axis, batch_dims, is_mean ? "sum" : reduce, "raise",
         std::nullopt, /*correction=*/1, wide ? std::optional(at::kFloat) : std::nullopt);
-    // What the gradient of `result` is multiplied by must not be overwritten.
+    // The factor of the gradient of `result` must not be overwritten.
     if (is_product) return (result.requires_grad() ? out.clone() : out) * result;
     Tensor taken = counts > 0, given = result;
     if (is_mean) {
@@ -282,7 +282,7 @@ struct ScatterInplace {
       given = at::isIntegralType(out.scalar_type(), /*includeBool=*/false)
                   ? at::div(total, divisors, "floor")
                   : at::div(total, divisors);
-    } else if (include_self) {  // of values that are alike, that of `out`; a NaN is better
+    } else if (include_self) {  // of equal values, that of `out`; a NaN is better
       const Tensor better = reduce == "amax" ? result > out : result < out;
       taken = taken & (better | at::ne(result, result));
     }

@@ -1,5 +1,5 @@
-// The contract of gather_plan: schema, checks, allocation. What a plan is for stands in
-// docs/architecture.md.
+// The contract of gather_plan: schema, checks, allocation. docs/kernels/sorted.md says what a plan
+// is for.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -24,14 +24,14 @@ Plan allocate(const Tensor& index, const c10::SymInt& dim_size, std::optional<in
   TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= index.dim(),
                     "gather_plan: batch_dims must be between 0 and index.dim() = ", index.dim(),
                     ", but it is ", batch_dims, ".");
-  // The source may have any number of axes, so nothing else can be said of dim yet.
+  // The source may have any number of axes, so dim cannot be checked further yet.
   const int64_t given = dim.value_or(batch_dims);
   TORCH_CHECK_VALUE(given < 0 || given >= batch_dims, "gather_plan: dim must not be one of the ",
                     batch_dims, " batch axes (batch_dims=", batch_dims, "), but it is ", given,
                     ".");
   c10::SymInt batch = 1;
   for (int64_t axis = 0; axis < batch_dims; ++axis) batch *= index.sym_size(axis);
-  // int32 where it holds the number of every row and of every entry. By a division: the number of
+  // int32 if it can hold the number of every row and of every entry. By a division: the number of
   // rows may exceed int64, since no tensor of that size need exist.
   const c10::SymInt count = index.sym_numel();
   const c10::SymInt most = INT32_MAX;
@@ -41,7 +41,7 @@ Plan allocate(const Tensor& index, const c10::SymInt& dim_size, std::optional<in
   return {at::empty_symint({count}, options), at::empty_symint({count}, options)};
 }
 
-// Raises IndexError where an entry of the index is out of range; on CUDA too, where it waits for
+// Raises IndexError if an entry of the index is out of range; on CUDA too, where it waits for
 // its kernels.
 void sort_entries(OnCpu, const Tensor& index, const RowLayout& layout, const Plan& plan) {
   const IndexRule rule(IndexMode::kRaise, layout.axis_size);
@@ -85,7 +85,7 @@ struct GatherPlan {
                       int64_t batch_dims) {
     const Plan plan = allocate(index, dim_size, dim, batch_dims);
     if constexpr (!std::is_same_v<On, OnMeta>) {
-      // That of a gather whose source has no axes but those it must have.
+      // That of a gather whose source has only the necessary axes.
       std::vector<int64_t> sizes(index.sizes().begin(), index.sizes().begin() + batch_dims);
       sizes.push_back(dim_size.expect_int());
       Tensor entries = index;
@@ -109,7 +109,7 @@ struct GatherPlan {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
-  // On CUDA it waits for its kernels, which a graph cannot.
+  // On CUDA it waits for its kernels, which is impossible in a graph.
   register_op<GatherPlan>(m, {at::Tag::pt2_compliant_tag, at::Tag::cudagraph_unsafe});
 }
 

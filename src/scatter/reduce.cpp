@@ -1,4 +1,4 @@
-// The contract of scatter: a composition of scatter_add and of ops of its own, for the largest
+// The contract of scatter: a composition of scatter_add and of internal ops, for the largest
 // value, for its position, for the product and for the variance.
 #include <ATen/Dispatch.h>
 #include <ATen/TensorOperators.h>
@@ -30,7 +30,7 @@ using Part = std::optional<Tensor>;  // of a plan
 
 constexpr const char* kReduceOp = "scatter";
 
-// Where values go, as the reductions ask for it: by an index or, where there are rows and order, by
+// Where values go, in the form for the reductions: by an index or, if there are rows and order, by
 // a plan of one.
 struct Target {
   Tensor index;
@@ -41,7 +41,7 @@ struct Target {
   Part rows;
   Part order;
 
-  // Sums at `axis`, which is `dim` or, of values that are as the index is, `batch_dims`.
+  // Sums at `axis`, which is `dim` or, for values shaped like the index, `batch_dims`.
   Tensor add(const Tensor& values, int64_t axis, std::optional<bool> deterministic) const {
     static const auto by_plan = find_op<planned::Signature>("scatter_add.plan");
     return add(ops::scatter_add(), by_plan, values, axis, deterministic);
@@ -91,7 +91,7 @@ struct Target {
   }
 };
 
-// ---- The ops that scatter has for itself --------------------------------------------------------
+// ---- The internal ops of scatter ----------------------------------------------------------------
 
 indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
                      Dim dim, int64_t batch_dims, const Part& rows = std::nullopt,
@@ -108,7 +108,7 @@ indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymIn
   return indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims);
 }
 
-// Of a node, which keeps an undefined tensor where there is no plan.
+// Of a node, which keeps an undefined tensor if there is no plan.
 Part part_of(const Tensor& kept) { return kept.defined() ? Part(kept) : std::nullopt; }
 
 // A call that was checked, on contiguous values.
@@ -151,7 +151,7 @@ Tensor compute(const Tensor& values, const Tensor& index, const c10::SymInt& dim
   }
 }
 
-// Calls use(value) with a value of the kernels' type for a dtype that check() takes.
+// Calls use(value) with a value of the kernels' type for a dtype that check() accepts.
 template <class Use>
 auto dispatch_ordered(at::ScalarType dtype, Use&& use) {
   return AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, kReduceOp,
@@ -168,7 +168,7 @@ void check_unmapped(const Tensor& index, const Part& part) {
 template <class Other>
 void check_unmapped(const Tensor&, const Other&) {}
 
-// The batching rule of these ops. Among `rest` may be the parts of a plan.
+// The batching rule of these ops. `rest` may contain the parts of a plan.
 template <class Op, class... Rest>
 Tensor batch_reduction(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
                        Dim dim, int64_t batch_dims, const Rest&... rest) {
@@ -233,8 +233,8 @@ bool has_derivative(const Tensor& values) {
          torch::autograd::isFwGradDefined(values);
 }
 
-// The best values themselves, on the CPU, where a kernel finds them that does not look for
-// positions. Elsewhere and where a gradient is asked for, as a graph may do that was traced on the
+// The best values themselves, on the CPU, if a kernel can find them without looking for
+// positions. Elsewhere and if a gradient is needed, as in a graph that was traced on the
 // CPU without one, by position.
 struct ScatterBest {
   static constexpr const char* kSchema =
@@ -276,7 +276,7 @@ struct ScatterBest {
   }
 };
 
-// The product of the other values that go where a value goes: what its gradient is multiplied by.
+// The product of the other values that go where a value goes: the factor of its gradient.
 // Without a division by a value that is zero.
 Tensor product_of_others(const Tensor& values, const Target& to) {
   const Tensor is_zero = at::eq(values, 0);
@@ -339,7 +339,7 @@ Tensor Target::multiply(const Tensor& values) const {
   return op_of<ScatterProd>().call(values, index, dim_size, dim, batch_dims, mode, rows, order);
 }
 
-// What a sum of squares is divided by.
+// The divisor of a sum of squares.
 Tensor degrees_of_freedom(const Tensor& sums, const Target& to, double correction) {
   return (to.counts(sums).to(sums.scalar_type()) - correction).clamp_min(0);
 }
@@ -407,7 +407,7 @@ struct ScatterVar {
 
 // ---- scatter: a composition ---------------------------------------------------------------------
 
-// Nobody will ask where the best values are, and there is a kernel that does not look.
+// The positions of the best values are not needed, and there is a kernel that does not find them.
 bool needs_values_alone(const Tensor& values) {
   return values.is_cpu() && !has_derivative(values) &&
          !at::functorch::maybeCurrentDynamicLayer().has_value() &&
@@ -440,7 +440,7 @@ Tensor reduce(const Tensor& given, const Target& to, std::string_view name,
               std::optional<bool> deterministic, double correction,
               std::optional<at::ScalarType> wanted) {
   const std::string_view reduce = canonical_reduction(kReduceOp, name);
-  // Values are converted first; where sums are taken in float32 anyway, that needs no copy.
+  // Values are converted first; where sums are made in float32 anyway, that needs no copy.
   const at::ScalarType from = given.scalar_type(), dtype = wanted.value_or(from);
   const bool varies = reduce == "var" || reduce == "std";
   const bool summed = reduce == "sum" || reduce == "mean" || varies;
@@ -486,7 +486,7 @@ struct ScatterByPlan {
       "int dim, int batch_dims, str reduce='sum', float correction=1, ScalarType? dtype=None) "
       "-> Tensor";
 
-  // What the ops below would say of these arguments in names of their own is checked here.
+  // Checks of arguments that the ops below would make in names of their own.
   static Tensor compose(const Tensor& values, const Tensor& index, const Tensor& rows,
                         const Tensor& order, c10::SymInt dim_size, int64_t dim, int64_t batch_dims,
                         std::string_view reduction, double correction,
@@ -509,7 +509,7 @@ struct ScatterByPlan {
   }
 };
 
-// The extremes and where they are.
+// The extremes and their positions.
 struct ScatterWithArg {
   static constexpr const char* kSchema =
       "_scatter_with_arg(Tensor values, Tensor index, SymInt dim_size, int? dim=None, *, "

@@ -30,7 +30,7 @@ using at::Tensor;
 using ops::Dim;
 using ops::Name;
 
-// The two ops, which differ in what they return of 16-bit floats: sums rounded to these, or in
+// The two ops, which differ in what they return for 16-bit floats: sums rounded to these, or in
 // float32.
 #define SUM_ARGUMENTS                                                                   \
   "(Tensor values, Tensor index, SymInt dim_size, int? dim=None, *, int batch_dims=0, " \
@@ -54,11 +54,11 @@ at::ScalarType dtype_of_sums(at::ScalarType values) {
   return Sums::kRounds || !at::isReducedFloatingType(values) ? values : at::kFloat;
 }
 
-// What a call with checked arguments does with its entries.
+// How a call with checked arguments treats its entries.
 struct SumCall {
   indexing::Axes axes;
   IndexMode mode;
-  const char* op;  // in whose name errors are raised
+  const char* op;  // the name in which errors are raised
 };
 
 SumCall check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
@@ -69,8 +69,8 @@ SumCall check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_
   return {indexing::check_scatter(op, values, index, dim_size, dim, batch_dims), parsed, op};
 }
 
-// The sums of a call that was checked. `plan` may be null; on CUDA it has floats summed in order.
-// Without a word from the caller the global flag says whether bits must be the same on every run.
+// The sums of a checked call. `plan` may be null; on CUDA floats with a plan are summed in order.
+// Unless the caller says it, the global flag says whether bits must be the same on every run.
 template <class Sums, class On>
 Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
            const SumCall& call, std::optional<bool> deterministic, const Plan* plan) {
@@ -80,7 +80,7 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
                             values.options().dtype(dtype_of_sums<Sums>(values.scalar_type())));
   } else {
     auto sizes = C10_AS_INTARRAYREF_SLOW(sym_sizes).vec();
-    // A complex number is two real ones side by side: the innermost axis twice as long.
+    // A complex number is two adjacent real ones: the innermost axis twice as long.
     const bool complex = values.is_complex();
     const Tensor rows = (complex ? at::view_as_real(values) : values).contiguous();
     if (complex) sizes.push_back(2);
@@ -210,7 +210,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int
   return ops::gather_back(grad_output, index, dim, batch_dims, "raise");
 }
 
-// What choose_cpu_blocking says: for the tests.
+// The result of choose_cpu_blocking, for the tests.
 std::map<std::string, int64_t> cpu_blocking(int64_t slabs, int64_t entries, int64_t axis_size,
                                             int64_t inner, int64_t sum_bytes, int64_t threads,
                                             bool onto) {

@@ -1,4 +1,4 @@
-// What the contracts of sums and of other reductions share: dtypes, and calls of the kernel
+// Common code of the contracts of sums and of other reductions: dtypes, and calls of the kernel
 // library.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace torch_ops {
 
-// A real dtype as dispatch_summed knows it: integers of one size add alike.
+// A real dtype in the form for dispatch_summed: integers of one size add alike.
 inline at::ScalarType as_dispatched(at::ScalarType dtype) {
   switch (dtype) {
     case at::kChar:

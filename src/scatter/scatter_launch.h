@@ -1,11 +1,11 @@
 // The sums and reductions of scatter_add, scatter and scatter_elements_add in the kernel library:
 // *_cpu.cpp and *_cuda.cu of this folder. Arrays are contiguous unless a layout has their strides.
-// Nothing is checked but the values of the index. No torch.
+// Only the values of the index are checked. No torch.
 //
 // Value is float, double, Float16, BFloat16 or an unsigned integer of 1, 2, 4 or 8 bytes: signed
-// ones add and multiply alike. What names no row by the rule is dropped. Where that is an error, a
-// function for the CPU returns the position of the first such entry, and the result is nonsense;
-// one for CUDA records it.
+// ones add and multiply alike. Entries that name no row by the rule are dropped. If that is an
+// error, a function for the CPU returns the position of the first such entry, and the result is
+// undefined; one for CUDA records it.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ namespace torch_ops {
 
 using uint64 = unsigned long long;  // for which CUDA has atomics
 
-// In what values are summed on CUDA: 16-bit floats in float, rounded once at the end; integers of
-// one and two bytes in four, whose low bits are the same (and for which there are atomics).
+// The type in which values are summed on CUDA: 16-bit floats in float, rounded once at the end;
+// integers of one and two bytes in four, whose low bits are the same (and which have atomics).
 template <class Value>
 using SumOf = std::conditional_t<std::is_integral_v<Value>,
                                  std::conditional_t<(sizeof(Value) < 4), uint32_t, Value>,
                                  std::conditional_t<(sizeof(Value) < 4), float, Value>>;
 
-// What gather_plan makes of an index: its entries in the order of the rows that they name, entries
+// The result of gather_plan: an index's entries in the order of the rows that they name, entries
 // of one row in their own order. Of 4 or 8 bytes each. Null: there is no plan.
 struct PlanArrays {
   IndexArray rows{};   // that they name, counted over [batch, axis_size]
@@ -69,13 +69,13 @@ namespace kernels {
 // 16-bit floats. The same bits for any number of threads.
 template <class Value, class Result>
 TORCH_OPS_KERNELS_API int64_t scatter_add(OnCpu on, const ReduceCall<Value, Result>& call);
-// `repeatable`: floats must have the same bits on every run, as they have with a plan.
+// `repeatable`: floats must have the same bits on every run, as with a plan.
 template <class Value, class Result>
 TORCH_OPS_KERNELS_API void scatter_add(OnCuda on, const ReduceCall<Value, Result>& call,
                                        bool repeatable, const IndexErrorSite& errors);
 
-// Adds the values to what the result holds. On the CPU each element is rounded once, and nothing is
-// added where an entry is an error. On CUDA they are added in no given order.
+// Adds the values to the result. On the CPU each element is rounded once, and nothing is
+// added if an entry is an error. On CUDA they are added in no fixed order.
 template <class Value>
 TORCH_OPS_KERNELS_API int64_t scatter_add_to(OnCpu on, const ReduceCall<Value, Value>& call);
 template <class Value>
@@ -96,8 +96,8 @@ TORCH_OPS_KERNELS_API void sort_entries(OnCuda on, const IndexArray& index, cons
 // ---- Other reductions; the same result on every run ---------------------------------------------
 
 // Writes for each element of the result which entry of the index has its largest (or smallest)
-// value, the first of several; layout.entries where there is none. NaN is larger (or smaller) than
-// any number. Value may be a signed integer, and no unsigned one of more than one byte.
+// value, the first of several; layout.entries if there is none. NaN is larger (or smaller) than
+// any number. Value may be a signed integer, but not an unsigned one of more than one byte.
 template <class Value>
 TORCH_OPS_KERNELS_API int64_t scatter_arg(OnCpu on, const ReduceCall<Value, int64_t>& call,
                                           bool largest);
@@ -105,12 +105,12 @@ template <class Value>
 TORCH_OPS_KERNELS_API void scatter_arg(OnCuda on, const ReduceCall<Value, int64_t>& call,
                                        bool largest, const IndexErrorSite& errors);
 
-// Writes these values themselves; 0 where there is none.
+// Writes these values themselves; 0 if there is none.
 template <class Value>
 TORCH_OPS_KERNELS_API int64_t scatter_best(OnCpu on, const ReduceCall<Value, Value>& call,
                                            bool largest);
 
-// Writes the products; 1 where there are none. Multiplied in a fixed order, 16-bit floats in float,
+// Writes the products; 1 if there are none. Multiplied in a fixed order, 16-bit floats in float,
 // and rounded once.
 template <class Value>
 TORCH_OPS_KERNELS_API int64_t scatter_prod(OnCpu on, const ReduceCall<Value, Value>& call);
@@ -121,7 +121,7 @@ TORCH_OPS_KERNELS_API void scatter_prod(OnCuda on, const ReduceCall<Value, Value
 // ---- An entry for each element ------------------------------------------------------------------
 
 // Writes the sums, not rounded. On the CPU the same bits for any number of threads, on CUDA in no
-// given order.
+// fixed order.
 template <class Value>
 TORCH_OPS_KERNELS_API int64_t add_along(OnCpu on, const AlongCall<Value>& call);
 template <class Value>

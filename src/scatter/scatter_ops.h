@@ -1,4 +1,4 @@
-// What the ops that add or reduce share: the op that nobody else calls, the transpose of sums, and
+// Common code of the ops that add or reduce: an op that no others call, the transpose of sums, and
 // the names of reductions.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace torch_ops::ops {
 
-// As scatter_add, but the sums of 16-bit floats stay in float32.
+// Like scatter_add, but the sums of 16-bit floats stay in float32.
 inline const auto& scatter_sum() {
   static const auto op = find_op<Sum>("_scatter_sum");
   return op;

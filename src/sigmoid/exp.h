@@ -1,5 +1,5 @@
 // exp of numbers that are not positive, with fewer operations than math::exp: branch-free, so that
-// a CPU's loop that calls it vectorises, and right down to the least denormal number. No torch.
+// a CPU's loop that calls it vectorises, and accurate down to the least denormal number. No torch.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ TORCH_OPS_HOST_DEVICE T exp_of_nonpositive(T x) {
   x = x < Format::kLeast ? Format::kLeast : x;
 
   // A sum with 1.5 * 2^kMantissaBits has no bits for fractions: it is rounded to an integer, which
-  // stands in its lowest bits.
+  // is in its lowest bits.
   constexpr T kRound = T(1.5) * (Bits{1} << Format::kMantissaBits);
   const T rounded = x * T(1.44269504088896340736) + kRound;  // 1 / ln 2
   const T k = rounded - kRound;
@@ -44,7 +44,7 @@ TORCH_OPS_HOST_DEVICE T exp_of_nonpositive(T x) {
   T power = kInverseFactorials[Format::kDegree];
   for (int i = Format::kDegree - 1; i >= 0; --i) power = power * r + kInverseFactorials[i];
 
-  // 2^k may be too small for the format, 2^(k + 64) is not: the second product rounds, once.
+  // 2^k may be too small for the format, but 2^(k + 64) is not: the second product rounds, once.
   const Bits exponent = bit_cast<Bits>(rounded) + (Format::kBias + 64);
   return power * bit_cast<T>(exponent << Format::kMantissaBits) * T(0x1p-64);
 }
@@ -53,8 +53,8 @@ TORCH_OPS_HOST_DEVICE T exp_of_nonpositive(T x) {
 
 // The same in float64 on the GPU, where a call of sigmoid would wait for these operations and not
 // for the memory: fused, and with two terms fewer. The polynomial is the one that meets exp at the
-// Chebyshev nodes of [-0.347, 0.347], computed with 60 digits; it is off by 2^-56 of the value at
-// most, before rounding.
+// Chebyshev nodes of [-0.347, 0.347], computed with 60 digits; it is off by at most 2^-56 of the
+// value, before rounding.
 __device__ inline double exp_of_nonpositive_cuda(double x) {
   // From -708 on the result is a normal number, and the exponent can be added to its bits. NaN is
   // above all numbers here.

@@ -1,4 +1,4 @@
-// The contract of sigmoid: what its op is made of, and its binding.
+// The contract of sigmoid: the parts of its op, and its binding.
 #include <ATen/ops/sigmoid.h>
 
 #include "common/elementwise/elementwise_op.h"
@@ -20,7 +20,7 @@ struct SigmoidOp final : ElementwiseOp<SigmoidOp> {
     return grad_output * (1 - 2 * output);
   }
 
-  // Integers, complex numbers and the errors for all else are torch's.
+  // Integers, complex numbers and the errors for all other dtypes are torch's.
   static Tensor other_dtype(const Tensor& input) { return at::sigmoid(input); }
   static Tensor& other_dtype_(Tensor& input) { return at::sigmoid_(input); }
 };

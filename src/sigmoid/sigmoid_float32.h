@@ -1,5 +1,5 @@
 // sigmoid of float32 on the CPU, off by less than one ulp: branch-free, so that a loop that calls
-// it vectorises. The bound holds with fused multiplications and additions and without. No torch.
+// it vectorises. The bound holds with and without fused multiplications and additions. No torch.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace torch_ops {
 //
 //   1 / d = h + (1 - h b - h rest) / d
 //
-// As b and h have 12 bits each, 1 - h b is exact. The correction is about a tenth of h at most, so
+// As b and h have 12 bits each, 1 - h b is exact. The correction is at most about a tenth of h, so
 // its own errors are small; only the last sum is rounded at full size.
 struct SigmoidFloat32 {
   TORCH_OPS_HOST_DEVICE float operator()(float x) const {
@@ -33,7 +33,7 @@ struct SigmoidFloat32 {
     float a = bit_cast<float>(bit_cast<uint32_t>(x) & kMagnitude);
     a = a > kMost ? kMost : a;
 
-    // As in exp.h, but for -k: a sum with kRound is rounded to an integer, and its lowest bits hold
+    // As in exp.h, except for -k: a sum with kRound is rounded to an integer; its lowest bits are
     // 191 - k. Those are the exponent bits of 2^(64 - k); 2^(1 - k) itself may be denormal.
     constexpr float kRound = 0x1.8p23f + 191;
     const float rounded = a * -1.44269504088896340736f + kRound;
@@ -63,8 +63,8 @@ struct SigmoidFloat32 {
   }
 };
 
-// The op for values of type T on the CPU. What is rounded to 16 bits need not be right to the last
-// bit of float32.
+// The op for values of type T on the CPU. A result that is rounded to 16 bits need not be right to
+// the last bit of float32.
 template <class T>
 using CpuSigmoid = std::conditional_t<std::is_same_v<T, float>, SigmoidFloat32, Sigmoid>;
 

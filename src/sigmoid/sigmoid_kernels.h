@@ -6,8 +6,8 @@
 
 namespace torch_ops {
 
-// 1 / (1 + exp(-x)), from exp(-|x|) so that nothing overflows and the lower tail keeps its digits.
-// On the CPU, float32 has an op of its own: see sigmoid_float32.h.
+// 1 / (1 + exp(-x)), from exp(-|x|), so that nothing overflows and small results keep their digits.
+// On the CPU, float32 has its own op: see sigmoid_float32.h.
 struct Sigmoid : ComputesInFloat {
   template <class T>
   TORCH_OPS_HOST_DEVICE T operator()(T value) const {
@@ -37,10 +37,10 @@ struct Sigmoid : ComputesInFloat {
   }
 
 #ifdef __CUDA_ARCH__
-  // In float32 division is most of the work and half of the error. This takes the approximate
+  // In float32 division is most of the work and half of the error. This uses the approximate
   // reciprocal and corrects the quotient by the remainder, with the part of e that 1 + e rounds
   // away: the result is within a step of the correctly rounded one, where expf and a division are
-  // within three, and costs no more.
+  // within three, and takes no longer.
   static __device__ __forceinline__ float divide(float numerator, float e) {
     const float sum = 1.0f + e;
     const float lost = e - (sum - 1.0f);
@@ -50,7 +50,7 @@ struct Sigmoid : ComputesInFloat {
     return fmaf(remainder, inverse, quotient);
   }
 
-  // In float64 too: of the approximate reciprocal, 20 bits of which are right, one step of third
+  // In float64 too: from the approximate reciprocal, 20 bits of which are right, one step of third
   // order leaves an error below 2^-59.
   static __device__ __forceinline__ double divide(double numerator, double e) {
     const double sum = 1.0 + e;
@@ -61,8 +61,8 @@ struct Sigmoid : ComputesInFloat {
     return numerator * fma(inverse, error, inverse);
   }
 
-  // For 16 bits: off by some 2^-18 of the value at worst, from the rounding of x / ln 2, which is
-  // 128 at most. Half a step of bfloat16 is 2^-9 of the value, of float16 2^-12.
+  // For 16 bits: at worst off by some 2^-18 of the value, from the rounding of x / ln 2, which is
+  // at most 128. Half a step of bfloat16 is 2^-9 of the value, of float16 2^-12.
   static __device__ __forceinline__ float approximate(float x) {
     float e;
     asm("ex2.approx.f32 %0, %1;" : "=f"(e) : "f"(fabsf(x) * -1.44269504f));

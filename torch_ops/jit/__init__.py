@@ -1,7 +1,7 @@
 """Kernels that are compiled at run time: CUDA C++ in a string, called on tensors.
 
-Compiling needs the package cuda-core (``pip install "cuda-core>=1.2,<2"``). What was compiled once
-is kept on disk (:func:`cache_info`) and runs without it.
+Compiling needs the package cuda-core (``pip install "cuda-core>=1.2,<2"``). Compiled code is kept
+on disk (:func:`cache_info`), and runs from there without that package.
 """
 
 import importlib
@@ -32,8 +32,8 @@ __all__ = [
     "op",
 ]
 
-# Each is imported when it is first asked for: loading a kernel from the cache takes some
-# milliseconds, and importing what is not used would take as many.
+# Each is imported when it is first used: loading a kernel from the cache takes some milliseconds,
+# and importing unused modules would take as long again.
 _MODULES = {
     "CacheInfo": "building.cache",
     "CompileError": "building.errors",

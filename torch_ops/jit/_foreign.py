@@ -21,11 +21,11 @@ def adopt(
     writes: bool,
     stream: torch.cuda.Stream | None,
 ) -> Tensor:
-    """A tensor on the memory of an array; the launch's stream waits for who fills it.
+    """A tensor on the memory of an array; the launch's stream waits for the array's producer.
 
-    DLPack goes first: there the producer itself makes the stream wait. With
+    DLPack is preferred: there the producer itself makes the stream wait. With
     ``__cuda_array_interface__`` the stream waits for the one that the interface names, or for the
-    legacy default stream where it names none.
+    legacy default stream if it names none.
     """
     what = f"{name}: argument {index} ({parameter})"
     interface = getattr(array, "__cuda_array_interface__", None)
@@ -56,7 +56,7 @@ def _from_dlpack(what: str, array: Any, stream: torch.cuda.Stream | None) -> Ten
 
 
 class _Shown:
-    """An array that does not say whether it is read-only: torch refuses those that are."""
+    """An array that hides whether it is read-only: torch refuses read-only arrays."""
 
     def __init__(self, array: Any, interface: dict[str, Any]) -> None:
         self.kept = array

@@ -1,4 +1,4 @@
-"""What tells functions apart: their text, and what they take from around them."""
+"""Distinguishes functions by their text and by the variables that they use from outside."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_ops.jit.elementwise import ElementwiseKernel
 from torch_ops.jit.raw import RawKernel, RawModule
 from torch_ops.jit.reduction import ReductionKernel
 
-# What equal text makes equal.
+# Types of which values with equal text are equal.
 _PLAIN = (
     bool, bytes, complex, float, int, str, type(None), type(...),
     torch.device, torch.dtype, torch.layout, torch.memory_format,
@@ -21,13 +21,13 @@ _PLAIN = (
 
 
 def read_function(function: Callable[..., Any]) -> tuple[str, list[Any]]:
-    """A text of all that a function's results follow from but its arguments.
+    """A text of everything, except its arguments, that a function's results depend on.
 
-    That is its source, its defaults and annotations, the variables around it as they are now, and
-    those of the functions of its module that it calls.
+    That is its source, its defaults and annotations, the current values of the variables that it
+    uses from outside, and the same for the functions of its module that it calls.
 
     Returns:
-        The text, and what the function holds that has none: two functions of one text are the same
+        The text, and the objects that have no text: two functions with the same text are the same
         if these are the same objects.
     """
     reader = _Reader(function.__module__)
@@ -76,7 +76,7 @@ class _Reader:
                 parts.append(self.value(cell.cell_contents))
             except ValueError:  # it has no value yet
                 self.objects.append(cell)
-        # A function of the same module sees the same variables at each call, whatever they hold.
+        # A function of the same module sees the same variables at each call, whatever their values.
         count = len(self.objects)
         for name in sorted({*_names(function.__code__)} & function.__globals__.keys()):
             parts.append(f"{name} = {self.value(function.__globals__[name])}")
@@ -86,7 +86,7 @@ class _Reader:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """What the code may name that is global, with that of functions within."""
+    """The names in the code that may be global, with those of functions within it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -1,4 +1,4 @@
-"""What kernels as registered ops have in common: tensors and numbers apart, fake results."""
+"""Common code of kernels as registered ops: separating tensors and numbers, fake results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_ops.jit.language.params import Param
 
 
 def split_arguments(args: Sequence[Any]) -> tuple[list[Tensor], list[Any], list[int]]:
-    """A call's arguments as a registered op takes them: tensors, numbers, positions of these."""
+    """A call's arguments for a registered op: tensors, numbers, and positions of the numbers."""
     tensors = []
     numbers = []
     positions = []
@@ -26,7 +26,7 @@ def split_arguments(args: Sequence[Any]) -> tuple[list[Tensor], list[Any], list[
 
 
 def as_number(value: Any) -> Any:
-    """A scalar of NumPy's as the number of Python that a schema knows."""
+    """Converts a NumPy scalar to a Python number, which a schema can represent."""
     if isinstance(value, Tensor | bool | int | float | complex):
         return value
     return value.item() if hasattr(value, "item") else value
@@ -41,7 +41,7 @@ def join_arguments(
 
 
 def known_numbers(numbers: Sequence[Any]) -> list[Any]:
-    """Some number of the same type in place of one that a program is traced with."""
+    """Replaces symbolic numbers of a traced program by some number of the same type."""
     numbers = [1.0 if isinstance(n, torch.SymFloat) else n for n in numbers]
     return [1 if isinstance(n, torch.SymInt) else n for n in numbers]
 
@@ -65,10 +65,10 @@ def copy_to_outputs(
     results: Sequence[Tensor],
     tensors: Sequence[Tensor],
 ) -> list[Tensor]:
-    """What a traced call made, in the outputs that were given.
+    """Copies the results of a traced call to the outputs that were given.
 
-    Refuses what a call that is not traced refuses, and copy_ would take. ``tensors`` are the call's
-    arguments.
+    Refuses outputs that an untraced call refuses, but copy_ would accept. ``tensors`` are the
+    call's arguments.
     """
     if len(outs) != len(results):
         raise TypeError(
@@ -96,7 +96,7 @@ def copy_to_outputs(
 
 
 def _kind(dtype: torch.dtype) -> int:
-    """One that torch.can_cast does not cast to a lower one; torch.compile cannot follow that."""
+    """A rank: torch.can_cast refuses casts to a lower one; torch.compile cannot trace it."""
     if dtype.is_complex or dtype.is_floating_point:
         return 3 if dtype.is_complex else 2
     return int(dtype != torch.bool)

@@ -61,37 +61,37 @@ class ElementwiseKernel:
             letter, which stands for ``torch.result_type`` of all arguments declared with it. A
             ``raw`` parameter is an array that the snippet indexes: ``w[j]`` by the row-major index,
             or ``ptrdiff_t rc[] = {r, c}; w[rc]``; also ``w.size()``, ``w.shape()[d]``.
-        out_params: The outputs, likewise. One that the snippet does not assign keeps what the
-            tensor in ``out=`` holds, and is 0 in a new tensor.
+        out_params: The outputs, declared likewise. An output that the snippet does not assign keeps
+            the value of the tensor in ``out=``, and is 0 in a new tensor.
         operation: The snippet. ``i`` is the row-major index of the element, ``_ind.size()`` the
             number of elements. ``T`` and the other letters are types: that of the computation,
             which is float for float16 and bfloat16.
         name: For messages and profilers.
         preamble: Text before the kernel: functions, includes.
-        loop_prep: Text that runs once a thread (CUDA) or worker (CPU) before its elements.
-        after_loop: Text that runs once a thread or worker behind its elements.
-        options: Options for NVRTC. ``-D``, ``-U``, ``-I`` and ``-std=`` reach the host's compiler
-            too.
+        loop_prep: Text that runs once per thread (CUDA) or worker (CPU) before its elements.
+        after_loop: Text that runs once per thread or worker after its elements.
+        options: Options for NVRTC. ``-D``, ``-U``, ``-I`` and ``-std=`` are also passed to the
+            host's compiler.
         backward: ``"auto"``: the snippet is differentiated. ``None``: gradients are refused. Other
             text: a snippet that reads ``grad_<output>`` and the inputs, and writes
-            ``grad_<input>``; that of a raw input is a raw array of zeros.
+            ``grad_<input>``; for a raw input that is a raw array of zeros.
 
     Call:
         ``kernel(*inputs, size=None, out=None)``; inputs are tensors of any shapes that broadcast
         and any strides, and numbers. Outputs may follow the inputs, or be given in ``out`` (a tuple
-        for several). ``size`` is the shape where only raw arrays and numbers are given. Returns
+        for several). ``size`` is the shape if only raw arrays and numbers are given. Returns
         the output, or a tuple of several, in the memory format of torch's own elementwise ops.
 
     Gradient:
         By forward-mode differentiation of the snippet over dual numbers, inside the generated
         backward kernel: first and higher derivatives, forward mode, ``torch.vmap``, by every
         floating input that is not raw. A broadcast input's gradient is summed in float32 at
-        least. The inputs are saved. What would lose a derivative does not compile: see docs/jit.md.
-        None on complex tensors: the backward pass raises an error.
+        least. The inputs are saved. Code that would lose a derivative does not compile: see
+        docs/jit.md. None on complex tensors: the backward pass raises an error.
 
     Memory:
-        Nothing besides the outputs. A broadcast input's gradient is made at full size before it is
-        summed where that takes 64 MB at most (on the CPU 4), else in parts.
+        Only the outputs. A broadcast input's gradient is made at full size before it is summed if
+        that needs at most 64 MB (on the CPU 4 MB), else in parts.
 
     Deterministic, unless the snippet itself uses atomics.
 
@@ -99,7 +99,7 @@ class ElementwiseKernel:
         CompileError: At the first call: the snippet, or at the first gradient its derivative, does
             not compile.
         TypeError: An argument's dtype cannot be cast to the declared one by ``torch.can_cast``; a
-            wrong number of arguments; a declaration of a type that there is not.
+            wrong number of arguments; a declaration of an unknown type.
         ValueError: ``out`` has the wrong shape; ``size`` is missing or not allowed; a declaration
             is malformed.
         RuntimeError: Shapes do not broadcast; tensors on several devices; ``out`` together with
@@ -187,7 +187,7 @@ class ElementwiseKernel:
         return self._call(args, size, out)
 
     def _traced(self, args: tuple[Any, ...], size: Any, out: Any) -> Any:
-        """The call as torch.compile follows it: its registered op."""
+        """The call that torch.compile traces: its registered op."""
         if len(args) == len(self.inputs) + len(self.outputs) and out is None:
             out = args[len(self.inputs) :]
         elif len(args) != len(self.inputs):
@@ -258,7 +258,7 @@ _faked: set[str] = set()  # ops that have their fake kernel: an op lives as long
 
 
 def _sum(program: Program, options: tuple[str, ...]) -> Any:
-    """Called from C++: the reduction that sums the program's output. None: there is none."""
+    """Called from C++: the reduction that sums the program's output, or None."""
     snippet = program.snippet
     if snippet.loop_prep or snippet.after_loop or len(program.outputs) != 1:
         return None
@@ -282,7 +282,7 @@ def _compile(
     index: str,
     load_outputs: bool,
 ) -> tuple[int, int, int]:
-    """Called from C++ for a form of call that is new: its function, threads, and unrolling."""
+    """Called from C++ for a new form of call: its function, threads, and unrolling."""
     form = Form(
         stored=tuple(None if name is None else DTYPE_OF_CPP[name] for name in stored),
         computed=tuple(DTYPE_OF_CPP[name] for name in computed),
@@ -322,7 +322,7 @@ def _derive(
     wanted: list[bool],
     wide: list[bool],
 ) -> Any:
-    """Called from C++ for a derivative that is new."""
+    """Called from C++ for a new derivative."""
     what = _what(program)
     if backward is None:
         raise RuntimeError(

@@ -43,23 +43,23 @@ class IndexedKernel:
 
     ``kernel(x, y, w, src=src, dst=dst)`` of ``IndexedKernel("T x[src], T y[dst], T w", "T
     out[dst]", "out = w * (x - y)")`` is ``out[m] = sum of w[e] * (x[src[e]] - y[dst[e]]) over the
-    entries e with dst[e] == m``, without a tensor of ``[E, D]`` in between: messages of graph
-    networks, convolutions on point clouds, attention over lists of neighbours.
+    entries e with dst[e] == m``, without an intermediate tensor of shape ``[E, D]``. It is for
+    messages of graph networks, convolutions on point clouds, attention over lists of neighbours.
 
     Args:
         in_params: The inputs, declared as for :class:`ElementwiseKernel`. ``T x[src]`` is read at
             row ``src[e]`` for entry ``e``; without brackets, an input has a row for each entry. A
             ``raw`` input is an array that the snippet indexes.
         out_params: The outputs. ``T out[dst]`` is reduced to row ``dst[e]``, ``T s`` has a row for
-            each entry. All that are reduced have one index.
+            each entry. All reduced outputs have the same index.
         operation: The snippet, for one entry and one place of the features. ``i`` is the entry's
-            number (with batches counted over all of them), ``_ind.size()`` how many there are. An
-            output starts as 0 in each entry.
+            number (counted over all batches), ``_ind.size()`` the number of entries. An output
+            starts as 0 in each entry.
         name: For messages and profilers.
         reduce: ``"sum"``, ``"mean"``, ``"amax"`` or ``"amin"``, for all reduced outputs; or a dict
-            from their names (``"sum"`` for those that it lacks). Rows without entries are 0. Means
-            of integers are rounded down. The largest is NaN if one value is.
-        features: What becomes of the features of outputs without an index: ``"sum"`` sums them
+            by their names (missing ones are ``"sum"``). Rows without entries are 0. Means of
+            integers are rounded down. The largest value is NaN if one value is.
+        features: How the features of outputs without an index are reduced: ``"sum"`` sums them
             over the last axis, ``(-2, -1)`` over these axes. Reduced outputs keep theirs.
         preamble: Text before the kernel: functions, includes.
         options: As for :class:`ElementwiseKernel`.
@@ -68,33 +68,33 @@ class IndexedKernel:
         ``kernel(*inputs, <index>=..., plan=None, sizes=None, batch_dims=0, deterministic=None)``
 
         - inputs: tensors and numbers. They broadcast, gathered ones too, in the entries' frame
-          ``[E, D...]``: ``[E, 1]``, ``[1, D]``, ``[D]``; ``[N, 1, F]`` read by ``src`` beside
-          ``[N, 3, F]``. A gathered input has as many axes as the frame.
+          ``[E, D...]``: ``[E, 1]``, ``[1, D]``, ``[D]``; ``[N, 1, F]`` read by ``src`` together
+          with ``[N, 3, F]``. A gathered input has as many axes as the frame.
         - an index, by its name: int32 or int64 of shape ``[E]``, or a
           :class:`torch_ops.GatherPlan` of one.
-        - ``plan``: of all indices, by :func:`index_plan`, in place of them.
-        - ``sizes``: how many rows an index counts, where no input that is read by it tells:
+        - ``plan``: a plan of all indices, made by :func:`index_plan`, in place of them.
+        - ``sizes``: how many rows an index counts, if no input that is read by it shows that:
           ``{"dst": M}``.
         - ``batch_dims``: leading axes that all share: x ``[B, N, D]``, src ``[B, E]``, w ``[B, E,
           D]`` give ``[B, M, D]``.
-        - ``deterministic``: as for :func:`torch_ops.scatter_add`. Here all sums are made in a given
-          order, whatever it says.
+        - ``deterministic``: as for :func:`torch_ops.scatter_add`. It has no effect: all sums are
+          made in a fixed order.
 
     Returns:
-        The output, or a tuple of several, all contiguous. ``[M, D...]`` of those that are reduced,
-        ``[E, D...]`` of others.
+        The output, or a tuple of several, all contiguous; of shape ``[M, D...]`` if reduced, else
+        ``[E, D...]``.
 
     Gradient:
-        By dual numbers, as of :class:`ElementwiseKernel`; first and higher ones, forward mode,
-        ``torch.vmap``. That of an input read by ``src`` is a kernel that reduces to ``src``. Of
-        values that are equally large, the first entry has the gradient. The inputs are saved, and
+        By dual numbers, as for :class:`ElementwiseKernel`; first and higher ones, forward mode,
+        ``torch.vmap``. That of an input read by ``src`` is a kernel that reduces to ``src``. If
+        values are equally large, the first entry gets the gradient. The inputs are saved, and
         for ``"amax"`` and ``"amin"`` which entry it was, 8 bytes for each element of the output.
 
     Memory:
-        Of the size of ``[E, D]`` nothing but inputs, outputs and gradients that have it themselves.
-        With a plan up to 8 bytes an entry for the parts of long rows. Without one the entries are
-        sorted: on the CPU 4 bytes an entry and a row (8 from 2^31 on), on CUDA 20 bytes an entry
-        and 8 a row. Inputs are copied that have several batch axes no one stride walks.
+        Nothing of the size of ``[E, D]``, except inputs, outputs and gradients of that shape.
+        With a plan up to 8 bytes per entry for the parts of long rows. Without one the entries are
+        sorted: on the CPU 4 bytes per entry and row (8 from 2^31 on), on CUDA 20 bytes per entry
+        and 8 per row. Inputs whose batch axes cannot be walked with one stride are copied.
 
     Deterministic: rows are summed in the order of their entries, cut into parts by their number.
 
@@ -103,7 +103,7 @@ class IndexedKernel:
             not compile.
         IndexError: An entry is out of range; the message names the index, the position and the
             value. On CUDA a later call raises it, as for :func:`torch_ops.gather`.
-        TypeError: An argument or an index is of a dtype that does not fit, or missing; sums of
+        TypeError: An argument or an index has a dtype that does not fit, or is missing; sums of
             bool; the largest of complex numbers.
         ValueError: Declarations, shapes or sizes do not fit.
         RuntimeError: Tensors on several devices; no compiler.
@@ -191,7 +191,7 @@ class IndexedKernel:
         deterministic: bool | None = None,
         **indices: Any,
     ) -> Any:
-        """The call as torch.compile follows it: its registered op."""
+        """The call that torch.compile traces: its registered op."""
         if len(args) != len(self.inputs):
             raise TypeError(
                 f"{self.name} takes {len(self.inputs)} arguments, and the indices "
@@ -244,7 +244,7 @@ class IndexedKernel:
     def _parts(
         self, given: Mapping[str, Any]
     ) -> tuple[list[Tensor], list[Tensor], list[int], list[int]]:
-        """Indices, plans, the most entries of a row, and sizes, as the registered op takes them."""
+        """Indices, plans, the most entries of a row, and sizes, as the registered op gets them."""
         own: list[Tensor] = []
         counts: list[int] = []
         plans: list[Tensor] = []
@@ -336,7 +336,7 @@ def _compile(
     sums_inner: bool,
     lanes: bool,
 ) -> tuple[int, ...]:
-    """Called from C++ for a form of pass that is new.
+    """Called from C++ for a new form of pass.
 
     Returns:
         Its two functions, the entries in flight, the bytes of a part of a row, and on CUDA the
@@ -391,7 +391,7 @@ def _compile(
 def _derive(
     program: Program, op_name: str, options: tuple[str, ...], kind: str, wanted: list[bool]
 ) -> Any:
-    """Called from C++ for a derivative that is new."""
+    """Called from C++ for a new derivative."""
     what = _what(program)
     for param, is_wanted in zip(program.inputs, wanted, strict=True):
         if is_wanted and param.raw:

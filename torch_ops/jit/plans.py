@@ -1,4 +1,4 @@
-"""index_plan: what indexed kernels can know of their indices beforehand, made once."""
+"""index_plan: checks and sorts the indices of indexed kernels once."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _ext: Any = importlib.import_module("torch_ops._ext.jit")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IndexPlan:
-    """Indices that were checked and sorted by :func:`index_plan`, which alone should make it.
+    """Indices that :func:`index_plan` has checked and sorted. Make it only by that function.
 
-    :class:`IndexedKernel` takes it as ``plan=``. It is a pytree, with the tensors as leaves, so it
-    can be an argument of functions under ``torch.compile``, ``torch.func`` and ``torch.export``;
-    and it can be pickled. Its tensors must not be overwritten, nor come from where you do not
-    trust: nothing compares them again.
+    :class:`IndexedKernel` accepts it as ``plan=``. It is a pytree, with the tensors as leaves, so
+    it can be an argument of functions under ``torch.compile``, ``torch.func`` and ``torch.export``;
+    and it can be pickled. Its tensors must not be overwritten, nor come from a source that you do
+    not trust: they are not checked again.
 
     Attributes:
-        names: Of the indices.
+        names: The names of the indices.
         indices: As they were given.
-        parts: Of each index the entries sorted by it, where each row's begin in that order (and
-            where the last one's end), and the rows that each of the indices names in that order,
-            counted over all batches. int32 where that holds all of them, else int64.
-        longest: Of each index, how many entries the row has that has most.
+        parts: For each index: the entries sorted by it; where each row's entries begin in that
+            order (and where the last one's end); and the rows that each of the indices names in
+            that order, counted over all batches. int32 if all of them fit, else int64.
+        longest: For each index, the most entries that a row has.
         sizes: How many rows each index counts in a batch.
         batch_dims: Leading axes that indices and inputs share.
 
@@ -82,7 +82,7 @@ class IndexPlan:
         return indices, parts, longest, [self.sizes[place] for place in places]
 
     def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> IndexPlan:
-        """Returns the plan with its tensors on ``device``; with the same where they lie there."""
+        """Returns the plan with its tensors on ``device``; tensors already there are not copied."""
         indices, parts = (
             tuple(tensor.to(device, non_blocking=non_blocking) for tensor in tensors)
             for tensors in (self.indices, self.parts)
@@ -122,7 +122,7 @@ def _unflatten(leaves: Any, context: Any) -> IndexPlan:
     )
 
 
-# The numbers are context, no leaves: torch.vmap and others take tensors alone.
+# The numbers are context, not leaves: torch.vmap and others accept only tensors.
 pytree.register_pytree_node(
     IndexPlan,
     _flatten,
@@ -137,32 +137,32 @@ pytree.register_pytree_node(
 def index_plan(*, batch_dims: int = 0, **indices: tuple[Tensor, int]) -> IndexPlan:
     """Checks and sorts indices once, for calls of indexed kernels that use them many times.
 
-    ``kernel(x, y, w, plan=plan)`` returns what ``kernel(x, y, w, src=src, dst=dst)`` returns, for
-    every :class:`IndexedKernel` whose indices have these names, or some of them. Neither the kernel
-    nor any of its derivatives then sorts, or reads an index through another.
+    ``kernel(x, y, w, plan=plan)`` returns the same as ``kernel(x, y, w, src=src, dst=dst)``, for
+    every :class:`IndexedKernel` whose indices have these names, or some of them. Then neither the
+    kernel nor any of its derivatives sorts, or reads an index through another.
 
     Args:
         batch_dims: Leading axes that the indices share with the inputs.
-        indices: By their names, each with how many rows it counts: ``src=(src, N)``. int32 or int64
-            tensors of one shape, ``[E]``, or ``[batch..., E]``. They are kept, not copied, and must
-            not be overwritten while the plan is used.
+        indices: By their names, each with the number of rows it counts: ``src=(src, N)``. int32 or
+            int64 tensors of one shape, ``[E]``, or ``[batch..., E]``. They are kept, not copied,
+            and must not be overwritten while the plan is used.
 
     Returns:
         An :class:`IndexPlan`.
 
     Gradient:
-        None: an index has none. Kernels that take the plan are differentiable.
+        None: an index has none. Kernels that use the plan are differentiable.
 
     Memory:
-        For each of n indices 4 (n + 1) bytes an entry and 4 a row; twice that from 2^31 entries or
-        rows on.
+        For each of n indices 4 (n + 1) bytes per entry and 4 per row; twice that from 2^31 entries
+        or rows on.
 
     Deterministic.
 
     Raises:
         IndexError: An entry is out of range; the message names its position, its value and the
             bound. Here the call itself raises on CUDA too: it waits for the device.
-        TypeError: An index is no pair of a tensor and an int, or of another dtype.
+        TypeError: An index is not a pair of a tensor and an int, or has another dtype.
         ValueError: No index; shapes differ; a negative size.
         RuntimeError: The indices are on several devices; the current stream is capturing a CUDA
             graph.

@@ -37,8 +37,8 @@ _ext: Any = importlib.import_module("torch_ops._ext.jit")
 class RawKernel:
     """A kernel of a CUDA source: ``kernel(grid, block, args)``.
 
-    What stands in ``code`` is compiled by NVRTC when the kernel is first used, for the GPU that it
-    is used on, and kept on disk (:func:`cache_info`). The call runs on torch's current stream and
+    NVRTC compiles ``code`` when the kernel is first used, for the GPU that it is used on. The
+    compiled code is kept on disk (:func:`cache_info`). The call runs on torch's current stream and
     on the tensors' device, checks the arguments against the kernel's signature, and can be part of
     a CUDA graph. It has no derivative: wrap it in a ``torch.autograd.Function``. It needs a GPU;
     compiling does not.
@@ -49,7 +49,7 @@ class RawKernel:
             instance of a template such as ``"scale<float, 4>"``. ``extern "C"`` is not needed.
         options: Options of NVRTC, such as ``"-use_fast_math"``, ``"-I/folder"`` or
             ``"-arch=sm_90"``.
-        constants: Values that are baked into the source: ints, floats, bools and strings become
+        constants: Values that become part of the source: ints, floats, bools and strings become
             macros, a torch.dtype becomes a type. ``{"UNROLL": 8, "T": torch.float32}``
         backend: ``"nvrtc"``.
 
@@ -59,32 +59,33 @@ class RawKernel:
     - ``grid``, ``block``: an int or a tuple of up to three. A grid of 0 launches nothing.
     - ``args``: a tuple, an argument for each parameter.
 
-      - A pointer takes a tensor of its element type, contiguous, on the GPU; ``None``, a null
-        pointer; or any array with ``__dlpack__`` or ``__cuda_array_interface__``, whose producer is
-        waited for. It takes no integer. ``void*`` and pointers to structs take any dtype.
-      - A number takes a number of Python's or NumPy's that it can hold; a struct takes bytes or a
+      - A pointer accepts a tensor of its element type, contiguous, on the GPU; ``None``, a null
+        pointer; or any array with ``__dlpack__`` or ``__cuda_array_interface__``, for whose
+        producer the launch waits. It accepts no integer. ``void*`` and pointers to structs accept
+        any dtype.
+      - A number accepts a Python or NumPy number that fits its type; a struct accepts bytes or a
         NumPy record.
     - ``cooperative``: All blocks run at the same time, so that they may wait for each other
       (``cooperative_groups::this_grid().sync()``). A grid of more blocks than fit is an error; one
       block per multiprocessor fits.
-    - ``shared_mem``: bytes of dynamic shared memory a block, up to what the GPU has.
+    - ``shared_mem``: bytes of dynamic shared memory per block, up to the GPU's limit.
     - ``stream``: a ``torch.cuda.Stream`` instead of the current one.
     - ``strided``: Tensors need not be contiguous; the kernel knows their strides.
-    - ``return_event``: Return a ``torch.cuda.Event`` that happens when the kernel has ended, for a
-      library that reads what was written on a stream of its own.
+    - ``return_event``: Return a ``torch.cuda.Event`` that is recorded after the kernel, for a
+      library that reads the results on its own stream.
 
-    Tensors behind pointers that are not to const count as written: autograd notices when it has
-    saved one of them.
+    Tensors for pointers that are not to const count as written: autograd notices if it has saved
+    one of them.
 
     Raises:
         CompileError: The source does not compile. This and the next error are raised at
             construction or at the first use.
-        ModuleNotFoundError: It is in no cache and cuda-core is not installed.
+        ModuleNotFoundError: It is not in the cache and cuda-core is not installed.
         TypeError: An argument of a call is of the wrong kind, dtype or number.
         ValueError: There is no such kernel. In a call: a tensor is not contiguous; a number does
-            not fit; grid, block or shared_mem is more than the kernel can have.
-        RuntimeError: A tensor is not on a CUDA device, or on another than the others; there is no
-            GPU.
+            not fit; grid, block or shared_mem exceeds the kernel's limit.
+        RuntimeError: A tensor is not on a CUDA device, or on another device than the others; there
+            is no GPU.
 
     Example:
         >>> import torch, torch_ops.jit
@@ -147,11 +148,11 @@ class RawKernel:
 
     @property
     def _launcher(self) -> Any:
-        # Two threads may both make one: they are alike, and one is kept.
+        # Two threads may both make one: they are equal, and one is kept.
         if self._made is None:
             params = self._module._params(self._name)
             what = f'RawKernel "{self._name}"'
-            # The garbage collector does not see into the launcher: no way back to the kernel.
+            # The garbage collector does not see into the launcher, so it must not own the kernel.
             load = partial(RawModule._load, weakref.proxy(self._module), self._name)
             self._made = _ext.RawLauncher(what, params, load, partial(_foreign.adopt, what))
         return self._made
@@ -166,39 +167,39 @@ class RawKernel:
 
     @property
     def name(self) -> str:
-        """The name that it was asked for by."""
+        """The name by which it was requested."""
         return self._name
 
     @property
     def module(self) -> RawModule:
-        """The module that it is a part of, with ``ptx``, ``cubin`` and ``log``."""
+        """The kernel's module, with ``ptx``, ``cubin`` and ``log``."""
         return self._module
 
     @property
     def num_regs(self) -> int:
-        """Registers a thread takes, on the current GPU."""
+        """Registers per thread, on the current GPU."""
         return int(self._launcher.attributes().num_regs)
 
     @property
     def shared_size_bytes(self) -> int:
-        """Shared memory a block takes, in bytes, besides what a launch asks for."""
+        """Static shared memory per block, in bytes; a launch may add to it."""
         return int(self._launcher.attributes().shared_size_bytes)
 
     @property
     def local_size_bytes(self) -> int:
-        """Local memory a thread takes, for spilled registers and for arrays, in bytes."""
+        """Local memory per thread, for spilled registers and for arrays, in bytes."""
         return int(self._launcher.attributes().local_size_bytes)
 
     @property
     def max_threads_per_block(self) -> int:
-        """The most threads that a block can have, for its registers, on the current GPU."""
+        """The most threads that a block can have with its registers, on the current GPU."""
         return int(self._launcher.attributes().max_threads_per_block)
 
     def suggest_block(self, shared_mem: int = 0) -> int:
-        """The number of threads a block that keeps the most threads of the current GPU busy.
+        """The number of threads per block that keeps the most threads of the current GPU busy.
 
         Args:
-            shared_mem: Bytes of dynamic shared memory that a launch will ask for.
+            shared_mem: Bytes of dynamic shared memory that a launch will use.
         """
         return int(self._launcher.suggest_block(shared_mem))
 
@@ -215,13 +216,13 @@ class RawModule:
     Args:
         code: The source.
         name_expressions: Instances of templates that it is compiled for, such as
-            ``("scale<float>", "scale<double>")``. What is no template need not be named.
-        options: As of :class:`RawKernel`.
-        constants: As of :class:`RawKernel`.
+            ``("scale<float>", "scale<double>")``. Other kernels need not be named.
+        options: As for :class:`RawKernel`.
+        constants: As for :class:`RawKernel`.
         backend: ``"nvrtc"``.
 
-    Two modules of the same source, options and constants share what is loaded, and so their
-    ``__device__`` variables. What was loaded stays loaded until the process ends.
+    Two modules of the same source, options and constants share the loaded code, and so their
+    ``__device__`` variables. Loaded code stays loaded until the process ends.
 
     Raises:
         CompileError: The source does not compile (at the first use).
@@ -264,13 +265,13 @@ class RawModule:
         self._names = names
         self._options = options
         self._pieces = (defined, UserText("code", code))
-        self._image = image  # where there is no source
+        self._image = image  # if there is no source
         self._compiled: dict[str, Artefact] = {}  # by architecture
         self._kernels: dict[str, RawKernel] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
-        # For processes that are spawned: there it is compiled, or found in the cache, again.
+        # For spawned processes: there it is compiled again, or found in the cache.
         return _make_module, self._made_of
 
     @staticmethod
@@ -278,12 +279,12 @@ class RawModule:
         """A module of PTX, which the driver compiles when it is loaded.
 
         Args:
-            ptx: The text, or a path. PTX tells of a parameter how large it is and whether it is a
-                float; names that are mangled tell the rest.
+            ptx: The text, or a path. PTX shows the size of a parameter and whether it is a float;
+                mangled names show the rest.
 
         Raises:
             OSError: There is no such file.
-            ValueError: It is no PTX.
+            ValueError: It is not PTX.
         """
         if isinstance(ptx, str) and ".version" in ptx:
             data = ptx.encode()
@@ -300,12 +301,12 @@ class RawModule:
         """A module of code that is compiled for one architecture.
 
         Args:
-            cubin: The bytes, or a path. Of a kernel that is ``extern "C"`` a cubin tells only how
-                large the parameters are: numbers must then be NumPy scalars, which have a type.
+            cubin: The bytes, or a path. For an ``extern "C"`` kernel a cubin shows only the sizes
+                of the parameters: numbers must then be NumPy scalars, which have a type.
 
         Raises:
             OSError: There is no such file.
-            ValueError: It is no cubin.
+            ValueError: It is not a cubin.
         """
         data = bytes(cubin) if isinstance(cubin, bytes | bytearray | memoryview) else _read(cubin)
         if not data.startswith(b"\x7fELF"):
@@ -316,10 +317,10 @@ class RawModule:
         """Returns the kernel of this name; compiles the module if it is not compiled yet.
 
         Args:
-            name: As of :class:`RawKernel`; a mangled name is taken too.
+            name: As for :class:`RawKernel`; a mangled name is accepted too.
 
         Raises:
-            ValueError: There is none.
+            ValueError: There is no such kernel.
             CompileError: The source does not compile.
         """
         _check_str("get_function", "name", name)
@@ -334,21 +335,21 @@ class RawModule:
         *,
         device: torch.device | str | int | None = None,
     ) -> torch.Tensor:
-        """A ``__device__`` or ``__constant__`` variable as a tensor over its very memory.
+        """A ``__device__`` or ``__constant__`` variable as a tensor that uses its memory.
 
-        What is written to it later launches see; and the other way round. Write a ``__constant__``
-        one by ``tensor.copy_(...)``, from a tensor of its dtype.
-        Each GPU has a copy of its own. The memory stays for the life of the process.
+        Later launches see what is written to the tensor, and the tensor shows what kernels write.
+        Write a ``__constant__`` variable by ``tensor.copy_(...)``, from a tensor of its dtype.
+        Each GPU has its own copy. The memory lives as long as the process.
 
         Args:
-            name: The variable, with its namespace; a mangled name is taken too. It must be neither
-                static nor in an unnamed namespace.
-            dtype: The type of its elements. Unless it is given, the tensor is of bytes.
+            name: The variable, with its namespace; a mangled name is accepted too. It must be
+                neither static nor in an unnamed namespace.
+            dtype: The type of its elements. Default: bytes.
             shape: Its shape. None: one axis.
             device: The GPU; None: the current one.
 
         Raises:
-            ValueError: There is none of this name; dtype and shape do not make up its size.
+            ValueError: There is no such variable; dtype and shape do not match its size.
             RuntimeError: There is no GPU.
             CompileError: The source does not compile.
 
@@ -414,7 +415,7 @@ class RawModule:
     # ---- from a name to a kernel
 
     def _all_names(self) -> list[str]:
-        """Those that were asked for, and then those that are found in the source."""
+        """The names that were requested, followed by those that are found in the source."""
         found = [kernel.name for kernel in find_kernels(self._code) if not kernel.is_template]
         return list(dict.fromkeys([*self._names, *found]))
 
@@ -443,7 +444,7 @@ class RawModule:
                     Source.of(*self._pieces, SIGNATURES),
                     arch,
                     names + signatures,
-                    # What was only found in the text may be behind an #if, or in a string.
+                    # Names that were only found in the text may be inside an #if, or in a string.
                     names[len(self._names) :] + signatures,
                     "cubin",
                 )
@@ -468,7 +469,7 @@ class RawModule:
         )
 
     def _params(self, name: str) -> list[Param] | None:
-        """What the kernel's arguments are checked against; None where only loading tells."""
+        """The parameters that arguments are checked against; None if only loading shows them."""
         artefact = self._artefact(_current_arch())
         symbol = self._symbol(name)
         signature = artefact.facts["names"].get(signature_of(name))
@@ -483,7 +484,7 @@ class RawModule:
         return [make_param(type, name) for type, name in zip(types, called, strict=True)]
 
     def _load(self, name: str, device: int | None) -> tuple[int, int]:
-        """Compiles and loads for a device, the current one for None; returns it and a handle."""
+        """Compiles and loads for a device (None: the current one); returns it and a handle."""
         _check_gpu(f'RawKernel "{name}" runs on')
         device = torch.cuda.current_device() if device is None else device
         arch = arch_of(device)
@@ -502,7 +503,7 @@ def _check_gpu(what: str) -> None:
 
 
 def _mangled(name: str) -> str:
-    """The symbol of a variable: its name, but in a namespace."""
+    """The symbol of a variable: its name, or a mangled one in a namespace."""
     parts = name.split("::")
     if len(parts) == 1:
         return name
@@ -534,7 +535,7 @@ def _checked(
     constants: Mapping[str, Any] | None,
     backend: str,
 ) -> tuple[str, tuple[str, ...], tuple[str, ...], str]:
-    """What RawModule._begin takes, of arguments of a user."""
+    """The arguments of RawModule._begin, from those of a user."""
     _check_str(what, "code", code)
     if backend != "nvrtc":
         raise ValueError(f'{what}: backend must be "nvrtc", but it is {backend!r}.')

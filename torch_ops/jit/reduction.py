@@ -51,23 +51,23 @@ _ext: Any = importlib.import_module("torch_ops._ext.jit")
 
 
 class ReductionKernel:
-    """A reduction over any axes from three snippets of CUDA C++; CuPy's meaning.
+    """A reduction over any axes from three snippets of CUDA C++, with CuPy's meaning.
 
     Args:
         in_params: The inputs, declared as for :class:`ElementwiseKernel`; they broadcast.
-        out_params: The one output.
-        map_expr: An expression in the inputs: what of each element is reduced.
+        out_params: The only output.
+        map_expr: An expression in the inputs: the value of each element that is reduced.
         reduce_expr: An expression in ``a`` and ``b`` that combines two values. It must be
             associative and commutative.
         post_map_expr: A statement that writes the output from ``a``, the combined value:
             ``"y = sqrt(a)"``. ``_in_ind.size()`` and ``_out_ind.size()`` are the numbers of
             elements of input and output.
-        identity: What no elements combine to: a number or an expression. None: an error where there
-            are no elements.
+        identity: The result of no elements: a number or an expression. None: an error if there are
+            no elements.
         name: For messages.
-        reduce_type: The type that values are combined in, ``a`` and ``b``: a dtype's name such as
-            ``"float64"``, or a letter of the parameters. None: that of the output. float16 and
-            bfloat16 stand for float32.
+        reduce_type: The type of ``a`` and ``b``, in which values are combined: a dtype's name such
+            as ``"float64"``, or a letter of the parameters. None: that of the output. float16 and
+            bfloat16 mean float32.
         preamble: Text before the kernel.
         options: As for :class:`ElementwiseKernel`.
 
@@ -80,21 +80,21 @@ class ReductionKernel:
     and bfloat16.
 
     Gradient:
-        None: the backward pass, or torch.compile where it makes its graph, raises an error that
+        None: the backward pass, or torch.compile when it makes its graph, raises an error that
         says so; so does forward mode. torch.vmap, torch.compile and torch.export work.
 
     Memory:
-        Where few outputs have many elements, each output's are reduced in parts, whose results take
-        8 bytes each, of complex128 16.
+        If few outputs have many elements, each output's are reduced in parts, whose results need
+        8 bytes each, or 16 for complex128.
 
-    Deterministic: in what order values are combined follows from sizes and strides, and, on CUDA,
-    for reductions over columns, from the GPU's number of multiprocessors.
+    Deterministic: the order in which values are combined depends on sizes and strides, and, on
+    CUDA, for reductions over columns, on the GPU's number of multiprocessors.
 
     Raises:
         CompileError: At the first call, a snippet does not compile.
         TypeError: As for :class:`ElementwiseKernel`.
         ValueError: No elements and no identity; ``out`` has the wrong shape; an axis named twice.
-        IndexError: An axis that there is not.
+        IndexError: An axis is out of range.
         RuntimeError: Shapes do not broadcast; tensors on several devices; no compiler; ``out`` and
             an argument that requires grad.
 
@@ -182,7 +182,7 @@ class ReductionKernel:
         return self._kernel.call(args, dim, keepdim, out)
 
     def _traced(self, args: tuple[Any, ...], dim: Any, keepdim: bool, out: Any) -> Tensor:
-        """The call as torch.compile follows it: its registered op."""
+        """The call that torch.compile traces: its registered op."""
         if len(args) != len(self.inputs):
             raise TypeError(f"{self.name} takes {len(self.inputs)} arguments, but got {len(args)}.")
         if isinstance(dim, int):
@@ -256,7 +256,7 @@ def _fake(
     elements = math.prod(
         size for size, is_reduced in zip(shape, reduced, strict=False) if is_reduced
     )
-    # Of lengths that follow from data only the real call will know.
+    # Lengths that depend on data are known only to the real call.
     empty = guard_or_false(elements == 0) and guard_or_true(math.prod(kept) != 0)
     if reduction.identity is None and empty:
         raise ValueError(
@@ -312,7 +312,7 @@ def _compile(
     vector: int,
     modes: str,
 ) -> tuple[int, int, int]:
-    """Called from C++ for a form of call that is new: its two functions, and a result's bytes."""
+    """Called from C++ for a new form of call: its two functions, and a result's bytes."""
     form = ReductionForm(
         stored=tuple(None if name is None else DTYPE_OF_CPP[name] for name in stored),
         computed=tuple(DTYPE_OF_CPP[name] for name in computed),

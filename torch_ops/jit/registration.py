@@ -24,16 +24,16 @@ def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], 
     """Registers a kernel, or a function that launches kernels, as a torch op.
 
     ``torch.compile(fullgraph=True)``, ``torch.export``, ``torch.library.opcheck`` and profilers
-    then see one op. The registered name is ``name`` and a hash of the source, so that a notebook's
-    cell may run again, changed or not, and an exported program finds the op that it was made with.
-    A function's source is its text, its defaults, the kernels, numbers and strings around it, and
-    the functions of its module that it calls. Functions that differ in other objects alone, such as
-    tensors that they close over, are ops apart, whose names end in ``_2``, ``_3`` and so on, in the
-    order in which they are made.
+    then see one op. The registered name is ``name`` followed by a hash of the source. So a
+    notebook's cell may run again, changed or not, and an exported program finds the op that it was
+    made with. A function's source is its text, its defaults, the kernels, numbers and strings that
+    it uses from outside, and the functions of its module that it calls. Functions that differ only
+    in other objects, such as tensors that they close over, are separate ops, whose names end in
+    ``_2``, ``_3`` and so on, in the order in which they are made.
 
     Args:
         name: ``"namespace::name"``.
-        mutates_args: Of a function: the names of the arguments that it writes to.
+        mutates_args: For a function: the names of the arguments that it writes to.
 
     Returns:
         A function that takes an :class:`ElementwiseKernel`, a :class:`ReductionKernel` or a
@@ -41,18 +41,19 @@ def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], 
         ``torch.ops.namespace.name_hash.default``.
 
         The op of an ElementwiseKernel takes its inputs by position and name, tensors or numbers
-        (of a kernel with more than four inputs tensors alone), and has its gradients. That of a
-        ReductionKernel takes ``dim`` and ``keepdim`` too. That of a function has what
-        ``torch.library.custom_op`` gives: ``.register_fake``, which it needs, and
+        (only tensors for a kernel with more than four inputs), and has the kernel's gradients. That
+        of a ReductionKernel also takes ``dim`` and ``keepdim``. That of a function is one of
+        ``torch.library.custom_op``, with ``.register_fake``, which it needs, and
         ``.register_autograd``.
 
     Gradient:
-        Of an ElementwiseKernel its own; of a ReductionKernel none, and an error that says so; of a
-        function that of ``.register_autograd``.
+        For an ElementwiseKernel its own; for a ReductionKernel none, and an error that says so; for
+        a function that of ``.register_autograd``.
 
     Raises:
-        ValueError: ``name`` has not the form ``namespace::name``, or the kernel has a raw output.
-        TypeError: What is to be registered is neither kernel nor function.
+        ValueError: ``name`` does not have the form ``namespace::name``, or the kernel has a raw
+            output.
+        TypeError: The argument is neither a kernel nor a function.
 
     Example:
         >>> import torch
@@ -89,13 +90,13 @@ def _hashed(name: str, source: str) -> str:
     return f"{name}_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
-# What is registered stays: graphs that were compiled or exported hold it.
+# Registered ops stay: graphs that were compiled or exported refer to them.
 _libraries: dict[str, torch.library.Library] = {}
 _ops: dict[str, Any] = {}
-# Of a text the functions that were registered, and the objects that tell them apart.
+# By text: the functions that were registered, and the objects that distinguish them.
 _functions: dict[str, list[tuple[list[Any], Any]]] = {}
 
-# Choices of tensors and numbers that have an overload each: those of up to four parameters.
+# Combinations of tensors and numbers that have an overload each: for up to four parameters.
 _MOST_OVERLOADS = 16
 
 
@@ -109,7 +110,7 @@ def _define(name: str, arguments: str, result: str) -> torch.library.Library:
 
 
 class KernelOp:
-    """A kernel as a registered op; what :func:`op` returns for one.
+    """A kernel as a registered op; :func:`op` returns it.
 
     Attributes:
         name: The registered name.
@@ -167,13 +168,13 @@ def _op_of_elementwise(name: str, kernel: ElementwiseKernel) -> KernelOp:
     result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
 
     def call(*args: Any) -> Any:
-        # Numbers that are not known while a program is traced stay so.
+        # Numbers that are unknown while a program is traced stay symbolic.
         if any(isinstance(value, torch.SymFloat | torch.SymInt) for value in args):
             return kernel._traced(args, None, None)
         return kernel(*args)
 
-    # A parameter takes a tensor or a number, for which a schema has no type: an overload for each
-    # choice, "default" for tensors alone.
+    # A parameter accepts a tensor or a number, for which a schema has no type: so there is an
+    # overload for each combination, "default" for only tensors.
     choices = list(itertools.product((False, True), repeat=len(kernel.inputs)))
     choices = choices[: _MOST_OVERLOADS if len(choices) <= _MOST_OVERLOADS else 1]
     overloads = {}
@@ -185,8 +186,8 @@ def _op_of_elementwise(name: str, kernel: ElementwiseKernel) -> KernelOp:
         overload = "numbers" + "".join("01"[bit] for bit in numbers) if any(numbers) else "default"
         full = name if overload == "default" else f"{name}.{overload}"
         library = _define(full, arguments, result)
-        # It is the kernel's own op that has derivatives, batching rule and fake kernel; torch.vmap
-        # does not take a composition for a rule by itself.
+        # The kernel's own op has derivatives, batching rule and fake kernel; torch.vmap does not
+        # use a composition as a rule by itself.
         for key in ("CompositeImplicitAutograd", "FuncTorchBatched"):
             library.impl(full.partition("::")[2], call, key)
         overloads[numbers] = overload
@@ -211,7 +212,7 @@ def _op_of_reduction(name: str, kernel: ReductionKernel) -> KernelOp:
         keepdim = args[count + 1] if len(args) > count + 1 else False
         return kernel(*args[:count], dim=dim, keepdim=keepdim)
 
-    # It is the kernel's own op that refuses derivatives and has batching rule and fake kernel.
+    # The kernel's own op refuses derivatives, and has batching rule and fake kernel.
     for key in ("CompositeImplicitAutograd", "FuncTorchBatched"):
         library.impl(name.partition("::")[2], call, key)
     _ops[name] = KernelOp(name, kernel, ())

@@ -1,1 +1,1 @@
-"""One module an op: its Function, function, module and batching rules."""
+"""One module per op: its Function, function, module and batching rules."""

@@ -1,4 +1,4 @@
-"""What the public functions ask of their arguments in Python, and what they say of others."""
+"""Checks that the public functions make of their arguments in Python, and the errors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch.overrides import is_tensor_like
 
 Number = int | float | complex | bool
 
-# What is certainly not of a kind. Anything else, such as the numbers of torch.fx and torch.compile,
-# is left to torch.
+# Types that are certainly not of a kind. Anything else, such as the numbers of torch.fx and
+# torch.compile, is left to torch.
 _NO_NUMBERS = (str, bytes, list, tuple, dict)
 _REFUSED = {
     "an int": (float, complex, *_NO_NUMBERS),
@@ -20,7 +20,7 @@ _REFUSED = {
 
 
 def given(argument: Any) -> str:
-    """What it is, for a message: "a list", "an int", "None"."""
+    """The kind of an argument, for a message: "a list", "an int", "None"."""
     if argument is None:
         return "None"
     kind = type(argument).__name__
@@ -32,8 +32,8 @@ def check_kinds(name: str, **arguments: tuple[Any, str]) -> None:
 
     Args:
         name: The function's, for the message.
-        arguments: By their names: each with what it must be, a key of _REFUSED, with " or None"
-            behind it where None is allowed.
+        arguments: By their names: each with what it must be, a key of _REFUSED, followed by
+            " or None" if None is allowed.
     """
     for role, (argument, allowed) in arguments.items():
         if argument is None:
@@ -45,9 +45,9 @@ def check_kinds(name: str, **arguments: tuple[Any, str]) -> None:
 
 
 def mode_arguments(name: str, mode: str, fill_value: Number | None = None) -> dict[str, Any]:
-    """The options of a registered op for these of a public function.
+    """The options of a registered op for those of a public function.
 
-    Raises TypeError for what the registered op would refuse without naming it.
+    Raises TypeError for values that the registered op would refuse without naming them.
     """
     if mode == "raise" and fill_value is None:
         return {}
@@ -63,7 +63,7 @@ def mode_arguments(name: str, mode: str, fill_value: Number | None = None) -> di
 
 
 def only_raise(name: str, mode: str, fill_value: Number | None = None) -> None:
-    """Raises ValueError for another mode than that of plans."""
+    """Raises ValueError for a mode that plans do not have."""
     if mode != "raise" or fill_value is not None:
         what = f'mode="{mode}"' if fill_value is None else f"fill_value={fill_value!r}"
         raise ValueError(
@@ -73,7 +73,7 @@ def only_raise(name: str, mode: str, fill_value: Number | None = None) -> None:
 
 
 def check_sorted(name: str, mode: str) -> None:
-    """Raises ValueError for a mode in which an index in order need not name rows in order."""
+    """Raises ValueError for a mode in which a sorted index need not name rows in order."""
     if mode != "raise":
         raise ValueError(
             f'{name}: sorted=True is for mode="raise", but mode is {mode!r}: entries that another '
@@ -82,7 +82,7 @@ def check_sorted(name: str, mode: str) -> None:
 
 
 def check_dim_size(name: str, dim_size: int | None) -> None:
-    """Raises TypeError where it was left out."""
+    """Raises TypeError if it was left out."""
     if dim_size is None:
         raise TypeError(
             f"{name}: dim_size is missing: how long the result is at dim. Only a plan "
@@ -91,9 +91,9 @@ def check_dim_size(name: str, dim_size: int | None) -> None:
 
 
 def check_tensors(name: str, order: str | None = None, **tensors: Any) -> None:
-    """Raises TypeError where an argument is no tensor.
+    """Raises TypeError if an argument is not a tensor.
 
-    ``order`` is that of the arguments, for functions whose like in torch has another.
+    ``order`` is that of the arguments, for functions whose counterpart in torch has another.
     """
     for role, argument in tensors.items():
         if not is_tensor_like(argument):  # torch.fx's proxies are

@@ -1,4 +1,4 @@
-"""What the Python files of elementwise ops share: all that can be made of an op's function."""
+"""Common code of the Python files of elementwise ops: what can be made from an op's function."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from torch_ops.ops._arguments import check_tensors
 
 Unary = Callable[[Tensor], Tensor]
 
-_INPLACE = """Overwrites ``input`` with what :func:`{name}` returns for it, and returns it.
+_INPLACE = """Overwrites ``input`` with the result of :func:`{name}`, and returns it.
 
     Args:
-        input: A tensor of any shape and strides, of a dtype that :func:`{name}` takes and returns.
+        input: A tensor of any shape and strides, of a dtype that :func:`{name}` accepts and
+            returns.
 
     Returns:
         ``input``.
@@ -29,9 +30,9 @@ _INPLACE = """Overwrites ``input`` with what :func:`{name}` returns for it, and 
     Deterministic, on every device.
 
     Raises:
-        TypeError, NotImplementedError: As :func:`{name}`.
+        TypeError, NotImplementedError: As for :func:`{name}`.
         RuntimeError: ``input`` is a leaf that requires grad, its elements share memory (an expanded
-            tensor), or :func:`{name}` returns another dtype (for integers, say).
+            tensor), or :func:`{name}` returns another dtype (such as for integers).
 
     Example:
         >>> import torch, torch_ops
@@ -65,11 +66,11 @@ def directly(name: str, module: str | None = None) -> Callable[[Unary], Unary]:
     """Decorates a function that calls a registered op, so that the compiled module is tried first.
 
     The module's ``call_<op>`` costs the host less than ``torch.ops``, and returns NotImplemented
-    where the registered op must be called (src/common/torch/python_call.h).
+    if the registered op must be called (src/common/torch/python_call.h).
 
     Args:
-        name: The op's.
-        module: The compiled module's, if that is another one.
+        name: The op's name.
+        module: The compiled module's name, if it differs.
     """
     call = getattr(importlib.import_module(f"torch_ops._ext.{module or name}"), f"call_{name}")
 
@@ -91,12 +92,12 @@ def directly(name: str, module: str | None = None) -> Callable[[Unary], Unary]:
 def forms(
     function: Unary, saves: str, base: type[nn.Module] = nn.Module
 ) -> tuple[Unary, type[torch.autograd.Function], type[nn.Module]]:
-    """Makes of the function of an op without options its in-place form, Function and layer.
+    """Makes the in-place form, Function and layer from the function of an op without options.
 
     Args:
         function: It has the name of the op.
-        saves: What ``<op>_backward`` takes beside the gradient, ``"output"`` or ``"input"``.
-        base: The layer's base class: torch's layer, where torch has one.
+        saves: The other argument of ``<op>_backward``, ``"output"`` or ``"input"``.
+        base: The layer's base class: torch's layer, if torch has one.
     """
     name = function.__name__
     cls = "".join(word.capitalize() for word in name.split("_"))
@@ -108,13 +109,13 @@ def forms(
 
     class Layer(base):  # type: ignore[valid-type,misc]
         def forward(self, input: Tensor) -> Tensor:
-            # torch.jit.script reads the first branch alone.
+            # torch.jit.script reads only the first branch.
             if torch.jit.is_scripting():  # type: ignore[attr-defined]
                 return op(input)
             else:
                 return function(input)
 
-    place = f"; takes the place of ``torch.nn.{cls}``, its base class" * (base is not nn.Module)
+    place = f"; replaces ``torch.nn.{cls}``, its base class" * (base is not nn.Module)
     made: list[tuple[Any, str, str]] = [
         (inplace, f"{name}_", _INPLACE.format(name=name, kept=_KEPT[saves])),
         (function_class(name, saves), f"{cls}Function", _FUNCTION.format(name=name, cls=cls)),
@@ -164,10 +165,10 @@ def check(
     outputs: list[float],
     gradients: list[float],
 ) -> str:
-    """Runs a function forward and backward, and says in words what came of it.
+    """Runs a function forward and backward, and returns the results as text.
 
     Raises:
-        AssertionError: That is not what it should be.
+        AssertionError: The results are wrong.
     """
     x = torch.tensor(inputs, dtype=torch.float32, device=device, requires_grad=True)
     y = function(x)

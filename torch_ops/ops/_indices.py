@@ -1,4 +1,4 @@
-"""What stands in the brackets of ``source[indices]``, taken apart: for index and its writes."""
+"""Parses the indices in the brackets of ``source[indices]``, for index and its writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_ops.ops._arguments import given
 
 try:
     import numpy as np
-except ImportError:  # torch works without, and then there is nothing of its to be given
+except ImportError:  # torch works without it, and then no argument is NumPy's
     _NUMPYS: tuple[type, ...] = ()
     _NUMPYS_INT: Any = ()
 else:
@@ -23,7 +23,7 @@ else:
 
 
 def _is_int(item: Any) -> TypeGuard[int]:
-    """An int, also one that torch.compile knows by a symbol."""
+    """An int, or one that torch.compile represents by a symbol."""
     return isinstance(item, (int, torch.SymInt))
 
 
@@ -44,7 +44,7 @@ def _as_torch_reads(array: Any) -> Any:
 
 
 def to_tensor(item: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """What NumPy makes of lists: torch.as_tensor takes tensors of one element for numbers."""
+    """Converts lists as NumPy does: torch.as_tensor reads tensors of one element as numbers."""
     if isinstance(item, (list, tuple)) and _holds_tensors(item):
         return torch.stack([to_tensor(each, device, dtype) for each in item])
     if isinstance(item, _NUMPYS) and not is_compiling():
@@ -53,14 +53,14 @@ def to_tensor(item: Any, device: torch.device, dtype: torch.dtype | None = None)
 
 
 def cause_of(item: Any, error: BaseException) -> str:
-    """The end of a message: of what has a type that is allowed, what torch says of it."""
+    """The end of a message: for an allowed type, torch's error."""
     if not isinstance(item, (list, tuple, int, float, complex)) or not str(error):
         return "."
     return f": {str(error).splitlines()[0].rstrip('.')}."
 
 
 def _as_array(name: str, item: Any, source: Tensor) -> Any:
-    """A tensor, or an int, of an index that is neither a slice, None, Ellipsis nor a bool."""
+    """A tensor or an int for an index that is neither a slice, None, Ellipsis nor a bool."""
     if isinstance(item, Tensor) or _is_int(item):
         return item
     if not isinstance(item, _NUMPYS):
@@ -81,7 +81,7 @@ def _as_array(name: str, item: Any, source: Tensor) -> Any:
 
 
 def _check_int(name: str, item: int, source: Tensor, axis: int) -> None:
-    """While tracing, the index or the size may be known later alone: torch checks it then."""
+    """While tracing, the index or the size may be known only later: torch checks it then."""
     if is_compiling() or isinstance(item, torch.SymInt):
         return
     size = source.shape[axis]
@@ -105,7 +105,7 @@ def _check_slice(name: str, item: slice) -> None:
 
 
 def _is_whole(item: slice, size: int) -> bool:
-    """Does a slice leave an axis of this size as it is? While tracing that may be known later."""
+    """Does a slice select a whole axis of this size? While tracing that may be known only later."""
     if is_compiling():
         return item.start is None and item.stop is None and item.step is None
     if item.step is not None and item.step != 1:
@@ -116,7 +116,7 @@ def _is_whole(item: slice, size: int) -> bool:
 
 
 class Parsed:
-    """Indices taken apart: basic ones make a view, and arrays are for the axes of that view."""
+    """Parsed indices: basic ones make a view, and arrays are for the axes of that view."""
 
     __slots__ = ("arrays", "axes", "basic", "front", "plain")
 
@@ -126,7 +126,7 @@ class Parsed:
         axes = 0  # of the source that the items are for
         ellipsis = -1
         for item in items:
-            # By type, since Dynamo asks for the value of an integer that follows from data in `is`.
+            # By type, since for `is` Dynamo asks for the value of an integer that depends on data.
             if isinstance(item, EllipsisType):
                 if ellipsis >= 0:
                     raise IndexError(f"{name}: indices may have one ellipsis ('...'), not several.")
@@ -152,7 +152,7 @@ class Parsed:
         # Which axes of source those are, for messages. A new axis has the number of the next one.
         self.axes: list[int] = []
         self.plain = True  # is the view the source itself?
-        # Whether the arrays' axes come first in the result: those that are separated, where an
+        # Whether the arrays' axes come first in the result: if they are separated, where an
         # integer counts as an array.
         self.front = False
         last_array = -1
@@ -180,7 +180,7 @@ class Parsed:
                 continue
             self.front = self.front or -1 < last_array < position - 1
             last_array = position
-            if isinstance(item, bool):  # a mask of no axes, for a new one: where it is true
+            if isinstance(item, bool):  # a mask without axes, for a new axis
                 self.plain = False
                 self.basic.append(None)
                 self.axes.append(axis)
@@ -197,7 +197,7 @@ class Parsed:
                 self.basic += [...] * covered
                 self.axes += range(axis, axis + covered)
                 axis += covered
-            else:  # a mask of no axes is one for a new axis
+            else:  # a mask without axes is for a new axis
                 self.plain = False
                 self.basic.append(None)
                 self.axes.append(axis)
@@ -207,7 +207,7 @@ class Parsed:
             self.arrays.pop()
 
     def view(self, source: Tensor) -> Tensor:
-        """A call of torch for each step: torch.compile knows no tuple of numbers known later."""
+        """One call of torch per step: torch.compile has no tuples of numbers known only later."""
         axis = 0
         for item in () if self.plain else self.basic:
             if isinstance(item, NoneType):
@@ -221,9 +221,9 @@ class Parsed:
         return source
 
     def count_masks(self, source: Tensor, values: Tensor) -> None:
-        """Puts index arrays in the place of masks, which torch.compile does not count in an op.
+        """Replaces masks, which torch.compile does not count in an op, by index arrays.
 
-        But for one that the registered op does not count either: as_condition in
+        Except one that the registered op does not count either: as_condition in
         src/index/index_put.cpp.
         """
         masks = [item for item in self.arrays if item is not None and item.dtype == torch.bool]
@@ -242,9 +242,9 @@ class Parsed:
             elif item.shape == source.shape[axis : axis + item.dim()]:
                 arrays += item.nonzero().unbind(1)
             else:
-                return  # the op has the words for it
+                return  # the op raises the error
         self.arrays = arrays
 
     def options(self) -> dict[str, Any]:
-        """What the registered ops are told beside the arrays."""
+        """The arguments of the registered ops in addition to the arrays."""
         return {"front": self.front, "axes": None if self.plain else self.axes}

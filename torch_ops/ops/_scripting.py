@@ -1,4 +1,4 @@
-"""torch.jit.script, which cannot read the public functions: it is told what to write instead."""
+"""torch.jit.script cannot read the public functions: it gets an error that says what to write."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 
 class Refused:
-    """What torch.jit.script calls of a function or a layer before it reads it. Raises.
+    """The attribute of a function or layer that torch.jit.script calls before it reads it. Raises.
 
     Args:
-        name: That of the function or layer.
+        name: The name of the function or layer.
         op: The registered op that does the same.
     """
 

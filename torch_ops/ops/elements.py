@@ -1,4 +1,4 @@
-"""gather_elements and its kin: an index with an entry of its own for each element."""
+"""gather_elements and related ops: an index with an entry for each element."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ def gather_elements(
 
     ``output[i, ..., j, ..., k] = source[i, ..., index[i, ..., j, ..., k], ..., k]``, where ``j`` is
     the coordinate on ``dim``. It is ``torch.gather(source, dim, index)`` and ONNX's
-    ``GatherElements``: the index may be shorter than the source on other axes, and has no
-    broadcasting. (:func:`take_along_dim` has; :func:`gather` picks whole slices.)
+    ``GatherElements``: the index may be shorter than the source on other axes, and does not
+    broadcast. (:func:`take_along_dim` does; :func:`gather` picks whole slices.)
 
     Args:
         source: A tensor of any dtype and strides, on the CPU or a CUDA device.
         index: uint8, int8, int16, int32 or int64; on the source's device. It has as many
-            axes as the source, and on each but ``dim`` is no longer. Each entry must be between 0
-            and ``source.shape[dim] - 1``, or ``mode`` says what else it is. A 0-dimensional tensor
-            counts as one of one axis of length 1, also for the source. An empty index may have any
-            shape, as in torch.
-        dim: The axis that the entries are coordinates on; negative counts from the end.
-        mode: What an entry out of range is, as for :func:`gather`.
+            axes as the source, and is not longer than it, except on ``dim``. Each entry must be
+            between 0 and ``source.shape[dim] - 1``, unless ``mode`` gives others a meaning. A
+            0-dimensional index or source counts as a tensor with one axis of length 1. An empty
+            index may have any shape, as in torch.
+        dim: The axis on which the entries are coordinates; negative counts from the end.
+        mode: What an entry out of range means, as for :func:`gather`.
         fill_value: As for :func:`gather`.
 
     Returns:
         A contiguous tensor of the index's shape.
 
     Gradient:
-        :func:`scatter_elements_add` of ``grad_output`` with the same ``mode``; what ``fill_value``
-        stands for gets none. The index is saved, the source is not. Differentiable any number of
-        times; forward mode too.
+        :func:`scatter_elements_add` of ``grad_output`` with the same ``mode``; ``fill_value`` gets
+        none. The index is saved, the source is not. Differentiable any number of times; forward
+        mode too.
 
     Memory:
-        The output alone. Where the index is the same along all axes behind ``dim`` (they have
-        length 1, or are expanded) rows are moved as a whole, as by :func:`gather`.
+        Only the output. If the index is the same along all axes after ``dim`` (they have
+        length 1, or are expanded), whole rows are moved, as by :func:`gather`.
 
     Deterministic. For the gradient see :func:`scatter_elements_add`.
 
@@ -63,8 +63,8 @@ def gather_elements(
         IndexError: ``dim`` is out of range; or there are entries and the axis has size 0, unless
             ``mode`` is "fill"; or ``mode`` is "raise" and an entry is out of range. On CUDA that is
             raised by a later call, as for :func:`gather`.
-        TypeError: ``index`` is of another dtype, an argument is no tensor, or ``fill_value`` is no
-            number.
+        TypeError: ``index`` has another dtype, an argument is not a tensor, or ``fill_value`` is
+            not a number.
         ValueError: The shapes do not fit; the message names both and the axis. Or ``mode`` or
             ``fill_value`` is wrong, as for :func:`gather`.
         RuntimeError: Source and index are on different devices.
@@ -98,19 +98,19 @@ def take_along_dim(
 ) -> Tensor:
     """Returns :func:`gather_elements` of tensors that are broadcast against each other.
 
-    On each axis but ``dim`` source and index have the same length, or one of them has length 1 and
-    counts as long as the other. It is ``torch.take_along_dim`` and ``numpy.take_along_axis``, so
-    that ``take_along_dim(x, x.argsort(dim), dim)`` sorts.
+    On each axis except ``dim``, source and index have the same length, or one of them has length 1
+    and is expanded to the other's. It is ``torch.take_along_dim`` and ``numpy.take_along_axis``, so
+    ``take_along_dim(x, x.argsort(dim), dim)`` sorts.
 
     Args:
         source: A tensor of any dtype and strides, on the CPU or a CUDA device.
         index: uint8, int8, int16, int32 or int64; with as many axes as the source, on its
             device. Each entry must be between ``-n`` and ``n - 1``, where ``n`` is the axis's
-            length and negative entries count from its end; or ``mode`` says what else it is.
-        dim: The axis that the entries are coordinates on; negative counts from the end. Default:
+            length and negative entries count from its end, unless ``mode`` gives others a meaning.
+        dim: The axis on which the entries are coordinates; negative counts from the end. Default:
             both tensors are flattened first, which copies those that are not contiguous.
-        mode: What an entry out of range is, as for :func:`gather`; but the default, "raise",
-            takes entries from the end too.
+        mode: What an entry out of range means, as for :func:`gather`; but the default, "raise",
+            also allows entries that count from the end.
         fill_value: As for :func:`gather`.
 
     Returns:
@@ -118,7 +118,7 @@ def take_along_dim(
 
     Gradient, memory, determinism and errors are those of :func:`gather_elements`: an expanded
     tensor is not copied, and its gradient is summed over the axes on which it was expanded. An
-    entry out of range is named by its place in the broadcast index. Besides:
+    error names an entry by its place in the broadcast index. In addition:
 
     Raises:
         ValueError: Source and index have different numbers of axes, or do not broadcast.
@@ -161,14 +161,13 @@ def scatter_elements_add(
         values: A tensor of an integer type, float16, bfloat16, float32, float64 or a complex type;
             any strides; on the CPU or a CUDA device.
         index: uint8, int8, int16, int32 or int64; on the values' device, with as many
-            axes, and no longer than they are on any: values beyond the index are left out. Each
-            entry must be between 0 and ``size[dim] - 1``, or ``mode`` says what else it is.
-        size: The result's shape: as many axes as the index, and on each but ``dim`` no shorter.
-        dim: The axis that the entries are coordinates on; negative counts from the end.
+            axes, and on no axis longer than values: values beyond the index are left out. Each
+            entry must be between 0 and ``size[dim] - 1``, unless ``mode`` gives others a meaning.
+        size: The result's shape: as many axes as the index, and not shorter, except on ``dim``.
+        dim: The axis on which the entries are coordinates; negative counts from the end.
         deterministic: Whether floats on CUDA are summed so that each run gives the same bits,
-            whatever it costs. Default: what ``torch.are_deterministic_algorithms_enabled()`` says.
-        mode: What an entry out of range is: as for :func:`gather`, where "fill" means that its
-            value is dropped.
+            whatever it costs. Default: ``torch.are_deterministic_algorithms_enabled()``.
+        mode: What an entry out of range means, as for :func:`gather`; "fill" drops its value.
 
     Returns:
         A contiguous tensor of the values' dtype.
@@ -178,22 +177,22 @@ def scatter_elements_add(
         were dropped or left out. Differentiable any number of times; forward mode too.
 
     Memory:
-        The result; for 16-bit floats (on CUDA for 8- and 16-bit integers too) one of 32 bits an
-        element besides. Where rows move as a whole, see :func:`scatter_add`. In order on CUDA: 8
-        bytes an entry for its place in the result, and what :func:`scatter_add` takes for as many
-        elements.
+        The result; for 16-bit floats (on CUDA also for 8- and 16-bit integers) another one of 32
+        bits per element. If whole rows are moved, see :func:`scatter_add`. In order on CUDA: 8
+        bytes per entry for its place in the result, and as much as :func:`scatter_add` uses for
+        equally many elements.
 
     Determinism:
         The same bits on every run: on the CPU, with any number of threads; for integers; with
         ``deterministic=True``; and under ``torch.use_deterministic_algorithms(True)`` unless
-        ``deterministic=False``. Otherwise floats are added on CUDA in no given order, unless rows
-        move as a whole: then as for :func:`scatter_add`.
+        ``deterministic=False``. Otherwise floats are added on CUDA in no fixed order, unless whole
+        rows are moved: then as for :func:`scatter_add`.
 
     Raises:
         IndexError: ``dim`` is out of range; or there are entries and ``size[dim]`` is 0, unless
             ``mode`` is "fill"; or ``mode`` is "raise" and an entry is out of range. On CUDA that is
             raised by a later call, as for :func:`scatter_add`.
-        TypeError: A dtype is not allowed, or an argument is no tensor.
+        TypeError: A dtype is not allowed, or an argument is not a tensor.
         ValueError: The shapes do not fit; the message names both and the axis. Or ``mode`` is none
             of those of :func:`gather`.
         RuntimeError: Values and index are on different devices.

@@ -31,17 +31,17 @@ def embedding(
     """Returns the rows of ``weight`` that ``input`` picks.
 
     ``output[i..., :] = weight[input[i...], :]``: ``torch.nn.functional.embedding``, with a gradient
-    that sums 16-bit floats in float32, and that is not slow where many entries name one row.
+    that sums 16-bit floats in float32, and is not slow if many entries name the same row.
 
     Args:
         input: A tensor of any shape, or a jagged nested one; uint8, int8, int16, int32 or int64.
             Each entry must be between 0 and ``weight.shape[0] - 1``. Or a :class:`GatherPlan` of
-            such a tensor, by ``gather_plan(input, weight.shape[0])``.
+            such a tensor, made by ``gather_plan(input, weight.shape[0])``.
         weight: A tensor of the shape ``[rows, width]``, on the input's device.
         padding_idx: A row whose gradient is zero; negative counts from the end.
-        max_norm: Rows that input names and whose norm is larger are scaled to this norm, **in
-            weight itself**, before they are picked. (So a ``weight`` that other differentiable
-            operations need must be cloned for them.)
+        max_norm: Rows that input names and that have a larger norm are scaled to this norm, **in
+            weight itself**, before they are picked. (So clone a ``weight`` that other
+            differentiable operations need.)
         norm_type: The p of that norm.
         scale_grad_by_freq: Whether the gradient of a row is divided by how often input names it.
         sparse: Whether the gradient of weight is a sparse tensor, with a row for each entry.
@@ -55,17 +55,17 @@ def embedding(
         or jagged; forward mode too.
 
     Memory:
-        The output alone. ``scale_grad_by_freq`` takes 4 bytes a row in the backward pass,
-        ``max_norm`` as much as the output and 4 to 8 bytes an entry.
+        Only the output. ``scale_grad_by_freq`` uses 4 bytes per row in the backward pass,
+        ``max_norm`` as much as the output and 4 to 8 bytes per entry.
 
-    Deterministic. The gradient is so where :func:`scatter_add` is.
+    Deterministic. So is the gradient if :func:`scatter_add` is.
 
     Raises:
         IndexError: An entry of ``input`` is out of range. On CUDA it gives zeros, and the next call
             of an op with an index on the device, or :func:`check_errors`, raises.
-        TypeError: ``input`` is of another dtype, or ``weight`` where ``max_norm`` is given and it
-            is not of floats; an argument is no tensor, or an option no number.
-        ValueError: ``weight`` has not two axes, or ``padding_idx`` is no row of it.
+        TypeError: ``input`` has another dtype, or ``max_norm`` is given and ``weight`` is not of
+            floats; an argument is not a tensor, or an option is not a number.
+        ValueError: ``weight`` does not have two axes, or ``padding_idx`` is not a row of it.
         RuntimeError: Input and weight are on different devices; or ``sparse`` and
             ``scale_grad_by_freq`` are both set, in the backward pass, as in torch.
 
@@ -126,7 +126,7 @@ def padding_row(name: str, padding_idx: int | None, weight: Tensor) -> int | Non
 
 
 def _plan_parts(plan: GatherPlan, weight: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    """The input of a plan, and what is kept of it for the gradient."""
+    """The input of a plan, and its tensors that are kept for the gradient."""
     check_tensors("embedding", "input, weight", weight=weight)
     if plan.batch_dims != 0 or plan.dim not in (0, -2) or plan.dim_size != weight.shape[0]:
         raise ValueError(
@@ -143,7 +143,7 @@ def _jagged_like(jagged: Any, values: Tensor) -> Tensor:
         jagged.offsets(),
         jagged.lengths(),
         jagged._ragged_idx,
-        # What is known already stays known: to find it waits for the GPU.
+        # Pass on what is already known: finding it waits for the GPU.
         jagged._maybe_min_seqlen,
         jagged._maybe_max_seqlen,
     )
@@ -151,10 +151,10 @@ def _jagged_like(jagged: Any, values: Tensor) -> Tensor:
 
 
 class Embedding(nn.Embedding):
-    """The layer of :func:`embedding`; ``torch.nn.Embedding`` but for how it computes.
+    """The layer of :func:`embedding`: ``torch.nn.Embedding``, computed by this library.
 
-    Arguments, initialisation, ``weight``, ``state_dict`` and ``from_pretrained`` are those of
-    ``torch.nn.Embedding``, of which it is a subclass: in existing code replace the name.
+    It is a subclass of ``torch.nn.Embedding``, with the same arguments, initialisation, ``weight``,
+    ``state_dict`` and ``from_pretrained``: in existing code, only replace the name.
 
     Args:
         num_embeddings: How many rows weight has.
@@ -180,7 +180,7 @@ class Embedding(nn.Embedding):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        # torch.jit.script reads the first branch alone.
+        # torch.jit.script reads only the first branch.
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             weight = self.weight
             if self.max_norm is not None:

@@ -60,11 +60,11 @@ def gather(
 ) -> Tensor:
     """Returns the slices of ``source`` along ``dim`` that ``index`` picks.
 
-    ``output[b..., o..., i..., d...] = source[b..., o..., index[b..., i...], d...]`` with
-    ``batch_dims`` axes ``b`` and as many axes ``o`` as there are between those and ``dim``. With
+    ``output[b..., o..., i..., d...] = source[b..., o..., index[b..., i...], d...]``, where ``b``
+    are the ``batch_dims`` leading axes and ``o`` the axes between those and ``dim``. With
     ``batch_dims=0`` it is ``numpy.take(source, index, axis=dim)`` and ``jax.numpy.take``; with
     batch axes it is ``tf.gather(source, index, axis=dim, batch_dims=batch_dims)``.
-    (``torch.gather`` is another operation: its index names one element for each of the output's.)
+    (``torch.gather`` is another operation: its index names one element per element of the output.)
 
     ================  =============  ===========  ==============
     source            index          batch_dims   output
@@ -80,23 +80,23 @@ def gather(
         source: A tensor of at least one axis, any dtype and strides, on the CPU or a CUDA device.
         index: A tensor of any rank; uint8, int8, int16, int32 or int64; on the source's
             device. Its first ``batch_dims`` axes are as long as the source's. Each entry must be
-            between 0 and ``source.shape[dim] - 1``, or ``mode`` says what else it is. Or a
-            :class:`GatherPlan` of such a tensor, by :func:`gather_plan`, which also has ``dim``
-            and ``batch_dims``.
+            between 0 and ``source.shape[dim] - 1``, unless ``mode`` gives others a meaning. Or a
+            :class:`GatherPlan` of such a tensor, made by :func:`gather_plan`, which also has
+            ``dim`` and ``batch_dims``.
         dim: The axis to pick from; negative counts from the end. Default: ``batch_dims``.
         batch_dims: How many leading axes source and index share.
-        mode: What an entry out of range is, for an axis of n:
+        mode: What an entry out of range means, for an axis of length n:
 
             - ``"raise"``: an IndexError (below). Negative entries are out of range.
             - ``"wrap"``: the slice ``entry % n``, as in ``numpy.take``; -1 is the last.
             - ``"clip"``: the nearest slice: 0 for negative entries, else n - 1.
-            - ``"fill"``: no slice: the output has ``fill_value`` there. From -n to -1 an entry
-              counts from the end, as in ``jax.numpy.take``.
-            - ``"unchecked"``: the caller promises that there is none. If there is, what the output
-              has in its place is undefined.
+            - ``"fill"``: no slice: the output has ``fill_value`` there. Entries from -n to -1
+              count from the end, as in ``jax.numpy.take``.
+            - ``"unchecked"``: the caller promises that no entry is out of range. Otherwise its
+              place in the output is undefined.
 
-            A plan takes only ``"raise"``.
-        fill_value: A number that fits the source's dtype, for ``mode="fill"`` alone. Default:
+            A plan allows only ``"raise"``.
+        fill_value: A number that fits the source's dtype, only for ``mode="fill"``. Default:
             JAX's, which is NaN for floating and complex dtypes, the least value of a signed and the
             greatest of an unsigned integer type, True for bool.
 
@@ -105,27 +105,27 @@ def gather(
         ``source.shape[:dim] + index.shape[batch_dims:] + source.shape[dim+1:]``.
 
     Gradient:
-        :func:`scatter_add` of ``grad_output`` (summed in float32 for 16-bit floats), by the index
-        or by the plan, which is saved; the source is not. With the same ``mode``: each slice gets
-        the gradient of what was read from it, and what ``fill_value`` stands for has none.
-        Differentiable any number of times; forward mode too.
+        :func:`scatter_add` of ``grad_output`` (summed in float32 for 16-bit floats) by the index
+        or the plan, with the same ``mode``: each slice gets the gradients of the places that it
+        was read to, and ``fill_value`` gets none. The index or the plan is saved, the source is
+        not. Differentiable any number of times; forward mode too.
 
     Memory:
-        The output alone, unless the batch axes, the axes before ``dim``, or those behind it cannot
+        Only the output, unless the batch axes, the axes before ``dim``, or those after it cannot
         be walked with one stride each: then ``source`` (or ``index``) is copied first.
 
-    Deterministic. The gradient is so on the CPU, with a plan, and under
-    ``torch.use_deterministic_algorithms(True)``; else see :func:`scatter_add`.
+    Deterministic. So is the gradient on the CPU, with a plan, and under
+    ``torch.use_deterministic_algorithms(True)``; otherwise see :func:`scatter_add`.
 
     Raises:
         IndexError: ``dim`` is out of range; or there are entries and the axis has size 0, unless
             ``mode`` is "fill"; or ``mode`` is "raise" and an entry is out of range: the message
             names its position, its value and the bound. On CUDA the call does not wait for its
             kernel: nothing is read out of bounds, such an entry gives zeros, and the next call of
-            an op with an index on the device, or :func:`check_errors`, raises. Where several
-            entries are out of range, which of them is named is unspecified there. With
+            an op with an index on the device, or :func:`check_errors`, raises. If several entries
+            are out of range, it is unspecified there which of them is named. With
             ``set_error_mode("sync")`` the call itself raises.
-        TypeError: ``index`` is of another dtype or no tensor, or a number is none.
+        TypeError: ``index`` has another dtype or is not a tensor, or a number is not one.
         ValueError: The batch axes differ, ``dim`` is one of them, or ``batch_dims`` is out of
             range; ``mode`` is none of these; ``fill_value`` does not fit the dtype, or is given in
             another mode; or a plan was made for another ``dim``, ``batch_dims`` or size of the
@@ -171,14 +171,14 @@ def batch_gather(
         source: A tensor with more axes than ``index`` has batch axes.
         index: A tensor of one axis or more; uint8, int8, int16, int32 or int64. Or a
             :class:`GatherPlan` of one, made with ``batch_dims=index.dim() - 1`` and no ``dim``.
-        mode: What an entry out of range is, as for :func:`gather`.
+        mode: What an entry out of range means, as for :func:`gather`.
         fill_value: As for :func:`gather`.
 
     Returns:
         A contiguous tensor of the shape ``index.shape + source.shape[index.dim():]``.
 
     Gradient, determinism, memory and errors are those of :func:`gather`, also for an entry out of
-    range on CUDA. Besides:
+    range on CUDA. In addition:
 
     Raises:
         ValueError: ``index`` has no axis, or a plan has other batch axes.
@@ -213,7 +213,7 @@ class GatherFunction(torch.autograd.Function):
     """gather as an autograd Function.
 
     ``GatherFunction.apply(source, index, dim, batch_dims, mode, fill_value)``. :func:`gather` does
-    the same with less overhead, and takes plans; this class is for code that composes Functions.
+    the same with less overhead, and accepts plans; this class is for code that composes Functions.
     """
 
     generate_vmap_rule = True

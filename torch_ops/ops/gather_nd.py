@@ -1,4 +1,4 @@
-"""gather_nd: the slices of a tensor at points that an index gives by their coordinates."""
+"""gather_nd: the slices of a tensor at points whose coordinates an index gives."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def gather_nd(
 
     Args:
         source: A tensor of any dtype and strides, on the CPU or a CUDA device.
-        index: A tensor of one axis at least; uint8, int8, int16, int32 or int64; on the source's
-            device. Its last axis, which may be as long as the source has axes behind the batch
-            axes, and 16 at most, holds a point's coordinates, its first ``batch_dims`` are as long
-            as the source's. A coordinate must be between 0 and the size of its axis less one.
+        index: A tensor of at least one axis; uint8, int8, int16, int32 or int64; on the source's
+            device. Its last axis contains a point's coordinates: at most one for each axis of the
+            source after the batch axes, and at most 16. Its first ``batch_dims`` axes are as long
+            as the source's. A coordinate must be between 0 and the size of its axis minus 1.
         batch_dims: How many leading axes source and index share.
-        mode: What becomes of a coordinate out of range, as for :func:`gather`: ``"raise"``,
+        mode: What a coordinate out of range means, as for :func:`gather`: ``"raise"``,
             ``"wrap"``, ``"clip"``, ``"fill"`` (a point with a coordinate out of range gives
             ``fill_value``; negative ones count from the end) or ``"unchecked"``.
         fill_value: For ``mode="fill"``, as for :func:`gather`.
@@ -58,24 +58,23 @@ def gather_nd(
         ``index.shape[:-1] + source.shape[batch_dims + index.shape[-1]:]``.
 
     Gradient:
-        For one coordinate that of :func:`gather`. For more, a kernel makes one number of each
-        point's coordinates, and :func:`scatter_add` of ``grad_output`` by these is the gradient.
-        The index is saved, the source is not. Differentiable any number of times; forward mode too.
-        No gradient flows from what ``fill_value`` took the place of.
+        For one coordinate that of :func:`gather`. For more, a kernel converts each point's
+        coordinates to one number, and the gradient is :func:`scatter_add` of ``grad_output`` by
+        these numbers. The index is saved, the source is not. Differentiable any number of times;
+        forward mode too. Places that have ``fill_value`` pass no gradient on.
 
     Memory:
-        The output alone: coordinates are read where they lie, as are source rows of any strides.
-        The gradient takes 4 bytes a point beside it, 8 where the indexed axes have 2^31 elements
-        or more.
+        Only the output: coordinates are read in place, as are source rows of any strides. The
+        gradient also uses 4 bytes per point, or 8 if the indexed axes have 2^31 elements or more.
 
-    Deterministic. The gradient is so where :func:`scatter_add` is.
+    Deterministic. So is the gradient if :func:`scatter_add` is.
 
     Raises:
         IndexError: A coordinate is out of range; the message names its position, its value, the
             axis and the bound. On CUDA the call does not wait for its kernel: such a point gives
             zeros, and the next call of an op with an index on the device, or :func:`check_errors`,
             raises. Or an axis has size 0, and ``mode`` is not ``"fill"``.
-        TypeError: ``index`` is of another dtype or no tensor.
+        TypeError: ``index`` has another dtype or is not a tensor.
         ValueError: There are more coordinates than axes, the batch axes differ, or ``batch_dims``,
             ``mode`` or ``fill_value`` is not allowed.
         RuntimeError: Source and index are on different devices.

@@ -1,4 +1,4 @@
-"""index and its writes: what ``source[indices]`` means, read, written and added to."""
+"""index and its writes: ``source[indices]``, read, written and added to."""
 
 from __future__ import annotations
 
@@ -31,55 +31,53 @@ Values: TypeAlias = "Tensor | int | float | complex | bool"
 
 
 def index(source: Tensor, indices: Index | tuple[Index, ...] | GatherPlan) -> Tensor:
-    """Returns ``source[indices]``, as NumPy means it.
+    """Returns ``source[indices]`` as NumPy defines it.
 
     Integers, slices, None and Ellipsis give a view, as in torch. Index arrays (tensors or NumPy
-    arrays of integers, or lists of these or of integers) are broadcast against each other, and each
-    names, for every point, a place on its axis; negative ones count from the end. A mask, a tensor
-    of bools with the shape of the axes that it is for, stands for the arrays of the places where it
-    is true.
+    arrays of integers, or lists of these or of integers) are broadcast against each other. For
+    every point, each array names a place on its axis; negative entries count from the end. A mask,
+    a tensor of bools with the shape of its axes, means the arrays of the places where it is true.
 
-    The arrays' axes take their place in the result where the arrays stand side by side, and come
-    first where a slice, None or Ellipsis stands between them. An integer counts as an array
-    there, as in NumPy, while torch takes it off beforehand: with ``x`` of shape ``[2, 3, 4]`` and
-    ``i`` of ``[5]``, ``x[0, :, i]`` has the shape ``[5, 3]`` here and in NumPy, in torch
-    ``[3, 5]``.
-    A uint8 tensor holds integers, as in NumPy; torch takes it for a mask. A list of lists is one
-    index array, as in NumPy; torch may take it for a tuple of them.
+    If the arrays are adjacent, their axes take the arrays' place in the result; they come first if
+    a slice, None or Ellipsis is between the arrays. An integer counts as an array for this, as in
+    NumPy, while torch applies it beforehand: with ``x`` of shape ``[2, 3, 4]`` and ``i`` of
+    ``[5]``, ``x[0, :, i]`` has the shape ``[5, 3]`` here and in NumPy, but ``[3, 5]`` in torch.
+    A uint8 tensor has integers, as in NumPy; torch reads it as a mask. A list of lists is one
+    index array, as in NumPy; torch may read it as a tuple of arrays.
 
     Args:
         source: A tensor of any shape, dtype and strides, on the CPU or a CUDA device.
         indices: One of the above or a tuple of several, for the leading axes of source. Index
             arrays are uint8, int8, int16, int32 or int64; arrays and masks are on the
             source's device. An entry for an axis of size n must be between -n and n - 1. There may
-            be as many arrays as source has axes. Or a :class:`GatherPlan` of one array, by
-            ``gather_plan(array, source.shape[0])``, whose entries are not negative.
+            be as many arrays as source has axes. Or a :class:`GatherPlan` of one array without
+            negative entries, made by ``gather_plan(array, source.shape[0])``.
 
     Returns:
-        A view of source, where there are neither arrays nor masks. Else a new tensor, contiguous,
-        unless one array between other axes has its axes moved to the front.
+        A view of source if there are neither arrays nor masks. Otherwise a new tensor, which is
+        contiguous, unless one array between other axes has its axes moved to the front.
 
     Gradient:
         :func:`scatter_add` of ``grad_output``: for one array by the array itself, for several by
-        numbers that a kernel makes of them. The arrays are saved, the source is not. Differentiable
-        any number of times; forward mode too.
+        numbers that a kernel computes from them. The arrays are saved, the source is not.
+        Differentiable any number of times; forward mode too.
 
     Memory:
-        The result. Arrays are read where they lie, broadcast ones too. The gradient of several
-        takes 4 bytes a point more, 8 where the indexed axes have 2^31 elements or more. More than
-        16 arrays, and arrays that leave more than six groups of axes between them, take a copy of
-        source. A mask takes 8 bytes a true entry and axis, and on CUDA waits for the GPU: the
-        result's shape depends on how many true entries there are. (:func:`masked_gather` with
+        The result. Arrays are read in place, broadcast ones too. The gradient for several arrays
+        uses 4 bytes more per point, or 8 if the indexed axes have 2^31 elements or more. More than
+        16 arrays, and arrays that leave more than six groups of axes between them, need a copy of
+        source. A mask uses 8 bytes per true entry and axis, and on CUDA waits for the GPU, because
+        the result's shape depends on the number of true entries. (:func:`masked_gather` with
         ``size`` does not.)
 
-    Deterministic. The gradient is so where :func:`scatter_add` is.
+    Deterministic. So is the gradient if :func:`scatter_add` is.
 
     Raises:
         IndexError: An entry or an integer is out of range, there are too many indices, or the
             shapes of arrays or of a mask do not fit. On CUDA an entry out of range gives zeros, and
             the next call of an op with an index on the device, or :func:`check_errors`, raises.
-        TypeError: An array is of another dtype, or an index is none of the above.
-        ValueError: A slice has a negative step, as torch has none.
+        TypeError: An array has another dtype, or an index is none of the above.
+        ValueError: A slice has a negative step, which torch does not support.
         RuntimeError: Source and an array are on different devices.
 
     Example:
@@ -131,41 +129,41 @@ def index_put(
 ) -> Tensor:
     """Returns a copy of ``source`` in which ``source[indices]`` is ``values``.
 
-    What ``result = source.clone(); result[indices] = values`` does, with :func:`index`'s meaning of
+    This is ``result = source.clone(); result[indices] = values``, with :func:`index`'s meaning of
     indices.
 
     Args:
         source: As for :func:`index`.
         indices: As for :func:`index`.
         values: A tensor of the source's dtype, on its device, that can be broadcast to the shape of
-            ``index(source, indices)``, where it may have more axes, of length 1, in front; or a
-            Python number.
-        accumulate: Whether values are added instead, all of those for one place:
+            ``index(source, indices)``, and may have more axes, of length 1, in front; or a Python
+            number.
+        accumulate: Whether values are added instead, including all values for the same place:
             :func:`index_add`.
 
     Returns:
         A tensor of the source's shape and dtype.
 
     Gradient:
-        For source ``grad_output`` with zeros at the places written (with ``accumulate`` unchanged);
-        for values ``index(grad_output, indices)``, summed where values were broadcast.
-        Differentiable any number of times; forward mode too.
+        For source: ``grad_output``, with zeros at the places written (unchanged with
+        ``accumulate``). For values: ``index(grad_output, indices)``, summed where values were
+        broadcast. Differentiable any number of times; forward mode too.
 
     Determinism:
-        Where indices name a place several times, which of its values is written is not defined, and
-        may be some elements of one and some of another. (The gradient then goes to each of them.)
-        With ``accumulate``: as :func:`index_add`.
+        If indices name a place several times, it is undefined which of its values is written; some
+        elements may be of one and some of another. (The gradient then goes to each of them.)
+        With ``accumulate``: as for :func:`index_add`.
 
     Raises:
-        IndexError: As for :func:`index`. On CUDA what is out of range is dropped.
+        IndexError: As for :func:`index`. On CUDA values for entries out of range are dropped.
         TypeError: As for :func:`index`; or the dtypes of source and values differ.
         ValueError: As for :func:`index`; or values cannot be broadcast, or are a number beyond the
             source's dtype.
         RuntimeError: Source and another argument are on different devices.
 
     Memory:
-        The result. Values are read where they lie. A mask alone waits for nothing where values have
-        no axis for its entries, as a number has none.
+        The result. Values are read in place. A call with only a mask does not wait if values have
+        no axis for its entries; a number has none.
 
     Example:
         >>> import torch, torch_ops
@@ -187,11 +185,11 @@ def index_put_(
     """Writes ``values`` to ``source[indices]``, in place, and returns ``source``.
 
     ``source[indices] = values``, with :func:`index`'s meaning of indices: ``index_put_(x, x < 0,
-    0)`` is what ``x[x < 0] = 0`` means.
+    0)`` is ``x[x < 0] = 0``.
 
     Args:
         source: As for :func:`index`; no two of its elements may share memory. Its shape and dtype
-            stay.
+            do not change.
         indices: As for :func:`index`.
         values: As for :func:`index_put`.
         accumulate: As for :func:`index_put`.
@@ -206,16 +204,16 @@ def index_put_(
         That of :func:`index_put`.
 
     Raises:
-        IndexError: As for :func:`index`. On the CPU nothing is written then; on CUDA what is out of
-            range is dropped.
+        IndexError: As for :func:`index`. On the CPU nothing is then written; on CUDA values for
+            entries out of range are dropped.
         TypeError: As for :func:`index_put`.
         ValueError: As for :func:`index_put`.
         RuntimeError: As for :func:`index_put`; or source is a leaf that requires grad, or expanded.
 
     Memory:
-        None; but with ``accumulate`` what :func:`index_add` takes beside its result. A mask with
-        values that are neither a number nor one for each entry, as a row for rows, takes 8 bytes a
-        true entry and axis on the CPU, on CUDA as much as the source.
+        None; with ``accumulate`` as much as :func:`index_add`, without its result. A mask with
+        values that are neither a number nor one value per entry, such as a row for all rows, uses
+        8 bytes per true entry and axis on the CPU, and as much as the source on CUDA.
 
     Example:
         >>> import torch, torch_ops
@@ -245,7 +243,7 @@ def index_put_(
 
 
 def _check_no_overlap(source: Tensor) -> None:
-    """What check_no_overlap in src/index/arrays.h asks; nothing of what has no strides."""
+    """The check of check_no_overlap in src/index/arrays.h; nothing for tensors without strides."""
     if (
         source.layout != torch.strided
         or 0 in source.shape
@@ -270,12 +268,12 @@ def index_add(
 ) -> Tensor:
     """Returns a copy of ``source`` to which ``values`` are added at ``source[indices]``.
 
-    Where indices name a place several times, all of its values are added: what
-    ``numpy.add.at(source, indices, values)`` does to a copy. 16-bit floats are summed in float32;
-    on CUDA, and where "Memory" names sums of their own, these are rounded before they are added.
+    If indices name a place several times, all of its values are added, as by
+    ``numpy.add.at(source, indices, values)`` on a copy. 16-bit floats are summed in float32; on
+    CUDA, and where "Memory" mentions separate sums, these are rounded before they are added.
 
     Args:
-        source: As for :func:`index`, but with a dtype that :func:`scatter_add` adds.
+        source: As for :func:`index`, but of a dtype that :func:`scatter_add` can sum.
         indices: As for :func:`index`. (``torch.index_add`` takes ``(input, dim, index, source)``:
             ``indices=(slice(None),) * dim + (index,)`` is the same.)
         values: As for :func:`index_put`.
@@ -285,22 +283,22 @@ def index_add(
         A tensor of the source's shape and dtype.
 
     Gradient:
-        For source ``grad_output``; for values ``index(grad_output, indices)``, summed where values
-        were broadcast. Differentiable any number of times; forward mode too.
+        For source: ``grad_output``. For values: ``index(grad_output, indices)``, summed where
+        values were broadcast. Differentiable any number of times; forward mode too.
 
     Determinism:
-        Values of arrays side by side are added to the result as :func:`scatter_add_` adds them: on
-        CUDA in no given order, but with ``deterministic=True`` and under
-        ``torch.use_deterministic_algorithms(True)``. Else that of :func:`scatter_add`.
+        If arrays are adjacent, values are added to the result as by :func:`scatter_add_`: on CUDA
+        in no fixed order, except with ``deterministic=True`` and under
+        ``torch.use_deterministic_algorithms(True)``. Otherwise that of :func:`scatter_add`.
 
     Memory:
-        The result, and 4 or 8 bytes a point where there are several arrays. For arrays that are not
-        side by side, for 16-bit floats on CUDA, in a given order and under a transform of
-        ``torch.func``: also sums as large as source, and what :func:`scatter_add` takes. (Sums of
+        The result, and 4 or 8 bytes per point if there are several arrays. For arrays that are not
+        adjacent, for 16-bit floats on CUDA, in a fixed order and under a transform of
+        ``torch.func``: also sums as large as source, and as much as :func:`scatter_add`. (Sums of
         16-bit floats are then rounded before they are added to source, and once more.)
 
     Raises:
-        IndexError: As for :func:`index`. On CUDA what is out of range is dropped.
+        IndexError: As for :func:`index`. On CUDA values for entries out of range are dropped.
         TypeError: As for :func:`index_put`; or the arguments are in the order of
             ``torch.index_add``.
         ValueError: As for :func:`index_put`.
@@ -356,7 +354,7 @@ def _put(
 
 
 def _copy(source: Tensor, others: list[Tensor | None]) -> Tensor:
-    """A copy to write to: under torch.vmap one for each sample where others differ between them."""
+    """A copy to write to: under torch.vmap one for each sample if others differ between samples."""
     if torch._C._functorch.peek_interpreter_stack() is None:
         return source.clone()
     never = torch.zeros((), dtype=torch.bool, device=source.device)

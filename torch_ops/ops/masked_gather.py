@@ -1,4 +1,4 @@
-"""masked_gather: the rows of a tensor where a mask is true; masked_scatter: back to there."""
+"""masked_gather: the rows of a tensor where a mask is true; masked_scatter: its transpose."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ def masked_gather(
 ) -> Tensor:
     """Returns the rows of ``source`` where ``mask`` is true, in order: ``source[mask]``.
 
-    With ``size`` there are exactly that many: more are cut off, and where there are fewer, rows of
-    ``fill_value`` follow. Then nothing depends on the mask's values but values: on CUDA the call
-    does not wait for the GPU, works in CUDA graphs, and compiles to one graph. It is
+    With ``size`` there are exactly that many: further rows are cut off, and missing rows are filled
+    with ``fill_value``. Then only values depend on the mask's values: on CUDA the call does not
+    wait for the GPU, works in CUDA graphs, and compiles to one graph. It is
     ``source[jnp.nonzero(mask, size=size, fill_value=n)]`` with JAX's mode "fill".
 
     Args:
         source: A tensor of any dtype and strides, on the CPU or a CUDA device.
         mask: A tensor of bools with the shape of source's leading axes, on its device.
-        size: How many rows the result has. Default: as many as the mask has true entries.
-        fill_value: What missing rows are made of; a number that the source's dtype has.
+        size: How many rows the result has. Default: the number of the mask's true entries.
+        fill_value: The value of missing rows; a number that fits the source's dtype.
 
     Returns:
         A contiguous tensor of the source's dtype and the shape ``(size,) +
         source.shape[mask.dim():]``.
 
     Gradient:
-        :func:`scatter_add` of ``grad_output``: each row to where it was read; none flows from
-        ``fill_value``. What is saved is a number for each row, neither source nor mask.
-        Differentiable any number of times; forward mode too.
+        :func:`scatter_add` of ``grad_output``: each row to its place in source; ``fill_value`` gets
+        none. A number for each row is saved, neither source nor mask. Differentiable any number of
+        times; forward mode too.
 
     Memory:
-        The result, and 4 bytes a row of it with ``size`` (8 where mask has 2^31 entries or more),
-        else 8; on CUDA a little for the selection. A source whose masked axes cannot be walked with
-        one stride is copied first.
+        The result, and 4 bytes per row of it with ``size`` (8 if mask has 2^31 entries or more),
+        otherwise 8; on CUDA a little for the selection. A source whose masked axes cannot be walked
+        with one stride is copied first.
 
-    Deterministic. Each place gets one row's gradient, so that is deterministic too.
+    Deterministic. So is the gradient, because each place gets the gradient of one row.
 
     Raises:
-        TypeError: ``mask`` is not bool, or an argument is no tensor.
+        TypeError: ``mask`` is not bool, or an argument is not a tensor.
         ValueError: The mask's shape is not that of source's leading axes, ``size`` is negative, or
             ``fill_value`` does not fit the dtype.
         RuntimeError: Source and mask are on different devices.
@@ -80,23 +80,23 @@ def masked_scatter(rows: Tensor, mask: Tensor, *, out: Tensor | None = None) -> 
     """Returns a tensor with ``rows``, in order, where ``mask`` is true.
 
     The transpose of :func:`masked_gather`: ``masked_scatter(masked_gather(x, mask), mask)`` is
-    ``x`` where the mask is true, and zero elsewhere. Rows beyond the number of true entries, the
-    padding of a ``size``, are dropped; where there are fewer rows, the true entries behind the last
-    are as false ones. Nothing but values depends on the mask's values: on CUDA the call does not
-    wait for the GPU, works in CUDA graphs, and compiles to one graph.
+    ``x`` where the mask is true, and zero elsewhere. Rows beyond the number of true entries, such
+    as the padding of a ``size``, are dropped; if there are fewer rows, the remaining true entries
+    count as false. Only values depend on the mask's values: on CUDA the call does not wait for the
+    GPU, works in CUDA graphs, and compiles to one graph.
 
     Args:
         rows: A tensor of the shape ``[size, ...]``; of any dtype and strides, on the CPU or a CUDA
             device.
         mask: A tensor of bools of any shape, on its device.
-        out: What stands elsewhere, instead of zeros: a tensor of the result's shape and the dtype
+        out: The values elsewhere, instead of zeros: a tensor of the result's shape and the dtype
             of rows. It is not changed.
 
     Returns:
         A contiguous tensor of the dtype of rows and the shape ``mask.shape + rows.shape[1:]``.
 
     Gradient:
-        Of rows: :func:`masked_gather` of ``grad_output``, zeros for rows that were dropped. Of
+        For rows: :func:`masked_gather` of ``grad_output``, zeros for rows that were dropped. For
         ``out``: ``grad_output`` where no row was written. The mask is saved. Differentiable any
         number of times; forward mode too.
 
@@ -107,7 +107,7 @@ def masked_scatter(rows: Tensor, mask: Tensor, *, out: Tensor | None = None) -> 
     Deterministic.
 
     Raises:
-        TypeError: ``mask`` is not bool, ``out`` has another dtype, or an argument is no tensor.
+        TypeError: ``mask`` is not bool, ``out`` has another dtype, or an argument is not a tensor.
         ValueError: ``out`` has another shape than the result, or rows has no axis.
         RuntimeError: The tensors are on different devices.
 

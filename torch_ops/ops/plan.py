@@ -1,4 +1,4 @@
-"""gather_plan: what gather and scatter can know of an index beforehand, made once; and kept."""
+"""gather_plan: checks and sorts an index once for gather and scatter; and plans that are kept."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _gather_plan = torch.ops.torch_ops.gather_plan.default
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GatherPlan:
-    """An index that was checked and sorted by :func:`gather_plan`, which alone should make it.
+    """An index that :func:`gather_plan` has checked and sorted. Make it only by that function.
 
-    :func:`gather`, :func:`scatter_add` and :func:`scatter` take it in place of the index. Its
-    tensors lie on the index's device; :meth:`to` copies them to another. It is a pytree, with the
+    :func:`gather`, :func:`scatter_add` and :func:`scatter` accept it in place of the index. Its
+    tensors are on the index's device; :meth:`to` copies them to another. It is a pytree, with the
     tensors as leaves, so it can be an argument of functions under ``torch.compile``, ``torch.func``
     and ``torch.export``; and it can be pickled.
 
-    Nothing compares its tensors again. With an index that is overwritten afterwards, gather and
-    scatter_add contradict each other; ``rows`` and ``order`` from elsewhere may have a GPU write
+    Its tensors are not compared again. If the index is overwritten afterwards, gather and
+    scatter_add contradict each other; with ``rows`` and ``order`` from elsewhere, a GPU may write
     out of bounds. So load plans only from files that you trust.
 
     Attributes:
         index: The index, as it was given.
         rows: The rows that its entries name, sorted: ``batch * dim_size + entry``, where ``batch``
-            counts over the batch axes. int32 where that holds all of them, else int64.
+            counts over the batch axes. int32 if all of them fit, else int64.
         order: For each of ``rows``, which entry it was, counted in row-major order. The order of
             entries that name the same row is kept. Of the same dtype.
         dim_size: How long the axis is that the index picks from.
@@ -50,11 +50,11 @@ class GatherPlan:
     batch_dims: int
 
     def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> GatherPlan:
-        """Returns the plan with its tensors on ``device``; with the same where they lie there."""
+        """Returns the plan with its tensors on ``device``; tensors already there are not copied."""
         return self._map(lambda part: part.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> GatherPlan:
-        """Returns the plan in pinned memory, as a DataLoader with ``pin_memory=True`` asks for it.
+        """Returns the plan in pinned memory; a DataLoader with ``pin_memory=True`` calls this.
 
         From there ``to("cuda", non_blocking=True)`` does not wait.
         """
@@ -90,7 +90,7 @@ def _unflatten(leaves: Any, context: Any) -> GatherPlan:
     return GatherPlan(*leaves, *context)
 
 
-# The numbers are context, no leaves: torch.vmap and others take tensors alone.
+# The numbers are context, not leaves: torch.vmap and others accept only tensors.
 pytree.register_pytree_node(
     GatherPlan,
     _flatten,
@@ -125,10 +125,10 @@ def plan_arguments(
     batch_dims: int = 0,
     dim_size: int | None = None,
 ) -> tuple[Any, ...]:
-    """What the overload ``.plan`` of an op takes behind the data.
+    """The arguments of an op's overload ``.plan`` after the data.
 
-    ``dim``, ``batch_dims`` and ``dim_size`` are those that the caller was given. The defaults say
-    nothing, so they fit any plan.
+    ``dim``, ``batch_dims`` and ``dim_size`` are those that the caller was given. The defaults fit
+    any plan.
     """
     if dim_size not in (None, plan.dim_size):
         raise ValueError(
@@ -149,17 +149,17 @@ def gather_plan(
     """Checks and sorts an index once, for calls of gather and scatter that use it many times.
 
     ``gather(source, plan)``, ``scatter_add(values, plan)`` and ``scatter(values, plan)`` return
-    what they return with ``index``, ``dim`` and ``batch_dims``, for sources and results that are
-    ``dim_size`` long at ``dim``. What a plan saves is the sort, on CUDA: where scatter_add, and so
-    the gradient of gather, sums floats in a given order, and where scatter multiplies or looks for
-    the largest or smallest values. With a plan floats are always summed in that order, in the
-    derivatives too. It pays where an index stays the same over several steps, as lists of
-    neighbours do.
+    the same as with ``index``, ``dim`` and ``batch_dims``, for sources and results that are
+    ``dim_size`` long at ``dim``. On CUDA a plan saves the sort, which is needed if scatter_add, and
+    so the gradient of gather, sums floats in a fixed order, and if scatter multiplies or finds the
+    largest or smallest values. With a plan floats are always summed in that order, in the
+    derivatives too. A plan pays if an index stays the same over several steps, such as a list of
+    neighbours.
 
     Args:
         index: uint8, int8, int16, int32 or int64, of any shape and strides, as for :func:`gather`.
             It is kept, not copied, and must not be overwritten while the plan is used.
-        dim_size: How long the axis is that the index picks from. Each entry must be between 0 and
+        dim_size: The length of the axis that the index picks from. Each entry must be between 0 and
             ``dim_size - 1``.
         dim: Which axis that is; negative counts from the end. Default: ``batch_dims``.
         batch_dims: How many leading axes the index shares with the source or the values.
@@ -168,11 +168,11 @@ def gather_plan(
         A :class:`GatherPlan`.
 
     Gradient:
-        None: an index has none. The ops that take the plan are differentiable as with an index.
+        None: an index has none. The ops that use the plan are differentiable as with an index.
 
     Memory:
-        8 bytes an entry beside the index; 16 where the entries, or the rows of all batches, are
-        2^31 or more.
+        In addition to the index 8 bytes per entry, or 16 if the entries, or the rows of all
+        batches, are 2^31 or more.
 
     Deterministic.
 
@@ -180,11 +180,11 @@ def gather_plan(
         IndexError: An entry is out of range; the message names its position, its value and the
             bound. Here the call itself raises on CUDA too: it waits for the device, in both error
             modes.
-        TypeError: ``index`` is of another dtype or no tensor, or a number is no int.
+        TypeError: ``index`` has another dtype or is not a tensor, or a number is not an int.
         ValueError: ``dim_size`` is negative, ``batch_dims`` is out of range, or ``dim`` is one of
             the batch axes.
         RuntimeError: The current stream is capturing a CUDA graph, or ``torch.vmap`` maps over the
-            index. (Make the plan outside of either, and give it to what runs inside.)
+            index. (Make the plan outside of either, and pass it to the code inside.)
 
     Example:
         >>> import torch, torch_ops
@@ -221,14 +221,14 @@ def register_plan(module: nn.Module, name: str, plan: GatherPlan, persistent: bo
     Args:
         module: The module.
         name: The attribute's name.
-        plan: What :func:`gather_plan` returned.
+        plan: A plan that :func:`gather_plan` returned.
         persistent: Whether the tensors are in the module's ``state_dict``, as ``name.index``,
-            ``name.rows`` and ``name.order``. The numbers are not: a module that loads them
-            registers a plan of the same sizes first.
+            ``name.rows`` and ``name.order``. The numbers are not: before a module loads them, it
+            must register a plan of the same sizes.
 
     Raises:
-        TypeError: ``module`` is no module, ``plan`` is no plan, or ``name`` is no string.
-        KeyError: The module has such an attribute, or ``name`` cannot be one.
+        TypeError: ``module`` is not a module, ``plan`` is not a plan, or ``name`` is not a string.
+        KeyError: The module already has such an attribute, or ``name`` cannot be one.
 
     Example:
         >>> import torch, torch_ops
@@ -246,12 +246,12 @@ def register_plan(module: nn.Module, name: str, plan: GatherPlan, persistent: bo
 
 
 class _Seen:
-    """What is known of a tensor: its plans, without the index, which they would keep alive."""
+    """What is known of a tensor: its plans, without the index, which would stay alive."""
 
     def __init__(self, version: int) -> None:
         self.version = version
         self.used = next(_clock)
-        # By what a plan is made for: rows and order, or None at first sight.
+        # Keyed by the numbers of a plan: rows and order, or None the first time.
         self.plans: dict[tuple[int, int, int], tuple[Tensor, Tensor] | None] = {}
 
 
@@ -263,10 +263,10 @@ _clock = itertools.count(1)
 
 def _may_be_kept(index: Any) -> bool:
     return (
-        type(index) is Tensor  # and no fake one
+        type(index) is Tensor  # and not a fake one
         and not torch.compiler.is_compiling()
         and not torch._C._is_tracing()
-        and not index.is_inference()  # nothing would tell that it was overwritten
+        and not index.is_inference()  # it could be overwritten unnoticed
         and not torch._C._functorch.is_functorch_wrapped_tensor(index)
         and torch._C._len_torch_dispatch_stack() == 0
     )
@@ -277,15 +277,15 @@ def plan_cache(
 ) -> Tensor | GatherPlan:
     """Returns a plan of ``index`` if it was seen before, else ``index`` itself.
 
-    Either goes in place of the index to an op that takes both: ``scatter(values,
+    Pass the result in place of the index to an op that accepts both: ``scatter(values,
     plan_cache(index, n), n)``. So a layer need not know whether its index stays the same from call
-    to call: the first call with a tensor remembers it, the second makes a plan, and those that
-    follow find it. A tensor that was written to, or is another object, is a new one. (What is
-    written past ``index._version``, by NumPy or by the replay of a CUDA graph, goes unnoticed.)
+    to call: the first call with a tensor remembers it, the second makes a plan, and later calls
+    find it. A tensor that was written to, or is another object, counts as a new one. (Writes that
+    do not change ``index._version``, by NumPy or the replay of a CUDA graph, go unnoticed.)
 
-    The last 64 tensors are remembered, without keeping them alive; the plan of one goes with it.
-    Under ``torch.compile``, ``torch.func`` and other ways of tracing, and for fake and inference
-    tensors, it is always the index that is returned. Any number of threads may call.
+    The last 64 tensors are remembered, without keeping them alive; a plan is freed with its tensor.
+    Under ``torch.compile``, ``torch.func`` and other kinds of tracing, and for fake and inference
+    tensors, the index itself is always returned. Any number of threads may call.
 
     Args:
         index: As for :func:`gather_plan`.
@@ -297,10 +297,10 @@ def plan_cache(
         ``index`` or a :class:`GatherPlan` of it.
 
     Memory:
-        That of a plan, for each index that was seen twice: 8 or 16 bytes an entry.
+        That of a plan, for each index that was seen twice: 8 or 16 bytes per entry.
 
     Raises:
-        IndexError, TypeError, ValueError: As :func:`gather_plan`, where a plan is made.
+        IndexError, TypeError, ValueError: As for :func:`gather_plan`, if a plan is made.
 
     Example:
         >>> import torch, torch_ops

@@ -42,8 +42,8 @@ def relu(input: Tensor, inplace: bool = False, *, save: str = "mask") -> Tensor:
         input: A tensor of any shape and strides, also a jagged nested one, on the CPU or a CUDA
             device; float16, bfloat16, float32 or float64. Integers are computed by torch.
         inplace: Overwrite ``input`` and return it.
-        save: What the backward pass needs and autograd keeps for it: ``"mask"``, one bit an
-            element, or ``"output"``, the result, as ``torch.relu`` does. See Memory.
+        save: What autograd keeps for the backward pass: ``"mask"``, one bit per element, or
+            ``"output"``, the result, as ``torch.relu`` does. See Memory.
 
     Returns:
         A tensor of the input's shape, dtype, device and memory format (``input`` itself with
@@ -54,17 +54,16 @@ def relu(input: Tensor, inplace: bool = False, *, save: str = "mask") -> Tensor:
         second derivative is 0); forward mode too.
 
     Memory:
-        The mask takes 1/32 of the memory of a float32 output, 1/16 of a 16-bit one. With it the
-        output is freed where nobody else keeps it, and may be overwritten. Where the next op keeps
-        its input anyway (a linear layer, a convolution) the mask comes on top; but the backward
-        pass reads the mask instead of the output, and so moves a third fewer bytes. Under the
-        transforms of ``torch.func``, and of a nested tensor, the output is kept, whatever ``save``
-        says.
+        The mask needs 1/32 of the memory of a float32 output, 1/16 of a 16-bit one. With it the
+        output is freed unless other code keeps it, and may be overwritten. If the next op keeps
+        its input anyway (a linear layer, a convolution), the mask is additional memory; but the
+        backward pass reads the mask instead of the output, and so moves a third fewer bytes. Under
+        the transforms of ``torch.func``, and for a nested tensor, the output is always kept.
 
     Deterministic, on every device.
 
     Raises:
-        TypeError: ``input`` is no tensor, or ``inplace`` is no bool.
+        TypeError: ``input`` is not a tensor, or ``inplace`` is not a bool.
         ValueError: ``save`` is neither ``"mask"`` nor ``"output"``.
         RuntimeError: ``inplace=True`` on a leaf that requires grad, or on a tensor whose elements
             share memory (an expanded one).
@@ -91,8 +90,8 @@ def relu_(input: Tensor, *, save: str = "mask") -> Tensor:
     """Overwrites ``input`` with ``max(input, 0)``: :func:`relu` with ``inplace=True``.
 
     Args:
-        input: A tensor of any shape and strides, of a dtype that :func:`relu` takes.
-        save: As for :func:`relu`. With ``"mask"`` the result may be overwritten once more before
+        input: A tensor of any shape and strides, of a dtype that :func:`relu` accepts.
+        save: As for :func:`relu`. With ``"mask"`` the result may be overwritten again before
             the backward pass.
 
     Returns:
@@ -127,9 +126,8 @@ def leaky_relu(
             and rounded once.
         negative_slope: Any number, negative ones too.
         inplace: Overwrite ``input`` and return it.
-        save: As for :func:`relu`. A negative slope makes an output that does not tell where the
-            input was positive: ``"output"`` then keeps the input, a copy of it with
-            ``inplace=True``.
+        save: As for :func:`relu`. With a negative slope the output does not show where the input
+            was positive, so ``"output"`` then keeps the input (with ``inplace=True`` a copy of it).
 
     Returns:
         A tensor of the input's shape, dtype, device and memory format (``input`` itself with
@@ -145,8 +143,8 @@ def leaky_relu(
     Deterministic, on every device.
 
     Raises:
-        TypeError: ``input`` is no tensor, ``inplace`` is no bool, or ``negative_slope`` is no
-            number. (For a slope that is learned there is ``torch.nn.functional.prelu``.)
+        TypeError: ``input`` is not a tensor, ``inplace`` is not a bool, or ``negative_slope`` is
+            not a number. (For a slope that is learned, use ``torch.nn.functional.prelu``.)
         ValueError: ``save`` is neither ``"mask"`` nor ``"output"``.
         RuntimeError: ``inplace=True`` on a leaf that requires grad, or on a tensor whose elements
             share memory (an expanded one).
@@ -181,7 +179,7 @@ def leaky_relu_(input: Tensor, negative_slope: float = 0.01, *, save: str = "mas
     """Overwrites ``input``: :func:`leaky_relu` with ``inplace=True``.
 
     Args:
-        input: A tensor of any shape and strides, of a dtype that :func:`leaky_relu` takes.
+        input: A tensor of any shape and strides, of a dtype that :func:`leaky_relu` accepts.
         negative_slope: As for :func:`leaky_relu`.
         save: As for :func:`leaky_relu`.
 
@@ -216,12 +214,12 @@ class ReLUFunction(_Function):
 
 
 def _with_save(shown: str, save: str) -> str:
-    """What torch's layer shows of itself, and ``save`` where it is not the default."""
+    """The text that torch's layer shows, and ``save`` if it is not the default."""
     return shown if save == "mask" else ", ".join(filter(None, [shown, f"save={save!r}"]))
 
 
 class ReLU(nn.ReLU):
-    """The layer of :func:`relu`; takes the place of ``torch.nn.ReLU``, of which it is a subclass.
+    """The layer of :func:`relu`; replaces ``torch.nn.ReLU``, of which it is a subclass.
 
     Args:
         inplace: Overwrite the input.
@@ -234,14 +232,14 @@ class ReLU(nn.ReLU):
     """
 
     def __init__(self, inplace: bool = False, *, save: str = "mask") -> None:
-        # What is wrong is an error here, not at the first call.
+        # Wrong arguments are an error here, not at the first call.
         _check_inplace("ReLU", inplace)
         _saves_mask("ReLU", save)
         super().__init__(inplace)
         self.save = save
 
     def forward(self, input: Tensor) -> Tensor:
-        # torch.jit.script reads the first branch alone.
+        # torch.jit.script reads only the first branch.
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             save_mask = self.save == "mask"
             if self.inplace:
@@ -255,10 +253,10 @@ class ReLU(nn.ReLU):
 
 
 class LeakyReLU(nn.LeakyReLU):
-    """The layer of :func:`leaky_relu`; takes the place of ``torch.nn.LeakyReLU``, its base class.
+    """The layer of :func:`leaky_relu`; replaces ``torch.nn.LeakyReLU``, its base class.
 
     Args:
-        negative_slope: What an input that is not positive is multiplied by.
+        negative_slope: The factor for inputs that are not positive.
         inplace: Overwrite the input.
         save: What is kept for the backward pass, ``"mask"`` or ``"output"``; see :func:`relu`.
 
@@ -277,7 +275,7 @@ class LeakyReLU(nn.LeakyReLU):
         self.save = save
 
     def forward(self, input: Tensor) -> Tensor:
-        # torch.jit.script reads the first branch alone.
+        # torch.jit.script reads only the first branch.
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             slope, save_mask = self.negative_slope, self.save == "mask"
             if self.inplace:
@@ -320,9 +318,9 @@ def _torch_leaky_relu_backward(
     return torch.where(output > 0, grad_output, grad_output * negative_slope)
 
 
-# The mask is one byte an element here, for fused code has no bits. It is written as a function of
-# the output where that tells: then a compiler that keeps the output anyway computes it again from
-# there, and keeps nothing more.
+# The mask is one byte per element here, since fused code has no bits. It is written as a function
+# of the output where possible: then a compiler that keeps the output anyway recomputes the mask
+# from it, and keeps nothing more.
 def _torch_relu_mask(input: Tensor, negative_slope: float | None) -> tuple[Tensor, Tensor]:
     if negative_slope is None:
         output = _torch_relu(input)

@@ -1,4 +1,4 @@
-"""scatter_add: values summed where an index says; the transpose of gather."""
+"""scatter_add: values summed by an index; the transpose of gather."""
 
 from __future__ import annotations
 
@@ -74,67 +74,70 @@ def scatter_add(
         values: A tensor of an integer type, float16, bfloat16, float32, float64 or a complex type;
             any strides; on the CPU or a CUDA device.
         index: uint8, int8, int16, int32 or int64; on the values' device. Each entry must
-            be between 0 and ``dim_size - 1``, or ``mode`` says what else it is. Or a
-            :class:`GatherPlan` of such a tensor, by :func:`gather_plan`, which also has
+            be between 0 and ``dim_size - 1``, unless ``mode`` gives others a meaning. Or a
+            :class:`GatherPlan` of such a tensor, made by :func:`gather_plan`, which also has
             ``dim_size``, ``dim`` and ``batch_dims``.
         dim_size: How long the result is at ``dim``. May be left out with a plan.
         dim: The result's axis to add along; negative counts the result's axes from the end.
             Default: ``batch_dims``.
         batch_dims: How many leading axes values and index share.
         deterministic: Whether floats on CUDA are summed so that each run gives the same bits,
-            whatever it costs. Default: what ``torch.are_deterministic_algorithms_enabled()`` says.
-            False is the caller's word against that: whichever way is expected to be faster. With a
-            plan they always are.
-        mode: What an entry out of range is: as for :func:`gather`, where "fill" means that its
-            values are dropped. A plan takes only "raise".
-        dtype: Values are converted to it first, as for ``torch.sum``. The sums of 16-bit floats in
-            float32 are those that are not rounded; they need no copy of the values.
-        sorted: The caller's word that the entries of each batch are in order, none below the one
-            before it. Then nothing is sorted and nothing added by atomics: one pass over the
-            values, and the same bits on every run. Where they are not in order all the same, the
-            result is undefined; nothing is written elsewhere, and entries out of range are errors.
-            Takes only ``mode="raise"``. A plan needs no such word.
+            whatever it costs. Default: ``torch.are_deterministic_algorithms_enabled()``. False
+            overrides that setting: the method that is expected to be faster is used. With a plan
+            sums are always deterministic.
+        mode: What an entry out of range means, as for :func:`gather`; "fill" drops its values. A
+            plan allows only "raise".
+        dtype: Values are converted to it first, as for ``torch.sum``. With float32, sums of 16-bit
+            floats are not rounded; they need no copy of the values.
+        sorted: The caller promises that the entries of each batch are in order, none below the
+            previous one. Then the sum needs neither a sort nor atomics: it is one pass over the
+            values, with the same bits on every run. If the entries are not in order, the result is
+            undefined, but nothing is written out of bounds, and entries out of range are still
+            errors. Allows only ``mode="raise"``. With a plan this is not needed.
 
     Returns:
         A contiguous tensor of the values' dtype, or of ``dtype``, and the shape
         ``values.shape[:dim] + (dim_size,) + values.shape[dim + index.dim() - batch_dims:]``.
 
     Gradient:
-        :func:`gather` of ``grad_output`` by the index, or by the plan, which is what is saved; with
-        the same ``mode``, and zeros for values that were dropped.
-        Differentiable any number of times; forward mode too. (``deterministic`` holds for the call
-        and its tangent. In a second derivative, which sums again, the global flag decides, or the
-        plan.)
+        :func:`gather` of ``grad_output`` by the index or the plan, which is saved, with the same
+        ``mode``; zeros for values that were dropped. Differentiable any number of times; forward
+        mode too. (``deterministic`` applies to the call and its tangent. In a second derivative,
+        which sums again, the global flag or the plan decides.)
 
     Memory:
-        The result. Values that are not contiguous are copied; so is a view of rows of two or four
-        values that begins within what would be a row, where bits must be the same on CUDA.
+        The result. Values that are not contiguous are copied; so is, if the bits must be the same
+        on CUDA, a view of rows of two or four values that begins inside a row of its memory.
 
-        On the CPU, where a slice along ``dim`` has more than 512 KiB: 4 bytes an entry of the
-        index, or 2 bytes and the value where a row is one element. Where many entries go to few
-        rows: partial sums of at most a quarter of the values' size (half for 16-bit floats). For
-        16-bit floats: 512 KiB a thread.
+        On the CPU, if a slice along ``dim`` has more than 512 KiB: 4 bytes per entry of the index,
+        or 2 bytes and the value if a row is one element. If many entries go to few rows: partial
+        sums of at most a quarter of the values' size (half for 16-bit floats). For 16-bit floats:
+        512 KiB per thread.
 
-        On CUDA floats take at most 16 bytes an entry of the index (32 from 2^31 entries or rows
-        on), 16 bytes a row of the result and a tenth of the values' size, or 64 MB where that is
-        more. Where they are summed in order: the bytes of the entries, a bit a row, and up to 1/32
-        of the values' size (1/16 for 16-bit floats). Where that is to have the same bits for rows
-        of one, two or four values: 2 bytes an entry, a copy of the values, and sums of parts; or
-        these alone, where the sums of a slice fit a block's memory. Of up to 2048 entries a slice:
-        nothing, where one kernel sums them. Where floats are added in no given order: nothing, but
-        for 16-bit floats sums in float32, of all rows or of those that have entries; where these
-        would exceed the bound, values are summed in order. Integers below 32 bits take sums of 32
-        bits an element. Of longer rows, a plan saves the bytes of the entries, or half of them
-        where there are batch axes and axes between those and ``dim``.
+        On CUDA, sums of floats use at most 16 bytes per entry of the index (32 from 2^31 entries or
+        rows on), 16 bytes per row of the result and a tenth of the values' size, or 64 MB if that
+        is more:
+
+        - Summed in order: the bytes of the entries, a bit per row, and up to 1/32 of the values'
+          size (1/16 for 16-bit floats).
+        - With the same bits, for rows of one, two or four values: 2 bytes per entry, a copy of the
+          values, and sums of parts; or only these sums, if those of a slice fit a block's memory.
+        - Up to 2048 entries per slice, if one kernel sums them: nothing.
+        - Added in no fixed order: nothing, except for 16-bit floats sums in float32, of all rows or
+          of those that have entries. If these would exceed the bound, values are summed in order.
+
+        Integers below 32 bits use sums of 32 bits per element. For longer rows, a plan saves the
+        bytes of the entries, or half of them if there are batch axes and axes between those and
+        ``dim``.
 
     Determinism:
         The same bits on every run: on the CPU, with any number of threads; for integers; with a
         plan; with ``deterministic=True``; under ``torch.use_deterministic_algorithms(True)`` unless
-        ``deterministic=False``; and on CUDA by default where rows (the axes behind ``dim``) have 64
+        ``deterministic=False``; and on CUDA by default if rows (the axes after ``dim``) have 64
         values or more (float64: 32) and ``values``, or for 16-bit floats the result, 2^25 or more
-        (16-bit floats: unless the result has four rows or more to each entry). Some calls of
-        shorter rows, of single elements, and of few entries are too, where that is the fastest way
-        (docs/kernels/README.md). Otherwise floats are added on CUDA in no given order, and the last
+        (16-bit floats: unless the result has four rows or more per entry). So are some calls with
+        shorter rows, single elements, or few entries, where that is the fastest method
+        (docs/kernels/README.md). Otherwise floats are added on CUDA in no fixed order, and the last
         bits may differ from run to run.
 
     Raises:
@@ -142,11 +145,11 @@ def scatter_add(
             ``mode`` is "fill"; or ``mode`` is "raise" and an entry is out of range: the message
             names its position, its value and the bound. On CUDA the call does not wait for its
             kernels: nothing is written out of bounds, such an entry is dropped, and the next call
-            of an op with an index on the device, or :func:`check_errors`, raises. Where several
-            entries are out of range, which of them is named is unspecified there. With
+            of an op with an index on the device, or :func:`check_errors`, raises. If several
+            entries are out of range, it is unspecified there which of them is named. With
             ``set_error_mode("sync")`` the call itself raises.
-        TypeError: A dtype is not allowed (bool values have no sum), an argument is no tensor or no
-            int, or ``dim_size`` is missing and there is no plan.
+        TypeError: A dtype is not allowed (bool values have no sum), an argument is not a tensor or
+            not an int, or ``dim_size`` is missing and there is no plan.
         ValueError: The shapes do not fit, ``dim_size`` or ``batch_dims`` is out of range, ``mode``
             is none of these, or a plan was made for others.
         RuntimeError: Values and index are on different devices.
@@ -199,7 +202,7 @@ class ScatterAddFunction(torch.autograd.Function):
     """scatter_add as an autograd Function.
 
     ``ScatterAddFunction.apply(values, index, dim_size, dim, batch_dims, deterministic, mode)``.
-    :func:`scatter_add` does the same with less overhead, and takes plans; this class is for code
+    :func:`scatter_add` does the same with less overhead, and accepts plans; this class is for code
     that composes Functions.
     """
 

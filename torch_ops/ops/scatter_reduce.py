@@ -81,11 +81,11 @@ def scatter(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Reduces the slices of ``values`` that ``index`` sends to one place.
 
-    ``result[b..., o..., m, d...]`` is the sum, mean, largest, smallest or product of
-    ``values[b..., o..., i..., d...]`` over the entries ``i...`` with ``index[b..., i...] == m``,
-    or what else ``reduce`` says. Shapes are those of :func:`scatter_add`, which is the sum. Results
-    and gradients are those of torch_scatter's ``scatter``, but for ``var`` and ``std``, which are
-    ``torch.var`` and ``torch.std`` of the values of each row.
+    ``result[b..., o..., m, d...]`` is the sum, or another reduction that ``reduce`` names, of
+    ``values[b..., o..., i..., d...]`` over the entries ``i...`` with ``index[b..., i...] == m``.
+    Shapes are those of :func:`scatter_add`, which is the sum. Results and gradients are those of
+    torch_scatter's ``scatter``, except for ``var`` and ``std``, which are ``torch.var`` and
+    ``torch.std`` of the values of each row.
 
     =================  ========================================  ===============  =================
     ``reduce``         result                                    with no entries  of 16-bit floats
@@ -109,59 +109,59 @@ def scatter(
             float64. ``any`` and ``all``: bool. Others: uint8, int8, int16, int32, int64, float16,
             bfloat16, float32 or float64.
         index: uint8, int8, int16, int32 or int64; on the values' device. Each entry must
-            be between 0 and ``dim_size - 1``, or ``mode`` says what else it is. Or a
-            :class:`GatherPlan` of such a tensor, by :func:`gather_plan`, which also has
+            be between 0 and ``dim_size - 1``, unless ``mode`` gives others a meaning. Or a
+            :class:`GatherPlan` of such a tensor, made by :func:`gather_plan`, which also has
             ``dim_size``, ``dim`` and ``batch_dims``.
         dim_size: How long the result is at ``dim``. May be left out with a plan.
         dim: The result's axis to reduce to; negative counts the result's axes from the end.
             Default: ``batch_dims``.
         batch_dims: How many leading axes values and index share.
         reduce: A name from the table.
-        mode: What an entry out of range is: as for :func:`gather`, where "fill" means that its
-            values are dropped. A plan takes only "raise".
-        deterministic: For what is made of sums, as for :func:`scatter_add`. The others are
-            deterministic in any case.
+        mode: What an entry out of range means, as for :func:`gather`; "fill" drops its values. A
+            plan allows only "raise".
+        deterministic: As for :func:`scatter_add`, for reductions that are made of sums. The others
+            are always deterministic.
         correction: For ``var`` and ``std``, as for ``torch.var``: 1 is the estimate from a sample,
-            0 the variance of the entries themselves. Rows of as many entries or fewer are NaN (or,
-            where a correction above 1 makes it so, infinite); so are their gradients.
+            0 the variance of the entries themselves. Rows of as many entries or fewer are NaN (or
+            infinite, which is possible if correction is above 1); so are their gradients.
         dtype: Values are converted to it first, as for ``torch.sum``. Sums, means, ``var`` and
             ``std`` of 16-bit floats give float32 without a copy of the values.
         return_arg: For ``amax`` and ``amin``: whether the positions of the values are returned too.
-        sorted: The caller's word that the entries of each batch are in order, none below the one
-            before it. Then nothing is sorted and nothing added by atomics: one pass over the
-            values, and the same bits on every run. Where they are not in order all the same, the
-            result is undefined; nothing is written elsewhere, and entries out of range are errors.
-            Takes only ``mode="raise"``. A plan needs no such word; ``return_arg`` and the
-            reductions var, std, any and all make no use of it.
+        sorted: The caller promises that the entries of each batch are in order, none below the
+            previous one. Then the reduction needs neither a sort nor atomics: it is one pass over
+            the values, with the same bits on every run. If the entries are not in order, the result
+            is undefined, but nothing is written out of bounds, and entries out of range are still
+            errors. Allows only ``mode="raise"``. With a plan this is not needed; ``return_arg``
+            and the reductions var, std, any and all do not use it.
 
     Returns:
         A contiguous tensor of the values' dtype, or of ``dtype``, and of the shape that
-        :func:`scatter_add` returns. With ``return_arg``, a pair: beside it an int64 tensor of the
-        same shape says which entry has each value, counted from 0 along the axes of the index; of
-        several that are alike, the first. Where a row has no entry, it is the number of entries.
+        :func:`scatter_add` returns. With ``return_arg``, a pair of it and an int64 tensor of the
+        same shape, which says which entry has each value, counted from 0 along the axes of the
+        index: the first of several equal ones, or the number of entries if a row has no entry.
 
     Gradient:
-        ``sum``: as for :func:`scatter_add`. ``mean``: the same, over the number of entries.
-        ``amax``, ``amin``: to one value, of several that are alike to the first, in the order of
-        the index; zero for the others. ``prod``: the product of the other values, also where one of
-        them is zero. ``var``, ``std``: those of ``torch.var`` and ``torch.std``, for which values
-        and index are saved; zero where a ``std`` is. Differentiable any number of times, in forward
-        mode too; but a second derivative of a product takes values that are zero as constants.
+        ``sum``: as for :func:`scatter_add`. ``mean``: the same, divided by the number of entries.
+        ``amax``, ``amin``: to the first of equal values, in the order of the index; zero for the
+        others. ``prod``: the product of the other values, even if one of them is zero. ``var``,
+        ``std``: those of ``torch.var`` and ``torch.std``, for which values and index are saved;
+        zero where a ``std`` is zero. Differentiable any number of times, in forward mode too; but
+        a second derivative of a product treats values that are zero as constants.
 
     Memory:
-        ``mean``: what :func:`scatter_add` takes; the sums, of 16-bit floats in float32, and what
-        they are divided to; 8 bytes per entry and per row for the counts. ``var``, ``std``: the
-        same twice, and a copy of values, of 16-bit floats in float32. ``any``, ``all``: what
-        ``amax`` takes, and a byte per value. ``amax``, ``amin``: a
+        ``mean``: the same as :func:`scatter_add`, the sums (of 16-bit floats in float32), their
+        quotients, and 8 bytes per entry and per row for the counts. ``var``, ``std``: the
+        same twice, and a copy of values, of 16-bit floats in float32. ``any``, ``all``: the same
+        as ``amax``, and a byte per value. ``amax``, ``amin``: a
         position of 8 bytes for each element of the result; on CUDA, for small calls and short rows,
         4 more, or 8 for 64-bit values. On CUDA for ``prod``, and for the largest or smallest of
         2^24 values or more in rows of 32 or more: 16 bytes per entry (32 from 2^31 entries or rows
         on), a bit per row of the result, and up to 1/8 of the values' size. On the CPU ``prod``:
         32 bits per element of the result, or 64 for 64-bit types.
 
-        With a plan, ``sum`` and ``mean`` save what :func:`scatter_add` saves. On CUDA ``amax`` and
-        ``amin`` of any size then take what is said of large calls; and these and ``prod`` save the
-        bytes of the entries, or half of them where there are batch axes and axes between those and
+        With a plan, ``sum`` and ``mean`` save as much as :func:`scatter_add`. On CUDA ``amax`` and
+        ``amin`` of any size then use as much as large calls; and these and ``prod`` save the
+        bytes of the entries, or half of them if there are batch axes and axes between those and
         ``dim``.
 
     Determinism:
@@ -170,11 +170,11 @@ def scatter(
 
     Raises:
         IndexError: As for :func:`scatter_add`.
-        TypeError: A dtype is not allowed, an argument is no tensor, a number is no int, or
+        TypeError: A dtype is not allowed, an argument is not a tensor, a number is not an int, or
             ``dim_size`` is missing and there is no plan.
         ValueError: The shapes do not fit, or ``reduce``, ``mode``, ``dim_size`` or
-            ``batch_dims`` is none that is allowed, or a plan was made for others; or
-            ``return_arg`` is set for another reduction.
+            ``batch_dims`` is not allowed, or a plan was made for others; or ``return_arg`` is set
+            for another reduction.
         RuntimeError: Values and index are on different devices.
 
     Example:
@@ -253,9 +253,9 @@ def scatter_(
 ) -> Tensor:
     """Reduces each slice of ``values`` into ``out`` where ``index`` says, and returns ``out``.
 
-    ``torch.Tensor.scatter_reduce_`` for whole slices: what is in ``out`` is one more entry of its
-    row, or with ``include_self=False`` is overwritten where a row has entries. Rows without entries
-    stay as they are. A mean counts ``out`` as one entry.
+    ``torch.Tensor.scatter_reduce_`` for whole slices: the value in ``out`` is one more entry of its
+    row, or with ``include_self=False`` is overwritten if the row has entries. Rows without entries
+    do not change. A mean counts ``out`` as one entry.
 
     Args:
         out: The tensor that is changed; of any strides, but no two of its elements may share
@@ -267,19 +267,19 @@ def scatter_(
             ``batch_dims``.
         reduce: "sum", "mean", "amax", "amin" or "prod", or another name of these, as for
             :func:`scatter`.
-        include_self: Whether what is in ``out`` counts.
+        include_self: Whether the values in ``out`` count.
         batch_dims: How many leading axes the three tensors share.
 
     Returns:
         ``out``.
 
     Gradient:
-        Of values and of what ``out`` was before, as for :func:`scatter`; of a value in ``out`` and
-        others that are alike, ``amax`` and ``amin`` give it to the one in ``out``. Differentiable
+        For values and the previous ``out``, as for :func:`scatter`. If a value in ``out`` equals
+        others, ``amax`` and ``amin`` give the gradient to the one in ``out``. Differentiable
         any number of times; forward mode too.
 
     Memory:
-        A sum with ``include_self`` is :func:`scatter_add_`. Others take the result of
+        A sum with ``include_self`` is :func:`scatter_add_`. Others use the result of
         :func:`scatter`, up to three tensors of the size of ``out``, and 8 bytes per entry and per
         row for the counts. 16-bit floats: means are rounded once, products twice.
 
@@ -288,7 +288,7 @@ def scatter_(
 
     Raises:
         IndexError: ``dim`` is out of range, or an entry is, as for :func:`scatter_add_`.
-        TypeError: The dtypes differ or are not allowed, or an argument is no tensor.
+        TypeError: The dtypes differ or are not allowed, or an argument is not a tensor.
         ValueError: The shapes do not fit, or ``reduce`` is none of these.
         RuntimeError: The tensors are on different devices, elements of ``out`` share memory, or
             ``out`` is a leaf that requires grad.
@@ -323,13 +323,13 @@ def scatter_add_(
 ) -> Tensor:
     """Adds each slice of ``values`` to ``out`` where ``index`` says, and returns ``out``.
 
-    ``out += scatter_add(values, index, out.shape[dim], dim, batch_dims=batch_dims)`` without a
-    tensor of the sums where that can be done.
+    ``out += scatter_add(values, index, out.shape[dim], dim, batch_dims=batch_dims)``, if possible
+    without a tensor of the sums.
 
     Args:
         out: The tensor that is changed; of any strides, but no two of its elements may share
             memory.
-        values: A tensor of out's dtype, one that :func:`scatter_add` takes, on its device.
+        values: A tensor of out's dtype, which :func:`scatter_add` must accept, on its device.
         index: uint8, int8, int16, int32 or int64; on the same device. Each entry must be
             between 0 and ``out.shape[dim] - 1``.
         dim: The axis of ``out`` to add along; negative counts from the end. Default:
@@ -340,25 +340,25 @@ def scatter_add_(
         ``out``.
 
     Gradient:
-        Of ``values``: :func:`gather` of the gradient of ``out``; of what ``out`` was before: that
+        For ``values``: :func:`gather` of the gradient of ``out``. For the previous ``out``: that
         gradient itself. Only the index is saved.
 
     Memory:
-        A copy of values that are not contiguous; and one of ``out`` where it is not, or, on CUDA,
-        does not begin at a multiple of 16 bytes. On the CPU what :func:`scatter_add` takes beside
-        its result; 16-bit floats are rounded once. On CUDA, for 16-bit floats and integers below 32
-        bits, and where the order of the sums is given: what :func:`scatter_add` takes, and its
-        result, which is then added, so that a sum of 16-bit floats is rounded twice.
+        A copy of values that are not contiguous; and one of ``out`` if it is not contiguous or, on
+        CUDA, does not begin at a multiple of 16 bytes. On the CPU as much as :func:`scatter_add`,
+        without its result; 16-bit floats are rounded once. On CUDA, for 16-bit floats and integers
+        below 32 bits, and if the order of the sums is fixed: as much as :func:`scatter_add`, with
+        its result, which is then added, so a sum of 16-bit floats is rounded twice.
 
     Determinism:
-        As for :func:`scatter_add` of rows that are added in no given order: on CUDA the same bits
+        As for :func:`scatter_add` of rows that are added in no fixed order: on CUDA the same bits
         on every run only under ``torch.use_deterministic_algorithms(True)``, and for integers.
 
     Raises:
-        IndexError: ``dim`` is out of range, or an entry is. On the CPU ``out`` is then as it was;
+        IndexError: ``dim`` is out of range, or an entry is. On the CPU ``out`` is then unchanged;
             on CUDA a later call raises, as for :func:`scatter_add`, and the other entries have been
             added.
-        TypeError: The dtypes differ or are not allowed, or an argument is no tensor.
+        TypeError: The dtypes differ or are not allowed, or an argument is not a tensor.
         ValueError: The shapes do not fit.
         RuntimeError: The tensors are on different devices, or ``out`` shares memory with itself or
             with ``values``, or is a leaf that requires grad.

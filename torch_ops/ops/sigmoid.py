@@ -14,8 +14,8 @@ _ops = torch.ops.torch_ops
 def sigmoid(input: Tensor) -> Tensor:
     """Returns ``1 / (1 + exp(-input))``, elementwise.
 
-    16-bit inputs are computed in float32 and rounded once. The lower tail keeps its digits down to
-    the dtype's least denormal number.
+    16-bit inputs are computed in float32 and rounded once. Small results are kept down to the
+    dtype's least denormal number.
 
     Args:
         input: A tensor of any shape and strides, also a jagged nested one, on the CPU or a CUDA
@@ -27,14 +27,14 @@ def sigmoid(input: Tensor) -> Tensor:
         for integers.
 
     Gradient:
-        ``grad_output * y * (1 - y)`` for the output ``y``, which is what is saved. Differentiable
-        any number of times; forward mode too.
+        ``grad_output * y * (1 - y)`` for the output ``y``, which is saved. Differentiable any
+        number of times; forward mode too.
 
     Deterministic, on every device.
 
     Raises:
-        TypeError: ``input`` is no tensor.
-        NotImplementedError: ``input`` has another dtype (an 8-bit float, say), as in torch.
+        TypeError: ``input`` is not a tensor.
+        NotImplementedError: ``input`` has another dtype (such as an 8-bit float), as in torch.
 
     Example:
         >>> import torch, torch_ops

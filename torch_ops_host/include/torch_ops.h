@@ -3,12 +3,12 @@
  * nor Python; without a GPU, or a driver, it computes on the CPU. docs/c_api.md has examples.
  *
  * Every function that can fail returns a status; torch_ops_last_error() then says more. None ends
- * the process or throws. Where a call fails because of its arguments (everything up to and
+ * the process or throws. If a call fails because of its arguments (everything up to and
  * including TORCH_OPS_NO_DEVICE) nothing was written. After TORCH_OPS_INDEX_OUT_OF_RANGE, or an
  * error below it in the list, the output's contents are unspecified.
  *
  * All functions may be called from any number of threads at once. Arrays are contiguous, in
- * row-major order; sizes are in elements. Where an array is empty its pointer may be NULL. Outputs
+ * row-major order; sizes are in elements. If an array is empty, its pointer may be NULL. Outputs
  * must not overlap inputs, but the activations may overwrite their input.
  */
 #ifndef TORCH_OPS_H
@@ -27,8 +27,8 @@ extern "C" {
 #define TORCH_OPS_API
 #endif
 
-/* Of this header. The library's own, torch_ops_api_version(), is the number of its soname: it
- * changes only when programs that were built with another must be built again. */
+/* The version of this header. The library's own, torch_ops_api_version(), is the number of its
+ * soname: it changes only when programs that were built with another must be built again. */
 #define TORCH_OPS_API_VERSION 1
 
 /* ---- Types: integers, so that every language with an FFI can pass them ---------------------- */
@@ -38,13 +38,13 @@ enum {
   TORCH_OPS_SUCCESS = 0,
   TORCH_OPS_NULL_POINTER = 1,
   TORCH_OPS_NEGATIVE_SIZE = 2,
-  TORCH_OPS_SIZE_OVERFLOW = 3,     /* 2^63 bytes or more; of rows, counted at 16 an element */
+  TORCH_OPS_SIZE_OVERFLOW = 3,     /* 2^63 bytes or more; for rows, counted as 16 per element */
   TORCH_OPS_UNKNOWN_DTYPE = 4,     /* not one of the list below */
   TORCH_OPS_UNSUPPORTED_DTYPE = 5, /* relu and sigmoid are for floating types */
   TORCH_OPS_UNKNOWN_INDEX_TYPE = 6,
   TORCH_OPS_UNKNOWN_MEMORY = 7,
-  TORCH_OPS_MISALIGNED_POINTER = 8, /* to no multiple of the element's size */
-  TORCH_OPS_WRONG_MEMORY = 9,       /* TORCH_OPS_DEVICE, but the device cannot reach it */
+  TORCH_OPS_MISALIGNED_POINTER = 8, /* not a multiple of the element's size */
+  TORCH_OPS_WRONG_MEMORY = 9,       /* TORCH_OPS_DEVICE, but the device cannot access it */
   TORCH_OPS_SMALL_WORKSPACE = 10,
   TORCH_OPS_INVALID_ARGUMENT = 11, /* any other */
   TORCH_OPS_NO_DEVICE = 12,        /* a device was demanded: there is none, or no kernels for it */
@@ -73,59 +73,59 @@ enum {
 typedef int32_t torch_ops_index_type;
 enum { TORCH_OPS_INDEX_INT32 = 0, TORCH_OPS_INDEX_INT64 = 1 };
 
-/* Where the arrays of a call are, and who computes. */
+/* Where the arrays of a call are, and where it is computed. */
 typedef int32_t torch_ops_memory;
 enum {
   /* In host memory. For gather, batch_gather, scatter_add and the activations the library chooses
-   * by sizes, and whether memory is pinned, what is fastest: the CPU's kernels, a device kernel
+   * what is fastest, by sizes and by whether memory is pinned: the CPU's kernels, a device kernel
    * that reads pinned memory in place, or a device to which the data goes in pieces. The CPU
    * computes all other functions. Waits for the result. */
   TORCH_OPS_HOST = 0,
-  /* On one CUDA device, or in memory that it can reach. Returns when the work is queued on
-   * `stream`, unless the time is asked for. An index out of range gives zeros (reductions and puts
-   * leave it out) and is told by torch_ops_check_errors, or by this call when the time is asked
-   * for. */
+  /* On one CUDA device, or in memory that it can access. Returns when the work is queued on
+   * `stream`, unless the time is requested. An index out of range gives zeros (reductions and puts
+   * leave it out) and is reported by torch_ops_check_errors, or by this call if the time is
+   * requested. */
   TORCH_OPS_DEVICE = 1,
   /* In host memory; computed by the CPU. */
   TORCH_OPS_HOST_CPU = 2,
   /* In host memory; computed by the current CUDA device: in pieces by the functions that
    * TORCH_OPS_HOST chooses for. The others copy all arrays to the device, and fail with
-   * TORCH_OPS_OUT_OF_MEMORY where these do not fit. */
+   * TORCH_OPS_OUT_OF_MEMORY if these do not fit. */
   TORCH_OPS_HOST_GPU = 3
 };
 
-/* What becomes of an index entry that names no row of its axis, which has `size` rows. */
+/* What an index entry means that names no row of its axis, which has `size` rows. */
 typedef int32_t torch_ops_mode;
 enum {
   TORCH_OPS_MODE_RAISE = 0,     /* TORCH_OPS_INDEX_OUT_OF_RANGE: entries are in [0, size) */
-  TORCH_OPS_MODE_WRAP = 1,      /* it names the row that it is modulo the size */
+  TORCH_OPS_MODE_WRAP = 1,      /* it names the row of its value modulo the size */
   TORCH_OPS_MODE_CLIP = 2,      /* it names the nearest row */
   TORCH_OPS_MODE_FILL = 3,      /* gathers write `fill`, others leave it out; -1 is the last row */
   TORCH_OPS_MODE_UNCHECKED = 4, /* the caller promises that there is none */
   TORCH_OPS_MODE_FROM_END = 5   /* as RAISE, but entries are in [-size, size): -1 is the last row */
 };
 
-/* What is written for the values that an index sends to one row, and where there are none. */
+/* How the values that an index sends to one row are reduced, and what a row without values gets. */
 typedef int32_t torch_ops_reduce;
 enum {
-  TORCH_OPS_REDUCE_SUM = 0,  /* else 0 */
-  TORCH_OPS_REDUCE_MEAN = 1, /* else 0; integers are summed in their type, and rounded down */
-  TORCH_OPS_REDUCE_PROD = 2, /* else 1 */
-  TORCH_OPS_REDUCE_AMAX = 3, /* else 0; NaN is larger than any number */
-  TORCH_OPS_REDUCE_AMIN = 4  /* else 0; NaN is smaller than any number */
+  TORCH_OPS_REDUCE_SUM = 0,  /* without values 0 */
+  TORCH_OPS_REDUCE_MEAN = 1, /* without values 0; integers are summed in their type, rounded down */
+  TORCH_OPS_REDUCE_PROD = 2, /* without values 1 */
+  TORCH_OPS_REDUCE_AMAX = 3, /* without values 0; NaN is larger than any number */
+  TORCH_OPS_REDUCE_AMIN = 4  /* without values 0; NaN is smaller than any number */
 };
 
 /* Flags, which may be added up. */
 enum {
-  /* The same bits on every run. On a device sums and means of floats may take longer for it; all
-   * else, and all results of the CPU, have the same bits on every run without it. */
+  /* The same bits on every run. On a device sums and means of floats may take longer with it; all
+   * other results, and all results of the CPU, have the same bits on every run without it. */
   TORCH_OPS_DETERMINISTIC = 1,
-  /* Sums are added to what the result holds, of which each element is rounded once. */
+  /* Sums are added to the values in the result; each of its elements is rounded once. */
   TORCH_OPS_ONTO_RESULT = 2
 };
 
-/* A cudaStream_t; NULL is the default stream. Host-pointer calls use streams of their own, which
- * start when what is queued on this one is done. */
+/* A cudaStream_t; NULL is the default stream. Host-pointer calls use their own streams, which
+ * start when the work queued on this one is done. */
 typedef void* torch_ops_stream;
 
 /* ---- Statuses and versions ------------------------------------------------------------------ */
@@ -133,20 +133,20 @@ typedef void* torch_ops_stream;
 /* A few words, for an unknown status too. Never NULL. */
 TORCH_OPS_API const char* torch_ops_status_string(torch_ops_status status);
 
-/* What was wrong with the last call of this thread that failed: function, argument, what it was and
- * what it may be. "" before there is one. Valid until the thread's next call of this library. */
+/* What was wrong with the last call of this thread that failed: function, argument, its value and
+ * the allowed values. "" before there is one. Valid until the thread's next call of the library. */
 TORCH_OPS_API const char* torch_ops_last_error(void);
 
-/* Of the last TORCH_OPS_INDEX_OUT_OF_RANGE of this thread: the entry's position in the index, in
+/* For the last TORCH_OPS_INDEX_OUT_OF_RANGE of this thread: the entry's position in the index, in
  * row-major order, its value, and the bound: entries must be in [0, bound), or with
- * TORCH_OPS_MODE_FROM_END in [-bound, bound). Of an axis without rows the value is 0. Which
- * coordinate of a point it is, torch_ops_last_error says. Pointers may be NULL. */
+ * TORCH_OPS_MODE_FROM_END in [-bound, bound). For an axis without rows the value is 0.
+ * torch_ops_last_error says which coordinate of a point it is. Pointers may be NULL. */
 TORCH_OPS_API torch_ops_status torch_ops_last_index_error(int64_t* position, int64_t* value,
                                                           int64_t* bound);
 
 /* Waits for `stream`, and returns TORCH_OPS_INDEX_OUT_OF_RANGE if a TORCH_OPS_DEVICE call of this
- * thread met such an entry since this was last called, or what else went wrong on the stream. NULL
- * is the default stream of each device that this thread's calls went to, and of the current one. */
+ * thread met such an entry since this was last called, or another error of the stream. NULL means
+ * the default stream of each device that this thread's calls used, and of the current one. */
 TORCH_OPS_API torch_ops_status torch_ops_check_errors(torch_ops_stream stream);
 
 TORCH_OPS_API int32_t torch_ops_api_version(void);
@@ -156,31 +156,31 @@ TORCH_OPS_API const char* torch_ops_version(void);
 TORCH_OPS_API const char* torch_ops_build_config(void);
 
 /* How many CUDA devices can be used: 0 without a GPU, a driver, or CUDA kernels, and in a child of
- * fork() whose parent has used CUDA. Not asked: whether the library was built for these devices. */
+ * fork() whose parent has used CUDA. Does not check whether the library was built for them. */
 TORCH_OPS_API int32_t torch_ops_device_count(void);
 
-/* ---- Settings, of the whole process --------------------------------------------------------- */
+/* ---- Settings of the whole process ---------------------------------------------------------- */
 
-/* Threads of CPU kernels; 0 is the default: TORCH_OPS_NUM_THREADS or OMP_NUM_THREADS of the
+/* Threads of CPU kernels; 0 is the default: TORCH_OPS_NUM_THREADS or OMP_NUM_THREADS in the
  * environment, else one for each CPU that the process may use. */
 TORCH_OPS_API torch_ops_status torch_ops_set_num_threads(int32_t threads);
 TORCH_OPS_API int32_t torch_ops_get_num_threads(void);
 
-/* How many bytes of a device a host-pointer call may take at most; 0, the default, is what is free
- * there. What does not fit is processed in pieces. */
+/* The most bytes of a device that a host-pointer call may use; 0, the default, is what is free
+ * there. Data that does not fit is processed in pieces. */
 TORCH_OPS_API torch_ops_status torch_ops_set_device_memory_limit(int64_t bytes);
 
-/* Host memory that is pinned where there is a device, else plain memory. */
+/* Host memory that is pinned if there is a device, else plain memory. */
 TORCH_OPS_API torch_ops_status torch_ops_host_alloc(int64_t bytes, void** memory);
 TORCH_OPS_API torch_ops_status torch_ops_host_free(void* memory);
 
 /* ---- Operations ----------------------------------------------------------------------------- */
 
-/* Each takes a `milliseconds` that may be NULL. Else it gets how long the kernels took, by CUDA
- * events, or on the CPU by a monotonic clock, and the call waits for its result. Of a host-pointer
+/* Each has a `milliseconds` that may be NULL. Otherwise it gets the kernels' time, by CUDA
+ * events, or on the CPU by a monotonic clock, and the call waits for its result. For a host-pointer
  * call on a device it is the sum over its kernels, without the copies.
  *
- * What a call on a device needs beside its arrays comes from the stream's pool (cudaMallocAsync).
+ * Scratch memory of a call on a device comes from the stream's pool (cudaMallocAsync).
  */
 
 /* output[n, d] = source[index[n], d]: source [axis_size, inner], index [entries],
@@ -202,12 +202,12 @@ TORCH_OPS_API torch_ops_status torch_ops_batch_gather(
 /* result[b, m, d] = the sum of values[b, n, d] over the n with index[b, n] == m:
  * values [batch, entries, inner], index [batch, entries], result [batch, axis_size, inner], all of
  * it written. 16-bit floats are summed in float32 and rounded once; integers wrap. On the CPU the
- * same bits on every run, on a device in no given order (torch_ops_scatter has a flag for one).
+ * same bits on every run, on a device in no fixed order (torch_ops_scatter has a flag for one).
  *
- * `workspace`: with TORCH_OPS_DEVICE, memory of the device, of the bytes that
- * torch_ops_scatter_add_workspace gives or more, aligned to 16. The call's scratch memory is taken
+ * `workspace`: with TORCH_OPS_DEVICE, memory of the device, of at least the bytes that
+ * torch_ops_scatter_add_workspace gives, aligned to 16. The call's scratch memory is taken
  * from it as far as it fits. The rest, or with NULL all of it, comes from the stream's pool
- * (cudaMallocAsync): the way that the call takes, which depends on the sizes, may need more. */
+ * (cudaMallocAsync): the algorithm, which depends on the sizes, may need more. */
 TORCH_OPS_API torch_ops_status torch_ops_scatter_add(
     const void* values, const void* index, void* result, int64_t batch, int64_t axis_size,
     int64_t entries, int64_t inner, torch_ops_dtype dtype, torch_ops_index_type index_type,
@@ -223,7 +223,7 @@ TORCH_OPS_API torch_ops_status torch_ops_scatter_add_workspace(int64_t batch, in
 
 /* ---- By an index, with modes ---- */
 
-/* As torch_ops_batch_gather. `fill`: an element in host memory for TORCH_OPS_MODE_FILL; NULL is 0.
+/* Like torch_ops_batch_gather. `fill`: an element in host memory for TORCH_OPS_MODE_FILL; NULL: 0.
  */
 TORCH_OPS_API torch_ops_status
 torch_ops_gather_rows(const void* source, const void* index, void* output, int64_t batch,
@@ -233,8 +233,8 @@ torch_ops_gather_rows(const void* source, const void* index, void* output, int64
 
 /* result[b, m, d] = values[b, n, d] reduced over the n with index[b, n] == m. Arrays as for
  * torch_ops_scatter_add, all of the result written, 16-bit floats computed in float32 and rounded
- * once. AMAX and AMIN are not for uint16, uint32 and uint64. `flags`: those above, of which
- * TORCH_OPS_ONTO_RESULT is for sums. */
+ * once. AMAX and AMIN are not for uint16, uint32 and uint64. `flags`: those above;
+ * TORCH_OPS_ONTO_RESULT is only for sums. */
 TORCH_OPS_API torch_ops_status torch_ops_scatter(
     const void* values, const void* index, void* result, int64_t batch, int64_t axis_size,
     int64_t entries, int64_t inner, torch_ops_dtype dtype, torch_ops_index_type index_type,
@@ -242,7 +242,7 @@ TORCH_OPS_API torch_ops_status torch_ops_scatter(
     torch_ops_stream stream, float* milliseconds);
 
 /* positions[b, m, d] = the first n of [0, entries) that has the largest values[b, n, d] for
- * TORCH_OPS_REDUCE_AMAX, or the smallest for AMIN; `entries` where there is none. */
+ * TORCH_OPS_REDUCE_AMAX, or the smallest for AMIN; `entries` if there is none. */
 TORCH_OPS_API torch_ops_status
 torch_ops_scatter_arg(const void* values, const void* index, int64_t* positions, int64_t batch,
                       int64_t axis_size, int64_t entries, int64_t inner, torch_ops_dtype dtype,
@@ -282,8 +282,8 @@ TORCH_OPS_API torch_ops_status torch_ops_gather_points(
     torch_ops_index_type index_type, torch_ops_mode mode, const void* fill, torch_ops_memory memory,
     torch_ops_stream stream, float* milliseconds);
 
-/* table[b, c0[b, p], c1[b, p], ..., d] = values[b, p, d]. Of several points at one place any is
- * written, or some elements of each. */
+/* table[b, c0[b, p], c1[b, p], ..., d] = values[b, p, d]. If several points are at one place, any
+ * of them is written, or some elements of each. */
 TORCH_OPS_API torch_ops_status torch_ops_put_points(
     void* table, const void* const* coordinates, const int64_t* sizes, int32_t count,
     const void* values, int64_t batch, int64_t points, int64_t inner, torch_ops_dtype dtype,
@@ -291,8 +291,9 @@ TORCH_OPS_API torch_ops_status torch_ops_put_points(
     torch_ops_stream stream, float* milliseconds);
 
 /* places[p] = the number of each point's place in an array of the sizes, in row-major order: an
- * index for the functions above, to add up at points, say. With TORCH_OPS_MODE_FILL a point that
- * names no place gets the product of the sizes, which torch_ops_scatter leaves out in that mode. */
+ * index for the functions above, for example to add up at points. With TORCH_OPS_MODE_FILL a point
+ * that names no place gets the product of the sizes, which torch_ops_scatter leaves out in that
+ * mode. */
 TORCH_OPS_API torch_ops_status torch_ops_ravel_points(const void* const* coordinates,
                                                       const int64_t* sizes, int32_t count,
                                                       int64_t* places, int64_t points,
@@ -302,14 +303,14 @@ TORCH_OPS_API torch_ops_status torch_ops_ravel_points(const void* const* coordin
 
 /* ---- Plans ---- */
 
-/* An index that stays the same over many calls: checked and, on a device, sorted once. It keeps a
- * copy of the index. Any number of threads may use it at once. */
+/* A plan of an index that stays the same over many calls: checked and, on a device, sorted once.
+ * It keeps a copy of the index. Any number of threads may use it at once. */
 typedef struct torch_ops_plan torch_ops_plan;
 
-/* Of an index [batch, entries] of an axis, whose entries are in [0, axis_size). `memory` says where
- * the index is, and so where the arrays of all later calls are, and who computes them. On a device
- * it waits for the work on `stream`, which must not capture a CUDA graph. Entries are not sorted
- * for the CPU. *plan is NULL where it fails. */
+/* For an index [batch, entries] of an axis, whose entries are in [0, axis_size). `memory` says
+ * where the index is, and so where the arrays of all later calls are and where these are computed.
+ * On a device it waits for the work on `stream`, which must not capture a CUDA graph. Entries are
+ * not sorted for the CPU. *plan is NULL if it fails. */
 TORCH_OPS_API torch_ops_status torch_ops_plan_create(const void* index, int64_t batch,
                                                      int64_t axis_size, int64_t entries,
                                                      torch_ops_index_type index_type,
@@ -321,13 +322,13 @@ TORCH_OPS_API torch_ops_status torch_ops_plan_create(const void* index, int64_t 
  * allowed. */
 TORCH_OPS_API torch_ops_status torch_ops_plan_destroy(torch_ops_plan* plan);
 
-/* As torch_ops_batch_gather by the plan's index. */
+/* Like torch_ops_batch_gather by the plan's index. */
 TORCH_OPS_API torch_ops_status torch_ops_plan_gather(const torch_ops_plan* plan, const void* source,
                                                      void* output, int64_t inner,
                                                      torch_ops_dtype dtype, torch_ops_stream stream,
                                                      float* milliseconds);
 
-/* As torch_ops_scatter by the plan's index, always with TORCH_OPS_DETERMINISTIC. */
+/* Like torch_ops_scatter by the plan's index, always with TORCH_OPS_DETERMINISTIC. */
 TORCH_OPS_API torch_ops_status torch_ops_plan_scatter(const torch_ops_plan* plan,
                                                       const void* values, void* result,
                                                       int64_t inner, torch_ops_dtype dtype,
@@ -381,7 +382,7 @@ TORCH_OPS_API float torch_ops_batch_gather_host(const float* source, const int* 
 /* ---- hello ---------------------------------------------------------------------------------- */
 
 /* `threads` threads print a line each to stdout: those of a kernel for TORCH_OPS_DEVICE and
- * TORCH_OPS_HOST_GPU, of the host for TORCH_OPS_HOST_CPU; TORCH_OPS_HOST takes a device if there is
+ * TORCH_OPS_HOST_GPU, of the host for TORCH_OPS_HOST_CPU; TORCH_OPS_HOST uses a device if there is
  * one. At most 1024. */
 TORCH_OPS_API torch_ops_status torch_ops_hello(int32_t threads, torch_ops_memory memory);
 

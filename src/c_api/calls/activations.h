@@ -1,4 +1,4 @@
-// A call of an activation, as the kernels of src/relu and src/sigmoid take it.
+// A call of an activation, in the form for the kernels of src/relu and src/sigmoid.
 #pragma once
 
 #include "c_api/frame/arguments.h"

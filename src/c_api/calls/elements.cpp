@@ -10,7 +10,7 @@ namespace torch_ops {
 namespace {
 
 // Table [outer, axis_size, inner], index and rows [outer, entries, inner]. In a RowCall's fields
-// `outer` is the batch; but for the index, which is as large as the rows.
+// `outer` is the batch, except for the index, which is as large as the rows.
 struct ElementCall {
   RowCall rows;
   IndexRule rule;
@@ -69,7 +69,7 @@ void gather_elements(On on, const ElementCall& call, const Errors&... errors) {
       errors...);
 }
 
-// Sums of elements in a given order on a device: every entry's place in the result, and the sums of
+// Sums of elements in a fixed order on a device: every entry's place in the result, and the sums of
 // single values by these.
 template <class Value>
 void add_in_order(OnCuda on, const ElementCall& call, void* to, const IndexErrorSite& errors) {
@@ -88,8 +88,8 @@ void add_in_order(OnCuda on, const ElementCall& call, void* to, const IndexError
                        IndexErrorSite{});
 }
 
-// Raises the error of the first entry that is one. (Where -1 is the last row, sums on the CPU leave
-// out what names no row.)
+// Raises the error of the first bad entry. (If -1 is the last row, sums on the CPU leave out
+// entries that name no row.)
 void check_entries(OnCpu on, const ElementCall& call) {
   RowLayout flat{};
   flat.batch = flat.outer = flat.index_entry_stride = 1;

@@ -1,4 +1,4 @@
-// What a thread of hello prints: its number, and how many there are.
+// What a thread of hello prints: its number, and the number of threads.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ struct torch_ops_plan {
   ~torch_ops_plan() {
     try {
       torch_ops::gpu::free_plan(on_device);
-    } catch (const std::exception&) {  // a context that is lost took the memory with it
+    } catch (const std::exception&) {  // a lost context took the memory with it
     }
   }
 };
@@ -63,13 +63,13 @@ RowCall check_planned(const torch_ops_plan& plan, const char* from_name, const v
   return call;
 }
 
-// As run(), where the index is the plan's: compute(on, call, errors...).
+// Like run(), for the plan's index: compute(on, call, errors...).
 template <class Compute>
 void run_planned(const torch_ops_plan& plan, const RowCall& call, Array::Access access,
                  torch_ops_stream stream, float* milliseconds, Compute&& compute) {
   Arrays arrays = call.arrays(access);
   arrays[1].name = "the plan";
-  if (plan.memory == TORCH_OPS_HOST_GPU) arrays[1].bytes = 0;  // it is there already
+  if (plan.memory == TORCH_OPS_HOST_GPU) arrays[1].bytes = 0;  // it is already there
   const auto go = [&] {
     run(arrays, call.entry_kind(), plan.memory, stream, milliseconds,
         [&](auto on, const Pointers& at, const auto&... errors) {

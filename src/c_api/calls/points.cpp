@@ -27,7 +27,7 @@ struct PointCall {
   }
 };
 
-// Checks what all functions take; strides count rows of `inner` elements.
+// Checks the arguments of all functions; strides count rows of `inner` elements.
 PointCall check_points(const void* const* coordinates, const int64_t* sizes, int32_t count,
                        int64_t batch, int64_t points, int64_t inner,
                        torch_ops_index_type index_type, torch_ops_mode mode,
@@ -103,7 +103,7 @@ void at_points(On, const PointCall& call, const PointsLayout& layout, Launch&& l
   }
 }
 
-// Writes those of the values whose points name a place. (The kernels for the CPU write where all
+// Writes the values whose points name a place. (The kernels for the CPU write only if all
 // do.)
 int64_t put_named_points(OnCpu on, void* table, int64_t element_bytes, const PointsLayout& layout,
                          const void* values) {
@@ -149,7 +149,7 @@ torch_ops_status torch_ops_gather_points(const void* source, const void* const* 
           at_points(
               on, call, layout,
               [&](const auto&... site) {
-                // A kernel reads some row for a point that names none: where the source has no row,
+                // A kernel reads some row even for a point that names none: if source has no row,
                 // one of the output.
                 const void* rows = call.has_empty_axis ? at[count + 1] : at[count];
                 return kernels::gather_points(on, rows, element, layout, filled, at[count + 1],

@@ -15,7 +15,7 @@ void run_gather(const RowCall& call, torch_ops_memory memory, torch_ops_stream s
       });
 }
 
-// Where memory is the host's, whoever is fastest computes.
+// If memory is the host's, CPU or GPU computes, whichever is faster.
 void run_fastest_gather(const RowCall& call, torch_ops_memory memory, torch_ops_stream stream,
                         float* milliseconds) {
   const bool in_pieces =
@@ -38,7 +38,7 @@ void run_scatter(const ScatterCall& call, torch_ops_memory memory, torch_ops_str
       });
 }
 
-// What a call of scatter_add needs at most where it adds by atomics.
+// The most that a call of scatter_add needs if it adds by atomics.
 int64_t workspace_bytes(int64_t batch, int64_t axis_size, int64_t inner, torch_ops_dtype dtype) {
   const int64_t sums = checked_bytes("the workspace", 4, batch, axis_size, inner);
   return element_bytes(dtype) < 4 ? sums : 0;
@@ -57,7 +57,7 @@ void check_workspace(const RowCall& call, const own::Workspace& workspace) {
   }
 }
 
-// The plain forms return the status, negated, where others return it.
+// The plain forms return the negated status; other functions return the status.
 float plain_gather(const char* function, const float* source, const int* index, float* res,
                    int64_t N, int64_t M, int64_t B) {
   float milliseconds = 0;

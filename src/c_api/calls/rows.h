@@ -1,5 +1,5 @@
-// Calls of gather and of scatter's reductions by an entry for each row, as the kernels of
-// src/gather and src/scatter take them.
+// Calls of gather and of scatter's reductions by an entry for each row, in the form for the kernels
+// of src/gather and src/scatter.
 #pragma once
 
 #include "c_api/frame/run.h"
@@ -25,7 +25,7 @@ ReduceCall<Value, Result> reduce_call(const RowCall& call, void* result,
           IndexRule(call.mode, call.axis_size), static_cast<Result*>(result), plan};
 }
 
-// Writes `count` elements of these bytes, all alike.
+// Writes `count` elements, all with these bytes.
 template <class On>
 void fill_all(On on, void* to, int64_t count, int64_t element_bytes, const FillPattern& fill) {
   const auto write = [&](auto word) {
@@ -73,7 +73,7 @@ void scatter(OnCuda on, const ScatterCall& call, const IndexErrorSite& errors);
 void scatter_arg(OnCpu on, const RowCall& call, bool largest);
 void scatter_arg(OnCuda on, const RowCall& call, bool largest, const IndexErrorSite& errors);
 
-// Does a reduction take the dtype?
+// Does a reduction accept the dtype?
 void check_reduce(torch_ops_reduce reduce, torch_ops_dtype dtype);
 
 inline void set_flags(ScatterCall& call, int32_t flags) {

@@ -9,7 +9,7 @@
 namespace torch_ops {
 namespace {
 
-// A call on the device or on the CPU that `on` stands for.
+// A call on the device or on the CPU, which `on` selects.
 template <class On, class... Errors>
 class Scatter {
  public:
@@ -70,7 +70,7 @@ class Scatter {
 
   int64_t count() const { return rows_.batch * rows_.axis_size * rows_.inner; }
 
-  // check_reduce has seen that the kernels take the dtype.
+  // check_reduce has checked that the kernels accept the dtype.
   template <class Use>
   void dispatch_ordered(Use&& use) const {
     dispatch_dtype(rows_.dtype, [&](auto value) {
@@ -91,7 +91,7 @@ class Scatter {
     });
   }
 
-  // Adds to the result, of which each element is rounded once.
+  // Adds to the result; each element of it is rounded once.
   template <class Value>
   void add_onto() const {
     using Sum = std::conditional_t<std::is_integral_v<Value>, Value, SumOf<Value>>;
@@ -114,7 +114,7 @@ class Scatter {
     }
   }
 
-  // Of sums that are not rounded: those of 16-bit numbers may exceed them where the mean does not.
+  // From sums that are not rounded: those of 16-bit numbers may overflow where the mean does not.
   template <class Value>
   void mean() const {
     using Summed = typename SummedAs<Value>::type;
@@ -154,7 +154,7 @@ class Scatter {
       if (count() == 0) return;
       const Room<On, int64_t> found(count());
       positions<Value>(largest, found.get());
-      // Where there is none, the position is that after the last entry: fills with zero.
+      // If there is none, the position is that after the last entry: fills with zero.
       const GatherPolicy or_zero{IndexRule(IndexMode::kFill, rows_.entries), {}};
       if (rows_.entries == 0) {
         return fill_all(on_, rows_.to, count(), sizeof(Value), or_zero.fill);

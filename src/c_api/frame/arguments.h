@@ -1,4 +1,4 @@
-// What every function of the C library asks of its arguments, and the calls that they become.
+// The checks of arguments of every function of the C library, and the calls made from them.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +23,15 @@ struct Array {
 };
 using Arrays = std::vector<Array>;
 
-// What an error of an index's entry tells of the index.
+// What an error of an index's entry says about the index.
 struct EntryKind {
-  int64_t bound;  // of the entries; unused where they are coordinates
+  int64_t bound;  // of the entries; unused if they are coordinates
   IndexMode mode;
   int64_t coordinates = 0;  // of an entry that is a point; 0 for one that is a number
-  // Kernels may record an entry as it is. (Most record the row that it is by IndexMode::kFromEnd.)
+  // Kernels may record an entry unchanged. (Most record the row that it is by IndexMode::kFromEnd.)
   bool as_it_is = false;
 
-  // The entry of which a kernel has recorded `value`.
+  // The entry for which a kernel has recorded `value`.
   int64_t entry_of(int64_t value, int64_t axis_size) const {
     const bool is_row = mode == IndexMode::kFromEnd && coordinates == 0 && value < 0 &&
                         (!as_it_is || value >= -axis_size);
@@ -60,7 +60,7 @@ struct RowCall {
             {"index", index, all_index_bytes(), Array::kRead},
             {to_name, to, table_first ? rows_bytes() : table_bytes(), access}};
   }
-  // With other pointers for these.
+  // The same with other pointers.
   RowCall at(const std::vector<void*>& pointers) const {
     RowCall call = *this;
     call.from = pointers[0];
@@ -96,7 +96,7 @@ enum class Activation { kRelu, kReluBackward, kSigmoid, kSigmoidBackward };
 
 struct ActivationCall {
   Activation activation;
-  const void* inputs[2];  // the second is null but for a backward pass
+  const void* inputs[2];  // the second is null except for a backward pass
   void* output;
   int64_t size;
   torch_ops_dtype dtype;
@@ -244,7 +244,7 @@ inline RowCall check_rows(const char* from_name, const void* from, const void* i
                 checked_bytes("index", call.index_bytes, batch, entries, index_inner),
                 call.index_bytes);
   check_pointer(to_name, to, bytes_of(to_name, !table_first), call.element_bytes);
-  // Kernels number rows and their elements in int64 too, and have tables of wider elements.
+  // Kernels also count rows and their elements in int64, and have tables of wider elements.
   checked_bytes("the array of all rows", 16, batch, axis_size, inner);
   checked_bytes("the array of all entries", 16, batch, entries, inner);
   return call;

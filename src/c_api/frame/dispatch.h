@@ -39,7 +39,7 @@ void dispatch_dtype(torch_ops_dtype dtype, Use&& use) {
   }
 }
 
-// The same for floating dtypes alone.
+// The same for floating dtypes only.
 template <class Use>
 void dispatch_floating(torch_ops_dtype dtype, Use&& use) {
   switch (dtype) {
@@ -54,7 +54,7 @@ void dispatch_floating(torch_ops_dtype dtype, Use&& use) {
   }
 }
 
-// As what the kernels sum and multiply a type: integers of one size alike, as unsigned ones, which
+// The type in which kernels sum and multiply: integers of the same size as unsigned ones, which
 // wrap without undefined behaviour.
 template <class Value>
 struct SummedAs {

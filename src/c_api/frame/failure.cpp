@@ -5,7 +5,7 @@
 namespace torch_ops {
 namespace {
 
-// Plain memory: nothing to allocate where memory is short, nothing to destroy when a thread ends.
+// Plain memory: nothing to allocate if memory is short, nothing to destroy when a thread ends.
 thread_local char last_error[1024] = "";
 thread_local BadEntry last_bad_entry{0, 0, 0};
 

@@ -21,11 +21,11 @@ class Failure : public std::exception {
   std::string text_;
 };
 
-// An entry of an index that is no row of its axis.
+// An entry of an index that is not a row of its axis.
 struct BadEntry {
   int64_t position, value, bound;
   bool from_end = false;    // entries may be from -bound on
-  int64_t coordinate = -1;  // of a point: which one; else the entry is a number
+  int64_t coordinate = -1;  // of a point: which one; otherwise the entry is a number
 };
 
 class IndexFailure : public Failure {
@@ -41,7 +41,7 @@ template <class... Parts>
   throw Failure(status, text.str());
 }
 
-// What the thread's callers can ask for after a failure. These never throw.
+// What callers on this thread can query after a failure. These never throw.
 void remember_failure(const char* function, const char* text) noexcept;
 void remember_index_failure(const IndexFailure& failure) noexcept;
 

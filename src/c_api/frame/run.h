@@ -1,5 +1,5 @@
-// The frame of a call: who computes it, with which pointers, and how an error of an index's entry
-// is told.
+// The frame of a call: where it is computed, with which pointers, and how an error of an index's
+// entry is reported.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace torch_ops {
 
-// Does the call, and tells how long it took.
+// Does the call, and reports its time.
 template <class Body>
 void timed_on_cpu(float* milliseconds, Body&& body) {
   const auto start = std::chrono::steady_clock::now();
@@ -23,7 +23,7 @@ void timed_on_cpu(float* milliseconds, Body&& body) {
   *milliseconds = taken.count();
 }
 
-// Raises the error of an entry that a launcher for the CPU has returned the position of.
+// Raises the error of an entry whose position a launcher for the CPU has returned.
 inline void raise_if_bad(const IndexArray& index, int64_t position, const EntryKind& kind) {
   if (position == kNoBadEntry) return;
   const int64_t value = dispatch_index(
@@ -49,7 +49,7 @@ void checked(On, const IndexArray& index, const EntryKind& kind, Launch&& launch
   }
 }
 
-// Where the arrays of a call are for those who compute it, in the order of the call's Arrays.
+// Where the arrays of a call are for the computing device, in the order of the call's Arrays.
 using Pointers = std::vector<void*>;
 
 inline Pointers pointers_of(const Arrays& arrays) {
@@ -59,8 +59,8 @@ inline Pointers pointers_of(const Arrays& arrays) {
 }
 
 // Computes a call by compute(on, pointers, errors...): on a device with an IndexErrorSite, in which
-// its kernels record an entry that is an error; on the CPU without, where it throws. Host-pointer
-// calls go to a device only where that is demanded, and as a whole.
+// its kernels record a bad entry; on the CPU without, where it throws. Host-pointer calls go to a
+// device only if that is demanded, and as a whole.
 template <class Compute>
 void run(const Arrays& arrays, const EntryKind& kind, torch_ops_memory memory,
          torch_ops_stream stream, float* milliseconds, Compute&& compute) {

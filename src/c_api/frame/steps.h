@@ -1,4 +1,4 @@
-// What the kernel library leaves to its callers: memory for a part of a call, and the small steps
+// Steps that the kernel library leaves to its callers: memory for a part of a call, and small steps
 // after it, element by element.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace torch_ops {
 
-// Memory for the time of a call, where it is computed.
+// Memory for the time of a call, on the computing device.
 template <class On, class T>
 class Room {
  public:
@@ -91,10 +91,10 @@ void for_each(OnCuda, const Step& step, int64_t count);
 // Copies within the device's memory.
 void copy(OnCuda, void* to, const void* from, int64_t bytes);
 
-constexpr int64_t kAligned = 16;  // to what kernels for CUDA write results
+constexpr int64_t kAligned = 16;  // where kernels for CUDA write results
 
-// Calls write(to) for a result of `bytes`: in place, or where kernels could not write vectors to
-// it, in memory whose contents are copied there.
+// Calls write(to) for a result of `bytes`: in place, or if kernels could not write vectors to
+// it, in memory whose contents are then copied there.
 template <class On, class Write>
 void write_aligned(On on, void* result, int64_t bytes, Write&& write) {
   if constexpr (std::is_same_v<On, OnCuda>) {

@@ -1,4 +1,4 @@
-// The calls on a CUDA device. Arguments are right, but for what only the device can tell. In a
+// The calls on a CUDA device. Arguments are checked, except for what only the device can find. In a
 // build without CUDA there is no device.
 #pragma once
 
@@ -30,15 +30,15 @@ struct PlanOnDevice {
   }
 #endif
 
-// How many devices there are: 0 without a driver, and in a child of fork() where the parent has
-// used CUDA. Never fails.
+// The number of devices: 0 without a driver, and in a child of fork() whose parent has used CUDA.
+// Never fails.
 #ifdef TORCH_OPS_WITH_CUDA
 int32_t device_count();
 // Is there a current device that can run this library's kernels? Starts up CUDA. Never fails.
 bool is_usable();
 // Is this memory pinned, so that a device can read it in place?
 bool is_pinned(const void* memory);
-// Frees memory of pinned_alloc; false where it is not.
+// Frees memory of pinned_alloc; returns false for other memory.
 bool pinned_free(void* memory);
 #else
 inline int32_t device_count() { return 0; }
@@ -74,14 +74,14 @@ TORCH_OPS_GPU_CALL(void apply_host(const ActivationCall& call, torch_ops_stream 
                                    float* milliseconds))
 TORCH_OPS_GPU_CALL(void* pinned_alloc(int64_t bytes))
 
-// Plans. Sorts the entries of an index, which is checked, on the device that it is on, or to which
-// it is copied from the host; waits. The memory is the plan's until free_plan.
+// Plans. Sorts the entries of an index, which is checked, on its device, or on the device to which
+// it is copied from the host; waits. The plan owns the memory until free_plan.
 TORCH_OPS_GPU_CALL(void make_plan(PlanOnDevice& plan, const RowCall& index, bool from_host,
                                   torch_ops_stream stream))
 // Waits for the device.
 TORCH_OPS_GPU_CALL(void free_plan(const PlanOnDevice& plan))
 
-// The most bytes of a device that a host-pointer call may take; 0: what is free there.
+// The most bytes of a device that a host-pointer call may use; 0: what is free there.
 void set_memory_limit(int64_t bytes);
 int64_t memory_limit();
 

@@ -18,7 +18,7 @@ void hello(int32_t threads) {
     need_kernels();
     if (threads == 0) return;
     TORCH_OPS_LAUNCH(hello_kernel, 1, threads, 0);
-    // What a kernel prints comes out when the host waits for it.
+    // The output of a kernel appears when the host waits for it.
     TORCH_OPS_CHECK_CUDA(cudaStreamSynchronize(current_stream()));
     std::fflush(stdout);
   });

@@ -1,4 +1,4 @@
-// Launches for a part of a table, where the whole does not fit the device. On the current stream.
+// Launches for a part of a table, if the whole does not fit the device. On the current stream.
 #pragma once
 
 #include "c_api/frame/arguments.h"
@@ -7,7 +7,7 @@
 namespace torch_ops::gpu {
 
 // For a table of which only the rows [first, first + call.axis_size) are there; `whole` is the size
-// of the axis. Leaves the output of other entries as it is. Errors are recorded with the first
+// of the axis. Does not change the output of other entries. Errors are recorded with the first
 // part.
 void launch_gather_part(const RowCall& call, int64_t first, int64_t whole,
                         const IndexErrorSite& errors);

@@ -1,6 +1,6 @@
 // Calls on host pointers that a device computes. Data goes there in pieces, which overlap with the
-// kernels and with the results' way back; no more of it is there at a time than the device has room
-// for. docs/c_api.md says which way a call takes.
+// kernels and with the results' way back. Never more of it is there at a time than fits the device.
+// docs/c_api.md says which method a call uses.
 #include <algorithm>
 
 #include "c_api/calls/activations.h"
@@ -14,7 +14,7 @@
 namespace torch_ops::gpu {
 namespace {
 
-constexpr int kRing = 2;  // pieces on the device: one moves while the other is worked on
+constexpr int kRing = 2;  // pieces on the device: one moves while the other is processed
 
 // Some entries of a call: whole batches, or a part of one.
 struct Span {
@@ -22,7 +22,7 @@ struct Span {
   int64_t entry, entries;
 
   int64_t count() const { return batches * entries; }
-  // The first, counted over all of the call's.
+  // The first, counted over all entries of the call.
   int64_t first(const RowCall& call) const { return batch * call.entries + entry; }
   RowCall of(const RowCall& call) const {
     RowCall part = call;
@@ -53,9 +53,9 @@ void launch_gather(const RowCall& call, int64_t first) {
   gather(OnCuda{host_program()}, call, error_site(call.entry_kind(), Reports::kNow, first));
 }
 
-// scatter_add in two steps. Adds to `sums`, zeros before; entries out of range are dropped, and
-// recorded where the errors have a slot. Then rounds `size` of them to the call's dtype, where the
-// sums are of another type.
+// scatter_add in two steps. Adds to `sums`, which are zeros at first; entries out of range are
+// dropped, and recorded if the errors have a slot. Then rounds `size` of them to the call's dtype,
+// if the sums are of another type.
 void launch_add(const RowCall& call, void* sums, const IndexErrorSite& errors) {
   dispatch_summed(call.dtype, [&](auto value) {
     using Value = decltype(value);
@@ -81,7 +81,7 @@ void launch_round(torch_ops_dtype dtype, const void* sums, void* result, int64_t
        " bytes of device memory that the call may take do not hold one row of it");
 }
 
-// Runs a call within the device memory that there is. If another program took it in the meantime,
+// Runs a call within the available device memory. If another program took it in the meantime,
 // tries again with less.
 template <class Attempt>
 void within_budget(torch_ops_stream stream, float* milliseconds, Attempt&& attempt) {
@@ -103,13 +103,13 @@ void within_budget(torch_ops_stream stream, float* milliseconds, Attempt&& attem
 
 // ---- gather -------------------------------------------------------------------------------------
 
-// Of a gather from a source that is read in place. Smaller than others, so that little of the index
-// is uploaded before, and little of the result downloaded after, all the reading.
+// For a gather from a source that is read in place. Smaller than others, so that little of the
+// index is uploaded before, and little of the result downloaded after, all the reading.
 constexpr int64_t kInPlacePieceBytes = int64_t{2} << 20;
 
 // Gathers from a source in the host's memory. A lane with a single word in flight takes less
 // time there than one with four (4.3 ms for 2 Mi floats of 1 GiB, 5.3 to 5.8 with
-// four, on an H200), so the kernel for parts of a table does it, one launch a batch.
+// four, on an H200), so the kernel for parts of a table does it, one launch per batch.
 void launch_in_place(const RowCall& call, int64_t first) {
   constexpr int64_t kWorthALaunch = 16384;
   if (call.entries * call.inner < kWorthALaunch) {
@@ -153,13 +153,13 @@ GatherPlan plan_gather(const RowCall& call, bool in_place, int64_t budget) {
   plan.span = span_within(budget / 2, kPieceBytes);
   const int64_t room = budget - plan.span * entry;
   if (slab <= room) {
-    // Groups of a piece's size at least; two, so that one is uploaded while the other is read.
+    // Groups of at least a piece's size; two, so that one is uploaded while the other is read.
     plan.group = std::clamp<int64_t>(kPieceBytes / slab, 1, std::min(call.batch, room / slab));
     plan.table_bytes = plan.group * slab;
     plan.tables = plan.group < call.batch && 2 * plan.table_bytes <= room ? 2 : 1;
     return plan;
   }
-  // Each span of entries has the whole table uploaded: as large a span as may be.
+  // The whole table is uploaded for each span of entries: the spans are as large as possible.
   plan.span = span_within(budget / 2, budget);
   plan.part_rows = (budget - plan.span * entry) / 2 / row;
   plan.table_bytes = plan.part_rows * row;
@@ -312,7 +312,7 @@ void scatter_in_pieces(Pipeline& pipeline, const RowCall& call, int64_t budget) 
       TORCH_OPS_CHECK_CUDA(cudaMemsetAsync(sums, 0, sums_bytes, pipeline.run()));
     });
   };
-  // Uploads a span, and has `add(part)` add what is there of it.
+  // Uploads a span, and calls `add(part)` to add the part of it that is there.
   const auto add_span = [&](const Span& span, auto&& add) {
     const int slot = static_cast<int>(spans++ % kRing);
     pipeline.upload(indexes[slot], index, span.first(call) * call.index_bytes,
@@ -338,7 +338,7 @@ void scatter_in_pieces(Pipeline& pipeline, const RowCall& call, int64_t budget) 
       }
       pipeline.download(result, (first + at) * row, from, some * row, rounded[slot], left[slot]);
     }
-    // The sums may be cleared once the last has left: downloads are one behind the other.
+    // The sums may be cleared once the last has left: downloads follow each other.
     if (outs_done > 0) all_left.record(pipeline.out());
   };
 
@@ -414,7 +414,7 @@ void apply_in_pieces(Pipeline& pipeline, const ActivationCall& call, int64_t bud
 
 }  // namespace
 
-// All arrays are on the device together, and what they take beside that is the kernels'.
+// All arrays are on the device together; other memory is left to the kernels.
 void run_copied(const Arrays& arrays, const EntryKind& kind, torch_ops_stream stream,
                 float* milliseconds, const Launch& launch) {
   translated([&] {
@@ -453,7 +453,7 @@ void gather_host(const RowCall& call, torch_ops_stream stream, float* millisecon
   translated(need_kernels);
   if (call.rows_bytes() == 0 || call.axis_size == 0) {
     if (milliseconds != nullptr) *milliseconds = 0;
-    return gather(OnCpu{host_program()}, call);  // moves nothing, and checks the index
+    return gather(OnCpu{host_program()}, call);  // moves nothing, but checks the index
   }
   within_budget(stream, milliseconds, [&](Pipeline& pipeline, int64_t budget) {
     gather_in_pieces(pipeline, call, budget);

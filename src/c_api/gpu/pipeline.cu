@@ -13,7 +13,7 @@
 namespace torch_ops::gpu {
 namespace {
 
-// By all threads: one alone copies slower than the bus.
+// By all threads: a single one copies slower than the bus.
 void copy_memory(char* to, const char* from, int64_t bytes) {
   constexpr int64_t kPart = int64_t{1} << 20;
   parallel_for(bytes, kPart, [&](int64_t begin, int64_t end) {
@@ -140,7 +140,7 @@ struct Pipelines {
   std::vector<Pipeline*> free[kMaxDevices];
 };
 
-// Kept until the process ends, as their memory and streams are.
+// Kept until the process ends, like their memory and streams.
 Pipelines& pipelines() {
   static auto* const all = new Pipelines;
   return *all;
@@ -170,7 +170,7 @@ PipelineLease::~PipelineLease() {
 int64_t memory_budget() {
   size_t free = 0, all = 0;
   TORCH_OPS_CHECK_CUDA(cudaMemGetInfo(&free, &all));
-  // What an allocation is rounded up to must fit too.
+  // An allocation must also fit after rounding up.
   const auto usable = static_cast<int64_t>(free - free / 16);
   const int64_t limit = memory_limit();
   return limit > 0 ? std::min(limit, usable) : usable;

@@ -1,5 +1,5 @@
 // Copies between host and device that overlap with each other and with kernels: three streams, and
-// pinned staging memory for what is pageable.
+// pinned staging memory for pageable memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@ class Event {
   Event(const Event&) = delete;
   ~Event();
   void record(cudaStream_t stream);
-  void hold_up(cudaStream_t stream) const;  // until what was recorded is done
+  void hold_up(cudaStream_t stream) const;  // until the recorded work is done
   void wait() const;                        // the same for the calling thread
 
  private:
@@ -45,18 +45,18 @@ class Pipeline {
   cudaStream_t run() const { return run_; }
   cudaStream_t out() const { return out_; }
 
-  // Begins a call: its work starts when what is queued on `stream` is done.
+  // Begins a call: its work starts when the work queued on `stream` is done.
   void begin(cudaStream_t stream, bool timed);
-  // Ends it: all results are in host memory. To be called while the call's device memory is there.
+  // Ends it: all results are in host memory. To be called while the call's device memory exists.
   void finish();
   // The same for a call that failed; does nothing to one that has finished.
   void abandon() noexcept;
-  // Of the kernels of a call that was timed, and has finished.
+  // The time of the kernels of a timed call that has finished.
   float milliseconds() const { return milliseconds_; }
 
   // Queues a copy to the device, which starts once `before` is done.
   void upload(void* to, const HostArray& from, int64_t offset, int64_t bytes, const Event& before);
-  // Launches by `launch()`, behind all uploads so far and behind `before`; then records `done`.
+  // Launches by `launch()`, after all uploads so far and after `before`; then records `done`.
   template <class Launch>
   void launch(const Event& before, Event& done, Launch&& launch) {
     uploaded_.record(in_);
@@ -67,7 +67,7 @@ class Pipeline {
     if (timed_) timers_.back().stop(run_);
     done.record(run_);
   }
-  // Queues a copy to the host behind `before`; then records `done`.
+  // Queues a copy to the host after `before`; then records `done`.
   void download(const HostArray& to, int64_t offset, const void* from, int64_t bytes,
                 const Event& before, Event& done);
 
@@ -77,7 +77,7 @@ class Pipeline {
   struct Slot {
     char* memory = nullptr;
     Event copied;
-    char* to = nullptr;  // where the slot's contents belong, if they are not there yet
+    char* to = nullptr;  // where the slot's contents must go, if they are not there yet
     int64_t bytes = 0;
   };
 
@@ -106,7 +106,7 @@ class PipelineLease {
   Pipeline* pipeline_;
 };
 
-// The bytes of the current device that a call may take.
+// The bytes of the current device that a call may use.
 int64_t memory_budget();
 
 // Device memory for the time of a call, cut into aligned pieces.

@@ -26,7 +26,7 @@ void make_plan(PlanOnDevice& plan, const RowCall& index, bool from_host, torch_o
     }
     if (entries == 0) return;
 
-    // Numbers of 4 bytes where they count all entries and rows.
+    // Numbers of 4 bytes if they can count all entries and rows.
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     const bool narrow = std::max(entries, index.batch * index.axis_size) <= kMost;
     const int64_t id_bytes = narrow ? 4 : 8;

@@ -61,7 +61,7 @@ void throw_cuda_error(int error, const char* expression, const char* file, int l
 namespace gpu {
 namespace {
 
-// Of one thread on one device.
+// One thread's on one device.
 struct ErrorRecord {
   IndexErrorSlot* slot = nullptr;  // in the device's memory
   IndexErrorRecord* record = nullptr;
@@ -73,9 +73,9 @@ struct DeviceErrors {
   bool captured = false;   // in a CUDA graph, which may be replayed at any time
 };
 
-// Records of threads that have ended are used again, and never freed: kernels that run may hold
-// their addresses. Such kernels may still record an error, and what they recorded is not the next
-// thread's: before a record is used again, its device is waited for and the record is cleared.
+// Records of threads that have ended are reused, and never freed: running kernels may have
+// their addresses. Such kernels may still record an error, which must not become the next
+// thread's: before a record is reused, its device is waited for and the record is cleared.
 class ErrorPool {
  public:
   // A record of `device`, which is current.
@@ -102,7 +102,7 @@ class ErrorPool {
   }
 
  private:
-  static constexpr size_t kWorthAWait = 64;  // records: one wait serves them all
+  static constexpr size_t kWorthAWait = 64;  // records: one wait is enough for all
 
   static DeviceErrors* last_of(std::vector<DeviceErrors*>& list) {
     if (list.empty()) return nullptr;
@@ -111,7 +111,7 @@ class ErrorPool {
     return last;
   }
 
-  // False where the device cannot be waited for: while another thread captures a graph, say.
+  // False if the device cannot be waited for, such as while another thread captures a graph.
   static bool clear(const std::vector<DeviceErrors*>& ended) {
     cudaError_t error = cudaDeviceSynchronize();
     for (DeviceErrors* errors : ended) {
@@ -140,7 +140,7 @@ class ErrorPool {
       TORCH_OPS_CHECK_CUDA(cudaMalloc(reinterpret_cast<void**>(&each.slot), sizeof(slot)));
       TORCH_OPS_CHECK_CUDA(cudaMemcpy(each.slot, &slot, sizeof(slot), cudaMemcpyHostToDevice));
     }
-    // A copy from pageable memory may be under way when cudaMemcpy returns.
+    // A copy from pageable memory may be in progress when cudaMemcpy returns.
     TORCH_OPS_CHECK_CUDA(cudaStreamSynchronize(nullptr));
     return made.release();
   }
@@ -181,7 +181,7 @@ std::atomic<bool> lost_by_fork{false};
 
 struct ThreadErrors {
   DeviceErrors* on[kMaxDevices] = {};
-  bool queued[kMaxDevices] = {};  // on which devices calls were queued
+  bool queued[kMaxDevices] = {};  // the devices on which calls were queued
 
   ~ThreadErrors() {
     if (lost_by_fork.load()) return;
@@ -206,10 +206,10 @@ DeviceErrors& current_errors() {
   return *errors;
 }
 
-// All kernels are compiled for the same devices: this one stands for all.
+// All kernels are compiled for the same devices: this one represents all.
 __global__ void any_kernel() {}
 
-// cudaSuccess where the current device can run this library's kernels. Makes its context.
+// cudaSuccess if the current device can run this library's kernels. Makes its context.
 cudaError_t find_kernels() {
   static std::atomic<bool> found[kMaxDevices];
   int device = 0;
@@ -350,7 +350,7 @@ IndexErrorSite error_site(const EntryKind& kind, Reports reports, int64_t first)
   site.axis_size = kind.bound;
   site.coordinates = kind.coordinates;
   site.from_end = kind.mode == IndexMode::kFromEnd;
-  // This library names an entry by its flat position, and needs no sizes of the index.
+  // This library names an entry by its flat position, and does not need the index's sizes.
   site.outer = 1;
   site.sizes[0] = first;
   site.sizes[1] = kind.as_it_is;
@@ -425,7 +425,7 @@ void check_errors(torch_ops_stream stream) {
     for (int device = 0; device < device_count(); ++device) {
       if (!thread_errors.queued[device]) continue;
       const DeviceScope scope(device);
-      // Each device has a default stream of its own: the one above may be another's.
+      // Each device has its own default stream: the one above may be another's.
       TORCH_OPS_CHECK_CUDA(cudaStreamSynchronize(on));
       if (thread_errors.on[device] == nullptr) continue;
       // `stream` may be another device's.

@@ -1,4 +1,4 @@
-// What the calls on a device share: the device and stream of a call, its errors, its time.
+// Common code of the calls on a device: the device and stream of a call, its errors, its time.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -27,9 +27,9 @@ auto translated(Body&& body) {
   }
 }
 
-// Fails with TORCH_OPS_NO_DEVICE where there is none.
+// Fails with TORCH_OPS_NO_DEVICE if there is no device.
 void need_device();
-// The same where the current device has no kernels of this library.
+// The same if the current device has no kernels of this library.
 void need_kernels();
 
 // Makes a device current for its scope.
@@ -55,24 +55,24 @@ class StreamScope {
   cudaStream_t previous_;
 };
 
-// Where kernels record an entry out of range. Each thread has two a device: what calls that do not
-// wait have left must not be taken for the error of one that does.
+// Where kernels record an entry out of range. Each thread has two per device, so that an error of a
+// call that does not wait is not taken for the error of one that does.
 enum class Reports { kLater, kNow };
-// What a launch on the current stream gets, whose first entry is the index's `first`th.
+// The argument of a launch on the current stream, whose first entry is the index's `first`th.
 IndexErrorSite error_site(const EntryKind& kind, Reports reports, int64_t first = 0);
-// Once the kernels are done: raises what was recorded on the current device, and makes room for the
-// next.
+// Once the kernels are done: raises the error recorded on the current device, and makes room for
+// the next.
 void raise_recorded(Reports reports, cudaStream_t stream);
 
 // A call of this thread is queued on the device: check_errors waits for it there.
 void note_queued_call(int device);
 
-// The device that the arrays are on, which must be one that can reach them all; the current device
-// where that does not say it.
+// The device that the arrays are on, which must be able to access all of them; the current device
+// if that is not known.
 int device_of(const Arrays& arrays);
 
-// A call on device pointers: queues what `launch` launches. Where a time is wanted, waits for it,
-// and raises what the kernels recorded.
+// A call on device pointers: queues what `launch` launches. If a time is wanted, waits for it,
+// and raises the errors that the kernels recorded.
 template <class Launch>
 void queue(const Arrays& arrays, torch_ops_stream stream, float* milliseconds, Launch&& launch) {
   translated([&] {

@@ -1,5 +1,5 @@
-// Checks for C++ and CUDA code: what fails throws an exception whose text has file, line,
-// expression and, of a CUDA call, the error's name and text. No torch. Installed as
+// Checks for C++ and CUDA code: a failure throws an exception whose text has file, line,
+// expression and, for a CUDA call, the error's name and text. No torch. Installed as
 // torch_ops/cuda_check.h, for any program.
 //
 //   TORCH_OPS_CHECK(n > 0, "n is ", n);            // condition, then any parts of a message
@@ -27,7 +27,7 @@ class CudaError : public std::runtime_error {
 
 [[noreturn]] inline void throw_cuda_error(cudaError_t code, const char* expression,
                                           const char* file, int line) {
-  // An error that a call left behind would be found again by the next check of a launch.
+  // Clears an error that a call left: the next check of a launch would find it again.
   cudaGetLastError();
   std::ostringstream text;
   text << file << ":" << line << ": " << expression << ": " << cudaGetErrorName(code) << " ("

@@ -1,4 +1,4 @@
-// Division of many 32-bit numbers by one that is known before: a multiplication and a shift.
+// Division of many 32-bit numbers by one that is known beforehand: a multiplication and a shift.
 #pragma once
 
 #include <cstdint>

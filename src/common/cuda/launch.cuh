@@ -21,14 +21,14 @@ constexpr int kThreads = 256;  // a block; 8 blocks fill a multiprocessor's 2048
 constexpr int64_t kMaxGridX = (int64_t{1} << 31) - 1;
 constexpr int64_t kMaxGridYZ = 65535;
 
-// Blocks for `work` items at `per_block` items a block. Kernels stride by the grid, so that more
-// work than the largest grid holds is still done.
+// Blocks for `work` items at `per_block` items per block. Kernels stride by the grid, so more work
+// than the largest grid covers is still done.
 inline unsigned grid_x(int64_t work, int64_t per_block) {
   return static_cast<unsigned>(std::min(ceil_div(work, per_block), kMaxGridX));
 }
 inline unsigned grid_y(int64_t work) { return static_cast<unsigned>(std::min(work, kMaxGridYZ)); }
 
-// For a choice among kernels that has none for the types of the call: a mistake in the choice,
+// For a choice among kernels that has none for the types of the call: a bug in the choice,
 // which must not pass for a result.
 [[noreturn]] inline void fail_without_kernel(const char* choice) {
   throw std::logic_error(std::string("torch_ops: no kernel for the choice ") + choice);
@@ -37,7 +37,7 @@ inline unsigned grid_y(int64_t work) { return static_cast<unsigned>(std::min(wor
 inline cudaStream_t current_stream() { return static_cast<cudaStream_t>(host_program().stream()); }
 inline DeviceLimits current_device_limits() { return host_program().device_limits(); }
 
-// An error that a call left behind would be found again by the next check of a launch.
+// Clears an error that a call left: the next check of a launch would find it again.
 inline void check_cuda_call(cudaError_t error, const char* expression, const char* file, int line) {
   if (error == cudaSuccess) return;
   cudaGetLastError();
@@ -53,10 +53,10 @@ inline void check_cuda_call(cudaError_t error, const char* expression, const cha
 
 namespace torch_ops {
 
-// Lets a kernel's launches have `bytes` of dynamic shared memory: what exceeds 48 KB, with what the
-// kernel has of its own, must be asked for. What is asked for is always the most that a block may
-// have. For the limit is the kernel's, and no launch's: to ask for just these bytes would lower it
-// for a larger launch, of another thread or of the CUDA graph that is being captured.
+// Lets a kernel's launches have `bytes` of dynamic shared memory: more than 48 KB, including the
+// kernel's static memory, must be requested. The request is always for the most that a block may
+// have, because the limit belongs to the kernel, not to a launch: requesting only these bytes would
+// lower it for a larger launch, of another thread or of the CUDA graph that is being captured.
 template <class Kernel>
 void allow_shared_bytes(Kernel* kernel, int64_t bytes) {
   constexpr int64_t kUnasked = 47 * 1024;
@@ -74,9 +74,9 @@ void allow_shared_bytes(Kernel* kernel, int64_t bytes) {
 
 namespace torch_ops {
 
-// Was the code that the current device runs made for 9.0 or newer, so that it has the waits of
-// common/cuda/kernel_overlap.cuh? A device may be newer than that: it runs what PTX there is. All
-// kernels of a module are compiled alike: one stands for all.
+// Was the code that the current device runs compiled for 9.0 or newer, so that it has the waits of
+// common/cuda/kernel_overlap.cuh? A device may be newer than that: it runs the PTX. All
+// kernels of a module are compiled for the same devices: one represents all.
 template <class Kernel>
 bool waits_for_kernel_before(Kernel* kernel) {
   constexpr int kMostDevices = 64, kFirst = 90;
@@ -92,9 +92,9 @@ bool waits_for_kernel_before(Kernel* kernel) {
   return known[device] >= kFirst;
 }
 
-// Launches a kernel that may begin before the one before it in the stream has ended
+// Launches a kernel that may begin before the previous one in the stream has ended
 // (common/cuda/kernel_overlap.cuh). That one must be our own, so that it is known what it writes;
-// all else that the kernel touches must have been there before that one began.
+// everything else that the kernel accesses must have been there before that one began.
 template <class... Parameters, class... Arguments>
 void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared_bytes,
                   Arguments&&... arguments) {

@@ -8,7 +8,7 @@
 
 namespace torch_ops {
 
-// On the CPU. Aligned for vectors; its contents are nonsense at first.
+// On the CPU. Aligned for vectors; its contents are undefined at first.
 template <class T>
 class Scratch {
  public:
@@ -24,7 +24,7 @@ class Scratch {
   std::unique_ptr<T, Free> memory_;
 };
 
-// On the current device, for what is launched on the current stream during the time of a call.
+// On the current device, for launches on the current stream during the time of a call.
 class DeviceScratch {
  public:
   explicit DeviceScratch(int64_t bytes)

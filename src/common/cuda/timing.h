@@ -27,7 +27,7 @@
 
 namespace torch_ops {
 
-// Of the device that is current when it first starts; start and stop must be on one stream.
+// Belongs to the device that is current when it first starts; start and stop must be on one stream.
 class CudaTimer {
  public:
   CudaTimer() = default;
@@ -35,7 +35,7 @@ class CudaTimer {
   CudaTimer& operator=(const CudaTimer&) = delete;
   ~CudaTimer() {
     for (cudaEvent_t event : events_) {
-      if (event != nullptr) cudaEventDestroy(event);  // may fail when the process ends: no matter
+      if (event != nullptr) cudaEventDestroy(event);  // may fail when the process ends: harmless
     }
   }
 
@@ -50,7 +50,7 @@ class CudaTimer {
     TORCH_OPS_CHECK_CUDA(cudaEventRecord(events_[1], stream));
   }
 
-  // From start to stop. Waits for what stop was called behind.
+  // From start to stop. Waits for the work before stop.
   float milliseconds() const {
     TORCH_OPS_CHECK_CUDA(cudaEventSynchronize(events_[1]));
     float result = 0;
@@ -62,7 +62,7 @@ class CudaTimer {
   cudaEvent_t events_[2] = {};
 };
 
-// The thread's own of the current device, to which a timer's events belong.
+// The thread's own for the current device, to which a timer's events belong.
 inline CudaTimer& thread_timer() {
   constexpr int kDevices = 64;
   static thread_local CudaTimer timers[kDevices];
@@ -72,7 +72,7 @@ inline CudaTimer& thread_timer() {
   return timers[device];
 }
 
-// The milliseconds of what `work` queues on the stream.
+// The milliseconds of the work that `work` queues on the stream.
 template <class Work>
 float timed(cudaStream_t stream, Work&& work) {
   CudaTimer& timer = thread_timer();

@@ -6,13 +6,13 @@
 
 namespace torch_ops {
 
-// N values moved as one machine word. sizeof must be a power of two, 16 bytes at most.
+// N values moved as one machine word. sizeof must be a power of two, at most 16 bytes.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Vector {
   T values[N];
 };
 
-// Stores a vector in global memory as one word. An assignment does not do: nvcc may store its
+// Stores a vector in global memory as one word. An assignment does not suffice: nvcc may store its
 // values one by one, which is up to eight times the traffic to the cache.
 template <class T, int N>
 __device__ __forceinline__ void store(T* to, const Vector<T, N>& vector) {
@@ -37,8 +37,8 @@ __device__ __forceinline__ void store(T* to, const Vector<T, N>& vector) {
 }
 
 // A load of memory that the kernel does not write, and a store, of 1 to 16 bytes, which keep their
-// order: nvcc moves other loads behind stores where that saves registers, and then fewer of a
-// thread's loads are on their way at a time.
+// order: nvcc moves other loads after stores where that saves registers, and then fewer of a
+// thread's loads are in flight at a time.
 template <class Word>
 __device__ __forceinline__ Word load_in_order(const Word* from) {
   Word word;

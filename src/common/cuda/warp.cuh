@@ -1,4 +1,4 @@
-// What the lanes of a warp do together: all of them must come to each of these. No torch.
+// Operations of a warp's lanes together: all lanes must reach each of these. No torch.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ __device__ __forceinline__ int count_lanes(bool has) {
   return __popc(__ballot_sync(kAllLanes, has));
 }
 
-// How many of `lanes`, a bit each, come before this one. (Other lanes need not come here.)
+// How many of `lanes`, a bit each, come before this one. (Other lanes need not call this.)
 __device__ __forceinline__ int count_before(unsigned lanes) {
   return __popc(lanes & ((1u << threadIdx.x % 32) - 1));
 }
 
-// Adds to each lane's number those of the lanes before.
+// Adds to each lane's number those of the lanes before it.
 template <class T>
 __device__ __forceinline__ T scan_warp(T number) {
   const int lane = static_cast<int>(threadIdx.x % 32);

@@ -1,5 +1,5 @@
-// A mask of one bit an element: element i of a walk has bit i % 8 of byte i / 8. What the CPU needs
-// to write and read one. No torch.
+// A mask of one bit per element: element i of a walk has bit i % 8 of byte i / 8. The functions
+// with which the CPU writes and reads one. No torch.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // The CUDA kernels of elementwise ops: output = op(inputs...), over tensors of one shape, one type
-// and any strides; with or without a bit an element, which a forward pass writes and a backward
+// and any strides; with or without a bit per element, which a forward pass writes and a backward
 // pass reads.
 //
-// A thread has one vector of 16 bytes an array. On an H200 that came to 1.00 of a copy's speed
+// A thread has one vector of 16 bytes per array. On an H200 this reached 1.00 of a copy's speed
 // (0.97 with two vectors, 0.955 with four; loads and stores that bypass or leave the L1 cache early
 // lose another 2 to 6 %). docs/log.md has more.
 #pragma once
@@ -42,16 +42,16 @@ __device__ __forceinline__ T apply(const Op& op, const Vector<T, N> (&in)[kInput
   }
 }
 
-// The bits of the vector at `position`, of the byte that they are in. To be called once the
-// vector's loads are issued: the shift waits for the byte, and would hold them up.
+// The bits of the vector at `position`, from the byte that contains them. To be called once the
+// vector's loads are issued: the shift waits for the byte, and would delay them.
 template <Bits kBits>
 __device__ __forceinline__ void take(uint32_t& bits, int64_t position) {
   if constexpr (kBits == Bits::kReads) bits >>= static_cast<uint32_t>(position) % 8;
 }
 
-// ---- Where a vector of a walk lies: the elements [position, position + count), count <= N -------
+// ---- Where a vector of a walk is: the elements [position, position + count), count <= N ---------
 
-// Every array lies in the order of the walk, and starts at a whole vector.
+// Every array is in the order of the walk, and starts at a whole vector.
 struct FlatWalk {
   int64_t numel;
 
@@ -94,7 +94,7 @@ struct DeviceWalk : StridedWalk<kArrays> {
     for (int a = 0; a < kArrays; ++a) offset[a] = 0;
     for (int axis = 0; axis < this->axes; ++axis) {
       int64_t at = position;
-      if (axis + 1 < this->axes) {  // the outermost axis takes what is left
+      if (axis + 1 < this->axes) {  // the outermost axis gets the rest
         if (small) {
           uint32_t remainder;
           position = by_size[axis].divide(static_cast<uint32_t>(position), remainder);
@@ -149,7 +149,7 @@ struct DeviceWalk : StridedWalk<kArrays> {
       }
     }
     take<kBits>(bits, position);
-    // All loads of the vector come before its stores, which the compiler must take for aliases.
+    // All loads of the vector come before its stores, which the compiler must treat as aliases.
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       if (i < count) arrays.output[to[i]] = apply<kBits>(op, in, i, bits);
@@ -160,11 +160,11 @@ struct DeviceWalk : StridedWalk<kArrays> {
 // ---- The mask -----------------------------------------------------------------------------------
 
 // Writes the bits of a thread's vector of N elements; all lanes of a warp must call this, those
-// behind the last element with no bits.
+// after the last element with no bits.
 template <int N>
 __device__ __forceinline__ void write_bits(uint8_t* mask, int64_t position, int64_t numel,
                                            uint32_t bits) {
-  // A byte is of 8 / N lanes.
+  // 8 / N lanes share a byte.
 #pragma unroll
   for (int lanes = 1; lanes < 8 / N; lanes *= 2) {
     bits |= __shfl_down_sync(0xffffffff, bits, lanes) << (lanes * N);
@@ -174,7 +174,7 @@ __device__ __forceinline__ void write_bits(uint8_t* mask, int64_t position, int6
 
 // ---- The kernel ---------------------------------------------------------------------------------
 
-// Threads that a multiprocessor holds.
+// The most threads of a multiprocessor.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || \
     (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1100)
 constexpr int kResidentThreads = 2048;
@@ -186,8 +186,8 @@ constexpr int kResidentThreads = 1536;
 
 constexpr int kMapThreads = 256;  // a block
 
-// Where all lies flat, no op may take more registers than let a multiprocessor be full: with 33
-// leaky_relu of float16 with a mask came to 0.91 of the copy.
+// If all arrays are flat, no op may use more registers than keep a multiprocessor full: with 33
+// leaky_relu of float16 with a mask reached 0.91 of the copy.
 template <Bits kBits, class Op, class Walk, class T, int kInputs>
 __global__ void __launch_bounds__(kMapThreads, std::is_same_v<Walk, FlatWalk>
                                                    ? kResidentThreads / kMapThreads
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kMapThreads, std::is_same_v<Walk, FlatWalk>
   const int64_t left = walk.numel - position;
   uint32_t bits = 0;
   if (left > 0) {
-    // Only loaded here: what waited for it would hold up the loads of the vector. See `take`.
+    // Only loaded here: waiting for it would delay the loads of the vector. See `take`.
     if constexpr (kBits == Bits::kReads) bits = mask[position / 8];
     walk.template map<kBits>(op, arrays, position, left < N ? static_cast<int>(left) : N, bits);
   }

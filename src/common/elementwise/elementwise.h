@@ -1,6 +1,6 @@
 // The CPU loops of elementwise ops: output[i] = op(inputs[i]...), where the output may be one of
 // the inputs. map_range is for arrays without gaps, map_walk for arrays of any strides. Compile it
-// with -fno-trapping-math (see setup.py): else GCC vectorises no loop that chooses between two
+// with -fno-trapping-math (see setup.py): otherwise GCC vectorises no loop that chooses between two
 // results.
 #pragma once
 
@@ -50,8 +50,8 @@ TORCH_OPS_AVX512 void map_range_avx512(Op op, int64_t begin, int64_t end, T* out
   map_loop(op, begin, end, output, inputs...);
 }
 
-// F16C's conversions, in half the time or less of Float16's own; compilers do not make them of a
-// loop.
+// F16C's conversions, in at most half the time of Float16's own; compilers do not generate them
+// from a loop.
 TORCH_OPS_AVX2 inline void widen(const Float16* source, int64_t n, float* result) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -101,7 +101,7 @@ void map_range([[maybe_unused]] Simd simd, Op op, int64_t begin, int64_t end, T*
 
 // ---- Arrays of any strides ----------------------------------------------------------------------
 
-// The elements [begin, begin + n) of a walk lie in runs along the innermost axis. Calls
+// The elements [begin, begin + n) of a walk form runs along the innermost axis. Calls
 // use(done, offset, length) for each: the run's place in [0, n), and in each array.
 template <int kArrays, class Use>
 void for_each_run(const StridedWalk<kArrays>& walk, int64_t begin, int64_t n, Use use) {
@@ -131,8 +131,8 @@ void for_each_run(const StridedWalk<kArrays>& walk, int64_t begin, int64_t n, Us
   }
 }
 
-// A piece of a walk, at most kPiece elements. With a tile, the piece is row `row` of `rows` that
-// lie one below the other along the second axis, all of them within one run along the first; their
+// A piece of a walk, at most kPiece elements. With a tile, the piece is row `row` of `rows` rows
+// that are adjacent along the second axis, all of them within one run along the first; their
 // pieces follow each other.
 struct Spot {
   int64_t begin;
@@ -141,8 +141,8 @@ struct Spot {
   int64_t rows = 0;  // 0: no tile
 };
 
-// Calls body(spot) for the pieces of [begin, end). Where an array is crossed, they come in tiles,
-// so that what a line of memory holds of it is used at once. In these each piece begins at a
+// Calls body(spot) for the pieces of [begin, end). If an array is crossed, they come in tiles, so
+// that the elements of it in a cache line are used at once. In these each piece begins at a
 // multiple of `multiple`.
 template <int kArrays, class Body>
 void for_each_piece(const StridedWalk<kArrays>& walk, int64_t tile_rows, int64_t multiple,
@@ -170,7 +170,7 @@ void for_each_piece(const StridedWalk<kArrays>& walk, int64_t tile_rows, int64_t
   in_order(last * width, end);
 }
 
-// A piece of an array, at most kPiece elements: where it lies if it has no gaps, else a copy.
+// A piece of an array, at most kPiece elements: in place if it has no gaps, else a copy.
 template <class T>
 class Piece {
  public:
@@ -186,7 +186,7 @@ class Piece {
     return values_ ? values_ : buffer_;
   }
 
-  // Rows of a tile: as many elements as a line of memory has.
+  // Rows of a tile: as many as a cache line has elements.
   static constexpr int64_t kTileRows = 64 / sizeof(T);
 
   template <int kArrays>
@@ -196,7 +196,7 @@ class Piece {
       if (spot.row == 0) read_tile(walk, array, base, spot);
       return tile_ + spot.row * kTileStride;
     }
-    if (walk.is_constant(array)) {  // an expanded gradient, say: one fill does for all pieces
+    if (walk.is_constant(array)) {  // such as an expanded gradient: one fill serves all pieces
       if (!filled_) std::fill_n(buffer_, kPiece, *base);
       filled_ = true;
       return buffer_;
@@ -215,7 +215,7 @@ class Piece {
     return buffer_;
   }
 
-  // What was written to place() goes to the array, if it is not there.
+  // Copies what was written to place() to the array, if it is not there.
   template <int kArrays>
   void write(const StridedWalk<kArrays>& walk, int array, T* base, int64_t begin, int64_t n) {
     if (values_) return;
@@ -251,7 +251,7 @@ class Piece {
     });
   }
 
-  // Rows that are a power of two apart would meet in few sets of the cache.
+  // Rows that are a power of two apart would share few sets of the cache.
   static constexpr int64_t kTileStride = kPiece + 64 / sizeof(T);
 
   T* values_ = nullptr;
@@ -263,7 +263,7 @@ class Piece {
 template <class Op, class T, size_t... kInput, class... Inputs>
 void map_strided(Simd simd, Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, int64_t begin,
                  int64_t end, T* output, std::index_sequence<kInput...>, const Inputs*... inputs) {
-  constexpr int64_t kLongRun = 128;  // long enough to be a loop of its own
+  constexpr int64_t kLongRun = 128;  // long enough for its own loop
   const bool rows = walk.stride[0][0] == 1 && ((walk.stride[1 + kInput][0] == 1) && ...);
   if (rows && walk.size[0] >= kLongRun) {
     return for_each_run(walk, begin, end - begin, [&](int64_t, const auto& offset, int64_t n) {

@@ -1,4 +1,4 @@
-// Runs an elementwise op over threads, in the instruction set that there is.
+// Runs an elementwise op over threads, in the available instruction set.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Launches an elementwise op: in whole vectors where every array lies in the order of the walk and
-// is aligned, else by each array's strides.
+// Launches an elementwise op: in whole vectors if every array is in the order of the walk and
+// aligned, otherwise by each array's strides.
 #pragma once
 
 #include "common/cuda/launch.cuh"
@@ -30,7 +30,7 @@ void map_cuda(Op op, const StridedWalk<1 + sizeof...(Inputs)>& walk, uint8_t* ma
               const Inputs*... inputs) {
   if (walk.numel == 0) return;
   const Arrays<T, sizeof...(Inputs)> arrays{output, {inputs...}};
-  // A thread a vector, and no loop: the largest grid goes to 2^40 elements.
+  // A thread per vector, and no loop: the largest grid covers 2^40 elements.
   const unsigned grid = grid_x(walk.numel, int64_t{kMapThreads} * kVectorSize<T>);
   const bool aligned =
       is_aligned(output, kVectorBytes) && (is_aligned(inputs, kVectorBytes) && ...);

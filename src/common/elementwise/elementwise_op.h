@@ -66,7 +66,7 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
   // Is it the output that is saved, with these parameters?
   static bool saves_output(P...) { return Op::kSavesOutput; }
 
-  // What the kernels do not compute. An op that torch has too hands it to torch's.
+  // For dtypes that the kernels do not compute. An op that torch has too passes them to torch's.
   static Tensor other_dtype(const Tensor& input, P...) {
     CHECK_FLOATING(Op::kName, input);
     return input;
@@ -219,7 +219,7 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
             if (this->needs_input_grad(0)) grads[0] = backward_op().call(grad, value, each...);
             if (!this->needs_input_grad(1)) return;
             if constexpr (Op::kPiecewiseLinear) {
-              grads[1] = at::zeros_like(grad);  // which exists, as it does in torch
+              grads[1] = at::zeros_like(grad);  // which exists, as in torch
             } else {
               grads[1] = grad * Op::slope(this->unpack(grad_output), value, each...);
             }
@@ -287,7 +287,7 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
   // ---- Registration -----------------------------------------------------------------------------
 
   static void define(torch::Library& m) {
-    // Jagged nested tensors hand their values to an op that is tagged as pointwise.
+    // Jagged nested tensors pass their values to an op that is tagged as pointwise.
     const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag, at::Tag::pointwise};
     const std::string arguments = Op::kArguments;
     const std::string saved = Op::kSavesOutput ? "output" : "input";

@@ -12,8 +12,8 @@
 //   TORCH_OPS_DEFINE_LAUNCHERS(OnCpu, sigmoid, CpuSigmoid<T>, SigmoidBackward)   sigmoid_cpu.cpp
 //   TORCH_OPS_DEFINE_LAUNCHERS(OnCuda, sigmoid, Sigmoid, SigmoidBackward)       sigmoid_cuda.cu
 //
-// The last two arguments are the formulas, which are constructed from the parameters. After them
-// stand the parameters' types, if an op has any: ..., double). No torch.
+// The last two arguments are the formulas, which are constructed from the parameters. They are
+// followed by the parameters' types, if an op has any: ..., double). No torch.
 #pragma once
 
 #include "common/elementwise/strided_walk.h"

@@ -1,5 +1,5 @@
 // How an elementwise op goes through tensors of one shape and any strides: element by element, in
-// the order in which the result lies in memory. No torch.
+// the order in which the result is in memory. No torch.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace torch_ops {
 
-constexpr int kMaxAxes = 64;  // as many as a tensor of torch may have
+constexpr int kMaxAxes = 64;  // the most axes of a tensor of torch
 
 // Array 0 is the result. Axes that one stride walks in every array are joined, so that tensors
 // without gaps, in one order of axes, are a single axis. Strides count elements.
@@ -21,14 +21,14 @@ struct StridedWalk {
 
   StridedWalk() = default;
 
-  // A single axis of `numel` elements, one behind the other in each array.
+  // A single axis of `numel` elements, adjacent in each array.
   explicit StridedWalk(int64_t numel) : numel(1) {
     int64_t ones[kArrays];
     for (int64_t& one : ones) one = 1;
     add_axis(numel, ones);
   }
 
-  // Adds an axis outside those there are.
+  // Adds an axis outside the existing ones.
   void add_axis(int64_t length, const int64_t (&strides)[kArrays]) {
     numel *= length;
     if (length == 1) return;
@@ -45,7 +45,7 @@ struct StridedWalk {
     ++axes;
   }
 
-  // Do the elements of this array lie in the order of the walk, without gaps?
+  // Are the elements of this array in the order of the walk, without gaps?
   bool is_flat(int array) const { return axes == 0 || (axes == 1 && stride[array][0] == 1); }
 
   // Are an array's neighbours in memory those along the second axis, as in a transposed tensor?

@@ -1,8 +1,8 @@
-// exp, log, log1p and tanh for formulas, in float and double: math::exp(x) and its like. On the CPU
-// they are branch-free, so that a loop that calls them vectorises, which std::exp and its relatives
+// exp, log, log1p and tanh for formulas, in float and double: math::exp(x) etc. On the CPU
+// they are branch-free, so a loop that calls them vectorises, which std::exp and its relatives
 // prevent. On CUDA they are CUDA's own. Infinities, NaN, denormal numbers and arguments outside the
-// domain give what they give in the standard library. Results of exp and tanh are off by 1.1 steps
-// of the format at most, those of log and log1p by 0.9, in every instruction set: each is the
+// domain give the same as in the standard library. Results of exp and tanh are off by at most 1.1
+// steps of the format, those of log and log1p by 0.9, in every instruction set: each is the
 // correctly rounded one or its neighbour (tests/elementwise/test_vector_math.py). No torch.
 #pragma once
 
@@ -47,7 +47,7 @@ struct MathFormat<double> {
   static constexpr double kTanhIsOne = 20;
 };
 
-// What exp(x) = 2^k exp(r) is made of, with k = round(x / ln 2) and r = x - k ln 2,
+// The parts of exp(x) = 2^k exp(r), with k = round(x / ln 2) and r = x - k ln 2,
 // |r| <= ln(2) / 2. ln 2 is split in two: 355 / 512, whose products with k are exact, and the rest
 // (W. J. Cody and W. Waite, Software Manual for the Elementary Functions, 1980, chapter 6).
 template <class T>
@@ -57,10 +57,10 @@ struct ExpParts {
   static constexpr T kUpperLn2 = T(0.693359375);
   static constexpr T kLowerLn2 = T(-2.121944400546905827679e-4);
   // A sum with 1.5 * 2^kMantissaBits has no bits for fractions: it is rounded to an integer, which
-  // stands in its lowest bits.
+  // is in its lowest bits.
   static constexpr T kRound = T(1.5) * (Bits{1} << Format::kMantissaBits);
 
-  Bits k;  // but for the upper bits, those of kRound
+  Bits k;  // except for the upper bits, those of kRound
   T r;
   T curve;  // exp(r) = 1 + r + r^2 curve, by Taylor's polynomial
 

@@ -1,5 +1,5 @@
-// How the bindings of ops with an index call the kernel library: the errors of the index's entries,
-// raised with torch's words.
+// How the bindings of ops with an index call the kernel library, and raise the errors of the
+// index's entries in torch's words.
 #pragma once
 
 #include "common/gather_family/indexing.h"
@@ -16,7 +16,7 @@ inline IndexArray index_array(const at::Tensor& index) {
   return {index.const_data_ptr(), static_cast<int>(index.element_size())};
 }
 
-// The rows of an index, as the errors of its entries are named.
+// The rows of an index, as errors name its entries.
 inline const RowLayout& index_rows(const RowLayout& layout) { return layout; }
 inline RowLayout index_rows(const ElementLayout& layout) {
   RowLayout rows{};  // a position of the index is its row
@@ -26,11 +26,11 @@ inline RowLayout index_rows(const ElementLayout& layout) {
   return rows;
 }
 
-// Calls launch(on, errors...) on the kind of device that On says, and raises IndexError in the name
-// of `op`, a string that lives as long as the process, where an entry of `index` is an error. On
+// Calls launch(on, errors...) on the kind of device that On names, and raises IndexError in the
+// name of `op`, a string that lives as long as the process, if an entry of `index` is an error. On
 // the CPU `errors` is empty, and launch returns the position of the first such entry, or
 // kNoBadEntry. On CUDA it is an IndexErrorSite, and the error comes at the next call, or at this
-// one in sync mode or where it `waits` (common/gather_family/index_errors.h). Layout is a RowLayout
+// one in sync mode or if it `waits` (common/gather_family/index_errors.h). Layout is a RowLayout
 // or an ElementLayout.
 template <class On, class Layout, class Launch>
 void call_indexed(const char* op, const at::Tensor& index, const Layout& layout, IndexMode mode,

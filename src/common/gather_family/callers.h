@@ -1,5 +1,5 @@
-// In whose name an op raises errors: its own, or that of an op that calls it, which says so in the
-// argument `name` of its schema.
+// The name in which an op raises errors: its own, or that of an op that calls it, which passes it
+// in the argument `name` of its schema.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -9,7 +9,7 @@
 
 namespace torch_ops::indexing {
 
-// An op that calls others, and how its users know the table and the index of a gather.
+// An op that calls others, and its users' names for the table and the index of a gather.
 struct Caller {
   std::string_view op;
   std::string_view table = "source";
@@ -42,7 +42,7 @@ inline Caller names_of(std::string_view op) {
   return {op};
 }
 
-// `own` or what `name` says: a literal, since the kernels' records of errors keep it.
+// `own` or the op that `name` names: a literal, since the kernels' records of errors keep it.
 inline const char* name_of(const char* own, const std::optional<std::string_view>& name) {
   if (!name) return own;
   for (const Caller& caller : kCallers) {

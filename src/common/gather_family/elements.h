@@ -1,5 +1,5 @@
-// What gather_elements and scatter_elements_add ask of their arguments, and the layouts of a call.
-// Sizes are symbolic in the checks, so that the Meta kernels check by the same lines.
+// The checks of gather_elements and scatter_elements_add, and the layouts of a call.
+// Sizes are symbolic in the checks, so the Meta kernels use the same lines.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@ namespace torch_ops::elements {
 
 using at::Tensor;
 
-// A 0-dimensional tensor counts as one of one axis of size 1, as in torch.gather.
+// A 0-dimensional tensor counts as one with one axis of size 1, as in torch.gather.
 inline Tensor at_least_1d(const Tensor& tensor) {
   return tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor;
 }
@@ -29,7 +29,7 @@ inline int64_t resolve_dim(const char* op, const char* table, int64_t rank, int6
   return dim < 0 ? dim + rank : dim;
 }
 
-// Table and index have as many axes, and the table is as long or longer on each but `dim`; as in
+// Table and index have as many axes, and the table is not shorter on any, except on `dim`; as in
 // torch, an empty index may have any shape. Returns dim counted from the front.
 inline int64_t check_table(const char* op, const char* name, c10::SymIntArrayRef table,
                            const Tensor& index, int64_t dim) {
@@ -51,7 +51,7 @@ inline int64_t check_table(const char* op, const char* name, c10::SymIntArrayRef
   return axis;
 }
 
-// `tensor` cut to the index's sizes; on the axis it stays as it is.
+// `tensor` cut to the index's sizes; the axis is not cut.
 inline Tensor cut_to(const Tensor& tensor, at::IntArrayRef sizes, int64_t axis) {
   Tensor cut = tensor;
   for (int64_t d = 0; d < tensor.dim(); ++d) {
@@ -60,8 +60,8 @@ inline Tensor cut_to(const Tensor& tensor, at::IntArrayRef sizes, int64_t axis) 
   return cut;
 }
 
-// All three of one rank, at least 1; table and values have the index's sizes, or longer ones of
-// which the front is meant, but for the table's at the axis.
+// All three have one rank, at least 1; table and values have the index's sizes, or longer ones of
+// which the front is used, except for the table's at the axis.
 inline ElementLayout lay_out(const char* op, at::IntArrayRef table_sizes,
                              at::IntArrayRef table_strides, const Tensor& index,
                              const Tensor& values, int64_t axis) {
@@ -96,7 +96,7 @@ inline ElementLayout lay_out(const char* op, at::IntArrayRef table_sizes,
   return layout;
 }
 
-// ---- Where the index does not vary, rows move as a whole ----------------------------------------
+// ---- Where the index does not vary, whole rows are moved ----------------------------------------
 
 // The index without the axes along which all entries are the same, and how many leading axes it
 // shares with the table. Axes are kept, with size 1.
@@ -105,8 +105,8 @@ struct RowForm {
   int64_t batch_dims;
 };
 
-// Is a call one of whole rows: gather(table, index, axis, batch_dims)? That is so where the index
-// varies along leading axes and `axis` alone.
+// Is a call one of whole rows: gather(table, index, axis, batch_dims)? That is so if the index
+// varies only along leading axes and `axis`.
 inline std::optional<RowForm> as_rows(const Tensor& index, int64_t axis) {
   const auto varies = [&](int64_t d) { return index.size(d) > 1 && index.stride(d) != 0; };
   for (int64_t d = axis + 1; d < index.dim(); ++d) {
@@ -122,7 +122,7 @@ inline std::optional<RowForm> as_rows(const Tensor& index, int64_t axis) {
   return RowForm{once, batch_dims};
 }
 
-// The layout of such a call; nothing where the table's strides do not fit.
+// The layout of such a call; nothing if the table's strides do not fit.
 inline std::optional<RowLayout> lay_out_rows(const Tensor& table, const RowForm& rows,
                                              int64_t axis) {
   RowLayout layout{};
@@ -135,9 +135,9 @@ inline std::optional<RowLayout> lay_out_rows(const Tensor& table, const RowForm&
 
 // ---- torch.vmap ---------------------------------------------------------------------------------
 
-// A batching rule's work where one of two tensors has a hidden axis, or both: it becomes an axis in
-// front of both, by an expansion of the other: no copy. Tensors without other axes get one of size
-// 1, as which they count.
+// The work of a batching rule if one of two tensors has a hidden axis, or both: it becomes an axis
+// in front of both, by an expansion of the other, without a copy. Tensors without other axes get
+// one of size 1, which is how they count.
 template <class Use>
 Tensor with_hidden_axis(const batching::Batched& data, const batching::Batched& index, Use&& use) {
   const c10::SymInt size = data.axis ? data.size() : index.size();
@@ -148,7 +148,7 @@ Tensor with_hidden_axis(const batching::Batched& data, const batching::Batched& 
   return use(lift(data), lift(index));
 }
 
-// `dim` behind a hidden axis.
+// `dim` after a hidden axis is added.
 inline int64_t lifted(int64_t dim) { return dim < 0 ? dim : dim + 1; }
 
 }  // namespace torch_ops::elements

@@ -8,7 +8,7 @@ namespace torch_ops {
 
 // call(source, index, dim, batch_dims). A hidden axis of both tensors is one more batch axis, in
 // front. An axis of the source alone becomes an outer axis, one of the index alone another axis of
-// it: neither needs a copy.
+// the index: neither needs a copy.
 template <class Call>
 at::Tensor batch_gather(const char* op, const at::Tensor& source, const at::Tensor& index,
                         std::optional<int64_t> dim, int64_t batch_dims, Call&& call) {

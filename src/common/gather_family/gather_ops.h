@@ -1,4 +1,4 @@
-// The ops of the gather family that others call: their handles. Each is another's derivative.
+// Handles of the ops of the gather family that others call. Each is another's derivative.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ using at::TensorList;
 using Dim = std::optional<int64_t>;
 using Fill = std::optional<at::Scalar>;
 
-// In whose name errors are raised, where not in the op's own (callers.h).
+// The name in which errors are raised, if not the op's own (callers.h).
 using Name = std::optional<std::string_view>;
 
 // (source, index, dim, batch_dims, mode, fill_value, name)
@@ -35,7 +35,7 @@ inline const auto& scatter_add() {
 }
 
 // The gradient of a gather. `shards` says how a DTensor's axes are distributed (common/torch/
-// sharding.h), and so will those of its gradient be; it is empty for other tensors.
+// sharding.h), and so also those of its gradient; it is empty for other tensors.
 inline Tensor add_rows(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
                        int64_t dim, int64_t batch_dims, std::string_view mode, Name name,
                        const std::vector<int64_t>& shards,
@@ -86,7 +86,7 @@ inline Tensor add_elements(const Tensor& values, const Tensor& index, c10::SymIn
   return op.call(values, index, size, dim, mode, shards);
 }
 
-// By which numbers messages name the axes of the coordinates, where not by their own.
+// The numbers by which messages name the axes of the coordinates, if not their own.
 using Axes = at::OptionalIntArrayRef;
 
 // (source, coordinates, dims, batch_dims, front, mode, fill_value, axes, name)
@@ -118,7 +118,7 @@ inline const auto& ravel_multi_index() {
   return op;
 }
 
-// What a gather that transposes a scatter fills in: zeros for what was dropped.
+// The fill value of a gather that transposes a scatter: zeros for dropped values.
 inline Fill nothing(std::string_view mode) {
   return mode.substr(0, 4) == "fill" ? Fill(0) : std::nullopt;
 }

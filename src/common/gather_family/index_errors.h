@@ -1,5 +1,5 @@
-// The host's side of index_error.h: what the CUDA launchers of ops with an index call before and
-// after their launches.
+// The host's side of index_error.h: the functions that CUDA launchers of ops with an index call
+// before and after their launches.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,27 +24,27 @@ class IndexErrors {
   struct Place {
     IndexErrorSlot* slot = nullptr;
     uint32_t raised = 0;   // IndexErrorSite's
-    void* own = nullptr;   // the record of a call that waits, which no other call has meanwhile
+    void* own = nullptr;   // the record of a call that waits, which no other call uses meanwhile
     bool follows = false;  // after_launch() must be called although the call does not wait
   };
 
   // Raises the error that an earlier call on the current device left, and returns where the next
-  // ones are recorded. While the current stream captures a graph nothing is raised and nothing
-  // allocated: what was not there before is null. In sync mode, or where `wait`, waits for the
-  // current stream first.
+  // ones are recorded. While the current stream captures a graph, nothing is raised and nothing
+  // allocated: records that did not exist before are null. In sync mode, or with `wait`, waits for
+  // the current stream first.
   virtual Place before_launch(bool wait) = 0;
 
-  // Waits for the current stream and raises what the call left, if it waits.
+  // Waits for the current stream and raises the call's error, if it waits.
   virtual void after_launch(const Place& place) = 0;
 
-  // Gives back the record of a call that waits and does not come to after_launch().
+  // Returns the record of a call that waits and does not reach after_launch().
   virtual void abandon(const Place& place) noexcept = 0;
 
  protected:
   ~IndexErrors() = default;
 };
 
-// The errors of one call, from before its launches to after them. What kernels get is the site.
+// The errors of one call, from before its launches to after them. Kernels get the site.
 class IndexErrorCall {
  public:
   // `wait`: the call raises its own error whenever errors are raised.
@@ -61,7 +61,7 @@ class IndexErrorCall {
     site.raised = place_.raised;
   }
 
-  // After the launches. In sync mode, or where the call waits: waits, and raises what they left.
+  // After the launches. In sync mode, or if the call waits: waits, and raises their errors.
   void end() {
     const IndexErrors::Place place = std::exchange(place_, {});
     if (place.own != nullptr || place.follows) torch_cuda().index_errors->after_launch(place);
@@ -76,8 +76,8 @@ class IndexErrorCall {
   IndexErrors::Place place_;
 };
 
-// Begins a call on the current device: raises what an earlier one left, and what sizes alone tell.
-// The kernels of the call get the result, which has no place to record where `mode` makes no entry
+// Begins a call on the current device: raises an earlier call's error, and those that sizes show.
+// The kernels of the call get the result, which has no place to record if in `mode` no entry is
 // an error. `op` must be a literal.
 inline IndexErrorCall before_launch(const char* op, const at::Tensor& index,
                                     const RowLayout& layout, IndexMode mode = IndexMode::kRaise,

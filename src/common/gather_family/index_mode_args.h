@@ -1,4 +1,4 @@
-// `mode` and `fill_value` as arguments of an op: their names, checks, and what kernels are given.
+// `mode` and `fill_value` as arguments of an op: their names, checks, and the values for kernels.
 #pragma once
 
 #include <ATen/Dispatch_v2.h>
@@ -17,8 +17,8 @@
 
 namespace torch_ops::indexing {
 
-// In the order of IndexMode. The last is for the library's own use: what source[index] means. It is
-// an argument of registered ops alone.
+// In the order of IndexMode. The last is for the library's own use: the mode of source[index]. It
+// is an argument only of registered ops.
 constexpr std::array<std::string_view, 6> kModeNames = {"raise", "wrap",      "clip",
                                                         "fill",  "unchecked", "from_end"};
 
@@ -34,14 +34,14 @@ inline IndexMode parse_mode(const char* op, std::string_view mode) {
 // The nodes of derivatives keep a mode as a number.
 inline std::string_view mode_name(int64_t mode) { return kModeNames[mode]; }
 
-// That of a gradient, as a number. What names no row was an error; the gradient need not look for
-// it once more.
+// That of a gradient, as a number. An entry that named no row was an error; the gradient need not
+// check for it again.
 inline int64_t mode_of_gradient(const char* op, std::string_view mode) {
   const IndexMode parsed = parse_mode(op, mode);
   return static_cast<int64_t>(parsed == IndexMode::kFromEnd ? IndexMode::kFill : parsed);
 }
 
-// Does a number convert to the dtype? To bare bits and to pairs of float4, none does.
+// Does a number convert to the dtype? None converts to bare bits or to pairs of float4.
 inline bool has_fill(at::ScalarType dtype) {
   return at::isIntegralType(dtype, /*includeBool=*/true) || at::isComplexType(dtype) ||
          (at::isFloatingType(dtype) && dtype != at::ScalarType::Float4_e2m1fn_x2);
@@ -75,7 +75,7 @@ inline void check_fill_value(const char* op, IndexMode mode, const std::optional
                     ": fill_value must be an integer for ", dtype_name(dtype), ", but it is ",
                     *fill, ".");
   AT_DISPATCH_V2(dtype, "fill_value", AT_WRAP([&] {
-                   // Beyond int64 there are only the upper half of uint64's values.
+                   // Beyond int64 there is only the upper half of uint64's values.
                    using limits = std::numeric_limits<scalar_t>;
                    constexpr int64_t kLeast = limits::is_signed ? limits::lowest() : 0;
                    constexpr uint64_t kMost = limits::max();
@@ -88,7 +88,7 @@ inline void check_fill_value(const char* op, IndexMode mode, const std::optional
                  AT_EXPAND(AT_INTEGRAL_TYPES), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), at::kBool);
 }
 
-// What stands for a row that there is not. Without a value of the caller's it is JAX's: NaN, the
+// The value for a row that does not exist. Unless the caller passes one, it is JAX's: NaN, the
 // least signed, the greatest unsigned integer, true (jax.numpy.take's documentation).
 template <class T>
 T fill_element(const std::optional<at::Scalar>& fill) {

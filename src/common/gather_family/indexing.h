@@ -1,5 +1,5 @@
-// What the ops that take an integer index ask of it, the shapes that follow, and the RowLayout of a
-// call. Sizes are symbolic, so that the Meta kernels check and compute by the same lines.
+// The checks of ops with an integer index, the resulting shapes, and the RowLayout of a
+// call. Sizes are symbolic, so the Meta kernels check and compute by the same lines.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,8 +18,8 @@
 
 namespace torch_ops {
 
-// A copy of a tensor whose memory begins at no multiple of its elements' size, as only complex
-// numbers that came from elsewhere can: kernels move whole elements.
+// A copy of a tensor whose memory begins at no multiple of its elements' size, which is possible
+// only for complex numbers that came from elsewhere: kernels move whole elements.
 inline at::Tensor aligned(const at::Tensor& tensor) {
   const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
   return address % tensor.element_size() == 0 ? tensor : tensor.clone();
@@ -57,7 +57,7 @@ inline void check_index_dtype(const char* op, const Tensor& index) {
                    ".");
 }
 
-// As kernels read an index: an entry of one byte is a uint8, and int8 would be a fifth of them all.
+// As kernels read an index: an entry of one byte is a uint8, and int8 would add a fifth type.
 inline Tensor for_kernels(const Tensor& index) {
   return index.scalar_type() == at::kChar ? index.to(at::kShort) : index;
 }
@@ -130,7 +130,7 @@ inline Axes check_scatter(const char* op, const Tensor& values, const Tensor& in
   TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= index.dim(), op,
                     ": batch_dims must be between 0 and index.dim() = ", index.dim(),
                     ", but it is ", batch_dims, ".");
-  const int64_t picked = index.dim() - batch_dims;  // axes that stand where the result has one
+  const int64_t picked = index.dim() - batch_dims;  // axes in the place of the result's axis
   const int64_t rank = values.dim() - picked + 1;
   TORCH_CHECK_VALUE(rank > batch_dims, op, ": values must have the ", index.dim(),
                     " axes of index at least, but its shape is ", values.sym_sizes(),
@@ -179,7 +179,7 @@ inline void check_plan(const char* op, const char* name, const Tensor& data, con
 
 // ---- RowLayout ----------------------------------------------------------------------------------
 
-// The one stride that walks the axes [first, last) of `tensor` in order; nothing where there is
+// The one stride that walks the axes [first, last) of `tensor` in order; nothing if there is
 // none.
 inline std::optional<int64_t> joint_stride(const Tensor& tensor, int64_t first, int64_t last) {
   std::optional<int64_t> stride;
@@ -206,7 +206,7 @@ inline int64_t joint_size(const Tensor& tensor, int64_t first, int64_t last) {
   return size;
 }
 
-// Fills the table's part of `layout`; false where its strides do not fit, that is, where the batch,
+// Fills the table's part of `layout`; false if its strides do not fit, that is, if the batch,
 // the outer or the inner axes have no joint stride.
 inline bool lay_out_table(const Tensor& table, Axes axes, RowLayout& layout) {
   layout.batch = joint_size(table, 0, axes.batch_dims);
@@ -220,7 +220,7 @@ inline bool lay_out_table(const Tensor& table, Axes axes, RowLayout& layout) {
   if (!batch || !outer || !inner) return table.numel() == 0;
   layout.table_batch_stride = *batch;
   layout.table_outer_stride = *outer;
-  // The stride of an axis of one row says nothing.
+  // The stride of an axis with one row has no meaning.
   layout.table_axis_stride = layout.axis_size > 1 ? table.stride(axes.dim) : 0;
   layout.table_inner_stride = *inner;
   return true;
@@ -236,7 +236,7 @@ inline bool lay_out_index(const Tensor& index, Axes axes, RowLayout& layout) {
   return true;
 }
 
-// The layout of a call. Where a tensor's strides do not fit, it becomes a contiguous copy.
+// The layout of a call. If a tensor's strides do not fit, it becomes a contiguous copy.
 inline RowLayout lay_out(Tensor& table, Tensor& index, Axes axes) {
   RowLayout layout{};
   if (!lay_out_table(table, axes, layout)) {
@@ -314,7 +314,7 @@ inline std::string name_coordinate(std::optional<at::IntArrayRef> sizes, int64_t
                   ", for axis ", axis, ",");
 }
 
-// In an empty axis there is no row for an entry, but where there need not be one.
+// In an empty axis there is no row for an entry, unless there need not be one.
 inline void check_axis_not_empty(const char* op, const Tensor& index, int64_t axis_size,
                                  IndexMode mode) {
   TORCH_CHECK_INDEX(axis_size > 0 || index.numel() == 0 || mode == IndexMode::kFill, op, ": ",

@@ -1,5 +1,5 @@
-// What gather.plan and scatter_add.plan share. Each is the other's transpose and takes the same
-// arguments: the data, then what makes a plan. So their derivatives, forward mode and batching
+// Common code of gather.plan and scatter_add.plan. Each is the other's transpose and takes the same
+// arguments: the data, then the parts of a plan. So their derivatives, forward mode and batching
 // rules are the same lines, with the two ops exchanged.
 //
 //   struct FooByPlan : planned::Op<FooByPlan> {        // register.h

@@ -1,4 +1,4 @@
-// Which dtypes can be summed where an index says.
+// Which dtypes can be summed by an index.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -31,12 +31,12 @@ struct TORCH_OPS_KERNELS_API Float16 {
 #else
     const int32_t all = bit_cast<int32_t>(value);
     const int32_t magnitude = all & 0x7fffffff;
-    // Exponent bias 127 becomes 15, and the 13 bits that go are rounded to nearest, ties to even:
-    // a carry runs on into the exponent, up to infinity, where a larger exponent would end too.
+    // Exponent bias 127 becomes 15, and the 13 lowest bits are rounded to nearest, ties to even:
+    // a carry runs on into the exponent, up to infinity, as for a larger exponent.
     const int32_t bounded = magnitude < kOverflow ? magnitude : kOverflow;
     const int32_t normal = ((bounded + 0xfff + ((bounded >> 13) & 1)) >> 13) - (112 << 10);
     // Below binary16's normal numbers its step is 2^-24, and so is float's in [0.5, 1): the sum
-    // rounds where it must.
+    // rounds at the right bit.
     const int32_t denormal = bit_cast<int32_t>(bit_cast<float>(magnitude) + 0.5f) - kHalf;
     const int32_t number = magnitude < kLeastNormal ? denormal : normal;
     const int32_t rounded = magnitude > kFloatInfinity ? 0x7e00 : number;
@@ -96,7 +96,7 @@ struct TORCH_OPS_KERNELS_API BFloat16 {
   static constexpr int kNegativeInfinity = -0x80;
 };
 
-// Is the value at most zero, and not NaN? Integer arithmetic answers for 16 bits: as signed
+// Is the value at most zero, and not NaN? Integer arithmetic answers this for 16 bits: as signed
 // integers their negative numbers run from -0.0, the least, to -infinity, with NaNs above it.
 template <class T>
 TORCH_OPS_HOST_DEVICE bool at_most_zero(T value) {

@@ -1,5 +1,5 @@
-// What the kernel library asks of the program that calls it: threads, memory, streams. torch's
-// bindings give torch's (common/torch/call_kernels.h), the C library its own
+// The services that the kernel library gets from the program that calls it: threads, memory,
+// streams. torch's bindings use torch's (common/torch/call_kernels.h), the C library its own
 // (c_api/own_program.cpp).
 #pragma once
 
@@ -8,7 +8,7 @@
 #include "common/cuda/device_limits.h"
 #include "common/host/simd.h"
 
-// A function or class that the kernel library exports to the bindings. What it exports is in the
+// A function or class that the kernel library exports to the bindings. Its exports are in the
 // namespace torch_ops::kernels (c_api/exports.map).
 #define TORCH_OPS_KERNELS_API __attribute__((visibility("default")))
 
@@ -29,7 +29,7 @@ struct HostProgram {
   void* (*stream)();
   // Of the current device.
   DeviceLimits (*device_limits)();
-  // The current device's memory, for what is launched on the current stream until its release.
+  // The current device's memory, for launches on the current stream until its release.
   void* (*allocate_on_device)(int64_t bytes);
   void (*release_on_device)(void* memory);
   // Throws the program's exception for a call of CUDA that failed with `error`, a cudaError_t.
@@ -50,8 +50,8 @@ class HostScope {
   const HostProgram* before_;
 };
 
-// The first parameter of what the kernel library exports: whose call it is, and which of two
-// functions of one name it means.
+// The first parameter of the kernel library's exports: whose call it is, and which of two
+// functions with one name is meant.
 struct OnCpu {
   const HostProgram& program;
 };

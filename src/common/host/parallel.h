@@ -11,11 +11,11 @@
 
 namespace torch_ops {
 
-constexpr int64_t kElementsPerTask = 32768;  // a smaller task costs more to hand out than to do
+constexpr int64_t kElementsPerTask = 32768;  // a smaller task takes longer to hand out than to do
 
 inline int64_t num_threads() { return host_program().num_threads(); }
 
-// Calls body(begin, end) for even parts of [0, work), of `grain` each at least.
+// Calls body(begin, end) for even parts of [0, work), each of at least `grain`.
 template <class Body>
 void parallel_for(int64_t work, int64_t grain, const Body& body) {
   struct Call {
@@ -38,8 +38,8 @@ void parallel_for(int64_t work, int64_t grain, const Body& body) {
   program.run_parts(call.parts, run, &call);
 }
 
-// The smallest value that `range(begin, end)` returns over the tasks of [0, work), of `grain` each
-// at least.
+// The smallest value that `range(begin, end)` returns over the tasks of [0, work), each of at least
+// `grain`.
 template <class Range>
 int64_t parallel_min(int64_t work, int64_t grain, Range&& range) {
   std::atomic<int64_t> smallest{INT64_MAX};
@@ -53,9 +53,9 @@ int64_t parallel_min(int64_t work, int64_t grain, Range&& range) {
 }
 
 // The smallest value that `worker(deal)` returns, over the threads. A worker calls
-// deal(begin, end) for its next part of [0, tasks), of `grain` tasks at most, until that returns
-// false. Each has a share of its own first, in succession (two threads that write to one page for
-// the first time hold up each other), and then helps with the others', so that tasks of unequal
+// deal(begin, end) for its next part of [0, tasks), of at most `grain` tasks, until that returns
+// false. Each first has its own share, in succession (two threads that write to one page for
+// the first time delay each other), and then helps with the others', so that tasks of unequal
 // length keep all threads busy to the end. `elements` is all work: little is left to one thread.
 template <class Worker>
 int64_t parallel_min_shared(int64_t tasks, int64_t grain, int64_t elements, Worker&& worker) {

@@ -3,7 +3,7 @@
 
 namespace torch_ops {
 
-// The instructions that a loop may use; whoever calls it knows what the CPU has.
+// The instructions that a loop may use; the caller knows what the CPU has.
 enum class Simd {
   kBaseline,  // those that every CPU of the architecture has
   kAvx2,      // AVX2, FMA and F16C

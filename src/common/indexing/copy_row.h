@@ -32,7 +32,7 @@ TORCH_OPS_HOST_DEVICE void copy_ends(char* to, const char* from, int64_t bytes) 
   }
 }
 
-// Copies vectors of kVector bytes, of which the last may overlap the one before it.
+// Copies vectors of kVector bytes; the last may overlap the one before it.
 template <int kVector>
 TORCH_OPS_HOST_DEVICE void copy_vectors(char* to, const char* from, int64_t bytes) {
   using Vector = typename UnalignedVector<kVector>::type;
@@ -44,8 +44,8 @@ TORCH_OPS_HOST_DEVICE void copy_vectors(char* to, const char* from, int64_t byte
   *reinterpret_cast<Vector*>(to + rest) = last;
 }
 
-// Copies a row of kSize to 2 * kSize bytes, of any number from kVector on where kSize is that, or
-// of any where it is 0.
+// Copies a row of kSize to 2 * kSize bytes; of any number from kVector on if kSize is that; or
+// of any if it is 0.
 template <int kSize, int kVector>
 TORCH_OPS_HOST_DEVICE void copy_sized(void* to, const void* from, int64_t bytes) {
   if constexpr (kSize == 0) {
@@ -57,10 +57,10 @@ TORCH_OPS_HOST_DEVICE void copy_sized(void* to, const void* from, int64_t bytes)
   }
 }
 
-// Calls use(kSize), a constant, with what copy_sized needs for rows of `bytes` bytes. A call of
-// memcpy costs more than a short row; two copies of a constant size that overlap do for any number
-// of bytes between one such size and the next. kVector is the longest vector, in bytes, that the
-// function around it is compiled for.
+// Calls use(kSize), a constant, with the argument of copy_sized for rows of `bytes` bytes. A call
+// of memcpy takes longer than a short row; two copies of a constant size that overlap work for any
+// number of bytes between one such size and the next. kVector is the longest vector, in bytes, that
+// the function around it is compiled for.
 template <int kVector, class Use>
 TORCH_OPS_HOST_DEVICE void with_copy_size(int64_t bytes, Use use) {
   if (bytes > (kVector > 16 ? 1024 : 128)) {

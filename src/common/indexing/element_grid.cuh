@@ -25,7 +25,7 @@ struct ElementGrid {
     values_are_dense = ElementLayout::is_dense(part.value_strides, part.sizes, part.rank);
   }
 
-  // Where the elements `numbers` stand: in the table as if their entries were 0. Offset holds all
+  // Where the elements `numbers` are: in the table as if their entries were 0. Offset holds all
   // of these places.
   template <int K, class Offset>
   __device__ __forceinline__ void locate(const uint32_t (&numbers)[K], Offset (&table)[K],

@@ -1,4 +1,4 @@
-// How gather_elements and scatter_elements_add see their tensors: an index with an entry of its own
+// How gather_elements and scatter_elements_add see their tensors: an index with an entry
 // for each element. No torch.
 #pragma once
 
@@ -7,14 +7,14 @@
 namespace torch_ops {
 
 // One position of `sizes` is an element of the index and of the values (gather's output, scatter's
-// input). It belongs to the table's element that stands at the same coordinates but for the axis,
-// where the entry says which. Axes of size 1 are left out, and neighbours joined where one stride
+// input). It belongs to the table's element at the same coordinates, except on the axis, where the
+// entry gives the coordinate. Axes of size 1 are left out, and neighbours joined if one stride
 // walks them in each tensor. Strides count elements.
 struct ElementLayout {
   static constexpr int kMaxRank = 16;
 
   int rank;
-  int axis;  // which of them the index picks from; -1 where the index has size 1 there
+  int axis;  // which of them the index picks from; -1 if the index has size 1 there
   int64_t sizes[kMaxRank];
   int64_t table_strides[kMaxRank];  // 0 at the axis
   int64_t index_strides[kMaxRank];
@@ -34,7 +34,7 @@ struct ElementLayout {
     return table <= INT32_MAX && index <= INT32_MAX && values <= INT32_MAX;
   }
 
-  // Do the elements stand in row-major order without gaps?
+  // Are the elements in row-major order without gaps?
   static bool is_dense(const int64_t* strides, const int64_t* sizes, int rank) {
     int64_t expected = 1;
     for (int d = rank - 1; d >= 0; --d) {
@@ -53,7 +53,7 @@ struct ElementOffsets {
   int64_t values;
 };
 
-// Calls use(part, offsets) for parts of at most `most` elements, in order: so that 32 bits number
+// Calls use(part, offsets) for parts of at most `most` elements, in order, so that 32 bits number
 // the elements of a part.
 template <class Use>
 void for_each_part(const ElementLayout& layout, int64_t most, Use&& use,

@@ -21,8 +21,8 @@ struct ElementRun {
   int64_t value_stride;
 };
 
-// Calls use(run) for the elements [begin, end) in order. `use` returns the first element of its run
-// that is bad, or kNoBadEntry; the walk ends there, and returns its position.
+// Calls use(run) for the elements [begin, end) in order. `use` returns the first bad element of its
+// run, or kNoBadEntry; the walk ends there, and returns its position.
 template <class Use>
 int64_t walk_elements(const ElementLayout& layout, int64_t begin, int64_t end, Use&& use) {
   const int last = layout.rank - 1;

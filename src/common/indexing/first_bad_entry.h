@@ -9,8 +9,8 @@
 
 namespace torch_ops {
 
-// The first of the entries in [begin, end), counted over [batch, entries], that names no row where
-// that is an error; kNoBadEntry where there is none.
+// The first of the entries in [begin, end), counted over [batch, entries], that names no row if
+// that is an error; kNoBadEntry if there is none.
 template <class Index>
 int64_t first_bad_entry(const Index* index, const RowLayout& layout, const IndexRule& rule,
                         int64_t begin, int64_t end) {

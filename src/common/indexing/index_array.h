@@ -1,5 +1,5 @@
-// An index in memory, of any of the types of integers that an index may have, and dispatch on what
-// a kernel's templates take. No torch.
+// An index in memory, of any of the integer types that an index may have, and dispatch on types
+// that are a kernel's template parameters. No torch.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct Bytes16 {
   uint64_t halves[2];
 };
 
-// Calls copy(word) with a word of the size of an element: what an element is does not matter to a
-// copy.
+// Calls copy(word) with a word of the size of an element: a copy does not depend on what an element
+// is.
 template <class Copy>
 auto dispatch_size(int64_t bytes, Copy&& copy) {
   switch (bytes) {

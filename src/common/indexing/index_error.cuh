@@ -1,4 +1,4 @@
-// How a kernel tells that it met an index entry out of range (index_error.h). No torch.
+// How a kernel records an index entry out of range (index_error.h). No torch.
 #pragma once
 
 #include <cuda/atomic>
@@ -18,9 +18,9 @@ struct BadCoordinate {
 };
 
 // Records an entry out of range, `value`, which belongs to `row` of [batch, outer, entries]. Of all
-// threads that come here until the host has raised the error, one writes the record; a million of
+// threads that call this until the host has raised the error, one writes the record; a million of
 // them cost a read each and no atomics. Threads of a launch that was made before the host raised an
-// error record nothing after that. It is small, so that a kernel that never comes here pays no
+// error record nothing after that. It is small, so a kernel that never calls it uses no
 // registers for it: the host does the divisions, and the copy is a loop. `coordinate` is null for
 // an entry that is a number.
 __device__ __forceinline__ void record_bad_entry(const IndexErrorSite& site, int64_t row,
@@ -42,9 +42,9 @@ __device__ __forceinline__ void record_bad_entry(const IndexErrorSite& site, int
     record->axis = coordinate->axis;
     record->site.axis_size = coordinate->axis_size;
   }
-  // The host must not see the number before what it stands for. A store that releases, and not
-  // __threadfence_system(): beside that, nvcc makes atomicAdd()s without a result, which the same
-  // kernel may have, ones with a result.
+  // The host must not see the number before the record. A store with release semantics, and not
+  // __threadfence_system(): with that, nvcc turns atomicAdd()s without a result, which the same
+  // kernel may have, into ones with a result.
   cuda::atomic_ref<uint32_t, cuda::thread_scope_system>(record->sequence)
       .store(++slot->sequence, cuda::memory_order_release);
 }

@@ -1,4 +1,4 @@
-// What a kernel tells of an index entry out of range: in memory that the host can read without
+// A kernel's record of an index entry out of range: in memory that the host can read without
 // waiting for the GPU. Kernels write it by index_error.cuh; the host's side is in index_errors.h.
 // No torch, no CUDA.
 #pragma once
@@ -7,21 +7,21 @@
 
 namespace torch_ops {
 
-constexpr int kMaxNamedRank = 8;  // an index of more axes is named by its flat position alone
+constexpr int kMaxNamedRank = 8;  // an index of more axes is named only by its flat position
 
 struct IndexErrorSlot;
 
-// What a launch hands to its kernels: where to record, and what the host needs for the message.
+// The argument of a launch's kernels: where to record, and what the host needs for the message.
 struct IndexErrorSite {
   IndexErrorSlot* slot;  // null: nothing is recorded
   const char* op;        // a string that lives as long as the process: the host reads it back
   int64_t axis_size;
   int64_t outer;  // of the rows that record_bad_entry counts
   int64_t entries;
-  int64_t rank;  // of the index; sizes are filled where it is at most kMaxNamedRank
+  int64_t rank;  // of the index; sizes are filled if it is at most kMaxNamedRank
   int64_t sizes[kMaxNamedRank];
   int64_t coordinates;  // of an entry that is a point; 0 for one that is a number
-  int64_t from_end;     // 1: -1 is the last row, and so on; a number is recorded as it was resolved
+  int64_t from_end;     // 1: -1 is the last row, and so on; a number is recorded as resolved
   uint32_t raised;      // errors of this slot that the host had raised when it made the launch
 };
 
@@ -37,7 +37,7 @@ struct IndexErrorRecord {
 
 // In the device's memory: compare-and-swap on the host's memory would need PCIe atomics.
 struct IndexErrorSlot {
-  uint32_t claimed;   // how many errors there were: a launch records where that is its `raised`
+  uint32_t claimed;   // how many errors there were: a launch records if that is its `raised`
   uint32_t sequence;  // of the last record
   IndexErrorRecord* record;
 };

@@ -1,4 +1,4 @@
-// What becomes of an index entry that is no row of its axis: the modes of the gather family. No
+// What an index entry that is not a row of its axis means: the modes of the gather family. No
 // torch.
 #pragma once
 
@@ -11,24 +11,24 @@ namespace torch_ops {
 
 enum class IndexMode : int32_t {
   kRaise,      // an error
-  kWrap,       // the row that it is modulo the axis's size
+  kWrap,       // the entry modulo the axis's size
   kClip,       // the nearest row
   kFill,       // none: gathers give a fill value, scatters drop it. -1 is the last row, and so on
-  kUnchecked,  // there is no such entry: the caller promises
-  kFromEnd,    // as kRaise, but -1 is the last row, and so on: what source[index] means
+  kUnchecked,  // there is no such entry: the caller promises this
+  kFromEnd,    // as kRaise, but -1 is the last row, and so on: the mode of source[index]
 };
 
 constexpr int64_t kNoRow = -1;
 
 // How the entries for one axis are read. Made on the host, so that a kernel that wraps does not
-// divide: a 64-bit division is a call, which takes registers from code that never comes there.
+// divide: a 64-bit division is a call, which uses registers in code that never reaches it.
 class IndexRule {
  public:
   IndexRule() = default;
   IndexRule(IndexMode mode, int64_t axis_size)
       : mode_(mode),
         axis_size_(axis_size),
-        // floor(2^64 / axis_size), but for 1, where 2^64 does not fit, and 0, which has no rows.
+        // floor(2^64 / axis_size), except for 1, where 2^64 does not fit, and 0.
         reciprocal_(axis_size > 1 ? UINT64_MAX / static_cast<uint64_t>(axis_size) +
                                         ((axis_size & (axis_size - 1)) == 0)
                                   : UINT64_MAX) {}
@@ -41,14 +41,14 @@ class IndexRule {
     return mode_ == IndexMode::kRaise || mode_ == IndexMode::kFromEnd;
   }
 
-  // May `resolve` give another row than the entry says? Where not, a kernel need not call it.
+  // May `resolve` give another row than the entry? If not, a kernel need not call it.
   TORCH_OPS_HOST_DEVICE bool rewrites() const {
     return mode_ != IndexMode::kRaise && mode_ != IndexMode::kUnchecked;
   }
 
   // The row that an entry names, in [0, axis_size), or kNoRow; with kUnchecked the entry itself,
-  // and with kFromEnd for one that names none a number that is no row either. With kWrap and kClip
-  // the axis must not be empty.
+  // and with kFromEnd, for one that names none, a number that is not a row either. With kWrap and
+  // kClip the axis must not be empty.
   TORCH_OPS_HOST_DEVICE int64_t resolve(int64_t entry) const {
     const bool is_row = static_cast<uint64_t>(entry) < static_cast<uint64_t>(axis_size_);
     switch (mode_) {
@@ -70,7 +70,7 @@ class IndexRule {
   }
 
  private:
-  // The remainder that has the divisor's sign. -1 - entry is not negative where entry is, and never
+  // The remainder with the divisor's sign. -1 - entry is not negative where entry is, and never
   // overflows.
   TORCH_OPS_HOST_DEVICE int64_t wrap(int64_t entry) const {
     // Nearly all entries are rows, or rows from the end: these need no quotient.
@@ -97,7 +97,7 @@ class IndexRule {
   uint64_t reciprocal_ = 0;
 };
 
-// One element's bytes, repeated: what stands in the place of rows that there are not, in words of
+// One element's bytes, repeated: the fill for missing rows, in words of
 // any size that divides 16.
 struct FillPattern {
   static constexpr int kBytes = 16;
@@ -124,8 +124,8 @@ struct GatherPolicy {
 };
 
 // Calls use(row_of), where row_of(entry) is the row that an entry names, or no row of the axis: the
-// entry itself unless the rule rewrites it. One uniform branch around a loop, where one in it would
-// keep its loads apart.
+// entry itself unless the rule rewrites it. One uniform branch around a loop, since one in it would
+// serialise its loads.
 template <class Use>
 TORCH_OPS_HOST_DEVICE void with_rule(const IndexRule& rule, Use&& use) {
   if (rule.rewrites()) {

@@ -1,5 +1,5 @@
 // An index of any of the four integer types, read without a template parameter: for kernels that
-// read each entry once, where a uniform branch costs nothing and four times the kernels would. No
+// read each entry once, where a uniform branch costs nothing, but four times the kernels would. No
 // torch.
 #pragma once
 
@@ -97,11 +97,11 @@ struct IndexView : IndexArray {
   }
 };
 
-// How a kernel that is a template of the index's type reads it. A cursor stands at an entry, and
-// `at` gives those from there on as they stand; `row_of` says which row one names, or no row of the
-// axis, and `fill` what stands for that. The steps are apart, so that no load waits for another.
+// How a kernel that is a template of the index's type reads it. A cursor is at an entry, and `at`
+// gives the entries from there on unchanged; `row_of` says which row one names, or no row of the
+// axis, and `fill` the value for that. The steps are separate, so that no load waits for another.
 
-// Entries are rows. What is no row is an error: zeros stand for it.
+// Entries are rows. An entry that is not a row is an error: its values are zeros.
 template <class Index>
 struct PlainIndex {
   using Entry = Index;
@@ -139,8 +139,8 @@ struct FromEndIndex {
   }
 };
 
-// A rule says which rows they are. One type for all types of index, and for every rule: it takes
-// registers, which the kernels for the most common ones shall not pay for.
+// A rule says which rows they are. One type for all types of index, and for every rule: it needs
+// registers, which the kernels for the most common ones must not pay for.
 struct RuledIndex {
   using Entry = int64_t;
   using Row = int64_t;

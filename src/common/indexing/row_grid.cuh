@@ -1,5 +1,5 @@
-// How the words of [batch, outer, entries, inner] rows are handed to a grid, so that a thread finds
-// its place by 32-bit arithmetic although the whole may be far larger than 2^31.
+// How the words of [batch, outer, entries, inner] rows are distributed over a grid, so that a
+// thread finds its place by 32-bit arithmetic although the whole may be far larger than 2^31.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 
 namespace torch_ops {
 
-// The rows are cut into chunks of at most 2^30 words: one or more whole slabs where a slab is
-// small, a part of one where it is large. blockIdx.y walks the chunks, blockIdx.x the words of one.
-// Only the start of a chunk takes 64-bit divisions, once a block.
+// The rows are cut into chunks of at most 2^30 words: one or more whole slabs if a slab is
+// small, a part of one if it is large. blockIdx.y walks the chunks, blockIdx.x the words of one.
+// Only the start of a chunk needs 64-bit divisions, once per block.
 struct RowGrid {
   int64_t outer;
   int64_t entries;
@@ -26,7 +26,7 @@ struct RowGrid {
 
   static constexpr int64_t kMaxChunk = int64_t{1} << 30;
   // Slabs are joined up to this many words: enough blocks for a launch to pay, few enough that the
-  // division by the entries, which one slab a chunk saves, is rare in large calls.
+  // division by the entries, which a chunk of one slab saves, is rare in large calls.
   static constexpr int64_t kJoin = int64_t{1} << 16;
 
   // `words` must not exceed kMaxChunk: a caller with longer rows launches once for each part.
@@ -42,12 +42,12 @@ struct RowGrid {
     by_entries = FastDivisor(static_cast<uint32_t>(std::min(entries, kMaxChunk)));
   }
 
-  // The most words that a chunk has: what blockIdx.x must cover.
+  // The most words of a chunk, which blockIdx.x must cover.
   int64_t chunk_words() const { return rows_per_chunk * words; }
 
   struct Chunk {
     int64_t slab;   // its first slab
-    int64_t entry;  // and the entry there that it starts with
+    int64_t entry;  // and its first entry there
     int64_t row;    // its first row, counted over [batch, outer, entries]
     uint32_t words;
   };
@@ -63,7 +63,7 @@ struct RowGrid {
     return {slab, entry, slab * entries + entry, static_cast<uint32_t>(rows) * words};
   }
 
-  // Where a word of a chunk lies: the slab, counted from the chunk's first, the entry there, and
+  // Where a word of a chunk is: the slab, counted from the chunk's first, the entry there, and
   // the column.
   struct Place {
     uint32_t slab;

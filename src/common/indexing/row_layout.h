@@ -34,7 +34,7 @@ struct RowLayout {
   int64_t slabs() const { return batch * outer; }
 };
 
-// Is this entry of an index a row of the axis? One comparison serves both ends.
+// Is this entry of an index a row of the axis? One comparison checks both ends.
 template <class Index>
 TORCH_OPS_HOST_DEVICE bool in_range(Index entry, int64_t axis_size) {
   return static_cast<uint64_t>(static_cast<int64_t>(entry)) < static_cast<uint64_t>(axis_size);
@@ -42,8 +42,8 @@ TORCH_OPS_HOST_DEVICE bool in_range(Index entry, int64_t axis_size) {
 
 constexpr int64_t kNoBadEntry = INT64_MAX;
 
-// Calls use(n, entry) for each entry; is one out of range? As in_range, in a form that vectorises:
-// the highest bit of `entry | (last - entry)` says it.
+// Calls use(n, entry) for each entry; is one out of range? Like in_range, in a form that
+// vectorises: it is the highest bit of `entry | (last - entry)`.
 template <class Index, class Stride, class Use>
 TORCH_OPS_HOST_DEVICE bool any_bad(const Index* index, Stride stride, int64_t entries,
                                    int64_t axis_size, Use use) {
@@ -59,10 +59,10 @@ TORCH_OPS_HOST_DEVICE bool any_bad(const Index* index, Stride stride, int64_t en
   return bits >> (8 * sizeof(Wide) - 1) != 0;
 }
 
-// The first of `entries` entries that is not a row of the axis; kNoBadEntry where there is none.
+// The first of `entries` entries that is not a row of the axis; kNoBadEntry if there is none.
 template <class Index>
 int64_t find_bad(const Index* index, int64_t stride, int64_t entries, int64_t axis_size) {
-  using One = std::integral_constant<int64_t, 1>;  // that the compiler knows it lets it vectorise
+  using One = std::integral_constant<int64_t, 1>;  // known to the compiler, so that it vectorises
   const auto look = [](int64_t, auto) {};
   const bool bad = stride == 1 ? any_bad(index, One(), entries, axis_size, look)
                                : any_bad(index, stride, entries, axis_size, look);
@@ -73,11 +73,11 @@ int64_t find_bad(const Index* index, int64_t stride, int64_t entries, int64_t ax
 }
 
 // The first of the index's entries in [begin, end), counted over [batch, entries], that is not a
-// row of the axis; kNoBadEntry where there is none.
+// row of the axis; kNoBadEntry if there is none.
 template <class Index>
 int64_t first_bad_entry(const Index* index, const RowLayout& layout, int64_t begin, int64_t end) {
   if (begin >= end) return kNoBadEntry;
-  // Batch by batch: a division an entry would cost more than the rest.
+  // Batch by batch: a division per entry would take longer than the rest.
   int64_t b = begin / layout.entries;
   int64_t n = begin % layout.entries;
   for (int64_t position = begin; position < end; ++b, n = 0) {

@@ -1,9 +1,9 @@
-// Picks of elements from a table that the L2 cache does not hold. No torch.
+// Picks of elements from a table that does not fit the L2 cache. No torch.
 //
-// Random places in memory: each costs the memory a row of its own that must be opened. All threads
-// therefore go through the table together, window by window, and pick in each what lies there: so
+// Random places in memory: each opens another row of the memory chips. All threads
+// therefore go through the table together, window by window, and pick in each what is there: so
 // accesses that are near each other in time are near each other in memory. A thread waits for the
-// picks of one window before it goes on to the next, which is what keeps them together.
+// picks of one window before it goes on to the next, which keeps the threads together.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace torch_ops {
 
-// Loads a word if `wanted`, without a branch: other loads shall not wait for it. `once`: past the
-// L1 cache, which would give up a line for a word that nobody is likely to ask for again.
+// Loads a word if `wanted`, without a branch: other loads must not wait for it. `once`: bypasses
+// the L1 cache, which would give up a line for a word that is not likely to be used again.
 template <bool once, class Word>
 __device__ __forceinline__ void load_if(bool wanted, const Word* from, Word& word) {
 #define TORCH_OPS_LOAD_IF(cache, type, constraint, value)                             \
@@ -48,23 +48,23 @@ struct TableWindows {
   uint32_t count;
   uint32_t places;  // of a window
 
-  // For so many picks of a table of at most 2^31 places.
+  // For this many picks of a table of at most 2^31 places.
   TableWindows(int64_t picks, int64_t table_places) {
-    // So many picks of a window keep the memory busy until the next one; and of more windows than
-    // these each takes as long as its latency.
+    // This many picks of a window keep the memory busy until the next one; with more windows than
+    // that, each takes as long as its latency.
     constexpr int64_t kPicks = int64_t{1} << 17, kMost = 16;
     count = static_cast<uint32_t>(std::clamp<int64_t>(picks / kPicks, 1, kMost));
     places = static_cast<uint32_t>((table_places - 1) / count + 1);
   }
 
-  // A thread's picks. Words whose place is kNowhere stay what they are. All threads of the block
-  // must come here.
+  // A thread's picks. Words whose place is kNowhere do not change. All threads of the block
+  // must call this.
   template <bool once, class Word>
   __device__ __forceinline__ void pick(const Word* table, const uint32_t (&at)[kUnroll],
                                        Word (&words)[kUnroll]) const {
     pick_window<once>(table, at, 0, places, words);
     if (count == 1) return;
-    // While these are on their way. The first window is taken; the others may become fewer.
+    // While these are in flight. The first window is done; the others may become fewer.
     const uint32_t rest = max(worthwhile_windows(at[0]), 2u) - 1;
     const uint32_t size = rest == count - 1 ? places : places * (count - 1) / rest + 1;
 #pragma unroll 1
@@ -84,11 +84,11 @@ struct TableWindows {
     }
   }
 
-  // Picks of one place are served by the caches, so that fewer windows keep the memory busy, the
-  // others only have their latency. A block tells by one pick of each thread how many places
-  // differ: it, and not each warp, since of thousands of warps some would happen to see another
-  // share, and end last. The third power of that share of all windows is about what
-  // was fastest on indices of several kinds (docs/gather.md).
+  // The caches serve picks of one place, so fewer windows keep the memory busy, and the
+  // others only add their latency. A block decides by one pick of each thread how many places
+  // differ: the block, and not each warp, since of thousands of warps some would happen to see
+  // another share, and end last. The third power of that share of all windows is about what
+  // was fastest on indices of several kinds (docs/log.md).
   __device__ __forceinline__ uint32_t worthwhile_windows(uint32_t at) const {
     constexpr uint32_t kSlots = 4096;
     __shared__ uint32_t owners[kSlots];
@@ -99,7 +99,7 @@ struct TableWindows {
     if (first) atomicExch(owners + slot, thread);
     __syncthreads();
     const uint32_t kept = __syncthreads_count(first && owners[slot] == thread);
-    // Where all places differ, 94 % of them keep their slot.
+    // If all places differ, 94 % of them keep their slot.
     if (kept > kThreads / 8 * 7) return count;
     const uint64_t share = uint64_t{kept} * kept * kept;
     return max(static_cast<uint32_t>(count * share / (uint64_t{kThreads} * kThreads * kThreads)),

@@ -1,14 +1,14 @@
-// The one route to a derivative: a graph node on the Autograd key, written the way PyTorch's own
-// generated code writes its nodes. Such an op works under torch.func, forward-mode AD, double
+// The one route to a derivative: a graph node on the Autograd key, written in the way of PyTorch's
+// own generated nodes. Such an op works under torch.func, forward-mode AD, double
 // backward, torch.compile and compiled autograd; a torch::autograd::Function would not.
 //
-// Most ops need no more than derive.h. An op that saves its output, or that works in place, writes
+// Most ops only need derive.h. An op that saves its output, or that works in place, writes
 //   struct FooBackward final : autograd::DerivativeNode<FooBackward> {
 //     static constexpr const char* kName = "FooBackward";
 //     SavedVariable input;                                  // what backward needs
 //     int64_t dim;
 //     template <class Visit> void fields(Visit&& visit) { visit(input); visit(dim); }
-//     variable_list backward(const Tensor& grad_output);    // one entry an input, in order
+//     variable_list backward(const Tensor& grad_output);    // one entry per input, in order
 //                                                           // or const variable_list& grads
 //   };
 // and a forward function for the Autograd key that calls, in this order, make_node,
@@ -52,7 +52,7 @@ class DerivativeNode : public compat::NodeBase {
     });
   }
 
-  // Compiled autograd: what the node holds, for its cache key ...
+  // Compiled autograd: the node's fields, for its cache key ...
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
     const_cast<DerivativeNode*>(this)->self().fields([&](auto& field, bool is_output = false) {
       if constexpr (is_saved<decltype(field)> || are_saved<decltype(field)>) {
@@ -63,9 +63,9 @@ class DerivativeNode : public compat::NodeBase {
     });
   }
 
-  // ... and a call of its formula in the graph. While the graph is made, gradients are stand-ins of
-  // no shape, so nothing may be computed from them: what the node holds goes into the graph as
-  // arguments, and the formula runs on a node made of them.
+  // ... and a call of its formula in the graph. While the graph is made, gradients are stand-ins
+  // without a shape, so nothing may be computed from them: the node's fields go into the graph as
+  // arguments, and the formula runs on a node made from them.
   variable_list apply_with_saved(const variable_list& grads,
                                  torch::dynamo::autograd::SwapSavedVariables& saved) override {
     namespace compiled = torch::dynamo::autograd;
@@ -115,7 +115,7 @@ class DerivativeNode : public compat::NodeBase {
     }
   }
 
-  // Is the gradient of this input asked for?
+  // Is the gradient of this input needed?
   bool needs_input_grad(size_t input) const {
     return needed_.empty() ? task_should_compute_output(input) : needed_[input];
   }
@@ -173,7 +173,7 @@ class DerivativeNode : public compat::NodeBase {
   std::vector<std::pair<const SavedVariable*, Tensor>> unpacked_;
 };
 
-// The node of a call whose differentiable inputs are `inputs`; null where none requires grad.
+// The node of a call whose differentiable inputs are `inputs`; null if none requires grad.
 template <class Op, class... Tensors>
 NodePtr<Op> make_node(const Tensors&... inputs) {
   if (!torch::autograd::compute_requires_grad(inputs...)) return nullptr;
@@ -195,14 +195,14 @@ void record(const Tensor& output, const NodePtr<Op>& node) {
   if (node) torch::autograd::set_history(output, node);
 }
 
-// `tensor` without its forward-mode tangent: what the formula of a tangent must use, since a
+// `tensor` without its forward-mode tangent: the formula of a tangent must use it, since a
 // tangent may have none of its own at the same level.
 inline Tensor primal(const Tensor& tensor) {
   return torch::autograd::isFwGradDefined(tensor) ? tensor._fw_primal(/*level=*/0) : tensor;
 }
 
-// Forward-mode AD: where any of `inputs` has a tangent, `output` gets `tangent(inputs' tangents)`.
-// A tangent that is absent reaches it as an undefined tensor.
+// Forward-mode AD: if any of `inputs` has a tangent, `output` gets `tangent(inputs' tangents)`.
+// An absent tangent is passed as an undefined tensor.
 template <class Tangent, class... Tensors>
 void set_tangent(const Tensor& output, Tangent&& tangent, const Tensors&... inputs) {
   if (!(torch::autograd::isFwGradDefined(inputs) || ...)) return;
@@ -232,7 +232,7 @@ struct ZeroGradientNode final : DerivativeNode<ZeroGradientNode> {
   }
 };
 
-// `grad`, which `node` has computed for its only input; where a graph of the backward pass is made,
+// `grad`, which `node` has computed for its only input; if a graph of the backward pass is made,
 // connected to that input by a gradient of zeros.
 inline Tensor with_zero_gradient(const Tensor& grad, const torch::autograd::Node& node) {
   if (!c10::GradMode::is_enabled() || node.num_outputs() == 0) return grad;

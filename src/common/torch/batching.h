@@ -1,7 +1,7 @@
-// torch.vmap: the frame of a batching rule, and the rules that elementwise ops share.
+// torch.vmap: the frame of a batching rule, and the rules of elementwise ops.
 //
-// A rule sees each tensor without the axis that vmap hides, and where that axis stands in it
-// (nothing for a tensor that is the same for every sample). It returns the same for its result.
+// A rule gets each tensor without the axis that vmap hides, and the position of that axis
+// (nothing for a tensor that is the same for every sample). It returns its result in this form.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +27,7 @@ struct Batched {
   // The hidden axis moved to `position`.
   Tensor at(int64_t position) const { return value.movedim(*axis, position); }
 
-  // The same with an axis of size `size` made up where there is none.
+  // The same with an axis of size `size` added if there is none.
   Tensor expanded_at(int64_t position, const c10::SymInt& size) const {
     if (axis) return at(position);
     const Tensor added = value.unsqueeze(position);
@@ -57,7 +57,7 @@ inline std::vector<Batched> unwrap(at::TensorList tensors, int64_t level) {
   return unwrapped;
 }
 
-// One sample of an input, copied, since a rule may be that of an in-place op.
+// One sample of an input, copied, since the rule may be that of an in-place op.
 inline Batched sample_of(const Batched& input, int64_t at) {
   return {(input.axis ? input.value.select(*input.axis, at) : input.value).clone(), std::nullopt};
 }
@@ -78,8 +78,8 @@ inline int64_t count_samples(const std::vector<Batched>& inputs) {
   return count;
 }
 
-// Calls the rule; where it raises, once more for each sample by itself. The error of a sample
-// speaks of the shapes and positions that the caller knows, those of the batch have an axis more.
+// Calls the rule; if it raises, once more for each sample alone. The error of a sample names
+// the shapes and positions that the caller knows; those of the batch have one more axis.
 template <class Rule, class... Inputs>
 Batched call_rule(Rule&& rule, const Inputs&... inputs) {
   try {
@@ -87,7 +87,7 @@ Batched call_rule(Rule&& rule, const Inputs&... inputs) {
   } catch (const c10::Error&) {
     const int64_t samples = std::max({count_samples(inputs)...});
     for (int64_t at = 0; at < samples; ++at) rule(sample_of(inputs, at)...);
-    throw;  // what only the batch is refused for
+    throw;  // an error of the batch only
   }
 }
 
@@ -102,7 +102,7 @@ Tensor apply(Rule&& rule, const Tensors&... tensors) {
   return at::functorch::makeBatched(std::move(result.value), result.axis, level);
 }
 
-// `args` are what an op takes beyond its tensors.
+// `args` are the op's other arguments.
 template <class Op, class... Args>
 Tensor unary(const Op& op, const Tensor& input, Args... args) {
   return apply([&](const Batched& x) { return Batched{op.call(x.value, args...), x.axis}; }, input);

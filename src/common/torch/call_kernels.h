@@ -29,7 +29,7 @@ inline const HostProgram& torch_program() {
         for (int64_t n = begin; n < end; ++n) part(context, n);
       });
     };
-    // torch's own choice: what the CPU has, or less where the environment's ATEN_CPU_CAPABILITY
+    // torch's own choice: the CPU's instruction set, or less if the variable ATEN_CPU_CAPABILITY
     // (default, avx2, avx512) says so.
     made.simd = [] {
       static const Simd simd = [] {
@@ -47,12 +47,12 @@ inline const HostProgram& torch_program() {
   return program;
 }
 
-// No kernels at all: what a Meta kernel is made with.
+// No kernels at all: for a Meta kernel.
 struct OnMeta {};
 
-// Calls use(on) for kernels on `tensor`'s device, which is of the kind that On says, and current
-// meanwhile; nothing on Meta. `use` is a generic lambda, so that a build without CUDA asks the
-// library for no kernels of CUDA.
+// Calls use(on) for kernels on `tensor`'s device, which is of the kind that On names, and current
+// meanwhile; does nothing on Meta. `use` is a generic lambda, so that a build without CUDA needs
+// no kernels of CUDA from the library.
 template <class On, class Use>
 void with_kernels([[maybe_unused]] const at::Tensor& tensor, Use&& use) {
   if constexpr (std::is_same_v<On, OnCpu>) {

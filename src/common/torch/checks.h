@@ -1,5 +1,5 @@
-// What every op asks of its arguments. Each message carries the argument's name (the text of the
-// macro's parameter), what was given and what is allowed.
+// Checks of arguments for every op. Each message has the argument's name (the text of the
+// macro's parameter), its value and the allowed values.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,7 +33,7 @@ inline std::string dtype_name(at::ScalarType dtype) {
                       "torch_ops.<op>, which takes any strides.");                                \
   } while (0)
 
-// The binding's direct `forward` and `backward` take such tensors alone.
+// The binding's direct `forward` and `backward` accept only such tensors.
 #define CHECK_INPUT(tensor)   \
   do {                        \
     CHECK_CUDA(tensor);       \

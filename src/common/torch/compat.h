@@ -1,4 +1,4 @@
-// What differs between the versions of torch that this library is built for, 2.11 to 2.15. No other
+// The differences between the versions of torch that this library is built for, 2.11 to 2.15. No
 // file asks which version it is.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace torch_ops::compat {
 
-// Pointers to nodes of the autograd graph, which count their uses themselves from 2.13 on.
+// Pointers to nodes of the autograd graph, which count their own references from 2.13 on.
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
 template <class Node>
 using NodePtr = c10::intrusive_ptr<Node>;
@@ -30,7 +30,7 @@ NodePtr<Node> make_node(Args&&... args) {
 #endif
 
 // The base of our nodes. A node that saves its own output refers to itself, weakly. From 2.13 on
-// its memory then outlives the last use of it, so that what it holds must go before.
+// its memory then outlives its last use, so its contents must be released before.
 class NodeBase : public torch::autograd::TraceableFunction {
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
  public:
@@ -41,7 +41,7 @@ class NodeBase : public torch::autograd::TraceableFunction {
 #endif
 
  protected:
-  // Gives back all that the node has saved; nobody uses it any more.
+  // Releases everything that the node has saved, when it is no longer used.
   virtual void drop_fields() = 0;
 };
 

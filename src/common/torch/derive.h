@@ -1,4 +1,4 @@
-// The derivative of an op as most write it: what its node keeps, and what it makes of that.
+// The derivative of most ops: what the node keeps, and what backward computes from it.
 //
 //   struct Foo {  // register.h has the rest
 //     static constexpr const char* kNode = "FooBackward";
@@ -8,13 +8,13 @@
 //     }
 //     static Tensor backward(const Tensor& grad_output, const Tensor& index,
 //                            const c10::SymInt& size, int64_t dim);
-//     // For forward-mode AD, where Foo is not linear in its first argument:
+//     // For forward-mode AD, if Foo is not linear in its first argument:
 //     static Tensor tangent(const Tensor& tangent, const Tensor& input, ...);
 //   };
 //
-// That is for an op whose first argument alone has a gradient. One with two such arguments has a
-// `derive` of its own, with autograd::Node<Foo>, and its `backward` takes which of the two
-// gradients are asked for, first, and returns both.
+// This is for an op of which only the first argument has a gradient. One with two such arguments
+// has its own `derive`, with autograd::Node<Foo>, and its `backward` first gets which of the two
+// gradients are needed, and returns both.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// What an in-place op, `op_(Tensor(a!) input, ...) -> Tensor(a!)`, needs beside its kernel: the
-// version counter, and its functional form under torch.compile and torch.export.
+// What an in-place op, `op_(Tensor(a!) input, ...) -> Tensor(a!)`, needs in addition to its kernel:
+// the version counter, and its functional form under torch.compile and torch.export.
 #pragma once
 
 #include <ATen/FunctionalTensorWrapper.h>
@@ -18,7 +18,7 @@ decltype(auto) bump_version(c10::DispatchKeySet keys, const Op& op, at::Tensor& 
     at::AutoDispatchBelowADInplaceOrView guard;
     return op.redispatch(keys & c10::after_ADInplaceOrView_keyset, input, args...);
   };
-  decltype(auto) result = call();  // first: where it raises, nothing has changed
+  decltype(auto) result = call();  // first: if it raises, nothing has changed
   torch::autograd::impl::bump_version(input);
   return result;
 }
@@ -39,7 +39,7 @@ void replace(at::Tensor& input, Compute&& compute) {
   functional::sync(input);
 }
 
-// What stands behind a tensor's wrapper.
+// The tensor inside a wrapper.
 inline at::Tensor unwrap(const at::Tensor& tensor) {
   namespace wrapped = at::functionalization::impl;
   if (!wrapped::isFunctionalTensor(tensor)) return tensor;
@@ -68,7 +68,7 @@ at::Tensor& functionalize_call(Inplace&& inplace, Functional&& functional, at::T
   return input;
 }
 
-// The same of two ops whose other arguments are no tensors.
+// The same for two ops whose other arguments are not tensors.
 template <class InplaceOp, class FunctionalOp, class... Args>
 at::Tensor& functionalize(const InplaceOp& inplace_op, const FunctionalOp& functional_op,
                           at::Tensor& input, Args... args) {

@@ -1,4 +1,4 @@
-// Tensors for results that a kernel is about to write whole.
+// Tensors for results that a kernel will write completely.
 #pragma once
 
 #include <ATen/Context.h>
@@ -20,10 +20,10 @@ namespace torch_ops {
 
 // Takes a tensor that was just allocated, and asks for huge pages for its memory if it is on the
 // CPU. From 32 MiB on glibc's malloc maps new memory for each call, and most of a call's time is
-// then spent on page faults, of which a huge page takes one in place of 512. Linux's usual setting
-// of transparent huge pages, "madvise", gives them only to those who ask. TORCH_OPS_HUGE_PAGES=0
-// turns it off: in a virtual machine that gives free memory back to its host, a huge page may be
-// one that must be fetched from there.
+// then spent on page faults, of which a huge page needs one instead of 512. Linux's usual setting
+// of transparent huge pages, "madvise", gives them only on request. TORCH_OPS_HUGE_PAGES=0
+// turns it off: in a virtual machine that gives free memory back to its host, a huge page may have
+// to be fetched from there.
 inline at::Tensor in_huge_pages(at::Tensor fresh) {
 #ifdef MADV_HUGEPAGE
   constexpr uintptr_t kPage = uintptr_t{2} << 20;
@@ -36,17 +36,17 @@ inline at::Tensor in_huge_pages(at::Tensor fresh) {
     const auto begin = reinterpret_cast<uintptr_t>(fresh.mutable_data_ptr());
     const uintptr_t first = (begin + kPage - 1) / kPage * kPage;
     const uintptr_t last = (begin + fresh.nbytes()) / kPage * kPage;
-    // Advice: a system that does not take it changes nothing.
+    // Only advice: a system that ignores it changes nothing.
     madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
   }
 #endif
   return fresh;
 }
 
-// What `make` makes of the options that it is given, with memory nobody has written. In torch's
-// deterministic mode at::empty and its kin fill what they have allocated, lest a program read what
-// happens to be there. Where all of it is to be written that is a pass over memory for nothing,
-// which torch's own kernels spare themselves too: there, `make` is only asked for sizes and
+// The result of `make` for the options that it is given, with memory that is not filled. In torch's
+// deterministic mode at::empty and similar functions fill what they allocate, lest a program read
+// old contents. If all of it is to be written, that is an unnecessary pass over memory,
+// which torch's own kernels avoid too: there, `make` is only asked for sizes and
 // strides.
 template <class Make>
 at::Tensor new_output(const at::TensorOptions& options, const Make& make) {

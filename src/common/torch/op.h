@@ -9,8 +9,8 @@
 
 namespace torch_ops {
 
-// `name` without its namespace, with the overload's: "scatter.plan". Keep the handle in a static:
-// the look-up takes a lock.
+// `name` without its namespace, but with the overload's: "scatter.plan". Keep the handle in a
+// static: the look-up takes a lock.
 template <class Signature>
 c10::TypedOperatorHandle<Signature> find_op(std::string_view name) {
   const size_t dot = std::min(name.find('.'), name.size());

@@ -1,14 +1,14 @@
 // Calls of registered ops from Python that cost no more than torch's own functions. torch.ops puts
-// a call's arguments on a stack of IValues, by names and defaults of the schema; here each is read
-// into the C++ type that the op's signature has, and the op is called by its typed handle. Both
+// a call's arguments on a stack of IValues, by names and defaults of the schema; here each is
+// converted to the C++ type in the op's signature, and the op is called by its typed handle. Both
 // enter the dispatcher at the same place, with the same arguments.
 //
 //   PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { python_call::def(m, "call", ops::foo()); }
 //
-// Its docstring is the op's name, by which test_direct_calls.py finds what to call it with.
-// The function takes all of the op's arguments, by position. It returns NotImplemented where it
-// cannot read one (a subclass of Tensor, a SymInt, what the op does not take at all), and under a
-// mode that wants to see the functions of torch: then torch.ops is to be called. torch.compile
+// Its docstring is the op's name, by which test_direct_calls.py finds the arguments for it.
+// The function takes all of the op's arguments, by position. It returns NotImplemented if it
+// cannot read one (a subclass of Tensor, a SymInt, a type that the op does not accept), and under a
+// mode that must see the functions of torch: then torch.ops is to be called. torch.compile
 // cannot trace such functions, so Python asks is_dynamo_compiling() first.
 #pragma once
 
@@ -32,7 +32,7 @@ namespace torch_ops::python_call {
 
 using at::Tensor;
 
-// How an argument of this C++ type is read: false where it cannot be. GIL held.
+// How an argument of this C++ type is read: false if it cannot be. GIL held.
 template <class T>
 struct Argument;
 
@@ -157,7 +157,7 @@ struct Argument<c10::SymIntArrayRef> {
   }
 };
 
-// None alone: nobody gives a list.
+// Only None: nobody passes a list.
 template <>
 struct Argument<at::OptionalIntArrayRef> {
   at::OptionalIntArrayRef value;
@@ -184,13 +184,13 @@ PyObject* result_of(Call&& call) {
   return THPVariable_Wrap(std::move(result));
 }
 
-// As the signature takes it: a reference, or the value.
+// As in the signature: a reference, or the value.
 template <class Arg, class Value>
 Arg pass(Value& value) {
   return static_cast<Arg>(value);
 }
 
-// As METH_FASTCALL has it; `self` holds the handle.
+// In the form of METH_FASTCALL; `self` holds the handle.
 template <class Return, class... Args>
 PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count) {
   HANDLE_TH_ERRORS
@@ -211,7 +211,7 @@ PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count) {
 
 using Function = PyObject* (*)(PyObject* self, PyObject* const* given, Py_ssize_t count);
 
-// Adds a function to a module; `op` is what it calls. What describes it lives as long as the
+// Adds a function to a module, which calls `op`. Its description lives as long as the
 // process.
 inline void def_function(pybind11::module_& m, const char* name, const std::string& op,
                          Function function, pybind11::handle self = {}) {

@@ -1,5 +1,5 @@
 // Registration with the dispatcher. An op is a struct: its schema, and a function for each thing
-// that the dispatcher asks of it. register_op registers those that are there, for all their keys.
+// that the dispatcher asks of it. register_op registers those that exist, for all their keys.
 //
 //   struct Foo {
 //     static constexpr const char* kSchema = "foo(Tensor input, int dim) -> Tensor";
@@ -9,13 +9,13 @@
 //   };
 //   TORCH_LIBRARY_FRAGMENT(torch_ops, m) { register_op<Foo>(m); }
 //
-// An op has one of the first three, whose signature is the op's. The others may be templates.
+// An op has one of the first three, with the op's signature. The others may be templates.
 //
 //   kernel<On>      CPU, CUDA and Meta: On is OnCpu, OnCuda or OnMeta
 //   compute         CompositeExplicitAutograd: one function for all backends
-//   compose         CompositeImplicitAutograd: it calls registered ops alone, so that it needs no
-//                   derivative. Under torch.vmap and torch.func.functionalize too, which would not
-//                   take it apart by themselves
+//   compose         CompositeImplicitAutograd: it only calls registered ops, so it needs no
+//                   derivative. Also under torch.vmap and torch.func.functionalize, which would not
+//                   decompose it by themselves
 //   derive          Autograd; its first argument is the DispatchKeySet of the call
 //   keep, backward  Autograd, for most ops (derive.h)
 //   batch           FuncTorchBatched
@@ -54,8 +54,8 @@ decltype(auto) bump_version(c10::DispatchKeySet keys, const Op& op, at::Tensor& 
 
 namespace registration {
 
-// has_foo<Op>: whether Op has a member foo, be it a function template. Its name is ambiguous then
-// in a class that has another one too.
+// has_foo<Op>: whether Op has a member foo, which may be a function template. In a class that
+// inherits another foo the name is ambiguous.
 #define TORCH_OPS_HAS(member)                     \
   struct Another_##member {                       \
     int member;                                   \
@@ -106,7 +106,7 @@ const auto& op_of() {
 
 namespace registration {
 
-// The functions of an op as they are registered: with its signature.
+// The functions of an op in the registered form: with its signature.
 template <class Op, class Signature = SignatureOf<Op>>
 struct Functions;
 

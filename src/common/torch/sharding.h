@@ -1,6 +1,6 @@
-// What the derivative of an op asks of a DTensor: how its axes are distributed, so that its
-// gradient is distributed alike. torch has DTensor in Python alone, and so has torch_ops its rules
-// for it (torch_ops/distributed/).
+// What the derivative of an op must know of a DTensor: how its axes are distributed, so that its
+// gradient is distributed in the same way. torch has DTensor only in Python, so torch_ops' rules
+// for it are in Python too (torch_ops/distributed/).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +11,8 @@
 
 namespace torch_ops {
 
-// For each dimension of the tensor's device mesh the axis that is sharded over it, or -1. Empty of
-// a tensor that is no DTensor.
+// For each dimension of the tensor's device mesh the axis that is sharded over it, or -1. Empty for
+// a tensor that is not a DTensor.
 inline std::vector<int64_t> shards_of(const at::Tensor& tensor) {
   namespace py = pybind11;
   if (!tensor.key_set().has(c10::DispatchKey::Python)) return {};

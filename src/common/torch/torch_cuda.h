@@ -1,5 +1,5 @@
-// What a torch with CUDA has and one without has not. The module torch_cuda gives it, and is the
-// only one linked with torch's CUDA libraries: the others serve every build of a version of torch.
+// What only a torch with CUDA has. The module torch_cuda provides it, and is the
+// only one linked with torch's CUDA libraries: the others work with every build of a torch version.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ class GpuCode;  // jit/gpu_code.h
 }
 
 struct TorchCuda {
-  // Fills in what a host program says of CUDA.
+  // Fills in the parts of a host program that concern CUDA.
   void (*complete)(HostProgram& program);
   at::Tensor (*empty_strided)(at::IntArrayRef sizes, at::IntArrayRef strides,
                               const at::TensorOptions& options);
@@ -27,12 +27,12 @@ struct TorchCuda {
   jit::GpuCode* gpu_code;
 };
 
-// Null where that module is not loaded: with a torch without CUDA, or without CUDA kernels.
+// Null if that module is not loaded: with a torch without CUDA, or without CUDA kernels.
 inline const TorchCuda* find_torch_cuda() {
   static const auto* const found = []() -> const TorchCuda* {
     const auto op = c10::Dispatcher::singleton().findSchema({"torch_ops::_torch_cuda", ""});
     if (!op) return nullptr;
-    // redispatch: whatever is switched on around the first call, a mode, a transform, has no say.
+    // redispatch: modes and transforms around the first call have no effect.
     return reinterpret_cast<const TorchCuda*>(
         op->typed<int64_t()>().redispatch(c10::DispatchKeySet()));
   }();

@@ -11,7 +11,7 @@
 namespace torch_ops {
 
 // A run of elements along one axis, whose entries are all rows of the axis. Strides that the
-// compiler knows cost nothing. Returns the first that is none, or kNoBadEntry.
+// compiler knows cost nothing. Returns the first entry that is not, or kNoBadEntry.
 template <class Word, class Index, class IndexStride>
 int64_t gather_run(const Word* table, int64_t table_stride, int64_t axis_stride, const Index* index,
                    IndexStride index_stride, int64_t count, Word* out, int64_t axis_size) {
@@ -44,7 +44,7 @@ int64_t gather_run_by_rule(const Word* table, const Index* index, const ElementR
 }
 
 // Writes the elements [begin, end) of `output`, which is contiguous. Returns the smallest position
-// of an entry that is an error, or kNoBadEntry; where there is one, the output is nonsense. Word is
+// of an entry that is an error, or kNoBadEntry; if there is one, the output is undefined. Word is
 // any type of an element's size.
 template <class Word, class Index>
 int64_t gather_along(const Word* source, const Index* index, Word* output,

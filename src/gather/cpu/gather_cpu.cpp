@@ -12,7 +12,7 @@ int64_t gather(OnCpu on, const GatherCall<RowLayout>& call) {
   const GatherPolicy& policy = call.policy;
   return dispatch_index(call.index, [&](const auto* entries) {
     if (layout.slabs() * layout.entries * layout.inner == 0) {
-      // Nothing to copy; the index must be right all the same.
+      // Nothing to copy, but the index must still be valid.
       return first_bad_entry(entries, layout, policy.rule, 0, layout.batch * layout.entries);
     }
     return dispatch_size(call.element_bytes, [&](auto word) {

@@ -12,11 +12,11 @@
 
 namespace torch_ops {
 
-// As gather_entries, for elements. Strides that the compiler knows cost nothing.
+// Like gather_entries, for elements. Strides that the compiler knows cost nothing.
 template <class Word, class Index, class IndexStride, class TableStride>
 int64_t gather_elements(const Word* table, const Index* index, int64_t entries, Word* out,
                         int64_t axis_size, IndexStride index_stride, TableStride table_stride) {
-  // Else the loop itself costs as much as what it does.
+  // Otherwise the loop takes as long as its work.
 #pragma GCC unroll 8
   for (int64_t n = 0; n < entries; ++n) {
     const Index entry = index[n * index_stride];
@@ -31,8 +31,8 @@ struct RowBytes {
   const char* table;
   int64_t length;
   int64_t stride;
-  // Are they worth prefetching? In a table of some 30 MiB the CPU reaches far enough ahead by
-  // itself, and the instructions cost up to 9 %. In one of 128 MiB they save 12 to 30 %.
+  // Are they worth prefetching? In a table of some 30 MiB the CPU itself reads far enough ahead,
+  // and the instructions cost up to 9 %. In one of 128 MiB they save 12 to 30 %.
   bool far_apart;
 };
 constexpr int64_t kFarApart = int64_t{64} << 20;  // bytes of a table
@@ -44,7 +44,7 @@ TORCH_OPS_HOST_DEVICE void copy_rows_loop(const RowBytes& rows, const Index* ind
   const auto row_of = [&](int64_t n) {
     return rows.table + static_cast<int64_t>(index[n * stride]) * rows.stride;
   };
-  // A loop for each size: to choose for each row costs more than to copy a short one.
+  // A loop for each size: choosing for each row takes longer than copying a short one.
   with_copy_size<kVector>(length, [&](auto size) TORCH_OPS_INLINE_LAMBDA {
     constexpr int64_t kAhead = 32, kLine = 64;
     for (int64_t n = 0; n < entries; ++n, out += length) {
@@ -103,10 +103,10 @@ void copy_rows([[maybe_unused]] Simd simd, const Word* table, const Index* index
 }
 
 constexpr int64_t kGatherRun =
-    1024;  // entries that are read twice: from the first-level cache then
+    1024;  // entries that are read twice: the second time from the first-level cache
 
-// Writes what `entries` entries of a slab's index pick, all of them rows of the axis. Returns the
-// first that is none, or kNoBadEntry; where there is one, what was written is nonsense.
+// Writes the rows that `entries` entries of a slab's index pick, all of them in range. Returns the
+// first that is not, or kNoBadEntry; if there is one, the written rows are undefined.
 template <class Word, class Index>
 int64_t gather_plain(Simd simd, const Word* table, const Index* index, int64_t entries, Word* out,
                      const RowLayout& layout) {
@@ -128,7 +128,7 @@ int64_t gather_plain(Simd simd, const Word* table, const Index* index, int64_t e
   return kNoBadEntry;
 }
 
-// The same by a rule that rewrites entries. What names no row is filled, unless it is an error.
+// The same by a rule that rewrites entries. One that names no row is filled, unless it is an error.
 template <class Word, class Index>
 int64_t gather_by_rule(Simd simd, const Word* table, const Index* index, int64_t entries, Word* out,
                        const RowLayout& layout, const GatherPolicy& policy) {
@@ -146,7 +146,7 @@ int64_t gather_by_rule(Simd simd, const Word* table, const Index* index, int64_t
   return kNoBadEntry;
 }
 
-// Either. Where the rule rewrites entries, most runs have none to rewrite.
+// Either of the two. If the rule rewrites entries, most runs have none to rewrite.
 template <class Word, class Index>
 int64_t gather_entries(Simd simd, const Word* table, const Index* index, int64_t entries, Word* out,
                        const RowLayout& layout, const GatherPolicy& policy) {
@@ -166,8 +166,8 @@ int64_t gather_entries(Simd simd, const Word* table, const Index* index, int64_t
 constexpr int64_t kFewEntries = 16;
 
 // Writes the rows [begin, end) of [batch, outer, entries]. Returns the smallest position, in
-// [batch, entries], of an entry that is out of range where that is an error, or kNoBadEntry; where
-// there is one, the output is nonsense. Word is any type of an element's size.
+// [batch, entries], of an entry that is out of range if that is an error, or kNoBadEntry; if
+// there is one, the output is undefined. Word is any type of an element's size.
 template <class Word, class Index>
 int64_t gather_rows(Simd simd, const Word* source, const Index* index, Word* output,
                     const RowLayout& layout, const GatherPolicy& policy, int64_t begin,
@@ -175,7 +175,7 @@ int64_t gather_rows(Simd simd, const Word* source, const Index* index, Word* out
   int64_t bad = kNoBadEntry;
   if (begin >= end) return bad;
   const int64_t inner = layout.inner, stride = layout.index_entry_stride;
-  // Of short slabs a division or a call costs as much as all else.
+  // For short slabs a division or a call takes as long as everything else.
   const bool few = inner == 1 && layout.entries <= kFewEntries && !policy.rule.rewrites();
   int64_t first = begin % layout.entries;
   int64_t b = begin / layout.entries / layout.outer, o = begin / layout.entries % layout.outer;

@@ -11,11 +11,11 @@
 
 namespace torch_ops {
 
-constexpr int kAlongUnroll = 4;  // elements a lane, a block apart
+constexpr int kAlongUnroll = 4;  // elements per lane, a block apart
 
 // As in gather_kernels.cuh: all entries of a lane are loaded first, then all words, and an entry
-// that names no row reads row 0 in vain. The axis must not be empty. `position` is that of the
-// part's first element.
+// that names no row reads row 0, which is not used. The axis must not be empty. `position` is that
+// of the part's first element.
 template <class Word>
 __global__ void gather_along_kernel(const Word* __restrict__ source, IndexView index,
                                     Word* __restrict__ output, int64_t position,

@@ -56,7 +56,7 @@ void launch_short(const void* source, const Index& index, void* output, const Ro
   });
 }
 
-// Words in flight: as many as registers allow, where a row has so many.
+// Words in flight: as many as registers allow, if a row has so many.
 template <class Word, class Index>
 void launch_short_rows(const void* source, const Index& index, void* output,
                        const RowLayout& layout, const IndexErrorSite& errors) {
@@ -78,7 +78,7 @@ void launch_staged(const void* source, const Index& index, void* output, const R
   const dim3 blocks(grid_x(layout.entries, part), grid_y(layout.slabs()));
   const auto bytes = static_cast<int>(staging.words * sizeof(Word));
   auto* kernel = gather_staged_kernel<false, Word, Index>;
-  // Where words are so small that a thread has many entries, and for rules, there are no registers.
+  // If words are so small that a thread has many entries, and for rules, there are no registers.
   constexpr bool kPlain = std::is_same_v<Index, PlainIndex<typename Index::Entry>>;
   if constexpr (kPlain && (sizeof(Word) == 2 || sizeof(Word) == 4)) {
     const bool alone = 2 * int64_t{bytes} > current_device_limits().shared_bytes;
@@ -119,7 +119,7 @@ void launch_streamed(const void* source, const IndexView& index, void* output,
 template <class Word>
 void launch_elements(const void* source, const RuledIndex& index, void* output,
                      const RowLayout& layout, const IndexErrorSite& errors) {
-  // Of few picks no two are of one line of the L1 cache; of many some are.
+  // Of few picks no two are in one line of the L1 cache; of many some are.
   constexpr int64_t kFewPicks = int64_t{1} << 20;
   const bool once = layout.slabs() * layout.entries <= kFewPicks;
   auto* kernel = once ? gather_elements_kernel<true, Word> : gather_elements_kernel<false, Word>;
@@ -129,7 +129,7 @@ void launch_elements(const void* source, const RuledIndex& index, void* output,
                    index, static_cast<Word*>(output), ElementWindows(layout), errors);
 }
 
-// Index is a reader, of what `any` says: kernels that are common have one for each.
+// Index is a reader for the index that `any` describes: common kernels have one for each.
 template <class Word, class Index>
 void launch_path(GatherPath path, const void* source, const Index& index, const RuledIndex& any,
                  void* output, const RowLayout& layout, const IndexErrorSite& errors) {
@@ -163,7 +163,7 @@ class WordCall {
             reinterpret_cast<uintptr_t>(call.source) | reinterpret_cast<uintptr_t>(call.output))),
         path_(choose_gather_path(words_.layout, words_.word_bytes, current_device_limits())) {}
 
-  // Index is a reader, of what `any` says.
+  // Index is a reader for the index that `any` describes.
   template <class Index>
   void launch(const Index& index, const RuledIndex& any, const IndexErrorSite& errors) const {
     const auto in_words = [&](auto word) {
@@ -180,7 +180,7 @@ class WordCall {
       case 8:
         return in_words(uint2());
       case 16:
-        // Rows of 16-byte words have these two ways only.
+        // Rows of 16-byte words use only these two paths.
         return path_ == GatherPath::kFlat
                    ? launch_flat<uint4>(call_.source, index, call_.output, words_.layout, errors)
                    : launch_rows<uint4>(call_.source, any, call_.output, words_.layout, errors);

@@ -1,4 +1,4 @@
-// gather on the GPU where nothing has gaps and every place fits 32 bits: what most calls are. With
+// gather on the GPU if nothing has gaps and every place fits 32 bits, as in most calls. With
 // half the instructions and three quarters of the registers of the kernel for any strides, more
 // warps wait for memory at a time. No torch.
 #pragma once
@@ -15,14 +15,14 @@
 
 namespace torch_ops {
 
-// Independent words in flight a thread, and threads of a block: of 1 to 8 words and 128 to 512
-// threads the fastest on average (docs/gather.md).
+// Independent words in flight per thread, and threads of a block: of 1 to 8 words and 128 to 512
+// threads the fastest on average (docs/log.md).
 template <class Word>
 constexpr int kFlatUnroll = sizeof(Word) == 16 ? 2 : 3;
 constexpr int kFlatThreads = 128;
 
 // Rows of one launch, which begin with a slab: all rows of whole slabs, or a part of one slab's.
-// The entries stand one after the other, those of a batch once for all its slabs.
+// The entries are adjacent, those of a batch once for all its slabs.
 struct FlatRows {
   uint32_t rows;
   uint32_t row_words;
@@ -36,7 +36,7 @@ struct FlatRows {
   int64_t first_row;    // in the whole call
   int64_t first_entry;  // in the index
 
-  // Where a row's entry stands, given the row's slab. kOuter: is a batch more than one slab?
+  // Where a row's entry is, given the row's slab. kOuter: is a batch more than one slab?
   template <bool kOuter>
   __device__ __forceinline__ uint32_t entry(uint32_t row, uint32_t slab) const {
     return kOuter ? row - (slab - by_outer.divide(slab)) * entries : row;
@@ -44,7 +44,7 @@ struct FlatRows {
 };
 
 // The loads of a thread do not wait for each other: first all entries of the index, then all words.
-// An entry that names no row reads row 0, which is overwritten, and is recorded where few registers
+// An entry that names no row reads row 0, which is overwritten, and is recorded when few registers
 // are in use.
 template <bool kOuter, class Word, class Index>
 __global__ void gather_flat_kernel(const Word* __restrict__ source,
@@ -101,7 +101,7 @@ void for_each_flat(const RowLayout& layout, Launch launch) {
   constexpr int64_t kMostWords = int64_t{1} << 30;
   const int64_t stride = slab_stride(layout);
   const int64_t slab_words = layout.entries * layout.inner;
-  // Whole batches where one fits; else batch by batch, and there as many slabs as fit.
+  // Whole batches if one fits; otherwise batch by batch, and there as many slabs as fit.
   const int64_t fit = std::max<int64_t>(kMostWords / slab_words, 1);
   const bool whole = layout.outer <= fit;
   const int64_t group = whole ? layout.slabs() : layout.outer;

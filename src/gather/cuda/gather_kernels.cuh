@@ -4,11 +4,11 @@
 // reader's fill, and nothing is read out of bounds; the axis must not be empty. Strides count words
 // of the kernel's type. The loads of a thread do not wait for each other: first all entries of the
 // index, then all words, without a branch between them. So an entry that names no row reads row 0,
-// and what it read is replaced. One such entry a thread is kept, and recorded when the thread has
-// stored its words, where few registers are in use; where it is no error there is no place to
+// and the result is replaced. One such entry per thread is kept, and recorded when the thread has
+// stored its words, when few registers are in use; if it is not an error, there is no place to
 // record it.
 //
-// Most calls take the kernel of gather_flat.cuh.
+// Most calls use the kernel of gather_flat.cuh.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@
 
 namespace torch_ops {
 
-// ---- Any strides and sizes: a word a lane -------------------------------------------------------
+// ---- Any strides and sizes: a word per lane -----------------------------------------------------
 
-constexpr int kGatherUnroll = 3;  // independent words in flight a thread
+constexpr int kGatherUnroll = 3;  // independent words in flight per thread
 constexpr int kGatherThreads = 128;
 
 // `output_row` is the length of the output's rows, which may be parts of longer ones.
@@ -87,7 +87,7 @@ __global__ void gather_rows_kernel(const Word* __restrict__ source,
 
 // ---- Elements of a small table ------------------------------------------------------------------
 
-// N entries of an index, in wide loads where they are adjacent and aligned.
+// N entries of an index, in wide loads if they are adjacent and aligned.
 template <int N, class Index>
 __device__ __forceinline__ void load_entries(const PlainIndex<Index>& index, int64_t stride,
                                              Index (&entries)[N]) {
@@ -129,8 +129,8 @@ struct Slab {
   }
 };
 
-// A block copies `count` words to shared memory: in wide ones where they lie side by side, for what
-// a thread has under way at a time is what such a copy waits for.
+// A block copies `count` words to shared memory: in wide ones if they are adjacent, since such a
+// copy waits for the loads that a thread has in flight at a time.
 template <class Word>
 __device__ __forceinline__ void stage_words(const Word* from, int64_t stride, uint32_t count,
                                             Word* to) {
@@ -149,8 +149,8 @@ __device__ __forceinline__ void stage_words(const Word* from, int64_t stride, ui
 }
 
 // A block copies the first `staged` words of its slab's table to shared memory and serves `part`
-// entries from there, and from the table where it goes on behind them. `ahead`: the entries of a
-// thread's next round are on their way while it serves those of one, which takes registers: for a
+// entries from there, and from the rest of the table in memory. `ahead`: the entries of a thread's
+// next round are loaded while it serves the current ones, which needs registers: for a
 // table that leaves room for one block.
 template <bool ahead, class Word, class Index>
 __global__ void __launch_bounds__(Staging::kMostThreads)

@@ -1,4 +1,4 @@
-// gather on the GPU from a part of a table, where the whole does not fit the device. No torch.
+// gather on the GPU from a part of a table, if the whole does not fit the device. No torch.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace torch_ops {
 
-// `part` has the rows [first, last) of the `axis_size` of one slab's table, contiguous. What the
-// entries for these pick is written; the output of others is left to the launches for their parts.
-// An entry of no row is recorded with the first part. Copies of the parts take far longer than
-// this, so it has no ways for rows of other lengths.
+// `part` has the rows [first, last) of the `axis_size` of one slab's table, contiguous. The output
+// for entries of these rows is written; that of others is left to the launches for their parts.
+// An entry that names no row is recorded with the first part. Copying the parts takes far longer
+// than this, so it has no paths for rows of other lengths.
 template <class Word>
 __global__ void gather_part_kernel(const Word* __restrict__ part, IndexView index,
                                    Word* __restrict__ output, int64_t entries, int64_t inner,

@@ -1,4 +1,4 @@
-// In which words a gather moves its rows, and which kernel takes it: decided from sizes, strides
+// In which words a gather moves its rows, and which kernel runs: decided from sizes, strides
 // and alignment alone. No torch.
 #pragma once
 
@@ -17,8 +17,8 @@ enum class GatherPath {
   kRows,      // the same for tensors with gaps, and those whose places exceed 32 bits
   kShort,     // rows of a few words below 16 bytes: a warp finds 32 rows, a lane each
   kStreamed,  // longer rows of such words, and any with gaps: they pass through shared memory
-  kElements,  // elements of 2 to 8 bytes of a table that the L2 cache does not hold
-  kStaged,    // elements of a small table: all or most of it is held in shared memory
+  kElements,  // elements of 2 to 8 bytes of a table that does not fit the L2 cache
+  kStaged,    // elements of a small table: all or most of it is kept in shared memory
 };
 
 constexpr int64_t kMaxRowWords = int64_t{1} << 30;  // that a grid walks at once
@@ -29,7 +29,7 @@ inline int64_t slab_stride(const RowLayout& layout) {
   return layout.outer > 1 ? layout.table_outer_stride : layout.table_batch_stride;
 }
 
-// Has a call no gaps but between the rows of its table, and do its places in a slab fit 32 bits?
+// Has a call no gaps except between the rows of its table, and do its places in a slab fit 32 bits?
 inline bool is_flat(const RowLayout& layout) {
   constexpr int64_t kMost = INT32_MAX;
   const bool even = layout.batch == 1 || layout.outer == 1 ||
@@ -41,8 +41,8 @@ inline bool is_flat(const RowLayout& layout) {
          layout.table_axis_stride <= kMost && layout.outer <= kMost && slab_stride(layout) <= kMost;
 }
 
-// Are elements picked window by window (gather_elements.cuh)? Where what is picked from at a time
-// exceeds the L2 cache, there are enough of a slab's entries for a block, and 32 bits hold its
+// Are elements picked window by window (gather_elements.cuh)? If the tables in use at a time
+// exceed the L2 cache, a slab has enough entries for a block, and 32 bits can hold its
 // places.
 inline bool pays_to_window(const RowLayout& layout, int64_t word_bytes,
                            const DeviceLimits& device) {
@@ -55,10 +55,10 @@ inline bool pays_to_window(const RowLayout& layout, int64_t word_bytes,
 }
 
 // Are rows of words below 16 bytes so short that a warp finds 32 of them, and copies their words
-// from where they are (gather_short.cuh)? Longer ones keep the memory busier by way of shared
-// memory (gather_streamed.cuh). But that way's steps wait for each other, which is most of a small
-// call; and where the L2 cache has the rows, since it holds the table or has read them before, its
-// loads are the faster ones up to longer rows (docs/gather.md).
+// from where they are (gather_short.cuh)? Longer ones keep the memory busier through shared
+// memory (gather_streamed.cuh). But the steps of that path wait for each other, which is most of a
+// small call; and if the L2 cache has the rows, since the table fits or they were read before, the
+// loads of this path are faster up to longer rows (docs/log.md).
 inline bool are_rows_short(const RowLayout& layout, int64_t word_bytes,
                            const DeviceLimits& device) {
   constexpr int64_t kMost = 256, kSmallCall = int64_t{1} << 19;  // words
@@ -86,7 +86,7 @@ struct WordLayout {
   int64_t word_bytes;
 };
 
-// A word must divide the row, every stride and all pointers: `addresses` are theirs, by `or`. Rows
+// A word must divide the row, every stride and all pointers: `addresses` is their `or`. Rows
 // whose elements are not adjacent move element by element.
 inline WordLayout lay_out_words(RowLayout layout, int64_t element_bytes, uintptr_t addresses) {
   int64_t bytes = 16;

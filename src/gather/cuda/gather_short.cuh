@@ -1,10 +1,10 @@
-// gather on the GPU, for rows of a few words below 16 bytes, where nothing has gaps and every place
+// gather on the GPU, for rows of a few words below 16 bytes, if nothing has gaps and every place
 // fits 32 bits (gather_flat.cuh). No torch.
 //
-// What costs time there is to find a word: a division, its entry and its address, for 1 to 8 bytes.
+// There, finding a word costs time: a division, its entry and its address, for 1 to 8 bytes.
 // So a warp has 32 rows. Each lane reads the entry of one and finds that row in the table; then the
-// lanes walk the words of all 32 as they lie in the output, and ask the lane that has a word's row
-// where it is.
+// lanes walk the words of all 32 in the order of the output, and get the place of a word's row
+// from the lane that has it.
 #pragma once
 
 #include <algorithm>
@@ -21,14 +21,14 @@ namespace torch_ops {
 
 constexpr int kShortThreads = 256;
 
-// How the words of a warp's 32 rows are walked: 32 in a step, in as many steps as a row has words.
+// How the words of a warp's 32 rows are walked: 32 per step, in as many steps as a row has words.
 struct ShortWalk {
-  uint32_t parts;                  // warps that share the same rows, where rows are few
+  uint32_t parts;                  // warps that share the same rows, if there are few rows
   uint32_t steps;                  // of a part
   uint32_t next_row, next_column;  // how far one step goes
 
   ShortWalk(int64_t rows, int64_t words, int unroll, int64_t multiprocessors) {
-    constexpr int64_t kWarps = 16;  // of a multiprocessor, that suffice
+    constexpr int64_t kWarps = 16;  // of a multiprocessor: enough
     const int64_t wanted =
         std::min(ceil_div(kWarps * multiprocessors * 32, rows), ceil_div(words, unroll));
     steps = static_cast<uint32_t>(ceil_div(words, wanted));
@@ -38,8 +38,8 @@ struct ShortWalk {
   }
 };
 
-// U: independent words in flight a thread. blockIdx.y is the part. An entry that names no row reads
-// row 0, which is overwritten.
+// U: independent words in flight per thread. blockIdx.y is the part. An entry that names no row
+// reads row 0, which is overwritten.
 template <int U, class Word, class Index>
 __global__ void __launch_bounds__(kShortThreads)
     gather_short_kernel(const Word* __restrict__ source, const __grid_constant__ Index index,
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kShortThreads)
   const uint32_t first_row = blockIdx.x * kShortThreads + threadIdx.x - lane;
   const uint32_t words = flat.row_words;
 
-  // Behind the last row it is read again, and not written.
+  // After the last row it is read again, and not written.
   const uint32_t row = min(first_row + lane, flat.rows - 1);
   const uint32_t slab = flat.by_entries.divide(row);
   const auto entry = index.from(flat.first_entry).at(flat.entry</*kOuter=*/true>(row, slab));
@@ -59,12 +59,12 @@ __global__ void __launch_bounds__(kShortThreads)
   const bool good = in_range(picked, flat.axis_size);
   const uint64_t place = uint64_t{slab} * flat.slab_stride +
                          uint64_t{good ? static_cast<uint32_t>(picked) : 0} * flat.axis_stride;
-  // As two words: with the shuffle of 64 bits rows of 7 bfloat16 took 22 us in place of 19, for no
-  // reason that shows in the code.
+  // As two words: with the shuffle of 64 bits rows of 7 bfloat16 took 22 us instead of 19; the code
+  // does not show why.
   const auto low = static_cast<uint32_t>(place), high = static_cast<uint32_t>(place >> 32);
 
   const uint32_t begin = blockIdx.y * walk.steps, end = min(begin + walk.steps, words);
-  // Rows are of 256 words at most, so that those behind the last one have places of 32 bits too.
+  // Rows have at most 256 words, so those after the last one have places of 32 bits too.
   const uint32_t first_word = first_row * words + lane, all_words = flat.rows * words;
   uint32_t column;
   uint32_t owner = flat.by_words.divide(lane + 32 * begin, column);  // the lane of the word's row

@@ -1,5 +1,5 @@
 // Elements of a small table from shared memory: how a call is cut into blocks, and when that is
-// faster than reading the table where it lies. No torch.
+// faster than reading the table in place. No torch.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace torch_ops {
 
 // A block copies the first `words` of its slab's table to shared memory, and serves one of `parts`
-// equal shares of the slab's entries. What lies behind them is read from memory, through the L1
+// equal shares of the slab's entries. The rest of the table is read from memory, through the L1
 // cache: in shared memory it would leave no room for that.
 struct Staging {
   static constexpr int kMostThreads = 1024;
@@ -23,15 +23,15 @@ struct Staging {
 };
 
 // The unit of all costs is the time in which a multiprocessor serves one entry from shared memory.
-// The constants fit 177 cases on an H200 (docs/gather.md): with wrong choices calls take 0.7 %
+// The constants fit 177 cases on an H200 (docs/log.md): with wrong choices calls take 0.7 %
 // longer on average, and 12 % at worst.
 inline Staging cut_staging(const RowLayout& layout, int64_t word_bytes,
                            const DeviceLimits& device) {
   constexpr int64_t kSmallTable = 48 * 1024;
   constexpr double kStart = 2000;         // of a launch
-  constexpr double kCopiedBytes = 8;      // of a table, a unit
+  constexpr double kCopiedBytes = 8;      // of a table, per unit
   constexpr double kUnstaged = 0.5;       // more for an entry that is not in shared memory
-  constexpr double kMiss = 2.65;          // more for an entry read past the L1 cache
+  constexpr double kMiss = 2.65;          // more for an entry read without the L1 cache
   constexpr double kCacheBytes = 131072;  // of the L1 cache that hold a table
   constexpr int64_t kFlatEntries = 384;   // of one slab at least that come to a multiprocessor
 
@@ -42,7 +42,7 @@ inline Staging cut_staging(const RowLayout& layout, int64_t word_bytes,
                   staged > kSmallTable ? Staging::kMostThreads : Staging::kMostThreads / 2, false};
   if (2 * table > 5 * device.shared_bytes || layout.slabs() == 0) return staging;
 
-  // All blocks at once where slabs are few: a table is copied as few times as the GPU allows.
+  // All blocks at once if there are few slabs: a table is copied as few times as the GPU allows.
   const int64_t beside = std::min<int64_t>(2048 / staging.threads, device.shared_bytes / staged);
   const int64_t at_once = device.multiprocessors * beside;
   staging.parts = std::clamp<int64_t>(at_once / layout.slabs(), 1,
@@ -59,8 +59,8 @@ inline Staging cut_staging(const RowLayout& layout, int64_t word_bytes,
   const double unstaged = kUnstaged * (1 - static_cast<double>(staged) / bytes);
   const double cost = kStart + copies + each * idle * (1 + unstaged);
 
-  // Where it lies: entries miss the L1 cache the first time that one comes to a sector of the
-  // table, and where the table exceeds that cache.
+  // In place: entries miss the L1 cache the first time that one reads a sector of the
+  // table, and if the table exceeds that cache.
   const double of_slab =
       std::max<double>(entries / static_cast<double>(device.multiprocessors), kFlatEntries);
   const double first = std::min(bytes / 32 / of_slab, 1.0);

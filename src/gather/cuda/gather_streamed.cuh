@@ -1,9 +1,9 @@
-// gather on the GPU, for rows that 16-byte words do not divide. No torch.
+// gather on the GPU, for rows whose size is not a multiple of 16 bytes. No torch.
 //
-// A lane that loads four bytes at a time into registers keeps too few bytes in flight to fill the
-// memory's pipe, and more registers cost warps. So a block copies the rows of a tile of the output
-// to shared memory with asynchronous copies, which take none, and writes the tile from there in 16
-// aligned bytes a lane. An entry is read once a row, not once a word.
+// A lane that loads four bytes at a time into registers keeps too few bytes in flight to reach the
+// bandwidth of the memory, and more registers mean fewer warps. So a block copies the rows of a
+// tile of the output to shared memory by asynchronous copies, which need none, and writes the tile
+// from there in 16 aligned bytes per lane. An entry is read once per row, not once per word.
 //
 // As in gather_kernels.cuh, an entry that names no row gives the policy's fill and is recorded.
 #pragma once
@@ -33,7 +33,7 @@ class RowFinder {
     position_ += chunk.entry * layout.index_entry_stride;
   }
 
-  // Where the row for an entry of the chunk lies in the table; null where it names none.
+  // Where the row for an entry of the chunk is in the table; null if it names none.
   __device__ __forceinline__ const Word* find(uint32_t row, const IndexErrorSite& errors) {
     int64_t position = position_ + row * layout_.index_entry_stride;
     if (grid_.slabs_per_chunk > 1) {
@@ -71,9 +71,9 @@ class RowFinder {
 // ---- Words of 4 or 8 bytes ----------------------------------------------------------------------
 
 constexpr int kStreamedThreads = 256;
-constexpr int kStreamedTile = 16 * 1024;  // bytes of the output a block
+constexpr int kStreamedTile = 16 * 1024;  // bytes of the output per block
 
-// Tiles are of words, not of rows: however long rows are, all tiles are alike.
+// Tiles consist of words, not of rows: however long rows are, all tiles have the same size.
 template <class Word>
 __global__ void __launch_bounds__(kStreamedThreads)
     gather_streamed_kernel(const Word* __restrict__ source, IndexView index,
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kStreamedThreads)
     const auto shift =
         static_cast<int64_t>(reinterpret_cast<uintptr_t>(chunk_output) / sizeof(Word) % kWide);
     const int64_t start = int64_t{blockIdx.x} * kTile - shift;
-    // The tile's words that there are, counted from its start.
+    // The tile's words that exist, counted from its start.
     const int begin = start < 0 ? static_cast<int>(-start) : 0;
     const int end = static_cast<int>(min(int64_t{kTile}, int64_t{chunk.words} - start));
     if (begin < end) {
@@ -136,18 +136,18 @@ __global__ void __launch_bounds__(kStreamedThreads)
 
 // ---- Words of 1 or 2 bytes ----------------------------------------------------------------------
 
-// Asynchronous copies take 4 bytes at least. So the aligned 16 bytes that a row touches, its
-// granules, are copied as they are, and shifted into place on their way out.
+// Asynchronous copies are of at least 4 bytes. So the aligned 16 bytes that a row touches, its
+// granules, are copied unchanged, and shifted into place when they are written.
 using Granule = Vector<uint32_t, 4>;
 constexpr int kGranuleThreads = 128;
-constexpr int kGranuleTile = 512;  // granules that a block holds
+constexpr int kGranuleTile = 512;  // granules of a block
 
 // How rows of `row_bytes` are cut into tiles: several rows, or a part of one.
 struct GranuleTiles {
-  uint32_t part_bytes;  // of a row, that a tile holds at most
+  uint32_t part_bytes;  // the most of a row that a tile contains
   uint32_t parts;       // of a row
   uint32_t granules;    // that a part can touch
-  uint32_t rows;        // a tile; 1 where a row is several parts
+  uint32_t rows;        // per tile; 1 if a row is several parts
   FastDivisor by_granules;
   FastDivisor by_part;
 
@@ -156,7 +156,7 @@ struct GranuleTiles {
     constexpr int64_t kMost = (kGranuleTile - 1) * sizeof(Granule);
     part_bytes = static_cast<uint32_t>(row_bytes < kMost ? row_bytes : kMost);
     parts = static_cast<uint32_t>((row_bytes + part_bytes - 1) / part_bytes);
-    // At worst the first granule holds one word of it.
+    // In the worst case the first granule has one word of it.
     granules = static_cast<uint32_t>((part_bytes + 2 * sizeof(Granule) - 1 - word_bytes) /
                                      sizeof(Granule));
     rows = kGranuleTile / granules;
@@ -167,14 +167,14 @@ struct GranuleTiles {
 
 constexpr int kVectorWords = kVectorBytes / sizeof(uint32_t);
 
-// A word's bits from `bit` on, as a mask: all of them where it is negative, none from 32 on.
+// A word's bits from `bit` on, as a mask: all of them if it is negative, none from 32 on.
 __device__ __forceinline__ uint32_t keep_from(int bit) {
   uint32_t mask;  // unlike C++'s shift, PTX's has a meaning for 32 bits and more
   asm("shl.b32 %0, %1, %2;" : "=r"(mask) : "r"(0xffffffffu), "r"(max(bit, 0)));
   return mask;
 }
 
-// `source_end` is where the table ends in memory: nothing outside of [source, source_end) is read.
+// `source_end` is the end of the table in memory: nothing outside of [source, source_end) is read.
 template <class Word>
 __global__ void __launch_bounds__(kGranuleThreads)
     gather_granules_kernel(const Word* __restrict__ source, const Word* __restrict__ source_end,
@@ -241,10 +241,10 @@ __global__ void __launch_bounds__(kGranuleThreads)
         uint32_t column;
         uint32_t row = tiles.parts > 1 ? (column = first, 0) : tiles.by_part.divide(first, column);
         uint32_t out[kVectorWords] = {};
-        // Row by row: the bytes of each replace what was read beyond the end of the one before.
+        // Row by row: the bytes of each replace those read beyond the end of the previous one.
         int filled = first - begin;
         do {
-          // Where the vector would begin if all of it were of this row.
+          // Where the vector would begin if all of it belonged to this row.
           const uint32_t from =
               (1 + row * tiles.granules) * sizeof(Granule) +
               static_cast<uint32_t>(reinterpret_cast<uintptr_t>(rows[row])) % sizeof(Granule) +

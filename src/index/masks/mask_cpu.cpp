@@ -7,7 +7,7 @@
 
 namespace torch_ops::kernels {
 
-// Each task counts its part of the mask, then writes after what those before it have.
+// Each task counts its part of the mask, then writes after the entries of those before it.
 template <class Position>
 void mask_positions(OnCpu on, const bool* mask, int64_t entries, Position* positions,
                     int64_t room) {

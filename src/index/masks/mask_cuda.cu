@@ -10,8 +10,8 @@
 namespace torch_ops::kernels {
 namespace {
 
-// What is selected beyond the room that there is goes nowhere, so that the host need not know how
-// much it is.
+// Selected positions beyond the available room are discarded, so the host need not know their
+// number.
 template <class Position>
 struct WriteInRoom {
   Position* positions;

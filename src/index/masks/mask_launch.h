@@ -8,7 +8,7 @@
 namespace torch_ops::kernels {
 
 // Writes where a mask is true to the front of `positions`, in order, as many as it has room for;
-// the rest stays as it is. Position is int32_t or int64_t.
+// the rest is not changed. Position is int32_t or int64_t.
 template <class Position>
 TORCH_OPS_KERNELS_API void mask_positions(OnCpu on, const bool* mask, int64_t entries,
                                           Position* positions, int64_t room);

@@ -26,7 +26,7 @@ void check_bools(const Tensor& mask, const char* op = "masked_gather") {
                    dtype_name(mask.scalar_type()), ".");
 }
 
-// The number of the mask's entries stands for none. int32 where that holds it.
+// The number of the mask's entries means none. int32 if that can hold it.
 Tensor allocate(const Tensor& mask, const c10::SymInt& size) {
   check_bools(mask);
   TORCH_CHECK_VALUE(size.sym_ge(0).expect_true(__FILE__, __LINE__),

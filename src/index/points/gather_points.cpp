@@ -57,7 +57,7 @@ struct GatherPoints {
                       shards_of(source));
   }
 
-  // Numbers are made of the points, by a kernel of its own, so that scatter_add can take them.
+  // A separate kernel converts the points to numbers, for scatter_add.
   static Tensor backward(const Tensor& grad_output, const std::vector<Tensor>& coordinates,
                          const std::vector<int64_t>& dims, int64_t batch_dims, bool front,
                          const std::vector<c10::SymInt>& sizes, int64_t rank, int64_t mode,
@@ -116,7 +116,7 @@ struct GatherPoints {
                    const points::Points& at_points, IndexMode mode, const Fill& fill_value,
                    const ops::Axes& axes, Tensor& output) {
     const FillPattern fill = indexing::make_fill(mode, fill_value, source.scalar_type());
-    if (source.numel() == 0 && output.numel() > 0) {  // no kernel has a row to read in vain
+    if (source.numel() == 0 && output.numel() > 0) {  // no kernel has a row that it could read
       output.fill_(at::from_blob(const_cast<unsigned char*>(fill.bytes), {},
                                  at::TensorOptions(source.scalar_type())));
       return;
@@ -134,7 +134,7 @@ struct GatherPoints {
 };
 
 // One number for the coordinates of each point: its place in a contiguous array of `sizes`, or the
-// number of places there are for a point outside of it. int32 where that holds them.
+// number of places for a point outside of it. int32 if that can hold them.
 Tensor allocate_places(TensorList coordinates, c10::SymIntArrayRef sizes, c10::SymInt& places) {
   points::check_coordinates("ravel_multi_index", coordinates);
   TORCH_CHECK_VALUE(sizes.size() == coordinates.size(),
@@ -202,7 +202,7 @@ struct RavelMultiIndex {
 
 namespace points {
 
-// The first ones are made one until there are few enough.
+// The first ones are combined until there are few enough.
 Tensor number_points(TensorList coordinates, c10::SymIntArrayRef sizes, std::string_view mode,
                      const ops::Axes& axes, ops::Name name) {
   constexpr size_t kMost = kMaxCoordinates;

@@ -1,5 +1,5 @@
 // Rules for the older vmap, that of torch.autograd.grad(is_grads_batched=True) and gradcheck. It
-// loops over samples where an op has no rule, but cannot do so for ops that take lists of tensors.
+// loops over samples if an op has no rule, but cannot do so for ops that take lists of tensors.
 // clang-format off: functorch's header after the older vmap's finds two functions of each name.
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/LegacyVmapTransforms.h>
@@ -19,7 +19,7 @@ namespace {
 using at::Tensor;
 using at::TensorList;
 
-// The hidden axes of all tensors, in front; those that a tensor has not are expanded.
+// The hidden axes of all tensors, in front; tensors without one are expanded.
 struct Physical {
   at::VmapPhysicalViewVec views;  // the list, then `others`
   int64_t axes;
@@ -40,7 +40,7 @@ struct Physical {
     }
   }
 
-  // The tensor that is this many behind the list.
+  // The tensor that is this many after the list.
   const Tensor& other(size_t number) const { return views[coordinates.size() + number].tensor(); }
 
   std::vector<int64_t> shifted(at::IntArrayRef dims) const {

@@ -1,5 +1,5 @@
-// What gathers and writes at points ask of their arguments, the shapes that follow, and the layout
-// of a call. Sizes are symbolic, so that the Meta kernels check and compute by the same lines.
+// The checks of gathers and writes at points, the resulting shapes, and the layout
+// of a call. Sizes are symbolic, so the Meta kernels check and compute by the same lines.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,19 +41,19 @@ inline void check_values(const char* op, const Tensor& source, const Tensor& val
 // The index arrays of a call, broadcast against each other: their first `batch_dims` axes are the
 // table's, the others are the points'.
 //
-//   rows [batch, outer, points, inner]   where the indexed axes of the table stand side by side
-//   rows [batch, points, others]         where they do not, or `front`
+//   rows [batch, outer, points, inner]   if the indexed axes of the table are adjacent
+//   rows [batch, points, others]         if they are not, or `front`
 struct Points {
   c10::SmallVector<int64_t, 4> dims;  // the indexed axes of the table, in rising order
   int64_t batch_dims;
   bool side_by_side;
   c10::SymDimVector sizes;  // of the broadcast index arrays
 
-  // Where the points' axes stand in the rows, and how many they are.
+  // The position of the points' axes in the rows, and their number.
   int64_t place() const { return side_by_side ? dims[0] : batch_dims; }
   int64_t axes() const { return static_cast<int64_t>(sizes.size()) - batch_dims; }
 
-  // The table's axes before the points in the rows, without the batch; and those behind them.
+  // The table's axes before the points in the rows, without the batch; and those after them.
   c10::SmallVector<int64_t, 4> outer_axes() const {
     c10::SmallVector<int64_t, 4> axes;
     for (int64_t axis = batch_dims; axis < place(); ++axis) axes.push_back(axis);
@@ -76,7 +76,7 @@ inline bool broadcast_into(c10::SymDimVector& sizes, c10::SymIntArrayRef other) 
   const size_t shift = sizes.size() - other.size();
   for (size_t axis = 0; axis < other.size(); ++axis) {
     c10::SymInt& size = sizes[shift + axis];
-    // A size that is not known (of a mask's entries) is taken not to be 1.
+    // An unknown size (of a mask's entries) is assumed not to be 1.
     if (TORCH_GUARD_OR_FALSE(other[axis].sym_eq(1))) continue;
     if (TORCH_GUARD_OR_FALSE(size.sym_eq(1))) {
       size = other[axis];
@@ -109,7 +109,7 @@ inline void check_coordinates(const char* op, at::TensorList coordinates) {
   }
 }
 
-// What the kernels take; compositions make fewer of more.
+// The most that the kernels accept; compositions reduce larger numbers.
 inline void check_count(const char* op, size_t coordinates) {
   TORCH_CHECK_VALUE(coordinates <= kMaxCoordinates, op, ": there may be 1 to ", kMaxCoordinates,
                     " index arrays, but there are ", coordinates, ".");
@@ -156,12 +156,12 @@ inline c10::SymDimVector rows_sizes(c10::SymIntArrayRef source, const Points& po
   return sizes;
 }
 
-// By which number messages name the axis of coordinate j.
+// The number by which messages name the axis of coordinate j.
 inline int64_t axis_name(const ops::Axes& axes, size_t j, int64_t own) {
   return axes ? axes->at(j) : own;
 }
 
-// Once a call of the kernels: as many arrays as they take, and numbers for all of their axes.
+// For each call of the kernels: as many arrays as they accept, and numbers for all of their axes.
 inline void check_axes(const char* op, const ops::Axes& axes, size_t count) {
   check_count(op, count);
   TORCH_CHECK_VALUE(!axes || axes->size() == count, op,
@@ -198,7 +198,7 @@ inline bool joins(const PointsAxis& left, const PointsAxis& right) {
          left.rows_stride == right.rows_stride * right.size;
 }
 
-// Appends an axis, joined with the last one where one stride walks both. One of size 0 takes in all
+// Appends an axis, joined with the last one if one stride walks both. One of size 0 absorbs all
 // others: nothing is walked.
 inline void append(RowAxes& axes, RowAxis next) {
   if (next.axis.size == 1) return;
@@ -219,7 +219,7 @@ inline void append(RowAxes& axes, RowAxis next) {
   axes.push_back(next);
 }
 
-// Fills the coordinates of a layout, but for their table's strides and rules.
+// Fills the coordinates of a layout, except for their table's strides and rules.
 inline void lay_out_coordinates(const std::vector<Tensor>& coordinates, PointsLayout& layout) {
   layout.coordinates = static_cast<int32_t>(coordinates.size());
   for (size_t j = 0; j < coordinates.size(); ++j) {
@@ -228,7 +228,7 @@ inline void lay_out_coordinates(const std::vector<Tensor>& coordinates, PointsLa
   }
 }
 
-// The axes of the rows and of a row, joined; false where they are too many.
+// The axes of the rows and of a row, joined; false if they are too many.
 inline bool lay_out_axes(const RowAxes& rows, const RowAxes& inner, PointsLayout& layout) {
   const auto most = static_cast<size_t>(kMaxPointAxes);
   if (rows.size() > most || inner.size() > most) return false;
@@ -292,9 +292,9 @@ inline bool try_lay_out(const Tensor& table, const std::vector<Tensor>& coordina
   return lay_out_axes(row_axes, inner, layout);
 }
 
-// The layout of a call on tensors that were checked. Only where their axes cannot be joined to few
-// enough, they become contiguous copies, one after the other; the table at last with the indexed
-// axes in front of the others, which then are one.
+// The layout of a call on tensors that were checked. Only if their axes cannot be joined to few
+// enough, they become contiguous copies, one after the other; finally the table, with the indexed
+// axes in front of the others, which are then one.
 inline PointsLayout lay_out(Tensor& table, std::vector<Tensor>& coordinates, Tensor& rows,
                             const Points& points, IndexMode mode, const ops::Axes& axes) {
   PointsLayout layout{};
@@ -367,8 +367,8 @@ Tensor number_points(at::TensorList coordinates, c10::SymIntArrayRef sizes, std:
                      const ops::Axes& axes, ops::Name name);
 
 // `rows`, as gather_points returns them, added up where it read them: in a tensor of `rank` axes,
-// of which `dims` have these `sizes`. Calls registered ops, so that it can be differentiated. What
-// names no place is dropped; `all_named`: there is no such entry, but for errors. `shards`: of the
+// of which `dims` have these `sizes`. Calls registered ops, so it can be differentiated. A point
+// that names no place is dropped; `all_named`: there is none, except for errors. `shards`: of the
 // result (common/torch/sharding.h).
 Tensor sum_at(const Tensor& rows, at::TensorList coordinates, at::IntArrayRef dims,
               c10::SymIntArrayRef sizes, int64_t rank, int64_t batch_dims, bool front,

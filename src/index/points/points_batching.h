@@ -40,7 +40,7 @@ inline std::vector<Tensor> with_axis(const std::vector<Batched>& picks, int64_t 
   return values;
 }
 
-// Axes of a table behind a hidden one in front.
+// Axes of a table after a hidden one in front.
 inline std::vector<int64_t> shifted(at::IntArrayRef dims) {
   std::vector<int64_t> axes;
   for (const int64_t dim : dims) axes.push_back(dim + 1);

@@ -1,5 +1,5 @@
-// How the contracts of gathers and writes at points call the kernel library: the errors of entries,
-// raised with torch's words.
+// How the contracts of gathers and writes at points call the kernel library, and raise the errors
+// of entries in torch's words.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,8 +15,8 @@
 
 namespace torch_ops::points {
 
-// What is told of an entry that names no row. Sizes are those of the points: the axes of the index
-// arrays, broadcast, or of gather_nd's index but its last.
+// What an error says about an entry that names no row. Sizes are those of the points: the axes of
+// the index arrays, broadcast, or of gather_nd's index except its last.
 struct PointsSite {
   const char* op;  // a string that lives as long as the process
   at::IntArrayRef sizes;
@@ -42,7 +42,7 @@ inline int64_t read_entry(const Coordinate& coordinate, const PointsLayout& layo
   }
 }
 
-// Raises the error that `bad` stands for, a result of a kernel on the CPU.
+// Raises the error for `bad`, a result of a kernel on the CPU.
 inline void check_bad(int64_t bad, const PointsLayout& layout, const PointsSite& site) {
   if (bad == kNoBadPoint) return;
   const int64_t row = bad / kMaxCoordinates, number = bad % kMaxCoordinates;
@@ -75,8 +75,8 @@ inline IndexErrorCall begin_call(const PointsSite& site, const PointsLayout& lay
 }
 #endif
 
-// Calls launch(on, errors...) on `output`'s device, which is of the kind that On says. Raises
-// IndexError where an entry is an error: on the CPU here, on CUDA at the next call, or at this one
+// Calls launch(on, errors...) on `output`'s device, which is of the kind that On names. Raises
+// IndexError if an entry is an error: on the CPU here, on CUDA at the next call, or at this one
 // in sync mode (common/gather_family/index_errors.h).
 template <class On, class Launch>
 void call_at_points(const PointsLayout& layout, const PointsSite& site, const at::Tensor& output,

@@ -1,5 +1,5 @@
 // The contract of put_points and put_points_: schemas, checks, derivative. They write rows where
-// gather_points reads them; entries count from the end where they are negative.
+// gather_points reads them; negative entries count from the end.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/zeros.h>
 
@@ -44,7 +44,7 @@ void write(const char* op, Tensor& source, TensorList coordinates, const Tensor&
   Tensor rows = aligned(values);
   if (at::get_overlap_status(source, values) != at::MemOverlapStatus::No &&
       source.storage().is_alias_of(values.storage())) {
-    rows = values.clone();  // else a row may be read that was written before
+    rows = values.clone();  // otherwise a row may be read that was already written
   }
   std::vector<Tensor> entries = coordinates.vec();
   for (Tensor& each : entries) {
@@ -75,7 +75,7 @@ Tensor erase(const Tensor& grad, TensorList coordinates, at::IntArrayRef dims, i
                                 /*axes=*/std::nullopt, /*name=*/std::nullopt);
 }
 
-// The tangent of the result, where either has one.
+// The tangent of the result, if either has one.
 Tensor tangent_of(const Tensor& source_tangent, const Tensor& values_tangent, const Tensor& values,
                   TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims, bool front,
                   const Tensor& result) {
@@ -89,8 +89,8 @@ Tensor tangent_of(const Tensor& source_tangent, const Tensor& values_tangent, co
                                 /*axes=*/std::nullopt, /*name=*/std::nullopt);
 }
 
-// What is written gets the hidden axis in front, as one more batch axis. Index arrays without it
-// are broadcast; values without it are expanded.
+// The tensor that is written gets the hidden axis in front, as one more batch axis. Index arrays
+// without it are broadcast; values without it are expanded.
 struct Hidden {
   std::vector<Tensor> coordinates;
   Tensor values;
@@ -100,11 +100,11 @@ struct Hidden {
         values(rows.expanded_at(0, size)) {}
 };
 
-// What both ops share.
+// Common code of both ops.
 struct Writes {
   static constexpr const char* kNode = "PutPointsBackward";
 
-  // The index arrays, and the sizes of the values. What was overwritten has no gradient.
+  // The index arrays, and the sizes of the values. Overwritten values have no gradient.
   static auto keep(TensorList coordinates, at::IntArrayRef dims, const Tensor& values,
                    int64_t batch_dims, bool front) {
     return std::tuple(coordinates.vec(), dims.vec(), batch_dims, front, values.sym_sizes().vec());
@@ -217,7 +217,7 @@ struct PutPointsInplace {
       const Tensor of_source = source._fw_grad(/*level=*/0);
       const Tensor tangent = tangent_of(of_source, values._fw_grad(/*level=*/0), values,
                                         coordinates, dims, batch_dims, front, source);
-      if (has_tangent) {  // in place, so that the tangents of views of `source` follow
+      if (has_tangent) {  // in place, so that the tangents of views of `source` change too
         of_source.copy_(tangent);
         source._set_fw_grad(of_source, /*level=*/0, /*is_inplace_op=*/true);
       } else {

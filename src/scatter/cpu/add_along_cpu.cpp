@@ -16,7 +16,7 @@ int64_t add_along(OnCpu on, const AlongCall<Value>& call) {
   });
   if (layout.count == 0) return kNoBadEntry;
   const ColumnLayout columns(layout);
-  // Neighbouring columns in one task: they share the lines of the cache.
+  // Neighbouring columns in one task: they share cache lines.
   const int64_t grain = std::max<int64_t>(kElementsPerTask / columns.entries, 16);
   return dispatch_index(call.index, [&](const auto* entries) -> int64_t {
     std::atomic<bool> all_good{true};

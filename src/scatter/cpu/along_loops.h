@@ -10,14 +10,14 @@
 
 namespace torch_ops {
 
-// The elements of one column, those that differ in their coordinate on the axis alone, go to one
-// column of the result, which no other element goes to. So threads share out the columns, and each
-// adds its own in order, whatever their number. Columns are those of `columns`, a layout without
-// the axis; next to each other on its last axis they are neighbours in memory, and taken side by
-// side.
+// The elements of one column, which differ only in their coordinate on the axis, go to one
+// column of the result, to which no other element goes. So the columns are divided among threads,
+// and each adds its own in order, whatever their number. Columns are those of `columns`, a layout
+// without the axis; neighbours on its last axis are neighbours in memory, and are processed
+// together.
 struct ColumnLayout {
   ElementLayout columns;
-  int64_t entries;  // a column
+  int64_t entries;  // per column
   int64_t index_stride;
   int64_t value_stride;
 
@@ -48,7 +48,7 @@ struct Lane {
   int64_t table_stride;
 };
 
-// Adds the columns [begin, end). Returns false where an entry is an error.
+// Adds the columns [begin, end). Returns false if an entry is an error.
 template <class Value, class Index, class Sum>
 bool add_columns(const Value* values, const Index* index, Sum* sums, const ColumnLayout& layout,
                  const IndexRule& rule, int64_t begin, int64_t end) {
@@ -57,7 +57,7 @@ bool add_columns(const Value* values, const Index* index, Sum* sums, const Colum
   bool good = true;
   with_rule(rule, [&](auto row_of) {
     walk_elements(layout.columns, begin, end, [&](const ElementRun& run) {
-      // Along memory: down the columns where their elements are closer together than they are.
+      // Along memory: down the columns if their elements are closer together than they are.
       const bool down = layout.index_stride < run.index_stride;
       const Lane column{layout.entries, layout.index_stride, layout.value_stride, 0};
       const Lane row{run.count, run.index_stride, run.value_stride, run.table_stride};

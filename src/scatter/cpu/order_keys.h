@@ -16,7 +16,7 @@ enum class NumberKind { kSigned, kUnsigned, kFloat };
 template <class Key>
 class KeyOrder {
  public:
-  // No number at all. It is the key of a number too, the worst integer, but of no float.
+  // No number at all. It is also the key of a number, the worst integer, but of no float.
   static constexpr Key kNone = std::numeric_limits<Key>::min();
 
   // `infinity`: the bits of a float's.
@@ -39,12 +39,12 @@ class KeyOrder {
  private:
   static constexpr Key kMost = std::numeric_limits<Key>::max();
 
-  // Negative floats grow with their magnitude: its bits are turned over, which undoes itself.
+  // Negative floats grow with their magnitude: its bits are inverted, which is its own inverse.
   TORCH_OPS_HOST_DEVICE Key turned(Key bits) const {
     return static_cast<Key>(bits ^ ((bits >> std::numeric_limits<Key>::digits) & magnitude_));
   }
 
-  Key magnitude_;  // the bits to turn over
+  Key magnitude_;  // the bits to invert
   Key flip_;
   Key infinity_;
 };

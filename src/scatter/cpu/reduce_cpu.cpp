@@ -49,7 +49,7 @@ using KeyOf = std::conditional_t<
     std::conditional_t<sizeof(Value) == 2, int16_t,
                        std::conditional_t<sizeof(Value) == 4, int32_t, int64_t>>>;
 
-// The order of the numbers of a type, of which a Key has the bits.
+// The order of the numbers of a type, whose bits a Key has.
 template <class Value, class Key = KeyOf<Value>>
 KeyOrder<Key> order_of(bool largest) {
   if constexpr (std::is_integral_v<Value>) {
@@ -109,7 +109,7 @@ void fill_by_name(const IndexArray& index, const RowLayout& layout, const IndexR
       });
 }
 
-// Is there a number of these bits?
+// Is there a number with these bits?
 template <class Key>
 bool contains(const Key* bits, int64_t size, Key wanted) {
   constexpr int64_t kPart = 1024;  // after which it may end
@@ -127,7 +127,7 @@ bool contains(const Key* bits, int64_t size, Key wanted) {
   return found != INT64_MAX;
 }
 
-// Positions, as scatter_arg gives them.
+// Positions, in the form of scatter_arg.
 template <class Value>
 void find_positions(const ReduceCall<Value, int64_t>& call, bool largest) {
   const int64_t count = call.result_count();
@@ -169,15 +169,15 @@ void find_best(const ReduceCall<Value, Value>& call, bool largest) {
   const auto order = order_of<Value>(largest);
   const auto* from = reinterpret_cast<const Key*>(call.values);
   auto* to = reinterpret_cast<Key*>(call.result);
-  // -0 is as large as 0, and of what is alike the first counts; keys are apart.
+  // -0 equals 0, and of equal values the first counts; keys differ.
   constexpr Key kNegativeZero = std::numeric_limits<Key>::min();
   if (kFloats && contains(from, call.values_count(), kNegativeZero)) {
     return pick_best(call, largest);
   }
   const Simd simd = cpu_simd();
   constexpr Key kNone = KeyOrder<Key>::kNone;
-  // kNone is the key of the worst integer too. Where there is one, rows without entries must be
-  // told apart before; with the key of zero they become zeros as well.
+  // kNone is also the key of the worst integer. If there is one, rows without entries must be
+  // distinguished before; with the key of zero they become zeros as well.
   const Key zero = order.key(Key());
   const bool has_none = kFloats || !contains(from, call.values_count(), order.bits(kNone));
   if (has_none) {

@@ -13,16 +13,16 @@
 
 namespace torch_ops {
 
-// A part of the result that one thread has: columns of some rows of a slab. It looks at all entries
-// of the slab, in their order.
+// A thread's part of the result: columns of some rows of a slab. The thread looks at all entries
+// of the slab, in order.
 struct ReducePart {
   int64_t slab;
   int64_t first_row, last_row;
   int64_t first_column, last_column;
 };
 
-// How a call is cut into such parts: strips of columns first, and rows only where that leaves
-// threads without work, for each reads the whole index. The result does not depend on it.
+// How a call is cut into such parts: strips of columns first, and rows only if that leaves
+// threads without work, since each reads the whole index. The result does not depend on it.
 struct ReduceParts {
   int64_t strips;
   int64_t ranges;  // of rows
@@ -30,7 +30,7 @@ struct ReduceParts {
 
   ReduceParts(const RowLayout& layout, int64_t threads) {
     constexpr int64_t kColumns = 64;
-    constexpr int64_t kSmall = 32768;  // values a thread
+    constexpr int64_t kSmall = 32768;  // values per thread
     const int64_t wanted =
         std::min(threads, layout.slabs() * layout.entries * layout.inner / kSmall + 1);
     strips = std::clamp<int64_t>(layout.inner / kColumns, 1, wanted);
@@ -47,22 +47,22 @@ struct ReduceParts {
   }
 };
 
-// Some of a part's entries, in their order: which they are, and the rows that they name.
+// Some of a part's entries, in order: which they are, and the rows that they name.
 struct ReduceRun {
-  static constexpr int64_t kMost = 1024;  // that a function holds on its stack
+  static constexpr int64_t kMost = 1024;  // on a function's stack
 
   int64_t count = 0;
   int64_t entries[kMost];
   int64_t rows[kMost];
 };
 
-// Calls use(run) for the entries of a part. Those that name no row of it are passed over.
+// Calls use(run) for the entries of a part. Those that name no row of it are skipped.
 template <class Index, class Use>
 void for_each_part_run(const Index* index, const RowLayout& layout, const IndexRule& rule,
                        const ReducePart& part, Use&& use) {
   const Index* entries = index + part.slab / layout.outer * layout.index_batch_stride;
   const auto rows_of_part = static_cast<uint64_t>(part.last_row - part.first_row);
-  // Do all entries name a row of it? They have been checked where one that is none is an error.
+  // Do all entries name a row of it? They have been checked if one that is none is an error.
   const bool all =
       part.last_row - part.first_row == layout.axis_size && rule.raises() && !rule.rewrites();
   ReduceRun run;
@@ -80,7 +80,7 @@ void for_each_part_run(const Index* index, const RowLayout& layout, const IndexR
     run.count = 0;
     with_rule(rule, [&](auto row_of) {
       for (int64_t n = first; n < end; ++n) {
-        // Without a branch: which part an entry is of, nobody can foresee.
+        // Without a branch: the part of an entry cannot be predicted.
         const auto row = static_cast<int64_t>(row_of(entries[n * layout.index_entry_stride]));
         run.entries[run.count] = n;
         run.rows[run.count] = row;
@@ -92,7 +92,7 @@ void for_each_part_run(const Index* index, const RowLayout& layout, const IndexR
 }
 
 // Calls use(value, result, columns) for the entries of a run: where the values of a part's columns
-// begin, and those of the result. `columns` is a constant where rows are elements.
+// begin, and those of the result. `columns` is a constant if rows are elements.
 template <class Use>
 TORCH_OPS_HOST_DEVICE void for_each_row(const RowLayout& layout, const ReducePart& part,
                                         const ReduceRun& run, Use use) {
@@ -113,7 +113,7 @@ TORCH_OPS_HOST_DEVICE void for_each_row(const RowLayout& layout, const ReducePar
 // ---- The largest or smallest values -------------------------------------------------------------
 
 // The best value of each element of the result so far, and which entry of the index it is of;
-// `none` where there is no value yet. NaN is better than any number; of values that are alike the
+// `none` if there is no value yet. NaN is better than any number; of equal values the
 // first is kept.
 template <class Best>
 struct BestValues {
@@ -163,8 +163,8 @@ TORCH_OPS_HOST_DEVICE void keep_best_loop(const RowLayout& layout, const ReduceP
     __builtin_prefetch(best.entries + next);
     const int64_t at = result + run.rows[k] * layout.inner;
     const Value* from = slab + entry * layout.inner;
-    // Of one row that goes on and on few values are better; to write the others again would make
-    // each row wait for the one before.
+    // In a long run of one row few values are better; writing the others again would make
+    // each row wait for the previous one.
     const bool again = k > 0 && run.rows[k] == run.rows[k - 1];
     if (again && !any_better<kLargest>(from, columns, best.values + at)) continue;
     if (best.entries[at] != best.none) {
@@ -200,8 +200,8 @@ TORCH_OPS_AVX512 void keep_best_avx512(const RowLayout& layout, const ReducePart
 }
 #endif
 
-// Takes up the values of a run. The rows of a part are taken up whole, so that the first of a row's
-// elements tells of all whether there is a value yet.
+// Adds the values of a run. The rows of a part are added whole, so the first of a row's
+// elements shows for all whether there is a value yet.
 template <bool kLargest, class Value, class Best>
 void keep_best([[maybe_unused]] Simd simd, const RowLayout& layout, const ReducePart& part,
                const ReduceRun& run, const Value* values, const BestValues<Best>& best) {
@@ -212,7 +212,7 @@ void keep_best([[maybe_unused]] Simd simd, const RowLayout& layout, const Reduce
   keep_best_baseline<kLargest>(layout, part, run, values, best);
 }
 
-// ---- The same without the entries: keys alone ---------------------------------------------------
+// ---- The same without the entries: only keys ----------------------------------------------------
 
 template <class Key>
 struct ToKey {
@@ -239,7 +239,7 @@ struct BetterKey {
   }
 };
 
-// Takes up the values of a run, which are bits; `best` has keys.
+// Adds the values of a run, which are bits; `best` has keys.
 template <class Key>
 void keep_best_keys(Simd simd, const RowLayout& layout, const ReducePart& part,
                     const ReduceRun& run, const KeyOrder<Key>& order, const Key* values,
@@ -251,7 +251,7 @@ void keep_best_keys(Simd simd, const RowLayout& layout, const ReducePart& part,
     });
     return;
   }
-  // Short rows are whole in a part, and one behind the other.
+  // Short rows are whole in a part, and adjacent.
   if (run.count == 0) return;
   const int64_t begin = run.entries[0], end = run.entries[run.count - 1] + 1;
   const Key* from = values + (part.slab * layout.entries + begin) * layout.inner;

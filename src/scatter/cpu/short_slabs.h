@@ -1,6 +1,6 @@
-// scatter_add on the CPU where there is little to add: few entries to a result that there is, where
-// time goes into the rows that nobody names; and short slabs, where it goes into what is done for
-// each. No torch.
+// scatter_add on the CPU if there is little to add: few entries to an existing result, where
+// time goes into the rows that no entry names; and short slabs, where it goes into the work per
+// slab. No torch.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@
 
 namespace torch_ops {
 
-// The sums of the rows that are named, in a table of slots by the row's number. A row is found in
-// the slot that its number hashes to, or in the next one behind it that is not another's.
+// The sums of the rows that are named, in a table of slots by the row's number. A row is in
+// the slot that its number hashes to, or in the next free one after it.
 template <class Value>
 class FewSums {
  public:
@@ -49,7 +49,7 @@ class FewSums {
     for (int64_t d = 0; d < columns_; ++d) sums[d] += values[d];
   }
 
-  // Adds the sums to rows of the slab, each rounded once, and begins anew.
+  // Adds the sums to rows of the slab, each rounded once, and starts again.
   void add_to(Value* slab) {
     for_each_row([&](int64_t row, Value* copy) { std::copy_n(slab + row, columns_, copy); });
     add_rounded(simd_, sums_.get(), count_ * columns_, values_.get());
@@ -120,7 +120,7 @@ void add_few(Simd simd, const RowLayout& layout, const IndexRule& rule, const Va
   }
 }
 
-// Slabs of so few elements, and of no more entries, are added one after the other.
+// Slabs with so few elements, and no more entries, are added one after the other.
 constexpr int64_t kShortSlab = 256;
 
 // Returns the smallest position of an entry that is out of range.

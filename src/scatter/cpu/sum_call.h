@@ -18,14 +18,14 @@
 namespace torch_ops {
 
 // One call: its steps share the pointers and the blocking. Value is a storage type, and Result is
-// the same or what values are summed in.
+// the same or the type of the sums.
 template <class Value, class Index, class Result = Value>
 class ScatterAdd {
  public:
   using Sum = ScatterSum<Value>;
 
-  // `onto`: the sums are added to what the result holds, and no entry may be out of range where
-  // that is an error. Else they are all that it has.
+  // `onto`: the sums are added to the values in the result, and no entry may be out of range if
+  // that is an error. Otherwise the result has only the sums.
   ScatterAdd(const Value* values, const Index* index, const RowLayout& layout,
              const IndexRule& rule, Result* result, bool onto = false)
       : values_(values),
@@ -41,7 +41,7 @@ class ScatterAdd {
         groups_((std::min(blocking_.block_rows(), layout.axis_size) + blocking_.group_rows() - 1) >>
                 blocking_.group_shift) {}
 
-  // Returns the smallest position of an entry that is out of range; the result is then nonsense.
+  // Returns the smallest position of an entry that is out of range; the result is then undefined.
   int64_t run() {
     if (layout_.inner == 1 && std::max(layout_.axis_size, layout_.entries) <= kShortSlab) {
       return add_short_slabs(simd_, layout_, rule_, values_, index_, result_, onto_);
@@ -63,9 +63,9 @@ class ScatterAdd {
   }
 
  private:
-  // Is it no work for several threads, and less so than what is done for a block's other rows?
+  // Is it too little work for several threads, compared with the work for a block's other rows?
   bool is_few() const {
-    constexpr int64_t kGroup = 32;  // values that are rounded in the time that finding a row takes
+    constexpr int64_t kGroup = 32;  // values that are rounded in the time of finding a row
     if (added() > kElementsPerTask) return false;
     if (blocking_.blocks > 1) return true;
     return !std::is_same_v<Sum, Value> &&
@@ -107,7 +107,7 @@ class ScatterAdd {
     });
   }
 
-  // `resolved` has room for a tile's rows where the rule rewrites entries.
+  // `resolved` has room for a tile's rows if the rule rewrites entries.
   int64_t sort_tile(int64_t slab, int64_t tile, uint32_t* cursors, int64_t* resolved) {
     const int64_t first = tile * blocking_.tile_entries;
     const int64_t entries = std::min(blocking_.tile_entries, layout_.entries - first);
@@ -229,7 +229,7 @@ class ScatterAdd {
     });
   }
 
-  // Right into the result.
+  // Directly into the result.
   int64_t add_block(const Piece& block, int64_t strip) {
     Result* sums = result_at(block.slab, blocking_.first_row(block.block), strip);
     if (!onto_) set_to_zero(sums, rows_in(block.block), strip);
@@ -247,8 +247,8 @@ class ScatterAdd {
     return add(piece, strip, sums, columns);
   }
 
-  // Finds the groups of its block's rows that a piece may add to: few where it is of one hot row,
-  // or where entries are few beside rows.
+  // Finds the groups of its block's rows that a piece may add to: few if it is of one hot row,
+  // or if there are few entries compared with rows.
   void look(const Piece& piece, uint8_t* touched) const {
     std::fill_n(touched, groups_, !blocking_.looks);
     if (!blocking_.looks) return;
@@ -319,7 +319,7 @@ class ScatterAdd {
     return kNoBadEntry;
   }
 
-  // The same where the rule rewrites entries.
+  // The same if the rule rewrites entries.
   void add_by_rule(const Piece& piece, int64_t end, int64_t strip, Sum* sums, int64_t stride) {
     const auto for_each_kept = [&](auto* rows, auto use) {
       uint16_t positions[kRunEntries];
@@ -359,10 +359,10 @@ class ScatterAdd {
     return kNoBadEntry;
   }
 
-  // Calls use(run) for what the tiles hold of a piece.
+  // Calls use(run) for the entries of a piece in the tiles.
   template <class Use>
   void for_each_run(const Piece& piece, int64_t strip, Use use) const {
-    int64_t before = 0;  // the block's entries in the tiles that are behind us
+    int64_t before = 0;  // the block's entries in the tiles that are done
     for (int64_t tile = 0; tile < tiles_ && before < piece.end; ++tile) {
       const uint32_t* bounds = bounds_of(piece.slab, tile) + piece.block;
       const int64_t entries = bounds[1] - bounds[0];
@@ -383,7 +383,7 @@ class ScatterAdd {
     }
   }
 
-  // The entries [begin, end) of a slab's index as they stand: all of them rows of the piece's
+  // The entries [begin, end) of a slab's index in place: all of them rows of the piece's
   // block.
   template <class Use>
   void read_in_order(const Piece& piece, int64_t strip, int64_t begin, int64_t end, Use use) const {
@@ -440,7 +440,7 @@ class ScatterAdd {
     });
   }
 
-  // `sums` are null where they are zeros.
+  // `sums` are null if they are zeros.
   void store(int64_t slab, int64_t block, int64_t strip, int64_t first, int64_t rows,
              const Sum* sums) {
     const int64_t columns = columns_in(strip);
@@ -498,7 +498,7 @@ class ScatterAdd {
   const CpuBlocking blocking_;
   const Simd simd_ = cpu_simd();
   const int64_t strips_;
-  const int64_t tiles_;       // a slab
+  const int64_t tiles_;       // per slab
   const int64_t piece_size_;  // in elements
   const int64_t groups_;      // of a block's rows
 
@@ -512,7 +512,7 @@ class ScatterAdd {
 
   std::vector<Piece> pieces_;
   std::vector<CutBlock> cut_;
-  std::vector<bool> is_cut_;  // of all slabs' blocks; empty where none is
+  std::vector<bool> is_cut_;  // of all slabs' blocks; empty if there are none
   Scratch<Sum> partials_;
   Scratch<uint8_t> touched_;  // [pieces, strips, groups]: 1 where partials_ is set
 };

@@ -13,14 +13,14 @@
 
 namespace torch_ops {
 
-// In what a value is summed. Integers are unsigned here, and wrap.
+// The type in which a value is summed. Integers are unsigned here, and wrap.
 template <class Value>
 using ScatterSum =
     std::conditional_t<std::is_same_v<Value, Float16> || std::is_same_v<Value, BFloat16>, float,
                        Value>;
 
-// What a sum begins with, so that what it is added to stays as it is where nothing is added: -0 for
-// floats, as 0 would make 0 of -0.
+// The initial value of a sum, so that a result to which nothing is added does not change: -0 for
+// floats, as 0 would turn -0 into 0.
 template <class Sum>
 constexpr Sum nothing_added() {
   return std::is_integral_v<Sum> ? Sum() : static_cast<Sum>(-0.0);
@@ -41,7 +41,7 @@ struct RoundTo {
 };
 
 // Of `entries` entries, at most kRunEntries, those that name a row by the rule: the rows, which
-// must fit a Row, and where they stand. Returns how many.
+// must fit a Row, and their positions. Returns how many.
 template <class Index, class Row>
 int64_t keep_rows(const Index* index, int64_t stride, int64_t entries, const IndexRule& rule,
                   Row* rows, uint16_t* positions) {
@@ -65,7 +65,7 @@ void widen_values(Simd simd, const Value* values, int64_t n, float* sums) {
   map_range(simd, ToFloat(), 0, n, sums, values);
 }
 
-// Sums as they are, or rounded.
+// Sums unchanged, or rounded.
 template <class Sum, class Value>
 void store_sums(Simd simd, const Sum* sums, int64_t n, Value* values) {
   if constexpr (std::is_same_v<Sum, Value>) {
@@ -82,8 +82,8 @@ void store_sums(Simd simd, const Sum* sums, int64_t n, Value* values) {
 
 // ---- Adding -------------------------------------------------------------------------------------
 
-// Rows of values to add to a block's sums: the n-th to row rows[n]. It stands at positions[n], or
-// at n where there are no positions.
+// Rows of values to add to a block's sums: the n-th to row rows[n]. It is at positions[n], or
+// at n if there are no positions.
 template <class Value>
 struct ScatterRun {
   int64_t entries;
@@ -93,15 +93,15 @@ struct ScatterRun {
   int64_t value_stride;
 };
 
-// Positions lie apart, so that the CPU does not foresee where a row begins: it is fetched while so
+// Positions are scattered, so the CPU cannot predict where a row begins: it is fetched while so
 // many before it are added.
 constexpr int64_t kRowsAhead = 8;
 
-constexpr int64_t kRunEntries = 2048;  // that a function holds on its stack
+constexpr int64_t kRunEntries = 2048;  // on a function's stack
 
-// Calls use(key(n), n, 1) for each n in their order, but where four in succession have one key,
-// use(key(n), n, 4) for these: what is added to a number in memory waits for what was added to it
-// before, and where one key goes on and on, most of the time is spent so.
+// Calls use(key(n), n, 1) for each n in order, but if four in succession have one key,
+// use(key(n), n, 4) for these: adding to a number in memory waits for the previous addition to it,
+// and in a long run of one key most of the time is spent waiting.
 template <class Key, class Use>
 TORCH_OPS_HOST_DEVICE void for_each_or_four(int64_t size, Key&& key, Use&& use) {
   using One = std::integral_constant<int64_t, 1>;
@@ -121,11 +121,11 @@ TORCH_OPS_HOST_DEVICE void for_each_or_four(int64_t size, Key&& key, Use&& use) 
   for (; n < size; ++n) use(key(n), n, One());
 }
 
-constexpr int64_t kSample = 128;  // entries that tell of all
+constexpr int64_t kSample = 128;  // entries that represent all
 
-// Do most entries name the row that the eighth before them named? The first ones tell of all. (A
-// sample over the whole run would fetch lines here and there, after which the CPU no longer
-// foresees the loop's: it took 2.4 times as long.)
+// Do most entries name the same row as the eighth before them? The first ones represent all. (A
+// sample over the whole run would fetch scattered lines, after which the CPU no longer
+// predicts the loop's: it took 2.4 times as long.)
 template <class Row>
 bool repeats(int64_t entries, const Row* rows, int64_t stride) {
   int64_t same = 0, seen = 0;
@@ -159,7 +159,7 @@ int64_t add_elements(int64_t entries, const Row* rows, Stride stride, int64_t ax
     if (bad != kNoBadEntry) return bad;
     Row hot{};
     if (find_hot(entries, rows, stride, hot)) {
-      // In a sum that is not in memory, without a branch: entries of other rows lie between.
+      // In a sum that is not in memory, without a branch: entries of other rows are in between.
       constexpr int64_t kAside = 8;
       Sum aside[kAside] = {};
       Sum sum = sums[hot];
@@ -173,7 +173,7 @@ int64_t add_elements(int64_t entries, const Row* rows, Stride stride, int64_t ax
       sums[hot] = sum;
       return kNoBadEntry;
     }
-    // Fours are worth looking for where rows go on and on. Where runs are of some four entries, as
+    // Fours are worth looking for in long runs of a row. If runs have some four entries, as
     // in a sorted index, the CPU mispredicts too many.
     for_each_or_four(
         entries, [=](int64_t n) { return rows[n * stride]; },
@@ -204,7 +204,7 @@ int64_t add_elements(int64_t entries, const Row* rows, Stride stride, int64_t ax
   return kNoBadEntry;
 }
 
-// The same for any number of entries, whose values are first widened to what they are summed in.
+// The same for any number of entries, whose values are first widened to the type of the sums.
 template <class Row, class Value, class Sum>
 int64_t add_elements_widened(Simd simd, int64_t entries, const Row* rows, int64_t stride,
                              int64_t axis_size, const Value* values, Sum* sums) {
@@ -285,7 +285,7 @@ TORCH_OPS_AVX512 void add_rows_avx512(const ScatterRun<Value>& run, int64_t colu
 }
 #endif
 
-constexpr int64_t kShortRow = 8;  // values: for fewer, a loop of any length costs more than they do
+constexpr int64_t kShortRow = 8;  // values: for fewer, a general loop takes longer than they do
 
 // Calls use(n, values, size) for each row of a run, of fewer than kShortRow values; `size` is a
 // constant.
@@ -316,7 +316,7 @@ template <class Sum>
 void add_short_rows(const ScatterRun<Sum>& run, int64_t columns, Sum* sums, int64_t stride) {
   const uint16_t* const rows = run.rows;
   if (repeats(run.entries, rows, 1)) {
-    // In sums that are not in memory, while one row goes on.
+    // In sums that are not in memory, while one row continues.
     Sum held[kShortRow] = {};
     int64_t at = -1;
     for_each_short_row(run, columns,
@@ -336,7 +336,7 @@ void add_short_rows(const ScatterRun<Sum>& run, int64_t columns, Sum* sums, int6
   for_each_short_row(run, columns,
                      [=](int64_t n, const Sum* values, auto size) TORCH_OPS_INLINE_LAMBDA {
                        Sum* const row = sums + rows[n] * stride;
-                       Sum added[size()];  // all are read before any is written: by vectors then
+                       Sum added[size()];  // all are read before any is written, so by vectors
                        for (int d = 0; d < size(); ++d) {
                          added[d] = static_cast<Sum>(row[d] + values[d]);
                        }
@@ -344,7 +344,7 @@ void add_short_rows(const ScatterRun<Sum>& run, int64_t columns, Sum* sums, int6
                      });
 }
 
-// 16-bit floats: a run of rows is widened as a whole, once they lie one after the other.
+// 16-bit floats: a run of rows is widened as a whole, once they are adjacent.
 template <class Value>
 void add_short_rows_widened(Simd simd, const ScatterRun<Value>& run, int64_t columns, float* sums,
                             int64_t stride) {

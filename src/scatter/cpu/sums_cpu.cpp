@@ -16,23 +16,23 @@ int64_t find_bad(const Index* entries, const RowLayout& layout, const IndexRule&
                       });
 }
 
-// `onto`: to what the result holds, of which nothing is changed where an entry is an error.
+// `onto`: added to the result, of which nothing is changed if an entry is an error.
 template <class Value, class Result>
 int64_t add(const ReduceCall<Value, Result>& call, bool onto) {
   const RowLayout& layout = call.layout;
   const IndexRule& rule = call.rule;
   return dispatch_index(call.index, [&](const auto* entries) -> int64_t {
-    if (call.values_count() == 0) {  // nothing to add; the index must be right all the same
+    if (call.values_count() == 0) {  // nothing to add, but the index must still be valid
       if (!onto && call.result_count() > 0) {
         std::memset(static_cast<void*>(call.result), 0, call.result_count() * sizeof(Result));
       }
       return find_bad(entries, layout, rule);
     }
     if (layout.axis_size == 0) {
-      // All are dropped, or none can be right, whatever the caller promised.
+      // All are dropped, or none can be valid, whatever the caller promised.
       return rule.rewrites() ? kNoBadEntry : 0;
     }
-    // What rewrites drops what is not a row, and otherwise it is told after some have been added.
+    // A rule that rewrites drops bad entries, and otherwise errors come after some were added.
     if (rule.raises() && (rule.rewrites() || onto)) {
       const int64_t bad = find_bad(entries, layout, rule);
       if (bad != kNoBadEntry) return bad;

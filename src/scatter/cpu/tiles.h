@@ -14,9 +14,9 @@ namespace torch_ops {
 
 // ---- Sorting a tile of the index by block -------------------------------------------------------
 
-// What is kept of a tile's entries, sorted by block and in their order within each: the row within
-// the block, and the position within the tile or, where a row is one element, its value: reading
-// that at its position would fetch a cache line an entry.
+// The record of a tile's entries, sorted by block and in order within each: the row within
+// the block, and the position within the tile or, if a row is one element, its value: reading
+// that at its position would fetch a cache line per entry.
 template <class Payload>
 struct Bins {
   uint16_t* rows;
@@ -32,9 +32,9 @@ void prefetch_to_write(const T* begin, int64_t size) {
 
 constexpr int64_t kTileParts = 4;
 
-// Sorts `entries` entries, at most a tile, all of them rows of the axis or of a block behind the
-// last one, which nobody asks for. `values` is null where the payload is the position. `cursors`
-// has room for kTileParts numbers a block and as many more.
+// Sorts `entries` entries, at most a tile, all of them rows of the axis or of a block after the
+// last one, which is not used. `values` is null if the payload is the position. `cursors`
+// has room for kTileParts numbers per block and as many more.
 template <class Index, class Payload>
 void bin_tile(const Index* index, int64_t stride, int64_t entries, const CpuBlocking& blocking,
               const Payload* values, uint32_t* cursors, const Bins<Payload>& bins) {
@@ -42,13 +42,13 @@ void bin_tile(const Index* index, int64_t stride, int64_t entries, const CpuBloc
   const int64_t mask = blocking.block_rows() - 1, slots = blocking.blocks + 1;
   uint16_t* const rows = bins.rows;
   Payload* const payloads = bins.payloads;
-  // Stores here and there to lines that are in no cache would wait for one after the other.
+  // Scattered stores to lines that are in no cache would wait for each other.
   prefetch_to_write(rows, entries);
   prefetch_to_write(payloads, entries);
   std::fill_n(cursors, kTileParts * slots, 0);
   const auto sort = [=](auto step, auto payload) {
-    // The quarters of the tile in turn, each with cursors of its own: where one block goes on and
-    // on, what is added to its cursor waits for what was added before. Calls use(cursor, n, entry).
+    // The quarters of the tile in turn, each with its own cursors: in a long run of one block,
+    // adding to its cursor waits for the previous addition. Calls use(cursor, n, entry).
     const auto for_each = [=](auto use) {
       const auto visit = [=](int64_t part, int64_t n) {
         const auto entry = static_cast<int64_t>(index[n * step]);
@@ -85,7 +85,7 @@ void bin_tile(const Index* index, int64_t stride, int64_t entries, const CpuBloc
   }
 }
 
-// ---- A tile of the index that is in order already -----------------------------------------------
+// ---- A tile of the index that is already in order -----------------------------------------------
 
 // Are all entries rows of the axis, and none less than the one before it? Entries in any order are
 // told apart by the first few.
@@ -102,7 +102,7 @@ bool ascends(const Index* index, int64_t stride, int64_t entries, int64_t axis_s
   };
   if (entries > 0 && !in_range(index[0], axis_size)) return false;
   for (int64_t begin = 1; begin < entries; begin += kPart) {
-    using One = std::integral_constant<int64_t, 1>;  // that the compiler knows it lets it vectorise
+    using One = std::integral_constant<int64_t, 1>;  // known to the compiler, so that it vectorises
     const int64_t n = std::min(kPart, entries - begin);
     const Index* part = index + begin * stride;
     if (!(stride == 1 ? part_ascends(part, One(), n) : part_ascends(part, stride, n))) return false;
@@ -110,7 +110,7 @@ bool ascends(const Index* index, int64_t stride, int64_t entries, int64_t axis_s
   return true;
 }
 
-// As bin_tile: where the entries of each block begin, and where those of the last one end.
+// As in bin_tile: where the entries of each block begin, and where those of the last one end.
 template <class Index>
 void find_bounds(const Index* index, int64_t stride, int64_t entries, const CpuBlocking& blocking,
                  uint32_t* bounds) {
@@ -118,7 +118,7 @@ void find_bounds(const Index* index, int64_t stride, int64_t entries, const CpuB
   for (int64_t block = 0; block <= blocking.blocks; ++block) {
     const int64_t row = blocking.first_row(block);
     const auto is_before = [&](int64_t n) { return static_cast<int64_t>(index[n * stride]) < row; };
-    // In steps that double, and then by halves: a few where blocks are many, and some where not.
+    // In doubling steps, and then by halves: a few steps if blocks are many, and some if not.
     int64_t step = 1, end = at;
     while (end < entries && is_before(end)) {
       at = end + 1;

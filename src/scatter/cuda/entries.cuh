@@ -1,4 +1,4 @@
-// What several ways do with the entries of an index. No torch.
+// Common code of several ways for the entries of an index. No torch.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct BadEntry {
   }
 };
 
-// The rows that entries name where the rule says which. Before they are used, all at once: within
-// the loops behind, the rule would cost registers in every mode.
+// The rows that entries name if the rule says which. Before they are used, all at once: within
+// the later loops, the rule would cost registers in every mode.
 template <int N>
 __device__ __forceinline__ void apply_rule(const IndexRule& rule, int64_t (&entries)[N]) {
   if (!rule.rewrites()) return;

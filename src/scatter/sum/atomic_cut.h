@@ -14,7 +14,7 @@ namespace torch_ops {
 
 constexpr int kTileVector = 4;  // floats that one instruction adds
 
-// The largest divisor of `count` that is `most` or less, and 1 at least; up to `limit`.
+// The largest divisor of `count` that is at most `most`, and at least 1; up to `limit`.
 inline int64_t largest_divisor(int64_t count, int64_t most, int64_t limit) {
   int64_t divisor = std::clamp<int64_t>(most, 1, std::min(count, limit));
   while (count % divisor != 0) --divisor;
@@ -44,7 +44,7 @@ inline StagedCut cut_staged(const SumProblem& problem, const DeviceLimits& devic
   cut.threads = cut.bytes > tuned.many_threads_bytes   ? 1024
                 : cut.bytes > tuned.some_threads_bytes ? 512
                                                        : 256;
-  // Parts of a slab where slabs alone do not fill the GPU, none so small that adding up the table
+  // Parts of a slab if slabs alone do not fill the GPU, none so small that adding up the table
   // becomes a large part of its work.
   const int64_t wanted = tuned.staged_blocks * device.multiprocessors;
   const int64_t most = layout.entries / (tuned.entries_per_sum * layout.axis_size);
@@ -60,7 +60,7 @@ struct TilesCut {
   static constexpr int kLeastLanes = kRunThreads * kSpan / kMostEntries;
 
   RowPieces split;
-  bool short_spans;  // few entries are dealt out to more and shorter ones: the time of a small call
+  bool short_spans;  // few entries are divided into more and shorter ones: the time of a small call
                      // is that of the loads of a span, which wait for each other
 
   int span() const { return short_spans ? kWindow : kSpan; }
@@ -82,7 +82,7 @@ struct StreamedCut {
   static constexpr int kBytes = 1 << 14;                // of a tile's values, at most
   static constexpr int64_t kMostValues = 8192;          // the same, however small they are
   static constexpr int kMost = kScanned * kRunThreads;  // entries
-  static constexpr int kLeast = 32;  // entries, where there are too few for all multiprocessors
+  static constexpr int kLeast = 32;  // entries, if there are too few for all multiprocessors
 
   int entries;
   int pieces;   // of a row

@@ -20,24 +20,24 @@ namespace torch_ops {
 enum class SumWay {
   kFixedPoint,  // in integers, by atomics in shared memory
   kSmall,       // one kernel for few entries per slab
-  kSparse,      // the same where most rows have no entry
-  kFew,         // a table for the rows with entries alone
+  kSparse,      // the same if most rows have no entry
+  kFew,         // a table for only the rows with entries
   kSorted,      // entries in the order of their rows
   // By atomics:
   kStaged,    // single values that go to a small table: summed in shared memory
-  kEntries,   // rows of one value, and of two or four floats: a lane an entry
-  kValues,    // other short ones of small calls, and single values that lie apart: a lane a value
+  kEntries,   // rows of one value, and of two or four floats: a lane per entry
+  kValues,    // other short ones of small calls, and single values with gaps: a lane per value
   kTiles,     // rows of whole vectors of floats, grouped by place in each warp
   kStreamed,  // other rows: an atomic for each value, or grouped where entries meet
 };
 
-// What a way can do, besides sums of floats in any order that are written, rounded, to a result.
+// What a way can do, in addition to sums of floats in any order that are written, rounded.
 struct SumAbility {
   const char* name;
   bool repeatable;  // the same bits on every run
   bool integers;
   bool unrounded;  // sums of 16-bit floats that stay floats
-  bool in_place;   // additions to what the result holds
+  bool in_place;   // additions to the values in the result
 
   bool can(const SumProblem& problem, bool asks_repeatable) const {
     return (repeatable || !asks_repeatable) && (integers || problem.floats) &&
@@ -86,10 +86,10 @@ class SumCandidate {
 
 // ---- Conditions of several rows -----------------------------------------------------------------
 
-// In one table, which holds whole slabs.
+// In one table, which contains whole slabs.
 inline bool is_one_table(SumCandidate& c) { return c.fixed().fits && c.fixed().bins == 0; }
 
-// Sums of 16 bits have to be rounded in all rows of a large result otherwise, which is the more
+// Otherwise sums of 16 bits have to be rounded in all rows of a large result, which is the more
 // work the larger it is. But blocks should run at once, each reads its slab's whole index, and if
 // all entries name one row they are the work of one block per strip.
 inline bool pays_sparse(SumCandidate& c) {
@@ -110,7 +110,7 @@ inline bool pays_sparse(SumCandidate& c) {
          c.layout.entries * cut.columns <= most_values;
 }
 
-// Other ways take a launch more, for zeros, and two more for 16 bits, whose sums have to be
+// Other ways need one more launch, for zeros, and two more for 16 bits, whose sums have to be
 // rounded; and atomics are slow on rows of a few values. The rest is as above.
 inline bool pays_small(SumCandidate& c) {
   const SmallTuning& t = c.tuned.small;
@@ -121,8 +121,8 @@ inline bool pays_small(SumCandidate& c) {
          int64_t{cut.entries} * cut.columns <= (rounded ? t.most_values_rounded : t.most_values);
 }
 
-// Do so few rows take so many entries that atomics wait for each other, though each warp adds up
-// first what goes to one row? (Most single elements are summed in shared memory.)
+// Do so few rows have so many entries that atomics wait for each other, although each warp first
+// adds up its values for one row? (Most single elements are summed in shared memory.)
 inline bool is_crowded(SumCandidate& c) {
   const SortedTuning& t = c.tuned.sorted;
   return c.layout.inner > 1 && c.problem.rows() <= t.most_crowded_rows &&
@@ -160,8 +160,8 @@ struct SumRow {
   std::string (*why)(const SumTuning& tuned);  // the same in words
 };
 
-// Where the bits of floats must be the same on every run. Which row applies depends on one slab
-// alone, so that its bits do not depend on what else is in the call.
+// If the bits of floats must be the same on every run. Which row applies depends only on one
+// slab, so that its bits do not depend on what else is in the call.
 inline constexpr SumRow kRepeatableSums[] = {
     {SumWay::kFixedPoint, [](SumCandidate& c) { return c.fixed().fits; },
      [](const SumTuning& t) {
@@ -181,7 +181,7 @@ inline constexpr SumRow kRepeatableSums[] = {
      [](const SumTuning&) { return words("everything else"); }},
 };
 
-// Where they need not be, and of integers.
+// If they need not be, and for integers.
 inline constexpr SumRow kSums[] = {
     {SumWay::kFixedPoint,
      [](SumCandidate& c) {
@@ -264,7 +264,7 @@ inline constexpr SumRow kSums[] = {
     {SumWay::kSorted,
      [](SumCandidate& c) {
        const SortedTuning& t = c.tuned.sorted;
-       // Atomics on 16-bit values take a table of floats and a pass over it to round.
+       // Atomics on 16-bit values need a table of floats and a pass over it to round.
        const int64_t rows = c.problem.result_bytes == 2
                                 ? std::max(c.problem.entries(), c.problem.rows())
                                 : c.problem.entries();
@@ -364,7 +364,7 @@ inline constexpr SumRow kSums[] = {
 
 struct SumPlan {
   const SumRow* row;
-  bool adjacent;  // as the problem has it
+  bool adjacent;  // as in the problem
   std::variant<std::monostate, FixedCut, SmallCut, StagedCut, TilesCut, StreamedCut> cut;
 
   SumWay way() const { return row->way; }
@@ -393,7 +393,7 @@ inline auto cut_for(SumWay way, SumCandidate& candidate) -> decltype(SumPlan::cu
   return {};
 }
 
-// Small and sparse pay beside a plan too: then the plan is left alone, and the bits are those of a
+// Small and sparse pay with a plan too: then the plan is not used, and the bits are those of a
 // call without it.
 inline SumPlan choose(const SumProblem& problem, const DeviceLimits& device) {
   SumCandidate candidate(problem, device);
@@ -408,7 +408,7 @@ inline SumPlan choose(const SumProblem& problem, const DeviceLimits& device) {
 
 // ---- The largest or smallest values -------------------------------------------------------------
 
-// Does it pay to sort the entries first? Otherwise it takes two passes of atomics.
+// Does it pay to sort the entries first? The alternative is two passes of atomics.
 inline bool pays_to_sort_for_best(const RowLayout& layout, const DeviceLimits& device) {
   const SortedTuning& tuned = tuning(device).sorted;
   return layout.inner >= tuned.least_best_row &&

@@ -17,22 +17,22 @@ namespace torch_ops {
 // Sums are kept in tables in shared memory. A table is for several slabs, for one, or for a bin, a
 // part of a slab's rows: then the entries are sorted by bin first, tile by tile.
 struct FixedCut {
-  bool fits;           // else this way cannot take the call, and nothing below means anything
+  bool fits;           // otherwise this way cannot do the call, and nothing below has a meaning
   int64_t table_rows;  // that a table has room for
   int64_t slabs;       // that share a table
 
-  // Where a table holds whole slabs: the parts of its entries, kPartEntries each. `keeps`: a
-  // block's entries stay in shared memory between its passes, for there is room for two blocks.
+  // If a table contains whole slabs: the parts of its entries, kPartEntries each. `keeps`: a
+  // block's entries stay in shared memory between its passes, since there is room for two blocks.
   int64_t parts;
   int64_t kept_entries;
   bool keeps;
 
-  // Where a slab has bins. A cell is a segment of a bin. Units are the warps' loads that its
-  // entries take, 32 at a time; a cell of many is cut into parts.
-  int64_t bins;          // a slab; 0 where a table holds whole slabs
+  // If a slab has bins. A cell is a segment of a bin. Units are the warps' loads for its
+  // entries, 32 at a time; a cell of many is cut into parts.
+  int64_t bins;          // per slab; 0 if a table contains whole slabs
   int64_t tile_entries;  // a power of two
-  int64_t tiles;         // a slab
-  int64_t segments;      // a slab: groups of tiles whose entries are summed apart
+  int64_t tiles;         // per slab
+  int64_t segments;      // per slab: groups of tiles whose entries are summed separately
   int64_t part_units;
   int64_t slabs_at_once;  // as memory allows
 
@@ -40,7 +40,7 @@ struct FixedCut {
   int64_t cells() const { return segments * bins; }
   int64_t most_units(int64_t entries) const { return entries / 32 + tiles * bins; }
   int64_t most_parts(int64_t entries) const { return cells() + most_units(entries) / part_units; }
-  // The parts that are no whole bin leave their sums in tables in memory.
+  // The parts that are not a whole bin leave their sums in tables in memory.
   int64_t most_partials(int64_t entries) const {
     return segments > 1 ? most_parts(entries) : 2 * most_units(entries) / part_units;
   }
@@ -64,8 +64,8 @@ struct FixedCut {
   static constexpr int64_t kPartEntries = 16384;
   static constexpr int64_t kSumBytes = 12;  // of a table (fixed_sums.cuh)
 
-  // Of scratch: where the arrays begin that the launches for slabs_at_once share, and how much
-  // these must find to be zeros.
+  // Of scratch: where the arrays begin that the launches for slabs_at_once share, and how much of
+  // these must be zeros at first.
   struct Scratch {
     int64_t values, rows, bounds, joins, partials, tables, bytes;
     int64_t zeros;
@@ -96,7 +96,7 @@ struct FixedCut {
   }
 };
 
-// A number in 32 bits: its lower ones say a row of the slab, the others a place in its tile.
+// A number in 32 bits: its lower ones are a row of the slab, the others a place in its tile.
 constexpr int kRowBits = 19;
 
 inline FixedCut cut_fixed(const SumProblem& problem, const DeviceLimits& device) {
@@ -108,7 +108,7 @@ inline FixedCut cut_fixed(const SumProblem& problem, const DeviceLimits& device)
   FixedCut cut{};
   const int64_t inner = layout.inner, rows = layout.axis_size, entries = layout.entries;
   const bool short_rows = inner == 1 || inner == 2 || inner == 4;
-  // Tables are written whole. So where most rows have no entries, a sort of the entries is less.
+  // Tables are written whole. So if most rows have no entries, sorting the entries is less work.
   if (!short_rows || value_bytes > 4 || tuned.entries_per_row * entries < rows) return cut;
   if (rows == 0 || entries == 0 || layout.slabs() == 0) return cut;
 
@@ -123,7 +123,7 @@ inline FixedCut cut_fixed(const SumProblem& problem, const DeviceLimits& device)
     cut.table_rows = cut.slabs * rows;
     cut.parts = (cut.slabs * entries - 1) / FixedCut::kPartEntries + 1;
     cut.slabs_at_once = kMostBlocks / cut.parts;
-    if (cut.parts > 1) {  // which take less than a slab may, and so less than the call may
+    if (cut.parts > 1) {  // which need less than a slab may, and so less than the call may
       const int64_t bytes = cut.parts * rows * inner * 4;
       cut.slabs_at_once = std::min(cut.slabs_at_once, most_scratch(layout, value_bytes) / bytes);
     }
@@ -143,11 +143,11 @@ inline FixedCut cut_fixed(const SumProblem& problem, const DeviceLimits& device)
   cut.tile_entries = row_bytes <= 4 ? FixedCut::kMostTileEntries : 4096;
   cut.tiles = (entries - 1) / cut.tile_entries + 1;
   cut.segments = (cut.tiles - 1) / FixedCut::kSegmentTiles + 1;
-  // Values of 2^30 at most are added up in two halves of 15 bits, which takes 65535 entries or
-  // less: 32 in each unit, and those of the tile in which a part ends. Nor has a part of a slab of
-  // one segment more than half as many again as a full bin has of uniform entries, or than a tile
-  // has: those bins are not cut, and where one has many more, its parts do not take much longer
-  // than others. All parts of several segments have tables in memory, so that there are to be few.
+  // Values of at most 2^30 are added up in two halves of 15 bits, which allows at most 65535
+  // entries: 32 in each unit, and those of the tile in which a part ends. A part of a slab of
+  // one segment has at most 1.5 times the uniform entries of a full bin, or those that a tile
+  // has: those bins are not cut, and if one has many more, its parts do not take much longer
+  // than others. All parts of several segments have tables in memory, so there should be few.
   cut.part_units = tuned.part_values / 32 / inner;
   if (cut.segments == 1) {
     const int64_t full = entries * std::min(cut.table_rows, rows) / rows / 32 + cut.tiles;

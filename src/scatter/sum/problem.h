@@ -16,11 +16,11 @@ struct SumProblem {
   int64_t result_bytes;
   bool floats;
   bool repeatable;  // the bits of floats must be the same on every run
-  bool in_place;    // added to what the result holds, in no given order
+  bool in_place;    // added to the values in the result, in no fixed order
   bool planned;     // a plan has the entries in order
   bool adjacent;    // index and values can be read four entries at a time
-  // Sums are floats, of which one instruction adds two or four that lie at multiples of their size,
-  // as rows of so many, or the vectors of longer ones, do here, and the values' do.
+  // Sums are floats, of which one instruction adds two or four at multiples of their size;
+  // rows of so many, or the vectors of longer ones, begin there, and so do the values'.
   bool vectors;
 
   int64_t rows() const { return layout.slabs() * layout.axis_size; }
@@ -30,13 +30,13 @@ struct SumProblem {
 
   // Sums of 16-bit floats that stay floats.
   bool unrounded() const { return floats && result_bytes > value_bytes; }
-  // By atomics, those that are not added up in the result itself take a table.
+  // By atomics, those that are not added up in the result itself need a table.
   int64_t table_bytes() const {
     return result_bytes == sum_bytes ? 0 : result_values() * sum_bytes;
   }
 };
 
-// The scratch that a call may take, in bytes: 16 an entry and a row of the result and a tenth of
+// The scratch that a call may use, in bytes: 16 per entry and row of the result and a tenth of
 // the values, or 64 MB.
 inline int64_t most_scratch(const RowLayout& layout, int64_t value_bytes) {
   constexpr int64_t kFree = 64 * 1000 * 1000;

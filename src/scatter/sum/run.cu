@@ -15,7 +15,7 @@ namespace {
 constexpr int kZeroThreads = 256;
 
 // One block per multiprocessor, which keeps the memory busy and leaves room for the next kernel's
-// blocks: these come at once, and wait only before they add.
+// blocks: these start at once, and wait only before they add.
 __global__ void __launch_bounds__(kZeroThreads) zero_kernel(char* memory, int64_t bytes) {
   let_next_kernel_begin();
   constexpr int kUnroll = 4;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kRoundThreads)
   }
 }
 
-// By atomics; rounded where the result is not of the type of the sums.
+// By atomics; rounded if the result does not have the type of the sums.
 template <class Value, class Result>
 void sum_by_atomics(const ReduceCall<Value, Result>& call, const SumPlan& plan,
                     const IndexErrorSite& errors) {
@@ -117,9 +117,9 @@ void zero(void* memory, int64_t bytes, bool leave_shared) {
   if (bytes == 0) return;
   const int64_t blocks = std::min(ceil_div(bytes, int64_t{kZeroThreads} * kVectorBytes),
                                   current_device_limits().multiprocessors);
-  // How a multiprocessor divides shared memory and L1 cache stays while blocks run there. Where
-  // these leave all to the former, the next kernel's find what they need of it; others would miss
-  // the cache (docs/gather.md).
+  // A multiprocessor does not change its division of shared memory and L1 cache while it runs
+  // blocks. If these leave all to the former, the next kernel's find what they need; others would
+  // miss the cache (docs/kernels/atomics.md).
   cudaLaunchAttribute split;
   split.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
   split.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;

@@ -1,5 +1,5 @@
-// How scatter_add cuts a call of few entries a slab, which one kernel sums (cuda/small/small.cuh):
-// from sizes alone. No torch.
+// How scatter_add cuts a call of few entries per slab, which one kernel sums
+// (cuda/small/small.cuh): from sizes alone. No torch.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ namespace torch_ops {
 
 // The rows of a slab in chunks of 2^row_bits, in a permutation that scatters neighbours, and any
 // that are equally far apart, over all shares. There are 2^place_bits places, as many as chunks or
-// up to twice as many; chunk c has the place c * factor modulo their number; `share_places` of
-// them, side by side, are a share.
+// up to twice as many; chunk c has the place c * factor modulo their number; `share_places`
+// adjacent ones are a share.
 struct ScatteredChunks {
   uint32_t axis_size;
   int row_bits;
@@ -34,14 +34,14 @@ struct ScatteredChunks {
     const uint32_t place = (row >> row_bits) * factor & (places() - 1);
     return place - share * share_places < share_places;
   }
-  // The first row of the chunk that has this place; axis_size or more where there is none.
+  // The first row of the chunk that has this place; axis_size or more if there is none.
   TORCH_OPS_HOST_DEVICE uint32_t first_row(uint32_t place) const {
     return (place * inverse & (places() - 1)) << row_bits;
   }
 };
 
 // A block has some rows of a slab's result, or a strip of their columns, and reads the whole index
-// of the slab. Its rows lie side by side, and it writes all of them; or, in a sparse cut, they are
+// of the slab. Its rows are adjacent, and it writes all of them; or, in a sparse cut, they are
 // a share of scattered chunks, and it writes sums to those that entries name. Sums do not depend on
 // any of this.
 struct SmallCut {
@@ -52,9 +52,9 @@ struct SmallCut {
   static constexpr int kMostRows = 256;       // a block's; of a sparse one, at a time
   static constexpr int kColumns = 4;          // that a lane has, at most
 
-  bool fits;  // else this way cannot take the call, and nothing below means anything
+  bool fits;  // otherwise this way cannot do the call, and nothing below has a meaning
   bool sparse;
-  bool fills;  // where it is sparse: blocks write the zeros too, not a kernel before
+  bool fills;  // if it is sparse: blocks write the zeros too, not a previous kernel
   int threads;
   int run;  // entries of a row that a group of lanes sums
   int entries;
@@ -80,7 +80,7 @@ struct SmallCut {
   }
 };
 
-// The part of both cuts that they share: all but the rows. Fits where there is something to do.
+// The common part of both cuts: all but the rows. Fits if there is something to do.
 inline SmallCut cut_entries(const SumProblem& problem, int threads, int64_t most_entries,
                             const SmallTuning& tuned) {
   const RowLayout& layout = problem.layout;
@@ -95,7 +95,7 @@ inline SmallCut cut_entries(const SumProblem& problem, int threads, int64_t most
   cut.entries = static_cast<int>(layout.entries);
   cut.piece = static_cast<int>(round_up(ceil_div(layout.entries, cut.warps()), 32));
 
-  // Strips, so that rows that all entries name are the work of several blocks.
+  // Strips, so that several blocks share rows that all entries name.
   const int64_t strips = ceil_div(inner * std::max<int64_t>(value_bytes, 2), tuned.strip_bytes);
   const int64_t columns = round_up(ceil_div(inner, strips), SmallCut::kColumns);
   cut.columns = static_cast<int>(std::min(columns, inner));
@@ -107,7 +107,7 @@ inline SmallCut cut_entries(const SumProblem& problem, int threads, int64_t most
 inline SmallCut finish_cut(SmallCut cut, int64_t slabs, int64_t sum_bytes,
                            const DeviceLimits& device) {
   constexpr int64_t kMostGrid = 65535;
-  constexpr int64_t kOwnBytes = 16;  // of shared memory, that the kernel has beside
+  constexpr int64_t kOwnBytes = 16;  // of shared memory, in addition to the kernel's own
   cut.fits = cut.bytes(sum_bytes) + kOwnBytes <= device.shared_bytes && cut.strips <= kMostGrid &&
              cut.row_blocks <= kMostGrid;
   const int64_t blocks = slabs * cut.row_blocks * cut.strips;
@@ -144,13 +144,13 @@ inline ScatteredChunks scatter_chunks(int64_t axis_size, int64_t row_bytes) {
   }
   while (int64_t{chunks.chunk_rows()} << chunks.place_bits < axis_size) ++chunks.place_bits;
   chunks.factor = chunks.place_bits == 0 ? 1 : kGolden >> (32 - chunks.place_bits) | 1;
-  // Each step doubles the lowest bits that are right, of which an odd number's own are three.
+  // Each step doubles the number of correct lowest bits, of which an odd number itself has three.
   chunks.inverse = chunks.factor;
   for (int bits = 3; bits < 32; bits *= 2) chunks.inverse *= 2 - chunks.factor * chunks.inverse;
   return chunks;
 }
 
-// The same where most rows of the result have no entry.
+// The same if most rows of the result have no entry.
 inline SmallCut cut_sparse(const SumProblem& problem, const DeviceLimits& device) {
   const SparseTuning& tuned = tuning(device).sparse;
   const RowLayout& layout = problem.layout;
@@ -174,7 +174,7 @@ inline SmallCut cut_sparse(const SumProblem& problem, const DeviceLimits& device
     cut.row_blocks = ceil_div(cut.chunks.places(), cut.chunks.share_places);
     return finish_cut(cut, layout.slabs(), problem.sum_bytes, device);
   };
-  // Many blocks of few entries each had better be smaller.
+  // Many blocks of few entries each should be smaller.
   const SmallCut large = cut_for(SmallCut::kSparseThreads);
   return large.fits && large.blocks_per_multiprocessor > 1 && layout.entries <= tuned.few_entries
              ? cut_for(SmallCut::kThreads)

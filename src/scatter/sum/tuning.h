@@ -1,9 +1,9 @@
 // Every fitted number that decides which way a sum takes on CUDA and how its work is cut. Numbers
-// that follow from a kernel's shape are next to the kernel; the bound on scratch memory, a promise
+// that depend on a kernel's shape are next to the kernel; the bound on scratch memory, a promise
 // to users, is in problem.h. No torch.
 //
 // All were fitted on an NVIDIA H200, by the sweeps that docs/log.md describes. A GPU of another
-// kind gets a set of its own in tuning(), at the end.
+// kind gets its own set in tuning(), at the end.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace torch_ops {
 
 // Fixed point. Figures: docs/log.md, "Sums in fixed point".
 struct FixedPointTuning {
-  // With fewer entries than one for so many rows, sorting is less work than writing whole tables.
+  // With fewer entries than one per so many rows, sorting is less work than writing whole tables.
   int64_t entries_per_row = 4;
   // Slabs of up to so many sums have one table (48 KiB), larger ones a table for each bin.
   int64_t most_table_values = 4096;
@@ -68,7 +68,7 @@ struct SparseTuning {
   int64_t least_share = 16;
   // ... unless it has so many bytes of zeros to write.
   int64_t filled_bytes = 1 << 15;
-  // Blocks write the zeros of results up to so many bytes; a kernel before them does for larger
+  // Blocks write the zeros of results up to so many bytes; a previous kernel does for larger
   // ones.
   int64_t most_filled = 1 << 22;
   // Slabs of up to so many entries have blocks of half the threads, if several run in turn.
@@ -93,7 +93,7 @@ struct SparseTuning {
 
 // Few. Figures: docs/log.md, "Sums by atomics".
 struct FewTuning {
-  // Chosen from so many rows per entry on: a table for the rows with entries alone is smaller...
+  // Chosen from so many rows per entry on: a table for only the rows with entries is smaller...
   int64_t rows_per_entry = 4;
   // ... and for results of so many values or more; below, a table of floats for all rows is small.
   int64_t least_result_values = 1 << 23;
@@ -154,9 +154,9 @@ struct AtomicTuning {
 
 // An entry for each element. Figures: docs/log.md, "An index entry for each element".
 struct ElementsTuning {
-  // A block has so many columns side by side: 256 bytes of float32 at a time.
+  // A block has so many adjacent columns: 256 bytes of float32 at a time.
   int64_t strip = 64;
-  // Lanes look for others that go to the same place if fewer columns than this are side by side...
+  // Lanes look for others that go to the same place if fewer columns than this are adjacent...
   int64_t few_side_by_side = 32;
   // ... and the axis has at most so many rows: then they are likely to meet.
   int64_t few_rows = 1024;

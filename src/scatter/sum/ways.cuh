@@ -1,5 +1,5 @@
 // The ways of a sum on CUDA (choose.h), as run.cu launches them on the current stream: each writes
-// its whole result, but for atomics, which add. Values and result are not empty. No torch.
+// its whole result, except atomics, which add. Values and result are not empty. No torch.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace torch_ops {
 
-// Zeros. Of 16 bits in three quarters of the time that torch's kernel takes (docs/log.md). The next
-// kernel may begin beside this one. `leave_shared`: it needs much shared memory.
+// Zeros. For 16 bits in three quarters of the time of torch's kernel (docs/log.md). The next
+// kernel may begin during this one. `leave_shared`: it needs much shared memory.
 void zero(void* memory, int64_t bytes, bool leave_shared = false);
 
 // SumWay::kSmall; by a sparse cut, of 16-bit floats alone, kSparse.
@@ -34,13 +34,13 @@ void sum_sorted(const ReduceCall<Value, Result>& call, const IndexErrorSite& err
 template <class Value>
 void sum_few(const ReduceCall<Value, Value>& call, const IndexErrorSite& errors);
 
-// The ways by atomics, which add to what the result holds. `fresh`: zero() has just made it,
+// The ways by atomics, which add to the values in the result. `fresh`: zero() has just made it,
 // nothing was launched since, and the kernel may begin before it has ended.
 template <class Value>
 void add_by_atomics(const ReduceCall<Value, SumOf<Value>>& call, const SumPlan& plan, bool fresh,
                     const IndexErrorSite& errors);
 
-// A call as choose() sees it.
+// A call in the form for choose().
 template <class Value, class Result>
 SumProblem describe(const ReduceCall<Value, Result>& call, bool repeatable, bool in_place) {
   using Sum = SumOf<Value>;

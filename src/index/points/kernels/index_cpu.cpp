@@ -10,8 +10,8 @@ int64_t rows_per_task(const PointsLayout& layout) {
   return kElementsPerTask / std::max<int64_t>(layout.inner + layout.coordinates, 1);
 }
 
-// The first bad row, as locate_rows tells it. The entries that the rows of an axis share are read
-// for the first of them.
+// The first bad row, in the form of locate_rows. The entries that the rows of an axis share are
+// read for the first of them.
 int64_t find_bad(const PointsLayout& layout) {
   PointsLayout once = layout;
   for (int a = 0; a < layout.row_axes; ++a) {
@@ -36,7 +36,7 @@ int64_t find_bad(const PointsLayout& layout) {
   return row * kMaxCoordinates + bad % kMaxCoordinates;
 }
 
-// A result of locate_rows, where that is an error.
+// A result of locate_rows, if that is an error.
 int64_t only_errors(int64_t bad, const PointsLayout& layout) {
   // All coordinates have one mode.
   return layout.coordinate[0].rule.raises() ? bad : kNoBadPoint;
@@ -48,7 +48,7 @@ int64_t gather_points(OnCpu on, const void* table, int64_t element_bytes,
                       const PointsLayout& layout, const FillPattern& fill, void* rows) {
   const HostScope scope(on.program);
   if (layout.rows == 0) return kNoBadPoint;
-  // Where there is nothing to copy, the index must be right all the same.
+  // If there is nothing to copy, the index must still be valid.
   if (layout.inner == 0) return only_errors(find_bad(layout), layout);
   return dispatch_size(element_bytes, [&](auto word) {
     using Word = decltype(word);

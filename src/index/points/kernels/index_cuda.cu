@@ -84,7 +84,7 @@ PointsCall make_call(const PointsLayout& layout, const FillPattern& fill,
 
 template <class Word>
 void launch_windows(const Word* table, Word* rows, const PointPicks& picks) {
-  // Of few points no two are of one line of the L1 cache; of many some are.
+  // Of few points no two are in one line of the L1 cache; of many some are.
   constexpr int64_t kFewPoints = int64_t{1} << 20;
   const int64_t count = picks.points.layout.rows;
   auto* kernel =

@@ -1,5 +1,5 @@
-// Gathers elements at points whose places fit 32 bits, which most calls are: with less to compute
-// than point_elements_kernel, and of a table that exceeds the L2 cache window by window
+// Gathers elements at points whose places fit 32 bits, as in most calls: with less to compute
+// than point_elements_kernel, and from a table that exceeds the L2 cache window by window
 // (common/indexing/table_windows.cuh). No torch.
 #pragma once
 
@@ -11,12 +11,12 @@
 
 namespace torch_ops {
 
-// A call of rows of one word that stand on one axis; choose_points_path says which.
+// A call of rows of one word on one axis; choose_points_path says which.
 struct PointPicks {
   PointsCall points;
   TableWindows windows;
 
-  // Adds to a point's place where an entry of coordinate j leads. `good` becomes false where it
+  // Adds to a point's place the offset of the entry of coordinate j. `good` becomes false if it
   // names no row.
   __device__ __forceinline__ void resolve(int j, int64_t entry, uint32_t& place, bool& good) const {
     const Coordinate& coordinate = points.layout.coordinate[j];
@@ -65,7 +65,7 @@ struct PointPicks {
   }
 
   // The places of a lane's K points, `step` apart from `first` on: kNowhere, and a bit of `bad`,
-  // for those that have none. Four points at a time: the coordinates of more take too many
+  // for those that have none. Four points at a time: the coordinates of more need too many
   // registers.
   template <int K>
   __device__ __forceinline__ void locate_all(uint32_t first, uint32_t step, uint32_t (&places)[K],
@@ -91,7 +91,7 @@ struct PointPicks {
     }
   }
 
-  // Writes what was picked; the fill for points without a place, whose entries are recorded.
+  // Writes the picked elements; the fill for points without a place, whose entries are recorded.
   template <int K, class Word>
   __device__ __forceinline__ void write(uint32_t first, uint32_t step, const Word (&words)[K],
                                         uint32_t bad, Word* output) const {
@@ -113,7 +113,7 @@ struct PointPicks {
 };
 
 template <class Word>
-__global__ void __launch_bounds__(kPointThreads, 6)  // else ptxas spills to have two blocks more
+__global__ void __launch_bounds__(kPointThreads, 6)  // otherwise ptxas spills for two blocks more
     point_picks_kernel(const Word* __restrict__ table, Word* __restrict__ output,
                        const __grid_constant__ PointPicks call) {
   const uint32_t first = blockIdx.x * (kPointThreads * kPointUnroll) + threadIdx.x;

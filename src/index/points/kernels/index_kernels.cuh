@@ -1,9 +1,9 @@
 // Gathers and writes at points on the GPU, on raw pointers. No torch.
 //
-// A thread finds where its rows lie, all coordinates at once, and keeps the offsets; then the words
-// move. So an index is read once a row and never copied. A row that an entry does not name gets the
-// fill, or is dropped; where that is an error, the entry is recorded. Strides count words of the
-// kernel's type. 32-bit arithmetic holds for up to kMaxPoints rows of more than one axis, and for
+// A thread finds where its rows are, all coordinates at once, and keeps the offsets; then the words
+// move. So an index is read once per row and never copied. A row that an entry does not name gets
+// the fill, or is dropped; if that is an error, the entry is recorded. Strides count words of the
+// kernel's type. 32-bit arithmetic works for up to kMaxPoints rows of more than one axis, and for
 // as many words of a row of more than one: the launcher cuts larger calls (points_parts.h).
 #pragma once
 
@@ -30,8 +30,8 @@ struct PointsCall {
   int64_t first_row;     // of the call, for messages: the launch may be a part of it
   int32_t tile_rows;
   int32_t tile_words;  // of a row
-  // How many coordinates of int64 a point has side by side, as in the index of gather_nd: 2, 3 or
-  // 4; 0 where they lie otherwise.
+  // How many adjacent int64 coordinates a point has, as in the index of gather_nd: 2, 3 or
+  // 4; 0 if they are not adjacent.
   int32_t packed;
   FillPattern fill;
   IndexErrorSite errors;
@@ -57,7 +57,7 @@ struct PointsCall {
     return locate(row, layout.row_axes, by_row_axis, stride);
   }
 
-  // Where a column of a row lies, counted from the row's start.
+  // Where a column of a row is, counted from the row's start.
   template <bool kInTable>
   __device__ __forceinline__ int64_t locate_column(int64_t column) const {
     return locate(column, layout.inner_axes, by_inner_axis, [&](int a) {
@@ -65,7 +65,7 @@ struct PointsCall {
     });
   }
 
-  // A coordinate of a row: adds where its entry leads to the row's offset.
+  // A coordinate of a row: adds the offset of its entry to the row's offset.
   __device__ __forceinline__ void resolve(int j, int64_t entry, int64_t row,
                                           int64_t& offset) const {
     const Coordinate& coordinate = layout.coordinate[j];
@@ -147,7 +147,7 @@ struct PointsCall {
 
 // ---- Rows of one word ---------------------------------------------------------------------------
 
-// kPut: from the rows to the table; else from the table to the rows, which are contiguous then.
+// kPut: from the rows to the table; otherwise from the table to the rows, which are contiguous.
 template <bool kPut, class Word>
 __global__ void __launch_bounds__(kPointThreads)
     point_elements_kernel(Word* __restrict__ table, Word* __restrict__ rows,
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kPointThreads)
 
 constexpr int kPointTile = 2048;  // words of a block; a row of more is cut
 
-// The block's threads locate a tile's rows, a row a thread, and leave the offsets in shared memory.
+// The block's threads locate a tile's rows, a row each, and leave the offsets in shared memory.
 template <bool kPut, class Word>
 __global__ void __launch_bounds__(kPointThreads)
     point_rows_kernel(Word* __restrict__ table, Word* __restrict__ rows,
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kPointThreads)
        column0 += int64_t{gridDim.y} * call.tile_words) {
     const auto width = static_cast<int>(min(layout.inner - column0, int64_t{call.tile_words}));
     const int total = count * width;
-    // A row is cut only where a tile has one, so that a tile of contiguous rows is contiguous.
+    // A row is cut only if a tile has one, so that a tile of contiguous rows is contiguous.
     Word* tile = rows + first_row * layout.inner + column0;
     for (int first = threadIdx.x; first < total; first += kPointThreads * kPointUnroll) {
       Word words[kPointUnroll];

@@ -11,8 +11,8 @@
 
 namespace torch_ops {
 
-// Adds what one coordinate says to the offsets of `count` points. Returns the first that it does
-// not give a row, or `count`; such a point's offset becomes negative.
+// Adds the offsets of one coordinate to those of `count` points. Returns the first for which it
+// gives no row, or `count`; such a point's offset becomes negative.
 template <class Index, class Stride, class Resolve>
 int64_t add_resolved(const Index* entries, Stride stride, int64_t count, int64_t table_stride,
                      int64_t* offsets, Resolve resolve) {
@@ -34,7 +34,7 @@ int64_t add_coordinate(const Coordinate& coordinate, const Index* entries, int64
                        int64_t count, int64_t* offsets) {
   const int64_t size = coordinate.rule.axis_size();
   const auto add = [&](auto resolve) {
-    using One = std::integral_constant<int64_t, 1>;  // that the compiler knows it lets it vectorise
+    using One = std::integral_constant<int64_t, 1>;  // known to the compiler, so that it vectorises
     const int64_t table_stride = coordinate.table_stride;
     return stride == 1 ? add_resolved(entries, One(), count, table_stride, offsets, resolve)
                        : add_resolved(entries, stride, count, table_stride, offsets, resolve);
@@ -55,8 +55,8 @@ int64_t add_coordinate(const Coordinate& coordinate, const Index* entries, int64
 }
 
 // Where `count` points are whose coordinates are all of type Index, read in one pass: `offsets`
-// holds where they would be if all of their entries were 0. False: one of them names no place, and
-// offsets are nonsense. `from_end`: -1 is the last row, and so on.
+// has where they would be if all of their entries were 0. False: one of them names no place, and
+// offsets are undefined. `from_end`: -1 is the last row, and so on.
 template <int C, class Index>
 bool locate_at_once(const Coordinate* coordinates, const int64_t* positions, int last_axis,
                     int64_t count, bool from_end, int64_t* offsets) {
@@ -76,7 +76,7 @@ bool locate_at_once(const Coordinate* coordinates, const int64_t* positions, int
       for (int j = 0; j < C; ++j) {
         const int64_t row = row_of(static_cast<int64_t>(entries[j][n * strides[j]]), sizes[j]);
         good &= static_cast<uint64_t>(row) < static_cast<uint64_t>(sizes[j]);
-        // Unsigned: what is no row may overflow.
+        // Unsigned: a value that is not a row may overflow.
         offset += static_cast<int64_t>(static_cast<uint64_t>(row) *
                                        static_cast<uint64_t>(table_strides[j]));
       }
@@ -89,7 +89,7 @@ bool locate_at_once(const Coordinate* coordinates, const int64_t* positions, int
              : run([](int64_t entry, int64_t) { return entry; });
 }
 
-// The same for the coordinates of a layout, where it is one of those that this is made for.
+// The same for the coordinates of a layout, if it is one of those that this supports.
 inline bool locate_at_once(const PointsLayout& layout, const int64_t* positions, int64_t count,
                            int64_t* offsets) {
   const IndexMode mode = layout.coordinate[0].rule.mode();
@@ -122,9 +122,9 @@ inline bool locate_at_once(const PointsLayout& layout, const int64_t* positions,
   return bytes == 4 ? by_number(int32_t()) : by_number(int64_t());
 }
 
-// Where the rows [begin, begin + count) begin, in the table and (where `in_rows` is not null) in
+// Where the rows [begin, begin + count) begin, in the table and (if `in_rows` is not null) in
 // the tensor of rows. Returns the smallest row with an entry that names no row of its axis, times
-// kMaxCoordinates, plus the coordinate; kNoBadPoint where there is none. Such a row's offset is
+// kMaxCoordinates, plus the coordinate; kNoBadPoint if there is none. Such a row's offset is
 // negative.
 inline int64_t locate_rows(const PointsLayout& layout, int64_t begin, int64_t count,
                            int64_t* in_table, int64_t* in_rows) {
@@ -214,11 +214,11 @@ void for_each_run(const PointsLayout& layout, int64_t in_table, int64_t in_rows,
   }
 }
 
-constexpr int64_t kPointsBlock = 2048;  // rows that are located at a time: what stays in a cache
+constexpr int64_t kPointsBlock = 2048;  // rows that are located at a time: they stay in a cache
 
-// Reads rows from the table: the rows [begin, end) of a contiguous tensor of rows. `fill` stands
-// for those that a mode without an error leaves without a row. Returns what locate_rows does; where
-// a row is bad, the output is nonsense.
+// Reads rows from the table: the rows [begin, end) of a contiguous tensor of rows. `fill` is for
+// those that a mode without an error leaves without a row. Returns what locate_rows does; if
+// a row is bad, the output is undefined.
 template <class Word>
 int64_t gather_points(const Word* table, Word* rows, const PointsLayout& layout, Word fill,
                       int64_t begin, int64_t end) {
@@ -238,7 +238,7 @@ int64_t gather_points(const Word* table, Word* rows, const PointsLayout& layout,
       }
       continue;
     }
-    constexpr int64_t kAhead = 8;  // the CPU foresees the lines of a row, but not the next row
+    constexpr int64_t kAhead = 8;  // the CPU prefetches the lines of a row, but not the next row
     for (int64_t n = 0; n < count; ++n, out += layout.inner) {
       if (in_table[n] < 0) {
         std::fill_n(out, layout.inner, fill);
@@ -305,7 +305,7 @@ int64_t put_few_points(Word* table, const Word* rows, const PointsLayout& layout
   return bad;
 }
 
-// The first bad row of [begin, end), as locate_rows tells it.
+// The first bad row of [begin, end), in the form of locate_rows.
 inline int64_t find_bad_point(const PointsLayout& layout, int64_t begin, int64_t end) {
   int64_t in_table[kPointsBlock];
   int64_t bad = kNoBadPoint;

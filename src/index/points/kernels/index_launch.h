@@ -1,5 +1,5 @@
-// Gathers and writes at points in the kernel library: index_cpu.cpp and index_cuda.cu. Nothing is
-// checked but the entries' values. No torch.
+// Gathers and writes at points in the kernel library: index_cpu.cpp and index_cuda.cu. Only the
+// entries' values are checked. No torch.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace torch_ops::kernels {
 
-// What names no row is an error in a mode with errors. On the CPU the result tells of the first:
-// its row times kMaxCoordinates, plus the number of the coordinate; or kNoBadPoint. On CUDA it is
-// recorded.
+// An entry that names no row is an error in a mode with errors. On the CPU the result gives the
+// first: its row times kMaxCoordinates, plus the number of the coordinate; or kNoBadPoint. On CUDA
+// it is recorded.
 
-// rows[r] = table[where the layout says]; rows are contiguous. What names no row gives `fill`.
+// rows[r] = table[where the layout says]; rows are contiguous. A point without a row gives `fill`.
 TORCH_OPS_KERNELS_API int64_t gather_points(OnCpu on, const void* table, int64_t element_bytes,
                                             const PointsLayout& layout, const FillPattern& fill,
                                             void* rows);
@@ -24,15 +24,15 @@ TORCH_OPS_KERNELS_API void gather_points(OnCuda on, const void* table, int64_t e
                                          void* rows, const IndexErrorSite& errors);
 
 // table[where the layout says] = rows[r]. Of several rows for one place any is written, or some
-// elements of each. On the CPU nothing is written where there is an error; on CUDA the row that it
-// is about is dropped.
+// elements of each. On the CPU nothing is written if there is an error; on CUDA the row of the
+// bad entry is dropped.
 TORCH_OPS_KERNELS_API int64_t put_points(OnCpu on, void* table, int64_t element_bytes,
                                          const PointsLayout& layout, const void* rows);
 TORCH_OPS_KERNELS_API void put_points(OnCuda on, void* table, int64_t element_bytes,
                                       const PointsLayout& layout, const void* rows,
                                       const IndexErrorSite& errors);
 
-// offsets[r] = where the layout says, or `none` where an entry names no row. Offset is int32_t or
+// offsets[r] = where the layout says, or `none` if an entry names no row. Offset is int32_t or
 // int64_t.
 template <class Offset>
 TORCH_OPS_KERNELS_API int64_t write_offsets(OnCpu on, const PointsLayout& layout, Offset none,

@@ -18,7 +18,7 @@ struct Coordinate {
   int32_t axis;         // that it counts along, for messages
   IndexRule rule;
   int64_t table_stride;
-  int64_t strides[kMaxPointAxes];  // over the axes of the rows; 0 where it is broadcast
+  int64_t strides[kMaxPointAxes];  // over the axes of the rows; 0 if it is broadcast
 };
 
 struct PointsAxis {
@@ -27,11 +27,11 @@ struct PointsAxis {
   int64_t rows_stride;
 };
 
-//   rows [row axes, inner axes]   what is gathered, or written
+//   rows [row axes, inner axes]   the rows that are gathered, or written
 //
-// Row r lies in the table at the sum of its axes' strides and, for each coordinate, of the resolved
-// entry times the coordinate's stride. What is in the table and in the rows may have any strides.
-// There is one inner axis at least, of one element if need be. Strides count elements.
+// Row r is in the table at the sum of its axes' strides and, for each coordinate, of the resolved
+// entry times the coordinate's stride. The table and the rows may have any strides.
+// There is at least one inner axis, of one element if necessary. Strides count elements.
 struct PointsLayout {
   int64_t rows;
   int64_t inner;
@@ -46,7 +46,7 @@ struct PointsLayout {
   const PointsAxis& last_axis() const { return inner_axis[inner_axes - 1]; }
 };
 
-// An offset that no sum of strides reaches: what a bad entry adds. Offsets of elements are not
+// An offset that no sum of strides reaches: a bad entry adds it. Offsets of elements are not
 // negative and below 2^50, so that a sum with one or more of these is negative.
 constexpr int64_t kBadOffset = -(int64_t{1} << 56);
 

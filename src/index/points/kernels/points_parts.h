@@ -1,4 +1,4 @@
-// Cuts calls at points that 32-bit arithmetic does not count. No torch.
+// Cuts calls at points that are too large for 32-bit arithmetic. No torch.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,10 @@ struct PointsOffsets {
   int64_t first_row = 0;
 };
 
-// Calls use(part, offsets) for parts of at most `most` rows, where rows have several axes, and of
-// rows of at most `most` elements, where these have several: 32 bits then number what a kernel
-// divides. A part whose rows are cut has one row: rows of a gather's part are contiguous, as those
-// of the whole call are.
+// Calls use(part, offsets) for parts of at most `most` rows, if rows have several axes, and of
+// rows of at most `most` elements, if these have several: then 32 bits suffice for the numbers that
+// a kernel divides. A part whose rows are cut has one row: rows of a gather's part are contiguous,
+// as those of the whole call are.
 template <class Use>
 void for_each_part(const PointsLayout& layout, int64_t most, Use&& use, PointsOffsets at = {}) {
   const bool long_rows = layout.inner_axes > 1 && layout.inner > most;

@@ -9,16 +9,16 @@
 namespace torch_ops {
 
 enum class PointsPath {
-  kWindows,   // elements of 2 to 8 bytes of a table that the L2 cache does not hold, window by
-              // window
+  kWindows,   // elements of 2 to 8 bytes of a table that does not fit the L2 cache, window
+              // by window
   kPicks,     // elements whose places fit 32 bits
   kElements,  // all other rows of one word
   kRows,
 };
 
-constexpr int64_t kMaxPoints = int64_t{1} << 30;  // that 32-bit arithmetic counts
+constexpr int64_t kMaxPoints = int64_t{1} << 30;  // that 32-bit arithmetic can count
 
-// How many places there are from the first to the last that a row may have.
+// The number of places from the first to the last that a row may have.
 inline int64_t count_places(const PointsLayout& layout) {
   int64_t last = 0;
   for (int a = 0; a < layout.row_axes; ++a) {
@@ -31,8 +31,8 @@ inline int64_t count_places(const PointsLayout& layout) {
   return last + 1;
 }
 
-// Is an entry a row, or one counted from the end, and else none? Wrapping and clipping take
-// registers and time from code that never comes there.
+// Is an entry a row, or one counted from the end, and else none? Wrapping and clipping use
+// registers and time in code that never reaches them.
 inline bool is_simple(const IndexRule& rule) {
   return rule.mode() != IndexMode::kWrap && rule.mode() != IndexMode::kClip;
 }

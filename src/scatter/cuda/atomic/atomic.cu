@@ -20,7 +20,7 @@ struct Addition {
   using Sum = SumOf<Value>;
   const ReduceCall<Value, Sum>& call;
   const SumPlan& plan;
-  bool fresh;  // sums are zeros, which the kernel before writes; then this one begins early
+  bool fresh;  // sums are zeros, which the previous kernel writes; then this one begins early
   const IndexErrorSite& errors;
 
   void run() const {
@@ -47,7 +47,7 @@ struct Addition {
  private:
   static constexpr int64_t kLaneEntries = atomic::kThreads * atomic::kUnroll;  // of a block
 
-  // What the kernels are launched with: `words` of the grid a row.
+  // The launch of the kernels: `words` of the grid per row.
   atomic::AtomicCall make_grid(int64_t words) const {
     const RowLayout& layout = call.layout;
     return {RowGrid(layout.batch, layout.outer, layout.entries, words), false,
@@ -68,8 +68,8 @@ struct Addition {
   }
 
   // A block has so many of the grid's words, in so many pieces of a row. Blocks of different chunks
-  // run side by side, as far as their parts of the table stay in the L2 cache: the rows that many
-  // entries of one batch name would hold up each other.
+  // run at the same time, as far as their parts of the table stay in the L2 cache: the rows that
+  // many entries of one batch name would delay each other.
   template <class... Parameters, class... Arguments>
   void launch(void (*kernel)(Parameters...), atomic::AtomicCall grid, int64_t words, int64_t pieces,
               int64_t shared_bytes, const Arguments&... arguments) const {
@@ -152,8 +152,8 @@ void add_few(const Value* values, const few::Entries& entries, Value* result,
   by_slot.batch = 1;
   by_slot.entries = by_slot.axis_size = count;
   by_slot.index_entry_stride = 1;
-  // What has no slot is left out: an entry that is alone, and one that names no row, which was
-  // recorded above.
+  // Entries without a slot are left out: one that is alone in its row, and one that names no row,
+  // which was recorded above.
   const ReduceCall<Value, float> sums{
       values, {slots, sizeof(int32_t)}, by_slot, IndexRule(IndexMode::kRaise, count), table};
   const SumPlan plan =

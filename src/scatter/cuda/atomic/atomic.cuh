@@ -1,7 +1,7 @@
-// scatter_add by atomics, in no given order: for short rows, for sums too small to be worth a sort,
+// scatter_add by atomics, in no fixed order: for short rows, for sums too small to be worth a sort,
 // and for integers. On raw pointers, no torch.
 //
-// A row that many entries name would take their atomics one after the other. So entries that go to
+// The atomics of entries that name the same row would wait for each other. So entries that go to
 // one row are added up first, as far as they meet: in a warp or in a tile.
 #pragma once
 
@@ -26,7 +26,7 @@ constexpr int kThreads = kRunThreads;
 
 // ---- Adding -------------------------------------------------------------------------------------
 
-// V adjacent sums, in one instruction where there is one: from compute capability 9.0 on, for four
+// V adjacent sums, in one instruction if there is one: from compute capability 9.0 on, for four
 // floats or two at an address that is a multiple of their size.
 template <int V, class Sum>
 __device__ __forceinline__ void add_atomically(Sum* to, const Sum (&values)[V]) {
@@ -49,9 +49,9 @@ __device__ __forceinline__ void add_atomically<2, float>(float* to, const float 
 #endif
 
 // Adds up the values of each set of lanes that are `peers`, which takes as many rounds as the
-// largest set has bits: in each, a lane takes over the sum of the next of its peers, and every
-// other one leaves. Returns whether this lane has its set's sum. All lanes of the warp must come
-// here.
+// size of the largest set has bits: in each, a lane adds the sum of the next of its peers, and
+// every other one drops out. Returns whether this lane has its set's sum. All lanes of the warp
+// must call this.
 template <int V, class Sum>
 __device__ __forceinline__ bool add_up_peers(unsigned peers, Sum (&values)[V]) {
   const unsigned lane = threadIdx.x % 32;
@@ -78,10 +78,10 @@ __device__ __forceinline__ unsigned find_peers(int64_t place, bool wide) {
   return peers;
 }
 
-// What a launch knows of its tensors, beside their layout.
+// What a launch knows of its tensors, in addition to their layout.
 struct AtomicCall {
   RowGrid grid;
-  // blockIdx.x walks chunks that run side by side, y a chunk's blocks, and z sets of such chunks;
+  // blockIdx.x walks chunks that run together, y a chunk's blocks, and z sets of such chunks;
   // or x a chunk's blocks, and y all chunks.
   bool chunks_in_x;
   bool wide;  // the result has 2^32 values or more
@@ -99,7 +99,7 @@ struct AtomicCall {
 constexpr int kUnroll = 4;        // entries, or values, of a lane
 constexpr int64_t kDropped = -1;  // the place of an entry that adds nothing
 
-// Which row of [batch, outer, axis_size] an entry adds to: kDropped where it is out of range.
+// Which row of [batch, outer, axis_size] an entry adds to: kDropped if it is out of range.
 // `row` is the entry's own.
 __device__ __forceinline__ int64_t find_place(int64_t entry, int64_t slab, int64_t row,
                                               const RowLayout& layout, BadEntry& bad) {
@@ -108,8 +108,8 @@ __device__ __forceinline__ int64_t find_place(int64_t entry, int64_t slab, int64
   return kDropped;
 }
 
-// N entries of a chunk's rows, a block's threads apart, from `row` on; behind the last row, its
-// entry. As the rule has them.
+// N entries of a chunk's rows, a block's threads apart, from `row` on; after the last row, its
+// entry. In the rule's form.
 template <int N>
 __device__ __forceinline__ void load_entries(const IndexView& index, const RowLayout& layout,
                                              const AtomicCall& call, const RowGrid::Chunk& chunk,
@@ -127,7 +127,7 @@ __device__ __forceinline__ void load_entries(const IndexView& index, const RowLa
   apply_rule(call.rule, entries);
 }
 
-// Where the entry of a chunk's row stands in an index without gaps, of which all slabs of a batch
+// Where the entry of a chunk's row is in an index without gaps, of which all slabs of a batch
 // have the same entries.
 __device__ __forceinline__ int64_t find_adjacent(const RowLayout& layout, const AtomicCall& call,
                                                  const RowGrid::Chunk& chunk, uint32_t row) {
@@ -138,7 +138,7 @@ __device__ __forceinline__ int64_t find_adjacent(const RowLayout& layout, const 
   return batch * layout.entries + at.entry;
 }
 
-// Adds up the sums of a lane's own places where neighbours are equal, as in a sorted index.
+// Adds up the sums of a lane's own places if neighbours are equal, as in a sorted index.
 template <int D, class Place, class Sum>
 __device__ __forceinline__ void add_up_neighbours(Place (&places)[kUnroll],
                                                   Sum (&sums)[kUnroll][D]) {
@@ -152,17 +152,17 @@ __device__ __forceinline__ void add_up_neighbours(Place (&places)[kUnroll],
 }
 
 // Do several lanes of the warp share a place? Then it is worth looking for peers in all of its
-// places: that costs more than a few atomics.
+// places, which takes longer than a few atomics.
 __device__ __forceinline__ bool is_shared(int64_t place, bool wide) {
   const unsigned peers = find_peers(place, wide);
   const bool doubled = (peers & (peers - 1)) != 0 && place != kDropped;
   return count_lanes(doubled) > 2;
 }
 
-// Where eight lanes or more have one place as their last, adds up all that the warp has for it, in
+// If eight lanes or more have one place as their last, adds up all that the warp has for it, in
 // one atomic instead of one for each of a lane's places: fewer that wait for each other, and fewer
-// roundings to what the row's sum is by then. They are dropped. `peers`: the lanes whose last place
-// is this lane's.
+// roundings to the size that the row's sum has by then. They are dropped. `peers`: the lanes whose
+// last place is this lane's.
 template <int D, class Sum>
 __device__ __forceinline__ void add_crowd(unsigned peers, int64_t (&places)[kUnroll],
                                           Sum (&sums)[kUnroll][D], Sum* table) {
@@ -183,9 +183,9 @@ __device__ __forceinline__ void add_crowd(unsigned peers, int64_t (&places)[kUnr
   if (threadIdx.x % 32 == 0) add_atomically<D>(table + place * D, total);
 }
 
-// ---- Rows of one value, of two or four floats: a lane an entry ----------------------------------
+// ---- Rows of one value, of two or four floats: a lane per entry ---------------------------------
 
-// A lane has four entries; call.grid counts entries. They may be adjacent where index and values
+// A lane has four entries; call.grid counts entries. They may be adjacent if index and values
 // are contiguous, aligned to four entries, and a batch's entries a multiple of four.
 template <bool adjacent, int D, class Value, class Sum>
 __global__ void __launch_bounds__(kThreads, !adjacent              ? 4
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(kThreads, !adjacent              ? 4
         places[k] = find_place(entries[k], chunk.slab + slab, chunk.row + at, layout, bad);
       }
     }
-    // Where entries are read one by one, their rows are compared only where that pays.
+    // If entries are read one by one, their rows are compared only where that pays.
     const bool shared = adjacent || is_shared(places[0], call.wide);
     add_up_neighbours(places, sums);
     wait_for_kernel_before();
@@ -267,11 +267,11 @@ __global__ void __launch_bounds__(kThreads, !adjacent              ? 4
   }
 }
 
-// ---- Other short rows, of small calls: a lane a value -------------------------------------------
+// ---- Other short rows, of small calls: a lane per value -----------------------------------------
 
-// As is_shared, where lanes have a value each of rows that lie side by side. Neighbours share a row
-// in a sorted index too, whose atomics go to many rows: then it pays for eight lanes to a place, or
-// where a lane's other values go to the row of its first (`again`).
+// Like is_shared, if lanes have a value each of adjacent rows. Neighbours share a row in a sorted
+// index too, whose atomics go to many rows: then it pays if eight lanes share a place, or
+// if a lane's other values go to the row of its first (`again`).
 __device__ __forceinline__ bool is_crowded(int64_t place, bool again, bool wide) {
   constexpr int kCrowd = 8;
   const unsigned peers = find_peers(place, wide);
@@ -280,7 +280,7 @@ __device__ __forceinline__ bool is_crowded(int64_t place, bool again, bool wide)
   return __any_sync(kAllLanes, again) && count_lanes(sharing > 1) > 2;
 }
 
-// Lanes walk the values as they lie, so that the atomics of a row share their way to the cache.
+// Lanes walk the values in memory order, so the atomics of a row share their way to the cache.
 // call.grid counts values.
 template <class Value, class Sum>
 __global__ void __launch_bounds__(kThreads, 5)
@@ -401,8 +401,8 @@ __global__ void __launch_bounds__(kMostStagedThreads)
               find_place(entry, /*slab=*/0, slab_row + row + k * step, layout, bad));
         }
       }
-      // Of entries that lie apart, lanes at a part's end have only their first ones; and neighbours
-      // that are joined leave the last.
+      // Of entries that are not adjacent, lanes at a part's end have only their first ones; and
+      // neighbours that are joined leave the last.
       bool merge = !adjacent && is_shared(places[0], /*wide=*/false);
       add_up_neighbours(places, loaded);
       if (adjacent) merge = is_shared(places[K - 1], /*wide=*/false);
@@ -433,7 +433,7 @@ __global__ void __launch_bounds__(kMostStagedThreads)
 
 // ---- Longer rows: grouped within a warp's entries -----------------------------------------------
 
-// Where the entry of a lane stands once the warp's are grouped by their places: groups in the order
+// The position of a lane's entry once the warp's are grouped by their places: groups in the order
 // of their first lanes, entries of a group in their own.
 __device__ __forceinline__ int rank_in_groups(unsigned peers) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -443,7 +443,7 @@ __device__ __forceinline__ int rank_in_groups(unsigned peers) {
   return __shfl_sync(kAllLanes, before, first) - __popc(peers) + count_before(peers);
 }
 
-// A tile's entries as sum_runs asks for them: grouped by place, warp by warp. To a tile all runs
+// A tile's entries in the form for sum_runs: grouped by place, warp by warp. For a tile all runs
 // are whole.
 template <int V, class Value, class Sum>
 struct LocalTile {

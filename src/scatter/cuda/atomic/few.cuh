@@ -1,15 +1,15 @@
-// scatter_add of few entries beside many rows, on raw pointers. No torch.
+// scatter_add of few entries to many rows, on raw pointers. No torch.
 //
 // 16-bit floats are summed in float32, but a table of floats for all rows would be twice the
 // result. There are no more rows with entries than entries, so a table with a row for each entry
-// will do; and where few rows are named, most are named once, which leaves nothing to sum.
-//   1. claim  each entry names itself to the row that it adds to; the first to come owns it. The
-//             owner's row of the table is where a shared row is summed; who shares it first makes
-//             that zero
-//   2. find   each entry takes its owner's number, its slot, or learns that it has its row alone
+// suffices; and if few rows are named, most are named once, which leaves nothing to sum.
+//   1. claim  each entry claims the row that it adds to; the first one owns it. A shared row is
+//             summed in the owner's row of the table; the first entry that shares it sets that
+//             to zero
+//   2. find   each entry finds its owner's number, its slot, or that it has its row alone
 //   3. entries that share a row are added into the table by their slots (atomic.cuh,
 //   streamed.cuh)
-//   4. write  the others are copied, and the sums rounded, into the rows of the result, which held
+//   4. write  the others are copied, and the sums rounded, into the rows of the result, which are
 //             zeros
 #pragma once
 
@@ -25,7 +25,7 @@ namespace torch_ops::few {
 
 constexpr int kThreads = 256;
 
-// The entries of a call whose tables are one slice a batch. Entries are counted over
+// The entries of a call whose tables are one slice per batch. Entries are counted over
 // [batch, entries], rows over [batch, axis_size]; both fit 31 bits.
 struct Entries {
   IndexView index;
@@ -45,11 +45,11 @@ struct Entries {
   }
 };
 
-// `owners` holds for each row 0 before, and then 1 + the number of the entry that owns it, with
-// this bit where others name it too.
+// For each row, `owners` is 0 before, and then 1 + the number of the entry that owns it, with
+// this bit if others name it too.
 constexpr uint32_t kShared = uint32_t{1} << 31;
 
-// What an entry adds to where that is no row of the table.
+// What an entry adds to if that is not a row of the table.
 constexpr int32_t kNowhere = -1;  // no row at all
 constexpr int32_t kAlone = -2;    // it is the only one of its row
 
@@ -66,8 +66,8 @@ __global__ void claim_kernel(Entries entries, uint32_t* __restrict__ owners,
     row = entries.row(i, named);
     if (row == kNoRow) record_bad_entry(errors, i, named);
   }
-  // One lane speaks for all that name its row: a row with most of the entries would take their
-  // atomics one after the other.
+  // One lane acts for all that name its row: the atomics of a row with most of the entries would
+  // wait for each other.
   const unsigned peers = __match_any_sync(kAll, static_cast<int>(row));
   uint32_t owner = 0;
   bool first_to_share = false;
@@ -101,7 +101,7 @@ __global__ void find_slots_kernel(Entries entries, const uint32_t* __restrict__ 
   slots[i] = slot;
 }
 
-// A lane has V values of an entry. Of those that share a row the one whose slot it is writes it.
+// A lane has V values of an entry. Of those that share a row, the one that owns the slot writes it.
 template <int V, class Value, class Sum>
 __global__ void write_kernel(Entries entries, const int32_t* __restrict__ slots,
                              const Value* __restrict__ values, const Sum* __restrict__ table,

@@ -1,10 +1,10 @@
-// scatter_add by atomics, for rows that vectors of floats do not divide, where they are long or
-// many, and for many short ones that they do. No torch.
+// scatter_add by atomics, for rows whose length is not a multiple of a vector of floats, if they
+// are long or many, and for many short rows of whole vectors. No torch.
 //
-// Lanes walk the values as they lie, so that the atomics of a row share their way to the cache. A
+// Lanes walk the values in memory order, so the atomics of a row share their way to the cache. A
 // block copies the values of a tile of entries to shared memory with asynchronous copies: their
-// bytes in flight take no registers, and need not wait for the index. Where entries meet in a warp,
-// what goes to one row is added up first, from there.
+// bytes in flight need no registers, and need not wait for the index. If entries meet in a warp,
+// the values of a row are added up first, from there.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ struct StreamedTiles {
         columns(cut.columns),
         by_columns(static_cast<uint32_t>(cut.columns)) {}
 
-  // Of dynamic shared memory: a tile's values, at the place in 16 bytes that they have in memory.
+  // Of dynamic shared memory: a tile's values, at the same place in 16 bytes as in memory.
   int64_t shared_bytes(int64_t value_bytes) const {
     return int64_t{entries} * columns * value_bytes + kVectorBytes;
   }
 };
 
-// Begins to copy `count` values to shared memory, to where they stand in 16 bytes as in global
+// Begins to copy `count` values to shared memory, to the same place in 16 bytes as in global
 // memory, and returns that place. `to` has room for 16 bytes more.
 template <class Value>
 __device__ __forceinline__ const Value* stream_values(const Value* from, int count, void* to) {
@@ -59,11 +59,11 @@ __device__ __forceinline__ const Value* stream_values(const Value* from, int cou
 }
 
 constexpr int64_t kBeyond =
-    -2;  // the place of no entry: of lanes behind the last, which stay there
+    -2;  // the place of no entry: that of lanes after the last, which stay there
 
 // Entries that a warp has read at a time, grouped by place.
 struct GroupedEntries {
-  static constexpr uint16_t kLast = 1 << 15;  // beside the number of one that ends its group
+  static constexpr uint16_t kLast = 1 << 15;  // added to the number of one that ends its group
   int64_t places[32];
   uint16_t numbers[32];  // in the tile
 };

@@ -1,10 +1,10 @@
 // Which entry has the largest, or the smallest, value for each element of scatter's result: on raw
 // pointers, no torch.
 //
-// For what is too little to be worth a sort (best.cuh). Two passes of atomics, of which
-// none depends on their order: the best key of each element, then the least position with that key.
-// A table of keys starts as zeros, and a thread that sees a better one there leaves it alone: a row
-// that many entries name takes few atomics.
+// For calls that are too small to be worth a sort (best.cuh). Two passes of atomics, neither of
+// which depends on their order: the best key of each element, then the least position with that
+// key. A table of keys starts as zeros, and a thread that sees a better one there does not write:
+// a row that many entries name needs few atomics.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ __device__ __forceinline__ Key<Value> make_key(Value value, bool largest) {
   return largest ? key : ~key;
 }
 
-// The rows of a call, as row_grid.cuh hands them out: `columns` of each, from the column to which
+// The rows of a call, as row_grid.cuh distributes them: `columns` of each, from the column to which
 // the kernel's pointers have been moved.
 struct ArgCall {
   RowGrid grid;

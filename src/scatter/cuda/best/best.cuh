@@ -44,7 +44,7 @@ struct Best {
     return loaded;
   }
 
-  // Joined in any order, this gives the same.
+  // The result is the same when joined in any order.
   __device__ __forceinline__ void join(int v, reduce::Key<Value> key, Id place) {
     const bool better = best[v].place == kNone || key > best[v].key ||
                         (key == best[v].key && place < best[v].place);
@@ -70,7 +70,7 @@ struct Best {
     for (int v = 0; v < V; ++v) best[v].place = done ? kNone : best[v].place;
   }
 
-  // A place counts the entries of all batches and slices; what is asked for is the entry's own.
+  // A place counts the entries of all batches and slices; the result is the entry's own number.
   __device__ __forceinline__ void write(int64_t* to, int64_t entries) const {
 #pragma unroll
     for (int v = 0; v < V; ++v) {

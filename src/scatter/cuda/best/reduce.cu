@@ -9,7 +9,7 @@
 namespace torch_ops {
 namespace {
 
-// Calls use with how many columns a lane has: as many as rows and pointer allow, up to 4 or 16
+// Calls use with the number of columns of a lane: as many as rows and pointer allow, up to 4 or 16
 // bytes, or one.
 template <class Value, class Use>
 void with_columns(const Value* values, const RowLayout& layout, Use&& use) {
@@ -64,7 +64,7 @@ void find_by_atomics(const ReduceCall<Value, int64_t>& call, bool largest,
   fill(call, layout.entries);
   auto* to = reinterpret_cast<unsigned long long*>(call.result);
   for (auto* kernel : {reduce::arg_kernel<false, Value>, reduce::arg_kernel<true, Value>}) {
-    // Rows of more than 2^30 values are looked at in parts.
+    // Rows of more than 2^30 values are processed in parts.
     for (int64_t column = 0; column < layout.inner; column += RowGrid::kMaxChunk) {
       const int64_t columns = std::min(layout.inner - column, RowGrid::kMaxChunk);
       const reduce::ArgCall rows{RowGrid(layout.batch, layout.outer, layout.entries, columns),

@@ -1,4 +1,4 @@
-// scatter_elements_add by atomics, in no given order; on raw pointers, no torch.
+// scatter_elements_add by atomics, in no fixed order; on raw pointers, no torch.
 #pragma once
 
 #include <algorithm>
@@ -17,19 +17,19 @@ namespace torch_ops::atomic {
 constexpr int kAlongThreads = 256;
 constexpr int kFewAlong = 2, kManyAlong = 6;  // elements of a lane
 
-// What a launch knows beside its layout: how its elements are dealt out.
+// What a launch knows in addition to its layout: how its elements are divided.
 //
-// Elements that lie side by side and differ in other coordinates than that on the axis are of as
+// Elements that are adjacent and differ in other coordinates than that on the axis are of as
 // many columns, and a row is one of each. A block takes `width` neighbouring columns of
 // groups * unroll rows; a lane has elements of one column, which are `groups` rows apart.
 //
-// What lies before the axis makes slices, each with a part of the table for itself. Blocks that
-// follow each other, but for those of other strips, are of `spread` slices in turn: atomics for an
-// element that many entries name wait for each other, and so there are more of these at a time.
+// The axes before the axis make slices, each with its own part of the table. Successive
+// blocks, except those of other strips, are of `spread` slices in turn: atomics for an
+// element that many entries name wait for each other, so there are more such elements at a time.
 struct AlongCall {
   int64_t position;  // of its first element, among all
   IndexRule rule;
-  bool merge;  // lanes of a warp that go to one place are likely: they look for their peers
+  bool merge;  // lanes of a warp are likely to go to one place: they look for their peers
   bool wide;   // places may exceed 32 bits
   int unroll;
   uint32_t columns;
@@ -50,7 +50,7 @@ struct AlongCall {
     for (int d = layout.axis + 1; d < layout.rank; ++d) side_by_side *= layout.sizes[d];
     merge = layout.axis >= 0 && side_by_side < tuned.few_side_by_side &&
             layout.axis_size <= tuned.few_rows;
-    // Small calls need all lanes that there are, each with few elements.
+    // Small calls need all available lanes, each with few elements.
     unroll = layout.count >= tuned.many_lanes * kManyAlong ? kManyAlong : kFewAlong;
     // A column of few elements does not fill a lane: then it does not matter what is one.
     const bool short_columns = layout.axis < 0 || side_by_side * unroll > layout.count;
@@ -82,11 +82,11 @@ struct AlongCall {
   }
 };
 
-// A lane has values that lie side by side, with an entry for each. Most entries of each column may
-// be for one row: these elements of the table lie side by side, so that atomics for them go to few
-// lines of the L2 cache. Where lanes of a block have a place twice, the block therefore adds up
-// what the lanes of a column have for it, and takes one atomic. Place holds all offsets of a
-// launch: with 32 bits a lane takes fewer registers, and more lanes wait at a time.
+// A lane has adjacent values, with an entry for each. Most entries of each column may
+// be for one row: these elements of the table are adjacent, so that atomics for them go to few
+// lines of the L2 cache. If lanes of a block have a place twice, the block therefore adds up
+// the values of a column's lanes for it, and issues one atomic. Place can hold all offsets of a
+// launch: with 32 bits a lane needs fewer registers, and more lanes wait at a time.
 template <int K, class Value, class Sum, class Place>
 __global__ void __launch_bounds__(kAlongThreads)
     add_along_kernel(const Value* __restrict__ values, IndexView index, Sum* __restrict__ table,
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kAlongThreads)
                      const __grid_constant__ IndexErrorSite errors) {
   constexpr Place kNone = static_cast<Place>(kDropped);
   __shared__ Place offered[kAlongThreads];  // the places that lanes have twice
-  __shared__ int chosen[kAlongThreads];     // of each column, the lane whose offer is taken
+  __shared__ int chosen[kAlongThreads];     // of each column, the lane whose offer is accepted
   __shared__ Sum partial[kAlongThreads];
   const ElementLayout& layout = grid.layout;
   const auto count = static_cast<uint32_t>(layout.count);
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kAlongThreads)
     if (shared) mine &= add_up_peers<1>(find_peers(places[k], call.wide), sums[k]);
     if (mine) atomicAdd(table + places[k], sums[k][0]);
   }
-  if (bad != 0) {  // looked up again: the way of good entries shall not need registers for it
+  if (bad != 0) {  // looked up again: the path of good entries must not need registers for it
     const uint32_t number[1] = {first + (__ffs(bad) - 1) * step};
     int64_t unused[1], place[1];
     grid.locate(number, unused, place, unused);
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kAlongThreads)
   if (group == 0 && kept != kNone) atomicAdd(table + kept, sum);
 }
 
-// The places of the entries, as find_places_cuda says. `places` begins at the part's first element,
+// The places of the entries, for find_places_cuda. `places` begins at the part's first element,
 // which has the number `position`.
 template <class Index>
 __global__ void find_places_kernel(const Index* __restrict__ index, int64_t* __restrict__ places,

@@ -24,11 +24,11 @@ constexpr int kTileThreads = 512;
 constexpr int kSumThreads = 512;
 constexpr int kThreads = 256;  // of the small kernels
 constexpr int kUnit = 32;      // entries that a warp loads at once
-constexpr int kHot = 8;        // lanes of a warp with one row, or bin, that are worth to be joined
+constexpr int kHot = 8;        // lanes of a warp with one row, or bin, that are worth joining
 constexpr uint32_t kNone = UINT32_MAX;
-constexpr uint16_t kWidened = 0x8000;  // beside a bound: the tile's values are floats of 32 bits
+constexpr uint16_t kWidened = 0x8000;  // next to a bound: the tile's values are floats of 32 bits
 
-// Blocks of kSumThreads that a multiprocessor has threads for.
+// The blocks of kSumThreads that fit a multiprocessor.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 800
 constexpr int kSumBlocks = 2;
 #elif __CUDA_ARCH__ == 800 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
@@ -46,10 +46,10 @@ __device__ __forceinline__ int64_t index_of_slab(const RowLayout& layout, int64_
 struct Bins {
   RowLayout layout;
   IndexRule rule;
-  int row_shift;  // 2^row_shift rows a bin
-  int bins;       // a slab
-  int tiles;      // a slab
-  int segments;   // a slab
+  int row_shift;  // 2^row_shift rows per bin
+  int bins;       // per slab
+  int tiles;      // per slab
+  int segments;   // per slab
   int64_t slab_entries;
   int64_t first_slab;  // of the launch: below, slabs are counted from it
   bool adjacent;       // index and values can be read four entries at a time
@@ -61,8 +61,8 @@ struct Bins {
   }
 };
 
-// Four entries of the index in succession, of which the first of all stands at `base`: from entry
-// `first` on, at once where they are `adjacent`. Beyond the last one that one is read again.
+// Four entries of the index in succession, of which the first of all is at `base`: from entry
+// `first` on, at once if they are `adjacent`. Beyond the last one that one is read again.
 __device__ __forceinline__ void load_four_entries(const IndexView& index, bool adjacent,
                                                   int64_t base, int64_t stride, int first, int last,
                                                   int64_t (&entries)[4]) {
@@ -110,10 +110,10 @@ __device__ __forceinline__ void store_four_rows(Row* to, const Row (&rows)[4]) {
 // ---- 1. bin -------------------------------------------------------------------------------------
 
 // Entries of a warp, K of each lane by fours, that name one row, and whose values it adds up before
-// they are put into a bin: floats in an order that the index gives, and so the bits. Which ones:
-//   crowd    where many lanes have one row next to itself: all entries of that row become one
-//   runs     else, where half of the lanes have any row next to itself: entries in succession
-//   neither  where some have: those of a lane
+// they are put into a bin: floats in an order that depends on the index, and so do the bits. These:
+//   crowd    if many lanes have one row next to itself: all entries of that row become one
+//   runs     otherwise, if half of the lanes have any row next to itself: entries in succession
+//   neither  if some have: those of a lane
 template <int K>
 class Folded {
  public:
@@ -149,7 +149,7 @@ class Folded {
     }
   }
 
-  // The entries, a bit each, that another takes over.
+  // The entries, a bit each, that were added to another.
   __device__ __forceinline__ uint32_t taken() const {
     const bool led = crowd_ >> lane() & 1 && (crowd_ & before()) != 0;
     return nexts_ | (led ? peers_ : peers_ & (peers_ - 1));
@@ -202,7 +202,7 @@ class Folded {
     if (continued >> 1 >> lane() & 1) nexts_ |= 8u << group * 4;
   }
 
-  // What a lane's last entry has goes to the next lane, where the run goes on.
+  // A lane's last entry is passed to the next lane, if the run continues there.
   template <int N>
   __device__ __forceinline__ void add_up_runs(Vector<uint32_t, N> (&rows)[K], int i,
                                               int group) const {
@@ -223,7 +223,7 @@ class Folded {
     }
   }
 
-  // What the entries of one row have goes to the first of them, in a crowd of all lanes'.
+  // The values of one row's entries are added to the first of them, in a crowd of all lanes.
   template <int N>
   __device__ __forceinline__ void add_up_peers(Vector<uint32_t, N> (&rows)[K], int i) const {
     float sum = 0;
@@ -245,16 +245,16 @@ class Folded {
 
   uint32_t peers_ = 0;  // a bit for each entry that goes to the first of them
   uint32_t nexts_ = 0;  // a bit for each that goes to the next one
-  // Alike in all lanes, a bit for each:
+  // The same in all lanes, a bit for each:
   unsigned crowd_ = 0;  // those that have entries of the crowd's row
   bool runs_ = false;
-  unsigned continued_[K / 4] = {};  // whose first entry goes on with the lane's before,
+  unsigned continued_[K / 4] = {};  // whose first entry continues the lane's before,
   unsigned passing_[K / 4] = {};    // and so do all
 };
 
-// Each entry's place among those of its bin in the tile: in any order. Where a warp has many
-// entries of one bin, these do not wait for each other's atomics. `kSkip`: nothing is said of those
-// in bin `none`.
+// Each entry's place among those of its bin in the tile: in any order. If a warp has many
+// entries of one bin, these do not wait for each other's atomics. `kSkip`: entries of
+// bin `none` get no place.
 template <bool kSkip, int K>
 __device__ __forceinline__ void rank_entries(uint32_t (&entries)[K], int row_shift, uint32_t none,
                                              uint32_t* counts) {
@@ -278,7 +278,7 @@ __device__ __forceinline__ void rank_entries(uint32_t (&entries)[K], int row_shi
 }
 
 // The rows that a tile's entries name; `none` for those that name none, one of which becomes `bad`.
-// A thread has K, by fours: where they can be read at once and are rows as they stand,
+// A thread has K, by fours: if they can be read at once and are rows unchanged,
 template <class Index, int K>
 __device__ __forceinline__ void find_rows(const Index* index, int count, int64_t axis_size,
                                           uint32_t none, uint32_t (&rows)[K], int& bad) {
@@ -297,7 +297,7 @@ __device__ __forceinline__ void find_rows(const Index* index, int count, int64_t
   }
 }
 
-// and else by way of shared memory, which is not in use yet: a loop that is unrolled would be as
+// and otherwise through shared memory, which is not in use yet: an unrolled loop would be as
 // long as there are types of index and rules.
 using Four = Vector<uint32_t, 4>;
 
@@ -330,10 +330,10 @@ __device__ __forceinline__ void find_rows(const IndexView& index, int64_t base, 
   }
 }
 
-// A block a tile. `Word`: a row of values.
+// A block per tile. `Word`: a row of values.
 template <class Word>
 struct Tile {
-  static constexpr int kRows = sizeof(Word) <= 4 ? 16 : 8;  // a thread
+  static constexpr int kRows = sizeof(Word) <= 4 ? 16 : 8;  // per thread
   static constexpr int kEntries = kTileThreads * kRows;
   static constexpr int shared_bytes(int bins) {
     return kEntries * static_cast<int>(sizeof(Word) + sizeof(uint16_t)) +
@@ -341,9 +341,9 @@ struct Tile {
   }
 };
 
-// `Value`: the type of the floats that a row has, of which those that meet become one (Folded);
-// void where rows are only moved. Floats of 16 bits become one of 32, so as not to be rounded: that
-// is done where no more than half of a tile's entries are left, which take no more room then.
+// `Value`: the type of a row's floats; rows that meet are added up to one (Folded);
+// void if rows are only moved. Floats of 16 bits become ones of 32, so as not to be rounded: that
+// is done if at most half of a tile's entries are left, which then need no more room.
 template <class Word, class Value>
 __global__ void __launch_bounds__(kTileThreads, 2)
     bin_tiles_kernel(const Word* __restrict__ values, IndexView index,
@@ -388,14 +388,14 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   bool fold = kFolds;
   if constexpr (kFolds) folded.find(entries, none);
   if constexpr (kWidens) {
-    // Four fifths of the threads keep 3/8 of their entries at most, so all of them half at most.
+    // Four fifths of the threads keep at most 3/8 of their entries, so all of them at most half.
     const bool few = 8 * __popc(folded.taken()) >= 5 * K;
     fold = 5 * __syncthreads_count(few) >= 4 * kTileThreads;
   } else {
     __syncthreads();
   }
   if (fold) folded.drop(entries, none);
-  // Values are on their way meanwhile. Longer rows leave no registers for that.
+  // Values are loaded meanwhile. Longer rows leave no registers for that.
   constexpr bool kRanksLast = sizeof(Word) <= 4;
   const auto rank = [&] {
     rank_entries<kFolds>(entries, call.row_shift, static_cast<uint32_t>(call.bins), counts);
@@ -466,7 +466,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   }
   __syncthreads();
 
-  // What fills the last 16 bytes is read by nobody.
+  // The padding of the last 16 bytes is never read.
   const int sorted = static_cast<int>(counts[call.bins]);
   const int64_t to = slab * call.slab_entries + first;
   using Words = Vector<uint32_t, 4>;
@@ -508,11 +508,11 @@ struct Counters {
 
 constexpr uint32_t kFewParts = 8;
 
-// Lists all parts: large ones from the list's beginning, which begin first, and small ones from its
-// end, so that what is left last is little; it has room for `most_parts`. And the cells whose bins
-// have sums to join, of a bin's cells the first: those of few parts from the beginning, others from
-// the end, that of `most_joins`. The lists' order is that in which threads come; nothing depends on
-// it.
+// Lists all parts: large ones from the list's beginning, which start first, and small ones from its
+// end, so that little work is left at the end; it has room for `most_parts`. Also the cells whose
+// bins have sums to join, the first of a bin's cells: those of few parts from the beginning, others
+// from the end, that of `most_joins`. The lists' order is that in which threads arrive; nothing
+// depends on it.
 __global__ void list_parts_kernel(const uint32_t* units, uint32_t cells, uint32_t bins,
                                   uint32_t segments, uint32_t part_units, Part* __restrict__ list,
                                   uint32_t most_parts, uint32_t* __restrict__ joins,

@@ -60,7 +60,7 @@ struct FixedCall {
     float* tables;
   };
 
-  // Tables that hold whole slabs.
+  // Tables that contain whole slabs.
   void sum_slabs(int64_t first_slab, int64_t slabs, const Workspace& work) const {
     using Source = SlabEntries<D, Value>;
     const Source source{

@@ -1,13 +1,13 @@
 // Sums of floats in shared memory whose bits do not depend on the order of the additions. No torch.
 //
-// Integers add up to the same in any order, and shared memory has atomics for those of 32 bits. So
-// values become integers: each sum has a scale of its own, a power of two, that brings the largest
-// magnitude that goes into it to [2^29, 2^30). That is 6 bits more than the value has; what lies
-// lower in smaller ones is rounded off. So n values are off by n 2^-30 of the largest at most,
-// where a sum in float32 may lose 2^-25 of what it has reached with each value. It takes two passes
+// The sum of integers does not depend on the order, and shared memory has atomics for 32 bits. So
+// values become integers: each sum has its own scale, a power of two, that brings the largest
+// magnitude of its values to [2^29, 2^30). That is 6 bits more than the value has; lower bits
+// of smaller values are rounded off. So the sum of n values is off by at most n 2^-30 of the
+// largest, where a sum in float32 may lose 2^-25 of its size with each value. It needs two passes
 // over the values: `see`, which finds the largest, and then `add`.
 //
-// The halves of an integer, of 15 bits, are added up apart: they have room for 65535 values.
+// The halves of an integer, of 15 bits, are added up separately: they have room for 65535 values.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@ namespace torch_ops {
 class FixedSums {
  public:
   static constexpr int kMostValues = 65535;  // of a sum
-  static constexpr int kBytes = 12;          // a sum
+  static constexpr int kBytes = 12;          // per sum
 
-  // `memory` is shared, with room for `count` sums; all threads of the block have the same.
+  // `memory` is shared, with room for `count` sums; all threads of the block pass the same.
   __device__ FixedSums(void* memory, int count)
       : scales_(static_cast<uint32_t*>(memory)),
         high_(reinterpret_cast<int32_t*>(scales_ + count)),
         low_(reinterpret_cast<uint32_t*>(high_ + count)),
         count_(count) {}
 
-  // These two walk all sums, each with all threads of the block. A barrier must stand before and
-  // behind them. `clear` writes what fills the last 16 bytes too.
+  // These two walk all sums, each with all threads of the block. A barrier is needed before and
+  // after them. `clear` also writes the padding of the last 16 bytes.
   __device__ void clear() const {
     auto* fours = reinterpret_cast<Four*>(scales_);
     for (int i = threadIdx.x; i < (count_ * 3 + 3) / 4; i += blockDim.x) fours[i] = {};
@@ -45,7 +45,7 @@ class FixedSums {
   }
 
   // Bits of a magnitude have its order; infinity and NaN are above all numbers. Most values are
-  // no larger than one before, which a look tells: rows that many entries name take few atomics.
+  // not larger than a previous one, as a look shows: rows that many entries name need few atomics.
   // All looks are first, so that they do not wait for each other. A zero does nothing.
   template <int N>
   __device__ __forceinline__ void see(const uint32_t (&sums)[N], const float (&values)[N]) const {
@@ -58,7 +58,7 @@ class FixedSums {
     }
   }
 
-  // A value as what it adds to a sum.
+  // A value in the form in which it is added to a sum.
   struct Halves {
     int32_t high;
     uint32_t low;
@@ -69,7 +69,7 @@ class FixedSums {
     }
   };
 
-  // Of values as what each adds to its sum.
+  // Values in the form in which each is added to its sum.
   template <int N>
   __device__ __forceinline__ void split(const uint32_t (&sums)[N], const float (&values)[N],
                                         Halves (&halves)[N]) const {
@@ -117,7 +117,7 @@ class FixedSums {
     uint32_t values[4];
   };
 
-  // A predicate, and no branch: those of several values would stand in each other's way.
+  // A predicate, and not a branch: those of several values would wait for each other.
   static __device__ __forceinline__ void raise(uint32_t* to, uint32_t seen, uint32_t magnitude) {
     asm volatile(
         "{\n\t.reg .pred larger;\n\t"
@@ -131,13 +131,13 @@ class FixedSums {
   static __device__ Halves split_unusual(float value, uint32_t scale) {
     const uint32_t exponent = scale & kExponentMask;
     if (exponent < kNotFinite) {
-      // The scale itself, or its inverse, is no float.
+      // The scale itself, or its inverse, is not a float.
       return split_integer(__float2int_rn(
           value * 0x1p64f * __uint_as_float((kScaled - 64 - max(exponent, 1u)) << 23)));
     }
     const uint32_t bits = __float_as_uint(value), magnitude = bits & kMagnitude;
     if (magnitude < kInfinity) return {0, 0};
-    // Numbers of what there is: infinities in the halves of `high`, NaN in `low`.
+    // Counts of special values: infinities in the halves of `high`, NaN in `low`.
     const bool nan = magnitude > kInfinity;
     return {nan ? 0 : bits > kMagnitude ? 1 << 16 : 1, nan ? 1u : 0u};
   }
@@ -160,11 +160,11 @@ class FixedSums {
     return (static_cast<int64_t>(high) << 15) + low;
   }
 
-  // What stands for the scale that is made for the largest magnitude: its bits; or, with the
-  // highest bit set, the magnitude's exponent, where the scale or its inverse would be no float.
+  // Represents the scale for the largest magnitude: its bits; or, with the
+  // highest bit set, the magnitude's exponent, if the scale or its inverse would not be a float.
   static __device__ uint32_t scale_of(uint32_t magnitude) {
     const uint32_t exponent = magnitude >> 23;
-    if (magnitude == 0) return 127u << 23;  // 1, for nothing but zeros
+    if (magnitude == 0) return 127u << 23;  // 1, for only zeros
     const bool usual = exponent >= kScaled - 253 && exponent < kNotFinite;
     return usual ? (kScaled - exponent) << 23 : ~kMagnitude | exponent;
   }

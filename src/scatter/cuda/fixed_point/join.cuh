@@ -9,15 +9,15 @@
 namespace torch_ops::fixed_point {
 
 constexpr int kJoinColumns = 64;  // values of many parts that a block joins at a time,
-constexpr int kJoinGroups = 8;    // and threads for each, among which its parts are dealt out
+constexpr int kJoinGroups = 8;    // and threads for each, among which its parts are divided
 constexpr int kJoinThreads = kJoinColumns * kJoinGroups;
 
-// The partial tables. Where there are no bins each table of the result has `parts` of them.
+// The partial tables. Without bins each table of the result has `parts` of them.
 struct Joined {
   const Counters* counters;  // null without bins
   const uint32_t* joins;
   const Partials* partials;  // of cells
-  uint32_t tables;           // without bins; with bins, that there may be
+  uint32_t tables;           // without bins; with bins, the most that are possible
   uint32_t parts;
   uint32_t bins;      // of a slab; 1 without bins
   uint32_t segments;  // of a slab; 1 without bins
@@ -60,7 +60,7 @@ struct Joined {
   }
 };
 
-// Of a table of few parts: a thread a value.
+// For a table of few parts: a thread per value.
 template <int D, class Value>
 __device__ __forceinline__ void join_few(const float* partials, const Joined& call,
                                          const Joined::Table& table, uint32_t value,
@@ -77,8 +77,8 @@ __device__ __forceinline__ void join_few(const float* partials, const Joined& ca
   result[table.row * D + value] = static_cast<Value>(static_cast<float>(sum));
 }
 
-// Of one of many: kJoinGroups threads a value. They take segments in turn; or, of a single one, its
-// parts.
+// For one of many: kJoinGroups threads per value. They take segments in turn; or, of a single one,
+// its parts.
 template <int D, class Value>
 __device__ __forceinline__ void join_many(const float* partials, const Joined& call,
                                           const Joined::Table& table, uint32_t piece,

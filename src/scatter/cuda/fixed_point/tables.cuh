@@ -1,18 +1,18 @@
 // scatter_add of rows of one, two or four values with the same bits on every run, on raw pointers
 // and a workspace. No torch.
 //
-// Sums of a table of rows are made in shared memory, in integers (fixed_sums.cuh), so that it does
-// not matter in which order a block meets its entries. Which entries a block has depends on the
-// index alone. Where a table holds whole slabs (fixed_cut.h), it takes them as they stand:
+// Sums of a table of rows are made in shared memory, in integers (fixed_sums.cuh), so the order
+// in which a block meets its entries does not matter. Which entries a block has depends only on
+// the index. If a table contains whole slabs (fixed_cut.h), it reads them in place:
 //   1. sum    blocks sum parts of a table's entries
-//   2. join   where there are several parts, their sums are added in their order
-// Else the rows of a slab are cut into bins, each with a table:
-//   1. bin    blocks sort tiles of entries by bin: to each the row within the bin, in 16 bits, and
-//             its values. What a warp has for one row is added up first, in float32, where the
-//             row's entries are near each other. A tile stays where it was, and says where its bins
-//             begin
-//   2. list   what a bin has in all tiles of a segment is one part, or several of whole tiles where
-//             it is much; so equal work for each block, whatever the distribution
+//   2. join   if there are several parts, their sums are added in order
+// Otherwise the rows of a slab are cut into bins, each with a table:
+//   1. bin    blocks sort tiles of entries by bin: for each the row within the bin, in 16 bits, and
+//             its values. A warp first adds up its values for one row, in float32, if the
+//             row's entries are near each other. A tile keeps its position, and notes where its
+//             bins begin
+//   2. list   the entries of a bin in all tiles of a segment are one part, or several of whole
+//             tiles if there are many; so equal work for each block, whatever the distribution
 //   3. sum, 4. join, as above
 // Steps 1 and 2 are in bins.cuh, 4 in join.cuh.
 #pragma once
@@ -37,7 +37,7 @@ template <int U, int D, class Value, bool kNeighbours>
 struct Batch {
   uint32_t rows[U];
   Vector<Value, D> values[U];
-  unsigned live = 0;  // a bit for each that there is; the others stand somewhere in the table
+  unsigned live = 0;  // a bit for each that exists; the others are somewhere in the table
 
   __device__ __forceinline__ bool has(int k) const { return live >> k & 1; }
 };
@@ -64,7 +64,7 @@ struct Table {
     }
   }
 
-  // All lanes of a warp must come here. Where many of them have one row, they join what they have
+  // All lanes of a warp must call this. If many of them have one row, they join their values
   // for it: that of the last time, `common`, or the first lane's.
   template <int U, class Value, bool kNeighbours>
   __device__ __forceinline__ void add(const Batch<U, D, Value, kNeighbours>& batch,
@@ -101,7 +101,7 @@ struct Table {
   }
 
  private:
-  // Of a batch: as many as keep the loads of a lane apart, and find registers.
+  // Of a batch: as many as keep the loads of a lane independent, and fit the registers.
   static constexpr int columns_at_once(int entries) { return entries * D <= 8 ? D : 8 / entries; }
 
   template <int C, int U, class Value, bool kNeighbours>
@@ -116,7 +116,7 @@ struct Table {
     }
   }
 
-  // Adds a column of which a warp's lanes have many of the row `common`.
+  // Adds a column in which many of a warp's lanes have the row `common`.
   template <int C, int U, class Value, bool kNeighbours>
   __device__ __forceinline__ void join(const Batch<U, D, Value, kNeighbours>& batch, int first,
                                        int column, uint32_t common,
@@ -162,14 +162,14 @@ struct Destination {
   bool partial;
 };
 
-// The entries of whole slabs, as they stand: four in succession for a lane. Blocks walk the tables,
+// The entries of whole slabs, in place: four in succession for a lane. Blocks walk the tables,
 // and their parts.
 template <int D, class Value>
 struct SlabEntries {
   using Row = Vector<Value, D>;
   using Entries = Batch<4, D, Value, /*kNeighbours=*/true>;
   static constexpr int kBlocks = 2;
-  static constexpr uint32_t kTableRows = 0;  // as the call has it
+  static constexpr uint32_t kTableRows = 0;  // as in the call
   const Row* values;
   IndexView index;
   RowLayout layout;
@@ -186,7 +186,7 @@ struct SlabEntries {
 
   static constexpr uint32_t kPart = FixedCut::kPartEntries;
 
-  // Is the next kernel the one that joins parts? Else it is not ours.
+  // Is the next kernel the one that joins parts? Otherwise it is not ours.
   __device__ __forceinline__ bool is_joined() const { return parts > 1; }
 
   struct Span {
@@ -195,11 +195,11 @@ struct SlabEntries {
     uint32_t count;
     int64_t index;  // where they begin, of a single slab
     Row* kept;
-    uint16_t* kept_rows;  // behind them: those that they name
+    uint16_t* kept_rows;  // after them: those that they name
     Destination destination;
   };
 
-  // Finds the block's part. `memory`: what is left of the shared memory.
+  // Finds the block's part. `memory`: the rest of the shared memory.
   __device__ __forceinline__ bool find(void* memory, Span& span) const {
     const uint32_t table = blockIdx.x / parts, part = blockIdx.x - table * parts;
     span.slab = first_slab + int64_t{table} * slabs;
@@ -303,7 +303,7 @@ struct SlabEntries {
 template <int D, class Value>
 struct BinEntries {
   using Row = Vector<Value, D>;
-  static constexpr int U = D == 1 ? 4 : 2;  // entries of a lane on their way
+  static constexpr int U = D == 1 ? 4 : 2;  // entries of a lane in flight
   static constexpr int kBlocks = D == 1 ? kSumBlocks : 2;
   static constexpr uint32_t kTableRows = FixedCut::bin_rows(D);
   static constexpr int kTiles = FixedCut::kSegmentTiles;
@@ -415,7 +415,7 @@ struct BinEntries {
         Entries batch;
 #pragma unroll
         for (int k = 0; k < U; ++k) {
-          // What there is not is read as the last that there is: a branch would keep loads apart.
+          // Missing ones are read as the last one: a branch would serialise the loads.
           const uint32_t unit = __shfl_sync(kAllLanes, found, min(number + k, present - 1));
           const uint32_t last = unit >> kPlaceBits & (kUnit - 1);
           const uint32_t at = (unit & ((1u << kPlaceBits) - 1)) + min(lane, last);
@@ -454,7 +454,7 @@ struct BinEntries {
            ((start & kWidened) != 0 ? kWidenedUnit : 0);
   }
 
-  // A value of 16 bits or of 32, by one load for both: a branch would keep a lane's loads apart.
+  // A value of 16 bits or of 32, by one load for both: a branch would serialise a lane's loads.
   __device__ __forceinline__ float load_value(const Span& span, uint32_t at, bool widened) const {
     const uint32_t in_tile = at & (tile_entries - 1);
     const auto* tile = reinterpret_cast<const uint32_t*>(span.values + (at - in_tile));
@@ -472,7 +472,7 @@ __global__ void __launch_bounds__(kSumThreads, Source::kBlocks)
   extern __shared__ __align__(16) unsigned char shared[];
   static_assert(FixedCut::kSumBytes == FixedSums::kBytes);
   if (source.is_joined()) let_next_kernel_begin();
-  // Behind the table is what the source keeps there.
+  // After the table, the shared memory that the source uses.
   const uint32_t rows = Source::kTableRows > 0 ? Source::kTableRows : table_rows;
   const Table<D> table{FixedSums(shared, static_cast<int>(rows) * D), rows};
   table.sums.clear();

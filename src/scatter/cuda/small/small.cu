@@ -31,7 +31,7 @@ void launch(const ReduceCall<Value, Value>& call, const SmallCut& cut,
 template <class Value>
 void sum_small(const ReduceCall<Value, Value>& call, const SmallCut& cut,
                const IndexErrorSite& errors) {
-  // Integers are rare: a lane per value serves for them.
+  // Integers are rare: a lane per value suffices for them.
   constexpr bool kFloat = !std::is_integral_v<Value>;
   constexpr int kWide = kFloat ? std::min<int>(kVectorSize<Value>, SmallCut::kColumns) : 1;
   const bool wide =

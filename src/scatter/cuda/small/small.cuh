@@ -1,17 +1,17 @@
-// scatter_add of a few thousand entries a slab in one kernel, on raw pointers; where the result is
-// large and most of its rows have no entry, behind one that writes zeros. No torch.
+// scatter_add of a few thousand entries per slab in one kernel, on raw pointers; if the result is
+// large and most of its rows have no entry, after a kernel that writes zeros. No torch.
 //
-// A small call takes the time of its launches and of loads that wait for each other, so there is
-// one launch, and three loads deep: the index, then the values, which are summed in registers and
-// rounded once. A block owns some rows of a slab's result, side by side or chunks of them scattered
+// The time of a small call is that of its launches and of loads that wait for each other, so there
+// is one launch, and three loads deep: the index, then the values, which are summed in registers
+// and rounded once. A block owns some rows of a slab's result, adjacent or chunks of them scattered
 // over all, or a strip of their columns. It reads the whole index of the slab and sorts by row, in
-// shared memory, the entries that name its rows; entries of a row stay in their order. Groups of
-// lanes sum kRun entries of a row each. A row of more is several groups' work, however many entries
-// it has: their sums are added up kRun at a time too. So the bits of a row follow from its entries
-// alone, not from how the call was cut.
+// shared memory, the entries that name its rows; entries of a row stay in order. Groups of
+// lanes sum kRun entries of a row each. Several groups share a longer row, however many entries
+// it has: their sums are added up kRun at a time too. So the bits of a row depend only on its
+// entries, not on how the call was cut.
 //
-// Where other kernels ran before, the code has to come from memory too, a cache line after the
-// other: what is rarely needed stands apart, and what can be a loop is not unrolled.
+// If other kernels ran before, the code has to come from memory too, one cache line after the
+// other: rare code is placed apart, and loops are not unrolled where possible.
 #pragma once
 
 #include <cstdint>
@@ -27,22 +27,22 @@
 
 namespace torch_ops::small {
 
-// The row that an entry names by the rule. By a call: inlined, it is a hundred instructions for
-// each of a thread's entries.
+// The row that an entry names by the rule. By a call: inlined, it would be a hundred instructions
+// for each of a thread's entries.
 static __device__ __noinline__ int64_t resolve_apart(IndexRule rule, int64_t entry) {
   return rule.resolve(entry);
 }
 
-// Where a block's parts stand in shared memory.
+// Where a block's parts are in shared memory.
 template <class Sum>
 struct Shared {
-  Sum* partials;     // [runs, columns]: the sums of rows that are several groups' work
+  Sum* partials;     // [runs, columns]: the sums of rows that several groups share
   uint32_t* before;  // [warps, rows]: entries that the warp has of a row; then, those before them
   uint32_t* found;   // [warps, piece]: a warp's entries that name rows of the block
-  uint32_t* wanted;  // [warps, piece], where the cut is sparse: the rows of the slab that they
+  uint32_t* wanted;  // [warps, piece], if the cut is sparse: the rows of the slab that they
                      // name, or kNone once these have a place
   uint32_t* starts;  // [rows]: the row's first run, in the upper 16 bits, and its first entry
-  uint32_t* names;   // [rows], where the cut is sparse: which rows of the slab they are, or kNone
+  uint32_t* names;   // [rows], if the cut is sparse: which rows of the slab they are, or kNone
   uint16_t* counts;  // [rows]: its entries
   uint16_t* order;   // [entries], row by row
   uint16_t* rows;    // [runs]: whose they are
@@ -59,7 +59,7 @@ struct Shared {
         rows(order + cut.entries) {}
 };
 
-// An entry that a warp found: its row in the block, or kNoRow where that has no place there; its
+// An entry that a warp found: its row in the block, or kNoRow if that has no place there; its
 // number among the warp's of that row; its own place in the warp's piece.
 struct Found {
   static constexpr uint32_t kNoRow = 0x3ff;
@@ -82,7 +82,7 @@ __device__ __forceinline__ Vector<Value, V> load(const Value* from) {
   }
 }
 
-// Where a row of a sparse cut's share stands in its block. A hash of A. Appleby (MurmurHash3's
+// The position of a sparse cut's row in its block. A hash of A. Appleby (MurmurHash3's
 // finalizer).
 struct HashedRows {
   static constexpr uint32_t kNone = 0xffffffffu;
@@ -124,7 +124,7 @@ __device__ __forceinline__ void fill_share(const SmallCut& cut, Value* result, i
     const auto rows = static_cast<int>(min(chunks.chunk_rows(), chunks.axis_size - row));
     Value* to = result + row * inner;
     if (columns == inner) {
-      // They are side by side, but may begin anywhere.
+      // They are adjacent, but may begin anywhere.
       constexpr int kWide = kVectorSize<Value>;
       const auto unaligned = static_cast<int>(-reinterpret_cast<uintptr_t>(to) % kVectorBytes);
       const int count = rows * columns;
@@ -142,8 +142,8 @@ __device__ __forceinline__ void fill_share(const SmallCut& cut, Value* result, i
   }
 }
 
-// The next entries of a lane in a piece of which `left` is left, at positions that `position`
-// gives. Where one step is left, the first alone is read.
+// The next entries of a lane in a piece of which `left` are left, at positions that `position`
+// gives. If one step is left, only the first is read.
 template <int K, class Position>
 __device__ __forceinline__ void load_steps(const IndexView& index, const Position& position,
                                            int left, int64_t (&named)[K]) {
@@ -158,8 +158,8 @@ __device__ __forceinline__ void load_steps(const IndexView& index, const Positio
 }
 
 // Blocks: x slabs, y rows, or shares of them, z strips of columns. A lane has V columns. `sparse`:
-// rows that no entry names are not written with the sums; they are zeros before, by this kernel
-// where the cut `fills`, else once the kernel before this one has ended.
+// rows that no entry names are not written with the sums; they are zeros before, written by this
+// kernel if the cut `fills`, otherwise once the previous kernel has ended.
 template <bool sparse, int V, class Value, class Sum>
 __global__ void __launch_bounds__(sparse ? SmallCut::kSparseThreads : SmallCut::kThreads,
                                   sparse ? 2 : 3)
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(sparse ? SmallCut::kSparseThreads : SmallCut::
   constexpr int kAhead = 8;  // loads in flight
   using Word = Vector<Value, V>;
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ uint32_t taken;      // entries and runs that rows have taken so far
+  __shared__ uint32_t taken;      // entries and runs that rows have used so far
   __shared__ uint32_t most_runs;  // of a row
   const int columns = cut.columns, lanes = columns / V;
   const Shared<Sum> shared(memory, cut);
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(sparse ? SmallCut::kSparseThreads : SmallCut::
                   static_cast<int>(min(int64_t{columns}, layout.inner - first)));
   }
 
-  // ---- A warp's piece of the index: the entries that the block has to add, in their order.
+  // ---- A warp's piece of the index: the entries that the block has to add, in order.
   int listed = 0;
   {
     const int64_t batch = layout.outer == 1 ? slab : slab / layout.outer;
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(sparse ? SmallCut::kSparseThreads : SmallCut::
     }
   }
 
-  // Once; but of a sparse cut the rows may exceed what there is room for, however unlikely that is.
+  // Once; but in a sparse cut the rows may exceed the available room, however unlikely that is.
   for (;;) {
     bool more = false;
     if (sparse) {
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(sparse ? SmallCut::kSparseThreads : SmallCut::
     }
     __syncthreads();
 
-    // ---- A thread a row: how many entries it has, and where they go. Rows take their places in
+    // ---- A thread per row: how many entries it has, and where they go. Rows get their places in
     // any order.
     if (warp * 32 < cut.rows) {
       uint32_t sum = 0;

@@ -1,10 +1,10 @@
-// The totals of runs: of sorted entries that go to one row. What both ways of scatter_add with
-// long rows share, and the other reductions. No torch.
+// The totals of runs: of sorted entries that go to one row. Common code of both ways of scatter_add
+// with long rows, and of the other reductions. No torch.
 //
-// A total is a type like Sums: of V adjacent columns, of which a lane keeps one for its row so far.
+// A total is a type like Sums: of V adjacent columns, of which a lane keeps one for its row.
 //
 // A block has a tile of sorted entries, a group of lanes in it a span of kSpan entries, and each
-// lane of the group V adjacent columns. So every lane has as much to do, however long the runs are.
+// lane of the group V adjacent columns. So every lane has equal work, however long the runs are.
 // A run that ends inside its group's span is complete. The pieces of one that does not are left in
 // shared memory, and the group in which the run starts adds them up.
 #pragma once
@@ -38,12 +38,12 @@ struct Times {
   }
 };
 
-// Sums, or what else Op makes of two numbers.
+// Sums, or another combination of two numbers by Op.
 template <int V, class Sum, class Op = Plus>
 struct Sums {
   static constexpr int kColumns = V;
-  static constexpr int kBlocks = V < 8 ? 5 : 4;  // a multiprocessor, as registers allow
-  using Part = Sum;                              // V of them are what one lane leaves for another
+  static constexpr int kBlocks = V < 8 ? 5 : 4;  // per multiprocessor, as registers allow
+  using Part = Sum;                              // one lane leaves V of them for another
   struct Options {};                             // of a call
   Sum values[V];
 
@@ -52,7 +52,7 @@ struct Sums {
     for (int v = 0; v < V; ++v) values[v] = Op::template identity<Sum>();
   }
 
-  // What `add` takes: the values at `from`, of the entry whose number is `place`.
+  // The argument of `add`: the values at `from`, of the entry whose number is `place`.
   template <class Value, class Place>
   static __device__ __forceinline__ Vector<Value, V> load(const Value* from, Place /*place*/,
                                                           Options /*options*/) {
@@ -75,7 +75,7 @@ struct Sums {
     for (int v = 0; v < V; ++v) to[v] = values[v];
   }
 
-  // Begins anew where `done`. No branch: the groups of a warp do not go the same way.
+  // Starts again if `done`. No branch: the groups of a warp would diverge.
   __device__ __forceinline__ void clear_if(bool done) {
 #pragma unroll
     for (int v = 0; v < V; ++v) values[v] = done ? Op::template identity<Sum>() : values[v];
@@ -91,7 +91,7 @@ struct Sums {
   }
 };
 
-// What the groups of a block leave for each other.
+// The values that the groups of a block leave for each other.
 template <class Total>
 struct RunEdges {
   using Part = typename Total::Part;
@@ -101,19 +101,19 @@ struct RunEdges {
   bool starts[kRunThreads];   // a run starts in the span and goes on
 };
 
-// Totals the runs of one tile, for the columns of this lane. `Entries` tells of entry `i` of the
-// tile (from -1 to one behind the tile's last)
+// Totals the runs of one tile, for the columns of this lane. `Entries` gives for entry `i` of the
+// tile (from -1 to one after the tile's last)
 //   key(i)     the row that it goes to
-//   is_row(k)  is that one? Not where there is no entry, or a dropped one
-//   place(i)   where its values are; some entry's place where there is none
+//   is_row(k)  is that one? Not if there is no entry, or a dropped one
+//   place(i)   where its values are; some entry's place if there is none
 //   values(p)  the values at a place, in this lane's columns, as the total loads them
-// and is told
+// and receives
 //   ends(key)           a run ends: to the lanes of one group
 //   whole(key, sums)    the total of a run that starts and ends in the tile
 //   enters(sums)        the part of a run that came into the tile from the left
 //   leaves(sums)        the part of a run that starts in the tile and goes on to the right
-// `live`: this lane has columns; one without loads others' and writes nothing. All threads of the
-// block must come here.
+// `live`: this lane has columns; otherwise it loads others' and writes nothing. All threads of the
+// block must call this.
 template <int kSpanned = kSpan, class Total, class Entries>
 __device__ __forceinline__ void sum_runs(Entries& entries, RunEdges<Total>& edges, int lanes,
                                          bool live) {
@@ -130,7 +130,7 @@ __device__ __forceinline__ void sum_runs(Entries& entries, RunEdges<Total>& edge
 #pragma unroll 1
   for (int at = first; at < first + kSpanned; at += kWindow) {
     // Keys and places together, then all values: no load waits for more than one other, or for a
-    // branch. Those of no entry are loaded in vain.
+    // branch. Values of missing entries are loaded needlessly.
     decltype(key) keys[kWindow + 1];
     decltype(entries.place(0)) places[kWindow];
     decltype(entries.values(places[0])) loaded[kWindow];
@@ -142,7 +142,7 @@ __device__ __forceinline__ void sum_runs(Entries& entries, RunEdges<Total>& edge
     for (int k = 0; k < kWindow; ++k) loaded[k] = entries.values(places[k]);
 #pragma unroll
     for (int k = 0; k < kWindow; ++k) {
-      // Few and short branches: the groups of a warp do not go the same way.
+      // Few and short branches: the groups of a warp diverge.
       const bool here = entries.is_row(keys[k]);
       const bool last = here && keys[k + 1] != keys[k];
       if (here) {
@@ -157,7 +157,7 @@ __device__ __forceinline__ void sum_runs(Entries& entries, RunEdges<Total>& edge
       sums.clear_if(last);
     }
   }
-  // What is open at the right edge of the span.
+  // The run that is open at the right edge of the span.
   if (thread % lanes == 0) {
     edges.through[group] = goes_on && from_left;
     edges.starts[group] = goes_on && !from_left;

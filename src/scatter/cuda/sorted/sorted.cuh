@@ -3,14 +3,14 @@
 // The entries of the index are sorted by the row that they add to, so that each row's values are
 // summed in registers and each row is written once: no fill, no atomics, the same result on every
 // run. In stages:
-//   1. keys    the row of each entry (for one that has none a number that sorts last)
+//   1. keys    the row of each entry (for one without a row, a number that sorts last)
 //   2. sort    stable, by the bits that keys have: entries of a row keep their order
-//   3. tiles   blocks sum tiles of sorted entries and write the rows whose entries lie in one
+//   3. tiles   blocks sum tiles of sorted entries and write the rows whose entries are in one
 //              (runs.cuh)
 //   4. join    adds the parts of runs that reach over tiles, in a fixed order
 //   5. rest    zeros for the rows without entries
 // The same with products, and with the best value of each element (best.cuh).
-// 1 and 2 depend on the index alone: a plan brings what they give.
+// 1 and 2 depend only on the index: a plan has their results.
 #pragma once
 
 #include <algorithm>
@@ -31,16 +31,16 @@ namespace torch_ops::sorted {
 constexpr int kThreads = kRunThreads;
 constexpr int kJoinThreads = 512;
 constexpr int kJoinLanes = 8;  // few, so that a block has many groups for a run of many tiles
-constexpr int kJoinAlone = 8;  // tiles of a run that one group adds up by itself
+constexpr int kJoinAlone = 8;  // tiles of a run that one group adds up alone
 
-// What a call adds where. Id is an unsigned type that holds every entry's and every row's number.
+// What a call adds where. Id is an unsigned type that can hold every entry's and row's number.
 template <class Id>
 struct Shape {
   int64_t batch;
   int64_t outer;
-  int64_t entries;    // a batch
-  int64_t axis_size;  // rows a batch
-  int64_t inner;      // values a row
+  int64_t entries;    // per batch
+  int64_t axis_size;  // rows per batch
+  int64_t inner;      // values per row
   // This key and all above it are no rows. It is the one after the first slice of the last batch:
   // in another slice it would be a row of the next slice, or beyond the result.
   Id no_row;
@@ -55,7 +55,7 @@ struct Shape {
 
   TORCH_OPS_HOST_DEVICE int64_t all_entries() const { return batch * entries; }
   // Keys and positions are rows of the result and of values, of the first slice of a batch. Those
-  // of another slice are slice * axis_size and slice * entries further.
+  // of another slice are slice * axis_size and slice * entries further on.
   TORCH_OPS_HOST_DEVICE int64_t all_rows() const { return batch * outer * axis_size; }
 
   int key_bits() const {
@@ -76,7 +76,7 @@ struct Shape {
 
 // ---- Workspace ----------------------------------------------------------------------------------
 
-// Memory in pieces, each aligned to 256 bytes. With base == nullptr only the sizes are meant.
+// Memory in pieces, each aligned to 256 bytes. With base == nullptr only the sizes matter.
 struct Pieces {
   char* base;
   size_t bytes = 0;
@@ -89,7 +89,7 @@ struct Pieces {
   }
 };
 
-// What sorting takes: twice keys and positions, and CUB's own.
+// The memory for sorting: twice keys and positions, and CUB's own.
 template <class Id>
 struct SortWorkspace {
   Id* keys[2];
@@ -108,11 +108,11 @@ struct SortWorkspace {
   }
 };
 
-// What summing takes. `Part` is that of a total.
+// The memory for summing. `Part` is that of a total.
 template <class Id, class Part>
 struct SumWorkspace {
   uint32_t* touched;  // a bit for each row that has entries
-  Part* partials;     // two totals a tile: of the run that enters it and of the one that leaves it
+  Part* partials;     // two totals per tile: of the run that enters it and of the one that leaves
 
   static int64_t touched_words(const Shape<Id>& shape) { return (shape.all_rows() + 31) / 32; }
 
@@ -162,7 +162,7 @@ __global__ void spread_kernel(IndexView rows, IndexView order, Shape<Id> shape,
   }
 }
 
-// The sorted entries of a tile, as sum_runs asks for them, and what becomes of their sums.
+// The sorted entries of a tile, in the form for sum_runs, and what becomes of their sums.
 template <class Total, class Value, class Result, class Id>
 struct SortedTile {
   using Part = typename Total::Part;
@@ -170,11 +170,11 @@ struct SortedTile {
   Result* result_column;       // here as well
   const Id* keys;              // of the tile's first entry
   const Id* positions;
-  Part* entering;     // for the parts of runs that enter the tile; behind, for those that leave it
+  Part* entering;     // for the parts of runs that enter the tile; then for those that leave it
   uint32_t* touched;  // null in lanes that do not keep it
   const Shape<Id>& shape;
   typename Total::Options options;
-  int low;  // entries that there are: from here
+  int low;  // the number of entries: from here
   int high;
   Id word = 0;  // of touched, in which rows were met,
   uint32_t bits = 0;
@@ -213,7 +213,7 @@ struct SortedTile {
   }
 };
 
-// blockIdx.x walks the tiles, and in them the pieces of columns; blockIdx.y the slices. Blocks a
+// blockIdx.x walks the tiles, and in them the pieces of columns; blockIdx.y the slices. Blocks per
 // multiprocessor: as many as leave registers for V sums.
 template <class Total, class Value, class Result, class Id>
 __global__ void __launch_bounds__(kThreads, Total::kBlocks)
@@ -342,7 +342,7 @@ __global__ void __launch_bounds__(kJoinThreads)
 }
 
 // `empty` (zero, of sums) for the rows without entries. A warp looks at 32 rows of a batch's first
-// slice at a time; what holds there holds for all slices. blockIdx.y walks the slices.
+// slice at a time; the result holds for all slices. blockIdx.y walks the slices.
 template <int V, class Value, class Id>
 __global__ void fill_rest_kernel(const uint32_t* __restrict__ touched, Value* __restrict__ result,
                                  Shape<Id> shape, RowPieces split, Value empty) {
@@ -355,7 +355,7 @@ __global__ void fill_rest_kernel(const uint32_t* __restrict__ touched, Value* __
   const unsigned rest = present & ~touched[row / 32];
   const int group = lane / split.lanes, groups = 32 / split.lanes;
   const int64_t first_column = int64_t{lane % split.lanes} * V;
-  // In words of 16 bytes at most.
+  // In words of at most 16 bytes.
   constexpr int W = V * sizeof(Value) > kVectorBytes ? kVectorSize<Value> : V;
   Vector<Value, W> empties;
 #pragma unroll

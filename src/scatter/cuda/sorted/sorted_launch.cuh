@@ -11,7 +11,7 @@
 
 namespace torch_ops {
 
-// Calls use(shape) with the shape of a call in the narrowest type that numbers its entries, rows
+// Calls use(shape) with the shape of a call in the narrowest type that can count its entries, rows
 // and values per row.
 template <class Use>
 void with_shape(const RowLayout& layout, Use&& use) {
@@ -26,7 +26,7 @@ void with_shape(const RowLayout& layout, Use&& use) {
   }
 }
 
-// Keys and positions in the order of the keys, and the memory that they lie in, if it is our own.
+// Keys and positions in the order of the keys, and their memory, if it is our own.
 template <class Id>
 struct SortedEntries {
   const Id* keys;
@@ -56,7 +56,7 @@ SortedEntries<Id> sort_entries(const IndexArray& index, const RowLayout& layout,
   return {keys.Current(), positions.Current(), std::move(memory)};
 }
 
-// A plan's entries. Its arrays serve as they are where rows and values are counted alike.
+// A plan's entries. Its arrays are used directly if rows and values are counted alike.
 template <class Id>
 SortedEntries<Id> planned_entries(const PlanArrays& plan, const sorted::Shape<Id>& shape) {
   const bool alike = shape.batch == 1 || shape.outer == 1;
@@ -80,7 +80,7 @@ SortedEntries<Id> entries_in_order(const ReduceCall<Value, Result>& call,
              : sort_entries(call.index, call.layout, call.rule, shape, errors);
 }
 
-// Writes the totals of sorted entries to `result`; `empty` to what has no entries.
+// Writes the totals of sorted entries to `result`; `empty` to rows without entries.
 template <class Total, class Value, class Result, class Id>
 void total_sorted(const Value* values, Result* result, const sorted::Shape<Id>& shape,
                   const SortedEntries<Id>& entries, typename Total::Options options, Result empty) {

@@ -1,6 +1,6 @@
 // torch's ATen/functorch/Interpreter.h includes this header of another library, and torch's wheel
-// does not ship it. Two inline functions there mention the names below; nobody here calls them. So
-// declarations without definitions do: a use would fail at link time.
+// does not ship it. Two inline functions there mention the names below; they are never called. So
+// declarations without definitions suffice: a use would fail at link time.
 #pragma once
 
 #include <string>

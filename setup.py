@@ -6,7 +6,7 @@ module that is not an op, src/torch_cuda/, with what only a torch with CUDA has,
 Everything else (name, version, extras, tools) is in pyproject.toml.
 
 Variables that are honoured:
-  CUDA_HOME              the toolkit to build with; else nvcc on PATH, /usr/local/cuda, pip's nvcc
+  CUDA_HOME, CUDA_PATH   the toolkit to build with; else nvcc on PATH, /usr/local/cuda, pip's nvcc
   TORCH_CUDA_ARCH_LIST   architectures, such as "8.0 9.0+PTX"; else those of the visible GPUs
   TORCH_OPS_CPU_ONLY=1   no CUDA kernels
   TORCH_OPS_MORE_TORCHES folders that hold other versions of torch, to make bindings for them too

@@ -121,9 +121,9 @@ def table(results: dict[str, Any]) -> str:
     lines = [
         "# Versions of torch",
         "",
-        "Made by `make matrix`: for each version a clean environment, bindings compiled by",
-        "`python -m torch_ops build`, and the tests of what depends on torch, on the CPU (and on a",
-        "GPU where the machine has one).",
+        "`make matrix` prints this page. For each version it makes a clean environment, compiles",
+        "bindings with `python -m torch_ops build`, and runs the tests of what depends on torch: on",
+        "the CPU, and on a GPU if the machine has one.",
         "",
         "| torch | CUDA of torch | Python | bindings in | tests | passed | failed | skipped | |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",

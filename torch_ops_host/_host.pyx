@@ -485,7 +485,7 @@ def scatter_add(values, index, dim_size, *, batch_dims=0, out=None, return_time=
     ``result[b..., m, d...] = sum of values[b..., i..., d...] where index[b..., i...] == m``, and 0
     where there are none. The transpose of :func:`gather`. 16-bit floats are summed in float32 and
     rounded once; integers wrap. On the CPU the same bits on every run and with any number of
-    threads; on a GPU floats are summed in no given order.
+    threads; on a GPU the order in which floats are summed is not fixed.
 
     Args:
         values: As the source of :func:`gather`; its shape begins with the index's.

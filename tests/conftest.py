@@ -64,6 +64,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", "timeout: without effect, pytest-timeout is missing")
     if hasattr(config, "workerinput"):
         return
+    # pytest-xdist would put the files with the fewest tests last. Among them are the longest, for
+    # which all other processes would then wait.
+    config.option.loadscopereorder = False
     if config.getoption("--support"):
         config.pluginmanager.register(Outcomes(config.getoption("--support")))
     # Inductor finds what it has compiled before by what calls which op, not by what an op does.

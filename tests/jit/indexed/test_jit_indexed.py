@@ -10,7 +10,7 @@ from indexed_reference import composed, random, random_index, reduced
 from torch import Tensor
 
 import torch_ops
-from torch_ops.jit import IndexedKernel, index_plan
+from torch_ops.jit import IndexedKernel, cache_info, index_plan
 
 DIFFERENCE = IndexedKernel(
     "T x[src], T y[dst], T w", "T out[dst]", "out = w * (x - y)", "difference"
@@ -293,6 +293,17 @@ def test_same_bits(device: torch.device) -> None:
             assert torch.equal(DIFFERENCE(x, y, w, src=src, dst=dst), first)
         finally:
             torch.set_num_threads(threads)
+
+
+def test_few_and_many_features_have_one_kernel() -> None:
+    """On the CPU, which has no lanes to share the entries of narrow rows."""
+    kernel = IndexedKernel("T x[src]", "T out[dst]", "out = 3 * x - 7", "of_any_width")
+    cpu = torch.device("cpu")
+    src, dst = random_index(20, N, cpu), random_index(20, M, cpu)
+    before = cache_info().compiles
+    for width in (16, 64, 256):
+        kernel(random((N, width), cpu), src=src, dst=dst, sizes={"dst": M})
+    assert cache_info().compiles == before + 1
 
 
 def test_kernels_are_values(device: torch.device) -> None:

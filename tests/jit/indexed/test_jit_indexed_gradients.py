@@ -1,4 +1,4 @@
-"""Gradients of IndexedKernel: any order, forward mode, torch.vmap, torch.compile, export."""
+"""Gradients of IndexedKernel: any order, torch.func, torch.vmap, torch.compile, export."""
 
 from __future__ import annotations
 
@@ -31,96 +31,6 @@ def indices(device: torch.device, entries: int = E) -> tuple[Tensor, Tensor]:
 
 def wave_by(given: dict[str, Any]) -> Any:
     return lambda *inputs: WAVE(*inputs, **given)
-
-
-def slow(*case: object) -> Any:
-    """A case that compiles some fifty kernels, as others do."""
-    return pytest.param(*case, marks=pytest.mark.slow)
-
-
-SHAPES = [
-    ((N, 3), (M, 3), (E, 1)),
-    ((N, 1, 2), (M, 2, 1), (E, 1, 1)),
-    slow(((N, 3), (M, 3), (E, 3))),
-    slow(((N, 3), (M, 1), (3,))),
-    slow(((N, 1), (M, 3), (1, 3))),
-    slow(((N, 2), (M, 2), ())),
-    slow(((N,), (M,), (E,))),
-]
-
-
-@pytest.mark.parametrize("with_plan", [False, True], ids=["indices", "plan"])
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
-def test_gradcheck(
-    shapes: tuple[tuple[int, ...], ...], with_plan: bool, device: torch.device
-) -> None:
-    """First and second derivatives, backward and forward mode, batched."""
-    src, dst = indices(device)
-    given = {"plan": index_plan(src=(src, N), dst=(dst, M))} if with_plan else {}
-    given = given or {"src": src, "dst": dst}
-    inputs = [random(shape, device, seed=k).requires_grad_() for k, shape in enumerate(shapes)]
-    call = wave_by(given)
-    assert torch.autograd.gradcheck(
-        call, inputs, check_forward_ad=True, check_batched_grad=True,
-        check_batched_forward_grad=True,
-    )  # fmt: skip
-    assert torch.autograd.gradgradcheck(
-        call, inputs, check_fwd_over_rev=True, check_batched_grad=True
-    )
-
-
-@pytest.mark.parametrize("reduce", ["mean", "amax", "amin"])
-def test_gradcheck_of_reductions(reduce: str, device: torch.device) -> None:
-    kernel = IndexedKernel(
-        "T x[src], T w", "T out[dst], T e", "out = x * x * w; e = x * w", "reduced", reduce=reduce
-    )
-    src, dst = indices(device)
-    x, w = random((N, 3), device).requires_grad_(), random((E, 1), device).requires_grad_()
-    for given in (
-        {"src": src, "dst": dst, "sizes": {"dst": M}},
-        {"plan": index_plan(src=(src, N), dst=(dst, M))},
-    ):
-
-        def call(x: Tensor, w: Tensor, given: dict[str, Any] = given) -> Any:
-            return kernel(x, w, **given)
-
-        assert torch.autograd.gradcheck(call, (x, w), check_forward_ad=True)
-        assert torch.autograd.gradgradcheck(call, (x, w), check_fwd_over_rev=True)
-
-
-def test_gradcheck_of_features(device: torch.device) -> None:
-    kernel = IndexedKernel(
-        "T q[dst], T k[src], T a", "T s, T out[dst]", "s = q * k * k; out = q * a * k", "logit",
-        features="sum",
-    )  # fmt: skip
-    src, dst = indices(device)
-    inputs = [random(shape, device).requires_grad_() for shape in ((M, 2, 3), (N, 2, 3), (E, 2, 1))]
-
-    def call(*inputs: Tensor) -> Any:
-        return kernel(*inputs, src=src, dst=dst)
-
-    assert torch.autograd.gradcheck(call, inputs, check_forward_ad=True, check_batched_grad=True)
-    assert torch.autograd.gradgradcheck(call, inputs, check_fwd_over_rev=True)
-
-
-def test_gradcheck_of_batches(device: torch.device) -> None:
-    src = torch.stack([indices(device)[0], random_index(E, N, device, seed=5)])
-    dst = torch.stack([indices(device)[1], random_index(E, M, device, seed=5)])
-    x, y = random((2, N, 3), device).requires_grad_(), random((2, M, 3), device).requires_grad_()
-    for shape in ((2, E, 1), (E, 3), (2, 1, 3), (3,), (1, E, 1), ()):
-        w = random(shape, device).requires_grad_()
-        for given in (
-            {"src": src, "dst": dst, "batch_dims": 1},
-            {"plan": index_plan(src=(src, N), dst=(dst, M), batch_dims=1)},
-        ):
-            call = wave_by(given)
-            assert torch.autograd.gradcheck(call, (x, y, w), check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(call, (x, y, w))
-    # Of some of several batch axes.
-    four = [t.detach().expand(2, *t.shape).clone().requires_grad_() for t in (x, y)]
-    w = random((2, 1, E, 1), device).requires_grad_()
-    call = wave_by({"src": src.expand(2, 2, E), "dst": dst.expand(2, 2, E), "batch_dims": 2})
-    assert torch.autograd.gradcheck(call, (*four, w))
 
 
 def test_third_derivative(device: torch.device) -> None:

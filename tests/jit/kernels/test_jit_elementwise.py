@@ -448,6 +448,24 @@ def test_minimum_and_maximum(device: torch.device) -> None:
         assert torch.equal(result.nan_to_num(7e77), value.double().nan_to_num(7e77)), name
 
 
+@pytest.mark.parametrize(
+    ("operation", "preamble", "options"),
+    [
+        ("y = std::cyl_bessel_j(0, x)", "", ()),
+        ("y = bessel(x)", "double bessel(double x) { return std::cyl_bessel_j(0, x); }", ()),
+        ("y = cyl_bessel_j(0, x)", "#include <math.h>\nusing namespace std;", ()),
+        ("y = BESSEL(0, x)", "", ("-DBESSEL=std::cyl_bessel_j",)),
+    ],
+)
+def test_special_functions_of_the_library(
+    operation: str, preamble: str, options: tuple[str, ...]
+) -> None:
+    """Whose headers are left out where no text names them."""
+    x = torch.linspace(0, 5, 11, dtype=torch.float64)
+    kernel = ElementwiseKernel("T x", "T y", operation, preamble=preamble, options=options)
+    torch.testing.assert_close(kernel(x), torch.special.bessel_j0(x))
+
+
 def test_noinline(device: torch.device) -> None:
     """CUDA's word, and on the CPU the attribute, which newer C++ libraries write so."""
     preamble = "__device__ __noinline__ float once(float a) { return a + 1; }\n"

@@ -35,6 +35,8 @@ from torch_ops.jit.building.toolchain import (
 
 # Goes before the user's options, which may name another standard or level.
 HOST_OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-g0")
+# Without one of these, a text of the user's names nothing of the standard library.
+_STD = re.compile(r"(?<!-)\bstd\b|include|import|^@")
 
 
 def compile_cuda(
@@ -111,6 +113,8 @@ def compile_host(what: str, source: Source, *, options: Sequence[str] = ()) -> A
     """
     compiler = find_host_compiler()
     arguments = [*compiler.command[1:], *HOST_OPTIONS, *options]
+    if not any(_STD.search(text) for text in (*source.user_texts().values(), *arguments)):
+        arguments.append("-DTORCH_OPS_WITHOUT_STD")  # for headers/cpu.h
     facts = ["host", compiler.version, host_processor(), *arguments]
     key = _key(facts, source.text, arguments, _folders_of_environment())
 

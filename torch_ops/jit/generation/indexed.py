@@ -5,7 +5,7 @@ Its loops are templates: headers/indexed/.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -182,7 +182,8 @@ def _up(size: int) -> int:
 
 def host_source(program: Program, form: PassForm) -> Source:
     """C++ with a function ``run(plan, what, begin, end)`` over a range of items."""
-    writer = _Writer(program, form, 1)
+    # Lanes are a GPU's: with them, few features and many would be two kernels.
+    writer = _Writer(program, replace(form, lanes=False), 1)
     body = (
         "torch_ops::HostPass<@Pass>::entries(@plan, @begin, @end, @element);"
         if form.walk == "e"

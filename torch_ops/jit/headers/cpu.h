@@ -1,5 +1,10 @@
 // What CUDA C++ has and standard C++ lacks, for snippets that are compiled for the CPU.
 #pragma once
+#ifdef TORCH_OPS_WITHOUT_STD  // torch_ops/jit/building/compilation.py defines it
+// No Bessel functions and their like: their headers take a third of the time of a small kernel.
+#include <cstddef>
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
+#endif
 #include <cmath>
 
 #include "scalar.h"

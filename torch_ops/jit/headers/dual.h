@@ -75,6 +75,22 @@ struct Tangents {
   T of[N];
 };
 
+// The numbers of tangents: UpTo<N> is Numbers<0, ..., N - 1>. Tangents are made from this pack, not
+// in a loop. g++ unrolls loops late, and before that it does not see which tangents are constants:
+// with loops, third derivatives take twice as long to compile, and to run.
+template <int... k>
+struct Numbers {};
+template <int N, int... k>
+struct UpTo : UpTo<N - 1, N - 1, k...> {};
+template <int... k>
+struct UpTo<0, k...> : Numbers<k...> {};
+
+// Tangents that are values of a function of their number.
+template <class T, class Function, int... k>
+TORCH_OPS_FUNCTION Tangents<T, sizeof...(k)> tangents(const Function& tangent, Numbers<k...>) {
+  return {{static_cast<T>(tangent(k))...}};
+}
+
 template <class T, int N>
 struct Dual : Base<T, N>::type {
   using Parent = typename Base<T, N>::type;
@@ -85,9 +101,10 @@ struct Dual : Base<T, N>::type {
 
   template <class U>
   TORCH_OPS_FUNCTION Dual(const U& value, const Tangents<U, N>& tangents)
-      : Parent(value, tangents), v(static_cast<T>(value)) {
-    for (int k = 0; k < N; ++k) d.of[k] = static_cast<T>(tangents.of[k]);
-  }
+      : Parent(value, tangents),
+        v(static_cast<T>(value)),
+        d(torch_ops::tangents<T>([&](int k) TORCH_OPS_INLINE { return tangents.of[k]; },
+                                 UpTo<N>())) {}
 
   // A constant: a number, or a value of lower depth.
   template <class A, class = typename EnableIf<is_plain<A> || Same<A, T>::value>::type>
@@ -133,10 +150,16 @@ TORCH_OPS_FUNCTION bool is_zero(const A& value) {
   return value == 0;
 }
 template <class T, int N>
+TORCH_OPS_FUNCTION bool are_zero(const Tangents<T, N>&, Numbers<>) {
+  return true;
+}
+template <class T, int N, int k, int... others>
+TORCH_OPS_FUNCTION bool are_zero(const Tangents<T, N>& tangents, Numbers<k, others...>) {
+  return is_zero(tangents.of[k]) && are_zero(tangents, Numbers<others...>());
+}
+template <class T, int N>
 TORCH_OPS_FUNCTION bool is_zero(const Dual<T, N>& value) {
-  bool zero = is_zero(value.v);
-  for (int k = 0; k < N; ++k) zero = zero && is_zero(value.d.of[k]);
-  return zero;
+  return is_zero(value.v) && are_zero(value.d, UpTo<N>());
 }
 
 // What does not depend on an input has the derivative 0 by it, also where the factor is infinite or
@@ -150,20 +173,18 @@ TORCH_OPS_FUNCTION auto scaled(const T& tangent, const G& factor) -> decltype(ta
 // The chain rule: y(a), whose derivative by a is `slope`.
 template <class Y, class T, int N, class G>
 TORCH_OPS_FUNCTION Dual<Y, N> chain(const Y& y, const Dual<T, N>& a, const G& slope) {
-  Tangents<Y, N> d;
-  for (int k = 0; k < N; ++k) d.of[k] = static_cast<Y>(scaled(a.d.of[k], slope));
-  return {y, d};
+  const auto tangent = [&](int k) TORCH_OPS_INLINE { return scaled(a.d.of[k], slope); };
+  return {y, tangents<Y>(tangent, UpTo<N>())};
 }
 
 // y(a, b)
 template <class Y, class A, class B, int N, class G, class H>
 TORCH_OPS_FUNCTION Dual<Y, N> chain(const Y& y, const Dual<A, N>& a, const G& by_a,
                                     const Dual<B, N>& b, const H& by_b) {
-  Tangents<Y, N> d;
-  for (int k = 0; k < N; ++k) {
-    d.of[k] = static_cast<Y>(scaled(a.d.of[k], by_a) + scaled(b.d.of[k], by_b));
-  }
-  return {y, d};
+  const auto tangent = [&](int k) TORCH_OPS_INLINE {
+    return scaled(a.d.of[k], by_a) + scaled(b.d.of[k], by_b);
+  };
+  return {y, tangents<Y>(tangent, UpTo<N>())};
 }
 
 template <class T, int N>
@@ -209,18 +230,16 @@ TORCH_OPS_FUNCTION const Dual<T, N> operator+(const Dual<T, N>& a) {
 }
 template <class T, int N>
 TORCH_OPS_FUNCTION const Dual<T, N> operator-(const Dual<T, N>& a) {
-  Tangents<T, N> d;
-  for (int k = 0; k < N; ++k) d.of[k] = -a.d.of[k];
-  return {T(-a.v), d};
+  const auto tangent = [&](int k) TORCH_OPS_INLINE { return -a.d.of[k]; };
+  return {T(-a.v), tangents<T>(tangent, UpTo<N>())};
 }
 
 // The tangents of a result of type Y, by an expression in k.
 #define TORCH_OPS_DUAL(value, tangent)                                            \
   const auto y = value;                                                           \
   using Y = typename Plain<decltype(y)>::type;                                    \
-  Tangents<Y, N> d;                                                               \
-  for (int k = 0; k < N; ++k) d.of[k] = static_cast<Y>(tangent);                  \
-  return Dual<Y, N>(y, d);
+  const auto each = [&](int k) TORCH_OPS_INLINE { return tangent; };              \
+  return Dual<Y, N>(y, tangents<Y>(each, UpTo<N>()));
 template <class A>
 struct Plain {
   using type = A;

@@ -1,0 +1,112 @@
+"""Gradients of IndexedKernel beside finite differences: both modes, orders 1 and 2, batched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from indexed_reference import random, random_index
+from test_jit_indexed_gradients import E, M, N, indices, wave_by
+from torch import Tensor
+
+from torch_ops.jit import IndexedKernel, index_plan
+
+
+def cases(name: str, values: list[Any], usual: list[tuple[Any, str]]) -> pytest.MarkDecorator:
+    """Values beside the indices and beside a plan of them.
+
+    A case compiles some seventy kernels, so all but the usual ones are slow. Derivatives by a plan
+    and by indices alike are also in test_gradcheck_of_batches and test_vmap.
+    """
+    params = [
+        pytest.param(
+            value, by, id=f"{value}-{by}", marks=[] if (value, by) in usual else pytest.mark.slow
+        )
+        for value in values
+        for by in ("indices", "plan")
+    ]
+    return pytest.mark.parametrize((name, "by"), params)
+
+
+def given_by(by: str, device: torch.device) -> dict[str, Any]:
+    src, dst = indices(device)
+    if by == "plan":
+        return {"plan": index_plan(src=(src, N), dst=(dst, M))}
+    return {"src": src, "dst": dst}
+
+
+PLAIN, OUTER = ((N, 3), (M, 3), (E, 1)), ((N, 1, 2), (M, 2, 1), (E, 1, 1))
+SHAPES = [
+    ((N, 1), (M, 3), (1, 3)),
+    ((N, 3), (M, 3), (E, 3)),
+    ((N, 3), (M, 1), (3,)),
+    ((N, 2), (M, 2), ()),
+    ((N,), (M,), (E,)),
+    PLAIN,
+    OUTER,
+]
+
+
+@cases("shapes", SHAPES, usual=[(PLAIN, "indices"), (OUTER, "plan")])
+def test_gradcheck(shapes: tuple[tuple[int, ...], ...], by: str, device: torch.device) -> None:
+    """First and second derivatives, backward and forward mode, batched."""
+    inputs = [random(shape, device, seed=k).requires_grad_() for k, shape in enumerate(shapes)]
+    call = wave_by(given_by(by, device))
+    assert torch.autograd.gradcheck(
+        call, inputs, check_forward_ad=True, check_batched_grad=True,
+        check_batched_forward_grad=True,
+    )  # fmt: skip
+    assert torch.autograd.gradgradcheck(
+        call, inputs, check_fwd_over_rev=True, check_batched_grad=True
+    )
+
+
+@cases("reduce", ["mean", "amax", "amin"], usual=[("mean", "indices"), ("amin", "plan")])
+def test_gradcheck_of_reductions(reduce: str, by: str, device: torch.device) -> None:
+    kernel = IndexedKernel(
+        "T x[src], T w", "T out[dst], T e", "out = x * x * w; e = x * w", "reduced", reduce=reduce
+    )
+    x, w = random((N, 3), device).requires_grad_(), random((E, 1), device).requires_grad_()
+    given = given_by(by, device) | ({} if by == "plan" else {"sizes": {"dst": M}})
+
+    def call(x: Tensor, w: Tensor) -> Any:
+        return kernel(x, w, **given)
+
+    assert torch.autograd.gradcheck(call, (x, w), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(call, (x, w), check_fwd_over_rev=True)
+
+
+def test_gradcheck_of_features(device: torch.device) -> None:
+    kernel = IndexedKernel(
+        "T q[dst], T k[src], T a", "T s, T out[dst]", "s = q * k * k; out = q * a * k", "logit",
+        features="sum",
+    )  # fmt: skip
+    src, dst = indices(device)
+    inputs = [random(shape, device).requires_grad_() for shape in ((M, 2, 3), (N, 2, 3), (E, 2, 1))]
+
+    def call(*inputs: Tensor) -> Any:
+        return kernel(*inputs, src=src, dst=dst)
+
+    assert torch.autograd.gradcheck(call, inputs, check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(call, inputs, check_fwd_over_rev=True)
+
+
+def test_gradcheck_of_batches(device: torch.device) -> None:
+    src = torch.stack([indices(device)[0], random_index(E, N, device, seed=5)])
+    dst = torch.stack([indices(device)[1], random_index(E, M, device, seed=5)])
+    x, y = random((2, N, 3), device).requires_grad_(), random((2, M, 3), device).requires_grad_()
+    for shape in ((2, E, 1), (E, 3), (2, 1, 3), (3,), (1, E, 1), ()):
+        w = random(shape, device).requires_grad_()
+        for given in (
+            {"src": src, "dst": dst, "batch_dims": 1},
+            {"plan": index_plan(src=(src, N), dst=(dst, M), batch_dims=1)},
+        ):
+            call = wave_by(given)
+            assert torch.autograd.gradcheck(call, (x, y, w), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(call, (x, y, w))
+    # Of some of several batch axes.
+    four = [t.detach().expand(2, *t.shape).clone().requires_grad_() for t in (x, y)]
+    w = random((2, 1, E, 1), device).requires_grad_()
+    call = wave_by({"src": src.expand(2, 2, E), "dst": dst.expand(2, 2, E), "batch_dims": 2})
+    assert torch.autograd.gradcheck(call, (*four, w))

@@ -30,8 +30,8 @@ N, E, WIDTH = 8, 30, 6
 
 def schnet(layer: Any, x: Tensor, at: Tensor, src: Tensor, dst: Tensor) -> Tensor:
     distance = (at[src] - at[dst]).norm(dim=1)
-    gap = layer.cutoff / (len(layer.centers) - 1)
-    basis = torch.exp(-0.5 * ((distance[:, None] - layer.centers) / gap) ** 2)
+    centers = torch.linspace(0, 6, 10, device=x.device, dtype=x.dtype)
+    basis = torch.exp(-0.5 * ((distance[:, None] - centers) * 1.5) ** 2)
     smooth = 0.5 * (torch.cos(distance * torch.pi / layer.cutoff) + 1)
     filters = layer.filters(basis) * smooth[:, None]
     return layer.after(reduced(layer.before(x)[src] * filters, dst, N))
@@ -86,7 +86,8 @@ def edgeconv(layer: Any, x: Tensor, at: Tensor, src: Tensor, dst: Tensor) -> Ten
 
 def call(name: str, layer: Any, x: Tensor, at: Tensor, graph: dict[str, Any], src, dst) -> Tensor:
     if name == "schnet":
-        return layer(x, (at[src] - at[dst]).norm(dim=1), **graph)
+        distance = (at[src] - at[dst]).norm(dim=1)
+        return layer(x, distance, layers.GaussianBasis(10, 6.0).to(x)(distance), **graph)
     if name == "painn":
         v, basis, direction = vectors(x, at, src, dst)
         s, v = layer(x, v, basis, direction, **graph)
@@ -116,7 +117,7 @@ def pyg_schnet(layer: Any, x: Tensor, at: Tensor, edges: Tensor) -> Tensor:
 
     conv = CFConv(WIDTH, WIDTH, WIDTH, layer.filters, layer.cutoff)
     conv.lin1, conv.lin2 = layer.before, layer.after
-    smear = GaussianSmearing(0.0, layer.cutoff, len(layer.centers)).to(x)
+    smear = GaussianSmearing(0.0, layer.cutoff, 10).to(x)
     distance = (at[edges[0]] - at[edges[1]]).norm(dim=1)
     return conv(x, edges, distance, smear(distance))
 

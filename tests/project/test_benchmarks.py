@@ -129,6 +129,7 @@ def test_what_is_wrong_is_not_timed(measure: ModuleType, bench: Any) -> None:
         ("random_shapes", ["--quick"]),
         ("activations", ["--quick", "--filter", "bf16"]),
         ("models", ["--quick"]),
+        ("message_models", ["--quick"]),
     ],
 )
 def test_a_small_run_checks_and_times_all(name: str, arguments: list[str], tmp_path: Path) -> None:

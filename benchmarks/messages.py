@@ -2,10 +2,14 @@
 
 Entries of a graph read rows at their sources, compute, and are summed at their destinations:
 ``w x`` with a weight for each entry, and ``w (x - y)``. Ours takes a plan of the indices. Beside it
-are our ops composed, eager torch (index_select, index_add_), torch.compile of that, and for ``w x``
-cuSPARSE by torch.sparse.mm, whose matrix has the weights sorted before, which ours reads in the
-plan's order, 32 bytes of memory for each: that shows in rows of one feature. Groups: forward,
-backward (forward and backward), host (the time of a small call on the host, beside
+are our ops composed; eager torch (index_select, index_add_); torch.compile of that; NVIDIA Warp
+(float32; its kernels sum by atomics); and, for the forward pass of ``w x``, the matrix products of
+torch.sparse.mm (cuSPARSE) and of PyTorch Geometric's EdgeIndex (CSR; it has no gradient by the
+weights). Both matrices have the weights sorted before, which ours reads in the plan's order, 32
+bytes of memory for each: that shows in rows of one feature. Warp and PyTorch Geometric are skipped
+where they are not installed.
+
+Groups: forward, backward (forward and backward), host (the time of a small call on the host, beside
 ElementwiseKernel's).
 """
 
@@ -13,6 +17,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
+import importlib.util
 import sys
 import time
 from argparse import Namespace
@@ -34,7 +40,7 @@ from benchmarks._measure import (
     argument_parser,
     relative_error,
 )
-from benchmarks._measure.timing import Timing
+from benchmarks._measure.timing import Timing, host_scratch
 from torch_ops.jit import ElementwiseKernel, IndexedKernel, IndexPlan, index_plan
 
 WEIGHTED = IndexedKernel("T x[src], T w", "T out[dst]", "out = w * x", "weighted")
@@ -46,6 +52,7 @@ SCALE = ElementwiseKernel("T x, T y, T w", "T out", "out = w * (x - y)", "scale"
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 # Relative to the norm of what is exact; torch's own 16-bit sums are not asked for it.
 TOLERANCES = {"f32": 1e-4, "bf16": 4e-3}
+HAS = {name: importlib.util.find_spec(name) is not None for name in ("torch_geometric", "warp")}
 
 
 @dataclass(frozen=True)
@@ -162,17 +169,29 @@ class Graph:
         x, y, w = (value.double() for value in (self.x, self.y, self.w))
         return self.eager(x, y, w)
 
-    def sparse(self) -> Callable[[Tensor], Tensor] | None:
-        """cuSPARSE, whose matrix is made once, as a plan is."""
-        if self.case.message != "w x":
-            return None
-        order = self.plan.parts[4].long()
-        offsets = self.plan.parts[5]
-        columns = self.src[order].to(offsets.dtype)
-        values = self.w.flatten()[order]
-        size = (self.rows, self.rows)
-        matrix = torch.sparse_csr_tensor(offsets, columns, values, size)
-        return lambda x: torch.sparse.mm(matrix, x)
+    def products(self) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:
+        """Products of matrices that are made once, as a plan is."""
+        order, offsets = self.plan.parts[4].long(), self.plan.parts[5]
+        values, size = self.w.flatten()[order], (self.rows, self.rows)
+        if self.x.is_cuda:
+            columns = self.src[order].to(offsets.dtype)
+            matrix = torch.sparse_csr_tensor(offsets, columns, values, size)
+            yield "torch.sparse.mm", lambda x: torch.sparse.mm(matrix, x)
+        if HAS["torch_geometric"]:
+            from torch_geometric import EdgeIndex
+
+            edges = torch.stack((self.dst[order], self.src[order]))
+            index = EdgeIndex(edges, sparse_size=size, sort_order="row").fill_cache_()
+            yield "PyG EdgeIndex", lambda x: index.matmul(x, values)
+
+    def warp(self) -> Callable[[Tensor], Tensor]:
+        ways = importlib.import_module("benchmarks._messages_warp")
+        kernel = ways.weighted if self.case.message == "w x" else ways.difference
+        if self.case.group == "forward":
+            run = ways.forward(kernel, self.src, self.dst)
+        else:
+            run = ways.gradients(kernel, self.src, self.dst, self.grad)
+        return lambda _: run(self.x, self.y, self.w)
 
     def with_gradients(self, way: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
         """Forward and backward; returns the gradient by x, which the check looks at."""
@@ -205,10 +224,12 @@ def implementations(graph: Graph, with_compile: bool) -> Iterator[Implementation
     if forward:
         gather = torch_ops.gather
         yield Implementation("gather alone", "own", lambda x: _first_rows(gather(x, graph.src), x))
-        sparse = graph.sparse()
-        if sparse is not None and graph.x.is_cuda:
-            yield Implementation("torch.sparse.mm", "eager", sparse)
+        if graph.case.message == "w x":
+            for name, product in graph.products():
+                yield Implementation(name, "eager", product)
     yield way("index_select, index_add", "eager", graph.eager)
+    if HAS["warp"] and graph.case.dtype == "f32":
+        yield Implementation("Warp", "own", graph.warp())
     if with_compile:
         torch._dynamo.reset()
         yield way("torch.compile", "compiled", torch.compile(graph.eager, dynamic=False))
@@ -239,7 +260,9 @@ def run_case(case: Case, result: Result, bench: Benchmark, with_compile: bool) -
         return judge
 
     for way in implementations(graph, with_compile):
-        bench.measure(result, [way], {"": Check(graph.x, judged(way.name))})
+        (measurement,) = bench.measure(result, [way], {"": Check(graph.x, judged(way.name))})
+        if bench.device.type == "cpu" and way.name == "torch_ops":
+            measurement.scratch_bytes = host_scratch(lambda way=way: way.call(graph.x))
     result.bars = bars(case, result)
     gc.collect()
 
@@ -264,10 +287,11 @@ def bars(case: Case, result: Result) -> list[Bar]:
         least = 1.5 if case.has_bars else 1.0
         found.append(Bar("over torch.compile", times_ours(result, "torch.compile"), least))
     ours = result.find("torch_ops")
-    if case.group == "backward" and ours and ours.scratch_bytes is not None:
-        # The gradients by w and y are dropped, and so count as scratch.
+    if ours and ours.scratch_bytes is not None:
+        # The output and the gradients by w and y are dropped, and so count as scratch.
         item = DTYPES[case.dtype].itemsize
         given = item * (case.entries + 2 * case.rows * case.width)
+        given *= case.group == "backward"
         extra = max(ours.scratch_bytes - given, 0) / case.entries
         found.append(Bar("scratch bytes an entry", extra, 16.0, "<="))
     return found
@@ -316,23 +340,27 @@ def describe(case: Case) -> Result:
 
 
 def summary_bars(label: str, figures: dict[str, Any]) -> list[Bar]:
+    """Geometric means over a rival."""
     required = {
-        ("backward, D >= 64", "over_compiled"): 6.0,
-        ("backward, D < 64", "over_compiled"): 3.0,
+        ("forward w x, D >= 64", "torch.sparse.mm"): 2.0,
+        ("forward w(x-y), D >= 64", "gather alone"): 1.15,
+        ("backward, D >= 64", "our ops composed"): 6.5,
+        ("backward, D >= 64", "torch.compile"): 6.0,
+        ("backward, D < 64", "torch.compile"): 3.0,
     }
+    means = figures["over_each"]
     return [
-        Bar(f"geometric mean {what.replace('_', ' ')}", figures[what]["mean"], value)
-        for (where, what), value in required.items()
-        if where == label and figures.get(what)
+        Bar(f"geometric mean over {rival}", means[rival], value)
+        for (where, rival), value in required.items()
+        if where == label and rival in means
     ]
 
 
 def cpu_bars(label: str, figures: dict[str, Any]) -> list[Bar]:
-    if label not in ("forward, D >= 64", "backward, D >= 64") or not figures.get(
-        "over_fastest_eager"
-    ):
+    mean = figures["over_each"].get("index_select, index_add")
+    if mean is None or label not in ("forward, D >= 64", "backward, D >= 64"):
         return []
-    return [Bar("geometric mean over eager", figures["over_fastest_eager"]["mean"], 1.5)]
+    return [Bar("geometric mean over eager", mean, 1.5)]
 
 
 def main() -> int:
@@ -351,6 +379,9 @@ def main() -> int:
     if with_compile is None:
         with_compile = not options.quick and options.device == "cuda"
     bench = Benchmark("messages", options)
+    for package, is_there in HAS.items():
+        if not is_there:
+            print(f"{package} is not installed: it is skipped.")
     tasks = []
     if not options.filter and (not options.only or "host" in options.only):
         result = Result("host", "host, a call on [64, 64]", "host", "call", ("host",), {}, 0)

@@ -26,6 +26,7 @@ BENCHMARKS = [
     "gather_family",
     "activations",
     "messages",
+    "message_models",
     "models",
     "segments",
     "random_shapes",

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 COPY_BYTES = 2**30
 FLUSH_BYTES = 2**28  # several times the L2 of any GPU so far
@@ -165,6 +166,22 @@ class WallTimer:
 
     def recover(self) -> None:
         pass
+
+
+def host_scratch(call: Call) -> int:
+    """The memory that a call takes on the CPU at its peak, beyond inputs and output."""
+    with profile(
+        activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    ) as profiler:
+        output = call()
+    events = profiler.profiler.kineto_results.events()
+    now = peak = 0
+    for record in sorted(events, key=lambda event: event.start_ns()):
+        if record.name() == "[memory]":
+            now += record.nbytes()
+            peak = max(peak, now)
+    del output
+    return peak - now
 
 
 def copy_ceiling(timer: Timer) -> float:

@@ -103,6 +103,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         "Examples": [
             "Energies of molecules <examples/g2_energies/README>",
             "Layers of graph networks <examples/messages/README>",
+            "Training graph networks <examples/graph_training/README>",
             "PyTorch Geometric, one line changed <examples/pyg/README>",
             "Hello, in four ways <examples/hello/README>",
         ],

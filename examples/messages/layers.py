@@ -23,7 +23,22 @@ def to_nodes(graph: dict[str, Any], x: Tensor) -> dict[str, Any]:
 
 # ---- SchNet: continuous-filter convolution ----
 
-FILTERED = IndexedKernel("T x[src], T filter", "T out[dst]", "out = x * filter", "filtered")
+FILTERED = IndexedKernel(
+    "T x[src], T filter, T smooth", "T out[dst]", "out = x * filter * smooth", "filtered"
+)
+
+
+class GaussianBasis(nn.Module):
+    """A distance as the values of Gaussians, which all layers of a network share."""
+
+    def __init__(self, gaussians: int, cutoff: float) -> None:
+        super().__init__()
+        self.register_buffer("centers", torch.linspace(0, cutoff, gaussians))
+        self.gap = cutoff / (gaussians - 1)
+
+    def forward(self, distance: Tensor) -> Tensor:
+        """[E] gives [E, gaussians]."""
+        return torch.exp(-0.5 * ((distance.unsqueeze(1) - self.centers) / self.gap) ** 2)
 
 
 class SchNetConvolution(nn.Module):
@@ -32,19 +47,16 @@ class SchNetConvolution(nn.Module):
     def __init__(self, width: int, gaussians: int, cutoff: float) -> None:
         super().__init__()
         self.cutoff = cutoff
-        self.register_buffer("centers", torch.linspace(0, cutoff, gaussians))
         self.filters = nn.Sequential(
             nn.Linear(gaussians, width), nn.Softplus(), nn.Linear(width, width)
         )
         self.before, self.after = nn.Linear(width, width, bias=False), nn.Linear(width, width)
 
-    def forward(self, x: Tensor, distance: Tensor, **graph: Any) -> Tensor:
-        """``x``: [N, width]; ``distance``: [E]."""
-        gap = self.cutoff / (len(self.centers) - 1)
-        basis = torch.exp(-0.5 * ((distance.unsqueeze(1) - self.centers) / gap) ** 2)
+    def forward(self, x: Tensor, distance: Tensor, basis: Tensor, **graph: Any) -> Tensor:
+        """``x``: [N, width]; ``distance``: [E]; ``basis``: [E, gaussians]."""
         smooth = 0.5 * (torch.cos(distance * (torch.pi / self.cutoff)) + 1)
-        filters = self.filters(basis) * smooth.unsqueeze(1)
-        return self.after(FILTERED(self.before(x), filters, **to_nodes(graph, x)))
+        filters = (self.filters(basis), smooth.unsqueeze(1))
+        return self.after(FILTERED(self.before(x), *filters, **to_nodes(graph, x)))
 
 
 # ---- PaiNN: messages of scalars and vectors ----
@@ -208,7 +220,8 @@ def main() -> None:
     distance = away.norm(dim=1)
     direction = F.normalize(away)
     basis, v = torch.randn(40, 5), torch.zeros(10, 3, 8)
-    print("SchNet", *SchNetConvolution(8, 16, 5.0)(x, distance, **graph).shape)
+    gaussians = GaussianBasis(16, 5.0)(distance)
+    print("SchNet", *SchNetConvolution(8, 16, 5.0)(x, distance, gaussians, **graph).shape)
     print("PaiNN", *PaiNNMessage(8, 5)(x, v, basis, direction, **graph)[1].shape)
     print("GraphSAGE", *GraphSAGE(8, 4)(x, **graph).shape)
     print("GATv2", *GATv2(8, 4, 2)(x, **graph).shape)

@@ -75,6 +75,14 @@ def test_far_slower_calls_are_repeated_less(measure: ModuleType) -> None:
     assert choose_repeats([0.2, 0.3, 0.9], most=200) == [5, 5, 5]
 
 
+def test_scratch_on_the_cpu_is_what_is_freed_again(measure: ModuleType) -> None:
+    from benchmarks._measure.timing import host_scratch
+
+    x = torch.ones(2**18)
+    assert host_scratch(lambda: x.repeat(4)[:1].clone()) == 4 * x.nbytes
+    assert host_scratch(lambda: x.repeat(4)) == 0
+
+
 def test_calls_are_timed_in_turn_and_outputs_freed(measure: ModuleType, bench: Any) -> None:
     bench.case_seconds = 60.0  # enough for all calls on a busy machine too
     alive: list[weakref.ref[Tensor]] = []
@@ -129,6 +137,7 @@ def test_what_is_wrong_is_not_timed(measure: ModuleType, bench: Any) -> None:
         ("random_shapes", ["--quick"]),
         ("activations", ["--quick", "--filter", "bf16"]),
         ("models", ["--quick"]),
+        ("message_models", ["--quick"]),
     ],
 )
 def test_a_small_run_checks_and_times_all(name: str, arguments: list[str], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The layers of examples/messages, beside their papers' formulas in float64."""
+"""The layers of examples/messages in float64, beside papers' formulas and PyTorch Geometric."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ N, E, WIDTH = 8, 30, 6
 
 def schnet(layer: Any, x: Tensor, at: Tensor, src: Tensor, dst: Tensor) -> Tensor:
     distance = (at[src] - at[dst]).norm(dim=1)
-    gap = layer.cutoff / (len(layer.centers) - 1)
-    basis = torch.exp(-0.5 * ((distance[:, None] - layer.centers) / gap) ** 2)
+    centers = torch.linspace(0, 6, 10, device=x.device, dtype=x.dtype)
+    basis = torch.exp(-0.5 * ((distance[:, None] - centers) * 1.5) ** 2)
     smooth = 0.5 * (torch.cos(distance * torch.pi / layer.cutoff) + 1)
     filters = layer.filters(basis) * smooth[:, None]
     return layer.after(reduced(layer.before(x)[src] * filters, dst, N))
@@ -86,7 +86,8 @@ def edgeconv(layer: Any, x: Tensor, at: Tensor, src: Tensor, dst: Tensor) -> Ten
 
 def call(name: str, layer: Any, x: Tensor, at: Tensor, graph: dict[str, Any], src, dst) -> Tensor:
     if name == "schnet":
-        return layer(x, (at[src] - at[dst]).norm(dim=1), **graph)
+        distance = (at[src] - at[dst]).norm(dim=1)
+        return layer(x, distance, layers.GaussianBasis(10, 6.0).to(x)(distance), **graph)
     if name == "painn":
         v, basis, direction = vectors(x, at, src, dst)
         s, v = layer(x, v, basis, direction, **graph)
@@ -108,10 +109,77 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor]]] = {
 }
 
 
+# ---- PyTorch Geometric's layers, with the parameters of ours; it has no PaiNN and no EGNN
+
+
+def pyg_schnet(layer: Any, x: Tensor, at: Tensor, edges: Tensor) -> Tensor:
+    from torch_geometric.nn.models.schnet import CFConv, GaussianSmearing
+
+    conv = CFConv(WIDTH, WIDTH, WIDTH, layer.filters, layer.cutoff)
+    conv.lin1, conv.lin2 = layer.before, layer.after
+    smear = GaussianSmearing(0.0, layer.cutoff, 10).to(x)
+    distance = (at[edges[0]] - at[edges[1]]).norm(dim=1)
+    return conv(x, edges, distance, smear(distance))
+
+
+def pyg_graphsage(layer: Any, x: Tensor, at: Tensor, edges: Tensor) -> Tensor:
+    from torch_geometric.nn import SAGEConv
+
+    how = {layers.COPIES[key]: key for key in layers.COPIES}[layer.aggregate]
+    conv = SAGEConv(WIDTH, 4, aggr="max" if how == "amax" else how)
+    conv.lin_l, conv.lin_r = layer.of_neighbours, layer.of_self
+    return conv(x, edges)
+
+
+def pyg_gatv2(layer: Any, x: Tensor, at: Tensor, edges: Tensor) -> Tensor:
+    from torch_geometric.nn import GATv2Conv
+
+    heads, width = layer.attention.shape
+    conv = GATv2Conv(WIDTH, width, heads, add_self_loops=False).to(x)
+    conv.lin_l, conv.lin_r = layer.left, layer.right
+    del conv.att
+    conv.att = layer.attention[None]
+    return conv(x, edges).unflatten(1, (heads, width))
+
+
+def pyg_edgeconv(layer: Any, x: Tensor, at: Tensor, edges: Tensor) -> Tensor:
+    from torch_geometric.nn import EdgeConv
+
+    def perceptron(rows: Tensor) -> Tensor:
+        own, difference = rows.split(WIDTH, dim=1)
+        return F.relu(layer.own(own) + layer.of_difference(difference))
+
+    return EdgeConv(perceptron, aggr="max")(x, edges)
+
+
+OF_PYG: dict[str, Callable[..., Tensor]] = {
+    "schnet": pyg_schnet,
+    "graphsage_sum": pyg_graphsage,
+    "graphsage_mean": pyg_graphsage,
+    "graphsage_max": pyg_graphsage,
+    "gatv2": pyg_gatv2,
+    "edgeconv": pyg_edgeconv,
+}
+
+
+# ---- the comparison
+
+
+def results_of(way: Callable[[], Tensor], x: Tensor, at: Tensor, layer: nn.Module) -> list[Tensor]:
+    """An output, its gradients, and the gradients of a loss of forces: by double backward."""
+    out = way()
+    wanted = [x, at, *layer.parameters()]
+    energy = out.square().sum()
+    first = torch.autograd.grad(energy, wanted, create_graph=True, allow_unused=True)
+    forces = [force for force in first[:2] if force is not None]
+    total = sum(force.sin().sum() for force in forces)
+    second = torch.autograd.grad(total, wanted, allow_unused=True)
+    return [out, *(g for g in (*first, *second) if g is not None)]
+
+
 @pytest.mark.parametrize("with_plan", [False, True], ids=["indices", "plan"])
 @pytest.mark.parametrize("name", MODELS)
 def test_layers(name: str, with_plan: bool, device: torch.device) -> None:
-    """Values, gradients, and the gradients of forces: by double backward."""
     make, formula = MODELS[name]
     torch.manual_seed(2)
     layer = make().double().to(device)
@@ -120,22 +188,30 @@ def test_layers(name: str, with_plan: bool, device: torch.device) -> None:
     graph = {"plan": index_plan(src=(src, N), dst=(dst, N))} if with_plan else {}
     graph = graph or {"src": src, "dst": dst}
     x, at = random((N, WIDTH), device).requires_grad_(), random((N, 3), device).requires_grad_()
-    parameters = [*layer.parameters(), x]
-    results = []
-    for way in (
-        lambda: call(name, layer, x, at, graph, src, dst),
-        lambda: formula(layer, x, at, src, dst),
-    ):
-        out = way()
-        energy = out.square().sum()
-        first = torch.autograd.grad(energy, (x, at), create_graph=True, allow_unused=True)
-        forces = [force for force in first if force is not None]
-        total = sum(force.sin().sum() for force in forces)
-        second = torch.autograd.grad(total, parameters, allow_unused=True)
-        results.append((out, *forces, *(g for g in second if g is not None)))
-    assert len(results[0]) == len(results[1])
-    for mine, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(mine, theirs)
+    mine = results_of(lambda: call(name, layer, x, at, graph, src, dst), x, at, layer)
+    theirs = results_of(lambda: formula(layer, x, at, src, dst), x, at, layer)
+    # The output, its gradients, and those of the forces.
+    assert len(mine) == len(theirs) > 2 + len(list(layer.parameters()))
+    for actual, exact in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(actual, exact)
+
+
+@pytest.mark.parametrize("name", OF_PYG)
+def test_layers_of_pytorch_geometric(name: str, device: torch.device) -> None:
+    pytest.importorskip("torch_geometric")
+    torch.manual_seed(3)
+    layer = MODELS[name][0]().double().to(device)
+    src, dst = (random_index(E, N, device, seed=seed) for seed in (5, 6))
+    x, at = random((N, WIDTH), device).requires_grad_(), random((N, 3), device).requires_grad_()
+    if name == "schnet":  # the length of an edge to itself has no second derivative
+        dst = (src + 1 + random_index(E, N - 1, device, seed=4)) % N
+    graph = {"src": src, "dst": dst}
+    mine = results_of(lambda: call(name, layer, x, at, graph, src, dst), x, at, layer)
+    edges = torch.stack((src, dst))
+    theirs = results_of(lambda: OF_PYG[name](layer, x, at, edges), x, at, layer)
+    assert len(mine) == len(theirs) > 2 + len(list(layer.parameters()))
+    for actual, exact in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(actual, exact)
 
 
 def test_layers_are_short() -> None:

@@ -245,9 +245,9 @@ struct BagSum {
     if constexpr (std::is_same_v<On, OnMeta>) {
       return at::empty_symint({bags, weight.sym_size(1)}, weight.options());
     } else {
-      // A long bag is the work of one thread, or of one warp.
+      // A long bag is the work of one warp.
       constexpr int64_t kLongBag = 1024;
-      if (input.numel() > kLongBag * bags.expect_int()) {
+      if (std::is_same_v<On, OnCuda> && input.numel() > kLongBag * bags.expect_int()) {
         return reduce_rows(weight, input, offsets, factors, mode, include_last_offset, padding_idx,
                            scale_grad_by_freq, sparse);
       }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_ops.ops._arguments import check_kinds, check_tensors, given
 
@@ -246,30 +246,82 @@ def register_plan(module: nn.Module, name: str, plan: GatherPlan, persistent: bo
 
 
 class _Seen:
-    """What is known of a tensor: its plans, without the index, which they would keep alive."""
+    """What is known of a tensor and of its views: their plans, which do not keep it alive."""
 
-    def __init__(self, version: int) -> None:
-        self.version = version
+    def __init__(self, owner: Tensor) -> None:
+        number = id(owner)
+
+        def forget(owner: weakref.ref[Tensor]) -> None:
+            seen = _seen.get(number)
+            if seen is not None and seen.owner is owner:
+                del _seen[number]
+
+        self.number = number
+        self.owner = weakref.ref(owner, forget)
+        self.version = owner._version
         self.used = next(_clock)
-        # By what a plan is made for: rows and order, or None at first sight.
-        self.plans: dict[tuple[int, int, int], tuple[Tensor, Tensor] | None] = {}
+        # By what a plan is made for, and by which part of the owner: the plan, or how often it was
+        # asked for.
+        self.plans: dict[tuple[Any, ...], GatherPlan | int] = {}
 
 
 _MOST_SEEN = 64
-_seen: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_seen: dict[int, _Seen] = {}  # by the owner's id
 _lock = threading.RLock()  # a tensor that dies while it is held may ask for it
 _clock = itertools.count(1)
 
 
-def _may_be_kept(index: Any) -> bool:
-    return (
-        type(index) is Tensor  # and no fake one
-        and not torch.compiler.is_compiling()
-        and not torch._C._is_tracing()
-        and not index.is_inference()  # nothing would tell that it was overwritten
-        and not torch._C._functorch.is_functorch_wrapped_tensor(index)
-        and torch._C._len_torch_dispatch_stack() == 0
+def _may_be_kept(index: Tensor) -> bool:
+    return not (
+        index.is_inference()  # nothing would tell that it was overwritten
+        or torch._C._functorch.is_functorch_wrapped_tensor(index)
     )
+
+
+def cached_plan(
+    index: Tensor, dim_size: int, dim: int, batch_dims: int, sights: int
+) -> Tensor | GatherPlan:
+    """`plan_cache`, whose plan is made when the index is seen for the ``sights``-th time."""
+    if (
+        torch.compiler.is_compiling()
+        or type(index) is not Tensor  # but a fake one, say
+        or torch._C._is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+    ):
+        return index
+    owner, key = index._base, (dim_size, dim, batch_dims)
+    if owner is None:
+        owner = index
+    else:
+        key += (index.storage_offset(), index.shape, index.stride(), index.dtype)
+    seen = _seen.get(id(owner))
+    if seen is not None and seen.owner() is owner and seen.version == owner._version:
+        plan = seen.plans.get(key)
+        if isinstance(plan, GatherPlan):
+            seen.used = next(_clock)
+            return plan
+    elif not _may_be_kept(owner):
+        return index
+    with _lock:
+        seen = _seen.get(id(owner))
+        if seen is None or seen.owner() is not owner or seen.version != owner._version:
+            seen = _seen[id(owner)] = _Seen(owner)
+            if len(_seen) > _MOST_SEEN:
+                oldest = min(list(_seen.values()), key=lambda each: each.used)
+                _seen.pop(oldest.number, None)
+        seen.used = next(_clock)
+        count = seen.plans.get(key, 0)
+        if isinstance(count, GatherPlan):  # another thread made it
+            return count
+        if count + 1 < sights:
+            seen.plans[key] = count + 1
+            return index
+    if index.is_cuda and torch.cuda.is_current_stream_capturing():
+        return index  # a plan would have to wait
+    # Of another tensor of the same memory, since it would keep the index and its base alive.
+    plan = gather_plan(index.detach(), dim_size, dim=dim, batch_dims=batch_dims)
+    seen.plans[key] = plan
+    return plan
 
 
 def plan_cache(
@@ -280,10 +332,11 @@ def plan_cache(
     Either goes in place of the index to an op that takes both: ``scatter(values,
     plan_cache(index, n), n)``. So a layer need not know whether its index stays the same from call
     to call: the first call with a tensor remembers it, the second makes a plan, and those that
-    follow find it. A tensor that was written to, or is another object, is a new one. (What is
-    written past ``index._version``, by NumPy or by the replay of a CUDA graph, goes unnoticed.)
+    follow find it. A tensor that was written to, or is another object, is a new one, but views of
+    the same part of a tensor, such as ``edges[0]``, are one. (What is written past
+    ``index._version``, by NumPy or by the replay of a CUDA graph, goes unnoticed.)
 
-    The last 64 tensors are remembered, without keeping them alive; the plan of one goes with it.
+    The last 64 tensors are remembered, without keeping them alive; the plans of one go with it.
     Under ``torch.compile``, ``torch.func`` and other ways of tracing, and for fake and inference
     tensors, it is always the index that is returned. Any number of threads may call.
 
@@ -294,7 +347,7 @@ def plan_cache(
         batch_dims: As for :func:`gather_plan`.
 
     Returns:
-        ``index`` or a :class:`GatherPlan` of it.
+        ``index``, or a :class:`GatherPlan` whose ``index`` is another tensor of the same memory.
 
     Memory:
         That of a plan, for each index that was seen twice: 8 or 16 bytes an entry.
@@ -312,31 +365,7 @@ def plan_cache(
         GatherPlan tensor([1., 0., 2.])
         GatherPlan tensor([1., 0., 2.])
     """
-    if not _may_be_kept(index):
-        return index
-    key = (dim_size, batch_dims if dim is None else dim, batch_dims)
-    version = index._version
-    with _lock:
-        seen = _seen.get(index)
-        if seen is None or seen.version != version:
-            seen = _seen[index] = _Seen(version)
-            if len(_seen) > _MOST_SEEN:
-                oldest = min(list(_seen.items()), key=lambda item: item[1].used)[0]
-                del _seen[oldest]
-        seen.used = next(_clock)
-        known = key in seen.plans
-        parts = seen.plans.setdefault(key, None)
-    if parts is None:
-        if not known:
-            return index
-        if index.is_cuda and torch.cuda.is_current_stream_capturing():
-            return index  # a plan would have to wait
-        plan = gather_plan(index, dim_size, dim=dim, batch_dims=batch_dims)
-        with _lock:
-            seen.plans[key] = plan.rows, plan.order
-        return plan
-    rows, order = parts
-    return GatherPlan(index, rows, order, *key)
+    return cached_plan(index, dim_size, batch_dims if dim is None else dim, batch_dims, sights=2)
 
 
 def self_check(device: torch.device) -> str:

@@ -261,13 +261,17 @@ def test_a_bad_entry_among_good_ones(device: torch.device) -> None:
     index = torch.randint(50, (3000,), device=device, dtype=torch.int32)
     index[[1234, 2345]] = torch.tensor([50, -1], device=device, dtype=torch.int32)
     offsets = torch.arange(0, 3000, 10, device=device)
+
+    def call(entries: Tensor, weight: Tensor, padding: int | None) -> None:
+        torch_ops.embedding_bag(entries, weight, offsets, padding_idx=padding)
+        torch_ops.check_errors()
+
     for width in (1, 3, 8, 64):
         weight = torch.ones(50, width, device=device)
         for entries in (index, index.long()):
             for padding in (None, 7):
                 with pytest.raises(IndexError, match=r"\[(1234|2345)\].* 50"):
-                    torch_ops.embedding_bag(entries, weight, offsets, padding_idx=padding)
-                    torch_ops.check_errors()
+                    call(entries, weight, padding)
 
 
 def test_opcheck_of_the_sum(device: torch.device) -> None:

@@ -289,7 +289,8 @@ def cached_plan(
         or torch._C._len_torch_dispatch_stack() > 0
     ):
         return index
-    owner, key = index._base, (dim_size, dim, batch_dims)
+    owner = index._base
+    key: tuple[Any, ...] = (dim_size, dim, batch_dims)
     if owner is None:
         owner = index
     else:

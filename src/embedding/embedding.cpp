@@ -32,8 +32,10 @@ using at::Tensor;
 constexpr const char* kOp = "embedding";
 using Part = std::optional<Tensor>;  // of a plan
 
-Tensor pick(const Tensor& weight, const Tensor& input, ops::Dim dim, int64_t batch_dims) {
-  return ops::gather().call(weight, input, dim, batch_dims, "raise", std::nullopt, kOp);
+Tensor pick(const Tensor& weight, const Tensor& input, ops::Dim dim, int64_t batch_dims,
+            ops::Name name = std::nullopt) {
+  return ops::gather().call(weight, input, dim, batch_dims, "raise", std::nullopt,
+                            name.value_or(kOp));
 }
 
 // The sums of each row divided by how often the input names it.
@@ -52,21 +54,21 @@ struct Embedding {
   static constexpr const char* kSchema =
       "embedding(Tensor input, Tensor weight, int? padding_idx=None, "
       "bool scale_grad_by_freq=False, bool sparse=False, *, int dim=0, int batch_dims=0, "
-      "Tensor? rows=None, Tensor? order=None) -> Tensor";
+      "Tensor? rows=None, Tensor? order=None, str? name=None) -> Tensor";
   static constexpr const char* kNode = "EmbeddingBackward";
 
   // The options are the gradient's, and so are the rows and the order of a plan.
   static Tensor compute(const Tensor& input, const Tensor& weight,
                         std::optional<int64_t> /*padding_idx*/, bool /*scale_grad_by_freq*/,
                         bool /*sparse*/, int64_t dim, int64_t batch_dims, const Part& rows,
-                        const Part& order) {
+                        const Part& order, ops::Name name) {
     if (rows) indexing::check_plan(kOp, "weight", weight, input, *rows, order.value());
-    return pick(weight, input, dim, batch_dims);
+    return pick(weight, input, dim, batch_dims, name);
   }
 
   static auto keep(const Tensor& input, const Tensor& weight, std::optional<int64_t> padding_idx,
                    bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims,
-                   const Part& rows, const Part& order) {
+                   const Part& rows, const Part& order, ops::Name /*name*/) {
     return std::tuple(input, rows.value_or(Tensor()), order.value_or(Tensor()),
                       weight.sym_size(dim), padding_idx.value_or(-1), scale_grad_by_freq, sparse,
                       dim, batch_dims, shards_of(weight));
@@ -107,18 +109,19 @@ struct Embedding {
 
   static Tensor derive(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weight,
                        std::optional<int64_t> padding_idx, bool scale_grad_by_freq, bool sparse,
-                       int64_t dim, int64_t batch_dims, const Part& rows, const Part& order) {
+                       int64_t dim, int64_t batch_dims, const Part& rows, const Part& order,
+                       ops::Name name) {
     const auto node = autograd::make_node<autograd::Node<Embedding>>(weight);
     Tensor output =
         autograd::below_autograd(keys, op_of<Embedding>(), input, weight, padding_idx,
-                                 scale_grad_by_freq, sparse, dim, batch_dims, rows, order);
+                                 scale_grad_by_freq, sparse, dim, batch_dims, rows, order, name);
     autograd::record(output, node);
     autograd::set_tangent(
         output, [&](const Tensor& tangent) { return pick(tangent, input, dim, batch_dims); },
         weight);
     if (node) {
       node->keep(input, weight, padding_idx, scale_grad_by_freq, sparse, dim, batch_dims, rows,
-                 order);
+                 order, name);
     }
     return output;
   }
@@ -126,7 +129,7 @@ struct Embedding {
   // dim and batch_dims are there for this.
   static Tensor batch(const Tensor& input, const Tensor& weight, std::optional<int64_t> padding_idx,
                       bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims,
-                      const Part& rows, const Part& order) {
+                      const Part& rows, const Part& order, ops::Name name) {
     const int64_t level = batching::current_level();
     planned::check_not_mapped(kOp, rows && (at::functorch::isBatchedAtLevel(input, level) ||
                                             at::functorch::isBatchedAtLevel(*rows, level) ||
@@ -137,7 +140,7 @@ struct Embedding {
     return batch_gather(kOp, weight, input, dim, batch_dims,
                         [&](const Tensor& w, const Tensor& i, ops::Dim axis, int64_t batches) {
                           return op_of<Embedding>().call(i, w, padding_idx, scale_grad_by_freq,
-                                                         sparse, *axis, batches, rows, order);
+                                                         sparse, *axis, batches, rows, order, name);
                         });
   }
 };
@@ -176,6 +179,9 @@ struct EmbeddingRenorm {
 // ----------------------------------------------------------------------------------------
 
 constexpr const char* kBagOp = "embedding_bag";
+// In whose names errors of the indices are raised (callers.h).
+constexpr const char* kOfInput = "embedding_bag:input";
+constexpr const char* kOfOffsets = "embedding_bag:offsets";
 
 // How scatter takes the rows of the entries: those of 2 axes in batches, each to one row.
 struct Bags {
@@ -195,8 +201,9 @@ Bags bags_of(const Tensor& input, const Part& offsets, bool include_last_offset,
   const c10::SymInt entries = input.sym_size(0);
   // How many bags have begun at each entry. What comes before the first is of the first.
   const Tensor ones = at::ones_like(*offsets, offsets->options().dtype(at::kInt));
-  const Tensor begins = ops::scatter_add().call(ones, *offsets, entries + 1, 0, 0,
-                                                /*deterministic=*/std::nullopt, "raise", kBagOp);
+  const Tensor begins =
+      ops::scatter_add().call(ones, *offsets, entries + 1, 0, 0,
+                              /*deterministic=*/std::nullopt, "raise", kOfOffsets);
   Tensor index = at::cumsum(begins, 0, at::kLong).narrow_symint(0, 0, entries) - 1;
   index = index.clamp_min(0);
   if (padding_idx) index = index.masked_fill(input.eq(*padding_idx), count);
@@ -219,7 +226,7 @@ Tensor reduce_rows(const Tensor& weight, const Tensor& input, const Part& offset
                    const Part& factors, std::string_view mode, bool include_last_offset,
                    std::optional<int64_t> padding_idx, bool scale_grad_by_freq, bool sparse) {
   Tensor rows = op_of<Embedding>().call(input, weight, padding_idx, scale_grad_by_freq, sparse, 0,
-                                        0, std::nullopt, std::nullopt);
+                                        0, std::nullopt, std::nullopt, kOfInput);
   const at::ScalarType dtype = weight.scalar_type();
   if (factors) {  // those of 16-bit floats are multiplied in float32
     rows = rows * factors->unsqueeze(-1).to(at::toOpMathType(dtype));
@@ -239,15 +246,14 @@ struct BagSum {
   static Tensor kernel(const Tensor& weight, const Part& factors, const Tensor& input,
                        const Part& offsets, std::string_view mode, bool include_last_offset,
                        std::optional<int64_t> padding_idx, bool scale_grad_by_freq, bool sparse) {
-    indexing::check_one_device(kOp, "weight", weight, "input", input);
     const c10::SymInt bags =
         offsets ? offsets->sym_size(0) - (include_last_offset ? 1 : 0) : input.sym_size(0);
     if constexpr (std::is_same_v<On, OnMeta>) {
       return at::empty_symint({bags, weight.sym_size(1)}, weight.options());
     } else {
-      // A long bag is the work of one thread, or of one warp.
+      // A long bag is the work of one warp.
       constexpr int64_t kLongBag = 1024;
-      if (input.numel() > kLongBag * bags.expect_int()) {
+      if (std::is_same_v<On, OnCuda> && input.numel() > kLongBag * bags.expect_int()) {
         return reduce_rows(weight, input, offsets, factors, mode, include_last_offset, padding_idx,
                            scale_grad_by_freq, sparse);
       }
@@ -350,14 +356,14 @@ struct BagSum {
       // Are they all between 0 and the number of entries?
       ops::gather().call(
           at::zeros({1}, begins.options().dtype(at::kByte)).expand({entries.numel() + 1}), begins,
-          0, /*batch_dims=*/0, "raise", std::nullopt, kBagOp);
+          0, /*batch_dims=*/0, "raise", std::nullopt, kOfOffsets);
     }
     const Tensor result = new_output({bags, weight.size(1)}, weight.options());
     ElementLayout layout{};
     layout.count = entries.numel();
     layout.axis_size = weight.size(0);
     call_indexed<On>(
-        kOp, entries, layout, IndexMode::kRaise, result, [&](auto on, const auto&... errors) {
+        kOfInput, entries, layout, IndexMode::kRaise, result, [&](auto on, const auto&... errors) {
           return AT_DISPATCH_FLOATING_TYPES_AND2(
               at::kHalf, at::kBFloat16, weight.scalar_type(), kBagOp, [&] {
                 const auto read = [](const Tensor& tensor, auto zero) {
@@ -409,7 +415,7 @@ struct EmbeddingBag {
  private:
   static void check(const Tensor& input, const Tensor& weight, const Part& offsets,
                     std::string_view mode, const Part& factors, bool include_last_offset) {
-    indexing::check_index_dtype(kOp, input);
+    indexing::check_index_dtype(kOfInput, input);
     TORCH_CHECK_VALUE(weight.dim() == 2, kName, ": weight must have two axes, but its shape is ",
                       weight.sym_sizes(), ".");
     TORCH_CHECK_VALUE(mode == "sum" || mode == "mean" || mode == "max", kName,
@@ -417,6 +423,7 @@ struct EmbeddingBag {
     TORCH_CHECK_VALUE(input.dim() == 1 || input.dim() == 2, kName,
                       ": input must have one axis or two, but its shape is ", input.sym_sizes(),
                       ".");
+    indexing::check_one_device(kName, "weight", weight, "input", input);
     TORCH_CHECK_VALUE(offsets.has_value() == (input.dim() == 1), kName,
                       ": offsets say where the bags of an input of one axis begin; an input of two "
                       "has a bag in each row and no offsets. But input has shape ",

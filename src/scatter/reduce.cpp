@@ -40,6 +40,7 @@ struct Target {
   std::string_view mode;
   Part rows;
   Part order;
+  ops::Name name = std::nullopt;  // in whose errors are raised, if not in scatter's
 
   // Sums at `axis`, which is `dim` or, for values shaped like the index, `batch_dims`.
   Tensor add(const Tensor& values, int64_t axis, std::optional<bool> deterministic) const {
@@ -131,7 +132,7 @@ struct Rows {
 template <class On, class Reduce>
 Tensor compute(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
                int64_t batch_dims, std::string_view mode, const Part& rows, const Part& order,
-               at::ScalarType dtype, Reduce&& reduce) {
+               ops::Name name, at::ScalarType dtype, Reduce&& reduce) {
   const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims, rows, order);
   const IndexMode parsed = indexing::parse_mode(kReduceOp, mode);
   const auto sizes = indexing::scatter_sizes(values, index, dim_size, axes);
@@ -145,7 +146,7 @@ Tensor compute(const Tensor& values, const Tensor& index, const c10::SymInt& dim
     Rows call{values.contiguous(), entries, layout, IndexRule(parsed, layout.axis_size)};
     if (rows) call.plan = Plan{rows->contiguous(), order->contiguous()};
     call.result = new_output(C10_AS_INTARRAYREF_SLOW(sizes), options);
-    call_indexed<On>(kReduceOp, entries, layout, parsed, call.result,
+    call_indexed<On>(indexing::name_of(kReduceOp, name), entries, layout, parsed, call.result,
                      [&](auto on, const auto&... errors) { return reduce(on, call, errors...); });
     return call.result;
   }
@@ -183,13 +184,13 @@ Tensor batch_reduction(const Tensor& values, const Tensor& index, const c10::Sym
 struct ScatterArg {
   static constexpr const char* kSchema =
       "_scatter_arg(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
-      "bool largest, str mode, Tensor? rows=None, Tensor? order=None) -> Tensor";
+      "bool largest, str mode, Tensor? rows=None, Tensor? order=None, str? name=None) -> Tensor";
 
   template <class On>
   static Tensor kernel(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
                        int64_t batch_dims, bool largest, std::string_view mode, const Part& rows,
-                       const Part& order) {
-    return compute<On>(values, index, dim_size, dim, batch_dims, mode, rows, order, at::kLong,
+                       const Part& order, ops::Name name) {
+    return compute<On>(values, index, dim_size, dim, batch_dims, mode, rows, order, name, at::kLong,
                        [&](auto on, const Rows& call, const auto&... errors) {
                          return dispatch_ordered(values.scalar_type(), [&](auto zero) {
                            return kernels::scatter_arg(on, call.of<decltype(zero), int64_t>(),
@@ -212,7 +213,7 @@ struct ScatterArg {
 
 Tensor Target::positions(const Tensor& values, bool largest) const {
   return op_of<ScatterArg>().call(values, index, dim_size, dim, batch_dims, largest, mode, rows,
-                                  order);
+                                  order, name);
 }
 
 // The value at the position of the best one, which is where the gradient goes; and that position.
@@ -239,16 +240,17 @@ bool has_derivative(const Tensor& values) {
 struct ScatterBest {
   static constexpr const char* kSchema =
       "_scatter_best(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
-      "bool largest, str mode) -> Tensor";
+      "bool largest, str mode, str? name=None) -> Tensor";
 
   template <class On>
   static Tensor kernel(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
-                       int64_t batch_dims, bool largest, std::string_view mode) {
+                       int64_t batch_dims, bool largest, std::string_view mode, ops::Name name) {
     if constexpr (std::is_same_v<On, OnCuda>) {
       const int64_t axis = check(values, index, dim_size, dim, batch_dims).dim;
-      return best_by_position(values, {index, dim_size, axis, batch_dims, mode}, largest);
+      return best_by_position(values, {index, dim_size, axis, batch_dims, mode, {}, {}, name},
+                              largest);
     } else {
-      return compute<On>(values, index, dim_size, dim, batch_dims, mode, {}, {},
+      return compute<On>(values, index, dim_size, dim, batch_dims, mode, {}, {}, name,
                          values.scalar_type(), [&](auto on, const Rows& call) {
                            return dispatch_ordered(values.scalar_type(), [&](auto zero) {
                              using Value = decltype(zero);
@@ -260,14 +262,15 @@ struct ScatterBest {
 
   static Tensor derive(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
                        const c10::SymInt& dim_size, Dim dim, int64_t batch_dims, bool largest,
-                       std::string_view mode) {
+                       std::string_view mode, ops::Name name) {
     if (has_derivative(values)) {
       const int64_t axis =
           indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims).dim;
-      return best_by_position(values, {index, dim_size, axis, batch_dims, mode}, largest);
+      return best_by_position(values, {index, dim_size, axis, batch_dims, mode, {}, {}, name},
+                              largest);
     }
     return autograd::below_autograd(keys, op_of<ScatterBest>(), values, index, dim_size, dim,
-                                    batch_dims, largest, mode);
+                                    batch_dims, largest, mode, name);
   }
 
   template <class... Args>
@@ -297,7 +300,7 @@ struct ScatterProd {
   static Tensor kernel(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
                        int64_t batch_dims, std::string_view mode, const Part& rows,
                        const Part& order) {
-    return compute<On>(values, index, dim_size, dim, batch_dims, mode, rows, order,
+    return compute<On>(values, index, dim_size, dim, batch_dims, mode, rows, order, std::nullopt,
                        values.scalar_type(), [&](auto on, const Rows& call, const auto&... errors) {
                          return dispatch_summed(values.scalar_type(), [&](auto zero) {
                            using Value = decltype(zero);
@@ -417,7 +420,7 @@ bool needs_values_alone(const Tensor& values) {
 Tensor best(const Tensor& values, const Target& to, bool largest) {
   if (needs_values_alone(values)) {
     return op_of<ScatterBest>().call(values, to.index, to.dim_size, to.dim, to.batch_dims, largest,
-                                     to.mode);
+                                     to.mode, to.name);
   }
   return best_by_position(values, to, largest);
 }

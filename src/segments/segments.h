@@ -9,7 +9,9 @@ namespace torch_ops {
 inline indexing::Axes check_segments(const char* op, const at::Tensor& values,
                                      const at::Tensor& offsets, std::optional<int64_t> dim,
                                      int64_t batch_dims) {
-  indexing::check_index_dtype(op, offsets);
+  TORCH_CHECK_TYPE(indexing::is_index_dtype(offsets.scalar_type()), op,
+                   ": offsets must be uint8, int8, int16, int32 or int64, but it is ",
+                   dtype_name(offsets.scalar_type()), ".");
   indexing::check_one_device(op, "values", values, "offsets", offsets);
   TORCH_CHECK_VALUE(batch_dims >= 0 && offsets.dim() == batch_dims + 1, op,
                     ": offsets must have batch_dims axes and one more, but batch_dims is ",

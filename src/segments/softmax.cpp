@@ -47,6 +47,7 @@ Tensor entries_of_none(const Tensor& index, const c10::SymInt& dim_size, int64_t
 // Which values belong together: by an index; by a plan of one, where there are rows and order; or
 // by offsets, where the index has the segment of each entry, or one behind the last.
 struct Groups {
+  What what;  // in whose name errors are raised
   Tensor index;
   c10::SymInt dim_size;
   int64_t dim;  // counted from the front
@@ -64,7 +65,7 @@ struct Groups {
       return op.call(values, index, *rows, *order, dim_size, dim, batch_dims);
     }
     return ops::scatter_add().call(values, index, dim_size, dim, batch_dims, std::nullopt, "raise",
-                                   std::nullopt);
+                                   name_of(what));
   }
 
   // Of infinities 0, from which nothing differs by NaN.
@@ -81,7 +82,7 @@ struct Groups {
     }
     const ops::Fill fill = offsets ? ops::Fill(0) : ops::Fill();
     return ops::gather().call(of_result, index, dim, batch_dims, offsets ? "fill" : "raise", fill,
-                              std::nullopt);
+                              name_of(what));
   }
 
   // `values` with `other` for the entries of no segment.
@@ -106,10 +107,9 @@ struct Groups {
                      /*correction=*/1, /*dtype=*/std::nullopt);
     }
     static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
-                                          std::string_view, std::string_view, std::optional<bool>,
-                                          double, std::optional<at::ScalarType>)>("scatter");
-    return op.call(values, index, dim_size, dim, batch_dims, "amax", "raise",
-                   /*deterministic=*/std::nullopt, /*correction=*/1, /*dtype=*/std::nullopt);
+                                          bool, std::string_view, ops::Name)>("_scatter_best");
+    return op.call(values, index, dim_size, dim, batch_dims, /*largest=*/true, "raise",
+                   name_of(what));
   }
 };
 
@@ -262,9 +262,9 @@ struct SoftmaxBack {
     if constexpr (std::is_same_v<On, OnMeta>) {
       return at::empty_symint(values.sym_sizes(), values.options());
     }
-    const Groups groups{index, dim_size, dim, batch_dims, rows, order, offsets};
-    const at::ScalarType wide = number_type(output);
     const auto what = static_cast<What>(number);
+    const Groups groups{what, index, dim_size, dim, batch_dims, rows, order, offsets};
+    const at::ScalarType wide = number_type(output);
     if (what == What::kLogSumExp) {
       if (values.element_size() < 4) {  // whose rounded output says too little
         return compose_back(what, grad, output, values, groups);
@@ -283,8 +283,9 @@ struct SoftmaxBack {
                        const c10::SymInt& dim_size, int64_t dim, int64_t batch_dims,
                        const Given& rows, const Given& order, const Given& offsets) {
     if (has_derivative(grad) || has_derivative(output) || has_derivative(values)) {
-      return compose_back(static_cast<What>(what), grad, output, values,
-                          {index, dim_size, dim, batch_dims, rows, order, offsets});
+      const auto of = static_cast<What>(what);
+      return compose_back(of, grad, output, values,
+                          {of, index, dim_size, dim, batch_dims, rows, order, offsets});
     }
     return autograd::below_autograd(keys, op_of<SoftmaxBack>(), grad, output, values, what, index,
                                     dim_size, dim, batch_dims, rows, order, offsets);
@@ -294,8 +295,9 @@ struct SoftmaxBack {
                       const Tensor& index, const c10::SymInt& dim_size, int64_t dim,
                       int64_t batch_dims, const Given& rows, const Given& order,
                       const Given& offsets) {
-    return compose_back(static_cast<What>(what), grad, output, values,
-                        {index, dim_size, dim, batch_dims, rows, order, offsets});
+    const auto of = static_cast<What>(what);
+    return compose_back(of, grad, output, values,
+                        {of, index, dim_size, dim, batch_dims, rows, order, offsets});
   }
 };
 
@@ -333,8 +335,8 @@ struct Softmax {
   static Tensor kernel(const Tensor& values, int64_t number, const Tensor& index,
                        c10::SymInt dim_size, int64_t dim, int64_t batch_dims, const Given& rows,
                        const Given& order, const Given& offsets) {
-    const Groups groups{index, dim_size, dim, batch_dims, rows, order, offsets};
     const auto what = static_cast<What>(number);
+    const Groups groups{what, index, dim_size, dim, batch_dims, rows, order, offsets};
     if constexpr (std::is_same_v<On, OnMeta>) {
       if (what != What::kLogSumExp) return at::empty_symint(values.sym_sizes(), values.options());
       const auto sizes = indexing::scatter_sizes(values, index, dim_size, {dim, batch_dims});
@@ -363,7 +365,7 @@ struct Softmax {
     autograd::set_tangent(
         output,
         [&](const Tensor& tangent) {
-          const Groups groups{index, dim_size, dim, batch_dims, rows, order, offsets};
+          const Groups groups{what, index, dim_size, dim, batch_dims, rows, order, offsets};
           if (what == What::kSoftmax) {  // whose Jacobian is symmetric
             const Tensor y = autograd::primal(output);
             return compose_back(what, tangent, y, y, groups);
@@ -392,8 +394,8 @@ struct Softmax {
   static Tensor batch(const Tensor& values, int64_t what, const Tensor& index,
                       const c10::SymInt& dim_size, int64_t dim, int64_t batch_dims,
                       const Given& rows, const Given& order, const Given& offsets) {
-    return compose(static_cast<What>(what), values,
-                   {index, dim_size, dim, batch_dims, rows, order, offsets});
+    const auto of = static_cast<What>(what);
+    return compose(of, values, {of, index, dim_size, dim, batch_dims, rows, order, offsets});
   }
 };
 
@@ -430,7 +432,7 @@ struct SoftmaxOf {
                       ": dim_size must be the number of segments, ", segments,
                       ", or left out, but it is ", dim_size.value_or(0), ".");
     static const auto find = find_op<Tensor(const Tensor&, c10::SymInt, ops::Name)>("_segment_ids");
-    const Tensor ids = find.call(offsets, values.sym_size(axis), std::nullopt);
+    const Tensor ids = find.call(offsets, values.sym_size(axis), c10::str(op, ":offsets"));
     return op_of<Softmax>().call(values, static_cast<int64_t>(kWhat), ids, segments, axis,
                                  batch_dims, std::nullopt, std::nullopt, offsets);
   }

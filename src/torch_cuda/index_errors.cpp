@@ -107,16 +107,6 @@ std::string describe(const IndexErrorRecord& record) {
   std::optional<at::IntArrayRef> sizes;
   if (site.rank <= kMaxNamedRank) sizes = at::IntArrayRef(site.sizes, site.rank);
   const bool from_end = site.from_end != 0;
-  const std::string_view op = site.op;
-  const size_t colon = op.find(':');
-  if (colon != std::string_view::npos) {  // a generated kernel, and the name of its index
-    const std::string entry =
-        sizes ? c10::str(op.substr(colon + 1), at::IntArrayRef(indexing::unravel(*sizes, position)))
-              : c10::str("entry ", position, " of ", op.substr(colon + 1),
-                         " (counted in row-major order)");
-    return indexing::out_of_range_text(std::string(op.substr(0, colon)).c_str(), entry,
-                                       record.value, site.axis_size);
-  }
   const std::string entry =
       site.coordinates > 0
           ? indexing::name_coordinate(sizes, position, record.coordinate, record.axis, from_end)

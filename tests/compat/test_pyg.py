@@ -285,7 +285,10 @@ def test_a_graph_is_sorted_once(plans: list[Tensor], device: torch.device) -> No
     wanted = layer(x, edges)
     (wanted_grad,) = torch.autograd.grad(wanted.square().sum(), x)
     pyg.enable()
-    for _ in range(3):
+    patch = importlib.import_module("torch_ops.compat._pyg")
+    layer(x, edges)
+    assert not plans  # each step may have a graph of its own
+    for _ in range(patch._SIGHTS):
         result = layer(x, edges)
         torch.testing.assert_close(result, wanted, rtol=1e-12, atol=1e-13)
         (grad,) = torch.autograd.grad(result.square().sum(), x)
@@ -305,7 +308,7 @@ def test_a_graph_is_not_kept_alive(plans: list[Tensor], device: torch.device) ->
     edges, x = some_edges().to(device), torch.randn(10, 8, device=device)
     kept = weakref.ref(edges)
     with pyg.enable():
-        for _ in range(3):
+        for _ in range(importlib.import_module("torch_ops.compat._pyg")._SIGHTS):
             layer(x, edges)
     assert plans
     plans.clear()

@@ -297,6 +297,48 @@ CALLS = {
         S(pick), S(pick) -> R | S(pick) | all_gather | all_gather reduce_scatter
         """,
     ),
+    "var": _call(
+        '`scatter(values, index, dim_size, dim, reduce="var")`, `"std"`',
+        lambda values, index: torch_ops.scatter(values, index, 7, 1, reduce="var", correction=-1),
+        {"values": "outer pick inner", "index": "pick", "output": "outer dim inner"},
+        SIZES,
+        {"index": 7},
+        """
+        R, R -> R | R | |
+        S(outer), R -> S(outer) | S(outer) | |
+        S(inner), R -> S(inner) | S(inner) | |
+        P, R -> R | R | all_reduce | all_reduce
+        S(pick), S(pick) -> R | S(pick) | all_gather | all_gather all_reduce reduce_scatter
+        """,
+    ),
+    "masked_scatter": _call(
+        "`masked_scatter(rows, mask)`",
+        lambda rows, index: torch_ops.masked_scatter(rows, index < 4),
+        {"rows": "dim inner", "index": "pick", "output": "pick inner"},
+        SIZES,
+        {"index": 7},
+        """
+        R, R -> R | R | |
+        S(inner), R -> S(inner) | S(inner) | |
+        P, R -> P | R | |
+        S(dim), R -> R | R | all_gather |
+        R, S(pick) -> R | R | all_gather | all_gather
+        """,
+    ),
+    "masked_gather": _call(
+        "`masked_gather(source, mask, size=...)`",
+        lambda source, index: torch_ops.masked_gather(source, index < 4, size=9),
+        {"source": "dim inner", "index": "dim", "output": "pick inner"},
+        SIZES,
+        {"index": 7},
+        """
+        R, R -> R | R | |
+        S(inner), R -> S(inner) | S(inner) | |
+        P, R -> R | R | all_reduce |
+        S(dim), R -> P | S(dim) | |
+        R, S(dim) -> R | R | all_gather |
+        """,
+    ),
     "gather by a plan": _call(
         "`gather(source, gather_plan(index, ...))`",
         lambda source, index: torch_ops.gather(source, torch_ops.gather_plan(index, 7, dim=1)),

@@ -49,6 +49,11 @@ CALLS: list[tuple[str, Callable[[Tensor, Tensor], Tensor]]] = [
         for how in ("sum", "mean", "amax")
     ),
     ("scatter", lambda s, i: torch_ops.scatter(s[:4], i, 5, reduce="std", correction=-1)),
+    ("softmax", lambda s, i: torch_ops.softmax(s[:4], i, 5)),
+    ("log_softmax", lambda s, i: torch_ops.log_softmax(s[:4].half(), i, 5)),
+    ("logsumexp", lambda s, i: torch_ops.logsumexp(s[:4], i, 5).exp()),
+    ("softmax", lambda s, i: torch_ops.softmax(s[:4].clone().requires_grad_(), i, 5)),
+    ("softmax", lambda s, i: torch.vmap(lambda v: torch_ops.softmax(v, i, 5))(s[None, :4])),
     ("gather_nd", lambda s, i: torch_ops.gather_nd(s, i[:, None])),
     ("gather_nd", lambda s, i: torch_ops.gather_nd(s, torch.stack([i, i], 1))),
     ("index", lambda s, i: torch_ops.index(s, i)),
@@ -66,8 +71,8 @@ CALLS: list[tuple[str, Callable[[Tensor, Tensor], Tensor]]] = [
     ("index_put", lambda s, i: torch_ops.index_put(s, (i, i), 1.0, accumulate=True)),
     ("embedding", lambda s, i: torch_ops.embedding(i, s)),
     ("embedding", lambda s, i: torch_ops.embedding(i, s, padding_idx=0)),
-    ("embedding", lambda s, i: torch_ops.embedding_bag(i[None], s)),
-    ("embedding", lambda s, i: torch_ops.embedding_bag(i[None], s, mode="max")),
+    ("embedding_bag", lambda s, i: torch_ops.embedding_bag(i[None], s)),
+    ("embedding_bag", lambda s, i: torch_ops.embedding_bag(i[None], s, mode="max")),
     ("embedding", lambda s, i: torch_ops.embedding(i, s.clone(), max_norm=1.0)),
 ]
 
@@ -82,6 +87,24 @@ def test_members(device: torch.device, name: str, call: Callable[[Tensor, Tensor
         call(source, index)
     index[2] = 2
     assert call(source, index).isfinite().all()
+
+
+def test_offsets(device: torch.device) -> None:
+    """Those of an op are no index, whatever the ops that it is made of call them."""
+    values = torch.ones(4, 2, device=device)
+    offsets = torch.tensor([0, 9, 4], device=device)
+    entries = torch.tensor([0, 3, 1, 2], device=device)
+    for name, call in (
+        ("segment_reduce", lambda: torch_ops.segment_reduce(values, offsets)),
+        ("gather_csr", lambda: torch_ops.gather_csr(values[:2], offsets, output_size=4)),
+        ("softmax", lambda: torch_ops.softmax(values, offsets=offsets)),
+        ("log_softmax", lambda: torch_ops.log_softmax(values, offsets=offsets)),
+        ("logsumexp", lambda: torch_ops.logsumexp(values, offsets=offsets)),
+        ("embedding_bag", lambda: torch_ops.embedding_bag(entries, values, offsets)),
+        ("embedding_bag", lambda: torch_ops.embedding_bag(entries, values, offsets, mode="max")),
+    ):
+        with pytest.raises(IndexError, match=rf"^{name}: offsets\[1\] is 9, out of range"):
+            call()
 
 
 def test_axis_of_index(device: torch.device) -> None:
@@ -201,7 +224,8 @@ WRONG_DTYPES: list[tuple[str, Callable[[Tensor, Tensor], object], str]] = [
     ("scatter", lambda s, i: torch_ops.scatter(s[:4].int(), i, 5, reduce="var"), "int32"),
     ("scatter", lambda s, i: torch_ops.scatter(s[:4], i, 5, reduce="any"), "float32"),
     ("masked_scatter", lambda s, i: torch_ops.masked_scatter(s, i), "int64"),
-    ("embedding", lambda s, i: torch_ops.embedding_bag(i[None].float(), s), "float32"),
+    ("embedding_bag", lambda s, i: torch_ops.embedding_bag(i[None].float(), s), "float32"),
+    ("softmax", lambda s, i: torch_ops.softmax(s, offsets=i.float()), "float32"),
     (
         "scatter_elements_add",
         lambda s, i: torch_ops.scatter_elements_add(s[0, :4].bool(), i, (5,), 0),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from activations import run_tests_with
 from gathering import values_for
 from hypothesis import given
 from hypothesis import strategies as st
@@ -217,6 +218,60 @@ def test_long_bags_and_short(device: torch.device) -> None:
                 torch.testing.assert_close(actual, reduced)
                 (grad,) = torch.autograd.grad(actual, weight, grad_output)
                 torch.testing.assert_close(grad, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_widths(device: torch.device, dtype: torch.dtype) -> None:
+    """Every width around those of vectors, and sums that several threads make."""
+    for width in (*range(1, 36), 63, 64, 100, 128, 135, 300):
+        # Whole numbers, so that their sums are exact, in 16 bits too.
+        weight = torch.randint(-4, 5, (50, width), device=device).to(dtype)
+        lengths = torch.randint(0, 9, (4000 // width + 40,))
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).to(device)
+        index = torch.randint(50, (int(lengths.sum()),), device=device)
+        factors = torch.randint(-2, 3, index.shape, device=device).to(dtype)
+        bags = torch.repeat_interleave(torch.arange(len(lengths)), lengths).to(device)
+        for scale in (None, factors):
+            for padding in (None, 3):
+                rows = weight[index] if scale is None else weight[index] * scale[:, None]
+                rows = rows if padding is None else rows * (index != padding)[:, None]
+                expected = torch.zeros(len(lengths), width, dtype=dtype, device=device)
+                expected.index_add_(0, bags, rows)
+                for entries in (index, index.to(torch.uint8)):
+                    actual = torch_ops.embedding_bag(
+                        entries,
+                        weight,
+                        offsets,
+                        mode="sum",
+                        per_sample_weights=scale,
+                        include_last_offset=True,
+                        padding_idx=padding,
+                    )
+                    assert torch.equal(actual, expected), (width, scale is None, padding)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_on_cpus_with_fewer_instructions(capability: str) -> None:
+    run_tests_with(capability, __file__, "test_widths and cpu")
+
+
+def test_a_bad_entry_among_good_ones(device: torch.device) -> None:
+    """The position in the error counts all entries, also where some are padding or converted."""
+    index = torch.randint(50, (3000,), device=device, dtype=torch.int32)
+    index[[1234, 2345]] = torch.tensor([50, -1], device=device, dtype=torch.int32)
+    offsets = torch.arange(0, 3000, 10, device=device)
+
+    def call(entries: Tensor, weight: Tensor, padding: int | None) -> None:
+        torch_ops.embedding_bag(entries, weight, offsets, padding_idx=padding)
+        torch_ops.check_errors()
+
+    for width in (1, 3, 8, 64):
+        weight = torch.ones(50, width, device=device)
+        for entries in (index, index.long()):
+            for padding in (None, 7):
+                with pytest.raises(IndexError, match=r"\[(1234|2345)\].* 50"):
+                    call(entries, weight, padding)
 
 
 def test_opcheck_of_the_sum(device: torch.device) -> None:

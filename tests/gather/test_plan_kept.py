@@ -7,6 +7,7 @@ import gc
 import io
 import pickle
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -146,8 +147,8 @@ def test_second_sight(device: torch.device) -> None:
     assert torch_ops.plan_cache(index, 5) is index
     plan = torch_ops.plan_cache(index, 5)
     assert isinstance(plan, GatherPlan)
-    assert plan.index is index
-    assert torch_ops.plan_cache(index, 5).order is plan.order  # not sorted again
+    assert plan.index.data_ptr() == index.data_ptr()
+    assert torch_ops.plan_cache(index, 5) is plan  # not sorted again
     assert_same(torch_ops.scatter(values, plan, 5, reduce="amax"), by_index, "by the plan")
     assert torch_ops.plan_cache(index, 6) is index  # another axis
     assert torch_ops.plan_cache(index, 5, dim=1) is index
@@ -161,6 +162,25 @@ def test_second_sight(device: torch.device) -> None:
     assert torch_ops.plan_cache(index, 5) is index
     with pytest.raises(IndexError, match=r"gather_plan: index\[0\] is 5, out of range"):
         torch_ops.plan_cache(index, 5)
+
+
+def test_views_of_one_tensor(device: torch.device) -> None:
+    """Each access makes a new view: what counts is which part of which tensor it is."""
+    edges = torch.tensor([INDEX, INDEX[::-1]], device=device)
+    assert isinstance(torch_ops.plan_cache(edges[0], 5), Tensor)
+    plan = torch_ops.plan_cache(edges[0], 5)
+    assert isinstance(plan, GatherPlan)
+    assert torch_ops.plan_cache(edges[0], 5) is plan
+    for other in (edges[1], edges[0, 1:], edges[0, ::2], edges[0].view(torch.int32)[:4]):
+        assert torch_ops.plan_cache(other, 5) is other
+    edges[1, 0] = 0  # written to: all of its views are new
+    assert isinstance(torch_ops.plan_cache(edges[0], 5), Tensor)
+    del plan
+    kept_alive = weakref.ref(edges)
+    torch_ops.plan_cache(edges[0], 5)
+    del edges, other
+    gc.collect()
+    assert kept_alive() is None
 
 
 def test_what_is_not_kept(device: torch.device) -> None:

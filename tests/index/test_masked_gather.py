@@ -313,3 +313,17 @@ def test_bad_arguments(device: torch.device) -> None:
         for op in (torch_ops.masked_gather, torch_ops.masked_scatter):
             with pytest.raises(RuntimeError, match="must be on one device"):
                 op(source, mask.cpu())
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float32, torch.complex128])
+def test_scatter_by_long_masks(device: torch.device, dtype: torch.dtype) -> None:
+    """Of several tasks of the CPU's, with rows of any size, too few or more than there are."""
+    mask = torch.rand(70_001, device=device) < 0.3
+    true = int(mask.sum())
+    for shape in ((), (3,), (2, 20)):
+        for count in (0, 5, true - 1, true + 2):
+            rows = torch.randint(1, 100, (count, *shape), device=device).to(dtype)
+            places = mask.nonzero()[: min(count, true), 0]
+            expected = torch.zeros((len(mask), *shape), dtype=dtype, device=device)
+            expected[places] = rows[: len(places)]
+            assert torch.equal(torch_ops.masked_scatter(rows, mask), expected)

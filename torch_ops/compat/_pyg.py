@@ -4,11 +4,12 @@ The functions can be scripted, as those whose places they take. There the first 
 ``torch.jit.is_scripting()`` alone is read.
 """
 
-import contextlib
+import importlib
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.compiler import is_dynamo_compiling
 from torch_geometric import Index, is_compiling
 from torch_geometric.index import ptr2index
 from torch_geometric.nn import MessagePassing
@@ -19,26 +20,20 @@ from torch_geometric.utils.num_nodes import maybe_num_nodes
 import torch_ops
 from torch_ops import GatherPlan
 from torch_ops.compat.torch_scatter import scatter_softmax, segment_csr
+from torch_ops.ops.plan import cached_plan
+
+_gather_ext: Any = importlib.import_module("torch_ops._ext.gather")
+_scatter_ext: Any = importlib.import_module("torch_ops._ext.scatter")
 
 _their_scatter = _scatter.scatter
 _their_softmax = _softmax.softmax
 _their_index_select = MessagePassing._index_select_safe
 
 
-# Of each tensor of edges the views that stand for its rows. A layer cuts new ones from it for every
-# call, and a plan is found by the tensor that it was made of.
-_rows: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-
-
-def _same_view(index: Tensor) -> Tensor:
-    """One and the same tensor for all views of the same part of a tensor."""
-    base = index._base
-    if base is None:
-        return index
-    views = _rows.setdefault(base, {})
-    key = (index.storage_offset(), index.shape, index.stride(), index.dtype)
-    # Detached, since a view keeps its base alive; the count of what is written is shared.
-    return views.setdefault(key, index.detach())
+# How often an index is used before a plan is made of it. The layers of one pass use it some times
+# each, and where each step has a graph of its own, the sort, for which the host waits, is never
+# paid back.
+_SIGHTS = 16
 
 
 def _saves_a_sort(index: Tensor) -> bool:
@@ -46,20 +41,50 @@ def _saves_a_sort(index: Tensor) -> bool:
 
 
 def _planned(index: Tensor, dim_size: int, dim: int) -> Tensor | GatherPlan:
-    """A plan of the index, if it was seen before and a plan helps, or the index."""
+    """A plan of the index, if it is used again and again and a plan helps, or the index."""
     if isinstance(index, Index):
         index = index.as_tensor()
-    if is_compiling() or not _saves_a_sort(index):
+    if not _saves_a_sort(index):
         return index
-    return torch_ops.plan_cache(_same_view(index), dim_size, dim=dim)
+    return cached_plan(index, dim_size, dim, 0, _SIGHTS)
+
+
+def _arguments(plan: GatherPlan) -> tuple[Tensor, Tensor, Tensor, int, int, int]:
+    return plan.index, plan.rows, plan.order, plan.dim_size, plan.dim, plan.batch_dims
+
+
+# The functions below call the registered ops as the public ones do, but without their looks at
+# arguments that are known here: those take as long as an op of a small graph.
+
+
+def _gathered(src: Tensor, index: Tensor, dim: int) -> Tensor:
+    if is_dynamo_compiling():
+        return torch_ops.gather(src, index, dim)
+    # A plan helps the gradient alone.
+    known = _planned(index, src.size(dim), dim) if src.requires_grad else index
+    if isinstance(known, GatherPlan):
+        output = _gather_ext.call_by_plan(src, *_arguments(known))
+    else:
+        output = _gather_ext.call(src, known, dim, 0, "raise", None, None)
+    return torch_ops.gather(src, known, dim) if output is NotImplemented else output
 
 
 def _reduced(src: Tensor, index: Tensor, dim_size: int, dim: int, reduce: str) -> Tensor:
     if torch.jit.is_scripting():  # type: ignore[attr-defined]
         return torch.ops.torch_ops.scatter(src, index, dim_size, dim, reduce=reduce)
+    elif is_dynamo_compiling():
+        return torch_ops.scatter(src, index, dim_size, dim, reduce=reduce)
     else:
         known = _planned(index, dim_size, dim)
-        return torch_ops.scatter(src, known, dim_size, dim, reduce=reduce)
+        if reduce != "sum":
+            return torch_ops.scatter(src, known, dim_size, dim, reduce=reduce)
+        if isinstance(known, GatherPlan):
+            output = _scatter_ext.call_by_plan(src, *_arguments(known))
+        else:
+            output = _scatter_ext.call(src, known, dim_size, dim, 0, None, "raise", None)
+        if output is NotImplemented:
+            return torch_ops.scatter(src, known, dim_size, dim)
+        return output
 
 
 def scatter(
@@ -136,10 +161,13 @@ def _index_select(self, src: Tensor, index) -> Tensor:  # type: ignore[no-untype
 
 
 def _index_select_safe(self: MessagePassing, src: Tensor, index: Tensor) -> Tensor:
-    if src.layout == torch.strided and index.dim() == 1:
-        dim = self.node_dim % max(src.dim(), 1)
-        with contextlib.suppress(IndexError):
-            return torch_ops.gather(src, _planned(index, src.size(dim), dim), dim)
+    dim = self.node_dim
+    dim = dim + src.dim() if dim < 0 else dim
+    if dim >= 0 and src.layout == torch.strided and index.dim() == 1:
+        try:
+            return _gathered(src, index, dim)
+        except IndexError:
+            pass
     return _their_index_select(self, src, index)  # whose errors speak of edge_index
 
 

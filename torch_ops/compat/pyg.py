@@ -10,8 +10,9 @@ a change of their own. Results, and their dtypes, are those of PyTorch Geometric
 - A product has a right gradient for a value that is 0.
 - An infinite maximum of a segment stays infinite.
 
-On CUDA the sort of an index is kept as long as its tensor lives (:func:`torch_ops.plan_cache`): a
-graph that stays the same is sorted once, and its floats are summed in the same order in each run.
+On CUDA an index that was used 16 times is sorted, and the sort is kept as long as its tensor lives
+(as by :func:`torch_ops.plan_cache`): a graph that stays the same is sorted once, and from then on
+its floats are summed in the same order in each run.
 
 Adjacency matrices that layers multiply by (``message_and_aggregate``) are left to torch, and so is
 what layers index themselves.

@@ -3,7 +3,7 @@
 Imported when ``torch.distributed.tensor`` is: then the ops of this package take DTensors.
 """
 
-from torch_ops.distributed import activations, elements, points, rows  # noqa: F401 (their rules)
+from torch_ops.distributed import activations, elements, masks, points, rows  # noqa: F401 (rules)
 from torch_ops.distributed._frame import shards_of  # noqa: F401 (for nodes in C++)
 from torch_ops.distributed.table import gather
 

@@ -131,10 +131,11 @@ def embedding(
     batch_dims: int = 0,
     rows: DTensor | None = None,
     order: DTensor | None = None,
+    name: str | None = None,
 ) -> DTensor:
     """A gather; its gradient has the options. A plan says nothing that a rank could use."""
     mesh_of("embedding", input=input, weight=weight)
-    return gather(weight, input, dim, batch_dims=batch_dims, name="embedding")
+    return gather(weight, input, dim, batch_dims=batch_dims, name=name or "embedding")
 
 
 def _sum_way(

@@ -105,7 +105,9 @@ def embedding(
         return _gather(weight, input, 0, name="embedding")
     padding_idx = padding_row("embedding", padding_idx, weight)
     if not parts and not is_dynamo_compiling():
-        output = _ext.call(input, weight, padding_idx, scale_grad_by_freq, sparse, 0, 0, None, None)
+        output = _ext.call(
+            input, weight, padding_idx, scale_grad_by_freq, sparse, 0, 0, None, None, None
+        )
         if output is not NotImplemented:
             return output
     return _embedding(input, weight, padding_idx, scale_grad_by_freq, sparse, **parts)

@@ -65,13 +65,13 @@ def embedding_bag(
         mode too.
 
     Memory:
-        The result. For "max", under ``torch.vmap``, and where bags have more than 1024 entries on
-        average: the rows before they are reduced, as :func:`embedding` returns them, and with
-        ``offsets`` 20 bytes per entry of input. The gradient takes as much. A weight that is not
-        contiguous is copied.
+        The result. For "max", under ``torch.vmap``, and on CUDA where bags have more than 1024
+        entries on average: the rows before they are reduced, as :func:`embedding` returns them, and
+        with ``offsets`` 20 bytes per entry of input. The gradient takes as much. A weight that is
+        not contiguous is copied.
 
-    Deterministic, but for "max" and long bags, which :func:`scatter` reduces. The gradient is so
-    where :func:`scatter_add` is.
+    Deterministic, but for "max" and for such long bags, which :func:`scatter` reduces. The gradient
+    is so where :func:`scatter_add` is.
 
     Raises:
         IndexError: An entry of ``input`` or ``offsets`` is out of range, as for :func:`embedding`.

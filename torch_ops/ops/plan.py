@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_ops.ops._arguments import check_kinds, check_tensors, given
 
@@ -246,30 +246,83 @@ def register_plan(module: nn.Module, name: str, plan: GatherPlan, persistent: bo
 
 
 class _Seen:
-    """What is known of a tensor: its plans, without the index, which would stay alive."""
+    """What is known of a tensor and of its views: their plans, which do not keep it alive."""
 
-    def __init__(self, version: int) -> None:
-        self.version = version
+    def __init__(self, owner: Tensor) -> None:
+        number = id(owner)
+
+        def forget(owner: weakref.ref[Tensor]) -> None:
+            seen = _seen.get(number)
+            if seen is not None and seen.owner is owner:
+                del _seen[number]
+
+        self.number = number
+        self.owner = weakref.ref(owner, forget)
+        self.version = owner._version
         self.used = next(_clock)
-        # Keyed by the numbers of a plan: rows and order, or None the first time.
-        self.plans: dict[tuple[int, int, int], tuple[Tensor, Tensor] | None] = {}
+        # Keyed by the numbers of a plan and the part of the owner: the plan, or how often it was
+        # asked for.
+        self.plans: dict[tuple[Any, ...], GatherPlan | int] = {}
 
 
 _MOST_SEEN = 64
-_seen: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_seen: dict[int, _Seen] = {}  # by the owner's id
 _lock = threading.RLock()  # a tensor that dies while it is held may ask for it
 _clock = itertools.count(1)
 
 
-def _may_be_kept(index: Any) -> bool:
-    return (
-        type(index) is Tensor  # and not a fake one
-        and not torch.compiler.is_compiling()
-        and not torch._C._is_tracing()
-        and not index.is_inference()  # it could be overwritten unnoticed
-        and not torch._C._functorch.is_functorch_wrapped_tensor(index)
-        and torch._C._len_torch_dispatch_stack() == 0
+def _may_be_kept(index: Tensor) -> bool:
+    return not (
+        index.is_inference()  # it could be overwritten unnoticed
+        or torch._C._functorch.is_functorch_wrapped_tensor(index)
     )
+
+
+def cached_plan(
+    index: Tensor, dim_size: int, dim: int, batch_dims: int, sights: int
+) -> Tensor | GatherPlan:
+    """`plan_cache`, whose plan is made when the index is seen for the ``sights``-th time."""
+    if (
+        torch.compiler.is_compiling()
+        or type(index) is not Tensor  # but a fake one, say
+        or torch._C._is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+    ):
+        return index
+    owner = index._base
+    key: tuple[Any, ...] = (dim_size, dim, batch_dims)
+    if owner is None:
+        owner = index
+    else:
+        key += (index.storage_offset(), index.shape, index.stride(), index.dtype)
+    seen = _seen.get(id(owner))
+    if seen is not None and seen.owner() is owner and seen.version == owner._version:
+        plan = seen.plans.get(key)
+        if isinstance(plan, GatherPlan):
+            seen.used = next(_clock)
+            return plan
+    elif not _may_be_kept(owner):
+        return index
+    with _lock:
+        seen = _seen.get(id(owner))
+        if seen is None or seen.owner() is not owner or seen.version != owner._version:
+            seen = _seen[id(owner)] = _Seen(owner)
+            if len(_seen) > _MOST_SEEN:
+                oldest = min(list(_seen.values()), key=lambda each: each.used)
+                _seen.pop(oldest.number, None)
+        seen.used = next(_clock)
+        count = seen.plans.get(key, 0)
+        if isinstance(count, GatherPlan):  # another thread made it
+            return count
+        if count + 1 < sights:
+            seen.plans[key] = count + 1
+            return index
+    if index.is_cuda and torch.cuda.is_current_stream_capturing():
+        return index  # a plan would have to wait
+    # Of another tensor of the same memory, since it would keep the index and its base alive.
+    plan = gather_plan(index.detach(), dim_size, dim=dim, batch_dims=batch_dims)
+    seen.plans[key] = plan
+    return plan
 
 
 def plan_cache(
@@ -280,8 +333,9 @@ def plan_cache(
     Pass the result in place of the index to an op that accepts both: ``scatter(values,
     plan_cache(index, n), n)``. So a layer need not know whether its index stays the same from call
     to call: the first call with a tensor remembers it, the second makes a plan, and later calls
-    find it. A tensor that was written to, or is another object, counts as a new one. (Writes that
-    do not change ``index._version``, by NumPy or the replay of a CUDA graph, go unnoticed.)
+    find it. A tensor that was written to, or is another object, counts as a new one; views of the
+    same part of a tensor, such as ``edges[0]``, count as one. (Writes that do not change
+    ``index._version``, by NumPy or the replay of a CUDA graph, go unnoticed.)
 
     The last 64 tensors are remembered, without keeping them alive; a plan is freed with its tensor.
     Under ``torch.compile``, ``torch.func`` and other kinds of tracing, and for fake and inference
@@ -294,7 +348,7 @@ def plan_cache(
         batch_dims: As for :func:`gather_plan`.
 
     Returns:
-        ``index`` or a :class:`GatherPlan` of it.
+        ``index``, or a :class:`GatherPlan` whose ``index`` is another tensor of the same memory.
 
     Memory:
         That of a plan, for each index that was seen twice: 8 or 16 bytes per entry.
@@ -312,31 +366,7 @@ def plan_cache(
         GatherPlan tensor([1., 0., 2.])
         GatherPlan tensor([1., 0., 2.])
     """
-    if not _may_be_kept(index):
-        return index
-    key = (dim_size, batch_dims if dim is None else dim, batch_dims)
-    version = index._version
-    with _lock:
-        seen = _seen.get(index)
-        if seen is None or seen.version != version:
-            seen = _seen[index] = _Seen(version)
-            if len(_seen) > _MOST_SEEN:
-                oldest = min(list(_seen.items()), key=lambda item: item[1].used)[0]
-                del _seen[oldest]
-        seen.used = next(_clock)
-        known = key in seen.plans
-        parts = seen.plans.setdefault(key, None)
-    if parts is None:
-        if not known:
-            return index
-        if index.is_cuda and torch.cuda.is_current_stream_capturing():
-            return index  # a plan would have to wait
-        plan = gather_plan(index, dim_size, dim=dim, batch_dims=batch_dims)
-        with _lock:
-            seen.plans[key] = plan.rows, plan.order
-        return plan
-    rows, order = parts
-    return GatherPlan(index, rows, order, *key)
+    return cached_plan(index, dim_size, batch_dims if dim is None else dim, batch_dims, sights=2)
 
 
 def self_check(device: torch.device) -> str:

@@ -9,7 +9,8 @@
 
 namespace torch_ops::indexing {
 
-// An op that calls others, and its users' names for the table and the index of a gather.
+// An op that calls others, and its users' names for the table and the index of a gather. After a
+// colon: which of its indices, if it has more than one.
 struct Caller {
   std::string_view op;
   std::string_view table = "source";
@@ -18,7 +19,8 @@ struct Caller {
 
 constexpr Caller kCallers[] = {
     {"embedding", "weight", "input"},
-    {"embedding_bag", "weight", "offsets"},
+    {"embedding_bag:input", "weight", "input"},
+    {"embedding_bag:offsets", "weight", "offsets"},
     {"index"},
     {"index_put"},
     {"index_put_"},
@@ -33,14 +35,25 @@ constexpr Caller kCallers[] = {
     {"scatter_add"},
     {"segment_reduce", "values", "offsets"},
     {"gather_csr", "values", "offsets"},
+    {"softmax"},
+    {"softmax:offsets", "values", "offsets"},
+    {"log_softmax"},
+    {"log_softmax:offsets", "values", "offsets"},
+    {"logsumexp"},
+    {"logsumexp:offsets", "values", "offsets"},
 };
 
 inline Caller names_of(std::string_view op) {
   for (const Caller& caller : kCallers) {
     if (op == caller.op) return caller;
   }
-  return {op};
+  // A generated kernel's name, and that of its index.
+  const size_t colon = op.find(':');
+  return colon == op.npos ? Caller{op} : Caller{op, "source", op.substr(colon + 1)};
 }
+
+// As messages name the op.
+inline std::string_view shown(std::string_view op) { return op.substr(0, op.find(':')); }
 
 // `own` or the op that `name` names: a literal, since the kernels' records of errors keep it.
 inline const char* name_of(const char* own, const std::optional<std::string_view>& name) {

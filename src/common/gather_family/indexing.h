@@ -52,7 +52,7 @@ inline bool is_index_dtype(at::ScalarType dtype) {
 
 inline void check_index_dtype(const char* op, const Tensor& index) {
   const at::ScalarType dtype = index.scalar_type();
-  TORCH_CHECK_TYPE(is_index_dtype(dtype), op, ": ", names_of(op).index,
+  TORCH_CHECK_TYPE(is_index_dtype(dtype), shown(op), ": ", names_of(op).index,
                    " must be uint8, int8, int16, int32 or int64, but it is ", dtype_name(dtype),
                    ".");
 }
@@ -293,11 +293,12 @@ inline std::string name_entry(const char* op, at::IntArrayRef sizes, int64_t pos
 inline std::string out_of_range_text(const char* op, const std::string& entry, int64_t value,
                                      int64_t axis_size, bool from_end = false) {
   if (axis_size == 0) {
-    return c10::str(op, ": ", entry, " is ", value,
+    return c10::str(shown(op), ": ", entry, " is ", value,
                     ", but the axis has size 0: no entry is allowed.");
   }
-  return c10::str(op, ": ", entry, " is ", value, ", out of range for an axis of size ", axis_size,
-                  ": it must be between ", from_end ? -axis_size : 0, " and ", axis_size - 1, ".");
+  return c10::str(shown(op), ": ", entry, " is ", value, ", out of range for an axis of size ",
+                  axis_size, ": it must be between ", from_end ? -axis_size : 0, " and ",
+                  axis_size - 1, ".");
 }
 
 // A coordinate of the points at `position` of points of these sizes: an element of gather_nd's
@@ -317,8 +318,8 @@ inline std::string name_coordinate(std::optional<at::IntArrayRef> sizes, int64_t
 // In an empty axis there is no row for an entry, unless there need not be one.
 inline void check_axis_not_empty(const char* op, const Tensor& index, int64_t axis_size,
                                  IndexMode mode) {
-  TORCH_CHECK_INDEX(axis_size > 0 || index.numel() == 0 || mode == IndexMode::kFill, op, ": ",
-                    names_of(op).index, " has ", index.numel(),
+  TORCH_CHECK_INDEX(axis_size > 0 || index.numel() == 0 || mode == IndexMode::kFill, shown(op),
+                    ": ", names_of(op).index, " has ", index.numel(),
                     " entries, but the axis has size 0: no entry is allowed.");
 }
 

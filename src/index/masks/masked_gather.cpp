@@ -14,6 +14,7 @@
 #include "common/torch/batching.h"
 #include "common/torch/call_kernels.h"
 #include "common/torch/derive.h"
+#include "common/torch/new_output.h"
 #include "index/masks/mask_launch.h"
 
 namespace torch_ops {
@@ -118,6 +119,18 @@ struct MaskedScatterRows {
       c10::SymDimVector sizes(rows.sym_sizes().begin(), rows.sym_sizes().end());
       sizes[0] = mask.sym_size(0);
       return at::empty_symint(sizes, rows.options());
+    } else if constexpr (std::is_same_v<On, OnCpu>) {
+      const Tensor from = rows.contiguous(), flags = mask.contiguous();
+      at::DimVector sizes(rows.sizes().begin(), rows.sizes().end());
+      const int64_t row_bytes = c10::multiply_integers(rows.sizes().slice(1)) * rows.element_size();
+      sizes[0] = mask.size(0);
+      const Tensor result = new_output(sizes, rows.options());
+      with_kernels<On>(result, [&](auto on) {
+        kernels::masked_scatter(on, flags.const_data_ptr<bool>(), flags.numel(),
+                                static_cast<const char*>(from.const_data_ptr()), rows.size(0),
+                                row_bytes, static_cast<char*>(result.mutable_data_ptr()));
+      });
+      return result;
     } else {
       return pick(rows, mask);
     }

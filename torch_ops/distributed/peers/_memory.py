@@ -16,7 +16,7 @@ class Memory(NamedTuple):
 
     own: Tensor  # uint8, zeros at first
     addresses: Tensor  # int64 [ranks], on the device: of this process
-    keeps: Any  # the mappings
+    of: list[Tensor]  # that of each rank, as tensors; they keep what is mapped
 
 
 class CannotMap(RuntimeError):

@@ -33,9 +33,9 @@ def allocate(nbytes: int, device: torch.device, group: ProcessGroup) -> Memory:
     complaints = agree(group, _complaint(devices, device))
     if any(complaints):
         raise CannotMap(next(filter(None, complaints)))
-    complaint = ""
+    complaint, nbytes = "", max(nbytes, 1)
     try:
-        memory = symmetric_memory.empty(max(nbytes, 1), dtype=torch.uint8, device=device)
+        memory = symmetric_memory.empty(nbytes, dtype=torch.uint8, device=device)
         handle: Any = symmetric_memory.rendezvous(memory, group)
         memory.zero_()
         torch.cuda.synchronize(device)
@@ -46,4 +46,5 @@ def allocate(nbytes: int, device: torch.device, group: ProcessGroup) -> Memory:
         raise CannotMap(next(filter(None, complaints)))
     # The tensor is a piece of what was mapped.
     addresses = torch.tensor([each + handle.offset for each in handle.buffer_ptrs], device=device)
-    return Memory(memory, addresses, handle)
+    mapped = [handle.get_buffer(rank, (nbytes,), torch.uint8) for rank in range(group.size())]
+    return Memory(memory, addresses, mapped)

@@ -34,6 +34,7 @@ BENCHMARKS = [
     "jit",
     "c_api",
     "host_cost",
+    "distributed",
 ]
 MACHINE = ("device", "cores", "threads", "driver", "cuda", "torch", "torch_ops", "python")
 

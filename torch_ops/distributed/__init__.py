@@ -5,8 +5,10 @@ Imported when ``torch.distributed.tensor`` is: then the ops of this package take
 
 from torch_ops.distributed import activations, elements, masks, points, rows  # noqa: F401 (rules)
 from torch_ops.distributed._frame import shards_of  # noqa: F401 (for nodes in C++)
+from torch_ops.distributed.sharded_table import ShardedTable
 from torch_ops.distributed.table import gather
 
-__all__ = ["gather"]
+__all__ = ["ShardedTable", "gather"]
 
-gather.__module__ = __name__
+for _public in (ShardedTable, gather):
+    _public.__module__ = __name__

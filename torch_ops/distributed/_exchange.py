@@ -22,13 +22,27 @@ from torch_ops.ops._arguments import Number
 _ops = torch.ops.torch_ops
 
 
-class _Route(NamedTuple):
+class Route(NamedTuple):
     """Which rows go between this rank and the others."""
 
     place: Tensor  # of each entry, among the distinct rows; behind them where it names no row
     wanted: list[int]  # how many distinct rows this rank wants of each
     asked: list[int]  # how many each wants of this rank
     rows: Tensor  # that these are, counted in this rank's part
+    group: ProcessGroup
+
+
+class Asked(NamedTuple):
+    """The first step to a route, which the ranks take without waiting for each other."""
+
+    op: str | None
+    error: IndexError | None  # of this rank's entries
+    distinct: Tensor
+    place: Tensor
+    counts: Tensor  # [2, ranks]: wanted and asked; on the host once they are there
+    works: list[Any]  # what to wait for before they are
+    first: int  # this rank's first row
+    group: ProcessGroup
 
 
 def _send(tensor: Tensor, to: list[int], come: list[int], group: ProcessGroup) -> Tensor:
@@ -43,10 +57,10 @@ def _send(tensor: Tensor, to: list[int], come: list[int], group: ProcessGroup) -
     return received
 
 
-def _find_route(
+def ask(
     op: str | None, index: Tensor, size: int, mode: str, check: bool, group: ProcessGroup
-) -> _Route:
-    """Agrees with the other ranks, who must call it too; one that has an error says so to them."""
+) -> Asked:
+    """Tells the other ranks how many rows this one wants. They must call it too."""
     world, rank = group.size(), group.rank()
     length = -(-size // world)
     error: IndexError | None = None
@@ -59,28 +73,67 @@ def _find_route(
     distinct, place = torch.unique(rows, return_inverse=True)
     ends = torch.arange(world + 1, device=index.device) * length
     bounds = torch.searchsorted(distinct, ends.clamp(max=size))
-    wanted = bounds.diff()
+    counts = bounds.diff().expand(2, -1).contiguous()
     if error is not None:
-        wanted = torch.full_like(wanted, -1)
-    asked = torch.empty_like(wanted)
-    dist.all_to_all_single(asked, wanted, group=group)
-    wanted_counts, asked_counts = torch.stack([wanted, asked]).tolist()
-    if error is not None:
-        raise error
-    for other, count in enumerate(asked_counts):
+        counts[0] = -1
+    work = dist.all_to_all_single(counts[1], counts[0], group=group, async_op=True)
+    works: list[Any] = [work]
+    if counts.is_cuda:
+        work.wait()  # the stream does
+        on_host = torch.empty_like(counts, device="cpu", pin_memory=True)
+        counts = on_host.copy_(counts, non_blocking=True)
+        works = [torch.cuda.current_stream(index.device).record_event()]
+    return Asked(op, error, distinct, place, counts, works, min(size, rank * length), group)
+
+
+def settle(asked: Asked) -> Route:
+    """Sends the other ranks the rows that this one wants.
+
+    Raises:
+        IndexError: This rank has an error, or another, which has told so.
+    """
+    for work in asked.works:
+        work.synchronize() if asked.distinct.is_cuda else work.wait()
+    wanted, come = asked.counts.tolist()
+    if asked.error is not None:
+        raise asked.error
+    for other, count in enumerate(come):
         if count < 0:
             raise IndexError(
-                f"{op or 'gather'}: rank {other} of the group has an entry out of range in its "
-                "index, and says in its own error which."
+                f"{asked.op or 'gather'}: rank {other} of the group has an entry out of range in "
+                "its index, and says in its own error which."
             )
-    requests = _send(distinct[: sum(wanted_counts)], wanted_counts, asked_counts, group)
-    return _Route(place, wanted_counts, asked_counts, requests - min(size, rank * length))
+    requests = _send(asked.distinct[: sum(wanted)], wanted, come, asked.group)
+    return Route(asked.place, wanted, come, requests - asked.first, asked.group)
 
 
 def _group(name: str) -> ProcessGroup:
     resolve: Any = vars(distributed_c10d)["_resolve_process_group"]  # of functional collectives
     group: ProcessGroup = resolve(name)
     return group
+
+
+def gather_by(route: Route, part: Tensor, mode: str, fill_value: Number | None) -> Tensor:
+    """The rows for which the route was made."""
+    rows = _ops.gather(part, route.rows, 0, mode="unchecked")
+    received = _send(rows, route.asked, route.wanted, route.group)
+    fill = fill_value if mode == "fill" else 0
+    output: Tensor = _ops.gather(received, route.place, 0, mode="fill", fill_value=fill)
+    return output
+
+
+def receive_sums(route: Route, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of this rank's part, and what each other rank adds to them. 16-bit floats in float32."""
+    total = sum(route.wanted)
+    sums = _ops._scatter_sum(values, route.place, total, 0, deterministic=True, mode="fill")
+    return route.rows, _send(sums, route.wanted, route.asked, route.group)
+
+
+def sum_by(route: Route, values: Tensor, count: int) -> Tensor:
+    """The transpose of ``gather_by``: this rank's ``count`` rows of the sums."""
+    rows, received = receive_sums(route, values)
+    own = _ops._scatter_sum(received, rows, count, 0, deterministic=True, mode="unchecked")
+    return own.to(values.dtype)
 
 
 def _gather(
@@ -92,25 +145,15 @@ def _gather(
     name: str | None,
     group_name: str,
 ) -> Tensor:
-    group = _group(group_name)
-    route = _find_route(name, index, size, mode, True, group)
-    rows = _ops.gather(part, route.rows, 0, mode="unchecked")
-    received = _send(rows, route.asked, route.wanted, group)
-    fill = fill_value if mode == "fill" else 0
-    return _ops.gather(received, route.place, 0, mode="fill", fill_value=fill)
+    route = settle(ask(name, index, size, mode, True, _group(group_name)))
+    return gather_by(route, part, mode, fill_value)
 
 
 def _sum(
     values: Tensor, index: Tensor, size: int, count: int, mode: str, group_name: str
 ) -> Tensor:
-    group = _group(group_name)
-    route = _find_route(None, index, size, mode, False, group)
-    total = sum(route.wanted)
-    # Those of 16-bit floats are rounded in the end.
-    sums = _ops._scatter_sum(values, route.place, total, 0, deterministic=True, mode="fill")
-    received = _send(sums, route.wanted, route.asked, group)
-    own = _ops._scatter_sum(received, route.rows, count, 0, deterministic=True, mode="unchecked")
-    return own.to(values.dtype)
+    route = settle(ask(None, index, size, mode, False, _group(group_name)))
+    return sum_by(route, values, count)
 
 
 # As registered ops, for graphs: what they send depends on data, what they return does not.
@@ -158,7 +201,7 @@ def gather_rows(
     group: ProcessGroup,
 ) -> Tensor:
     """``gather(table, index)`` of a table of ``size`` rows of which this rank has a part."""
-    call = _gather if type(index) is Tensor else _gather_op
+    call = _gather if type(index) is Tensor and not torch.compiler.is_compiling() else _gather_op
     return call(part, index, size, mode, fill_value, name, group.group_name)
 
 
@@ -166,5 +209,5 @@ def sum_rows(
     values: Tensor, index: Tensor, size: int, count: int, mode: str, group: ProcessGroup
 ) -> Tensor:
     """This rank's ``count`` rows of ``scatter_add(values, index, size)``, summed over all ranks."""
-    call = _sum if type(index) is Tensor else _sum_op
+    call = _sum if type(index) is Tensor and not torch.compiler.is_compiling() else _sum_op
     return call(values, index, size, count, mode, group.group_name)

@@ -2,82 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial
-from torch.distributed.tensor.placement_types import Placement
+from torch.distributed.tensor import DTensor
 
-from torch_ops.distributed._exchange import gather_rows, sum_rows
-from torch_ops.distributed._frame import part_of, place, shard_axis, wrap
+from torch_ops.distributed._lookup import dim_of_rows, look_up
 from torch_ops.ops._arguments import Number, check_tensors, mode_arguments
 
-Placements = tuple[Placement, ...]
+ROUTE = "_torch_ops_route"  # attribute of a weight: the route to its rows, of _lookup.py
 
 
-def _dim_of_rows(placements: Placements) -> int:
-    """The dimension of the mesh over which rows alone are shared out; -1 if there is none."""
-    dims = [d for d, placement in enumerate(placements) if shard_axis(placement) == 0]
-    others = [placement for d, placement in enumerate(placements) if d not in dims]
-    alone = len(dims) == 1 and all(placement.is_replicate() for placement in others)
-    return dims[0] if alone else -1
-
-
-class _Rows(torch.autograd.Function):
-    """The rows of a table that this rank asks for."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        table: DTensor,
-        index: Tensor,
-        placements: Placements,
-        mode: str,
-        fill_value: Number | None,
-    ) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.size, ctx.mesh, ctx.placements = table.shape[0], table.device_mesh, placements
-        ctx.mode = mode
-        group = ctx.mesh.get_group(_dim_of_rows(placements))
-        return gather_rows(place(table, placements), index, ctx.size, mode, fill_value, None, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
-        (index,) = ctx.saved_tensors
-        grad = _Sums.apply(grad_output, index, ctx.size, ctx.mesh, ctx.placements, ctx.mode)
-        return grad, None, None, None, None
-
-
-class _Sums(torch.autograd.Function):
-    """Its transpose: what all ranks add to the rows of a table."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        values: Tensor,
-        index: Tensor,
-        size: int,
-        mesh: DeviceMesh,
-        placements: Placements,
-        mode: str,
-    ) -> DTensor:
-        ctx.save_for_backward(index)
-        ctx.placements, ctx.mode = placements, mode
-        dim = _dim_of_rows(placements)
-        _, count = part_of(size, mesh, placements, 0)
-        sums = sum_rows(values, index, size, count, mode, mesh.get_group(dim))
-        # Ranks that have the same rows have other indices.
-        whole = tuple(each if d == dim else Partial() for d, each in enumerate(placements))
-        return wrap(sums, mesh, whole, (size, *values.shape[index.dim() :]))
-
-    @staticmethod
-    def backward(ctx: Any, grad: DTensor) -> tuple[Any, ...]:
-        (index,) = ctx.saved_tensors
-        nothing = 0 if ctx.mode == "fill" else None
-        rows = _Rows.apply(grad, index, ctx.placements, ctx.mode, nothing)
-        return rows, None, None, None, None, None
+def check_call(
+    name: str, table: DTensor, index: Tensor, mode: str, fill_value: Number | None
+) -> None:
+    """Raises what sizes and dtypes alone tell: on all ranks, before they wait for each other."""
+    check_tensors(name, index=index)
+    if isinstance(index, DTensor):
+        raise TypeError(
+            f"{name}: index must be this rank's own tensor, but it is a DTensor. "
+            "torch_ops.gather takes one."
+        )
+    if index.device.type != table.device.type:
+        raise RuntimeError(
+            f"{name}: table and index must be on one device, but table is on {table.device} and "
+            f"index is on {index.device}."
+        )
+    options = mode_arguments(name, mode, fill_value)
+    bare = torch.empty(table.shape, dtype=table.dtype, device="meta")
+    torch.ops.torch_ops.gather(bare, index.to("meta"), 0, **options)
 
 
 def gather(
@@ -135,19 +87,10 @@ def gather(
             "distributed.gather: table must be a DTensor, but it is a "
             f"{type(table).__name__}. For a tensor that each rank has there is torch_ops.gather."
         )
-    check_tensors("distributed.gather", index=index)
-    if isinstance(index, DTensor):
-        raise TypeError(
-            "distributed.gather: index must be this rank's own tensor, but it is a DTensor. "
-            "torch_ops.gather takes one."
-        )
-    if table.dim() == 0 or _dim_of_rows(table.placements) < 0:
+    if table.dim() == 0 or dim_of_rows(table.placements) < 0:
         raise ValueError(
             "distributed.gather: table must be Shard(0) on one dimension of its mesh and "
             f"replicated on the others, but its placements are {table.placements}."
         )
-    options = mode_arguments("distributed.gather", mode, fill_value)
-    # What sizes and dtypes alone tell is an error on all ranks, before they wait for each other.
-    bare = torch.empty(table.shape, dtype=table.dtype, device="meta")
-    torch.ops.torch_ops.gather(bare, index.to("meta"), 0, **options)
-    return _Rows.apply(table, index, table.placements, mode, fill_value)
+    check_call("distributed.gather", table, index, mode, fill_value)
+    return look_up(table, index, mode, fill_value, getattr(table, ROUTE, ""))

@@ -1,0 +1,92 @@
+// Rows in the memory of other ranks, which is mapped into this process, in the kernel library:
+// peers_cpu.cpp and peers_cuda.cu. Nothing is checked but the values of the index. No torch.
+//
+// Rank r has rows r * length to (r + 1) * length - 1 of a table, contiguous, at the address
+// parts[r]. What is an address of another rank's memory here is one of this process.
+#pragma once
+
+#include <cstdint>
+
+#include "common/host/host_program.h"
+#include "common/indexing/index_array.h"
+#include "common/indexing/index_error.h"
+#include "common/indexing/index_mode.h"
+#include "common/indexing/row_layout.h"
+
+namespace torch_ops {
+
+// A gather from all parts. The layout is that of a gather from the whole table; its inner axis
+// counts elements.
+struct PeerGather {
+  const int64_t* parts;  // in the memory of the call's device, as all arrays here
+  int64_t ranks;
+  int64_t length;
+  int64_t row_bytes;
+  IndexArray index;
+  RowLayout layout;
+  GatherPolicy policy;
+  void* output;
+};
+
+// Rows of values for the ranks that have these rows. Each rank has an inbox, with room for
+// `capacity` rows of each sender; inboxes[r] is its address. `rows` are numbers of rows in the
+// whole table, distinct and in order; those for rank r begin at bounds[r]. This round sends those
+// from `first` on.
+struct PeerPut {
+  const int64_t* inboxes;
+  int64_t ranks;
+  int64_t rank;
+  int64_t length;
+  const int64_t* rows;
+  const int64_t* bounds;  // [ranks + 1]
+  const char* values;     // [count, row_bytes]
+  int64_t count;
+  int64_t row_bytes;
+  int64_t first;
+  int64_t capacity;
+  // In an inbox, in bytes. At its beginning are, for each sender, how many rows it has for this
+  // rank in all rounds, and how many it has at most for any.
+  int64_t rows_offset;    // int64 [ranks, capacity], counted in the owner's part
+  int64_t values_offset;  // [ranks, capacity, row_bytes]
+};
+
+// Where ranks say that they have come to a meeting, the n-th of a group: pads[r] is the address of
+// rank r's pad, of 3 * ranks numbers. The first `ranks` are the last meeting that each rank came
+// to. Of the two rows after them, the one of an even or an odd n has n where a rank came with an
+// error.
+struct PeerPads {
+  const int64_t* pads;
+  int64_t ranks;
+  int64_t rank;
+};
+
+constexpr int64_t kAllMet = -1;
+
+namespace kernels {
+
+// Returns the position of the first entry that is an error, or kNoBadEntry. Where there is one, the
+// output is nonsense.
+TORCH_OPS_KERNELS_API int64_t gather_peers(OnCpu on, const PeerGather& call);
+TORCH_OPS_KERNELS_API void put_to_peers(OnCpu on, const PeerPut& call);
+
+// Says that this rank has come to a meeting, with all that it wrote before.
+TORCH_OPS_KERNELS_API void arrive(OnCpu on, const PeerPads& pads, int64_t meeting, bool failed);
+// Waits for the others for a time. Returns kAllMet; or the number of a rank that came with an
+// error; or kAllMet - 1 - the number of a rank that has not come yet. `with_errors`: whether errors
+// count.
+TORCH_OPS_KERNELS_API int64_t await_peers(OnCpu on, const PeerPads& pads, int64_t meeting,
+                                          bool with_errors, int64_t milliseconds);
+
+// An entry that is an error gives zeros, and is recorded.
+TORCH_OPS_KERNELS_API void gather_peers(OnCuda on, const PeerGather& call,
+                                        const IndexErrorSite& errors);
+TORCH_OPS_KERNELS_API void put_to_peers(OnCuda on, const PeerPut& call);
+
+// Both steps of a meeting, on the device: it counts meetings in `*meeting`. What await_peers()
+// returns is written to `*outcome`, memory of the host, if it is not kAllMet; a rank that has not
+// come within the time is not waited for any longer. One that comes with an error does not wait.
+TORCH_OPS_KERNELS_API void meet_peers(OnCuda on, const PeerPads& pads, int64_t* meeting,
+                                      bool failed, int64_t milliseconds, int64_t* outcome);
+
+}  // namespace kernels
+}  // namespace torch_ops

@@ -1,0 +1,281 @@
+"""ShardedTable by the direct route: errors, ranks that fail or never come, and its memory."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import ranks
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+from torch_ops.distributed import ShardedTable
+from torch_ops.distributed.peers import _shared
+
+
+def message_of(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+# ---- Errors in an index -------------------------------------------------------------------------
+
+
+def fail(route: str, with_gradient: bool) -> list[str]:
+    """Rank 1 has an entry out of range in the second of four steps."""
+    table = ShardedTable(7, 2, route=route)
+    other = ShardedTable(5, 2, route=route)  # of the same group
+    optimizer = torch.optim.SGD([table.weight, other.weight], lr=0.1)
+    found = []
+    for step in range(4):
+        index = torch.tensor([[0, 1], [2, 7 if step == 1 and dist.get_rank() == 1 else 6]])
+
+        def run(index: torch.Tensor = index) -> None:
+            with torch.set_grad_enabled(with_gradient):
+                loss = other(index % 5).sum() + table(index).sum()
+            if with_gradient:
+                loss.backward()
+                optimizer.step()
+            optimizer.zero_grad()
+
+        found.append(message_of(run))
+    weight: Any = table.weight.detach()
+    whole = weight.full_tensor()
+    assert torch.equal(table(torch.arange(7)), whole)
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("route", ["direct", "exchange"])
+def test_one_rank_has_an_entry_out_of_range(route: str, world: int) -> None:
+    """It names the entry, the others name the rank; nobody waits; the next steps work."""
+    for rank, found in enumerate(ranks.run(world, fail, route, True)):
+        assert [bool(message) for message in found] == [False, True, False, False]
+        words = (
+            "index[1, 1] is 7, out of range for an axis of size 7"
+            if rank == 1
+            else "rank 1 of the group has an entry out of range"
+        )
+        assert found[1].startswith(f"IndexError: gather: {words}")
+
+
+def test_out_of_range_without_a_gradient() -> None:
+    """The other rank has its rows."""
+    good, bad = ranks.run(2, fail, "direct", False)
+    assert good == [""] * 4
+    assert bad[1].startswith("IndexError: gather: index[1, 1] is 7") and not bad[2]
+
+
+def fail_again_and_again() -> list[str]:
+    """All ranks but the first have errors, some in succession."""
+    table = ShardedTable(7, 2, route="direct")
+    rank, found = dist.get_rank(), []
+    for step in range(12):
+        bad = rank > 0 and step % (rank + 1) == 0
+        index = torch.tensor([3, 9 if bad else 2])
+        found.append(message_of(lambda index=index: table(index).sum().backward()))
+    return found
+
+
+def test_errors_in_succession() -> None:
+    for rank, found in enumerate(ranks.run(4, fail_again_and_again)):
+        for step, message in enumerate(found):
+            bad = [other for other in range(1, 4) if step % (other + 1) == 0]
+            assert bool(message) == bool(bad), (rank, step, message)
+            if rank in bad:
+                assert "index[1] is 9" in message
+            elif bad:
+                assert any(f"rank {other} of the group" in message for other in bad)
+
+
+# ---- Ranks that fail or do not come -------------------------------------------------------------
+
+
+def stay_away() -> tuple[str, float]:
+    """Rank 1 takes no part in a backward pass."""
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    table = ShardedTable(7, 2, group=group, route="direct")
+    output = table(torch.tensor([6, 0]))
+    begin, message = time.monotonic(), ""
+    if dist.get_rank() == 0:
+        message = message_of(output.sum().backward)
+    return message, time.monotonic() - begin
+
+
+def test_a_rank_that_does_not_come() -> None:
+    message, seconds = ranks.run(2, stay_away)[0]
+    assert message.startswith("RuntimeError: torch_ops.distributed: rank 1 of the group did not co")
+    assert "timeout of 2 s" in message and 2 <= seconds < 20
+
+
+# ---- Memory -------------------------------------------------------------------------------------
+
+
+def largest_allocation(rows: int) -> tuple[int, int]:
+    """Of the memory that all ranks map nothing counts here."""
+    table = ShardedTable(rows, 4, route="direct")
+    index = torch.arange(0, rows, 100)
+    output = table(index)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        output.sum().backward()
+    largest = max(event.self_cpu_memory_usage for event in profile.events())
+    assert table._peers is not None
+    return largest, table._peers._memory.own.numel()
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_gradient_takes_the_memory_of_a_part(world: int) -> None:
+    for largest, _ in ranks.run(world, largest_allocation, 10_000):
+        assert largest == 10_000 * 4 * 4 // world
+
+
+def mapped_bytes(inbox_bytes: int) -> int:
+    table = ShardedTable(10_000, 4, route="direct", inbox_bytes=inbox_bytes)
+    assert table._peers is not None
+    return table._peers._memory.own.numel()
+
+
+def test_memory_of_inboxes_is_bounded() -> None:
+    part = 10_000 * 4 * 4 // 2
+    for inbox_bytes in (10_000, 100_000, 1 << 30):
+        most = min(inbox_bytes, 2 * 2 * 5000 * (16 + 8))
+        for nbytes in ranks.run(2, mapped_bytes, inbox_bytes):
+            assert most * 0.9 < nbytes - part < most + 4096
+
+
+def left_files() -> list[str]:
+    ShardedTable(10, 4, route="direct")
+    dist.barrier()
+    return [name for name in os.listdir(_shared.SHARED_MEMORY) if name.startswith("torch_ops-")]
+
+
+def test_no_files_are_left() -> None:
+    assert ranks.run(2, left_files) == [[], []]
+
+
+# ---- Where memory cannot be mapped --------------------------------------------------------------
+
+
+def without_room(route: str) -> tuple[str, str, list[str]]:
+    """The files would be larger than any disk."""
+    kept = _shared._make
+    if dist.get_rank() == 1:
+        _shared._make = lambda path, nbytes: kept(path, 1 << 62)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            tables: list[ShardedTable] = []
+            message = message_of(lambda: tables.append(ShardedTable(8, 3, route=route)))
+    finally:
+        _shared._make = kept
+    said = [str(each.message) for each in caught]
+    if not tables:
+        return message, "", said
+    table = tables[0]
+    weight: Any = table.weight.detach()
+    assert torch.equal(table(torch.tensor([7, 0])), weight.full_tensor()[[7, 0]])
+    return message, table.route, said
+
+
+def test_falls_back_to_the_exchange() -> None:
+    for message, route, said in ranks.run(2, without_room, "auto"):
+        assert (message, route) == ("", "exchange")
+        assert len(said) == 1 and "so that rows are exchanged" in said[0]
+
+
+def test_direct_route_that_cannot_be() -> None:
+    for message, _, _ in ranks.run(2, without_room, "direct"):
+        assert message.startswith("RuntimeError: ShardedTable: the ranks cannot map each other's")
+
+
+def on_two_hosts(route: str) -> tuple[str, str]:
+    kept = ShardedTable._set_up.__globals__["host"]
+    ShardedTable._set_up.__globals__["host"] = lambda: f"host {dist.get_rank()}"
+    try:
+        tables: list[ShardedTable] = []
+        message = message_of(lambda: tables.append(ShardedTable(8, 3, route=route)))
+    finally:
+        ShardedTable._set_up.__globals__["host"] = kept
+    return message, tables[0].route if tables else ""
+
+
+def test_several_hosts() -> None:
+    assert ranks.run(2, on_two_hosts, "auto") == [("", "exchange")] * 2
+    for message, _ in ranks.run(2, on_two_hosts, "direct"):
+        assert "is for ranks of one host, but they are on 2" in message
+
+
+# ---- What is refused ----------------------------------------------------------------------------
+
+
+def refused() -> list[str]:
+    mesh = init_device_mesh("cpu", (2,))
+    flat = init_device_mesh("cpu", (2, 1))
+    table = ShardedTable(4, 2)
+    index = torch.tensor([1])
+    weight = torch.randn(4, 2)
+    placed: Any = distribute_tensor(index, mesh, [Replicate()])
+    different = 1 + dist.get_rank()
+    net = nn.Sequential(ShardedTable(4, 2))
+    net[0].load_state_dict(ShardedTable(4, 2).state_dict(), assign=True)
+    calls: list[Callable[[], Any]] = [
+        lambda: ShardedTable(2.0, 2),  # type: ignore[arg-type]
+        lambda: ShardedTable(-1, 2),
+        lambda: ShardedTable(2, 2, dtype=torch.int64),
+        lambda: ShardedTable(2, 2, device="meta"),
+        lambda: ShardedTable(2, 2, route="other"),
+        lambda: ShardedTable(2, 2, inbox_bytes=-1),
+        lambda: ShardedTable(2, 2, group=flat),
+        lambda: ShardedTable(2, 2, group=3),  # type: ignore[arg-type]
+        lambda: ShardedTable(different, 2),
+        lambda: ShardedTable.from_dtensor(weight),  # type: ignore[arg-type]
+        lambda: ShardedTable.from_dtensor(distribute_tensor(weight, mesh, [Shard(1)])),
+        lambda: table([1]),  # type: ignore[arg-type]
+        lambda: table(placed),
+        lambda: table(index.float()),
+        lambda: table(index, mode="other"),
+        lambda: table(index, fill_value=1.0),
+        lambda: table.double(),
+        lambda: torch.save(table, io.BytesIO()),
+        lambda: net(index),
+    ]
+    return [message_of(call) for call in calls]
+
+
+def test_refused() -> None:
+    expected = [
+        "TypeError: ShardedTable: rows must be an int",
+        "ValueError: ShardedTable: rows must not be negative, but it is -1.",
+        "TypeError: ShardedTable: dtype must be a floating or complex dtype",
+        "ValueError: ShardedTable: device must be the CPU or a CUDA device",
+        'ValueError: ShardedTable: route must be "auto", "direct" or "exchange"',
+        "ValueError: ShardedTable: inbox_bytes must not be negative",
+        "ValueError: ShardedTable: group must be a process group or a mesh of one dimension",
+        "TypeError: ShardedTable: group must be a process group",
+        "ValueError: ShardedTable: all ranks must be given the same shape",
+        "TypeError: ShardedTable.from_dtensor: weight must be a DTensor",
+        "ValueError: ShardedTable.from_dtensor: weight must be Shard(0)",
+        "TypeError: ShardedTable: index must be a tensor",
+        "TypeError: ShardedTable: index must be this rank's own tensor",
+        "TypeError: gather: index must be uint8",
+        "ValueError: gather: mode must be",
+        'ValueError: gather: fill_value is for mode="fill"',
+        "RuntimeError: ShardedTable: it was to be moved or converted",
+        "TypeError: ShardedTable: a table cannot be copied or pickled",
+        "RuntimeError: ShardedTable: its weight was replaced",
+    ]
+    for found in ranks.run(2, refused):
+        for message, words in zip(found, expected, strict=True):
+            assert message.startswith(words)

@@ -1,0 +1,222 @@
+"""Rows of a table that a group of ranks shares, for an index of each rank's own: the derivative.
+
+A route says where rows come from: it is the name of a PeerTable, whose memory all ranks read, or
+empty, and then ranks exchange rows.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor.placement_types import Placement
+
+from torch_ops.distributed import _exchange
+from torch_ops.distributed._frame import part_of, place, shard_axis, wrap
+from torch_ops.distributed.peers._tables import PeerTable, sparse_rows
+from torch_ops.ops._arguments import Number
+
+Placements = tuple[Placement, ...]
+_ops = torch.ops.torch_ops
+
+# By name, so that compiled code can say which it means.
+peer_tables: weakref.WeakValueDictionary[str, PeerTable] = weakref.WeakValueDictionary()
+
+
+def dim_of_rows(placements: Placements) -> int:
+    """The dimension of the mesh over which rows alone are shared out; -1 if there is none."""
+    dims = [d for d, placement in enumerate(placements) if shard_axis(placement) == 0]
+    others = [placement for d, placement in enumerate(placements) if d not in dims]
+    alone = len(dims) == 1 and all(placement.is_replicate() for placement in others)
+    return dims[0] if alone else -1
+
+
+def _is_eager(index: Tensor) -> bool:
+    """Whether no graph is made of this call."""
+    return type(index) is Tensor and not torch.compiler.is_compiling()
+
+
+# ---- As registered ops, for graphs ---------------------------------------------------------------
+
+
+@torch.library.custom_op(
+    "torch_ops::_peer_gather",
+    mutates_args=(),
+    schema="(Tensor part, Tensor index, str mode, Scalar? fill_value, bool with_gradient, "
+    "str route) -> Tensor",
+)
+def _peer_gather(
+    part: Tensor,
+    index: Tensor,
+    mode: str,
+    fill_value: Number | None,
+    with_gradient: bool,
+    route: str,
+) -> Tensor:
+    return peer_tables[route].gather(index, mode, fill_value, None, with_gradient)
+
+
+@torch.library.custom_op(
+    "torch_ops::_peer_sum",
+    mutates_args=(),
+    schema="(Tensor values, Tensor index, SymInt count, str mode, str route) -> Tensor",
+)
+def _peer_sum(values: Tensor, index: Tensor, count: int, mode: str, route: str) -> Tensor:
+    return peer_tables[route].sums(values, index, mode)
+
+
+@_peer_gather.register_fake
+def _(
+    part: Tensor,
+    index: Tensor,
+    mode: str,
+    fill_value: Number | None,
+    with_gradient: bool,
+    route: str,
+) -> Tensor:
+    return part.new_empty((*index.shape, *part.shape[1:]))
+
+
+@_peer_sum.register_fake
+def _(values: Tensor, index: Tensor, count: int, mode: str, route: str) -> Tensor:
+    return values.new_empty((count, *values.shape[index.dim() :]))
+
+
+# ---- The derivative ------------------------------------------------------------------------------
+
+
+class Rows(torch.autograd.Function):
+    """The rows of a table that this rank asks for."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        table: DTensor,
+        index: Tensor,
+        placements: Placements,
+        mode: str,
+        fill_value: Number | None,
+        route: str,
+        asked: _exchange.Asked | None,
+    ) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.size, ctx.mesh, ctx.placements = table.shape[0], table.device_mesh, placements
+        ctx.mode, ctx.route, ctx.exchanged = mode, route, None
+        group = ctx.mesh.get_group(dim_of_rows(placements))
+        if route:
+            if _is_eager(index):
+                return peer_tables[route].gather(index, mode, fill_value, None, True)
+            part = place(table, placements)
+            gathered: Tensor = _peer_gather(part, index, mode, fill_value, True, route)
+            return gathered
+        part = place(table, placements)
+        if not _is_eager(index):
+            return _exchange.gather_rows(part, index, ctx.size, mode, fill_value, None, group)
+        if asked is None:
+            asked = _exchange.ask(None, index, ctx.size, mode, True, group)
+        ctx.exchanged = _exchange.settle(asked)
+        return _exchange.gather_by(ctx.exchanged, part, mode, fill_value)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
+        (index,) = ctx.saved_tensors
+        how = (ctx.size, ctx.mesh, ctx.placements, ctx.mode, ctx.route, ctx.exchanged)
+        return Sums.apply(grad_output, index, *how), None, None, None, None, None, None
+
+
+class Sums(torch.autograd.Function):
+    """Its transpose: what all ranks add to the rows of a table."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: Tensor,
+        index: Tensor,
+        size: int,
+        mesh: DeviceMesh,
+        placements: Placements,
+        mode: str,
+        route: str,
+        exchanged: _exchange.Route | None,
+    ) -> DTensor:
+        ctx.save_for_backward(index)
+        ctx.placements, ctx.mode = placements, mode
+        dim = dim_of_rows(placements)
+        _, count = part_of(size, mesh, placements, 0)
+        if route:
+            if _is_eager(index):
+                sums = peer_tables[route].sums(values, index, mode)
+            else:
+                sums = _peer_sum(values, index, count, mode, route)
+        elif exchanged is not None:
+            sums = _exchange.sum_by(exchanged, values, count)
+        else:
+            sums = _exchange.sum_rows(values, index, size, count, mode, mesh.get_group(dim))
+        # Ranks that have the same rows have other indices.
+        whole = tuple(each if d == dim else Partial() for d, each in enumerate(placements))
+        return wrap(sums, mesh, whole, (size, *values.shape[index.dim() :]))
+
+    @staticmethod
+    def backward(ctx: Any, grad: DTensor) -> tuple[Any, ...]:
+        (index,) = ctx.saved_tensors
+        nothing = 0 if ctx.mode == "fill" else None
+        # That is no table whose memory the others read.
+        rows = Rows.apply(grad, index, ctx.placements, ctx.mode, nothing, "", None)
+        return rows, None, None, None, None, None, None, None
+
+
+class SparseRows(torch.autograd.Function):
+    """Rows, with a sparse gradient of this rank's part."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        part: Tensor,
+        index: Tensor,
+        size: int,
+        group: ProcessGroup,
+        mode: str,
+        fill_value: Number | None,
+        route: str,
+        asked: _exchange.Asked | None,
+    ) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.shape, ctx.mode, ctx.route, ctx.exchanged = part.shape, mode, route, None
+        if route:
+            return peer_tables[route].gather(index, mode, fill_value, None, True)
+        if asked is None:
+            asked = _exchange.ask(None, index, size, mode, True, group)
+        ctx.exchanged = _exchange.settle(asked)
+        return _exchange.gather_by(ctx.exchanged, part, mode, fill_value)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
+        (index,) = ctx.saved_tensors
+        if ctx.route:
+            sums = peer_tables[ctx.route].sparse_sums(grad_output, index, ctx.mode)
+        else:
+            rows, received = _exchange.receive_sums(ctx.exchanged, grad_output)
+            sums = sparse_rows(rows, received, ctx.shape, grad_output.dtype)
+        return sums, None, None, None, None, None, None, None
+
+
+def look_up(
+    table: DTensor,
+    index: Tensor,
+    mode: str,
+    fill_value: Number | None,
+    route: str,
+    asked: _exchange.Asked | None = None,
+) -> Tensor:
+    """The rows of a table that an index of this rank's own names."""
+    with_gradient = torch.is_grad_enabled() and table.requires_grad
+    if route and not with_gradient and _is_eager(index):
+        return peer_tables[route].gather(index, mode, fill_value, None, False)
+    return Rows.apply(table, index, table.placements, mode, fill_value, route, asked)

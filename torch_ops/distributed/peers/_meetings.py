@@ -1,0 +1,144 @@
+"""How the ranks that read each other's memory wait for each other.
+
+A meeting is a barrier: what a rank wrote before it, others read after it. A rank that has an error
+in place of the next meeting says so and does not wait; the others raise an error that names it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+import weakref
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+from torch.distributed import ProcessGroup, distributed_c10d
+
+from torch_ops.distributed.peers._memory import allocate
+
+_ext: Any = importlib.import_module("torch_ops._ext.peers")
+_SLICE = 200  # milliseconds, after which an interrupt from the keyboard is noticed
+
+
+class Table(Protocol):
+    """What is read after meetings."""
+
+    def refresh(self) -> None:
+        """All that was written to it before now is there for all ranks."""
+
+    def mark_written(self) -> None:
+        """It may be written to before the next meeting."""
+
+
+def timeout_of(group: ProcessGroup, device: torch.device) -> timedelta:
+    """How long the ranks of a group wait for each other."""
+    # torch has no public name for it.
+    options = getattr(group._get_backend(device), "options", None)
+    found = getattr(options, "_timeout", distributed_c10d.default_pg_timeout)
+    assert isinstance(found, timedelta)
+    return found
+
+
+def explain(found: int, timeout: timedelta) -> Exception:
+    """The error for what a meeting has found."""
+    if found >= 0:
+        return IndexError(
+            f"gather: rank {found} of the group has an entry out of range in its index, and says "
+            "in its own error which."
+        )
+    return RuntimeError(
+        f"torch_ops.distributed: rank {_ext.ALL_MET - 1 - found} of the group did not come within "
+        f"the group's timeout of {timeout.total_seconds():g} s. It has failed, or it does not look "
+        "rows up and compute gradients as often as this rank."
+    )
+
+
+class Meetings:
+    """The meetings of a group, of all its tables on one kind of device."""
+
+    def __init__(self, group: ProcessGroup, device: torch.device) -> None:
+        self._rank = group.rank()
+        self._memory = allocate(8 * 3 * group.size(), device, group)
+        self._timeout = timeout_of(group, device)
+        self._milliseconds = int(self._timeout.total_seconds() * 1000)
+        self.tables: weakref.WeakSet[Table] = weakref.WeakSet()
+        self._count = 0
+        # On CUDA the device counts, for a graph that is replayed meets again and again.
+        self._cuda = device.type == "cuda"
+        if self._cuda:
+            self._counter = torch.zeros(1, dtype=torch.int64, device=device)
+            self._outcome = torch.full((1,), _ext.ALL_MET, dtype=torch.int64, pin_memory=True)
+
+    def check(self) -> None:
+        """Raises the error of an earlier meeting that the device has come to."""
+        if self._cuda and (found := int(self._outcome)) != _ext.ALL_MET:
+            self._outcome.fill_(_ext.ALL_MET)
+            self._give_up()
+            raise explain(found, self._timeout)
+
+    def meet(self) -> None:
+        """Waits for the others: on CUDA the stream does."""
+        self.check()
+        if self._cuda:
+            self._meet_on_device(failed=False)
+        else:
+            self._count += 1
+            _ext.arrive(self._memory.addresses, self._rank, self._count, False)
+            if (found := self._wait(self._count, True)) != _ext.ALL_MET:
+                self._give_up()
+                raise explain(found, self._timeout)
+        for table in self.tables:
+            table.refresh()
+
+    def fail(self) -> None:
+        """Comes to the next meeting with an error, without waiting for it."""
+        if self._cuda:
+            self._meet_on_device(failed=True)
+        else:
+            # A mark of the meeting before the last may be looked for until all came to the last.
+            self._wait(self._count, False)
+            self._count += 1
+            _ext.arrive(self._memory.addresses, self._rank, self._count, True)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        for table in self.tables:  # so that all ranks meet when they next look rows up
+            table.mark_written()
+
+    def _meet_on_device(self, failed: bool) -> None:
+        _ext.meet(
+            self._memory.addresses,
+            self._rank,
+            self._counter,
+            failed,
+            self._milliseconds,
+            self._outcome,
+        )
+
+    def _wait(self, meeting: int, with_errors: bool) -> int:
+        end = time.monotonic() + self._timeout.total_seconds()
+        while True:
+            left = min(_SLICE, max(int((end - time.monotonic()) * 1000), 0))
+            found: int = _ext.await_peers(
+                self._memory.addresses, self._rank, meeting, with_errors, left
+            )
+            if found >= _ext.ALL_MET or left == 0:
+                return found
+
+
+_meetings: weakref.WeakKeyDictionary[ProcessGroup, dict[str, Meetings]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def meetings_of(group: ProcessGroup, device: torch.device) -> Meetings:
+    """Those of a group. All its ranks call it.
+
+    Raises:
+        CannotMap: The ranks cannot map each other's memory.
+    """
+    of_group = _meetings.setdefault(group, {})
+    if device.type not in of_group:
+        of_group[device.type] = Meetings(group, device)
+    return of_group[device.type]

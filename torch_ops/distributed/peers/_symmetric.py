@@ -1,0 +1,50 @@
+"""Memory that all ranks map, on CUDA: torch's symmetric memory. Nothing else here imports it.
+
+Its module is private to torch: ``empty`` and ``rendezvous`` are the calls meant for use. Multicast
+is not used, and none of its barriers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed._symmetric_memory as symmetric_memory
+from torch.distributed import ProcessGroup
+
+from torch_ops.distributed.peers._memory import CannotMap, Memory, agree
+
+
+def _complaint(devices: list[int], own: torch.device) -> str:
+    """Why this rank's GPU cannot read the others'; nothing where it can, or cannot be asked."""
+    if len(set(devices)) < len(devices):
+        return "two ranks use one GPU"
+    if max(devices) < torch.cuda.device_count():
+        for device in devices:
+            if device != own.index and not torch.cuda.can_device_access_peer(own.index, device):
+                return f"cuda:{own.index} cannot access the memory of cuda:{device}"
+    return ""
+
+
+def allocate(nbytes: int, device: torch.device, group: ProcessGroup) -> Memory:
+    """See ``_memory.allocate``."""
+    hidden = torch.cuda.device_count() == 1  # each process sees its own GPU alone
+    devices = agree(group, -1 - group.rank() if hidden else device.index)
+    complaints = agree(group, _complaint(devices, device))
+    if any(complaints):
+        raise CannotMap(next(filter(None, complaints)))
+    complaint, nbytes = "", max(nbytes, 1)
+    try:
+        memory = symmetric_memory.empty(nbytes, dtype=torch.uint8, device=device)
+        handle: Any = symmetric_memory.rendezvous(memory, group)
+        memory.zero_()
+        torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        complaint = str(error).splitlines()[0]
+    complaints = agree(group, complaint)  # also: nobody writes before all have their zeros
+    if any(complaints):
+        raise CannotMap(next(filter(None, complaints)))
+    # The tensor is a piece of what was mapped.
+    addresses = torch.tensor([each + handle.offset for each in handle.buffer_ptrs], device=device)
+    mapped = [handle.get_buffer(rank, (nbytes,), torch.uint8) for rank in range(group.size())]
+    return Memory(memory, addresses, mapped)

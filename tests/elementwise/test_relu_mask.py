@@ -200,7 +200,6 @@ def test_many_gradients_of_one_mask(device: torch.device) -> None:
         assert_same(grads, torch.where(x > 0, gradients, off), "batched")
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_opcheck(device: torch.device) -> None:
     """The ops behind `save`: schema, fake kernels, registration, AOTAutograd."""
     ops = torch.ops.torch_ops

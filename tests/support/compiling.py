@@ -40,7 +40,6 @@ def run(function: Callable[..., Any], call: Call) -> list[Tensor]:
 
 class CompileChecks:
     # opcheck looks at .grad of what it is given; an in-place op must not be given a leaf.
-    @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
     def test_opcheck(self, op: Op, device: torch.device) -> None:
         """Schema, fake kernel, autograd registration, and AOTAutograd with dynamic shapes."""
         samples = (op.registered(sample) for sample in op.samples(device, torch.float32))
@@ -86,7 +85,6 @@ class CompileChecks:
         assert_close(each(*stacked), tuple(torch.stack([part, part]) for part in expected))
 
     # The capture looks at .grad of all that nodes have saved.
-    @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
     def test_compiled_autograd(self, op: Op, device: torch.device) -> None:
         """The backward pass captured as one graph, with stand-ins for what each node holds."""
         torch.compiler.reset()

@@ -399,7 +399,6 @@ def test_inductor(device: torch.device) -> None:
     torch.testing.assert_close(torch.autograd.grad(compiled(x, y).sum(), (x, y)), expected)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_compiled_autograd(device: torch.device) -> None:
     torch.compiler.reset()
     x, y = random((3, 4), device).requires_grad_(), random((4,), device).requires_grad_()
@@ -410,7 +409,6 @@ def test_compiled_autograd(device: torch.device) -> None:
     torch.testing.assert_close((x.grad, y.grad), expected)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_opcheck(device: torch.device) -> None:
     x = random((3, 4), device, torch.float32)
     for args in (

@@ -88,7 +88,6 @@ def test_gradients(device: torch.device) -> None:
         norm(x).backward()
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_opcheck(device: torch.device) -> None:
     x, y = torch.rand(3, 4, device=device), torch.rand(4, device=device)
     torch.library.opcheck(product.overload, (x, y))

@@ -243,7 +243,6 @@ def test_compile(with_plan: bool, dynamic: bool, device: torch.device) -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_compiled_autograd(device: torch.device) -> None:
     torch.compiler.reset()
     src, dst = indices(device)
@@ -275,7 +274,6 @@ def test_export(device: torch.device) -> None:
     torch.testing.assert_close(program.module()(*more), Model()(*more))
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_opcheck(device: torch.device) -> None:
     src, dst = indices(device)
     x, w = random((N, 3), device).requires_grad_(), random((E, 1), device).requires_grad_()

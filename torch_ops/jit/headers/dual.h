@@ -86,7 +86,7 @@ struct Dual : Base<T, N>::type {
   template <class U>
   TORCH_OPS_FUNCTION Dual(const U& value, const Tangents<U, N>& tangents)
       : Parent(value, tangents), v(static_cast<T>(value)) {
-    for (int k = 0; k < N; ++k) d.of[k] = static_cast<T>(tangents.of[k]);
+    TORCH_OPS_UNROLL for (int k = 0; k < N; ++k) d.of[k] = static_cast<T>(tangents.of[k]);
   }
 
   // A constant: a number, or a value of lower depth.
@@ -96,8 +96,23 @@ struct Dual : Base<T, N>::type {
   template <class U>
   TORCH_OPS_FUNCTION Dual(const Dual<U, N>& other) : Dual(other.v, other.d) {}
 
+#ifdef __CUDACC_RTC__
   Dual(const Dual& other) = default;
   Dual& operator=(const Dual& other) = default;
+#else
+  // Number by number: what is copied as a block of memory stays there, and no loop around it is
+  // vectorised.
+  TORCH_OPS_FUNCTION Dual(const Dual& other)
+      : Parent(static_cast<const Parent&>(other)), v(other.v) {
+    TORCH_OPS_UNROLL for (int k = 0; k < N; ++k) d.of[k] = other.d.of[k];
+  }
+  TORCH_OPS_FUNCTION Dual& operator=(const Dual& other) {
+    Parent::operator=(static_cast<const Parent&>(other));
+    v = other.v;
+    TORCH_OPS_UNROLL for (int k = 0; k < N; ++k) d.of[k] = other.d.of[k];
+    return *this;
+  }
+#endif
 
   // Where it stands for its truth alone: if (x), x && y.
   TORCH_OPS_FUNCTION explicit operator bool() const { return static_cast<bool>(v); }
@@ -135,23 +150,40 @@ TORCH_OPS_FUNCTION bool is_zero(const A& value) {
 template <class T, int N>
 TORCH_OPS_FUNCTION bool is_zero(const Dual<T, N>& value) {
   bool zero = is_zero(value.v);
-  for (int k = 0; k < N; ++k) zero = zero && is_zero(value.d.of[k]);
+  TORCH_OPS_UNROLL for (int k = 0; k < N; ++k) zero = zero && is_zero(value.d.of[k]);
   return zero;
 }
+
+#ifndef __CUDACC_RTC__
+template <class A>
+TORCH_OPS_FUNCTION A unless(bool zero, const A& value) {
+  return zero ? A(0) : value;
+}
+template <class T, int N>
+TORCH_OPS_FUNCTION Dual<T, N> unless(bool zero, const Dual<T, N>& value) {
+  Tangents<T, N> d;
+  TORCH_OPS_UNROLL for (int k = 0; k < N; ++k) d.of[k] = unless(zero, value.d.of[k]);
+  return {unless(zero, value.v), d};
+}
+#endif
 
 // What does not depend on an input has the derivative 0 by it, also where the factor is infinite or
 // NaN: d(x + sqrt(y))/dx is 1 at y = 0.
 template <class T, class G>
 TORCH_OPS_FUNCTION auto scaled(const T& tangent, const G& factor) -> decltype(tangent * factor) {
   using R = decltype(tangent * factor);
+#ifdef __CUDACC_RTC__
   return is_zero(tangent) ? R(0) : R(tangent * factor);
+#else  // each number by itself, not by branches, which keep loops from being vectorised
+  return R(unless(is_zero(tangent), tangent * factor));
+#endif
 }
 
 // The chain rule: y(a), whose derivative by a is `slope`.
 template <class Y, class T, int N, class G>
 TORCH_OPS_FUNCTION Dual<Y, N> chain(const Y& y, const Dual<T, N>& a, const G& slope) {
   Tangents<Y, N> d;
-  for (int k = 0; k < N; ++k) d.of[k] = static_cast<Y>(scaled(a.d.of[k], slope));
+  TORCH_OPS_UNROLL for (int k = 0; k < N; ++k) d.of[k] = static_cast<Y>(scaled(a.d.of[k], slope));
   return {y, d};
 }
 
@@ -160,7 +192,7 @@ template <class Y, class A, class B, int N, class G, class H>
 TORCH_OPS_FUNCTION Dual<Y, N> chain(const Y& y, const Dual<A, N>& a, const G& by_a,
                                     const Dual<B, N>& b, const H& by_b) {
   Tangents<Y, N> d;
-  for (int k = 0; k < N; ++k) {
+  TORCH_OPS_UNROLL for (int k = 0; k < N; ++k) {
     d.of[k] = static_cast<Y>(scaled(a.d.of[k], by_a) + scaled(b.d.of[k], by_b));
   }
   return {y, d};
@@ -210,7 +242,7 @@ TORCH_OPS_FUNCTION const Dual<T, N> operator+(const Dual<T, N>& a) {
 template <class T, int N>
 TORCH_OPS_FUNCTION const Dual<T, N> operator-(const Dual<T, N>& a) {
   Tangents<T, N> d;
-  for (int k = 0; k < N; ++k) d.of[k] = -a.d.of[k];
+  TORCH_OPS_UNROLL for (int k = 0; k < N; ++k) d.of[k] = -a.d.of[k];
   return {T(-a.v), d};
 }
 
@@ -219,7 +251,7 @@ TORCH_OPS_FUNCTION const Dual<T, N> operator-(const Dual<T, N>& a) {
   const auto y = value;                                                           \
   using Y = typename Plain<decltype(y)>::type;                                    \
   Tangents<Y, N> d;                                                               \
-  for (int k = 0; k < N; ++k) d.of[k] = static_cast<Y>(tangent);                  \
+  TORCH_OPS_UNROLL for (int k = 0; k < N; ++k) d.of[k] = static_cast<Y>(tangent); \
   return Dual<Y, N>(y, d);
 template <class A>
 struct Plain {

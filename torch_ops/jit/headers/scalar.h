@@ -13,12 +13,14 @@ typedef unsigned long long uint64_t;
 typedef decltype((char*)nullptr - (char*)nullptr) ptrdiff_t;
 #define TORCH_OPS_FUNCTION __device__ __forceinline__
 #define TORCH_OPS_INLINE  // of a lambda: NVRTC inlines one that is called
+#define TORCH_OPS_UNROLL  // of a loop of known length: NVRTC unrolls it
 #else
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #define TORCH_OPS_FUNCTION inline __attribute__((always_inline))
 #define TORCH_OPS_INLINE __attribute__((always_inline))
+#define TORCH_OPS_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 namespace torch_ops {

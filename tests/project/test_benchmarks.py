@@ -79,8 +79,9 @@ def test_scratch_on_the_cpu_is_what_is_freed_again(measure: ModuleType) -> None:
     from benchmarks._measure.timing import host_scratch
 
     x = torch.ones(2**18)
-    assert host_scratch(lambda: x.repeat(4)[:1].clone()) == 4 * x.nbytes
-    assert host_scratch(lambda: x.repeat(4)) == 0
+    # Operators allocate a few bytes of their own.
+    assert 0 <= host_scratch(lambda: x.repeat(4)[:1].clone()) - 4 * x.nbytes < 1000
+    assert 0 <= host_scratch(lambda: x.repeat(4)) < 1000
 
 
 def test_calls_are_timed_in_turn_and_outputs_freed(measure: ModuleType, bench: Any) -> None:

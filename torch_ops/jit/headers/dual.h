@@ -91,6 +91,13 @@ TORCH_OPS_FUNCTION Tangents<T, sizeof...(k)> tangents(const Function& tangent, N
   return {{static_cast<T>(tangent(k))...}};
 }
 
+// Number by number: what is copied as a block of memory stays there, and no loop around it is
+// vectorised.
+template <class T, int N>
+TORCH_OPS_FUNCTION Tangents<T, N> copied(const Tangents<T, N>& from) {
+  return tangents<T>([&](int k) TORCH_OPS_INLINE { return from.of[k]; }, UpTo<N>());
+}
+
 template <class T, int N>
 struct Dual : Base<T, N>::type {
   using Parent = typename Base<T, N>::type;
@@ -113,8 +120,19 @@ struct Dual : Base<T, N>::type {
   template <class U>
   TORCH_OPS_FUNCTION Dual(const Dual<U, N>& other) : Dual(other.v, other.d) {}
 
+#ifdef __CUDACC_RTC__
   Dual(const Dual& other) = default;
   Dual& operator=(const Dual& other) = default;
+#else
+  TORCH_OPS_FUNCTION Dual(const Dual& other)
+      : Parent(static_cast<const Parent&>(other)), v(other.v), d(copied(other.d)) {}
+  TORCH_OPS_FUNCTION Dual& operator=(const Dual& other) {
+    Parent::operator=(static_cast<const Parent&>(other));
+    v = other.v;
+    d = copied(other.d);
+    return *this;
+  }
+#endif
 
   // Where it stands for its truth alone: if (x), x && y.
   TORCH_OPS_FUNCTION explicit operator bool() const { return static_cast<bool>(v); }
@@ -162,12 +180,28 @@ TORCH_OPS_FUNCTION bool is_zero(const Dual<T, N>& value) {
   return is_zero(value.v) && are_zero(value.d, UpTo<N>());
 }
 
+#ifndef __CUDACC_RTC__
+template <class A>
+TORCH_OPS_FUNCTION A unless(bool zero, const A& value) {
+  return zero ? A(0) : value;
+}
+template <class T, int N>
+TORCH_OPS_FUNCTION Dual<T, N> unless(bool zero, const Dual<T, N>& value) {
+  const auto tangent = [&](int k) TORCH_OPS_INLINE { return unless(zero, value.d.of[k]); };
+  return {unless(zero, value.v), tangents<T>(tangent, UpTo<N>())};
+}
+#endif
+
 // What does not depend on an input has the derivative 0 by it, also where the factor is infinite or
 // NaN: d(x + sqrt(y))/dx is 1 at y = 0.
 template <class T, class G>
 TORCH_OPS_FUNCTION auto scaled(const T& tangent, const G& factor) -> decltype(tangent * factor) {
   using R = decltype(tangent * factor);
+#ifdef __CUDACC_RTC__
   return is_zero(tangent) ? R(0) : R(tangent * factor);
+#else  // each number by itself, not by branches, which keep loops from being vectorised
+  return R(unless(is_zero(tangent), tangent * factor));
+#endif
 }
 
 // The chain rule: y(a), whose derivative by a is `slope`.

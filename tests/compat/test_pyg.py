@@ -375,27 +375,25 @@ class Lifted(MessagePassing):
         return x_i * x_j
 
 
-def test_lifting_by_sparse_tensors(device: torch.device) -> None:
+def test_lifting_by_sparse_tensors(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     edges = some_edges().to(device)
     x = torch.randn(10, 8, dtype=torch.float64, device=device)
     layer = Lifted()
     wanted = layer(x, edges)
     called: list[Any] = []
-    gather = torch_ops.gather
-    try:
-        torch_ops.gather = lambda *args: (called.append(args), gather(*args))[1]  # type: ignore[assignment]
-        with pyg.enable():
-            for form in (
-                edges,
-                EdgeIndex(edges, sparse_size=(10, 10)),
-                to_torch_coo_tensor(edges.flip(0), size=(10, 10)),
-                to_torch_csr_tensor(edges.flip(0), size=(10, 10)),
-            ):
-                torch.testing.assert_close(layer(x, form), wanted, rtol=1e-12, atol=1e-13)
-                assert len(called) == 2
-                called.clear()
-    finally:
-        torch_ops.gather = gather
+    patch = importlib.import_module("torch_ops.compat._pyg")
+    gathered = patch._gathered
+    monkeypatch.setattr(patch, "_gathered", lambda *args: (called.append(args), gathered(*args))[1])
+    with pyg.enable():
+        for form in (
+            edges,
+            EdgeIndex(edges, sparse_size=(10, 10)),
+            to_torch_coo_tensor(edges.flip(0), size=(10, 10)),
+            to_torch_csr_tensor(edges.flip(0), size=(10, 10)),
+        ):
+            torch.testing.assert_close(layer(x, form), wanted, rtol=1e-12, atol=1e-13)
+            assert len(called) == 2
+            called.clear()
 
 
 @pytest.mark.parametrize("make", [lambda: SAGEConv(8, 4), lambda: GCNConv(8, 4)])

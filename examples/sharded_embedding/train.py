@@ -178,6 +178,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 def neighbours_of_one_topic(table: ShardedTable, count: int = 500) -> float:
     """How many of the most frequent words have their nearest among these in their own topic."""
     weight: Any = table.weight
+    count = min(count, weight.shape[0])
     rows = table(torch.arange(count, device=weight.device))
     rows = F.normalize(rows, dim=1)
     likeness = rows @ rows.T

@@ -4,8 +4,10 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "common/gather_family/call_indexed.h"
+#include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
 #include "common/gather_family/indexing.h"
+#include "common/torch/autograd.h"
 #include "common/torch/new_output.h"
 #include "peers/peers_launch.h"
 
@@ -70,6 +72,56 @@ Tensor gather(const Tensor& part, const Tensor& parts, int64_t rows, const Tenso
   });
 }
 
+// Hands the gradient to Python, which has the ranks and the DTensor that it becomes.
+struct PeerRowsBackward final : autograd::DerivativeNode<PeerRowsBackward> {
+  static constexpr const char* kName = "PeerRowsBackward";
+  autograd::SavedVariable index;
+  int64_t table = 0;
+  int64_t mode = 0;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(index);
+    visit(table);
+    visit(mode);
+  }
+
+  autograd::variable_list backward(const Tensor& grad_output) {
+    const Tensor entries = unpack(index);
+    const pybind11::gil_scoped_acquire gil;
+    const auto module = pybind11::module_::import("torch_ops.distributed._lookup");
+    const auto grad = module.attr("gradient_of_peer_rows")(grad_output, entries, table,
+                                                           std::string(indexing::mode_name(mode)));
+    return {grad.cast<Tensor>()};
+  }
+};
+
+// A gather whose gradient is that of `weight`, the DTensor of which `part` is this rank's. `table`
+// is the number by which Python knows it.
+Tensor look_up(const Tensor& weight, const Tensor& part, const Tensor& parts, int64_t rows,
+               const Tensor& index, std::string_view mode, const pybind11::object& fill,
+               int64_t table) {
+  const auto node = autograd::make_node<PeerRowsBackward>(weight);
+  Tensor output;
+  {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    if (parts.numel() == 1) {
+      const auto fill_value = number_of(fill);
+      const pybind11::gil_scoped_release no_gil;
+      output = ops::gather().call(part, index, 0, 0, mode, fill_value, std::nullopt);
+    } else {
+      output = gather(part, parts, rows, index, mode, fill, std::nullopt);
+    }
+  }
+  if (node) {
+    node->index = {index, /*is_output=*/false};
+    node->table = table;
+    node->mode = indexing::mode_of_gradient("gather", mode);
+  }
+  autograd::record(output, node);
+  return output;
+}
+
 void put(const Tensor& values, const Tensor& rows, const Tensor& bounds, const Tensor& inboxes,
          int64_t rank, int64_t length, int64_t first, int64_t capacity, int64_t rows_offset,
          int64_t values_offset) {
@@ -123,6 +175,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "Reads and writes the memory of other ranks, which is mapped into this process.";
   m.attr("ALL_MET") = kAllMet;
   m.def("gather", &gather);
+  m.def("look_up", &look_up);
   m.def("put", &put);
   m.def("arrive", &arrive);
   m.def("await_peers", &await_peers);

@@ -19,13 +19,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from torch_ops.distributed import ShardedTable
-from torch_ops.distributed.peers import _shared
+from torch_ops.distributed.peers import _shared, _tables
 
 
 def message_of(call: Callable[[], Any]) -> str:
     try:
         call()
-    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+    except (IndexError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -98,6 +98,37 @@ def test_errors_in_succession() -> None:
                 assert "index[1] is 9" in message
             elif bad:
                 assert any(f"rank {other} of the group" in message for other in bad)
+
+
+def fail_in_backward() -> list[str]:
+    """Rank 1 has no memory for its sums, once."""
+    table = ShardedTable(7, 2, route="direct")
+    kept, found = _tables.distinct_rows, []
+
+    def fail(*args: Any) -> Any:
+        raise MemoryError("none is left")
+
+    for step in range(3):
+        output = table(torch.tensor([3, step]))
+        if step == 1 and dist.get_rank() == 1:
+            _tables.distinct_rows = fail
+        found.append(message_of(output.sum().backward))
+        _tables.distinct_rows = kept
+    weight: Any = table.weight
+    found.append(str(weight.grad.full_tensor()[:, 0].tolist()))
+    return found
+
+
+def test_one_rank_fails_in_the_backward_pass() -> None:
+    """The others must not take what it sent before for what it did not send now."""
+    good, bad = ranks.run(2, fail_in_backward)
+    assert bad[1] == "MemoryError: none is left"
+    assert good[1].startswith(
+        "IndexError: gather: rank 1 of the group has an entry out of range in its"
+    )
+    for found in (good, bad):
+        assert not found[0] and not found[2]
+        assert found[3] == str([2.0, 0.0, 2.0, 4.0, 0.0, 0.0, 0.0])
 
 
 # ---- Ranks that fail or do not come -------------------------------------------------------------

@@ -109,13 +109,10 @@ class Rows(torch.autograd.Function):
         ctx.size, ctx.mesh, ctx.placements = table.shape[0], table.device_mesh, placements
         ctx.mode, ctx.route, ctx.exchanged = mode, route, None
         group = ctx.mesh.get_group(dim_of_rows(placements))
-        if route:
-            if _is_eager(index):
-                return peer_tables[route].gather(index, mode, fill_value, None, True)
-            part = place(table, placements)
+        part = place(table, placements)
+        if route:  # of a graph: look_up() has other calls made directly
             gathered: Tensor = _peer_gather(part, index, mode, fill_value, True, route)
             return gathered
-        part = place(table, placements)
         if not _is_eager(index):
             return _exchange.gather_rows(part, index, ctx.size, mode, fill_value, None, group)
         if asked is None:
@@ -207,6 +204,15 @@ class SparseRows(torch.autograd.Function):
         return sums, None, None, None, None, None, None, None
 
 
+def gradient_of_peer_rows(grad_output: Tensor, index: Tensor, number: int, mode: str) -> Tensor:
+    """The gradient of a table whose rows were read directly. A node in C++ calls it."""
+    route = f"table {number}"
+    weight: Any = peer_tables[route].weight
+    how = (weight.shape[0], weight.device_mesh, weight.placements, mode, route, None)
+    grad: Tensor = Sums.apply(grad_output, index, *how)
+    return grad
+
+
 def look_up(
     table: DTensor,
     index: Tensor,
@@ -216,7 +222,6 @@ def look_up(
     asked: _exchange.Asked | None = None,
 ) -> Tensor:
     """The rows of a table that an index of this rank's own names."""
-    with_gradient = torch.is_grad_enabled() and table.requires_grad
-    if route and not with_gradient and _is_eager(index):
-        return peer_tables[route].gather(index, mode, fill_value, None, False)
+    if route and _is_eager(index):
+        return peer_tables[route].look_up(table, index, mode, fill_value)
     return Rows.apply(table, index, table.placements, mode, fill_value, route, asked)

@@ -13,7 +13,12 @@ ROUTE = "_torch_ops_route"  # attribute of a weight: the route to its rows, of _
 
 
 def check_call(
-    name: str, table: DTensor, index: Tensor, mode: str, fill_value: Number | None
+    name: str,
+    table: DTensor,
+    index: Tensor,
+    mode: str,
+    fill_value: Number | None,
+    route: str = "",
 ) -> None:
     """Raises what sizes and dtypes alone tell: on all ranks, before they wait for each other."""
     check_tensors(name, index=index)
@@ -28,6 +33,8 @@ def check_call(
             f"index is on {index.device}."
         )
     options = mode_arguments(name, mode, fill_value)
+    if route and type(index) is Tensor and not torch.compiler.is_compiling():
+        return  # the binding checks the same, at a smaller cost
     bare = torch.empty(table.shape, dtype=table.dtype, device="meta")
     torch.ops.torch_ops.gather(bare, index.to("meta"), 0, **options)
 
@@ -92,5 +99,6 @@ def gather(
             "distributed.gather: table must be Shard(0) on one dimension of its mesh and "
             f"replicated on the others, but its placements are {table.placements}."
         )
-    check_call("distributed.gather", table, index, mode, fill_value)
-    return look_up(table, index, mode, fill_value, getattr(table, ROUTE, ""))
+    route = getattr(table, ROUTE, "")
+    check_call("distributed.gather", table, index, mode, fill_value, route)
+    return look_up(table, index, mode, fill_value, route)

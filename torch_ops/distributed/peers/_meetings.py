@@ -18,6 +18,7 @@ from torch.distributed import ProcessGroup, distributed_c10d
 from torch_ops.distributed.peers._memory import allocate
 
 _ext: Any = importlib.import_module("torch_ops._ext.peers")
+_MARK = "_torch_ops_of_meeting"  # attribute of an error
 _SLICE = 200  # milliseconds, after which an interrupt from the keyboard is noticed
 
 
@@ -42,16 +43,25 @@ def timeout_of(group: ProcessGroup, device: torch.device) -> timedelta:
 
 def explain(found: int, timeout: timedelta) -> Exception:
     """The error for what a meeting has found."""
+    error: Exception
     if found >= 0:
-        return IndexError(
-            f"gather: rank {found} of the group has an entry out of range in its index, and says "
-            "in its own error which."
+        error = IndexError(
+            f"gather: rank {found} of the group has an entry out of range in its index, or another "
+            "error, and says itself which."
         )
-    return RuntimeError(
-        f"torch_ops.distributed: rank {_ext.ALL_MET - 1 - found} of the group did not come within "
-        f"the group's timeout of {timeout.total_seconds():g} s. It has failed, or it does not look "
-        "rows up and compute gradients as often as this rank."
-    )
+    else:
+        error = RuntimeError(
+            f"torch_ops.distributed: rank {_ext.ALL_MET - 1 - found} of the group did not come "
+            f"within the group's timeout of {timeout.total_seconds():g} s. It has failed, or it "
+            "does not look rows up and compute gradients as often as this rank."
+        )
+    setattr(error, _MARK, True)
+    return error
+
+
+def is_of_meeting(error: BaseException) -> bool:
+    """Whether all ranks have come to the meeting in which this error was found."""
+    return getattr(error, _MARK, False)
 
 
 class Meetings:

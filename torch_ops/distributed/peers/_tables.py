@@ -22,12 +22,13 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from torch_ops.distributed import _parts
-from torch_ops.distributed.peers._meetings import meetings_of
+from torch_ops.distributed.peers._meetings import is_of_meeting, meetings_of
 from torch_ops.distributed.peers._memory import allocate
 from torch_ops.ops._arguments import Number
 
 _ext: Any = importlib.import_module("torch_ops._ext.peers")
 _ops = torch.ops.torch_ops
+_numbers = itertools.count()
 _ALIGNMENT = 256  # of the parts of the memory of a rank, in bytes
 
 
@@ -72,6 +73,7 @@ class PeerTable:
         inbox_bytes: int,
     ) -> None:
         """All ranks of the group make it; raises ``CannotMap`` on all or on none."""
+        self.number = next(_numbers)  # of this process
         self._rows, self._dtype = rows, sum_dtype(dtype)
         self._rank, self._world = group.rank(), group.size()
         self._length = max(-(-rows // self._world), 1)
@@ -100,6 +102,7 @@ class PeerTable:
             for first in (part_bytes, part_bytes + inbox)
             if has_sums
         ]
+        self._cuda = device.type == "cuda"
         self._turn = 0
         self._written = True
         self._captured = False
@@ -121,7 +124,7 @@ class PeerTable:
 
     def _current_versions(self) -> tuple[int, ...]:
         weights = (weight() for weight in self._weights)
-        return tuple(weight._version for weight in weights if weight is not None)
+        return tuple([weight._version for weight in weights if weight is not None])
 
     def refresh(self) -> None:
         self._written = False
@@ -136,10 +139,11 @@ class PeerTable:
         All ranks must come to the same answer. What all of them do alike is a backward pass, which
         an optimizer's step follows, and a write that torch counts on a tensor that they share.
         """
-        self._meetings.check()
-        if self._memory.own.is_cuda and torch.cuda.is_current_stream_capturing():
-            # A replay is seen by nobody here.
-            self._captured = self._written = True
+        if self._cuda:
+            self._meetings.check()
+            if torch.cuda.is_current_stream_capturing():
+                # A replay is seen by nobody here.
+                self._captured = self._written = True
         if self._written or self._captured or self._versions != self._current_versions():
             self._meetings.meet()
 
@@ -171,6 +175,36 @@ class PeerTable:
             if with_gradient:
                 self._meetings.fail()
             raise
+
+    @property
+    def weight(self) -> Tensor:
+        """The table as a DTensor."""
+        weight = self._weights[0]()
+        assert weight is not None, "it has this table"
+        return weight
+
+    def look_up(
+        self, weight: Tensor, index: Tensor, mode: str, fill_value: Number | None
+    ) -> Tensor:
+        """The same with a gradient of ``weight``, by a node in C++, which costs the host little."""
+        if self._world > 1:
+            self._freshen()
+        try:
+            output: Tensor = _ext.look_up(
+                weight,
+                self.part,
+                self._memory.addresses,
+                self._rows,
+                index,
+                mode,
+                fill_value,
+                self.number,
+            )
+        except IndexError:
+            if weight.requires_grad and torch.is_grad_enabled():
+                self._meetings.fail()
+            raise
+        return output
 
     # ---- Sums ------------------------------------------------------------------------------------
 
@@ -215,6 +249,10 @@ class PeerTable:
     def _writing(self) -> Iterator[None]:
         try:
             yield
+        except Exception as error:
+            if not is_of_meeting(error):  # else the others would take what was sent before for this
+                self._meetings.fail()
+            raise
         finally:
             self.mark_written()  # a step follows
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib.util
 import os
 import tempfile
@@ -94,6 +95,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=sorted(left_out, key=items.index))
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Garbage collections need not look again at all that imports and the collection have made."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=DEVICES)

@@ -41,6 +41,9 @@ def allocate(nbytes: int, device: torch.device, group: ProcessGroup) -> Memory:
     Raises:
         CannotMap: Some rank cannot map the memory of another.
     """
+    if group.size() == 1:
+        own = torch.zeros(max(nbytes, 1), dtype=torch.uint8, device=device)
+        return Memory(own, torch.tensor([own.data_ptr()], device=device), [own])
     if device.type == "cuda":
         from torch_ops.distributed.peers import _symmetric
 

@@ -19,7 +19,7 @@ def _complaint(devices: list[int], own: torch.device) -> str:
     """Why this rank's GPU cannot read the others'; nothing where it can, or cannot be asked."""
     if len(set(devices)) < len(devices):
         return "two ranks use one GPU"
-    if max(devices) < torch.cuda.device_count():
+    if min(devices) >= 0 and max(devices) < torch.cuda.device_count():
         for device in devices:
             if device != own.index and not torch.cuda.can_device_access_peer(own.index, device):
                 return f"cuda:{own.index} cannot access the memory of cuda:{device}"

@@ -193,6 +193,11 @@ TORCH_OPS_AVX512 int64_t sum_avx512(const BagCall<Value>& call, const BagPart<Va
 
 template <class Value>
 int64_t sum_part(const BagCall<Value>& call, const BagPart<Value>& part) {
+  if (call.width == 0) {  // nothing to sum, but entries to check
+    const int64_t* const bad = std::find_if(part.rows, part.rows + part.count,
+                                            [&](int64_t row) { return !in_range(row, call.rows); });
+    return bad == part.rows + part.count ? kNoBadEntry : bad - part.rows;
+  }
 #ifdef __x86_64__
   if (cpu_simd() == Simd::kAvx512) return sum_avx512(call, part);
   if (cpu_simd() == Simd::kAvx2) return sum_avx2(call, part);

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,6 +132,66 @@ def test_one_rank_fails_in_the_backward_pass() -> None:
         assert found[3] == str([2.0, 0.0, 2.0, 4.0, 0.0, 0.0, 0.0])
 
 
+def fail_after_the_last_round() -> tuple[list[str], list[float]]:
+    """Rank 1 cannot add up what it received, once; the other has what it needs by then."""
+    table = ShardedTable(2, 1, route="direct", init=torch.nn.init.zeros_)
+    kept, found, sums = _tables._ops.scatter_add_, [], []
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise MemoryError("none is left")
+
+    for step in range(3):
+        table.zero_grad()
+        output = table(torch.tensor([0, 1]))
+        failing = step == 1 and dist.get_rank() == 1
+        _tables._ops = SimpleNamespace(
+            **{name: getattr(torch.ops.torch_ops, name) for name in ("_scatter_sum", "gather")},
+            scatter_add_=fail if failing else kept,
+        )
+        try:
+            found.append(message_of((output.sum() * 10**step).backward))
+        finally:
+            _tables._ops = torch.ops.torch_ops
+        sums.append(-1.0 if failing else float(table.weight.grad.to_local()))
+    return found, sums
+
+
+def test_one_rank_fails_after_the_last_round() -> None:
+    """It has no gradient, and the ranks stay in step."""
+    (good, sums), (bad, others) = ranks.run(2, fail_after_the_last_round)
+    assert not any(good) and bad == ["", "MemoryError: none is left", ""]
+    assert sums == [2.0, 20.0, 200.0] and others == [2.0, -1.0, 200.0]
+
+
+def fail_in_a_lookup() -> tuple[list[str], list[float]]:
+    """Rank 1 has no memory for its rows, once, and leaves that step."""
+    table = ShardedTable(2, 1, route="direct", init=torch.nn.init.zeros_)
+    look_up, found, sums = _tables._ext.look_up, [], []
+
+    def fail(*args: Any) -> Any:
+        raise MemoryError("none is left")
+
+    for step in range(3):
+        table.zero_grad()
+        failing = step == 1 and dist.get_rank() == 1
+        _tables._ext.look_up = fail if failing else look_up
+
+        def run(step: int = step) -> None:
+            (table(torch.tensor([0, 1])).sum() * 10**step).backward()
+
+        found.append(message_of(run))
+        _tables._ext.look_up = look_up
+        sums.append(-1.0 if step == 1 else float(table.weight.grad.to_local()))
+    return found, sums
+
+
+def test_one_rank_fails_in_a_lookup() -> None:
+    """The other hears of it; sums of different steps are not added."""
+    for rank, (found, sums) in enumerate(ranks.run(2, fail_in_a_lookup)):
+        assert not found[0] and not found[2] and sums == [2.0, -1.0, 200.0]
+        assert found[1].startswith("MemoryError" if rank else "IndexError: gather: rank 1 of the")
+
+
 # ---- Ranks that fail or do not come -------------------------------------------------------------
 
 
@@ -142,6 +203,8 @@ def stay_away() -> tuple[str, float]:
     begin, message = time.monotonic(), ""
     if dist.get_rank() == 0:
         message = message_of(output.sum().backward)
+        # The ranks no longer agree on what comes next.
+        assert message_of(lambda: table(torch.tensor([0]))) == message
     return message, time.monotonic() - begin
 
 

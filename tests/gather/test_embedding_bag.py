@@ -266,7 +266,7 @@ def test_a_bad_entry_among_good_ones(device: torch.device) -> None:
         torch_ops.embedding_bag(entries, weight, offsets, padding_idx=padding)
         torch_ops.check_errors()
 
-    for width in (1, 3, 8, 64):
+    for width in (0, 1, 3, 8, 64):
         weight = torch.ones(50, width, device=device)
         for entries in (index, index.long()):
             for padding in (None, 7):

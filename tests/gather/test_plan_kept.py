@@ -15,6 +15,7 @@ import torch
 from op_checks import assert_same
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 import torch_ops
@@ -206,6 +207,58 @@ def test_what_is_not_kept(device: torch.device) -> None:
         assert torch.equal(torch.vmap(function, (None, 0))(source, index[None])[0], source[index])
     parameter = nn.Parameter(index, requires_grad=False)
     assert all(torch_ops.plan_cache(parameter, 4) is parameter for _ in range(3))
+
+
+def test_a_plan_of_inference_mode_trains(device: torch.device) -> None:
+    index = torch.tensor(INDEX, device=device)
+    with torch.inference_mode():
+        for _ in range(2):
+            torch_ops.plan_cache(index, 4)
+    plan = torch_ops.plan_cache(index, 4)
+    assert isinstance(plan, GatherPlan)
+    source = torch.ones(4, 2, device=device, requires_grad=True)
+    torch_ops.gather(source, plan).sum().backward()
+
+
+def test_a_checkpoint_computes_the_same_again(device: torch.device) -> None:
+    """Which saves other tensors with a plan than without: a plan must not turn up in between."""
+    index = torch.tensor(INDEX, device=device)
+    source = torch.ones(4, 2, device=device, requires_grad=True)
+
+    def layer(x: Tensor) -> Tensor:
+        return torch_ops.gather(x.sin(), torch_ops.plan_cache(index, 4)).sin()
+
+    for _ in range(3):
+        checkpoint(layer, source, use_reentrant=False).sum().backward()
+
+
+def test_no_plan_is_made_of_tensors_of_a_transform(device: torch.device) -> None:
+    index = torch.tensor(INDEX, device=device)
+    values = torch.ones(len(INDEX), device=device)
+
+    def function(x: Tensor) -> Tensor:
+        return (torch_ops.scatter_add(x, torch_ops.plan_cache(index, 4), 4) ** 2).sum()
+
+    for _ in range(3):
+        torch.func.grad(function)(values)
+    assert torch_ops.plan_cache(index, 4) is index
+
+
+def test_parts_of_a_tensor_are_bounded(device: torch.device) -> None:
+    owner = torch.arange(1000, device=device) % 7
+    for start in range(2 * kept._MOST_SEEN):
+        for _ in range(2):
+            torch_ops.plan_cache(owner[start : start + 100], 7)
+    assert len(kept._seen[id(owner)].plans) == kept._MOST_SEEN
+
+
+def test_other_memory_is_another_index(device: torch.device) -> None:
+    index = torch.tensor([2, 0, 2], device=device)
+    for _ in range(2):
+        torch_ops.plan_cache(index, 3)
+    index.data = torch.tensor([1, 1, 1], device=device)  # which no version counts
+    values = torch.ones(3, device=device)
+    assert torch_ops.scatter_add(values, torch_ops.plan_cache(index, 3), 3).tolist() == [0, 3, 0]
 
 
 def test_a_bound_and_no_owner(device: torch.device) -> None:

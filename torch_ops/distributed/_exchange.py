@@ -71,6 +71,13 @@ def ask(
         error = raised
     rows = _parts.entries_of_part(index, size, 0, size, mode)  # `size` for those that are none
     distinct, place = torch.unique(rows, return_inverse=True)
+    if check and index.is_cuda:
+        # unique() waited for the device: an op raises now what the check recorded.
+        nothing = rows.new_zeros(1)
+        try:
+            _ops.gather(nothing, nothing, 0, mode="unchecked")
+        except IndexError as raised:
+            error = raised
     ends = torch.arange(world + 1, device=index.device) * length
     bounds = torch.searchsorted(distinct, ends.clamp(max=size))
     counts = bounds.diff().expand(2, -1).contiguous()

@@ -97,7 +97,8 @@ class ShardedTable(nn.Module):
     Memory:
         Per rank its rows, and for the direct route ``inbox_bytes`` at most, and no more than a rank
         can fill. A lookup makes its output alone by the direct route. The backward pass makes the
-        gradient of the rank's own rows, in float32 first, and the sums of its distinct rows.
+        gradient of the rank's own rows, in float32 first, and the sums of its distinct rows: on
+        CUDA as many rows as the index has entries, which the host need not wait for.
 
     Deterministic, the gradient too. A lookup by the direct route never waits for the device. A
     backward pass waits once, to know how much came; while a CUDA graph is captured it does not, and
@@ -326,6 +327,7 @@ class ShardedTable(nn.Module):
             # The main stream may be busy with this batch for long.
             stream = torch.cuda.Stream(index.device)
             stream.wait_stream(torch.cuda.current_stream(index.device))
+            index.record_stream(stream)
             with torch.cuda.stream(stream):
                 asked = ask()
         else:

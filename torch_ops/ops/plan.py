@@ -254,7 +254,7 @@ class _Seen:
         def forget(owner: weakref.ref[Tensor]) -> None:
             seen = _seen.get(number)
             if seen is not None and seen.owner is owner:
-                del _seen[number]
+                _seen.pop(number, None)
 
         self.number = number
         self.owner = weakref.ref(owner, forget)
@@ -265,16 +265,24 @@ class _Seen:
         self.plans: dict[tuple[Any, ...], GatherPlan | int] = {}
 
 
-_MOST_SEEN = 64
+_MOST_SEEN = 64  # tensors, and parts of each
 _seen: dict[int, _Seen] = {}  # by the owner's id
 _lock = threading.RLock()  # a tensor that dies while it is held may ask for it
 _clock = itertools.count(1)
 
 
-def _may_be_kept(index: Tensor) -> bool:
+def _may_have_plan(index: Tensor) -> bool:
     return not (
-        index.is_inference()  # it could be overwritten unnoticed
-        or torch._C._functorch.is_functorch_wrapped_tensor(index)
+        type(index) is not Tensor  # but a fake one, say
+        or torch.compiler.is_compiling()
+        or torch._C._is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        # What a checkpoint computes again must not find a plan that was not there at first.
+        or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+        or index.is_inference()  # it could be overwritten unnoticed
+        # A new plan would have to wait, and a kept one may be freed before the graph is.
+        or (index.is_cuda and torch.cuda.is_current_stream_capturing())
     )
 
 
@@ -282,27 +290,17 @@ def cached_plan(
     index: Tensor, dim_size: int, dim: int, batch_dims: int, sights: int
 ) -> Tensor | GatherPlan:
     """`plan_cache`, whose plan is made when the index is seen for the ``sights``-th time."""
-    if (
-        torch.compiler.is_compiling()
-        or type(index) is not Tensor  # but a fake one, say
-        or torch._C._is_tracing()
-        or torch._C._len_torch_dispatch_stack() > 0
-    ):
+    if not _may_have_plan(index):
         return index
-    owner = index._base
-    key: tuple[Any, ...] = (dim_size, dim, batch_dims)
-    if owner is None:
-        owner = index
-    else:
-        key += (index.storage_offset(), index.shape, index.stride(), index.dtype)
+    owner = index if index._base is None else index._base
+    part = (index.data_ptr(), index.shape, index.stride(), index.dtype)
+    key: tuple[Any, ...] = (dim_size, dim, batch_dims, *part)
     seen = _seen.get(id(owner))
     if seen is not None and seen.owner() is owner and seen.version == owner._version:
         plan = seen.plans.get(key)
         if isinstance(plan, GatherPlan):
             seen.used = next(_clock)
             return plan
-    elif not _may_be_kept(owner):
-        return index
     with _lock:
         seen = _seen.get(id(owner))
         if seen is None or seen.owner() is not owner or seen.version != owner._version:
@@ -314,13 +312,14 @@ def cached_plan(
         count = seen.plans.get(key, 0)
         if isinstance(count, GatherPlan):  # another thread made it
             return count
+        if key not in seen.plans and len(seen.plans) >= _MOST_SEEN:
+            del seen.plans[next(iter(seen.plans))]
+        seen.plans[key] = count + 1
         if count + 1 < sights:
-            seen.plans[key] = count + 1
             return index
-    if index.is_cuda and torch.cuda.is_current_stream_capturing():
-        return index  # a plan would have to wait
     # Of another tensor of the same memory, since it would keep the index and its base alive.
-    plan = gather_plan(index.detach(), dim_size, dim=dim, batch_dims=batch_dims)
+    with torch.inference_mode(False):
+        plan = gather_plan(index.detach(), dim_size, dim=dim, batch_dims=batch_dims)
     seen.plans[key] = plan
     return plan
 
@@ -337,9 +336,11 @@ def plan_cache(
     same part of a tensor, such as ``edges[0]``, count as one. (Writes that do not change
     ``index._version``, by NumPy or the replay of a CUDA graph, go unnoticed.)
 
-    The last 64 tensors are remembered, without keeping them alive; a plan is freed with its tensor.
-    Under ``torch.compile``, ``torch.func`` and other kinds of tracing, and for fake and inference
-    tensors, the index itself is always returned. Any number of threads may call.
+    The last 64 tensors are remembered, with 64 parts each, without keeping them alive; a plan is
+    freed with its tensor. The index itself is always returned under ``torch.compile``,
+    ``torch.func`` and other kinds of tracing, inside ``torch.utils.checkpoint`` and other hooks of
+    saved tensors, while a CUDA graph is captured, and for fake and inference tensors. Any number of
+    threads may call.
 
     Args:
         index: As for :func:`gather_plan`.

@@ -452,6 +452,7 @@ def test_minimum_and_maximum(device: torch.device) -> None:
     ("operation", "preamble", "options"),
     [
         ("y = std::cyl_bessel_j(0, x)", "", ()),
+        ("y = -std::cyl_bessel_j(0, x) * -1", "", ()),  # no option such as -std
         ("y = bessel(x)", "double bessel(double x) { return std::cyl_bessel_j(0, x); }", ()),
         ("y = cyl_bessel_j(0, x)", "#include <math.h>\nusing namespace std;", ()),
         ("y = BESSEL(0, x)", "", ("-DBESSEL=std::cyl_bessel_j",)),

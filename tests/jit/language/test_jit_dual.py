@@ -339,6 +339,17 @@ def test_lost_derivatives_do_not_compile(case: str, device: torch.device) -> Non
     assert caught.value.log
 
 
+def test_a_branch_takes_the_rounded_value(device: torch.device) -> None:
+    """t is rounded to T; beside a double it is that value as a double, not the one before."""
+    operation = "T t = x * 0.123; y = ((t > 0 ? t : 1.0) == t) ? x * x : x"
+    kernel = ElementwiseKernel("T x", "T y", operation, "rounded_branch")
+    x = torch.tensor([0.7, 1.5, 0.3], device=device, requires_grad=True)
+    y = kernel(x)
+    assert torch.equal(y, x * x)
+    y.sum().backward()
+    assert torch.equal(x.grad, 2 * x.detach())
+
+
 def test_constants_of_fixed_types_are_no_loss(device: torch.device) -> None:
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     y = ElementwiseKernel("T x", "T y", "const float half = 0.5f; int two = 2; y = x * half * two")(

@@ -74,6 +74,8 @@ class Meetings:
         self._milliseconds = int(self._timeout.total_seconds() * 1000)
         self.tables: weakref.WeakSet[Table] = weakref.WeakSet()
         self._count = 0
+        # Who did not come. Then the ranks do not agree on what is next, and nothing more is shared.
+        self._lost: int | None = None
         # On CUDA the device counts, for a graph that is replayed meets again and again.
         self._cuda = device.type == "cuda"
         if self._cuda:
@@ -82,9 +84,13 @@ class Meetings:
 
     def check(self) -> None:
         """Raises the error of an earlier meeting that the device has come to."""
+        if self._lost is not None:
+            raise explain(self._lost, self._timeout)
         if self._cuda and (found := int(self._outcome)) != _ext.ALL_MET:
             self._outcome.fill_(_ext.ALL_MET)
             self._give_up()
+            if found < _ext.ALL_MET:
+                self._lost = found
             raise explain(found, self._timeout)
 
     def meet(self) -> None:
@@ -97,12 +103,14 @@ class Meetings:
             _ext.arrive(self._memory.addresses, self._rank, self._count, False)
             if (found := self._wait(self._count, True)) != _ext.ALL_MET:
                 self._give_up()
+                if found < _ext.ALL_MET:
+                    self._lost = found
                 raise explain(found, self._timeout)
-        for table in self.tables:
-            table.refresh()
 
     def fail(self) -> None:
         """Comes to the next meeting with an error, without waiting for it."""
+        if self._lost is not None:
+            return
         if self._cuda:
             self._meet_on_device(failed=True)
         else:

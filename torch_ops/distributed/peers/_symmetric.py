@@ -17,33 +17,42 @@ from torch_ops.distributed.peers._memory import CannotMap, Memory, agree
 
 def _complaint(devices: list[int], own: torch.device) -> str:
     """Why this rank's GPU cannot read the others'; nothing where it can, or cannot be asked."""
-    if len(set(devices)) < len(devices):
-        return "two ranks use one GPU"
-    if min(devices) >= 0 and max(devices) < torch.cuda.device_count():
+    if len(set(devices)) < len(devices):  # which torch refuses too
+        return (
+            "two ranks name their GPU by one number: let each process see all GPUs "
+            "(CUDA_VISIBLE_DEVICES), and use its own"
+        )
+    if max(devices) < torch.cuda.device_count():
         for device in devices:
             if device != own.index and not torch.cuda.can_device_access_peer(own.index, device):
                 return f"cuda:{own.index} cannot access the memory of cuda:{device}"
     return ""
 
 
+def _raise_any(complaints: list[str]) -> None:
+    for complaint in filter(None, complaints):
+        raise CannotMap(complaint)
+
+
 def allocate(nbytes: int, device: torch.device, group: ProcessGroup) -> Memory:
     """See ``_memory.allocate``."""
-    hidden = torch.cuda.device_count() == 1  # each process sees its own GPU alone
-    devices = agree(group, -1 - group.rank() if hidden else device.index)
-    complaints = agree(group, _complaint(devices, device))
-    if any(complaints):
-        raise CannotMap(next(filter(None, complaints)))
+    devices = agree(group, device.index)
+    _raise_any(agree(group, _complaint(devices, device)))
     complaint, nbytes = "", max(nbytes, 1)
     try:
         memory = symmetric_memory.empty(nbytes, dtype=torch.uint8, device=device)
+    except RuntimeError as error:
+        complaint = str(error).splitlines()[0]
+    _raise_any(agree(group, complaint))  # before the others wait for this rank in rendezvous
+    try:
         handle: Any = symmetric_memory.rendezvous(memory, group)
+        if handle.buffer_ptrs[group.rank()] + handle.offset != memory.data_ptr():
+            raise RuntimeError("torch's symmetric memory gave the address of other memory")
         memory.zero_()
         torch.cuda.synchronize(device)
     except RuntimeError as error:
         complaint = str(error).splitlines()[0]
-    complaints = agree(group, complaint)  # also: nobody writes before all have their zeros
-    if any(complaints):
-        raise CannotMap(next(filter(None, complaints)))
+    _raise_any(agree(group, complaint))  # also: nobody writes before all have their zeros
     # The tensor is a piece of what was mapped.
     addresses = torch.tensor([each + handle.offset for each in handle.buffer_ptrs], device=device)
     mapped = [handle.get_buffer(rank, (nbytes,), torch.uint8) for rank in range(group.size())]

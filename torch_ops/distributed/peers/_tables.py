@@ -104,6 +104,7 @@ class PeerTable:
         ]
         self._cuda = device.type == "cuda"
         self._turn = 0
+        self._all_sent = False  # by the backward pass that runs
         self._written = True
         self._captured = False
         self._versions: tuple[int, ...] = ()
@@ -146,6 +147,9 @@ class PeerTable:
                 self._captured = self._written = True
         if self._written or self._captured or self._versions != self._current_versions():
             self._meetings.meet()
+            if not self._captured:  # else the meeting is one of the graph
+                for table in self._meetings.tables:
+                    table.refresh()
 
     # ---- Rows ------------------------------------------------------------------------------------
 
@@ -171,7 +175,7 @@ class PeerTable:
             return _ext.gather(
                 self.part, self._memory.addresses, self._rows, index, mode, fill_value, name
             )
-        except IndexError:
+        except Exception:
             if with_gradient:
                 self._meetings.fail()
             raise
@@ -200,7 +204,7 @@ class PeerTable:
                 fill_value,
                 self.number,
             )
-        except IndexError:
+        except Exception:
             if weight.requires_grad and torch.is_grad_enabled():
                 self._meetings.fail()
             raise
@@ -210,12 +214,16 @@ class PeerTable:
 
     def _send(self, values: Tensor, index: Tensor, mode: str) -> Iterator[tuple[Tensor, Tensor]]:
         """What comes from each rank in turn: rows of this rank's part, distinct, and their sums."""
+        capturing = values.is_cuda and torch.cuda.is_current_stream_capturing()
+        self._all_sent = False
         rows = _parts.entries_of_part(index, self._rows, 0, self._rows, mode)
         distinct, place, bounds = distinct_rows(rows, self._rows, self._ends)
+        if values.is_cuda and not capturing:
+            # The next op raises what the lookup recorded: here, before anything is sent.
+            torch.cuda.current_stream(values.device).synchronize()
         sums = _ops._scatter_sum(
             values, place, distinct.numel(), 0, deterministic=True, mode="unchecked"
         )
-        capturing = values.is_cuda and torch.cuda.is_current_stream_capturing()
         for round in itertools.count():
             memory, addresses = self._inboxes[self._turn]
             first = round * self.capacity
@@ -235,14 +243,16 @@ class PeerTable:
                 # The host cannot know how many there are: the rest are rows of none.
                 nth = torch.arange(first, first + self.capacity, device=memory.device)
                 came = torch.where(nth < header[:, :1], came, self.part.shape[0])
+                self._all_sent = first + self.capacity >= min(distinct.numel(), self._length)
                 yield from zip(came, values_came, strict=True)
-                if first + self.capacity >= min(distinct.numel(), self._length):
+                if self._all_sent:
                     return
                 continue
+            self._all_sent = first + self.capacity >= max(most)
             for rank, count in enumerate(counts):
                 if (here := min(max(count - first, 0), self.capacity)) > 0:
                     yield came[rank, :here], values_came[rank, :here]
-            if first + self.capacity >= max(most):
+            if self._all_sent:
                 return
 
     @contextlib.contextmanager
@@ -250,7 +260,9 @@ class PeerTable:
         try:
             yield
         except Exception as error:
-            if not is_of_meeting(error):  # else the others would take what was sent before for this
+            # Else the others would take what was sent before for this. After the last round they
+            # wait for nothing more.
+            if not is_of_meeting(error) and not self._all_sent:
                 self._meetings.fail()
             raise
         finally:

@@ -36,7 +36,8 @@ from torch_ops.jit.building.toolchain import (
 # Goes before the user's options, which may name another standard or level.
 HOST_OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-g0")
 # Without one of these, a text of the user's names nothing of the standard library.
-_STD = re.compile(r"(?<!-)\bstd\b|include|import|^@")
+_STD = re.compile(r"\bstd\b|include|import")
+_STD_IN_OPTION = re.compile(r"(?<!-)\bstd\b|include|import|imacros|^@")
 
 
 def compile_cuda(
@@ -113,7 +114,8 @@ def compile_host(what: str, source: Source, *, options: Sequence[str] = ()) -> A
     """
     compiler = find_host_compiler()
     arguments = [*compiler.command[1:], *HOST_OPTIONS, *options]
-    if not any(_STD.search(text) for text in (*source.user_texts().values(), *arguments)):
+    named = any(map(_STD.search, source.user_texts().values()))
+    if not named and not any(map(_STD_IN_OPTION.search, arguments)):
         arguments.append("-DTORCH_OPS_WITHOUT_STD")  # for headers/cpu.h
     facts = ["host", compiler.version, host_processor(), *arguments]
     key = _key(facts, source.text, arguments, _folders_of_environment())

@@ -108,7 +108,9 @@ struct Dual : Base<T, N>::type {
 
   template <class U>
   TORCH_OPS_FUNCTION Dual(const U& value, const Tangents<U, N>& tangents)
-      : Parent(value, tangents),
+      : Parent(static_cast<T>(value),
+               torch_ops::tangents<T>([&](int k) TORCH_OPS_INLINE { return tangents.of[k]; },
+                                      UpTo<N>())),
         v(static_cast<T>(value)),
         d(torch_ops::tangents<T>([&](int k) TORCH_OPS_INLINE { return tangents.of[k]; },
                                  UpTo<N>())) {}

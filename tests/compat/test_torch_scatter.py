@@ -527,7 +527,7 @@ def test_compile(name: str, device: torch.device) -> None:
 
 @cache
 def scripted(name: str) -> Any:
-    with pytest.warns(DeprecationWarning, match="torch.jit.script"):
+    with pytest.warns((DeprecationWarning, FutureWarning), match="torch.jit.script"):
         return torch.jit.script(getattr(ts, name))
 
 

@@ -46,7 +46,8 @@ nitpicky = True
 # What is not ours: other projects' sites cannot be asked while a build has no network.
 nitpick_ignore_regex = [
     (r"py:.*", r"(torch|numpy|collections|contextlib|typing|pathlib|os)\..*"),
-    (r"py:class", r"Tensor|Path|Index|Values|nn\.Module|.*\bModel"),  # as annotations name them
+    # As annotations name them.
+    (r"py:class", r"Tensor|Path|Index|Values|nn\.(Module|Parameter)|.*\bModel"),
 ]
 
 autodoc_member_order = "bysource"
@@ -105,6 +106,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
             "Layers of graph networks <examples/messages/README>",
             "Training graph networks <examples/graph_training/README>",
             "PyTorch Geometric, one line changed <examples/pyg/README>",
+            "A table that ranks share <examples/sharded_embedding/README>",
             "Hello, in four ways <examples/hello/README>",
         ],
         "Contribute": [

@@ -271,7 +271,7 @@ class ShardedTable(nn.Module):
 
     @property
     def route(self) -> str:
-        """The route by which rows are found: "direct" or "exchange"."""
+        """How rows are found, ``"direct"`` or ``"exchange"``."""
         return "direct" if self._route else "exchange"
 
     def forward(

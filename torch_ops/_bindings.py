@@ -106,6 +106,12 @@ def run_steps(steps: Sequence[Step], temp: Path, environ: Mapping[str, str]) -> 
 def run_all(steps: Sequence[Step], temp: Path, jobs: int) -> None:
     """All steps, which are in an order in which each comes after what it needs."""
     made: dict[Path, Future[None]] = {}
+    # A step that waits for others holds a process: so those that need nothing go first.
+    rank: dict[Path, int] = {}
+    for step in steps:
+        needs = (*step.inputs, *step.implicit)
+        rank[step.output] = 1 + max((rank.get(path, 0) for path in needs), default=0)
+    steps = sorted(steps, key=lambda step: rank[step.output])
 
     def run(number: int, step: Step) -> None:
         for path in (*step.inputs, *step.implicit):

@@ -11,10 +11,12 @@ import pytest
 import ranks
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.placement_types import Placement
+
+pytestmark = pytest.mark.usefixtures("ranks_device")
 
 
 def _placement(text: str, axes: dict[str, int]) -> Placement:
@@ -60,7 +62,7 @@ def _axes_of(cell: cells.Cell) -> set[str]:
 def run_cells(name: str, chosen: list[tuple[int, ...]], sizes: tuple[int, ...]) -> list[str]:
     """What is wrong with the cells of these numbers, one for each dimension of the mesh."""
     call = cells.CALLS[name]
-    mesh = init_device_mesh("cpu", sizes)
+    mesh = ranks.mesh(sizes)
     wrong = []
     for numbers in chosen:
         lines = [call.cells[number] for number in numbers]

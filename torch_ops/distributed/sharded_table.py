@@ -161,7 +161,7 @@ class ShardedTable(nn.Module):
             where = torch.device("cuda", torch.cuda.current_device())
         dtype = torch.get_default_dtype() if dtype is None else dtype
         self._set_up((rows, dim), dtype, where, mesh, route, sparse, inbox_bytes)
-        seed = int(torch.randint(2**62, ()))
+        seed = int(torch.randint(2**62, (), device="cpu"))
         seed = agree(mesh.get_group(), seed)[0]
         first, _ = part_of(rows, mesh, (Shard(0),), 0)
         _fill(self._part(), first, init or nn.init.normal_, seed)

@@ -80,7 +80,9 @@ class Meetings:
         self._cuda = device.type == "cuda"
         if self._cuda:
             self._counter = torch.zeros(1, dtype=torch.int64, device=device)
-            self._outcome = torch.full((1,), _ext.ALL_MET, dtype=torch.int64, pin_memory=True)
+            self._outcome = torch.full(
+                (1,), _ext.ALL_MET, dtype=torch.int64, device="cpu", pin_memory=True
+            )
 
     def check(self) -> None:
         """Raises the error of an earlier meeting that the device has come to."""

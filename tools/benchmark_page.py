@@ -261,19 +261,22 @@ a call allocates beyond its arguments and its result, at its peak.
 MISSING = "No run is kept of {}.\n"
 
 
-def losses(run: Run) -> list[str]:
-    slower = [case for case in compared(run) if (ratio(case) or 1) < 1]
-    if not slower:
-        return ["In no case."]
-    lines = [
-        row("case", "ours, us", "torch, us", "ratio", "torch's way", "a bar is missed"),
-        row("---", "---:", "---:", "---:", "---", "---"),
+def losses(named: list[tuple[str, Case]], rivals: list[str], least: float) -> Iterator[str]:
+    found = [
+        (found_ratio, name, case, rival)
+        for name, case in named
+        for rival in rivals
+        if (found_ratio := ratio(case, rival) or least) < least
     ]
-    for case in sorted(slower, key=lambda case: ratio(case) or 1):
-        times = number(case["ours"]), number(case["torch"]), f"{ratio(case):.2f}"
-        name = f"{case['panel']}: {case['name']}"
-        lines.append(row(name, *times, case["way"], ", ".join(case["missed"]) or "no"))
-    return lines
+    if not found:
+        yield "In no case."
+        return
+    yield row("case", "ours, us", "torch, us", "ratio", "torch's way", "a bar is missed")
+    yield row("---", "---:", "---:", "---:", "---", "---")
+    for found_ratio, name, case, rival in sorted(found, key=lambda each: each[0]):
+        times = number(case["ours"]), number(case[rival]), f"{found_ratio:.2f}"
+        way = case["way"] if rival == "torch" else "torch.compile"
+        yield row(name, *times, way, ", ".join(case["missed"]) or "no")
 
 
 def panels(run: Run) -> dict[str, list[Case]]:
@@ -305,7 +308,8 @@ def section(run: Run) -> Iterator[str]:
         yield f"A copy moved {run['copy_gigabytes_per_second']} GB/s, read and written."
     yield f"Torch is faster in {slower} of {len(compared(run))} cases.\n"
     yield f"### Where torch is faster: {title(run)}\n"
-    yield from losses(run)
+    named = [(f"{case['panel']}: {case['name']}", case) for case in compared(run)]
+    yield from losses(named, ["torch"], 1)
     yield f"\n### All cases: {title(run)}\n"
     yield from all_cases(run)
 
@@ -373,22 +377,15 @@ def summary_block(run: Run, patterns: list[str]) -> Iterator[str]:
 def losses_block(runs: list[Run]) -> Iterator[str]:
     yield row("run", "cases", "ratio below 1", f"below {LEAST}")
     yield row("---", "---:", "---:", "---:")
-    found: list[tuple[float, str, Case, str]] = []
     for run in runs:
         over = [ratio(case) or 1 for case in compared(run)]
         counts = [len(over), sum(each < 1 for each in over), sum(each < LEAST for each in over)]
         yield row(f"[{source(run)}]({link(run)})", *map(str, counts))
-        for case in compared(run):
-            for rival in ("torch", "compiled"):
-                if (over_rival := ratio(case, rival) or 1) < LEAST:
-                    found.append((over_rival, run["benchmark"], case, rival))
     yield f"\nThe cases in which a ratio, over torch.compile too, is below {LEAST}:\n"
-    yield row("case", "ours, us", "torch's, us", "ratio", "torch's way")
-    yield row("---", "---:", "---:", "---:", "---")
-    for over_rival, benchmark, case, rival in sorted(found, key=lambda each: each[0]):
-        way = case["way"] if rival == "torch" else "torch.compile"
-        times = number(case["ours"]), number(case[rival]), f"{over_rival:.2f}"
-        yield row(f"{benchmark}: {case['name']}", *times, way)
+    named = [
+        (f"{run['benchmark']}: {case['name']}", case) for run in runs for case in compared(run)
+    ]
+    yield from losses(named, ["torch", "compiled"], LEAST)
 
 
 def block(kind: str, words: str, old: str, runs: list[Run]) -> str:

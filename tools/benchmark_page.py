@@ -217,7 +217,7 @@ def table(cases: list[Case], head: str, label: str, more: list[str]) -> Iterator
     shown = [(name, cells) for name, cells in columns(cases, more) if any(cells)]
     heads = [head, *(name for name, _ in shown)]
     drawn = [str(place) for place, name in enumerate(heads, 1) if name == "ratio"]
-    if drawn:
+    if drawn and len(cases) > 1:
         yield f"<!-- plot speed {' '.join(drawn)}: {label} -->"
     yield row(*heads)
     yield row("---", *("---" if name == "rival" else "---:" for name in heads[1:]))
@@ -411,12 +411,14 @@ def block(kind: str, words: str, old: str, runs: list[Run]) -> str:
 
 
 def filled(text: str, runs: list[Run], name: str) -> str:
-    """The text of a document with its blocks written anew."""
+    """The text of a document with its blocks written anew; its name is that within docs."""
+    to_docs = "../" * name.count("/")
 
     def write(match: re.Match[str]) -> str:
         begin, kind, words, old, end = match.groups()
         try:
-            return f"{begin}\n{block(kind, words, old, runs)}\n\n{end}"
+            lines = block(kind, words, old, runs).replace("](runs.md#", f"]({to_docs}runs.md#")
+            return f"{begin}\n{lines}\n\n{end}"
         except Refusal as error:
             raise Refusal(f"{name}: {begin.strip()}: {error}") from None
 
@@ -425,9 +427,11 @@ def filled(text: str, runs: list[Run], name: str) -> str:
 
 def documents(runs: list[Run]) -> dict[Path, str]:
     """What each document that has figures should be."""
-    texts = {path: path.read_text("utf-8") for path in sorted(DOCS.glob("*.md")) if path != PAGE}
+    texts = {path: path.read_text("utf-8") for path in sorted(DOCS.rglob("*.md")) if path != PAGE}
     written = {
-        path: filled(text, runs, path.name) for path, text in texts.items() if BLOCK.search(text)
+        path: filled(text, runs, path.relative_to(DOCS).as_posix())
+        for path, text in texts.items()
+        if BLOCK.search(text)
     }
     return {PAGE: page(runs), **written}
 

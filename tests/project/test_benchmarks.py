@@ -197,7 +197,7 @@ def test_documents_are_written_from_the_runs_that_are_kept(pages: ModuleType) ->
     assert {"runs.md", "performance.md", "jit.md", "c_api.md"} <= {path.name for path in written}
     for path, text in written.items():
         assert path.read_text("utf-8") == text, (
-            f"docs/{path.name} is out of date: python tools/benchmark_page.py"
+            f"{path} is out of date: python tools/benchmark_page.py"
         )
 
 
@@ -253,7 +253,8 @@ def test_blocks_of_a_document_are_written_from_a_run(pages: ModuleType, kept: An
 
     text = pages.filled(block("summary gather: one = slower; both = panel: *"), kept, "")
     assert "| one | 1 | 0.500 | 0.500 | 1 |\n| both | 2 | 1.00 | 0.500 | 1 |" in text
-    text = pages.filled(block("losses"), kept, "")
+    text = pages.filled(block("losses"), kept, "kernels/gather.md")
+    assert "(../runs.md#gather-some-gpu) | 2 | 1 | 1 |" in text
     assert "| gather: slower | 4.00 | 2.00 | 0.50 | torch.take |" in text
     assert "gather: faster" not in text
 

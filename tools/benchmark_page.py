@@ -18,9 +18,10 @@ and the next <!-- end -->:
 
 "cases" makes a table of the cases that the patterns name, as "case" or "panel: case"; * stands for
 any text. Each + adds columns: "of copy", "error", "memory", or the times of a way by its name.
-"summary" makes a row of each pattern, or of each panel if there is no pattern. "losses" lists the
-cases with less than 0.95 of torch's speed. "gather on the CPU" is a run with --device cpu. Columns
-of which the run has no figures are left out. Without a kept run a block stays as it is.
+"summary" makes a row of each pattern, or of each panel if there is no pattern. "losses" counts the
+cases of all runs in which torch is faster, and lists the worst. "gather on the CPU" is a run with
+--device cpu. Columns of which the run has no figures are left out. A block without a kept run stays
+as it is.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ BENCHMARKS = [
 ]
 MACHINE = ("device", "cores", "threads", "driver", "cuda", "torch", "torch_ops", "python")
 LEAST = 0.95  # of torch's speed; small calls vary by some percent
+MOST = 25  # losses that are listed where all runs are
 OURS = ("torch_ops", "ElementwiseKernel")  # where a benchmark compares ours with ours
 
 Case = dict[str, Any]
@@ -261,7 +263,9 @@ a call allocates beyond its arguments and its result, at its peak.
 MISSING = "No run is kept of {}.\n"
 
 
-def losses(named: list[tuple[str, Case]], rivals: list[str], least: float) -> Iterator[str]:
+def losses(
+    named: list[tuple[str, Case]], rivals: list[str], least: float, most: int | None = None
+) -> Iterator[str]:
     found = [
         (found_ratio, name, case, rival)
         for name, case in named
@@ -273,7 +277,7 @@ def losses(named: list[tuple[str, Case]], rivals: list[str], least: float) -> It
         return
     yield row("case", "ours, us", "torch, us", "ratio", "torch's way", "a bar is missed")
     yield row("---", "---:", "---:", "---:", "---", "---")
-    for found_ratio, name, case, rival in sorted(found, key=lambda each: each[0]):
+    for found_ratio, name, case, rival in sorted(found, key=lambda each: each[0])[:most]:
         times = number(case["ours"]), number(case[rival]), f"{found_ratio:.2f}"
         way = case["way"] if rival == "torch" else "torch.compile"
         yield row(name, *times, way, ", ".join(case["missed"]) or "no")
@@ -381,11 +385,11 @@ def losses_block(runs: list[Run]) -> Iterator[str]:
         over = [ratio(case) or 1 for case in compared(run)]
         counts = [len(over), sum(each < 1 for each in over), sum(each < LEAST for each in over)]
         yield row(f"[{source(run)}]({link(run)})", *map(str, counts))
-    yield f"\nThe cases in which a ratio, over torch.compile too, is below {LEAST}:\n"
+    yield f"\nThe lowest ratios below {LEAST}, over torch.compile too, {MOST} at most:\n"
     named = [
         (f"{run['benchmark']}: {case['name']}", case) for run in runs for case in compared(run)
     ]
-    yield from losses(named, ["torch", "compiled"], LEAST)
+    yield from losses(named, ["torch", "compiled"], LEAST, MOST)
 
 
 def block(kind: str, words: str, old: str, runs: list[Run]) -> str:

@@ -54,7 +54,7 @@ def _use_gpu(rank: int, world: int) -> str:
     if world <= count:
         return "cpu:gloo,cuda:nccl"
     os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
-    return "gloo"
+    return "cpu:gloo,cuda:gloo"  # for "gloo" a DeviceMesh would make groups of NCCL
 
 
 def _serve(rank: int, world: int, store: str, calls: Connection, device: str) -> None:

@@ -266,7 +266,8 @@ def call_function(name: str, backend: str | None, mode: str) -> list[str]:
     }
     wrong = []
     for of_x, of_index in ((Shard(0), R), (R, Shard(0)), (Shard(1), R), (Shard(0), Shard(0))):
-        placed_x, placed_index = _distributed(mesh, (x, of_x), (index, of_index))
+        # Of a copy, for the first rank's is written into the others' where it is distributed.
+        placed_x, placed_index = _distributed(mesh, (x, of_x), (index.clone(), of_index))
         with contexts[mode]():
             output = _compiled(function, backend)(placed_x, placed_index)
             if not torch.allclose(output.full_tensor(), expected, 1e-6, 1e-6):

@@ -267,7 +267,8 @@ def largest_in_backward(rows: int, padding_idx: int | None) -> int:
     with torch.profiler.profile(profile_memory=True) as profile:
         output.backward(grad)
     assert weight.grad.placements == (Shard(0),)
-    return max(event.self_cpu_memory_usage for event in profile.events())
+    of_device = f"self_{'device' if grad.is_cuda else 'cpu'}_memory_usage"
+    return max(getattr(event, of_device) for event in profile.events())
 
 
 @pytest.mark.parametrize("padding_idx", [None, 100])

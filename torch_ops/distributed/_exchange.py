@@ -72,10 +72,8 @@ def ask(
     rows = _parts.entries_of_part(index, size, 0, size, mode)  # `size` for those that are none
     distinct, place = torch.unique(rows, return_inverse=True)
     if check and index.is_cuda:
-        # unique() waited for the device: an op raises now what the check recorded.
-        nothing = rows.new_zeros(1)
         try:
-            _ops.gather(nothing, nothing, 0, mode="unchecked")
+            _parts.raise_recorded(index.device)  # unique() waited for the device
         except IndexError as raised:
             error = raised
     ends = torch.arange(world + 1, device=index.device) * length

@@ -234,8 +234,9 @@ def largest_allocation(rows: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_gradient_takes_the_memory_of_a_part(world: int) -> None:
+    part = 10_000 * 4 * 4 // world
     for largest, _ in ranks.run(world, largest_allocation, 10_000):
-        assert largest == 10_000 * 4 * 4 // world
+        assert part <= largest < part + 512  # to which CUDA's allocator rounds
 
 
 def mapped_bytes(inbox_bytes: int) -> int:

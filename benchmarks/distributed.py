@@ -351,17 +351,18 @@ def bars_of(
 def run(options: Namespace) -> int:
     cuda = options.device == "cuda"
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    shared, device = False, torch.device("cpu")
+    shared, device, backend = False, torch.device("cpu"), "gloo"
     if cuda:
         count = torch.cuda.device_count()
         shared = int(os.environ.get("LOCAL_WORLD_SIZE", world)) > count
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % count)
         torch.cuda.set_device(device)
-        if shared:  # torch and ShardedTable read it; NCCL would refuse
+        backend = "cpu:gloo,cuda:gloo" if shared else "nccl"  # NCCL refuses ranks that share
+        if shared:  # torch and ShardedTable read it
             os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
     else:
         torch.set_num_threads(options.threads or 1)
-    dist.init_process_group("nccl" if cuda and not shared else "gloo")
+    dist.init_process_group(backend)
     results = []
     for case in cases(cuda, options.quick):
         if options.filter and not any(text in f"{case.group}: {case}" for text in options.filter):

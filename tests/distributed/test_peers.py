@@ -366,7 +366,7 @@ def test_refused() -> None:
         "ValueError: ShardedTable: rows must not be negative, but it is -1.",
         "TypeError: ShardedTable: dtype must be a floating or complex dtype",
         "ValueError: ShardedTable: device must be the CPU or a CUDA device",
-        'ValueError: ShardedTable: route must be "auto", "direct" or "exchange"',
+        'ValueError: ShardedTable: route must be "auto", "direct", "exchange" or "hier',
         "ValueError: ShardedTable: inbox_bytes must not be negative",
         "ValueError: ShardedTable: group must be a process group or a mesh of one dimension",
         "TypeError: ShardedTable: group must be a process group",

@@ -195,9 +195,12 @@ def largest_allocation(backward: Callable[[], Any], device: torch.device) -> int
 
 def gathered(tensor: Tensor) -> list[Tensor]:
     """Those of all ranks, which have one shape."""
-    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, tensor)
-    return parts
+    # gloo, which ranks that share a GPU have, is given none of its tensors: not all collectives
+    # take them.
+    sent = tensor if dist.get_backend() == "nccl" else tensor.cpu()
+    parts = [torch.empty_like(sent) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, sent)
+    return [part.to(tensor.device) for part in parts]
 
 
 def expected_gradient(index: Tensor, grad: Tensor, rows: int) -> Tensor:
@@ -223,7 +226,7 @@ def measure(case: Case, rows: int, device: torch.device, shared: bool) -> dict[s
     }
     table = tables["auto"]
     weight: Any = table.weight
-    whole = weight.detach().full_tensor()
+    whole = torch.cat(gathered(weight.to_local().detach()))  # all parts have as many rows
     with torch.no_grad():
         tables["exchange"].weight.copy_(weight)
     index = case.index(rows, device)
@@ -429,6 +432,7 @@ def main() -> int:
     try:
         torch.multiprocessing.spawn(_start, (port, options), nprocs=options.ranks)
     except torch.multiprocessing.ProcessExitedException as error:
+        print(error, file=sys.stderr)
         return error.exit_code
     return 0
 

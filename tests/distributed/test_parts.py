@@ -274,5 +274,6 @@ def largest_in_backward(rows: int, padding_idx: int | None) -> int:
 @pytest.mark.parametrize("padding_idx", [None, 100])
 @pytest.mark.parametrize("world", [2, 4])
 def test_gradient_takes_the_memory_of_a_part(world: int, padding_idx: int | None) -> None:
+    part = 10_000 * 4 * 4 // world
     for size in ranks.run(world, largest_in_backward, 10_000, padding_idx):
-        assert size == 10_000 * 4 * 4 // world
+        assert part <= size < part + 512  # to which CUDA's allocator rounds

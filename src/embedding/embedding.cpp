@@ -480,6 +480,7 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The direct kernels of embedding, on contiguous CUDA tensors and outside autograd.";
+  autograd::name_nodes_in_python();
   m.def("forward", &forward, "The rows of weight that input picks", py::arg("input"),
         py::arg("weight"));
   m.def("backward", &backward, "grad_output's rows added where forward read them",

@@ -154,6 +154,7 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The direct kernels of gather, on contiguous CUDA tensors and outside autograd.";
+  autograd::name_nodes_in_python();
   m.def("forward", &forward, "The rows of source along dim that index picks", py::arg("source"),
         py::arg("index"), py::arg("dim") = 0, py::arg("batch_dims") = 0);
   m.def("backward", &backward, "grad_output's rows added where forward read them",

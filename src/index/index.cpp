@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "common/gather_family/gather_ops.h"
+#include "common/torch/autograd.h"
 #include "common/torch/register.h"
 #include "common/torch/sharding.h"
 #include "index/arrays.h"
@@ -142,6 +143,7 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The direct kernels of gather_nd, on contiguous CUDA tensors and outside autograd.";
+  autograd::name_nodes_in_python();
   m.def("forward", &forward, "The slices of source at the points in index", py::arg("source"),
         py::arg("index"), py::arg("batch_dims") = 0);
   m.def("backward", &backward, "grad_output's slices added where forward read them",

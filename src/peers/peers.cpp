@@ -186,6 +186,7 @@ void meet(const Tensor& pads, int64_t rank, const Tensor& meeting, bool failed,
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "Reads and writes the memory of other ranks, which is mapped into this process.";
+  autograd::name_nodes_in_python();
   m.attr("ALL_MET") = kAllMet;
   m.attr("HAS_ERROR") = kHasError;
   m.def("gather", &gather);

@@ -240,6 +240,7 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The direct kernels of scatter_add, on contiguous CUDA tensors and outside autograd.";
+  autograd::name_nodes_in_python();
   m.def("forward", &forward, "values added into dim_size rows along dim, where index says",
         py::arg("values"), py::arg("index"), py::arg("dim_size"), py::arg("dim") = 0,
         py::arg("batch_dims") = 0);

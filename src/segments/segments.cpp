@@ -553,6 +553,7 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "Reductions of segments.";
+  autograd::name_nodes_in_python();
   python_call::def(m, "call_reduce", op_of<SegmentReduce>());
   python_call::def(m, "call_gather", op_of<GatherCsr>());
 }

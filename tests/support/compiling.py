@@ -24,7 +24,6 @@ from torch.func import grad, vmap
 from torch.utils import _pytree as pytree
 
 from support import Call, assert_close, calls, functional_name, raised, sized_call, weighted
-from torch_ops._bindings import parse
 
 OPCHECKS = (
     *("test_schema", "test_autograd_registration", "test_faketensor"),
@@ -57,13 +56,7 @@ class CompileChecks:
                 args = sample.args
                 if op.inplace and wanted:
                     args = (args[0].clone(), *args[1:])
-                checks = OPCHECKS
-                if op.inplace and wanted and parse(torch.__version__) >= (2, 14):
-                    # Since then opcheck asks for gradients by the tensor that was written to. For
-                    # AOTAutograd that is a view made by a C++ function, without one. Gradients by
-                    # the tensors that it was computed from are tested in test_compile.
-                    checks = tuple(check for check in OPCHECKS if "aot" not in check)
-                torch.library.opcheck(op.overload, args, sample.kwargs, test_utils=checks)
+                torch.library.opcheck(op.overload, args, sample.kwargs, test_utils=OPCHECKS)
 
     # A float that a function holds is an input to Dynamo by default, and costs a compilation more:
     # that of torch's own leaky_relu too. Here it is a constant.

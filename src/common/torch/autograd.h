@@ -19,12 +19,15 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -37,9 +40,24 @@ using compat::NodePtr;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
+// What gives each kind of node in this module a type in Python.
+inline std::vector<void (*)()>& node_types() {
+  static std::vector<void (*)()> all;
+  return all;
+}
+
+// Python then shows a node by its name, as it does torch's own. And AOTAutograd takes a node without
+// a type for that of a custom function, and the result of an op in place for another tensor than
+// its argument. PYBIND11_MODULE calls it: the GIL is held, and all static variables have values.
+inline void name_nodes_in_python() {
+  for (void (*name_in_python)() : node_types()) name_in_python();
+}
+
 template <class Op>
 class DerivativeNode : public compat::NodeBase {
  public:
+  DerivativeNode() { static_cast<void>(listed_); }
+
   std::string name() const override { return Op::kName; }
 
   void release_variables() override {
@@ -164,6 +182,15 @@ class DerivativeNode : public compat::NodeBase {
     });
     return node.apply(variable_list(grads));
   }
+
+  static void name_in_python() {
+    static PyTypeObject type;
+    torch::autograd::_initFunctionPyTypeObject(type, std::string_view(Op::kName).data(),
+                                               /*function_properties=*/nullptr,
+                                               /*function_methods=*/nullptr);
+    torch::autograd::registerCppFunction(typeid(Op), &type);
+  }
+  inline static const bool listed_ = (node_types().push_back(&name_in_python), true);
 
   Op& self() { return static_cast<Op&>(*this); }
 

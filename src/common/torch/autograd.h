@@ -46,9 +46,10 @@ inline std::vector<void (*)()>& node_types() {
   return all;
 }
 
-// Python then shows a node by its name, as it does torch's own. And AOTAutograd takes a node without
-// a type for that of a custom function, and the result of an op in place for another tensor than
-// its argument. PYBIND11_MODULE calls it: the GIL is held, and all static variables have values.
+// Python then shows a node by its name, as it does torch's own. And AOTAutograd takes a node
+// without a type for that of a custom function, and the result of an op in place for another tensor
+// than its argument. PYBIND11_MODULE calls it: the GIL is held, and all static variables have
+// values.
 inline void name_nodes_in_python() {
   for (void (*name_in_python)() : node_types()) name_in_python();
 }

@@ -47,7 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow",
         choices=["none", "sample", "all"],
         default="none",
-        help="which tests marked slow run; sample: one case of each with several (default: none)",
+        help="which tests marked slow run; sample: one case of each test that has several, all slow "
+        "(default: none)",
     )
     parser.addoption(
         "--support",
@@ -82,13 +83,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if wanted == "all":
         return
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    in_every_run: set[str] = set()  # by some of their cases
     for item in items:
+        test = item.nodeid.partition("[")[0]
         if item.get_closest_marker("slow"):
-            cases[item.nodeid.partition("[")[0]].append(item)
+            cases[test].append(item)
+        else:
+            in_every_run.add(test)
     left_out: set[pytest.Item] = set()
     for test, variants in cases.items():
         left_out.update(variants)
-        if wanted == "sample" and len(variants) > 1:
+        if wanted == "sample" and len(variants) > 1 and test not in in_every_run:
             # Always the same one, so that a failure comes again; by the name, so that not every
             # test keeps its first, which tends to be the easiest.
             left_out.remove(variants[zlib.crc32(test.encode()) % len(variants)])

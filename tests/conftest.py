@@ -47,8 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow",
         choices=["none", "sample", "all"],
         default="none",
-        help="which tests marked slow run; sample: one case of each test that has several, all slow "
-        "(default: none)",
+        help="which tests marked slow run; sample: one case of each test that has several, all "
+        "slow (default: none)",
     )
     parser.addoption(
         "--support",

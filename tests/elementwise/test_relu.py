@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -27,6 +24,7 @@ from activations import (
     unary_samples,
 )
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
+from programs import ROOT, run_with_torch
 from support.layers import Layer
 from torch import Tensor
 
@@ -435,11 +433,5 @@ assert torch.equal(y, x)
 )
 @pytest.mark.parametrize("setting", ["", "0"])
 def test_huge_pages_are_asked_for(setting: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", HUGE_PAGES],
-        env={**os.environ, "TORCH_OPS_HUGE_PAGES": setting},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.split() == [str(setting != "0")]
+    result = run_with_torch("-c", HUGE_PAGES, cwd=ROOT, TORCH_OPS_HUGE_PAGES=setting)
+    assert result.stdout.split() == [str(setting != "0")]

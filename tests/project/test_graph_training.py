@@ -35,6 +35,8 @@ def test_losses_are_equal(tmp_path: Path) -> None:
 
 
 def test_what_it_refuses() -> None:
-    result = run_with_torch("-W", "ignore", FOLDER / "train.py", "--width", "6", cwd=ROOT)
+    result = run_with_torch(
+        "-W", "ignore", FOLDER / "train.py", "--width", "6", cwd=ROOT, PYTHONPATH=str(ROOT)
+    )
     assert result.returncode == 2
     assert "--width is 6; it must be a multiple of 4, the heads" in result.stdout

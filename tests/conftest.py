@@ -71,9 +71,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
     if config.getoption("--support"):
         config.pluginmanager.register(Outcomes(config.getoption("--support")))
-    # Of this run alone, and of all its processes. Inductor finds what it has compiled before by what
-    # calls which op, not by what an op does. Tests neither find what their user has compiled by
-    # torch_ops.jit nor remove it.
+    # Of this run alone, and of all its processes. Inductor finds what it has compiled before by
+    # what calls which op, not by what an op does. Of torch_ops.jit, tests neither find what their
+    # user has compiled nor remove it.
     for variable in ("TORCHINDUCTOR_CACHE_DIR", "TORCH_OPS_CACHE_DIR"):
         folder = tempfile.TemporaryDirectory(prefix="compiled-", ignore_cleanup_errors=True)
         os.environ[variable] = folder.name

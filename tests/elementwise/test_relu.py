@@ -17,7 +17,6 @@ from activations import (
     layer_inputs,
     memory_layouts,
     random,
-    run_tests_with,
     sized_binary,
     sized_unary,
     special,
@@ -250,12 +249,6 @@ def test_many_axes(device: torch.device) -> None:
     y.backward(weights)
     assert torch.equal(y, torch.relu(x))
     assert torch.equal(x.grad, torch.where(x > 0, weights, 0.0))
-
-
-@pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_other_instruction_sets(capability: str) -> None:
-    """The CPU's loops exist once for each; the tests above run the widest that there is."""
-    run_tests_with(capability, __file__, "cpu and (all_16_bit or agrees)")
 
 
 def test_modules_take_the_place_of_torchs(device: torch.device) -> None:

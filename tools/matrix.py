@@ -36,7 +36,8 @@ TESTS = (
     *("index_put", "masked_gather", "plan", "plan_kept", "scatter", "scatter_reduce"),
     *("scatter_inplace", "segments", "softmax", "support", "opinfo", "decompositions"),
     *("direct_calls", "jagged", "errors", "modes", "new_output", "node_memory", "like_torch"),
-    *("registry", "replace_modules", "modules", "cells", "table", "torch_scatter"),
+    *("registry", "replace_modules", "modules", "cells", "table", "parts", "torch_scatter"),
+    *("peers", "sharded_table", "hosts", "steps"),
     *("jit_autograd", "jit_elementwise", "jit_reduction", "jit_op", "jit_raw", "jit_indexed"),
 )
 SAMPLE = ("sigmoid", "gather", "scatter", "jit_autograd", "decompositions")

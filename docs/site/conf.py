@@ -92,7 +92,6 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         ],
         "Measurements": [
             "Performance <docs/performance>",
-            "Figures <docs/figures>",
             "Benchmark runs <docs/runs>",
         ],
         "How it works": [

@@ -5,7 +5,7 @@ A comment before a table, which a code host does not show, asks for one::
     <!-- plot speed 5 7: NVIDIA H200 -->
 
 draws the columns 5 and 7 of the table, counted from 1, each row a line; the worst rows come first.
-In "speed" the numbers are torch's time over ours, in "cost" ours over torch's.
+The numbers are torch's time over ours.
 """
 
 from __future__ import annotations
@@ -19,11 +19,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-MARK = re.compile(r"^<!-- plot (speed|cost) ([\d ]+): (.+) -->\n((?:\|.*\n?)+)", re.MULTILINE)
-AXES = {
-    "speed": "times as fast as torch (left of 1: torch is faster)",
-    "cost": "our time over torch's (right of 1: torch is faster)",
-}
+MARK = re.compile(r"^<!-- plot speed ([\d ]+): (.+) -->\n((?:\|.*\n?)+)", re.MULTILINE)
+AXIS = "times as fast as torch (left of 1: torch is faster)"
 # They can be told apart by the colour-blind, and on both backgrounds.
 COLOURS = ["#0a84c1", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8a6fd1"]
 MARKERS = "oD^svPX"
@@ -60,10 +57,8 @@ def read_table(text: str, columns: list[int]) -> Table:
     labels = []
     for column in columns:
         name = head[column - 1]
-        # A column "ratio" is about the one before it, "ratio: sorted" about sorted indices.
-        name = head[column - 2] if name == "ratio" else name.removeprefix("ratio: ")
-        if name == "torch" and head[column - 3].endswith(": ours"):
-            name = head[column - 3].removesuffix(": ours")
+        if name == "ratio":  # about the column before it
+            name = head[column - 2]
         labels.append(re.sub(r", us$|`", "", name))
     series = [
         Series(label, [as_number(row[column - 1]) for row in body])
@@ -79,11 +74,9 @@ def as_number(cell: str) -> float | None:
         return None
 
 
-def sort_worst_first(table: Table, kind: str) -> Table:
-    sign = 1 if kind == "speed" else -1
-
+def sort_worst_first(table: Table) -> Table:
     def worst(row: int) -> float:
-        return min((sign * s.values[row] for s in table.series if s.values[row]), default=0)
+        return min((value for s in table.series if (value := s.values[row])), default=0)
 
     order = sorted(range(len(table.rows)), key=worst)
     return Table(
@@ -92,7 +85,7 @@ def sort_worst_first(table: Table, kind: str) -> Table:
     )
 
 
-def draw(table: Table, kind: str, colours: dict[str, str], path: Path) -> None:
+def draw(table: Table, colours: dict[str, str], path: Path) -> None:
     settings: dict[str, Any] = {
         "text.color": colours["text"],
         "axes.labelcolor": colours["text"],
@@ -121,9 +114,7 @@ def draw(table: Table, kind: str, colours: dict[str, str], path: Path) -> None:
         axis.set_xscale("log")
         low, high = axis.get_xlim()
         low, high = min(low, 0.8), max(high, 1.25)
-        axis.axvspan(
-            *((low, 1) if kind == "speed" else (1, high)), color="#d55e00", alpha=0.09, lw=0
-        )
+        axis.axvspan(low, 1, color="#d55e00", alpha=0.09, lw=0)
         axis.set_xlim(low, high)
         axis.xaxis.set_major_locator(
             LogLocator(subs=(1, 2, 5) if high / low > 5 else (1, 1.5, 2, 3, 5, 7, 8, 9))
@@ -132,7 +123,7 @@ def draw(table: Table, kind: str, colours: dict[str, str], path: Path) -> None:
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_yticks(range(len(table.rows)), table.rows)
         axis.set_ylim(len(table.rows) - 0.4, -0.6)
-        axis.set_xlabel(AXES[kind])
+        axis.set_xlabel(AXIS)
         axis.grid(True, axis="both", lw=0.5)
         axis.tick_params(length=0)
         if len(table.series) > 1:
@@ -153,12 +144,12 @@ def draw_marked(text: str, page: str, folder: Path) -> str:
     def replace(match: re.Match[str]) -> str:
         nonlocal count
         count += 1
-        kind, columns, caption, lines = match.groups()
-        table = sort_worst_first(read_table(lines, [int(c) for c in columns.split()]), kind)
+        columns, caption, lines = match.groups()
+        table = sort_worst_first(read_table(lines, [int(c) for c in columns.split()]))
         images = []
         for theme, colours in THEMES.items():
             path = folder / f"{page.replace('/', '_')}_{count}_{theme}.svg"
-            draw(table, kind, colours, path)
+            draw(table, colours, path)
             images.append(
                 f"```{{image}} /{path.relative_to(folder.parents[1]).as_posix()}\n"
                 f":alt: {caption}: the last table's columns, the worst rows first\n"

@@ -47,7 +47,7 @@ class Text:
 
     def _zipf(self, count: tuple[int, ...], words: int, generator: torch.Generator) -> Tensor:
         """Frequencies fall with 1 / (w + 1): the inverse of the integral is a power."""
-        uniform = torch.rand(count, generator=generator, dtype=torch.float64)
+        uniform = torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
         return (torch.pow(words + 1.0, uniform) - 1).long().clamp(max=words - 1)
 
     def batch(self, step: int, size: int) -> tuple[Tensor, Tensor, Tensor]:

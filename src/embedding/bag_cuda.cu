@@ -22,7 +22,8 @@ __global__ void bag_kernel(const __grid_constant__ BagCall<Value> call, IndexVie
       static_cast<int64_t>(blockIdx.x) * (blockDim.x / lanes) + threadIdx.x / lanes;
   for (int64_t bag = team; bag < call.bags; bag += teams) {
     const int64_t begin = call.begin(bag), end = call.begin(bag + 1);
-    for (int64_t column = lane * V; column < call.width; column += lanes * V) {
+    // Of a width of 0 nothing is summed, but entries are checked.
+    for (int64_t column = lane * V; column < max(call.width, int64_t{1}); column += lanes * V) {
       Sum sums[V] = {};
       int64_t kept = 0;
       for (int64_t first = begin; first < end; first += kBagUnroll) {
@@ -40,7 +41,7 @@ __global__ void bag_kernel(const __grid_constant__ BagCall<Value> call, IndexVie
           factors[k] = !counts                   ? Sum(0)
                        : call.factors == nullptr ? Sum(1)
                                                  : static_cast<Sum>(call.factors[n]);
-          picks[k] = counts ? picks[k] : -1;
+          picks[k] = counts && call.width > 0 ? picks[k] : -1;
         }
 #pragma unroll
         for (int k = 0; k < kBagUnroll; ++k) {
@@ -55,6 +56,7 @@ __global__ void bag_kernel(const __grid_constant__ BagCall<Value> call, IndexVie
           for (int v = 0; v < V; ++v) sums[v] += factors[k] * static_cast<Sum>(rows[k].values[v]);
         }
       }
+      if (call.width == 0) break;
       const Sum divisor = call.mean && kept > 0 ? static_cast<Sum>(kept) : Sum(1);
       Vector<Value, V> result;
 #pragma unroll
@@ -77,9 +79,10 @@ void launch(const BagCall<Value>& call, const IndexErrorSite& errors) {
 template <class Value>
 void sum_bags(OnCuda on, const BagCall<Value>& call, const IndexErrorSite& errors) {
   const HostScope scope(on.program);
-  if (call.bags * call.width == 0) return;
+  if (call.bags == 0) return;
   constexpr int V = kVectorSize<Value>;
-  const bool vectors = call.width % V == 0 && is_aligned(call.weight, kVectorBytes) &&
+  const bool vectors = call.width > 0 && call.width % V == 0 &&
+                       is_aligned(call.weight, kVectorBytes) &&
                        is_aligned(call.result, kVectorBytes);
   vectors ? launch<V>(call, errors) : launch<1>(call, errors);
 }

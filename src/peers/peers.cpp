@@ -122,6 +122,8 @@ Tensor look_up(const Tensor& weight, const Tensor& part, const Tensor& parts, in
   return output;
 }
 
+// On CUDA it raises an entry's error that an earlier call left, and tells the others of one that
+// the device alone knows of yet.
 void put(const Tensor& values, const Tensor& rows, const Tensor& bounds, const Tensor& inboxes,
          int64_t rank, int64_t length, int64_t first, int64_t capacity, int64_t rows_offset,
          int64_t values_offset) {
@@ -142,7 +144,18 @@ void put(const Tensor& values, const Tensor& rows, const Tensor& bounds, const T
                      values_offset};
   on_device_of(values, [&](auto* device) {
     using On = std::remove_pointer_t<decltype(device)>;
-    with_kernels<On>(values, [&](auto on) { kernels::put_to_peers(on, call); });
+    with_kernels<On>(values, [&](auto on) {
+      if constexpr (std::is_same_v<On, OnCpu>) {
+        kernels::put_to_peers(on, call);
+      } else {
+#ifdef TORCH_OPS_WITH_CUDA
+        IndexErrorCall errors(/*wait=*/false);
+        errors.record();
+        kernels::put_to_peers(on, call, errors.site);
+        errors.end();
+#endif
+      }
+    });
   });
 }
 
@@ -174,6 +187,7 @@ void meet(const Tensor& pads, int64_t rank, const Tensor& meeting, bool failed,
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "Reads and writes the memory of other ranks, which is mapped into this process.";
   m.attr("ALL_MET") = kAllMet;
+  m.attr("HAS_ERROR") = kHasError;
   m.def("gather", &gather);
   m.def("look_up", &look_up);
   m.def("put", &put);

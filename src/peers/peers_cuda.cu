@@ -55,7 +55,7 @@ void gather_peers(OnCuda on, const PeerGather& call, const IndexErrorSite& error
             [&](auto word) { launch_gather<decltype(word)>(call, errors); });
 }
 
-void put_to_peers(OnCuda on, const PeerPut& call) {
+void put_to_peers(OnCuda on, const PeerPut& call, const IndexErrorSite& errors) {
   const HostScope scope(on.program);
   with_word(call.row_bytes, reinterpret_cast<uintptr_t>(call.values), [&](auto word) {
     using Word = decltype(word);
@@ -63,7 +63,8 @@ void put_to_peers(OnCuda on, const PeerPut& call) {
     while (lanes < 32 && lanes * static_cast<int64_t>(sizeof(Word)) < call.row_bytes) lanes *= 2;
     // One block at least writes the headers.
     const unsigned blocks = grid_x(std::max<int64_t>(call.count, 1), kPeerThreads / lanes);
-    TORCH_OPS_LAUNCH(put_to_peers_kernel<Word>, blocks, kPeerThreads, 0, call, lanes);
+    TORCH_OPS_LAUNCH(put_to_peers_kernel<Word>, blocks, kPeerThreads, 0, call, lanes, errors.slot,
+                     errors.raised);
   });
 }
 

@@ -77,11 +77,15 @@ __global__ void __launch_bounds__(kPeerThreads)
 // `lanes` threads, a power of two up to a warp, send a row.
 template <class Word>
 __global__ void __launch_bounds__(kPeerThreads)
-    put_to_peers_kernel(const __grid_constant__ PeerPut call, int lanes) {
+    put_to_peers_kernel(const __grid_constant__ PeerPut call, int lanes, const IndexErrorSlot* slot,
+                        uint32_t raised) {
   if (blockIdx.x == 0 && threadIdx.x < call.ranks) {
     int64_t most = 0;
     for (int64_t owner = 0; owner < call.ranks; ++owner) {
       most = max(most, call.bounds[owner + 1] - call.bounds[owner]);
+    }
+    if (slot != nullptr && *static_cast<const volatile uint32_t*>(&slot->claimed) != raised) {
+      most = kHasError;
     }
     auto* const header = reinterpret_cast<int64_t*>(call.inboxes[threadIdx.x]) + 2 * call.rank;
     header[0] = call.bounds[threadIdx.x + 1] - call.bounds[threadIdx.x];

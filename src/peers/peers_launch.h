@@ -45,7 +45,7 @@ struct PeerPut {
   int64_t first;
   int64_t capacity;
   // In an inbox, in bytes. At its beginning are, for each sender, how many rows it has for this
-  // rank in all rounds, and how many it has at most for any.
+  // rank in all rounds, and how many it has at most for any, or kHasError.
   int64_t rows_offset;    // int64 [ranks, capacity], counted in the owner's part
   int64_t values_offset;  // [ranks, capacity, row_bytes]
 };
@@ -61,6 +61,7 @@ struct PeerPads {
 };
 
 constexpr int64_t kAllMet = -1;
+constexpr int64_t kHasError = -1;
 
 namespace kernels {
 
@@ -80,7 +81,9 @@ TORCH_OPS_KERNELS_API int64_t await_peers(OnCpu on, const PeerPads& pads, int64_
 // An entry that is an error gives zeros, and is recorded.
 TORCH_OPS_KERNELS_API void gather_peers(OnCuda on, const PeerGather& call,
                                         const IndexErrorSite& errors);
-TORCH_OPS_KERNELS_API void put_to_peers(OnCuda on, const PeerPut& call);
+// A sender has an error if an entry out of range was recorded there that the host has not raised.
+TORCH_OPS_KERNELS_API void put_to_peers(OnCuda on, const PeerPut& call,
+                                        const IndexErrorSite& errors);
 
 // Both steps of a meeting, on the device: it counts meetings in `*meeting`. What await_peers()
 // returns is written to `*outcome`, memory of the host, if it is not kAllMet; a rank that has not

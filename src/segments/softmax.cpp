@@ -35,6 +35,9 @@ at::ScalarType number_type(const Tensor& values) {
   return values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+// Of infinities 0, from which nothing differs by NaN.
+Tensor finite(const Tensor& largest) { return largest.masked_fill(largest.isinf(), 0); }
+
 // Which entries name no row, in a shape that broadcasts to `rank` axes of values.
 Tensor entries_of_none(const Tensor& index, const c10::SymInt& dim_size, int64_t rank, int64_t dim,
                        int64_t batch_dims) {
@@ -68,11 +71,7 @@ struct Groups {
                                    name_of(what));
   }
 
-  // Of infinities 0, from which nothing differs by NaN.
-  Tensor largest(const Tensor& values) const {
-    const Tensor most = largest_of(values).to(number_type(values));
-    return most.masked_fill(most.isinf(), 0);
-  }
+  Tensor largest(const Tensor& values) const { return largest_of(values).to(number_type(values)); }
 
   // The rows of a result at the entries; 0 for an entry of no segment.
   Tensor back(const Tensor& of_result) const {
@@ -151,8 +150,9 @@ struct SoftmaxStepOp {
         return ops::gather().call(rows, index, dim, batch_dims, "fill", 0, std::nullopt);
       };
       const auto widen = [&](const Tensor& values) { return values.to(wide); };
-      const Tensor result =
-          compute_step(step, widen(a), b ? Given(widen(*b)) : b, back(p), q ? Given(back(*q)) : q);
+      const bool shifts = step <= Step::kLogSoftmax;  // by the largest value
+      const Tensor result = compute_step(step, widen(a), b ? Given(widen(*b)) : b,
+                                         back(shifts ? finite(p) : p), q ? Given(back(*q)) : q);
       const Tensor none = entries_of_none(index, p.size(dim), a.dim(), dim, batch_dims);
       if (none.any().item<bool>()) result.masked_fill_(none, 0);
       return result.to(options.dtype());
@@ -213,7 +213,7 @@ Tensor do_step(Step step, const Groups& groups, const Tensor& a, const Given& b,
 
 Tensor compose(What what, const Tensor& values, const Groups& groups) {
   const Tensor wide = values.to(number_type(values));
-  const Tensor largest = groups.largest(wide.detach());
+  const Tensor largest = finite(groups.largest(wide.detach()));
   const Tensor shifted = wide - groups.back(largest);
   const Tensor exps = groups.only(shifted.exp());
   const Tensor sums = groups.sum(exps);

@@ -11,7 +11,8 @@
 
 namespace torch_ops {
 
-// What is computed of a and b, which lie at an entry, and p and q, at the row that it names.
+// What is computed of a and b, which lie at an entry, and p and q, at the row that it names. The p
+// of the first three is the largest value of the row, and taken for 0 where that is infinite.
 enum class SoftmaxStep {
   kExp,             // exp(a - p)
   kSoftmax,         // exp(a - p) / q

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import ranks
 import torch
 from torch import Tensor
 
@@ -48,7 +49,7 @@ class Call(NamedTuple):
     linear: bool = True
 
     def tensors(self) -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(0)
+        generator = ranks.generator(0)
         return {
             name: torch.randint(self.below[name], shape, generator=generator)
             if name in self.below

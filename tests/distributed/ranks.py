@@ -1,7 +1,10 @@
-"""Processes that run a function together, as the ranks of a gloo group.
+"""Processes that run a function together, as the ranks of a group, on the CPU or on GPUs.
 
 They are made once for each number of ranks, when a test first asks for them, and run one function
 after another, for to start them takes longer than most tests.
+
+Each rank has a GPU of its own, and NCCL, where there are as many. Else ranks share GPUs, and gloo
+moves what they send: their kernels run in turns, and everything but the link is as on several GPUs.
 """
 
 from __future__ import annotations
@@ -19,14 +22,72 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.utils._pytree import tree_map_only
+
+import torch_ops
 
 TIMEOUT = 120  # seconds that a function may take
 
+# Of the ranks that a test runs on; in a rank, of that rank.
+device_type = "cpu"
+_staging: torch.library.Library | None = None
 
-def _serve(rank: int, world: int, store: str, calls: Connection) -> None:
+
+def mesh(sizes: tuple[int, ...], **options: Any) -> DeviceMesh:
+    """A mesh of the ranks' devices."""
+    return init_device_mesh(device_type, sizes, **options)
+
+
+def generator(seed: int) -> torch.Generator:
+    """On the rank's device."""
+    return torch.Generator(device_type).manual_seed(seed)
+
+
+def _stage_through_the_host() -> torch.library.Library:
+    """gloo ends the process where it is given CUDA tensors in torch's functional collectives.
+
+    They go through the host's memory instead, for as long as the library lives.
+    """
+    library = torch.library.Library("_c10d_functional", "IMPL")
+    ops = torch.ops._c10d_functional
+
+    def staged(op: Any) -> Callable[..., Tensor]:
+        def call(tensor: Tensor, *rest: Any) -> Tensor:
+            return ops.wait_tensor(op(tensor.cpu(), *rest)).to(tensor.device)
+
+        return call
+
+    for name in (
+        "all_gather_into_tensor",
+        "all_reduce",
+        "all_to_all_single",
+        "broadcast",
+        "reduce_scatter_tensor",
+    ):
+        library.impl(name, staged(getattr(ops, name).default), "CUDA")
+    return library
+
+
+def _use_gpu(rank: int, world: int) -> str:
+    """Makes a GPU the default device of this rank; returns the backend of the group."""
+    global device_type, _staging
+    device_type = "cuda"
+    count = torch.cuda.device_count()
+    torch.cuda.set_device(rank % count)
+    torch.set_default_device("cuda")
+    if world <= count:
+        return "cpu:gloo,cuda:nccl"
+    os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+    _staging = _stage_through_the_host()
+    return "cpu:gloo,cuda:gloo"  # for "gloo" a DeviceMesh would make groups of NCCL
+
+
+def _serve(rank: int, world: int, store: str, calls: Connection, device: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo",
+        _use_gpu(rank, world) if device == "cuda" else "gloo",
         init_method=f"file://{store}",
         rank=rank,
         world_size=world,
@@ -40,11 +101,13 @@ def _serve(rank: int, world: int, store: str, calls: Connection) -> None:
         if call is None:
             dist.destroy_process_group()
             return
-        function, args, kwargs = call
+        function, args, kwargs, error_mode = call
         try:
             torch.manual_seed(0)
+            torch_ops.set_error_mode(error_mode)
             torch._dynamo.reset()
-            answer = (True, function(*args, **kwargs))
+            result = function(*args, **kwargs)
+            answer = (True, tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), result))
         except BaseException:
             answer = (False, traceback.format_exc())
         calls.send(answer)
@@ -53,7 +116,7 @@ def _serve(rank: int, world: int, store: str, calls: Connection) -> None:
 class Ranks:
     """The ranks of one group."""
 
-    def __init__(self, world: int) -> None:
+    def __init__(self, world: int, device: str) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "torch_ops", "torch.distributed.tensor"])
         folder = tempfile.mkdtemp(prefix="torch_ops-ranks-")
@@ -62,16 +125,18 @@ class Ranks:
         for rank in range(world):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(rank, world, os.path.join(folder, "store"), theirs)
+                target=_serve, args=(rank, world, os.path.join(folder, "store"), theirs, device)
             )
             process.start()
             theirs.close()
             self.calls.append(ours)
             self.processes.append(process)
 
-    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+    def run(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, error_mode: str
+    ) -> list[Any]:
         for calls in self.calls:
-            calls.send((function, args, kwargs))
+            calls.send((function, args, kwargs, error_mode))
         end = time.monotonic() + TIMEOUT
         results, failed = [], []
         for rank, calls in enumerate(self.calls):
@@ -99,7 +164,7 @@ class Ranks:
             process.join(10)
 
 
-_running: dict[int, Ranks] = {}
+_running: dict[tuple[int, str], Ranks] = {}
 
 
 @atexit.register
@@ -108,15 +173,23 @@ def _stop() -> None:
         _running.popitem()[1].stop()
 
 
-def run(world: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+def run(
+    world: int,
+    function: Callable[..., Any],
+    *args: Any,
+    error_mode: str = "sync",
+    **kwargs: Any,
+) -> list[Any]:
     """What ``function(*args, **kwargs)`` returns on each of ``world`` ranks.
 
     It must be a function of a module, and its arguments and results such that they can be pickled.
+    On CUDA a bad entry is raised at once, as on the CPU, unless ``error_mode`` is "async".
     """
-    if world not in _running:
-        _running[world] = Ranks(world)
+    key = (world, device_type)
+    if key not in _running:
+        _running[key] = Ranks(world, device_type)
     try:
-        return _running[world].run(function, *args, **kwargs)
+        return _running[key].run(function, args, kwargs, error_mode)
     except AssertionError:
-        _running.pop(world).stop()  # they may be at different places
+        _running.pop(key).stop()  # they may be at different places
         raise

@@ -11,6 +11,8 @@ import pytest
 import ranks
 from programs import ROOT
 
+pytestmark = pytest.mark.usefixtures("ranks_device")
+
 pytest.importorskip("rich")
 SMALL = ["--words", "400", "--dim", "8", "--batch", "60"]
 

@@ -10,7 +10,7 @@ import pytest
 import ranks
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
@@ -22,6 +22,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import torch_ops
+
+pytestmark = pytest.mark.usefixtures("ranks_device")
 
 R = Replicate()
 ROWS = 11
@@ -71,7 +73,7 @@ def _tower() -> Tower:
 
 
 def _indices() -> Tensor:
-    return torch.randint(ROWS, (3, 8, 4), generator=torch.Generator().manual_seed(1))
+    return torch.randint(ROWS, (3, 8, 4), generator=ranks.generator(1))
 
 
 def _train(model: nn.Module, call: Any, indices: Tensor) -> list[Tensor]:
@@ -105,7 +107,7 @@ def _expected(indices: Tensor) -> Any:
 
 def embed(style: Any, backend: str | None, **options: Any) -> Any:
     """The embedding alone, twice with the same call."""
-    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    mesh = ranks.mesh((torch.distributed.get_world_size(),))
     torch.manual_seed(0)
     plain = torch_ops.Embedding(ROWS, 8, padding_idx=2, **options)
     module = parallelize_module(copy.deepcopy(plain), mesh, style)
@@ -164,7 +166,7 @@ def _tensor_parallel(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 
 def train_in_parallel(backend: str | None) -> None:
-    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    mesh = ranks.mesh((torch.distributed.get_world_size(),))
     model = _tensor_parallel(_tower(), mesh)
     losses = _train(model, _compiled(model, backend), _indices())
     _compare(model, losses, _expected(_indices()))
@@ -190,7 +192,7 @@ def _mean_losses(losses: list[Tensor], world: int) -> list[Tensor]:
 
 def train_by_data(way: str, backend: str | None) -> None:
     world = torch.distributed.get_world_size()
-    mesh = init_device_mesh("cpu", (world,))
+    mesh = ranks.mesh((world,))
     model: Any = _tower()
     if way == "fully_shard":
         fully_shard(model.rows, mesh=mesh)
@@ -210,7 +212,7 @@ def test_data_parallel(way: str, backend: str | None) -> None:
 
 
 def train_in_two_ways() -> None:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+    mesh = ranks.mesh((2, 2), mesh_dim_names=("data", "model"))
     model: Any = _tensor_parallel(_tower(), mesh["model"])
     fully_shard(model, mesh=mesh["data"])
     own = _own(_indices(), mesh.get_local_rank("data"), 2)
@@ -251,7 +253,7 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def call_function(name: str, backend: str | None, mode: str) -> list[str]:
-    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    mesh = ranks.mesh((torch.distributed.get_world_size(),))
     function = FUNCTIONS[name]
     x = torch.randn(6, 6, requires_grad=True)
     columns = {"scatter_add": 6, "scatter mean": 6, "take_along_dim": 1}.get(name, 2)
@@ -264,7 +266,8 @@ def call_function(name: str, backend: str | None, mode: str) -> list[str]:
     }
     wrong = []
     for of_x, of_index in ((Shard(0), R), (R, Shard(0)), (Shard(1), R), (Shard(0), Shard(0))):
-        placed_x, placed_index = _distributed(mesh, (x, of_x), (index, of_index))
+        # Of a copy, for the first rank's is written into the others' where it is distributed.
+        placed_x, placed_index = _distributed(mesh, (x, of_x), (index.clone(), of_index))
         with contexts[mode]():
             output = _compiled(function, backend)(placed_x, placed_index)
             if not torch.allclose(output.full_tensor(), expected, 1e-6, 1e-6):

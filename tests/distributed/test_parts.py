@@ -10,10 +10,11 @@ import pytest
 import ranks
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import torch_ops
+
+pytestmark = pytest.mark.usefixtures("ranks_device")
 
 R = Replicate()
 
@@ -65,7 +66,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 def check_modes(name: str, dtype: torch.dtype) -> int:
     """Compares bits; the modes alternate, so that none may be taken for another one."""
-    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    mesh = ranks.mesh((torch.distributed.get_world_size(),))
     source, gather = _source(dtype), GATHERS[name]
     calls = 0
     options = [{"mode": mode} for mode in ("wrap", "fill", "clip", "raise", "unchecked")]
@@ -120,7 +121,7 @@ def test_modes_on_four(name: str) -> None:
 
 
 def check_gradients(name: str, mode: str) -> None:
-    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    mesh = ranks.mesh((torch.distributed.get_world_size(),))
     source, gather, index = torch.randn(7, 6), GATHERS[name], torch.tensor(BAD)
     plain = source.clone().requires_grad_()
     gather(plain, index, mode=mode).nan_to_num(0).square().sum().backward()
@@ -171,7 +172,7 @@ FAILING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 
 def messages(name: str, placements: tuple[Any, Any]) -> tuple[str, str]:
     """The error of the op and of its distributed form; entry 9 is out of range."""
-    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    mesh = ranks.mesh((torch.distributed.get_world_size(),))
     call, shape = FAILING[name]
     data = torch.randn(shape)
     index = torch.tensor([0, 6, 3, 2, 1, 5, 5, 4, 0, 8, 1, 6])
@@ -211,11 +212,11 @@ def test_error_of_an_index_in_parts(name: str) -> None:
 
 
 def refused() -> list[str]:
-    mesh = init_device_mesh("cpu", (2,))
+    mesh = ranks.mesh((2,))
     weight = distribute_tensor(torch.randn(7, 6), mesh, [Shard(0)]).requires_grad_()
     index = distribute_tensor(torch.tensor([1, 2]), mesh, [R])
     points = distribute_tensor(torch.tensor([[1, 2]]), mesh, [Shard(1)])
-    other = distribute_tensor(torch.tensor([1, 2]), init_device_mesh("cpu", (2, 1)), [R, R])
+    other = distribute_tensor(torch.tensor([1, 2]), ranks.mesh((2, 1)), [R, R])
     total = DTensor.from_local(torch.randn(4), mesh, [Partial()])
     rows = distribute_tensor(torch.randn(2, 6), mesh, [R])
     sparse = torch_ops.embedding(index, weight, sparse=True)
@@ -258,7 +259,7 @@ def test_refused() -> None:
 
 
 def largest_in_backward(rows: int, padding_idx: int | None) -> int:
-    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    mesh = ranks.mesh((torch.distributed.get_world_size(),))
     weight = distribute_tensor(torch.randn(rows, 4), mesh, [Shard(0)]).requires_grad_()
     index = distribute_tensor(torch.arange(0, rows, 100), mesh, [R])
     output = torch_ops.embedding(index, weight, padding_idx)
@@ -266,11 +267,13 @@ def largest_in_backward(rows: int, padding_idx: int | None) -> int:
     with torch.profiler.profile(profile_memory=True) as profile:
         output.backward(grad)
     assert weight.grad.placements == (Shard(0),)
-    return max(event.self_cpu_memory_usage for event in profile.events())
+    of_device = f"self_{'device' if grad.is_cuda else 'cpu'}_memory_usage"
+    return max(getattr(event, of_device) for event in profile.events())
 
 
 @pytest.mark.parametrize("padding_idx", [None, 100])
 @pytest.mark.parametrize("world", [2, 4])
 def test_gradient_takes_the_memory_of_a_part(world: int, padding_idx: int | None) -> None:
+    part = 10_000 * 4 * 4 // world
     for size in ranks.run(world, largest_in_backward, 10_000, padding_idx):
-        assert size == 10_000 * 4 * 4 // world
+        assert part <= size < part + 512  # to which CUDA's allocator rounds

@@ -11,11 +11,12 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import torch_ops
 from torch_ops.distributed import ShardedTable
+
+pytestmark = pytest.mark.usefixtures("ranks_device")
 
 ROUTES = ["direct", "exchange"]
 SMALL = 2000  # bytes of an inbox, which a few rows fill
@@ -23,7 +24,7 @@ SMALL = 2000  # bytes of an inbox, which a few rows fill
 
 def indices(rows: int, count: int = 7) -> list[Tensor]:
     """One for each rank, of another length each; nothing on rank 1."""
-    generator = torch.Generator().manual_seed(rows)
+    generator = ranks.generator(rows)
     return [
         torch.randint(rows, (rank + 2, 0 if rank == 1 else count), generator=generator)
         for rank in range(dist.get_world_size())
@@ -84,7 +85,7 @@ def check_groups(route: str) -> None:
     rank = dist.get_rank()
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     alone = [dist.new_group([each]) for each in range(4)]
-    for group in (pairs[rank // 2], alone[rank], init_device_mesh("cpu", (4,)), None):
+    for group in (pairs[rank // 2], alone[rank], ranks.mesh((4,)), None):
         tables = [
             ShardedTable(rows, 3, dtype=torch.float64, group=group, route=route) for rows in (11, 6)
         ]
@@ -119,7 +120,7 @@ def test_sums_are_rounded_once(route: str, dtype: torch.dtype) -> None:
 
 def gradient_bits(route: str) -> Tensor:
     table = ShardedTable(50, 5, route=route, inbox_bytes=SMALL)
-    generator = torch.Generator().manual_seed(dist.get_rank())
+    generator = ranks.generator(dist.get_rank())
     index = torch.randint(50, (4000,), generator=generator)
     values = torch.randn(4000, 5, generator=generator)
     return torch.autograd.grad(table(index), table.weight, values)[0].full_tensor()
@@ -133,7 +134,7 @@ def test_deterministic(route: str) -> None:
 
 def check_modes(route: str, dtype: torch.dtype) -> None:
     plain = (torch.randn(7, 3) * 9).to(dtype)
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = ranks.mesh((dist.get_world_size(),))
     table = ShardedTable.from_dtensor(distribute_tensor(plain, mesh, [Shard(0)]), route=route)
     index = torch.tensor([0, -1, 6, 7, -7, -8, 100]).roll(dist.get_rank())
     for options in (
@@ -216,7 +217,7 @@ def train(make: str, route: str, sparse: bool) -> None:
     plain = nn.Embedding.from_pretrained(copy_of(table), freeze=False, sparse=sparse)
     weight = table.local_weight if sparse else table.weight
     optimizer, reference = makers[make]([weight]), makers[make]([plain.weight])
-    generator = torch.Generator().manual_seed(3)
+    generator = ranks.generator(3)
     world, rank = dist.get_world_size(), dist.get_rank()
     for step in range(25):
         batch = torch.randint(13, (world, 2, 4), generator=generator)
@@ -349,7 +350,7 @@ def test_writes_are_seen(route: str) -> None:
 
 
 def from_dtensor(route: str) -> None:
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = ranks.mesh((dist.get_world_size(),))
     plain = torch.randn(7, 2, 3)
     placed = distribute_tensor(plain, mesh, [Shard(0)])
     table = ShardedTable.from_dtensor(placed, route=route)

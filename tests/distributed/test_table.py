@@ -9,18 +9,19 @@ import ranks
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 
 import torch_ops
 import torch_ops.distributed
+
+pytestmark = pytest.mark.usefixtures("ranks_device")
 
 ROWS = 11
 
 
 def _index(rank: int, kind: str, rows: int = ROWS) -> Tensor:
     """Of another length on each rank; nothing on rank 1."""
-    generator = torch.Generator().manual_seed(rank)
+    generator = ranks.generator(rank)
     shape = (rank + 2, 0 if rank == 1 else 7)
     if kind == "one row":
         return torch.full(shape, rows - 1)
@@ -34,7 +35,7 @@ def _indices(kind: str, rows: int = ROWS) -> list[Tensor]:
 def check(
     rows: int, width: tuple[int, ...], kind: str, backend: str | None
 ) -> list[tuple[int, ...]]:
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = ranks.mesh((dist.get_world_size(),))
     rank, indices = dist.get_rank(), _indices(kind, rows)
     plain = torch.randn(rows, *width, dtype=torch.float64, requires_grad=True)
     table = distribute_tensor(plain.detach(), mesh, [Shard(0)]).requires_grad_()
@@ -77,7 +78,7 @@ def test_compile(backend: str) -> None:
 
 def round_once() -> list[float]:
     """A thousand ones for row 0 on each rank, in bfloat16, and what makes the sum not exact."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = ranks.mesh((dist.get_world_size(),))
     table = distribute_tensor(torch.zeros(4, 1, dtype=torch.bfloat16), mesh, [Shard(0)])
     table.requires_grad_()
     bits = []
@@ -94,7 +95,7 @@ def test_sums_are_rounded_once() -> None:
 
 
 def check_modes(dtype: torch.dtype) -> None:
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = ranks.mesh((dist.get_world_size(),))
     plain = (torch.randn(7, 3) * 9).to(dtype)
     table = distribute_tensor(plain, mesh, [Shard(0)])
     index = torch.tensor([0, -1, 6, 7, -7, -8, 100]).roll(dist.get_rank())
@@ -117,7 +118,7 @@ def test_modes(dtype: torch.dtype) -> None:
 
 
 def fail_on_one() -> tuple[str, bool]:
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = ranks.mesh((dist.get_world_size(),))
     plain = torch.randn(7, 3)
     table = distribute_tensor(plain, mesh, [Shard(0)])
     index = torch.tensor([[0, 1], [2, 9 if dist.get_rank() == 1 else 3]])
@@ -142,7 +143,7 @@ def test_one_rank_has_an_entry_out_of_range() -> None:
 
 
 def replicated_too() -> None:
-    mesh = init_device_mesh("cpu", (2, 2))
+    mesh = ranks.mesh((2, 2))
     plain = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
     placements = [Replicate(), Shard(0)]
     table = distribute_tensor(plain.detach(), mesh, placements).requires_grad_()
@@ -160,7 +161,7 @@ def test_mesh_of_two_dimensions() -> None:
 
 
 def refused() -> list[str]:
-    mesh = init_device_mesh("cpu", (2,))
+    mesh = ranks.mesh((2,))
     whole = torch.randn(7, 4)
     index = torch.tensor([1])
     table = distribute_tensor(whole, mesh, [Shard(0)])

@@ -157,38 +157,52 @@ def test_a_small_run_checks_and_times_all(name: str, arguments: list[str], tmp_p
 # ---- runs that are kept --------------------------------------------------------------------------
 
 
+def saved_run(measure: ModuleType, bench: Any, folder: Path) -> dict[str, Any]:
+    """The JSON of a run with a case in which ours is faster, and one in which it is slower."""
+    from benchmarks._measure.timing import Timing
+
+    ways = {
+        "torch_ops": ("ours", 0, 1e-7, 2e6),
+        "torch.take": ("eager", 2e-6, 0.5, 0),
+        "torch_ops, planned": ("own", 3e-6, 0, 0),
+    }
+    for name, ours in (("faster", 1e-6), ("slower", 4e-6)):
+        result = empty_result(measure)
+        result.name = name
+        for way, (kind, seconds, error, scratch) in ways.items():
+            timing = Timing.of([seconds or ours])
+            errors = {"mixed": error, "positive": error / 2}
+            measured = measure.Measurement(way, kind, timing, errors, int(scratch))
+            result.measurements.append(measured)
+        result.bars = [measure.Bar("over fastest eager", result.ratio("eager"), 1.0)]
+        bench.results.append(result)
+    bench.name = "gather"
+    bench.save()
+    return json.loads((folder / "gather.json").read_text())  # type: ignore[no-any-return]
+
+
 @pytest.fixture
 def pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     return importlib.import_module("benchmark_page")
 
 
-def test_page_is_written_from_the_runs_that_are_kept(pages: ModuleType) -> None:
+def test_documents_are_written_from_the_runs_that_are_kept(pages: ModuleType) -> None:
     found = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
     assert sorted(pages.BENCHMARKS) == found
-    assert pages.PAGE.read_text("utf-8") == pages.page(pages.kept_runs()), (
-        "docs/runs.md is out of date: python tools/benchmark_page.py"
-    )
+    written = pages.documents(pages.kept_runs())
+    assert {"runs.md", "performance.md", "jit.md", "c_api.md"} <= {path.name for path in written}
+    for path, text in written.items():
+        assert path.read_text("utf-8") == text, (
+            f"{path} is out of date: python tools/benchmark_page.py"
+        )
 
 
 def test_a_run_that_is_kept_shows_its_losses_first(
     pages: ModuleType, measure: ModuleType, bench: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(pages, "KEPT", tmp_path / "results")
-    from benchmarks._measure.timing import Timing
-
-    for name, seconds in (("faster", 1e-6), ("slower", 4e-6)):
-        result = empty_result(measure)
-        result.name = name
-        times = {"torch_ops": ("ours", seconds), "torch.take": ("eager", 2e-6)}
-        for way, (kind, median) in times.items():
-            timing = Timing.of([median])
-            result.measurements.append(measure.Measurement(way, kind, timing))
-        result.bars = [measure.Bar("over fastest eager", result.ratio("eager"), 1.0)]
-        bench.results.append(result)
-    bench.name = "gather"
-    bench.save()
-    run = json.loads((tmp_path / "gather.json").read_text())
+    run = saved_run(measure, bench, tmp_path)
     commit = run["machine"]["commit"]
     assert commit == "unknown" or len(commit.removesuffix("-dirty")) >= 10
     run["machine"]["commit"] = "unknown"
@@ -200,10 +214,66 @@ def test_a_run_that_is_kept_shows_its_losses_first(
     assert "commit `0123456789`" in text and run["date"][:10] in text
     assert run["machine"]["device"] in text and "`activations`" in text
     assert "Torch is faster in 1 of 2 cases." in text
-    loss = "slower | 4 | 2 | 0.50 | torch.take | over fastest eager |"
-    assert (
-        text.index(loss) < text.index("<!-- plot speed 4: ") < text.index("| faster | 1 | 2 | 2 |")
-    )
+    loss = "slower | 4.00 | 2.00 | 0.50 | torch.take | over fastest eager |"
+    case = "| faster | 1.00 | 2.00 | 2.00 |"
+    assert text.index(loss) < text.index("<!-- plot speed 4: ") < text.index(case)
     run["options"]["scale"] = "0.02"
     with pytest.raises(SystemExit, match="trial"):
         pages.keep(run, "0123456789")
+
+
+def block(comment: str, text: str = "by hand") -> str:
+    return f"Before.\n\n<!-- {comment} -->\n\n{text}\n\n<!-- end -->\nAfter.\n"
+
+
+@pytest.fixture
+def kept(
+    pages: ModuleType, measure: ModuleType, bench: Any, tmp_path: Path, monkeypatch: Any
+) -> list[dict[str, Any]]:
+    monkeypatch.setattr(pages, "KEPT", tmp_path / "results")
+    run = saved_run(measure, bench, tmp_path)
+    run["machine"].update(device="Some GPU", cuda="13.0")
+    pages.keep(run, "0123456789")
+    return pages.kept_runs()
+
+
+def test_blocks_of_a_document_are_written_from_a_run(pages: ModuleType, kept: Any) -> None:
+    text = pages.filled(
+        block("cases gather + error + memory + torch_ops, planned:\nfast*; panel: slower"), kept, ""
+    )
+    assert text.startswith("Before.\n\n<!-- cases") and text.endswith("<!-- end -->\nAfter.\n")
+    assert "by hand" not in text and "(runs.md#gather-some-gpu)" in text
+    head = "| case | ours, us | torch.take, us | ratio | error | torch's error | MB | torch's MB |"
+    assert f"{head} torch_ops, planned, us |\n" in text
+    assert "| faster | 1.00 | 2.00 | 2.00 | 1e-07 | 0.500 | 2.00 | 0 | 3.00 |\n| slower |" in text
+    assert pages.filled(text, kept, "") == text
+
+    text = pages.filled(block("summary gather: one = slower; both = panel: *"), kept, "")
+    assert "| one | 1 | 0.500 | 0.500 | 1 |\n| both | 2 | 1.00 | 0.500 | 1 |" in text
+    text = pages.filled(block("losses"), kept, "kernels/gather.md")
+    assert "(../runs.md#gather-some-gpu) | 2 | 1 | 1 |" in text
+    assert "| gather: slower | 4.00 | 2.00 | 0.50 | torch.take |" in text
+    assert "gather: faster" not in text
+
+
+def test_a_column_without_figures_is_left_out(pages: ModuleType, kept: Any) -> None:
+    for case in kept[0]["cases"]:  # as in a run that was kept before there were such figures
+        for name in ("of copy", "error", "memory", "own", "ways"):
+            del case[name]
+    comment = "cases gather + of copy + error + memory + torch_ops, planned: *"
+    assert "| case | ours, us | torch.take, us | ratio |\n" in pages.filled(
+        block(comment), kept, ""
+    )
+
+
+def test_a_block_names_a_case_and_a_benchmark(pages: ModuleType, kept: Any) -> None:
+    with pytest.raises(
+        SystemExit, match=r"page\.md: .*'fastest'; names are such as:\n  panel: fas"
+    ):
+        pages.filled(block("cases gather: faster; fastest"), kept, "page.md")
+    with pytest.raises(SystemExit, match="there is no benchmark 'gathers'"):
+        pages.filled(block("summary gathers"), kept, "page.md")
+    for name in ("gather on the CPU", "models"):
+        assert pages.filled(block(f"summary {name}"), kept, "") == block(f"summary {name}")
+        missing = pages.filled(block(f"summary {name}", ""), kept, "")
+        assert f"No run of {name} is kept." in missing

@@ -249,7 +249,7 @@ def test_tables_that_the_site_plots_can_be_read(monkeypatch: pytest.MonkeyPatch)
         text = "".join((ROOT / document).read_text("utf-8").split("`<!-- plot"))  # but examples
         found = plots.MARK.findall(text)
         assert len(found) == text.count("<!-- plot "), f"{document}: a table must follow"
-        for _, columns, _, lines in found:
+        for columns, _, lines in found:
             table = plots.read_table(lines, [int(column) for column in columns.split()])
             assert table.rows and all(any(series.values) for series in table.series), document
             assert len({series.label for series in table.series}) == len(table.series), document

@@ -4,10 +4,14 @@ Rank r has rows ``r * length`` to ``(r + 1) * length - 1``. A rank sorts the row
 which makes them distinct and puts those of one owner side by side, asks the owners, and gets each
 row once. Sums go the other way: a rank adds up what it has for a row before it sends it, and the
 owner adds what comes in the order of the ranks. So both are deterministic.
+
+Where ``hosts`` names some ``_hosts.Hosts``, this is done twice: what the ranks of a host ask each
+other for in the first exchange is what they ask those of other hosts for in the second.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any, NamedTuple
 
@@ -16,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, distributed_c10d
 
-from torch_ops.distributed import _parts
+from torch_ops.distributed import _hosts, _parts
 from torch_ops.ops._arguments import Number
 
 _ops = torch.ops.torch_ops
@@ -30,6 +34,7 @@ class Route(NamedTuple):
     asked: list[int]  # how many each wants of this rank
     rows: Tensor  # that these are, counted in this rank's part
     group: ProcessGroup
+    beyond: Route | None  # the second exchange, if any, which finds these rows
 
 
 class Asked(NamedTuple):
@@ -37,12 +42,15 @@ class Asked(NamedTuple):
 
     op: str | None
     error: IndexError | None  # of this rank's entries
+    failed: int  # which rank of the whole group has an error, that this one knows of; or -1
     distinct: Tensor
     place: Tensor
     counts: Tensor  # [2, ranks]: wanted and asked; on the host once they are there
     works: list[Any]  # what to wait for before they are
     first: int  # this rank's first row
     group: ProcessGroup
+    # The ranks between which the second exchange goes, if any, and the number of a rank's rows.
+    across: tuple[ProcessGroup, int] | None
 
 
 def _send(tensor: Tensor, to: list[int], come: list[int], group: ProcessGroup) -> Tensor:
@@ -58,11 +66,16 @@ def _send(tensor: Tensor, to: list[int], come: list[int], group: ProcessGroup) -
 
 
 def ask(
-    op: str | None, index: Tensor, size: int, mode: str, check: bool, group: ProcessGroup
+    op: str | None,
+    index: Tensor,
+    size: int,
+    mode: str,
+    check: bool,
+    group: ProcessGroup,
+    hosts: str = "",
 ) -> Asked:
     """Tells the other ranks how many rows this one wants. They must call it too."""
-    world, rank = group.size(), group.rank()
-    length = -(-size // world)
+    length = -(-size // group.size())
     error: IndexError | None = None
     try:
         if check:
@@ -70,27 +83,48 @@ def ask(
     except IndexError as raised:
         error = raised
     rows = _parts.entries_of_part(index, size, 0, size, mode)  # `size` for those that are none
+    across, within, of_rank = None, group, length
+    if hosts:
+        of, length = _hosts.hosts_of[hosts], max(length, 1)
+        rows = of.renumber(rows, size, length)
+        within, across = of.inside, (of.across, length)
+        of_rank, size = of.across.size() * length, group.size() * length
     distinct, place = torch.unique(rows, return_inverse=True)
     if check and index.is_cuda:
-        # unique() waited for the device: an op raises now what the check recorded.
-        nothing = rows.new_zeros(1)
         try:
-            _ops.gather(nothing, nothing, 0, mode="unchecked")
+            _parts.raise_recorded(index.device)  # unique() waited for the device
         except IndexError as raised:
             error = raised
-    ends = torch.arange(world + 1, device=index.device) * length
+    failed = -1 if error is None else group.rank()
+    return _tell(op, error, failed, distinct, place, of_rank, size, within, across)
+
+
+def _tell(
+    op: str | None,
+    error: IndexError | None,
+    failed: int,
+    distinct: Tensor,
+    place: Tensor,
+    length: int,
+    size: int,
+    group: ProcessGroup,
+    across: tuple[ProcessGroup, int] | None,
+) -> Asked:
+    """The same for distinct rows below ``size``, of which each rank of a group has ``length``."""
+    ends = torch.arange(group.size() + 1, device=distinct.device) * length
     bounds = torch.searchsorted(distinct, ends.clamp(max=size))
     counts = bounds.diff().expand(2, -1).contiguous()
-    if error is not None:
-        counts[0] = -1
+    if failed >= 0:
+        counts[0] = -1 - failed
     work = dist.all_to_all_single(counts[1], counts[0], group=group, async_op=True)
     works: list[Any] = [work]
     if counts.is_cuda:
         work.wait()  # the stream does
         on_host = torch.empty_like(counts, device="cpu", pin_memory=True)
         counts = on_host.copy_(counts, non_blocking=True)
-        works = [torch.cuda.current_stream(index.device).record_event()]
-    return Asked(op, error, distinct, place, counts, works, min(size, rank * length), group)
+        works = [torch.cuda.current_stream(distinct.device).record_event()]
+    first = min(size, group.rank() * length)
+    return Asked(op, error, failed, distinct, place, counts, works, first, group, across)
 
 
 def settle(asked: Asked) -> Route:
@@ -102,16 +136,32 @@ def settle(asked: Asked) -> Route:
     for work in asked.works:
         work.synchronize() if asked.distinct.is_cuda else work.wait()
     wanted, come = asked.counts.tolist()
-    if asked.error is not None:
-        raise asked.error
-    for other, count in enumerate(come):
-        if count < 0:
-            raise IndexError(
-                f"{asked.op or 'gather'}: rank {other} of the group has an entry out of range in "
-                "its index, and says in its own error which."
-            )
+    known = [asked.failed, *(-1 - count for count in come)]
+    failed = min((rank for rank in known if rank >= 0), default=-1)
+    if failed >= 0:
+        if asked.across is not None:  # the other hosts must hear of it too
+            with contextlib.suppress(IndexError):
+                settle(_ask_across(asked, asked.distinct[:0], failed))
+        if asked.error is not None:
+            raise asked.error
+        raise IndexError(
+            f"{asked.op or 'gather'}: rank {failed} of the group has an entry out of range in its "
+            "index, and says in its own error which."
+        )
     requests = _send(asked.distinct[: sum(wanted)], wanted, come, asked.group)
-    return Route(asked.place, wanted, come, requests - asked.first, asked.group)
+    rows, beyond = requests - asked.first, None
+    if asked.across is not None:
+        beyond = settle(_ask_across(asked, rows, -1))
+    return Route(asked.place, wanted, come, rows, asked.group, beyond)
+
+
+def _ask_across(asked: Asked, rows: Tensor, failed: int) -> Asked:
+    """Asks the ranks of the other hosts for the rows for which those of this host asked."""
+    assert asked.across is not None
+    group, length = asked.across
+    distinct, place = torch.unique(rows, return_inverse=True)
+    size = group.size() * length
+    return _tell(asked.op, None, failed, distinct, place, length, size, group, None)
 
 
 def _group(name: str) -> ProcessGroup:
@@ -122,7 +172,10 @@ def _group(name: str) -> ProcessGroup:
 
 def gather_by(route: Route, part: Tensor, mode: str, fill_value: Number | None) -> Tensor:
     """The rows for which the route was made."""
-    rows = _ops.gather(part, route.rows, 0, mode="unchecked")
+    if route.beyond is not None:
+        rows = gather_by(route.beyond, part, "unchecked", None)
+    else:
+        rows = _ops.gather(part, route.rows, 0, mode="unchecked")
     received = _send(rows, route.asked, route.wanted, route.group)
     fill = fill_value if mode == "fill" else 0
     output: Tensor = _ops.gather(received, route.place, 0, mode="fill", fill_value=fill)
@@ -133,7 +186,8 @@ def receive_sums(route: Route, values: Tensor) -> tuple[Tensor, Tensor]:
     """Rows of this rank's part, and what each other rank adds to them. 16-bit floats in float32."""
     total = sum(route.wanted)
     sums = _ops._scatter_sum(values, route.place, total, 0, deterministic=True, mode="fill")
-    return route.rows, _send(sums, route.wanted, route.asked, route.group)
+    received = _send(sums, route.wanted, route.asked, route.group)
+    return (route.rows, received) if route.beyond is None else receive_sums(route.beyond, received)
 
 
 def sum_by(route: Route, values: Tensor, count: int) -> Tensor:
@@ -151,15 +205,22 @@ def _gather(
     fill_value: Number | None,
     name: str | None,
     group_name: str,
+    hosts: str,
 ) -> Tensor:
-    route = settle(ask(name, index, size, mode, True, _group(group_name)))
+    route = settle(ask(name, index, size, mode, True, _group(group_name), hosts))
     return gather_by(route, part, mode, fill_value)
 
 
 def _sum(
-    values: Tensor, index: Tensor, size: int, count: int, mode: str, group_name: str
+    values: Tensor,
+    index: Tensor,
+    size: int,
+    count: int,
+    mode: str,
+    group_name: str,
+    hosts: str,
 ) -> Tensor:
-    route = settle(ask(None, index, size, mode, False, _group(group_name)))
+    route = settle(ask(None, index, size, mode, False, _group(group_name), hosts))
     return sum_by(route, values, count)
 
 
@@ -169,14 +230,14 @@ _gather_op = torch.library.custom_op(
     _gather,
     mutates_args=(),
     schema="(Tensor part, Tensor index, SymInt size, str mode, Scalar? fill_value, str? name, "
-    "str group_name) -> Tensor",
+    "str group_name, str hosts) -> Tensor",
 )
 _sum_op = torch.library.custom_op(
     "torch_ops::_exchange_sum",
     _sum,
     mutates_args=(),
-    schema="(Tensor values, Tensor index, SymInt size, SymInt count, str mode, str group_name) "
-    "-> Tensor",
+    schema="(Tensor values, Tensor index, SymInt size, SymInt count, str mode, str group_name, "
+    "str hosts) -> Tensor",
 )
 
 
@@ -189,12 +250,21 @@ def _(
     fill_value: Number | None,
     name: str | None,
     group_name: str,
+    hosts: str,
 ) -> Tensor:
     return part.new_empty((*index.shape, *part.shape[1:]))
 
 
 @_sum_op.register_fake
-def _(values: Tensor, index: Tensor, size: int, count: int, mode: str, group_name: str) -> Tensor:
+def _(
+    values: Tensor,
+    index: Tensor,
+    size: int,
+    count: int,
+    mode: str,
+    group_name: str,
+    hosts: str,
+) -> Tensor:
     return values.new_empty((count, *values.shape[index.dim() :]))
 
 
@@ -206,15 +276,22 @@ def gather_rows(
     fill_value: Number | None,
     name: str | None,
     group: ProcessGroup,
+    hosts: str = "",
 ) -> Tensor:
     """``gather(table, index)`` of a table of ``size`` rows of which this rank has a part."""
     call = _gather if type(index) is Tensor and not torch.compiler.is_compiling() else _gather_op
-    return call(part, index, size, mode, fill_value, name, group.group_name)
+    return call(part, index, size, mode, fill_value, name, group.group_name, hosts)
 
 
 def sum_rows(
-    values: Tensor, index: Tensor, size: int, count: int, mode: str, group: ProcessGroup
+    values: Tensor,
+    index: Tensor,
+    size: int,
+    count: int,
+    mode: str,
+    group: ProcessGroup,
+    hosts: str = "",
 ) -> Tensor:
     """This rank's ``count`` rows of ``scatter_add(values, index, size)``, summed over all ranks."""
     call = _sum if type(index) is Tensor and not torch.compiler.is_compiling() else _sum_op
-    return call(values, index, size, count, mode, group.group_name)
+    return call(values, index, size, count, mode, group.group_name, hosts)

@@ -1,7 +1,7 @@
 """Rows of a table that a group of ranks shares, for an index of each rank's own: the derivative.
 
-A route says where rows come from: it is the name of a PeerTable, whose memory all ranks read, or
-empty, and then ranks exchange rows.
+A route says where rows come from. It is the name of a PeerTable, whose memory all ranks read. Or it
+is empty, and ranks exchange rows; or the name of Hosts, and they do so on each, then between them.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ def dim_of_rows(placements: Placements) -> int:
     others = [placement for d, placement in enumerate(placements) if d not in dims]
     alone = len(dims) == 1 and all(placement.is_replicate() for placement in others)
     return dims[0] if alone else -1
+
+
+def is_direct(route: str) -> bool:
+    return route.startswith("table ")
 
 
 def _is_eager(index: Tensor) -> bool:
@@ -110,13 +114,15 @@ class Rows(torch.autograd.Function):
         ctx.mode, ctx.route, ctx.exchanged = mode, route, None
         group = ctx.mesh.get_group(dim_of_rows(placements))
         part = place(table, placements)
-        if route:  # of a graph: look_up() has other calls made directly
+        if is_direct(route):  # of a graph: look_up() has other calls made directly
             gathered: Tensor = _peer_gather(part, index, mode, fill_value, True, route)
             return gathered
         if not _is_eager(index):
-            return _exchange.gather_rows(part, index, ctx.size, mode, fill_value, None, group)
+            return _exchange.gather_rows(
+                part, index, ctx.size, mode, fill_value, None, group, route
+            )
         if asked is None:
-            asked = _exchange.ask(None, index, ctx.size, mode, True, group)
+            asked = _exchange.ask(None, index, ctx.size, mode, True, group, route)
         ctx.exchanged = _exchange.settle(asked)
         return _exchange.gather_by(ctx.exchanged, part, mode, fill_value)
 
@@ -143,10 +149,10 @@ class Sums(torch.autograd.Function):
         exchanged: _exchange.Route | None,
     ) -> DTensor:
         ctx.save_for_backward(index)
-        ctx.placements, ctx.mode = placements, mode
+        ctx.placements, ctx.mode, ctx.route = placements, mode, route
         dim = dim_of_rows(placements)
         _, count = part_of(size, mesh, placements, 0)
-        if route:
+        if is_direct(route):
             if _is_eager(index):
                 sums = peer_tables[route].sums(values, index, mode)
             else:
@@ -154,7 +160,8 @@ class Sums(torch.autograd.Function):
         elif exchanged is not None:
             sums = _exchange.sum_by(exchanged, values, count)
         else:
-            sums = _exchange.sum_rows(values, index, size, count, mode, mesh.get_group(dim))
+            group = mesh.get_group(dim)
+            sums = _exchange.sum_rows(values, index, size, count, mode, group, route)
         # Ranks that have the same rows have other indices.
         whole = tuple(each if d == dim else Partial() for d, each in enumerate(placements))
         return wrap(sums, mesh, whole, (size, *values.shape[index.dim() :]))
@@ -164,7 +171,8 @@ class Sums(torch.autograd.Function):
         (index,) = ctx.saved_tensors
         nothing = 0 if ctx.mode == "fill" else None
         # That is no table whose memory the others read.
-        rows = Rows.apply(grad, index, ctx.placements, ctx.mode, nothing, "", None)
+        route = "" if is_direct(ctx.route) else ctx.route
+        rows = Rows.apply(grad, index, ctx.placements, ctx.mode, nothing, route, None)
         return rows, None, None, None, None, None, None, None
 
 
@@ -185,10 +193,10 @@ class SparseRows(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(index)
         ctx.shape, ctx.mode, ctx.route, ctx.exchanged = part.shape, mode, route, None
-        if route:
+        if is_direct(route):
             return peer_tables[route].gather(index, mode, fill_value, None, True)
         if asked is None:
-            asked = _exchange.ask(None, index, size, mode, True, group)
+            asked = _exchange.ask(None, index, size, mode, True, group, route)
         ctx.exchanged = _exchange.settle(asked)
         return _exchange.gather_by(ctx.exchanged, part, mode, fill_value)
 
@@ -196,7 +204,7 @@ class SparseRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
         (index,) = ctx.saved_tensors
-        if ctx.route:
+        if is_direct(ctx.route):
             sums = peer_tables[ctx.route].sparse_sums(grad_output, index, ctx.mode)
         else:
             rows, received = _exchange.receive_sums(ctx.exchanged, grad_output)
@@ -222,6 +230,6 @@ def look_up(
     asked: _exchange.Asked | None = None,
 ) -> Tensor:
     """The rows of a table that an index of this rank's own names."""
-    if route and _is_eager(index):
+    if is_direct(route) and _is_eager(index):
         return peer_tables[route].look_up(table, index, mode, fill_value)
     return Rows.apply(table, index, table.placements, mode, fill_value, route, asked)

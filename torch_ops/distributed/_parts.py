@@ -41,6 +41,12 @@ def check_entries(
         gather(table, index, *args, **kwargs)
 
 
+def raise_recorded(device: torch.device) -> None:
+    """Raises an entry's error that a CUDA device has recorded, once the host has waited for it."""
+    nothing = torch.zeros(1, dtype=torch.int64, device=device)
+    _ops.gather(nothing, nothing, 0, mode="unchecked")  # the next op does
+
+
 def _resolved(index: Tensor, size: int, mode: str) -> Tensor:
     """The rows that the entries name; out of range where they name none."""
     entries = index.long()

@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from torch_ops.distributed import _exchange
+from torch_ops.distributed import _exchange, _hosts
 from torch_ops.distributed._frame import part_of, wrap
 from torch_ops.distributed._lookup import SparseRows, look_up, peer_tables
 from torch_ops.distributed.peers._memory import CannotMap, agree, host
@@ -22,7 +22,7 @@ from torch_ops.distributed.peers._tables import PeerTable
 from torch_ops.distributed.table import ROUTE, check_call
 from torch_ops.ops._arguments import Number, check_kinds, mode_arguments
 
-_ROUTES = ("auto", "direct", "exchange")
+_ROUTES = ("auto", "direct", "exchange", "hierarchical")
 _PEERS = "_torch_ops_peers"  # attribute of a weight
 _BLOCK = 1 << 18  # elements that are drawn from one seed
 
@@ -55,10 +55,11 @@ class ShardedTable(nn.Module):
     the ranks. Rank r of W has rows ``r * ceil(rows / W)`` to ``(r + 1) * ceil(rows / W) - 1``, as
     DTensor's ``Shard(0)`` has it, so that the last ranks may have fewer or none.
 
-    A row is found by one of two routes. The direct one reads it from its owner's memory, which all
-    ranks of a host map: shared memory on the CPU, symmetric memory on CUDA. The other exchanges
+    A row is found by one of three routes. The direct one reads it from its owner's memory, which
+    all ranks of a host map: shared memory on the CPU, symmetric memory on CUDA. Another exchanges
     rows over the process group, as :func:`torch_ops.distributed.gather` does, and serves several
-    hosts too. Both give the same rows.
+    hosts too. The hierarchical one does so in two steps, so that a row crosses the network once for
+    each host that wants it. All give the same rows.
 
     All ranks of the group make the table, and all take part in each backward pass. By the exchange
     they take part in each lookup too.
@@ -73,8 +74,10 @@ class ShardedTable(nn.Module):
             generator; ``torch.nn.init.normal_``, as ``torch.nn.Embedding`` has it, where it is
             None. It is called on blocks of rows. The values depend on the generator of the group's
             first rank, and not on the number of ranks.
-        route: "direct", "exchange", or "auto", which is the direct one if all ranks are on one host
-            and can map each other's memory. If they are and cannot, it warns.
+        route: "direct", "exchange", "hierarchical", or "auto", which is the direct one if all ranks
+            are on one host and can map each other's memory, and else the exchange. If they are and
+            cannot, it warns. "hierarchical" is the exchange in two steps, first between the ranks
+            of each host, then between hosts; all hosts must have the same number of ranks.
         sparse: Whether the gradient is a sparse tensor of distinct rows. A DTensor has none:
             then ``local_weight``, a plain parameter that shares the memory of this rank's rows, has
             it, and ``weight`` requires no gradient. Give ``local_weight`` to the optimizer.
@@ -120,7 +123,8 @@ class ShardedTable(nn.Module):
             lookup or a backward pass: a rank did not come within the group's timeout. Or the module
             was moved or converted, which would part ``weight`` from the memory that others read.
         TypeError: An argument is of the wrong type.
-        ValueError: An argument has a wrong value, or ranks were given different ones.
+        ValueError: An argument has a wrong value, or ranks were given different ones. Or the route
+            is "hierarchical", and hosts have different numbers of ranks.
 
     Example:
         >>> import torch, torch.distributed as dist, torch_ops
@@ -161,7 +165,7 @@ class ShardedTable(nn.Module):
             where = torch.device("cuda", torch.cuda.current_device())
         dtype = torch.get_default_dtype() if dtype is None else dtype
         self._set_up((rows, dim), dtype, where, mesh, route, sparse, inbox_bytes)
-        seed = int(torch.randint(2**62, ()))
+        seed = int(torch.randint(2**62, (), device="cpu"))
         seed = agree(mesh.get_group(), seed)[0]
         first, _ = part_of(rows, mesh, (Shard(0),), 0)
         _fill(self._part(), first, init or nn.init.normal_, seed)
@@ -210,7 +214,8 @@ class ShardedTable(nn.Module):
         """Makes the parameters, whose values are undefined yet."""
         if route not in _ROUTES:
             raise ValueError(
-                f'ShardedTable: route must be "auto", "direct" or "exchange", but it is {route!r}.'
+                'ShardedTable: route must be "auto", "direct", "exchange" or "hierarchical", but '
+                f"it is {route!r}."
             )
         if not (dtype.is_floating_point or dtype.is_complex) or dtype.itemsize < 2:
             raise TypeError(
@@ -236,7 +241,10 @@ class ShardedTable(nn.Module):
                     f"{other}."
                 )
         self._peers: PeerTable | None = None
-        if route != "exchange":
+        self._hosts: _hosts.Hosts | None = None
+        if route == "hierarchical":
+            self._hosts = _hosts.set_up(group, device, [where for _, where in answers])
+        elif route != "exchange":
             hosts = {where for _, where in answers}
             self._peers = _peers(shape, dtype, device, group, route, inbox_bytes, len(hosts))
         placements = (Shard(0),)
@@ -252,13 +260,13 @@ class ShardedTable(nn.Module):
         object.__setattr__(self, "local_weight", local)
         if local is not None:
             weights.append(local)
-        self._route = ""
+        self._route = "" if self._hosts is None else self._hosts.name
         if self._peers is not None:
             self._route = f"table {self._peers.number}"
             self._peers.watch(weights)
             peer_tables[self._route] = self._peers
-            setattr(self.weight, ROUTE, self._route)
             setattr(self.weight, _PEERS, self._peers)  # a graph that has the one has the other
+        setattr(self.weight, ROUTE, self._route)
         self._prefetched: tuple[Tensor, int, str, _exchange.Asked] | None = None
         self._known = weights
 
@@ -271,8 +279,10 @@ class ShardedTable(nn.Module):
 
     @property
     def route(self) -> str:
-        """How rows are found, ``"direct"`` or ``"exchange"``."""
-        return "direct" if self._route else "exchange"
+        """How rows are found, ``"direct"``, ``"exchange"`` or ``"hierarchical"``."""
+        if self._peers is not None:
+            return "direct"
+        return "exchange" if self._hosts is None else "hierarchical"
 
     def forward(
         self, index: Tensor, *, mode: str = "raise", fill_value: Number | None = None
@@ -316,12 +326,12 @@ class ShardedTable(nn.Module):
         """
         weight: Any = self.weight
         check_call("ShardedTable.prefetch", weight, index, mode, None)
-        if self._route:
+        if self._peers is not None:
             return
         group = weight.device_mesh.get_group()
 
         def ask() -> _exchange.Asked:
-            return _exchange.ask(None, index, weight.shape[0], mode, True, group)
+            return _exchange.ask(None, index, weight.shape[0], mode, True, group, self._route)
 
         if index.is_cuda:
             # The main stream may be busy with this batch for long.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from torch_ops.distributed._lookup import dim_of_rows, look_up
+from torch_ops.distributed._lookup import dim_of_rows, is_direct, look_up
 from torch_ops.ops._arguments import Number, check_tensors, mode_arguments
 
 ROUTE = "_torch_ops_route"  # attribute of a weight: the route to its rows, of _lookup.py
@@ -33,7 +33,7 @@ def check_call(
             f"index is on {index.device}."
         )
     options = mode_arguments(name, mode, fill_value)
-    if route and type(index) is Tensor and not torch.compiler.is_compiling():
+    if is_direct(route) and type(index) is Tensor and not torch.compiler.is_compiling():
         return  # the binding checks the same, at a smaller cost
     bare = torch.empty(table.shape, dtype=table.dtype, device="meta")
     torch.ops.torch_ops.gather(bare, index.to("meta"), 0, **options)

@@ -13,7 +13,9 @@ namespace {
 using segments::Id;
 using segments::Offsets;
 
-constexpr int64_t kMostBlocks = 1024;  // of what long segments take
+constexpr int64_t kMostBlocks = 1024;     // of what long segments take
+constexpr int64_t kFewThreads = 1 << 17;  // that keep memory busy: half of what an H200 can hold
+constexpr int64_t kWayEntries = 16;       // of a group, where there are more threads
 
 // In what the values of a segment are joined, V columns of them; and of what a kernel is told.
 template <SegmentRule kRule, class Value>
@@ -64,14 +66,20 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
   const RowLayout& layout = call.layout;
   const RowPieces columns(layout.inner, Total::kColumns, lanes, lanes);
   const int64_t rows = layout.slabs() * layout.axis_size;
-  RowSplit split{columns, 1};
-  while (split.ways * columns.lanes < 32 &&
-         split.ways * kRowUnroll * layout.axis_size < layout.entries) {
-    split.ways *= 2;
+  // More groups to a segment have it sooner, but every warp takes a while to begin.
+  const auto average_exceeds = [&](int64_t entries) {
+    return entries * layout.axis_size < layout.entries;
+  };
+  int64_t ways = 1;
+  while (ways * columns.lanes < 32 && average_exceeds(ways * kRowUnroll) &&
+         (rows * columns.pieces * columns.lanes * ways < kFewThreads ||
+          average_exceeds(ways * kWayEntries))) {
+    ways *= 2;
   }
+  const RowSplit split{__builtin_ctz(columns.lanes), __builtin_ctz(ways), columns.pieces};
 
   LongRows longs{};
-  longs.limit = int64_t{kAlone} * split.ways;
+  longs.limit = int64_t{kAlone} * ways;
   longs.chunk = int64_t{kChunkEntries} * (kRowThreads / columns.lanes);
   const bool may_be_long = layout.entries > longs.limit;
   if (may_be_long) {
@@ -96,7 +104,7 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
         cudaMemsetAsync(longs.counter, 0, sizeof(*longs.counter), current_stream()));
   }
   auto* total_rows = rows_kernel<Total, Value, Result>;
-  const int units = kRowThreads / (columns.lanes * split.ways);
+  const int64_t units = kRowThreads / (columns.lanes * ways);
   TORCH_OPS_LAUNCH(total_rows, grid_x(rows * columns.pieces, units), kRowThreads, 0, all, split,
                    errors);
   if (!may_be_long) return;

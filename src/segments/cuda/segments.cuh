@@ -119,28 +119,24 @@ struct Offsets {
 
 // Where a row of the result has its values.
 struct Segment {
-  int64_t slab = 0;   // of batch and outer
-  int64_t begin = 0;  // entry
-  int64_t count = 0;  // entries; none where an offset is out of range
+  int64_t slab;   // of batch and outer
+  int64_t begin;  // entry, as the offsets have it
+  int64_t end;    // likewise
+  int64_t count;  // entries; none where an offset is out of range
 };
 
 __device__ __forceinline__ Segment segment_of(const Offsets& offsets, Id row) {
-  Segment found;
   const Id slab = offsets.slab_of(row), s = row - slab * offsets.segments;
   const Id b = offsets.batch_of_slab(slab);
   const int64_t begin = offsets.given(b, s), end = offsets.given(b, static_cast<int64_t>(s) + 1);
-  found.slab = static_cast<int64_t>(slab);
-  found.begin = begin;
-  if (in_range(begin, offsets.entries + 1) && in_range(end, offsets.entries + 1) && end > begin) {
-    found.count = end - begin;
-  }
-  return found;
+  const bool is_whole =
+      in_range(begin, offsets.entries + 1) && in_range(end, offsets.entries + 1) && end > begin;
+  return {static_cast<int64_t>(slab), begin, end, is_whole ? end - begin : 0};
 }
 
-// Records an offset that is out of range.
+// Records an offset that is out of range: the one of segment s of batch b.
 __device__ __forceinline__ void check_offset(const Offsets& offsets, Id b, int64_t s,
-                                             const IndexErrorSite& errors) {
-  const int64_t offset = offsets.given(b, s);
+                                             int64_t offset, const IndexErrorSite& errors) {
   if (!in_range(offset, offsets.entries + 1)) {
     record_bad_entry(errors, static_cast<int64_t>(b) * (offsets.segments + 1) + s, offset);
   }
@@ -148,7 +144,7 @@ __device__ __forceinline__ void check_offset(const Offsets& offsets, Id b, int64
 
 constexpr int kRowThreads = 256;
 constexpr int kRowUnroll = 4;      // entries of a lane whose loads are in flight together
-constexpr int kAlone = 64;         // entries that a lane totals one after another
+constexpr int kAlone = 64;         // entries that a lane totals one after another, at most
 constexpr int kChunkEntries = 16;  // of a lane, in a chunk of a long segment
 
 // Rows whose segments are long, and the chunks that these are cut into. Offsets that decrease may
@@ -181,10 +177,13 @@ struct LongRows {
   }
 };
 
-// The columns of a lane, and which of the groups that share a segment it is in.
+// How the threads of a warp share segments: 2^lane_bits lanes have the columns of a piece of a row,
+// and 2^way_bits such groups have a segment's entries in turn. Bits, for the work of one warp is so
+// short that divisions would show.
 struct RowSplit {
-  RowPieces columns;
-  int ways;  // groups to a segment
+  int lane_bits;
+  int way_bits;
+  int pieces;
 };
 
 // What all kernels are told.
@@ -257,14 +256,14 @@ __global__ void __launch_bounds__(kRowThreads)
     rows_kernel(const __grid_constant__ SegmentRows<Total, Value, Result> call, RowSplit split,
                 const __grid_constant__ IndexErrorSite errors) {
   constexpr int V = Total::kColumns;
-  const int lanes = split.columns.lanes, pieces = split.columns.pieces;
-  const int unit_lanes = lanes * split.ways;
-  const int own = static_cast<int>(threadIdx.x) % unit_lanes;
-  const int way = own / lanes;
-  const int64_t unit = int64_t{blockIdx.x} * (kRowThreads / unit_lanes) + threadIdx.x / unit_lanes;
+  const int lanes = 1 << split.lane_bits, ways = 1 << split.way_bits, pieces = split.pieces;
+  const int unit_bits = split.lane_bits + split.way_bits;
+  const int own = static_cast<int>(threadIdx.x) & ((1 << unit_bits) - 1);
+  const int way = own >> split.lane_bits;
+  const int64_t unit = (int64_t{blockIdx.x} * kRowThreads + threadIdx.x) >> unit_bits;
   const int64_t number = pieces == 1 ? unit : unit / pieces;
   const int64_t piece = unit - number * pieces;
-  const int64_t column = (piece * lanes + own % lanes) * V;
+  const int64_t column = (piece * lanes + (own & (lanes - 1))) * V;
   const bool exists = number < call.rows, live = exists && column < call.inner;
   const Id row = static_cast<Id>(exists ? number : 0);
 
@@ -275,15 +274,16 @@ __global__ void __launch_bounds__(kRowThreads)
     const Id slab = static_cast<Id>(segment.slab), s = row - slab * offsets.segments;
     const Id b = offsets.batch_of_slab(slab);
     if (slab == b * offsets.outer) {  // once for all slices
-      check_offset(offsets, b, s, errors);
-      if (s + 1 == offsets.segments) check_offset(offsets, b, static_cast<int64_t>(s) + 1, errors);
+      const auto place = static_cast<int64_t>(s);
+      check_offset(offsets, b, place, segment.begin, errors);
+      if (s + 1 == offsets.segments) check_offset(offsets, b, place + 1, segment.end, errors);
     }
     if (is_long) call.longs.append(row, segment.count);
   }
 
   Total sums;
-  if (live && !is_long) call.add(sums, segment, column, way, segment.count, split.ways);
-  for (int half = split.ways / 2; half > 0; half /= 2) {
+  if (live && !is_long) call.add(sums, segment, column, way, segment.count, ways);
+  for (int half = ways / 2; half > 0; half /= 2) {
     typename Total::Part parts[V];
     sums.copy_to(parts);
 #pragma unroll
@@ -381,7 +381,8 @@ __global__ void __launch_bounds__(kRunThreads)
   for (int64_t n = int64_t{blockIdx.x} * kRunThreads + threadIdx.x; n < offsets.count();
        n += step) {
     const Id b = offsets.batch_of(n, offsets.segments + 1);
-    check_offset(offsets, b, n - static_cast<int64_t>(b) * (offsets.segments + 1), errors);
+    const int64_t s = n - static_cast<int64_t>(b) * (offsets.segments + 1);
+    check_offset(offsets, b, s, offsets.given(b, s), errors);
   }
 }
 

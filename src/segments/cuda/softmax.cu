@@ -14,15 +14,21 @@ namespace {
 
 constexpr int kUnroll = 2;  // words of a lane, a block apart, whose loads do not wait
 
+// Of an infinite largest value 0, from which nothing differs by NaN.
+template <class Number>
+__device__ __forceinline__ Number finite(Number largest) {
+  return isinf(largest) ? Number(0) : largest;
+}
+
 template <SoftmaxStep kStep, class Number>
 __device__ __forceinline__ Number step(Number a, Number b, Number p, Number q) {
   switch (kStep) {
     case SoftmaxStep::kExp:
-      return exp(a - p);
+      return exp(a - finite(p));
     case SoftmaxStep::kSoftmax:
-      return exp(a - p) / q;
+      return exp(a - finite(p)) / q;
     case SoftmaxStep::kLogSoftmax:
-      return a - p - q;
+      return a - finite(p) - q;
     case SoftmaxStep::kSoftmaxBack:
       return a * (b - p);
     case SoftmaxStep::kLogSoftmaxBack:

@@ -206,6 +206,7 @@ def test_layers(name: str, with_plan: bool, device: torch.device) -> None:
         torch.testing.assert_close(actual, exact)
 
 
+@pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning")  # theirs, on CUDA
 @pytest.mark.parametrize("name", OF_PYG)
 def test_layers_of_pytorch_geometric(name: str, device: torch.device) -> None:
     pytest.importorskip("torch_geometric")

@@ -10,7 +10,7 @@ import importlib
 import time
 import weakref
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch.distributed import ProcessGroup, distributed_c10d
@@ -80,7 +80,9 @@ class Meetings:
         self._cuda = device.type == "cuda"
         if self._cuda:
             self._counter = torch.zeros(1, dtype=torch.int64, device=device)
-            self._outcome = torch.full((1,), _ext.ALL_MET, dtype=torch.int64, pin_memory=True)
+            self._outcome = torch.full(
+                (1,), _ext.ALL_MET, dtype=torch.int64, device="cpu", pin_memory=True
+            )
 
     def check(self) -> None:
         """Raises the error of an earlier meeting that the device has come to."""
@@ -119,6 +121,11 @@ class Meetings:
             self._count += 1
             _ext.arrive(self._memory.addresses, self._rank, self._count, True)
         self._give_up()
+
+    def refuse(self, rank: int) -> NoReturn:
+        """Raises the error of a rank of which all know, since it has told them all."""
+        self._give_up()
+        raise explain(rank, self._timeout)
 
     def _give_up(self) -> None:
         for table in self.tables:  # so that all ranks meet when they next look rows up

@@ -40,7 +40,7 @@ def _map(paths: list[str], nbytes: int) -> tuple[list[Tensor], str]:
             storage: Any = torch.UntypedStorage.from_file(path, shared=True, nbytes=nbytes)
         except RuntimeError as error:
             return mapped, str(error).splitlines()[0]
-        mapped.append(torch.empty(0, dtype=torch.uint8).set_(storage))
+        mapped.append(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
     return mapped, ""
 
 
@@ -62,6 +62,6 @@ def allocate(nbytes: int, group: ProcessGroup) -> Memory:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(own)
         if not any(complaints):
-            addresses = torch.tensor([each.data_ptr() for each in mapped])
+            addresses = torch.tensor([each.data_ptr() for each in mapped], device="cpu")
             return Memory(mapped[group.rank()], addresses, mapped)
     raise CannotMap(next(filter(None, complaints)))

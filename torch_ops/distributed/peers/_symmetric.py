@@ -6,6 +6,7 @@ is not used, and none of its barriers.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from torch_ops.distributed.peers._memory import CannotMap, Memory, agree
 
 def _complaint(devices: list[int], own: torch.device) -> str:
     """Why this rank's GPU cannot read the others'; nothing where it can, or cannot be asked."""
-    if len(set(devices)) < len(devices):  # which torch refuses too
+    shared = os.environ.get("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES") == "1"  # torch reads it too
+    if len(set(devices)) < len(devices) and not shared:
         return (
             "two ranks name their GPU by one number: let each process see all GPUs "
             "(CUDA_VISIBLE_DEVICES), and use its own"

@@ -218,9 +218,6 @@ class PeerTable:
         self._all_sent = False
         rows = _parts.entries_of_part(index, self._rows, 0, self._rows, mode)
         distinct, place, bounds = distinct_rows(rows, self._rows, self._ends)
-        if values.is_cuda and not capturing:
-            # The next op raises what the lookup recorded: here, before anything is sent.
-            torch.cuda.current_stream(values.device).synchronize()
         sums = _ops._scatter_sum(
             values, place, distinct.numel(), 0, deterministic=True, mode="unchecked"
         )
@@ -236,9 +233,15 @@ class PeerTable:
             values_came = self._view(memory, self._values_offset, self._dtype, with_sums)
             header = self._view(memory, 0, torch.int64, (self._world, 2))
             if not capturing:
+                # On CUDA the host waits here.
                 counts, most = zip(*header.tolist(), strict=True)
                 self._meetings.check()
             self._turn = 1 - self._turn  # here, so that a meeting that failed leaves it
+            if not capturing and _ext.HAS_ERROR in most:
+                self._all_sent = True
+                if most[self._rank] == _ext.HAS_ERROR:
+                    _parts.raise_recorded(values.device)
+                self._meetings.refuse(most.index(_ext.HAS_ERROR))
             if capturing:
                 # The host cannot know how many there are: the rest are rows of none.
                 nth = torch.arange(first, first + self.capacity, device=memory.device)

@@ -1,0 +1,248 @@
+"""ShardedTable by the hierarchical route, on ranks that pose as those of several hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import ranks
+import test_sharded_table as of_table
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import torch_ops
+from torch_ops.distributed import ShardedTable, _exchange
+
+pytestmark = pytest.mark.usefixtures("ranks_device")
+HOSTS = {"blocks": [0, 0, 1, 1], "in turn": [0, 1, 0, 1], "nested": [0, 1, 1, 0], "one": [0] * 4}
+every_layout = pytest.mark.parametrize("hosts", HOSTS.values(), ids=HOSTS)
+
+
+def pose(hosts: Sequence[int], function: Callable[..., Any], *args: Any) -> Any:
+    """Calls it with a group of which rank r is on the host ``hosts[r]``."""
+    names: Any = ShardedTable._set_up.__globals__
+    kept = names["host"]
+    names["host"] = lambda: f"host {hosts[dist.get_rank()]}"
+    try:
+        return function(dist.new_group(), *args)
+    finally:
+        names["host"] = kept
+
+
+def make(group: Any, *args: Any, **options: Any) -> ShardedTable:
+    table = ShardedTable(*args, group=group, route="hierarchical", **options)
+    assert table.route == "hierarchical"
+    return table
+
+
+# ---- Rows and gradients -------------------------------------------------------------------------
+
+
+def check(group: Any, rows: int, dtype: torch.dtype) -> None:
+    """Indices of any lengths; first and second gradients, by the table and by its weight."""
+    table = make(group, rows, 3, dtype=dtype)
+    of_table.check_table(table, of_table.indices(rows), dist.get_rank())
+
+
+@every_layout
+@pytest.mark.parametrize("rows", [1, 5, 11, 40])
+def test_rows_and_gradients(rows: int, hosts: list[int]) -> None:
+    ranks.run(4, pose, hosts, check, rows, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=str)
+def test_dtypes(dtype: torch.dtype) -> None:
+    ranks.run(4, pose, HOSTS["blocks"], check, 11, dtype)
+
+
+def check_modes(group: Any) -> None:
+    table = make(group, 7, 3)
+    plain = of_table.copy_of(table)
+    index = torch.tensor([0, -1, 6, 7, -7, -8, 100]).roll(dist.get_rank())
+    for options in (
+        {"mode": "wrap"},
+        {"mode": "clip"},
+        {"mode": "fill"},
+        {"mode": "fill", "fill_value": 1},
+    ):
+        own = plain.clone().requires_grad_()
+        expected = torch_ops.gather(own, index, **options)
+        found = table(index, **options)
+        assert torch.equal(found.detach().nan_to_num(5), expected.detach().nan_to_num(5)), options
+        expected.abs().nan_to_num(0).sum().backward()
+        (grad,) = torch.autograd.grad(found.abs().nan_to_num(0).sum(), table.weight)
+        assert own.grad is not None
+        dist.all_reduce(own.grad, group=group)
+        torch.testing.assert_close(grad.full_tensor(), own.grad)
+
+
+def test_modes() -> None:
+    ranks.run(4, pose, HOSTS["blocks"], check_modes)
+
+
+def sums_in_16_bits(group: Any) -> list[float]:
+    table = make(group, 4, 1, dtype=torch.bfloat16)
+    index = torch.zeros(1003, dtype=torch.uint8)
+    (grad,) = torch.autograd.grad(table(index).sum(), table.weight)
+    return [grad.dtype == torch.bfloat16, grad.full_tensor()[0].item()]
+
+
+def test_sums_are_rounded_once() -> None:
+    exact = torch.tensor(4012.0).to(torch.bfloat16).item()
+    assert ranks.run(4, pose, HOSTS["blocks"], sums_in_16_bits) == [[True, exact]] * 4
+
+
+def gradient_bits(group: Any) -> Tensor:
+    table = make(group, 50, 5)
+    generator = ranks.generator(dist.get_rank())
+    index = torch.randint(50, (4000,), generator=generator)
+    values = torch.randn(4000, 5, generator=generator)
+    return torch.autograd.grad(table(index), table.weight, values)[0].full_tensor()
+
+
+def test_deterministic() -> None:
+    first, second = (ranks.run(4, pose, HOSTS["blocks"], gradient_bits) for _ in range(2))
+    assert all(torch.equal(each, first[0]) for each in first + second)
+
+
+def train(group: Any, sparse: bool, prefetched: bool) -> tuple[Tensor, Tensor]:
+    """Beside a table that exchanges rows in one step."""
+    trained = []
+    for route in ("hierarchical", "exchange"):
+        torch.manual_seed(3)
+        table = ShardedTable(30, 4, dtype=torch.float64, group=group, route=route, sparse=sparse)
+        parameter = table.local_weight if sparse else table.weight
+        assert parameter is not None
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        batches = torch.randint(30, (5, 4, 12), generator=ranks.generator(7))[:, dist.get_rank()]
+        for step, batch in enumerate(batches):
+            optimizer.zero_grad()
+            table(batch).square().sum().backward()
+            if prefetched and step + 1 < len(batches):
+                table.prefetch(batches[step + 1])
+            optimizer.step()
+        trained.append(of_table.copy_of(table))
+    return trained[0], trained[1]
+
+
+@pytest.mark.parametrize("prefetched", [False, True])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_training(sparse: bool, prefetched: bool) -> None:
+    for ours, expected in ranks.run(4, pose, HOSTS["blocks"], train, sparse, prefetched):
+        torch.testing.assert_close(ours, expected)
+
+
+def compiled(group: Any) -> None:
+    table = make(group, 11, 3, dtype=torch.float64)
+    plain = of_table.copy_of(table).requires_grad_()
+    look_up = torch.compile(table, backend="aot_eager", fullgraph=True)
+    index = torch.tensor([10, 0, 10, 3 + dist.get_rank()])
+    output = look_up(index)
+    expected = torch_ops.gather(plain, index)
+    assert torch.equal(output, expected)
+    (output**3).sum().backward()
+    (expected**3).sum().backward()
+    assert plain.grad is not None
+    dist.all_reduce(plain.grad, group=group)
+    weight: Any = table.weight
+    torch.testing.assert_close(weight.grad.full_tensor(), plain.grad)
+
+
+def test_compiled() -> None:
+    ranks.run(4, pose, HOSTS["blocks"], compiled)
+
+
+# ---- What crosses the network --------------------------------------------------------------------
+
+
+def rows_sent(group: Any, route: str) -> list[int]:
+    """Requests, rows and sums that this rank sends to the other host."""
+    rank, hosts = dist.get_rank(), HOSTS["blocks"]
+    table = ShardedTable(64, 4, group=group, route=route)
+    send, sent = _exchange._send, []
+
+    def count(tensor: Tensor, to: list[int], come: list[int], of: Any) -> Tensor:
+        members = dist.get_process_group_ranks(of)
+        sent.append(
+            sum(
+                rows for rows, other in zip(to, members, strict=True) if hosts[other] != hosts[rank]
+            )
+        )
+        return send(tensor, to, come, of)
+
+    _exchange._send = count
+    try:
+        table(_wanted()[rank].to(ranks.device_type)).sum().backward()
+    finally:
+        _exchange._send = send
+    if route == "hierarchical":  # in two steps, of which the one within the host sends nothing out
+        assert len(sent) == 6 and sent[0] == sent[3] == sent[4] == 0
+        return [sent[1], sent[2], sent[5]]
+    return sent
+
+
+def _wanted() -> list[Tensor]:
+    """Of each rank: the ranks of a host want much that is the same."""
+    generator = torch.Generator("cpu").manual_seed(11)
+    options: Any = {"generator": generator, "device": "cpu"}
+    return [torch.randint(40, (100,), **options) + 10 for _ in range(4)]
+
+
+def test_a_row_crosses_once_for_each_host() -> None:
+    wanted = [set(each.tolist()) for each in _wanted()]
+    remote = [set(range(32, 64)), set(range(32))]  # of host 0 and of host 1
+    in_one_step = sum(len(rows & remote[rank // 2]) for rank, rows in enumerate(wanted))
+    by_host = sum(
+        len((wanted[2 * host] | wanted[2 * host + 1]) & remote[host]) for host in range(2)
+    )
+    assert by_host < 0.7 * in_one_step
+    for route, expected in (("exchange", in_one_step), ("hierarchical", by_host)):
+        sent = ranks.run(4, pose, HOSTS["blocks"], rows_sent, route)
+        assert [sum(of_all) for of_all in zip(*sent, strict=True)] == [expected] * 3
+
+
+# ---- Errors -------------------------------------------------------------------------------------
+
+
+def fail(group: Any, bad: list[int]) -> list[str]:
+    """These ranks have an entry out of range in the second of three steps."""
+    table = make(group, 7, 2)
+    found = []
+    for step in range(3):
+        entry = 7 if step == 1 and dist.get_rank() in bad else 6
+        try:
+            table(torch.tensor([[0, 1], [2, entry]])).sum().backward()
+            found.append("")
+        except IndexError as error:
+            found.append(str(error))
+    return found
+
+
+@every_layout
+@pytest.mark.parametrize("bad", [[1], [0, 3]])
+def test_an_entry_out_of_range(bad: list[int], hosts: list[int]) -> None:
+    """Its rank names it; all others, of other hosts too, name a rank that has one."""
+    for rank, found in enumerate(ranks.run(4, pose, hosts, fail, bad)):
+        assert [bool(message) for message in found] == [False, True, False]
+        if rank in bad:
+            assert found[1].startswith("gather: index[1, 1] is 7, out of range for an axis of")
+        else:
+            assert any(f"rank {other} of the group has an entry" in found[1] for other in bad)
+
+
+def uneven(group: Any) -> str:
+    try:
+        make(group, 7, 2)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_hosts_of_different_sizes() -> None:
+    for message in ranks.run(4, pose, [0, 0, 0, 1], uneven):
+        assert message.startswith(
+            'ShardedTable: route="hierarchical" is for hosts that have the same number of ranks, '
+            "but they have 3, 1. Use"
+        )

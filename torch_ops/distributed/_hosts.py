@@ -1,0 +1,84 @@
+"""The groups by which rows are exchanged in two steps, where ranks are on several hosts.
+
+All hosts have the same number of ranks. A rank asks the p-th rank of its host for the rows of all
+owners that are the p-th of theirs. The p-th ranks of all hosts ask each other: each for what its
+host wants, and once for a row that several ranks of the host want.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from torch_ops.distributed.peers._meetings import timeout_of
+
+
+@dataclass(frozen=True, eq=False)
+class Hosts:
+    """What this rank knows of the hosts of a group."""
+
+    name: str  # by which compiled code says which it means
+    inside: ProcessGroup  # the ranks of its host
+    across: ProcessGroup  # the p-th ranks of all hosts, if it is the p-th of its own
+    # Of each rank: p * hosts + its rank in ``across``. Behind them a number for rows that are none.
+    numbers: Tensor
+
+    def renumber(self, rows: Tensor, size: int, length: int) -> Tensor:
+        """The rows in another order, in which rank r has those from ``numbers[r] * length`` on.
+
+        A row that is ``size`` is none, and becomes ``ranks * length``.
+        """
+        numbers, ranks = self.numbers.to(rows.device), len(self.numbers) - 1
+        shift = (numbers - torch.arange(ranks + 1, device=rows.device)) * length
+        moved = rows + shift[rows // length]
+        return torch.where(rows == size, ranks * length, moved)
+
+
+_numbers = itertools.count()
+_of_groups: weakref.WeakKeyDictionary[ProcessGroup, Hosts] = weakref.WeakKeyDictionary()
+# Not by the group of a DTensor's mesh: it may be another one of the same ranks, for DTensor keeps
+# meshes that are equal.
+hosts_of: weakref.WeakValueDictionary[str, Hosts] = weakref.WeakValueDictionary()
+
+
+def set_up(group: ProcessGroup, device: torch.device, names: list[str]) -> Hosts:
+    """Makes those of a group; ``names`` are those of the ranks' hosts. All ranks call it.
+
+    Raises:
+        ValueError: Hosts have different numbers of ranks.
+    """
+    if group in _of_groups:
+        return _of_groups[group]
+    members: dict[str, list[int]] = {}
+    for rank, name in enumerate(names):
+        members.setdefault(name, []).append(rank)
+    counts = [len(ranks) for ranks in members.values()]
+    if len(set(counts)) > 1:
+        raise ValueError(
+            'ShardedTable: route="hierarchical" is for hosts that have the same number of ranks, '
+            f'but they have {", ".join(map(str, counts))}. Use route="exchange".'
+        )
+    columns = [sorted(ranks) for ranks in zip(*members.values(), strict=True)]
+    in_order = [rank for ranks in columns for rank in ranks]
+    numbers = [in_order.index(rank) for rank in range(len(names))]
+    own = members[names[group.rank()]]
+    of_all = dist.get_process_group_ranks(group)
+    inside, across = (
+        dist.new_group(
+            [of_all[rank] for rank in ranks],
+            timeout=timeout_of(group, device),
+            backend=dist.get_backend_config(group),
+            use_local_synchronization=True,
+        )
+        for ranks in (own, columns[own.index(group.rank())])
+    )
+    name = f"hosts {next(_numbers)}"
+    made = Hosts(name, inside, across, torch.tensor([*numbers, 0], device=device))
+    _of_groups[group] = hosts_of[name] = made
+    return made

@@ -78,8 +78,13 @@ def run_with_torch(
         }
         server = python_with_torch()
         assert server.stdin is not None and server.stdout is not None
-        print(json.dumps(request), file=server.stdin, flush=True)
-        status = int(server.stdout.readline())
+        try:
+            print(json.dumps(request), file=server.stdin, flush=True)
+            status = int(server.stdout.readline())
+        except BaseException:  # a timeout, say: the next request is not to read this one's status
+            server.kill()
+            python_with_torch.cache_clear()
+            raise
         return subprocess.CompletedProcess([*arguments], status, output.read())
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -104,17 +101,6 @@ def away_from_zero(device: torch.device) -> Iterator[Sample]:
     for shape in [(), (5,), (2, 3), (0,)]:
         x = random(shape, device, torch.float64)
         yield Sample((x + 0.1 * x.sign(),))
-
-
-def run_tests_with(capability: str, path: str, tests: str) -> None:
-    """Runs tests of a file in a process whose CPU has no more than this (default, avx2)."""
-    # A run of its own, which must not take itself for a worker of the run that it is started by.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-k", tests, path],
-        env={**environment, "ATEN_CPU_CAPABILITY": capability},
-        check=True,
-    )
 
 
 # ---- Ops of one tensor, without options ---------------------------------------------------------

@@ -47,7 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow",
         choices=["none", "sample", "all"],
         default="none",
-        help="which tests marked slow run; sample: one case of each with several (default: none)",
+        help="which tests marked slow run; sample: one case of each test that has several, all "
+        "slow (default: none)",
     )
     parser.addoption(
         "--support",
@@ -70,10 +71,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
     if config.getoption("--support"):
         config.pluginmanager.register(Outcomes(config.getoption("--support")))
-    # Inductor finds what it has compiled before by what calls which op, not by what an op does.
-    folder = tempfile.TemporaryDirectory(prefix="inductor-", ignore_cleanup_errors=True)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder.name
-    config.add_cleanup(folder.cleanup)
+    # Of this run alone, and of all its processes. Inductor finds what it has compiled before by
+    # what calls which op, not by what an op does. Of torch_ops.jit, tests neither find what their
+    # user has compiled nor remove it.
+    for variable in ("TORCHINDUCTOR_CACHE_DIR", "TORCH_OPS_CACHE_DIR"):
+        folder = tempfile.TemporaryDirectory(prefix="compiled-", ignore_cleanup_errors=True)
+        os.environ[variable] = folder.name
+        config.add_cleanup(folder.cleanup)
+    # Else each process in which Inductor compiles starts Python six times, to try the instructions
+    # that this CPU says it has.
+    os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -82,13 +89,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if wanted == "all":
         return
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    in_every_run: set[str] = set()  # by some of their cases
     for item in items:
+        test = item.nodeid.partition("[")[0]
         if item.get_closest_marker("slow"):
-            cases[item.nodeid.partition("[")[0]].append(item)
+            cases[test].append(item)
+        else:
+            in_every_run.add(test)
     left_out: set[pytest.Item] = set()
     for test, variants in cases.items():
         left_out.update(variants)
-        if wanted == "sample" and len(variants) > 1:
+        if wanted == "sample" and len(variants) > 1 and test not in in_every_run:
             # Always the same one, so that a failure comes again; by the name, so that not every
             # test keeps its first, which tends to be the easiest.
             left_out.remove(variants[zlib.crc32(test.encode()) % len(variants)])
@@ -101,18 +112,14 @@ def pytest_collection_finish() -> None:
     """Garbage collections need not look again at all that imports and the collection have made."""
     gc.collect()
     gc.freeze()
+    # Nor as often at all that a compilation holds.
+    gc.set_threshold(10_000, 10, 50)
 
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Each device there is."""
     return torch.device(request.param)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def own_cache_of_kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tests neither find what their user has compiled nor remove it."""
-    os.environ["TORCH_OPS_CACHE_DIR"] = str(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from programs import ROOT, run_with_torch
 
 from torch_ops.jit.building import cache
 
@@ -31,16 +29,9 @@ def forget() -> None:
 
 def run_python(code: str, **environ: str) -> str:
     """What a new process prints that runs this code; it must end well."""
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+    result = run_with_torch("-c", code, cwd=ROOT, **environ)
+    assert result.returncode == 0, result.stdout
+    return result.stdout
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], ready: Any, results: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from op_checks import assert_same
-from programs import ROOT, run
+from programs import ROOT, run_with_torch
 from torch import Tensor
 
 import torch_ops
@@ -242,7 +242,7 @@ from torch_geometric.utils import scatter
 from torch_geometric.nn.models import schnet
 print(scatter.__module__)
 """
-    result = run("-c", code, cwd=ROOT)
+    result = run_with_torch("-c", code, cwd=ROOT)
     assert result.returncode == 0, result.stdout
     assert result.stdout.splitlines()[-1] == OURS
 
@@ -254,7 +254,7 @@ sys.modules["torch_geometric"] = None
 import torch_ops
 torch_ops.compat.pyg.enable()
 """
-    result = run("-c", code, cwd=ROOT)
+    result = run_with_torch("-c", code, cwd=ROOT)
     assert result.returncode == 1
     assert "ModuleNotFoundError: import of torch_geometric halted" in result.stdout
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from programs import ROOT, run
+from programs import ROOT, run_with_torch
 
 for package in ("torch_geometric", "rich", "matplotlib"):
     if importlib.util.find_spec(package) is None:
@@ -20,7 +20,9 @@ QUIET = ("-W", "ignore")  # what PyTorch Geometric deprecates
 
 def test_training_by_itself() -> None:
     """It learns, and imports nothing of ours."""
-    result = run(*QUIET, FOLDER / "train.py", "--epochs", "30", "--nodes", "400", cwd=ROOT)
+    result = run_with_torch(
+        *QUIET, FOLDER / "train.py", "--epochs", "30", "--nodes", "400", cwd=ROOT
+    )
     assert result.returncode == 0, result.stdout
     accuracy = re.search(r"accuracy (0\.\d+|1\.0+), [\d.]+ ms an epoch, \d+ MB", result.stdout)
     assert accuracy is not None, result.stdout
@@ -29,7 +31,7 @@ def test_training_by_itself() -> None:
 
 
 def test_comparison(tmp_path: Path) -> None:
-    result = run(
+    result = run_with_torch(
         *QUIET, FOLDER / "compare.py", *SMALL, "--out", tmp_path, cwd=ROOT, PYTHONPATH=str(ROOT)
     )
     assert result.returncode == 0, result.stdout

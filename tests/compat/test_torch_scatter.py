@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from op_checks import assert_same
-from programs import ROOT, run
+from programs import ROOT, run_with_torch
 from torch import Tensor
 
 import torch_ops
@@ -627,7 +627,7 @@ compat.install("torch_scatter")
 import torch_scatter as again
 assert again is not torch_scatter
 """
-    result = run("-c", code, cwd=ROOT)
+    result = run_with_torch("-c", code, cwd=ROOT)
     assert result.returncode == 0, result.stdout
 
 
@@ -643,7 +643,7 @@ except RuntimeError as error:
     print(error)
 assert sys.modules["torch_scatter"] is there
 """
-    result = run("-c", code, cwd=ROOT)
+    result = run_with_torch("-c", code, cwd=ROOT)
     assert result.returncode == 0, result.stdout
     assert "torch_scatter has been imported already, from /site-packages/" in result.stdout
     assert "before anything imports it" in result.stdout

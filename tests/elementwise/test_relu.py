@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,13 +17,13 @@ from activations import (
     layer_inputs,
     memory_layouts,
     random,
-    run_tests_with,
     sized_binary,
     sized_unary,
     special,
     unary_samples,
 )
 from op_checks import FLOATS, Op, OpChecks, Sample, assert_same
+from programs import ROOT, run_with_torch
 from support.layers import Layer
 from torch import Tensor
 
@@ -254,12 +251,6 @@ def test_many_axes(device: torch.device) -> None:
     assert torch.equal(x.grad, torch.where(x > 0, weights, 0.0))
 
 
-@pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_other_instruction_sets(capability: str) -> None:
-    """The CPU's loops exist once for each; the tests above run the widest that there is."""
-    run_tests_with(capability, __file__, "cpu and (all_16_bit or agrees)")
-
-
 def test_modules_take_the_place_of_torchs(device: torch.device) -> None:
     x = random((4, 6), device, torch.float32)
     for inplace in (False, True):
@@ -435,11 +426,5 @@ assert torch.equal(y, x)
 )
 @pytest.mark.parametrize("setting", ["", "0"])
 def test_huge_pages_are_asked_for(setting: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", HUGE_PAGES],
-        env={**os.environ, "TORCH_OPS_HUGE_PAGES": setting},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.split() == [str(setting != "0")]
+    result = run_with_torch("-c", HUGE_PAGES, cwd=ROOT, TORCH_OPS_HUGE_PAGES=setting)
+    assert result.stdout.split() == [str(setting != "0")]

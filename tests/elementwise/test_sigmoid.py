@@ -15,7 +15,6 @@ from activations import (
     layer_inputs,
     memory_layouts,
     random,
-    run_tests_with,
     special,
     unary_samples,
 )
@@ -167,13 +166,6 @@ def test_gradient_at_every_exponent(device: torch.device) -> None:
         g = scale * torch.randn(y.shape, generator=generator, device=device)
         actual = torch.ops.torch_ops.sigmoid_backward(g, y)
         assert steps(actual, backward_reference(g.double(), y.double())) <= 8
-
-
-@pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_other_instruction_sets(capability: str) -> None:
-    """The CPU's loops exist once for each; the tests above run the widest that there is."""
-    tests = "every_exponent or dense or all_16_bit_values or lower_tail or agrees or float64"
-    run_tests_with(capability, __file__, f"cpu and ({tests})")
 
 
 def test_lower_tail(device: torch.device) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from gathering import Case, index_for, values_for
-from programs import ROOT, run
+from programs import ROOT, run_with_torch
 from torch import Tensor
 
 import torch_ops
@@ -317,7 +317,7 @@ def test_error_mode() -> None:
 def test_error_mode_from_the_environment(value: str | None, mode: str) -> None:
     code = "import torch_ops; print(torch_ops.get_error_mode())"
     variables = {} if value is None else {"TORCH_OPS_SYNC": value}
-    result = run("-c", code, cwd=ROOT, **variables)
+    result = run_with_torch("-c", code, cwd=ROOT, **variables)
     assert result.stdout.split() == [mode]
 
 
@@ -488,7 +488,7 @@ try:
 except IndexError as error:
     print("raised", error)
 """
-    result = run("-c", code, cwd=ROOT)
+    result = run_with_torch("-c", code, cwd=ROOT)
     assert re.search(r"^raised gather: index\[1\] is 7", result.stdout, re.MULTILINE), result.stdout
 
 

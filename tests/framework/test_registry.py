@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from programs import ROOT, run
+from programs import ROOT, run_with_torch
 from support.registry import is_no_op, registered
 
 import torch_ops
@@ -42,7 +42,7 @@ for name in ("compat", "decompositions", "host", "jit"):
     assert f"torch_ops.{name}" not in sys.modules, name
     assert getattr(torch_ops, name) is sys.modules[f"torch_ops.{name}"], name
 """
-    result = run("-c", code, cwd=ROOT)
+    result = run_with_torch("-c", code, cwd=ROOT)
     assert result.returncode == 0, result.stdout
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from activations import run_tests_with
 from gathering import values_for
 from hypothesis import given
 from hypothesis import strategies as st
@@ -248,12 +247,6 @@ def test_widths(device: torch.device, dtype: torch.dtype) -> None:
                         padding_idx=padding,
                     )
                     assert torch.equal(actual, expected), (width, scale is None, padding)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_on_cpus_with_fewer_instructions(capability: str) -> None:
-    run_tests_with(capability, __file__, "test_widths and cpu")
 
 
 def test_a_bad_entry_among_good_ones(device: torch.device) -> None:

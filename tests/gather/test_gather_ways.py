@@ -9,7 +9,6 @@ from itertools import product
 
 import pytest
 import torch
-from activations import run_tests_with
 from gathering import values_for
 from op_checks import assert_same
 
@@ -161,12 +160,6 @@ def test_short_rows_of_each_length(device: torch.device) -> None:
         source = values_for((20, width), device, torch.uint8)
         index = torch.randint(20, (37,), device=device)
         assert_same(torch_ops.gather(source, index), source[index], f"{width}")
-
-
-@pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_other_instruction_sets(capability: str) -> None:
-    """The CPU's loops exist once for each; the tests here run the widest that there is."""
-    run_tests_with(capability, __file__, "cpu and of_each_length")
 
 
 @pytest.mark.parametrize(

@@ -484,16 +484,18 @@ def test_parts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["gather_nd", "index", "index_put"])
 def test_transposed_rows_of_more_than_two_to_the_31(device: torch.device, name: str) -> None:
     """Rows whose two axes no stride walks at once."""
-    shape = (65600, 32769)
-    source = torch.randint(256, shape, dtype=torch.uint8, device=device).t()[None, None]
+    height, width = 65600, 32769
+    down = (torch.arange(height, device=device) % 251).byte()
+    along = (torch.arange(width, device=device) % 241).byte()
+    source = (down[:, None] ^ along).t()[None, None]
     zeros = torch.zeros(1, dtype=torch.int64, device=device)
     if name == "gather_nd":
         rows = torch_ops.gather_nd(source, torch.stack([zeros, zeros], -1))
     elif name == "index":
         rows = torch_ops.index(source, (zeros, zeros))
     else:
-        rows = torch.zeros(shape, dtype=torch.uint8, device=device).t()[None, None]
-        torch_ops.index_put_(rows, (zeros, zeros), source[0].contiguous())
+        rows = torch.zeros_like(source)
+        torch_ops.index_put_(rows, (zeros, zeros), (down ^ along[:, None])[None])
         rows = rows[0]
     assert torch.equal(rows, source[0])
 

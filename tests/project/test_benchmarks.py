@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
-import subprocess
-import sys
 import weakref
 from collections import Counter
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from programs import ROOT
+from programs import ROOT, run_with_torch
 from torch import Tensor
 
 
@@ -144,9 +142,8 @@ def test_what_is_wrong_is_not_timed(measure: ModuleType, bench: Any) -> None:
 def test_a_small_run_checks_and_times_all(name: str, arguments: list[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     options = ["--device", "cpu", "--scale", "0.02", "--threads", "1", "--out", str(tmp_path)]
-    command = [sys.executable, "-m", f"benchmarks.{name}", *options, *arguments]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+    result = run_with_torch("-m", f"benchmarks.{name}", *options, *arguments, cwd=ROOT)
+    assert result.returncode == 0, result.stdout[-4000:]
     figures = json.loads((tmp_path / f"{name}.json").read_text())
     assert len(figures["cases"]) > 3 and not figures["left_out"]
     for case in figures["cases"]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from programs import load_setup_py, run
+from programs import load_setup_py, run_with_torch
 from toy_project import bindings, build, write_toy
 
 
@@ -52,7 +52,9 @@ def test_build_again_compiles_what_changed(toy: Path) -> None:
         return compiled_sources(result.stdout)
 
     def answer() -> str:
-        return run("-c", "import torch_ops; print(torch_ops.answer())", cwd=toy).stdout.strip()
+        return run_with_torch(
+            "-c", "import torch_ops; print(torch_ops.answer())", cwd=toy
+        ).stdout.strip()
 
     assert compiled() == ["c_api/api.cpp", "toy/toy.cpp"]
     assert answer() == "42"
@@ -86,7 +88,9 @@ def test_build_without_ninja(toy: Path, tmp_path: Path) -> None:
         assert result.returncode == 0, result.stdout
         assert "[1/" in result.stdout
         assert "ninja" not in result.stdout
-        printed = run("-c", "import torch_ops; print(torch_ops.answer())", cwd=toy).stdout
+        printed = run_with_torch(
+            "-c", "import torch_ops; print(torch_ops.answer())", cwd=toy
+        ).stdout
         assert printed.strip() == str(answer)
 
 
@@ -127,14 +131,14 @@ def test_a_compiler_that_links_libstdcxx_statically(
         return
     assert result.returncode == 0, result.stdout
     code = "import torch_ops; print(torch_ops.ops.toy.answer.__self__.text())"
-    assert run("-c", code, cwd=toy).stdout == "it is 42.\n"
+    assert run_with_torch("-c", code, cwd=toy).stdout == "it is 42.\n"
 
 
 def test_a_failed_build_leaves_nothing_that_imports(toy: Path) -> None:
     assert build(toy, TORCH_OPS_CPU_ONLY="1").returncode == 0
     (toy / "src/toy/toy.cpp").write_text("no C++")
     assert build(toy, TORCH_OPS_CPU_ONLY="1").returncode != 0
-    result = run("-c", "import torch_ops", cwd=toy)
+    result = run_with_torch("-c", "import torch_ops", cwd=toy)
     assert "torch_ops.InstallationError" in result.stdout
     assert "its last build did not finish" in result.stdout
 
@@ -164,7 +168,7 @@ def test_cuda_is_built_with_no_gpu_visible(toy: Path) -> None:
     assert config["cuda"] is True
     assert config["archs"] == ["9.0+PTX"]
     assert config["ops"] == {"toy": {"cuda": True}}
-    result = run("-m", "torch_ops", cwd=toy, CUDA_VISIBLE_DEVICES="")
+    result = run_with_torch("-m", "torch_ops", cwd=toy, CUDA_VISIBLE_DEVICES="")
     assert result.returncode == 0, result.stdout
     assert "CUDA kernels: toy" in result.stdout
 

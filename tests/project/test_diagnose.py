@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from programs import ROOT, run
+from programs import ROOT, run, run_with_torch
 from toy_project import bindings, build, write_toy
 
 import torch_ops
@@ -179,7 +179,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
 def test_broken_installation(name: str, toy: Path) -> None:
     break_it, reason, mend = BROKEN[name]
     break_it(toy)
-    result = run("-c", "import torch_ops", cwd=toy)
+    result = run_with_torch("-c", "import torch_ops", cwd=toy)
     assert result.returncode == 1, result.stdout  # not a signal
     assert re.search(
         rf"^torch_ops\.InstallationError: torch_ops {torch_ops.__version__} cannot be "
@@ -201,14 +201,14 @@ def test_a_broken_wheel_is_installed_again(toy: Path) -> None:
     """Where there are no sources to build."""
     (toy / "setup.py").unlink()
     module_file(toy).unlink()
-    result = run("-c", "import torch_ops", cwd=toy)
+    result = run_with_torch("-c", "import torch_ops", cwd=toy)
     again = f"{INSTALL} --force-reinstall --no-deps torch_ops=={torch_ops.__version__}"
     assert f"Install it again:\n    {again}\n" in result.stdout
 
 
 def test_a_python_that_is_too_old(toy: Path) -> None:
     pretend(toy, "import sys; sys.version_info = (3, 9, 0)")
-    result = run("-c", "import torch_ops", cwd=toy)
+    result = run_with_torch("-c", "import torch_ops", cwd=toy)
     assert "It works with Python 3.11, " in result.stdout
     assert "; this is 3.9." in result.stdout
     newest = _supported.PYTHON[-1]
@@ -268,43 +268,45 @@ class TestBuild:
         return tmp_path / "cache" / "torch_ops_bindings"
 
     def test_it_mends(self, upgraded: Path, user_folder: Path) -> None:
-        result = run("-m", "torch_ops", "build", cwd=upgraded)
+        result = run_with_torch("-m", "torch_ops", "build", cwd=upgraded)
         assert result.returncode == 0, result.stdout
         assert f"compiling bindings for torch {torch.__version__}, for the CPU" in result.stdout
         assert f"the bindings are in {user_folder}" in result.stdout
-        result = run("-m", "torch_ops", cwd=upgraded)
+        result = run_with_torch("-m", "torch_ops", cwd=upgraded)
         assert result.returncode == 0, result.stdout
         assert f"bindings: {user_folder}" in result.stdout
         # Nothing is left of the compilation, and nothing after --clean.
         (version,) = user_folder.iterdir()
         assert [path.name for path in version.iterdir()] == [bindings(upgraded).name]
-        result = run("-m", "torch_ops", "build", "--clean", cwd=upgraded)
+        result = run_with_torch("-m", "torch_ops", "build", "--clean", cwd=upgraded)
         assert f"removed {user_folder}" in result.stdout
         assert not user_folder.exists()
-        assert "-m torch_ops build" in run("-c", "import torch_ops", cwd=upgraded).stdout
+        assert "-m torch_ops build" in run_with_torch("-c", "import torch_ops", cwd=upgraded).stdout
 
     def test_a_compiler_that_fails(self, upgraded: Path, user_folder: Path) -> None:
         (upgraded / "src/toy/toy.cpp").write_text("no C++")
-        result = run("-m", "torch_ops", "build", cwd=upgraded)
+        result = run_with_torch("-m", "torch_ops", "build", cwd=upgraded)
         assert result.returncode == 1
         assert "the compiler failed: the errors above say why" in result.stdout
         assert "Traceback" not in result.stdout
         assert list(next(user_folder.iterdir()).iterdir()) == []
 
     def test_no_compiler(self, upgraded: Path, tmp_path: Path) -> None:
-        result = run("-m", "torch_ops", "build", cwd=upgraded, CXX="no-such-compiler -m64")
+        result = run_with_torch(
+            "-m", "torch_ops", "build", cwd=upgraded, CXX="no-such-compiler -m64"
+        )
         assert result.returncode == 1
         assert "found no C++ compiler (no-such-compiler): install g++" in result.stdout
 
     def test_no_sources(self, upgraded: Path) -> None:
         shutil.rmtree(upgraded / "src")
-        result = run("-m", "torch_ops", "build", cwd=upgraded)
+        result = run_with_torch("-m", "torch_ops", "build", cwd=upgraded)
         assert result.returncode == 1
         assert "the sources of the bindings are missing" in result.stdout
 
     def test_no_library(self, upgraded: Path) -> None:
         shutil.rmtree(upgraded / "torch_ops_host" / "lib")
-        result = run("-m", "torch_ops", "build", cwd=upgraded)
+        result = run_with_torch("-m", "torch_ops", "build", cwd=upgraded)
         assert result.returncode == 1
         assert "there is no kernel library" in result.stdout
 
@@ -333,7 +335,7 @@ class TestBuild:
     def test_it_is_no_module_of_another_package(self, upgraded: Path) -> None:
         """`python -m other build`, where `other` imports torch_ops."""
         (upgraded / "other.py").write_text("import torch_ops")
-        result = run("-m", "other", "build", cwd=upgraded)
+        result = run_with_torch("-m", "other", "build", cwd=upgraded)
         assert "has bindings for torch 2.1234" in result.stdout
 
 
@@ -344,7 +346,7 @@ import sys, torch
 torch.cuda.device_count = lambda: sys.exit("asked how many there are")
 import torch_ops
 """
-    result = run("-c", code, cwd=toy)
+    result = run_with_torch("-c", code, cwd=toy)
     assert result.returncode == 0, result.stdout
 
 
@@ -362,12 +364,12 @@ else:
 import sys
 assert "torch_ops" not in sys.modules, "half an import"
 """
-    result = run("-c", code, cwd=toy)
+    result = run_with_torch("-c", code, cwd=toy)
     assert result.returncode == 0, result.stdout
 
 
 def test_main_on_toy(toy: Path) -> None:
-    result = run("-m", "torch_ops", cwd=toy)
+    result = run_with_torch("-m", "torch_ops", cwd=toy)
     assert result.returncode == 0, result.stdout
     assert "is installed and loads" in result.stdout
     assert "CUDA kernels: none" in result.stdout
@@ -378,7 +380,7 @@ def test_main_on_toy(toy: Path) -> None:
 def test_main_reports_each_failure(toy: Path) -> None:
     (toy / "torch_ops/ops/bad.py").write_text("def self_check(device): raise ValueError('wrong')")
     (toy / "torch_ops/ops/worse.py").write_text("import not_there")
-    result = run("-m", "torch_ops", cwd=toy)
+    result = run_with_torch("-m", "torch_ops", cwd=toy)
     assert result.returncode == 1
     assert re.search(r"^bad +cpu +FAILED: ValueError: wrong$", result.stdout, re.MULTILINE)
     assert re.search(r"^worse +cpu +FAILED: ModuleNotFoundError", result.stdout, re.MULTILINE)
@@ -387,7 +389,7 @@ def test_main_reports_each_failure(toy: Path) -> None:
 
 
 def test_main_on_torch_ops() -> None:
-    result = run("-m", "torch_ops", cwd=ROOT)
+    result = run_with_torch("-m", "torch_ops", cwd=ROOT)
     assert result.returncode == 0, result.stdout
     config = _diagnose.build_config()
     assert config["torch"] in result.stdout
@@ -410,7 +412,7 @@ def test_main_sees_errors_that_do_not_arrive(toy: Path, body: str, result: str) 
     (toy / "torch_ops/ops/gather.py").write_text("def self_check(device): return 'fine'")
     with (toy / "torch_ops/__init__.py").open("a") as file:
         file.write(f"import os\ndef gather(source, index, dim): {body}\n")
-    output = run("-m", "torch_ops", cwd=toy)
+    output = run_with_torch("-m", "torch_ops", cwd=toy)
     assert output.returncode == (0 if result.startswith("ok") else 1)
     assert re.search(rf"^errors +cpu +{result}", output.stdout, re.MULTILINE), output.stdout
 
@@ -469,7 +471,7 @@ class TestChoice:
     ) -> None:
         edit_config(toy, **changes)
         pretend_cuda(toy, "13.0")
-        result = run("-m", "torch_ops", cwd=toy)
+        result = run_with_torch("-m", "torch_ops", cwd=toy)
         assert result.returncode == 0, result.stdout
         folders = {"installation": bindings(toy), "user": users}
         assert f"\nbindings: {folders.pop(chosen)}\n" in result.stdout
@@ -479,7 +481,7 @@ class TestChoice:
     def test_the_users_are_damaged(self, toy: Path, users: Path) -> None:
         edit_config(toy, python="3.7")
         truncate(next(users.glob("*.so")))
-        result = run("-c", "import torch_ops", cwd=toy)
+        result = run_with_torch("-c", "import torch_ops", cwd=toy)
         assert f"module for toy is damaged: {users}" in result.stdout
         assert f"\n    {COMPILE}\n" in result.stdout
 

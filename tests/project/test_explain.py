@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
-from programs import ROOT
+from programs import ROOT, run_with_torch
 
 from torch_ops._explain import main, plan_gather, plan_sum, ways_table
 
@@ -68,9 +66,7 @@ def test_what_cannot_be_read(
 
 
 def test_from_the_command_line() -> None:
-    command = [sys.executable, "-m", "torch_ops", "explain", "ways"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout == ways_table()
+    assert run_with_torch("-m", "torch_ops", "explain", "ways", cwd=ROOT).stdout == ways_table()
 
 
 def test_the_documents_table_is_the_codes() -> None:

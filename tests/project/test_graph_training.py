@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from programs import ROOT, run
+from programs import ROOT, run_with_torch
 
 for package in ("torch_geometric", "networkx", "numpy", "rich", "matplotlib"):
     if importlib.util.find_spec(package) is None:
@@ -19,7 +19,7 @@ SMALL = ("--steps", "10", "--nodes", "200", "--width", "16", "--dtype", "float64
 
 def test_losses_are_equal(tmp_path: Path) -> None:
     """Theirs and ours, in float64: at each step of each of the three trainings."""
-    result = run(
+    result = run_with_torch(
         "-W", "ignore", FOLDER / "train.py", *SMALL, "--out", tmp_path,
         cwd=ROOT, PYTHONPATH=str(ROOT), COLUMNS="120",
     )  # fmt: skip
@@ -35,7 +35,7 @@ def test_losses_are_equal(tmp_path: Path) -> None:
 
 
 def test_what_it_refuses() -> None:
-    result = run(
+    result = run_with_torch(
         "-W", "ignore", FOLDER / "train.py", "--width", "6", cwd=ROOT, PYTHONPATH=str(ROOT)
     )
     assert result.returncode == 2

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import torch
-from programs import ROOT, run
+from programs import ROOT, run_with_torch
 
 FILES = {
     "README.md": "A toy.\n",
@@ -105,4 +105,4 @@ def bindings(folder: Path) -> Path:
 
 
 def build(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    return run("setup.py", "build_ext", "--inplace", cwd=folder, **variables)
+    return run_with_torch("setup.py", "build_ext", "--inplace", cwd=folder, **variables)

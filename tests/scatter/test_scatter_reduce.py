@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from activations import run_tests_with
 from gathering import Case, bad_index, index_for, sum_tolerance, values_for
 from hypothesis import given
 from hypothesis import strategies as st
@@ -272,12 +271,6 @@ def test_agrees_with_torch(device: torch.device, reduce: str) -> None:
         torch.testing.assert_close(actual, expected)
         again = torch_ops.scatter(values, index, size, batch_dims=batch, reduce=reduce)
         assert reduce == "mean" or torch.equal(actual, again)
-
-
-@pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_other_instruction_sets(capability: str) -> None:
-    """The CPU's loops exist once for each; the tests here run the widest that there is."""
-    run_tests_with(capability, __file__, "cpu and (agrees or nan_infinity or ties or extremes)")
 
 
 def test_any_number_of_threads() -> None:

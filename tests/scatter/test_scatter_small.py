@@ -175,9 +175,10 @@ def test_the_shapes_reach_each_kind_of_cut() -> None:
 def test_few_entries_beside_many_rows(
     device: torch.device, dtype: torch.dtype, spread: str
 ) -> None:
+    most = 2**23 if device.type == "cuda" else 2**20  # on the CPU no way depends on it
     for batch, rows, count in SPARSE_SHAPES:
         for width in SPARSE_WIDTHS:
-            if rows * batch * width > 2**23 or batch * count * width > 2**20:
+            if rows * batch * width > most or batch * count * width > 2**20:
                 continue
             message = f"{batch} {rows} {count} {width}"
             index = spread_index(spread, rows, count, batch).to(device)

@@ -86,14 +86,24 @@ def test_what_a_gradient_does_not_need_is_not_read() -> None:
     assert len(re.findall(r"ld\.global\.v4", kernel)) == 4  # the gradient's rows
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
-def test_an_entry_is_summed_over_words_by_shuffles(arch: str) -> None:
+@pytest.mark.parametrize(
+    ("arch", "dtypes"),
+    [
+        ("sm_75", [F32]),
+        ("sm_90", [BF16, F32, F64]),
+        ("sm_120", [BF16]),
+        pytest.param("sm_75", [BF16, F64], marks=pytest.mark.slow),
+        pytest.param("sm_120", [F32, F64], marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_an_entry_is_summed_over_words_by_shuffles(arch: str, dtypes: list[torch.dtype]) -> None:
     """The gradients by w, and by x or y, in one pass; no local memory, and no more row loads."""
     weighted, difference = (
         WEIGHTED.vjp([True] * 2, [False] * 2),
         DIFFERENCE.vjp([True] * 3, [False] * 3),
     )
-    for dtype in (BF16, F32, F64):
+    for dtype in dtypes:
         for lanes in (False, True):
             for kernel, by, facts, rows in (
                 (weighted, (1, -2, -1), {"kinds": "sf", "modes": "ccb", "sources": "-p"}, 5),

@@ -16,8 +16,8 @@ from torch_ops.jit import IndexedKernel, index_plan
 def cases(name: str, values: list[Any], usual: list[tuple[Any, str]]) -> pytest.MarkDecorator:
     """Values beside the indices and beside a plan of them.
 
-    A case compiles some seventy kernels, so all but the usual ones are slow. Derivatives by a plan
-    and by indices alike are also in test_gradcheck_of_batches and test_vmap.
+    What takes the time is the compilation: of some seventy kernels where second derivatives are
+    checked. So all but the usual cases are slow.
     """
     params = [
         pytest.param(
@@ -36,19 +36,19 @@ def given_by(by: str, device: torch.device) -> dict[str, Any]:
     return {"src": src, "dst": dst}
 
 
-PLAIN, OUTER = ((N, 3), (M, 3), (E, 1)), ((N, 1, 2), (M, 2, 1), (E, 1, 1))
+OUTER = ((N, 1, 2), (M, 2, 1), (E, 1, 1))
 SHAPES = [
     ((N, 1), (M, 3), (1, 3)),
     ((N, 3), (M, 3), (E, 3)),
     ((N, 3), (M, 1), (3,)),
     ((N, 2), (M, 2), ()),
     ((N,), (M,), (E,)),
-    PLAIN,
+    ((N, 3), (M, 3), (E, 1)),
     OUTER,
 ]
 
 
-@cases("shapes", SHAPES, usual=[(PLAIN, "indices"), (OUTER, "plan")])
+@cases("shapes", SHAPES, usual=[(OUTER, "indices")])
 def test_gradcheck(shapes: tuple[tuple[int, ...], ...], by: str, device: torch.device) -> None:
     """First and second derivatives, backward and forward mode, batched."""
     inputs = [random(shape, device, seed=k).requires_grad_() for k, shape in enumerate(shapes)]
@@ -79,34 +79,50 @@ def test_gradcheck_of_reductions(reduce: str, by: str, device: torch.device) -> 
 
 def test_gradcheck_of_features(device: torch.device) -> None:
     kernel = IndexedKernel(
-        "T q[dst], T k[src], T a", "T s, T out[dst]", "s = q * k * k; out = q * a * k", "logit",
+        "T k[src], T a", "T s, T out[dst]", "s = k * k * a; out = a * a * k", "logit",
         features="sum",
     )  # fmt: skip
     src, dst = indices(device)
-    inputs = [random(shape, device).requires_grad_() for shape in ((M, 2, 3), (N, 2, 3), (E, 2, 1))]
+    inputs = [random(shape, device).requires_grad_() for shape in ((N, 2, 3), (E, 2, 1))]
 
     def call(*inputs: Tensor) -> Any:
-        return kernel(*inputs, src=src, dst=dst)
+        return kernel(*inputs, src=src, dst=dst, sizes={"dst": M})
 
     assert torch.autograd.gradcheck(call, inputs, check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(call, inputs, check_fwd_over_rev=True)
 
 
-def test_gradcheck_of_batches(device: torch.device) -> None:
+def batches(by: str, device: torch.device) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Rows of two batches, and indices of each."""
     src = torch.stack([indices(device)[0], random_index(E, N, device, seed=5)])
     dst = torch.stack([indices(device)[1], random_index(E, M, device, seed=5)])
     x, y = random((2, N, 3), device).requires_grad_(), random((2, M, 3), device).requires_grad_()
-    for shape in ((2, E, 1), (E, 3), (2, 1, 3), (3,), (1, E, 1), ()):
-        w = random(shape, device).requires_grad_()
-        for given in (
-            {"src": src, "dst": dst, "batch_dims": 1},
-            {"plan": index_plan(src=(src, N), dst=(dst, M), batch_dims=1)},
-        ):
-            call = wave_by(given)
-            assert torch.autograd.gradcheck(call, (x, y, w), check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(call, (x, y, w))
-    # Of some of several batch axes.
+    if by == "plan":
+        return x, y, {"plan": index_plan(src=(src, N), dst=(dst, M), batch_dims=1)}
+    return x, y, {"src": src, "dst": dst, "batch_dims": 1}
+
+
+WEIGHTS = [(2, E, 1), (E, 3), (2, 1, 3), (3,), (1, E, 1), ()]
+
+
+@cases("shape", WEIGHTS, usual=[*zip(WEIGHTS, ("indices", "plan") * 3, strict=True)])
+def test_gradcheck_of_batches(shape: tuple[int, ...], by: str, device: torch.device) -> None:
+    x, y, given = batches(by, device)
+    w = random(shape, device).requires_grad_()
+    assert torch.autograd.gradcheck(wave_by(given), (x, y, w), check_forward_ad=True)
+
+
+def test_gradgradcheck_of_batches(device: torch.device) -> None:
+    x, y, given = batches("plan", device)
+    w = random((), device).requires_grad_()
+    assert torch.autograd.gradgradcheck(wave_by(given), (x, y, w))
+
+
+def test_gradcheck_of_two_batch_axes(device: torch.device) -> None:
+    """Some inputs have but one of them."""
+    x, y, given = batches("indices", device)
     four = [t.detach().expand(2, *t.shape).clone().requires_grad_() for t in (x, y)]
     w = random((2, 1, E, 1), device).requires_grad_()
-    call = wave_by({"src": src.expand(2, 2, E), "dst": dst.expand(2, 2, E), "batch_dims": 2})
+    src, dst = (given[name].expand(2, 2, E) for name in ("src", "dst"))
+    call = wave_by({"src": src, "dst": dst, "batch_dims": 2})
     assert torch.autograd.gradcheck(call, (*four, w))

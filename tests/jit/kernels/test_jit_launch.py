@@ -398,16 +398,16 @@ def test_spawned_processes() -> None:
 def test_forked_processes() -> None:
     """A kernel that was made before the fork; CUDA does not outlive a fork, so none was used."""
     printed = run_python(
-        "import os, torch\n"
+        "import os, torch, warnings\n"
         "from torch_ops.jit import RawKernel\n"
+        "warnings.simplefilter('ignore')  # of a fork beside threads\n"
         "kernel = RawKernel('__global__ void f(float* x) { x[threadIdx.x] = 7; }', 'f')\n"
         "child = os.fork()\n"
         "x = torch.zeros(3, device='cuda')\n"
         "kernel(1, 3, (x,))\n"
         "assert x.tolist() == [7] * 3\n"
         "if child: assert os.waitpid(child, 0)[1] == 0; print('both')\n"
-        "else: os._exit(0)\n",
-        PYTHONWARNINGS="ignore",
+        "else: os._exit(0)\n"
     )
     assert printed == "both\n"
 

@@ -167,8 +167,9 @@ class Pass {
       modes_[k] = stride == 0 ? 'b' : stride == problem_.operands[k].item ? 'c' : 's';
     }
     if (device_.is_cpu()) {
-      vector_ = kHostVector;
-      is_full_ = axis.size % kHostVector == 0;
+      // A short row is a vector of its own length, which needs no test of where it ends.
+      vector_ = std::clamp<int64_t>(axis.size, 1, kHostVector);
+      is_full_ = axis.size % vector_ == 0;
       // Vectors lie within the innermost axis.
       if (!is_full_ && inner.size() > 1) vector_ = 1, is_full_ = true;
     } else {

@@ -8,6 +8,7 @@
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/indexing.h"
 #include "common/gather_family/planned.h"
+#include "common/torch/call_kernels.h"
 #include "common/torch/checks.h"
 #include "common/torch/derive.h"
 #include "common/torch/new_output.h"

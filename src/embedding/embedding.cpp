@@ -13,6 +13,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+
 #include "common/gather_family/call_indexed.h"
 #include "common/gather_family/gather_batching.h"
 #include "common/gather_family/gather_ops.h"
@@ -355,10 +357,13 @@ struct BagSum {
     Tensor begins;
     if (offsets) {
       begins = offsets->to(at::kLong).contiguous();
-      // Are they all between 0 and the number of entries?
-      ops::gather().call(
-          at::zeros({1}, begins.options().dtype(at::kByte)).expand({entries.numel() + 1}), begins,
-          0, /*batch_dims=*/0, "raise", std::nullopt, kOfOffsets);
+      const int64_t count = entries.numel();
+      const auto fits = [=](int64_t offset) { return offset >= 0 && offset <= count; };
+      const auto* const first = begins.const_data_ptr<int64_t>();
+      if (std::is_same_v<On, OnCuda> || !std::all_of(first, first + begins.numel(), fits)) {
+        ops::gather().call(at::zeros({1}, begins.options().dtype(at::kByte)).expand({count + 1}),
+                           begins, 0, /*batch_dims=*/0, "raise", std::nullopt, kOfOffsets);
+      }
     }
     const Tensor result = new_output({bags, weight.size(1)}, weight.options());
     ElementLayout layout{};

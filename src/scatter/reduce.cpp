@@ -424,7 +424,8 @@ Tensor any(const Tensor& values, const Target& to) {
   TORCH_CHECK_TYPE(values.scalar_type() == at::kBool, kReduceOp,
                    ": values must be bool for this reduction, but it is ",
                    dtype_name(values.scalar_type()), ".");
-  return best(values.to(at::kByte), to, /*largest=*/true).to(at::kBool);
+  const Tensor bytes = needs_values_alone(values) ? values.view(at::kByte) : values.to(at::kByte);
+  return best(bytes, to, /*largest=*/true).to(at::kBool);
 }
 
 Tensor reduce(const Tensor& given, const Target& to, std::string_view name,

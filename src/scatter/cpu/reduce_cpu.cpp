@@ -168,6 +168,7 @@ void pick_best(const ReduceCall<Value, Value>& call, bool largest) {
   });
 }
 
+// Of short rows.
 template <class Value>
 void find_best(const ReduceCall<Value, Value>& call, bool largest) {
   using Key = KeyOf<Value>;
@@ -184,10 +185,11 @@ void find_best(const ReduceCall<Value, Value>& call, bool largest) {
   }
   const Simd simd = cpu_simd();
   constexpr Key kNone = KeyOrder<Key>::kNone;
-  // kNone is also the key of the worst integer. If there is one, rows without entries must be
-  // distinguished before; with the key of zero they become zeros as well.
+  // kNone is also the key of the worst integer. If there is one, and it is not zero, rows without
+  // entries must be distinguished before; with the key of zero they become zeros as well.
   const Key zero = order.key(Key());
-  const bool has_none = kFloats || !contains(from, call.values_count(), order.bits(kNone));
+  const bool has_none =
+      kFloats || zero == kNone || !contains(from, call.values_count(), order.bits(kNone));
   if (has_none) {
     parallel_for(count, kElementsPerTask,
                  [&](int64_t begin, int64_t end) { std::fill(to + begin, to + end, kNone); });
@@ -287,8 +289,19 @@ template <class Value>
 int64_t scatter_best(OnCpu on, const ReduceCall<Value, Value>& call, bool largest) {
   const HostScope scope(on.program);
   const int64_t bad = find_bad(call.index, call.layout, call.rule);
-  if (bad == kNoBadEntry) find_best(call, largest);
-  return bad;
+  if (bad != kNoBadEntry) return bad;
+  if (call.layout.inner < kShortRow) {
+    find_best(call, largest);
+    return kNoBadEntry;
+  }
+  parallel_for(call.result_count(), kElementsPerTask, [&](int64_t begin, int64_t end) {
+    std::fill(call.result + begin, call.result + end, Value());
+  });
+  for_each_part(call, [&](const auto* entries, const ReducePart& part) {
+    join_part(call, entries, part, largest ? IntoRule::kLargest : IntoRule::kSmallest,
+              /*include_self=*/false);
+  });
+  return kNoBadEntry;
 }
 
 template <class Value>

@@ -5,10 +5,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ge.h>
 
+#include "common/gather_family/call_indexed.h"
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/indexing.h"
 #include "common/gather_family/planned.h"
-#include "common/torch/call_kernels.h"
 #include "common/torch/checks.h"
 #include "common/torch/derive.h"
 #include "common/torch/new_output.h"

@@ -11,244 +11,288 @@
 namespace torch_ops::kernels {
 namespace {
 
-// Some bags: the entries of bag b are rows[spans[b].begin] ... rows[spans[b].end - 1].
+// Some bags: the entries of bag b are rows[bounds[b]] ... rows[bounds[b + 1] - 1].
 template <class Value>
 struct BagPart {
-  struct Span {
-    int64_t begin, end;
-  };
-
   const int64_t* rows;
   const Value* factors;  // of the same entries, or null
-  int64_t count;         // of rows
-  const Span* spans;
+  int64_t count;         // of rows that there are
+  const int64_t* bounds;
   int64_t bags;
   Value* result;
-
-  // Fetches values of a row that is soon to be added; `column` is where these are in the first row.
-  TORCH_OPS_HOST_DEVICE void fetch(const Value* column, int64_t width, int64_t n,
-                                   int64_t values) const {
-    constexpr int64_t kAhead = 16, kLine = 64 / sizeof(Value);
-    const auto row = static_cast<uint64_t>(rows[std::min(n + kAhead, count - 1)]);
-    // It has not been checked yet, so that this may be no address of the table.
-    const uint64_t from = reinterpret_cast<uint64_t>(column) + row * width * sizeof(Value);
-    for (int64_t d = 0; d < values; d += kLine) {
-      __builtin_prefetch(reinterpret_cast<const void*>(from + d * sizeof(Value)));
-    }
-  }
 };
 
-// A vector register. GCC would keep an array of sums in memory, or add one value at a time.
-template <bool kF16c, int64_t kBytes, class Sum>
-struct Lanes {
-  static constexpr int64_t kCount = kBytes / sizeof(Sum);
-  typedef Sum Register __attribute__((vector_size(kBytes)));
-  typedef Sum InMemory __attribute__((vector_size(kBytes), aligned(alignof(Sum)), may_alias));
-  typedef uint16_t Halves __attribute__((vector_size(kCount * 2), aligned(2), may_alias));
-  Register values;
+// GCC would keep an array of sums in memory, or add one value at a time.
+template <class T, int64_t kBytes>
+struct Vector {
+  typedef T Register __attribute__((vector_size(kBytes)));
+  typedef T InMemory __attribute__((vector_size(kBytes), aligned(2), may_alias));
+};
 
-  // Instructions that GCC makes of no loop, and whose intrinsics cannot be in what is inlined into
-  // functions for several instruction sets.
-  template <class Value>
-  TORCH_OPS_HOST_DEVICE void load(const Value* from) {
+// The sums of kCount columns of a bag.
+template <bool kF16c, int64_t kBytes, class Value>
+struct Lanes {
+  using Sum = ComputeType<Value>;
+  using InMemory = typename Vector<Sum, kBytes>::InMemory;
+  static constexpr int64_t kCount = kBytes / sizeof(Sum), kRegisters = 1;
+  using Halves = typename Vector<uint16_t, kCount * 2>::InMemory;
+  typename Vector<Sum, kBytes>::Register sums;
+
+  // The asm statements are instructions that GCC makes of no loop, and whose intrinsics cannot be
+  // in what is inlined into functions for several instruction sets.
+  TORCH_OPS_HOST_DEVICE void add(const Value* from, Sum factor) {
+    auto values = sums;
     if constexpr (std::is_same_v<Value, Sum>) {
       values = *reinterpret_cast<const InMemory*>(from);
-    } else if constexpr (kF16c && std::is_same_v<Value, BFloat16>) {
-      asm("vpmovzxwd %1, %0\n\tvpslld $16, %0, %0"
-          : "=v"(values)
-          : "m"(*reinterpret_cast<const Halves*>(from)));
     } else if constexpr (kF16c) {
       asm("vcvtph2ps %1, %0" : "=v"(values) : "m"(*reinterpret_cast<const Halves*>(from)));
     } else {
       for (int64_t d = 0; d < kCount; ++d) values[d] = static_cast<Sum>(from[d]);
     }
+    sums += values * factor;
   }
 
-  template <class Value>
+  TORCH_OPS_HOST_DEVICE void divide(Sum divisor) { sums /= divisor; }
+
   TORCH_OPS_HOST_DEVICE void store(Value* to) const {
     if constexpr (std::is_same_v<Value, Sum>) {
-      *reinterpret_cast<InMemory*>(to) = values;
-    } else if constexpr (kF16c && std::is_same_v<Value, Float16>) {
-      asm("vcvtps2ph $0, %1, %0" : "=m"(*reinterpret_cast<Halves*>(to)) : "v"(values));
+      *reinterpret_cast<InMemory*>(to) = sums;
+    } else if constexpr (kF16c) {
+      asm("vcvtps2ph $0, %1, %0" : "=m"(*reinterpret_cast<Halves*>(to)) : "v"(sums));
     } else {
-      Sum sums[kCount];
-      *reinterpret_cast<InMemory*>(sums) = values;
-#pragma GCC unroll 1  // else GCC rounds one value at a time
       for (int64_t d = 0; d < kCount; ++d) to[d] = static_cast<Value>(sums[d]);
     }
   }
 };
 
-// Columns of a bag: weight and result begin at the first of them. Returns the position of an entry
-// that is no row.
-template <bool kFactors, class Some, int64_t kSome, class Value>
-TORCH_OPS_HOST_DEVICE int64_t sum_lanes(const BagCall<Value>& call, const BagPart<Value>& part,
-                                        int64_t begin, int64_t end, const Value* weight,
-                                        Value* result) {
-  const int64_t width = call.width;
-  Some sums[kSome];
-#pragma GCC unroll 8
-  for (int64_t i = 0; i < kSome; ++i) sums[i].values = typename Some::Register{};
-  for (int64_t n = begin; n < end; ++n) {
-    if (!in_range(part.rows[n], call.rows)) return n;
-    part.fetch(weight, width, n, kSome * Some::kCount);
-    const Value* const row = weight + part.rows[n] * width;
-#pragma GCC unroll 8
-    for (int64_t i = 0; i < kSome; ++i) {
-      Some added;
-      added.load(row + i * Some::kCount);
-      if constexpr (kFactors) added.values *= static_cast<ComputeType<Value>>(part.factors[n]);
-      sums[i].values += added.values;
-    }
+// Two values are the halves of a word, so that a shift or a mask makes a float of each.
+template <bool kF16c, int64_t kBytes>
+struct Lanes<kF16c, kBytes, BFloat16> {
+  using Words = Vector<uint32_t, kBytes>;
+  using Floats = typename Vector<float, kBytes>::Register;
+  static constexpr int64_t kCount = kBytes / 2, kRegisters = 2;
+  static constexpr uint32_t kUpper = 0xffff0000;
+  Floats lower, upper;
+
+  TORCH_OPS_HOST_DEVICE void add(const BFloat16* from, float factor) {
+    const auto words = *reinterpret_cast<const typename Words::InMemory*>(from);
+    lower += reinterpret_cast<Floats>(words << 16) * factor;
+    upper += reinterpret_cast<Floats>(words & kUpper) * factor;
   }
-  const bool divides = call.mean && end > begin;
-#pragma GCC unroll 8
-  for (int64_t i = 0; i < kSome; ++i) {
-    if (divides) sums[i].values /= static_cast<ComputeType<Value>>(end - begin);
-    sums[i].store(result + i * Some::kCount);
+
+  TORCH_OPS_HOST_DEVICE void divide(float divisor) {
+    lower /= divisor;
+    upper /= divisor;
   }
-  return kNoBadEntry;
+
+  TORCH_OPS_HOST_DEVICE void store(BFloat16* to) const {
+    typename Words::Register low, high;
+    round(lower, low);
+    round(upper, high);
+    *reinterpret_cast<typename Words::InMemory*>(to) = (low >> 16) | (high & kUpper);
+  }
+
+  // In the upper half of each word, as BFloat16 rounds.
+  static TORCH_OPS_HOST_DEVICE void round(const Floats& sums, typename Words::Register& to) {
+    to = reinterpret_cast<typename Words::Register>(sums);
+    to = sums == sums ? to + 0x7fff + ((to >> 16) & 1) : (to & 0) + 0x7fc00000;
+  }
+};
+
+template <bool kF16c, class Value>
+TORCH_OPS_HOST_DEVICE ComputeType<Value> widened(Value value) {
+  if constexpr (kF16c && std::is_same_v<Value, Float16>) {
+    const typename Vector<uint16_t, 16>::Register halves = {value.bits};
+    typename Vector<float, 16>::Register floats;
+    asm("vcvtph2ps %1, %0" : "=v"(floats) : "v"(halves));
+    return floats[0];
+  }
+  return static_cast<ComputeType<Value>>(value);
 }
 
-// The columns from `column` on, in blocks of kSome or fewer. The last block may take up columns
-// that another had.
-template <bool kFactors, class Some, int64_t kSome, class Value>
+// The columns [first, first + columns) of the bags, for which kSome lanes are just enough. The last
+// ones may take up columns that others have. Returns the position of an entry that is no row.
+template <bool kF16c, bool kFactors, class Some, int64_t kSome, class Value>
 TORCH_OPS_HOST_DEVICE int64_t sum_columns(const BagCall<Value>& call, const BagPart<Value>& part,
-                                          int64_t begin, int64_t end, int64_t column,
-                                          Value* result) {
-  constexpr int64_t kBlock = kSome * Some::kCount;
-  while (column < call.width) {
-    if (column + kBlock > call.width) {
-      if constexpr (kSome > 1) {
-        return sum_columns<kFactors, Some, kSome / 2>(call, part, begin, end, column, result);
-      }
-      column = call.width - kBlock;
-    }
-    const int64_t bad = sum_lanes<kFactors, Some, kSome>(call, part, begin, end,
-                                                         call.weight + column, result + column);
-    if (bad != kNoBadEntry) return bad;
-    column += kBlock;
-  }
-  return kNoBadEntry;
-}
-
-// Rows of kWidth values, fewer than 16 bytes of sums.
-template <bool kFactors, int64_t kWidth, class Value>
-TORCH_OPS_HOST_DEVICE int64_t sum_short_rows(const BagCall<Value>& call, const BagPart<Value>& part,
-                                             int64_t begin, int64_t end, Value* result) {
+                                          int64_t first, int64_t columns) {
   using Sum = ComputeType<Value>;
-  Sum sums[kWidth] = {};
-  for (int64_t n = begin; n < end; ++n) {
-    if (!in_range(part.rows[n], call.rows)) return n;
-    part.fetch(call.weight, kWidth, n, kWidth);
-    const Value* const row = call.weight + part.rows[n] * kWidth;
-    for (int64_t d = 0; d < kWidth; ++d) {
-      const Sum factor = kFactors ? static_cast<Sum>(part.factors[n]) : Sum(1);
-      sums[d] += factor * static_cast<Sum>(row[d]);
+  constexpr int64_t kAhead = 16, kLine = 64 / sizeof(Value);
+  const int64_t table_rows = call.rows, width = call.width, last = columns - Some::kCount;
+  const int64_t last_row = part.count - 1;
+  const Value* const weight = call.weight + first;
+  for (int64_t bag = 0; bag < part.bags; ++bag) {
+    const int64_t begin = part.bounds[bag], end = part.bounds[bag + 1];
+    Some sums[kSome] = {};
+    for (int64_t n = begin; n < end; ++n) {
+      if (!in_range(part.rows[n], table_rows)) return n;
+      const Value* const row = weight + part.rows[n] * width;
+      // Has not been checked yet, so that it may be no address of the table.
+      const uint64_t next = reinterpret_cast<uint64_t>(weight) +
+                            static_cast<uint64_t>(part.rows[std::min(n + kAhead, last_row)]) *
+                                (width * sizeof(Value));
+      const Sum factor = kFactors ? widened<kF16c>(part.factors[n]) : Sum(1);
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kSome; ++i) {
+        const int64_t at = i + 1 < kSome ? i * Some::kCount : last;
+        if (i * Some::kCount % kLine == 0) {
+          __builtin_prefetch(reinterpret_cast<const void*>(next + at * sizeof(Value)));
+        }
+        sums[i].add(row + at, factor);
+      }
+    }
+    const bool divides = call.mean && end > begin;
+    Value* const result = part.result + bag * width + first;
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < kSome; ++i) {
+      if (divides) sums[i].divide(static_cast<Sum>(end - begin));
+      sums[i].store(result + (i + 1 < kSome ? i * Some::kCount : last));
     }
   }
-  const Sum divisor = call.mean && end > begin ? static_cast<Sum>(end - begin) : Sum(1);
-  for (int64_t d = 0; d < kWidth; ++d) result[d] = static_cast<Value>(sums[d] / divisor);
   return kNoBadEntry;
 }
 
-template <bool kF16c, bool kFactors, int64_t kBytes, class Value>
-TORCH_OPS_HOST_DEVICE int64_t sum_loop(const BagCall<Value>& call, const BagPart<Value>& part) {
-  using Some = Lanes<kF16c, kBytes, ComputeType<Value>>;
-  if (call.width < Some::kCount) {
-    if constexpr (kBytes > 16) return sum_loop<kF16c, kFactors, kBytes / 2>(call, part);
-  }
-  for (int64_t bag = 0; bag < part.bags; ++bag) {
-    const int64_t begin = part.spans[bag].begin, end = part.spans[bag].end;
-    Value* const result = part.result + bag * call.width;
-    const int64_t bad =
-        call.width >= Some::kCount
-            ? sum_columns<kFactors, Some, 8>(call, part, begin, end, 0, result)
-        : call.width == 3 ? sum_short_rows<kFactors, 3>(call, part, begin, end, result)
-        : call.width == 2 ? sum_short_rows<kFactors, 2>(call, part, begin, end, result)
-        : call.width == 1 ? sum_short_rows<kFactors, 1>(call, part, begin, end, result)
-                          : kNoBadEntry;
-    if (bad != kNoBadEntry) return bad;
-  }
-  return kNoBadEntry;
-}
+// A row of kWidth values, fewer than the shortest lanes have.
+template <int64_t kWidth, class Value>
+struct ShortRow {
+  using Sum = ComputeType<Value>;
+  static constexpr int64_t kCount = kWidth;
+  Sum sums[kWidth];
 
-template <class Value>
-int64_t sum_baseline(const BagCall<Value>& call, const BagPart<Value>& part) {
-  return part.factors == nullptr ? sum_loop<false, false, 16>(call, part)
-                                 : sum_loop<false, true, 16>(call, part);
+  TORCH_OPS_HOST_DEVICE void add(const Value* from, Sum factor) {
+    for (int64_t d = 0; d < kWidth; ++d) sums[d] += factor * static_cast<Sum>(from[d]);
+  }
+  TORCH_OPS_HOST_DEVICE void divide(Sum divisor) {
+    for (int64_t d = 0; d < kWidth; ++d) sums[d] /= divisor;
+  }
+  TORCH_OPS_HOST_DEVICE void store(Value* to) const {
+    for (int64_t d = 0; d < kWidth; ++d) to[d] = static_cast<Value>(sums[d]);
+  }
+};
+
+// Functions of their own: GCC keeps fewer of a loop's numbers in registers if there are others in
+// its function.
+template <bool kFactors, class Some, int64_t kSome, class... Args>
+__attribute__((noinline)) int64_t columns_baseline(const Args&... args) {
+  return sum_columns<false, kFactors, Some, kSome>(args...);
 }
 #ifdef __x86_64__
-template <class Value>
-TORCH_OPS_AVX2 int64_t sum_avx2(const BagCall<Value>& call, const BagPart<Value>& part) {
-  return part.factors == nullptr ? sum_loop<true, false, 32>(call, part)
-                                 : sum_loop<true, true, 32>(call, part);
+template <bool kFactors, class Some, int64_t kSome, class... Args>
+TORCH_OPS_AVX2 __attribute__((noinline)) int64_t columns_avx2(const Args&... args) {
+  return sum_columns<true, kFactors, Some, kSome>(args...);
 }
-template <class Value>
-TORCH_OPS_AVX512 int64_t sum_avx512(const BagCall<Value>& call, const BagPart<Value>& part) {
-  return part.factors == nullptr ? sum_loop<true, false, 64>(call, part)
-                                 : sum_loop<true, true, 64>(call, part);
+template <bool kFactors, class Some, int64_t kSome, class... Args>
+TORCH_OPS_AVX512 __attribute__((noinline)) int64_t columns_avx512(const Args&... args) {
+  return sum_columns<true, kFactors, Some, kSome>(args...);
 }
 #endif
+
+// With as few lanes as `columns` need, of at most kSome.
+template <Simd kSimd, bool kFactors, class Some, int64_t kSome, class Value>
+int64_t sum_by(const BagCall<Value>& call, const BagPart<Value>& part, int64_t first,
+               int64_t columns) {
+  if constexpr (kSome > 1) {
+    if (columns <= (kSome - 1) * Some::kCount) {
+      return sum_by<kSimd, kFactors, Some, kSome - 1>(call, part, first, columns);
+    }
+  }
+#ifdef __x86_64__
+  if constexpr (kSimd == Simd::kAvx512) {
+    return columns_avx512<kFactors, Some, kSome>(call, part, first, columns);
+  }
+  if constexpr (kSimd == Simd::kAvx2) {
+    return columns_avx2<kFactors, Some, kSome>(call, part, first, columns);
+  }
+#endif
+  return columns_baseline<kFactors, Some, kSome>(call, part, first, columns);
+}
+
+template <Simd kSimd, bool kFactors, int64_t kBytes, class Value>
+int64_t sum_rows(const BagCall<Value>& call, const BagPart<Value>& part) {
+  using Some = Lanes<kSimd != Simd::kBaseline, kBytes, Value>;
+  constexpr int64_t kShortest = std::is_same_v<Value, BFloat16> ? 8 : 16;
+  const int64_t width = call.width;
+  if (width < Some::kCount) {
+    if constexpr (kBytes > kShortest) return sum_rows<kSimd, kFactors, kBytes / 2>(call, part);
+    if (width == 3) return sum_by<kSimd, kFactors, ShortRow<3, Value>, 1>(call, part, 0, 3);
+    if (width == 2) return sum_by<kSimd, kFactors, ShortRow<2, Value>, 1>(call, part, 0, 2);
+    return sum_by<kSimd, kFactors, ShortRow<1, Value>, 1>(call, part, 0, 1);
+  }
+  constexpr int64_t kMost = (kSimd == Simd::kAvx512 ? 16 : 8) / Some::kRegisters;
+  int64_t bad = kNoBadEntry;
+  for (int64_t first = 0; first < width && bad == kNoBadEntry; first += kMost * Some::kCount) {
+    const int64_t columns = std::clamp(width - first, Some::kCount, kMost * Some::kCount);
+    bad =
+        sum_by<kSimd, kFactors, Some, kMost>(call, part, std::min(first, width - columns), columns);
+  }
+  return bad;
+}
+
+template <Simd kSimd, int64_t kBytes, class Value>
+int64_t sum_part(const BagCall<Value>& call, const BagPart<Value>& part) {
+  return part.factors == nullptr ? sum_rows<kSimd, false, kBytes>(call, part)
+                                 : sum_rows<kSimd, true, kBytes>(call, part);
+}
 
 template <class Value>
 int64_t sum_part(const BagCall<Value>& call, const BagPart<Value>& part) {
   if (call.width == 0) {  // nothing to sum, but entries to check
-    const int64_t* const bad = std::find_if(part.rows, part.rows + part.count,
+    const int64_t begin = part.bounds[0], end = part.bounds[part.bags];
+    const int64_t* const bad = std::find_if(part.rows + begin, part.rows + end,
                                             [&](int64_t row) { return !in_range(row, call.rows); });
-    return bad == part.rows + part.count ? kNoBadEntry : bad - part.rows;
+    return bad == part.rows + end ? kNoBadEntry : bad - part.rows;
   }
 #ifdef __x86_64__
-  if (cpu_simd() == Simd::kAvx512) return sum_avx512(call, part);
-  if (cpu_simd() == Simd::kAvx2) return sum_avx2(call, part);
+  if (cpu_simd() == Simd::kAvx512) return sum_part<Simd::kAvx512, 64>(call, part);
+  if (cpu_simd() == Simd::kAvx2) return sum_part<Simd::kAvx2, 32>(call, part);
 #endif
-  return sum_baseline(call, part);
+  return sum_part<Simd::kBaseline, 16>(call, part);
 }
 
-// The bags [first, last).
+// The bags [first, last). A call by value: what is written might otherwise be part of it.
 template <class Value, class Index>
-int64_t sum_some(const BagCall<Value>& call, const Index* entries, int64_t first, int64_t last) {
-  using Span = typename BagPart<Value>::Span;
-  const Scratch<Span> spans(last - first);
-  int64_t begin = call.count, end = 0, size = 0;  // of their entries
-  for (int64_t bag = first; bag < last; ++bag) {
-    Span& span = spans.get()[bag - first];
-    span = {call.begin(bag), std::max(call.begin(bag), call.begin(bag + 1))};
-    begin = std::min(begin, span.begin);
-    end = std::max(end, span.end);
-    size += span.end - span.begin;
+int64_t sum_some(const BagCall<Value> call, const Index* entries, int64_t first, int64_t last) {
+  const int64_t bags = last - first;
+  const Scratch<int64_t> bounds(bags + 1);
+  int64_t begin = call.count, end = 0;  // of their entries
+  for (int64_t n = 0; n <= bags; ++n) {
+    const int64_t at = call.begin(first + n);
+    bounds.get()[n] = at;
+    begin = std::min(begin, at);
+    end = std::max(end, at);
   }
+  for (int64_t n = 0; n <= bags; ++n) bounds.get()[n] -= begin;
   Scratch<int64_t> rows(std::is_same_v<Index, int64_t> ? 0 : end - begin);
-  BagPart<Value> part{rows.get(),   call.factors == nullptr ? nullptr : call.factors + begin,
-                      end - begin,  spans.get(),
-                      last - first, call.result + first * call.width};
+  BagPart<Value> part{rows.get(),  call.factors == nullptr ? nullptr : call.factors + begin,
+                      end - begin, bounds.get(),
+                      bags,        call.result + first * call.width};
   if constexpr (std::is_same_v<Index, int64_t>) {
     part.rows = entries + begin;
+    part.count = call.count - begin;
   } else {
     std::copy(entries + begin, entries + end, rows.get());
   }
-  for (int64_t bag = 0; bag < part.bags; ++bag) {
-    spans.get()[bag].begin -= begin;
-    spans.get()[bag].end -= begin;
-  }
   const auto at = [=](int64_t bad) { return bad == kNoBadEntry ? bad : begin + bad; };
   if (call.padding < 0) return at(sum_part(call, part));
-  // Only those that count.
-  const Scratch<int64_t> kept_rows(size);
+  // Only those that count. Where offsets do not rise, bags may share entries.
+  int64_t size = 0;
+  for (int64_t bag = 0; bag < bags; ++bag) {
+    size += std::max<int64_t>(part.bounds[bag + 1] - part.bounds[bag], 0);
+  }
+  const Scratch<int64_t> kept_bounds(bags + 1), kept_rows(size);
   const Scratch<Value> kept_factors(call.factors == nullptr ? 0 : size);
   int64_t kept = 0;
-  for (int64_t bag = 0; bag < part.bags; ++bag) {
-    Span& span = spans.get()[bag];
-    const int64_t from = kept;
-    for (int64_t n = span.begin; n < span.end; ++n) {
+  for (int64_t bag = 0; bag < bags; ++bag) {
+    kept_bounds.get()[bag] = kept;
+    for (int64_t n = part.bounds[bag]; n < part.bounds[bag + 1]; ++n) {
       if (!in_range(part.rows[n], call.rows)) return at(n);
       kept_rows.get()[kept] = part.rows[n];
       if (call.factors != nullptr) kept_factors.get()[kept] = part.factors[n];
       kept += part.rows[n] != call.padding;
     }
-    span = {from, kept};
   }
+  kept_bounds.get()[bags] = kept;
   part.rows = kept_rows.get();
+  part.bounds = kept_bounds.get();
   part.count = kept;
   if (call.factors != nullptr) part.factors = kept_factors.get();
   sum_part(call, part);
@@ -262,7 +306,8 @@ int64_t sum_bags(OnCpu on, const BagCall<Value>& call) {
   const HostScope scope(on.program);
   return dispatch_index(call.entries, [&](const auto* entries) {
     const int64_t work = (call.count + call.bags) * std::max<int64_t>(call.width, 1);
-    const int64_t grain = 4 * kElementsPerTask / (work / std::max<int64_t>(call.bags, 1) + 1) + 1;
+    const int64_t part = 4 * kElementsPerTask / (work / std::max<int64_t>(call.bags, 1) + 1) + 1;
+    const int64_t grain = num_threads() > 1 ? part : std::max<int64_t>(call.bags, 1);
     return parallel_min_shared(call.bags, grain, work, [&](auto&& deal) {
       int64_t bad = kNoBadEntry, first, last;
       while (deal(first, last)) bad = std::min(bad, sum_some(call, entries, first, last));

@@ -13,6 +13,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+
 #include "common/gather_family/call_indexed.h"
 #include "common/gather_family/gather_batching.h"
 #include "common/gather_family/gather_ops.h"
@@ -150,17 +152,20 @@ struct Embedding {
 // does.
 struct EmbeddingRenorm {
   static constexpr const char* kSchema =
-      "embedding_renorm_(Tensor(a!) weight, Tensor input, float max_norm, float norm_type=2.0) "
-      "-> Tensor(a!)";
+      "embedding_renorm_(Tensor(a!) weight, Tensor input, float max_norm, float norm_type=2.0, *, "
+      "str? name=None) -> Tensor(a!)";
 
-  static Tensor& compose(Tensor& weight, const Tensor& input, double max_norm, double norm_type) {
-    CHECK_FLOATING("embedding with max_norm", weight);
-    TORCH_CHECK_VALUE(weight.dim() == 2, "embedding_renorm_: weight must have two axes, but its ",
-                      "shape is ", weight.sym_sizes(), ".");
+  static Tensor& compose(Tensor& weight, const Tensor& input, double max_norm, double norm_type,
+                         ops::Name name) {
+    const char* const op = indexing::name_of(kOp, name);
+    const std::string_view shown = indexing::shown(op);
+    CHECK_FLOATING(c10::str(shown, " with max_norm"), weight);
+    TORCH_CHECK_VALUE(weight.dim() == 2, shown, ": weight must have two axes, but its shape is ",
+                      weight.sym_sizes(), ".");
     const at::NoGradGuard no_grad;
     Tensor table = weight.detach();
     const Tensor entries = input.reshape({-1});
-    const Tensor rows = pick(table, entries, 0, /*batch_dims=*/0);
+    const Tensor rows = pick(table, entries, 0, /*batch_dims=*/0, op);
     const at::ScalarType wide = at::toOpMathType(weight.scalar_type());
     const Tensor norms = at::linalg_vector_norm(rows, norm_type, at::IntArrayRef{1},
                                                 /*keepdim=*/true, wide);
@@ -168,15 +173,14 @@ struct EmbeddingRenorm {
     const Tensor scale = at::where(norms > max_norm, max_norm / (norms + 1e-7), 1.0);
     // put_points_ counts negative entries from the end; here they are out of range.
     const Tensor places = ops::ravel_multi_index().call({entries}, {weight.sym_size(0)}, "raise",
-                                                        /*axes=*/std::nullopt, kOp);
+                                                        /*axes=*/std::nullopt, op);
     ops::put_points_().call(table, {places}, {0}, rows.mul(scale).to(weight.scalar_type()),
-                            /*batch_dims=*/0, /*front=*/false, /*axes=*/std::nullopt, kOp);
+                            /*batch_dims=*/0, /*front=*/false, /*axes=*/std::nullopt, op);
     return weight;
   }
 };
 
-// ---- Bags
-// ----------------------------------------------------------------------------------------
+// ---- Bags ---------------------------------------------------------------------------------------
 
 constexpr const char* kBagOp = "embedding_bag";
 // In whose names errors of the indices are raised (callers.h).
@@ -353,10 +357,13 @@ struct BagSum {
     Tensor begins;
     if (offsets) {
       begins = offsets->to(at::kLong).contiguous();
-      // Are they all between 0 and the number of entries?
-      ops::gather().call(
-          at::zeros({1}, begins.options().dtype(at::kByte)).expand({entries.numel() + 1}), begins,
-          0, /*batch_dims=*/0, "raise", std::nullopt, kOfOffsets);
+      const int64_t count = entries.numel();
+      const auto fits = [=](int64_t offset) { return offset >= 0 && offset <= count; };
+      const auto* const first = begins.const_data_ptr<int64_t>();
+      if (std::is_same_v<On, OnCuda> || !std::all_of(first, first + begins.numel(), fits)) {
+        ops::gather().call(at::zeros({1}, begins.options().dtype(at::kByte)).expand({count + 1}),
+                           begins, 0, /*batch_dims=*/0, "raise", std::nullopt, kOfOffsets);
+      }
     }
     const Tensor result = new_output({bags, weight.size(1)}, weight.options());
     ElementLayout layout{};

@@ -1,6 +1,7 @@
 // The contracts of scatter_add_, which adds to an existing tensor, and of scatter_, a
 // composition. The mode of scatter_add_ is for index_add, which reads entries from the end.
 #include <ATen/Context.h>
+#include <ATen/Dispatch.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/div.h>
@@ -8,6 +9,8 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
+
+#include <algorithm>
 
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
@@ -91,6 +94,27 @@ Tensor dense(const Tensor& out) {
   const auto address = reinterpret_cast<uintptr_t>(out.const_data_ptr());
   return out.is_contiguous() && address % alignment == 0 ? out
                                                          : out.clone(at::MemoryFormat::Contiguous);
+}
+
+// Calls write(on, out, values, entries, layout, errors...), of contiguous tensors that the index
+// shares no memory with.
+template <class On, class Write>
+void write_in_place(Tensor& out, const Tensor& values, const Tensor& index, const InplaceCall& call,
+                    Write&& write) {
+  const Tensor to = dense(out);
+  Tensor entries = index;
+  if (at::get_overlap_status(out, index) != at::MemOverlapStatus::No &&
+      out.storage().is_alias_of(index.storage())) {
+    entries = index.clone();  // otherwise an entry may be read that has been written to
+  }
+  auto sizes = out.sizes().vec();
+  if (out.is_complex()) sizes.push_back(2);  // two adjacent real numbers
+  const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
+  const Tensor rows = values.contiguous();
+  call_indexed<On>(call.op, entries, layout, call.mode, to, [&](auto on, const auto&... errors) {
+    return write(on, to, rows, entries, layout, errors...);
+  });
+  if (!to.is_same(out)) out.copy_(to);
 }
 
 struct ScatterAddInplace {
@@ -207,34 +231,141 @@ struct ScatterAddInplace {
       out.view(added).add_(sums.view(added));
       return;
     }
-    const Tensor sums = dense(out);
-    Tensor entries = index;
-    if (at::get_overlap_status(out, index) != at::MemOverlapStatus::No &&
-        out.storage().is_alias_of(index.storage())) {
-      entries = index.clone();  // otherwise an entry may be read that has been added to
-    }
-    auto sizes = out.sizes().vec();
-    if (out.is_complex()) sizes.push_back(2);  // two adjacent real numbers
-    const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
     const auto as_real = [](const Tensor& tensor) {
       const Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
       return real.view(as_dispatched(real.scalar_type()));
     };
-    const Tensor rows = as_real(values.contiguous()), to = as_real(sums);
-    const IndexRule rule(call.mode, layout.axis_size);
-    call_indexed<On>(call.op, entries, layout, call.mode, to, [&](auto on, const auto&... errors) {
-      return dispatch_summed(rows.scalar_type(), [&](auto zero) {
-        using Value = decltype(zero);
-        using Result = std::conditional_t<std::is_same_v<On, OnCpu>, Value, SumOf<Value>>;
-        return kernels::scatter_add_to<Value>(
-            on, reduce_call<Value, Result>(rows, entries, layout, rule, to), errors...);
-      });
-    });
-    if (!sums.is_same(out)) out.copy_(sums);
+    write_in_place<On>(
+        out, values, index, call,
+        [&](auto on, const Tensor& to, const Tensor& from, const Tensor& entries,
+            const RowLayout& layout, const auto&... errors) {
+          const Tensor rows = as_real(from);
+          return dispatch_summed(rows.scalar_type(), [&](auto zero) {
+            using Value = decltype(zero);
+            using Result = std::conditional_t<std::is_same_v<On, OnCpu>, Value, SumOf<Value>>;
+            const IndexRule rule(call.mode, layout.axis_size);
+            return kernels::scatter_add_to<Value>(
+                on, reduce_call<Value, Result>(rows, entries, layout, rule, as_real(to)),
+                errors...);
+          });
+        });
   }
 };
 
-// A sum with `out` is added in place; other results are made first.
+// The reduction of values and, with include_self, of `out`: of tensors of any kind.
+Tensor reduced(const Tensor& out, const Tensor& values, const Tensor& index, int64_t axis,
+               int64_t batch_dims, std::string_view reduce, bool include_self) {
+  static const auto scatter =
+      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view,
+                     std::string_view, std::optional<bool>, double, std::optional<at::ScalarType>)>(
+          "scatter");
+  const bool is_mean = reduce == "mean", is_product = reduce == "prod" && include_self;
+  Tensor counts;
+  if (!is_product) {  // first, so that errors of entries are in this op's name
+    const Tensor ones = at::ones_like(index, index.options().dtype(at::kLong));
+    counts = per_row(
+        sums_of("scatter_", out.sym_size(axis), ones, index, batch_dims, batch_dims, "raise"),
+        batch_dims, axis, out.dim());
+  }
+  const bool wide = is_mean && at::isReducedFloatingType(values.scalar_type());
+  const Tensor result = scatter.call(
+      values, index, out.sym_size(axis), axis, batch_dims, is_mean ? "sum" : reduce, "raise",
+      std::nullopt, /*correction=*/1, wide ? std::optional(at::kFloat) : std::nullopt);
+  // The factor of the gradient of `result` must not be overwritten.
+  if (is_product) return (result.requires_grad() ? out.clone() : out) * result;
+  Tensor taken = counts > 0, given = result;
+  if (is_mean) {
+    const Tensor total = include_self ? out + result : result;
+    const Tensor divisors = include_self ? counts + 1 : counts.clamp_min(1);
+    given = at::isIntegralType(out.scalar_type(), /*includeBool=*/false)
+                ? at::div(total, divisors, "floor")
+                : at::div(total, divisors);
+  } else if (include_self) {  // of equal values, that of `out`; a NaN is better
+    const Tensor better = reduce == "amax" ? result > out : result < out;
+    taken = taken & (better | at::ne(result, result));
+  }
+  return at::where(taken, given.to(out.scalar_type()), out);
+}
+
+IntoRule into_rule(std::string_view reduce) {
+  return reduce == "sum"    ? IntoRule::kSum
+         : reduce == "mean" ? IntoRule::kMean
+         : reduce == "prod" ? IntoRule::kProduct
+         : reduce == "amax" ? IntoRule::kLargest
+                            : IntoRule::kSmallest;
+}
+
+// The same in place, on the CPU, if nobody needs a derivative: then only the rows that are named
+// are touched.
+struct ScatterInto {
+  static constexpr const char* kSchema =
+      "_scatter_into_(Tensor(a!) out, Tensor values, Tensor index, int dim, int batch_dims, "
+      "str reduce, bool include_self) -> Tensor(a!)";
+
+  // Has the kernel this reduction?
+  static bool applies(const Tensor& out, const Tensor& values, std::string_view reduce) {
+    if (!needs_values_alone(out) || !needs_values_alone(values)) return false;
+    const at::ScalarType dtype = out.scalar_type();
+    if (dtype == at::kFloat || dtype == at::kDouble || at::isReducedFloatingType(dtype)) {
+      return true;
+    }
+    return at::isIntegralType(dtype, /*includeBool=*/false) &&
+           !at::isBarebonesUnsignedType(dtype) && reduce != "sum" && reduce != "mean";
+  }
+
+  template <class On>
+  static Tensor& kernel(Tensor& out, const Tensor& values, const Tensor& index, int64_t dim,
+                        int64_t batch_dims, std::string_view reduce, bool include_self) {
+    if constexpr (std::is_same_v<On, OnCpu>) {
+      at::assert_no_internal_overlap(out);
+      if (is_faster_whole(out, values, dim, reduce)) {
+        out.copy_(reduced(out, values, index, dim, batch_dims, reduce, include_self));
+        return out;
+      }
+      const bool overlaps = at::get_overlap_status(out, values) != at::MemOverlapStatus::No;
+      const InplaceCall call{{dim, batch_dims}, IndexMode::kRaise, "scatter_"};
+      write_in_place<On>(out, overlaps ? values.clone() : values, index, call,
+                         [&](auto on, const Tensor& to, const Tensor& rows, const Tensor& entries,
+                             const RowLayout& layout) {
+                           return AT_DISPATCH_ALL_TYPES_AND2(
+                               at::kHalf, at::kBFloat16, rows.scalar_type(), "scatter_", [&] {
+                                 using Value = typename KernelTypeOf<scalar_t>::type;
+                                 const IndexRule rule(call.mode, layout.axis_size);
+                                 return kernels::scatter_into(
+                                     on, reduce_call<Value, Value>(rows, entries, layout, rule, to),
+                                     into_rule(reduce), include_self);
+                               });
+                         });
+    } else if constexpr (std::is_same_v<On, OnCuda>) {
+      out.copy_(reduced(out, values, index, dim, batch_dims, reduce, include_self));
+    }
+    return out;
+  }
+
+  static Tensor& functionalize(Tensor& out, const Tensor& values, const Tensor& index, int64_t dim,
+                               int64_t batch_dims, std::string_view reduce, bool include_self) {
+    return inplace::functionalize_call(
+        [&](Tensor& to, const Tensor& from, const Tensor& picks) {
+          op_of<ScatterInto>().call(to, from, picks, dim, batch_dims, reduce, include_self);
+        },
+        [&](const Tensor& before, const Tensor& from, const Tensor& picks) {
+          return reduced(before, from, picks, dim, batch_dims, reduce, include_self);
+        },
+        out, values, index);
+  }
+
+ private:
+  // Many short rows of 16-bit floats take longer to be copied to float and back one by one than
+  // all of `out`.
+  static bool is_faster_whole(const Tensor& out, const Tensor& values, int64_t dim,
+                              std::string_view reduce) {
+    return at::isReducedFloatingType(out.scalar_type()) && reduce != "amax" && reduce != "amin" &&
+           c10::multiply_integers(out.sizes().slice(dim + 1)) < 8 &&
+           values.numel() > std::max<int64_t>(out.numel() / 4, 4096);
+  }
+};
+
+// A sum with `out` is added in place; other results are made first, if they must be.
 struct ScatterInplace {
   static constexpr const char* kSchema =
       "scatter_(Tensor(a!) out, Tensor values, Tensor index, int? dim=None, *, int batch_dims=0, "
@@ -251,42 +382,11 @@ struct ScatterInplace {
     if (reduce == "sum" && include_self) {
       return ops::scatter_add_().call(out, values, index, axis, batch_dims, "raise", kName);
     }
+    if (ScatterInto::applies(out, values, reduce)) {
+      return op_of<ScatterInto>().call(out, values, index, axis, batch_dims, reduce, include_self);
+    }
     out.copy_(reduced(out, values, index, axis, batch_dims, reduce, include_self));
     return out;
-  }
-
- private:
-  static Tensor reduced(const Tensor& out, const Tensor& values, const Tensor& index, int64_t axis,
-                        int64_t batch_dims, std::string_view reduce, bool include_self) {
-    static const auto scatter = find_op<Tensor(
-        const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view, std::string_view,
-        std::optional<bool>, double, std::optional<at::ScalarType>)>("scatter");
-    const bool is_mean = reduce == "mean", is_product = reduce == "prod" && include_self;
-    Tensor counts;
-    if (!is_product) {  // first, so that errors of entries are in this op's name
-      const Tensor ones = at::ones_like(index, index.options().dtype(at::kLong));
-      counts =
-          per_row(sums_of(kName, out.sym_size(axis), ones, index, batch_dims, batch_dims, "raise"),
-                  batch_dims, axis, out.dim());
-    }
-    const bool wide = is_mean && at::isReducedFloatingType(values.scalar_type());
-    const Tensor result = scatter.call(
-        values, index, out.sym_size(axis), axis, batch_dims, is_mean ? "sum" : reduce, "raise",
-        std::nullopt, /*correction=*/1, wide ? std::optional(at::kFloat) : std::nullopt);
-    // The factor of the gradient of `result` must not be overwritten.
-    if (is_product) return (result.requires_grad() ? out.clone() : out) * result;
-    Tensor taken = counts > 0, given = result;
-    if (is_mean) {
-      const Tensor total = include_self ? out + result : result;
-      const Tensor divisors = include_self ? counts + 1 : counts.clamp_min(1);
-      given = at::isIntegralType(out.scalar_type(), /*includeBool=*/false)
-                  ? at::div(total, divisors, "floor")
-                  : at::div(total, divisors);
-    } else if (include_self) {  // of equal values, that of `out`; a NaN is better
-      const Tensor better = reduce == "amax" ? result > out : result < out;
-      taken = taken & (better | at::ne(result, result));
-    }
-    return at::where(taken, given.to(out.scalar_type()), out);
   }
 };
 
@@ -294,6 +394,7 @@ struct ScatterInplace {
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   register_op<ScatterAddInplace>(m);
+  register_op<ScatterInto>(m);
   register_op<ScatterInplace>(m);
 }
 

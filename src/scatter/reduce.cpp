@@ -229,11 +229,6 @@ Tensor best_by_position(const Tensor& values, const Target& to, bool largest) {
   return std::get<0>(best_and_position(values, to, largest));
 }
 
-bool has_derivative(const Tensor& values) {
-  return (values.requires_grad() && at::GradMode::is_enabled()) ||
-         torch::autograd::isFwGradDefined(values);
-}
-
 // The best values themselves, on the CPU, if a kernel can find them without looking for
 // positions. Elsewhere and if a gradient is needed, as in a graph that was traced on the
 // CPU without one, by position.
@@ -410,13 +405,6 @@ struct ScatterVar {
 
 // ---- scatter: a composition ---------------------------------------------------------------------
 
-// The positions of the best values are not needed, and there is a kernel that does not find them.
-bool needs_values_alone(const Tensor& values) {
-  return values.is_cpu() && !has_derivative(values) &&
-         !at::functorch::maybeCurrentDynamicLayer().has_value() &&
-         !values.key_set().has(c10::DispatchKey::Batched);
-}
-
 Tensor best(const Tensor& values, const Target& to, bool largest) {
   if (needs_values_alone(values)) {
     return op_of<ScatterBest>().call(values, to.index, to.dim_size, to.dim, to.batch_dims, largest,
@@ -436,7 +424,8 @@ Tensor any(const Tensor& values, const Target& to) {
   TORCH_CHECK_TYPE(values.scalar_type() == at::kBool, kReduceOp,
                    ": values must be bool for this reduction, but it is ",
                    dtype_name(values.scalar_type()), ".");
-  return best(values.to(at::kByte), to, /*largest=*/true).to(at::kBool);
+  const Tensor bytes = needs_values_alone(values) ? values.view(at::kByte) : values.to(at::kByte);
+  return best(bytes, to, /*largest=*/true).to(at::kBool);
 }
 
 Tensor reduce(const Tensor& given, const Target& to, std::string_view name,

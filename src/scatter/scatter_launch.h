@@ -61,6 +61,9 @@ struct AlongCall {
   int64_t sums_count;
 };
 
+// How values are joined to those of a result that is there already.
+enum class IntoRule { kSum, kMean, kProduct, kLargest, kSmallest };
+
 namespace kernels {
 
 // ---- Sums ---------------------------------------------------------------------------------------
@@ -117,6 +120,13 @@ TORCH_OPS_KERNELS_API int64_t scatter_prod(OnCpu on, const ReduceCall<Value, Val
 template <class Value>
 TORCH_OPS_KERNELS_API void scatter_prod(OnCuda on, const ReduceCall<Value, Value>& call,
                                         const IndexErrorSite& errors);
+
+// Joins the values to the result, in order; without `include_self` the first of a row overwrites
+// it. Sums and means are of floats alone; those of 16-bit floats, and their products, are rounded
+// once.
+template <class Value>
+TORCH_OPS_KERNELS_API int64_t scatter_into(OnCpu on, const ReduceCall<Value, Value>& call,
+                                           IntoRule rule, bool include_self);
 
 // ---- An entry for each element ------------------------------------------------------------------
 

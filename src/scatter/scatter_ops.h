@@ -3,6 +3,8 @@
 #pragma once
 
 #include "common/gather_family/gather_ops.h"
+#include "common/torch/autograd.h"
+#include "common/torch/batching.h"
 
 namespace torch_ops::ops {
 
@@ -28,6 +30,18 @@ inline at::Tensor per_row(at::Tensor of_rows, int64_t batch_dims, int64_t dim, i
   for (int64_t d = batch_dims; d < dim; ++d) of_rows = of_rows.unsqueeze(batch_dims);
   while (of_rows.dim() < rank) of_rows = of_rows.unsqueeze(-1);
   return of_rows;
+}
+
+inline bool has_derivative(const at::Tensor& values) {
+  return (values.requires_grad() && at::GradMode::is_enabled()) ||
+         torch::autograd::isFwGradDefined(values);
+}
+
+// May a kernel for the CPU that has neither a derivative nor a batching rule be called?
+inline bool needs_values_alone(const at::Tensor& values) {
+  return values.is_cpu() && !has_derivative(values) &&
+         !at::functorch::maybeCurrentDynamicLayer().has_value() &&
+         !values.key_set().has(c10::DispatchKey::Batched);
 }
 
 // The one name of a reduction that has two.

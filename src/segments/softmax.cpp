@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ge.h>
 
+#include "common/gather_family/call_indexed.h"
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/indexing.h"
 #include "common/gather_family/planned.h"

@@ -74,6 +74,7 @@ CALLS: list[tuple[str, Callable[[Tensor, Tensor], Tensor]]] = [
     ("embedding_bag", lambda s, i: torch_ops.embedding_bag(i[None], s)),
     ("embedding_bag", lambda s, i: torch_ops.embedding_bag(i[None], s, mode="max")),
     ("embedding", lambda s, i: torch_ops.embedding(i, s.clone(), max_norm=1.0)),
+    ("embedding_bag", lambda s, i: torch_ops.embedding_bag(i[None], s.clone(), max_norm=1.0)),
 ]
 
 
@@ -262,6 +263,16 @@ WRONG_DTYPES: list[tuple[str, Callable[[Tensor, Tensor], object], str]] = [
     ("_relu_mask", lambda s, i: REGISTERED._relu_mask(i.short(), None), "int16"),
     ("sigmoid_backward", lambda s, i: REGISTERED.sigmoid_backward(i.int(), i.int()), "int32"),
     ("embedding", lambda s, i: torch_ops.embedding(i, s.cfloat(), max_norm=1.0), "complex64"),
+    (
+        "embedding_bag with max_norm: weight",
+        lambda s, i: torch_ops.embedding_bag(i[None], s.cfloat(), max_norm=1.0),
+        "complex64",
+    ),
+    (
+        "embedding_bag: input",
+        lambda s, i: torch_ops.embedding_bag(i[None].float(), s, max_norm=1.0),
+        "float32",
+    ),
     ("kernel", lambda s, i: MOVE(s.to(torch.float8_e5m2), s, 1), "float8_e5m2"),
     ("kernel", lambda s, i: MOVE(s, s.cdouble(), 1), "complex128"),
     ("kernel", lambda s, i: MOVE(s, s, s.bfloat16()), "bfloat16"),

@@ -158,6 +158,49 @@ def test_views_and_leaves(device: torch.device) -> None:
             torch_ops.scatter_(base[0, :1].expand(4), values, index, reduce=reduce)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_many_entries(device: torch.device, dtype: torch.dtype) -> None:
+    """Rows of many lengths, of which some have hundreds of entries and most have none."""
+    torch.manual_seed(0)
+    index = torch.cat([torch.randint(9, (2000,)), torch.randint(5000, (500,))]).to(device)
+    for columns in (1, 3, 8, 37):
+        out = torch.randn(5000, columns, dtype=dtype, device=device)
+        values = torch.randn(2500, columns, dtype=dtype, device=device)
+        for reduce in REDUCES:
+            start, given = out, values
+            if reduce == "prod":  # neither 0 nor infinity
+                start, given = ((t.sign() + (t == 0)) * 1.0 for t in (out, values))
+            for include in (True, False):
+                actual = torch_ops.scatter_(
+                    start.clone(), given, index, reduce=reduce, include_self=include
+                )
+                wide = index[:, None].expand_as(given)
+                expected = start.double().scatter_reduce(
+                    0, wide, given.double(), reduce, include_self=include
+                )
+                if reduce in ("sum", "mean"):  # 300 roundings of float32, of sums below 100
+                    torch.testing.assert_close(actual, expected.to(dtype), rtol=8e-3, atol=4e-3)
+                else:
+                    assert torch.equal(actual.double(), expected), (columns, reduce, include)
+
+
+def test_shared_memory(device: torch.device) -> None:
+    """Values and index may be parts of `out`; they are read before it is written."""
+    for reduce in ("mean", "amax", "prod"):
+        out = torch.tensor([3, 0, 2, 1], device=device)
+        expected = reference(
+            out,
+            out[:2].clone(),
+            out[2:].clone(),
+            dim=0,
+            batch_dims=0,
+            reduce=reduce,
+            include_self=True,
+        )
+        torch_ops.scatter_(out, out[:2], out[2:], reduce=reduce)
+        assert out.tolist() == expected.tolist(), reduce
+
+
 def test_bad_arguments(device: torch.device) -> None:
     out = torch.zeros(4, device=device)
     index = torch.zeros(2, dtype=torch.int64, device=device)

@@ -101,7 +101,7 @@ def embedding_bag(
             max_norm=(max_norm, "a real number"),
             norm_type=(norm_type, "a real number"),
         )
-        _renorm_(weight, input, max_norm, norm_type)
+        _renorm_(weight, input, max_norm, norm_type, name="embedding_bag:input")
     options = (
         scale_grad_by_freq,
         mode,

@@ -279,9 +279,11 @@ def scatter_(
         any number of times; forward mode too.
 
     Memory:
-        A sum with ``include_self`` is :func:`scatter_add_`. Others use the result of
-        :func:`scatter`, up to three tensors of the size of ``out``, and 8 bytes per entry and per
-        row for the counts. 16-bit floats: means are rounded once, products twice.
+        A sum with ``include_self`` is :func:`scatter_add_`. On the CPU without a gradient others
+        use 8 bytes per row, and 4 per value of the rows that are named where 16-bit floats are
+        added or multiplied. Elsewhere they use the result of :func:`scatter`, up to three tensors
+        of the size of ``out``, and 8 bytes per entry and per row for the counts. 16-bit floats:
+        means are rounded once, products at most twice.
 
     Determinism:
         As for :func:`scatter`.

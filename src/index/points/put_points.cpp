@@ -1,6 +1,7 @@
 // The contract of put_points and put_points_: schemas, checks, derivative. They write rows where
 // gather_points reads them; negative entries count from the end.
 #include <ATen/MemoryOverlap.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include "common/gather_family/gather_ops.h"

@@ -7,6 +7,7 @@
 #include "common/elementwise/elementwise_cpu.h"
 #include "common/host/parallel.h"
 #include "common/indexing/first_bad_entry.h"
+#include "scatter/cpu/into_loops.h"
 #include "scatter/cpu/reduce_loops.h"
 #include "scatter/scatter_launch.h"
 
@@ -24,9 +25,9 @@ int64_t find_bad(const IndexArray& index, const RowLayout& layout, const IndexRu
   });
 }
 
-// Calls use(part, run) for all entries of a call, by several threads.
+// Calls use(entries, part) for all parts of a call, by several threads.
 template <class Call, class Use>
-void reduce(const Call& call, Use&& use) {
+void for_each_part(const Call& call, Use&& use) {
   const RowLayout& layout = call.layout;
   if (call.values_count() == 0 || layout.axis_size == 0) return;
   const ReduceParts parts(layout, num_threads());
@@ -34,11 +35,18 @@ void reduce(const Call& call, Use&& use) {
     const int64_t grain = kElementsPerTask / (layout.entries * layout.inner / parts.strips + 1) + 1;
     parallel_for(parts.count, grain, [&](int64_t begin, int64_t end) {
       for (int64_t number = begin; number < end; ++number) {
-        const ReducePart part = parts.part(number, layout);
-        for_each_part_run(entries, layout, call.rule, part,
-                          [&](const ReduceRun& run) { use(part, run); });
+        use(entries, parts.part(number, layout));
       }
     });
+  });
+}
+
+// Calls use(part, run) for all entries of a call, by several threads.
+template <class Call, class Use>
+void reduce(const Call& call, Use&& use) {
+  for_each_part(call, [&](const auto* entries, const ReducePart& part) {
+    for_each_part_run(entries, call.layout, call.rule, part,
+                      [&](const ReduceRun& run) { use(part, run); });
   });
 }
 
@@ -160,6 +168,7 @@ void pick_best(const ReduceCall<Value, Value>& call, bool largest) {
   });
 }
 
+// Of short rows.
 template <class Value>
 void find_best(const ReduceCall<Value, Value>& call, bool largest) {
   using Key = KeyOf<Value>;
@@ -176,10 +185,11 @@ void find_best(const ReduceCall<Value, Value>& call, bool largest) {
   }
   const Simd simd = cpu_simd();
   constexpr Key kNone = KeyOrder<Key>::kNone;
-  // kNone is also the key of the worst integer. If there is one, rows without entries must be
-  // distinguished before; with the key of zero they become zeros as well.
+  // kNone is also the key of the worst integer. If there is one, and it is not zero, rows without
+  // entries must be distinguished before; with the key of zero they become zeros as well.
   const Key zero = order.key(Key());
-  const bool has_none = kFloats || !contains(from, call.values_count(), order.bits(kNone));
+  const bool has_none =
+      kFloats || zero == kNone || !contains(from, call.values_count(), order.bits(kNone));
   if (has_none) {
     parallel_for(count, kElementsPerTask,
                  [&](int64_t begin, int64_t end) { std::fill(to + begin, to + end, kNone); });
@@ -196,14 +206,102 @@ void find_best(const ReduceCall<Value, Value>& call, bool largest) {
   });
 }
 
+// ---- Into rows that are there already -----------------------------------------------------------
+
+// Joins the values of a part to rows. for_each_run calls what it is given with each run.
+template <class Value, class Sum, class ForEachRun>
+void join_runs(const FromRows<Value>& values, const IntoRows<Sum>& into, int64_t columns,
+               IntoRule rule, ForEachRun&& for_each_run) {
+  const auto join = [&](auto by) {
+    for_each_run(
+        [&](const ReduceRun& run) { join_rows(cpu_simd(), by, run, values, into, columns); });
+  };
+  if constexpr (std::is_same_v<Value, Sum>) {
+    if (rule == IntoRule::kLargest) return join(JoinBetter<true>());
+    if (rule == IntoRule::kSmallest) return join(JoinBetter<false>());
+  }
+  if constexpr (sizeof(Sum) > 2 || std::is_integral_v<Sum>) {
+    if (rule == IntoRule::kProduct) return join(JoinProduct());
+  }
+  if constexpr (std::is_floating_point_v<Sum>) {
+    join(JoinSum());
+    if (rule == IntoRule::kMean) {
+      for_each_run([&](const ReduceRun& run) {
+        for (int64_t k = 0; k < run.count; ++k) divide_row(into, run.rows[k], columns);
+      });
+    }
+  }
+}
+
+template <class Value, class Index>
+void join_part(const ReduceCall<Value, Value>& call, const Index* entries, const ReducePart& part,
+               IntoRule rule, bool include_self) {
+  const RowLayout& layout = call.layout;
+  const int64_t columns = part.last_column - part.first_column;
+  const FromRows<Value> values{
+      call.values + part.slab * layout.entries * layout.inner + part.first_column, layout.inner};
+  Value* const result =
+      call.result + part.slab * layout.axis_size * layout.inner + part.first_column;
+  const bool counted = rule == IntoRule::kMean || !include_self;
+  const auto for_each_run = [&](auto&& use) {
+    for_each_part_run(entries, layout, call.rule, part, use);
+  };
+  constexpr bool kNarrow = std::is_same_v<Value, Float16> || std::is_same_v<Value, BFloat16>;
+  if (!kNarrow || rule == IntoRule::kLargest || rule == IntoRule::kSmallest) {
+    std::vector<int64_t> counts(counted ? layout.axis_size : 0);
+    const IntoRows<Value> into{result, layout.inner, counted ? counts.data() : nullptr,
+                               include_self};
+    return join_runs(values, into, columns, rule, for_each_run);
+  }
+  // 16-bit floats in float, and only the rows that are named: they are numbered as they come.
+  if constexpr (kNarrow) {
+    std::vector<int64_t> numbers(layout.axis_size, -1), named;
+    for_each_run([&](const ReduceRun& run) {
+      for (int64_t k = 0; k < run.count; ++k) {
+        if (numbers[run.rows[k]] >= 0) continue;
+        numbers[run.rows[k]] = named.size();
+        named.push_back(run.rows[k]);
+      }
+    });
+    const auto count = static_cast<int64_t>(named.size());
+    std::vector<int64_t> counts(counted ? count : 0);
+    const Scratch<float> sums(count * columns);
+    for (int64_t n = 0; include_self && n < count; ++n) {
+      widen_values(cpu_simd(), result + named[n] * layout.inner, columns, sums.get() + n * columns);
+    }
+    const IntoRows<float> into{sums.get(), columns, counted ? counts.data() : nullptr,
+                               include_self};
+    join_runs(values, into, columns, rule, [&](auto&& use) {
+      for_each_run([&](ReduceRun& run) {
+        for (int64_t k = 0; k < run.count; ++k) run.rows[k] = numbers[run.rows[k]];
+        use(run);
+      });
+    });
+    for (int64_t n = 0; n < count; ++n) {
+      store_sums(cpu_simd(), sums.get() + n * columns, columns, result + named[n] * layout.inner);
+    }
+  }
+}
+
 }  // namespace
 
 template <class Value>
 int64_t scatter_best(OnCpu on, const ReduceCall<Value, Value>& call, bool largest) {
   const HostScope scope(on.program);
   const int64_t bad = find_bad(call.index, call.layout, call.rule);
-  if (bad == kNoBadEntry) find_best(call, largest);
-  return bad;
+  if (bad != kNoBadEntry) return bad;
+  if (call.layout.inner < kShortRow) {
+    find_best(call, largest);
+    return kNoBadEntry;
+  }
+  parallel_for(call.result_count(), kElementsPerTask, [&](int64_t begin, int64_t end) {
+    std::fill(call.result + begin, call.result + end, Value());
+  });
+  for_each_part(call, [&](const auto* entries, const ReducePart& part) {
+    join_part(call, entries, part, largest ? IntoRule::kLargest : IntoRule::kSmallest,
+              /*include_self=*/false);
+  });
+  return kNoBadEntry;
 }
 
 template <class Value>
@@ -239,9 +337,23 @@ int64_t scatter_prod(OnCpu on, const ReduceCall<Value, Value>& call) {
   return kNoBadEntry;
 }
 
-#define INSTANTIATE_ORDERED(T)                                         \
-  template int64_t scatter_best(OnCpu, const ReduceCall<T, T>&, bool); \
-  template int64_t scatter_arg(OnCpu, const ReduceCall<T, int64_t>&, bool);
+template <class Value>
+int64_t scatter_into(OnCpu on, const ReduceCall<Value, Value>& call, IntoRule rule,
+                     bool include_self) {
+  const HostScope scope(on.program);
+  const int64_t bad = find_bad(call.index, call.layout, call.rule);
+  if (bad == kNoBadEntry) {
+    for_each_part(call, [&](const auto* entries, const ReducePart& part) {
+      join_part(call, entries, part, rule, include_self);
+    });
+  }
+  return bad;
+}
+
+#define INSTANTIATE_ORDERED(T)                                              \
+  template int64_t scatter_best(OnCpu, const ReduceCall<T, T>&, bool);      \
+  template int64_t scatter_arg(OnCpu, const ReduceCall<T, int64_t>&, bool); \
+  template int64_t scatter_into(OnCpu, const ReduceCall<T, T>&, IntoRule, bool);
 TORCH_OPS_FOR_EACH_ORDERED(INSTANTIATE_ORDERED)
 
 #define INSTANTIATE_PROD(T) template int64_t scatter_prod(OnCpu, const ReduceCall<T, T>&);

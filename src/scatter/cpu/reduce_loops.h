@@ -212,7 +212,7 @@ void keep_best([[maybe_unused]] Simd simd, const RowLayout& layout, const Reduce
   keep_best_baseline<kLargest>(layout, part, run, values, best);
 }
 
-// ---- The same without the entries: only keys ----------------------------------------------------
+// ---- The same without the entries: only keys, of short rows -------------------------------------
 
 template <class Key>
 struct ToKey {
@@ -230,27 +230,11 @@ struct FromKey {
   }
 };
 
-template <class Key>
-struct BetterKey {
-  KeyOrder<Key> order;
-  TORCH_OPS_HOST_DEVICE Key operator()(Key best, Key bits) const {
-    const Key key = order.key(bits);
-    return key > best ? key : best;
-  }
-};
-
 // Adds the values of a run, which are bits; `best` has keys.
 template <class Key>
 void keep_best_keys(Simd simd, const RowLayout& layout, const ReducePart& part,
                     const ReduceRun& run, const KeyOrder<Key>& order, const Key* values,
                     Key* best) {
-  if (layout.inner >= kShortRow) {
-    for_each_row(layout, part, run, [&](int64_t value, int64_t result, int64_t columns) {
-      map_range(simd, BetterKey<Key>{order}, 0, columns, best + result,
-                static_cast<const Key*>(best + result), values + value);
-    });
-    return;
-  }
   // Short rows are whole in a part, and adjacent.
   if (run.count == 0) return;
   const int64_t begin = run.entries[0], end = run.entries[run.count - 1] + 1;

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kPeerThreads)
   Word loaded[kPeerUnroll];
 #pragma unroll
   for (int u = 0; u < kPeerUnroll; ++u) {
-    // Behind the last word it is read again, and not written.
+    // Beyond the last word, that one is read again, and not written.
     const uint32_t word = min(first + u * kPeerThreads, of.all_words - 1);
     positions[u] = (of.first_row + of.by_words.divide(word, columns[u])) * of.index_stride;
   }

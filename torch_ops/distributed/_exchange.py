@@ -116,7 +116,7 @@ def _tell(
     counts = bounds.diff().expand(2, -1).contiguous()
     if failed >= 0:
         counts[0] = -1 - failed
-    work = dist.all_to_all_single(counts[1], counts[0], group=group, async_op=True)
+    work: Any = dist.all_to_all_single(counts[1], counts[0], group=group, async_op=True)
     works: list[Any] = [work]
     if counts.is_cuda:
         work.wait()  # the stream does

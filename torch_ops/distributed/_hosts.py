@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,7 +27,7 @@ class Hosts:
     name: str  # by which compiled code says which it means
     inside: ProcessGroup  # the ranks of its host
     across: ProcessGroup  # the p-th ranks of all hosts, if it is the p-th of its own
-    # Of each rank: p * hosts + its rank in ``across``. Behind them a number for rows that are none.
+    # Of each rank: p * hosts + its rank in ``across``. After them a number for rows that are none.
     numbers: Tensor
 
     def renumber(self, rows: Tensor, size: int, length: int) -> Tensor:
@@ -69,6 +70,8 @@ def set_up(group: ProcessGroup, device: torch.device, names: list[str]) -> Hosts
     numbers = [in_order.index(rank) for rank in range(len(names))]
     own = members[names[group.rank()]]
     of_all = dist.get_process_group_ranks(group)
+    inside: Any
+    across: Any
     inside, across = (
         dist.new_group(
             [of_all[rank] for rank in ranks],

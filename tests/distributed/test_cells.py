@@ -30,10 +30,10 @@ def _placement(text: str, axes: dict[str, int]) -> Placement:
 def _pending(found: DTensor, places: tuple[Placement, ...]) -> tuple[Placement, ...]:
     """The places that are expected.
 
-    From torch 2.15 on, its arithmetic leaves some sums to be taken later; the tables have the
+    After torch 2.11 its arithmetic leaves some sums to be taken later; the tables have the
     placements after them.
     """
-    if parse(torch.__version__) < (2, 15):
+    if parse(torch.__version__) < (2, 12):
         return places
     return tuple(
         mine if isinstance(mine, Partial) and isinstance(each, Replicate) else each

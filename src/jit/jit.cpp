@@ -1,7 +1,6 @@
 // What Python sees of kernels that were compiled at run time: torch_ops/jit/.
 #include "jit/jit.h"
 
-#include "common/torch/autograd.h"
 #include "jit/gpu_code.h"
 #include "jit/library.h"
 
@@ -82,7 +81,6 @@ void bind_library(py::module_& m) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "Loads, checks and launches kernels that were compiled at run time.";
-  torch_ops::autograd::name_nodes_in_python();
   torch_ops::jit::bind_library(m);
   torch_ops::jit::bind_elementwise(m);
   torch_ops::jit::bind_indexed(m);

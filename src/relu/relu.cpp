@@ -26,7 +26,6 @@ TORCH_OPS_REGISTER_ELEMENTWISE(Activation<double>)
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The direct kernels of relu, on contiguous CUDA tensors and outside autograd.";
-  autograd::name_nodes_in_python();
   m.def("forward", &forward, "max(input, 0), NaN kept", py::arg("input"));
   m.def("backward", &backward, "grad_output where output is positive or NaN, else 0",
         py::arg("grad_output"), py::arg("output"));

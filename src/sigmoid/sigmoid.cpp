@@ -44,7 +44,6 @@ TORCH_OPS_REGISTER_ELEMENTWISE(SigmoidOp)
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The direct kernels of sigmoid, on contiguous CUDA tensors and outside autograd.";
-  autograd::name_nodes_in_python();
   m.def("forward", &forward, "1 / (1 + exp(-input))", py::arg("input"));
   m.def("backward", &backward, "grad_output * output * (1 - output)", py::arg("grad_output"),
         py::arg("output"));

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+from pathlib import Path
 
 import pytest
 from jit_tools import needs_cuda_core
@@ -14,7 +15,11 @@ from torch_ops import jit
 
 @needs_cuda_core
 @pytest.mark.parametrize("name", jit.__all__)
-def test_docstring_examples_run(name: str) -> None:
+def test_docstring_examples_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An example clears the cache, in which other processes keep their kernels.
+    monkeypatch.setenv("TORCH_OPS_CACHE_DIR", str(tmp_path))
     runner = doctest.DocTestRunner()
     report: list[str] = []
     found = doctest.DocTestFinder().find(getattr(jit, name), name, module=False, globs={})

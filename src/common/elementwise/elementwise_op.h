@@ -305,8 +305,9 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
     m.impl(backward_name().c_str(), backward);
   }
 
-  // For the op's module: call_<name> and call_<name>_.
+  // For the op's module: call_<name> and call_<name>_, and the names of its nodes.
   static void def_calls(pybind11::module_& m) {
+    autograd::name_nodes_in_python();
     const std::string name = std::string("call_") + Op::kName;
     python_call::def(m, name.c_str(), op());
     python_call::def(m, (name + "_").c_str(), inplace_op());

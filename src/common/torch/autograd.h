@@ -49,7 +49,7 @@ inline std::vector<void (*)()>& node_types() {
 // Python then shows a node by its name, as it does torch's own. And AOTAutograd takes a node
 // without a type for that of a custom function, and the result of an op in place for another tensor
 // than its argument. PYBIND11_MODULE calls it: the GIL is held, and all static variables have
-// values.
+// values. jit's does not, for its nodes have the names of users' kernels, one by one.
 inline void name_nodes_in_python() {
   for (void (*name_in_python)() : node_types()) name_in_python();
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,19 +69,25 @@ def set_up(group: ProcessGroup, device: torch.device, names: list[str]) -> Hosts
     columns = [sorted(ranks) for ranks in zip(*members.values(), strict=True)]
     in_order = [rank for ranks in columns for rank in ranks]
     numbers = [in_order.index(rank) for rank in range(len(names))]
-    own = members[names[group.rank()]]
     of_all = dist.get_process_group_ranks(group)
-    inside: Any
-    across: Any
-    inside, across = (
-        dist.new_group(
-            [of_all[rank] for rank in ranks],
-            timeout=timeout_of(group, device),
-            backend=dist.get_backend_config(group),
-            use_local_synchronization=True,
-        )
-        for ranks in (own, columns[own.index(group.rank())])
-    )
+    # All processes make all groups, in order. Those of a part of them cannot, and torch then finds
+    # the others by a name that depends on how many groups a process has.
+    by_all = len(of_all) == dist.get_world_size()
+
+    def own_of(choices: Iterable[list[int]]) -> Any:
+        own: Any = None
+        for ranks in choices:
+            if by_all or group.rank() in ranks:
+                made = dist.new_group(
+                    [of_all[rank] for rank in ranks],
+                    timeout=timeout_of(group, device),
+                    backend=dist.get_backend_config(group),
+                    use_local_synchronization=not by_all,
+                )
+                own = made if group.rank() in ranks else own
+        return own
+
+    inside, across = own_of(members.values()), own_of(columns)
     name = f"hosts {next(_numbers)}"
     made = Hosts(name, inside, across, torch.tensor([*numbers, 0], device=device))
     _of_groups[group] = hosts_of[name] = made

@@ -195,8 +195,8 @@ def largest_allocation(backward: Callable[[], Any], device: torch.device) -> int
 
 def gathered(tensor: Tensor) -> list[Tensor]:
     """Those of all ranks, which have one shape."""
-    # gloo, which ranks that share a GPU have, is given none of its tensors: not all collectives
-    # take them.
+    # Ranks that share a GPU use gloo, which does not take CUDA tensors in all collectives. They
+    # send copies on the host.
     sent = tensor if dist.get_backend() == "nccl" else tensor.cpu()
     parts = [torch.empty_like(sent) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, sent)

@@ -46,9 +46,9 @@ def generator(seed: int) -> torch.Generator:
 
 
 def _stage_through_the_host() -> torch.library.Library:
-    """gloo ends the process where it is given CUDA tensors in torch's functional collectives.
+    """Makes torch's functional collectives send CUDA tensors through the host's memory.
 
-    They go through the host's memory instead, for as long as the library lives.
+    Given the tensors themselves, gloo ends the process. It holds as long as the library lives.
     """
     library = torch.library.Library("_c10d_functional", "IMPL")
     ops = torch.ops._c10d_functional

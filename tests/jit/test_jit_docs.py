@@ -15,9 +15,7 @@ from torch_ops import jit
 
 @needs_cuda_core
 @pytest.mark.parametrize("name", jit.__all__)
-def test_docstring_examples_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # An example clears the cache, in which other processes keep their kernels.
     monkeypatch.setenv("TORCH_OPS_CACHE_DIR", str(tmp_path))
     runner = doctest.DocTestRunner()

@@ -70,8 +70,9 @@ def set_up(group: ProcessGroup, device: torch.device, names: list[str]) -> Hosts
     in_order = [rank for ranks in columns for rank in ranks]
     numbers = [in_order.index(rank) for rank in range(len(names))]
     of_all = dist.get_process_group_ranks(group)
-    # All processes make all groups, in order. Those of a part of them cannot, and torch then finds
-    # the others by a name that depends on how many groups a process has.
+    # Where the group has all processes, each of them makes all groups, in the same order. Else only
+    # the members of a group make it, and torch finds them by a name that depends on how many groups
+    # a process has made.
     by_all = len(of_all) == dist.get_world_size()
 
     def own_of(choices: Iterable[list[int]]) -> Any:

@@ -195,15 +195,17 @@ int64_t sum_by(const BagCall<Value>& call, const BagPart<Value>& part, int64_t f
       return sum_by<kSimd, kFactors, Some, kSome - 1>(call, part, first, columns);
     }
   }
+  // One branch of these, since the lanes of one instruction set are no code of another.
+  if constexpr (kSimd == Simd::kBaseline) {
+    return columns_baseline<kFactors, Some, kSome>(call, part, first, columns);
+  }
 #ifdef __x86_64__
-  if constexpr (kSimd == Simd::kAvx512) {
+  else if constexpr (kSimd == Simd::kAvx2) {
+    return columns_avx2<kFactors, Some, kSome>(call, part, first, columns);
+  } else {
     return columns_avx512<kFactors, Some, kSome>(call, part, first, columns);
   }
-  if constexpr (kSimd == Simd::kAvx2) {
-    return columns_avx2<kFactors, Some, kSome>(call, part, first, columns);
-  }
 #endif
-  return columns_baseline<kFactors, Some, kSome>(call, part, first, columns);
 }
 
 template <Simd kSimd, bool kFactors, int64_t kBytes, class Value>

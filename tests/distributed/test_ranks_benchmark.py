@@ -19,7 +19,9 @@ def test_a_small_run(world: int, device: torch.device, tmp_path: Path) -> None:
     options += ["--filter", "train: ", "host", "gather: bf16 rows of 16", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "benchmarks.distributed", *options]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    figures = json.loads((tmp_path / "distributed.json").read_text())
+    written = tmp_path / "distributed.json"
+    assert written.exists(), run.stdout[-2000:] + run.stderr[-4000:]
+    figures = json.loads(written.read_text())
     missed = [bar for case in figures["cases"] for bar in case["bars"] if not bar["met"]]
     assert run.returncode == bool(missed), run.stdout[-2000:] + run.stderr[-2000:]
     shared = device.type == "cuda" and world > torch.cuda.device_count()

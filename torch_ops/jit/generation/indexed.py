@@ -191,6 +191,8 @@ def host_source(program: Program, form: PassForm) -> Source:
   if (@what == 1) torch_ops::HostPass<@Pass>::join(@plan, @begin, @end);"""
     )
     return joined(
+        # g++ does not vectorise a loop that it has unrolled, which pays for very short ones alone.
+        "#define TORCH_OPS_NO_UNROLLING\n" if form.is_full and form.vector % 4 == 0 else "",
         *writer.head("cpu", partial_bytes(form), ""),
         'extern "C" void run(const Plan& @plan, int64_t @what, int64_t @begin, int64_t @end) {\n'
         "(void)@what;",

@@ -357,6 +357,9 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
 #pragma unroll
 #else
 #pragma GCC ivdep
+#ifdef TORCH_OPS_NO_UNROLLING
+#pragma GCC unroll 1
+#endif
 #endif
           for (int v = 0; v < count; ++v) {
             Variables<Out...> out;

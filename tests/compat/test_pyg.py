@@ -288,7 +288,7 @@ def test_a_graph_is_sorted_once(plans: list[Tensor], device: torch.device) -> No
     patch = importlib.import_module("torch_ops.compat._pyg")
     layer(x, edges)
     assert not plans  # each step may have a graph of its own
-    for _ in range(patch._SIGHTS):
+    for _ in range(patch._pyg_messages.SIGHTS):
         result = layer(x, edges)
         torch.testing.assert_close(result, wanted, rtol=1e-12, atol=1e-13)
         (grad,) = torch.autograd.grad(result.square().sum(), x)
@@ -308,7 +308,7 @@ def test_a_graph_is_not_kept_alive(plans: list[Tensor], device: torch.device) ->
     edges, x = some_edges().to(device), torch.randn(10, 8, device=device)
     kept = weakref.ref(edges)
     with pyg.enable():
-        for _ in range(importlib.import_module("torch_ops.compat._pyg")._SIGHTS):
+        for _ in range(importlib.import_module("torch_ops.compat._pyg_messages").SIGHTS):
             layer(x, edges)
     assert plans
     plans.clear()
@@ -442,8 +442,14 @@ def difference(actual: list[Tensor | None], wanted: list[Tensor | None]) -> floa
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # theirs, of layers that are deprecated or in beta
-def test_every_layer_agrees(record_property: Any) -> None:
-    """Outputs and gradients in float64, by rounding alone; and the table of the documentation."""
+@pytest.mark.parametrize("sights", [16, 1])
+def test_every_layer_agrees(sights: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs and gradients in float64, by rounding alone; and the table of the documentation.
+
+    With plans from the first use of edges on, layers are computed in one kernel where they can be.
+    """
+    messages = importlib.import_module("torch_ops.compat._pyg_messages")
+    monkeypatch.setattr(messages, "SIGHTS", sights)
     rows = []
     for name in LAYERS:
         wanted = run_layer(name)

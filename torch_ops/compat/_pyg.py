@@ -19,6 +19,7 @@ from torch_geometric.utils.num_nodes import maybe_num_nodes
 
 import torch_ops
 from torch_ops import GatherPlan
+from torch_ops.compat import _pyg_messages
 from torch_ops.compat.torch_scatter import scatter_softmax, segment_csr
 from torch_ops.ops.plan import cached_plan
 
@@ -28,12 +29,6 @@ _scatter_ext: Any = importlib.import_module("torch_ops._ext.scatter")
 _their_scatter = _scatter.scatter
 _their_softmax = _softmax.softmax
 _their_index_select = MessagePassing._index_select_safe
-
-
-# How often an index is used before a plan is made of it. The layers of one pass use it some times
-# each, and where each step has a graph of its own, the sort, for which the host waits, is never
-# paid back.
-_SIGHTS = 16
 
 
 def _saves_a_sort(index: Tensor) -> bool:
@@ -46,7 +41,7 @@ def _planned(index: Tensor, dim_size: int, dim: int) -> Tensor | GatherPlan:
         index = index.as_tensor()
     if not _saves_a_sort(index):
         return index
-    return cached_plan(index, dim_size, dim, 0, _SIGHTS)
+    return cached_plan(index, dim_size, dim, 0, _pyg_messages.SIGHTS)
 
 
 def _arguments(plan: GatherPlan) -> tuple[Tensor, Tensor, Tensor, int, int, int]:
@@ -195,6 +190,46 @@ def _lift(  # type: ignore[no-untyped-def]
     )
 
 
+_their_templates = MessagePassing._set_jittable_templates
+
+
+def _set_jittable_templates(self: MessagePassing, raise_on_error: bool = False) -> None:
+    """At a class's first layer, theirs makes its propagate."""
+    _their_templates(self, raise_on_error)
+    fuse(type(self))
+
+
+_fused: dict[type, tuple[Any, Any]] = {}  # propagate of theirs and ours, by class
+
+
+def fuse(layer: type) -> None:
+    """Has a class whose messages are products compute them with their sums."""
+    theirs = vars(layer).get("_jinja_propagate")
+    if theirs is None or theirs is vars(layer)["_orig_propagate"]:
+        return  # there was no layer of the class, or it has a propagate of its own
+    if vars(layer)["propagate"] is not theirs:
+        return  # it was done before
+    ours = _pyg_messages.propagate_of(layer)
+    if ours is not None:
+        _fused[layer] = theirs, ours
+        layer.propagate = ours  # type: ignore[attr-defined]
+
+
+def fuse_all() -> None:
+    """Those of which there was a layer before."""
+    classes = [MessagePassing]
+    for layer in classes:
+        classes += layer.__subclasses__()
+        fuse(layer)
+
+
+def fuse_none() -> None:
+    while _fused:
+        layer, (theirs, ours) = _fused.popitem()
+        if vars(layer).get("propagate") is ours:
+            layer.propagate = theirs  # type: ignore[attr-defined]
+
+
 # Theirs and ours: the functions, wherever a module has them, ...
 FUNCTIONS = [
     (_scatter.scatter, scatter),
@@ -208,5 +243,6 @@ METHODS = {
         ("_index_select", _index_select),
         ("_index_select_safe", _index_select_safe),
         ("_lift", _lift),
+        ("_set_jittable_templates", _set_jittable_templates),
     )
 }

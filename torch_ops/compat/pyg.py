@@ -2,7 +2,9 @@
 
 Sums, means, extremes, products, softmax, and the features that go along the edges: layers,
 pooling and user code that call ``torch_geometric.utils`` compute them by this library then, without
-a change of their own. Results, and their dtypes, are those of PyTorch Geometric. What is otherwise:
+a change of their own. Layers whose messages are features, or features times a factor, are summed in
+one kernel, without a tensor of messages. Results, and their dtypes, are those of PyTorch Geometric.
+What is otherwise:
 
 - 16-bit floats are summed in float32 and rounded once.
 - The gradient of a largest or smallest value goes to the first of several that are alike. PyTorch
@@ -70,9 +72,9 @@ def enable() -> AbstractContextManager[None]:
 
     ``torch_geometric.utils.scatter``, ``softmax`` and ``segment`` are replaced wherever modules
     have imported them by name, user code too, and so for modules imported later. So are the methods
-    of ``MessagePassing`` that carry features of nodes to the edges. Layers that were made before
-    are computed in the new way too; what ``torch.compile`` or ``torch.jit.script`` made before is
-    not.
+    of ``MessagePassing`` that carry features of nodes to the edges, and ``propagate`` of classes
+    whose messages are features times a factor. Layers that were made before are computed in the new
+    way too; what ``torch.compile`` or ``torch.jit.script`` made before is not.
 
     Returns:
         A context manager, which need not be used. At its end it disables if nothing was enabled
@@ -101,6 +103,7 @@ def enable() -> AbstractContextManager[None]:
     _replace(patch.FUNCTIONS)
     for name, (_, ours) in patch.METHODS.items():
         setattr(patch.MessagePassing, name, ours)
+    patch.fuse_all()
     _enabled = True
     return _Until(True)
 
@@ -114,4 +117,5 @@ def disable() -> None:
     _replace([(ours, theirs) for theirs, ours in patch.FUNCTIONS])
     for name, (theirs, _) in patch.METHODS.items():
         setattr(patch.MessagePassing, name, theirs)
+    patch.fuse_none()
     _enabled = False

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch_ops.ops._arguments import check_kinds, check_tensors, given
 
 _gather_plan = torch.ops.torch_ops.gather_plan.default
+_Plan = TypeVar("_Plan")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -262,7 +263,7 @@ class _Seen:
         self.used = next(_clock)
         # Keyed by the numbers of a plan and the part of the owner: the plan, or how often it was
         # asked for.
-        self.plans: dict[tuple[Any, ...], GatherPlan | int] = {}
+        self.plans: dict[tuple[Any, ...], Any] = {}
 
 
 _MOST_SEEN = 64  # tensors, and parts of each
@@ -286,19 +287,21 @@ def _may_have_plan(index: Tensor) -> bool:
     )
 
 
-def cached_plan(
-    index: Tensor, dim_size: int, dim: int, batch_dims: int, sights: int
-) -> Tensor | GatherPlan:
-    """`plan_cache`, whose plan is made when the index is seen for the ``sights``-th time."""
-    if not _may_have_plan(index):
-        return index
-    owner = index if index._base is None else index._base
-    part = (index.data_ptr(), index.shape, index.stride(), index.dtype)
-    key: tuple[Any, ...] = (dim_size, dim, batch_dims, *part)
+def kept_plan(
+    tensor: Tensor, key: tuple[Any, ...], sights: int, make: Callable[[Tensor], _Plan]
+) -> Tensor | _Plan:
+    """What ``make`` gives for a tensor of indices that was asked for ``sights`` times.
+
+    Before that it is the tensor itself. ``key`` tells one plan of a tensor from another.
+    """
+    if not _may_have_plan(tensor):
+        return tensor
+    owner = tensor if tensor._base is None else tensor._base
+    key = (*key, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
     seen = _seen.get(id(owner))
     if seen is not None and seen.owner() is owner and seen.version == owner._version:
         plan = seen.plans.get(key)
-        if isinstance(plan, GatherPlan):
+        if plan is not None and not isinstance(plan, int):
             seen.used = next(_clock)
             return plan
     with _lock:
@@ -310,18 +313,29 @@ def cached_plan(
                 _seen.pop(oldest.number, None)
         seen.used = next(_clock)
         count = seen.plans.get(key, 0)
-        if isinstance(count, GatherPlan):  # another thread made it
+        if not isinstance(count, int):  # another thread made it
             return count
         if key not in seen.plans and len(seen.plans) >= _MOST_SEEN:
             del seen.plans[next(iter(seen.plans))]
         seen.plans[key] = count + 1
         if count + 1 < sights:
-            return index
-    # Of another tensor of the same memory, since it would keep the index and its base alive.
+            return tensor
+    # Of another tensor of the same memory, since it would keep the indices and their base alive.
     with torch.inference_mode(False):
-        plan = gather_plan(index.detach(), dim_size, dim=dim, batch_dims=batch_dims)
+        plan = make(tensor.detach())
     seen.plans[key] = plan
     return plan
+
+
+def cached_plan(
+    index: Tensor, dim_size: int, dim: int, batch_dims: int, sights: int
+) -> Tensor | GatherPlan:
+    """`plan_cache`, whose plan is made when the index is seen for the ``sights``-th time."""
+
+    def make(index: Tensor) -> GatherPlan:
+        return gather_plan(index, dim_size, dim=dim, batch_dims=batch_dims)
+
+    return kept_plan(index, (dim_size, dim, batch_dims), sights, make)
 
 
 def plan_cache(

@@ -1,0 +1,470 @@
+"""torch_ops.compat.pyg: sums of features times factors in one kernel, and when they are not."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torch_ops.compat import pyg
+
+pytest.importorskip("torch_geometric", reason="PyTorch Geometric is not installed")
+
+from torch_geometric.nn import GATv2Conv, GraphConv, MessagePassing, SAGEConv, SimpleConv
+from torch_geometric.nn.models.schnet import CFConv
+from torch_geometric.typing import OptTensor
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+
+messages: Any = importlib.import_module("torch_ops.compat._pyg_messages")
+NODES, EDGES = 10, 40
+
+
+@pytest.fixture(autouse=True)
+def disabled_at_the_end() -> Iterator[None]:
+    yield
+    pyg.disable()
+
+
+@pytest.fixture(params=["plan", "indices"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How kernels get the edges, of which they then take all."""
+    monkeypatch.setattr(messages, "SIGHTS", 1 if request.param == "plan" else 1000)
+    monkeypatch.setattr(messages, "_LEAST_VALUES", 0)
+    return str(request.param)
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool, bool]]:
+    """Of each call of a kernel: the reduction, whether it has factors, and whether a plan."""
+    called: list[tuple[str, bool, bool]] = []
+    reduced = messages._reduced
+
+    def recorded(x: Tensor, w: Tensor | None, reduce: str, graph: dict[str, Any]) -> Tensor:
+        called.append((reduce, w is not None, "plan" in graph))
+        return reduced(x, w, reduce, graph)
+
+    monkeypatch.setattr(messages, "_reduced", recorded)
+    return called
+
+
+def edges_on(device: torch.device) -> Tensor:
+    pairs = torch.randperm(NODES**2, generator=torch.Generator().manual_seed(0))[:EDGES]
+    return torch.stack([pairs // NODES, pairs % NODES]).to(device)
+
+
+# ---- What a message is --------------------------------------------------------------------------
+
+
+class Forms:
+    def rows(self, x_j):
+        return x_j
+
+    def weighted(self, x_j, weight):
+        return weight.view(-1, 1) * x_j
+
+    def either(self, h_j, weight: OptTensor = None):
+        """With a text before it."""
+        return h_j if weight is None else h_j * weight
+
+    def steps(self, x_j, alpha):
+        alpha = alpha.relu()
+        if alpha.dim() == 1:
+            return alpha[:, None] * x_j
+        return x_j * (alpha * self.scale)
+
+    def sum(self, x_j, weight):
+        return x_j + weight
+
+    def squared(self, x_j):
+        return x_j * x_j
+
+    def shaped(self, x_j, weight):
+        return weight * x_j.view(-1, 1)
+
+    def read(self, x_j, weight):
+        assert x_j.dim() == 2
+        return weight * x_j
+
+    def both_ends(self, x_i, x_j):
+        return x_i * x_j
+
+    def by_index(self, x_j, index):
+        return x_j * index.view(-1, 1)
+
+    def receiver(self, x_i, weight):
+        return x_i * weight
+
+    def any_number(self, x_j, *weights):
+        return x_j * weights[0]
+
+    def by_name(self, x_j, *, weight):
+        return x_j * weight
+
+    def private(self, x_j, weight):
+        return x_j * self.__scale * weight
+
+    def within(self, x_j, weight):
+        def twice(x_j):
+            return 2 * x_j
+
+        return weight * twice(x_j)
+
+    @staticmethod
+    def static(self, x_j):
+        return x_j
+
+
+def test_forms_of_messages() -> None:
+    scale, layer = torch.tensor(3.0), Forms()
+    layer.scale = scale
+    x, weight = torch.randn(4, 2), torch.randn(4)
+    rows = messages.factor_of(Forms.rows)
+    assert (rows.rows, rows.others, rows.factor(layer, None)) == ("x", (), 1)
+    weighted = messages.factor_of(Forms.weighted)
+    assert weighted.others == ("weight",)
+    assert torch.equal(weighted.factor(layer, None, weight=weight), weight[:, None])
+    either = messages.factor_of(Forms.either)
+    assert (either.rows, either.factor(layer, None)) == ("h", 1)
+    assert either.factor(layer, None, weight=weight) is weight
+    steps = messages.factor_of(Forms.steps)
+    for alpha in (weight, torch.randn(4, 2)):
+        product = steps.factor(layer, None, alpha=alpha) * x
+        torch.testing.assert_close(product, layer.steps(x, alpha))
+    taken = {"rows", "weighted", "either", "steps"}
+    for name, function in vars(Forms).items():
+        if not name.startswith("__"):
+            assert (messages.factor_of(function) is not None) == (name in taken), name
+
+
+def test_errors_of_a_factor_are_where_its_text_is() -> None:
+    factor = messages.factor_of(Forms.weighted).factor
+    with pytest.raises(AttributeError) as error:
+        factor(Forms(), None, weight=3)
+    at = error.traceback[-1]
+    assert at.path.name == "test_pyg_messages.py"
+    assert str(at.statement).strip() == "return weight.view(-1, 1) * x_j"
+
+
+# ---- Layers -------------------------------------------------------------------------------------
+
+
+class Features(nn.Module):
+    """Weights for each feature, and three axes."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, edges: Tensor, w: Tensor) -> Tensor:
+        return self.layer(x.view(len(x), 2, 4), edges, w).flatten(1)
+
+
+class Heads(MessagePassing):
+    def __init__(self, aggr: str, **how: Any) -> None:
+        super().__init__(aggr=aggr, node_dim=0, **how)
+
+    def forward(self, x: Tensor, edge_index: Tensor, w: Tensor) -> Tensor:
+        return self.propagate(edge_index, x=x, w=w.view(-1, 2, 4), size=None)
+
+    def message(self, x_j: Tensor, w: Tensor) -> Tensor:
+        return w * x_j
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, ...]]] = {
+    "mean": (lambda: SAGEConv(8, 4), "mean", ()),
+    "sum": (lambda: SAGEConv(8, 4, aggr="sum"), "sum", ()),
+    "back": (lambda: SAGEConv(8, 4, flow="target_to_source"), "mean", ()),
+    "weighted": (lambda: GraphConv(8, 4), "sum", (EDGES,)),
+    "weighted mean": (lambda: GraphConv(8, 4, aggr="mean"), "mean", (EDGES,)),
+    "features": (lambda: Features(Heads("mean")), "mean", (EDGES, 8)),
+    "attention": (lambda: GATv2Conv(8, 4, heads=2, add_self_loops=False), "sum", ()),
+}
+
+
+def gradients(layer: nn.Module, x: Tensor, edges: Tensor, w: list[Tensor]) -> tuple[Tensor, ...]:
+    """The output, and the first and second derivatives of a function of it."""
+    output = layer(x, edges, *w)
+    inputs = [x, *w, *layer.parameters()]
+    first = torch.autograd.grad(output.square().sum(), inputs, create_graph=True)
+    second = torch.autograd.grad(sum(each.square().sum() for each in first), inputs)
+    return output, *first, *second
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_layers(
+    name: str, way: str, kernels: list[tuple[str, bool, bool]], device: torch.device
+) -> None:
+    """As PyTorch Geometric computes them, and what an edge sends is never made."""
+    if way == "indices" and device.type == "cuda":
+        pytest.skip("on CUDA sums are fused by a plan alone")
+    torch.manual_seed(0)
+    make, reduce, shape = CASES[name]
+    layer = make().double().to(device)
+    edges = edges_on(device)
+    x = torch.randn(NODES, 8, dtype=torch.float64, device=device, requires_grad=True)
+    w = (
+        [torch.randn(shape, dtype=torch.float64, device=device, requires_grad=True)]
+        if shape
+        else []
+    )
+    wanted = gradients(layer, x, edges, w)
+    assert not kernels
+    with pyg.enable():
+        actual = gradients(layer, x, edges, w)
+        assert kernels == [(reduce, bool(shape) or name == "attention", way == "plan")]
+    for ours, theirs in zip(actual, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    kernels.clear()
+    gradients(layer, x, edges, w)
+    assert not kernels  # and it is over
+
+
+@pytest.mark.parametrize("sizes", [None, (NODES, 4)])
+def test_two_kinds_of_nodes(
+    sizes: tuple[int, int] | None, way: str, kernels: list[Any], device: torch.device
+) -> None:
+    if way == "indices" and device.type == "cuda":
+        pytest.skip("on CUDA sums are fused by a plan alone")
+    torch.manual_seed(0)
+    layer, edges = SAGEConv((8, 3), 4).to(device), edges_on(device)
+    edges[1] %= 4
+    given = torch.randn(NODES, 8, device=device), torch.randn(4, 3, device=device)
+    x = given if sizes is None else (given[0], None)
+    wanted = layer(x, edges, size=sizes)
+    with pyg.enable():
+        torch.testing.assert_close(layer(x, edges, size=sizes), wanted)
+    assert len(kernels) == 1
+
+
+def test_a_plan_comes_with_time(kernels: list[Any], device: torch.device) -> None:
+    """Small graphs are summed in one kernel as soon as they are known to stay the same."""
+    layer, edges = SAGEConv(8, 4).to(device), edges_on(device)
+    x = torch.randn(NODES, 8, device=device)
+    wanted = layer(x, edges)
+    with pyg.enable():
+        for _ in range(messages.SIGHTS + 2):
+            torch.testing.assert_close(layer(x, edges), wanted)
+    assert kernels == [("mean", False, True)] * 3
+
+
+def test_large_graphs_need_no_plan_on_a_cpu(kernels: list[Any]) -> None:
+    layer, edges = SAGEConv(64, 4), torch.randint(100, (2, 1024))
+    x = torch.randn(100, 64)
+    wanted = layer(x, edges)
+    with pyg.enable():
+        torch.testing.assert_close(layer(x, edges), wanted)
+        layer(x, edges[:, :1023])
+    assert kernels == [("mean", False, False)]
+
+
+@pytest.mark.parametrize(
+    ("make", "w"),
+    [
+        (lambda: SAGEConv(8, 4, aggr="max"), None),
+        (lambda: SAGEConv(8, 4, aggr=["sum", "mean"]), None),
+        (lambda: SAGEConv(8, 4, decomposed_layers=2), None),
+        (lambda: SimpleConv(aggr="mul"), None),
+        (lambda: GraphConv(8, 4), torch.rand(EDGES, dtype=torch.float64)),
+        (lambda: GraphConv(8, 4), torch.rand(1)),
+    ],
+)
+def test_what_is_not_fused(make: Any, w: Tensor | None, way: str, kernels: list[Any]) -> None:
+    torch.manual_seed(0)
+    layer, edges, x = make(), edges_on(torch.device("cpu")), torch.randn(NODES, 8)
+    given = () if w is None else (w,)
+    wanted = outcome(layer, x, edges, *given)
+    with pyg.enable():
+        actual = outcome(layer, x, edges, *given)
+    assert not kernels
+    assert type(actual) is type(wanted)
+    if isinstance(wanted, Tensor):
+        torch.testing.assert_close(actual, wanted)
+
+
+def outcome(call: Any, *args: Any) -> Any:
+    try:
+        return call(*args)
+    except Exception as error:
+        return error
+
+
+HOOKS = [
+    "propagate_forward_pre", "propagate_forward", "message_forward_pre", "message_forward",
+    "aggregate_forward_pre", "aggregate_forward",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("hook", [*HOOKS, "aggr_module", "explain", "message"])
+def test_what_would_see_the_messages(hook: str, way: str, kernels: list[Any]) -> None:
+    layer, edges, x = SAGEConv(8, 4), edges_on(torch.device("cpu")), torch.randn(NODES, 8)
+    with pyg.enable():
+        if hook == "explain":
+            layer.explain = True
+            layer._edge_mask, layer._apply_sigmoid = torch.zeros(EDGES), False
+            without_neighbours = layer(x, edges)
+            torch.testing.assert_close(without_neighbours, layer.lin_r(x) + layer.lin_l.bias)
+        elif hook == "message":
+            layer.message = lambda x_j: 0 * x_j
+            torch.testing.assert_close(layer(x, edges), layer.lin_r(x) + layer.lin_l.bias)
+        else:
+            seen: list[Any] = []
+            if hook == "aggr_module":
+                handle = layer.aggr_module.register_forward_hook(lambda *args: seen.append(args))
+            else:
+                register = getattr(layer, f"register_{hook}_hook")
+                handle = register(lambda *args: seen.append(args))
+            layer(x, edges)
+            assert len(seen) == 1
+            assert not kernels
+            handle.remove()
+            layer(x, edges)
+            assert len(kernels) == 1 and len(seen) == 1
+            return
+    assert not kernels
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, edges: SAGEConv(8, 2)(x, edges + 3),
+        lambda x, edges: SAGEConv(8, 2)(x, edges - 1),
+        lambda x, edges: SAGEConv(8, 2)(x, edges.float()),
+        lambda x, edges: SAGEConv(8, 2)(x, edges[0]),
+        lambda x, edges: SAGEConv(8, 2)(x, edges, size=(3, NODES)),
+        lambda x, edges: GraphConv(8, 2)(x, edges, torch.rand(3)),
+        lambda x, edges: GraphConv(8, 2)((x, x[:2]), edges),
+    ],
+)
+def test_errors_are_theirs(call: Any, way: str) -> None:
+    edges, x = edges_on(torch.device("cpu")), torch.randn(NODES, 8)
+    wanted = outcome(call, x, edges)
+    assert isinstance(wanted, Exception)
+    with pyg.enable():
+        actual = outcome(call, x, edges)
+    assert (type(actual), str(actual)) == (type(wanted), str(wanted))
+
+
+def test_classes_of_later(way: str, kernels: list[Any]) -> None:
+    edges, x = edges_on(torch.device("cpu")), torch.randn(NODES, 8)
+    pyg.enable()
+
+    class Copy(MessagePassing):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.propagate(edge_index, x=x)
+
+    class Doubled(Copy):
+        def message(self, x_j: Tensor) -> Tensor:
+            return torch.cat([x_j, x_j], -1)
+
+    copy, doubled = Copy(aggr="sum"), Doubled(aggr="sum")
+    ours = copy(x, edges)
+    assert len(kernels) == 1
+    torch.testing.assert_close(doubled(x, edges), torch.cat([ours, ours], -1))
+    assert len(kernels) == 1
+    pyg.disable()
+    torch.testing.assert_close(copy(x, edges), ours)
+    assert len(kernels) == 1
+    pyg.enable()
+    copy(x, edges)
+    assert len(kernels) == 2
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, way: str, kernels: list[Any]) -> None:
+    monkeypatch.setenv("CXX", "there_is_no_such_compiler")
+    messages._can_compile.cache_clear()
+    try:
+        layer, edges, x = SAGEConv(8, 4), edges_on(torch.device("cpu")), torch.randn(NODES, 8)
+        wanted = layer(x, edges)
+        with pyg.enable():
+            torch.testing.assert_close(layer(x, edges), wanted)
+        assert not kernels
+    finally:
+        messages._can_compile.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_sums_of_16_bits(dtype: torch.dtype, device: torch.device, way: str) -> None:
+    """In float32, rounded once; the mean's gradient too, of more entries than float16 counts."""
+    edges = torch.zeros(2, 70_000, dtype=torch.int64, device=device)
+    x = torch.ones(1, 8, dtype=dtype, device=device, requires_grad=True)
+    layer = SimpleConv(aggr="mean")
+    with pyg.enable():
+        for call in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager")):
+            torch._dynamo.reset()
+            output = call(x, edges)
+            assert torch.equal(output, x)
+            (grad,) = torch.autograd.grad(output.sum(), x)
+            torch.testing.assert_close(grad, torch.ones_like(x), rtol=2e-2, atol=0)
+
+
+# ---- torch.compile ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("weighted", "features"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("mean", "weighted mean")),
+    ],
+)
+def test_compiled(
+    name: str, way: str, kernels: list[tuple[str, bool, bool]], device: torch.device
+) -> None:
+    torch.manual_seed(0)
+    make, reduce, shape = CASES[name]
+    layer, edges = make().double().to(device), edges_on(device)
+    x = torch.randn(NODES, 8, dtype=torch.float64, device=device, requires_grad=True)
+    w = (
+        [torch.randn(shape, dtype=torch.float64, device=device, requires_grad=True)]
+        if shape
+        else []
+    )
+
+    def outputs(call: Any) -> list[Tensor]:
+        output = call(x, edges, *w)
+        inputs = [x, *w, *layer.parameters()]
+        return [output, *torch.autograd.grad(output.square().sum(), inputs)]
+
+    wanted = outputs(layer)
+    torch._dynamo.reset()
+    with pyg.enable():
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        for _ in range(2):
+            for ours, theirs in zip(outputs(compiled), wanted, strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    assert kernels == [(reduce, bool(shape), way == "plan")] * 2
+
+
+def test_short_rows_are_not_fused_in_compiled_code(way: str, kernels: list[Any]) -> None:
+    torch._dynamo.reset()
+    layer, edges, x = SAGEConv(8, 4), edges_on(torch.device("cpu")), torch.randn(NODES, 8)
+    with pyg.enable():
+        output = torch.compile(layer, fullgraph=True, backend="aot_eager")(x, edges)
+    assert not kernels
+    torch.testing.assert_close(output, layer(x, edges))
+
+
+@pytest.mark.slow
+def test_inductor(way: str, kernels: list[Any], device: torch.device) -> None:
+    """Graphs of several sizes by one compiled function, and the filters of SchNet."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    layer = CFConv(16, 16, 16, nn.Linear(4, 16), 3.0).to(device)
+    with pyg.enable():
+        compiled = torch.compile(layer, fullgraph=True, dynamic=True)
+        for count in (EDGES, 30, 20):
+            edges, x = edges_on(device)[:, :count], torch.randn(NODES, 16, device=device)
+            distances, basis = torch.rand(count, device=device), torch.rand(count, 4, device=device)
+            x.requires_grad_()
+            both = []
+            for call in (compiled, layer):
+                output = call(x, edges, distances, basis)
+                inputs = [x, *layer.parameters()]
+                both.append([output, *torch.autograd.grad(output.square().sum(), inputs)])
+            torch.testing.assert_close(*both, rtol=1e-4, atol=1e-5)
+    assert ("sum", True, way == "plan") in kernels

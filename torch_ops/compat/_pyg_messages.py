@@ -1,0 +1,348 @@
+"""Layers of PyTorch Geometric that sum neighbours' features times factors, in one kernel.
+
+``message`` of such a layer returns ``x_j``, ``edge_weight.view(-1, 1) * x_j`` and the like, which
+``aggregate`` sums. `factor_of` reads that in the text of the function and makes another function of
+it, which gives the factor alone. `propagate_of` gives the class a ``propagate`` that multiplies and
+sums in one kernel, so that nothing is made with a row for each edge; what has no such form, or
+hooks, or edges that were not seen often enough for a plan, goes the way it went before.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import inspect
+import textwrap
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.nn import MessagePassing
+from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
+
+import torch_ops
+from torch_ops.jit import IndexedKernel
+from torch_ops.jit.building.toolchain import find_host_compiler
+from torch_ops.jit.plans import IndexPlan, index_plan
+from torch_ops.ops.plan import kept_plan
+
+_REDUCES: dict[type, str] = {
+    SumAggregation: "sum",
+    MeanAggregation: "mean",
+}
+# Whatever these hold would see, or change, messages that are never made.
+_HOOKS = (
+    *("_propagate_forward_pre_hooks", "_propagate_forward_hooks"),
+    *("_message_forward_pre_hooks", "_message_forward_hooks"),
+    *("_aggregate_forward_pre_hooks", "_aggregate_forward_hooks"),
+)
+
+# ---- What a message is --------------------------------------------------------------------------
+
+
+class Form(NamedTuple):
+    """A message that is ``factor(layer, None, **others)`` times a neighbour's ``rows``."""
+
+    rows: str
+    others: tuple[str, ...]
+    factor: Callable[..., Any]
+
+
+class _NotAFactorError(Exception):
+    """The message is more than a product with the features."""
+
+
+def _factor(value: ast.expr | None, name: str) -> ast.expr:
+    """What ``value`` multiplies the features ``name`` by; 1 where it is the features themselves."""
+    match value:
+        case ast.Name(id=found) if found == name:
+            return ast.Constant(1)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            for rows, other in ((left, right), (right, left)):
+                if isinstance(rows, ast.Name) and rows.id == name:
+                    return other
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return ast.IfExp(test, _factor(body, name), _factor(orelse, name))
+    raise _NotAFactorError
+
+
+def factor_of(message: Any) -> Form | None:
+    """The form of a ``message``, or None if its text does not show one."""
+    if not isinstance(message, types.FunctionType) or message.__closure__:
+        return None
+    try:
+        lines = textwrap.dedent(inspect.getsource(message))
+        (function,) = ast.parse(lines).body
+    except (OSError, SyntaxError, ValueError):
+        return None
+    names = message.__code__.co_varnames[1 : message.__code__.co_argcount]
+    carried = [name for name in names if name.endswith(("_i", "_j"))]
+    special = {*MessagePassing.special_args, *carried}
+    if (
+        not isinstance(function, ast.FunctionDef)
+        or function.decorator_list
+        or inspect.signature(message).parameters.keys() != {"self", *names}
+        or len(carried) != 1
+        or not carried[0].endswith("_j")
+        or special & {*names} != {*carried}
+    ):
+        return None
+    (rows,) = carried
+    try:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Return):
+                node.value = _factor(node.value, rows)
+    except _NotAFactorError:
+        return None
+    names_left = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+    if any(node.id == rows or node.id.startswith("__") for node in names_left) or any(
+        isinstance(node, ast.Attribute) and node.attr.startswith("__")
+        for node in ast.walk(function)
+    ):  # a name that a class would have changed
+        return None
+    for argument in function.args.args:
+        argument.annotation = None
+    function.returns = None
+    function.args.defaults = []
+    ast.increment_lineno(function, message.__code__.co_firstlineno - 1)
+    module = ast.fix_missing_locations(ast.Module([function], []))
+    made: dict[str, Any] = {}
+    exec(compile(module, message.__code__.co_filename, "exec"), message.__globals__, made)
+    factor = made[function.name]
+    factor.__defaults__ = message.__defaults__
+    return Form(rows[:-2], tuple(name for name in names if name != rows), factor)
+
+
+def form_of(layer: type) -> Form | None:
+    """The form of a class's messages, if the rest of it is as MessagePassing has it."""
+    for name in ("aggregate", "update", "_check_input", "_set_size"):
+        if getattr(layer, name) is not getattr(MessagePassing, name):
+            return None
+    return factor_of(layer.message)  # type: ignore[attr-defined]
+
+
+# ---- Kernels ------------------------------------------------------------------------------------
+
+# How often edges are used before a plan is made of them. The layers of one pass use them some times
+# each, and where each step has a graph of its own, the sort, for which the host waits, is never
+# paid back.
+SIGHTS = 16
+
+
+@functools.cache
+def _can_compile(kind: str) -> bool:
+    if kind == "cuda":
+        return all(importlib.util.find_spec(name) for name in ("cuda", "cuda.core"))
+    try:
+        find_host_compiler()
+    except RuntimeError:
+        return False
+    return kind == "cpu"
+
+
+def _graph_of(edges: Tensor, j: int, sizes: tuple[int, int]) -> dict[str, Any]:
+    """Edges as kernels take them: a plan, if they were seen often; src is row j, dst the other."""
+
+    def make(edges: Tensor) -> IndexPlan:
+        return index_plan(src=(edges[j], sizes[0]), dst=(edges[1 - j], sizes[1]))
+
+    plan = kept_plan(edges, ("messages", j, sizes), SIGHTS, make)
+    if isinstance(plan, IndexPlan):
+        return {"plan": plan}
+    return {"src": edges[j], "dst": edges[1 - j], "sizes": {"src": sizes[0], "dst": sizes[1]}}
+
+
+@functools.cache
+def _kernel(inputs: str, outputs: str, text: str, name: str, **how: str) -> Any:
+    return IndexedKernel(inputs, outputs, text, f"pyg_{name}", **how)
+
+
+def _reduced(x: Tensor, w: Tensor | None, reduce: str, graph: dict[str, Any]) -> Tensor:
+    if w is None:
+        return _kernel("T x[src]", "T out[dst]", "out = x", reduce, reduce=reduce)(x, **graph)
+    name = f"{reduce}_of_products"
+    kernel = _kernel("T x[src], T w", "T out[dst]", "out = w * x", name, reduce=reduce)
+    return kernel(x, w, **graph)
+
+
+# ---- Under torch.compile ------------------------------------------------------------------------
+
+# Which edges were seen often shows when compiled code runs, so this is an op for it. Its gradient
+# is another, since the kernels' own is traced by those that trace them.
+torch.library.define(
+    "torch_ops::_pyg_messages",
+    "(Tensor x, Tensor? w, Tensor edges, int j, SymInt count, bool mean) -> Tensor",
+)
+torch.library.define(
+    "torch_ops::_pyg_messages_backward",
+    "(Tensor grad, Tensor x, Tensor? w, Tensor edges, int j, bool mean, bool for_x, bool for_w) "
+    "-> (Tensor, Tensor)",
+)
+_DEVICES = ("cpu", "cuda")
+
+
+@torch.library.impl("torch_ops::_pyg_messages", _DEVICES)
+def _messages(x: Tensor, w: Tensor | None, edges: Tensor, j: int, count: int, mean: bool) -> Tensor:
+    graph = _graph_of(edges, j, (x.size(0), count))
+    return _reduced(x, w, "mean" if mean else "sum", graph)
+
+
+@torch.library.impl("torch_ops::_pyg_messages_backward", _DEVICES)
+def _messages_backward(
+    grad: Tensor, x: Tensor, w: Tensor | None, edges: Tensor, j: int, mean: bool, for_x: bool,
+    for_w: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    graph = _graph_of(edges, j, (x.size(0), grad.size(0)))
+    if mean:
+        ones = torch.ones(edges.size(1), dtype=torch.int64, device=edges.device)
+        entries = torch_ops.scatter_add(ones, edges[1 - j], grad.size(0))
+        entries = entries.clamp(min=1).view(-1, *[1] * (x.dim() - 1))
+        wide = torch.promote_types(grad.dtype, torch.float32)
+        grad = (grad / entries.to(wide)).to(grad.dtype)
+    of_x, of_w = grad.new_empty(0), grad.new_empty(0)
+    if for_x and w is not None:
+        of_x = _kernel("T g[dst], T w", "T gx[src]", "gx = w * g", "grad")(grad, w, **graph)
+    elif for_x:
+        of_x = _kernel("T g[dst]", "T gx[src]", "gx = g", "grad")(grad, **graph)
+    if for_w and w is not None:
+        sums = w.size(-1) != x.size(-1)
+        how = {"features": "sum"} if sums else {}
+        kernel = _kernel("T g[dst], T x[src]", "T gw", "gw = x * g", "grad_of_factor", **how)
+        of_w = kernel(grad, x, **graph)
+        of_w = of_w.unsqueeze(-1) if sums else of_w
+    return of_x, of_w
+
+
+@torch.library.register_fake("torch_ops::_pyg_messages")
+def _messages_fake(
+    x: Tensor, w: Tensor | None, edges: Tensor, j: int, count: int, mean: bool
+) -> Tensor:
+    return x.new_empty(count, *x.shape[1:])
+
+
+@torch.library.register_fake("torch_ops::_pyg_messages_backward")
+def _messages_backward_fake(
+    grad: Tensor, x: Tensor, w: Tensor | None, edges: Tensor, j: int, mean: bool, for_x: bool,
+    for_w: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    of_w = w.shape if for_w and w is not None else (0,)
+    return grad.new_empty(x.shape if for_x else 0), grad.new_empty(of_w)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, w, edges, ctx.j, _, ctx.mean = inputs
+    ctx.save_for_backward(x, w, edges)
+
+
+def _derive(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    x, w, edges = ctx.saved_tensors
+    for_x, for_w = ctx.needs_input_grad[:2]
+    of_x, of_w = torch.ops.torch_ops._pyg_messages_backward(
+        grad, x, w, edges, ctx.j, ctx.mean, for_x, for_w
+    )
+    return of_x if for_x else None, of_w if for_w else None, None, None, None, None
+
+
+torch.library.register_autograd("torch_ops::_pyg_messages", _derive, setup_context=_keep)
+
+# ---- propagate ----------------------------------------------------------------------------------
+
+
+# Without a plan each kernel sorts the edges. Under torch.compile rows of at least so many bytes are
+# worth it; else messages of at least so many values on the CPU. On CUDA it was not measured.
+_LEAST_ROW = 64
+_LEAST_VALUES = 2**16
+
+
+def _fused(
+    self: MessagePassing, form: Form, edges: Any, size: Any, given: dict[str, Any]
+) -> Tensor | None:
+    """What propagate returns, or None if it must be computed as before."""
+    reduce = _REDUCES.get(type(self.aggr_module))
+    j = 0 if self.flow == "source_to_target" else 1
+    x = given.get(form.rows)
+    pair = x if isinstance(x, tuple | list) and len(x) == 2 else None
+    x = x if pair is None else pair[j]
+    if (
+        reduce is None
+        or not isinstance(x, Tensor)
+        or x.layout != torch.strided
+        or not x.is_floating_point()
+        or x.dim() < 2
+        or self.node_dim not in (0, -x.dim())
+        or type(edges) is not Tensor
+        or edges.layout != torch.strided
+        or edges.dtype not in (torch.int32, torch.int64)
+        or edges.device != x.device
+        or self.explain
+        or self.decomposed_layers > 1
+        or "message" in self.__dict__
+        or any(getattr(self, hooks) for hooks in _HOOKS)
+        or self.aggr_module._forward_hooks
+        or self.aggr_module._forward_pre_hooks
+    ):
+        return None
+    sizes = self._check_input(edges, size)
+    for place, each in ((j, x),) if pair is None else enumerate(pair):
+        if isinstance(each, Tensor):
+            self._set_size(sizes, place, each)
+    count = sizes[1 - j] if sizes[1 - j] is not None else sizes[j]
+    row = x.shape[1:].numel()
+    graph = None
+    if torch.compiler.is_compiling():
+        if row * x.element_size() < _LEAST_ROW:
+            return None
+    else:
+        try:
+            graph = _graph_of(edges, j, (x.size(0), count))
+        except IndexError:  # theirs speaks of edge_index
+            return None
+        worth_it = x.device.type == "cpu" and row * edges.size(1) >= _LEAST_VALUES
+        if "plan" not in graph and (not worth_it or torch._C._is_tracing()):
+            return None
+    factor = form.factor(self, None, **{name: given[name] for name in form.others})
+    is_one = isinstance(factor, int) and factor == 1
+    if is_one or (
+        isinstance(factor, Tensor)
+        and factor.dim() == x.dim()
+        and factor.dtype == x.dtype
+        and factor.device == x.device
+        and factor.shape[:-1] == (edges.size(1), *x.shape[1:-1])
+        and factor.size(-1) in (1, x.size(-1))
+    ):
+        w = None if is_one else factor
+        if graph is not None:
+            try:
+                return _reduced(x, w, reduce, graph)
+            except IndexError:
+                return None
+        return torch.ops.torch_ops._pyg_messages(x, w, edges, j, count, reduce == "mean")
+    messages = factor * self._index_select(x, edges[j])
+    return self.aggregate(messages, index=edges[1 - j], ptr=None, dim_size=count)
+
+
+def propagate_of(layer: type) -> Any:
+    """Another ``propagate`` for a class, or None if its messages have no form for it."""
+    theirs = vars(layer)["propagate"]
+    form = form_of(layer)
+    if form is None:
+        return None
+    fused, compiles = _fused, {kind: _can_compile(kind) for kind in _DEVICES}
+
+    def propagate(self, edge_index, *args, size=None, **kwargs):  # type: ignore[no-untyped-def]
+        known = not args and all(name in kwargs for name in form.others)
+        if known and compiles.get(edge_index.device.type):
+            output = fused(self, form, edge_index, size, kwargs)
+            if output is not None:
+                return output
+        return theirs(self, edge_index, *args, size=size, **kwargs)
+
+    # torch.jit.script reads the text of what is wrapped, by the names that the wrapper knows.
+    ours = types.FunctionType(
+        propagate.__code__, theirs.__globals__, theirs.__name__, None, propagate.__closure__
+    )
+    ours.__kwdefaults__ = propagate.__kwdefaults__
+    return functools.update_wrapper(ours, theirs)

@@ -450,17 +450,21 @@ def test_every_layer_agrees(sights: int, monkeypatch: pytest.MonkeyPatch) -> Non
     """
     messages = importlib.import_module("torch_ops.compat._pyg_messages")
     monkeypatch.setattr(messages, "SIGHTS", sights)
-    rows = []
+    patch = importlib.import_module("torch_ops.compat._pyg")
+    rows, fused = [], set()
     for name in LAYERS:
         wanted = run_layer(name)
         with pyg.enable():
             actual = run_layer(name)
+            fused |= {each for each in patch._fused if each.__module__.startswith("torch_geo")}
         errors = [difference(*parts) for parts in zip(actual, wanted, strict=True)]
         print(f"{name:30} {errors[0]:8.1e} {errors[1]:8.1e}")
         assert max(errors) < 1e-12, name
         assert wanted[0], name
         rows.append(name)
     page = (ROOT / "docs/coming_from/pyg.md").read_text("utf-8")
+    in_one_kernel = page.split("can be: ")[1].split(", and networks")[0]
+    assert re.findall(r"`(\w+)`", in_one_kernel) == sorted(each.__name__ for each in fused)
     listed, left_out = page.split("## Layers")[1].split("These are left out")
     assert re.findall(r"`(\w+)`", listed) == rows
     for name, reason in LEFT_OUT.items():

@@ -308,7 +308,7 @@ def test_what_would_see_the_messages(hook: str, way: str, kernels: list[Any]) ->
             layer._edge_mask, layer._apply_sigmoid = torch.zeros(EDGES), False
             without_neighbours = layer(x, edges)
             torch.testing.assert_close(without_neighbours, layer.lin_r(x) + layer.lin_l.bias)
-        elif hook == "message":
+        elif hook == "message":  # of this layer alone
             layer.message = lambda x_j: 0 * x_j
             torch.testing.assert_close(layer(x, edges), layer.lin_r(x) + layer.lin_l.bias)
         else:
@@ -376,15 +376,23 @@ def test_classes_of_later(way: str, kernels: list[Any]) -> None:
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, way: str, kernels: list[Any]) -> None:
     monkeypatch.setenv("CXX", "there_is_no_such_compiler")
-    messages._can_compile.cache_clear()
-    try:
-        layer, edges, x = SAGEConv(8, 4), edges_on(torch.device("cpu")), torch.randn(NODES, 8)
-        wanted = layer(x, edges)
-        with pyg.enable():
-            torch.testing.assert_close(layer(x, edges), wanted)
-        assert not kernels
-    finally:
-        messages._can_compile.cache_clear()
+    layer, edges, x = SAGEConv(8, 4), edges_on(torch.device("cpu")), torch.randn(NODES, 8)
+    wanted = layer(x, edges)
+    with pyg.enable():
+        torch.testing.assert_close(layer(x, edges), wanted)
+    assert not kernels
+
+
+def test_no_edges(way: str, kernels: list[Any], device: torch.device) -> None:
+    layer, edges = GraphConv(8, 4).to(device), torch.empty(2, 0, dtype=torch.int64, device=device)
+    x = torch.randn(NODES, 8, device=device, requires_grad=True)
+    wanted = layer(x, edges, edges[0].float())
+    with pyg.enable():
+        actual = layer(x, edges, edges[0].float())
+    assert len(kernels) == 1 or device.type == "cuda"
+    torch.testing.assert_close(actual, wanted)
+    grads = [torch.autograd.grad(output.sum(), x)[0] for output in (actual, wanted)]
+    torch.testing.assert_close(*grads)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

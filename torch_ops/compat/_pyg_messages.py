@@ -29,15 +29,16 @@ from torch_ops.jit.building.toolchain import find_host_compiler
 from torch_ops.jit.plans import IndexPlan, index_plan
 from torch_ops.ops.plan import kept_plan
 
-_REDUCES: dict[type, str] = {
-    SumAggregation: "sum",
-    MeanAggregation: "mean",
-}
+_REDUCES: dict[type, str] = {SumAggregation: "sum", MeanAggregation: "mean"}
 # Whatever these hold would see, or change, messages that are never made.
 _HOOKS = (
     *("_propagate_forward_pre_hooks", "_propagate_forward_hooks"),
     *("_message_forward_pre_hooks", "_message_forward_hooks"),
     *("_aggregate_forward_pre_hooks", "_aggregate_forward_hooks"),
+)
+_HOOKS_OF_MODULES = (
+    *("_forward_pre_hooks", "_forward_hooks"),
+    *("_backward_pre_hooks", "_backward_hooks"),
 )
 
 # ---- What a message is --------------------------------------------------------------------------
@@ -97,11 +98,9 @@ def factor_of(message: Any) -> Form | None:
                 node.value = _factor(node.value, rows)
     except _NotAFactorError:
         return None
-    names_left = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
-    if any(node.id == rows or node.id.startswith("__") for node in names_left) or any(
-        isinstance(node, ast.Attribute) and node.attr.startswith("__")
-        for node in ast.walk(function)
-    ):  # a name that a class would have changed
+    left = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    left |= {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
+    if rows in left or any(name.startswith("__") for name in left):  # in a class it is another name
         return None
     for argument in function.args.args:
         argument.annotation = None
@@ -132,7 +131,9 @@ def form_of(layer: type) -> Form | None:
 SIGHTS = 16
 
 
-@functools.cache
+_compiles: dict[str, bool] = {}  # by the type of device
+
+
 def _can_compile(kind: str) -> bool:
     if kind == "cuda":
         return all(importlib.util.find_spec(name) for name in ("cuda", "cuda.core"))
@@ -197,8 +198,12 @@ def _messages_backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     graph = _graph_of(edges, j, (x.size(0), grad.size(0)))
     if mean:
-        ones = torch.ones(edges.size(1), dtype=torch.int64, device=edges.device)
-        entries = torch_ops.scatter_add(ones, edges[1 - j], grad.size(0))
+        if "plan" in graph:
+            _, (_, offsets, _), _, _ = graph["plan"].parts_for(("dst",), "pyg_mean")
+            entries = offsets.diff()
+        else:
+            ones = torch.ones(edges.size(1), dtype=torch.int64, device=edges.device)
+            entries = torch_ops.scatter_add(ones, edges[1 - j], grad.size(0))
         entries = entries.clamp(min=1).view(-1, *[1] * (x.dim() - 1))
         wide = torch.promote_types(grad.dtype, torch.float32)
         grad = (grad / entries.to(wide)).to(grad.dtype)
@@ -277,12 +282,12 @@ def _fused(
         or edges.layout != torch.strided
         or edges.dtype not in (torch.int32, torch.int64)
         or edges.device != x.device
+        or not _compiles.get(x.device.type)
         or self.explain
         or self.decomposed_layers > 1
-        or "message" in self.__dict__
+        or any(name in self.__dict__ for name in ("message", "aggregate", "update"))
         or any(getattr(self, hooks) for hooks in _HOOKS)
-        or self.aggr_module._forward_hooks
-        or self.aggr_module._forward_pre_hooks
+        or any(getattr(self.aggr_module, hooks) for hooks in _HOOKS_OF_MODULES)
     ):
         return None
     sizes = self._check_input(edges, size)
@@ -330,11 +335,11 @@ def propagate_of(layer: type) -> Any:
     form = form_of(layer)
     if form is None:
         return None
-    fused, compiles = _fused, {kind: _can_compile(kind) for kind in _DEVICES}
+    _compiles.update({kind: _can_compile(kind) for kind in _DEVICES})
+    fused = _fused
 
     def propagate(self, edge_index, *args, size=None, **kwargs):  # type: ignore[no-untyped-def]
-        known = not args and all(name in kwargs for name in form.others)
-        if known and compiles.get(edge_index.device.type):
+        if not args and all(name in kwargs for name in form.others):
             output = fused(self, form, edge_index, size, kwargs)
             if output is not None:
                 return output

@@ -14,7 +14,17 @@ from torch_ops.compat import pyg
 
 pytest.importorskip("torch_geometric", reason="PyTorch Geometric is not installed")
 
-from torch_geometric.nn import GATv2Conv, GraphConv, MessagePassing, SAGEConv, SimpleConv
+import torch_geometric
+from torch_geometric.nn import (
+    ClusterGCNConv,
+    GATConv,
+    GATv2Conv,
+    GCNConv,
+    GraphConv,
+    MessagePassing,
+    SAGEConv,
+    SimpleConv,
+)
 from torch_geometric.nn.models.schnet import CFConv
 from torch_geometric.typing import OptTensor
 
@@ -476,3 +486,54 @@ def test_inductor(way: str, kernels: list[Any], device: torch.device) -> None:
                 both.append([output, *torch.autograd.grad(output.square().sum(), inputs)])
             torch.testing.assert_close(*both, rtol=1e-4, atol=1e-5)
     assert ("sum", True, way == "plan") in kernels
+
+
+# ---- Edges with loops ---------------------------------------------------------------------------
+
+
+LOOPS = {
+    "GCN": lambda: GCNConv(8, 4),
+    "GAT": lambda: GATConv(8, 4, heads=2),
+    "GATv2": lambda: GATv2Conv(8, 4, heads=2),
+    "ClusterGCN": lambda: ClusterGCNConv(8, 4),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_edges_with_loops_are_kept(
+    name: str, monkeypatch: pytest.MonkeyPatch, kernels: list[Any], device: torch.device
+) -> None:
+    """Layers that add loops make other edges of the same each time; one of them gets a plan."""
+    monkeypatch.setattr(messages, "SIGHTS", 2)
+    torch.manual_seed(0)
+    layer, edges = LOOPS[name]().to(device), edges_on(device)
+    x = torch.randn(NODES, 8, device=device)
+    wanted = layer(x, edges)
+    with pyg.enable():
+        for _ in range(8):
+            torch.testing.assert_close(layer(x, edges), wanted)
+        assert ("sum", True, True) in kernels
+        edges[1] = edges[1].flip(0)  # other edges in the same memory
+        actual = layer(x, edges)
+    torch.testing.assert_close(actual, layer(x, edges))
+    assert not torch.allclose(actual, wanted)
+
+
+def test_kept_edges_that_somebody_wrote_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "SIGHTS", 1)
+    gcn = importlib.import_module("torch_geometric.nn.conv.gcn_conv")
+    edges = edges_on(torch.device("cpu"))
+    wanted, _ = gcn.add_remaining_self_loops(edges, None, 1.0, NODES)
+    with pyg.enable():
+        first, none = gcn.add_remaining_self_loops(edges, None, 1.0, NODES)
+        again, _ = gcn.add_remaining_self_loops(edges, None, 1.0, NODES)
+        assert first is again and none is None
+        assert torch.equal(first, wanted)
+        assert gcn.add_remaining_self_loops(edges, None, 1.0, NODES + 1)[0] is not first
+        first.zero_()
+        assert torch.equal(gcn.add_remaining_self_loops(edges, None, 1.0, NODES)[0], wanted)
+        weighted = gcn.add_remaining_self_loops(edges, torch.ones(EDGES), 1.0, NODES)
+        assert torch.equal(weighted[0], wanted) and weighted[1] is not None
+        own = torch_geometric.utils.add_remaining_self_loops  # which may be written to
+        assert own(edges)[0] is not own(edges)[0]
+    assert gcn.add_remaining_self_loops(edges, None, 1.0, NODES)[0] is not first

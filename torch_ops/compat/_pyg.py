@@ -14,14 +14,14 @@ from torch_geometric import Index, is_compiling
 from torch_geometric.index import ptr2index
 from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import SparseTensor
-from torch_geometric.utils import _scatter, _segment, _softmax, is_torch_sparse_tensor
+from torch_geometric.utils import _scatter, _segment, _softmax, is_torch_sparse_tensor, loop
 from torch_geometric.utils.num_nodes import maybe_num_nodes
 
 import torch_ops
 from torch_ops import GatherPlan
 from torch_ops.compat import _pyg_messages
 from torch_ops.compat.torch_scatter import scatter_softmax, segment_csr
-from torch_ops.ops.plan import cached_plan
+from torch_ops.ops.plan import cached_plan, kept_plan
 
 _gather_ext: Any = importlib.import_module("torch_ops._ext.gather")
 _scatter_ext: Any = importlib.import_module("torch_ops._ext.scatter")
@@ -189,6 +189,32 @@ def _lift(  # type: ignore[no-untyped-def]
         f"edge_index must be a tensor or a SparseTensor, but it is {type(edge_index)}."
     )
 
+
+def _kept_edges(theirs: Any) -> Any:
+    """A function of edges and no attributes, whose result is kept for edges that stay the same."""
+    keep, messages = kept_plan, _pyg_messages
+
+    def edges(edge_index, edge_attr=None, *args, **kwargs):  # type: ignore[no-untyped-def]
+        if edge_attr is None and messages.is_index(edge_index):
+            key = (theirs.__name__, args, tuple(sorted(kwargs.items())))
+
+            def make(edge_index):  # type: ignore[no-untyped-def]
+                result, _ = theirs(edge_index, None, *args, **kwargs)
+                return result, result._version
+
+            known = keep(edge_index, key, messages.SIGHTS, make)
+            if isinstance(known, tuple) and known[0]._version == known[1]:
+                return known[0], None
+        return theirs(edge_index, edge_attr, *args, **kwargs)
+
+    return _pyg_messages.in_place_of(theirs, edges)
+
+
+# Theirs and ours, in the modules of layers. They write to no edges; those of users might.
+LOOPS = [
+    (theirs, _kept_edges(theirs))
+    for theirs in (loop.remove_self_loops, loop.add_self_loops, loop.add_remaining_self_loops)
+]
 
 _their_templates = MessagePassing._set_jittable_templates
 

@@ -144,6 +144,15 @@ def _can_compile(kind: str) -> bool:
     return kind == "cpu"
 
 
+def is_index(edges: Any) -> bool:
+    """Is it a tensor of edges, and no EdgeIndex, sparse or fake tensor?"""
+    return (
+        type(edges) is Tensor
+        and edges.layout == torch.strided
+        and edges.dtype in (torch.int32, torch.int64)
+    )
+
+
 def _graph_of(edges: Tensor, j: int, sizes: tuple[int, int]) -> dict[str, Any]:
     """Edges as kernels take them: a plan, if they were seen often; src is row j, dst the other."""
 
@@ -278,9 +287,7 @@ def _fused(
         or not x.is_floating_point()
         or x.dim() < 2
         or self.node_dim not in (0, -x.dim())
-        or type(edges) is not Tensor
-        or edges.layout != torch.strided
-        or edges.dtype not in (torch.int32, torch.int64)
+        or not is_index(edges)
         or edges.device != x.device
         or not _compiles.get(x.device.type)
         or self.explain
@@ -345,9 +352,13 @@ def propagate_of(layer: type) -> Any:
                 return output
         return theirs(self, edge_index, *args, size=size, **kwargs)
 
-    # torch.jit.script reads the text of what is wrapped, by the names that the wrapper knows.
-    ours = types.FunctionType(
-        propagate.__code__, theirs.__globals__, theirs.__name__, None, propagate.__closure__
+    return in_place_of(theirs, propagate)
+
+
+def in_place_of(theirs: Any, ours: Any) -> Any:
+    """``ours``, for torch.jit.script ``theirs``: it reads the text of that, by names of that."""
+    function = types.FunctionType(
+        ours.__code__, theirs.__globals__, theirs.__name__, ours.__defaults__, ours.__closure__
     )
-    ours.__kwdefaults__ = propagate.__kwdefaults__
-    return functools.update_wrapper(ours, theirs)
+    function.__kwdefaults__ = ours.__kwdefaults__
+    return functools.update_wrapper(function, theirs)

@@ -54,11 +54,13 @@ class _Until(AbstractContextManager[None]):
             disable()
 
 
-def _replace(pairs: list[tuple[Any, Any]]) -> None:
+def _replace(pairs: list[tuple[Any, Any]], modules: str = "") -> None:
     """Gives every name of a module that has the first of a pair the second."""
     other = {id(old): (old, new) for old, new in pairs}
     for module in list(sys.modules.values()):
         if not isinstance(module, ModuleType) or module.__name__ == "torch_ops.compat._pyg":
+            continue
+        if not module.__name__.startswith(modules):
             continue
         names = vars(module)
         for name, value in list(names.items()):
@@ -101,6 +103,7 @@ def enable() -> AbstractContextManager[None]:
         return _Until(False)
     patch = importlib.import_module("torch_ops.compat._pyg")
     _replace(patch.FUNCTIONS)
+    _replace(patch.LOOPS, "torch_geometric.nn.")
     for name, (_, ours) in patch.METHODS.items():
         setattr(patch.MessagePassing, name, ours)
     patch.fuse_all()
@@ -114,7 +117,7 @@ def disable() -> None:
     if not _enabled:
         return
     patch = importlib.import_module("torch_ops.compat._pyg")
-    _replace([(ours, theirs) for theirs, ours in patch.FUNCTIONS])
+    _replace([(ours, theirs) for theirs, ours in (*patch.FUNCTIONS, *patch.LOOPS)])
     for name, (theirs, _) in patch.METHODS.items():
         setattr(patch.MessagePassing, name, theirs)
     patch.fuse_none()

@@ -83,7 +83,9 @@ class PaiNNMessage(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """[N, width], [N, 3, width], and of the edges [E, radial], [E, 3]."""
         of_s, of_v, of_direction = self.phi(s).chunk(3, dim=-1)
-        by_s, by_v, by_direction = self.filters(basis).chunk(3, dim=-1)
+        # Three products, so that the backward pass joins no gradients of the size [E, 3 * width].
+        weights, biases = self.filters.weight.chunk(3), self.filters.bias.chunk(3)
+        by_s, by_v, by_direction = map(F.linear, (basis,) * 3, weights, biases)
         gates = (of_v.unsqueeze(1), by_v.unsqueeze(1))
         along = (of_direction.unsqueeze(1), by_direction.unsqueeze(1))
         graph = to_nodes(graph, s)

@@ -168,7 +168,9 @@ def nets(case: Case, edges: Edges, device: torch.device) -> dict[bool, Any]:
             other = PaiNN(mine)
         else:
             mine = layers.SchNetConvolution(width, GAUSSIANS, CUTOFF)
-            other = CFConv(width, width, width, mine.filters, CUTOFF)
+            first, _, last = mine.filters
+            filters = nn.Sequential(first, nn.Softplus(), last)
+            other = CFConv(width, width, width, filters, CUTOFF)
             other.lin1, other.lin2 = mine.before, mine.after
         return other, mine
 

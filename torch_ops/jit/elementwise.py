@@ -39,6 +39,7 @@ from torch_ops.jit.language.program import (
     Program,
     Snippet,
     defined_macros,
+    may_mean,
     mentions,
     surely_assigns,
 )
@@ -73,7 +74,7 @@ class ElementwiseKernel:
         options: Options for NVRTC. ``-D``, ``-U``, ``-I`` and ``-std=`` are also passed to the
             host's compiler.
         backward: ``"auto"``: the snippet is differentiated. ``None``: gradients are refused. Other
-            text: a snippet that reads ``grad_<output>`` and the inputs, and writes
+            text: a snippet that reads ``grad_<output>``, the inputs and the outputs, and writes
             ``grad_<input>``; for a raw input that is a raw array of zeros.
 
     Call:
@@ -86,8 +87,9 @@ class ElementwiseKernel:
         By forward-mode differentiation of the snippet over dual numbers, inside the generated
         backward kernel: first and higher derivatives, forward mode, ``torch.vmap``, by every
         floating input that is not raw. A broadcast input's gradient is summed in float32 at
-        least. The inputs are saved. Code that would lose a derivative does not compile: see
-        docs/jit.md. None on complex tensors: the backward pass raises an error.
+        least. The inputs are saved, or what the snippet in ``backward`` mentions. Code that would
+        lose a derivative does not compile: see docs/jit.md. None on complex tensors: the backward
+        pass raises an error.
 
     Memory:
         Only the outputs. A broadcast input's gradient is made at full size before it is summed if
@@ -101,7 +103,7 @@ class ElementwiseKernel:
         TypeError: An argument's dtype cannot be cast to the declared one by ``torch.can_cast``; a
             wrong number of arguments; a declaration of an unknown type.
         ValueError: ``out`` has the wrong shape; ``size`` is missing or not allowed; a declaration
-            is malformed.
+            is malformed; a parameter has the name of a gradient in ``backward``.
         RuntimeError: Shapes do not broadcast; tensors on several devices; ``out`` together with
             gradients; in the backward pass: ``backward=None``, or a raw input requires a gradient
             that no snippet gives; no compiler.
@@ -154,6 +156,13 @@ class ElementwiseKernel:
                 f'backward must be "auto", a snippet or None, but it is {type(backward).__name__}.'
             )
         check_text("backward", backward or "")
+        names = {param.name for param in (*inputs, *outputs)}
+        twice = sorted(name for name in names if "grad_" + name in names)
+        if twice and backward not in ("auto", None):
+            raise ValueError(
+                f"backward: grad_{twice[0]} would have two meanings: a parameter, and the gradient "
+                f"of {twice[0]}. Give the parameter another name."
+            )
         self.name = name
         self.in_params = in_params
         self.out_params = out_params
@@ -225,6 +234,20 @@ def _keeps_outputs(program: Program, options: tuple[str, ...]) -> bool:
     )
 
 
+def _saves(program: Program, options: tuple[str, ...], backward: str | None) -> list[bool]:
+    """What is saved for a derivative: of each input, then of each output."""
+    snippet = program.snippet
+    by_code = backward not in ("auto", None)
+    if program.parent is not None or not (by_code or snippet.title == "backward"):
+        return [True] * len(program.inputs) + [False] * len(program.outputs)
+    text = str(backward) if by_code else snippet.operation
+    macros = defined_macros((snippet.preamble, text), shared_options(options))
+    return [
+        may_mean(text, {param.name}, macros) and (param in program.inputs or by_code)
+        for param in (*program.inputs, *program.outputs)
+    ]
+
+
 def _make_kernel(
     program: Program, op_name: str, options: tuple[str, ...], backward: str | None
 ) -> Any:
@@ -243,6 +266,7 @@ def _make_kernel(
             for part in (text, program.snippet.loop_prep, program.snippet.after_loop)
         ),
         reads_outputs=_keeps_outputs(program, options),
+        saves=_saves(program, options, backward),
         compile=functools.partial(_compile, program, options),
         derive=functools.partial(_derive, program, op_name, options, backward),
         sum=functools.partial(_sum, program, options),
@@ -349,7 +373,9 @@ def _derive(
         check_preamble(what, program.snippet.preamble)
     if by_code:
         assert backward is not None
-        made = _by_code(program, backward, wanted, wide)
+        saves = _saves(program, options, backward)[len(program.inputs) :]
+        read = tuple(out for out, is_saved in zip(program.outputs, saves, strict=True) if is_saved)
+        made = _by_code(program, backward, wanted, wide, read)
     elif kind == "vjp":
         made = program.vjp(wanted, wide)
     else:
@@ -358,10 +384,12 @@ def _derive(
     return _make_kernel(made, f"{op_name}_{kind}_{bits[0]}_{bits[1]}", options, "auto")
 
 
-def _by_code(program: Program, code: str, wanted: list[bool], wide: list[bool]) -> Program:
-    """The program of the gradients that the user's snippet computes."""
+def _by_code(
+    program: Program, code: str, wanted: list[bool], wide: list[bool], read: tuple[Param, ...]
+) -> Program:
+    """The program of the gradients that the user's snippet computes, which reads some outputs."""
     grads = tuple(Param("grad_" + out.name, out.type) for out in program.outputs)
-    inputs = (*grads, *program.inputs)
+    inputs = (*grads, *program.inputs, *read)
     outputs: list[Param] = []
     unwanted: list[Param] = []
     scratch: list[Param] = []

@@ -33,6 +33,7 @@ class Elementwise : public Signature {
   bool uses_index = false;     // `i`
   bool uses_size = false;      // `_ind`
   bool reads_outputs = false;  // may leave an output as it was
+  std::vector<bool> saves;     // for a derivative: of each input, then of each output
   pybind11::object compile;    // variants, in Python
   pybind11::object derive;     // derivatives, in Python
   pybind11::object sum;        // the reduction that sums the one output, in Python

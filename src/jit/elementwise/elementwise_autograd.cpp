@@ -97,8 +97,27 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
   std::string kernel;
   std::vector<int64_t> positions;  // of numbers
   std::vector<Scalar> numbers;
-  int64_t count = 0;
-  std::vector<SavedVariable> tensors;
+  std::vector<int64_t> counts{0, 0};            // of what is saved
+  std::vector<SavedVariable> tensors, outputs;  // that a derivative reads
+  std::vector<Tensor> others;                   // in place of the other inputs
+
+  // Saves what a derivative reads of the call.
+  void save(const Elementwise& forward, at::TensorList inputs, const std::vector<Tensor>& made) {
+    const Arguments arguments = join_arguments(forward, inputs, numbers, positions);
+    for (size_t k = 0; k < arguments.size(); ++k) {
+      if (!arguments[k].tensor) continue;
+      const Tensor& input = *arguments[k].tensor;
+      if (forward.saves[k]) {
+        tensors.emplace_back(input, /*is_output=*/false);
+      } else {  // its shape and type, with the memory of one element
+        others.push_back(input.new_empty_symint({}).expand_symint(input.sym_sizes()));
+      }
+    }
+    for (size_t k = 0; k < made.size(); ++k) {
+      if (forward.saves[forward.in.size() + k]) outputs.emplace_back(made[k], /*is_output=*/true);
+    }
+    counts = {static_cast<int64_t>(tensors.size()), static_cast<int64_t>(outputs.size())};
+  }
 
   std::string name() const override {
     const auto found = find_kernel<Elementwise>(kernel);
@@ -110,19 +129,26 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
     visit(kernel);
     visit(positions);
     visit(numbers);
-    visit(count);
-    tensors.resize(count);
+    visit(counts);
+    visit(others);
+    tensors.resize(counts[0]);
     for (SavedVariable& tensor : tensors) visit(tensor);
+    outputs.resize(counts[1]);
+    for (SavedVariable& output : outputs) visit(output, /*is_output=*/true);
   }
 
   variable_list backward(const variable_list& grads) {
     const std::shared_ptr<Elementwise> forward = find_kernel<Elementwise>(kernel);
     TORCH_CHECK(forward, "torch_ops.jit: there is no kernel ", kernel, " in this process.");
     std::vector<Tensor> values;
-    for (const SavedVariable& tensor : tensors) values.push_back(unpack(tensor));
+    for (size_t k = 0, saved = 0, other = 0; k < forward->in.size(); ++k) {
+      if (std::find(positions.begin(), positions.end(), k) != positions.end()) continue;
+      values.push_back(forward->saves[k] ? unpack(tensors[saved++]) : others[other++]);
+    }
     const Arguments inputs = join_arguments(*forward, values, numbers, positions);
+    const std::vector<Tensor> read = unpack(outputs);
 
-    variable_list results(count);
+    variable_list results(values.size());
     std::vector<size_t> edge_of(inputs.size());
     std::vector<bool> whole(inputs.size()), wide(inputs.size()), in_parts(inputs.size());
     const std::vector<c10::SymInt> shape = broadcast_shape(*forward, inputs);
@@ -141,7 +167,7 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
     if (std::find(whole.begin(), whole.end(), true) != whole.end()) {
       const auto gradient = forward->derived("vjp", whole, both(whole, wide));
       const std::vector<Tensor> made =
-          call_op(*gradient, with_grads(*gradient, inputs, grads), std::nullopt);
+          call_op(*gradient, of_vjp(*forward, grads, inputs, read), std::nullopt);
       size_t at = 0;
       for (size_t k = 0; k < inputs.size(); ++k) {
         if (whole[k]) results[edge_of[k]] = finished(made.at(at++), *inputs[k].tensor);
@@ -152,10 +178,14 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
       std::vector<bool> only(inputs.size());
       only[k] = true;
       const auto gradient = forward->derived("vjp", only, only);
-      const Arguments arguments = with_grads(*gradient, inputs, grads);
+      const Arguments arguments = of_vjp(*forward, grads, inputs, read);
       std::vector<int64_t> sizes;
       for (const c10::SymInt& size : shape) sizes.push_back(size.expect_int());
       const Tensor& input = *inputs[k].tensor;
+      if (gradient->uses_index || gradient->uses_size) {  // of a snippet of the user's
+        results[edge_of[k]] = finished(call_op(*gradient, arguments, std::nullopt).at(0), input);
+        continue;
+      }
       Tensor sum = summed_at_once(*gradient, arguments, input, sizes);
       if (!sum.defined()) {
         const int64_t item = std::max<int64_t>(input.element_size(), 4);
@@ -181,15 +211,17 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
     return a;
   }
 
-  // The arguments of a vjp: a gradient for each output, 0 where there is none, then the inputs.
-  static Arguments with_grads(const Elementwise& gradient, const Arguments& inputs,
-                              const variable_list& grads) {
+  // The arguments of a vjp: a gradient for each output, 0 where there is none, then the inputs,
+  // then the outputs that it reads.
+  static Arguments of_vjp(const Elementwise& forward, const variable_list& grads,
+                          const Arguments& inputs, const std::vector<Tensor>& read) {
     Arguments arguments;
-    for (size_t k = 0; k < gradient.in.size() - inputs.size(); ++k) {
+    for (size_t k = 0; k < forward.out.size(); ++k) {
       const Tensor& grad = grads[k];
       arguments.push_back(grad.defined() ? Argument{&grad, 0} : Argument{nullptr, 0});
     }
     arguments.append(inputs.begin(), inputs.end());
+    for (const Tensor& output : read) arguments.push_back({&output, 0});
     return arguments;
   }
 
@@ -229,8 +261,7 @@ std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& ker
     node->kernel = kernel->op_name;
     node->positions = positions.vec();
     node->numbers = numbers.vec();
-    node->count = static_cast<int64_t>(tensors.size());
-    for (const Tensor& tensor : tensors) node->tensors.emplace_back(tensor, /*is_output=*/false);
+    node->save(*kernel, tensors, outputs);
   }
   const auto has_tangent = [](const Tensor& t) { return torch::autograd::isFwGradDefined(t); };
   if (std::any_of(tensors.begin(), tensors.end(), has_tangent)) {

@@ -97,29 +97,31 @@ py::object call(Elementwise& kernel, const py::tuple& args, const py::object& si
 
 void bind_elementwise(py::module_& m) {
   py::class_<Elementwise, std::shared_ptr<Elementwise>>(m, "Elementwise")
-      .def(
-          py::init([](const std::string& name, const std::string& op_name,
-                      const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
-                      const std::vector<std::string>& placeholders, bool uses_index, bool uses_size,
-                      bool reads_outputs, py::object compile, py::object derive, py::object sum) {
-            if (auto known = find_kernel<Elementwise>(op_name)) return known;
-            auto kernel = std::make_shared<Elementwise>();
-            kernel->name = name;
-            kernel->op_name = op_name;
-            kernel->placeholders = placeholders;
-            read_parameters(*kernel, in, out);
-            kernel->uses_index = uses_index;
-            kernel->uses_size = uses_size;
-            kernel->reads_outputs = reads_outputs;
-            kernel->compile = std::move(compile);
-            kernel->derive = std::move(derive);
-            kernel->sum = std::move(sum);
-            register_elementwise(kernel);
-            return kernel;
-          }),
-          py::arg("name"), py::arg("op_name"), py::arg("inputs"), py::arg("outputs"),
-          py::arg("placeholders"), py::arg("uses_index"), py::arg("uses_size"),
-          py::arg("reads_outputs"), py::arg("compile"), py::arg("derive"), py::arg("sum"))
+      .def(py::init([](const std::string& name, const std::string& op_name,
+                       const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
+                       const std::vector<std::string>& placeholders, bool uses_index,
+                       bool uses_size, bool reads_outputs, const std::vector<bool>& saves,
+                       py::object compile, py::object derive, py::object sum) {
+             if (auto known = find_kernel<Elementwise>(op_name)) return known;
+             auto kernel = std::make_shared<Elementwise>();
+             kernel->name = name;
+             kernel->op_name = op_name;
+             kernel->placeholders = placeholders;
+             read_parameters(*kernel, in, out);
+             kernel->uses_index = uses_index;
+             kernel->uses_size = uses_size;
+             kernel->reads_outputs = reads_outputs;
+             kernel->saves = saves;
+             kernel->compile = std::move(compile);
+             kernel->derive = std::move(derive);
+             kernel->sum = std::move(sum);
+             register_elementwise(kernel);
+             return kernel;
+           }),
+           py::arg("name"), py::arg("op_name"), py::arg("inputs"), py::arg("outputs"),
+           py::arg("placeholders"), py::arg("uses_index"), py::arg("uses_size"),
+           py::arg("reads_outputs"), py::arg("saves"), py::arg("compile"), py::arg("derive"),
+           py::arg("sum"))
       .def_readonly("op_name", &Elementwise::op_name)
       .def("call", &call, py::arg("args"), py::arg("size"), py::arg("out"))
       .def(

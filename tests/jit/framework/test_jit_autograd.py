@@ -7,6 +7,8 @@ import itertools
 import os
 import subprocess
 import sys
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,13 +17,22 @@ from programs import ROOT
 from torch import Tensor
 from torch._dynamo import compiled_autograd
 
-from torch_ops.jit import ElementwiseKernel
+from torch_ops.jit import CompileError, ElementwiseKernel
 from torch_ops.jit._registered import _kind
 from torch_ops.jit.language.params import DTYPES
 
 SMOOTH = ElementwiseKernel("T x, T y", "T z", "z = x * sin(y) + x * x * y", "smooth")
 TWO = ElementwiseKernel("T x, T y", "T p, T s, int32 k", "p = x * y; s = exp(x); k = x > y", "two")
 LEAKY = ElementwiseKernel("T x, T slope", "T y", "y = x > 0 ? x : slope * x", "leaky_relu")
+# Their backward passes read outputs: in place of the input, or as well.
+SOFTPLUS = ElementwiseKernel(
+    "T x", "T y", "y = x > 20 ? x : log1p(exp(x))", "softplus",
+    backward="grad_x = -grad_y * expm1(-y)",
+)  # fmt: skip
+SCALED = ElementwiseKernel(
+    "T x, T s", "T y, int32 k", "k = x > 0; y = x * exp(x) * (k ? s : s * s)", "scaled",
+    backward="grad_x = grad_y * (y + y / x); grad_s = grad_y * (k ? y / s : 2 * y / s)",
+)  # fmt: skip
 
 
 def random(shape: tuple[int, ...], device: torch.device, dtype=torch.float64) -> Tensor:
@@ -224,6 +235,111 @@ def test_backward_by_code(device: torch.device) -> None:
     torch.testing.assert_close(only, 2 * y.detach().expand(3, 4))
 
 
+def saved_by(call: Callable[[], Any]) -> tuple[Any, list[Tensor]]:
+    """What a call returns, and the tensors that are saved for its backward pass."""
+    saved: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        return call(), saved
+
+
+def test_backward_by_code_from_outputs(device: torch.device) -> None:
+    options = {"check_batched_grad": True}
+    x = random((3, 4), device).requires_grad_()
+    torch.autograd.gradcheck(SOFTPLUS, (x,), **options)
+    torch.autograd.gradgradcheck(SOFTPLUS, (x,), **options)
+    for shape in ((3, 4), (4,), ()):
+        s = random(shape, device).abs().requires_grad_()
+        for function in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+            function(lambda x, s: SCALED(x, s)[0], (x, s), **options)
+    torch.testing.assert_close(SOFTPLUS(x), torch.nn.functional.softplus(x))
+
+
+def test_backward_by_code_saves_what_it_reads(device: torch.device) -> None:
+    x = random((64, 8), device).requires_grad_()
+    y, saved = saved_by(lambda: SOFTPLUS(x))
+    assert [tensor.data_ptr() for tensor in saved] == [y.data_ptr()]
+    y = SOFTPLUS(x)
+    alive = weakref.ref(y)
+    del y
+    assert alive() is None  # its node does not keep it
+    s = random((8,), device).requires_grad_()
+    (y, k), saved = saved_by(lambda: SCALED(x, s))
+    assert {tensor.data_ptr() for tensor in saved} == {t.data_ptr() for t in (x, s, y, k)}
+    # Nor does the backward pass save anything of an input that it does not read.
+    _, saved = saved_by(
+        lambda: torch.autograd.grad(SOFTPLUS(x), x, torch.ones_like(x), create_graph=True)
+    )
+    assert sum(tensor.untyped_storage().nbytes() for tensor in saved) == 3 * x.nbytes
+    # Of an input that is not saved, the gradient has the shape and the dtype nevertheless.
+    kernel = ElementwiseKernel(
+        "T x, T y", "float32 z", "z = x * y", "odd", backward="grad_x = 0.5 * grad_z; grad_y = 2.5"
+    )
+    a = random((1100, 1000), device).requires_grad_()
+    b = random((1000,), device, torch.float32).requires_grad_()
+    z, saved = saved_by(lambda: kernel(a, b))
+    assert not saved
+    ga, gb = torch.autograd.grad(z.sum(), (a, b))
+    assert ga.dtype == torch.float64 and torch.equal(ga, torch.full_like(a, 0.5))
+    assert gb.dtype == torch.float32 and torch.equal(gb, torch.full_like(b, 2750))
+
+
+@pytest.mark.parametrize(
+    ("backward", "saves"),
+    [
+        ("T y = exp(x); grad_x = grad_y * y", "xy"),  # its own variable hides the output
+        ("grad_x = grad_y * OF_X", "x"),
+        ("grad_x = grad_y * of_y", "y"),
+        ("grad_x = grad_y /* not x */ * 1", ""),
+    ],
+)
+def test_names_in_backward_by_code(backward: str, saves: str, device: torch.device) -> None:
+    kernel = ElementwiseKernel(
+        "T x", "T y", "y = exp(x)", "names", backward=backward,
+        preamble="#define OF_X exp(x)\n#define of_y \\\n y\n",
+    )  # fmt: skip
+    x = random((4,), device).requires_grad_()
+    y, saved = saved_by(lambda: kernel(x))
+    assert {t.data_ptr() for t in saved} == {{"x": x, "y": y}[name].data_ptr() for name in saves}
+    (grad,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(grad, torch.exp(x).detach() if saves else torch.ones_like(grad))
+
+
+def test_backward_by_code_refuses() -> None:
+    for params in (("T x, T grad_y", "T y"), ("T x", "T y, T grad_x")):
+        with pytest.raises(ValueError, match="two meanings: a parameter, and the gradient of"):
+            ElementwiseKernel(*params, "y = x", backward="grad_x = grad_y")
+    writes = ElementwiseKernel("T x", "T y", "y = x", backward="y = 1; grad_x = grad_y")
+    x = torch.ones(3, requires_grad=True)
+    with pytest.raises(CompileError, match="backward, line 1"):
+        writes(x).sum().backward()
+    y = SOFTPLUS(x)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    y = SOFTPLUS(x)
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        y.sum().backward()
+
+
+def test_backward_by_code_from_outputs_under_transforms(device: torch.device) -> None:
+    x = random((3, 4), device)
+    softplus = torch.nn.functional.softplus
+    for transform in (
+        lambda f: torch.func.grad(lambda x: f(x).sum()),
+        lambda f: torch.func.jacrev(torch.func.jacrev(lambda x: f(x).sum())),
+        lambda f: torch.vmap(torch.func.grad(lambda x: f(x).square().sum())),
+        lambda f: torch.func.grad(lambda x: torch.vmap(f)(x).square().sum()),
+        lambda f: torch.vmap(torch.func.grad(f), in_dims=0)(x[0]).mul,
+    ):
+        torch.testing.assert_close(transform(SOFTPLUS)(x), transform(softplus)(x))
+
+
 def test_raw_inputs(device: torch.device) -> None:
     """Gradients of the others; its own by a snippet alone."""
     operation = "y = w[k] * s"
@@ -281,6 +397,13 @@ def test_index_in_derivatives(device: torch.device) -> None:
     gx, gy = torch.autograd.grad(kernel(x, y).sum(), (x, y))
     assert torch.equal(gx, torch.arange(12.0, device=device, dtype=torch.float64).view(4, 3))
     torch.testing.assert_close(gy, 4 * 12 * 2 * y.detach())
+    # A sum that is large enough to be made in parts otherwise.
+    kernel = ElementwiseKernel(
+        "T x, T y", "T z", "z = x + y", "counted", backward="grad_y = grad_z * (i % 1100)"
+    )
+    y = torch.zeros(1000, 1, device=device, requires_grad=True)
+    (gy,) = torch.autograd.grad(kernel(torch.ones(1000, 1100, device=device), y).sum(), y)
+    assert bool((gy == 1099 * 1100 / 2).all())
 
 
 def test_example_runs() -> None:
@@ -302,7 +425,7 @@ def test_example_runs() -> None:
 
 
 def function_of_kernels(x: Tensor, y: Tensor) -> Tensor:
-    return SMOOTH(LEAKY(x, 0.1), y) * 2
+    return SMOOTH(LEAKY(x, 0.1), y) * 2 + SOFTPLUS(x) * SCALED(x, 0.5)[0]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -402,7 +525,7 @@ def test_inductor(device: torch.device) -> None:
 def test_compiled_autograd(device: torch.device) -> None:
     torch.compiler.reset()
     x, y = random((3, 4), device).requires_grad_(), random((4,), device).requires_grad_()
-    loss = (TWO(x, y)[0] + LEAKY(x, 0.25)).sum()
+    loss = (TWO(x, y)[0] + LEAKY(x, 0.25) + SOFTPLUS(x) * SCALED(y, x)[0]).sum()
     expected = torch.autograd.grad(loss, (x, y), retain_graph=True)
     with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
         loss.backward()
@@ -417,6 +540,7 @@ def test_opcheck(device: torch.device) -> None:
         ([x.clone().requires_grad_(), x[:1].clone().requires_grad_()], [], []),
     ):
         torch.library.opcheck(SMOOTH._op, args)
+    torch.library.opcheck(SOFTPLUS._op, ([x.requires_grad_()], [], []))
 
 
 def test_export(device: torch.device) -> None:

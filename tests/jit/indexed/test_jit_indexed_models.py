@@ -225,6 +225,17 @@ def test_layers_of_pytorch_geometric(name: str, device: torch.device) -> None:
         torch.testing.assert_close(actual, exact)
 
 
+def test_softplus(device: torch.device) -> None:
+    """The kernel, which the layer uses on CUDA, beside torch's: to the second derivative."""
+    x = (10 * random((40, 5), device)).requires_grad_()
+    results = []
+    for softplus in (layers.SOFTPLUS, F.softplus, layers.Softplus()):
+        (slope,) = torch.autograd.grad(softplus(x).sum(), x, create_graph=True)
+        results.append((softplus(x), slope, torch.autograd.grad(slope.sin().sum(), x)[0]))
+    torch.testing.assert_close(results[0], results[1])
+    torch.testing.assert_close(results[0], results[2])
+
+
 def test_layers_are_short() -> None:
     for name in ("SchNetConvolution", "PaiNNMessage", "GraphSAGE", "GATv2", "EGNN", "EdgeConv"):
         assert len(inspect.getsource(getattr(layers, name)).splitlines()) < 30

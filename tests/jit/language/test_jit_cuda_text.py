@@ -13,6 +13,7 @@ from test_jit_dual import BEFORE, FLOAT_NAMES, FUNCTIONS, REFUSED, TENTH, TERNAR
 
 from torch_ops.jit import CompileError
 from torch_ops.jit.building.compilation import compile_cuda
+from torch_ops.jit.elementwise import _by_code
 from torch_ops.jit.generation import reduction as reduction_codegen
 from torch_ops.jit.generation.elementwise import Form, cuda_source
 from torch_ops.jit.generation.text import CUDA_OPTIONS
@@ -67,6 +68,15 @@ def test_a_vector_is_one_word(dtype: torch.dtype) -> None:
         assert int(width) * int(bits) == 128
     # Besides, the elements behind the last whole vector.
     assert ptx.count("ld.global.") == 2 and ptx.count("st.global.") == 2
+
+
+def test_what_a_backward_snippet_does_not_read_costs_no_load() -> None:
+    """Of the input there is but one element, and vectors are as wide as without it."""
+    softplus = program("T x", "T y", "y = log1p(exp(x))")
+    by_code = _by_code(softplus, "grad_x = -grad_y * expm1(-y)", [True], [False], softplus.outputs)
+    ptx = compile_form(by_code, form(F32, F32, F32, F32, modes="ccbc"))
+    # Of grad_y and y, in vectors and behind the last one.
+    assert ptx.count("ld.global.v4.f32") == 2 and ptx.count("ld.global.") == 4
 
 
 @pytest.mark.parametrize(

@@ -367,7 +367,7 @@ def surely_assigns(text: str, name: str, macros: Mapping[str, str] | None = None
         and before.count("{") == before.count("}")
         and before.count("(") == before.count(")")
         and _CONDITION.search(before) is None
-        and not _may_mean(before + statement[1], {name, *_LEAVES}, macros or {})
+        and not may_mean(before + statement[1], {name, *_LEAVES}, macros or {})
     )
 
 
@@ -390,7 +390,7 @@ def defined_macros(texts: Iterable[str], options: Iterable[str] = ()) -> dict[st
     return macros
 
 
-def _may_mean(text: str, words: set[str], macros: Mapping[str, str]) -> bool:
+def may_mean(text: str, words: set[str], macros: Mapping[str, str]) -> bool:
     """May a text have one of the words, or a brace of its own, once its macros are expanded?"""
     pending, seen = [text], set()
     while pending:

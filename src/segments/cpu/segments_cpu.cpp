@@ -147,9 +147,15 @@ template <class Reducer, class Value, class Result>
 TORCH_OPS_HOST_DEVICE void reduce_loop(const RowLayout& layout, const int64_t* offsets,
                                        const Value* values, int64_t first, int64_t last,
                                        Result none, Result* to) {
+  constexpr int64_t kLine = 64 / sizeof(Value), kFetched = 16384 / sizeof(Value);
   const int64_t inner = layout.inner;
   for (int64_t s = first; s < last; ++s) {
     const int64_t begin = offsets[s], end = offsets[s + 1];
+    if (inner > kMostColumns<Result>) {  // read in strips, which the CPU does not foresee
+      const int64_t next = s + 2 <= layout.axis_size ? offsets[s + 2] : end;
+      const int64_t lines = std::min((next - end) * inner, kFetched) / kLine;
+      for (int64_t n = 0; n < lines; ++n) __builtin_prefetch(values + end * inner + n * kLine);
+    }
     if (end > begin) {
       Reducer::reduce(values + begin * inner, begin, end - begin, inner, to + s * inner);
     } else {

@@ -20,7 +20,13 @@ struct BagPart {
   const int64_t* bounds;
   int64_t bags;
   Value* result;
+  // Null, or of each entry: where the row after its bag's begins in the result if it is the bag's
+  // first, and otherwise 0.
+  const int64_t* starts;
 };
+
+// How a part is walked.
+enum class By { kBag, kBagWithFactors, kEntry };
 
 // GCC would keep an array of sums in memory, or add one value at a time.
 template <class T, int64_t kBytes>
@@ -28,6 +34,13 @@ struct Vector {
   typedef T Register __attribute__((vector_size(kBytes)));
   typedef T InMemory __attribute__((vector_size(kBytes), aligned(2), may_alias));
 };
+
+// Zeros unless `start` is 0.
+template <class Register>
+TORCH_OPS_HOST_DEVICE void keep_unless(int64_t start, Register& values) {
+  typedef int64_t Longs __attribute__((vector_size(sizeof(Register))));
+  values = reinterpret_cast<Register>(reinterpret_cast<Longs>(values) & (Longs{} + start == 0));
+}
 
 // The sums of kCount columns of a bag.
 template <bool kF16c, int64_t kBytes, class Value>
@@ -53,6 +66,8 @@ struct Lanes {
   }
 
   TORCH_OPS_HOST_DEVICE void divide(Sum divisor) { sums /= divisor; }
+
+  TORCH_OPS_HOST_DEVICE void keep(int64_t start) { keep_unless(start, sums); }
 
   TORCH_OPS_HOST_DEVICE void store(Value* to) const {
     if constexpr (std::is_same_v<Value, Sum>) {
@@ -83,6 +98,11 @@ struct Lanes<kF16c, kBytes, BFloat16> {
   TORCH_OPS_HOST_DEVICE void divide(float divisor) {
     lower /= divisor;
     upper /= divisor;
+  }
+
+  TORCH_OPS_HOST_DEVICE void keep(int64_t start) {
+    keep_unless(start, lower);
+    keep_unless(start, upper);
   }
 
   TORCH_OPS_HOST_DEVICE void store(BFloat16* to) const {
@@ -151,97 +171,183 @@ TORCH_OPS_HOST_DEVICE int64_t sum_columns(const BagCall<Value>& call, const BagP
   return kNoBadEntry;
 }
 
+// The same, entry by entry, of bags in order. Each stores its bag's sum so far, so that no branch
+// asks where bags end: one that is not predicted takes longer than to add several rows.
+template <bool kF16c, class Some, int64_t kSome, class Value>
+TORCH_OPS_HOST_DEVICE int64_t sum_entries(const BagCall<Value>& call, const BagPart<Value>& part,
+                                          int64_t first, int64_t columns) {
+  using Sum = ComputeType<Value>;
+  constexpr int64_t kAhead = 16;
+  const int64_t table_rows = call.rows, width = call.width, last = columns - Some::kCount;
+  const int64_t end = part.bounds[part.bags], last_row = part.count - 1;
+  const Value* const weight = call.weight + first;
+  Value* const result = part.result + first - width;
+  Some sums[kSome] = {};
+  int64_t place = 0;
+  for (int64_t n = 0; n < end; ++n) {
+    if (!in_range(part.rows[n], table_rows)) return n;
+    const Value* const row = weight + part.rows[n] * width;
+    const uint64_t next =
+        reinterpret_cast<uint64_t>(weight) +
+        static_cast<uint64_t>(part.rows[std::min(n + kAhead, last_row)]) * (width * sizeof(Value));
+    const int64_t start = part.starts[n];
+    place = std::max(place, start);
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kSome; ++i) {
+      const int64_t at = i + 1 < kSome ? i * Some::kCount : last;
+      __builtin_prefetch(reinterpret_cast<const void*>(next + at * sizeof(Value)));
+      sums[i].keep(start);
+      sums[i].add(row + at, Sum(1));
+      sums[i].store(result + place + at);
+    }
+  }
+  return kNoBadEntry;
+}
+
 // A row of kWidth values, fewer than the shortest lanes have.
-template <int64_t kWidth, class Value>
+template <bool kF16c, int64_t kWidth, class Value>
 struct ShortRow {
   using Sum = ComputeType<Value>;
   static constexpr int64_t kCount = kWidth;
-  Sum sums[kWidth];
+  static constexpr bool kConverts = kF16c && std::is_same_v<Value, Float16>;
+  using Halves = typename Vector<uint16_t, 16>::Register;
+  using Sums = typename Vector<Sum, 4 * sizeof(Sum)>::Register;
+  Sums sums;
 
   TORCH_OPS_HOST_DEVICE void add(const Value* from, Sum factor) {
-    for (int64_t d = 0; d < kWidth; ++d) sums[d] += factor * static_cast<Sum>(from[d]);
+    Sums values = {};
+    if constexpr (kConverts) {
+      Halves halves = {};
+      for (int64_t d = 0; d < kWidth; ++d) halves[d] = from[d].bits;
+      asm("vcvtph2ps %1, %0" : "=v"(values) : "v"(halves));
+    } else {
+      for (int64_t d = 0; d < kWidth; ++d) values[d] = static_cast<Sum>(from[d]);
+    }
+    sums += values * factor;
   }
-  TORCH_OPS_HOST_DEVICE void divide(Sum divisor) {
-    for (int64_t d = 0; d < kWidth; ++d) sums[d] /= divisor;
-  }
+
+  TORCH_OPS_HOST_DEVICE void divide(Sum divisor) { sums /= divisor; }
+
+  TORCH_OPS_HOST_DEVICE void keep(int64_t start) { keep_unless(start, sums); }
+
   TORCH_OPS_HOST_DEVICE void store(Value* to) const {
-    for (int64_t d = 0; d < kWidth; ++d) to[d] = static_cast<Value>(sums[d]);
+    if constexpr (kConverts) {
+      Halves halves;
+      asm("vcvtps2ph $0, %1, %0" : "=v"(halves) : "v"(sums));
+      for (int64_t d = 0; d < kWidth; ++d) to[d].bits = halves[d];
+    } else if constexpr (std::is_same_v<Value, BFloat16>) {
+      typename Vector<uint32_t, 16>::Register words;
+      Lanes<kF16c, 16, BFloat16>::round(sums, words);
+      for (int64_t d = 0; d < kWidth; ++d) to[d].bits = words[d] >> 16;
+    } else {
+      for (int64_t d = 0; d < kWidth; ++d) to[d] = static_cast<Value>(sums[d]);
+    }
   }
 };
 
 // Functions of their own: GCC keeps fewer of a loop's numbers in registers if there are others in
 // its function.
-template <bool kFactors, class Some, int64_t kSome, class... Args>
+template <bool kF16c, By kBy, class Some, int64_t kSome, class... Args>
+TORCH_OPS_HOST_DEVICE int64_t sum_loop(const Args&... args) {
+  if constexpr (kBy == By::kEntry) return sum_entries<kF16c, Some, kSome>(args...);
+  return sum_columns<kF16c, kBy == By::kBagWithFactors, Some, kSome>(args...);
+}
+template <By kBy, class Some, int64_t kSome, class... Args>
 __attribute__((noinline)) int64_t columns_baseline(const Args&... args) {
-  return sum_columns<false, kFactors, Some, kSome>(args...);
+  return sum_loop<false, kBy, Some, kSome>(args...);
 }
 #ifdef __x86_64__
-template <bool kFactors, class Some, int64_t kSome, class... Args>
+template <By kBy, class Some, int64_t kSome, class... Args>
 TORCH_OPS_AVX2 __attribute__((noinline)) int64_t columns_avx2(const Args&... args) {
-  return sum_columns<true, kFactors, Some, kSome>(args...);
+  return sum_loop<true, kBy, Some, kSome>(args...);
 }
-template <bool kFactors, class Some, int64_t kSome, class... Args>
+template <By kBy, class Some, int64_t kSome, class... Args>
 TORCH_OPS_AVX512 __attribute__((noinline)) int64_t columns_avx512(const Args&... args) {
-  return sum_columns<true, kFactors, Some, kSome>(args...);
+  return sum_loop<true, kBy, Some, kSome>(args...);
 }
 #endif
 
 // With as few lanes as `columns` need, of at most kSome.
-template <Simd kSimd, bool kFactors, class Some, int64_t kSome, class Value>
+template <Simd kSimd, By kBy, class Some, int64_t kSome, class Value>
 int64_t sum_by(const BagCall<Value>& call, const BagPart<Value>& part, int64_t first,
                int64_t columns) {
   if constexpr (kSome > 1) {
     if (columns <= (kSome - 1) * Some::kCount) {
-      return sum_by<kSimd, kFactors, Some, kSome - 1>(call, part, first, columns);
+      return sum_by<kSimd, kBy, Some, kSome - 1>(call, part, first, columns);
     }
   }
   // One branch of these, since the lanes of one instruction set are no code of another.
   if constexpr (kSimd == Simd::kBaseline) {
-    return columns_baseline<kFactors, Some, kSome>(call, part, first, columns);
+    return columns_baseline<kBy, Some, kSome>(call, part, first, columns);
   }
 #ifdef __x86_64__
   else if constexpr (kSimd == Simd::kAvx2) {
-    return columns_avx2<kFactors, Some, kSome>(call, part, first, columns);
+    return columns_avx2<kBy, Some, kSome>(call, part, first, columns);
   } else {
-    return columns_avx512<kFactors, Some, kSome>(call, part, first, columns);
+    return columns_avx512<kBy, Some, kSome>(call, part, first, columns);
   }
 #endif
 }
 
-template <Simd kSimd, bool kFactors, int64_t kBytes, class Value>
+template <Simd kSimd, By kBy, int64_t kBytes, class Value>
 int64_t sum_rows(const BagCall<Value>& call, const BagPart<Value>& part) {
-  using Some = Lanes<kSimd != Simd::kBaseline, kBytes, Value>;
+  constexpr bool kF16c = kSimd != Simd::kBaseline;
+  using Some = Lanes<kF16c, kBytes, Value>;
   constexpr int64_t kShortest = std::is_same_v<Value, BFloat16> ? 8 : 16;
   const int64_t width = call.width;
   if (width < Some::kCount) {
-    if constexpr (kBytes > kShortest) return sum_rows<kSimd, kFactors, kBytes / 2>(call, part);
-    if (width == 3) return sum_by<kSimd, kFactors, ShortRow<3, Value>, 1>(call, part, 0, 3);
-    if (width == 2) return sum_by<kSimd, kFactors, ShortRow<2, Value>, 1>(call, part, 0, 2);
-    return sum_by<kSimd, kFactors, ShortRow<1, Value>, 1>(call, part, 0, 1);
+    if constexpr (kBytes > kShortest) return sum_rows<kSimd, kBy, kBytes / 2>(call, part);
+    if (width == 3) return sum_by<kSimd, kBy, ShortRow<kF16c, 3, Value>, 1>(call, part, 0, 3);
+    if (width == 2) return sum_by<kSimd, kBy, ShortRow<kF16c, 2, Value>, 1>(call, part, 0, 2);
+    return sum_by<kSimd, kBy, ShortRow<kF16c, 1, Value>, 1>(call, part, 0, 1);
   }
-  constexpr int64_t kMost = (kSimd == Simd::kAvx512 ? 16 : 8) / Some::kRegisters;
+  constexpr int64_t kMost = (kBy == By::kEntry        ? 4
+                             : kSimd == Simd::kAvx512 ? 16
+                                                      : 8) /
+                            Some::kRegisters;
   int64_t bad = kNoBadEntry;
   for (int64_t first = 0; first < width && bad == kNoBadEntry; first += kMost * Some::kCount) {
     const int64_t columns = std::clamp(width - first, Some::kCount, kMost * Some::kCount);
-    bad =
-        sum_by<kSimd, kFactors, Some, kMost>(call, part, std::min(first, width - columns), columns);
+    bad = sum_by<kSimd, kBy, Some, kMost>(call, part, std::min(first, width - columns), columns);
   }
   return bad;
 }
 
 template <Simd kSimd, int64_t kBytes, class Value>
 int64_t sum_part(const BagCall<Value>& call, const BagPart<Value>& part) {
-  return part.factors == nullptr ? sum_rows<kSimd, false, kBytes>(call, part)
-                                 : sum_rows<kSimd, true, kBytes>(call, part);
+  if (part.starts != nullptr) return sum_rows<kSimd, By::kEntry, kBytes>(call, part);
+  return part.factors == nullptr ? sum_rows<kSimd, By::kBag, kBytes>(call, part)
+                                 : sum_rows<kSimd, By::kBagWithFactors, kBytes>(call, part);
+}
+
+// Is a part faster entry by entry? Only as long as a row's sums are a few registers, and bags have
+// about 4 entries, or 2 of bfloat16, whose rounding takes longer.
+template <class Value>
+bool goes_by_entry(const BagCall<Value>& call, const BagPart<Value>& part) {
+  constexpr int64_t kEntries = std::is_same_v<Value, BFloat16> ? 3 : 5;
+  constexpr int64_t kColumns = 128 / sizeof(ComputeType<Value>);
+  return call.offsets != nullptr && !call.mean && part.factors == nullptr &&
+         call.width <= kColumns && part.bounds[part.bags] < kEntries * part.bags &&
+         std::is_sorted(part.bounds, part.bounds + part.bags + 1);
 }
 
 template <class Value>
-int64_t sum_part(const BagCall<Value>& call, const BagPart<Value>& part) {
+int64_t sum_part(const BagCall<Value>& call, BagPart<Value> part) {
   if (call.width == 0) {  // nothing to sum, but entries to check
     const int64_t begin = part.bounds[0], end = part.bounds[part.bags];
     const int64_t* const bad = std::find_if(part.rows + begin, part.rows + end,
                                             [&](int64_t row) { return !in_range(row, call.rows); });
     return bad == part.rows + end ? kNoBadEntry : bad - part.rows;
+  }
+  const bool by_entry = goes_by_entry(call, part);
+  const Scratch<int64_t> starts(by_entry ? part.bounds[part.bags] + 1 : 0);
+  if (by_entry) {
+    std::fill_n(starts.get(), part.bounds[part.bags] + 1, 0);
+    for (int64_t bag = 0; bag < part.bags; ++bag) {  // the last one that begins there has entries
+      starts.get()[part.bounds[bag]] = (bag + 1) * call.width;
+    }
+    std::fill_n(part.result, part.bags * call.width, Value());
+    part.starts = starts.get();
   }
 #ifdef __x86_64__
   if (cpu_simd() == Simd::kAvx512) return sum_part<Simd::kAvx512, 64>(call, part);
@@ -266,7 +372,8 @@ int64_t sum_some(const BagCall<Value> call, const Index* entries, int64_t first,
   Scratch<int64_t> rows(std::is_same_v<Index, int64_t> ? 0 : end - begin);
   BagPart<Value> part{rows.get(),  call.factors == nullptr ? nullptr : call.factors + begin,
                       end - begin, bounds.get(),
-                      bags,        call.result + first * call.width};
+                      bags,        call.result + first * call.width,
+                      nullptr};
   if constexpr (std::is_same_v<Index, int64_t>) {
     part.rows = entries + begin;
     part.count = call.count - begin;

@@ -355,13 +355,14 @@ struct ScatterInto {
   }
 
  private:
-  // Many short rows of 16-bit floats take longer to be copied to float and back one by one than
-  // all of `out`.
+  // Sums of many short rows of 16-bit floats take longer one by one than by the ways of
+  // scatter_add.
   static bool is_faster_whole(const Tensor& out, const Tensor& values, int64_t dim,
                               std::string_view reduce) {
-    return at::isReducedFloatingType(out.scalar_type()) && reduce != "amax" && reduce != "amin" &&
-           c10::multiply_integers(out.sizes().slice(dim + 1)) < 8 &&
-           values.numel() > std::max<int64_t>(out.numel() / 4, 4096);
+    const int64_t columns = c10::multiply_integers(out.sizes().slice(dim + 1));
+    const int64_t many = columns == 1 ? out.numel() / 4 : out.numel() * 2;
+    return at::isReducedFloatingType(out.scalar_type()) && (reduce == "sum" || reduce == "mean") &&
+           columns < 8 && values.numel() > std::max<int64_t>(many, 4096);
   }
 };
 

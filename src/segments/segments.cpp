@@ -202,8 +202,9 @@ struct GatherCsr {
       "SymInt output_size) -> Tensor";
   static constexpr const char* kNode = "GatherCsrBackward";
 
-  static Tensor compute(const Tensor& values, const Tensor& offsets, Dim dim, int64_t batch_dims,
-                        c10::SymInt output_size);
+  template <class On>
+  static Tensor kernel(const Tensor& values, const Tensor& offsets, Dim dim, int64_t batch_dims,
+                       c10::SymInt output_size);
 
   static auto keep(const Tensor& values, const Tensor& offsets, Dim dim, int64_t batch_dims,
                    const c10::SymInt&) {
@@ -223,8 +224,9 @@ struct GatherCsr {
   }
 };
 
-Tensor GatherCsr::compute(const Tensor& values, const Tensor& offsets, Dim dim, int64_t batch_dims,
-                          c10::SymInt output_size) {
+template <class On>
+Tensor GatherCsr::kernel(const Tensor& values, const Tensor& offsets, Dim dim, int64_t batch_dims,
+                         c10::SymInt output_size) {
   const int64_t axis = check_segments(kGather, values, offsets, dim, batch_dims).dim;
   TORCH_CHECK_VALUE(
       values.sym_size(axis).sym_eq(offsets.sym_size(-1) - 1).expect_true(__FILE__, __LINE__),
@@ -233,8 +235,26 @@ Tensor GatherCsr::compute(const Tensor& values, const Tensor& offsets, Dim dim, 
       " and the shape of offsets is ", offsets.sym_sizes(), ".");
   TORCH_CHECK_VALUE(output_size.sym_ge(0).expect_true(__FILE__, __LINE__), kGather,
                     ": output_size must not be negative, but it is ", output_size, ".");
-  const Tensor ids = op_of<SegmentIds>().call(offsets, output_size, kGather);
-  return ops::gather().call(values, ids, axis, batch_dims, "fill", 0, std::nullopt);
+  if constexpr (std::is_same_v<On, OnCpu>) {
+    const Tensor rows = values.contiguous();
+    Tensor marks = offsets;
+    RowLayout layout = indexing::lay_out_contiguous(rows.sizes(), marks, {axis, batch_dims});
+    layout.entries = output_size.expect_int();
+    layout.inner *= rows.element_size();
+    auto sizes = rows.sizes().vec();
+    sizes[axis] = layout.entries;
+    const Tensor result = new_output(sizes, rows.options());
+    call_indexed<On>(kGather, marks, offsets_layout(layout), IndexMode::kRaise, result,
+                     [&](auto on) {
+                       return kernels::repeat_rows(on, index_array(marks), layout,
+                                                   static_cast<const char*>(rows.const_data_ptr()),
+                                                   static_cast<char*>(result.mutable_data_ptr()));
+                     });
+    return result;
+  } else {
+    const Tensor ids = op_of<SegmentIds>().call(offsets, output_size, kGather);
+    return ops::gather().call(values, ids, axis, batch_dims, "fill", 0, std::nullopt);
+  }
 }
 
 // ---- Sums ---------------------------------------------------------------------------------------

@@ -84,6 +84,11 @@ template <SegmentRule kRule, class Value, class Result>
 TORCH_OPS_KERNELS_API void reduce_segments(OnCuda on, const SegmentCall<Value, Result>& call,
                                            const IndexErrorSite& errors);
 
+// Writes the row of its segment to each entry, and zeros to one that is in none: `rows` are
+// [batch, outer, segments, inner], and `result` is [batch, outer, entries, inner], of bytes.
+TORCH_OPS_KERNELS_API int64_t repeat_rows(OnCpu on, const IndexArray& offsets,
+                                          const RowLayout& layout, const char* rows, char* result);
+
 // Writes which segment each of [batch, entries] belongs to; the number of segments for one that
 // belongs to none. Id is int32_t or int64_t.
 template <class Id>

@@ -15,6 +15,7 @@ TESTS = {
     "elementwise/test_sigmoid.py": "every_exponent or dense or all_16_bit or lower_tail or float64",
     "gather/test_embedding_bag.py": "test_widths",
     "gather/test_gather_ways.py": "of_each_length",
+    "segments/test_segments.py": "row_sizes",
     "scatter/test_scatter_reduce.py": "agrees or nan_infinity or ties or extremes",
 }
 

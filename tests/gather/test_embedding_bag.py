@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -221,11 +222,11 @@ def test_long_bags_and_short(device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_widths(device: torch.device, dtype: torch.dtype) -> None:
-    """Every width around those of vectors, and sums that several threads make."""
-    for width in (*range(1, 36), 63, 64, 100, 128, 135, 300):
+    """Every width around those of vectors, sums that several threads make, few entries and more."""
+    for width, most in product((*range(1, 36), 63, 64, 100, 128, 135, 300), (4, 14)):
         # Whole numbers, so that their sums are exact, in 16 bits too.
         weight = torch.randint(-4, 5, (50, width), device=device).to(dtype)
-        lengths = torch.randint(0, 9, (4000 // width + 40,))
+        lengths = torch.randint(0, most, (4000 // width + 40,))
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).to(device)
         index = torch.randint(50, (int(lengths.sum()),), device=device)
         factors = torch.randint(-2, 3, index.shape, device=device).to(dtype)
@@ -253,13 +254,13 @@ def test_a_bad_entry_among_good_ones(device: torch.device) -> None:
     """The position in the error counts all entries, also where some are padding or converted."""
     index = torch.randint(50, (3000,), device=device, dtype=torch.int32)
     index[[1234, 2345]] = torch.tensor([50, -1], device=device, dtype=torch.int32)
-    offsets = torch.arange(0, 3000, 10, device=device)
 
     def call(entries: Tensor, weight: Tensor, padding: int | None) -> None:
-        torch_ops.embedding_bag(entries, weight, offsets, padding_idx=padding)
+        torch_ops.embedding_bag(entries, weight, offsets, mode="sum", padding_idx=padding)
         torch_ops.check_errors()
 
-    for width in (0, 1, 3, 8, 64):
+    for width, length in product((0, 1, 3, 8, 64), (2, 10)):
+        offsets = torch.arange(0, 3000, length, device=device)
         weight = torch.ones(50, width, device=device)
         for entries in (index, index.long()):
             for padding in (None, 7):

@@ -160,12 +160,12 @@ def test_views_and_leaves(device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_many_entries(device: torch.device, dtype: torch.dtype) -> None:
-    """Rows of many lengths, of which some have hundreds of entries and most have none."""
+    """For several threads. Some rows have hundreds of entries, and most have none."""
     torch.manual_seed(0)
-    index = torch.cat([torch.randint(9, (2000,)), torch.randint(5000, (500,))]).to(device)
+    index = torch.cat([torch.randint(9, (2000,)), torch.randint(20_000, (9500,))]).to(device)
     for columns in (1, 3, 8, 37):
-        out = torch.randn(5000, columns, dtype=dtype, device=device)
-        values = torch.randn(2500, columns, dtype=dtype, device=device)
+        out = torch.randn(20_000, columns, dtype=dtype, device=device)
+        values = torch.randn(11_500, columns, dtype=dtype, device=device)
         for reduce in REDUCES:
             start, given = out, values
             if reduce == "prod":  # neither 0 nor infinity

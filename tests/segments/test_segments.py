@@ -323,6 +323,38 @@ def test_output_size(device: torch.device) -> None:
     assert output.tolist() == [[1, 2, 0, 0], [3, 4, 4, 4]]
 
 
+ROW_SIZES = [*range(1, 20), *range(31, 35), *range(62, 67), *range(126, 131), 1023, 1024, 1025]
+
+
+@pytest.mark.parametrize("shape", ["rows", "outer", "batch"])
+def test_row_sizes(device: torch.device, shape: str) -> None:
+    """Rows of each number of bytes for which gather_csr has a loop on the CPU."""
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.tensor([0, 1, 1, 2, 3, 0, 0, 4, 5, 8, 0, 9, 40, 1, 0])
+    before, after = 2, 3  # entries that are in no segment
+    for size in ROW_SIZES:
+        repeats = max(1, 4000 // size)  # several tasks of the CPU's threads
+        many = counts.repeat(repeats)[torch.randperm(len(counts) * repeats, generator=generator)]
+        offsets = torch.nn.functional.pad(many.cumsum(0), (1, 0)) + before
+        total = int(many.sum())
+        slabs = {"rows": (), "outer": (3,), "batch": (2,)}[shape]
+        values = torch.randint(1, 256, (*slabs, len(many), size), generator=generator).byte()
+        axis = len(slabs)
+        expected = torch.nn.functional.pad(
+            values.repeat_interleave(many, axis), (0, 0, before, after)
+        )
+        batch_dims = int(shape == "batch")
+        offsets = offsets.expand(2, -1) if batch_dims else offsets
+        actual = torch_ops.gather_csr(
+            values.to(device),
+            offsets.to(device),
+            axis,
+            batch_dims=batch_dims,
+            output_size=before + total + after,
+        )
+        assert torch.equal(actual.cpu(), expected), size
+
+
 def test_repeatable(device: torch.device) -> None:
     case = Segments((40_000, 16), 30, spread="hot")
     values = values_for(case.shape, device, torch.float32)

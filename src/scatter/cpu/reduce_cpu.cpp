@@ -233,6 +233,41 @@ void join_runs(const FromRows<Value>& values, const IntoRows<Sum>& into, int64_t
   }
 }
 
+// Of short rows of 16-bit floats: all of the part in float, and the values of a run at once. Row by
+// row the conversions take longer, unless few entries name some of many rows.
+template <class Value, class Index>
+void join_wide(const ReduceCall<Value, Value>& call, const Index* entries, const ReducePart& part,
+               IntoRule rule, bool include_self) {
+  const int64_t columns = call.layout.inner;
+  const int64_t first = part.first_row, rows = part.last_row - first;
+  const Value* const values = call.values + part.slab * call.layout.entries * columns;
+  Value* const result = call.result + (part.slab * call.layout.axis_size + first) * columns;
+  const Scratch<float> sums(rows * columns), wide(ReduceRun::kMost * columns);
+  widen_values(cpu_simd(), result, rows * columns, sums.get());
+  const bool mean = rule == IntoRule::kMean;
+  std::vector<int64_t> counts(mean || !include_self ? rows : 0);
+  const IntoRows<float> into{sums.get(), columns, counts.empty() ? nullptr : counts.data(),
+                             include_self};
+  const IntoRule joined = mean ? IntoRule::kSum : rule;
+  join_runs(FromRows<float>{wide.get(), columns}, into, columns, joined, [&](auto&& use) {
+    for_each_part_run(entries, call.layout, call.rule, part, [&](ReduceRun& run) {
+      if (run.count == 0) return;
+      const int64_t begin = run.entries[0], end = run.entries[run.count - 1] + 1;
+      widen_values(cpu_simd(), values + begin * columns, (end - begin) * columns, wide.get());
+      for (int64_t k = 0; k < run.count; ++k) {
+        run.entries[k] -= begin;
+        run.rows[k] -= first;
+      }
+      use(run);
+    });
+  });
+  for (int64_t row = 0; mean && row < rows; ++row) {  // 1 of a row that nobody names
+    const auto divisor = static_cast<float>(std::max<int64_t>(counts[row] + include_self, 1));
+    for (int64_t d = 0; d < columns; ++d) sums.get()[row * columns + d] /= divisor;
+  }
+  store_sums(cpu_simd(), sums.get(), rows * columns, result);
+}
+
 template <class Value, class Index>
 void join_part(const ReduceCall<Value, Value>& call, const Index* entries, const ReducePart& part,
                IntoRule rule, bool include_self) {
@@ -255,6 +290,9 @@ void join_part(const ReduceCall<Value, Value>& call, const Index* entries, const
   }
   // 16-bit floats in float, and only the rows that are named: they are numbered as they come.
   if constexpr (kNarrow) {
+    if (layout.inner < kShortRow && layout.entries > layout.axis_size / 4) {
+      return join_wide(call, entries, part, rule, include_self);
+    }
     std::vector<int64_t> numbers(layout.axis_size, -1), named;
     for_each_run([&](const ReduceRun& run) {
       for (int64_t k = 0; k < run.count; ++k) {

@@ -5,6 +5,7 @@
 #include "common/cuda/scratch.h"
 #include "common/elementwise/elementwise_cpu.h"
 #include "common/host/parallel.h"
+#include "common/indexing/copy_row.h"
 #include "common/indexing/first_bad_entry.h"
 #include "scatter/cpu/sum_loops.h"
 
@@ -146,9 +147,15 @@ template <class Reducer, class Value, class Result>
 TORCH_OPS_HOST_DEVICE void reduce_loop(const RowLayout& layout, const int64_t* offsets,
                                        const Value* values, int64_t first, int64_t last,
                                        Result none, Result* to) {
+  constexpr int64_t kLine = 64 / sizeof(Value), kFetched = 16384 / sizeof(Value);
   const int64_t inner = layout.inner;
   for (int64_t s = first; s < last; ++s) {
     const int64_t begin = offsets[s], end = offsets[s + 1];
+    if (inner > kMostColumns<Result>) {  // read in strips, which the CPU does not foresee
+      const int64_t next = s + 2 <= layout.axis_size ? offsets[s + 2] : end;
+      const int64_t lines = std::min((next - end) * inner, kFetched) / kLine;
+      for (int64_t n = 0; n < lines; ++n) __builtin_prefetch(values + end * inner + n * kLine);
+    }
     if (end > begin) {
       Reducer::reduce(values + begin * inner, begin, end - begin, inner, to + s * inner);
     } else {
@@ -239,6 +246,99 @@ int64_t reduce_segments(OnCpu on, const SegmentCall<Value, Result>& call) {
     }
   });
   return bad;
+}
+
+namespace {
+
+// Like with_copy_size, but the number of bytes is a constant too where rows may be elements.
+template <int kVector, class Use>
+TORCH_OPS_HOST_DEVICE void with_row_size(int64_t bytes, Use use) {
+  if (bytes == 1) return use(std::integral_constant<int, 1>(), std::integral_constant<int, 1>());
+  if (bytes == 2) return use(std::integral_constant<int, 2>(), std::integral_constant<int, 2>());
+  if (bytes == 4) return use(std::integral_constant<int, 4>(), std::integral_constant<int, 4>());
+  if (bytes == 8) return use(std::integral_constant<int, 8>(), std::integral_constant<int, 8>());
+  with_copy_size<kVector>(bytes, [&](auto size) TORCH_OPS_INLINE_LAMBDA { use(size, bytes); });
+}
+
+// The entries [begin, end) of all slabs: each the row of its segment, or zeros if it is in none.
+// Vectors wider than those of AVX2 gain only on rows of 64 bytes.
+template <int kVector, class Index>
+TORCH_OPS_HOST_DEVICE void repeat_loop(const Index* all_offsets, const RowLayout& layout,
+                                       const char* all_rows, char* result, int64_t begin,
+                                       int64_t end) {
+  const int64_t stride = layout.index_entry_stride, segments = layout.axis_size;
+  const int64_t entries = layout.entries;
+  with_row_size<kVector>(layout.inner, [&](auto size, auto bytes) TORCH_OPS_INLINE_LAMBDA {
+    // Of a short row four copies are made even if its segment has fewer entries, and the next row
+    // overwrites the rest: a branch that is not predicted takes longer.
+    constexpr int64_t kAtOnce = 4;
+    constexpr bool kShort = size() > 0 && size() < kVector;
+    int64_t slab = begin / entries, outer = slab % layout.outer;
+    const Index* offsets = all_offsets + slab / layout.outer * layout.index_batch_stride;
+    for (int64_t n = begin; n < end; ++slab) {
+      const int64_t start = slab * entries, stop = std::min(start + entries, end);
+      const int64_t sure = kShort ? stop - kAtOnce : -1;
+      const char* const rows = all_rows + slab * segments * bytes;
+      const auto zero_to = [&](int64_t last) {
+        if (n < last) std::memset(result + n * bytes, 0, (last - n) * bytes);
+        n = std::max(n, last);
+      };
+      int64_t s = n == start ? 0 : lower_bound(offsets, stride, segments + 1, n - start + 1);
+      if (s == 0) zero_to(std::min<int64_t>(start + offsets[s++], stop));
+      for (; s <= segments && n < stop; ++s) {
+        const auto copy_to = [&](int64_t at) TORCH_OPS_INLINE_LAMBDA {
+          copy_sized<size(), kVector>(result + at * bytes, rows + (s - 1) * bytes, bytes);
+        };
+        const int64_t last = std::min<int64_t>(start + offsets[s * stride], stop);
+        int64_t to = n;
+        if (to <= sure) {
+          do {
+            for (int64_t i = 0; i < kAtOnce; ++i) copy_to(to + i);
+            to += kAtOnce;
+          } while (to < last && to <= sure);
+        }
+        for (; to < last; ++to) copy_to(to);
+        n = std::max(n, last);
+      }
+      zero_to(stop);
+      if (++outer == layout.outer) {
+        outer = 0;
+        offsets += layout.index_batch_stride;
+      }
+    }
+  });
+}
+
+template <class... Args>
+void repeat_baseline(const Args&... args) {
+  repeat_loop<16>(args...);
+}
+#ifdef __x86_64__
+template <class... Args>
+TORCH_OPS_AVX2 void repeat_avx2(const Args&... args) {
+  repeat_loop<32>(args...);
+}
+#endif
+
+}  // namespace
+
+int64_t repeat_rows(OnCpu on, const IndexArray& offsets, const RowLayout& layout, const char* rows,
+                    char* result) {
+  const HostScope scope(on.program);
+  return dispatch_index(offsets, [&](const auto* all) {
+    const int64_t bad = find_bad(all, offsets_layout(layout));
+    if (bad != kNoBadEntry || layout.inner == 0) return bad;
+    parallel_for(layout.slabs() * layout.entries, kElementsPerTask / (layout.inner / 8 + 1) + 1,
+                 [&](int64_t begin, int64_t end) {
+#ifdef __x86_64__
+                   if (cpu_simd() != Simd::kBaseline) {
+                     return repeat_avx2(all, layout, rows, result, begin, end);
+                   }
+#endif
+                   repeat_baseline(all, layout, rows, result, begin, end);
+                 });
+    return bad;
+  });
 }
 
 template <class Id>

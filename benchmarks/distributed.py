@@ -407,8 +407,11 @@ def _start(rank: int, port: int, options: Namespace) -> None:
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(options.ranks),
     }
-    if code := run(options):
-        sys.exit(code)
+    code = run(options)
+    sys.stdout.flush()
+    # Not sys.exit: a thread of gloo that still frees a tensor of Python's while the interpreter
+    # ends aborts the process (torch 2.11).
+    os._exit(code)
 
 
 def main() -> int:

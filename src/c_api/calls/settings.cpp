@@ -1,11 +1,12 @@
 // The functions of torch_ops.h that are not operations.
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <limits>
 
-#include "c_api/calls/hello.h"
 #include "c_api/frame/arguments.h"
 #include "c_api/gpu/gpu.h"
+#include "c_api/own_program.h"
 
 namespace torch_ops::gpu {
 namespace {
@@ -37,7 +38,12 @@ torch_ops_status torch_ops_hello(int32_t threads, torch_ops_memory memory) {
     }
     const bool on_cpu =
         memory == TORCH_OPS_HOST_CPU || (memory == TORCH_OPS_HOST && !gpu::is_usable());
-    on_cpu ? hello_on_cpu(threads) : gpu::hello(threads);
+    if (!on_cpu) return gpu::hello(threads);
+    const auto greet = [](void* context, int64_t n) {
+      std::printf(TORCH_OPS_HELLO, static_cast<int>(n), *static_cast<const int32_t*>(context));
+    };
+    own::run_parts(threads, greet, &threads);
+    std::fflush(stdout);
   });
 }
 

@@ -250,23 +250,4 @@ inline RowCall check_rows(const char* from_name, const void* from, const void* i
   return call;
 }
 
-inline ActivationCall check_activation(Activation activation, const char* first_name,
-                                       const void* first, const char* second_name,
-                                       const void* second, const char* output_name, void* output,
-                                       int64_t size, torch_ops_dtype dtype,
-                                       torch_ops_memory memory) {
-  check_memory(memory);
-  check_size("size", size);
-  const int64_t bytes = element_bytes(dtype);
-  if (dtype > TORCH_OPS_FLOAT64) {
-    fail(TORCH_OPS_UNSUPPORTED_DTYPE,
-         "dtype must be float16 (0), bfloat16 (1), float32 (2) or float64 (3), but it is ", dtype);
-  }
-  const int64_t all = checked_bytes(first_name, bytes, size);
-  check_pointer(first_name, first, all, bytes);
-  if (second_name != nullptr) check_pointer(second_name, second, all, bytes);
-  check_pointer(output_name, output, all, bytes);
-  return {activation, {first, second}, output, size, dtype, bytes};
-}
-
 }  // namespace torch_ops

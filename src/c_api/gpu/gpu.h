@@ -58,6 +58,8 @@ TORCH_OPS_GPU_CALL(void run_there(const Arrays& arrays, const EntryKind& kind,
                                   torch_ops_stream stream, float* milliseconds,
                                   const Launch& launch))
 TORCH_OPS_GPU_CALL(void check_errors(torch_ops_stream stream))
+// What a thread of hello prints: its number, and the number of threads.
+#define TORCH_OPS_HELLO "Hello from thread %d of %d\n"
 TORCH_OPS_GPU_CALL(void hello(int32_t threads))
 
 // On host pointers: all arrays are on the device together.

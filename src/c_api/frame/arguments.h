@@ -78,17 +78,7 @@ struct RowCall {
   IndexArray index_array() const { return {index, static_cast<int>(index_bytes)}; }
 
   RowLayout layout() const {
-    return {batch,
-            /*outer=*/1,
-            entries,
-            inner,
-            axis_size,
-            /*table_batch_stride=*/axis_size * inner,
-            axis_size * inner,
-            inner,
-            1,
-            /*index_batch_stride=*/entries,
-            1};
+    return RowLayout::contiguous(batch, /*outer=*/1, axis_size, entries, inner);
   }
 };
 

@@ -108,7 +108,7 @@ void run_points(const PointCall& call, torch_ops_memory memory, torch_ops_stream
           const int64_t value = dispatch_index(
               {coordinate.data, coordinate.entry_bytes},
               [&](const auto* entries) { return static_cast<int64_t>(entries[row]); });
-          throw IndexFailure(
+          fail_at_entry(
               {row, value, coordinate.rule.axis_size(), call.mode == IndexMode::kFromEnd, number});
         } else {
           launch(on, layout, at, errors...);

@@ -1,5 +1,4 @@
 // The functions of torch_ops.h that are not operations.
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -7,18 +6,6 @@
 #include "c_api/frame/arguments.h"
 #include "c_api/gpu/gpu.h"
 #include "c_api/own_program.h"
-
-namespace torch_ops::gpu {
-namespace {
-
-std::atomic<int64_t> the_memory_limit{0};
-
-}  // namespace
-
-void set_memory_limit(int64_t bytes) { the_memory_limit.store(bytes); }
-int64_t memory_limit() { return the_memory_limit.load(); }
-
-}  // namespace torch_ops::gpu
 
 using namespace torch_ops;
 
@@ -50,7 +37,7 @@ torch_ops_status torch_ops_hello(int32_t threads, torch_ops_memory memory) {
 torch_ops_status torch_ops_set_device_memory_limit(int64_t bytes) {
   return guarded(__func__, [&] {
     check_size("bytes", bytes);
-    gpu::set_memory_limit(bytes);
+    gpu::memory_limit = bytes;
   });
 }
 

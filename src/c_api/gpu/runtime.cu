@@ -368,14 +368,13 @@ void raise_recorded(Reports reports, cudaStream_t stream) {
   const bool from_end = site.from_end != 0;
   const EntryKind kind{site.axis_size, from_end ? IndexMode::kFromEnd : IndexMode::kRaise,
                        site.coordinates, site.sizes[1] != 0};
-  const IndexFailure failure({site.sizes[0] + record.row,
-                              kind.entry_of(record.value, site.axis_size), site.axis_size, from_end,
-                              site.coordinates > 0 ? record.coordinate : -1});
+  const BadEntry entry{site.sizes[0] + record.row, kind.entry_of(record.value, site.axis_size),
+                       site.axis_size, from_end, site.coordinates > 0 ? record.coordinate : -1};
   TORCH_OPS_CHECK_CUDA(
       cudaMemsetAsync(&errors.slot->claimed, 0, sizeof(errors.slot->claimed), stream));
   // The next call may be on another stream.
   TORCH_OPS_CHECK_CUDA(cudaStreamSynchronize(stream));
-  throw failure;
+  fail_at_entry(entry);
 }
 
 int device_of(const Arrays& arrays) {

@@ -46,8 +46,7 @@ Tensor scale_by_frequency(const Tensor& sums, const Tensor& input, const c10::Sy
   for (int64_t& axis : shards) axis = axis == dim ? batch_dims : -1;  // of the counts
   const Tensor ones = at::ones_like(input, input.options().dtype(at::kFloat));
   Tensor counts = ops::add_rows(ones, input, rows, batch_dims, batch_dims, "raise", kOp, shards);
-  for (int64_t axis = batch_dims; axis < dim; ++axis) counts = counts.unsqueeze(batch_dims);
-  while (counts.dim() < sums.dim()) counts = counts.unsqueeze(-1);
+  counts = indexing::per_row(counts, batch_dims, dim, sums.dim());
   // 16-bit sums are divided in float32.
   return at::div(sums, counts.clamp_min(1)).to(sums.scalar_type());
 }
@@ -109,21 +108,19 @@ struct Embedding {
     return sums;
   }
 
+  template <class... Rest>
   static Tensor derive(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weight,
                        std::optional<int64_t> padding_idx, bool scale_grad_by_freq, bool sparse,
-                       int64_t dim, int64_t batch_dims, const Part& rows, const Part& order,
-                       ops::Name name) {
+                       int64_t dim, int64_t batch_dims, const Rest&... rest) {
     const auto node = autograd::make_node<autograd::Node<Embedding>>(weight);
-    Tensor output =
-        autograd::below_autograd(keys, op_of<Embedding>(), input, weight, padding_idx,
-                                 scale_grad_by_freq, sparse, dim, batch_dims, rows, order, name);
+    Tensor output = autograd::below_autograd(keys, op_of<Embedding>(), input, weight, padding_idx,
+                                             scale_grad_by_freq, sparse, dim, batch_dims, rest...);
     autograd::record(output, node);
     autograd::set_tangent(
         output, [&](const Tensor& tangent) { return pick(tangent, input, dim, batch_dims); },
         weight);
     if (node) {
-      node->keep(input, weight, padding_idx, scale_grad_by_freq, sparse, dim, batch_dims, rows,
-                 order, name);
+      node->keep(input, weight, padding_idx, scale_grad_by_freq, sparse, dim, batch_dims, rest...);
     }
     return output;
   }
@@ -215,13 +212,9 @@ Bags bags_of(const Tensor& input, const Part& offsets, bool include_last_offset,
 }
 
 Tensor scatter_bags(const Tensor& rows, const Bags& bags, std::string_view mode) {
-  static const auto scatter =
-      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, ops::Dim, int64_t, std::string_view,
-                     std::string_view, std::optional<bool>, double, std::optional<at::ScalarType>)>(
-          "scatter");
-  const Tensor result =
-      scatter.call(rows, bags.index, bags.count, bags.batch_dims, bags.batch_dims, mode, "fill",
-                   /*deterministic=*/std::nullopt, /*correction=*/1, /*dtype=*/std::nullopt);
+  const Tensor result = ops::scatter().call(
+      rows, bags.index, bags.count, bags.batch_dims, bags.batch_dims, mode, "fill",
+      /*deterministic=*/std::nullopt, /*correction=*/1, /*dtype=*/std::nullopt);
   return bags.batch_dims == 1 ? result.squeeze(1) : result;
 }
 
@@ -306,25 +299,15 @@ struct BagSum {
     return grads;
   }
 
+  template <class... Rest>
   static Tensor derive(c10::DispatchKeySet keys, const Tensor& weight, const Part& factors,
-                       const Tensor& input, const Part& offsets, std::string_view mode,
-                       bool include_last_offset, std::optional<int64_t> padding_idx,
-                       bool scale_grad_by_freq, bool sparse) {
+                       const Rest&... rest) {
     const Tensor scales = factors.value_or(Tensor());
     const auto node = autograd::make_node<autograd::Node<BagSum>>(weight, scales);
-    const auto call = [&](const auto&... given) {
-      return std::tuple(given..., input, offsets, mode, include_last_offset, padding_idx,
-                        scale_grad_by_freq, sparse);
-    };
-    Tensor output = std::apply(
-        [&](const auto&... each) {
-          return autograd::below_autograd(keys, op_of<BagSum>(), each...);
-        },
-        call(weight, factors));
+    Tensor output = autograd::below_autograd(keys, op_of<BagSum>(), weight, factors, rest...);
     autograd::record(output, node);
     const auto tangent = [&](const Tensor& w, const Part& f) {
-      return std::apply([](const auto&... each) { return op_of<BagSum>().call(each...); },
-                        call(w, f));
+      return op_of<BagSum>().call(w, f, rest...);
     };
     Tensor change;
     if (torch::autograd::isFwGradDefined(weight)) {
@@ -336,17 +319,14 @@ struct BagSum {
       change = change.defined() ? change + more : more;
     }
     if (change.defined()) output._set_fw_grad(change, /*level=*/0, /*is_inplace_op=*/false);
-    if (node) {
-      std::apply([&](const auto&... each) { node->keep(each...); }, call(weight, factors));
-    }
+    if (node) node->keep(weight, factors, rest...);
     return output;
   }
 
+  template <class... Rest>
   static Tensor batch(const Tensor& weight, const Part& factors, const Tensor& input,
-                      const Part& offsets, std::string_view mode, bool include_last_offset,
-                      std::optional<int64_t> padding_idx, bool scale_grad_by_freq, bool sparse) {
-    return reduce_rows(weight, input, offsets, factors, mode, include_last_offset, padding_idx,
-                       scale_grad_by_freq, sparse);
+                      const Part& offsets, const Rest&... rest) {
+    return reduce_rows(weight, input, offsets, factors, rest...);
   }
 
  private:

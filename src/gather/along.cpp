@@ -84,20 +84,11 @@ struct GatherElements {
 
   template <class... Rest>
   static Tensor batch(const Tensor& source, const Tensor& index, int64_t dim, const Rest&... rest) {
-    using batching::Batched;
-    return batching::apply(
-        [&](const Batched& from, const Batched& picks) -> Batched {
-          const auto call = [&](const Tensor& table, const Tensor& entries, int64_t axis) {
-            return ops::gather_elements().call(table, entries, axis, rest...);
-          };
-          if (!from.axis && !picks.axis) return {call(from.value, picks.value, dim), std::nullopt};
-          const Tensor output = elements::with_hidden_axis(
-              from, picks, [&](const Tensor& table, const Tensor& lifted) {
-                return call(table, lifted, elements::lifted(dim));
-              });
-          return {picks.rank() == 0 ? output.squeeze(1) : output, 0};
-        },
-        source, index);
+    return elements::batch(source, index, index.dim() == 0,
+                           [&](const Tensor& table, const Tensor& entries, bool is_lifted) {
+                             const int64_t axis = is_lifted && dim >= 0 ? dim + 1 : dim;
+                             return ops::gather_elements().call(table, entries, axis, rest...);
+                           });
   }
 };
 

@@ -49,16 +49,7 @@ py::dict plan(int64_t axis_size, int64_t entries, int64_t inner, int64_t element
   for (const int64_t size : {axis_size, entries, inner, element_bytes, batch, outer, alignment}) {
     if (size < 1) throw std::invalid_argument("nothing is launched for empty tensors");
   }
-  RowLayout layout{};
-  layout.batch = batch;
-  layout.outer = outer;
-  layout.axis_size = axis_size;
-  layout.entries = entries;
-  layout.inner = inner;
-  layout.table_inner_stride = 1;
-  layout.table_axis_stride = inner;
-  layout.table_outer_stride = axis_size * inner;
-  layout.table_batch_stride = outer * axis_size * inner;
+  RowLayout layout = RowLayout::contiguous(batch, outer, axis_size, entries, inner);
   layout.index_entry_stride = index_stride;
   layout.index_batch_stride = entries * index_stride;
   const WordLayout words = lay_out_words(layout, element_bytes, static_cast<uintptr_t>(alignment));

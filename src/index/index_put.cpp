@@ -118,32 +118,6 @@ c10::SymDimVector picked_sizes(const char* op, const Tensor& source, const Array
   return points::rows_sizes(source.sym_sizes(), points);
 }
 
-// The same bits in a dtype of the same size, for integers that torch's where, masked_fill and
-// add do not accept; unsigned ones add like signed ones.
-Tensor as_bits(const Tensor& tensor) {
-  const auto dtype = [&] {
-    switch (tensor.scalar_type()) {
-      case at::kUInt16:
-        return at::kShort;
-      case at::kUInt32:
-        return at::kInt;
-      case at::kUInt64:
-        return at::kLong;
-      default:
-        return tensor.scalar_type();
-    }
-  }();
-  return dtype == tensor.scalar_type() ? tensor : tensor.view(dtype);
-}
-
-Tensor from_bits(const Tensor& bits, at::ScalarType dtype) {
-  return bits.scalar_type() == dtype ? bits : bits.view(dtype);
-}
-
-Tensor sum_of(const Tensor& source, const Tensor& rows) {
-  return from_bits(as_bits(source).add(as_bits(rows)), source.scalar_type());
-}
-
 Tensor& add_all(Tensor& source, const Tensor& rows) {
   as_bits(source).add_(as_bits(rows));
   return source;
@@ -276,12 +250,12 @@ struct IndexPut {
 
   // On CUDA torch promotes the two tensors of its index_put, one of which may be the result of a
   // matrix product in 16 bits. On the CPU it does not.
+  template <class... Rest>
   static Tensor autocast(const Tensor& source, const Indices& indices, const Tensor& values,
-                         bool accumulate, bool front, std::optional<bool> deterministic,
-                         ops::Axes axes, ops::Name name) {
+                         const Rest&... rest) {
     const c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::AutocastCUDA);
     const auto call = [&](const Tensor& to, const Tensor& from) {
-      return compose(to, indices, from, accumulate, front, deterministic, axes, name);
+      return compose(to, indices, from, rest...);
     };
     if (source.scalar_type() == values.scalar_type()) return call(source, values);
     const at::ScalarType wide =

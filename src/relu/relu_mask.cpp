@@ -6,6 +6,7 @@
 #include <ATen/ops/ones_like.h>
 
 #include "common/elementwise/bit_mask.h"
+#include "common/torch/register.h"
 #include "relu/relu.h"
 
 namespace torch_ops {
@@ -15,99 +16,11 @@ using at::Tensor;
 using autograd::SavedVariable;
 using autograd::variable_list;
 
-const auto& mask_op() {
-  static const auto op = find_op<std::tuple<Tensor, Tensor>(const Tensor&, Slope)>("_relu_mask");
-  return op;
-}
-
-const auto& mask__op() {
-  static const auto op = find_op<Tensor(Tensor&, Slope)>("_relu_mask_");
-  return op;
-}
-
-const auto& mask_backward_op() {
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, at::IntArrayRef, Slope)>("_relu_mask_backward");
-  return op;
-}
-
 // The gradient from a tensor that is kept where the input is.
 Tensor backward_by(const Tensor& reference, const Tensor& grad_output, Slope slope) {
   return slope ? Activation<double>::backward_op().call(grad_output, reference, *slope)
                : Activation<>::backward_op().call(grad_output, reference);
 }
-
-// ---- CPU, CUDA and Meta kernels: `On` says which ------------------------------------------------
-
-template <class On>
-void launch(const Tensor& input, Slope slope, const Tensor& output, const Tensor& mask) {
-  with_kernels<On>(output, [&](auto on) {
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, input.scalar_type(), "relu", [&] {
-      kernels::relu(on, slope, make_walk(output, input), mask.mutable_data_ptr<uint8_t>(),
-                    output_of<scalar_t>(output), input_of<scalar_t>(input));
-    });
-  });
-}
-
-template <class On>
-void launch_mask_backward(const Tensor& grad_output, const Tensor& mask, Slope slope,
-                          const Tensor& grad_input) {
-  with_kernels<On>(grad_input, [&](auto on) {
-    AT_DISPATCH_FLOATING_TYPES_AND2(
-        at::kHalf, at::kBFloat16, grad_output.scalar_type(), "relu_mask_backward", [&] {
-          kernels::relu_mask_backward(
-              on, slope, make_walk(grad_input, grad_output), mask.const_data_ptr<uint8_t>(),
-              output_of<scalar_t>(grad_input), input_of<scalar_t>(grad_output));
-        });
-  });
-}
-
-Tensor empty_mask(const Tensor& result) {
-  return new_output(result.options().dtype(at::kByte), [&](const auto& options) {
-    return at::empty_symint({mask_bytes(result.sym_numel())}, options);
-  });
-}
-
-template <class On>
-std::tuple<Tensor, Tensor> forward_mask(const Tensor& input, Slope slope) {
-  CHECK_FLOATING("_relu_mask", input);
-  Tensor output = new_output_like(input);
-  Tensor mask = empty_mask(input);
-  launch<On>(input, slope, output, mask);
-  return {std::move(output), std::move(mask)};
-}
-
-template <class On>
-Tensor forward_mask_(Tensor& input, Slope slope) {
-  CHECK_FLOATING("_relu_mask_", input);
-  at::assert_no_internal_overlap(input);
-  Tensor mask = empty_mask(input);
-  launch<On>(input, slope, input, mask);
-  return mask;
-}
-
-template <class On>
-Tensor mask_backward(const Tensor& grad_output, const Tensor& mask, at::IntArrayRef order,
-                     Slope slope) {
-  CHECK_FLOATING("_relu_mask_backward", grad_output);
-  CHECK_SAME_DEVICE("_relu_mask_backward", grad_output, mask);
-  TORCH_CHECK_VALUE(
-      mask.scalar_type() == at::kByte && mask.is_contiguous() && mask.sym_storage_offset() % 4 == 0,
-      "_relu_mask_backward: mask must be what _relu_mask returned.");
-  TORCH_CHECK_VALUE(mask.sym_numel() == mask_bytes(grad_output.sym_numel()),
-                    "_relu_mask_backward: grad_output has shape ", grad_output.sym_sizes(),
-                    ", for which the mask has another length than ", mask.sym_numel(), ".");
-  // The mask goes through the elements in the order of the output's memory, and so must this.
-  const auto sizes = grad_output.sym_sizes();
-  Tensor grad_input = new_output(grad_output.options(), [&](const auto& options) {
-    return order.empty() ? at::empty_symint(sizes, options)
-                         : at::empty_permuted_symint(sizes, order, options);
-  });
-  launch_mask_backward<On>(grad_output, mask, slope, grad_input);
-  return grad_input;
-}
-
-// ---- Derivative ---------------------------------------------------------------------------------
 
 // The order in which a mask goes through the elements, for _relu_mask_backward: none if the
 // result is contiguous.
@@ -117,91 +30,153 @@ std::vector<int64_t> mask_order(const Tensor& result) {
   return {order.begin(), order.end()};
 }
 
-// Saves only the mask.
-struct MaskNode final : autograd::DerivativeNode<MaskNode> {
-  static constexpr const char* kName = "ReluMaskBackward";
-  SavedVariable mask;
-  std::vector<int64_t> order;
-  Slope slope;
+// Writes the output, and returns the mask.
+template <class On>
+Tensor write_with_mask(const Tensor& input, Slope slope, const Tensor& output) {
+  const Tensor mask = new_output(input.options().dtype(at::kByte), [&](const auto& options) {
+    return at::empty_symint({mask_bytes(input.sym_numel())}, options);
+  });
+  with_kernels<On>(output, [&](auto on) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, input.scalar_type(), "relu", [&] {
+      kernels::relu(on, slope, make_walk(output, input), mask.mutable_data_ptr<uint8_t>(),
+                    output_of<scalar_t>(output), input_of<scalar_t>(input));
+    });
+  });
+  return mask;
+}
 
-  template <class Visit>
-  void fields(Visit&& visit) {
-    visit(mask);
-    visit(order);
-    visit(slope);
-  }
+struct ReluMask {
+  static constexpr const char* kSchema =
+      "_relu_mask(Tensor input, float? negative_slope) -> (Tensor output, Tensor mask)";
 
-  variable_list backward(const Tensor& grad_output) {
-    const Tensor grad = mask_backward_op().call(grad_output, unpack(mask), order, slope);
-    // Under create_graph=True the gradient depends on the input, if only by zeros: a Hessian of
-    // relu is zeros, not an error. A saved output would show this to autograd by itself.
-    return {autograd::with_zero_gradient(grad, *this)};
-  }
-
-  void save(const Tensor& result, const Tensor& saved_mask, Slope of_slope) {
-    mask = SavedVariable(saved_mask, /*is_output=*/false);
-    order = mask_order(result);
-    slope = of_slope;
+  template <class On>
+  static std::tuple<Tensor, Tensor> kernel(const Tensor& input, Slope slope) {
+    CHECK_FLOATING("_relu_mask", input);
+    Tensor output = new_output_like(input);
+    Tensor mask = write_with_mask<On>(input, slope, output);
+    return {std::move(output), std::move(mask)};
   }
 };
 
-// Linear in grad_output, so its derivative is the op itself; a mask has none.
-Tensor mask_backward_autograd(c10::DispatchKeySet keys, const Tensor& grad_output,
-                              const Tensor& mask, at::IntArrayRef order, Slope slope) {
-  const auto node = autograd::make_node<MaskNode>(grad_output);
-  Tensor grad_input =
-      autograd::below_autograd(keys, mask_backward_op(), grad_output, mask, order, slope);
-  autograd::record(grad_input, node);
-  autograd::set_tangent(
-      grad_input,
-      [&](const Tensor& tangent) { return mask_backward_op().call(tangent, mask, order, slope); },
-      grad_output);
-  if (node) {
-    node->mask = SavedVariable(mask, /*is_output=*/false);
-    node->order = order.vec();
-    node->slope = slope;
+struct ReluMaskInplace {
+  static constexpr const char* kSchema =
+      "_relu_mask_(Tensor(a!) input, float? negative_slope) -> Tensor";
+
+  template <class On>
+  static Tensor kernel(Tensor& input, Slope slope) {
+    CHECK_FLOATING("_relu_mask_", input);
+    at::assert_no_internal_overlap(input);
+    return write_with_mask<On>(input, slope, input);
   }
-  return grad_input;
-}
 
-// ---- In-place form, torch.vmap ------------------------------------------------------------------
-
-Tensor mask__version(c10::DispatchKeySet keys, Tensor& input, Slope slope) {
-  return inplace::bump_version(keys, mask__op(), input, slope);
-}
-
-Tensor mask__functionalize(Tensor& input, Slope slope) {
-  namespace functional = at::functionalization::impl;
-  if (!functional::isFunctionalTensor(input)) {
-    at::AutoDispatchSkipFunctionalize guard;
-    return mask__op().call(input, slope);
+  static Tensor functionalize(Tensor& input, Slope slope) {
+    namespace functional = at::functionalization::impl;
+    if (!functional::isFunctionalTensor(input)) {
+      at::AutoDispatchSkipFunctionalize guard;
+      return op_of<ReluMaskInplace>().call(input, slope);
+    }
+    Tensor mask;
+    inplace::replace(input, [&](const Tensor& before) {
+      auto [after, its_mask] = op_of<ReluMask>().call(before, slope);
+      mask = its_mask;
+      return after;
+    });
+    return functional::to_functional_tensor(mask);
   }
-  Tensor mask;
-  inplace::replace(input, [&](const Tensor& before) {
-    auto [after, its_mask] = mask_op().call(before, slope);
-    mask = its_mask;
-    return after;
-  });
-  return functional::to_functional_tensor(mask);
-}
+};
 
-// Several gradients for one mask, which was written outside torch.vmap.
-Tensor mask_backward_batched(const Tensor& grad_output, const Tensor& mask, at::IntArrayRef order,
-                             Slope slope) {
-  return batching::apply(
-      [&](const batching::Batched& grad, const batching::Batched& bits) -> batching::Batched {
-        TORCH_CHECK(!bits.axis, "_relu_mask_backward: torch.vmap cannot map over a mask.");
-        if (!grad.axis) {
-          return {mask_backward_op().call(grad.value, bits.value, order, slope), std::nullopt};
-        }
-        const Tensor all = grad.at(0);
-        // 1 where the mask is set, else 0: in place of an output.
-        const Tensor ones = at::ones_like(all.select(0, 0));
-        const Tensor output = mask_backward_op().call(ones, bits.value, order, std::nullopt);
-        return {backward_by(output.expand_as(all), all, slope), 0};
-      },
-      grad_output, mask);
-}
+struct ReluMaskBackward {
+  static constexpr const char* kSchema =
+      "_relu_mask_backward(Tensor grad_output, Tensor mask, int[] order, float? negative_slope)"
+      " -> Tensor";
+
+  template <class On>
+  static Tensor kernel(const Tensor& grad_output, const Tensor& mask, at::IntArrayRef order,
+                       Slope slope) {
+    CHECK_FLOATING("_relu_mask_backward", grad_output);
+    CHECK_SAME_DEVICE("_relu_mask_backward", grad_output, mask);
+    TORCH_CHECK_VALUE(mask.scalar_type() == at::kByte && mask.is_contiguous() &&
+                          mask.sym_storage_offset() % 4 == 0,
+                      "_relu_mask_backward: mask must be what _relu_mask returned.");
+    TORCH_CHECK_VALUE(mask.sym_numel() == mask_bytes(grad_output.sym_numel()),
+                      "_relu_mask_backward: grad_output has shape ", grad_output.sym_sizes(),
+                      ", for which the mask has another length than ", mask.sym_numel(), ".");
+    // The mask goes through the elements in the order of the output's memory, and so must this.
+    const auto sizes = grad_output.sym_sizes();
+    Tensor grad_input = new_output(grad_output.options(), [&](const auto& options) {
+      return order.empty() ? at::empty_symint(sizes, options)
+                           : at::empty_permuted_symint(sizes, order, options);
+    });
+    with_kernels<On>(grad_input, [&](auto on) {
+      AT_DISPATCH_FLOATING_TYPES_AND2(
+          at::kHalf, at::kBFloat16, grad_output.scalar_type(), "relu_mask_backward", [&] {
+            kernels::relu_mask_backward(
+                on, slope, make_walk(grad_input, grad_output), mask.const_data_ptr<uint8_t>(),
+                output_of<scalar_t>(grad_input), input_of<scalar_t>(grad_output));
+          });
+    });
+    return grad_input;
+  }
+
+  // Saves only the mask.
+  struct Node final : autograd::DerivativeNode<Node> {
+    static constexpr const char* kName = "ReluMaskBackward";
+    SavedVariable mask;
+    std::vector<int64_t> order;
+    Slope slope;
+
+    template <class Visit>
+    void fields(Visit&& visit) {
+      visit(mask);
+      visit(order);
+      visit(slope);
+    }
+
+    variable_list backward(const Tensor& grad_output) {
+      const Tensor grad = op_of<ReluMaskBackward>().call(grad_output, unpack(mask), order, slope);
+      // Under create_graph=True the gradient depends on the input, if only by zeros: a Hessian of
+      // relu is zeros, not an error. A saved output would show this to autograd by itself.
+      return {autograd::with_zero_gradient(grad, *this)};
+    }
+
+    void save(const Tensor& saved_mask, std::vector<int64_t> of_mask, Slope of_slope) {
+      mask = SavedVariable(saved_mask, /*is_output=*/false);
+      order = std::move(of_mask);
+      slope = of_slope;
+    }
+  };
+
+  // Linear in grad_output, so its derivative is the op itself; a mask has none.
+  static Tensor derive(c10::DispatchKeySet keys, const Tensor& grad_output, const Tensor& mask,
+                       at::IntArrayRef order, Slope slope) {
+    const auto& op = op_of<ReluMaskBackward>();
+    const auto node = autograd::make_node<Node>(grad_output);
+    Tensor grad_input = autograd::below_autograd(keys, op, grad_output, mask, order, slope);
+    autograd::record(grad_input, node);
+    autograd::set_tangent(
+        grad_input, [&](const Tensor& tangent) { return op.call(tangent, mask, order, slope); },
+        grad_output);
+    if (node) node->save(mask, order.vec(), slope);
+    return grad_input;
+  }
+
+  // Several gradients for one mask, which was written outside torch.vmap.
+  static Tensor batch(const Tensor& grad_output, const Tensor& mask, at::IntArrayRef order,
+                      Slope slope) {
+    const auto& op = op_of<ReluMaskBackward>();
+    return batching::apply(
+        [&](const batching::Batched& grad, const batching::Batched& bits) -> batching::Batched {
+          TORCH_CHECK(!bits.axis, "_relu_mask_backward: torch.vmap cannot map over a mask.");
+          if (!grad.axis) return {op.call(grad.value, bits.value, order, slope), std::nullopt};
+          const Tensor all = grad.at(0);
+          // 1 where the mask is set, else 0: in place of an output.
+          const Tensor ones = at::ones_like(all.select(0, 0));
+          const Tensor output = op.call(ones, bits.value, order, std::nullopt);
+          return {backward_by(output.expand_as(all), all, slope), 0};
+        },
+        grad_output, mask);
+  }
+};
 
 }  // namespace
 
@@ -215,8 +190,8 @@ bool saves_mask(const Tensor& input, bool save_mask) {
 }
 
 Tensor forward_with_mask(c10::DispatchKeySet keys, const Tensor& input, Slope slope) {
-  const auto node = autograd::make_node<MaskNode>(input);
-  auto [output, mask] = autograd::below_autograd(keys, mask_op(), input, slope);
+  const auto node = autograd::make_node<ReluMaskBackward::Node>(input);
+  auto [output, mask] = autograd::below_autograd(keys, op_of<ReluMask>(), input, slope);
   autograd::record(output, node);
   autograd::set_tangent(
       output,
@@ -225,56 +200,32 @@ Tensor forward_with_mask(c10::DispatchKeySet keys, const Tensor& input, Slope sl
         return backward_by(autograd::primal(reference), tangent, slope);
       },
       input);
-  node->save(output, mask, slope);
+  node->save(mask, mask_order(output), slope);
   return output;
 }
 
 Tensor& inplace_with_mask(c10::DispatchKeySet keys, Tensor& input, Slope slope) {
   torch::autograd::check_inplace(input, /*requires_grad=*/true);
-  const auto node = autograd::make_node<MaskNode>(input);
-  const Tensor mask = autograd::below_autograd(keys, mask__op(), input, slope);
+  const auto node = autograd::make_node<ReluMaskBackward::Node>(input);
+  const Tensor mask = autograd::below_autograd(keys, op_of<ReluMaskInplace>(), input, slope);
   torch::autograd::rebase_history(input, node);
-  node->save(input, mask, slope);
+  node->save(mask, mask_order(input), slope);
   autograd::change_tangent(input, [&](const Tensor& tangent) {
-    return mask_backward_op().call(tangent, mask, node->order, slope);
+    return op_of<ReluMaskBackward>().call(tangent, mask, node->order, slope);
   });
   return input;
 }
 
-// ---- Registration -------------------------------------------------------------------------------
-
-namespace {
-
-template <class On>
-void register_backend(torch::Library& m) {
-  m.impl("_relu_mask", forward_mask<On>);
-  m.impl("_relu_mask_", forward_mask_<On>);
-  m.impl("_relu_mask_backward", mask_backward<On>);
-}
-
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
-  const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag};
-  m.def("_relu_mask(Tensor input, float? negative_slope) -> (Tensor output, Tensor mask)", tags);
-  m.def("_relu_mask_(Tensor(a!) input, float? negative_slope) -> Tensor", tags);
-  m.def(
-      "_relu_mask_backward(Tensor grad_output, Tensor mask, int[] order, float? negative_slope)"
-      " -> Tensor",
-      tags);
+  register_op<ReluMask>(m);
+  register_op<ReluMaskInplace>(m);
+  register_op<ReluMaskBackward>(m);
+  // It returns another tensor than the one that it overwrites.
+  m.impl("_relu_mask_", torch::dispatch(c10::DispatchKey::ADInplaceOrView,
+                                        [](c10::DispatchKeySet keys, Tensor& input, Slope slope) {
+                                          return inplace::bump_version(
+                                              keys, op_of<ReluMaskInplace>(), input, slope);
+                                        }));
 }
-
-TORCH_LIBRARY_IMPL(torch_ops, CPU, m) { register_backend<OnCpu>(m); }
-TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) { register_backend<OnCuda>(m); }
-TORCH_LIBRARY_IMPL(torch_ops, Meta, m) { register_backend<OnMeta>(m); }
-
-TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {
-  m.impl("_relu_mask_backward", mask_backward_autograd);
-}
-TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {
-  m.impl("_relu_mask_backward", mask_backward_batched);
-}
-TORCH_LIBRARY_IMPL(torch_ops, ADInplaceOrView, m) { m.impl("_relu_mask_", mask__version); }
-TORCH_LIBRARY_IMPL(torch_ops, Functionalize, m) { m.impl("_relu_mask_", mask__functionalize); }
 
 }  // namespace torch_ops

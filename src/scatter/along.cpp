@@ -184,27 +184,14 @@ struct ScatterElementsAdd {
   template <class... Rest>
   static Tensor batch(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size,
                       int64_t dim, const Rest&... rest) {
-    using batching::Batched;
-    return batching::apply(
-        [&](const Batched& from, const Batched& picks) -> Batched {
-          const auto add = [&](const Tensor& v, const Tensor& i, c10::SymIntArrayRef sizes,
-                               int64_t axis) {
-            return ops::scatter_elements_add().call(v, i, sizes, axis, rest...);
-          };
-          if (!from.axis && !picks.axis) {
-            return {add(from.value, picks.value, size, dim), std::nullopt};
-          }
-          const bool scalar = size.empty();  // counts as one axis of size 1
-          const Tensor sums = elements::with_hidden_axis(
-              from, picks, [&](const Tensor& lifted_values, const Tensor& lifted_index) {
-                c10::SymDimVector sizes{lifted_values.sym_size(0)};
-                sizes.append(size.begin(), size.end());
-                if (scalar) sizes.push_back(1);
-                return add(lifted_values, lifted_index, sizes, elements::lifted(dim));
-              });
-          return {scalar ? sums.squeeze(1) : sums, 0};
-        },
-        values, index);
+    return elements::batch(
+        values, index, size.empty(), [&](const Tensor& v, const Tensor& i, bool is_lifted) {
+          if (!is_lifted) return ops::scatter_elements_add().call(v, i, size, dim, rest...);
+          c10::SymDimVector sizes{v.sym_size(0)};
+          sizes.append(size.begin(), size.end());
+          if (size.empty()) sizes.push_back(1);  // a scalar counts as one axis of size 1
+          return ops::scatter_elements_add().call(v, i, sizes, dim < 0 ? dim : dim + 1, rest...);
+        });
   }
 };
 
@@ -225,10 +212,7 @@ struct ScatterElementsAddSharded {
     return ScatterElementsAdd::keep(values, index, size, dim, std::nullopt, mode);
   }
 
-  static Tensor backward(const Tensor& grad_output, const Tensor& index,
-                         const std::vector<c10::SymInt>& values_size, int64_t dim, int64_t mode) {
-    return ScatterElementsAdd::backward(grad_output, index, values_size, dim, mode);
-  }
+  static constexpr auto backward = &ScatterElementsAdd::backward;
 };
 
 }  // namespace

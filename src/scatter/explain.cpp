@@ -144,13 +144,7 @@ RowLayout lay_out(int64_t batch, int64_t outer, int64_t axis_size, int64_t entri
   for (const int64_t size : {batch, outer, axis_size, entries, inner}) {
     if (size < 1) throw std::invalid_argument("nothing is launched for empty tensors");
   }
-  RowLayout layout{};
-  layout.batch = batch;
-  layout.outer = outer;
-  layout.axis_size = axis_size;
-  layout.entries = entries;
-  layout.inner = inner;
-  return layout;
+  return RowLayout::contiguous(batch, outer, axis_size, entries, inner);
 }
 
 // The result of choose() for a sum. `way`: the cut of this one, whether it is chosen or not; empty

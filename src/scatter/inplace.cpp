@@ -42,29 +42,12 @@ Tensor sums_for(const char* op, const Tensor& out, const Tensor& values, const T
   return sums_of(op, out.sym_size(dim), values, index, dim, batch_dims, mode);
 }
 
-// Torch cannot add uint16, uint32 and uint64; their sums have the same bits as those of signed
-// integers.
-Tensor plus(const Tensor& out, const Tensor& sums) {
-  const at::ScalarType dtype = out.scalar_type(), added = as_dispatched(dtype);
-  return added == dtype ? out + sums : (out.view(added) + sums.view(added)).view(dtype);
-}
-
-// How a call with checked arguments treats its entries.
-struct InplaceCall {
-  indexing::Axes axes;
-  IndexMode mode;
-  const char* op;  // the name in which errors are raised
-};
-
-InplaceCall check(const Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
-                  int64_t batch_dims, std::string_view mode, Name name) {
+SumCall check(const Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
+              int64_t batch_dims, std::string_view mode, Name name) {
   const char* const op = indexing::name_of(kInplaceOp, name);
   const IndexMode parsed = indexing::parse_mode(op, mode);
   check_summable(op, values);
-  TORCH_CHECK_TYPE(out.scalar_type() == values.scalar_type(), op,
-                   ": out and values must have one dtype, but out is ",
-                   dtype_name(out.scalar_type()), " and values is ",
-                   dtype_name(values.scalar_type()), ".");
+  CHECK_SAME_TYPE(op, out, values);
   indexing::check_one_device(op, "out", out, "values", values);
   const int64_t axis =
       indexing::resolve_axes(op, "out", out.dim(), index.dim(), dim, batch_dims).dim;
@@ -99,7 +82,7 @@ Tensor dense(const Tensor& out) {
 // Calls write(on, out, values, entries, layout, errors...), of contiguous tensors that the index
 // shares no memory with.
 template <class On, class Write>
-void write_in_place(Tensor& out, const Tensor& values, const Tensor& index, const InplaceCall& call,
+void write_in_place(Tensor& out, const Tensor& values, const Tensor& index, const SumCall& call,
                     Write&& write) {
   const Tensor to = dense(out);
   Tensor entries = index;
@@ -126,7 +109,7 @@ struct ScatterAddInplace {
   template <class On>
   static Tensor& kernel(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
                         int64_t batch_dims, std::string_view mode, Name name) {
-    const InplaceCall call = check(out, values, index, dim, batch_dims, mode, name);
+    const SumCall call = check(out, values, index, dim, batch_dims, mode, name);
     if constexpr (!std::is_same_v<On, OnMeta>) add<On>(out, values, index, batch_dims, mode, call);
     return out;
   }
@@ -178,9 +161,9 @@ struct ScatterAddInplace {
           ops::scatter_add_().call(to, from, picks, dim, batch_dims, mode, name);
         },
         [&](const Tensor& before, const Tensor& from, const Tensor& picks) {
-          const InplaceCall call = check(before, from, picks, dim, batch_dims, mode, name);
-          return plus(before,
-                      sums_for(call.op, before, from, picks, call.axes.dim, batch_dims, mode));
+          const SumCall call = check(before, from, picks, dim, batch_dims, mode, name);
+          return sum_of(before,
+                        sums_for(call.op, before, from, picks, call.axes.dim, batch_dims, mode));
         },
         out, values, index);
   }
@@ -222,13 +205,12 @@ struct ScatterAddInplace {
 
   template <class On>
   static void add(Tensor& out, const Tensor& values, const Tensor& index, int64_t batch_dims,
-                  std::string_view mode, const InplaceCall& call) {
+                  std::string_view mode, const SumCall& call) {
     at::assert_no_internal_overlap(out);
     at::assert_no_overlap(out, values);
     if (!adds_to_out(out)) {
       const Tensor sums = sums_for(call.op, out, values, index, call.axes.dim, batch_dims, mode);
-      const at::ScalarType added = as_dispatched(out.scalar_type());  // torch adds no uint16
-      out.view(added).add_(sums.view(added));
+      as_bits(out).add_(as_bits(sums));
       return;
     }
     const auto as_real = [](const Tensor& tensor) {
@@ -255,20 +237,16 @@ struct ScatterAddInplace {
 // The reduction of values and, with include_self, of `out`: of tensors of any kind.
 Tensor reduced(const Tensor& out, const Tensor& values, const Tensor& index, int64_t axis,
                int64_t batch_dims, std::string_view reduce, bool include_self) {
-  static const auto scatter =
-      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view,
-                     std::string_view, std::optional<bool>, double, std::optional<at::ScalarType>)>(
-          "scatter");
   const bool is_mean = reduce == "mean", is_product = reduce == "prod" && include_self;
   Tensor counts;
   if (!is_product) {  // first, so that errors of entries are in this op's name
     const Tensor ones = at::ones_like(index, index.options().dtype(at::kLong));
-    counts = per_row(
+    counts = indexing::per_row(
         sums_of("scatter_", out.sym_size(axis), ones, index, batch_dims, batch_dims, "raise"),
         batch_dims, axis, out.dim());
   }
   const bool wide = is_mean && at::isReducedFloatingType(values.scalar_type());
-  const Tensor result = scatter.call(
+  const Tensor result = ops::scatter().call(
       values, index, out.sym_size(axis), axis, batch_dims, is_mean ? "sum" : reduce, "raise",
       std::nullopt, /*correction=*/1, wide ? std::optional(at::kFloat) : std::nullopt);
   // The factor of the gradient of `result` must not be overwritten.
@@ -323,18 +301,17 @@ struct ScatterInto {
         return out;
       }
       const bool overlaps = at::get_overlap_status(out, values) != at::MemOverlapStatus::No;
-      const InplaceCall call{{dim, batch_dims}, IndexMode::kRaise, "scatter_"};
+      const SumCall call{{dim, batch_dims}, IndexMode::kRaise, "scatter_"};
       write_in_place<On>(out, overlaps ? values.clone() : values, index, call,
                          [&](auto on, const Tensor& to, const Tensor& rows, const Tensor& entries,
                              const RowLayout& layout) {
-                           return AT_DISPATCH_ALL_TYPES_AND2(
-                               at::kHalf, at::kBFloat16, rows.scalar_type(), "scatter_", [&] {
-                                 using Value = typename KernelTypeOf<scalar_t>::type;
-                                 const IndexRule rule(call.mode, layout.axis_size);
-                                 return kernels::scatter_into(
-                                     on, reduce_call<Value, Value>(rows, entries, layout, rule, to),
-                                     into_rule(reduce), include_self);
-                               });
+                           return dispatch_ordered(rows.scalar_type(), [&](auto zero) {
+                             using Value = decltype(zero);
+                             const IndexRule rule(call.mode, layout.axis_size);
+                             return kernels::scatter_into(
+                                 on, reduce_call<Value, Value>(rows, entries, layout, rule, to),
+                                 into_rule(reduce), include_self);
+                           });
                          });
     } else if constexpr (std::is_same_v<On, OnCuda>) {
       out.copy_(reduced(out, values, index, dim, batch_dims, reduce, include_self));

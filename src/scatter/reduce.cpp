@@ -70,7 +70,7 @@ struct Target {
   // How many entries name each row, with axes of length 1 to broadcast to `result`.
   Tensor counts(const Tensor& result) const {
     const Tensor ones = at::ones_like(index, index.options().dtype(at::kLong));
-    return per_row(add(ones, batch_dims, std::nullopt), batch_dims, dim, result.dim());
+    return indexing::per_row(add(ones, batch_dims, std::nullopt), batch_dims, dim, result.dim());
   }
 
   // Not rounded to 16 bits.
@@ -98,15 +98,13 @@ indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymIn
                      Dim dim, int64_t batch_dims, const Part& rows = std::nullopt,
                      const Part& order = std::nullopt) {
   if (rows) indexing::check_plan(kReduceOp, "values", values, index, *rows, order.value());
-  const at::ScalarType dtype = values.scalar_type();
-  TORCH_CHECK_TYPE(
-      (at::isIntegralType(dtype, /*includeBool=*/false) && !at::isBarebonesUnsignedType(dtype)) ||
-          dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat ||
-          dtype == at::kDouble,
-      "scatter: values must be uint8, int8, int16, int32, int64, float16, bfloat16, "
-      "float32 or float64 for this reduction, but it is ",
-      dtype_name(dtype), ".");
+  check_ordered(kReduceOp, values);
   return indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims);
+}
+
+// The axis of the result, counted from the front.
+int64_t axis_of(const Tensor& values, const Tensor& index, Dim dim, int64_t batch_dims) {
+  return resolve_result_dim(kReduceOp, values.dim(), index.dim(), dim, batch_dims);
 }
 
 // Of a node, which keeps an undefined tensor if there is no plan.
@@ -152,13 +150,6 @@ Tensor compute(const Tensor& values, const Tensor& index, const c10::SymInt& dim
   }
 }
 
-// Calls use(value) with a value of the kernels' type for a dtype that check() accepts.
-template <class Use>
-auto dispatch_ordered(at::ScalarType dtype, Use&& use) {
-  return AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, kReduceOp,
-                                    [&] { return use(typename KernelTypeOf<scalar_t>::type()); });
-}
-
 void check_unmapped(const Tensor& index, const Part& part) {
   if (!part) return;
   for (const Tensor& each : {index, *part}) {
@@ -170,18 +161,21 @@ template <class Other>
 void check_unmapped(const Tensor&, const Other&) {}
 
 // The batching rule of these ops. `rest` may contain the parts of a plan.
-template <class Op, class... Rest>
-Tensor batch_reduction(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
-                       Dim dim, int64_t batch_dims, const Rest&... rest) {
-  (check_unmapped(index, rest), ...);
-  return batch_scatter(kReduceOp, values, index, dim, batch_dims,
-                       [&](const Tensor& v, const Tensor& i, Dim axis, int64_t batches) {
-                         return op_of<Op>().call(v, i, dim_size, axis, batches, rest...);
-                       });
-}
+template <class Op>
+struct Reduction {
+  template <class... Rest>
+  static Tensor batch(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
+                      Dim dim, int64_t batch_dims, const Rest&... rest) {
+    (check_unmapped(index, rest), ...);
+    return batch_scatter(kReduceOp, values, index, dim, batch_dims,
+                         [&](const Tensor& v, const Tensor& i, Dim axis, int64_t batches) {
+                           return op_of<Op>().call(v, i, dim_size, axis, batches, rest...);
+                         });
+  }
+};
 
 // The position of the largest or the smallest value.
-struct ScatterArg {
+struct ScatterArg : Reduction<ScatterArg> {
   static constexpr const char* kSchema =
       "_scatter_arg(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
       "bool largest, str mode, Tensor? rows=None, Tensor? order=None, str? name=None) -> Tensor";
@@ -203,11 +197,6 @@ struct ScatterArg {
   template <class... Args>
   static Tensor derive(c10::DispatchKeySet keys, const Args&... args) {
     return autograd::below_autograd(keys, op_of<ScatterArg>(), args...);
-  }
-
-  template <class... Args>
-  static Tensor batch(const Args&... args) {
-    return batch_reduction<ScatterArg>(args...);
   }
 };
 
@@ -232,7 +221,7 @@ Tensor best_by_position(const Tensor& values, const Target& to, bool largest) {
 // The best values themselves, on the CPU, if a kernel can find them without looking for
 // positions. Elsewhere and if a gradient is needed, as in a graph that was traced on the
 // CPU without one, by position.
-struct ScatterBest {
+struct ScatterBest : Reduction<ScatterBest> {
   static constexpr const char* kSchema =
       "_scatter_best(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
       "bool largest, str mode, str? name=None) -> Tensor";
@@ -267,11 +256,6 @@ struct ScatterBest {
     return autograd::below_autograd(keys, op_of<ScatterBest>(), values, index, dim_size, dim,
                                     batch_dims, largest, mode, name);
   }
-
-  template <class... Args>
-  static Tensor batch(const Args&... args) {
-    return batch_reduction<ScatterBest>(args...);
-  }
 };
 
 // The product of the other values that go where a value goes: the factor of its gradient.
@@ -285,7 +269,7 @@ Tensor product_of_others(const Tensor& values, const Target& to) {
   return at::where(at::eq(other_zeros, 0), product / nonzero, at::zeros_like(values));
 }
 
-struct ScatterProd {
+struct ScatterProd : Reduction<ScatterProd> {
   static constexpr const char* kSchema =
       "_scatter_prod(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
       "str mode, Tensor? rows=None, Tensor? order=None) -> Tensor";
@@ -307,8 +291,8 @@ struct ScatterProd {
   static auto keep(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
                    int64_t batch_dims, std::string_view mode, const Part& rows, const Part& order) {
     return std::tuple(values, index, rows.value_or(Tensor()), order.value_or(Tensor()), dim_size,
-                      resolve_result_dim(kReduceOp, values.dim(), index.dim(), dim, batch_dims),
-                      batch_dims, static_cast<int64_t>(indexing::parse_mode(kReduceOp, mode)));
+                      axis_of(values, index, dim, batch_dims), batch_dims,
+                      static_cast<int64_t>(indexing::parse_mode(kReduceOp, mode)));
   }
 
   static Tensor backward(const Tensor& grad_output, const Tensor& values, const Tensor& index,
@@ -322,14 +306,9 @@ struct ScatterProd {
   static Tensor tangent(const Tensor& tangent, const Tensor& values, const Tensor& index,
                         const c10::SymInt& dim_size, Dim dim, int64_t batch_dims,
                         std::string_view mode, const Part& rows, const Part& order) {
-    const int64_t axis = resolve_result_dim(kReduceOp, values.dim(), index.dim(), dim, batch_dims);
-    const Target to{index, dim_size, axis, batch_dims, mode, rows, order};
-    return to.add(tangent * product_of_others(autograd::primal(values), to), axis, std::nullopt);
-  }
-
-  template <class... Args>
-  static Tensor batch(const Args&... args) {
-    return batch_reduction<ScatterProd>(args...);
+    const Target to{index, dim_size, axis_of(values, index, dim, batch_dims), batch_dims, mode,
+                    rows,  order};
+    return to.add(tangent * product_of_others(autograd::primal(values), to), to.dim, std::nullopt);
   }
 };
 
@@ -343,7 +322,7 @@ Tensor degrees_of_freedom(const Tensor& sums, const Target& to, double correctio
 }
 
 // The variance, of 16-bit floats in float32. A composition would save a tensor like values.
-struct ScatterVar {
+struct ScatterVar : Reduction<ScatterVar> {
   static constexpr const char* kSchema =
       "_scatter_var(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
       "float correction, bool? deterministic, str mode, Tensor? rows=None, Tensor? order=None) "
@@ -388,16 +367,7 @@ struct ScatterVar {
     return 2 * sums / degrees_of_freedom(sums, to, correction);
   }
 
-  template <class... Args>
-  static Tensor batch(const Args&... args) {
-    return batch_reduction<ScatterVar>(args...);
-  }
-
  private:
-  static int64_t axis_of(const Tensor& values, const Tensor& index, Dim dim, int64_t batch_dims) {
-    return resolve_result_dim(kReduceOp, values.dim(), index.dim(), dim, batch_dims);
-  }
-
   static Tensor deviations(const Tensor& values, const Target& to) {
     return values - to.gather(to.mean(values, std::nullopt));
   }

@@ -54,13 +54,6 @@ at::ScalarType dtype_of_sums(at::ScalarType values) {
   return Sums::kRounds || !at::isReducedFloatingType(values) ? values : at::kFloat;
 }
 
-// How a call with checked arguments treats its entries.
-struct SumCall {
-  indexing::Axes axes;
-  IndexMode mode;
-  const char* op;  // the name in which errors are raised
-};
-
 SumCall check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
               int64_t batch_dims, std::string_view mode, Name name) {
   const char* const op = indexing::name_of("scatter_add", name);
@@ -170,10 +163,7 @@ struct ScatterAddSharded {
                                      name);
   }
 
-  static Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim,
-                         int64_t batch_dims, int64_t mode, int64_t dtype) {
-    return ScatterAdd<Rounded>::backward(grad_output, index, dim, batch_dims, mode, dtype);
-  }
+  static constexpr auto backward = &ScatterAdd<Rounded>::backward;
 };
 
 template <class Sums>
@@ -214,12 +204,7 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int
 std::map<std::string, int64_t> cpu_blocking(int64_t slabs, int64_t entries, int64_t axis_size,
                                             int64_t inner, int64_t sum_bytes, int64_t threads,
                                             bool onto) {
-  RowLayout layout{};
-  layout.batch = slabs;
-  layout.outer = 1;
-  layout.entries = entries;
-  layout.axis_size = axis_size;
-  layout.inner = inner;
+  const RowLayout layout = RowLayout::contiguous(slabs, /*outer=*/1, axis_size, entries, inner);
   const CpuBlocking blocking = choose_cpu_blocking(layout, sum_bytes, threads, onto);
   return {{"block_rows", blocking.block_rows()},
           {"blocks", blocking.blocks},
@@ -253,16 +238,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   python_call::def(m, "call", ops::scatter_add());
   python_call::def(m, "call_by_plan", op_of<ScatterAddByPlan<Rounded>>());
   python_call::def(m, "call_elements", ops::scatter_elements_add());
-  python_call::def(
-      m, "call_reduce",
-      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view,
-                     std::string_view, std::optional<bool>, double, std::optional<at::ScalarType>)>(
-          "scatter"));
-  python_call::def(
-      m, "call_reduce_by_plan",
-      find_op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, c10::SymInt,
-                     int64_t, int64_t, std::string_view, double, std::optional<at::ScalarType>)>(
-          "scatter.plan"));
+  python_call::def(m, "call_reduce", ops::scatter());
+  python_call::def(m, "call_reduce_by_plan", ops::scatter_by_plan());
   python_call::def(m, "call_inplace", ops::scatter_add_());
   python_call::def(
       m, "call_reduce_inplace",

@@ -2,6 +2,7 @@
 // library.
 #pragma once
 
+#include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
 
 #include "common/gather_family/call_indexed.h"
@@ -13,18 +14,7 @@ namespace torch_ops {
 
 // A real dtype in the form for dispatch_summed: integers of one size add alike.
 inline at::ScalarType as_dispatched(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kChar:
-      return at::kByte;
-    case at::kUInt16:
-      return at::kShort;
-    case at::kUInt32:
-      return at::kInt;
-    case at::kUInt64:
-      return at::kLong;
-    default:
-      return dtype;
-  }
+  return dtype == at::kChar ? at::kByte : as_signed(dtype);
 }
 
 // The dtype of SumOf, in which a real dtype is summed on CUDA.
@@ -70,6 +60,20 @@ auto dispatch_summed(at::ScalarType dtype, Use&& use) {
       TORCH_INTERNAL_ASSERT(false, "unexpected dtype ", dtype_name(dtype));
   }
 }
+
+// The same for a dtype that check_ordered accepts.
+template <class Use>
+auto dispatch_ordered(at::ScalarType dtype, Use&& use) {
+  return AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "a reduction",
+                                    [&] { return use(typename KernelTypeOf<scalar_t>::type()); });
+}
+
+// How a call with checked arguments treats its entries.
+struct SumCall {
+  indexing::Axes axes;
+  IndexMode mode;
+  const char* op;  // the name in which errors are raised
+};
 
 // The plan of an index, in tensors of one axis each, contiguous, int32 or int64.
 struct Plan {

@@ -24,14 +24,6 @@ inline Tensor gather_back(const Tensor& grad_output, const Tensor& index, int64_
 
 namespace torch_ops {
 
-// A tensor [batch..., rows] with axes of length 1 to broadcast to one of `rank` axes whose rows are
-// at `dim`.
-inline at::Tensor per_row(at::Tensor of_rows, int64_t batch_dims, int64_t dim, int64_t rank) {
-  for (int64_t d = batch_dims; d < dim; ++d) of_rows = of_rows.unsqueeze(batch_dims);
-  while (of_rows.dim() < rank) of_rows = of_rows.unsqueeze(-1);
-  return of_rows;
-}
-
 inline bool has_derivative(const at::Tensor& values) {
   return (values.requires_grad() && at::GradMode::is_enabled()) ||
          torch::autograd::isFwGradDefined(values);

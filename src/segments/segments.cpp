@@ -36,19 +36,6 @@ constexpr const char* kGather = "gather_csr";
 
 // ---- Checks -------------------------------------------------------------------------------------
 
-void check_ordered(const Tensor& values) {
-  const at::ScalarType dtype = values.scalar_type();
-  TORCH_CHECK_TYPE(
-      (at::isIntegralType(dtype, /*includeBool=*/false) && !at::isBarebonesUnsignedType(dtype)) ||
-          dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat ||
-          dtype == at::kDouble,
-      kReduce,
-      ": values must be uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64 "
-      "for "
-      "this reduction, but it is ",
-      dtype_name(dtype), ".");
-}
-
 // A type that numbers what there is.
 at::ScalarType number_type(const c10::SymInt& count) {
   return count.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__) ? at::kInt : at::kLong;
@@ -90,12 +77,6 @@ Tensor reduce(const Tensor& values, const Tensor& offsets, int64_t dim, int64_t 
   }
 }
 
-template <class Use>
-auto dispatch_ordered(at::ScalarType dtype, Use&& use) {
-  return AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, kReduce,
-                                    [&] { return use(typename KernelTypeOf<scalar_t>::type()); });
-}
-
 // Numbers of an op that writes one for each of `sizes`, of what the index or the offsets say.
 template <class On, class Find>
 Tensor number(const char* op, const Tensor& given, c10::SymIntArrayRef sizes, at::ScalarType dtype,
@@ -105,12 +86,9 @@ Tensor number(const char* op, const Tensor& given, c10::SymIntArrayRef sizes, at
   if constexpr (std::is_same_v<On, OnMeta>) {
     return at::empty_symint(sizes, options);
   } else {
-    Tensor marks = indexing::for_kernels(given);
+    Tensor marks = given;
     RowLayout layout{};
-    if (!indexing::lay_out_index(marks, {batch_dims, batch_dims}, layout)) {
-      marks = marks.contiguous();
-      indexing::lay_out_index(marks, {batch_dims, batch_dims}, layout);
-    }
+    indexing::lay_out_index(marks, {batch_dims, batch_dims}, layout);
     layout.batch = indexing::joint_size(given, 0, batch_dims);
     layout.outer = layout.inner = 1;
     layout.axis_size = axis_size.expect_int();
@@ -259,15 +237,25 @@ Tensor GatherCsr::kernel(const Tensor& values, const Tensor& offsets, Dim dim, i
 
 // ---- Sums ---------------------------------------------------------------------------------------
 
+// The batching rule of the reductions.
+template <class Op>
+struct Reduction {
+  template <class... Rest>
+  static Tensor batch(const Tensor& values, const Tensor& offsets, int64_t dim, int64_t batch_dims,
+                      const Rest&... rest) {
+    return batch_segments(kReduce, values, offsets, dim, batch_dims,
+                          [&](const Tensor& v, const Tensor& o, Dim axis, int64_t batches) {
+                            return op_of<Op>().call(v, o, *axis, batches, rest...);
+                          });
+  }
+};
+
 // How many entries each segment has, at least 1, in a shape that broadcasts to that of `rows`.
 Tensor counts_of(const Tensor& offsets, const Tensor& rows, int64_t dim, int64_t batch_dims) {
-  Tensor counts = at::diff(offsets).clamp_min(1);
-  for (int64_t d = batch_dims; d < dim; ++d) counts = counts.unsqueeze(batch_dims);
-  while (counts.dim() < rows.dim()) counts = counts.unsqueeze(-1);
-  return counts;
+  return indexing::per_row(at::diff(offsets).clamp_min(1), batch_dims, dim, rows.dim());
 }
 
-struct SegmentSum {
+struct SegmentSum : Reduction<SegmentSum> {
   static constexpr const char* kSchema =
       "_segment_sum(Tensor values, Tensor offsets, int dim, int batch_dims, bool mean) -> Tensor";
   static constexpr const char* kNode = "SegmentSumBackward";
@@ -304,14 +292,6 @@ struct SegmentSum {
     if (mean) grad = grad / counts_of(offsets, grad, dim, batch_dims);
     return op_of<GatherCsr>().call(grad, offsets, dim, batch_dims, entries);
   }
-
-  static Tensor batch(const Tensor& values, const Tensor& offsets, int64_t dim, int64_t batch_dims,
-                      bool mean) {
-    return batch_segments(kReduce, values, offsets, dim, batch_dims,
-                          [&](const Tensor& v, const Tensor& o, Dim axis, int64_t batches) {
-                            return op_of<SegmentSum>().call(v, o, *axis, batches, mean);
-                          });
-  }
 };
 
 Tensor GatherCsr::backward(const Tensor& grad_output, const Tensor& offsets, int64_t dim,
@@ -323,7 +303,7 @@ Tensor GatherCsr::backward(const Tensor& grad_output, const Tensor& offsets, int
 // ---- Extremes -----------------------------------------------------------------------------------
 
 // Where the first of a segment's best values is; the number of entries for a segment of none.
-struct SegmentArg {
+struct SegmentArg : Reduction<SegmentArg> {
   static constexpr const char* kSchema =
       "_segment_arg(Tensor values, Tensor offsets, int dim, int batch_dims, bool largest) "
       "-> Tensor";
@@ -331,7 +311,7 @@ struct SegmentArg {
   template <class On>
   static Tensor kernel(const Tensor& values, const Tensor& offsets, int64_t dim, int64_t batch_dims,
                        bool largest) {
-    check_ordered(values);
+    check_ordered(kReduce, values);
     return reduce<On>(values, offsets, dim, batch_dims, at::kLong,
                       [&](auto on, at::ScalarType dtype, const auto& call, const auto&... errors) {
                         return dispatch_ordered(dtype, [&](auto zero) {
@@ -349,14 +329,6 @@ struct SegmentArg {
   static Tensor derive(c10::DispatchKeySet keys, const Args&... args) {
     return autograd::below_autograd(keys, op_of<SegmentArg>(), args...);
   }
-
-  static Tensor batch(const Tensor& values, const Tensor& offsets, int64_t dim, int64_t batch_dims,
-                      bool largest) {
-    return batch_segments(kReduce, values, offsets, dim, batch_dims,
-                          [&](const Tensor& v, const Tensor& o, Dim axis, int64_t batches) {
-                            return op_of<SegmentArg>().call(v, o, *axis, batches, largest);
-                          });
-  }
 };
 
 // What stands at the places of the best of `values`: 0 where there is none.
@@ -366,7 +338,7 @@ Tensor pick_best(const Tensor& from, const Tensor& values, const Tensor& offsets
   return ops::gather_elements().call(from, places, dim, "fill", 0, std::nullopt);
 }
 
-struct SegmentBest {
+struct SegmentBest : Reduction<SegmentBest> {
   static constexpr const char* kSchema =
       "_segment_best(Tensor values, Tensor offsets, int dim, int batch_dims, bool largest) "
       "-> Tensor";
@@ -375,7 +347,7 @@ struct SegmentBest {
   template <class On>
   static Tensor kernel(const Tensor& values, const Tensor& offsets, int64_t dim, int64_t batch_dims,
                        bool largest) {
-    check_ordered(values);
+    check_ordered(kReduce, values);
     if constexpr (std::is_same_v<On, OnCuda>) {  // which has kernels for floats
       if (!values.is_floating_point()) {
         return pick_best(values, values, offsets, dim, batch_dims, largest);
@@ -417,14 +389,6 @@ struct SegmentBest {
                         int64_t dim, int64_t batch_dims, bool largest) {
     return pick_best(tangent, autograd::primal(values), offsets, dim, batch_dims, largest);
   }
-
-  static Tensor batch(const Tensor& values, const Tensor& offsets, int64_t dim, int64_t batch_dims,
-                      bool largest) {
-    return batch_segments(kReduce, values, offsets, dim, batch_dims,
-                          [&](const Tensor& v, const Tensor& o, Dim axis, int64_t batches) {
-                            return op_of<SegmentBest>().call(v, o, *axis, batches, largest);
-                          });
-  }
 };
 
 // ---- Products -----------------------------------------------------------------------------------
@@ -433,7 +397,7 @@ struct SegmentBest {
 Tensor product_of_others(const Tensor& values, const Tensor& offsets, int64_t dim,
                          int64_t batch_dims);
 
-struct SegmentProd {
+struct SegmentProd : Reduction<SegmentProd> {
   static constexpr const char* kSchema =
       "_segment_prod(Tensor values, Tensor offsets, int dim, int batch_dims) -> Tensor";
   static constexpr const char* kNode = "SegmentProdBackward";
@@ -441,7 +405,7 @@ struct SegmentProd {
   template <class On>
   static Tensor kernel(const Tensor& values, const Tensor& offsets, int64_t dim,
                        int64_t batch_dims) {
-    check_ordered(values);
+    check_ordered(kReduce, values);
     return reduce<On>(values, offsets, dim, batch_dims, values.scalar_type(),
                       [&](auto on, at::ScalarType dtype, const auto& call, const auto&... errors) {
                         return dispatch_summed(dtype, [&](auto zero) {
@@ -465,14 +429,6 @@ struct SegmentProd {
                         int64_t dim, int64_t batch_dims) {
     const Tensor others = product_of_others(autograd::primal(values), offsets, dim, batch_dims);
     return op_of<SegmentSum>().call(tangent * others, offsets, dim, batch_dims, /*mean=*/false);
-  }
-
-  static Tensor batch(const Tensor& values, const Tensor& offsets, int64_t dim,
-                      int64_t batch_dims) {
-    return batch_segments(kReduce, values, offsets, dim, batch_dims,
-                          [&](const Tensor& v, const Tensor& o, Dim axis, int64_t batches) {
-                            return op_of<SegmentProd>().call(v, o, *axis, batches);
-                          });
   }
 };
 
@@ -537,13 +493,10 @@ struct ScatterSorted {
     const char* const op = indexing::name_of("scatter_add", name);
     const int64_t axis = indexing::check_scatter(op, values, index, dim_size, dim, batch_dims).dim;
     if (values.is_cpu()) {
-      static const auto scatter = find_op<Tensor(
-          const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view,
-          std::string_view, std::optional<bool>, double, std::optional<at::ScalarType>)>("scatter");
       if (name == "scatter") {
-        return scatter.call(values, index, dim_size, dim, batch_dims, reduce, "raise",
-                            /*deterministic=*/std::nullopt, /*correction=*/1,
-                            /*dtype=*/std::nullopt);
+        return ops::scatter().call(values, index, dim_size, dim, batch_dims, reduce, "raise",
+                                   /*deterministic=*/std::nullopt, /*correction=*/1,
+                                   /*dtype=*/std::nullopt);
       }
       return ops::scatter_add().call(values, index, dim_size, dim, batch_dims, std::nullopt,
                                      "raise", std::nullopt);

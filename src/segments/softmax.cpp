@@ -13,6 +13,7 @@
 #include "common/torch/derive.h"
 #include "common/torch/new_output.h"
 #include "scatter/batching.h"
+#include "scatter/scatter_ops.h"
 #include "segments/segments.h"
 #include "segments/softmax_launch.h"
 
@@ -42,10 +43,7 @@ Tensor finite(const Tensor& largest) { return largest.masked_fill(largest.isinf(
 // Which entries name no row, in a shape that broadcasts to `rank` axes of values.
 Tensor entries_of_none(const Tensor& index, const c10::SymInt& dim_size, int64_t rank, int64_t dim,
                        int64_t batch_dims) {
-  Tensor none = at::ge(index, dim_size);
-  for (int64_t d = batch_dims; d < dim; ++d) none = none.unsqueeze(batch_dims);
-  while (none.dim() < rank) none = none.unsqueeze(-1);
-  return none;
+  return indexing::per_row(at::ge(index, dim_size), batch_dims, dim, rank);
 }
 
 // Which values belong together: by an index; by a plan of one, where there are rows and order; or
@@ -100,11 +98,8 @@ struct Groups {
       return op.call(values, *offsets, dim, batch_dims, /*largest=*/true);
     }
     if (rows) {
-      static const auto op = find_op<Tensor(
-          const Tensor&, const Tensor&, const Tensor&, const Tensor&, c10::SymInt, int64_t, int64_t,
-          std::string_view, double, std::optional<at::ScalarType>)>("scatter.plan");
-      return op.call(values, index, *rows, *order, dim_size, dim, batch_dims, "amax",
-                     /*correction=*/1, /*dtype=*/std::nullopt);
+      return ops::scatter_by_plan().call(values, index, *rows, *order, dim_size, dim, batch_dims,
+                                         "amax", /*correction=*/1, /*dtype=*/std::nullopt);
     }
     static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
                                           bool, std::string_view, ops::Name)>("_scatter_best");
@@ -246,11 +241,6 @@ Tensor compose_back(What what, const Tensor& grad, const Tensor& output, const T
   "Tensor index, SymInt dim_size, int dim, int batch_dims, Tensor? rows, Tensor? " \
   "order, Tensor? offsets) -> Tensor"
 
-bool has_derivative(const Tensor& values) {
-  return (values.requires_grad() && at::GradMode::is_enabled()) ||
-         torch::autograd::isFwGradDefined(values);
-}
-
 struct SoftmaxBack {
   static constexpr const char* kSchema =
       "_softmax_back(Tensor grad, Tensor output, Tensor values, int what, " GROUPS_SCHEMA;
@@ -279,26 +269,22 @@ struct SoftmaxBack {
     return do_step(Step::kLogSoftmaxBack, groups, output, grad, groups.sum(grad.to(wide)));
   }
 
+  // `parts` are those of Groups.
+  template <class... Parts>
   static Tensor derive(c10::DispatchKeySet keys, const Tensor& grad, const Tensor& output,
-                       const Tensor& values, int64_t what, const Tensor& index,
-                       const c10::SymInt& dim_size, int64_t dim, int64_t batch_dims,
-                       const Given& rows, const Given& order, const Given& offsets) {
+                       const Tensor& values, int64_t what, const Parts&... parts) {
     if (has_derivative(grad) || has_derivative(output) || has_derivative(values)) {
-      const auto of = static_cast<What>(what);
-      return compose_back(of, grad, output, values,
-                          {of, index, dim_size, dim, batch_dims, rows, order, offsets});
+      return batch(grad, output, values, what, parts...);
     }
-    return autograd::below_autograd(keys, op_of<SoftmaxBack>(), grad, output, values, what, index,
-                                    dim_size, dim, batch_dims, rows, order, offsets);
+    return autograd::below_autograd(keys, op_of<SoftmaxBack>(), grad, output, values, what,
+                                    parts...);
   }
 
+  template <class... Parts>
   static Tensor batch(const Tensor& grad, const Tensor& output, const Tensor& values, int64_t what,
-                      const Tensor& index, const c10::SymInt& dim_size, int64_t dim,
-                      int64_t batch_dims, const Given& rows, const Given& order,
-                      const Given& offsets) {
+                      const Parts&... parts) {
     const auto of = static_cast<What>(what);
-    return compose_back(of, grad, output, values,
-                        {of, index, dim_size, dim, batch_dims, rows, order, offsets});
+    return compose_back(of, grad, output, values, {of, parts...});
   }
 };
 
@@ -354,19 +340,18 @@ struct Softmax {
     return do_step(Step::kLogSoftmax, groups, values, std::nullopt, largest, logs);
   }
 
+  template <class... Parts>
   static Tensor derive(c10::DispatchKeySet keys, const Tensor& values, int64_t number,
-                       const Tensor& index, const c10::SymInt& dim_size, int64_t dim,
-                       int64_t batch_dims, const Given& rows, const Given& order,
-                       const Given& offsets) {
+                       const Parts&... parts) {
     const auto what = static_cast<What>(number);
     const auto node = autograd::make_node<Node>(values);
-    const Tensor output = autograd::below_autograd(keys, op_of<Softmax>(), values, number, index,
-                                                   dim_size, dim, batch_dims, rows, order, offsets);
+    const Tensor output =
+        autograd::below_autograd(keys, op_of<Softmax>(), values, number, parts...);
     autograd::record(output, node);
     autograd::set_tangent(
         output,
         [&](const Tensor& tangent) {
-          const Groups groups{what, index, dim_size, dim, batch_dims, rows, order, offsets};
+          const Groups groups{what, parts...};
           if (what == What::kSoftmax) {  // whose Jacobian is symmetric
             const Tensor y = autograd::primal(output);
             return compose_back(what, tangent, y, y, groups);
@@ -377,26 +362,26 @@ struct Softmax {
         },
         values);
     if (node) {
-      const auto save = [](const Tensor& kept) { return SavedVariable(kept, /*is_output=*/false); };
+      using autograd::save;
+      const Groups groups{what, parts...};
       node->output = SavedVariable(output, /*is_output=*/true);
       node->values = save(what == What::kLogSumExp ? values : Tensor());
-      node->index = save(index);
-      node->rows = save(rows.value_or(Tensor()));
-      node->order = save(order.value_or(Tensor()));
-      node->offsets = save(offsets.value_or(Tensor()));
+      node->index = save(groups.index);
+      node->rows = save(groups.rows.value_or(Tensor()));
+      node->order = save(groups.order.value_or(Tensor()));
+      node->offsets = save(groups.offsets.value_or(Tensor()));
       node->what = number;
-      node->dim = dim;
-      node->batch_dims = batch_dims;
-      node->dim_size = dim_size;
+      node->dim = groups.dim;
+      node->batch_dims = groups.batch_dims;
+      node->dim_size = groups.dim_size;
     }
     return output;
   }
 
-  static Tensor batch(const Tensor& values, int64_t what, const Tensor& index,
-                      const c10::SymInt& dim_size, int64_t dim, int64_t batch_dims,
-                      const Given& rows, const Given& order, const Given& offsets) {
+  template <class... Parts>
+  static Tensor batch(const Tensor& values, int64_t what, const Parts&... parts) {
     const auto of = static_cast<What>(what);
-    return compose(of, values, {of, index, dim_size, dim, batch_dims, rows, order, offsets});
+    return compose(of, values, {of, parts...});
   }
 };
 

@@ -91,10 +91,8 @@ void add_in_order(OnCuda on, const ElementCall& call, void* to, const IndexError
 // Raises the error of the first bad entry. (If -1 is the last row, sums on the CPU leave out
 // entries that name no row.)
 void check_entries(OnCpu on, const ElementCall& call) {
-  RowLayout flat{};
-  flat.batch = flat.outer = flat.index_entry_stride = 1;
-  flat.entries = call.layout.count;
-  flat.axis_size = call.rows.axis_size;
+  const RowLayout flat =
+      RowLayout::contiguous(1, 1, call.rows.axis_size, call.layout.count, /*inner=*/1);
   const IndexArray index = call.rows.index_array();
   raise_if_bad(index, kernels::find_bad_entry(on, index, flat, call.rule), call.entry_kind());
 }

@@ -20,6 +20,15 @@ struct PointCall {
 
   EntryKind entry_kind() const { return {0, mode, layout.coordinates}; }
 
+  // Checks an array that follows the coordinates.
+  template <class... Sizes>
+  void add(const char* name, const void* pointer, Array::Access access, int64_t element_bytes,
+           Sizes... sizes) {
+    const int64_t bytes = checked_bytes(name, element_bytes, sizes...);
+    check_pointer(name, pointer, bytes, element_bytes);
+    arrays.push_back({name, pointer, bytes, access});
+  }
+
   PointsLayout at(const Pointers& pointers) const {
     PointsLayout there = layout;
     for (int j = 0; j < layout.coordinates; ++j) there.coordinate[j].data = pointers[j];
@@ -82,25 +91,29 @@ PointCall check_points(const void* const* coordinates, const int64_t* sizes, int
   return call;
 }
 
-// Calls a launcher: `launch(errors...)`, on the CPU without errors.
-template <class On, class Launch, class... Errors>
-void at_points(On, const PointCall& call, const PointsLayout& layout, Launch&& launch,
-               const Errors&... errors) {
-  if (call.entries == 0) return;
-  if (call.has_empty_axis) check_axis_not_empty(call.entries, call.entry_kind());
-  if constexpr (std::is_same_v<On, OnCpu>) {
-    const int64_t bad = launch();
-    if (bad == kNoBadPoint) return;
-    const int64_t row = bad / kMaxCoordinates, number = bad % kMaxCoordinates;
-    const Coordinate& coordinate = layout.coordinate[number];
-    const int64_t value =
-        dispatch_index({coordinate.data, coordinate.entry_bytes},
-                       [&](const auto* entries) { return static_cast<int64_t>(entries[row]); });
-    throw IndexFailure(
-        {row, value, coordinate.rule.axis_size(), call.mode == IndexMode::kFromEnd, number});
-  } else {
-    launch(errors...);
-  }
+// Runs a call by launch(on, layout, pointers, errors...), on the CPU without errors.
+template <class Launch>
+void run_points(const PointCall& call, torch_ops_memory memory, torch_ops_stream stream,
+                float* milliseconds, Launch&& launch) {
+  run(call.arrays, call.entry_kind(), memory, stream, milliseconds,
+      [&](auto on, const Pointers& at, const auto&... errors) {
+        if (call.entries == 0) return;
+        if (call.has_empty_axis) check_axis_not_empty(call.entries, call.entry_kind());
+        const PointsLayout layout = call.at(at);
+        if constexpr (std::is_same_v<decltype(on), OnCpu>) {
+          const int64_t bad = launch(on, layout, at);
+          if (bad == kNoBadPoint) return;
+          const int64_t row = bad / kMaxCoordinates, number = bad % kMaxCoordinates;
+          const Coordinate& coordinate = layout.coordinate[number];
+          const int64_t value = dispatch_index(
+              {coordinate.data, coordinate.entry_bytes},
+              [&](const auto* entries) { return static_cast<int64_t>(entries[row]); });
+          fail_at_entry(
+              {row, value, coordinate.rule.axis_size(), call.mode == IndexMode::kFromEnd, number});
+        } else {
+          launch(on, layout, at, errors...);
+        }
+      });
 }
 
 // Writes the values whose points name a place. (The kernels for the CPU write only if all
@@ -137,26 +150,16 @@ torch_ops_status torch_ops_gather_points(const void* source, const void* const* 
         check_points(coordinates, sizes, count, batch, points, inner, index_type, mode, memory);
     const int64_t element = element_bytes(dtype);
     const FillPattern filled = fill_pattern(fill, element);
-    const int64_t source_bytes = checked_bytes("source", element, batch, call.places, inner);
-    const int64_t output_bytes = checked_bytes("output", element, batch, points, inner);
-    check_pointer("source", source, source_bytes, element);
-    check_pointer("output", output, output_bytes, element);
-    call.arrays.push_back({"source", source, source_bytes, Array::kRead});
-    call.arrays.push_back({"output", output, output_bytes, Array::kWritten});
-    run(call.arrays, call.entry_kind(), memory, stream, milliseconds,
-        [&](auto on, const Pointers& at, const auto&... errors) {
-          const PointsLayout layout = call.at(at);
-          at_points(
-              on, call, layout,
-              [&](const auto&... site) {
-                // A kernel reads some row even for a point that names none: if source has no row,
-                // one of the output.
-                const void* rows = call.has_empty_axis ? at[count + 1] : at[count];
-                return kernels::gather_points(on, rows, element, layout, filled, at[count + 1],
-                                              site...);
-              },
-              errors...);
-        });
+    call.add("source", source, Array::kRead, element, batch, call.places, inner);
+    call.add("output", output, Array::kWritten, element, batch, points, inner);
+    run_points(call, memory, stream, milliseconds,
+               [&](auto on, const PointsLayout& layout, const Pointers& at, const auto&... errors) {
+                 // A kernel reads some row even for a point that names none: if source has no row,
+                 // one of the output.
+                 const void* rows = call.has_empty_axis ? at[count + 1] : at[count];
+                 return kernels::gather_points(on, rows, element, layout, filled, at[count + 1],
+                                               errors...);
+               });
   });
 }
 
@@ -170,27 +173,18 @@ torch_ops_status torch_ops_put_points(void* table, const void* const* coordinate
     PointCall call =
         check_points(coordinates, sizes, count, batch, points, inner, index_type, mode, memory);
     const int64_t element = element_bytes(dtype);
-    const int64_t table_bytes = checked_bytes("table", element, batch, call.places, inner);
-    const int64_t values_bytes = checked_bytes("values", element, batch, points, inner);
-    check_pointer("table", table, table_bytes, element);
-    check_pointer("values", values, values_bytes, element);
-    call.arrays.push_back({"table", table, table_bytes, Array::kReadAndWritten});
-    call.arrays.push_back({"values", values, values_bytes, Array::kRead});
-    run(call.arrays, call.entry_kind(), memory, stream, milliseconds,
-        [&](auto on, const Pointers& at, const auto&... errors) {
-          const PointsLayout layout = call.at(at);
-          at_points(
-              on, call, layout,
-              [&](const auto&... site) {
-                if constexpr (std::is_same_v<decltype(on), OnCpu>) {
-                  if (call.mode == IndexMode::kFill) {
-                    return put_named_points(on, at[count], element, layout, at[count + 1]);
-                  }
-                }
-                return kernels::put_points(on, at[count], element, layout, at[count + 1], site...);
-              },
-              errors...);
-        });
+    call.add("table", table, Array::kReadAndWritten, element, batch, call.places, inner);
+    call.add("values", values, Array::kRead, element, batch, points, inner);
+    run_points(call, memory, stream, milliseconds,
+               [&](auto on, const PointsLayout& layout, const Pointers& at, const auto&... errors) {
+                 if constexpr (std::is_same_v<decltype(on), OnCpu>) {
+                   if (call.mode == IndexMode::kFill) {
+                     return put_named_points(on, at[count], element, layout, at[count + 1]);
+                   }
+                 }
+                 return kernels::put_points(on, at[count], element, layout, at[count + 1],
+                                            errors...);
+               });
   });
 }
 
@@ -202,20 +196,12 @@ torch_ops_status torch_ops_ravel_points(const void* const* coordinates, const in
   return guarded(__func__, [&] {
     PointCall call = check_points(coordinates, sizes, count, /*batch=*/1, points, /*inner=*/1,
                                   index_type, mode, memory);
-    const int64_t bytes = checked_bytes("places", sizeof(int64_t), points);
-    check_pointer("places", places, bytes, sizeof(int64_t));
-    call.arrays.push_back({"places", places, bytes, Array::kWritten});
-    run(call.arrays, call.entry_kind(), memory, stream, milliseconds,
-        [&](auto on, const Pointers& at, const auto&... errors) {
-          const PointsLayout layout = call.at(at);
-          at_points(
-              on, call, layout,
-              [&](const auto&... site) {
-                return kernels::write_offsets(on, layout, /*none=*/call.places,
-                                              static_cast<int64_t*>(at[count]), site...);
-              },
-              errors...);
-        });
+    call.add("places", places, Array::kWritten, sizeof(int64_t), points);
+    run_points(call, memory, stream, milliseconds,
+               [&](auto on, const PointsLayout& layout, const Pointers& at, const auto&... errors) {
+                 return kernels::write_offsets(on, layout, /*none=*/call.places,
+                                               static_cast<int64_t*>(at[count]), errors...);
+               });
   });
 }
 

@@ -28,20 +28,12 @@ ReduceCall<Value, Result> reduce_call(const RowCall& call, void* result,
 // Writes `count` elements, all with these bytes.
 template <class On>
 void fill_all(On on, void* to, int64_t count, int64_t element_bytes, const FillPattern& fill) {
-  const auto write = [&](auto word) {
+  dispatch_size(element_bytes, [&](auto word) {
     using Word = decltype(word);
-    for_each(on, Fill<Word>{fill.word<Word>(), static_cast<Word*>(to)}, count);
-  };
-  switch (element_bytes) {
-    case 1:
-      return write(uint8_t());
-    case 2:
-      return write(uint16_t());
-    case 4:
-      return write(uint32_t());
-    default:
-      return write(uint64_t());
-  }
+    if constexpr (sizeof(Word) <= sizeof(uint64_t)) {
+      for_each(on, Fill<Word>{fill.word<Word>(), static_cast<Word*>(to)}, count);
+    }
+  });
 }
 
 template <class On, class... Errors>

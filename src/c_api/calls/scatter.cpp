@@ -125,13 +125,14 @@ class Scatter {
     sum<Summed, Sum>(sums.get());
     const uint64 one = 1;
     fill_all(on_, ones.get(), rows_.all_entries(), sizeof(one), FillPattern(&one, sizeof(one)));
-    RowCall counted = rows_;
+    Scatter of_ones = *this;
+    RowCall& counted = of_ones.rows_;
     counted.from = ones.get();
     counted.to = counts.get();
     counted.inner = 1;
     counted.dtype = TORCH_OPS_UINT64;
     counted.element_bytes = sizeof(uint64);
-    Scatter(*this, counted).template sum<uint64, uint64>(counts.get());
+    of_ones.template sum<uint64, uint64>(counts.get());
     for_each(on_,
              DivideSums<Read, Value>{reinterpret_cast<const Read*>(sums.get()), counts.get(),
                                      rows_.inner, static_cast<Value*>(rows_.to)},
@@ -170,14 +171,6 @@ class Scatter {
                       IndexErrorSite{});
     }
   }
-
-  // The same for other rows by the same index.
-  Scatter(const Scatter& other, const RowCall& rows)
-      : on_(other.on_),
-        rows_(rows),
-        plan_(other.plan_),
-        repeatable_(other.repeatable_),
-        errors_(other.errors_) {}
 
   On on_;
   RowCall rows_;

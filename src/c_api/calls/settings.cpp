@@ -1,23 +1,11 @@
 // The functions of torch_ops.h that are not operations.
-#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <limits>
 
-#include "c_api/calls/hello.h"
 #include "c_api/frame/arguments.h"
 #include "c_api/gpu/gpu.h"
-
-namespace torch_ops::gpu {
-namespace {
-
-std::atomic<int64_t> the_memory_limit{0};
-
-}  // namespace
-
-void set_memory_limit(int64_t bytes) { the_memory_limit.store(bytes); }
-int64_t memory_limit() { return the_memory_limit.load(); }
-
-}  // namespace torch_ops::gpu
+#include "c_api/own_program.h"
 
 using namespace torch_ops;
 
@@ -37,14 +25,19 @@ torch_ops_status torch_ops_hello(int32_t threads, torch_ops_memory memory) {
     }
     const bool on_cpu =
         memory == TORCH_OPS_HOST_CPU || (memory == TORCH_OPS_HOST && !gpu::is_usable());
-    on_cpu ? hello_on_cpu(threads) : gpu::hello(threads);
+    if (!on_cpu) return gpu::hello(threads);
+    const auto greet = [](void* context, int64_t n) {
+      std::printf(TORCH_OPS_HELLO, static_cast<int>(n), *static_cast<const int32_t*>(context));
+    };
+    own::run_parts(threads, greet, &threads);
+    std::fflush(stdout);
   });
 }
 
 torch_ops_status torch_ops_set_device_memory_limit(int64_t bytes) {
   return guarded(__func__, [&] {
     check_size("bytes", bytes);
-    gpu::set_memory_limit(bytes);
+    gpu::memory_limit = bytes;
   });
 }
 

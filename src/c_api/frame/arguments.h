@@ -78,17 +78,7 @@ struct RowCall {
   IndexArray index_array() const { return {index, static_cast<int>(index_bytes)}; }
 
   RowLayout layout() const {
-    return {batch,
-            /*outer=*/1,
-            entries,
-            inner,
-            axis_size,
-            /*table_batch_stride=*/axis_size * inner,
-            axis_size * inner,
-            inner,
-            1,
-            /*index_batch_stride=*/entries,
-            1};
+    return RowLayout::contiguous(batch, /*outer=*/1, axis_size, entries, inner);
   }
 };
 
@@ -248,25 +238,6 @@ inline RowCall check_rows(const char* from_name, const void* from, const void* i
   checked_bytes("the array of all rows", 16, batch, axis_size, inner);
   checked_bytes("the array of all entries", 16, batch, entries, inner);
   return call;
-}
-
-inline ActivationCall check_activation(Activation activation, const char* first_name,
-                                       const void* first, const char* second_name,
-                                       const void* second, const char* output_name, void* output,
-                                       int64_t size, torch_ops_dtype dtype,
-                                       torch_ops_memory memory) {
-  check_memory(memory);
-  check_size("size", size);
-  const int64_t bytes = element_bytes(dtype);
-  if (dtype > TORCH_OPS_FLOAT64) {
-    fail(TORCH_OPS_UNSUPPORTED_DTYPE,
-         "dtype must be float16 (0), bfloat16 (1), float32 (2) or float64 (3), but it is ", dtype);
-  }
-  const int64_t all = checked_bytes(first_name, bytes, size);
-  check_pointer(first_name, first, all, bytes);
-  if (second_name != nullptr) check_pointer(second_name, second, all, bytes);
-  check_pointer(output_name, output, all, bytes);
-  return {activation, {first, second}, output, size, dtype, bytes};
 }
 
 }  // namespace torch_ops

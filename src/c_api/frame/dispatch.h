@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "c_api/frame/arguments.h"
 #include "common/host/float16.h"
@@ -42,16 +43,9 @@ void dispatch_dtype(torch_ops_dtype dtype, Use&& use) {
 // The same for floating dtypes only.
 template <class Use>
 void dispatch_floating(torch_ops_dtype dtype, Use&& use) {
-  switch (dtype) {
-    case TORCH_OPS_FLOAT16:
-      return use(Float16());
-    case TORCH_OPS_BFLOAT16:
-      return use(BFloat16());
-    case TORCH_OPS_FLOAT32:
-      return use(float());
-    default:
-      return use(double());
-  }
+  dispatch_dtype(dtype, [&](auto value) {
+    if constexpr (!std::is_integral_v<decltype(value)>) use(value);
+  });
 }
 
 // The type in which kernels sum and multiply: integers of the same size as unsigned ones, which

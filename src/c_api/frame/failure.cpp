@@ -28,15 +28,13 @@ std::string describe(const BadEntry& entry) {
 
 }  // namespace
 
-IndexFailure::IndexFailure(const BadEntry& entry)
-    : Failure(TORCH_OPS_INDEX_OUT_OF_RANGE, describe(entry)), entry(entry) {}
+void fail_at_entry(const BadEntry& entry) {
+  last_bad_entry = entry;
+  throw Failure(TORCH_OPS_INDEX_OUT_OF_RANGE, describe(entry));
+}
 
 void remember_failure(const char* function, const char* text) noexcept {
   std::snprintf(last_error, sizeof(last_error), "%s: %s.", function, text);
-}
-
-void remember_index_failure(const IndexFailure& failure) noexcept {
-  last_bad_entry = failure.entry;
 }
 
 }  // namespace torch_ops

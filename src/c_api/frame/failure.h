@@ -28,11 +28,8 @@ struct BadEntry {
   int64_t coordinate = -1;  // of a point: which one; otherwise the entry is a number
 };
 
-class IndexFailure : public Failure {
- public:
-  explicit IndexFailure(const BadEntry& entry);
-  const BadEntry entry;
-};
+// What callers on this thread can then query too.
+[[noreturn]] void fail_at_entry(const BadEntry& entry);
 
 template <class... Parts>
 [[noreturn]] void fail(torch_ops_status status, const Parts&... parts) {
@@ -41,9 +38,8 @@ template <class... Parts>
   throw Failure(status, text.str());
 }
 
-// What callers on this thread can query after a failure. These never throw.
+// What callers on this thread can query after a failure.
 void remember_failure(const char* function, const char* text) noexcept;
-void remember_index_failure(const IndexFailure& failure) noexcept;
 
 // Runs a function of the API, and turns exceptions into its status.
 template <class Body>
@@ -51,10 +47,6 @@ torch_ops_status guarded(const char* function, Body&& body) noexcept {
   try {
     body();
     return TORCH_OPS_SUCCESS;
-  } catch (const IndexFailure& failure) {
-    remember_index_failure(failure);
-    remember_failure(function, failure.what());
-    return failure.status;
   } catch (const Failure& failure) {
     remember_failure(function, failure.what());
     return failure.status;

@@ -28,14 +28,12 @@ inline void raise_if_bad(const IndexArray& index, int64_t position, const EntryK
   if (position == kNoBadEntry) return;
   const int64_t value = dispatch_index(
       index, [&](const auto* entries) { return static_cast<int64_t>(entries[position]); });
-  throw IndexFailure({position, value, kind.bound, kind.mode == IndexMode::kFromEnd});
+  fail_at_entry({position, value, kind.bound, kind.mode == IndexMode::kFromEnd});
 }
 
 // An axis without rows has none that an entry could name.
 inline void check_axis_not_empty(int64_t entries, const EntryKind& kind) {
-  if (entries > 0 && kind.bound == 0 && kind.mode != IndexMode::kFill) {
-    throw IndexFailure({0, 0, 0});
-  }
+  if (entries > 0 && kind.bound == 0 && kind.mode != IndexMode::kFill) fail_at_entry({0, 0, 0});
 }
 
 // Calls a launcher of the kernel library: `launch(errors...)`, on the CPU without errors.

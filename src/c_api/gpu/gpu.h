@@ -2,6 +2,7 @@
 // build without CUDA there is no device.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <vector>
 
@@ -22,30 +23,26 @@ struct PlanOnDevice {
 
 #ifdef TORCH_OPS_WITH_CUDA
 #define TORCH_OPS_GPU_CALL(...) __VA_ARGS__;
+#define TORCH_OPS_GPU_QUERY(...) __VA_ARGS__;
 #else
 #define TORCH_OPS_GPU_CALL(...)                                                          \
   inline __VA_ARGS__ {                                                                   \
     fail(TORCH_OPS_NO_DEVICE,                                                            \
          "a CUDA device is asked for, but this library was built without CUDA kernels"); \
   }
+#define TORCH_OPS_GPU_QUERY(...) \
+  inline __VA_ARGS__ { return {}; }
 #endif
 
 // The number of devices: 0 without a driver, and in a child of fork() whose parent has used CUDA.
 // Never fails.
-#ifdef TORCH_OPS_WITH_CUDA
-int32_t device_count();
+TORCH_OPS_GPU_QUERY(int32_t device_count())
 // Is there a current device that can run this library's kernels? Starts up CUDA. Never fails.
-bool is_usable();
+TORCH_OPS_GPU_QUERY(bool is_usable())
 // Is this memory pinned, so that a device can read it in place?
-bool is_pinned(const void* memory);
+TORCH_OPS_GPU_QUERY(bool is_pinned(const void* memory))
 // Frees memory of pinned_alloc; returns false for other memory.
-bool pinned_free(void* memory);
-#else
-inline int32_t device_count() { return 0; }
-inline bool is_usable() { return false; }
-inline bool is_pinned(const void*) { return false; }
-inline bool pinned_free(void*) { return false; }
-#endif
+TORCH_OPS_GPU_QUERY(bool pinned_free(void* memory))
 
 // Launches a call on the current stream of the current device; `at` are the call's arrays there.
 using Launch = std::function<void(const std::vector<void*>& at, const IndexErrorSite& errors)>;
@@ -58,6 +55,8 @@ TORCH_OPS_GPU_CALL(void run_there(const Arrays& arrays, const EntryKind& kind,
                                   torch_ops_stream stream, float* milliseconds,
                                   const Launch& launch))
 TORCH_OPS_GPU_CALL(void check_errors(torch_ops_stream stream))
+// What a thread of hello prints: its number, and the number of threads.
+#define TORCH_OPS_HELLO "Hello from thread %d of %d\n"
 TORCH_OPS_GPU_CALL(void hello(int32_t threads))
 
 // On host pointers: all arrays are on the device together.
@@ -82,7 +81,6 @@ TORCH_OPS_GPU_CALL(void make_plan(PlanOnDevice& plan, const RowCall& index, bool
 TORCH_OPS_GPU_CALL(void free_plan(const PlanOnDevice& plan))
 
 // The most bytes of a device that a host-pointer call may use; 0: what is free there.
-void set_memory_limit(int64_t bytes);
-int64_t memory_limit();
+inline std::atomic<int64_t> memory_limit{0};
 
 }  // namespace torch_ops::gpu

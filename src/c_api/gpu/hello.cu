@@ -1,6 +1,5 @@
 #include <cstdio>
 
-#include "c_api/calls/hello.h"
 #include "c_api/gpu/gpu.h"
 #include "c_api/gpu/runtime.cuh"
 

@@ -25,22 +25,14 @@ void launch_gather_part(const RowCall& call, int64_t first, int64_t whole,
                         const IndexErrorSite& errors) {
   const IndexView view{call.index_array()};
   const int64_t words = call.entries * call.inner;
-  const auto launch = [&](auto word) {
+  dispatch_size(call.element_bytes, [&](auto word) {
     using Word = decltype(word);
-    TORCH_OPS_LAUNCH(gather_part_kernel<Word>, grid_x(words, kThreads), kThreads, 0,
-                     static_cast<const Word*>(call.from), view, static_cast<Word*>(call.to),
-                     call.entries, call.inner, first, first + call.axis_size, whole, errors);
-  };
-  switch (call.element_bytes) {
-    case 1:
-      return launch(uint8_t());
-    case 2:
-      return launch(uint16_t());
-    case 4:
-      return launch(uint32_t());
-    default:
-      return launch(uint64_t());
-  }
+    if constexpr (sizeof(Word) <= sizeof(uint64_t)) {
+      TORCH_OPS_LAUNCH(gather_part_kernel<Word>, grid_x(words, kThreads), kThreads, 0,
+                       static_cast<const Word*>(call.from), view, static_cast<Word*>(call.to),
+                       call.entries, call.inner, first, first + call.axis_size, whole, errors);
+    }
+  });
 }
 
 void launch_localize(const RowCall& call, int64_t first, int64_t whole, int64_t* part,

@@ -81,10 +81,16 @@ void launch_round(torch_ops_dtype dtype, const void* sums, void* result, int64_t
        " bytes of device memory that the call may take do not hold one row of it");
 }
 
-// Runs a call within the available device memory. If another program took it in the meantime,
-// tries again with less.
-template <class Attempt>
-void within_budget(torch_ops_stream stream, float* milliseconds, Attempt&& attempt) {
+// Runs a call by attempt(pipeline, budget) within the available device memory. If another program
+// took it in the meantime, tries again with less. A call that moves `nothing` is left to on_cpu().
+template <class Otherwise, class Attempt>
+void within_budget(bool nothing, torch_ops_stream stream, float* milliseconds, Otherwise&& on_cpu,
+                   Attempt&& attempt) {
+  translated(need_kernels);
+  if (nothing) {
+    if (milliseconds != nullptr) *milliseconds = 0;
+    return on_cpu();
+  }
   translated([&] {
     for (int64_t divisor = 1;; divisor *= 2) {
       try {
@@ -450,36 +456,23 @@ void run_copied(const Arrays& arrays, const EntryKind& kind, torch_ops_stream st
 }
 
 void gather_host(const RowCall& call, torch_ops_stream stream, float* milliseconds) {
-  translated(need_kernels);
-  if (call.rows_bytes() == 0 || call.axis_size == 0) {
-    if (milliseconds != nullptr) *milliseconds = 0;
-    return gather(OnCpu{host_program()}, call);  // moves nothing, but checks the index
-  }
-  within_budget(stream, milliseconds, [&](Pipeline& pipeline, int64_t budget) {
-    gather_in_pieces(pipeline, call, budget);
-  });
+  within_budget(
+      call.rows_bytes() == 0 || call.axis_size == 0, stream, milliseconds,
+      [&] { gather(OnCpu{host_program()}, call); },  // checks the index
+      [&](Pipeline& pipeline, int64_t budget) { gather_in_pieces(pipeline, call, budget); });
 }
 
 void scatter_add_host(const RowCall& call, torch_ops_stream stream, float* milliseconds) {
-  translated(need_kernels);
-  if (call.rows_bytes() == 0 || call.axis_size == 0) {
-    if (milliseconds != nullptr) *milliseconds = 0;
-    return scatter(OnCpu{host_program()}, {call});
-  }
-  within_budget(stream, milliseconds, [&](Pipeline& pipeline, int64_t budget) {
-    scatter_in_pieces(pipeline, call, budget);
-  });
+  within_budget(
+      call.rows_bytes() == 0 || call.axis_size == 0, stream, milliseconds,
+      [&] { scatter(OnCpu{host_program()}, {call}); },
+      [&](Pipeline& pipeline, int64_t budget) { scatter_in_pieces(pipeline, call, budget); });
 }
 
 void apply_host(const ActivationCall& call, torch_ops_stream stream, float* milliseconds) {
-  translated(need_kernels);
-  if (call.size == 0) {
-    if (milliseconds != nullptr) *milliseconds = 0;
-    return;
-  }
-  within_budget(stream, milliseconds, [&](Pipeline& pipeline, int64_t budget) {
-    apply_in_pieces(pipeline, call, budget);
-  });
+  within_budget(
+      call.size == 0, stream, milliseconds, [] {},
+      [&](Pipeline& pipeline, int64_t budget) { apply_in_pieces(pipeline, call, budget); });
 }
 
 }  // namespace torch_ops::gpu

@@ -172,7 +172,7 @@ int64_t memory_budget() {
   TORCH_OPS_CHECK_CUDA(cudaMemGetInfo(&free, &all));
   // An allocation must also fit after rounding up.
   const auto usable = static_cast<int64_t>(free - free / 16);
-  const int64_t limit = memory_limit();
+  const int64_t limit = memory_limit;
   return limit > 0 ? std::min(limit, usable) : usable;
 }
 

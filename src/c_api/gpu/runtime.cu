@@ -11,6 +11,7 @@
 
 #include "c_api/gpu/gpu.h"
 #include "c_api/own_program.h"
+#include "common/cuda/timing.h"
 
 namespace torch_ops {
 namespace {
@@ -357,8 +358,6 @@ IndexErrorSite error_site(const EntryKind& kind, Reports reports, int64_t first)
   return site;
 }
 
-void note_queued_call(int device) { thread_errors.queued[device] = true; }
-
 void raise_recorded(Reports reports, cudaStream_t stream) {
   ErrorRecord& errors = current_errors().records[static_cast<int>(reports)];
   const uint32_t recorded = *static_cast<const volatile uint32_t*>(&errors.record->sequence);
@@ -369,14 +368,13 @@ void raise_recorded(Reports reports, cudaStream_t stream) {
   const bool from_end = site.from_end != 0;
   const EntryKind kind{site.axis_size, from_end ? IndexMode::kFromEnd : IndexMode::kRaise,
                        site.coordinates, site.sizes[1] != 0};
-  const IndexFailure failure({site.sizes[0] + record.row,
-                              kind.entry_of(record.value, site.axis_size), site.axis_size, from_end,
-                              site.coordinates > 0 ? record.coordinate : -1});
+  const BadEntry entry{site.sizes[0] + record.row, kind.entry_of(record.value, site.axis_size),
+                       site.axis_size, from_end, site.coordinates > 0 ? record.coordinate : -1};
   TORCH_OPS_CHECK_CUDA(
       cudaMemsetAsync(&errors.slot->claimed, 0, sizeof(errors.slot->claimed), stream));
   // The next call may be on another stream.
   TORCH_OPS_CHECK_CUDA(cudaStreamSynchronize(stream));
-  throw failure;
+  fail_at_entry(entry);
 }
 
 int device_of(const Arrays& arrays) {
@@ -410,12 +408,25 @@ void with_device(int device, const std::function<void()>& body) {
   });
 }
 
+// If a time is wanted, waits for the call, and raises the errors that its kernels recorded.
 void run_there(const Arrays& arrays, const EntryKind& kind, torch_ops_stream stream,
                float* milliseconds, const Launch& launch) {
   std::vector<void*> at;
   for (const Array& each : arrays) at.push_back(const_cast<void*>(each.pointer));
-  queue(arrays, stream, milliseconds,
-        [&](Reports reports) { launch(at, error_site(kind, reports)); });
+  translated([&] {
+    need_device();
+    const int device = device_of(arrays);
+    const DeviceScope device_scope(device);
+    need_kernels();
+    const auto on = static_cast<cudaStream_t>(stream);
+    const StreamScope stream_scope(on);
+    if (milliseconds == nullptr) {
+      thread_errors.queued[device] = true;  // check_errors waits for it there
+      return launch(at, error_site(kind, Reports::kLater));
+    }
+    *milliseconds = timed(on, [&] { launch(at, error_site(kind, Reports::kNow)); });
+    raise_recorded(Reports::kNow, on);
+  });
 }
 
 void check_errors(torch_ops_stream stream) {

@@ -8,7 +8,6 @@
 #include "c_api/frame/arguments.h"
 #include "common/cuda/cuda_check.h"
 #include "common/cuda/launch.cuh"
-#include "common/cuda/timing.h"
 #include "common/indexing/index_error.h"
 
 namespace torch_ops::gpu {
@@ -64,31 +63,8 @@ IndexErrorSite error_site(const EntryKind& kind, Reports reports, int64_t first 
 // the next.
 void raise_recorded(Reports reports, cudaStream_t stream);
 
-// A call of this thread is queued on the device: check_errors waits for it there.
-void note_queued_call(int device);
-
 // The device that the arrays are on, which must be able to access all of them; the current device
 // if that is not known.
 int device_of(const Arrays& arrays);
-
-// A call on device pointers: queues what `launch` launches. If a time is wanted, waits for it,
-// and raises the errors that the kernels recorded.
-template <class Launch>
-void queue(const Arrays& arrays, torch_ops_stream stream, float* milliseconds, Launch&& launch) {
-  translated([&] {
-    need_device();
-    const int device = device_of(arrays);
-    const DeviceScope device_scope(device);
-    need_kernels();
-    const auto on = static_cast<cudaStream_t>(stream);
-    const StreamScope stream_scope(on);
-    if (milliseconds == nullptr) {
-      note_queued_call(device);
-      return launch(Reports::kLater);
-    }
-    *milliseconds = timed(on, [&] { launch(Reports::kNow); });
-    raise_recorded(Reports::kNow, on);
-  });
-}
 
 }  // namespace torch_ops::gpu

@@ -286,7 +286,7 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
 
   // ---- Registration -----------------------------------------------------------------------------
 
-  static void define(torch::Library& m) {
+  static void register_ops(torch::Library& m) {
     // Jagged nested tensors pass their values to an op that is tagged as pointwise.
     const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag, at::Tag::pointwise};
     const std::string arguments = Op::kArguments;
@@ -296,13 +296,27 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
     def(inplace_name() + "(Tensor(a!) input" + arguments + ") -> Tensor(a!)");
     def(backward_name() + "(Tensor grad_output, Tensor " + saved + Op::kBackwardArguments +
         ") -> Tensor");
-  }
-
-  template <class Forward, class Inplace, class Backward>
-  static void implement(torch::Library& m, Forward& forward, Inplace& inplace, Backward& backward) {
-    m.impl(Op::kName, forward);
-    m.impl(inplace_name().c_str(), inplace);
-    m.impl(backward_name().c_str(), backward);
+    using Key = c10::DispatchKey;
+    const auto implement = [&](const std::string& name, Key key, auto* function) {
+      m.impl(name.c_str(), torch::dispatch(key, function));
+    };
+    const auto implement_all = [&](Key key, auto* forward, auto* inplace, auto* backward) {
+      implement(Op::kName, key, forward);
+      implement(inplace_name(), key, inplace);
+      implement(backward_name(), key, backward);
+    };
+    implement_all(Key::CPU, &Op::template forward<OnCpu>, &Op::template forward_<OnCpu>,
+                  &Op::template backward<OnCpu>);
+    implement_all(Key::CUDA, &Op::template forward<OnCuda>, &Op::template forward_<OnCuda>,
+                  &Op::template backward<OnCuda>);
+    implement_all(Key::Meta, &Op::template forward<OnMeta>, &Op::template forward_<OnMeta>,
+                  &Op::template backward<OnMeta>);
+    implement_all(Key::Autograd, &Op::forward_autograd, &Op::inplace_autograd,
+                  &Op::backward_autograd);
+    implement_all(Key::FuncTorchBatched, &Op::forward_batched, &Op::inplace_batched,
+                  &Op::backward_batched);
+    implement(inplace_name(), Key::ADInplaceOrView, &Op::inplace_version);
+    implement(inplace_name(), Key::Functionalize, &Op::inplace_functionalize);
   }
 
   // For the op's module: call_<name> and call_<name>_, and the names of its nodes.
@@ -348,26 +362,5 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
   static constexpr auto launch = [](const auto&... args) { name(args...); }; \
   static constexpr auto launch_backward = [](const auto&... args) { name##_backward(args...); };
 
-#define TORCH_OPS_REGISTER_ELEMENTWISE(Op)                                               \
-  TORCH_LIBRARY_FRAGMENT(torch_ops, m) { Op::define(m); }                                \
-  TORCH_LIBRARY_IMPL(torch_ops, CPU, m) {                                                \
-    Op::implement(m, Op::forward<OnCpu>, Op::forward_<OnCpu>, Op::backward<OnCpu>);      \
-  }                                                                                      \
-  TORCH_LIBRARY_IMPL(torch_ops, CUDA, m) {                                               \
-    Op::implement(m, Op::forward<OnCuda>, Op::forward_<OnCuda>, Op::backward<OnCuda>);   \
-  }                                                                                      \
-  TORCH_LIBRARY_IMPL(torch_ops, Meta, m) {                                               \
-    Op::implement(m, Op::forward<OnMeta>, Op::forward_<OnMeta>, Op::backward<OnMeta>);   \
-  }                                                                                      \
-  TORCH_LIBRARY_IMPL(torch_ops, Autograd, m) {                                           \
-    Op::implement(m, Op::forward_autograd, Op::inplace_autograd, Op::backward_autograd); \
-  }                                                                                      \
-  TORCH_LIBRARY_IMPL(torch_ops, FuncTorchBatched, m) {                                   \
-    Op::implement(m, Op::forward_batched, Op::inplace_batched, Op::backward_batched);    \
-  }                                                                                      \
-  TORCH_LIBRARY_IMPL(torch_ops, ADInplaceOrView, m) {                                    \
-    m.impl(Op::inplace_name().c_str(), Op::inplace_version);                             \
-  }                                                                                      \
-  TORCH_LIBRARY_IMPL(torch_ops, Functionalize, m) {                                      \
-    m.impl(Op::inplace_name().c_str(), Op::inplace_functionalize);                       \
-  }
+#define TORCH_OPS_REGISTER_ELEMENTWISE(Op) \
+  TORCH_LIBRARY_FRAGMENT(torch_ops, m) { Op::register_ops(m); }

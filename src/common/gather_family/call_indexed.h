@@ -18,12 +18,8 @@ inline IndexArray index_array(const at::Tensor& index) {
 
 // The rows of an index, as errors name its entries.
 inline const RowLayout& index_rows(const RowLayout& layout) { return layout; }
-inline RowLayout index_rows(const ElementLayout& layout) {
-  RowLayout rows{};  // a position of the index is its row
-  rows.outer = 1;
-  rows.entries = layout.count;
-  rows.axis_size = layout.axis_size;
-  return rows;
+inline RowLayout index_rows(const ElementLayout& layout) {  // a position of the index is its row
+  return RowLayout::contiguous(1, 1, layout.axis_size, layout.count, /*inner=*/1);
 }
 
 // Calls launch(on, errors...) on the kind of device that On names, and raises IndexError in the

@@ -135,20 +135,24 @@ inline std::optional<RowLayout> lay_out_rows(const Tensor& table, const RowForm&
 
 // ---- torch.vmap ---------------------------------------------------------------------------------
 
-// The work of a batching rule if one of two tensors has a hidden axis, or both: it becomes an axis
-// in front of both, by an expansion of the other, without a copy. Tensors without other axes get
-// one of size 1, which is how they count.
-template <class Use>
-Tensor with_hidden_axis(const batching::Batched& data, const batching::Batched& index, Use&& use) {
-  const c10::SymInt size = data.axis ? data.size() : index.size();
-  const auto lift = [&](const batching::Batched& each) {
-    const Tensor lifted = each.expanded_at(0, size);
-    return lifted.dim() == 1 ? lifted.unsqueeze(1) : lifted;
-  };
-  return use(lift(data), lift(index));
+// call(data, index, is_lifted). A hidden axis of one of them, or of both, becomes an axis in front
+// of both, by an expansion of the other, without a copy. Tensors without other axes get one of size
+// 1, which is how they count; so does the result, if it is a scalar.
+template <class Call>
+Tensor batch(const Tensor& data, const Tensor& index, bool is_scalar, Call&& call) {
+  using batching::Batched;
+  return batching::apply(
+      [&](const Batched& from, const Batched& picks) -> Batched {
+        if (!from.axis && !picks.axis) return {call(from.value, picks.value, false), std::nullopt};
+        const c10::SymInt size = from.axis ? from.size() : picks.size();
+        const auto lift = [&](const Batched& each) {
+          const Tensor lifted = each.expanded_at(0, size);
+          return lifted.dim() == 1 ? lifted.unsqueeze(1) : lifted;
+        };
+        const Tensor result = call(lift(from), lift(picks), true);
+        return {is_scalar ? result.squeeze(1) : result, 0};
+      },
+      data, index);
 }
-
-// `dim` after a hidden axis is added.
-inline int64_t lifted(int64_t dim) { return dim < 0 ? dim : dim + 1; }
 
 }  // namespace torch_ops::elements

@@ -34,6 +34,24 @@ inline const auto& scatter_add() {
   return op;
 }
 
+// (values, index, dim_size, dim, batch_dims, reduce, mode, deterministic, correction, dtype)
+inline const auto& scatter() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, std::string_view,
+                     std::string_view, std::optional<bool>, double, std::optional<at::ScalarType>)>(
+          "scatter");
+  return op;
+}
+
+// (values, index, rows, order, dim_size, dim, batch_dims, reduce, correction, dtype)
+inline const auto& scatter_by_plan() {
+  static const auto op =
+      find_op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, c10::SymInt,
+                     int64_t, int64_t, std::string_view, double, std::optional<at::ScalarType>)>(
+          "scatter.plan");
+  return op;
+}
+
 // The gradient of a gather. `shards` says how a DTensor's axes are distributed (common/torch/
 // sharding.h), and so also those of its gradient; it is empty for other tensors.
 inline Tensor add_rows(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,

@@ -76,6 +76,16 @@ class IndexErrorCall {
   IndexErrors::Place place_;
 };
 
+// By what errors name the entries of an index of these sizes. `op` must be a literal.
+inline void name_entries(IndexErrorSite& site, const char* op, at::IntArrayRef sizes, int64_t outer,
+                         int64_t entries) {
+  site.op = op;
+  site.outer = outer;
+  site.entries = entries;
+  site.rank = static_cast<int64_t>(sizes.size());
+  if (site.rank <= kMaxNamedRank) std::copy(sizes.begin(), sizes.end(), site.sizes);
+}
+
 // Begins a call on the current device: raises an earlier call's error, and those that sizes show.
 // The kernels of the call get the result, which has no place to record if in `mode` no entry is
 // an error. `op` must be a literal.
@@ -87,14 +97,8 @@ inline IndexErrorCall before_launch(const char* op, const at::Tensor& index,
   if (IndexRule(mode, layout.axis_size).raises()) call.record();
   site.from_end = mode == IndexMode::kFromEnd;
   indexing::check_axis_not_empty(op, index, layout.axis_size, mode);
-  site.op = op;
   site.axis_size = layout.axis_size;
-  site.outer = layout.outer;
-  site.entries = layout.entries;
-  site.rank = index.dim();
-  if (site.rank <= kMaxNamedRank) {
-    std::copy(index.sizes().begin(), index.sizes().end(), site.sizes);
-  }
+  name_entries(site, op, index.sizes(), layout.outer, layout.entries);
   return call;
 }
 

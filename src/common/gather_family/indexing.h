@@ -152,6 +152,14 @@ inline c10::SymDimVector scatter_sizes(const Tensor& values, const Tensor& index
   return sizes;
 }
 
+// A tensor [batch..., rows] with axes of length 1 to broadcast to one of `rank` axes whose rows are
+// at `dim`.
+inline Tensor per_row(Tensor of_rows, int64_t batch_dims, int64_t dim, int64_t rank) {
+  for (int64_t d = batch_dims; d < dim; ++d) of_rows = of_rows.unsqueeze(batch_dims);
+  while (of_rows.dim() < rank) of_rows = of_rows.unsqueeze(-1);
+  return of_rows;
+}
+
 // ---- Plans: an index with what gather_plan has made of it ---------------------------------------
 
 // `rows` and `order` are what gather_plan returned for `index`: that cannot be checked here.
@@ -226,14 +234,19 @@ inline bool lay_out_table(const Tensor& table, Axes axes, RowLayout& layout) {
   return true;
 }
 
-inline bool lay_out_index(const Tensor& index, Axes axes, RowLayout& layout) {
+// Fills the index's part, of kernels' types. An index whose strides do not fit becomes a contiguous
+// copy.
+inline void lay_out_index(Tensor& index, Axes axes, RowLayout& layout) {
+  index = for_kernels(index);
   layout.entries = joint_size(index, axes.batch_dims, index.dim());
   const auto batch = joint_stride(index, 0, axes.batch_dims);
   const auto entry = joint_stride(index, axes.batch_dims, index.dim());
-  if (!batch || !entry) return index.numel() == 0;
-  layout.index_batch_stride = *batch;
-  layout.index_entry_stride = *entry;
-  return true;
+  if ((!batch || !entry) && index.numel() > 0) {
+    index = index.contiguous();
+    return lay_out_index(index, axes, layout);
+  }
+  layout.index_batch_stride = batch.value_or(0);
+  layout.index_entry_stride = entry.value_or(0);
 }
 
 // The layout of a call. If a tensor's strides do not fit, it becomes a contiguous copy.
@@ -243,33 +256,19 @@ inline RowLayout lay_out(Tensor& table, Tensor& index, Axes axes) {
     table = table.contiguous();
     lay_out_table(table, axes, layout);
   }
-  index = for_kernels(index);
-  if (!lay_out_index(index, axes, layout)) {
-    index = index.contiguous();
-    lay_out_index(index, axes, layout);
-  }
+  lay_out_index(index, axes, layout);
   return layout;
 }
 
 // The layout of a call whose table is contiguous, of these sizes.
 inline RowLayout lay_out_contiguous(at::IntArrayRef sizes, Tensor& index, Axes axes) {
-  RowLayout layout{};
-  index = for_kernels(index);
-  if (!lay_out_index(index, axes, layout)) {
-    index = index.contiguous();
-    lay_out_index(index, axes, layout);
-  }
   const auto product = [&](size_t first, size_t last) {
     return c10::multiply_integers(sizes.slice(first, last - first));
   };
-  layout.batch = product(0, axes.batch_dims);
-  layout.outer = product(axes.batch_dims, axes.dim);
-  layout.axis_size = sizes[axes.dim];
-  layout.inner = product(axes.dim + 1, sizes.size());
-  layout.table_inner_stride = 1;
-  layout.table_axis_stride = layout.inner;
-  layout.table_outer_stride = layout.axis_size * layout.table_axis_stride;
-  layout.table_batch_stride = layout.outer * layout.table_outer_stride;
+  RowLayout layout = RowLayout::contiguous(product(0, axes.batch_dims),
+                                           product(axes.batch_dims, axes.dim), sizes[axes.dim],
+                                           /*entries=*/0, product(axes.dim + 1, sizes.size()));
+  lay_out_index(index, axes, layout);
   return layout;
 }
 

@@ -36,8 +36,8 @@ struct Bytes16 {
 };
 
 // Calls copy(word) with a word of the size of an element: a copy does not depend on what an element
-// is.
-template <class Copy>
+// is. CUDA has other types for words of 8 and 16 bytes.
+template <class Word8 = uint64_t, class Word16 = Bytes16, class Copy>
 auto dispatch_size(int64_t bytes, Copy&& copy) {
   switch (bytes) {
     case 1:
@@ -47,9 +47,9 @@ auto dispatch_size(int64_t bytes, Copy&& copy) {
     case 4:
       return copy(uint32_t());
     case 8:
-      return copy(uint64_t());
+      return copy(Word8());
     case 16:
-      return copy(Bytes16());
+      return copy(Word16());
   }
   throw std::logic_error("torch_ops: no element has " + std::to_string(bytes) + " bytes");
 }

@@ -32,6 +32,13 @@ struct RowLayout {
   int64_t index_entry_stride;
 
   int64_t slabs() const { return batch * outer; }
+
+  // Of a table and an index without gaps.
+  static RowLayout contiguous(int64_t batch, int64_t outer, int64_t axis_size, int64_t entries,
+                              int64_t inner) {
+    const int64_t slab = axis_size * inner;
+    return {batch, outer, entries, inner, axis_size, outer * slab, slab, inner, 1, entries, 1};
+  }
 };
 
 // Is this entry of an index a row of the axis? One comparison checks both ends.

@@ -72,20 +72,9 @@ at::Tensor& functionalize_call(Inplace&& inplace, Functional&& functional, at::T
 template <class InplaceOp, class FunctionalOp, class... Args>
 at::Tensor& functionalize(const InplaceOp& inplace_op, const FunctionalOp& functional_op,
                           at::Tensor& input, Args... args) {
-  if (!at::functionalization::impl::isFunctionalTensor(input)) {
-    at::AutoDispatchSkipFunctionalize guard;
-    return inplace_op.call(input, args...);
-  }
-  replace(input, [&](const at::Tensor& before) { return functional_op.call(before, args...); });
-  return input;
-}
-
-// The same for ops of one tensor.
-template <class InplaceOp, class FunctionalOp>
-at::Tensor& functionalize(const InplaceOp& inplace_op, const FunctionalOp& functional_op,
-                          at::Tensor& input) {
-  return functionalize_call([&](at::Tensor& t) { inplace_op.call(t); },
-                            [&](const at::Tensor& t) { return functional_op.call(t); }, input);
+  return functionalize_call([&](at::Tensor& t) { inplace_op.call(t, args...); },
+                            [&](const at::Tensor& t) { return functional_op.call(t, args...); },
+                            input);
 }
 
 }  // namespace torch_ops::inplace

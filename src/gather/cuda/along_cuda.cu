@@ -21,19 +21,8 @@ void launch(const GatherCall<ElementLayout>& call, const IndexErrorSite& errors)
 void gather(OnCuda on, const GatherCall<ElementLayout>& call, const IndexErrorSite& errors) {
   const HostScope scope(on.program);
   if (call.layout.count == 0) return;
-  switch (call.element_bytes) {
-    case 1:
-      return launch<uint8_t>(call, errors);
-    case 2:
-      return launch<uint16_t>(call, errors);
-    case 4:
-      return launch<uint32_t>(call, errors);
-    case 8:
-      return launch<uint2>(call, errors);
-    case 16:
-      return launch<uint4>(call, errors);
-  }
-  fail_without_kernel("of a word");
+  dispatch_size<uint2, uint4>(call.element_bytes,
+                              [&](auto word) { launch<decltype(word)>(call, errors); });
 }
 
 }  // namespace torch_ops::kernels

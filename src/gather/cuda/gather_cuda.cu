@@ -166,27 +166,16 @@ class WordCall {
   // Index is a reader for the index that `any` describes.
   template <class Index>
   void launch(const Index& index, const RuledIndex& any, const IndexErrorSite& errors) const {
-    const auto in_words = [&](auto word) {
-      launch_path<decltype(word)>(path_, call_.source, index, any, call_.output, words_.layout,
-                                  errors);
-    };
-    switch (words_.word_bytes) {
-      case 1:
-        return in_words(uint8_t());
-      case 2:
-        return in_words(uint16_t());
-      case 4:
-        return in_words(uint32_t());
-      case 8:
-        return in_words(uint2());
-      case 16:
-        // Rows of 16-byte words use only these two paths.
-        return path_ == GatherPath::kFlat
-                   ? launch_flat<uint4>(call_.source, index, call_.output, words_.layout, errors)
-                   : launch_rows<uint4>(call_.source, any, call_.output, words_.layout, errors);
-      default:
-        fail_without_kernel("of a word");
-    }
+    dispatch_size<uint2, uint4>(words_.word_bytes, [&](auto word) {
+      using Word = decltype(word);
+      if constexpr (sizeof(Word) < 16) {
+        launch_path<Word>(path_, call_.source, index, any, call_.output, words_.layout, errors);
+      } else if (path_ == GatherPath::kFlat) {  // or, in words of 16 bytes, by rows
+        launch_flat<Word>(call_.source, index, call_.output, words_.layout, errors);
+      } else {
+        launch_rows<Word>(call_.source, any, call_.output, words_.layout, errors);
+      }
+    });
   }
 
  private:

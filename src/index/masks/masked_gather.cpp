@@ -175,21 +175,19 @@ struct MaskedScatter {
     const Tensor flags = mask.reshape({-1});
     const Tensor scattered = op_of<MaskedScatterRows>().call(rows, flags).reshape_symint(sizes);
     if (!base) return scattered;
-    indexing::check_one_device(kName, "rows", rows, "out", *base);
-    TORCH_CHECK_TYPE(rows.scalar_type() == base->scalar_type(),
-                     "masked_scatter: rows and out must have one dtype, but rows is ",
-                     dtype_name(rows.scalar_type()), " and out is ",
-                     dtype_name(base->scalar_type()), ".");
-    TORCH_CHECK_VALUE(base->dim() == static_cast<int64_t>(sizes.size()),
+    const Tensor& out = *base;
+    indexing::check_one_device(kName, "rows", rows, "out", out);
+    CHECK_SAME_TYPE(kName, rows, out);
+    TORCH_CHECK_VALUE(out.dim() == static_cast<int64_t>(sizes.size()),
                       "masked_scatter: out must have the axes of mask and of a row, but its shape "
                       "is ",
-                      base->sym_sizes(), " and they are ", c10::SymIntArrayRef(sizes), ".");
-    indexing::check_axes_match(kName, "out", base->sym_sizes(), 0, "the result", sizes, 0,
-                               base->dim(), "out must have the axes of mask and of a row");
+                      out.sym_sizes(), " and they are ", c10::SymIntArrayRef(sizes), ".");
+    indexing::check_axes_match(kName, "out", out.sym_sizes(), 0, "the result", sizes, 0, out.dim(),
+                               "out must have the axes of mask and of a row");
     const Tensor ones = at::ones_symint({rows.sym_size(0)}, mask.options());
     Tensor written = op_of<MaskedScatterRows>().call(ones, flags).reshape_symint(mask.sym_sizes());
-    while (written.dim() < base->dim()) written = written.unsqueeze(-1);
-    return at::where(written, scattered, *base);
+    while (written.dim() < out.dim()) written = written.unsqueeze(-1);
+    return at::where(written, scattered, out);
   }
 };
 

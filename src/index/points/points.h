@@ -31,10 +31,7 @@ inline std::string_view quiet(int64_t mode) {
 }
 
 inline void check_values(const char* op, const Tensor& source, const Tensor& values) {
-  TORCH_CHECK_TYPE(source.scalar_type() == values.scalar_type(), op,
-                   ": source and values must have one dtype, but source is ",
-                   dtype_name(source.scalar_type()), " and values is ",
-                   dtype_name(values.scalar_type()), ".");
+  CHECK_SAME_TYPE(op, source, values);
   indexing::check_one_device(op, "source", source, "values", values);
 }
 

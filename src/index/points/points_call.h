@@ -4,8 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <algorithm>
-
 #include "common/gather_family/indexing.h"
 #include "common/torch/call_kernels.h"
 #include "index/points/kernels/index_launch.h"
@@ -61,16 +59,9 @@ inline IndexErrorCall begin_call(const PointsSite& site, const PointsLayout& lay
   IndexErrorCall call(/*wait=*/false);
   const IndexRule& rule = layout.coordinate[0].rule;  // all have one mode
   if (rule.raises()) call.record();
-  IndexErrorSite& errors = call.site;
-  errors.op = site.op;
-  errors.outer = site.outer;
-  errors.entries = site.entries;
-  errors.rank = static_cast<int64_t>(site.sizes.size());
-  if (errors.rank <= kMaxNamedRank) {
-    std::copy(site.sizes.begin(), site.sizes.end(), errors.sizes);
-  }
-  errors.coordinates = layout.coordinates;
-  errors.from_end = rule.mode() == IndexMode::kFromEnd;
+  name_entries(call.site, site.op, site.sizes, site.outer, site.entries);
+  call.site.coordinates = layout.coordinates;
+  call.site.from_end = rule.mode() == IndexMode::kFromEnd;
   return call;
 }
 #endif

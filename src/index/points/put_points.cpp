@@ -90,17 +90,6 @@ Tensor tangent_of(const Tensor& source_tangent, const Tensor& values_tangent, co
                                 /*axes=*/std::nullopt, /*name=*/std::nullopt);
 }
 
-// The tensor that is written gets the hidden axis in front, as one more batch axis. Index arrays
-// without it are broadcast; values without it are expanded.
-struct Hidden {
-  std::vector<Tensor> coordinates;
-  Tensor values;
-
-  Hidden(const std::vector<Batched>& picks, const Batched& rows, const c10::SymInt& size)
-      : coordinates(points::with_axis(picks, points::rank_of(picks), 0)),
-        values(rows.expanded_at(0, size)) {}
-};
-
 // Common code of both ops.
 struct Writes {
   static constexpr const char* kNode = "PutPointsBackward";
@@ -119,6 +108,30 @@ struct Writes {
     if (needed[0]) grads[0] = erase(grad, coordinates, dims, batch_dims, front, sizes);
     if (needed[1]) grads[1] = read_back(grad, coordinates, dims, batch_dims, front);
     return grads;
+  }
+
+  // The tensor that is written gets the hidden axis in front, as one more batch axis. Index arrays
+  // without it are broadcast; values without it are expanded.
+  template <class Op>
+  static Batched batch(const Op& op, const Batched& to, const std::vector<Batched>& picks,
+                       const Batched& rows, at::IntArrayRef dims, int64_t batch_dims, bool front,
+                       const ops::Axes& axes, Name name) {
+    std::optional<c10::SymInt> size;
+    for (const Batched& each : picks) {
+      if (each.axis) size = each.size();
+    }
+    if (rows.axis) size = rows.size();
+    if (to.axis) size = to.size();
+    Tensor table = size ? to.expanded_at(0, *size) : to.value;
+    if (!size) {
+      return {
+          op.call(table, points::values_of(picks), dims, rows.value, batch_dims, front, axes, name),
+          std::nullopt};
+    }
+    return {op.call(table, points::with_axis(picks, points::rank_of(picks), 0),
+                    points::shifted(dims), rows.expanded_at(0, *size), batch_dims + 1, front,
+                    axes ? axes : ops::Axes(dims), name),
+            0};
   }
 };
 
@@ -166,22 +179,8 @@ struct PutPoints {
                       Name name) {
     return batching::apply(
         [&](const Batched& to, const std::vector<Batched>& picks, const Batched& rows) -> Batched {
-          std::optional<c10::SymInt> size;
-          for (const Batched& each : picks) {
-            if (each.axis) size = each.size();
-          }
-          if (rows.axis) size = rows.size();
-          if (to.axis) size = to.size();
-          if (!size) {
-            return {ops::put_points().call(to.value, points::values_of(picks), dims, rows.value,
-                                           batch_dims, front, axes, name),
-                    std::nullopt};
-          }
-          const Hidden hidden(picks, rows, *size);
-          return {ops::put_points().call(to.expanded_at(0, *size), hidden.coordinates,
-                                         points::shifted(dims), hidden.values, batch_dims + 1,
-                                         front, axes ? axes : ops::Axes(dims), name),
-                  0};
+          return Writes::batch(ops::put_points(), to, picks, rows, dims, batch_dims, front, axes,
+                               name);
         },
         source, coordinates, values);
   }
@@ -251,16 +250,8 @@ struct PutPointsInplace {
           TORCH_CHECK(to.axis || !(points::any_batched(picks) || rows.axis),
                       "index_put_: torch.vmap cannot write what differs between samples into a "
                       "source that they share. Use index_put, which returns a source for each.");
-          Tensor table = to.axis ? to.at(0) : to.value;
-          if (!to.axis) {
-            ops::put_points_().call(table, points::values_of(picks), dims, rows.value, batch_dims,
-                                    front, axes, name);
-          } else {
-            const Hidden hidden(picks, rows, to.size());
-            ops::put_points_().call(table, hidden.coordinates, points::shifted(dims), hidden.values,
-                                    batch_dims + 1, front, axes ? axes : ops::Axes(dims), name);
-          }
-          return to;
+          return Writes::batch(ops::put_points_(), to, picks, rows, dims, batch_dims, front, axes,
+                               name);
         },
         source, coordinates, values);
     return source;

@@ -1,18 +1,15 @@
 // A call of an indexed kernel for several samples at once: both kinds of torch.vmap.
 #pragma once
 
-#include <optional>
 #include <vector>
 
+#include "common/torch/batching.h"
 #include "jit/indexed/indexed.h"
 
 namespace torch_ops::jit::indexed {
 
 // A tensor, and where it has the axis of the samples; nothing: it is the same for all.
-struct Sample {
-  Tensor value;
-  std::optional<int64_t> axis;
-};
+using Sample = batching::Batched;
 
 // `logical` are the tensors as a sample seems to have them. The results have the samples in front.
 std::vector<Tensor> call_on_samples(const Indexed& kernel, const std::vector<Sample>& tensors,

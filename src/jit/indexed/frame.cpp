@@ -15,9 +15,6 @@ bool must_equal(const c10::SymInt& a, const c10::SymInt& b) {
   return a.sym_eq(b).expect_true(__FILE__, __LINE__);
 }
 
-// "[N, D]" of a tensor's sizes.
-std::string shape(c10::SymIntArrayRef sizes) { return c10::str(sizes); }
-
 class Framer {
  public:
   Framer(const Indexed& kernel, const Arguments& arguments, const Call& call)
@@ -60,13 +57,11 @@ class Framer {
                        " must be int32 or int64, but it is ", dtype_name(type), ".");
       TORCH_CHECK_VALUE(index.dim() == batch + 1, name(), ": ", role, " must have ", batch + 1,
                         batch == 0 ? " axis, [E]" : " axes, those of the batch and the entries'",
-                        " (batch_dims=", batch, "), but its shape is ", shape(index.sym_sizes()),
-                        ".");
+                        " (batch_dims=", batch, "), but its shape is ", index.sym_sizes(), ".");
       for (int64_t d = 0; k > 0 && d <= batch; ++d) {
         TORCH_CHECK_VALUE(must_equal(index.sym_size(d), call_.indices[0].sym_size(d)), name(), ": ",
                           role, " must have the shape of ", kernel_.indices[0], ", ",
-                          shape(call_.indices[0].sym_sizes()), ", but it has ",
-                          shape(index.sym_sizes()), ".");
+                          call_.indices[0].sym_sizes(), ", but it has ", index.sym_sizes(), ".");
       }
     }
     const auto sizes = call_.indices[0].sym_sizes();
@@ -89,11 +84,10 @@ class Framer {
       TORCH_CHECK_VALUE(false, name(), ": ", kernel_.in[k].name, ", which is read by ",
                         kernel_.indices[kernel_.in_roles[k].index], ", must have ", rank_,
                         " axes, as ", kernel_.in[highest_].name, " of shape ",
-                        shape(arguments_[highest_].tensor->sym_sizes()), " has, but its shape is ",
-                        shape(own),
+                        arguments_[highest_].tensor->sym_sizes(), " has, but its shape is ", own,
                         ". One value for each row is of "
                         "shape ",
-                        shape(wanted), ".");
+                        c10::SymIntArrayRef(wanted), ".");
     });
   }
 
@@ -123,9 +117,9 @@ class Framer {
       if (index < 0) return;
       for (int64_t d = 0; d < batch; ++d) {
         TORCH_CHECK_VALUE(must_equal(tensor.sym_size(d), frame_.batch[d]), name(), ": axis ", d,
-                          " of ", kernel_.in[k].name, " with shape ", shape(tensor.sym_sizes()),
+                          " of ", kernel_.in[k].name, " with shape ", tensor.sym_sizes(),
                           " must be as long as that of ", kernel_.indices[index], " with shape ",
-                          shape(call_.indices[index].sym_sizes()), " (batch_dims=", batch, ").");
+                          call_.indices[index].sym_sizes(), " (batch_dims=", batch, ").");
       }
       set(index, tensor.sym_size(batch), "the shape of " + kernel_.in[k].name);
     });
@@ -162,7 +156,7 @@ class Framer {
         const c10::SymInt& wanted = d < batch ? frame_.batch[d] : frame_.entries;
         if (size.maybe_as_int() == 1 || equal(size, wanted)) continue;
         TORCH_CHECK_VALUE(false, name(), ": axis ", d - shift, " of ", kernel_.in[k].name,
-                          " with shape ", shape(sizes), " must be 1 or the number of ",
+                          " with shape ", sizes, " must be 1 or the number of ",
                           d < batch ? "batches" : "entries", ", ", wanted,
                           ": what is read by no "
                           "index has a row for each entry.");
@@ -184,9 +178,9 @@ class Framer {
     };
     std::string more = advice(k, other);
     if (more.empty()) more = advice(other, k);
-    TORCH_CHECK_VALUE(false, name(), ": ", kernel_.in[k].name, " with shape ", shape(sizes),
+    TORCH_CHECK_VALUE(false, name(), ": ", kernel_.in[k].name, " with shape ", sizes,
                       " does not broadcast with ", kernel_.in[other].name, " with shape ",
-                      shape(arguments_[other].tensor->sym_sizes()),
+                      arguments_[other].tensor->sym_sizes(),
                       ": their axes behind the entries' must be equal or 1.", more);
     std::abort();
   }

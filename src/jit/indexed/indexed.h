@@ -131,8 +131,10 @@ std::vector<Tensor> allocate(const Indexed& kernel, const Arguments& arguments, 
                              c10::Device device, bool winners, bool is_meta);
 
 // Calls the registered op.
-std::vector<Tensor> call_op(Indexed& kernel, const Arguments& arguments, const Call& call,
-                            bool winners = false);
+std::vector<Tensor> call_op(const Indexed& kernel, at::TensorList tensors,
+                            at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                            const Call& call, bool winners);
+std::vector<Tensor> call_op(const Indexed& kernel, const Arguments& arguments, const Call& call);
 
 // What is registered on the key Autograd.
 std::vector<Tensor> indexed_autograd(const std::shared_ptr<Indexed>& kernel,
@@ -150,9 +152,5 @@ std::vector<Tensor> indexed_batched_before_functorch(const Indexed& kernel, at::
 
 // Registers the kernel as an op, with its derivative and its batching rules; once for each name.
 void register_indexed(const std::shared_ptr<Indexed>& kernel);
-
-// The tensor with the samples' axis `axis` moved to `to`, with axes of 1 in front of its own so
-// that it has `rank` of them beside.
-Tensor padded(const Tensor& tensor, int64_t rank);
 
 }  // namespace torch_ops::jit::indexed

@@ -1,12 +1,10 @@
 // The rule for the older vmap, that of torch.autograd.grad(is_grads_batched=True) and gradcheck.
 // clang-format off: functorch's header after the older vmap's finds two functions of each name.
-#include <ATen/functorch/BatchedTensorImpl.h>
+#include "jit/indexed/batched.h"
 #include <ATen/LegacyVmapTransforms.h>
 // clang-format on
 
 #include <algorithm>
-
-#include "jit/indexed/batched.h"
 
 namespace torch_ops::jit::indexed {
 

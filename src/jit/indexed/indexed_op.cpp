@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "common/torch/batching.h"
 #include "jit/call/registered.h"
 #include "jit/indexed/batched.h"
 #include "jit/indexed/indexed.h"
@@ -14,18 +13,18 @@ namespace {
 
 namespace py = pybind11;
 
-Call call_of(at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
-             c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic) {
-  return {indices.vec(), plans.vec(), longest.vec(), sizes.vec(), batch_dims, deterministic};
-}
-
 }  // namespace
 
-std::vector<Tensor> call_op(Indexed& kernel, const Arguments& arguments, const Call& call,
-                            bool winners) {
-  const auto [tensors, numbers, positions] = split_arguments(arguments);
+std::vector<Tensor> call_op(const Indexed& kernel, at::TensorList tensors,
+                            at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                            const Call& call, bool winners) {
   return kernel.op->call(tensors, numbers, positions, call.indices, call.plans, call.longest,
                          call.sizes, call.batch_dims, call.deterministic, winners);
+}
+
+std::vector<Tensor> call_op(const Indexed& kernel, const Arguments& arguments, const Call& call) {
+  const auto [tensors, numbers, positions] = split_arguments(arguments);
+  return call_op(kernel, tensors, numbers, positions, call, /*winners=*/false);
 }
 
 Indexed::~Indexed() {
@@ -57,12 +56,8 @@ Tensor unsqueezed(Tensor tensor, int64_t axis, int64_t times) {
 // Gives a tensor the samples' axis at `position`, of their number where it must have it, else of 1.
 Tensor with_samples(const Sample& sample, int64_t position, const c10::SymInt& samples,
                     bool must_have) {
-  if (sample.axis) return sample.value.movedim(*sample.axis, position);
-  Tensor added = sample.value.unsqueeze(position);
-  if (!must_have) return added;
-  c10::SymDimVector sizes(added.sym_sizes().begin(), added.sym_sizes().end());
-  sizes[position] = samples;
-  return added.expand_symint(sizes);
+  if (sample.axis || must_have) return sample.expanded_at(position, samples);
+  return sample.value.unsqueeze(position);
 }
 
 struct Batcher {
@@ -149,9 +144,7 @@ std::vector<Tensor> call_on_samples(const Indexed& kernel, const std::vector<Sam
       std::vector<Tensor> values;
       for (const Sample& sample : tensors) values.push_back(one(sample));
       for (size_t k = 0; k < indices.size(); ++k) call.indices[k] = one(indices[k]);
-      const std::vector<Tensor> made =
-          kernel.op->call(values, numbers, positions, call.indices, call.plans, call.longest,
-                          call.sizes, call.batch_dims, call.deterministic, winners);
+      const std::vector<Tensor> made = call_op(kernel, values, numbers, positions, call, winners);
       columns.resize(made.size());
       for (size_t k = 0; k < made.size(); ++k) columns[k].push_back(made[k]);
     }
@@ -177,8 +170,7 @@ std::vector<Tensor> call_on_samples(const Indexed& kernel, const std::vector<Sam
                 "indices, with batch_dims.");
     ++call.batch_dims;
   }
-  results = kernel.op->call(values, numbers, positions, call.indices, call.plans, call.longest,
-                            call.sizes, call.batch_dims, call.deterministic, winners);
+  results = call_op(kernel, values, numbers, positions, call, winners);
   if (apart_indices) return results;
   for (size_t k = 0; k < results.size(); ++k) {
     const int64_t like = k < kernel.out.size() ? kernel.out[k].like : -1;
@@ -194,10 +186,9 @@ std::vector<Tensor> indexed_batched(const Indexed& kernel, at::TensorList tensor
   const int64_t level = batching::current_level();
   std::optional<c10::SymInt> samples;
   const auto unwrap = [&](at::TensorList list) {
-    std::vector<Sample> unwrapped;
-    for (const batching::Batched& each : batching::unwrap(list, level)) {
+    std::vector<Sample> unwrapped = batching::unwrap(list, level);
+    for (const Sample& each : unwrapped) {
       if (each.axis) samples = each.size();
-      unwrapped.push_back({each.value, each.axis});
     }
     return unwrapped;
   };
@@ -212,8 +203,7 @@ std::vector<Tensor> indexed_batched(const Indexed& kernel, at::TensorList tensor
     for (const Sample& value : values) plain.push_back(value.value);
     Call below = call;
     for (size_t k = 0; k < indices.size(); ++k) below.indices[k] = indices[k].value;
-    return kernel.op->call(plain, numbers, positions, below.indices, below.plans, below.longest,
-                           below.sizes, below.batch_dims, below.deterministic, winners);
+    return call_op(kernel, plain, numbers, positions, below, winners);
   }
   std::vector<Tensor> results = call_on_samples(kernel, values, tensors, numbers, positions,
                                                 indices, call, *samples, winners);
@@ -230,55 +220,46 @@ void register_indexed(const std::shared_ptr<Indexed>& kernel) {
       "(Tensor[] tensors, Scalar[] numbers, int[] positions, Tensor[] indices, Tensor[] plans, "
       "int[] longest, SymInt[] sizes, int batch_dims=0, bool? deterministic=None, "
       "bool winners=False) -> Tensor[]";
-  const auto backend = [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers,
-                                at::IntArrayRef positions, at::TensorList indices,
-                                at::TensorList plans, at::IntArrayRef longest,
-                                c10::SymIntArrayRef sizes, int64_t batch_dims,
-                                std::optional<bool> deterministic, bool winners) {
-    return run(*kernel, join_arguments(*kernel, tensors, numbers, positions),
-               call_of(indices, plans, longest, sizes, batch_dims, deterministic), winners);
+  // The function of the op's signature that calls use(tensors, numbers, positions, call, winners).
+  const auto with_call = [](auto use) {
+    return [use](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                 at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
+                 c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
+                 bool winners) {
+      const Call call{indices.vec(), plans.vec(), longest.vec(),
+                      sizes.vec(),   batch_dims,  deterministic};
+      return use(tensors, numbers, positions, call, winners);
+    };
   };
+  const auto backend = with_call([kernel](const auto& tensors, const auto& numbers,
+                                          const auto& positions, const Call& call, bool winners) {
+    return run(*kernel, join_arguments(*kernel, tensors, numbers, positions), call, winners);
+  });
   register_kernel(kernel, schema, [&](const auto& impl) {
     impl(c10::DispatchKey::CPU, backend);
     impl(c10::DispatchKey::CUDA, backend);
     impl(c10::DispatchKey::Meta,
-         [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                  at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
-                  c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
-                  bool winners) {
+         with_call([kernel](const auto& tensors, const auto& numbers, const auto& positions,
+                            const Call& call, bool winners) {
            const Arguments arguments = join_arguments(*kernel, tensors, numbers, positions);
-           const Call call = call_of(indices, plans, longest, sizes, batch_dims, deterministic);
            check_devices(*kernel, arguments, call);
            const Frame frame = frame_of(*kernel, arguments, call);
            return allocate(*kernel, arguments, frame, c10::kMeta, winners, /*is_meta=*/true);
-         });
+         }));
     impl(c10::DispatchKey::Autograd,
          [kernel](c10::DispatchKeySet keys, at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                   at::IntArrayRef positions, at::TensorList indices, at::TensorList plans,
                   at::IntArrayRef longest, c10::SymIntArrayRef sizes, int64_t batch_dims,
                   std::optional<bool> deterministic, bool winners) {
-           return indexed_autograd(
-               kernel, keys, tensors, numbers, positions,
-               call_of(indices, plans, longest, sizes, batch_dims, deterministic), winners);
+           const Call call{indices.vec(), plans.vec(), longest.vec(),
+                           sizes.vec(),   batch_dims,  deterministic};
+           return indexed_autograd(kernel, keys, tensors, numbers, positions, call, winners);
          });
     impl(c10::DispatchKey::FuncTorchBatched,
-         [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                  at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
-                  c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
-                  bool winners) {
-           return indexed_batched(
-               *kernel, tensors, numbers, positions,
-               call_of(indices, plans, longest, sizes, batch_dims, deterministic), winners);
-         });
-    impl(c10::DispatchKey::Batched,
-         [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                  at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
-                  c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
-                  bool winners) {
-           return indexed_batched_before_functorch(
-               *kernel, tensors, numbers, positions,
-               call_of(indices, plans, longest, sizes, batch_dims, deterministic), winners);
-         });
+         with_call([kernel](const auto&... args) { return indexed_batched(*kernel, args...); }));
+    impl(c10::DispatchKey::Batched, with_call([kernel](const auto&... args) {
+           return indexed_batched_before_functorch(*kernel, args...);
+         }));
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/host/ceil_div.h"
 #include "common/torch/new_output.h"
+#include "jit/call/axes.h"
 #include "jit/call/python_arguments.h"
 #include "jit/gpu_code.h"
 #include "jit/indexed/problem.h"
@@ -33,46 +34,10 @@ constexpr int64_t kPartialBytes = 8;   // an entry: what parts of long rows may 
 // Lanes share the entries of rows of fewer words.
 constexpr int64_t kManyWords = 8;
 
-int64_t power_of_two_up_to(int64_t value) {
-  int64_t power = 1;
-  while (power * 2 <= value) power *= 2;
-  return power;
-}
 int64_t power_of_two_from(int64_t value) {
   int64_t power = 1;
   while (power < value) power *= 2;
   return power;
-}
-
-struct Axis {
-  int64_t size;
-  c10::SmallVector<int64_t, 8> strides;  // of the operands
-};
-using Axes = c10::SmallVector<Axis, 4>;
-
-// Joins neighbours that one stride walks for all operands; the innermost axis stands first.
-void add_axis(Axes& axes, int64_t size, const Problem& problem, size_t feature) {
-  if (size == 1) return;
-  Axis axis{size, {}};
-  for (const Operand& operand : problem.operands) axis.strides.push_back(operand.strides[feature]);
-  if (!axes.empty()) {
-    Axis& last = axes.back();
-    bool fits = true;
-    for (size_t k = 0; k < axis.strides.size(); ++k) {
-      fits &= axis.strides[k] == last.strides[k] * last.size;
-    }
-    if (fits) {
-      last.size *= size;
-      return;
-    }
-  }
-  axes.push_back(std::move(axis));
-}
-
-int64_t product(const Axes& axes) {
-  int64_t result = 1;
-  for (const Axis& axis : axes) result *= axis.size;
-  return result;
 }
 
 class Pass {
@@ -99,7 +64,9 @@ class Pass {
     for (int64_t d = static_cast<int64_t>(problem.features.size()) - 1; d >= 0; --d) {
       const bool summed = target.is_summed[d];
       if (kept_.empty() && summed_.empty() && problem.features[d] != 1) sums_inner_ = summed;
-      add_axis(summed ? summed_ : kept_, problem.features[d], problem, d);
+      Axis axis{problem.features[d], {}};
+      for (const Operand& operand : problem.operands) axis.strides.push_back(operand.strides[d]);
+      add_axis(summed ? summed_ : kept_, std::move(axis));
     }
     find_rows();
   }
@@ -437,14 +404,9 @@ class Pass {
       IndexErrorSite site{};
       if (sources_[k] == 'i' || sources_[k] == 'l') {
         site = problem_.errors->site;
-        site.op = kernel_.error_names[k]->c_str();
         site.axis_size = problem_.sizes[k];
-        site.outer = 1;
-        site.entries = problem_.entries;
-        site.rank = problem_.indices[k].dim();
-        if (site.rank <= kMaxNamedRank) {
-          std::copy_n(problem_.indices[k].sizes().begin(), site.rank, site.sizes);
-        }
+        name_entries(site, kernel_.error_names[k]->c_str(), problem_.indices[k].sizes(),
+                     /*outer=*/1, problem_.entries);
       }
       std::array<int64_t, sizeof(site) / sizeof(int64_t)> parts{};
       std::memcpy(parts.data(), &site, sizeof(site));

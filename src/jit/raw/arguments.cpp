@@ -81,12 +81,8 @@ bool has_array_interface(PyObject* value) {
 
 }  // namespace
 
-void RawArguments::refuse(size_t index, const std::string& why, bool is_type) const {
-  const std::string text =
-      c10::str(callee_.name, ": argument ", index, " (", callee_.params[index].text, ") ", why);
-  TORCH_CHECK_TYPE(!is_type, text);
-  TORCH_CHECK_VALUE(is_type, text);
-  std::abort();  // one of the two has thrown
+std::string RawArguments::place(size_t index) const {
+  return c10::str(callee_.name, ": argument ", index, " (", callee_.params[index].text, ") ");
 }
 
 template <class T>
@@ -98,29 +94,23 @@ void RawArguments::store(size_t index, T value) {
 void RawArguments::add_tensor(size_t index, const at::Tensor& tensor) {
   const Param& param = callee_.params[index];
   if (tensor.layout() != at::kStrided) {
-    refuse(index, c10::str("must be a dense tensor, but its layout is ", tensor.layout(), "."),
-           false);
+    refuse_value(index, "must be a dense tensor, but its layout is ", tensor.layout(), ".");
   }
   const at::ScalarType dtype = tensor.scalar_type();
   if (param.dtypes != 0 && (param.dtypes >> static_cast<int>(dtype) & 1) == 0) {
-    refuse(index,
-           c10::str("must be a tensor of ", param.wanted, ", but it is ", dtype_name(dtype),
-                    ". Convert it with .to(), or change the parameter's type."),
-           true);
+    refuse_type(index, "must be a tensor of ", param.wanted, ", but it is ", dtype_name(dtype),
+                ". Convert it with .to(), or change the parameter's type.");
   }
   if (!strided_ && !tensor.is_contiguous()) {
-    refuse(index,
-           c10::str("must be contiguous, but it has shape ", tensor.sizes(), " and strides ",
-                    tensor.strides(),
-                    ". Pass .contiguous(), or strided=True if the kernel takes "
-                    "the strides into account."),
-           false);
+    refuse_value(index, "must be contiguous, but it has shape ", tensor.sizes(), " and strides ",
+                 tensor.strides(),
+                 ". Pass .contiguous(), or strided=True if the kernel takes "
+                 "the strides into account.");
   }
   if (tensor.is_conj() || tensor.is_neg()) {
-    refuse(index,
-           "is a view whose conjugation or negation has not been carried out. Pass "
-           ".resolve_conj().resolve_neg().",
-           false);
+    refuse_value(index,
+                 "is a view whose conjugation or negation has not been carried out. Pass "
+                 ".resolve_conj().resolve_neg().");
   }
   if (!tensor.is_cuda()) {
     TORCH_CHECK(false, callee_.name, ": argument ", index, " (", param.text,
@@ -138,10 +128,8 @@ void RawArguments::add_tensor(size_t index, const at::Tensor& tensor) {
   // Storage that is shared until somebody writes stays shared by those who read.
   const void* address = param.writes ? tensor.mutable_data_ptr() : tensor.const_data_ptr();
   if (reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(param.alignment) != 0) {
-    refuse(index,
-           c10::str("must begin at a multiple of ", param.alignment,
-                    " bytes in memory, and does not (it is a slice). Pass .clone()."),
-           false);
+    refuse_value(index, "must begin at a multiple of ", param.alignment,
+                 " bytes in memory, and does not (it is a slice). Pass .clone().");
   }
   store(index, address);
   if (param.writes) written_.push_back(tensor.unsafeGetTensorImpl());
@@ -154,10 +142,8 @@ void RawArguments::add_pointer(size_t index, PyObject* value, py::handle stream)
   } else if (value == Py_None) {
     store<void*>(index, nullptr);
   } else if (scalar_of(value) != NumberKind::kNone) {
-    refuse(index,
-           c10::str("is a pointer: pass a tensor or None, not ", describe(value),
-                    ". (An address is passed as a ctypes.c_void_p, which nobody checks.)"),
-           true);
+    refuse_type(index, "is a pointer: pass a tensor or None, not ", describe(value),
+                ". (An address is passed as a ctypes.c_void_p, which nobody checks.)");
   } else if (is_c_void_p(value)) {
     const py::object address = py::reinterpret_borrow<py::object>(value).attr("value");
     store(index, address.is_none() ? uintptr_t{0} : address.cast<uintptr_t>());
@@ -166,11 +152,10 @@ void RawArguments::add_pointer(size_t index, PyObject* value, py::handle stream)
                            .cast<at::Tensor>());
     add_tensor(index, adopted_.back());
   } else {
-    refuse(index,
-           c10::str("is a pointer: pass a tensor, None, or an array with __dlpack__ or "
-                    "__cuda_array_interface__, not ",
-                    describe(value), "."),
-           true);
+    refuse_type(index,
+                "is a pointer: pass a tensor, None, or an array with __dlpack__ or "
+                "__cuda_array_interface__, not ",
+                describe(value), ".");
   }
 }
 
@@ -178,7 +163,7 @@ void RawArguments::add_integer(size_t index, PyObject* value) {
   const Param& param = callee_.params[index];
   const NumberKind scalar = scalar_of(value);
   if (scalar != NumberKind::kInt && scalar != NumberKind::kBool) {
-    refuse(index, c10::str("must be an integer, but it is ", describe(value), "."), true);
+    refuse_type(index, "must be an integer, but it is ", describe(value), ".");
   }
   py::object number = py::reinterpret_steal<py::object>(
       scalar == NumberKind::kBool ? PyLong_FromLong(PyObject_IsTrue(value))
@@ -201,7 +186,7 @@ void RawArguments::add_integer(size_t index, PyObject* value) {
     fits = small >= lowest && !above;
   }
   if (!fits) {
-    refuse(index, c10::str("does not hold ", std::string(py::str(number)), "."), false);
+    refuse_value(index, "does not hold ", std::string(py::str(number)), ".");
   }
   store(index, stored);  // little-endian: the low bytes come first
 }
@@ -209,7 +194,7 @@ void RawArguments::add_integer(size_t index, PyObject* value) {
 double RawArguments::as_double(size_t index, PyObject* value) const {
   const NumberKind scalar = scalar_of(value);
   if (scalar == NumberKind::kNone || scalar == NumberKind::kComplex) {
-    refuse(index, c10::str("must be a number, but it is ", describe(value), "."), true);
+    refuse_type(index, "must be a number, but it is ", describe(value), ".");
   }
   const py::object number = py::reinterpret_steal<py::object>(
       scalar == NumberKind::kBool ? PyFloat_FromDouble(PyObject_IsTrue(value))
@@ -223,16 +208,14 @@ void RawArguments::add_bytes(size_t index, PyObject* value) {
   const NumpyTypes* numpy = numpy_types();
   const bool is_record = numpy != nullptr && PyType_IsSubtype(Py_TYPE(value), numpy->record);
   if (!PyBytes_Check(value) && !is_record) {
-    refuse(index,
-           c10::str("is passed by value: give its bytes (struct.pack) or a NumPy record, not ",
-                    describe(value), "."),
-           true);
+    refuse_type(index, "is passed by value: give its bytes (struct.pack) or a NumPy record, not ",
+                describe(value), ".");
   }
   py::object bytes =
       is_record ? py::handle(value).attr("tobytes")() : py::reinterpret_borrow<py::object>(value);
   const auto size = PyBytes_GET_SIZE(bytes.ptr());
   if (param.size != 0 && size != param.size) {
-    refuse(index, c10::str("takes ", param.size, " bytes, but ", size, " are given."), false);
+    refuse_value(index, "takes ", param.size, " bytes, but ", size, " are given.");
   }
   pointers_[index] = PyBytes_AS_STRING(bytes.ptr());
   if (is_record) kept_.push_back(std::move(bytes));
@@ -251,26 +234,21 @@ void RawArguments::add_unknown(size_t index, PyObject* value, py::handle stream)
     const py::object bytes = py::handle(value).attr("tobytes")();
     kept_.push_back(bytes);
     if (param.size != 0 && PyBytes_GET_SIZE(bytes.ptr()) != param.size) {
-      refuse(index,
-             c10::str("takes ", param.size, " bytes, but ", describe(value), " has ",
-                      PyBytes_GET_SIZE(bytes.ptr()), "."),
-             true);
+      refuse_type(index, "takes ", param.size, " bytes, but ", describe(value), " has ",
+                  PyBytes_GET_SIZE(bytes.ptr()), ".");
     }
     pointers_[index] = PyBytes_AS_STRING(bytes.ptr());
   } else if (PyBytes_Check(value) ||
              (numpy != nullptr && PyType_IsSubtype(Py_TYPE(value), numpy->record))) {
     add_bytes(index, value);
   } else if (scalar_of(value) != NumberKind::kNone) {
-    refuse(index,
-           c10::str("has no type in the compiled code: pass a NumPy scalar, which has one "
-                    "(numpy.int32(5)), instead of ",
-                    describe(value), "."),
-           true);
+    refuse_type(index,
+                "has no type in the compiled code: pass a NumPy scalar, which has one "
+                "(numpy.int32(5)), instead of ",
+                describe(value), ".");
   } else if (param.size != 0 && param.size != sizeof(void*)) {
-    refuse(index,
-           c10::str("takes ", param.size, " bytes, which is no pointer, but ", describe(value),
-                    " is given."),
-           true);
+    refuse_type(index, "takes ", param.size, " bytes, which is no pointer, but ", describe(value),
+                " is given.");
   } else {
     add_pointer(index, value, stream);
   }
@@ -281,7 +259,7 @@ void RawArguments::add_scalar(size_t index, PyObject* value) {
   switch (param.kind) {
     case ParamKind::kBool:
       if (scalar_of(value) != NumberKind::kBool) {
-        refuse(index, c10::str("must be a bool, but it is ", describe(value), "."), true);
+        refuse_type(index, "must be a bool, but it is ", describe(value), ".");
       }
       store(index, PyObject_IsTrue(value) == 1);
       break;
@@ -305,7 +283,7 @@ void RawArguments::add_scalar(size_t index, PyObject* value) {
       break;
     case ParamKind::kComplex: {
       if (scalar_of(value) == NumberKind::kNone) {
-        refuse(index, c10::str("must be a complex number, but it is ", describe(value), "."), true);
+        refuse_type(index, "must be a complex number, but it is ", describe(value), ".");
       }
       const Py_complex number = PyComplex_AsCComplex(value);
       if (PyErr_Occurred() != nullptr) throw py::error_already_set();
@@ -349,11 +327,9 @@ RawArguments::RawArguments(const Callee& callee, PyObject* args, bool strided, p
     } else if (callee.params[i].kind == ParamKind::kUnknown) {
       add_unknown(i, value, stream);
     } else if (THPVariable_Check(value)) {
-      refuse(i,
-             c10::str("is no pointer, but ", describe(value),
-                      " is given. A tensor's value "
-                      "is passed as .item()."),
-             true);
+      refuse_type(i, "is no pointer, but ", describe(value),
+                  " is given. A tensor's value "
+                  "is passed as .item().");
     } else {
       add_scalar(i, value);
     }

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 #include <pybind11/pybind11.h>
 
@@ -62,7 +63,16 @@ class RawArguments {
     char bytes[16];
   };
 
-  [[noreturn]] void refuse(size_t index, const std::string& why, bool is_type) const;
+  // How errors about an argument begin.
+  std::string place(size_t index) const;
+  template <class... Why>
+  [[noreturn]] void refuse_type(size_t index, const Why&... why) const {
+    TORCH_CHECK_TYPE(false, place(index), why...);
+  }
+  template <class... Why>
+  [[noreturn]] void refuse_value(size_t index, const Why&... why) const {
+    TORCH_CHECK_VALUE(false, place(index), why...);
+  }
   void add_tensor(size_t index, const at::Tensor& tensor);
   void add_pointer(size_t index, PyObject* value, pybind11::handle stream);
   void add_scalar(size_t index, PyObject* value);

@@ -15,6 +15,7 @@
 
 #include "common/host/ceil_div.h"
 #include "common/torch/new_output.h"
+#include "jit/call/axes.h"
 #include "jit/call/plan.h"
 #include "jit/call/python_arguments.h"
 #include "jit/gpu_code.h"
@@ -44,38 +45,10 @@ constexpr int64_t kReductionVectorBytes = 16;
 constexpr int64_t kColumnBlocks = 4;
 constexpr int64_t kColumnUnroll = 4;  // rows of a thread whose loads are in flight together
 
-// One axis of the plan, as output and inputs step along it, in bytes.
-struct Axis {
-  int64_t size;
-  c10::SmallVector<int64_t, 4> strides;  // the output's first
-};
-using Axes = c10::SmallVector<Axis, 4>;
-
-// Joins neighbours that one stride walks for all tensors; the innermost axis stands first.
 void coalesce(Axes& axes) {
   Axes joined;
-  for (Axis& axis : axes) {
-    if (axis.size == 1) continue;
-    if (!joined.empty()) {
-      Axis& last = joined.back();
-      bool fits = true;
-      for (size_t k = 0; k < axis.strides.size(); ++k) {
-        fits &= axis.strides[k] == last.strides[k] * last.size;
-      }
-      if (fits) {
-        last.size *= axis.size;
-        continue;
-      }
-    }
-    joined.push_back(std::move(axis));
-  }
+  for (Axis& axis : axes) add_axis(joined, std::move(axis));
   axes = std::move(joined);
-}
-
-int64_t product(const Axes& axes) {
-  int64_t result = 1;
-  for (const Axis& axis : axes) result *= axis.size;
-  return result;
 }
 
 // The stride of the innermost axis that the inputs walk.
@@ -98,7 +71,7 @@ void put_axes(Words& words, const Axes& axes, size_t operands) {
 }
 
 struct ReductionCall {
-  Axes kept, reduced;
+  Axes kept, reduced;                                // strides in bytes, the output's first
   c10::SmallVector<ScalarType, 8> stored, computed;  // output, then inputs; Undefined: a number
   c10::SmallVector<const Tensor*, 8> operands;       // the output, and inputs that are no numbers
   c10::SmallVector<Tensor, 8> views;                 // the inputs, broadcast
@@ -141,12 +114,6 @@ Words plan_words(ReductionCall& call, int64_t outputs, int64_t elements, int64_t
   for (const Tensor* operand : call.operands) words.put(operand->data_ptr());
   for (size_t w = 0; w < call.tail.size(); ++w) words.put(call.tail[w]);
   return words;
-}
-
-int64_t power_of_two_up_to(int64_t value) {
-  int64_t power = 1;
-  while (power * 2 <= value) power *= 2;
-  return power;
 }
 
 // For results of parts: as many as are given, in the type that they are computed in.

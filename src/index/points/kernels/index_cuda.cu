@@ -140,22 +140,10 @@ void move_points(void* table, void* rows, int64_t element, PointsLayout layout,
   if (layout.rows == 0 || layout.inner == 0) return;
   const int64_t bytes = word_bytes(layout, element, table, rows);
   count_in_words(layout, bytes / element);
-  const auto move = [&](auto word) {
+  dispatch_size<uint2, uint4>(bytes, [&](auto word) {
     using Word = decltype(word);
     launch<kPut>(static_cast<Word*>(table), static_cast<Word*>(rows), layout, fill, errors);
-  };
-  switch (bytes) {
-    case 1:
-      return move(uint8_t());
-    case 2:
-      return move(uint16_t());
-    case 4:
-      return move(uint32_t());
-    case 8:
-      return move(uint2());
-    default:
-      return move(uint4());
-  }
+  });
 }
 
 }  // namespace

@@ -1,0 +1,42 @@
+// The axes that generated code walks, with a stride for each tensor.
+#pragma once
+
+#include <c10/util/SmallVector.h>
+
+#include <utility>
+
+namespace torch_ops::jit {
+
+struct Axis {
+  int64_t size;
+  c10::SmallVector<int64_t, 8> strides;
+};
+using Axes = c10::SmallVector<Axis, 4>;
+
+// Joins neighbours that one stride walks for all tensors; the innermost axis stands first.
+inline void add_axis(Axes& axes, Axis axis) {
+  if (axis.size == 1) return;
+  bool joins = !axes.empty();
+  for (size_t k = 0; joins && k < axis.strides.size(); ++k) {
+    joins = axis.strides[k] == axes.back().strides[k] * axes.back().size;
+  }
+  if (joins) {
+    axes.back().size *= axis.size;
+  } else {
+    axes.push_back(std::move(axis));
+  }
+}
+
+inline int64_t product(const Axes& axes) {
+  int64_t result = 1;
+  for (const Axis& axis : axes) result *= axis.size;
+  return result;
+}
+
+inline int64_t power_of_two_up_to(int64_t value) {
+  int64_t power = 1;
+  while (power * 2 <= value) power *= 2;
+  return power;
+}
+
+}  // namespace torch_ops::jit

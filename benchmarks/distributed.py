@@ -40,9 +40,9 @@ from benchmarks._measure.run import describe_machine
 from torch_ops.distributed import ShardedTable
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-# ||error|| / ||result|| of a gradient. Of bfloat16 half a unit in the last place of a sum, 2^-9.
-# Each rank rounds the sum of its own entries to the table's type, and the owner the sum of those.
-TOLERANCE = {"f32": 1e-5, "bf16": 2 * 2**-9}
+# ||error|| / ||result|| of a gradient. A sum that is rounded once to bfloat16, which has 8 bits of
+# significand, is off by up to 2^-8 of itself, where few rows make up the norm.
+TOLERANCE = {"f32": 1e-5, "bf16": 2**-8}
 LINK_SHARE = {16: 0.28, 64: 0.76, 128: 0.93, 256: 0.97, 512: 0.97, 4096: 0.97}
 MOST_BYTES = 1 << 32  # of an output
 ROUNDS, ROUND_SECONDS = 7, 0.02

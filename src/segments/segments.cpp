@@ -165,13 +165,6 @@ struct SortedOffsets {
   }
 };
 
-// An axis hidden in the offsets is one more batch axis; one in the values alone an outer axis.
-template <class Call>
-Tensor batch_segments(const char* op, const Tensor& values, const Tensor& offsets, Dim dim,
-                      int64_t batch_dims, Call&& call) {
-  return batch_scatter(op, values, offsets, dim, batch_dims, call);
-}
-
 // ---- gather_csr ---------------------------------------------------------------------------------
 
 struct GatherCsr {
@@ -195,10 +188,10 @@ struct GatherCsr {
 
   static Tensor batch(const Tensor& values, const Tensor& offsets, Dim dim, int64_t batch_dims,
                       const c10::SymInt& output_size) {
-    return batch_segments(kGather, values, offsets, dim, batch_dims,
-                          [&](const Tensor& v, const Tensor& o, Dim axis, int64_t batches) {
-                            return op_of<GatherCsr>().call(v, o, axis, batches, output_size);
-                          });
+    return batch_scatter(kGather, values, offsets, dim, batch_dims,
+                         [&](const Tensor& v, const Tensor& o, Dim axis, int64_t batches) {
+                           return op_of<GatherCsr>().call(v, o, axis, batches, output_size);
+                         });
   }
 };
 
@@ -243,10 +236,10 @@ struct Reduction {
   template <class... Rest>
   static Tensor batch(const Tensor& values, const Tensor& offsets, int64_t dim, int64_t batch_dims,
                       const Rest&... rest) {
-    return batch_segments(kReduce, values, offsets, dim, batch_dims,
-                          [&](const Tensor& v, const Tensor& o, Dim axis, int64_t batches) {
-                            return op_of<Op>().call(v, o, *axis, batches, rest...);
-                          });
+    return batch_scatter(kReduce, values, offsets, dim, batch_dims,
+                         [&](const Tensor& v, const Tensor& o, Dim axis, int64_t batches) {
+                           return op_of<Op>().call(v, o, *axis, batches, rest...);
+                         });
   }
 };
 

@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 COPY_BYTES = 2**30
 FLUSH_BYTES = 2**28  # several times the L2 of any GPU so far
+LEAST_AHEAD, MOST_AHEAD = 9, 288  # flushes for the CPU's head start: some 0.5 to 20 ms
 
 
 @dataclass(frozen=True)
@@ -118,11 +119,13 @@ class CudaTimer:
     ) -> list[tuple[Timing, str]]:
         events: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in calls]
         waits = [0] * len(calls)
-        waited = True
+        waited, start_ahead = True, [LEAST_AHEAD] * len(calls)
         for which in turns(repeats):
             # Each flush takes the GPU longer than a launch takes the CPU, and some more of them
-            # give the CPU a head start: it runs ahead, and the events time the GPU alone.
-            for _ in range(9 if waited else 1):
+            # give the CPU a head start: it runs ahead, and the events time the GPU alone. A step of
+            # a model takes the CPU milliseconds, and so needs a longer one each time.
+            ahead = start_ahead[which]
+            for _ in range(ahead if waited or ahead > LEAST_AHEAD else 1):
                 self._flush(reads_only)
             start, end = self._events(2)
             start.record()
@@ -130,6 +133,8 @@ class CudaTimer:
             end.record()
             waited = start.query()  # the GPU had nothing left to do while the CPU issued this call
             waits[which] += waited
+            if waited:
+                start_ahead[which] = min(2 * ahead, MOST_AHEAD)
             events[which].append((start, end))
         torch.cuda.synchronize()
         seconds = [[start.elapsed_time(end) * 1e-3 for start, end in each] for each in events]

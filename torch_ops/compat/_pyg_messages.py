@@ -265,8 +265,8 @@ torch.library.register_autograd("torch_ops::_pyg_messages", _derive, setup_conte
 # ---- propagate ----------------------------------------------------------------------------------
 
 
-# Without a plan each kernel sorts the edges. Under torch.compile rows of at least so many bytes are
-# worth it; else messages of at least so many values on the CPU. On CUDA it was not measured.
+# Without a plan each kernel sorts the edges. Rows of at least so many bytes are worth it (on the CPU
+# shorter ones too, except under torch.compile), and in eager mode so many values in all.
 _LEAST_ROW = 64
 _LEAST_VALUES = 2**16
 
@@ -303,16 +303,17 @@ def _fused(
             self._set_size(sizes, place, each)
     count = sizes[1 - j] if sizes[1 - j] is not None else sizes[j]
     row = x.shape[1:].numel()
+    is_long = row * x.element_size() >= _LEAST_ROW
     graph = None
     if torch.compiler.is_compiling():
-        if row * x.element_size() < _LEAST_ROW:
+        if not is_long:
             return None
     else:
         try:
             graph = _graph_of(edges, j, (x.size(0), count))
         except IndexError:  # theirs speaks of edge_index
             return None
-        worth_it = x.device.type == "cpu" and row * edges.size(1) >= _LEAST_VALUES
+        worth_it = (is_long or x.is_cpu) and row * edges.size(1) >= _LEAST_VALUES
         if "plan" not in graph and (not worth_it or torch._C._is_tracing()):
             return None
     factor = form.factor(self, None, **{name: given[name] for name in form.others})

@@ -1,16 +1,14 @@
 // The entries of an index sorted by it, where no plan has them: for one call.
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/searchsorted.h>
-#include <ATen/ops/sort.h>
-#include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <memory>
 
-#include "common/gather_family/indexing.h"
+#include "common/gather_family/call_indexed.h"
 #include "common/torch/new_output.h"
 #include "jit/indexed/problem.h"
+#include "scatter/scatter_launch.h"
 
 namespace torch_ops::jit::indexed {
 
@@ -72,28 +70,49 @@ Planned sorted_host(const Indexed& kernel, const Problem& problem, size_t index)
   return made;
 }
 
-// Nothing waits for the device: entries out of range come before or behind all rows, where no row's
-// offsets reach. A pass of its own tells of them.
-Planned sorted_cuda(const Problem& problem, size_t index) {
+#ifdef TORCH_OPS_WITH_CUDA
+// Nothing waits for the device: entries out of range are recorded, and come behind all rows.
+Planned sorted_cuda(const Indexed& kernel, const Problem& problem, size_t index) {
+  const Tensor& entries = problem.indices[index];
   const int64_t size = problem.sizes[index], rows = problem.batch * size;
-  Tensor keys = problem.indices[index].reshape({problem.batch, problem.entries});
-  if (problem.batch > 1) {
-    const Tensor first = at::arange(problem.batch, keys.options().dtype(at::kLong)) * size;
-    const Tensor is_row = keys.ge(0).logical_and(keys.lt(size));
-    keys = at::where(is_row, keys + first.unsqueeze(1), at::Scalar(-1));
-  }
-  const auto [sorted, order] =
-      at::sort(keys.flatten(), std::optional<bool>(/*stable=*/true), /*dim=*/0);
+  const bool narrow = problem.positions() <= INT32_MAX && rows < INT32_MAX;
+  const auto options = entries.options().dtype(narrow ? at::kInt : at::kLong);
+  const Tensor sorted = new_output({problem.positions()}, options);
   Planned made;
-  made.order = order;
-  made.offsets = at::searchsorted(sorted, at::arange(rows + 1, sorted.options()));
+  made.order = new_output({problem.positions()}, options);
+  const RowLayout layout =
+      RowLayout::contiguous(problem.batch, /*outer=*/1, size, problem.entries, /*inner=*/1);
+  const auto sort = [&](auto zero) {
+    using Id = decltype(zero);
+    kernels::sort_entries(OnCuda{torch_program()}, index_array(entries), layout,
+                          static_cast<Id*>(sorted.mutable_data_ptr()),
+                          static_cast<Id*>(made.order.mutable_data_ptr()),
+                          error_site(kernel, problem, index));
+  };
+  narrow ? sort(uint32_t()) : sort(uint64_t());
+  made.offsets = at::searchsorted(sorted, at::arange(rows + 1, options), /*out_int32=*/narrow);
   return made;
 }
+#endif
 
 }  // namespace
 
-Planned sorted_by(const Indexed& kernel, const Problem& problem, size_t index, c10::Device device) {
-  return device.is_cuda() ? sorted_cuda(problem, index) : sorted_host(kernel, problem, index);
+#ifdef TORCH_OPS_WITH_CUDA
+IndexErrorSite error_site(const Indexed& kernel, const Problem& problem, size_t index) {
+  IndexErrorSite site = problem.errors->site;
+  site.axis_size = problem.sizes[index];
+  name_entries(site, kernel.error_names[index]->c_str(), problem.indices[index].sizes(),
+               /*outer=*/1, problem.entries);
+  return site;
+}
+#endif
+
+Planned sorted_by(const Indexed& kernel, const Problem& problem, size_t index,
+                  [[maybe_unused]] c10::Device device) {
+#ifdef TORCH_OPS_WITH_CUDA
+  if (device.is_cuda()) return sorted_cuda(kernel, problem, index);
+#endif
+  return sorted_host(kernel, problem, index);
 }
 
 }  // namespace torch_ops::jit::indexed

@@ -77,13 +77,6 @@ class Pass {
     choose_vector();
     return words_ <= kWarp && words_ == power_of_two_from(words_);
   }
-  // Only looks at the entries of an index.
-  void check(size_t index) {
-    std::fill(by_.begin(), by_.end(), kByNone);
-    std::fill(sources_.begin(), sources_.end(), '-');
-    sources_[index] = raw_source(index);
-    run();
-  }
 
  private:
   char raw_source(size_t index) const {
@@ -403,10 +396,7 @@ class Pass {
     for (size_t k = 0; k < sources_.size(); ++k) {
       IndexErrorSite site{};
       if (sources_[k] == 'i' || sources_[k] == 'l') {
-        site = problem_.errors->site;
-        site.axis_size = problem_.sizes[k];
-        name_entries(site, kernel_.error_names[k]->c_str(), problem_.indices[k].sizes(),
-                     /*outer=*/1, problem_.entries);
+        site = error_site(kernel_, problem_, k);
       }
       std::array<int64_t, sizeof(site) / sizeof(int64_t)> parts{};
       std::memcpy(parts.data(), &site, sizeof(site));
@@ -457,13 +447,6 @@ bool can_fold(Indexed& kernel, const Problem& problem, const Target& target,
   return device.is_cuda() &&
          std::none_of(target.is_summed.begin(), target.is_summed.end(), is_set) &&
          Pass(kernel, problem, target, outputs, none, -1, device).has_rows_in_warps();
-}
-
-void check_entries(Indexed& kernel, const Problem& problem, size_t index, c10::Device device) {
-  Target target;
-  target.is_summed.resize(problem.features.size());
-  const Planned none;
-  Pass(kernel, problem, target, {}, none, -1, device).check(index);
 }
 
 }  // namespace torch_ops::jit::indexed

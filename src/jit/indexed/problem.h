@@ -9,7 +9,8 @@
 
 namespace torch_ops {
 class IndexErrorCall;
-}
+struct IndexErrorSite;
+}  // namespace torch_ops
 
 namespace torch_ops::jit::indexed {
 
@@ -62,8 +63,11 @@ struct Target {
 
 [[noreturn]] void raise_bad_entry(const Indexed& kernel, const Problem& problem, size_t index,
                                   int64_t position);
-// The entries sorted by an index. On the CPU an entry out of range raises; on CUDA it is in no row.
+// The entries sorted by an index. On the CPU an entry out of range raises; on CUDA it is recorded,
+// and in no row.
 Planned sorted_by(const Indexed& kernel, const Problem& problem, size_t index, c10::Device device);
+// Where kernels on CUDA record entries of an index that are out of range.
+IndexErrorSite error_site(const Indexed& kernel, const Problem& problem, size_t index);
 
 // ---- Passes (pass.cpp) --------------------------------------------------------------------------
 
@@ -74,7 +78,5 @@ void run_pass(Indexed& kernel, const Problem& problem, const Target& target,
 // Can this pass make an output for each entry, summed over the features that it keeps?
 bool can_fold(Indexed& kernel, const Problem& problem, const Target& target,
               const std::vector<size_t>& outputs, c10::Device device);
-// Only looks for entries of an index that are out of range.
-void check_entries(Indexed& kernel, const Problem& problem, size_t index, c10::Device device);
 
 }  // namespace torch_ops::jit::indexed

@@ -345,7 +345,6 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
       if (!orders[index].is_known()) {
         orders[index] = planned(call.plans, index, count);
         if (!orders[index].is_known()) {
-          if (device.is_cuda()) check_entries(kernel, problem, index, device);
           orders[index] = sorted_by(kernel, problem, index, device);
         }
       }

@@ -44,7 +44,7 @@ def disabled_at_the_end() -> Iterator[None]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How kernels get the edges, of which they then take all."""
     monkeypatch.setattr(messages, "SIGHTS", 1 if request.param == "plan" else 1000)
-    monkeypatch.setattr(messages, "_LEAST_VALUES", 0)
+    monkeypatch.setattr(messages, "_LEAST_UNPLANNED", {"cpu": (0, 0), "cuda": (0, 0)})
     monkeypatch.setattr(messages, "_LEAST_ROW", 0)
     return str(request.param)
 
@@ -259,7 +259,10 @@ def test_a_plan_comes_with_time(kernels: list[Any], device: torch.device) -> Non
     assert kernels == [("mean", False, True)] * 3
 
 
-def test_large_graphs_need_no_plan(kernels: list[Any], device: torch.device) -> None:
+def test_large_graphs_need_no_plan(
+    kernels: list[Any], monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    monkeypatch.setitem(messages._LEAST_UNPLANNED, "cuda", (256, 2**16))
     layer, edges = SAGEConv(64, 4).to(device), torch.randint(100, (2, 1024), device=device)
     x = torch.randn(100, 64, device=device)
     wanted = layer(x, edges)
@@ -267,15 +270,6 @@ def test_large_graphs_need_no_plan(kernels: list[Any], device: torch.device) -> 
         torch.testing.assert_close(layer(x, edges), wanted)
         layer(x, edges[:, :1023])
     assert kernels == [("mean", False, False)]
-
-
-def test_short_rows_need_a_plan_on_cuda(kernels: list[Any], device: torch.device) -> None:
-    layer, edges = SAGEConv(8, 4).to(device), torch.randint(100, (2, 2**14), device=device)
-    x = torch.randn(100, 8, device=device)
-    wanted = layer(x, edges)
-    with pyg.enable():
-        torch.testing.assert_close(layer(x, edges), wanted)
-    assert kernels == [("mean", False, False)] * (device.type == "cpu")
 
 
 @pytest.mark.parametrize(
@@ -432,18 +426,9 @@ def test_sums_of_16_bits(
 # ---- torch.compile ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("weighted", "features"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("mean", "weighted mean")),
-    ],
-)
-def test_compiled(
-    name: str, way: str, kernels: list[tuple[str, bool, bool]], device: torch.device
-) -> None:
+def compiled_as_eager(name: str, device: torch.device) -> None:
     torch.manual_seed(0)
-    make, reduce, shape = CASES[name]
+    make, _, shape = CASES[name]
     layer, edges = make().double().to(device), edges_on(device)
     x = torch.randn(NODES, 8, dtype=torch.float64, device=device, requires_grad=True)
     w = (
@@ -464,7 +449,30 @@ def test_compiled(
         for _ in range(2):
             for ours, theirs in zip(outputs(compiled), wanted, strict=True):
                 torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("weighted", "features"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("mean", "weighted mean")),
+    ],
+)
+def test_compiled(
+    name: str, way: str, kernels: list[tuple[str, bool, bool]], device: torch.device
+) -> None:
+    compiled_as_eager(name, device)
+    _, reduce, shape = CASES[name]
     assert kernels == [(reduce, bool(shape), way == "plan")] * 2
+
+
+@pytest.mark.parametrize("name", ["mean", "weighted mean", "features"])
+def test_compiled_code_gathers_and_sums_small_messages(
+    name: str, kernels: list[Any], monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    monkeypatch.setattr(messages, "_LEAST_ROW", 0)
+    compiled_as_eager(name, device)
+    assert not kernels
 
 
 def test_short_rows_are_not_fused_in_compiled_code(kernels: list[Any]) -> None:

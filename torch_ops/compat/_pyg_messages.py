@@ -165,6 +165,18 @@ def _graph_of(edges: Tensor, j: int, sizes: tuple[int, int]) -> dict[str, Any]:
     return {"src": edges[j], "dst": edges[1 - j], "sizes": {"src": sizes[0], "dst": sizes[1]}}
 
 
+# Without a plan each kernel sorts the edges. That pays for rows of so many bytes and so many values
+# of messages: forward and backward are then 1.15 to 1.7 times as fast as a gather and a sum on an
+# H200, and below, down to 2^14 edges of 4 floats, mostly 0.5 to 0.95 times.
+_LEAST_UNPLANNED = {"cpu": (0, 2**16), "cuda": (256, 2**25)}
+
+
+def _is_worth_it(x: Tensor, edges: Tensor) -> bool:
+    least_bytes, least_values = _LEAST_UNPLANNED[x.device.type]
+    row = x.shape[1:].numel()
+    return row * x.element_size() >= least_bytes and row * edges.size(1) >= least_values
+
+
 @functools.cache
 def _kernel(inputs: str, outputs: str, text: str, name: str, **how: str) -> Any:
     return IndexedKernel(inputs, outputs, text, f"pyg_{name}", **how)
@@ -196,8 +208,11 @@ _DEVICES = ("cpu", "cuda")
 
 @torch.library.impl("torch_ops::_pyg_messages", _DEVICES)
 def _messages(x: Tensor, w: Tensor | None, edges: Tensor, j: int, count: int, mean: bool) -> Tensor:
-    graph = _graph_of(edges, j, (x.size(0), count))
-    return _reduced(x, w, "mean" if mean else "sum", graph)
+    graph, reduce = _graph_of(edges, j, (x.size(0), count)), "mean" if mean else "sum"
+    if "plan" in graph or _is_worth_it(x, edges):
+        return _reduced(x, w, reduce, graph)
+    rows = torch_ops.gather(x, edges[j])
+    return torch_ops.scatter(rows if w is None else rows * w, edges[1 - j], count, reduce=reduce)
 
 
 @torch.library.impl("torch_ops::_pyg_messages_backward", _DEVICES)
@@ -217,12 +232,21 @@ def _messages_backward(
         wide = torch.promote_types(grad.dtype, torch.float32)
         grad = (grad / entries.to(wide)).to(grad.dtype)
     of_x, of_w = grad.new_empty(0), grad.new_empty(0)
+    sums = w is not None and w.size(-1) != x.size(-1)
+    if "plan" not in graph and not _is_worth_it(x, edges):
+        rows = torch_ops.gather(grad, edges[1 - j])
+        if for_x:
+            of_x = rows if w is None else rows * w
+            of_x = torch_ops.scatter_add(of_x, edges[j], x.size(0))
+        if for_w:
+            of_w = rows * torch_ops.gather(x, edges[j])
+            of_w = of_w.sum(-1, keepdim=True) if sums else of_w
+        return of_x, of_w
     if for_x and w is not None:
         of_x = _kernel("T g[dst], T w", "T gx[src]", "gx = w * g", "grad")(grad, w, **graph)
     elif for_x:
         of_x = _kernel("T g[dst]", "T gx[src]", "gx = g", "grad")(grad, **graph)
-    if for_w and w is not None:
-        sums = w.size(-1) != x.size(-1)
+    if for_w:
         how = {"features": "sum"} if sums else {}
         kernel = _kernel("T g[dst], T x[src]", "T gw", "gw = x * g", "grad_of_factor", **how)
         of_w = kernel(grad, x, **graph)
@@ -265,10 +289,8 @@ torch.library.register_autograd("torch_ops::_pyg_messages", _derive, setup_conte
 # ---- propagate ----------------------------------------------------------------------------------
 
 
-# Without a plan each kernel sorts the edges. Rows of at least so many bytes are worth it (on the CPU
-# shorter ones too, except under torch.compile), and in eager mode so many values in all.
-_LEAST_ROW = 64
-_LEAST_VALUES = 2**16
+# Compiled code leaves rows of fewer bytes to torch.compile.
+_LEAST_ROW = 128
 
 
 def _fused(
@@ -302,19 +324,16 @@ def _fused(
         if isinstance(each, Tensor):
             self._set_size(sizes, place, each)
     count = sizes[1 - j] if sizes[1 - j] is not None else sizes[j]
-    row = x.shape[1:].numel()
-    is_long = row * x.element_size() >= _LEAST_ROW
     graph = None
     if torch.compiler.is_compiling():
-        if not is_long:
+        if x.shape[1:].numel() * x.element_size() < _LEAST_ROW:
             return None
     else:
         try:
             graph = _graph_of(edges, j, (x.size(0), count))
         except IndexError:  # theirs speaks of edge_index
             return None
-        worth_it = (is_long or x.is_cpu) and row * edges.size(1) >= _LEAST_VALUES
-        if "plan" not in graph and (not worth_it or torch._C._is_tracing()):
+        if "plan" not in graph and (not _is_worth_it(x, edges) or torch._C._is_tracing()):
             return None
     factor = form.factor(self, None, **{name: given[name] for name in form.others})
     is_one = isinstance(factor, int) and factor == 1

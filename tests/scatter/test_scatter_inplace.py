@@ -178,6 +178,10 @@ def test_many_entries(device: torch.device, dtype: torch.dtype) -> None:
                 expected = start.double().scatter_reduce(
                     0, wide, given.double(), reduce, include_self=include
                 )
+                if reduce == "sum" and include and dtype.itemsize == 2 and out.is_cuda:
+                    # Rounded twice there: what is added, and the result.
+                    sums = torch.zeros_like(expected).scatter_add(0, wide, given.double())
+                    expected = start.double() + sums.to(dtype)
                 if reduce in ("sum", "mean"):  # 300 roundings of float32, of sums below 100
                     torch.testing.assert_close(actual, expected.to(dtype), rtol=8e-3, atol=4e-3)
                 else:

@@ -320,15 +320,24 @@ int64_t sum_part(const BagCall<Value>& call, const BagPart<Value>& part) {
                                  : sum_rows<kSimd, By::kBagWithFactors, kBytes>(call, part);
 }
 
-// Is a part faster entry by entry? Only as long as a row's sums are a few registers, and bags have
-// about 4 entries, or 2 of bfloat16, whose rounding takes longer.
+// Is a part faster entry by entry? Only as long as a row's sums are a few registers, bags have
+// about 4 entries, or 2 of bfloat16, whose rounding takes longer, and where they end is hard to
+// predict.
 template <class Value>
 bool goes_by_entry(const BagCall<Value>& call, const BagPart<Value>& part) {
   constexpr int64_t kEntries = std::is_same_v<Value, BFloat16> ? 3 : 5;
   constexpr int64_t kColumns = 128 / sizeof(ComputeType<Value>);
-  return call.offsets != nullptr && !call.mean && part.factors == nullptr &&
-         call.width <= kColumns && part.bounds[part.bags] < kEntries * part.bags &&
-         std::is_sorted(part.bounds, part.bounds + part.bags + 1);
+  const int64_t* const bounds = part.bounds;
+  if (call.offsets == nullptr || call.mean || part.factors != nullptr || call.width > kColumns ||
+      bounds[part.bags] >= kEntries * part.bags) {
+    return false;
+  }
+  int64_t uneven = 0, falling = 0;
+  for (int64_t bag = 0; bag < part.bags; ++bag) {
+    uneven += bounds[bag + 1] - bounds[bag] != bounds[1] - bounds[0];
+    falling += bounds[bag + 1] < bounds[bag];
+  }
+  return falling == 0 && 8 * uneven > part.bags;
 }
 
 template <class Value>

@@ -63,7 +63,7 @@ def shards_of(tensor: Tensor) -> list[int]:
 
 def shard_axis(placement: Placement) -> int:
     """The axis that is cut in pieces of one length (torch knows other ways of cutting), or -1."""
-    return placement.dim if type(placement) is Shard else -1
+    return placement.dim if isinstance(placement, Shard) else -1
 
 
 def is_sum(placement: Placement) -> bool:

@@ -166,8 +166,7 @@ def _graph_of(edges: Tensor, j: int, sizes: tuple[int, int]) -> dict[str, Any]:
 
 
 # Without a plan each kernel sorts the edges. That pays for rows of so many bytes and so many values
-# of messages: forward and backward are then 1.15 to 1.7 times as fast as a gather and a sum on an
-# H200, and below, down to 2^14 edges of 4 floats, mostly 0.5 to 0.95 times.
+# of messages (docs/log.md, "Kernels compiled at run time").
 _LEAST_UNPLANNED = {"cpu": (0, 2**16), "cuda": (256, 2**25)}
 
 

@@ -57,11 +57,11 @@ def _source(dtype: torch.dtype) -> Tensor:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    return (
-        (torch.view_as_real(tensor) if tensor.is_complex() else tensor)
-        .contiguous()
-        .view(torch.uint8)
-    )
+    """Those of a NaN are one NaN's: collectives do not keep them."""
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    if real.is_floating_point():
+        real = torch.where(real.isnan(), torch.nan, real)
+    return real.contiguous().view(torch.uint8)
 
 
 def check_modes(name: str, dtype: torch.dtype) -> int:

@@ -84,7 +84,8 @@ def small(rows: Tensor) -> None:
 def device_of_rank(kind: str) -> torch.device:
     if kind == "cpu":
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", dist.get_rank())))
+    rank = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
+    device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
 
@@ -113,12 +114,21 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
     def make() -> ShardedTable:
         return ShardedTable(
-            options.words, options.dim, device=device, init=small, route=options.route
+            options.words,
+            options.dim,
+            device=device,
+            init=small,
+            route=options.route,
+            sparse=options.sparse,
         )
 
     torch.manual_seed(0)
     vectors = Vectors(make)
-    optimizer = torch.optim.Adagrad(vectors.parameters(), lr=options.lr)
+    # A sparse gradient is that of local_weight, which is no DTensor.
+    trained = [
+        table.local_weight if options.sparse else table.weight for table in vectors.children()
+    ]
+    optimizer = torch.optim.Adagrad(trained, lr=options.lr)
     first = 0
     if options.load:
         model_state, optimizer_state = get_state_dict(vectors, optimizer)
@@ -219,6 +229,11 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         action="store_false",
         help="do not train the same tables in one piece, where they do not fit",
     )
+    parser.add_argument(
+        "--sparse",
+        action="store_true",
+        help="gradients of a batch's rows alone, for tables that leave no room for whole ones",
+    )
     parser.add_argument("--save", help="write a checkpoint to this folder in the end")
     parser.add_argument("--load", help="begin with the checkpoint of this folder")
     parser.add_argument(
@@ -227,7 +242,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         default=Path("build/sharded_embedding"),
         help="folder of the losses and the plot",
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.sparse and (options.save or options.load):
+        parser.error("--sparse: a checkpoint is of dense parameters; leave out --save and --load")
+    return options
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import ranks
+import torch
 from programs import ROOT
 
 pytestmark = pytest.mark.usefixtures("ranks_device")
@@ -22,7 +23,8 @@ def train(arguments: list[str]) -> dict[str, Any]:
     sys.path.insert(0, folder)
     try:
         example = importlib.import_module("train")
-        return example.train(example.parse_arguments([*SMALL, *arguments]))
+        device = ["--device", torch.get_default_device().type]
+        return example.train(example.parse_arguments([*SMALL, *device, *arguments]))
     finally:
         sys.path.remove(folder)
         sys.modules.pop("train", None)
@@ -41,3 +43,9 @@ def test_losses_are_those_of_the_tables_in_one_piece(tmp_path: Path, route: str)
         assert run["losses"] == pytest.approx(run["losses_in_one_piece"], rel=1e-5)
     losses = first["losses"] + second["losses"]
     assert len(losses) == 50 and losses[-1] < losses[29] < losses[0]
+
+
+def test_losses_of_sparse_gradients() -> None:
+    first, _ = ranks.run(2, train, ["--sparse", "--steps", "30"])
+    assert first["losses"] == pytest.approx(first["losses_in_one_piece"], rel=1e-5)
+    assert first["losses"][-1] < first["losses"][0]

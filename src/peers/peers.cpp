@@ -1,6 +1,10 @@
 // The bindings of what reads and writes the memory of other ranks. torch_ops/distributed/peers/
 // calls them; they are no ops, since what an address means only the caller knows.
+#include <ATen/Dispatch.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 #include <pybind11/complex.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "common/gather_family/call_indexed.h"
@@ -10,6 +14,7 @@
 #include "common/torch/autograd.h"
 #include "common/torch/new_output.h"
 #include "peers/peers_launch.h"
+#include "scatter/scatter.h"
 
 namespace torch_ops {
 namespace {
@@ -96,68 +101,179 @@ struct PeerRowsBackward final : autograd::DerivativeNode<PeerRowsBackward> {
   }
 };
 
-// A gather whose gradient is that of `weight`, the DTensor of which `part` is this rank's. `table`
-// is the number by which Python knows it.
-Tensor look_up(const Tensor& weight, const Tensor& part, const Tensor& parts, int64_t rows,
-               const Tensor& index, std::string_view mode, const pybind11::object& fill,
-               int64_t table) {
-  const auto node = autograd::make_node<PeerRowsBackward>(weight);
-  Tensor output;
-  {
-    at::AutoDispatchBelowADInplaceOrView guard;
-    if (parts.numel() == 1) {
-      const auto fill_value = number_of(fill);
-      const pybind11::gil_scoped_release no_gil;
-      output = ops::gather().call(part, index, 0, 0, mode, fill_value, std::nullopt);
-    } else {
-      output = gather(part, parts, rows, index, mode, fill, std::nullopt);
+// A table as this rank reads it, and what it knows of writes to it.
+class Reader {
+ public:
+  bool written = true;    // by some rank, and not seen by all yet
+  bool captured = false;  // a graph has a lookup: nobody here knows when it is replayed
+
+  // `part` is this rank's, `parts` where all are. `table` is the number by which Python knows it.
+  // `outcome`: what a meeting on the device leaves (meet_peers); none on the CPU.
+  Reader(Tensor part, Tensor parts, int64_t rows, int64_t table, std::optional<Tensor> outcome)
+      : part_(std::move(part)),
+        parts_(std::move(parts)),
+        rows_(rows),
+        table_(table),
+        outcome_(std::move(outcome)) {}
+
+  // Names the tensors by which the part is written.
+  void watch(const std::vector<Tensor>& weights) {
+    for (const Tensor& weight : weights) {
+      counters_.push_back(weight.unsafeGetTensorImpl()->version_counter());
     }
   }
-  if (node) {
-    node->index = {index, /*is_output=*/false};
-    node->table = table;
-    node->mode = indexing::mode_of_gradient("gather", mode);
-  }
-  autograd::record(output, node);
-  return output;
-}
 
-// On CUDA it raises an entry's error that an earlier call left, and tells the others of one that
-// the device alone knows of yet.
-void put(const Tensor& values, const Tensor& rows, const Tensor& bounds, const Tensor& inboxes,
-         int64_t rank, int64_t length, int64_t first, int64_t capacity, int64_t rows_offset,
-         int64_t values_offset) {
-  const int64_t count = rows.numel();
-  TORCH_INTERNAL_ASSERT(values.is_contiguous() && rows.is_contiguous() && values.size(0) == count);
-  const PeerPut call{numbers(inboxes),
-                     inboxes.numel(),
-                     rank,
-                     length,
-                     numbers(rows),
-                     numbers(bounds),
-                     static_cast<const char*>(values.const_data_ptr()),
-                     count,
-                     static_cast<int64_t>(count > 0 ? values.nbytes() / count : 0),
-                     first,
-                     capacity,
-                     rows_offset,
-                     values_offset};
-  on_device_of(values, [&](auto* device) {
-    using On = std::remove_pointer_t<decltype(device)>;
-    with_kernels<On>(values, [&](auto on) {
-      if constexpr (std::is_same_v<On, OnCpu>) {
-        kernels::put_to_peers(on, call);
+  // Says that all ranks see all that was written.
+  void refresh() {
+    written = false;
+    versions_.clear();
+    for (const auto& counter : counters_) versions_.push_back(counter.current_version());
+  }
+
+  // Whether they do still, as far as this rank knows, and no meeting has failed.
+  bool is_fresh() const {
+    if (written || captured) return false;
+    for (size_t n = 0; n < counters_.size(); ++n) {
+      if (counters_[n].current_version() != versions_[n]) return false;
+    }
+    if (!outcome_) return true;
+    const volatile int64_t* const outcome = outcome_->const_data_ptr<int64_t>();
+    return *outcome == kAllMet && !torch_cuda().is_capturing();
+  }
+
+  Tensor gather(const Tensor& index, std::string_view mode, const pybind11::object& fill,
+                const std::optional<std::string>& name) const {
+    return torch_ops::gather(part_, parts_, rows_, index, mode, fill, name);
+  }
+
+  // The same with a gradient of `weight`, the DTensor of which the part is this rank's. Nothing, if
+  // the rows must be fresh and are not.
+  std::optional<Tensor> look_up(const Tensor& weight, const Tensor& index, std::string_view mode,
+                                const pybind11::object& fill, bool must_be_fresh) const {
+    if (must_be_fresh && !is_fresh()) return std::nullopt;
+    const auto node = autograd::make_node<PeerRowsBackward>(weight);
+    Tensor output;
+    {
+      at::AutoDispatchBelowADInplaceOrView guard;
+      if (parts_.numel() == 1) {
+        const auto fill_value = number_of(fill);
+        const pybind11::gil_scoped_release no_gil;
+        output = ops::gather().call(part_, index, 0, 0, mode, fill_value, std::nullopt);
       } else {
-#ifdef TORCH_OPS_WITH_CUDA
-        IndexErrorCall errors(/*wait=*/false);
-        errors.record();
-        kernels::put_to_peers(on, call, errors.site);
-        errors.end();
-#endif
+        output = gather(index, mode, fill, std::nullopt);
       }
+    }
+    if (node) {
+      node->index = {index, /*is_output=*/false};
+      node->table = table_;
+      node->mode = indexing::mode_of_gradient("gather", mode);
+    }
+    autograd::record(output, node);
+    return output;
+  }
+
+ private:
+  Tensor part_, parts_;
+  int64_t rows_, table_;
+  std::optional<Tensor> outcome_;
+  std::vector<c10::VariableVersion> counters_;
+  std::vector<uint32_t> versions_;
+};
+
+// On CUDA, the sums of values for the distinct rows that their index names; these rows, in order;
+// and where those of each rank begin. There are as many as the index has entries, which needs no
+// wait for the device.
+std::tuple<Tensor, Tensor, Tensor> sum_rows(const Tensor& values, const Tensor& index,
+                                            std::string_view mode, int64_t rows, int64_t length,
+                                            int64_t ranks) {
+  const pybind11::gil_scoped_release no_gil;
+  at::DimVector sizes(values.sizes().slice(index.dim()));
+  sizes.insert(sizes.begin(), rows);
+  const bool complex = values.is_complex();
+  if (complex) sizes.push_back(2);
+  const Tensor real = (complex ? at::view_as_real(values) : values).contiguous();
+  Tensor entries = index;
+  const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, {0, 0});
+  sizes[0] = layout.entries;
+  const Tensor sums = new_output(sizes, real.options().dtype(sum_type(real.scalar_type())));
+  const Tensor distinct = new_output({layout.entries}, index.options().dtype(at::kLong));
+  const Tensor bounds = new_output({ranks + 1}, distinct.options());
+  // An entry that names no row was an error of the gather.
+  const IndexRule rule(indexing::parse_mode("gather", mode), rows);
+  with_kernels<OnCuda>(index, [&]([[maybe_unused]] auto on) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, real.scalar_type(), "sum_rows", [&] {
+      using Value = KernelTypeOf<scalar_t>::type;
+      kernels::sum_rows(on, reduce_call<Value, SumOf<Value>>(real, entries, layout, rule, sums),
+                        ranks, length, distinct.mutable_data_ptr<int64_t>(),
+                        bounds.mutable_data_ptr<int64_t>());
     });
   });
+  return {complex ? at::view_as_complex(sums) : sums, distinct, bounds};
 }
+
+// A round of sums, of `values` for distinct rows.
+struct Round {
+  Tensor values, rows, bounds, inboxes;
+  PeerSums sums;
+
+  Round(Tensor of_values, Tensor of_rows, Tensor of_bounds, Tensor of_inboxes, int64_t rank,
+        int64_t length, int64_t first, int64_t capacity, int64_t rows_offset, int64_t values_offset)
+      : values(std::move(of_values)),
+        rows(std::move(of_rows)),
+        bounds(std::move(of_bounds)),
+        inboxes(std::move(of_inboxes)) {
+    const int64_t count = rows.numel();
+    TORCH_INTERNAL_ASSERT(values.is_contiguous() && rows.is_contiguous() &&
+                          values.size(0) == count);
+    int64_t row_bytes = values.element_size();
+    for (const int64_t size : values.sizes().slice(1)) row_bytes *= size;
+    sums = {numbers(inboxes),
+            inboxes.numel(),
+            rank,
+            length,
+            numbers(rows),
+            numbers(bounds),
+            static_cast<const char*>(values.const_data_ptr()),
+            count,
+            row_bytes,
+            first,
+            capacity,
+            rows_offset,
+            values_offset};
+  }
+
+  // On CUDA it raises an entry's error that an earlier call left, and tells the others of one that
+  // the device alone knows of yet.
+  void put() const {
+    on_device_of(values, [&](auto* device) {
+      using On = std::remove_pointer_t<decltype(device)>;
+      with_kernels<On>(values, [&](auto on) {
+        if constexpr (std::is_same_v<On, OnCpu>) {
+          kernels::put_to_peers(on, sums);
+        } else {
+#ifdef TORCH_OPS_WITH_CUDA
+          IndexErrorCall errors(/*wait=*/false);
+          errors.record();
+          kernels::put_to_peers(on, sums, errors.site);
+          errors.end();
+#endif
+        }
+      });
+    });
+  }
+
+  // On CUDA alone.
+  void add_to(const Tensor& own, bool onto) const {
+    const pybind11::gil_scoped_release no_gil;
+    TORCH_INTERNAL_ASSERT(own.is_contiguous());
+    const Tensor real = own.is_complex() ? at::view_as_real(own) : own;
+    with_kernels<OnCuda>(own, [&]([[maybe_unused]] auto on) {
+      AT_DISPATCH_FLOATING_TYPES_AND2(
+          at::kHalf, at::kBFloat16, real.scalar_type(), "add_from_peers",
+          [&] { kernels::add_from_peers(on, sums, own.size(0), onto, output_of<scalar_t>(real)); });
+    });
+  }
+};
 
 PeerPads pads_of(const Tensor& pads, int64_t rank) { return {numbers(pads), pads.numel(), rank}; }
 
@@ -189,9 +305,21 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   autograd::name_nodes_in_python();
   m.attr("ALL_MET") = kAllMet;
   m.attr("HAS_ERROR") = kHasError;
-  m.def("gather", &gather);
-  m.def("look_up", &look_up);
-  m.def("put", &put);
+  pybind11::class_<Reader>(m, "Reader")
+      .def(pybind11::init<Tensor, Tensor, int64_t, int64_t, std::optional<Tensor>>())
+      .def_readwrite("written", &Reader::written)
+      .def_readwrite("captured", &Reader::captured)
+      .def("watch", &Reader::watch)
+      .def("refresh", &Reader::refresh)
+      .def("is_fresh", &Reader::is_fresh)
+      .def("gather", &Reader::gather)
+      .def("look_up", &Reader::look_up);
+  m.def("sum_rows", &sum_rows);
+  pybind11::class_<Round>(m, "Round")
+      .def(pybind11::init<Tensor, Tensor, Tensor, Tensor, int64_t, int64_t, int64_t, int64_t,
+                          int64_t, int64_t>())
+      .def("put", &Round::put)
+      .def("add_to", &Round::add_to);
   m.def("arrive", &arrive);
   m.def("await_peers", &await_peers);
   m.def("meet", &meet);

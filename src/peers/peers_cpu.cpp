@@ -71,7 +71,7 @@ int64_t gather_peers(OnCpu on, const PeerGather& call) {
   });
 }
 
-void put_to_peers(OnCpu on, const PeerPut& call) {
+void put_to_peers(OnCpu on, const PeerSums& call) {
   const HostScope scope(on.program);
   int64_t most = 0;
   for (int64_t owner = 0; owner < call.ranks; ++owner) {
@@ -82,9 +82,10 @@ void put_to_peers(OnCpu on, const PeerPut& call) {
     auto* const header = reinterpret_cast<int64_t*>(inbox) + 2 * call.rank;
     header[0] = call.bounds[owner + 1] - call.bounds[owner];
     header[1] = most;
+    if (owner == call.rank) continue;
     const int64_t from = call.bounds[owner] + call.first;
     const int64_t count = std::min(call.capacity, call.bounds[owner + 1] - from);
-    const int64_t place = call.rank * call.capacity;
+    const int64_t place = call.slot(call.rank, owner) * call.capacity;
     auto* const rows = reinterpret_cast<int64_t*>(inbox + call.rows_offset) + place;
     auto* const values = inbox + call.values_offset + place * call.row_bytes;
     parallel_for(count, rows_per_task(call.row_bytes), [&](int64_t begin, int64_t end) {

@@ -1,8 +1,15 @@
+#include <thrust/iterator/counting_iterator.h>
+#include <thrust/iterator/transform_iterator.h>
 #include <algorithm>
+#include <cub/device/device_scan.cuh>
+#include <optional>
 
 #include "common/cuda/launch.cuh"
+#include "common/cuda/scratch.h"
 #include "peers/peers_kernels.cuh"
 #include "peers/peers_launch.h"
+#include "scatter/cuda/sorted/sorted_launch.cuh"
+#include "scatter/sum/ways.cuh"
 
 namespace torch_ops::kernels {
 namespace {
@@ -55,7 +62,7 @@ void gather_peers(OnCuda on, const PeerGather& call, const IndexErrorSite& error
             [&](auto word) { launch_gather<decltype(word)>(call, errors); });
 }
 
-void put_to_peers(OnCuda on, const PeerPut& call, const IndexErrorSite& errors) {
+void put_to_peers(OnCuda on, const PeerSums& call, const IndexErrorSite& errors) {
   const HostScope scope(on.program);
   with_word(call.row_bytes, reinterpret_cast<uintptr_t>(call.values), [&](auto word) {
     using Word = decltype(word);
@@ -67,6 +74,69 @@ void put_to_peers(OnCuda on, const PeerPut& call, const IndexErrorSite& errors) 
                      errors.raised);
   });
 }
+
+template <class Value>
+void sum_rows(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call, int64_t ranks, int64_t length,
+              int64_t* rows, int64_t* bounds) {
+  const HostScope scope(on.program);
+  const int64_t count = call.layout.entries;
+  with_shape(call.layout, [&](const auto& shape) {
+    using Id = decltype(shape.no_row);
+    std::optional<SortedEntries<Id>> entries;
+    const DeviceScratch memory(count * static_cast<int64_t>(sizeof(Id)));
+    auto* const numbers = static_cast<Id*>(memory.get());
+    if (count > 0) {
+      entries = sort_entries(call.index, call.layout, call.rule, shape, IndexErrorSite{});
+      const auto begins = thrust::make_transform_iterator(thrust::counting_iterator<int64_t>(0),
+                                                          RowBegins<Id>{entries->keys});
+      const auto number = [&](void* scratch, size_t& bytes) {
+        TORCH_OPS_CUDA_CALL(cub::DeviceScan::InclusiveSum(scratch, bytes, begins, numbers, count,
+                                                          current_stream()));
+      };
+      size_t bytes = 0;
+      number(nullptr, bytes);
+      const DeviceScratch scratch(static_cast<int64_t>(bytes));
+      number(scratch.get(), bytes);
+    }
+    const Id* const keys = entries ? entries->keys : nullptr;
+    TORCH_OPS_LAUNCH(list_rows_kernel<Id>, grid_x(count + 1, kPeerThreads), kPeerThreads, 0, keys,
+                     numbers, count, call.layout.axis_size, length, ranks, rows, bounds);
+    if (count * call.layout.inner == 0) return;
+    auto sums = call;
+    sums.layout = RowLayout::contiguous(1, 1, count, count, call.layout.inner);
+    constexpr int kIdBytes = sizeof(Id);
+    sums.plan = {{numbers, kIdBytes}, {entries->positions, kIdBytes}};
+    sum_sorted(sums, IndexErrorSite{});
+  });
+}
+#define INSTANTIATE(T)                                                                       \
+  template void sum_rows(OnCuda, const ReduceCall<T, SumOf<T>>&, int64_t, int64_t, int64_t*, \
+                         int64_t*);
+TORCH_OPS_FOR_EACH_FLOAT(INSTANTIATE)
+#undef INSTANTIATE
+
+template <class Value>
+void add_from_peers(OnCuda on, const PeerSums& call, int64_t count, bool onto, Value* own) {
+  const HostScope scope(on.program);
+  if (count * call.row_bytes == 0) return;
+  using Sum = SumOf<Value>;
+  constexpr int kWide = kVectorSize<Sum>;
+  constexpr int64_t kMostRows = 1024;    // of a block: so many that their search is little
+  constexpr int64_t kMostPlaces = 8192;  // of 4 bytes, in shared memory
+  constexpr int64_t kBlocks = 16;        // per multiprocessor, where there are few rows
+  const int64_t most = std::clamp<int64_t>(kMostPlaces / call.ranks, 1, kMostRows);
+  const int64_t block_rows = std::clamp<int64_t>(
+      ceil_div(count, kBlocks * current_device_limits().multiprocessors), 1, most);
+  const size_t bytes = call.ranks * sizeof(void*) + block_rows * call.ranks * sizeof(int32_t);
+  int lanes = 1;
+  while (lanes < 32 && lanes * kVectorBytes < call.row_bytes) lanes *= 2;
+  const bool is_wide = call.row_bytes % (kWide * sizeof(Sum)) == 0;
+  auto* kernel = is_wide ? add_from_peers_kernel<kWide, Value> : add_from_peers_kernel<1, Value>;
+  TORCH_OPS_LAUNCH(kernel, grid_x(count, block_rows), kPeerThreads, bytes, call, count,
+                   static_cast<int>(block_rows), lanes, onto, own);
+}
+#define INSTANTIATE(T) template void add_from_peers(OnCuda, const PeerSums&, int64_t, bool, T*);
+TORCH_OPS_FOR_EACH_FLOAT(INSTANTIATE)
 
 void meet_peers(OnCuda on, const PeerPads& pads, int64_t* meeting, bool failed,
                 int64_t milliseconds, int64_t* outcome) {

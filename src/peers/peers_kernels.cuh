@@ -13,6 +13,7 @@ namespace torch_ops::kernels {
 
 constexpr int kPeerThreads = 256;
 constexpr int kPeerUnroll = 8;  // words of a thread that are on their way at a time
+constexpr int kAddUnroll = 4;   // rows of a thread whose sums are on their way at a time
 constexpr int64_t kMostPeerWords = int64_t{1} << 30;  // of a launch
 
 // The words of a launch: all or some of each of some rows.
@@ -77,8 +78,8 @@ __global__ void __launch_bounds__(kPeerThreads)
 // `lanes` threads, a power of two up to a warp, send a row.
 template <class Word>
 __global__ void __launch_bounds__(kPeerThreads)
-    put_to_peers_kernel(const __grid_constant__ PeerPut call, int lanes, const IndexErrorSlot* slot,
-                        uint32_t raised) {
+    put_to_peers_kernel(const __grid_constant__ PeerSums call, int lanes,
+                        const IndexErrorSlot* slot, uint32_t raised) {
   if (blockIdx.x == 0 && threadIdx.x < call.ranks) {
     int64_t most = 0;
     for (int64_t owner = 0; owner < call.ranks; ++owner) {
@@ -92,17 +93,20 @@ __global__ void __launch_bounds__(kPeerThreads)
     header[1] = most;
   }
   const int64_t row_words = call.row_bytes / static_cast<int64_t>(sizeof(Word));
-  const int64_t count = min(call.count, call.bounds[call.ranks]);
+  const int64_t own = call.bounds[call.rank];  // these stay
+  const int64_t own_count = call.bounds[call.rank + 1] - own;
+  const int64_t count = call.bounds[call.ranks] - own_count;
   const int64_t teams = int64_t{gridDim.x} * (kPeerThreads / lanes);
   const int lane = static_cast<int>(threadIdx.x) % lanes;
-  int64_t n = int64_t{blockIdx.x} * (kPeerThreads / lanes) + threadIdx.x / lanes;
-  for (; n < count; n += teams) {
+  int64_t sent = int64_t{blockIdx.x} * (kPeerThreads / lanes) + threadIdx.x / lanes;
+  for (; sent < count; sent += teams) {
+    const int64_t n = sent < own ? sent : sent + own_count;
     const int64_t row = call.rows[n];
     const int64_t owner = row / call.length;
     const int64_t place = n - call.bounds[owner] - call.first;
     if (place < 0 || place >= call.capacity) continue;
     auto* const inbox = reinterpret_cast<char*>(call.inboxes[owner]);
-    const int64_t at = call.rank * call.capacity + place;
+    const int64_t at = call.slot(call.rank, owner) * call.capacity + place;
     if (lane == 0) {
       reinterpret_cast<int64_t*>(inbox + call.rows_offset)[at] = row - owner * call.length;
     }
@@ -113,6 +117,155 @@ __global__ void __launch_bounds__(kPeerThreads)
     }
   }
 }
+
+// ---- What is sent ------------------------------------------------------------------------------
+
+// 1 where another row begins, from the second on. The sums of these are the rows' numbers.
+template <class Id>
+struct RowBegins {
+  const Id* sorted;
+  __device__ Id operator()(int64_t n) const { return n > 0 && sorted[n] != sorted[n - 1]; }
+};
+
+// Of sorted numbers of rows: the distinct ones, and where those of each rank begin. Numbers from
+// `size` on are of no row.
+template <class Id>
+__global__ void list_rows_kernel(const Id* __restrict__ sorted, const Id* __restrict__ numbers,
+                                 int64_t count, int64_t size, int64_t length, int64_t ranks,
+                                 int64_t* __restrict__ rows, int64_t* __restrict__ bounds) {
+  const auto owner_of = [&](Id row) {
+    return static_cast<int64_t>(row) < size ? static_cast<int64_t>(row) / length : ranks;
+  };
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  // The last one stands for the end of all.
+  for (int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; n <= count; n += step) {
+    if (n > 0 && n < count && sorted[n] == sorted[n - 1]) continue;
+    const int64_t number = n < count ? int64_t{numbers[n]}
+                           : n > 0   ? int64_t{numbers[n - 1]} + 1
+                                     : 0;
+    const int64_t owner = n < count ? owner_of(sorted[n]) : ranks;
+    if (n < count) rows[number] = static_cast<int64_t>(sorted[n]);
+    const int64_t before = n > 0 ? owner_of(sorted[n - 1]) : -1;
+    for (int64_t rank = before + 1; rank <= owner; ++rank) bounds[rank] = number;
+  }
+}
+
+// ---- What has come -----------------------------------------------------------------------------
+
+// A round's rows from one rank, in order.
+template <class Sum>
+struct CameRows {
+  const int64_t* rows;
+  int64_t first_row;  // from which they are counted
+  const Sum* values;
+  int64_t count;
+
+  __device__ CameRows(const PeerSums& call, int64_t sender) {
+    int64_t begin, all;
+    if (sender == call.rank) {
+      begin = call.bounds[sender] + call.first;
+      all = call.bounds[sender + 1] - call.bounds[sender];
+      rows = call.rows + begin;
+      first_row = call.rank * call.length;
+      values = reinterpret_cast<const Sum*>(call.values + begin * call.row_bytes);
+    } else {
+      const auto* const inbox = reinterpret_cast<const char*>(call.inboxes[call.rank]);
+      begin = call.slot(sender, call.rank) * call.capacity;
+      all = reinterpret_cast<const int64_t*>(inbox)[2 * sender];
+      rows = reinterpret_cast<const int64_t*>(inbox + call.rows_offset) + begin;
+      first_row = 0;
+      values = reinterpret_cast<const Sum*>(inbox + call.values_offset + begin * call.row_bytes);
+    }
+    count = max(min(all - call.first, call.capacity), int64_t{0});
+  }
+
+  __device__ int64_t row(int64_t n) const { return rows[n] - first_row; }
+
+  // The first that is not below a row of this rank. All lanes of a warp look, at a place each.
+  __device__ int64_t find(int64_t wanted) const {
+    int64_t begin = 0, end = count;
+    while (begin < end) {
+      const int64_t step = (end - begin + 31) / 32;
+      const int64_t n = begin + threadIdx.x % 32 * step;
+      const int below = __popc(__ballot_sync(~0u, n < end && row(n) < wanted));
+      end = min(begin + below * step, end);
+      begin += below > 0 ? (below - 1) * step + 1 : 0;
+    }
+    return begin;
+  }
+};
+
+// Writes this rank's rows: the sums of what came for each, in the order of the ranks; or, `onto`
+// what is there, adds these. A block has `block_rows` rows. V columns of a row are one thread's.
+template <int V, class Value>
+__global__ void __launch_bounds__(kPeerThreads)
+    add_from_peers_kernel(const __grid_constant__ PeerSums call, int64_t count, int block_rows,
+                          int lanes, bool onto, Value* __restrict__ own) {
+  using Sum = SumOf<Value>;
+  using Sums = Vector<Sum, V>;
+  // Where each rank has each row of the block, if it has; and each rank's values.
+  extern __shared__ const void* shared[];
+  auto* const values = reinterpret_cast<const Sum**>(shared);
+  auto* const places = reinterpret_cast<int32_t*>(shared + call.ranks);
+  const int thread = static_cast<int>(threadIdx.x), ranks = static_cast<int>(call.ranks);
+  const int64_t first = int64_t{blockIdx.x} * block_rows;
+  const int here = static_cast<int>(min(count - first, int64_t{block_rows}));
+  for (int n = thread; n < here * ranks; n += kPeerThreads) places[n] = -1;
+  __syncthreads();
+  // Warps for each rank, one at least.
+  const int team = max(kPeerThreads / ranks / 32, 1) * 32;
+  for (int rank = thread / team; rank < ranks; rank += kPeerThreads / team) {
+    const CameRows<Sum> came(call, rank);
+    values[rank] = came.values;
+    const int64_t end = first + here;
+    for (int64_t n = came.find(first) + thread % team; n < came.count; n += team) {
+      const int64_t row = came.row(n);
+      if (row >= end) break;
+      places[(row - first) * ranks + rank] = static_cast<int32_t>(n);
+    }
+  }
+  __syncthreads();
+  const int64_t width = call.row_bytes / static_cast<int64_t>(sizeof(Sum));
+  const int rows_at_once = kPeerThreads / lanes;
+  for (int at = thread / lanes; at < here; at += kAddUnroll * rows_at_once) {
+    for (int64_t column = thread % lanes * V; column < width; column += lanes * V) {
+      Sums totals[kAddUnroll] = {};
+      bool has_come[kAddUnroll] = {};
+      for (int rank = 0; rank < ranks; ++rank) {
+        Sums more[kAddUnroll] = {};
+#pragma unroll
+        for (int u = 0; u < kAddUnroll; ++u) {
+          const int row = at + u * rows_at_once;
+          const int64_t place = row < here ? places[row * ranks + rank] : -1;
+          if (place < 0) continue;
+          has_come[u] = true;
+          more[u] = *reinterpret_cast<const Sums*>(values[rank] + place * width + column);
+        }
+#pragma unroll
+        for (int u = 0; u < kAddUnroll; ++u) {
+#pragma unroll
+          for (int v = 0; v < V; ++v) totals[u].values[v] += more[u].values[v];
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < kAddUnroll; ++u) {
+        const int row = at + u * rows_at_once;
+        if (row >= here || (onto && !has_come[u])) continue;
+        Value* const to = own + (first + row) * width + column;
+        Vector<Value, V> result{};
+        if (onto) result = *reinterpret_cast<const Vector<Value, V>*>(to);
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+          const Sum before = static_cast<Sum>(result.values[v]);
+          result.values[v] = static_cast<Value>(before + totals[u].values[v]);
+        }
+        store(to, result);
+      }
+    }
+  }
+}
+
+// ---- Meetings ----------------------------------------------------------------------------------
 
 // One block. Thread r speaks to rank r, and waits for it.
 __global__ void meet_peers_kernel(PeerPads pads, int64_t* last_meeting, bool failed,

@@ -7,11 +7,14 @@
 
 #include <cstdint>
 
+#include "common/host/float16.h"
+#include "common/host/host_device.h"
 #include "common/host/host_program.h"
 #include "common/indexing/index_array.h"
 #include "common/indexing/index_error.h"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/row_layout.h"
+#include "scatter/scatter_launch.h"
 
 namespace torch_ops {
 
@@ -28,11 +31,11 @@ struct PeerGather {
   void* output;
 };
 
-// Rows of values for the ranks that have these rows. Each rank has an inbox, with room for
-// `capacity` rows of each sender; inboxes[r] is its address. `rows` are numbers of rows in the
-// whole table, distinct and in order; those for rank r begin at bounds[r]. This round sends those
-// from `first` on.
-struct PeerPut {
+// A round of sums, which go to the ranks that have the rows. Each rank has an inbox, with room for
+// `capacity` rows of each other rank; inboxes[r] is its address. `rows` are numbers of rows in the
+// whole table, distinct and in order; those of rank r begin at bounds[r]. This round is of those
+// from `first` on. A rank's own rows stay where they are.
+struct PeerSums {
   const int64_t* inboxes;
   int64_t ranks;
   int64_t rank;
@@ -46,8 +49,13 @@ struct PeerPut {
   int64_t capacity;
   // In an inbox, in bytes. At its beginning are, for each sender, how many rows it has for this
   // rank in all rounds, and how many it has at most for any, or kHasError.
-  int64_t rows_offset;    // int64 [ranks, capacity], counted in the owner's part
-  int64_t values_offset;  // [ranks, capacity, row_bytes]
+  int64_t rows_offset;    // int64 [ranks - 1, capacity], counted in the owner's part
+  int64_t values_offset;  // [ranks - 1, capacity, row_bytes]
+
+  // Where in a rank's inbox a sender's rows are.
+  static TORCH_OPS_HOST_DEVICE int64_t slot(int64_t sender, int64_t owner) {
+    return sender - (sender > owner);
+  }
 };
 
 // Where ranks say that they have come to a meeting, the n-th of a group: pads[r] is the address of
@@ -68,7 +76,7 @@ namespace kernels {
 // Returns the position of the first entry that is an error, or kNoBadEntry. Where there is one, the
 // output is nonsense.
 TORCH_OPS_KERNELS_API int64_t gather_peers(OnCpu on, const PeerGather& call);
-TORCH_OPS_KERNELS_API void put_to_peers(OnCpu on, const PeerPut& call);
+TORCH_OPS_KERNELS_API void put_to_peers(OnCpu on, const PeerSums& call);
 
 // Says that this rank has come to a meeting, with all that it wrote before.
 TORCH_OPS_KERNELS_API void arrive(OnCpu on, const PeerPads& pads, int64_t meeting, bool failed);
@@ -82,8 +90,23 @@ TORCH_OPS_KERNELS_API int64_t await_peers(OnCpu on, const PeerPads& pads, int64_
 TORCH_OPS_KERNELS_API void gather_peers(OnCuda on, const PeerGather& call,
                                         const IndexErrorSite& errors);
 // A sender has an error if an entry out of range was recorded there that the host has not raised.
-TORCH_OPS_KERNELS_API void put_to_peers(OnCuda on, const PeerPut& call,
+TORCH_OPS_KERNELS_API void put_to_peers(OnCuda on, const PeerSums& call,
                                         const IndexErrorSite& errors);
+
+// Sums values for each row of the table that their index names: the distinct rows, in order, and
+// the sums of each. There are as many as the index has entries; the last are undefined, and zeros.
+// Those of rank r, of `ranks` with `length` rows each, begin at bounds[r]. Entries that name no row
+// are dropped. Deterministic.
+template <class Value>
+TORCH_OPS_KERNELS_API void sum_rows(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call,
+                                    int64_t ranks, int64_t length, int64_t* rows, int64_t* bounds);
+
+// Writes this rank's `count` rows, after all ranks have put what they have for these: the sums, in
+// the order of the ranks. With `onto` they are added to what is there. `own` is of the dtype of the
+// table, or of its sums; a row is rounded once per round.
+template <class Value>
+TORCH_OPS_KERNELS_API void add_from_peers(OnCuda on, const PeerSums& call, int64_t count, bool onto,
+                                          Value* own);
 
 // Both steps of a meeting, on the device: it counts meetings in `*meeting`. What await_peers()
 // returns is written to `*outcome`, memory of the host, if it is not kAllMet; a rank that has not

@@ -168,6 +168,16 @@ def wrap(
     )
 
 
+def wrap_as(part: Tensor, other: DTensor) -> DTensor:
+    """The DTensor of which this rank has this part, if it is as ``other`` is: no node of autograd.
+
+    It is put together as compiled code does it, which costs the host a tenth of ``from_local``.
+    """
+    names, (spec, _) = other.__tensor_flatten__()
+    parts = dict.fromkeys(names, part)
+    return DTensor.__tensor_unflatten__(parts, (spec, False), other.shape, other.stride())
+
+
 _ENTRY = re.compile(r"\[(\d+(?:, \d+)*)\]")
 
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any, NoReturn, Protocol
 
 import torch
+from torch import Tensor
 from torch.distributed import ProcessGroup, distributed_c10d
 
 from torch_ops.distributed.peers._memory import allocate
@@ -78,9 +79,10 @@ class Meetings:
         self._lost: int | None = None
         # On CUDA the device counts, for a graph that is replayed meets again and again.
         self._cuda = device.type == "cuda"
+        self.outcome: Tensor | None = None  # on CUDA, of the last meeting that failed
         if self._cuda:
             self._counter = torch.zeros(1, dtype=torch.int64, device=device)
-            self._outcome = torch.full(
+            self.outcome = torch.full(
                 (1,), _ext.ALL_MET, dtype=torch.int64, device="cpu", pin_memory=True
             )
 
@@ -88,8 +90,8 @@ class Meetings:
         """Raises the error of an earlier meeting that the device has come to."""
         if self._lost is not None:
             raise explain(self._lost, self._timeout)
-        if self._cuda and (found := int(self._outcome)) != _ext.ALL_MET:
-            self._outcome.fill_(_ext.ALL_MET)
+        if self.outcome is not None and (found := int(self.outcome)) != _ext.ALL_MET:
+            self.outcome.fill_(_ext.ALL_MET)
             self._give_up()
             if found < _ext.ALL_MET:
                 self._lost = found
@@ -138,7 +140,7 @@ class Meetings:
             self._counter,
             failed,
             self._milliseconds,
-            self._outcome,
+            self.outcome,
         )
 
     def _wait(self, meeting: int, with_errors: bool) -> int:

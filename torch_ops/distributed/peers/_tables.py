@@ -1,15 +1,16 @@
 """A table whose rows each rank reads from where they are, and sums that are sent to the owners.
 
-For its sums a rank has an inbox, with room for some rows of each sender. A sender adds up what it
-has for a row, and puts distinct rows, in order, into the owners' inboxes. When all have done so, an
-owner adds its inbox in the order of the senders. Rows for which there is no room go in further
-rounds. There are two inboxes, used in turn: a rank that fills one knows from the meeting before it
-that its owner has emptied that one.
+For its sums a rank has an inbox, with room for some rows of each other rank. A sender adds up what
+it has for a row, and puts distinct rows, in order, into the owners' inboxes. When all have done so,
+an owner adds its own and its inbox in the order of the ranks. Rows for which there is no room go in
+further rounds. There are two inboxes, used in turn: a rank that fills one knows from the meeting
+before it that its owner has emptied that one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import itertools
 import math
@@ -42,22 +43,38 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def distinct_rows(rows: Tensor, size: int, ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The distinct rows in order, where each of ``rows`` is there, and where those of a rank begin.
+def _view(memory: Tensor, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    nbytes = math.prod(shape) * dtype.itemsize
+    # Not view() alone, which does not take a tensor of no elements.
+    return memory[offset : offset + nbytes].view(dtype).view(shape)
 
-    ``ends`` are the ranks' first rows, and ``size``. A row that is ``size`` is none. On CUDA there
-    are as many as ``rows``, which needs no wait for the device: the last are ``size``.
-    """
-    if rows.device.type == "cpu":
-        distinct, place = torch.unique(rows, return_inverse=True)
-    else:
-        ordered, order = rows.flatten().sort(stable=True)
-        is_new = torch.ones_like(ordered)
-        is_new[1:] = ordered[1:] != ordered[:-1]
-        number = is_new.cumsum(0) - 1
-        distinct = torch.full_like(ordered, size).scatter_(0, number, ordered)
-        place = torch.empty_like(order).scatter_(0, order, number).view(rows.shape)
-    return distinct, place, torch.searchsorted(distinct, ends)
+
+class _Round:
+    """A round of sums, after the meeting in which all ranks have sent theirs."""
+
+    def __init__(
+        self,
+        call: Any,
+        sent: tuple[Tensor, Tensor, Tensor],
+        memory: Tensor,
+        first: int,
+        said: Tensor,
+        is_there: torch.cuda.Event | None,
+    ) -> None:
+        self.call = call
+        self.sent = sent  # as _distinct_sums() has it
+        self.memory = memory  # of the inbox
+        self.first = first  # of the rows for each rank
+        self._said = said  # [ranks, 2], on the host
+        self._is_there = is_there
+
+    @functools.cached_property
+    def header(self) -> list[list[int]]:
+        """What the ranks said; on CUDA the host waits for it. See ``PeerSums`` in C++."""
+        if self._is_there is not None:
+            self._is_there.synchronize()
+        header: list[list[int]] = self._said.tolist()
+        return header
 
 
 class PeerTable:
@@ -85,9 +102,10 @@ class PeerTable:
 
         # A rank's memory: its rows, and two inboxes.
         part_bytes = _aligned(self._length * width * dtype.itemsize)
-        room = inbox_bytes // (2 * self._world * (row_bytes + 8))
-        self.capacity = max(min(room, self._length), 1)
-        slots = self._world * self.capacity
+        others = self._world - 1
+        room = inbox_bytes // (2 * max(others, 1) * (row_bytes + 8))
+        self.capacity = max(min(room, self._length, 2**31 - 1), 1)
+        slots = others * self.capacity
         self._rows_offset = _aligned(2 * self._world * 8)
         self._values_offset = self._rows_offset + _aligned(slots * 8)
         inbox = self._values_offset + _aligned(slots * row_bytes)
@@ -96,43 +114,36 @@ class PeerTable:
         self._meetings = meetings_of(group, device)
         self._memory = allocate(part_bytes + 2 * inbox * has_sums, device, group)
         memory, addresses = self._memory.own, self._memory.addresses
-        self.part = self._view(memory, 0, dtype, (count, *row_shape))
+        self.part = _view(memory, 0, dtype, (count, *row_shape))
         self._inboxes = [
             (memory[first : first + inbox], addresses + first)
             for first in (part_bytes, part_bytes + inbox)
             if has_sums
         ]
         self._cuda = device.type == "cuda"
+        if self._cuda:
+            self._said = torch.empty(
+                self._world, 2, dtype=torch.int64, device="cpu", pin_memory=True
+            )
+            self._is_there = torch.cuda.Event()
         self._turn = 0
         self._all_sent = False  # by the backward pass that runs
-        self._written = True
-        self._captured = False
-        self._versions: tuple[int, ...] = ()
-        self._weights: list[weakref.ref[Tensor]] = []
+        self._reader = _ext.Reader(self.part, addresses, rows, self.number, self._meetings.outcome)
+        self._weight: weakref.ref[Tensor] | None = None
         self._meetings.tables.add(self)
-
-    @staticmethod
-    def _view(memory: Tensor, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        nbytes = math.prod(shape) * dtype.itemsize
-        # Not view() alone, which does not take a tensor of no elements.
-        return memory[offset : offset + nbytes].view(dtype).view(shape)
 
     # ---- Who sees what was written ---------------------------------------------------------------
 
     def watch(self, weights: Sequence[Tensor]) -> None:
         """Names the tensors by which the part is written."""
-        self._weights = [weakref.ref(weight) for weight in weights]
-
-    def _current_versions(self) -> tuple[int, ...]:
-        weights = (weight() for weight in self._weights)
-        return tuple([weight._version for weight in weights if weight is not None])
+        self._weight = weakref.ref(weights[0])
+        self._reader.watch(weights)
 
     def refresh(self) -> None:
-        self._written = False
-        self._versions = self._current_versions()
+        self._reader.refresh()
 
     def mark_written(self) -> None:
-        self._written = True
+        self._reader.written = True
 
     def _freshen(self) -> None:
         """Waits until all ranks have written what they wrote since the last meeting.
@@ -140,16 +151,14 @@ class PeerTable:
         All ranks must come to the same answer. What all of them do alike is a backward pass, which
         an optimizer's step follows, and a write that torch counts on a tensor that they share.
         """
-        if self._cuda:
-            self._meetings.check()
-            if torch.cuda.is_current_stream_capturing():
-                # A replay is seen by nobody here.
-                self._captured = self._written = True
-        if self._written or self._captured or self._versions != self._current_versions():
-            self._meetings.meet()
-            if not self._captured:  # else the meeting is one of the graph
-                for table in self._meetings.tables:
-                    table.refresh()
+        if self._reader.is_fresh():
+            return
+        if self._cuda and torch.cuda.is_current_stream_capturing():
+            self._reader.captured = True  # a replay is seen by nobody here
+        self._meetings.meet()
+        if not self._reader.captured:  # else the meeting is one of the graph
+            for table in self._meetings.tables:
+                table.refresh()
 
     # ---- Rows ------------------------------------------------------------------------------------
 
@@ -166,15 +175,12 @@ class PeerTable:
         ``with_gradient``: whether all ranks are to come to ``sums`` after it.
         """
         if self._world == 1:
-            output: Tensor = _ops.gather(
-                self.part, index, 0, mode=mode, fill_value=fill_value, name=name
-            )
+            output = _ops.gather(self.part, index, 0, mode=mode, fill_value=fill_value, name=name)
             return output
         self._freshen()
         try:
-            return _ext.gather(
-                self.part, self._memory.addresses, self._rows, index, mode, fill_value, name
-            )
+            output = self._reader.gather(index, mode, fill_value, name)
+            return output
         except Exception:
             if with_gradient:
                 self._meetings.fail()
@@ -183,7 +189,7 @@ class PeerTable:
     @property
     def weight(self) -> Tensor:
         """The table as a DTensor."""
-        weight = self._weights[0]()
+        weight = None if self._weight is None else self._weight()
         assert weight is not None, "it has this table"
         return weight
 
@@ -191,75 +197,106 @@ class PeerTable:
         self, weight: Tensor, index: Tensor, mode: str, fill_value: Number | None
     ) -> Tensor:
         """The same with a gradient of ``weight``, by a node in C++, which costs the host little."""
-        if self._world > 1:
+        must_be_fresh = self._world > 1
+        while True:
+            try:
+                output: Tensor | None = self._reader.look_up(
+                    weight, index, mode, fill_value, must_be_fresh
+                )
+            except Exception:
+                if weight.requires_grad and torch.is_grad_enabled():
+                    self._meetings.fail()
+                raise
+            if output is not None:
+                return output
             self._freshen()
-        try:
-            output: Tensor = _ext.look_up(
-                weight,
-                self.part,
-                self._memory.addresses,
-                self._rows,
-                index,
-                mode,
-                fill_value,
-                self.number,
-            )
-        except Exception:
-            if weight.requires_grad and torch.is_grad_enabled():
-                self._meetings.fail()
-            raise
-        return output
+            must_be_fresh = False
 
     # ---- Sums ------------------------------------------------------------------------------------
 
-    def _send(self, values: Tensor, index: Tensor, mode: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """What comes from each rank in turn: rows of this rank's part, distinct, and their sums."""
-        capturing = values.is_cuda and torch.cuda.is_current_stream_capturing()
-        self._all_sent = False
-        rows = _parts.entries_of_part(index, self._rows, 0, self._rows, mode)
-        distinct, place, bounds = distinct_rows(rows, self._rows, self._ends)
+    def _distinct_sums(
+        self, values: Tensor, index: Tensor, mode: str
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """This rank's sums for rows of the table, these rows in order, and where a rank's begin.
+
+        On CUDA there are as many as entries, which needs no wait for the device.
+        """
+        if self._cuda:
+            found: tuple[Tensor, Tensor, Tensor] = _ext.sum_rows(
+                values, index, mode, self._rows, self._length, self._world
+            )
+            return found
+        entries = _parts.entries_of_part(index, self._rows, 0, self._rows, mode)
+        rows, place = torch.unique(entries, return_inverse=True)
         sums = _ops._scatter_sum(
-            values, place, distinct.numel(), 0, deterministic=True, mode="unchecked"
+            values, place, rows.numel(), 0, deterministic=True, mode="unchecked"
         )
-        for round in itertools.count():
-            memory, addresses = self._inboxes[self._turn]
-            first = round * self.capacity
-            layout = (first, self.capacity, self._rows_offset, self._values_offset)
-            _ext.put(sums, distinct, bounds, addresses, self._rank, self._length, *layout)
-            self._meetings.meet()
-            slots = (self._world, self.capacity)
-            came = self._view(memory, self._rows_offset, torch.int64, slots)
-            with_sums = (*slots, *self._row_shape)
-            values_came = self._view(memory, self._values_offset, self._dtype, with_sums)
-            header = self._view(memory, 0, torch.int64, (self._world, 2))
-            if not capturing:
-                # On CUDA the host waits here.
-                counts, most = zip(*header.tolist(), strict=True)
-                self._meetings.check()
-            self._turn = 1 - self._turn  # here, so that a meeting that failed leaves it
-            if not capturing and _ext.HAS_ERROR in most:
-                self._all_sent = True
-                if most[self._rank] == _ext.HAS_ERROR:
-                    _parts.raise_recorded(values.device)
-                self._meetings.refuse(most.index(_ext.HAS_ERROR))
-            if capturing:
-                # The host cannot know how many there are: the rest are rows of none.
-                nth = torch.arange(first, first + self.capacity, device=memory.device)
-                came = torch.where(nth < header[:, :1], came, self.part.shape[0])
-                self._all_sent = first + self.capacity >= min(distinct.numel(), self._length)
-                yield from zip(came, values_came, strict=True)
-                if self._all_sent:
-                    return
-                continue
-            self._all_sent = first + self.capacity >= max(most)
-            for rank, count in enumerate(counts):
-                if (here := min(max(count - first, 0), self.capacity)) > 0:
-                    yield came[rank, :here], values_came[rank, :here]
-            if self._all_sent:
-                return
+        return sums, rows, torch.searchsorted(rows, self._ends)
+
+    def _send(self, sent: tuple[Tensor, Tensor, Tensor], number: int) -> _Round:
+        """Sends what this rank has for the others' rows, as far as there is room in this round."""
+        memory, addresses = self._inboxes[self._turn]
+        first = number * self.capacity
+        layout = (first, self.capacity, self._rows_offset, self._values_offset)
+        call = _ext.Round(*sent, addresses, self._rank, self._length, *layout)
+        call.put()
+        self._meetings.meet()
+        said = _view(memory, 0, torch.int64, (self._world, 2))
+        if self._cuda and not torch.cuda.is_current_stream_capturing():
+            # Before what the device does next: the host need not wait for that.
+            said = self._said.copy_(said, non_blocking=True)
+            self._is_there.record()
+        return _Round(call, sent, memory, first, said, self._is_there if self._cuda else None)
+
+    def _is_last(self, round: _Round) -> bool:
+        """Whether all have sent all that they have. Raises an error of which a rank has told."""
+        end = round.first + self.capacity
+        if self._cuda and torch.cuda.is_current_stream_capturing():
+            # The host cannot know how much comes.
+            most = min(round.sent[1].numel(), self._length)
+        else:
+            said = [each for _, each in round.header]
+            self._meetings.check()
+            if _ext.HAS_ERROR in said:
+                self._turn, self._all_sent = 1 - self._turn, True
+                if said[self._rank] == _ext.HAS_ERROR:
+                    _parts.raise_recorded(round.memory.device)
+                self._meetings.refuse(said.index(_ext.HAS_ERROR))
+            most = max(said)
+        self._turn = 1 - self._turn  # here, so that a meeting that failed leaves it
+        self._all_sent = end >= most
+        return self._all_sent
+
+    def _parts_of(self, round: _Round) -> Iterator[tuple[Tensor, Tensor]]:
+        """What came from each rank in turn: rows of this rank's part, distinct, and their sums."""
+        slots = (self._world - 1, self.capacity)
+        rows_came = _view(round.memory, self._rows_offset, torch.int64, slots)
+        shape = (*slots, *self._row_shape)
+        sums_came = _view(round.memory, self._values_offset, self._dtype, shape)
+        for rank, (all_rows, _) in enumerate(round.header):
+            count = min(max(all_rows - round.first, 0), self.capacity)
+            if rank == self._rank:
+                sums, rows, bounds = round.sent
+                begin = int(bounds[rank]) + round.first
+                here = slice(begin, begin + count)
+                yield rows[here] - rank * self._length, sums[here]
+            else:
+                slot = rank - (rank > self._rank)
+                yield rows_came[slot, :count], sums_came[slot, :count]
+
+    def _add(self, own: Tensor, round: _Round) -> None:
+        """Adds what came in a round; the first of all overwrites what is there."""
+        if self._cuda:
+            round.call.add_to(own, round.first > 0)
+            return
+        if round.first == 0:
+            own.zero_()
+        for rows, sums in self._parts_of(round):
+            _ops.scatter_add_(own, sums, rows, 0, mode="unchecked")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
+        self._all_sent = False
         try:
             yield
         except Exception as error:
@@ -280,9 +317,21 @@ class PeerTable:
             )
             return whole
         with self._writing():
-            own = values.new_zeros((count, *self._row_shape), dtype=self._dtype)
-            for rows, sums in self._send(values, index, mode):
-                _ops.scatter_add_(own, sums, rows, 0, mode="fill")
+            sent = self._distinct_sums(values, index, mode)
+            # On CUDA a row is rounded once per round: right if there is but one.
+            dtype = values.dtype if self._cuda else self._dtype
+            own = values.new_empty((count, *self._row_shape), dtype=dtype)
+            for number in itertools.count():
+                round = self._send(sent, number)
+                try:
+                    self._add(own, round)  # by the device, while the host waits
+                finally:
+                    is_last = self._is_last(round)
+                if is_last:
+                    break
+                if own.dtype != self._dtype:
+                    own = own.new_empty(own.shape, dtype=self._dtype)
+                    self._add(own, round)
         return own.to(values.dtype)
 
     def sparse_sums(self, values: Tensor, index: Tensor, mode: str) -> Tensor:
@@ -293,8 +342,13 @@ class PeerTable:
             return sparse_rows(rows, sums, self.part.shape, values.dtype)
         received: list[tuple[Tensor, Tensor]] = []
         with self._writing():
-            for rows, sums in self._send(values, index, mode):
-                received.append((rows.clone(), sums.clone()))
+            sent = self._distinct_sums(values, index, mode)
+            for number in itertools.count():
+                round = self._send(sent, number)
+                is_last = self._is_last(round)
+                received += [(rows.clone(), sums.clone()) for rows, sums in self._parts_of(round)]
+                if is_last:
+                    break
         rows = torch.cat([index.new_empty(0, dtype=torch.int64)] + [each for each, _ in received])
         empty = values.new_empty((0, *self._row_shape), dtype=self._dtype)
         sums = torch.cat([empty] + [each for _, each in received])

@@ -127,7 +127,7 @@ def figures_beside_time(
     others = [each for kind in ("own", "eager") for each in timed(case, kind)]
     worst = [max(map(float, each.get("errors", {}).values()), default=None) for each in both]
     return {
-        "of copy": rounded(both[0].get("copy_fraction"), digits=3) if case["bytes"] else None,
+        "of copy": rounded(both[0].get("copy_fraction"), digits=3) if case.get("bytes") else None,
         "error": [rounded(each, digits=2) for each in worst],
         "memory": [rounded(each.get("scratch_bytes"), 1e-6) for each in both],
         "own": [each["name"] for each in timed(case, "own")],

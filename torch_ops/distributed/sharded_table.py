@@ -100,8 +100,9 @@ class ShardedTable(nn.Module):
     Memory:
         Per rank its rows, and for the direct route ``inbox_bytes`` at most, and no more than a rank
         can fill. A lookup makes its output alone by the direct route. The backward pass makes the
-        gradient of the rank's own rows, in float32 first, and the sums of its distinct rows: on
-        CUDA as many rows as the index has entries, which the host need not wait for.
+        gradient of the rank's own rows, and in float32 the sums of its distinct rows: on CUDA as
+        many rows as the index has entries, which the host need not wait for. A gradient of 16-bit
+        floats that comes in several rounds, and each on the CPU, is made in float32 first.
 
     Deterministic, the gradient too. A lookup by the direct route never waits for the device. A
     backward pass waits once, to know how much came; while a CUDA graph is captured it does not, and

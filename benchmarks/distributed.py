@@ -46,6 +46,7 @@ TOLERANCE = {"f32": 1e-5, "bf16": 2**-8}
 LINK_SHARE = {16: 0.28, 64: 0.76, 128: 0.93, 256: 0.97, 512: 0.97, 4096: 0.97}
 MOST_BYTES = 1 << 32  # of an output
 ROUNDS, ROUND_SECONDS = 5, 0.03
+QUICK_ROUND_SECONDS = 0.005
 
 Lookup = Callable[[Tensor], Tensor]
 
@@ -146,7 +147,10 @@ def copy_of_a_peer(table: ShardedTable, nbytes: int) -> Callable[[], Tensor] | N
 
 
 def seconds_of(
-    calls: dict[str, Callable[[], Any]], device: torch.device, host: bool = False
+    calls: dict[str, Callable[[], Any]],
+    device: torch.device,
+    round_seconds: float,
+    host: bool = False,
 ) -> dict[str, float]:
     """What a call takes on the slowest rank: the median of rounds, in which all calls take turns.
 
@@ -174,7 +178,7 @@ def seconds_of(
         run(call, 2)
     # The first call after another way's is slower: it finds nothing in the caches of the host.
     once = of_slowest([run(call, 5) / 5 for call in calls.values()])
-    counts = [max(1, min(200, int(ROUND_SECONDS / seconds))) for seconds in once]
+    counts = [max(1, min(200, int(round_seconds / seconds))) for seconds in once]
     rounds = of_slowest(
         [
             [run(call, count) / count for call, count in zip(calls.values(), counts, strict=True)]
@@ -208,7 +212,9 @@ def name_of_ranks(shared: bool) -> str:
     return "1 rank" if world == 1 else f"{world} ranks{' that share a GPU' * shared}"
 
 
-def measure(case: Case, rows: int, device: torch.device, shared: bool) -> dict[str, Any]:
+def measure(
+    case: Case, rows: int, device: torch.device, shared: bool, round_seconds: float
+) -> dict[str, Any]:
     """``shared``: whether ranks share a GPU."""
     world, dtype = dist.get_world_size(), DTYPES[case.dtype]
     width = case.row_bytes // dtype.itemsize
@@ -272,7 +278,7 @@ def measure(case: Case, rows: int, device: torch.device, shared: bool) -> dict[s
 
     host = case.group.startswith("host")
     with torch.set_grad_enabled(case.group in ("train", "host with gradient")):
-        seconds = seconds_of(calls, device, host)
+        seconds = seconds_of(calls, device, round_seconds, host)
     kinds = {"all_to_all": "eager", "DTensor": "eager", "ours": "ours"}
     measurements = [
         {
@@ -288,7 +294,7 @@ def measure(case: Case, rows: int, device: torch.device, shared: bool) -> dict[s
     copy = copy_of_a_peer(table, 1 << 28)
     if copy is not None and case.group == "gather" and not shared:
         nbytes = copy().nbytes
-        seconds["peer copy"] = seconds_of({"": copy}, device)[""] * remote / nbytes
+        seconds["peer copy"] = seconds_of({"": copy}, device, round_seconds)[""] * remote / nbytes
     judged = device.type == "cuda" and not shared
     bars = bars_of(case, seconds, gradient_bytes, world) if judged else []
     return {
@@ -355,11 +361,12 @@ def run(options: Namespace) -> int:
         torch.set_num_threads(options.threads or 1)
     dist.init_process_group(backend)
     results = []
+    round_seconds = QUICK_ROUND_SECONDS if options.quick else ROUND_SECONDS
     for case in cases(cuda, options.quick):
         if options.filter and not any(text in f"{case.group}: {case}" for text in options.filter):
             continue
         rows = int((1 << 28 if cuda else 1 << 20) / case.row_bytes * options.scale)
-        results.append(measure(case, rows * world, device, shared))
+        results.append(measure(case, rows * world, device, shared, round_seconds))
         if rank == 0:
             found = results[-1]
             times = ", ".join(f"{k} {v * 1e6:.1f}" for k, v in found["seconds"].items())

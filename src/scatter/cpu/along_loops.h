@@ -55,31 +55,36 @@ bool add_columns(const Value* values, const Index* index, Sum* sums, const Colum
   const bool must_exist = !rule.rewrites();
   const int64_t axis_size = layout.columns.axis_size, axis_stride = layout.columns.axis_stride;
   bool good = true;
-  with_rule(rule, [&](auto row_of) {
-    walk_elements(layout.columns, begin, end, [&](const ElementRun& run) {
-      // Along memory: down the columns if their elements are closer together than they are.
-      const bool down = layout.index_stride < run.index_stride;
-      const Lane column{layout.entries, layout.index_stride, layout.value_stride, 0};
-      const Lane row{run.count, run.index_stride, run.value_stride, run.table_stride};
-      const Lane& outer = down ? row : column;
-      const Lane inner = down ? column : row;
-      for (int64_t j = 0; j < outer.count; ++j) {
-        const Index* entries = index + run.index + j * outer.index_stride;
-        const Value* from = values + run.values + j * outer.value_stride;
-        Sum* to = sums + run.table + j * outer.table_stride;
-        for (int64_t k = 0; k < inner.count; ++k) {
-          const auto picked = row_of(entries[k * inner.index_stride]);
-          if (in_range(picked, axis_size)) {
-            to[k * inner.table_stride + static_cast<int64_t>(picked) * axis_stride] +=
-                static_cast<Sum>(from[k * inner.value_stride]);
-          } else if (must_exist) {
-            good = false;
-            return int64_t{0};  // ends the walk
-          }
-        }
+  walk_elements(layout.columns, begin, end, [&](const ElementRun& run) {
+    // Along memory: down the columns if their elements are closer together than they are.
+    const bool down = layout.index_stride < run.index_stride;
+    const Lane column{layout.entries, layout.index_stride, layout.value_stride, 0};
+    const Lane row{run.count, run.index_stride, run.value_stride, run.table_stride};
+    const Lane& outer = down ? row : column;
+    const Lane inner = down ? column : row;
+    for (int64_t j = 0; j < outer.count; ++j) {
+      const Index* entries = index + run.index + j * outer.index_stride;
+      const Value* from = values + run.values + j * outer.value_stride;
+      Sum* to = sums + run.table + j * outer.table_stride;
+      const auto add = [&](int64_t k, int64_t row) {
+        if (!in_range(row, axis_size)) return false;
+        to[k * inner.table_stride + row * axis_stride] +=
+            static_cast<Sum>(from[k * inner.value_stride]);
+        return true;
+      };
+      const auto entry = [&](int64_t k) {
+        return static_cast<int64_t>(entries[k * inner.index_stride]);
+      };
+      int64_t k = 0;
+      while (k < inner.count && add(k, entry(k))) ++k;  // it is the row, whatever the rule
+      if (k == inner.count) continue;
+      if (must_exist) {
+        good = false;
+        return int64_t{0};  // ends the walk
       }
-      return kNoBadEntry;
-    });
+      for (; k < inner.count; ++k) add(k, rule.resolve(entry(k)));
+    }
+    return kNoBadEntry;
   });
   return good;
 }

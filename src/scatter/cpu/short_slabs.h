@@ -134,40 +134,40 @@ int64_t add_short_slabs(Simd simd, const RowLayout& layout, const IndexRule& rul
   const int64_t most = std::max<int64_t>(kRunEntries / rows, 1);
   const auto add_range = [&](int64_t begin, int64_t end) {
     Sum buffer[kInPlace ? 1 : kRunEntries];
-    int64_t bad = kNoBadEntry;
-    with_rule(rule, [&](auto row_of) {
-      for (int64_t first = begin; first < end; first += most) {
-        const int64_t last = std::min(first + most, end);
-        Result* const to = result + first * rows;
-        Sum* sums = buffer;
-        if constexpr (kInPlace) sums = to;
-        if (!kInPlace || !onto) {
-          std::fill_n(sums, (last - first) * rows, onto ? nothing_added<Sum>() : Sum());
+    for (int64_t first = begin; first < end; first += most) {
+      const int64_t last = std::min(first + most, end);
+      Result* const to = result + first * rows;
+      Sum* sums = buffer;
+      if constexpr (kInPlace) sums = to;
+      if (!kInPlace || !onto) {
+        std::fill_n(sums, (last - first) * rows, onto ? nothing_added<Sum>() : Sum());
+      }
+      int64_t batch = first / layout.outer, left = layout.outer - first % layout.outer;
+      for (int64_t slab = first; slab < last; ++slab, sums += rows) {
+        const Index* const entries = index + batch * layout.index_batch_stride;
+        const Value* const from = values + slab * count;
+        int64_t n = 0;
+        for (; n < count; ++n) {
+          const auto row = static_cast<int64_t>(entries[n * stride]);
+          if (!in_range(row, rows)) break;  // else it is the row, whatever the rule
+          sums[row] += static_cast<Sum>(from[n]);
         }
-        int64_t batch = first / layout.outer, left = layout.outer - first % layout.outer;
-        for (int64_t slab = first; slab < last; ++slab, sums += rows) {
-          const Index* const entries = index + batch * layout.index_batch_stride;
-          const Value* const from = values + slab * count;
-          for (int64_t n = 0; n < count; ++n) {
-            const auto row = static_cast<int64_t>(row_of(entries[n * stride]));
-            if (in_range(row, rows)) {
-              sums[row] += static_cast<Sum>(from[n]);
-            } else if (!rule.rewrites()) {
-              bad = std::min(bad, batch * count + n);
-            }
-          }
-          if (--left == 0) {
-            left = layout.outer;
-            ++batch;
-          }
+        if (n < count && !rule.rewrites()) return batch * count + n;
+        for (; n < count; ++n) {
+          const int64_t row = rule.resolve(static_cast<int64_t>(entries[n * stride]));
+          if (in_range(row, rows)) sums[row] += static_cast<Sum>(from[n]);
         }
-        if constexpr (!kInPlace) {
-          const int64_t size = (last - first) * rows;
-          onto ? add_rounded(simd, buffer, size, to) : store_sums(simd, buffer, size, to);
+        if (--left == 0) {
+          left = layout.outer;
+          ++batch;
         }
       }
-    });
-    return bad;
+      if constexpr (!kInPlace) {
+        const int64_t size = (last - first) * rows;
+        onto ? add_rounded(simd, buffer, size, to) : store_sums(simd, buffer, size, to);
+      }
+    }
+    return kNoBadEntry;
   };
   return parallel_min(layout.slabs(), kElementsPerTask / (rows + count), add_range);
 }

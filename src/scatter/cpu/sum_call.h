@@ -289,61 +289,57 @@ class ScatterAdd {
 
   int64_t add_from_index(const Piece& piece, int64_t strip, Sum* sums, int64_t stride) {
     const int64_t end = std::min(piece.end, layout_.entries);
-    const int64_t index_stride = layout_.index_entry_stride;
-    const auto needs_rule = [&] {
-      return find_bad(entries_at(piece.slab, piece.begin), index_stride, end - piece.begin,
-                      layout_.axis_size) != kNoBadEntry;
-    };
-    if (rule_.rewrites() && needs_rule()) {
-      add_by_rule(piece, end, strip, sums, stride);
-      return kNoBadEntry;
-    }
-    if (layout_.inner == 1) {
-      const int64_t bad = add_elements_widened(
-          simd_, end - piece.begin, entries_at(piece.slab, piece.begin), index_stride,
-          layout_.axis_size, value_at(piece.slab, piece.begin, strip), sums);
-      return bad == kNoBadEntry ? bad : position_of(piece.slab, piece.begin + bad);
-    }
-    uint16_t rows[kRunEntries];
     for (int64_t first = piece.begin; first < end; first += kRunEntries) {
-      const int64_t n = std::min(kRunEntries, end - first);
-      const Index* entries = entries_at(piece.slab, first);
-      const int64_t bad = find_bad(entries, index_stride, n, layout_.axis_size);
-      if (bad != kNoBadEntry) return position_of(piece.slab, first + bad);
-      for (int64_t i = 0; i < n; ++i) rows[i] = static_cast<uint16_t>(entries[i * index_stride]);
-      add_rows(
-          simd_,
-          ScatterRun<Value>{n, rows, nullptr, value_at(piece.slab, first, strip), layout_.inner},
-          columns_in(strip), sums, stride);
+      const int64_t count = std::min(kRunEntries, end - first);
+      const int64_t bad = add_run(piece.slab, first, count, strip, sums, stride);
+      if (bad == kNoBadEntry) continue;
+      if (!rule_.rewrites()) return position_of(piece.slab, first + bad);
+      add_run_by_rule(piece.slab, first + bad, count - bad, strip, sums, stride);
     }
     return kNoBadEntry;
   }
 
-  // The same if the rule rewrites entries.
-  void add_by_rule(const Piece& piece, int64_t end, int64_t strip, Sum* sums, int64_t stride) {
-    const auto for_each_kept = [&](auto* rows, auto use) {
-      uint16_t positions[kRunEntries];
-      for (int64_t first = piece.begin; first < end; first += kRunEntries) {
-        const int64_t kept = keep_rows(entries_at(piece.slab, first), layout_.index_entry_stride,
-                                       std::min(kRunEntries, end - first), rule_, rows, positions);
-        if (kept > 0) use(kept, positions, value_at(piece.slab, first, strip));
-      }
-    };
+  // Some kRunEntries entries. Returns the first that is out of range, before which all are added.
+  int64_t add_run(int64_t slab, int64_t first, int64_t count, int64_t strip, Sum* sums,
+                  int64_t stride) {
+    const int64_t index_stride = layout_.index_entry_stride;
+    const Index* const entries = entries_at(slab, first);
+    const Value* const values = value_at(slab, first, strip);
+    if (layout_.inner == 1) {
+      return add_elements_widened(simd_, count, entries, index_stride, layout_.axis_size, values,
+                                  sums);
+    }
+    const int64_t bad = find_bad(entries, index_stride, count, layout_.axis_size);
+    const int64_t good = std::min(bad, count);
+    uint16_t rows[kRunEntries];
+    for (int64_t n = 0; n < good; ++n) rows[n] = static_cast<uint16_t>(entries[n * index_stride]);
+    if (good > 0) {
+      add_rows(simd_, ScatterRun<Value>{good, rows, nullptr, values, layout_.inner},
+               columns_in(strip), sums, stride);
+    }
+    return bad;
+  }
+
+  // The same where some are not the rows themselves, but the rule says which they name.
+  void add_run_by_rule(int64_t slab, int64_t first, int64_t count, int64_t strip, Sum* sums,
+                       int64_t stride) {
+    const Index* const entries = entries_at(slab, first);
+    const Value* const values = value_at(slab, first, strip);
+    uint16_t positions[kRunEntries];
     if (layout_.inner == 1) {
       uint32_t rows[kRunEntries];
-      for_each_kept(rows, [&](int64_t kept, const uint16_t* positions, const Value* values) {
-        Sum kept_values[kRunEntries];
-        for (int64_t n = 0; n < kept; ++n) {
-          kept_values[n] = static_cast<Sum>(values[positions[n]]);
-        }
-        add_elements_widened(simd_, kept, rows, 1, blocking_.block_rows(), kept_values, sums);
-      });
+      const int64_t kept =
+          keep_rows(entries, layout_.index_entry_stride, count, rule_, rows, positions);
+      Sum kept_values[kRunEntries];
+      for (int64_t n = 0; n < kept; ++n) kept_values[n] = static_cast<Sum>(values[positions[n]]);
+      add_elements_widened(simd_, kept, rows, 1, blocking_.block_rows(), kept_values, sums);
     } else {
       uint16_t rows[kRunEntries];
-      for_each_kept(rows, [&](int64_t kept, const uint16_t* positions, const Value* values) {
-        add_rows(simd_, ScatterRun<Value>{kept, rows, positions, values, layout_.inner},
-                 columns_in(strip), sums, stride);
-      });
+      const int64_t kept =
+          keep_rows(entries, layout_.index_entry_stride, count, rule_, rows, positions);
+      if (kept == 0) return;
+      add_rows(simd_, ScatterRun<Value>{kept, rows, positions, values, layout_.inner},
+               columns_in(strip), sums, stride);
     }
   }
 

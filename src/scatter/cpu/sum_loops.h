@@ -150,13 +150,11 @@ bool find_hot(int64_t entries, const Row* rows, int64_t stride, Row& hot) {
 }
 
 // Rows of one element; some kRunEntries entries. Returns the first of `rows` that is out of range,
-// or kNoBadEntry.
+// before which all are added, or kNoBadEntry.
 template <class Row, class Stride, class Sum>
 int64_t add_elements(int64_t entries, const Row* rows, Stride stride, int64_t axis_size,
                      const Sum* values, Sum* sums) {
-  if (repeats(entries, rows, stride)) {
-    const int64_t bad = find_bad(rows, stride, entries, axis_size);
-    if (bad != kNoBadEntry) return bad;
+  if (repeats(entries, rows, stride) && find_bad(rows, stride, entries, axis_size) == kNoBadEntry) {
     Row hot{};
     if (find_hot(entries, rows, stride, hot)) {
       // In a sum that is not in memory, without a branch: entries of other rows are in between.

@@ -176,7 +176,7 @@ def seconds_of(
 
     for call in calls.values():
         run(call, 2)
-    # The first call after another way's is slower: it finds nothing in the caches of the host.
+    # Not of one call: the first after those of another way is slower.
     once = of_slowest([run(call, 5) / 5 for call in calls.values()])
     counts = [max(1, min(200, int(round_seconds / seconds))) for seconds in once]
     rounds = of_slowest(

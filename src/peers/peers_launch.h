@@ -94,9 +94,9 @@ TORCH_OPS_KERNELS_API void put_to_peers(OnCuda on, const PeerSums& call,
                                         const IndexErrorSite& errors);
 
 // Sums values for each row of the table that their index names: the distinct rows, in order, and
-// the sums of each. There are as many as the index has entries; the last are undefined, and zeros.
-// Those of rank r, of `ranks` with `length` rows each, begin at bounds[r]. Entries that name no row
-// are dropped. Deterministic.
+// the sums of each. There are as many as the index has entries; the last rows are undefined, and
+// their sums 0. Those of rank r, of `ranks` with `length` rows each, begin at bounds[r]. Entries
+// that name no row are dropped. Deterministic.
 template <class Value>
 TORCH_OPS_KERNELS_API void sum_rows(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call,
                                     int64_t ranks, int64_t length, int64_t* rows, int64_t* bounds);

@@ -1,10 +1,10 @@
 """A table whose rows each rank reads from where they are, and sums that are sent to the owners.
 
-For its sums a rank has an inbox, with room for some rows of each other rank. A sender adds up what
-it has for a row, and puts distinct rows, in order, into the owners' inboxes. When all have done so,
-an owner adds its own and its inbox in the order of the ranks. Rows for which there is no room go in
-further rounds. There are two inboxes, used in turn: a rank that fills one knows from the meeting
-before it that its owner has emptied that one.
+A rank receives sums in an inbox, which has room for some rows per sender. A sender adds up what it
+has for a row, and puts distinct rows, in order, into the owners' inboxes. When all have done so, an
+owner adds its own sums and those in its inbox in the order of the ranks. Rows for which there is no
+room go in further rounds. There are two inboxes, used in turn: a rank that fills one knows from the
+meeting before it that its owner has emptied that one.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ namespace {
 using at::Tensor;
 
 const int64_t* numbers(const Tensor& tensor) { return tensor.const_data_ptr<int64_t>(); }
+int64_t* own_numbers(const Tensor& tensor) { return tensor.mutable_data_ptr<int64_t>(); }
 
 // Calls use(on, ...) for kernels on the tensor's device, without the GIL.
 template <class Use>
@@ -180,37 +181,6 @@ class Reader {
   std::vector<uint32_t> versions_;
 };
 
-// On CUDA, the sums of values for the distinct rows that their index names; these rows, in order;
-// and where those of each rank begin. There are as many as the index has entries, which needs no
-// wait for the device.
-std::tuple<Tensor, Tensor, Tensor> sum_rows(const Tensor& values, const Tensor& index,
-                                            std::string_view mode, int64_t rows, int64_t length,
-                                            int64_t ranks) {
-  const pybind11::gil_scoped_release no_gil;
-  at::DimVector sizes(values.sizes().slice(index.dim()));
-  sizes.insert(sizes.begin(), rows);
-  const bool complex = values.is_complex();
-  if (complex) sizes.push_back(2);
-  const Tensor real = (complex ? at::view_as_real(values) : values).contiguous();
-  Tensor entries = index;
-  const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, {0, 0});
-  sizes[0] = layout.entries;
-  const Tensor sums = new_output(sizes, real.options().dtype(sum_type(real.scalar_type())));
-  const Tensor distinct = new_output({layout.entries}, index.options().dtype(at::kLong));
-  const Tensor bounds = new_output({ranks + 1}, distinct.options());
-  // An entry that names no row was an error of the gather.
-  const IndexRule rule(indexing::parse_mode("gather", mode), rows);
-  with_kernels<OnCuda>(index, [&]([[maybe_unused]] auto on) {
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, real.scalar_type(), "sum_rows", [&] {
-      using Value = KernelTypeOf<scalar_t>::type;
-      kernels::sum_rows(on, reduce_call<Value, SumOf<Value>>(real, entries, layout, rule, sums),
-                        ranks, length, distinct.mutable_data_ptr<int64_t>(),
-                        bounds.mutable_data_ptr<int64_t>());
-    });
-  });
-  return {complex ? at::view_as_complex(sums) : sums, distinct, bounds};
-}
-
 // A round of sums, of `values` for distinct rows.
 struct Round {
   Tensor values, rows, bounds, inboxes;
@@ -231,9 +201,9 @@ struct Round {
             inboxes.numel(),
             rank,
             length,
-            numbers(rows),
-            numbers(bounds),
-            static_cast<const char*>(values.const_data_ptr()),
+            own_numbers(rows),
+            own_numbers(bounds),
+            static_cast<char*>(values.mutable_data_ptr()),
             count,
             row_bytes,
             first,
@@ -275,6 +245,42 @@ struct Round {
   }
 };
 
+// On CUDA, sums values for the distinct rows that their index names, and sends those of a first
+// round. Returns the sums, of which those that were sent are undefined; the rows, in order; and
+// where those of each rank begin. There are as many as the index has entries, which needs no wait
+// for the device.
+std::tuple<Tensor, Tensor, Tensor> sum_to_peers(const Tensor& values, const Tensor& index,
+                                                std::string_view mode, int64_t rows,
+                                                const Tensor& inboxes, int64_t rank, int64_t length,
+                                                int64_t capacity, int64_t rows_offset,
+                                                int64_t values_offset) {
+  const pybind11::gil_scoped_release no_gil;
+  at::DimVector sizes(values.sizes().slice(index.dim()));
+  sizes.insert(sizes.begin(), rows);
+  const bool complex = values.is_complex();
+  if (complex) sizes.push_back(2);
+  const Tensor real = (complex ? at::view_as_real(values) : values).contiguous();
+  Tensor entries = index;
+  const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, {0, 0});
+  sizes[0] = layout.entries;
+  const Tensor sums = new_output(sizes, real.options().dtype(sum_type(real.scalar_type())));
+  const Tensor distinct = new_output({layout.entries}, index.options().dtype(at::kLong));
+  const Tensor bounds = new_output({inboxes.numel() + 1}, distinct.options());
+  const Round first(sums, distinct, bounds, inboxes, rank, length, 0, capacity, rows_offset,
+                    values_offset);
+  // An entry that names no row was an error of the gather.
+  const IndexRule rule(indexing::parse_mode("gather", mode), rows);
+  with_kernels<OnCuda>(index, [&]([[maybe_unused]] auto on) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(
+        at::kHalf, at::kBFloat16, real.scalar_type(), "sum_to_peers", [&] {
+          using Value = KernelTypeOf<scalar_t>::type;
+          kernels::sum_to_peers(
+              on, reduce_call<Value, SumOf<Value>>(real, entries, layout, rule, sums), first.sums);
+        });
+  });
+  return {complex ? at::view_as_complex(sums) : sums, distinct, bounds};
+}
+
 PeerPads pads_of(const Tensor& pads, int64_t rank) { return {numbers(pads), pads.numel(), rank}; }
 
 void arrive(const Tensor& pads, int64_t rank, int64_t meeting, bool failed) {
@@ -314,7 +320,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("is_fresh", &Reader::is_fresh)
       .def("gather", &Reader::gather)
       .def("look_up", &Reader::look_up);
-  m.def("sum_rows", &sum_rows);
+  m.def("sum_to_peers", &sum_to_peers);
   pybind11::class_<Round>(m, "Round")
       .def(pybind11::init<Tensor, Tensor, Tensor, Tensor, int64_t, int64_t, int64_t, int64_t,
                           int64_t, int64_t>())

@@ -9,7 +9,6 @@
 #include "peers/peers_kernels.cuh"
 #include "peers/peers_launch.h"
 #include "scatter/cuda/sorted/sorted_launch.cuh"
-#include "scatter/sum/ways.cuh"
 
 namespace torch_ops::kernels {
 namespace {
@@ -69,17 +68,18 @@ void put_to_peers(OnCuda on, const PeerSums& call, const IndexErrorSite& errors)
     int lanes = 1;
     while (lanes < 32 && lanes * static_cast<int64_t>(sizeof(Word)) < call.row_bytes) lanes *= 2;
     // One block at least writes the headers.
-    const unsigned blocks = grid_x(std::max<int64_t>(call.count, 1), kPeerThreads / lanes);
+    const int64_t rows = call.first > 0 ? call.count : 0;
+    const unsigned blocks = grid_x(std::max<int64_t>(rows, 1), kPeerThreads / lanes);
     TORCH_OPS_LAUNCH(put_to_peers_kernel<Word>, blocks, kPeerThreads, 0, call, lanes, errors.slot,
                      errors.raised);
   });
 }
 
 template <class Value>
-void sum_rows(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call, int64_t ranks, int64_t length,
-              int64_t* rows, int64_t* bounds) {
+void sum_to_peers(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call, const PeerSums& to) {
   const HostScope scope(on.program);
-  const int64_t count = call.layout.entries;
+  using Sum = SumOf<Value>;
+  const int64_t count = call.layout.entries, inner = call.layout.inner;
   with_shape(call.layout, [&](const auto& shape) {
     using Id = decltype(shape.no_row);
     std::optional<SortedEntries<Id>> entries;
@@ -100,18 +100,29 @@ void sum_rows(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call, int64_t ra
     }
     const Id* const keys = entries ? entries->keys : nullptr;
     TORCH_OPS_LAUNCH(list_rows_kernel<Id>, grid_x(count + 1, kPeerThreads), kPeerThreads, 0, keys,
-                     numbers, count, call.layout.axis_size, length, ranks, rows, bounds);
-    if (count * call.layout.inner == 0) return;
-    auto sums = call;
-    sums.layout = RowLayout::contiguous(1, 1, count, count, call.layout.inner);
-    constexpr int kIdBytes = sizeof(Id);
-    sums.plan = {{numbers, kIdBytes}, {entries->positions, kIdBytes}};
-    sum_sorted(sums, IndexErrorSite{});
+                     numbers, count, call.layout.axis_size, to.length, to.ranks, to.rows,
+                     to.bounds);
+    if (count == 0) return;
+    const DeviceScratch address_memory(count * static_cast<int64_t>(sizeof(Sum*)));
+    auto* const addresses = static_cast<Sum**>(address_memory.get());
+    TORCH_OPS_LAUNCH(address_rows_kernel<Sum>, grid_x(count, kPeerThreads), kPeerThreads, 0, to,
+                     addresses);
+    if (inner == 0) return;
+    const auto total = [&](auto columns) {
+      total_runs<Sums<columns(), Sum>, sorted::RowsByAddress<Sum>>(
+          call.values, addresses, sorted::Shape<Id>(1, 1, count, count, inner), numbers,
+          entries->positions, {}, nullptr);
+    };
+    constexpr int kWide = kVectorSize<Sum>;
+    if (inner % kWide == 0 && is_aligned(call.values, kWide * sizeof(Value))) {
+      total(std::integral_constant<int, kWide>());
+    } else {
+      total(std::integral_constant<int, 1>());
+    }
   });
 }
-#define INSTANTIATE(T)                                                                       \
-  template void sum_rows(OnCuda, const ReduceCall<T, SumOf<T>>&, int64_t, int64_t, int64_t*, \
-                         int64_t*);
+#define INSTANTIATE(T) \
+  template void sum_to_peers(OnCuda, const ReduceCall<T, SumOf<T>>&, const PeerSums&);
 TORCH_OPS_FOR_EACH_FLOAT(INSTANTIATE)
 #undef INSTANTIATE
 

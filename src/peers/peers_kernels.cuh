@@ -75,7 +75,8 @@ __global__ void __launch_bounds__(kPeerThreads)
   }
 }
 
-// `lanes` threads, a power of two up to a warp, send a row.
+// The header, and rows of another round than the first, whose sums are there already. `lanes`
+// threads, a power of two up to a warp, send a row.
 template <class Word>
 __global__ void __launch_bounds__(kPeerThreads)
     put_to_peers_kernel(const __grid_constant__ PeerSums call, int lanes,
@@ -92,6 +93,7 @@ __global__ void __launch_bounds__(kPeerThreads)
     header[0] = call.bounds[threadIdx.x + 1] - call.bounds[threadIdx.x];
     header[1] = most;
   }
+  if (call.first == 0) return;
   const int64_t row_words = call.row_bytes / static_cast<int64_t>(sizeof(Word));
   const int64_t own = call.bounds[call.rank];  // these stay
   const int64_t own_count = call.bounds[call.rank + 1] - own;
@@ -147,6 +149,30 @@ __global__ void list_rows_kernel(const Id* __restrict__ sorted, const Id* __rest
     if (n < count) rows[number] = static_cast<int64_t>(sorted[n]);
     const int64_t before = n > 0 ? owner_of(sorted[n - 1]) : -1;
     for (int64_t rank = before + 1; rank <= owner; ++rank) bounds[rank] = number;
+  }
+}
+
+// Where the sums of distinct rows go. Rows that go to an inbox are listed there.
+template <class Sum>
+__global__ void address_rows_kernel(const __grid_constant__ PeerSums call,
+                                    Sum** __restrict__ addresses) {
+  const int64_t rows = call.bounds[call.ranks], step = int64_t{gridDim.x} * blockDim.x;
+  // The one after the last row is for entries that name none.
+  for (int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; n < call.count; n += step) {
+    char* to = call.values + n * call.row_bytes;
+    const int64_t owner = n < rows ? call.rows[n] / call.length : call.rank;
+    if (owner != call.rank) {
+      const int64_t place = n - call.bounds[owner];
+      if (place < call.capacity) {
+        auto* const inbox = reinterpret_cast<char*>(call.inboxes[owner]);
+        const int64_t at = call.slot(call.rank, owner) * call.capacity + place;
+        reinterpret_cast<int64_t*>(inbox + call.rows_offset)[at] =
+            call.rows[n] - owner * call.length;
+        to = inbox + call.values_offset + at * call.row_bytes;
+      }
+    }
+    addresses[n] = reinterpret_cast<Sum*>(to);
+    if (n >= rows) break;
   }
 }
 

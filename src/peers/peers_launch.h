@@ -34,15 +34,15 @@ struct PeerGather {
 // A round of sums, which go to the ranks that have the rows. Each rank has an inbox, with room for
 // `capacity` rows of each other rank; inboxes[r] is its address. `rows` are numbers of rows in the
 // whole table, distinct and in order; those of rank r begin at bounds[r]. This round is of those
-// from `first` on. A rank's own rows stay where they are.
+// from `first` on. A rank's own rows stay in `values`.
 struct PeerSums {
   const int64_t* inboxes;
   int64_t ranks;
   int64_t rank;
   int64_t length;
-  const int64_t* rows;
-  const int64_t* bounds;  // [ranks + 1]
-  const char* values;     // [count, row_bytes]
+  int64_t* rows;
+  int64_t* bounds;  // [ranks + 1]
+  char* values;     // [count, row_bytes]
   int64_t count;
   int64_t row_bytes;
   int64_t first;
@@ -89,17 +89,18 @@ TORCH_OPS_KERNELS_API int64_t await_peers(OnCpu on, const PeerPads& pads, int64_
 // An entry that is an error gives zeros, and is recorded.
 TORCH_OPS_KERNELS_API void gather_peers(OnCuda on, const PeerGather& call,
                                         const IndexErrorSite& errors);
-// A sender has an error if an entry out of range was recorded there that the host has not raised.
+// Sums values for each row of the table that their index names. It writes the distinct rows and
+// their bounds, and sends the sums of the first round. The others are in to.values: the owner's
+// own, and those for which there is no room. What `to` counts are entries of the index: as many
+// rows have room in it, and what is beyond the last bound is undefined. Entries that name no row
+// are dropped. Deterministic.
+template <class Value>
+TORCH_OPS_KERNELS_API void sum_to_peers(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call,
+                                        const PeerSums& to);
+// Sends the header of a round, and what sum_to_peers() has left for it. A sender has an error if an
+// entry out of range was recorded there that the host has not raised.
 TORCH_OPS_KERNELS_API void put_to_peers(OnCuda on, const PeerSums& call,
                                         const IndexErrorSite& errors);
-
-// Sums values for each row of the table that their index names: the distinct rows, in order, and
-// the sums of each. There are as many as the index has entries; the last rows are undefined, and
-// their sums 0. Those of rank r, of `ranks` with `length` rows each, begin at bounds[r]. Entries
-// that name no row are dropped. Deterministic.
-template <class Value>
-TORCH_OPS_KERNELS_API void sum_rows(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call,
-                                    int64_t ranks, int64_t length, int64_t* rows, int64_t* bounds);
 
 // Writes this rank's `count` rows, after all ranks have put what they have for these: the sums, in
 // the order of the ranks. With `onto` they are added to what is there. `own` is of the dtype of the

@@ -108,6 +108,7 @@ class PeerTable:
         slots = others * self.capacity
         self._rows_offset = _aligned(2 * self._world * 8)
         self._values_offset = self._rows_offset + _aligned(slots * 8)
+        self._room = (self.capacity, self._rows_offset, self._values_offset)
         inbox = self._values_offset + _aligned(slots * row_bytes)
         has_sums = self._world > 1 and (dtype.is_floating_point or dtype.is_complex)
 
@@ -219,11 +220,13 @@ class PeerTable:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """This rank's sums for rows of the table, these rows in order, and where a rank's begin.
 
-        On CUDA there are as many as entries, which needs no wait for the device.
+        On CUDA there are as many as entries, which needs no wait for the device; and sums of the
+        first round are sent as they are made.
         """
         if self._cuda:
-            found: tuple[Tensor, Tensor, Tensor] = _ext.sum_rows(
-                values, index, mode, self._rows, self._length, self._world
+            inboxes = self._inboxes[self._turn][1]
+            found: tuple[Tensor, Tensor, Tensor] = _ext.sum_to_peers(
+                values, index, mode, self._rows, inboxes, self._rank, self._length, *self._room
             )
             return found
         entries = _parts.entries_of_part(index, self._rows, 0, self._rows, mode)
@@ -237,8 +240,7 @@ class PeerTable:
         """Sends what this rank has for the others' rows, as far as there is room in this round."""
         memory, addresses = self._inboxes[self._turn]
         first = number * self.capacity
-        layout = (first, self.capacity, self._rows_offset, self._values_offset)
-        call = _ext.Round(*sent, addresses, self._rank, self._length, *layout)
+        call = _ext.Round(*sent, addresses, self._rank, self._length, first, *self._room)
         call.put()
         self._meetings.meet()
         said = _view(memory, 0, torch.int64, (self._world, 2))

@@ -108,20 +108,6 @@ struct SortWorkspace {
   }
 };
 
-// The memory for summing. `Part` is that of a total.
-template <class Id, class Part>
-struct SumWorkspace {
-  uint32_t* touched;  // a bit for each row that has entries
-  Part* partials;     // two totals per tile: of the run that enters it and of the one that leaves
-
-  static int64_t touched_words(const Shape<Id>& shape) { return (shape.all_rows() + 31) / 32; }
-
-  SumWorkspace(const Shape<Id>& shape, int lanes, Pieces& memory) {
-    touched = memory.take<uint32_t>(touched_words(shape));
-    partials = memory.take<Part>(2 * shape.tiles(lanes) * shape.outer * shape.inner);
-  }
-};
-
 // ---- Kernels ------------------------------------------------------------------------------------
 
 template <class Id>
@@ -162,12 +148,40 @@ __global__ void spread_kernel(IndexView rows, IndexView order, Shape<Id> shape,
   }
 }
 
+// Where the rows of a result are: one after the other,
+template <class Result>
+struct RowsInOrder {
+  using Of = Result;
+  Of* first;
+
+  // Those that begin so many values further on in the result, or in each row.
+  __device__ __forceinline__ RowsInOrder after(int64_t values) const { return {first + values}; }
+  __device__ __forceinline__ Result* at(int64_t row, int64_t width) const {
+    return first + row * width;
+  }
+};
+
+// or each at an address of its own, of a result of one slice.
+template <class Result>
+struct RowsByAddress {
+  using Of = Result* const;
+  Of* rows;
+  int64_t column = 0;
+
+  __device__ __forceinline__ RowsByAddress after(int64_t values) const {
+    return {rows, column + values};
+  }
+  __device__ __forceinline__ Result* at(int64_t row, int64_t /*width*/) const {
+    return rows[row] + column;
+  }
+};
+
 // The sorted entries of a tile, in the form for sum_runs, and what becomes of their sums.
-template <class Total, class Value, class Result, class Id>
+template <class Total, class Value, class Rows, class Id>
 struct SortedTile {
   using Part = typename Total::Part;
   const Value* values_column;  // this lane's columns of the slice's row 0,
-  Result* result_column;       // here as well
+  Rows result_column;          // here as well
   const Id* keys;              // of the tile's first entry
   const Id* positions;
   Part* entering;     // for the parts of runs that enter the tile; then for those that leave it
@@ -205,7 +219,7 @@ struct SortedTile {
   }
 
   __device__ __forceinline__ void whole(Id key, const Total& sums) const {
-    sums.write(result_column + static_cast<int64_t>(key) * shape.inner, shape.entries);
+    sums.write(result_column.at(key, shape.inner), shape.entries);
   }
   __device__ __forceinline__ void enters(const Total& sums) const { sums.copy_to(entering); }
   __device__ __forceinline__ void leaves(const Total& sums) const {
@@ -215,10 +229,10 @@ struct SortedTile {
 
 // blockIdx.x walks the tiles, and in them the pieces of columns; blockIdx.y the slices. Blocks per
 // multiprocessor: as many as leave registers for V sums.
-template <class Total, class Value, class Result, class Id>
+template <class Total, class Value, class Rows, class Id>
 __global__ void __launch_bounds__(kThreads, Total::kBlocks)
     sum_tiles_kernel(const Value* __restrict__ values, const Id* __restrict__ keys,
-                     const Id* __restrict__ positions, Result* __restrict__ result,
+                     const Id* __restrict__ positions, typename Rows::Of* __restrict__ result,
                      typename Total::Part* __restrict__ partials, uint32_t* __restrict__ touched,
                      Shape<Id> shape, RowPieces split, typename Total::Options options) {
   constexpr int V = Total::kColumns;
@@ -231,9 +245,9 @@ __global__ void __launch_bounds__(kThreads, Total::kBlocks)
   const int64_t column = live ? own_column : 0;
   const int64_t begin = tile * Shape<Id>::tile_entries(split.lanes);
   for (int64_t slice = blockIdx.y; slice < shape.outer; slice += gridDim.y) {
-    SortedTile<Total, Value, Result, Id> entries{
+    SortedTile<Total, Value, Rows, Id> entries{
         values + slice * shape.entries * shape.inner + column,
-        result + slice * shape.axis_size * shape.inner + column,
+        Rows{result}.after(slice * shape.axis_size * shape.inner + column),
         keys + begin,
         positions + begin,
         partials + (2 * tile * shape.outer + slice) * shape.inner + column,
@@ -267,11 +281,11 @@ __device__ int64_t last_tile_of_run(const Id* keys, Id key, int64_t tile, int64_
 
 // A group of lanes looks at a tile: does a run start there and leave it? Then it adds up the run's
 // parts and writes the row; those of a long run are added by the whole block, in a fixed tree.
-template <class Total, class Result, class Id>
+template <class Total, class Rows, class Id>
 __global__ void __launch_bounds__(kJoinThreads)
     join_kernel(const Id* __restrict__ keys, const typename Total::Part* __restrict__ partials,
-                Result* __restrict__ result, Shape<Id> shape, int64_t tile_entries, int64_t tiles,
-                RowPieces split) {
+                typename Rows::Of* __restrict__ result, Shape<Id> shape, int64_t tile_entries,
+                int64_t tiles, RowPieces split) {
   constexpr int V = Total::kColumns;
   struct Run {
     Id key;
@@ -292,7 +306,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   };
   const auto write = [&](const Run& run, int64_t slice, const Total& sums) {
     const int64_t row = static_cast<int64_t>(run.key) + slice * shape.axis_size;
-    sums.write(result + row * shape.inner + column, shape.entries);
+    sums.write(Rows{result}.after(column).at(row, shape.inner), shape.entries);
   };
 
   if (thread == 0) long_count = 0;

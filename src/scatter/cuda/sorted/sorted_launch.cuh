@@ -80,39 +80,47 @@ SortedEntries<Id> entries_in_order(const ReduceCall<Value, Result>& call,
              : sort_entries(call.index, call.layout, call.rule, shape, errors);
 }
 
+// Writes the totals of sorted entries to the rows that have some. A bit for each of these is set in
+// `touched`, if given.
+template <class Total, class Rows, class Value, class Id>
+void total_runs(const Value* values, typename Rows::Of* result, const sorted::Shape<Id>& shape,
+                const Id* keys, const Id* positions, typename Total::Options options,
+                uint32_t* touched) {
+  constexpr int V = Total::kColumns;
+  using Part = typename Total::Part;
+  const RowPieces split(shape.inner, V);
+  const unsigned slices = grid_y(shape.outer);
+  const int64_t tiles = shape.tiles(split.lanes);
+  // Two totals per tile: of the run that enters it and of the one that leaves.
+  const DeviceScratch memory(2 * tiles * shape.outer * shape.inner * sizeof(Part));
+  auto* const partials = static_cast<Part*>(memory.get());
+  auto* sum_tiles = sorted::sum_tiles_kernel<Total, Value, Rows, Id>;
+  TORCH_OPS_LAUNCH(sum_tiles, dim3(grid_x(tiles * split.pieces, 1), slices), sorted::kThreads, 0,
+                   values, keys, positions, result, partials, touched, shape, split, options);
+  if (tiles > 1) {
+    const RowPieces join_split(shape.inner, V, sorted::kJoinLanes);
+    const int64_t join_blocks =
+        ceil_div(tiles, join_split.groups(sorted::kJoinThreads)) * join_split.pieces;
+    auto* join = sorted::join_kernel<Total, Rows, Id>;
+    TORCH_OPS_LAUNCH(join, dim3(grid_x(join_blocks, 1), slices), sorted::kJoinThreads, 0, keys,
+                     partials, result, shape, shape.tile_entries(split.lanes), tiles, join_split);
+  }
+}
+
 // Writes the totals of sorted entries to `result`; `empty` to rows without entries.
 template <class Total, class Value, class Result, class Id>
 void total_sorted(const Value* values, Result* result, const sorted::Shape<Id>& shape,
                   const SortedEntries<Id>& entries, typename Total::Options options, Result empty) {
   constexpr int V = Total::kColumns;
-  const RowPieces split(shape.inner, V);
-  using Work = sorted::SumWorkspace<Id, typename Total::Part>;
-  sorted::Pieces sizes{nullptr};
-  Work(shape, split.lanes, sizes);
-  const DeviceScratch memory(sizes.bytes);
-  sorted::Pieces pieces{static_cast<char*>(memory.get())};
-  const Work work(shape, split.lanes, pieces);
-
-  TORCH_OPS_CUDA_CALL(cudaMemsetAsync(work.touched, 0, work.touched_words(shape) * sizeof(uint32_t),
-                                      current_stream()));
-  const unsigned slices = grid_y(shape.outer);
-  const int64_t tiles = shape.tiles(split.lanes);
-  auto* sum_tiles = sorted::sum_tiles_kernel<Total, Value, Result, Id>;
-  TORCH_OPS_LAUNCH(sum_tiles, dim3(grid_x(tiles * split.pieces, 1), slices), sorted::kThreads, 0,
-                   values, entries.keys, entries.positions, result, work.partials, work.touched,
-                   shape, split, options);
-  if (tiles > 1) {
-    const RowPieces join_split(shape.inner, V, sorted::kJoinLanes);
-    const int64_t join_blocks =
-        ceil_div(tiles, join_split.groups(sorted::kJoinThreads)) * join_split.pieces;
-    auto* join = sorted::join_kernel<Total, Result, Id>;
-    TORCH_OPS_LAUNCH(join, dim3(grid_x(join_blocks, 1), slices), sorted::kJoinThreads, 0,
-                     entries.keys, work.partials, result, shape, shape.tile_entries(split.lanes),
-                     tiles, join_split);
-  }
+  const int64_t words = ceil_div(shape.all_rows(), 32);
+  const DeviceScratch memory(words * sizeof(uint32_t));
+  auto* const touched = static_cast<uint32_t*>(memory.get());
+  TORCH_OPS_CUDA_CALL(cudaMemsetAsync(touched, 0, words * sizeof(uint32_t), current_stream()));
+  total_runs<Total, sorted::RowsInOrder<Result>>(values, result, shape, entries.keys,
+                                                 entries.positions, options, touched);
   auto* fill_rest = sorted::fill_rest_kernel<V, Result, Id>;
-  TORCH_OPS_LAUNCH(fill_rest, dim3(grid_x(shape.all_rows(), sorted::kThreads), slices),
-                   sorted::kThreads, 0, work.touched, result, shape, split, empty);
+  TORCH_OPS_LAUNCH(fill_rest, dim3(grid_x(shape.all_rows(), sorted::kThreads), grid_y(shape.outer)),
+                   sorted::kThreads, 0, touched, result, shape, RowPieces(shape.inner, V), empty);
 }
 
 }  // namespace torch_ops

@@ -232,15 +232,24 @@ struct Round {
     });
   }
 
-  // On CUDA alone.
-  void add_to(const Tensor& own, bool onto) const {
+  // On CUDA alone. `table` is the dtype of what was summed; that of `own` may be that of the sums.
+  void add_to(const Tensor& own, at::ScalarType table, bool onto) const {
     const pybind11::gil_scoped_release no_gil;
     TORCH_INTERNAL_ASSERT(own.is_contiguous());
     const Tensor real = own.is_complex() ? at::view_as_real(own) : own;
+    table = c10::toRealValueType(table);
     with_kernels<OnCuda>(own, [&]([[maybe_unused]] auto on) {
-      AT_DISPATCH_FLOATING_TYPES_AND2(
-          at::kHalf, at::kBFloat16, real.scalar_type(), "add_from_peers",
-          [&] { kernels::add_from_peers(on, sums, own.size(0), onto, output_of<scalar_t>(real)); });
+      AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, table, "add_from_peers", [&] {
+        using Narrow = KernelTypeOf<scalar_t>::type;
+        const auto add = [&](auto* to) {
+          kernels::add_from_peers<Narrow>(on, sums, own.size(0), onto, to);
+        };
+        if (real.scalar_type() == table) {
+          add(output_of<scalar_t>(real));
+        } else {
+          add(static_cast<SumOf<Narrow>*>(real.mutable_data_ptr()));
+        }
+      });
     });
   }
 };
@@ -250,7 +259,7 @@ struct Round {
 // where those of each rank begin. There are as many as the index has entries, which needs no wait
 // for the device.
 std::tuple<Tensor, Tensor, Tensor> sum_to_peers(const Tensor& values, const Tensor& index,
-                                                std::string_view mode, int64_t rows,
+                                                std::string_view mode, int64_t rows, bool narrow,
                                                 const Tensor& inboxes, int64_t rank, int64_t length,
                                                 int64_t capacity, int64_t rows_offset,
                                                 int64_t values_offset) {
@@ -274,8 +283,9 @@ std::tuple<Tensor, Tensor, Tensor> sum_to_peers(const Tensor& values, const Tens
     AT_DISPATCH_FLOATING_TYPES_AND2(
         at::kHalf, at::kBFloat16, real.scalar_type(), "sum_to_peers", [&] {
           using Value = KernelTypeOf<scalar_t>::type;
-          kernels::sum_to_peers(
-              on, reduce_call<Value, SumOf<Value>>(real, entries, layout, rule, sums), first.sums);
+          kernels::sum_to_peers(on,
+                                reduce_call<Value, SumOf<Value>>(real, entries, layout, rule, sums),
+                                narrow, first.sums);
         });
   });
   return {complex ? at::view_as_complex(sums) : sums, distinct, bounds};

@@ -76,7 +76,8 @@ void put_to_peers(OnCuda on, const PeerSums& call, const IndexErrorSite& errors)
 }
 
 template <class Value>
-void sum_to_peers(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call, const PeerSums& to) {
+void sum_to_peers(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call, bool narrow,
+                  const PeerSums& to) {
   const HostScope scope(on.program);
   using Sum = SumOf<Value>;
   const int64_t count = call.layout.entries, inner = call.layout.inner;
@@ -100,16 +101,16 @@ void sum_to_peers(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call, const 
     }
     const Id* const keys = entries ? entries->keys : nullptr;
     TORCH_OPS_LAUNCH(list_rows_kernel<Id>, grid_x(count + 1, kPeerThreads), kPeerThreads, 0, keys,
-                     numbers, count, call.layout.axis_size, to.length, to.ranks, to.rows,
-                     to.bounds);
+                     numbers, count, call.layout.axis_size, narrow && !std::is_same_v<Value, Sum>,
+                     to.length, to.ranks, to.rows, to.bounds);
     if (count == 0) return;
-    const DeviceScratch address_memory(count * static_cast<int64_t>(sizeof(Sum*)));
-    auto* const addresses = static_cast<Sum**>(address_memory.get());
-    TORCH_OPS_LAUNCH(address_rows_kernel<Sum>, grid_x(count, kPeerThreads), kPeerThreads, 0, to,
+    const DeviceScratch address_memory(count * static_cast<int64_t>(sizeof(uintptr_t)));
+    auto* const addresses = static_cast<uintptr_t*>(address_memory.get());
+    TORCH_OPS_LAUNCH(address_rows_kernel, grid_x(count, kPeerThreads), kPeerThreads, 0, to,
                      addresses);
     if (inner == 0) return;
     const auto total = [&](auto columns) {
-      total_runs<Sums<columns(), Sum>, sorted::RowsByAddress<Sum>>(
+      total_runs<Sums<columns(), Sum>, sorted::RowsByAddress<Sum, Value>>(
           call.values, addresses, sorted::Shape<Id>(1, 1, count, count, inner), numbers,
           entries->positions, {}, nullptr);
     };
@@ -122,11 +123,11 @@ void sum_to_peers(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call, const 
   });
 }
 #define INSTANTIATE(T) \
-  template void sum_to_peers(OnCuda, const ReduceCall<T, SumOf<T>>&, const PeerSums&);
+  template void sum_to_peers(OnCuda, const ReduceCall<T, SumOf<T>>&, bool, const PeerSums&);
 TORCH_OPS_FOR_EACH_FLOAT(INSTANTIATE)
 #undef INSTANTIATE
 
-template <class Value>
+template <class Narrow, class Value>
 void add_from_peers(OnCuda on, const PeerSums& call, int64_t count, bool onto, Value* own) {
   const HostScope scope(on.program);
   if (count * call.row_bytes == 0) return;
@@ -142,12 +143,15 @@ void add_from_peers(OnCuda on, const PeerSums& call, int64_t count, bool onto, V
   int lanes = 1;
   while (lanes < 32 && lanes * kVectorBytes < call.row_bytes) lanes *= 2;
   const bool is_wide = call.row_bytes % (kWide * sizeof(Sum)) == 0;
-  auto* kernel = is_wide ? add_from_peers_kernel<kWide, Value> : add_from_peers_kernel<1, Value>;
+  auto* kernel = is_wide ? add_from_peers_kernel<kWide, Narrow, Value>
+                         : add_from_peers_kernel<1, Narrow, Value>;
   TORCH_OPS_LAUNCH(kernel, grid_x(count, block_rows), kPeerThreads, bytes, call, count,
                    static_cast<int>(block_rows), lanes, onto, own);
 }
-#define INSTANTIATE(T) template void add_from_peers(OnCuda, const PeerSums&, int64_t, bool, T*);
+#define INSTANTIATE(T) template void add_from_peers<T>(OnCuda, const PeerSums&, int64_t, bool, T*);
 TORCH_OPS_FOR_EACH_FLOAT(INSTANTIATE)
+template void add_from_peers<Float16>(OnCuda, const PeerSums&, int64_t, bool, float*);
+template void add_from_peers<BFloat16>(OnCuda, const PeerSums&, int64_t, bool, float*);
 
 void meet_peers(OnCuda on, const PeerPads& pads, int64_t* meeting, bool failed,
                 int64_t milliseconds, int64_t* outcome) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda/atomic>
+#include <type_traits>
 
 #include "common/cuda/fast_divisor.cuh"
 #include "common/cuda/vectorized.cuh"
@@ -14,6 +15,7 @@ namespace torch_ops::kernels {
 constexpr int kPeerThreads = 256;
 constexpr int kPeerUnroll = 8;  // words of a thread that are on their way at a time
 constexpr int kAddUnroll = 4;   // rows of a thread whose sums are on their way at a time
+constexpr int32_t kNowhere = -1;
 constexpr int64_t kMostPeerWords = int64_t{1} << 30;  // of a launch
 
 // The words of a launch: all or some of each of some rows.
@@ -75,6 +77,8 @@ __global__ void __launch_bounds__(kPeerThreads)
   }
 }
 
+__device__ inline int64_t number_of(int64_t row) { return row & ~kNarrowRow; }
+
 // The header, and rows of another round than the first, whose sums are there already. `lanes`
 // threads, a power of two up to a warp, send a row.
 template <class Word>
@@ -104,7 +108,7 @@ __global__ void __launch_bounds__(kPeerThreads)
   for (; sent < count; sent += teams) {
     const int64_t n = sent < own ? sent : sent + own_count;
     const int64_t row = call.rows[n];
-    const int64_t owner = row / call.length;
+    const int64_t owner = number_of(row) / call.length;
     const int64_t place = n - call.bounds[owner] - call.first;
     if (place < 0 || place >= call.capacity) continue;
     auto* const inbox = reinterpret_cast<char*>(call.inboxes[owner]);
@@ -130,11 +134,12 @@ struct RowBegins {
 };
 
 // Of sorted numbers of rows: the distinct ones, and where those of each rank begin. Numbers from
-// `size` on are of no row.
+// `size` on are of no row. `narrow`: to mark rows of one entry.
 template <class Id>
 __global__ void list_rows_kernel(const Id* __restrict__ sorted, const Id* __restrict__ numbers,
-                                 int64_t count, int64_t size, int64_t length, int64_t ranks,
-                                 int64_t* __restrict__ rows, int64_t* __restrict__ bounds) {
+                                 int64_t count, int64_t size, bool narrow, int64_t length,
+                                 int64_t ranks, int64_t* __restrict__ rows,
+                                 int64_t* __restrict__ bounds) {
   const auto owner_of = [&](Id row) {
     return static_cast<int64_t>(row) < size ? static_cast<int64_t>(row) / length : ranks;
   };
@@ -146,32 +151,34 @@ __global__ void list_rows_kernel(const Id* __restrict__ sorted, const Id* __rest
                            : n > 0   ? int64_t{numbers[n - 1]} + 1
                                      : 0;
     const int64_t owner = n < count ? owner_of(sorted[n]) : ranks;
-    if (n < count) rows[number] = static_cast<int64_t>(sorted[n]);
+    if (n < count) {
+      const bool alone = n + 1 == count || sorted[n + 1] != sorted[n];
+      rows[number] = static_cast<int64_t>(sorted[n]) + (narrow && alone ? kNarrowRow : 0);
+    }
     const int64_t before = n > 0 ? owner_of(sorted[n - 1]) : -1;
     for (int64_t rank = before + 1; rank <= owner; ++rank) bounds[rank] = number;
   }
 }
 
-// Where the sums of distinct rows go. Rows that go to an inbox are listed there.
-template <class Sum>
+// Where the sums of distinct rows go (RowsByAddress). Rows that go to an inbox are listed there.
 __global__ void address_rows_kernel(const __grid_constant__ PeerSums call,
-                                    Sum** __restrict__ addresses) {
+                                    uintptr_t* __restrict__ addresses) {
   const int64_t rows = call.bounds[call.ranks], step = int64_t{gridDim.x} * blockDim.x;
   // The one after the last row is for entries that name none.
   for (int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; n < call.count; n += step) {
     char* to = call.values + n * call.row_bytes;
-    const int64_t owner = n < rows ? call.rows[n] / call.length : call.rank;
+    const int64_t row = n < rows ? call.rows[n] : call.rank * call.length;
+    const int64_t owner = number_of(row) / call.length;
     if (owner != call.rank) {
       const int64_t place = n - call.bounds[owner];
       if (place < call.capacity) {
         auto* const inbox = reinterpret_cast<char*>(call.inboxes[owner]);
         const int64_t at = call.slot(call.rank, owner) * call.capacity + place;
-        reinterpret_cast<int64_t*>(inbox + call.rows_offset)[at] =
-            call.rows[n] - owner * call.length;
+        reinterpret_cast<int64_t*>(inbox + call.rows_offset)[at] = row - owner * call.length;
         to = inbox + call.values_offset + at * call.row_bytes;
       }
     }
-    addresses[n] = reinterpret_cast<Sum*>(to);
+    addresses[n] = reinterpret_cast<uintptr_t>(to) + (row >= kNarrowRow);
     if (n >= rows) break;
   }
 }
@@ -205,7 +212,7 @@ struct CameRows {
     count = max(min(all - call.first, call.capacity), int64_t{0});
   }
 
-  __device__ int64_t row(int64_t n) const { return rows[n] - first_row; }
+  __device__ int64_t row(int64_t n) const { return number_of(rows[n]) - first_row; }
 
   // The first that is not below a row of this rank. All lanes of a warp look, at a place each.
   __device__ int64_t find(int64_t wanted) const {
@@ -223,20 +230,21 @@ struct CameRows {
 
 // Writes this rank's rows: the sums of what came for each, in the order of the ranks; or, `onto`
 // what is there, adds these. A block has `block_rows` rows. V columns of a row are one thread's.
-template <int V, class Value>
+template <int V, class Narrow, class Value>
 __global__ void __launch_bounds__(kPeerThreads)
     add_from_peers_kernel(const __grid_constant__ PeerSums call, int64_t count, int block_rows,
                           int lanes, bool onto, Value* __restrict__ own) {
   using Sum = SumOf<Value>;
   using Sums = Vector<Sum, V>;
-  // Where each rank has each row of the block, if it has; and each rank's values.
+  // Where each rank has each row of the block, if it has: the place, or -2 - the place of a narrow
+  // row; and each rank's values.
   extern __shared__ const void* shared[];
   auto* const values = reinterpret_cast<const Sum**>(shared);
   auto* const places = reinterpret_cast<int32_t*>(shared + call.ranks);
   const int thread = static_cast<int>(threadIdx.x), ranks = static_cast<int>(call.ranks);
   const int64_t first = int64_t{blockIdx.x} * block_rows;
   const int here = static_cast<int>(min(count - first, int64_t{block_rows}));
-  for (int n = thread; n < here * ranks; n += kPeerThreads) places[n] = -1;
+  for (int n = thread; n < here * ranks; n += kPeerThreads) places[n] = kNowhere;
   __syncthreads();
   // Warps for each rank, one at least.
   const int team = max(kPeerThreads / ranks / 32, 1) * 32;
@@ -247,7 +255,8 @@ __global__ void __launch_bounds__(kPeerThreads)
     for (int64_t n = came.find(first) + thread % team; n < came.count; n += team) {
       const int64_t row = came.row(n);
       if (row >= end) break;
-      places[(row - first) * ranks + rank] = static_cast<int32_t>(n);
+      const bool is_narrow = came.rows[n] >= kNarrowRow;
+      places[(row - first) * ranks + rank] = static_cast<int32_t>(is_narrow ? -2 - n : n);
     }
   }
   __syncthreads();
@@ -262,10 +271,18 @@ __global__ void __launch_bounds__(kPeerThreads)
 #pragma unroll
         for (int u = 0; u < kAddUnroll; ++u) {
           const int row = at + u * rows_at_once;
-          const int64_t place = row < here ? places[row * ranks + rank] : -1;
-          if (place < 0) continue;
+          const int64_t place = row < here ? places[row * ranks + rank] : kNowhere;
+          if (place == kNowhere) continue;
           has_come[u] = true;
-          more[u] = *reinterpret_cast<const Sums*>(values[rank] + place * width + column);
+          const Sum* const from = values[rank] + (place < 0 ? -2 - place : place) * width;
+          if (std::is_same_v<Sum, Narrow> || place >= 0) {
+            more[u] = *reinterpret_cast<const Sums*>(from + column);
+          } else {
+            const auto* const values = reinterpret_cast<const Narrow*>(from) + column;
+            const auto narrow = *reinterpret_cast<const Vector<Narrow, V>*>(values);
+#pragma unroll
+            for (int v = 0; v < V; ++v) more[u].values[v] = static_cast<Sum>(narrow.values[v]);
+          }
         }
 #pragma unroll
         for (int u = 0; u < kAddUnroll; ++u) {

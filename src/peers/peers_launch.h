@@ -35,6 +35,10 @@ struct PeerGather {
 // `capacity` rows of each other rank; inboxes[r] is its address. `rows` are numbers of rows in the
 // whole table, distinct and in order; those of rank r begin at bounds[r]. This round is of those
 // from `first` on. A rank's own rows stay in `values`.
+//
+// On CUDA a sum of 16-bit values is of float32. If it is one value, it is sent as such, in the
+// first half of its place: that is what a link's time goes to. The row's number then has kNarrowRow
+// added.
 struct PeerSums {
   const int64_t* inboxes;
   int64_t ranks;
@@ -68,6 +72,8 @@ struct PeerPads {
   int64_t rank;
 };
 
+constexpr int64_t kNarrowRow = int64_t{1} << 62;
+
 constexpr int64_t kAllMet = -1;
 constexpr int64_t kHasError = -1;
 
@@ -93,10 +99,10 @@ TORCH_OPS_KERNELS_API void gather_peers(OnCuda on, const PeerGather& call,
 // their bounds, and sends the sums of the first round. The others are in to.values: the owner's
 // own, and those for which there is no room. What `to` counts are entries of the index: as many
 // rows have room in it, and what is beyond the last bound is undefined. Entries that name no row
-// are dropped. Deterministic.
+// are dropped. `narrow`: whether sums of one value are of its type. Deterministic.
 template <class Value>
 TORCH_OPS_KERNELS_API void sum_to_peers(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call,
-                                        const PeerSums& to);
+                                        bool narrow, const PeerSums& to);
 // Sends the header of a round, and what sum_to_peers() has left for it. A sender has an error if an
 // entry out of range was recorded there that the host has not raised.
 TORCH_OPS_KERNELS_API void put_to_peers(OnCuda on, const PeerSums& call,
@@ -104,8 +110,8 @@ TORCH_OPS_KERNELS_API void put_to_peers(OnCuda on, const PeerSums& call,
 
 // Writes this rank's `count` rows, after all ranks have put what they have for these: the sums, in
 // the order of the ranks. With `onto` they are added to what is there. `own` is of the dtype of the
-// table, or of its sums; a row is rounded once per round.
-template <class Value>
+// table, Narrow, or of its sums; a row is rounded once per round.
+template <class Narrow, class Value>
 TORCH_OPS_KERNELS_API void add_from_peers(OnCuda on, const PeerSums& call, int64_t count, bool onto,
                                           Value* own);
 

@@ -118,6 +118,28 @@ def test_sums_are_rounded_once(route: str, dtype: torch.dtype) -> None:
     assert ranks.run(4, round_once, route, dtype) == [[exact, exact]] * 4
 
 
+def differs_from_exact(dtype: torch.dtype, width: int, inbox_bytes: int) -> float:
+    """Of rows that few entries name or one, in values whose sums are exact."""
+    table = ShardedTable(300, width, dtype=dtype, route="direct", inbox_bytes=inbox_bytes)
+    wanted = torch.zeros(300, width)
+    for rank in range(dist.get_world_size()):
+        generator = ranks.generator(rank)
+        index = torch.randint(300, (250,), generator=generator)
+        values = torch.randint(-8, 9, (250, width), generator=generator).to(dtype)
+        wanted.index_add_(0, index, values.float())
+        if rank == dist.get_rank():
+            (grad,) = torch.autograd.grad(table(index), table.weight, values)
+    assert grad.dtype == dtype
+    return float((grad.full_tensor().float() - wanted).abs().max())
+
+
+@pytest.mark.parametrize("inbox_bytes", [SMALL, 1 << 20])
+@pytest.mark.parametrize("width", [5, 8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_rows_of_one_entry_and_of_several(dtype: torch.dtype, width: int, inbox_bytes: int) -> None:
+    assert ranks.run(2, differs_from_exact, dtype, width, inbox_bytes) == [0.0, 0.0]
+
+
 def gradient_bits(route: str) -> Tensor:
     table = ShardedTable(50, 5, route=route, inbox_bytes=SMALL)
     generator = ranks.generator(dist.get_rank())

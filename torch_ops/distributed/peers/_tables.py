@@ -216,17 +216,26 @@ class PeerTable:
     # ---- Sums ------------------------------------------------------------------------------------
 
     def _distinct_sums(
-        self, values: Tensor, index: Tensor, mode: str
+        self, values: Tensor, index: Tensor, mode: str, narrow: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """This rank's sums for rows of the table, these rows in order, and where a rank's begin.
 
         On CUDA there are as many as entries, which needs no wait for the device; and sums of the
-        first round are sent as they are made.
+        first round are sent as they are made. ``narrow``: in the dtype of the table where they are
+        of one value.
         """
         if self._cuda:
             inboxes = self._inboxes[self._turn][1]
             found: tuple[Tensor, Tensor, Tensor] = _ext.sum_to_peers(
-                values, index, mode, self._rows, inboxes, self._rank, self._length, *self._room
+                values,
+                index,
+                mode,
+                self._rows,
+                narrow,
+                inboxes,
+                self._rank,
+                self._length,
+                *self._room,
             )
             return found
         entries = _parts.entries_of_part(index, self._rows, 0, self._rows, mode)
@@ -289,7 +298,7 @@ class PeerTable:
     def _add(self, own: Tensor, round: _Round) -> None:
         """Adds what came in a round; the first of all overwrites what is there."""
         if self._cuda:
-            round.call.add_to(own, round.first > 0)
+            round.call.add_to(own, self.part.dtype, round.first > 0)
             return
         if round.first == 0:
             own.zero_()
@@ -319,7 +328,7 @@ class PeerTable:
             )
             return whole
         with self._writing():
-            sent = self._distinct_sums(values, index, mode)
+            sent = self._distinct_sums(values, index, mode, narrow=True)
             # On CUDA a row is rounded once per round: right if there is but one.
             dtype = values.dtype if self._cuda else self._dtype
             own = values.new_empty((count, *self._row_shape), dtype=dtype)
@@ -344,7 +353,7 @@ class PeerTable:
             return sparse_rows(rows, sums, self.part.shape, values.dtype)
         received: list[tuple[Tensor, Tensor]] = []
         with self._writing():
-            sent = self._distinct_sums(values, index, mode)
+            sent = self._distinct_sums(values, index, mode, narrow=False)
             for number in itertools.count():
                 round = self._send(sent, number)
                 is_last = self._is_last(round)

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cub/device/device_radix_sort.cuh>
+#include <type_traits>
 
 #include "common/cuda/vectorized.cuh"
 #include "common/cuda/warp.cuh"
@@ -156,23 +157,36 @@ struct RowsInOrder {
 
   // Those that begin so many values further on in the result, or in each row.
   __device__ __forceinline__ RowsInOrder after(int64_t values) const { return {first + values}; }
-  __device__ __forceinline__ Result* at(int64_t row, int64_t width) const {
-    return first + row * width;
+
+  template <class Total>
+  __device__ __forceinline__ void write(const Total& sums, int64_t row, int64_t width,
+                                        int64_t entries) const {
+    sums.write(first + row * width, entries);
   }
 };
 
-// or each at an address of its own, of a result of one slice.
-template <class Result>
+// or each at an address of its own, of a result of one slice. An odd address is that of a row of
+// type Narrow, one byte on.
+template <class Result, class Narrow>
 struct RowsByAddress {
-  using Of = Result* const;
+  using Of = const uintptr_t;
   Of* rows;
   int64_t column = 0;
 
   __device__ __forceinline__ RowsByAddress after(int64_t values) const {
     return {rows, column + values};
   }
-  __device__ __forceinline__ Result* at(int64_t row, int64_t /*width*/) const {
-    return rows[row] + column;
+
+  template <class Total>
+  __device__ __forceinline__ void write(const Total& sums, int64_t row, int64_t /*width*/,
+                                        int64_t entries) const {
+    const uintptr_t address = rows[row];
+    if constexpr (!std::is_same_v<Result, Narrow>) {
+      if (address % 2 == 1) {
+        return sums.write(reinterpret_cast<Narrow*>(address - 1) + column, entries);
+      }
+    }
+    sums.write(reinterpret_cast<Result*>(address) + column, entries);
   }
 };
 
@@ -219,7 +233,7 @@ struct SortedTile {
   }
 
   __device__ __forceinline__ void whole(Id key, const Total& sums) const {
-    sums.write(result_column.at(key, shape.inner), shape.entries);
+    result_column.write(sums, key, shape.inner, shape.entries);
   }
   __device__ __forceinline__ void enters(const Total& sums) const { sums.copy_to(entering); }
   __device__ __forceinline__ void leaves(const Total& sums) const {
@@ -306,7 +320,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   };
   const auto write = [&](const Run& run, int64_t slice, const Total& sums) {
     const int64_t row = static_cast<int64_t>(run.key) + slice * shape.axis_size;
-    sums.write(Rows{result}.after(column).at(row, shape.inner), shape.entries);
+    Rows{result}.after(column).write(sums, row, shape.inner, shape.entries);
   };
 
   if (thread == 0) long_count = 0;

@@ -68,9 +68,10 @@ class CompileChecks:
     @torch._dynamo.config.patch(specialize_float=True)
     def test_compile(self, op: Op, device: torch.device) -> None:
         """Whole graphs, forward and backward; how often sizes that change compile anew."""
-        for dynamic, allowed in ((None, 2), (True, 1)):
+        # Of sizes that are constants test_inductor has a graph.
+        for dynamic, allowed, backend in ((None, 2, "eager"), (True, 1, "aot_eager")):
             torch.compiler.reset()
-            counter = CompileCounterWithBackend("aot_eager")
+            counter = CompileCounterWithBackend(backend)
             function = sized_call(op, device, 9).without_values()
             compiled = torch.compile(function, fullgraph=True, backend=counter, dynamic=dynamic)
             for size in (9, 12, 17):

@@ -30,6 +30,13 @@ import torch_ops
 
 TIMEOUT = 120  # seconds that a function may take
 
+# What functions of tests import, which each rank would take seconds for.
+PRELOADED = [
+    *("torch", "torch_ops", "torch.distributed.tensor", "torch.distributed.checkpoint"),
+    *("torch.distributed.fsdp", "torch.distributed.tensor.parallel"),
+    *("torch.distributed.tensor.debug", "torch._dynamo", "torch._dynamo.backends.debugging"),
+]
+
 # Of the ranks that a test runs on; in a rank, of that rank.
 device_type = "cpu"
 _staging: torch.library.Library | None = None
@@ -118,7 +125,7 @@ class Ranks:
 
     def __init__(self, world: int, device: str) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch_ops", "torch.distributed.tensor"])
+        context.set_forkserver_preload(PRELOADED)
         folder = tempfile.mkdtemp(prefix="torch_ops-ranks-")
         self.calls: list[Connection] = []
         self.processes = []

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from programs import ROOT, run_with_torch
+
+WARNINGS = "import warnings; warnings.simplefilter('error', RuntimeWarning)\n"
 
 
 def _run(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_with_torch("-c", WARNINGS + code, cwd=ROOT)
+    assert done.returncode == 0, done.stdout
     return done.stdout.strip()
 
 

@@ -36,6 +36,7 @@ def environment(folder: Path, torch: bool) -> Path:
     return folder / "bin" / "python"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("editable", [False, True])
 def test_pip_installs(toy: Path, tmp_path: Path, editable: bool) -> None:
     """With and without -e, into a fresh environment that borrows torch from this one."""

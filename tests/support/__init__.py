@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -47,30 +47,45 @@ class Call:
 
     op: Op
     sample: Sample
+    # Of each call gradcheck makes thousands: what the arguments are is looked up once. The leaves
+    # of their tree, with None for each tensor; where these are; the tree's form.
+    _leaves: list[Any] = field(init=False, repr=False, compare=False)
+    _places: list[int] = field(init=False, repr=False, compare=False)
+    _form: pytree.TreeSpec = field(init=False, repr=False, compare=False)
+    _tensors: list[Tensor] = field(init=False, repr=False, compare=False)
+    # Which of the tensors can have a gradient.
+    inputs: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        leaves, form = pytree.tree_flatten(self.sample.args)
+        places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        tensors = [leaves[at] for at in places]
+        found = {
+            "_leaves": [None if at in places else leaf for at, leaf in enumerate(leaves)],
+            "_places": places,
+            "_form": form,
+            "_tensors": tensors,
+            "inputs": tuple(i for i, tensor in enumerate(tensors) if is_differentiable(tensor)),
+        }
+        vars(self).update(found)
 
     @property
     def tensors(self) -> list[Tensor]:
-        return self.sample.tensors()
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """Which of the tensors can have a gradient."""
-        return tuple(i for i, tensor in enumerate(self.tensors) if is_differentiable(tensor))
+        return list(self._tensors)
 
     def __call__(self, *tensors: Tensor) -> Any:
-        rest = iter(tensors)
-        args = pytree.tree_map_only(Tensor, lambda _: next(rest), self.sample.args)
-        return self.op.functional(*args, **self.sample.kwargs)
+        leaves = list(self._leaves)
+        for at, tensor in zip(self._places, tensors, strict=True):
+            leaves[at] = tensor
+        return self.op.functional(*pytree.tree_unflatten(leaves, self._form), **self.sample.kwargs)
 
     def without_values(self) -> Callable[..., Any]:
         """The same, but holding no tensor: one that a compiled function holds is its input too."""
-        leaves, form = pytree.tree_flatten(self.sample.args)
-        places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        fixed = [None if at in places else leaf for at, leaf in enumerate(leaves)]
+        leaves, places, form = self._leaves, self._places, self._form
         function, options = self.op.functional, self.sample.kwargs
 
         def call(*tensors: Tensor) -> Any:
-            given = list(fixed)
+            given = list(leaves)
             for at, tensor in zip(places, tensors, strict=True):
                 given[at] = tensor
             return function(*pytree.tree_unflatten(given, form), **options)

@@ -1,7 +1,8 @@
 """torch.compile, compiled autograd, torch.export and AOTInductor.
 
-Dynamo and AOTAutograd are checked with the backend "aot_eager". Inductor compiles each op once, for
-its first compilation on a CPU takes half a minute.
+Dynamo and AOTAutograd are checked with the backend "aot_eager", or Dynamo alone with "eager", twice
+as fast, where AOTAutograd is given the same graph by another check. Inductor compiles each op once,
+for its first compilation on a CPU takes half a minute.
 """
 
 from __future__ import annotations
@@ -67,9 +68,10 @@ class CompileChecks:
     @torch._dynamo.config.patch(specialize_float=True)
     def test_compile(self, op: Op, device: torch.device) -> None:
         """Whole graphs, forward and backward; how often sizes that change compile anew."""
-        for dynamic, allowed in ((None, 2), (True, 1)):
+        # Of sizes that are constants test_inductor has a graph.
+        for dynamic, allowed, backend in ((None, 2, "eager"), (True, 1, "aot_eager")):
             torch.compiler.reset()
-            counter = CompileCounterWithBackend("aot_eager")
+            counter = CompileCounterWithBackend(backend)
             function = sized_call(op, device, 9).without_values()
             compiled = torch.compile(function, fullgraph=True, backend=counter, dynamic=dynamic)
             for size in (9, 12, 17):
@@ -84,7 +86,7 @@ class CompileChecks:
         gradient = grad(call.loss, argnums=call.inputs)
         expected = gradient(*call.tensors)
         assert any(part.abs().sum() > 0 for part in expected)
-        compiled = torch.compile(gradient, fullgraph=True, backend="aot_eager")
+        compiled = torch.compile(gradient, fullgraph=True, backend="eager")
         assert_close(compiled(*call.tensors), expected)
         stacked = [
             torch.stack([t, t]) if i in call.inputs else t for i, t in enumerate(call.tensors)
@@ -93,11 +95,12 @@ class CompileChecks:
         each = torch.compile(vmap(gradient, dims), fullgraph=True, backend="aot_eager")
         assert_close(each(*stacked), tuple(torch.stack([part, part]) for part in expected))
 
-    # The capture looks at .grad of all that nodes have saved.
+    # The capture looks at .grad of all that nodes have saved. That AOTAutograd takes the ops of the
+    # backward pass, test_compile and opcheck show.
     def test_compiled_autograd(self, op: Op, device: torch.device) -> None:
         """The backward pass captured as one graph, with stand-ins for what each node holds."""
         torch.compiler.reset()
-        capture = torch.compile(backend="aot_eager", fullgraph=True, dynamic=True)
+        capture = torch.compile(backend="eager", fullgraph=True, dynamic=True)
         for call in calls(op, device, 2):
             leaves = call.leaves()
             loss = weighted(call.of_inputs(*leaves))
@@ -204,8 +207,12 @@ def package_and_run(ops: list[Op], device: torch.device, folder: Path) -> dict[s
     tensors = {name: call.tensors for name, call in made.items()}
     program = torch.export.export(AllOps(made), (tensors,), strict=False)
     package, given, result = (str(folder / name) for name in ("ops.pt2", "given.pt", "result.pt"))
-    # Its wrapper holds a call of each op, in which there is nothing to optimise.
-    quick = {"aot_inductor.compile_wrapper_opt_level": "O0"}
+    # Its wrapper holds a call of each op, in which there is nothing to optimise. To compile headers
+    # before takes longer than to read them once.
+    quick = {
+        "aot_inductor.compile_wrapper_opt_level": "O0",
+        "aot_inductor.precompile_headers": False,
+    }
     with fresh_cache():  # processes that run tests side by side would write the same files at once
         torch._inductor.aoti_compile_and_package(
             program, package_path=package, inductor_configs=quick

@@ -63,7 +63,9 @@ void gather_peers(OnCuda on, const PeerGather& call, const IndexErrorSite& error
 
 void put_to_peers(OnCuda on, const PeerSums& call, const IndexErrorSite& errors) {
   const HostScope scope(on.program);
-  with_word(call.row_bytes, reinterpret_cast<uintptr_t>(call.values), [&](auto word) {
+  // Half a row too, as narrow ones are.
+  const uintptr_t addresses = reinterpret_cast<uintptr_t>(call.values) | call.row_bytes / 2;
+  with_word(call.row_bytes, addresses, [&](auto word) {
     using Word = decltype(word);
     int lanes = 1;
     while (lanes < 32 && lanes * static_cast<int64_t>(sizeof(Word)) < call.row_bytes) lanes *= 2;

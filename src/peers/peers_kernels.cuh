@@ -118,7 +118,8 @@ __global__ void __launch_bounds__(kPeerThreads)
     }
     auto* const to = reinterpret_cast<Word*>(inbox + call.values_offset + at * call.row_bytes);
     const auto* from = reinterpret_cast<const Word*>(call.values + n * call.row_bytes);
-    for (int64_t word = lane; word < row_words; word += lanes) {
+    const int64_t words = row >= kNarrowRow ? row_words / 2 : row_words;
+    for (int64_t word = lane; word < words; word += lanes) {
       store_in_order(to + word, load_in_order(from + word));
     }
   }

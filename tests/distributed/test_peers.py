@@ -107,7 +107,7 @@ def fail_in_backward() -> list[str]:
     table = ShardedTable(7, 2, route="direct")
     kept, found = _tables.PeerTable._distinct_sums, []
 
-    def fail(*args: Any) -> Any:
+    def fail(*args: Any, **options: Any) -> Any:
         raise MemoryError("none is left")
 
     for step in range(3):
@@ -166,7 +166,7 @@ def fail_in_a_lookup() -> tuple[list[str], list[float]]:
     table = ShardedTable(2, 1, route="direct", init=torch.nn.init.zeros_)
     look_up, found, sums = _tables._ext.Reader.look_up, [], []
 
-    def fail(*args: Any) -> Any:
+    def fail(*args: Any, **options: Any) -> Any:
         raise MemoryError("none is left")
 
     for step in range(3):

@@ -28,7 +28,11 @@ constexpr int64_t kMostElements = 8;  // of a vector
 constexpr char kFolded = 'f';         // headers/indexed/operands.h has it beside those of Reduce
 constexpr int64_t kWarp = 32, kMostBlocksY = 65535;
 constexpr int64_t kJoinThreads = 256;  // a block; torch_ops/jit/generation/indexed.py has it too
-constexpr int64_t kLeastMost = 32, kManyParts = 2048;
+constexpr int64_t kLeastMost = 32;
+// Threads with which rows keep a GPU busy, and up to which parts of long rows are worth cutting.
+constexpr int64_t kEnoughThreads = 1 << 16, kMostThreads = 1 << 18;
+constexpr int64_t kLaneShare = 16;     // entries of a lane at least, of several that share a row
+constexpr int64_t kMostParts = 8192;   // of a row, which a block joins
 constexpr int64_t kJoinBlocks = 1024;  // about as many as run at once
 constexpr int64_t kPartialBytes = 8;   // an entry: what parts of long rows may take at most
 // Lanes share the entries of rows of fewer words.
@@ -178,7 +182,7 @@ class Pass {
     for (const ScalarType type : problem_.computed) key.push_back(static_cast<char>(type));
     for (const int8_t rank : problem_.raw_ranks) key.push_back(rank);
     for (const int by : by_) key.push_back(static_cast<char>(by));
-    const bool lanes = target_.walk != 'e' && !sums_inner_ && words_ < kManyWords;
+    const bool lanes = may_share_entries();
     const int flags = is_wide() | is_large() << 5 | is_ordered() << 1 | is_batched() << 2 |
                       is_full_ << 3 | sums_inner_ << 4 | lanes << 6;
     for (const int64_t number : {int64_t{flags}, vector_, static_cast<int64_t>(kept_.size()),
@@ -209,7 +213,7 @@ class Pass {
 
   // ---- the plan
 
-  void measure(const PassCode& code) {
+  void count_rows() {
     positions_ = problem_.positions();
     if (target_.walk == 'r') {
       rows_ = problem_.batch * problem_.sizes[target_.index];
@@ -221,6 +225,8 @@ class Pass {
       entry_step_ = target_.uniform == 'e' ? entries : 1;
       longest_ = row_length_;
     }
+  }
+  void cut_rows(const PassCode& code) {
     most_ = device_.is_cpu() ? kHostMost : most_on_cuda(code);
     most_ = std::max(most_, power_of_two_from(2 * words_ * code.partial_bytes / kPartialBytes));
     const bool has_long =
@@ -233,8 +239,11 @@ class Pass {
   // rows are not cut.
   int64_t most_on_cuda(const PassCode& code) const {
     const int64_t fair =
-        std::max(positions_ / kManyParts, 2 * positions_ / std::max<int64_t>(rows_, 1));
-    return std::clamp(power_of_two_up_to(std::max<int64_t>(fair, 1)), kLeastMost, code.tile);
+        std::max(positions_ * words_ * count_lanes(code) / kMostThreads, 2 * entries_of_row());
+    const int64_t longest = longest_ < 0 ? positions_ / 2 : longest_;
+    return std::clamp(std::max(power_of_two_up_to(std::max<int64_t>(fair, 1)),
+                               power_of_two_from(ceil_div(longest, kMostParts))),
+                      kLeastMost, code.tile);
   }
 
   // In the order in which torch_ops/jit/generation/indexed.py declares them.
@@ -297,9 +306,10 @@ class Pass {
 
   void run_cpu() {
     choose_vector();
+    count_rows();
     const PassCode code = find_code();
     const auto function = reinterpret_cast<HostFunction>(const_cast<void*>(code.run));
-    measure(code);
+    cut_rows(code);
     const Tensor partials = scratch(code);
     std::vector<int64_t> bad(sources_.size(), INT64_MAX);
     Words words = plan_words(partials, bad.data());
@@ -355,8 +365,9 @@ class Pass {
   void run_cuda() {
 #ifdef TORCH_OPS_WITH_CUDA
     choose_vector();
+    count_rows();
     const PassCode code = find_code();
-    measure(code);
+    cut_rows(code);
     lanes_ = count_lanes(code);
     const Tensor partials = scratch(code);
     Words words = plan_words(partials, nullptr);
@@ -405,15 +416,29 @@ class Pass {
   }
 #endif
 
-  // Lanes share the summed features, or the entries of a row of few words.
+  int64_t entries_of_row() const { return positions_ / std::max<int64_t>(rows_, 1); }
+
+  // How many lanes share the entries of a row where the rows alone do not keep a GPU busy. All of a
+  // row are of one warp.
+  int64_t lanes_of_few_rows() const {
+    if (target_.walk != 'r') return 1;
+    const int64_t share = std::max(positions_ * words_ / kEnoughThreads, kLaneShare);
+    const int64_t lanes = std::min(entries_of_row() / share, kWarp / std::max<int64_t>(words_, 1));
+    return power_of_two_up_to(std::max<int64_t>(lanes, 1));
+  }
+  bool may_share_entries() const {
+    return target_.walk != 'e' && !sums_inner_ && (words_ < kManyWords || lanes_of_few_rows() > 1);
+  }
+
+  // Lanes share the summed features, or the entries of a row of few words or of few rows.
   int64_t count_lanes(const PassCode& code) const {
     if (sums_inner_) {
       return std::min(kWarp, power_of_two_from(ceil_div(product(summed_), vector_)));
     }
-    if (target_.walk == 'e' || words_ >= kManyWords) return 1;
+    if (!may_share_entries()) return 1;
+    if (words_ >= kManyWords) return lanes_of_few_rows();
     // A row has no more lanes than it has entries for one round of each: those of its words count.
-    const int64_t of_row = positions_ / std::max<int64_t>(rows_, 1);
-    const int64_t rounds = of_row / (code.unroll * words_);
+    const int64_t rounds = entries_of_row() / (code.unroll * words_);
     return std::clamp<int64_t>(power_of_two_up_to(std::max<int64_t>(rounds, 1)), 1,
                                power_of_two_up_to(std::max<int64_t>(code.group / words_, 1)));
   }

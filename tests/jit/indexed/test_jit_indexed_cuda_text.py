@@ -60,11 +60,15 @@ def test_architectures(arch: str) -> None:
         assert len(compiled(WEIGHTED, call, arch, "cubin")) > 1000
 
 
+def text_of_run(ptx: str) -> str:
+    return ptx[ptx.index(".entry run") : ptx.index(".entry join")]
+
+
 @pytest.mark.parametrize("dtype", [BF16, F32, F64], ids=str)
 def test_rows_are_read_in_words_several_in_flight(dtype: torch.dtype) -> None:
     """16 bytes a load, as many loads as entries in flight before the first sum; no local memory."""
     ptx = compiled(WEIGHTED, form(WEIGHTED, dtype, (0, -1), modes="cb"))
-    kernel = ptx[ptx.index(".entry run") :]
+    kernel = text_of_run(ptx)
     words = re.findall(r"ld\.global\.v(\d)\.[a-z](\d+)", kernel)
     assert [int(width) * int(bits) for width, bits in words] == [128] * 4
     assert ".local" not in kernel
@@ -73,7 +77,7 @@ def test_rows_are_read_in_words_several_in_flight(dtype: torch.dtype) -> None:
 def test_a_row_of_the_destination_is_read_once() -> None:
     """y[dst] is the row's: one load, outside of the loop over entries."""
     ptx = compiled(DIFFERENCE, form(DIFFERENCE, F32, (0, -2, -1), modes="ccb"))
-    kernel = ptx[ptx.index(".entry run") :]
+    kernel = text_of_run(ptx)
     assert len(re.findall(r"ld\.global\.v4", kernel)) == 4 + 1
 
 
@@ -82,7 +86,7 @@ def test_what_a_gradient_does_not_need_is_not_read() -> None:
     gradient = DIFFERENCE.vjp([True, False, False], [False] * 3)
     call = form(gradient, F32, (1, -2, 1, -1), modes="cccb", sources="-p")
     kernel = compiled(gradient, call)
-    kernel = kernel[kernel.index(".entry run") :]
+    kernel = text_of_run(kernel)
     assert len(re.findall(r"ld\.global\.v4", kernel)) == 4  # the gradient's rows
 
 
@@ -111,7 +115,7 @@ def test_an_entry_is_summed_over_words_by_shuffles(arch: str, dtypes: list[torch
             ):
                 call = form(kernel, dtype, by, lanes=lanes, **facts)
                 ptx = compiled(kernel, call, arch)
-                run = ptx[ptx.index(".entry run") : ptx.index(".entry join")]
+                run = text_of_run(ptx)
                 assert "shfl.sync.bfly" in run
                 assert ".local" not in run
                 words = re.findall(r"ld\.global\.v(\d)\.[a-z](\d+)", run)

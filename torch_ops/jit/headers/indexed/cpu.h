@@ -28,6 +28,11 @@ TORCH_OPS_FUNCTION int64_t wide_product(Number a, Number b) {
 template <class Number>
 TORCH_OPS_FUNCTION void keep_here(Number&) {}
 
+template <class T>
+TORCH_OPS_FUNCTION T loaded_whole(const T* from) {
+  return *from;
+}
+
 // Keeps the first entry of an index that is out of range.
 template <class Plan>
 TORCH_OPS_FUNCTION void record_bad(const Plan& plan, int index, int64_t entry, int64_t) {

@@ -41,6 +41,15 @@ struct Vector {
   TORCH_OPS_FUNCTION Stored& operator[](int v) { return values[v]; }
 };
 
+template <class T>
+TORCH_OPS_FUNCTION T loaded_whole(const T* from) {
+  Vector<unsigned char, sizeof(T)> words;
+  words.load(reinterpret_cast<const char*>(from), sizeof(T));
+  T whole;
+  memcpy(&whole, words.values, sizeof(T));
+  return whole;
+}
+
 template <class Plan>
 TORCH_OPS_FUNCTION void record_bad(const Plan& plan, int index, int64_t entry, int64_t value) {
   record_bad_entry(plan.sites[index], entry, value);

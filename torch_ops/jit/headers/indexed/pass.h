@@ -3,6 +3,7 @@
 //   Vector<Stored, count>              elements that lie together
 //   wide_product(a, b)                 of int32_t or int64_t, in 64 bits
 //   keep_here(value)                   a load of it is not moved beyond this place
+//   loaded_whole(from)                 what is there, by as few loads as its size allows
 //   record_bad(plan, index, entry, value)
 //   the lanes of a worker              threads that share its entries or its summed features
 #pragma once
@@ -465,9 +466,11 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
   template <class Plan, class Element, class Lanes>
   static TORCH_OPS_FUNCTION void reduce(const Plan& plan, const Element& element,
                                         const Lanes& lanes, Number item, Number word) {
-    const bool is_slot = item < static_cast<Number>(plan.slots);
-    const Part part =
-        is_slot ? part_of(plan, item) : row_part(plan, item - static_cast<Number>(plan.slots));
+    // Those of all tiles' first entries, which are most, before those of their last ones.
+    const Number slots = static_cast<Number>(plan.slots), tiles = slots >> 1;
+    const bool is_slot = item < slots;
+    const Number slot = item < tiles ? 2 * item : 2 * (item - tiles) + 1;
+    const Part part = is_slot ? part_of(plan, slot) : row_part(plan, item - slots);
     if (!part.is_here) return;
     Sums sums;
     sums.clear();
@@ -476,7 +479,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
     Each{(lanes.template join<sums_inner ? 1 : vector>(sums.template of<Out>()), 0)...};
     if (!lanes.is_first()) return;
     if (is_slot) {
-      partials(plan)[wide_product(item, kept_words(plan)) + word] = sums;
+      partials(plan)[wide_product(slot, kept_words(plan)) + word] = sums;
     } else {
       Each{(store<Out>(plan, part.row, word, part.end - part.begin, sums), 0)...};
     }
@@ -515,7 +518,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
 #endif
     for (Number part = from; part < count; part += step) {
       const Number slot = 2 * (tile + part) + (part == 0 && is_inside ? 1 : 0);
-      sums.join(parts[wide_product(slot, words)]);
+      sums.join(loaded_whole(parts + wide_product(slot, words)));
     }
     Each{(lanes.template join<sums_inner ? 1 : vector>(sums.template of<Out>()), 0)...};
     return sums;

@@ -232,19 +232,19 @@ struct Round {
     });
   }
 
-  // On CUDA alone. `table` is the dtype of what was summed; that of `own` may be that of the sums.
-  void add_to(const Tensor& own, at::ScalarType table, bool onto) const {
+  // On CUDA alone. `part` has the dtype of what was summed; `own` may have that of the sums.
+  void add_to(const Tensor& own, const Tensor& part, bool onto) const {
     const pybind11::gil_scoped_release no_gil;
     TORCH_INTERNAL_ASSERT(own.is_contiguous());
     const Tensor real = own.is_complex() ? at::view_as_real(own) : own;
-    table = c10::toRealValueType(table);
+    const at::ScalarType dtype = c10::toRealValueType(part.scalar_type());
     with_kernels<OnCuda>(own, [&]([[maybe_unused]] auto on) {
-      AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, table, "add_from_peers", [&] {
+      AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "add_from_peers", [&] {
         using Narrow = KernelTypeOf<scalar_t>::type;
         const auto add = [&](auto* to) {
           kernels::add_from_peers<Narrow>(on, sums, own.size(0), onto, to);
         };
-        if (real.scalar_type() == table) {
+        if (real.scalar_type() == dtype) {
           add(output_of<scalar_t>(real));
         } else {
           add(static_cast<SumOf<Narrow>*>(real.mutable_data_ptr()));

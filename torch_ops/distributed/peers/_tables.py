@@ -298,7 +298,7 @@ class PeerTable:
     def _add(self, own: Tensor, round: _Round) -> None:
         """Adds what came in a round; the first of all overwrites what is there."""
         if self._cuda:
-            round.call.add_to(own, self.part.dtype, round.first > 0)
+            round.call.add_to(own, self.part, round.first > 0)
             return
         if round.first == 0:
             own.zero_()

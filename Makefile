@@ -45,10 +45,10 @@ else
 endif
 
 # Folders too: their times change when a file comes or goes. What else changes a build, the
-# interpreter and the variables that setup.py honours, is part of the stamp's name.
+# interpreter, our own torch and the variables that setup.py honours, is part of the stamp's name.
 SOURCES := setup.py setup_c_library.py pyproject.toml $(wildcard torch_ops/_[bsv]*.py) $(shell find src) \
   $(wildcard torch_ops_host/*.p[xy]* torch_ops_host/include/*.h)
-BUILT := build/.built-$(firstword $(shell echo '$(RUN)' "$$TORCH_OPS_CPU_ONLY" "$$FORCE_CUDA" \
+BUILT := build/.built-$(firstword $(shell echo '$(RUN)' '$(READY)' "$$TORCH_OPS_CPU_ONLY" "$$FORCE_CUDA" \
   "$$CUDA_HOME" "$$TORCH_CUDA_ARCH_LIST" | cksum))
 
 .PHONY: help install build new-op demo test bench matrix sdist try-wheel release supported changelog lint format docs wheel gpu clean

@@ -166,7 +166,7 @@ def fail_in_a_lookup() -> tuple[list[str], list[float]]:
     table = ShardedTable(2, 1, route="direct", init=torch.nn.init.zeros_)
     look_up, found, sums = _tables._ext.Reader.look_up, [], []
 
-    def fail(*args: Any, **options: Any) -> Any:
+    def fail(*args: Any) -> Any:
         raise MemoryError("none is left")
 
     for step in range(3):

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -146,14 +145,6 @@ def run_gather(case: Gather, result: Result, bench: Benchmark) -> None:
 # ---- compiled networks --------------------------------------------------------------------------
 
 
-def compiled_ways() -> Iterator[tuple[str, str, Callable[[], nn.Module], dict[str, Any]]]:
-    """Name, kind, activation, and what torch.compile gets."""
-    fused = {"backend": torch_ops.decompositions.inductor}
-    yield "torch_ops, decomposed", "own", torch_ops.ReLU, fused
-    yield "torch_ops", "ours", torch_ops.ReLU, {}
-    yield "torch", "compiled", nn.ReLU, {}
-
-
 def run_net(case: Net, result: Result, bench: Benchmark) -> None:
     dtype = DTYPES[case.dtype]
     x = nets.make_input(case.net, dtype, bench.options)
@@ -168,18 +159,15 @@ def run_net(case: Net, result: Result, bench: Benchmark) -> None:
     judge = relative_error(nets.step(reference, x).double())
     calls = [Implementation("torch, not compiled", "eager", lambda x: nets.step(reference, x))]
     torch.compiler.reset()
-    for name, kind, relu, options in compiled_ways():
-        model = torch.compile(make(relu), dynamic=False, **options)
+    for name, kind, relu in (
+        ("torch_ops", "ours", torch_ops.ReLU),
+        ("torch", "compiled", nn.ReLU),
+    ):
+        model = torch.compile(make(relu), dynamic=False)
         nets.step(model, x)  # compiles
         calls.append(Implementation(name, kind, lambda x, model=model: nets.step(model, x)))  # type: ignore[arg-type]
     bench.measure(result, calls, {"": Check(x, judge)})
-    ours, decomposed = result.seconds("ours"), result.seconds("own")
-    theirs = result.seconds("compiled")
-    if case.net == "mlp":
-        result.bars = [Bar("over torch, compiled", result.ratio("compiled"), 0.95)]
-    if ours and theirs and decomposed:
-        result.facts["decomposed, over torch compiled"] = round(theirs / decomposed, 3)
-        result.bars.append(Bar("decomposed, over torch, compiled", theirs / decomposed, 0.95))
+    result.bars = [Bar("over torch, compiled", result.ratio("compiled"), 0.95)]
 
 
 # ---- the run ------------------------------------------------------------------------------------

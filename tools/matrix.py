@@ -34,13 +34,13 @@ supported = setup_c_library.load("_supported")
 TESTS = (
     *("relu", "sigmoid", "gather", "gather_nd", "elements", "embedding", "embedding_bag", "index"),
     *("index_put", "masked_gather", "plan", "plan_kept", "scatter", "scatter_reduce"),
-    *("scatter_inplace", "segments", "softmax", "support", "opinfo", "decompositions"),
+    *("scatter_inplace", "segments", "softmax", "support", "opinfo", "decompositions", "inductor"),
     *("direct_calls", "jagged", "errors", "modes", "new_output", "node_memory", "like_torch"),
     *("registry", "replace_modules", "modules", "cells", "table", "parts", "torch_scatter"),
     *("peers", "sharded_table", "hosts", "steps"),
     *("jit_autograd", "jit_elementwise", "jit_reduction", "jit_op", "jit_raw", "jit_indexed"),
 )
-SAMPLE = ("sigmoid", "gather", "scatter", "jit_autograd", "decompositions")
+SAMPLE = ("sigmoid", "gather", "scatter", "jit_autograd", "decompositions", "inductor")
 
 
 def main() -> int:

@@ -119,6 +119,8 @@ _MODULES = ("compat", "decompositions", "distributed", "host", "jit")
 
 # Who uses DTensors imports torch's module, and need not import ours.
 when_imported("torch.distributed.tensor", "torch_ops.distributed")
+# So that torch.compile fuses our ops.
+when_imported("torch._inductor.decomposition", "torch_ops._inductor")
 
 
 def __getattr__(name: str) -> object:

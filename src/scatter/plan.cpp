@@ -41,9 +41,10 @@ Plan allocate(const Tensor& index, const c10::SymInt& dim_size, std::optional<in
   return {at::empty_symint({count}, options), at::empty_symint({count}, options)};
 }
 
-// Raises IndexError if an entry of the index is out of range; on CUDA too, where it waits for
-// its kernels.
-void sort_entries(OnCpu, const Tensor& index, const RowLayout& layout, const Plan& plan) {
+// Raises IndexError if an entry of the index is out of range; on CUDA here only if it `waits` for its
+// kernels.
+void sort_entries(OnCpu, const Tensor& index, const RowLayout& layout, const Plan& plan,
+                  bool /*waits*/) {
   const IndexRule rule(IndexMode::kRaise, layout.axis_size);
   call_indexed<OnCpu>("gather_plan", index, layout, rule.mode(), plan.rows, [&](auto on) {
     return kernels::find_bad_entry(on, index_array(index), layout, rule);
@@ -56,10 +57,11 @@ void sort_entries(OnCpu, const Tensor& index, const RowLayout& layout, const Pla
   plan.order.copy_(order);
 }
 
-void sort_entries(OnCuda, const Tensor& index, const RowLayout& layout, const Plan& plan) {
+void sort_entries(OnCuda, const Tensor& index, const RowLayout& layout, const Plan& plan,
+                  bool waits) {
   const c10::DeviceGuard guard(index.device());
   TORCH_CHECK(
-      !torch_cuda().is_capturing(),
+      !waits || !torch_cuda().is_capturing(),
       "gather_plan: the current stream is capturing a CUDA graph, and to check the index it would "
       "have to wait for the device. Make the plan before the capture.");
   const auto sort = [&](auto on, const auto&... errors) {
@@ -71,18 +73,18 @@ void sort_entries(OnCuda, const Tensor& index, const RowLayout& layout, const Pl
     };
     plan.rows.scalar_type() == at::kInt ? write(uint32_t()) : write(uint64_t());
   };
-  call_indexed<OnCuda>("gather_plan", index, layout, IndexMode::kRaise, plan.rows, sort,
-                       /*waits=*/true);
+  call_indexed<OnCuda>("gather_plan", index, layout, IndexMode::kRaise, plan.rows, sort, waits);
 }
 
 struct GatherPlan {
+  // If it does not wait, entries out of range come after all rows, and the next call raises.
   static constexpr const char* kSchema =
-      "gather_plan(Tensor index, SymInt dim_size, *, int? dim=None, int batch_dims=0) "
-      "-> (Tensor rows, Tensor order)";
+      "gather_plan(Tensor index, SymInt dim_size, *, int? dim=None, int batch_dims=0, "
+      "bool wait=True) -> (Tensor rows, Tensor order)";
 
   template <class On>
   static Parts kernel(const Tensor& index, c10::SymInt dim_size, std::optional<int64_t> dim,
-                      int64_t batch_dims) {
+                      int64_t batch_dims, bool wait) {
     const Plan plan = allocate(index, dim_size, dim, batch_dims);
     if constexpr (!std::is_same_v<On, OnMeta>) {
       // That of a gather whose source has only the necessary axes.
@@ -91,7 +93,7 @@ struct GatherPlan {
       Tensor entries = index;
       const RowLayout layout =
           indexing::lay_out_contiguous(sizes, entries, {/*dim=*/batch_dims, batch_dims});
-      sort_entries(On{torch_program()}, entries, layout, plan);
+      sort_entries(On{torch_program()}, entries, layout, plan, wait);
     }
     return {plan.rows, plan.order};
   }

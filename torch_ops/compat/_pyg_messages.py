@@ -26,7 +26,7 @@ from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 import torch_ops
 from torch_ops.jit import IndexedKernel
 from torch_ops.jit.building.toolchain import find_host_compiler
-from torch_ops.jit.plans import IndexPlan, index_plan
+from torch_ops.jit.plans import IndexPlan, plan_of
 from torch_ops.ops.plan import kept_plan
 
 _REDUCES: dict[type, str] = {SumAggregation: "sum", MeanAggregation: "mean"}
@@ -126,8 +126,7 @@ def form_of(layer: type) -> Form | None:
 # ---- Kernels ------------------------------------------------------------------------------------
 
 # How often edges are used before a plan is made of them. The layers of one pass use them some times
-# each, and where each step has a graph of its own, the sort, for which the host waits, is never
-# paid back.
+# each, and where each step has a graph of its own, the wait for the sort is never paid back.
 SIGHTS = 16
 
 
@@ -153,17 +152,8 @@ def is_index(edges: Any) -> bool:
     )
 
 
-def _graph_of(edges: Tensor, j: int, sizes: tuple[int, int]) -> dict[str, Any]:
-    """Edges as kernels take them: a plan, if they were seen often; src is row j, dst the other."""
-
-    def make(edges: Tensor) -> IndexPlan:
-        return index_plan(src=(edges[j], sizes[0]), dst=(edges[1 - j], sizes[1]))
-
-    plan = kept_plan(edges, ("messages", j, sizes), SIGHTS, make)
-    if isinstance(plan, IndexPlan):
-        return {"plan": plan}
-    return {"src": edges[j], "dst": edges[1 - j], "sizes": {"src": sizes[0], "dst": sizes[1]}}
-
+# The same on CUDA, where a plan for which the host does not wait is made before.
+SIGHTS_WITHOUT_WAITING = 2
 
 # Without a plan each kernel sorts the edges. That pays for rows of so many bytes and so many values
 # of messages (docs/log.md, "Kernels compiled at run time").
@@ -174,6 +164,21 @@ def _is_worth_it(x: Tensor, edges: Tensor) -> bool:
     least_bytes, least_values = _LEAST_UNPLANNED[x.device.type]
     row = x.shape[1:].numel()
     return row * x.element_size() >= least_bytes and row * edges.size(1) >= least_values
+
+
+def _graph_of(x: Tensor, edges: Tensor, j: int, sizes: tuple[int, int]) -> dict[str, Any]:
+    """Edges as kernels take them: a plan, if they were seen often; src is row j, dst the other."""
+
+    def make(edges: Tensor, wait: bool = True) -> IndexPlan:
+        return plan_of(("src", "dst"), [edges[j], edges[1 - j]], list(sizes), 0, wait=wait)
+
+    plan = kept_plan(edges, ("messages", j, sizes), SIGHTS, make)
+    if edges.is_cuda and not isinstance(plan, IndexPlan) and _is_worth_it(x, edges):
+        soon = functools.partial(make, wait=False)
+        plan = kept_plan(edges, ("messages soon", j, sizes), SIGHTS_WITHOUT_WAITING, soon)
+    if isinstance(plan, IndexPlan):
+        return {"plan": plan}
+    return {"src": edges[j], "dst": edges[1 - j], "sizes": {"src": sizes[0], "dst": sizes[1]}}
 
 
 @functools.cache
@@ -207,7 +212,7 @@ _DEVICES = ("cpu", "cuda")
 
 @torch.library.impl("torch_ops::_pyg_messages", _DEVICES)
 def _messages(x: Tensor, w: Tensor | None, edges: Tensor, j: int, count: int, mean: bool) -> Tensor:
-    graph, reduce = _graph_of(edges, j, (x.size(0), count)), "mean" if mean else "sum"
+    graph, reduce = _graph_of(x, edges, j, (x.size(0), count)), "mean" if mean else "sum"
     if "plan" in graph or _is_worth_it(x, edges):
         return _reduced(x, w, reduce, graph)
     rows = torch_ops.gather(x, edges[j])
@@ -219,7 +224,7 @@ def _messages_backward(
     grad: Tensor, x: Tensor, w: Tensor | None, edges: Tensor, j: int, mean: bool, for_x: bool,
     for_w: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    graph = _graph_of(edges, j, (x.size(0), grad.size(0)))
+    graph = _graph_of(x, edges, j, (x.size(0), grad.size(0)))
     if mean:
         if "plan" in graph:
             _, (_, offsets, _), _, _ = graph["plan"].parts_for(("dst",), "pyg_mean")
@@ -241,15 +246,22 @@ def _messages_backward(
             of_w = rows * torch_ops.gather(x, edges[j])
             of_w = of_w.sum(-1, keepdim=True) if sums else of_w
         return of_x, of_w
-    if for_x and w is not None:
+    how = {"features": "sum"} if sums else {}
+    if for_x and for_w:  # one kernel reads both rows
+        kernel = _kernel(
+            "T g[dst], T x[src], T w", "T gx[src], T gw", "gx = w * g; gw = x * g", "grads", **how
+        )
+        of_x, of_w = kernel(grad, x, w, **graph)
+    elif for_w:
+        of_w = _kernel("T g[dst], T x[src]", "T gw", "gw = x * g", "grad_of_factor", **how)(
+            grad, x, **graph
+        )
+    elif w is not None:
         of_x = _kernel("T g[dst], T w", "T gx[src]", "gx = w * g", "grad")(grad, w, **graph)
-    elif for_x:
+    else:
         of_x = _kernel("T g[dst]", "T gx[src]", "gx = g", "grad")(grad, **graph)
-    if for_w:
-        how = {"features": "sum"} if sums else {}
-        kernel = _kernel("T g[dst], T x[src]", "T gw", "gw = x * g", "grad_of_factor", **how)
-        of_w = kernel(grad, x, **graph)
-        of_w = of_w.unsqueeze(-1) if sums else of_w
+    if for_w and sums:
+        of_w = of_w.unsqueeze(-1)
     return of_x, of_w
 
 
@@ -329,7 +341,7 @@ def _fused(
             return None
     else:
         try:
-            graph = _graph_of(edges, j, (x.size(0), count))
+            graph = _graph_of(x, edges, j, (x.size(0), count))
         except IndexError:  # theirs speaks of edge_index
             return None
         if "plan" not in graph and (not _is_worth_it(x, edges) or torch._C._is_tracing()):

@@ -14,7 +14,8 @@ What is otherwise:
 
 On CUDA an index that was used 16 times is sorted, and the sort is kept as long as its tensor lives
 (as by :func:`torch_ops.plan_cache`): a graph that stays the same is sorted once, and from then on
-its floats are summed in the same order in each run.
+its floats are summed in the same order in each run. Layers that are computed in one kernel, and
+are large, share a sort from the second use on, for which the host does not wait.
 
 Adjacency matrices that layers multiply by (``message_and_aggregate``) are left to torch, and so is
 what layers index themselves.

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from torch_ops.ops.plan import gather_plan
-
+_gather_plan = torch.ops.torch_ops.gather_plan.default
 _ext: Any = importlib.import_module("torch_ops._ext.jit")
 
 
@@ -30,7 +29,7 @@ class IndexPlan:
         parts: For each index: the entries sorted by it; where each row's entries begin in that
             order (and where the last one's end); and the rows that each of the indices names in
             that order, counted over all batches. int32 if all of them fit, else int64.
-        longest: For each index, the most entries that a row has.
+        longest: For each index, the most entries that a row has; -1: not known.
         sizes: How many rows each index counts in a batch.
         batch_dims: Leading axes that indices and inputs share.
 
@@ -226,6 +225,18 @@ def index_plan(*, batch_dims: int = 0, **indices: tuple[Tensor, int]) -> IndexPl
             )
         given.append(index)
         sizes.append(size)
+    return plan_of(names, given, sizes, batch_dims, wait=True)
+
+
+def plan_of(
+    names: tuple[str, ...], given: list[Tensor], sizes: list[int], batch_dims: int, *, wait: bool
+) -> IndexPlan:
+    """``index_plan`` of arguments that were checked.
+
+    On CUDA the host need not ``wait`` for the sort. Then the plan does not have what kernels can do
+    without, the lengths of rows; and an entry out of range is an error of the next call. Kernels
+    that read the plan until then take it for another entry.
+    """
     batches = given[0].shape[:batch_dims].numel()
     entries = given[0].numel()
     widest = max(entries, batches * max(sizes))
@@ -235,15 +246,15 @@ def index_plan(*, batch_dims: int = 0, **indices: tuple[Tensor, int]) -> IndexPl
     longest: list[int] = []
     for name, index, size in zip(names, given, sizes, strict=True):
         try:
-            plan = gather_plan(index, size, batch_dims=batch_dims)
+            sorted_rows, order = _gather_plan(index, size, batch_dims=batch_dims, wait=wait)
         except IndexError as error:
             text = str(error).removeprefix("gather_plan: ").replace("index", name, 1)
             raise IndexError(f"index_plan: {text}") from None
-        bounds = torch.arange(batches * size + 1, dtype=plan.rows.dtype, device=index.device)
-        offsets = torch.searchsorted(plan.rows, bounds)
-        order = plan.order.to(dtype)
-        parts += [order, offsets.to(dtype), *(each[plan.order.long()] for each in rows)]
-        longest.append(int(offsets.diff().max()) if batches * size > 0 else 0)
+        bounds = torch.arange(batches * size + 1, dtype=sorted_rows.dtype, device=index.device)
+        offsets = torch.searchsorted(sorted_rows, bounds)
+        parts += [order.to(dtype), offsets.to(dtype), *(each[order.long()] for each in rows)]
+        known = wait and batches * size > 0
+        longest.append(int(offsets.diff().max()) if known else -1 if batches * size > 0 else 0)
     return IndexPlan(names, tuple(given), tuple(parts), tuple(longest), tuple(sizes), batch_dims)
 
 
@@ -254,4 +265,4 @@ def _rows_of(index: Tensor, size: int) -> Tensor:
     """The rows that its entries name, counted over all batches."""
     entries = index.reshape(-1, index.shape[-1]) if index.dim() > 1 else index.unsqueeze(0)
     first = torch.arange(entries.shape[0], device=index.device).unsqueeze(1) * size
-    return (entries + first).flatten()
+    return (entries.clamp(0, max(size - 1, 0)) + first).flatten()

@@ -21,6 +21,7 @@ constexpr Caller kCallers[] = {
     {"embedding", "weight", "input"},
     {"embedding_bag:input", "weight", "input"},
     {"embedding_bag:offsets", "weight", "offsets"},
+    {"gather"},
     {"index"},
     {"index_put"},
     {"index_put_"},

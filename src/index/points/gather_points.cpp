@@ -172,7 +172,8 @@ struct RavelMultiIndex {
       std::vector<Tensor> entries = coordinates.vec();
       const PointsLayout layout =
           points::lay_out_places(entries, C10_AS_INTARRAYREF_SLOW(sizes), output, parsed, axes);
-      const points::PointsSite site{op, output.sizes(), 1, output.numel()};
+      const bool of_rows = coordinates.size() == 1 && !axes;
+      const points::PointsSite site{op, output.sizes(), 1, output.numel(), of_rows};
       points::call_at_points<On>(layout, site, output, [&](auto on, const auto&... errors) {
         return AT_DISPATCH_INDEX_TYPES(output.scalar_type(), "ravel_multi_index", [&] {
           return kernels::write_offsets(on, layout, static_cast<index_t>(places.expect_int()),

@@ -20,6 +20,8 @@ struct PointsSite {
   at::IntArrayRef sizes;
   int64_t outer;    // how many times the rows pass over all points of a batch
   int64_t entries;  // points of a batch
+  // The only array is named as the index of an op by rows: without the axis that it is for.
+  bool of_rows = false;
 };
 
 inline int64_t read_entry(const Coordinate& coordinate, const PointsLayout& layout, int64_t row) {
@@ -47,11 +49,12 @@ inline void check_bad(int64_t bad, const PointsLayout& layout, const PointsSite&
   const Coordinate& coordinate = layout.coordinate[number];
   const bool from_end = coordinate.rule.mode() == IndexMode::kFromEnd;
   const int64_t position = row / site.entries / site.outer * site.entries + row % site.entries;
-  TORCH_CHECK_INDEX(
-      false, indexing::out_of_range_text(
-                 site.op,
-                 indexing::name_coordinate(site.sizes, position, number, coordinate.axis, from_end),
-                 read_entry(coordinate, layout, row), coordinate.rule.axis_size(), from_end));
+  const std::string entry = site.of_rows ? indexing::name_entry(site.op, site.sizes, position)
+                                         : indexing::name_coordinate(site.sizes, position, number,
+                                                                     coordinate.axis, from_end);
+  TORCH_CHECK_INDEX(false,
+                    indexing::out_of_range_text(site.op, entry, read_entry(coordinate, layout, row),
+                                                coordinate.rule.axis_size(), from_end));
 }
 
 #ifdef TORCH_OPS_WITH_CUDA
@@ -60,7 +63,7 @@ inline IndexErrorCall begin_call(const PointsSite& site, const PointsLayout& lay
   const IndexRule& rule = layout.coordinate[0].rule;  // all have one mode
   if (rule.raises()) call.record();
   name_entries(call.site, site.op, site.sizes, site.outer, site.entries);
-  call.site.coordinates = layout.coordinates;
+  call.site.coordinates = site.of_rows ? 0 : layout.coordinates;
   call.site.from_end = rule.mode() == IndexMode::kFromEnd;
   return call;
 }

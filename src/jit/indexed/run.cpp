@@ -149,6 +149,38 @@ void join_passes(Indexed& kernel, Problem& problem, Passes& passes,
   }
 }
 
+// In the order of the index by which most is read, neighbours read the same rows. But narrow rows
+// that lie in the order of the entries are then far apart: the order is for rows of so many bytes
+// and more, or so many where what is written is their sum. On an H100, 4 to 256 floats: rows of 16
+// bytes take up to 7 times as long in it, of 128 bytes as long, and wider ones up to 1.5 times as
+// long without it; 1.7 times where sums are written.
+constexpr int64_t kLeastOrdered = 128, kLeastOrderedForSums = 64;
+
+Planned order_of_entries(const Problem& problem, const Target& target, const Call& call,
+                         const std::vector<int64_t>& reads) {
+  int64_t widest = 0;
+  for (const Operand& operand : problem.operands) {
+    int64_t bytes = operand.by >= 0 ? operand.item : 0;
+    for (size_t d = 0; d < problem.features.size(); ++d) {
+      if (operand.strides[d] != 0) bytes *= problem.features[d];
+    }
+    widest = std::max(widest, bytes);
+  }
+  const bool sums =
+      std::find(target.is_summed.begin(), target.is_summed.end(), true) != target.is_summed.end();
+  if (widest < (sums ? kLeastOrderedForSums : kLeastOrdered)) return {};
+  size_t best = 0;
+  for (size_t k = 1; k < reads.size(); ++k) {
+    if (reads[k] >= reads[best]) best = k;
+  }
+  const Planned order = planned(call.plans, best, reads.size());
+  const bool is_complete =
+      order.is_known() && std::all_of(order.rows.begin(), order.rows.end(), [&](const Tensor& t) {
+        return t.numel() == problem.positions();
+      });
+  return is_complete && reads[best] > 0 ? order : Planned{};
+}
+
 }  // namespace
 
 Planned planned(const std::vector<Tensor>& plans, size_t index, size_t indices) {
@@ -351,17 +383,7 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
       order = orders[index];
       if (index < call.longest.size()) longest = call.longest[index];
     } else if (target.walk == 'e' && is_plain_plan) {
-      // In the order of the index by which most is read: neighbours then read the same rows.
-      size_t best = 0;
-      for (size_t k = 1; k < count; ++k) {
-        if (reads[k] >= reads[best]) best = k;
-      }
-      const Planned given = planned(call.plans, best, count);
-      const bool complete = given.is_known() &&
-                            std::all_of(given.rows.begin(), given.rows.end(), [&](const Tensor& t) {
-                              return t.numel() == problem.positions();
-                            });
-      if (complete && reads[best] > 0) order = given;
+      order = order_of_entries(problem, target, call, reads);
     }
     run_pass(kernel, problem, target, outputs, order, longest, device);
   }

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import torch_ops
 from torch_ops.jit import IndexedKernel, cache_info, index_plan
+from torch_ops.jit.plans import plan_of
 
 DIFFERENCE = IndexedKernel(
     "T x[src], T y[dst], T w", "T out[dst]", "out = w * (x - y)", "difference"
@@ -337,13 +338,54 @@ def test_plans_hold_what_they_say(device: torch.device) -> None:
     assert {part.dtype for part in plan.parts} == {torch.int32}
 
 
+def test_plans_that_nothing_waits_for(device: torch.device) -> None:
+    """They lack the lengths of rows, which kernels can do without."""
+    src, dst = random_index(9000, N, device), random_index(9000, M, device, "hot")
+    x, y, w = (random((rows, 5), device).requires_grad_() for rows in (N, M, 9000))
+    loose = plan_of(("src", "dst"), [src, dst], [N, M], 0, wait=False)
+    plan = index_plan(src=(src, N), dst=(dst, M))
+    assert loose.longest == (-1, -1)
+    assert all(map(torch.equal, loose.parts, plan.parts))
+    results = []
+    for given in (loose, plan):
+        out = DIFFERENCE(x, y, w, plan=given)
+        results.append((out, *torch.autograd.grad(out.square().sum(), (x, y, w))))
+    torch.testing.assert_close(*results)
+
+
+def test_plans_that_nothing_waits_for_and_bad_entries(device: torch.device) -> None:
+    src, dst = random_index(50, N, device), random_index(50, M, device)
+    src[7], dst[9] = N, -1
+
+    def call() -> None:
+        plan = plan_of(("src", "dst"), [src, dst], [N, M], 0, wait=False)
+        COPY(random((N, 3), device), plan=plan)
+        torch_ops.check_errors()
+
+    with pytest.raises(IndexError, match=r"(src|dst|index)\[(7|9)\] is (9|-1)"):
+        call()
+
+
+@pytest.mark.parametrize("width", [3, 16, 40])
+def test_outputs_of_entries_in_either_order(width: int, device: torch.device) -> None:
+    """With a plan, narrow rows are written in the order of the entries, wide ones in its own."""
+    product = IndexedKernel("T x[src], T y[dst]", "T e", "e = x * y", "product")
+    dot = IndexedKernel("T x[src], T y[dst]", "T e", "e = x * y", "dot", features="sum")
+    src, dst = random_index(3000, N, device), random_index(3000, M, device, "hot")
+    x, y = random((N, width), device), random((M, width), device)
+    expected = x[src] * y[dst]
+    for given in ({"src": src, "dst": dst}, {"plan": index_plan(src=(src, N), dst=(dst, M))}):
+        assert torch.equal(product(x, y, **given), expected)
+        torch.testing.assert_close(dot(x, y, **given), expected.sum(-1))
+
+
 @pytest.mark.sanitizer
 def test_passes_for_the_sanitizer(device: torch.device) -> None:
     """Each kind of pass, its gradients, long rows and odd widths, with and without a plan."""
     dot = IndexedKernel("T q[dst], T k[src]", "T s", "s = q * k", "dot", features="sum")
     best = IndexedKernel("T x[src], T w", "T out[dst]", "out = x * w", "best", reduce="amax")
     # On the CPU the sizes and second derivatives are of other tests.
-    for width, entries in ((3, 2500), (1, 700), (8, 700))[: 3 if device.type == "cuda" else 1]:
+    for width, entries in ((33, 2500), (1, 700), (8, 700))[: 3 if device.type == "cuda" else 1]:
         src, dst = random_index(entries, N, device), random_index(entries, M, device, "hot")
         x = random((N, width), device, torch.float32).requires_grad_()
         y = random((M, width), device, torch.float32).requires_grad_()

@@ -96,7 +96,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
 
   struct Entries {
     bool is_there[unroll];
-    bool is_valid[unroll];  // no index of it is out of range
+    bool has_rows[unroll];  // no index of it is out of range
     Number entry[unroll];
     Number rows[indices ? indices : 1][unroll];
   };
@@ -109,17 +109,25 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
     if (I::source == 'p') {
       to = static_cast<Number>(static_cast<const Id*>(plan.index[I::number])[position]);
     } else {
-      const int64_t entry = entries.entry[u], size = plan.sizes[I::number];
-      const int64_t value = I::source == 'i'
-                                ? int64_t(static_cast<const int32_t*>(plan.index[I::number])[entry])
-                                : static_cast<const int64_t*>(plan.index[I::number])[entry];
-      if (static_cast<uint64_t>(value) < static_cast<uint64_t>(size)) {
-        to = static_cast<Number>(is_batched ? batch_of(plan, entries, u) * size + value : value);
-      } else {
-        to = 0;
-        entries.is_valid[u] = false;
-        record_bad(plan, I::number, entry, value);
-      }
+      // Without branches, so that all loads are in flight.
+      const int64_t size = plan.sizes[I::number], value = value_of<I>(plan, entries.entry[u]);
+      const bool is_row = static_cast<uint64_t>(value) < static_cast<uint64_t>(size);
+      const int64_t row = is_row ? value : 0;
+      to = static_cast<Number>(is_batched ? batch_of(plan, entries, u) * size + row : row);
+      entries.has_rows[u] &= is_row;
+    }
+  }
+  template <class I, class Plan>
+  static TORCH_OPS_FUNCTION int64_t value_of(const Plan& plan, Number entry) {
+    return I::source == 'i' ? int64_t(static_cast<const int32_t*>(plan.index[I::number])[entry])
+                            : static_cast<const int64_t*>(plan.index[I::number])[entry];
+  }
+  template <class I, class Plan>
+  static TORCH_OPS_FUNCTION void record_index(const Plan& plan, Number entry) {
+    if (I::source != 'i' && I::source != 'l') return;
+    const int64_t size = plan.sizes[I::number], value = value_of<I>(plan, entry);
+    if (static_cast<uint64_t>(value) >= static_cast<uint64_t>(size)) {
+      record_bad(plan, I::number, entry, value);
     }
   }
 
@@ -135,7 +143,8 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
 #endif
     for (int u = 0; u < unroll; ++u) {
       Number at = position + u * step;
-      entries.is_there[u] = entries.is_valid[u] = at < end;
+      entries.is_there[u] = at < end;
+      entries.has_rows[u] = true;
       // The last instead of one that is not there: without branches all loads are in flight.
       if (at >= end) at = end - 1;
       entries.entry[u] = entry_at(plan, row, at);
@@ -146,6 +155,16 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
 #endif
     for (int u = 0; u < unroll; ++u) {
       Each{(keep<In>(entries, u), 0)...};
+    }
+    record_entries(plan, entries);
+  }
+  template <class Plan>
+  static TORCH_OPS_FUNCTION void record_entries(const Plan& plan, const Entries& entries) {
+    bool have_rows = true;  // known to the compiler where no index is checked
+    for (int u = 0; u < unroll; ++u) have_rows &= entries.has_rows[u];
+    if (have_rows) return;
+    for (int u = 0; u < unroll; ++u) {
+      Each{(record_index<Ix>(plan, entries.entry[u]), 0)...};
     }
   }
   template <class I>
@@ -203,7 +222,9 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
                                              AllLoaded& loaded) {
     if (!I::moves) return;
     const char* const from = row_at_of<I>(plan, at[I::number], row_of<I>(plan, entries, u));
-    if (!entries.is_valid[u]) return;
+    // An entry that is not there stands for the last one; of a walk over all entries they are so
+    // few that their rows are read without a branch.
+    if (!entries.has_rows[u] || (walk != 'e' && !entries.is_there[u])) return;
     load<I>(plan, from, width, static_cast<Loaded<I>&>(loaded).of[I::moves ? u : 0]);
   }
   template <class I>
@@ -328,8 +349,9 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
 #endif
     for (Number position = begin; position < end; position += unroll * step) {
       const Entries entries = next;
-      // Which rows the next entries read is known when the rows of these arrive.
-      if (unroll > 1 || position + step < end) {
+      // Which rows the next entries read is known when the rows of these arrive. On CUDA a walk
+      // over all entries is one round.
+      if (unroll > 1 ? walk != 'e' : position + step < end) {
         read_entries(plan, row, position + unroll * step, end, step, next);
       }
       OfEntries of_entries;
@@ -352,7 +374,7 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
 #pragma unroll
 #endif
         for (int u = 0; u < unroll; ++u) {
-          if (!entries.is_valid[u]) continue;
+          if (!entries.is_there[u] || !entries.has_rows[u]) continue;
           const int count = is_full ? vector : width;
 #ifdef __CUDACC_RTC__
 #pragma unroll

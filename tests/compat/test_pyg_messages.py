@@ -490,6 +490,7 @@ def test_short_rows_are_not_fused_in_compiled_code(kernels: list[Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # Inductor, of the matrix products
 def test_inductor(way: str, kernels: list[Any], device: torch.device) -> None:
     """Graphs of several sizes by one compiled function, and the filters of SchNet."""
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ THERE = """
 from torch.distributed.tensor import DTensor
 rules = torch._library.simple_registry.singleton.find("torch_ops::gather").torch_dispatch_rules
 print(rules.find(DTensor) is not None, "torch_ops.distributed" in sys.modules,
-      any("torch_ops" in type(finder).__module__ for finder in sys.meta_path))
+      any(getattr(finder, "name", "") == "torch.distributed.tensor" for finder in sys.meta_path))
 """
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from op_checks import assert_same
+from programs import ROOT, run_with_torch
 from torch import Tensor
 from torch._dynamo.utils import detect_fake_mode
 from torch._inductor import metrics
@@ -212,3 +213,18 @@ def test_sizes_that_the_data_give(device: torch.device) -> None:
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         call = torch.compile(chosen, fullgraph=True, backend=inductor_graph)
         torch.testing.assert_close(call(x.detach(), i), chosen(x, i).detach())
+
+
+@pytest.mark.parametrize("first", ["torch._inductor.decomposition", "torch_ops"])
+def test_it_comes_with_inductor(first: str) -> None:
+    """And not before; in either order."""
+    code = f"""
+import sys, {first}
+import torch_ops
+print("torch_ops._inductor" in sys.modules)
+from torch._inductor.decomposition import decompositions, select_decomp_table
+op = torch_ops._torch_ops.torch_ops.gather.default
+print("torch_ops._inductor" in sys.modules, op in decompositions, op in select_decomp_table())
+"""
+    done = run_with_torch("-c", code, cwd=ROOT)
+    assert done.stdout.split() == [str(first != "torch_ops"), "True", "True", "True"], done.stdout

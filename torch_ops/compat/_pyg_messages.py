@@ -27,7 +27,7 @@ import torch_ops
 from torch_ops.jit import IndexedKernel
 from torch_ops.jit.building.toolchain import find_host_compiler
 from torch_ops.jit.plans import IndexPlan, plan_of
-from torch_ops.ops.plan import kept_plan
+from torch_ops.ops.plan import kept_plan, uses_of
 
 _REDUCES: dict[type, str] = {SumAggregation: "sum", MeanAggregation: "mean"}
 # Whatever these hold would see, or change, messages that are never made.
@@ -166,14 +166,18 @@ def _is_worth_it(x: Tensor, edges: Tensor) -> bool:
     return row * x.element_size() >= least_bytes and row * edges.size(1) >= least_values
 
 
-def _graph_of(x: Tensor, edges: Tensor, j: int, sizes: tuple[int, int]) -> dict[str, Any]:
-    """Edges as kernels take them: a plan, if they were seen often; src is row j, dst the other."""
+def _graph_of(
+    x: Tensor, edges: Tensor, j: int, sizes: tuple[int, int], uses: int
+) -> dict[str, Any]:
+    """Edges as kernels take them: a plan, if they were used often; src is row j, dst the other."""
 
     def make(edges: Tensor, wait: bool = True) -> IndexPlan:
         return plan_of(("src", "dst"), [edges[j], edges[1 - j]], list(sizes), 0, wait=wait)
 
-    plan = kept_plan(edges, ("messages", j, sizes), SIGHTS, make)
-    if edges.is_cuda and not isinstance(plan, IndexPlan) and _is_worth_it(x, edges):
+    plan: Tensor | IndexPlan = edges
+    if uses >= SIGHTS:
+        plan = kept_plan(edges, ("messages", j, sizes), 1, make)
+    elif edges.is_cuda and _is_worth_it(x, edges):
         soon = functools.partial(make, wait=False)
         plan = kept_plan(edges, ("messages soon", j, sizes), SIGHTS_WITHOUT_WAITING, soon)
     if isinstance(plan, IndexPlan):
@@ -212,7 +216,10 @@ _DEVICES = ("cpu", "cuda")
 
 @torch.library.impl("torch_ops::_pyg_messages", _DEVICES)
 def _messages(x: Tensor, w: Tensor | None, edges: Tensor, j: int, count: int, mean: bool) -> Tensor:
-    graph, reduce = _graph_of(x, edges, j, (x.size(0), count)), "mean" if mean else "sum"
+    graph, reduce = (
+        _graph_of(x, edges, j, (x.size(0), count), uses_of(edges)),
+        "mean" if mean else "sum",
+    )
     if "plan" in graph or _is_worth_it(x, edges):
         return _reduced(x, w, reduce, graph)
     rows = torch_ops.gather(x, edges[j])
@@ -224,7 +231,7 @@ def _messages_backward(
     grad: Tensor, x: Tensor, w: Tensor | None, edges: Tensor, j: int, mean: bool, for_x: bool,
     for_w: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    graph = _graph_of(x, edges, j, (x.size(0), grad.size(0)))
+    graph = _graph_of(x, edges, j, (x.size(0), grad.size(0)), uses_of(edges))
     if mean:
         if "plan" in graph:
             _, (_, offsets, _), _, _ = graph["plan"].parts_for(("dst",), "pyg_mean")
@@ -314,15 +321,24 @@ def _fused(
     pair = x if isinstance(x, tuple | list) and len(x) == 2 else None
     x = x if pair is None else pair[j]
     if (
+        not isinstance(x, Tensor)
+        or not is_index(edges)
+        or edges.dim() != 2
+        or not _compiles.get(x.device.type)
+    ):
+        return None
+    is_compiling, uses = torch.compiler.is_compiling(), 0
+    if not is_compiling:  # that of new and small graphs comes first: it is to cost little
+        uses = uses_of(edges)
+        if uses < SIGHTS and not _is_worth_it(x, edges):
+            return None
+    if (
         reduce is None
-        or not isinstance(x, Tensor)
         or x.layout != torch.strided
         or not x.is_floating_point()
         or x.dim() < 2
         or self.node_dim not in (0, -x.dim())
-        or not is_index(edges)
         or edges.device != x.device
-        or not _compiles.get(x.device.type)
         or self.explain
         or self.decomposed_layers > 1
         or any(name in self.__dict__ for name in ("message", "aggregate", "update"))
@@ -336,12 +352,12 @@ def _fused(
             self._set_size(sizes, place, each)
     count = sizes[1 - j] if sizes[1 - j] is not None else sizes[j]
     graph = None
-    if torch.compiler.is_compiling():
+    if is_compiling:
         if x.shape[1:].numel() * x.element_size() < _LEAST_ROW:
             return None
     else:
         try:
-            graph = _graph_of(x, edges, j, (x.size(0), count))
+            graph = _graph_of(x, edges, j, (x.size(0), count), uses)
         except IndexError:  # theirs speaks of edge_index
             return None
         if "plan" not in graph and (not _is_worth_it(x, edges) or torch._C._is_tracing()):

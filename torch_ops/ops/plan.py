@@ -261,6 +261,7 @@ class _Seen:
         self.owner = weakref.ref(owner, forget)
         self.version = owner._version
         self.used = next(_clock)
+        self.uses = 0  # that were counted
         # Keyed by the numbers of a plan and the part of the owner: the plan, or how often it was
         # asked for.
         self.plans: dict[tuple[Any, ...], Any] = {}
@@ -287,6 +288,31 @@ def _may_have_plan(index: Tensor) -> bool:
     )
 
 
+def _remembered(owner: Tensor) -> _Seen:
+    """What is known of a tensor that is not a view; nothing, if it was written to."""
+    seen = _seen.get(id(owner))
+    if seen is None or seen.owner() is not owner or seen.version != owner._version:
+        seen = _seen[id(owner)] = _Seen(owner)
+        if len(_seen) > _MOST_SEEN:
+            oldest = min(list(_seen.values()), key=lambda each: each.used)
+            _seen.pop(oldest.number, None)
+    seen.used = next(_clock)
+    return seen
+
+
+def uses_of(tensor: Tensor) -> int:
+    """How often this was asked of the tensor or a view of it; 0 where it may have no plan."""
+    owner = tensor if tensor._base is None else tensor._base
+    seen = _seen.get(id(owner))
+    if seen is None or seen.owner() is not owner or seen.version != owner._version:
+        if not _may_have_plan(tensor):
+            return 0
+        with _lock:
+            seen = _remembered(owner)
+    seen.uses += 1
+    return seen.uses
+
+
 def kept_plan(
     tensor: Tensor, key: tuple[Any, ...], sights: int, make: Callable[[Tensor], _Plan]
 ) -> Tensor | _Plan:
@@ -305,13 +331,7 @@ def kept_plan(
             seen.used = next(_clock)
             return plan
     with _lock:
-        seen = _seen.get(id(owner))
-        if seen is None or seen.owner() is not owner or seen.version != owner._version:
-            seen = _seen[id(owner)] = _Seen(owner)
-            if len(_seen) > _MOST_SEEN:
-                oldest = min(list(_seen.values()), key=lambda each: each.used)
-                _seen.pop(oldest.number, None)
-        seen.used = next(_clock)
+        seen = _remembered(owner)
         count = seen.plans.get(key, 0)
         if not isinstance(count, int):  # another thread made it
             return count

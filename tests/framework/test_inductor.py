@@ -80,6 +80,11 @@ FUSED: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "wrap": lambda x, i, w: torch_ops.relu(gather(x, i - N, mode="wrap") + w),
     "clip": lambda x, i, w: gather(x, 2 * i, mode="clip") * 2,
     "unchecked": lambda x, i, w: gather(x, i, mode="unchecked") * 2,
+    "one row": lambda x, i, w: gather(x, i[0]) * 2,
+    "two batch axes": lambda x, i, w: (
+        gather(x.view(5, 2, 5, D), i.view(5, 2, 3) % 5, batch_dims=2) * 2
+    ),
+    "index": lambda x, i, w: torch_ops.index(x, (i - N,)) * w,
     "plan": lambda x, i, w: gather(x, torch_ops.gather_plan(i, N)) * w,
 }
 

@@ -41,8 +41,8 @@ Plan allocate(const Tensor& index, const c10::SymInt& dim_size, std::optional<in
   return {at::empty_symint({count}, options), at::empty_symint({count}, options)};
 }
 
-// Raises IndexError if an entry of the index is out of range; on CUDA here only if it `waits` for its
-// kernels.
+// Raises IndexError if an entry of the index is out of range; on CUDA here only if it `waits` for
+// its kernels.
 void sort_entries(OnCpu, const Tensor& index, const RowLayout& layout, const Plan& plan,
                   bool /*waits*/) {
   const IndexRule rule(IndexMode::kRaise, layout.axis_size);

@@ -52,7 +52,6 @@ def _gather(
 ) -> Any:
     """Rows as torch's own indexing picks them, once a kernel of ours has checked the index."""
     dim = batch_dims if dim is None else dim % source.dim()
-    batch_dims %= index.dim() + 1
     size = source.shape[dim]
     picks_apart = 0 < batch_dims < dim  # torch would put the picked axes first
     row = math.prod((*source.shape[batch_dims:dim], *source.shape[dim + 1 :]))

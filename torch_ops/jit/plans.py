@@ -253,8 +253,10 @@ def plan_of(
         bounds = torch.arange(batches * size + 1, dtype=sorted_rows.dtype, device=index.device)
         offsets = torch.searchsorted(sorted_rows, bounds)
         parts += [order.to(dtype), offsets.to(dtype), *(each[order.long()] for each in rows)]
-        known = wait and batches * size > 0
-        longest.append(int(offsets.diff().max()) if known else -1 if batches * size > 0 else 0)
+        if not wait:
+            longest.append(-1)
+        else:
+            longest.append(int(offsets.diff().max()) if batches * size > 0 else 0)
     return IndexPlan(names, tuple(given), tuple(parts), tuple(longest), tuple(sizes), batch_dims)
 
 

@@ -309,6 +309,7 @@ def uses_of(tensor: Tensor) -> int:
             return 0
         with _lock:
             seen = _remembered(owner)
+    seen.used = next(_clock)
     seen.uses += 1
     return seen.uses
 

@@ -172,7 +172,8 @@ struct RavelMultiIndex {
       std::vector<Tensor> entries = coordinates.vec();
       const PointsLayout layout =
           points::lay_out_places(entries, C10_AS_INTARRAYREF_SLOW(sizes), output, parsed, axes);
-      const bool of_rows = coordinates.size() == 1 && !axes;
+      // Records of rows that count from the end hold them resolved, which those of points do not.
+      const bool of_rows = coordinates.size() == 1 && !axes && parsed != IndexMode::kFromEnd;
       const points::PointsSite site{op, output.sizes(), 1, output.numel(), of_rows};
       points::call_at_points<On>(layout, site, output, [&](auto on, const auto&... errors) {
         return AT_DISPATCH_INDEX_TYPES(output.scalar_type(), "ravel_multi_index", [&] {

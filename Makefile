@@ -13,7 +13,7 @@ VENV := .venv
 # The newest that is supported; .ci/run tests the oldest.
 TORCH ?= torch==$(lastword $(shell sed -n 's/^TORCH = (\(.*\))/\1/p' torch_ops/_supported.py | tr -d '",')).*
 NVCC := cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2
-TEST_ARGS ?= --slow=sample
+TEST_ARGS ?=
 BENCH_OUT ?= build/bench
 PYTHON ?= python3
 
@@ -73,7 +73,7 @@ demo: $(BUILT) $(INSTALLED) ## train the example, examples/g2_energies
 	@$(call needs,numpy rich matplotlib)
 	$(RUN) examples/g2_energies/train.py
 
-test: $(BUILT) $(INSTALLED) ## run the tests: all but the slow ones, and a sample of those
+test: $(BUILT) $(INSTALLED) ## run the tests, all but the slow ones
 	@$(call needs,pytest hypothesis expecttest numpy matplotlib rich cuda.core yaml build towncrier twine)
 	OMP_WAIT_POLICY=passive $(RUN) -m pytest $(in_parallel) $(TEST_ARGS)
 

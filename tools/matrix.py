@@ -101,7 +101,7 @@ def run_version(minor: str, tests: tuple[str, ...], out: Path) -> dict[str, Any]
     report = folder / "tests.xml"
     workers = str(min(len(os.sched_getaffinity(0)), 4))
     files = [next(ROOT.glob(f"tests/**/test_{name}.py")) for name in tests]
-    options = ["-q", "-n", workers, "--dist", "loadfile", f"--junit-xml={report}"]
+    options = ["-q", "--slow=sample", "-n", workers, "--dist", "loadfile", f"--junit-xml={report}"]
     call("tests", python, "-m", "pytest", *options, *files)
     suite = ET.parse(report).getroot()[0]
     counts = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}

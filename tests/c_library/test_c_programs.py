@@ -224,6 +224,7 @@ def device_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
+@pytest.mark.slow
 @needs("nvcc")
 @pytest.mark.parametrize("what", ["threads that end", "graphs", "two devices", "no code", "fork"])
 def test_on_fake_devices(device_calls: Path, what: str) -> None:

@@ -206,6 +206,7 @@ def gradients(layer: nn.Module, x: Tensor, edges: Tensor, w: list[Tensor]) -> tu
     return output, *first, *second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_layers(
     name: str, way: str, kernels: list[tuple[str, bool, bool]], device: torch.device
@@ -408,6 +409,7 @@ def test_no_edges(way: str, kernels: list[Any], device: torch.device) -> None:
     torch.testing.assert_close(*grads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_sums_of_16_bits(
     dtype: torch.dtype, device: torch.device, way: str, kernels: list[Any]

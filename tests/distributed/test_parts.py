@@ -95,18 +95,9 @@ def check_modes(name: str, dtype: torch.dtype) -> int:
     return calls
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        pytest.param(
-            name,
-            dtype,
-            id=f"{name}-{str(dtype).split('.')[-1]}",
-            marks=[] if dtype == torch.float32 or name == "rows" else pytest.mark.slow,
-        )
-        for name, dtype in itertools.product(GATHERS, DTYPES)
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", GATHERS)
 def test_modes(name: str, dtype: torch.dtype) -> None:
     assert ranks.run(2, check_modes, name, dtype) == [108, 108]
 

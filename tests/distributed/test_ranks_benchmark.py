@@ -12,6 +12,7 @@ import torch
 from programs import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_small_run(world: int, device: torch.device, tmp_path: Path) -> None:
     """On one GPU two ranks share it."""

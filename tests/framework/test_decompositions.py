@@ -7,8 +7,8 @@ from activations import random, special
 from op_checks import FLOATS, Op, assert_same
 from support.registry import activations as elementwise
 from torch import Tensor, nn
-from torch._inductor import metrics
-from torch._inductor.utils import fresh_cache
+from torch._functorch import config as aot_config
+from torch._inductor import config, metrics
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torch_ops
@@ -88,7 +88,7 @@ def test_inductor_fuses_them(device: torch.device) -> None:
     for name, model in (("torch's", plain), ("ours", ours)):
         torch.compiler.reset()
         metrics.reset()
-        with fresh_cache():
+        with config.patch(fx_graph_cache=False), aot_config.patch(enable_autograd_cache=False):
             results = gradients(torch.compile(model), x)
         kernels[name] = metrics.generated_kernel_count
         torch.testing.assert_close(results, expected)

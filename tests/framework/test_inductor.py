@@ -11,10 +11,10 @@ from op_checks import assert_same
 from programs import ROOT, run_with_torch
 from torch import Tensor
 from torch._dynamo.utils import detect_fake_mode
-from torch._inductor import metrics
+from torch._functorch import config as aot_config
+from torch._inductor import config, metrics
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.fx_passes.post_grad import post_grad_passes
-from torch._inductor.utils import fresh_cache
 from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 
@@ -141,7 +141,7 @@ def test_one_kernel(device: torch.device) -> None:
     """For the forward pass of the whole function, and one for the backward pass."""
     x, i, w = tensors(device)
     metrics.reset()
-    with fresh_cache():
+    with config.patch(fx_graph_cache=False), aot_config.patch(enable_autograd_cache=False):
         output = torch.compile(FUSED["product"], fullgraph=True)(x, i, w)
         assert metrics.generated_kernel_count == 1
         (gradient,) = torch.autograd.grad(output.sum(), x)

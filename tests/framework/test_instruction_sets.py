@@ -22,6 +22,7 @@ TESTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", ["default", "avx2"])
 def test_other_instruction_sets(capability: str) -> None:
     """Of all files in one process, since its start takes longer than most of them."""

@@ -140,6 +140,7 @@ def test_lengths_that_are_known_stay_so(device: torch.device) -> None:
     assert torch_ops.relu(x)._maybe_max_seqlen == 4  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # Inductor, of the matrix products
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compile(device: torch.device, backend: str) -> None:

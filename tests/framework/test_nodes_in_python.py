@@ -32,6 +32,7 @@ def test_they_have_their_names(name: str, device: torch.device) -> None:
     assert type(node).__name__ != "CppFunction"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_a_compiled_call_in_place_returns_its_argument(

@@ -184,6 +184,7 @@ def test_rows_of_any_length_and_start(device: torch.device, dtype: torch.dtype) 
         assert_same(torch_ops.gather(dense, edges, 1), dense[:, edges.long()], f"{width} dense")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype", [torch.uint8, torch.float16, torch.float32, torch.float64], ids=str
 )

@@ -188,6 +188,7 @@ def test_equals_calls_without_a_plan(device: torch.device, dtype: torch.dtype) -
         assert_same(torch_ops.Gather(**case.kwargs)(source, plan), gathered, str(case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduce", REDUCES)
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.int64], ids=str

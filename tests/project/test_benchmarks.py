@@ -128,6 +128,7 @@ def test_what_is_wrong_is_not_timed(measure: ModuleType, bench: Any) -> None:
     assert result.measurements == [right, wrong, raised]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

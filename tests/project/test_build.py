@@ -15,6 +15,7 @@ import torch
 from programs import load_setup_py, run_with_torch
 from toy_project import bindings, build, write_toy
 
+pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:

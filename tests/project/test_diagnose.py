@@ -175,6 +175,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_installation(name: str, toy: Path) -> None:
     break_it, reason, mend = BROKEN[name]
@@ -400,6 +401,7 @@ def test_main_on_torch_ops() -> None:
     assert sorted(checked) == sorted(wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "result"),
     [

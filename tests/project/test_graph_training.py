@@ -17,6 +17,7 @@ FOLDER = ROOT / "examples" / "graph_training"
 SMALL = ("--steps", "10", "--nodes", "200", "--width", "16", "--dtype", "float64")
 
 
+@pytest.mark.slow
 def test_losses_are_equal(tmp_path: Path) -> None:
     """Theirs and ours, in float64: at each step of each of the three trainings."""
     result = run_with_torch(

@@ -54,6 +54,7 @@ CUTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.uint8, torch.int64], ids=str)
 @pytest.mark.parametrize("spread", SPREADS)
 def test_any_number_of_threads(dtype: torch.dtype, spread: str) -> None:
@@ -337,6 +338,7 @@ ONTO = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.uint8, torch.int64, torch.complex64], ids=str)
 @pytest.mark.parametrize("spread", ["uniform", "hot", "sorted"])
 def test_onto_what_there_is(dtype: torch.dtype, spread: str) -> None:

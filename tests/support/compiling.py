@@ -50,6 +50,7 @@ def run(function: Callable[..., Any], call: Call) -> list[Tensor]:
 
 class CompileChecks:
     # opcheck looks at .grad of what it is given; an in-place op must not be given a leaf.
+    @pytest.mark.slow
     def test_opcheck(self, op: Op, device: torch.device) -> None:
         """Schema, fake kernel, autograd registration, and AOTAutograd with dynamic shapes."""
         samples = (op.registered(sample) for sample in op.samples(device, torch.float32))
@@ -65,6 +66,7 @@ class CompileChecks:
 
     # A float that a function holds is an input to Dynamo by default, and costs a compilation more:
     # that of torch's own leaky_relu too. Here it is a constant.
+    @pytest.mark.slow
     @torch._dynamo.config.patch(specialize_float=True)
     def test_compile(self, op: Op, device: torch.device) -> None:
         """Whole graphs, forward and backward; how often sizes that change compile anew."""
@@ -79,6 +81,7 @@ class CompileChecks:
                 assert_close(run(compiled, call), run(call, call), call.shapes())
             assert counter.frame_count <= allowed, f"dynamic={dynamic}: {counter.frame_count}"
 
+    @pytest.mark.slow
     def test_compiled_func_grad(self, op: Op, device: torch.device) -> None:
         """torch.func inside: where a Function whose op has no derivative loses it in silence."""
         torch.compiler.reset()
@@ -97,6 +100,7 @@ class CompileChecks:
 
     # The capture looks at .grad of all that nodes have saved. That AOTAutograd takes the ops of the
     # backward pass, test_compile and opcheck show.
+    @pytest.mark.slow
     def test_compiled_autograd(self, op: Op, device: torch.device) -> None:
         """The backward pass captured as one graph, with stand-ins for what each node holds."""
         torch.compiler.reset()
@@ -116,6 +120,7 @@ class CompileChecks:
             call = sized_call(op, device, size)
             assert_close(program.module()(*call.tensors), call(*call.tensors), call.shapes())
 
+    @pytest.mark.slow
     @pytest.mark.timeout(600)
     def test_inductor(self, op: Op, device: torch.device) -> None:
         """Forward and backward, compiled by the default backend."""
@@ -124,12 +129,14 @@ class CompileChecks:
         compiled = torch.compile(call.without_values(), fullgraph=True)
         assert_close(run(compiled, call), run(call, call), call.shapes())
 
+    @pytest.mark.slow
     @pytest.mark.timeout(600)
     def test_aot_inductor(self, op: Op, device: torch.device, packaged: dict[str, Any]) -> None:
         """In a package of all ops that another Python process has loaded."""
         call = sized_call(op, device, PACKAGED_SIZE)
         assert_close(packaged[op.name], pytree.tree_leaves(call(*call.tensors)), call.shapes())
 
+    @pytest.mark.slow
     def test_errors_when_compiled(self, op: Op, device: torch.device) -> None:
         """Those of the eager call, in a wrapper of Dynamo's where it finds them itself."""
         if op.bad is None:

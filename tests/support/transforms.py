@@ -202,6 +202,7 @@ class TransformChecks:
             for actual, wanted in zip(seconds, expected, strict=True):
                 assert_close(torch.zeros_like(wanted) if actual is None else actual, wanted)
 
+    @pytest.mark.slow
     def test_gradcheck(self, op: Op, device: torch.device) -> None:
         """First and second derivatives, backward and forward mode, batched too (torch.vmap)."""
         if op.smooth_samples is None:

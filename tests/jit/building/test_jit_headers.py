@@ -69,6 +69,7 @@ def test_empty_name_in_the_environment_is_the_current_folder(
         assert compile_and_count("#include <factor.h>", value=value) == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["option", "absolute", "before", "macro"])
 def test_kernel_that_is_made_again(header: Path, where: str) -> None:
     """In one process, though its text is the same; and one that was made before keeps its code."""

@@ -47,6 +47,7 @@ def reference(x: Tensor, y: Tensor) -> Tensor:
 SHAPES = [((3,), (3,)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((), (2, 2)), ((2, 3), ()), ((1,), (4,))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_gradcheck(shapes: tuple[tuple[int, ...], ...], device: torch.device) -> None:
     """First and second derivatives, backward and forward mode, batched."""
@@ -132,6 +133,7 @@ def test_large_broadcast_gradients_are_summed_in_parts(
     torch.testing.assert_close(mine, 6 * count * y.detach(), rtol=1e-5, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_large_broadcast_gradients_of_any_input(dtype: torch.dtype, device: torch.device) -> None:
     """Beside float64: a row, a column, both, and one number, of gradients that differ."""

@@ -54,6 +54,7 @@ def test_values(entries: int, features: tuple[int, ...], kind: str, device: torc
     torch.testing.assert_close(made, difference(x, y, w, src=src, dst=dst, rows=M))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("width", [1, 5, 8, 40, 128])
 def test_floats(width: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -69,6 +70,7 @@ def test_floats(width: int, dtype: torch.dtype, device: torch.device) -> None:
     assert (error <= eps * exact.abs() + 2e-6 * scale).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64], ids=str
 )

@@ -90,14 +90,15 @@ def test_what_a_gradient_does_not_need_is_not_read() -> None:
     assert len(re.findall(r"ld\.global\.v4", kernel)) == 4  # the gradient's rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arch", "dtypes"),
     [
         ("sm_75", [F32]),
         ("sm_90", [BF16, F32, F64]),
         ("sm_120", [BF16]),
-        pytest.param("sm_75", [BF16, F64], marks=pytest.mark.slow),
-        pytest.param("sm_120", [F32, F64], marks=pytest.mark.slow),
+        ("sm_75", [BF16, F64]),
+        ("sm_120", [F32, F64]),
     ],
     ids=str,
 )

@@ -12,21 +12,9 @@ from torch import Tensor
 
 from torch_ops.jit import IndexedKernel, index_plan
 
-
-def cases(name: str, values: list[Any], usual: list[tuple[Any, str]]) -> pytest.MarkDecorator:
-    """Values beside the indices and beside a plan of them.
-
-    What takes the time is the compilation: of some seventy kernels where second derivatives are
-    checked. So all but the usual cases are slow.
-    """
-    params = [
-        pytest.param(
-            value, by, id=f"{value}-{by}", marks=[] if (value, by) in usual else pytest.mark.slow
-        )
-        for value in values
-        for by in ("indices", "plan")
-    ]
-    return pytest.mark.parametrize((name, "by"), params)
+# What takes the time is the compilation: of some seventy kernels where second derivatives are
+# checked.
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("by", ["indices", "plan"])]
 
 
 def given_by(by: str, device: torch.device) -> dict[str, Any]:
@@ -48,7 +36,7 @@ SHAPES = [
 ]
 
 
-@cases("shapes", SHAPES, usual=[(OUTER, "indices")])
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_gradcheck(shapes: tuple[tuple[int, ...], ...], by: str, device: torch.device) -> None:
     """First and second derivatives, backward and forward mode, batched."""
     inputs = [random(shape, device, seed=k).requires_grad_() for k, shape in enumerate(shapes)]
@@ -62,7 +50,7 @@ def test_gradcheck(shapes: tuple[tuple[int, ...], ...], by: str, device: torch.d
     )
 
 
-@cases("reduce", ["mean", "amax", "amin"], usual=[("mean", "indices"), ("amin", "plan")])
+@pytest.mark.parametrize("reduce", ["mean", "amax", "amin"])
 def test_gradcheck_of_reductions(reduce: str, by: str, device: torch.device) -> None:
     kernel = IndexedKernel(
         "T x[src], T w", "T out[dst], T e", "out = x * x * w; e = x * w", "reduced", reduce=reduce
@@ -77,16 +65,16 @@ def test_gradcheck_of_reductions(reduce: str, by: str, device: torch.device) -> 
     assert torch.autograd.gradgradcheck(call, (x, w), check_fwd_over_rev=True)
 
 
-def test_gradcheck_of_features(device: torch.device) -> None:
+def test_gradcheck_of_features(by: str, device: torch.device) -> None:
     kernel = IndexedKernel(
         "T k[src], T a", "T s, T out[dst]", "s = k * k * a; out = a * a * k", "logit",
         features="sum",
     )  # fmt: skip
-    src, dst = indices(device)
+    given = given_by(by, device) | ({} if by == "plan" else {"sizes": {"dst": M}})
     inputs = [random(shape, device).requires_grad_() for shape in ((N, 2, 3), (E, 2, 1))]
 
     def call(*inputs: Tensor) -> Any:
-        return kernel(*inputs, src=src, dst=dst, sizes={"dst": M})
+        return kernel(*inputs, **given)
 
     assert torch.autograd.gradcheck(call, inputs, check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(call, inputs, check_fwd_over_rev=True)
@@ -105,24 +93,26 @@ def batches(by: str, device: torch.device) -> tuple[Tensor, Tensor, dict[str, An
 WEIGHTS = [(2, E, 1), (E, 3), (2, 1, 3), (3,), (1, E, 1), ()]
 
 
-@cases("shape", WEIGHTS, usual=[*zip(WEIGHTS, ("indices", "plan") * 3, strict=True)])
+@pytest.mark.parametrize("shape", WEIGHTS, ids=str)
 def test_gradcheck_of_batches(shape: tuple[int, ...], by: str, device: torch.device) -> None:
     x, y, given = batches(by, device)
     w = random(shape, device).requires_grad_()
     assert torch.autograd.gradcheck(wave_by(given), (x, y, w), check_forward_ad=True)
 
 
-def test_gradgradcheck_of_batches(device: torch.device) -> None:
-    x, y, given = batches("plan", device)
+def test_gradgradcheck_of_batches(by: str, device: torch.device) -> None:
+    x, y, given = batches(by, device)
     w = random((), device).requires_grad_()
     assert torch.autograd.gradgradcheck(wave_by(given), (x, y, w))
 
 
-def test_gradcheck_of_two_batch_axes(device: torch.device) -> None:
+def test_gradcheck_of_two_batch_axes(by: str, device: torch.device) -> None:
     """Some inputs have but one of them."""
     x, y, given = batches("indices", device)
     four = [t.detach().expand(2, *t.shape).clone().requires_grad_() for t in (x, y)]
     w = random((2, 1, E, 1), device).requires_grad_()
     src, dst = (given[name].expand(2, 2, E) for name in ("src", "dst"))
-    call = wave_by({"src": src, "dst": dst, "batch_dims": 2})
-    assert torch.autograd.gradcheck(call, (*four, w))
+    given = {"src": src, "dst": dst, "batch_dims": 2}
+    if by == "plan":
+        given = {"plan": index_plan(src=(src, N), dst=(dst, M), batch_dims=2)}
+    assert torch.autograd.gradcheck(wave_by(given), (*four, w))

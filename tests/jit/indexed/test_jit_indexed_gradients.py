@@ -34,14 +34,18 @@ def wave_by(given: dict[str, Any]) -> Any:
     return lambda *inputs: WAVE(*inputs, **given)
 
 
-def test_third_derivative(device: torch.device) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("with_plan", [False, True], ids=["indices", "plan"])
+def test_third_derivative(with_plan: bool, device: torch.device) -> None:
     """Forces, their gradient by weights, and one more."""
     src, dst = indices(device)
+    plan = index_plan(src=(src, N), dst=(dst, M))
+    given = {"plan": plan} if with_plan else {"src": src, "dst": dst}
     x, y = random((N, 3), device).requires_grad_(), random((M, 3), device).requires_grad_()
     w = random((E, 1), device).requires_grad_()
     results = []
     for call in (
-        lambda: WAVE(x, y, w, src=src, dst=dst),
+        lambda: WAVE(x, y, w, **given),
         lambda: wave(x, y, w, src=src, dst=dst, rows=M),
     ):
         (force,) = torch.autograd.grad((call() ** 2).sum(), x, create_graph=True)
@@ -50,18 +54,9 @@ def test_third_derivative(device: torch.device) -> None:
     torch.testing.assert_close(*results)
 
 
-USUAL = [(1, torch.float32), (3, torch.float16), (3, torch.float32), (64, torch.bfloat16)]
-
-
-@pytest.mark.parametrize(
-    ("width", "dtype"),
-    [
-        pytest.param(*(width, dtype), marks=[] if (width, dtype) in USUAL else pytest.mark.slow)
-        for dtype in (torch.float16, torch.bfloat16, torch.float32)
-        for width in (1, 3, 64)
-    ],
-    ids=str,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("width", [1, 3, 64])
 def test_dtypes(dtype: torch.dtype, width: int, device: torch.device) -> None:
     """Beside float64, of many entries on one row: sums are rounded once."""
     src, dst = random_index(6000, N, device, "hot"), random_index(6000, M, device, "hot")
@@ -150,6 +145,7 @@ def test_torch_func(device: torch.device) -> None:
         torch.testing.assert_close(transform(mine)(x, y, w), transform(theirs)(x, y, w))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_plan", [False, True], ids=["indices", "plan"])
 def test_vmap(with_plan: bool, device: torch.device) -> None:
     """Over inputs; gradients by samples; nested."""
@@ -226,6 +222,7 @@ def test_vmap_over_indices(device: torch.device) -> None:
     torch.testing.assert_close(made[2], reduced(x[2][src[2]] * entry, dst[2], M))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("with_plan", [False, True], ids=["indices", "plan"])
 def test_compile(with_plan: bool, dynamic: bool, device: torch.device) -> None:

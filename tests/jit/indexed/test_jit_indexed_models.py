@@ -177,18 +177,9 @@ def results_of(way: Callable[[], Tensor], x: Tensor, at: Tensor, layer: nn.Modul
     return [out, *(g for g in (*first, *second) if g is not None)]
 
 
-# A plan is one for all layers: beside one of them, the others' are slow.
-@pytest.mark.parametrize(
-    ("name", "with_plan"),
-    [
-        pytest.param(
-            name, by == "plan", id=f"{name}-{by}",
-            marks=[] if by == "indices" or name == "gatv2" else pytest.mark.slow,
-        )
-        for name in MODELS
-        for by in ("indices", "plan")
-    ],
-)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("with_plan", [False, True], ids=["indices", "plan"])
+@pytest.mark.parametrize("name", MODELS)
 def test_layers(name: str, with_plan: bool, device: torch.device) -> None:
     make, formula = MODELS[name]
     torch.manual_seed(2)
@@ -206,6 +197,7 @@ def test_layers(name: str, with_plan: bool, device: torch.device) -> None:
         torch.testing.assert_close(actual, exact)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning")  # theirs, on CUDA
 @pytest.mark.parametrize("name", OF_PYG)
 def test_layers_of_pytorch_geometric(name: str, device: torch.device) -> None:

@@ -566,6 +566,7 @@ def test_bad_constants(name: str, value: Any, error: type[Exception], match: str
 EXAMPLES = ROOT / "examples" / "jit"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "says"),
     [

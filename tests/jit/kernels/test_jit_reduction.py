@@ -80,6 +80,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8],
                          ids=str)  # fmt: skip
 @pytest.mark.parametrize("shape", COLUMNS, ids=str)

@@ -154,6 +154,7 @@ def test_branches_of_several_types() -> None:
     compile_form(gradient.jvp([True] * count), form(*[F32] * (2 + 2 * count), vector=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
 def test_complex_numbers(dtype: torch.dtype) -> None:
     calls = " + ".join([*COMPLEX_FUNCTIONS.values(), "pow(x, x)", "polar(abs(x), arg(x))"])

@@ -129,6 +129,7 @@ def differences(function, inputs: tuple[Tensor, ...], number: int, step: float) 
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", groups(), ids=lambda names: names[0])
 def test_functions(names: list[str], device: torch.device) -> None:
     """Tangents and gradients of each function beside finite differences of its values."""
@@ -154,6 +155,7 @@ def test_functions(names: list[str], device: torch.device) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", groups(), ids=lambda names: names[0])
 def test_second_derivatives(names: list[str], device: torch.device) -> None:
     """Tangents of tangents beside finite differences of tangents."""

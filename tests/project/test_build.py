@@ -17,6 +17,7 @@ from toy_project import bindings, build, write_toy
 
 pytestmark = pytest.mark.slow
 
+
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
     return write_toy(tmp_path / "toy")

@@ -380,6 +380,38 @@ def test_many_segments(device: torch.device) -> None:
     assert torch.equal(torch_ops.scatter_add(values, ids, 200_000, sorted=True), expected)
 
 
+def test_runs_of_segments(device: torch.device, sync_mode: None) -> None:
+    """Of so many rows that a group of lanes has several in turn, short, long and empty ones."""
+    generator = torch.Generator().manual_seed(0)
+    batch, segments, columns = 2, 33_000, 64
+    lengths = torch.tensor([0, 0, 1, 2, 3, 5])[
+        torch.randint(6, (batch, segments), generator=generator)
+    ]
+    lengths[:, [0, 9, 10, 777]] = torch.tensor([65, 3000, 64, 200])
+    lengths[:, 500:600] = 40
+    lengths[:, -1] = 0
+    lengths[:, -1] = lengths.sum(1).max() - lengths.sum(1)  # as many entries in each batch
+    ids = torch.stack([torch.arange(segments).repeat_interleave(each) for each in lengths])
+    offsets = torch.nn.functional.pad(lengths.cumsum(1), (1, 0)).to(device)
+    shape = (batch, ids.size(1), columns)
+    values = torch.randint(-9, 9, shape, generator=generator).float().to(device)
+    given = (values, ids.to(device), segments)
+    for reduce in ("sum", "mean", "amax", "amin"):
+        expected = torch_ops.scatter(*given, reduce=reduce, batch_dims=1)
+        actual = torch_ops.segment_reduce(values, offsets, reduce, batch_dims=1)
+        torch.testing.assert_close(actual, expected)
+    wrong = offsets.clone()
+    wrong[1, 5000:5003] = torch.tensor([-1, 10**12, 3], device=device)
+    kept = torch_ops.segment_reduce(values, offsets, batch_dims=1)
+    with pytest.raises(IndexError, match=r"offsets\[1, 500[01]\]"):
+        torch_ops.segment_reduce(values, wrong, batch_dims=1)
+    wrong[1, 5000:5003] = torch.tensor([9, 5, 3], device=device)
+    actual = torch_ops.segment_reduce(values, wrong, batch_dims=1)
+    assert torch.equal(actual[0], kept[0])
+    assert torch.equal(actual[1, :4999], kept[1, :4999])
+    assert torch.equal(actual[1, 5003:], kept[1, 5003:])
+
+
 def sorted_calls(device: torch.device) -> Iterator[tuple[Tensor, Tensor, int, dict[str, Any]]]:
     generator = torch.Generator().manual_seed(0)
     for shape, picks, rows, kwargs in [

@@ -13,7 +13,8 @@ namespace {
 using segments::Id;
 using segments::Offsets;
 
-constexpr int64_t kMostBlocks = 1024;     // of what long segments take
+constexpr int64_t kMostBlocks = 1024;     // of what long segments take, and about as many chunks
+constexpr int kRunEntries = 16;           // of a run of segments, about, at most
 constexpr int64_t kFewThreads = 1 << 17;  // that keep memory busy: half of what an H200 can hold
 constexpr int64_t kWayEntries = 16;       // of a group, where there are more threads
 
@@ -76,11 +77,24 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
           average_exceeds(ways * kWayEntries))) {
     ways *= 2;
   }
-  const RowSplit split{__builtin_ctz(columns.lanes), __builtin_ctz(ways), columns.pieces};
+  const int64_t groups = kRowThreads / (columns.lanes * ways);
+  // Several segments in turn mean fewer waits for memory, but longer ones for the lanes that have
+  // those with the most entries; the fewer lanes, the more of the time such waits are.
+  int64_t run = 1;
+  while (ways == 1 && columns.lanes >= kRunLanes && run < kMostRun &&
+         rows * columns.pieces * columns.lanes >= 2 * run * kFewThreads &&
+         2 * run * layout.entries <= std::min(columns.lanes, kRunEntries) * layout.axis_size) {
+    run *= 2;
+  }
+  const RowSplit split{__builtin_ctz(columns.lanes), __builtin_ctz(ways), columns.pieces,
+                       static_cast<int>(run)};
 
   LongRows longs{};
-  longs.limit = int64_t{kAlone} * ways;
-  longs.chunk = int64_t{kChunkEntries} * (kRowThreads / columns.lanes);
+  longs.limit = run > 1 ? 2 * kAlone / run : kAlone * ways;
+  const int64_t chunk_groups = kRowThreads / columns.lanes;
+  const int64_t all_entries = layout.slabs() * layout.entries * columns.pieces;
+  const int64_t share = ceil_div(all_entries, kMostBlocks * chunk_groups);
+  longs.chunk = chunk_groups * std::max<int64_t>(kChunkEntries, share);
   const bool may_be_long = layout.entries > longs.limit;
   if (may_be_long) {
     longs.most_items = layout.slabs() * (layout.entries / longs.limit);
@@ -99,19 +113,17 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
   const SegmentRows<Total, Value, Result> all{call.values,  call.result, partials,
                                               offsets,      longs,       static_cast<Id>(rows),
                                               layout.inner, options,     empty};
-  if (may_be_long) {
-    TORCH_OPS_CUDA_CALL(
-        cudaMemsetAsync(longs.counter, 0, sizeof(*longs.counter), current_stream()));
-  }
   auto* total_rows = rows_kernel<Total, Value, Result>;
-  const int64_t units = kRowThreads / (columns.lanes * ways);
-  TORCH_OPS_LAUNCH(total_rows, grid_x(rows * columns.pieces, units), kRowThreads, 0, all, split,
-                   errors);
-  if (!may_be_long) return;
-  auto* total_chunks = chunks_kernel<Total, Value, Result>;
+  const unsigned row_blocks = grid_x(ceil_div(rows, run) * columns.pieces, groups);
+  if (!may_be_long) {
+    TORCH_OPS_LAUNCH(total_rows, row_blocks, kRowThreads, 0, all, split, errors);
+    return;
+  }
+  TORCH_OPS_LAUNCH(clear_kernel, 1, 1, 0, longs.counter);
+  launch_early(total_rows, row_blocks, kRowThreads, 0, all, split, errors);
   const int64_t blocks = std::min(longs.most_chunks, kMostBlocks);
-  TORCH_OPS_LAUNCH(total_chunks, static_cast<unsigned>(blocks * columns.pieces), kRowThreads, 0,
-                   all, columns);
+  launch_early(chunks_kernel<Total, Value, Result>, static_cast<unsigned>(blocks * columns.pieces),
+               kRowThreads, 0, all, columns);
 }
 
 }  // namespace

@@ -1,13 +1,15 @@
 // Reductions of segments on CUDA. No torch.
 //
-// Entries are in order as they stand, so that nothing is sorted or listed: a few lanes of a warp
-// read a segment's bounds and then its rows, of which each lane has V columns. A segment that is
-// longer than some is put on a list instead. Blocks then total its chunks, and the one that
-// is done last joins those, in a fixed order.
+// Entries are in order as they stand, so that nothing is sorted or listed: a block reads the bounds
+// of its segments, and then a few lanes of a warp the rows of each, of which a lane has V columns.
+// Of many short segments, these lanes have several in turn, and read on while one ends and the next
+// begins. A segment that is longer than some is put on a list instead. Blocks then total its
+// chunks, and the one that is done last joins those, in a fixed order.
 #pragma once
 
 #include <cstdint>
 
+#include "common/cuda/kernel_overlap.cuh"
 #include "common/cuda/vectorized.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/indexing/index_error.cuh"
@@ -145,7 +147,12 @@ __device__ __forceinline__ void check_offset(const Offsets& offsets, Id b, int64
 constexpr int kRowThreads = 256;
 constexpr int kRowUnroll = 4;      // entries of a lane whose loads are in flight together
 constexpr int kAlone = 64;         // entries that a lane totals one after another, at most
-constexpr int kChunkEntries = 16;  // of a lane, in a chunk of a long segment
+constexpr int kChunkEntries = 16;  // of a lane, in a chunk of a long segment, at least
+constexpr int kMostRun = 8;        // segments that a group of lanes has in turn, ...
+constexpr int kRunLanes = 8;       // ... if it has so many lanes at least
+// Of a block, whose bounds are in shared memory: of all its groups, and of one that it shares with
+// the block before it and one with the next.
+constexpr int kMostRows = (kRowThreads / kRunLanes + 2) * kMostRun;
 
 // Rows whose segments are long, and the chunks that these are cut into. Offsets that decrease may
 // ask for more than there is room for: what has none is left out.
@@ -184,7 +191,26 @@ struct RowSplit {
   int lane_bits;
   int way_bits;
   int pieces;
+  int run;  // segments that a group has in turn; one, if there are several ways
 };
+
+// The rows of a block that is told where their segments are.
+struct Bounds {
+  static constexpr int kLong = -1;
+  int64_t starts[kMostRows];  // entry of the segment's first, counted over all slabs
+  int counts[kMostRows];      // its entries, or kLong
+};
+
+__global__ void clear_kernel(unsigned long long* counter) {
+  let_next_kernel_begin();
+  *counter = 0;
+}
+
+// A number by a few: of 32 bits mostly, since 64 take as long as a wait for memory.
+__device__ __forceinline__ uint64_t quotient(uint64_t number, unsigned by) {
+  if (by == 1) return number;
+  return number >> 32 == 0 ? static_cast<unsigned>(number) / by : number / by;
+}
 
 // What all kernels are told.
 template <class Total, class Value, class Result>
@@ -199,11 +225,10 @@ struct SegmentRows {
   typename Total::Options options;
   Result empty;
 
-  // Adds each step-th of the entries [first, last) of a segment.
-  __device__ __forceinline__ void add(Total& sums, const Segment& segment, int64_t column,
-                                      int64_t first, int64_t last, int step) const {
+  // Adds each step-th of the entries [first, last) of the segment that starts at `start`.
+  __device__ __forceinline__ void add(Total& sums, int64_t start, int64_t column, int64_t first,
+                                      int64_t last, int step) const {
     constexpr int U = kRowUnroll;
-    const int64_t start = segment.slab * offsets.entries + segment.begin;
     const Value* from = values + start * inner + column;
     const int64_t stride = step * inner;
     from += first * inner;
@@ -212,7 +237,7 @@ struct SegmentRows {
 #pragma unroll
       for (int k = 0; k < U; ++k) {
         if (e + k * step < last) {
-          const auto place = static_cast<Id>(segment.begin + e + k * step);
+          const auto place = static_cast<Id>(start + e + k * step);
           loaded[k] = Total::load(from + k * stride, place, options);
         }
       }
@@ -228,6 +253,39 @@ struct SegmentRows {
     sums.write(result + row * inner + column, is_mean<Total> ? count : offsets.entries);
   }
 
+  // Totals the rows [n, end) of a block, whose segments follow each other, and writes them.
+  __device__ __forceinline__ void total_run(const Bounds& bounds, int n, int end, int all,
+                                            Id first_row, int64_t column) const {
+    constexpr int U = kRowUnroll;
+    Total sums;
+    const int64_t start = bounds.starts[n];
+    int left = bounds.counts[n];
+    const auto next = [&] {
+      write_or_empty(sums, first_row + n, column, bounds.counts[n]);
+      sums = Total();
+      left = ++n < end ? bounds.counts[n] : 0;
+    };
+    const Value* from = values + start * inner + column;
+    for (int e = 0; e < all; e += U, from += U * inner) {
+      decltype(Total::load(from, Id(0), options)) loaded[U];
+#pragma unroll
+      for (int k = 0; k < U; ++k) {
+        if (e + k < all) {
+          loaded[k] = Total::load(from + k * inner, static_cast<Id>(start + e + k), options);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < U; ++k) {
+        if (e + k < all) {
+          while (left == 0) next();
+          sums.add(loaded[k]);
+          --left;
+        }
+      }
+    }
+    while (n < end) next();
+  }
+
   __device__ __forceinline__ void write_empty(Id row, int64_t column) const {
     constexpr int V = Total::kColumns;
     constexpr int W = V * sizeof(Result) > kVectorBytes ? kVectorSize<Result> : V;
@@ -236,6 +294,15 @@ struct SegmentRows {
     for (int v = 0; v < W; ++v) empties.values[v] = empty;
 #pragma unroll
     for (int v = 0; v < V; v += W) store(result + row * inner + column + v, empties);
+  }
+
+  __device__ __forceinline__ void write_or_empty(const Total& sums, Id row, int64_t column,
+                                                 int64_t count) const {
+    if (count > 0) {
+      write(sums, row, column, count);
+    } else {
+      write_empty(row, column);
+    }
   }
 };
 
@@ -250,27 +317,27 @@ __device__ __forceinline__ T shuffle_down(const T& value, int lanes) {
   return other;
 }
 
-// Rows of short segments; the others are listed.
+// Rows of short segments; the others are listed. Begins while `clear_kernel` is ending.
 template <class Total, class Value, class Result>
 __global__ void __launch_bounds__(kRowThreads)
     rows_kernel(const __grid_constant__ SegmentRows<Total, Value, Result> call, RowSplit split,
                 const __grid_constant__ IndexErrorSite errors) {
   constexpr int V = Total::kColumns;
-  const int lanes = 1 << split.lane_bits, ways = 1 << split.way_bits, pieces = split.pieces;
+  __shared__ Bounds bounds;
+  let_next_kernel_begin();
+  const Offsets& offsets = call.offsets;
+  const int lanes = 1 << split.lane_bits, ways = 1 << split.way_bits, run = split.run;
   const int unit_bits = split.lane_bits + split.way_bits;
   const int own = static_cast<int>(threadIdx.x) & ((1 << unit_bits) - 1);
   const int way = own >> split.lane_bits;
-  const int64_t unit = (int64_t{blockIdx.x} * kRowThreads + threadIdx.x) >> unit_bits;
-  const int64_t number = pieces == 1 ? unit : unit / pieces;
-  const int64_t piece = unit - number * pieces;
-  const int64_t column = (piece * lanes + (own & (lanes - 1))) * V;
-  const bool exists = number < call.rows, live = exists && column < call.inner;
-  const Id row = static_cast<Id>(exists ? number : 0);
-
-  const Segment segment = segment_of(call.offsets, row);
-  const bool is_long = segment.count > call.longs.limit;
-  if (exists && own == 0 && piece == 0) {
-    const Offsets& offsets = call.offsets;
+  // Where a row's entries start, counted over all slabs, and how many there are, or kLong. One
+  // thread of all that look lists the row, and records offsets that are out of range.
+  const auto look = [&](Id row, bool tells, int64_t& start, int& count) {
+    const Segment segment = segment_of(offsets, row);
+    const bool is_long = segment.count > call.longs.limit;
+    start = segment.slab * offsets.entries + segment.begin;
+    count = is_long ? Bounds::kLong : static_cast<int>(segment.count);
+    if (!tells) return;
     const Id slab = static_cast<Id>(segment.slab), s = row - slab * offsets.segments;
     const Id b = offsets.batch_of_slab(slab);
     if (slab == b * offsets.outer) {  // once for all slices
@@ -278,25 +345,63 @@ __global__ void __launch_bounds__(kRowThreads)
       check_offset(offsets, b, place, segment.begin, errors);
       if (s + 1 == offsets.segments) check_offset(offsets, b, place + 1, segment.end, errors);
     }
-    if (is_long) call.longs.append(row, segment.count);
-  }
-
-  Total sums;
-  if (live && !is_long) call.add(sums, segment, column, way, segment.count, ways);
-  for (int half = ways / 2; half > 0; half /= 2) {
-    typename Total::Part parts[V];
-    sums.copy_to(parts);
+    if (is_long) {
+      wait_for_kernel_before();
+      call.longs.append(row, segment.count);
+    }
+  };
+  // A unit is a piece of the rows of a run.
+  const unsigned pieces = split.pieces, units = kRowThreads >> unit_bits;
+  const uint64_t first_unit = uint64_t{blockIdx.x} * units;
+  const uint64_t first_run = quotient(first_unit, pieces);
+  const auto skipped = static_cast<unsigned>(first_unit - first_run * pieces);
+  const unsigned unit = skipped + (threadIdx.x >> unit_bits);
+  const auto own_run = static_cast<unsigned>(quotient(unit, pieces));
+  const unsigned piece = unit - own_run * pieces;
+  const int64_t column = int64_t{piece * lanes + (own & (lanes - 1))} * V;
+  const auto first = static_cast<int64_t>(first_run) * run;
+  if (run > 1) {
+    // A block may have only some pieces of its first rows.
+    const auto runs = static_cast<unsigned>(quotient(skipped + units + pieces - 1, pieces));
+    const int rows =
+        static_cast<int>(min(int64_t{runs} * run, static_cast<int64_t>(call.rows) - first));
+    const int others = skipped == 0 ? 0 : run;
+    for (int n = static_cast<int>(threadIdx.x); n < rows; n += kRowThreads) {
+      look(static_cast<Id>(first + n), n >= others, bounds.starts[n], bounds.counts[n]);
+    }
+    __syncthreads();
+    const int n = static_cast<int>(own_run) * run;
+    const int last = column < call.inner ? min(n + run, rows) : n;
+    for (int begin = n, next; begin < last; begin = next) {
+      next = begin + 1;
+      int all = bounds.counts[begin];
+      if (all == Bounds::kLong) continue;
+      while (next < last && bounds.counts[next] != Bounds::kLong &&
+             bounds.starts[next] == bounds.starts[begin] + all) {
+        all += bounds.counts[next++];
+      }
+      call.total_run(bounds, begin, next, all, static_cast<Id>(first), column);
+    }
+  } else {
+    const Id row = first_run + own_run;
+    const bool exists = row < call.rows, live = exists && column < call.inner;
+    int64_t start;
+    int count;
+    look(exists ? row : 0, exists && own == 0 && piece == 0, start, count);
+    Total sums;
+    if (live && count > 0) call.add(sums, start, column, way, count, ways);
+    for (int half = ways / 2; half > 0; half /= 2) {
+      typename Total::Part parts[V];
+      sums.copy_to(parts);
 #pragma unroll
-    for (int v = 0; v < V; ++v) parts[v] = shuffle_down(parts[v], half * lanes);
-    if (way < half) sums.add(parts);
-  }
-  if (live && way == 0 && !is_long) {
-    if (segment.count > 0) {
-      call.write(sums, row, column, segment.count);
-    } else {
-      call.write_empty(row, column);
+      for (int v = 0; v < V; ++v) parts[v] = shuffle_down(parts[v], half * lanes);
+      if (way < half) sums.add(parts);
+    }
+    if (live && way == 0 && count != Bounds::kLong) {
+      call.write_or_empty(sums, row, column, count);
     }
   }
+  if (threadIdx.x == 0) wait_for_kernel_before();  // for the kernel that waits for this one
 }
 
 // The totals of a block's groups, in the first group; in a fixed order.
@@ -323,6 +428,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int group = static_cast<int>(threadIdx.x) / lanes;
   const auto column_of = [&](int64_t piece) { return (piece * lanes + threadIdx.x % lanes) * V; };
   const LongRows& longs = call.longs;
+  wait_for_kernel_before();
   const int64_t chunks = longs.chunk_count(), items = longs.item_count();
   const int64_t column = column_of(blockIdx.x % split.pieces);
   for (int64_t c = blockIdx.x / split.pieces; c < chunks; c += gridDim.x / split.pieces) {
@@ -337,7 +443,10 @@ __global__ void __launch_bounds__(kRowThreads)
     const int64_t first = (c - item.chunk) * longs.chunk;
     const int64_t last = min(first + longs.chunk, segment.count);
     Total sums;
-    if (column < call.inner) call.add(sums, segment, column, first + group, last, groups);
+    if (column < call.inner) {
+      const int64_t start = segment.slab * call.offsets.entries + segment.begin;
+      call.add(sums, start, column, first + group, last, groups);
+    }
     join_groups(sums, lanes, shared);
     if (group == 0 && column < call.inner) {
       if (parts == 1) {
@@ -357,7 +466,7 @@ __global__ void __launch_bounds__(kRowThreads)
       const int64_t at = column_of(piece);
       Total all;
       if (at < call.inner) {
-#pragma unroll 4
+#pragma unroll 8
         for (int64_t n = group; n < parts; n += groups) {
           all.add(call.partials + (item.chunk + n) * call.inner + at);
         }

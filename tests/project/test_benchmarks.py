@@ -113,6 +113,15 @@ def test_calls_are_timed_in_turn_and_outputs_freed(
         assert set(timed[start : start + 2]) == {"a", "b"}
 
 
+def test_infinity_is_right_where_the_dtype_ends(measure: ModuleType) -> None:
+    exact = torch.tensor([3.0, 1e6, -1e6], dtype=torch.float64)
+    judge = measure.relative_error(exact)
+    assert judge(exact.half()) == 0
+    assert judge(torch.tensor([3, torch.inf, torch.inf], dtype=torch.float16)) == torch.inf
+    assert judge(torch.tensor([torch.inf, torch.inf, -torch.inf]).half()) == torch.inf
+    assert judge(torch.tensor([3.0, 65504, -torch.inf]).half()) > 0.5
+
+
 def test_what_is_wrong_is_not_timed(measure: ModuleType, bench: Any) -> None:
     def raises(given: Tensor) -> Tensor:
         raise RuntimeError("no such kernel\nmore")

@@ -161,9 +161,9 @@ _LEAST_UNPLANNED = {"cpu": (0, 2**16), "cuda": (256, 2**25)}
 
 
 def _is_worth_it(x: Tensor, edges: Tensor) -> bool:
-    least_bytes, least_values = _LEAST_UNPLANNED[x.device.type]
-    row = x.shape[1:].numel()
-    return row * x.element_size() >= least_bytes and row * edges.size(1) >= least_values
+    least_bytes, least_values = _LEAST_UNPLANNED["cuda" if x.is_cuda else "cpu"]
+    row = x.numel() // max(x.size(0), 1)
+    return row * edges.size(1) >= least_values and row * x.element_size() >= least_bytes
 
 
 def _graph_of(
@@ -315,28 +315,26 @@ def _fused(
     self: MessagePassing, form: Form, edges: Any, size: Any, given: dict[str, Any]
 ) -> Tensor | None:
     """What propagate returns, or None if it must be computed as before."""
-    reduce = _REDUCES.get(type(self.aggr_module))
+    # What new and small graphs are asked comes first: it is to cost little.
+    if not is_index(edges) or edges.dim() != 2:
+        return None
     j = 0 if self.flow == "source_to_target" else 1
     x = given.get(form.rows)
     pair = x if isinstance(x, tuple | list) and len(x) == 2 else None
     x = x if pair is None else pair[j]
-    if (
-        not isinstance(x, Tensor)
-        or not is_index(edges)
-        or edges.dim() != 2
-        or not _compiles.get(x.device.type)
-    ):
+    if not isinstance(x, Tensor) or x.dim() < 2:
         return None
     is_compiling, uses = torch.compiler.is_compiling(), 0
-    if not is_compiling:  # that of new and small graphs comes first: it is to cost little
+    if not is_compiling:
         uses = uses_of(edges)
         if uses < SIGHTS and not _is_worth_it(x, edges):
             return None
+    reduce = _REDUCES.get(type(self.aggr_module))
     if (
         reduce is None
+        or not _compiles.get(x.device.type)
         or x.layout != torch.strided
         or not x.is_floating_point()
-        or x.dim() < 2
         or self.node_dim not in (0, -x.dim())
         or edges.device != x.device
         or self.explain

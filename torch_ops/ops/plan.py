@@ -246,25 +246,29 @@ def register_plan(module: nn.Module, name: str, plan: GatherPlan, persistent: bo
     module.register_module(name, _RegisteredPlan(plan, persistent))
 
 
-class _Seen:
+class _Seen(weakref.ref[Tensor]):
     """What is known of a tensor and of its views: their plans, which do not keep it alive."""
 
+    __slots__ = ("number", "plans", "used", "uses", "version")
+
+    def __new__(cls, owner: Tensor) -> _Seen:
+        return super().__new__(cls, owner, _forget)
+
     def __init__(self, owner: Tensor) -> None:
-        number = id(owner)
-
-        def forget(owner: weakref.ref[Tensor]) -> None:
-            seen = _seen.get(number)
-            if seen is not None and seen.owner is owner:
-                _seen.pop(number, None)
-
-        self.number = number
-        self.owner = weakref.ref(owner, forget)
+        self.number = id(owner)
         self.version = owner._version
         self.used = next(_clock)
         self.uses = 0  # that were counted
         # Keyed by the numbers of a plan and the part of the owner: the plan, or how often it was
         # asked for.
         self.plans: dict[tuple[Any, ...], Any] = {}
+
+
+def _forget(seen: weakref.ref[Tensor]) -> None:
+    """The owner is gone."""
+    assert isinstance(seen, _Seen)
+    if _seen.get(seen.number) is seen:
+        _seen.pop(seen.number, None)
 
 
 _MOST_SEEN = 64  # tensors, and parts of each
@@ -291,7 +295,7 @@ def _may_have_plan(index: Tensor) -> bool:
 def _remembered(owner: Tensor) -> _Seen:
     """What is known of a tensor that is not a view; nothing, if it was written to."""
     seen = _seen.get(id(owner))
-    if seen is None or seen.owner() is not owner or seen.version != owner._version:
+    if seen is None or seen() is not owner or seen.version != owner._version:
         seen = _seen[id(owner)] = _Seen(owner)
         if len(_seen) > _MOST_SEEN:
             oldest = min(list(_seen.values()), key=lambda each: each.used)
@@ -304,7 +308,7 @@ def uses_of(tensor: Tensor) -> int:
     """How often this was asked of the tensor or a view of it; 0 where it may have no plan."""
     owner = tensor if tensor._base is None else tensor._base
     seen = _seen.get(id(owner))
-    if seen is None or seen.owner() is not owner or seen.version != owner._version:
+    if seen is None or seen() is not owner or seen.version != owner._version:
         if not _may_have_plan(tensor):
             return 0
         with _lock:
@@ -326,7 +330,7 @@ def kept_plan(
     owner = tensor if tensor._base is None else tensor._base
     key = (*key, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
     seen = _seen.get(id(owner))
-    if seen is not None and seen.owner() is owner and seen.version == owner._version:
+    if seen is not None and seen() is owner and seen.version == owner._version:
         plan = seen.plans.get(key)
         if plan is not None and not isinstance(plan, int):
             seen.used = next(_clock)

@@ -236,19 +236,22 @@ struct IndexedPass<vector, unroll, is_full, sums_inner, walk, is_ordered, shares
   // ---- outputs for each entry
 
   // Until its features are summed, or until its vector is stored.
-  template <class O, bool is_entry = O::role == 'e' || O::role == 'f'>
+  // The bool is no default argument: NVRTC 13.2 refuses one in the expansion below.
+  template <class O, bool is_entry>
   struct OfEntry {
     static constexpr int width = O::role == 'e' ? vector : 1;
     typename O::Value value[unroll][width];
   };
   template <class O>
   struct OfEntry<O, false> {};
-  struct OfEntries : OfEntry<Out>... {};
+  template <class O>
+  struct OfOutput : OfEntry<O, O::role == 'e' || O::role == 'f'> {};
+  struct OfEntries : OfOutput<Out>... {};
 
   template <class O>
   static TORCH_OPS_FUNCTION void clear_entry(OfEntry<O, true>& out) {
     for (int u = 0; u < unroll; ++u) {
-      for (int v = 0; v < OfEntry<O>::width; ++v) out.value[u][v] = typename O::Value();
+      for (int v = 0; v < OfEntry<O, true>::width; ++v) out.value[u][v] = typename O::Value();
     }
   }
   template <class O>

@@ -206,7 +206,6 @@ def gradients(layer: nn.Module, x: Tensor, edges: Tensor, w: list[Tensor]) -> tu
     return output, *first, *second
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_layers(
     name: str, way: str, kernels: list[tuple[str, bool, bool]], device: torch.device

@@ -160,7 +160,6 @@ def _run_cell(call: cells.Call, lines: list[cells.Cell], mesh: DeviceMesh) -> li
     return wrong
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", cells.CALLS)
 @pytest.mark.parametrize("world", [2, 4])
 def test_cells(name: str, world: int) -> None:

@@ -125,7 +125,6 @@ def embed(style: Any, backend: str | None, **options: Any) -> Any:
     return grad.placements, grad.to_local().numel()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("output", [R, Shard(0), Shard(1)], ids=str)
 def test_rowwise_parallel(output: Any, backend: str | None) -> None:

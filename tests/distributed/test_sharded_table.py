@@ -260,7 +260,6 @@ def train(make: str, route: str, sparse: bool) -> None:
         dist.barrier()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", ["SGD", "foreach", "fused", "Adam", "Adagrad"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_training(route: str, make: str) -> None:

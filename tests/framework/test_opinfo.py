@@ -112,7 +112,6 @@ def results(function: Callable[..., Tensor], sample: SampleInput) -> list[Tensor
     return [output.detach(), *(g.to_dense() if g.is_sparse else g for g in gradients)]
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.name)
 def test_samples(device: torch.device, info: OpInfo) -> None:

@@ -38,7 +38,6 @@ def deterministic() -> Iterator[None]:
 ROWS = [1, 3, 4, 8, 33, 64, 200, 600]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("spread", SPREADS)

@@ -66,7 +66,6 @@ class CompileChecks:
 
     # A float that a function holds is an input to Dynamo by default, and costs a compilation more:
     # that of torch's own leaky_relu too. Here it is a constant.
-    @pytest.mark.slow
     @torch._dynamo.config.patch(specialize_float=True)
     def test_compile(self, op: Op, device: torch.device) -> None:
         """Whole graphs, forward and backward; how often sizes that change compile anew."""

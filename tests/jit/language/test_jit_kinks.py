@@ -1,4 +1,4 @@
-"""Derivatives at single points, where they could be chosen: those of torch."""
+"""Derivatives at single points, where they could be chosen: those of torch 2.11."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ FUNCTIONS = {
     "fabs": torch.abs,
     "atan2": torch.atan2,
     "copysign": lambda x, y: torch.copysign(x, y.detach()),
-    "fmin": torch.fmin,
-    "fmax": torch.fmax,
+    # Of equal arguments the first; torch 2.15 divides the gradient of its own among them.
+    "fmin": lambda x, y: torch.where(x <= y, x, y),
+    "fmax": lambda x, y: torch.where(x >= y, x, y),
     "min": torch.minimum,
     "max": torch.maximum,
 }

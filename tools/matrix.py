@@ -39,8 +39,12 @@ TESTS = (
     *("registry", "replace_modules", "modules", "cells", "table", "parts", "torch_scatter"),
     *("peers", "sharded_table", "hosts", "steps"),
     *("jit_autograd", "jit_elementwise", "jit_reduction", "jit_op", "jit_raw", "jit_indexed"),
+    *("jit_indexed_cuda_text", "jit_kinks"),
 )
-SAMPLE = ("sigmoid", "gather", "scatter", "jit_autograd", "decompositions", "inductor")
+SAMPLE = (
+    *("sigmoid", "gather", "scatter", "jit_autograd", "decompositions", "inductor"),
+    "jit_indexed_cuda_text",
+)
 
 
 def main() -> int:

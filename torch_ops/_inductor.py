@@ -171,10 +171,26 @@ def _prepare() -> None:
         node.replace_all_uses_with(ours)
         match.erase_nodes()
 
+    def first_like(node: Node) -> Node:
+        found: Any = node.graph.find_nodes(op="call_function", target=node.target)
+        return next(n for n in found if n.args == node.args and n.kwargs == node.kwargs)
+
+    def is_repeated(match: Match) -> bool:
+        return first_like(match.output_node()) is not match.output_node()
+
+    def check_once(match: Match, *args: Any, **kwargs: Any) -> None:
+        node = match.output_node()
+        node.replace_all_uses_with(first_like(node))
+        match.erase_nodes()
+
     for op in _GATHERS:
         make_fallback(op, constrain_to_fake_tensors, warn=False, override_decomp=True)
-    pattern = CallFunctionVarArgs(_aten.index.Tensor)
-    register_graph_pattern(pattern, extra_check=is_alone, pass_dict=pass_patterns[2])(call_ours)
+    gathers = CallFunctionVarArgs(_aten.index.Tensor)
+    register_graph_pattern(gathers, extra_check=is_alone, pass_dict=pass_patterns[2])(call_ours)
+    # torch merges equal checks itself, but from 2.15 on not where one of them serves the backward
+    # pass and another does not.
+    checks = CallFunctionVarArgs(_ops.ravel_multi_index.default)
+    register_graph_pattern(checks, extra_check=is_repeated, pass_dict=pass_patterns[1])(check_once)
 
 
 # ---- Registration -------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ def plan_sum(
     planned: bool = False,
     in_place: bool = False,
     reduce: str = "sum",
+    positions: bool = False,
     limits: dict[str, int] | None = None,
 ) -> dict[str, Any]:
     """What a sum of values of this shape does. Axes before dim are batches of the index."""
@@ -84,7 +85,8 @@ def plan_sum(
     }
     limits = limits or H200
     if reduce in ("amax", "amin"):
-        return dict(ext.plan_best(**sizes, compute_capability=limits["compute_capability"]))
+        sizes |= {"positions": positions, "compute_capability": limits["compute_capability"]}
+        return dict(ext.plan_best(**sizes))
     # scatter_add_ adds the sums of scatter_add where these must be rounded, or repeatable.
     alone = in_place and real.itemsize >= 4 and not deterministic
     options = {"floats": real.is_floating_point, "repeatable": deterministic, "in_place": alone}
@@ -168,6 +170,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--plan", action="store_true", help="with a gather_plan")
     parser.add_argument("--reduce", choices=["sum", "amax", "amin"], default="sum")
+    parser.add_argument(
+        "--positions", action="store_true", help="of amax and amin: a gradient needs them"
+    )
     for name in H200:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="of another GPU")
     asked = parser.parse_args(arguments)
@@ -200,6 +205,7 @@ def main(arguments: Sequence[str]) -> int:
             planned=asked.plan,
             in_place=asked.op == "scatter_add_",
             reduce=asked.reduce,
+            positions=asked.positions,
             limits=limits,
         )
     print(_report(plan))

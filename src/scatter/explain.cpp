@@ -176,9 +176,9 @@ py::dict plan(int64_t axis_size, int64_t entries, int64_t inner, int64_t batch, 
                   kernels(problem, chosen), cut);
 }
 
-// The same for the largest values.
+// The same for the largest values, alone or with their positions.
 py::dict plan_best(int64_t axis_size, int64_t entries, int64_t inner, int64_t batch, int64_t outer,
-                   int64_t value_bytes, bool planned, int64_t compute_capability) {
+                   int64_t value_bytes, bool planned, bool positions, int64_t compute_capability) {
   const DeviceLimits device{0, 0, 0, compute_capability};
   const SortedTuning& tuned = tuning(device).sorted;
   SumProblem problem{lay_out(batch, outer, axis_size, entries, inner)};
@@ -189,16 +189,32 @@ py::dict plan_best(int64_t axis_size, int64_t entries, int64_t inner, int64_t ba
                         const Names& kernels) {
     return describe(way, why, guarantee(true, true), scratch, kernels, {});
   };
-  if (planned || pays_to_sort_for_best(problem.layout, device)) {
+  const bool sorts = positions ? planned || pays_to_sort_for_best(problem.layout, device)
+                               : pays_to_sort_for_values(problem.layout, planned, device);
+  if (sorts) {
+    Names kernels = sorted_kernels(problem);
+    int64_t scratch = sorted_scratch(problem);
+    if (!positions) {
+      kernels.push_back("take_kernel");
+      scratch += problem.result_values() * static_cast<int64_t>(sizeof(int64_t));
+    }
     return best("sorted",
                 planned ? "a plan has the entries in order"
                         : words("rows of ", tuned.least_best_row, " values or more, ",
-                                tuned.least_best_values, " values or more"),
-                sorted_scratch(problem), sorted_kernels(problem));
+                                tuned.least_best_values, " values or more; or ", tuned.least_crowd,
+                                " entries or more to at most ", tuned.most_crowded_rows, " rows"),
+                scratch, kernels);
   }
-  return best("two passes", "everything else",
-              problem.result_values() * std::max<int64_t>(value_bytes, 4),
-              {"fill_kernel", "arg_kernel", "arg_kernel"});
+  const int64_t elements = problem.result_values();
+  if (positions) {
+    return best("two passes", "everything else", elements * std::max<int64_t>(value_bytes, 4),
+                {"fill_kernel", "arg_kernel", "arg_kernel"});
+  }
+  const bool widens = value_bytes < 4;
+  Names kernels{"mark_kernel", "start_kernel", "improve_kernel"};
+  if (widens) kernels.push_back("round_kernel");
+  return best("one pass", "everything else", batch * axis_size + (widens ? elements * 4 : 0),
+              kernels);
 }
 
 // The table of choose.h: whether a row is for calls whose bits must be the same on every run, its
@@ -228,7 +244,8 @@ void def_explain(py::module_& m) {
         arg("way") = "");
   m.def("plan_best", &plan_best, "The same of the largest or smallest values", arg("axis_size"),
         arg("entries"), arg("inner"), py::kw_only(), arg("batch") = 1, arg("outer") = 1,
-        arg("value_bytes") = 4, arg("planned") = false, arg("compute_capability") = 90);
+        arg("value_bytes") = 4, arg("planned") = false, arg("positions") = false,
+        arg("compute_capability") = 90);
   m.def("ways", &ways, "The table of ways, in order of preference");
 }
 

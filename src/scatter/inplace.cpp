@@ -273,8 +273,7 @@ IntoRule into_rule(std::string_view reduce) {
                             : IntoRule::kSmallest;
 }
 
-// The same in place, on the CPU, if nobody needs a derivative: then only the rows that are named
-// are touched.
+// The same in place, if nobody needs a derivative: then only the rows that are named are touched.
 struct ScatterInto {
   static constexpr const char* kSchema =
       "_scatter_into_(Tensor(a!) out, Tensor values, Tensor index, int dim, int batch_dims, "
@@ -294,7 +293,7 @@ struct ScatterInto {
   template <class On>
   static Tensor& kernel(Tensor& out, const Tensor& values, const Tensor& index, int64_t dim,
                         int64_t batch_dims, std::string_view reduce, bool include_self) {
-    if constexpr (std::is_same_v<On, OnCpu>) {
+    if constexpr (!std::is_same_v<On, OnMeta>) {
       at::assert_no_internal_overlap(out);
       if (is_faster_whole(out, values, dim, reduce)) {
         out.copy_(reduced(out, values, index, dim, batch_dims, reduce, include_self));
@@ -304,17 +303,15 @@ struct ScatterInto {
       const SumCall call{{dim, batch_dims}, IndexMode::kRaise, "scatter_"};
       write_in_place<On>(out, overlaps ? values.clone() : values, index, call,
                          [&](auto on, const Tensor& to, const Tensor& rows, const Tensor& entries,
-                             const RowLayout& layout) {
+                             const RowLayout& layout, const auto&... errors) {
                            return dispatch_ordered(rows.scalar_type(), [&](auto zero) {
                              using Value = decltype(zero);
                              const IndexRule rule(call.mode, layout.axis_size);
                              return kernels::scatter_into(
                                  on, reduce_call<Value, Value>(rows, entries, layout, rule, to),
-                                 into_rule(reduce), include_self);
+                                 into_rule(reduce), include_self, errors...);
                            });
                          });
-    } else if constexpr (std::is_same_v<On, OnCuda>) {
-      out.copy_(reduced(out, values, index, dim, batch_dims, reduce, include_self));
     }
     return out;
   }
@@ -332,10 +329,11 @@ struct ScatterInto {
   }
 
  private:
-  // Sums of many short rows of 16-bit floats take longer one by one than by the ways of
-  // scatter_add.
+  // On the CPU, sums of many short rows of 16-bit floats take longer one by one than by the ways of
+  // scatter_add; on CUDA, all but the largest and smallest values.
   static bool is_faster_whole(const Tensor& out, const Tensor& values, int64_t dim,
                               std::string_view reduce) {
+    if (!out.is_cpu()) return reduce != "amax" && reduce != "amin";
     const int64_t columns = c10::multiply_integers(out.sizes().slice(dim + 1));
     const int64_t many = columns == 1 ? out.numel() / 4 : out.numel() * 2;
     return at::isReducedFloatingType(out.scalar_type()) && (reduce == "sum" || reduce == "mean") &&

@@ -218,43 +218,38 @@ Tensor best_by_position(const Tensor& values, const Target& to, bool largest) {
   return std::get<0>(best_and_position(values, to, largest));
 }
 
-// The best values themselves, on the CPU, if a kernel can find them without looking for
-// positions. Elsewhere and if a gradient is needed, as in a graph that was traced on the
-// CPU without one, by position.
+// The best values themselves. If a gradient is needed, as in a graph that was traced without one,
+// by position.
 struct ScatterBest : Reduction<ScatterBest> {
   static constexpr const char* kSchema =
       "_scatter_best(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
-      "bool largest, str mode, str? name=None) -> Tensor";
+      "bool largest, str mode, Tensor? rows=None, Tensor? order=None, str? name=None) -> Tensor";
 
   template <class On>
   static Tensor kernel(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
-                       int64_t batch_dims, bool largest, std::string_view mode, ops::Name name) {
-    if constexpr (std::is_same_v<On, OnCuda>) {
-      const int64_t axis = check(values, index, dim_size, dim, batch_dims).dim;
-      return best_by_position(values, {index, dim_size, axis, batch_dims, mode, {}, {}, name},
-                              largest);
-    } else {
-      return compute<On>(values, index, dim_size, dim, batch_dims, mode, {}, {}, name,
-                         values.scalar_type(), [&](auto on, const Rows& call) {
-                           return dispatch_ordered(values.scalar_type(), [&](auto zero) {
-                             using Value = decltype(zero);
-                             return kernels::scatter_best(on, call.of<Value, Value>(), largest);
-                           });
+                       int64_t batch_dims, bool largest, std::string_view mode, const Part& rows,
+                       const Part& order, ops::Name name) {
+    return compute<On>(values, index, dim_size, dim, batch_dims, mode, rows, order, name,
+                       values.scalar_type(), [&](auto on, const Rows& call, const auto&... errors) {
+                         return dispatch_ordered(values.scalar_type(), [&](auto zero) {
+                           using Value = decltype(zero);
+                           return kernels::scatter_best(on, call.of<Value, Value>(), largest,
+                                                        errors...);
                          });
-    }
+                       });
   }
 
   static Tensor derive(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
                        const c10::SymInt& dim_size, Dim dim, int64_t batch_dims, bool largest,
-                       std::string_view mode, ops::Name name) {
+                       std::string_view mode, const Part& rows, const Part& order, ops::Name name) {
     if (has_derivative(values)) {
       const int64_t axis =
           indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims).dim;
-      return best_by_position(values, {index, dim_size, axis, batch_dims, mode, {}, {}, name},
+      return best_by_position(values, {index, dim_size, axis, batch_dims, mode, rows, order, name},
                               largest);
     }
     return autograd::below_autograd(keys, op_of<ScatterBest>(), values, index, dim_size, dim,
-                                    batch_dims, largest, mode, name);
+                                    batch_dims, largest, mode, rows, order, name);
   }
 };
 
@@ -378,7 +373,7 @@ struct ScatterVar : Reduction<ScatterVar> {
 Tensor best(const Tensor& values, const Target& to, bool largest) {
   if (needs_values_alone(values)) {
     return op_of<ScatterBest>().call(values, to.index, to.dim_size, to.dim, to.batch_dims, largest,
-                                     to.mode, to.name);
+                                     to.mode, to.rows, to.order, to.name);
   }
   return best_by_position(values, to, largest);
 }

@@ -112,6 +112,9 @@ TORCH_OPS_KERNELS_API void scatter_arg(OnCuda on, const ReduceCall<Value, int64_
 template <class Value>
 TORCH_OPS_KERNELS_API int64_t scatter_best(OnCpu on, const ReduceCall<Value, Value>& call,
                                            bool largest);
+template <class Value>
+TORCH_OPS_KERNELS_API void scatter_best(OnCuda on, const ReduceCall<Value, Value>& call,
+                                        bool largest, const IndexErrorSite& errors);
 
 // Writes the products; 1 if there are none. Multiplied in a fixed order, 16-bit floats in float,
 // and rounded once.
@@ -123,10 +126,14 @@ TORCH_OPS_KERNELS_API void scatter_prod(OnCuda on, const ReduceCall<Value, Value
 
 // Joins the values to the result, in order; without `include_self` the first of a row overwrites
 // it. Sums and means are of floats alone; those of 16-bit floats, and their products, are rounded
-// once.
+// once. On CUDA for kLargest and kSmallest alone.
 template <class Value>
 TORCH_OPS_KERNELS_API int64_t scatter_into(OnCpu on, const ReduceCall<Value, Value>& call,
                                            IntoRule rule, bool include_self);
+template <class Value>
+TORCH_OPS_KERNELS_API void scatter_into(OnCuda on, const ReduceCall<Value, Value>& call,
+                                        IntoRule rule, bool include_self,
+                                        const IndexErrorSite& errors);
 
 // ---- An entry for each element ------------------------------------------------------------------
 

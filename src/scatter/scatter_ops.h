@@ -29,10 +29,9 @@ inline bool has_derivative(const at::Tensor& values) {
          torch::autograd::isFwGradDefined(values);
 }
 
-// May a kernel for the CPU that has neither a derivative nor a batching rule be called?
+// May a kernel that has neither a derivative nor a batching rule be called?
 inline bool needs_values_alone(const at::Tensor& values) {
-  return values.is_cpu() && !has_derivative(values) &&
-         !at::functorch::maybeCurrentDynamicLayer().has_value() &&
+  return !has_derivative(values) && !at::functorch::maybeCurrentDynamicLayer().has_value() &&
          !values.key_set().has(c10::DispatchKey::Batched);
 }
 

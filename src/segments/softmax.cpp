@@ -97,13 +97,10 @@ struct Groups {
           find_op<Tensor(const Tensor&, const Tensor&, int64_t, int64_t, bool)>("_segment_best");
       return op.call(values, *offsets, dim, batch_dims, /*largest=*/true);
     }
-    if (rows) {
-      return ops::scatter_by_plan().call(values, index, *rows, *order, dim_size, dim, batch_dims,
-                                         "amax", /*correction=*/1, /*dtype=*/std::nullopt);
-    }
-    static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
-                                          bool, std::string_view, ops::Name)>("_scatter_best");
-    return op.call(values, index, dim_size, dim, batch_dims, /*largest=*/true, "raise",
+    static const auto op =
+        find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t, bool,
+                       std::string_view, const Given&, const Given&, ops::Name)>("_scatter_best");
+    return op.call(values, index, dim_size, dim, batch_dims, /*largest=*/true, "raise", rows, order,
                    name_of(what));
   }
 };

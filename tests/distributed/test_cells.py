@@ -30,13 +30,13 @@ def _placement(text: str, axes: dict[str, int]) -> Placement:
 def _pending(found: DTensor, places: tuple[Placement, ...]) -> tuple[Placement, ...]:
     """The places that are expected.
 
-    After torch 2.11 its arithmetic leaves some sums to be taken later; the tables have the
-    placements after them.
+    After torch 2.11 its arithmetic leaves some sums to be taken later, and some of what all ranks
+    have with one of them; the tables have the placements after that.
     """
     if parse(torch.__version__) < (2, 12):
         return places
     return tuple(
-        mine if isinstance(mine, Partial) and isinstance(each, Replicate) else each
+        mine if isinstance(each, Replicate) else each
         for mine, each in zip(found.placements, places, strict=True)
     )
 

@@ -132,8 +132,9 @@ def test_nan_infinity_and_zeros(device: torch.device, dtype: torch.dtype) -> Non
     largest = torch_ops.scatter(values, index, 5, reduce="amax")
     assert largest[0].isnan()
     assert largest[1:].tolist() == [inf, 2, 0, 0]
-    assert largest[3].signbit()  # the first of what is alike
-    smallest = torch_ops.scatter(values, index, 5, reduce="amin")
+    by_position = torch_ops.scatter(values.requires_grad_(), index, 5, reduce="amax")
+    assert by_position[3].signbit()  # the first of what is alike
+    smallest = torch_ops.scatter(values.detach(), index, 5, reduce="amin")
     assert smallest[0].isnan()
     assert smallest[1:].tolist() == [-inf, 2, 0, 0]
 
@@ -314,7 +315,10 @@ def extremes(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int8, torch.uint8, torch.int64], ids=str)
 @pytest.mark.parametrize("reduce", ["amax", "amin"])
 def test_extremes(device: torch.device, dtype: torch.dtype, reduce: str) -> None:
-    """With a gradient and without, which are two ways on the CPU; and both zeros."""
+    """With a gradient and without, which are two ways; and both zeros, of which either may win.
+
+    With a gradient it is the first.
+    """
     for shape, size in [((3000,), 700), ((60, 2), 90), ((400, 3), 50), ((200, 40), 100)]:
         values, index = extremes(shape, dtype), torch.randint(size, shape[:1])
         for zeros in ((), (0.0, -0.0)):
@@ -329,6 +333,8 @@ def test_extremes(device: torch.device, dtype: torch.dtype, reduce: str) -> None
                 actual = actual.detach().cpu()
                 torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
                 number = ~expected.isnan()
+                if device.type == "cuda" and not requires_grad:
+                    number &= expected != 0
                 assert torch.equal(actual.signbit() & number, expected.signbit() & number)
 
 
@@ -362,12 +368,11 @@ def test_opcheck_of_the_parts(device: torch.device, name: str) -> None:
             else (case.batch_dims, *((-1.0, None) if name == "_scatter_var" else ()), "fill")
         )
         torch.library.opcheck(op, (*arguments, *rest))
-        if name != "_scatter_best":
-            plan = plan_for(case, device)
-            by_plan = (*arguments, *rest[:-1], "raise", plan.rows, plan.order)
-            torch.library.opcheck(op, by_plan)
-            with pytest.raises(ValueError, match="a plan's rows and order must be one-di"):
-                op(*by_plan[:-1], plan.order.repeat(2))
+        plan = plan_for(case, device)
+        by_plan = (*arguments, *rest[:-1], "raise", plan.rows, plan.order)
+        torch.library.opcheck(op, by_plan)
+        with pytest.raises(ValueError, match="a plan's rows and order must be one-di"):
+            op(*by_plan[:-1], plan.order.repeat(2))
         if name == "_scatter_best":  # in a graph that was traced without a gradient
             leaf = values.double().requires_grad_()
             assert torch.autograd.gradcheck(
@@ -445,13 +450,21 @@ def test_paths() -> None:
     """The way to the largest values on CUDA is chosen from sizes alone."""
     from torch_ops._ext.scatter import plan_best
 
-    def way(entries: int, inner: int) -> str:
-        return str(plan_best(1000, entries, inner)["way"])
+    def ways(entries: int, inner: int, axis_size: int = 1000, planned: bool = False) -> list[str]:
+        sizes = (axis_size, entries, inner)
+        plans = [plan_best(*sizes, planned=planned, positions=which) for which in (True, False)]
+        return [str(plan["way"]) for plan in plans]
 
-    assert way(2**18, 64) == "sorted"
-    assert way(2**18 - 1, 64) == "two passes"  # small calls
-    assert way(2**19, 32) == "sorted"
-    assert way(2**24, 31) == "two passes"  # short rows
+    assert ways(2**18, 64) == ["sorted", "sorted"]
+    assert ways(2**18 - 1, 64) == ["two passes", "one pass"]  # small calls
+    assert ways(2**19, 32) == ["sorted", "sorted"]
+    assert ways(2**24, 31) == ["two passes", "one pass"]  # short rows
+    assert ways(2**18, 1, 256) == ["sorted", "sorted"]  # few rows
+    assert ways(2**18 - 1, 1, 256) == ways(2**18, 1, 257) == ["two passes", "one pass"]
+    assert ways(2**18, 64, 2**16) == ["sorted", "sorted"]
+    assert ways(2**18, 64, 2**16 + 1) == ["sorted", "one pass"]  # few entries per row
+    assert ways(10, 1, 10, planned=True) == ["sorted", "sorted"]
+    assert ways(10, 1, 11, planned=True) == ["sorted", "one pass"]
 
 
 @pytest.mark.parametrize("hot", [False, True])

@@ -147,29 +147,8 @@ class Scatter {
 
   template <class Value>
   void best(bool largest) const {
-    if constexpr (kOnCpu) {
-      launch([&] {
-        return kernels::scatter_best(on_, reduce_call<Value, Value>(rows_, rows_.to), largest);
-      });
-    } else {
-      if (count() == 0) return;
-      const Room<On, int64_t> found(count());
-      positions<Value>(largest, found.get());
-      // If there is none, the position is that after the last entry: fills with zero.
-      const GatherPolicy or_zero{IndexRule(IndexMode::kFill, rows_.entries), {}};
-      if (rows_.entries == 0) {
-        return fill_all(on_, rows_.to, count(), sizeof(Value), or_zero.fill);
-      }
-      kernels::gather(on_,
-                      GatherCall<ElementLayout>{
-                          rows_.from,
-                          sizeof(Value),
-                          {found.get(), sizeof(int64_t)},
-                          element_layout(rows_.batch, rows_.entries, rows_.axis_size, rows_.inner),
-                          or_zero,
-                          rows_.to},
-                      IndexErrorSite{});
-    }
+    const auto call = reduce_call<Value, Value>(rows_, rows_.to);
+    launch([&](const auto&... site) { return kernels::scatter_best(on_, call, largest, site...); });
   }
 
   On on_;

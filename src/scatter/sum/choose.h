@@ -408,11 +408,22 @@ inline SumPlan choose(const SumProblem& problem, const DeviceLimits& device) {
 
 // ---- The largest or smallest values -------------------------------------------------------------
 
-// Does it pay to sort the entries first? The alternative is two passes of atomics.
+// Does it pay to sort the entries for the positions of the best values? The alternative is two
+// passes of atomics.
 inline bool pays_to_sort_for_best(const RowLayout& layout, const DeviceLimits& device) {
-  const SortedTuning& tuned = tuning(device).sorted;
-  return layout.inner >= tuned.least_best_row &&
-         layout.slabs() * layout.entries * layout.inner >= tuned.least_best_values;
+  const SortedTuning& t = tuning(device).sorted;
+  const int64_t rows = layout.slabs() * layout.axis_size, entries = layout.slabs() * layout.entries;
+  const bool is_crowded = rows <= t.most_crowded_rows && entries >= t.least_crowd;
+  return is_crowded ||
+         (layout.inner >= t.least_best_row && entries * layout.inner >= t.least_best_values);
+}
+
+// The same for the values alone, which one pass finds. A plan has the entries sorted.
+inline bool pays_to_sort_for_values(const RowLayout& layout, bool planned,
+                                    const DeviceLimits& device) {
+  const int64_t per_row = planned ? 1 : tuning(device).sorted.least_best_entries;
+  return layout.entries >= per_row * layout.axis_size &&
+         (planned || pays_to_sort_for_best(layout, device));
 }
 
 }  // namespace torch_ops

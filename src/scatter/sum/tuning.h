@@ -107,8 +107,9 @@ struct SortedTuning {
   int64_t least_values = 1 << 25;
   // For the largest or smallest values: chosen from so many values on...
   int64_t least_best_values = 1 << 24;
-  // ... in rows of so many.
+  // ... in rows of so many; without their positions, if rows have so many entries on average.
   int64_t least_best_row = 32;
+  int64_t least_best_entries = 4;
   // Chosen if at most so many rows, at which atomics wait for each other...
   int64_t most_crowded_rows = 256;
   // ... take at least so many entries.

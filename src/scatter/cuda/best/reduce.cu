@@ -1,20 +1,25 @@
-// The positions of the best values, and products.
+// The best values, their positions, and products.
+#include <limits>
+
 #include "common/cuda/launch.cuh"
 #include "common/cuda/scratch.h"
 #include "scatter/cuda/best/arg.cuh"
 #include "scatter/cuda/best/best.cuh"
+#include "scatter/cuda/best/values.cuh"
 #include "scatter/cuda/sorted/sorted_launch.cuh"
 #include "scatter/sum/choose.h"
 
 namespace torch_ops {
 namespace {
 
-// Calls use with the number of columns of a lane: as many as rows and pointer allow, up to 4 or 16
-// bytes, or one.
-template <class Value, class Use>
-void with_columns(const Value* values, const RowLayout& layout, Use&& use) {
-  constexpr int kWide = std::min(kVectorSize<Value>, 4);
-  if (layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value))) {
+// Calls use with the number of columns of a lane: as many as rows and pointers allow, up to kMost
+// or 16 bytes, or one.
+template <int kMost = 4, class Value, class Use, class... Others>
+void with_columns(const Value* values, const RowLayout& layout, Use&& use,
+                  const Others*... others) {
+  constexpr int kWide = std::min(kVectorSize<Value>, kMost);
+  if (layout.inner % kWide == 0 && (is_aligned(values, kWide * sizeof(Value)) && ... &&
+                                    is_aligned(others, kWide * sizeof(Value)))) {
     use(std::integral_constant<int, kWide>());
   } else {
     use(std::integral_constant<int, 1>());
@@ -52,6 +57,18 @@ void find_sorted(const ReduceCall<Value, int64_t>& call, bool largest,
   });
 }
 
+// Calls launch(blocks, column, grid) for all rows of each slab, from a column on: those of more
+// than 2^30 values are processed in parts. A thread has `unroll` words of V values.
+template <int V = 1, class Launch>
+void launch_rows(const RowLayout& layout, int64_t rows, int unroll, Launch&& launch) {
+  for (int64_t column = 0; column < layout.inner; column += RowGrid::kMaxChunk) {
+    const int64_t columns = std::min(layout.inner - column, RowGrid::kMaxChunk);
+    const RowGrid grid(layout.batch, layout.outer, rows, columns / V);
+    const dim3 blocks(grid_x(grid.chunk_words(), kThreads * unroll), grid_y(grid.chunks));
+    launch(blocks, column, grid);
+  }
+}
+
 template <class Value>
 void find_by_atomics(const ReduceCall<Value, int64_t>& call, bool largest,
                      const IndexErrorSite& errors) {
@@ -64,16 +81,110 @@ void find_by_atomics(const ReduceCall<Value, int64_t>& call, bool largest,
   fill(call, layout.entries);
   auto* to = reinterpret_cast<unsigned long long*>(call.result);
   for (auto* kernel : {reduce::arg_kernel<false, Value>, reduce::arg_kernel<true, Value>}) {
-    // Rows of more than 2^30 values are processed in parts.
-    for (int64_t column = 0; column < layout.inner; column += RowGrid::kMaxChunk) {
-      const int64_t columns = std::min(layout.inner - column, RowGrid::kMaxChunk);
-      const reduce::ArgCall rows{RowGrid(layout.batch, layout.outer, layout.entries, columns),
-                                 layout, call.rule, largest};
-      const dim3 grid(grid_x(rows.grid.chunk_words(), kThreads * reduce::kUnroll),
-                      grid_y(rows.grid.chunks));
-      TORCH_OPS_LAUNCH(kernel, grid, kThreads, 0, call.values + column, IndexView{call.index},
-                       keys + column, to + column, rows, errors);
-    }
+    launch_rows(layout, layout.entries, reduce::kUnroll,
+                [&](dim3 blocks, int64_t column, const RowGrid& grid) {
+                  const reduce::ArgCall rows{grid, layout, call.rule, largest};
+                  TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0, call.values + column,
+                                   IndexView{call.index}, keys + column, to + column, rows, errors);
+                });
+  }
+}
+
+template <class Value>
+void find_positions(const ReduceCall<Value, int64_t>& call, bool largest,
+                    const IndexErrorSite& errors) {
+  if (call.plan.rows.data != nullptr ||
+      pays_to_sort_for_best(call.layout, current_device_limits())) {
+    find_sorted(call, largest, errors);
+  } else {
+    find_by_atomics(call, largest, errors);
+  }
+}
+
+// ---- The best values ----------------------------------------------------------------------------
+
+template <class Value>
+void take_by_position(const ReduceCall<Value, Value>& call, bool largest, reduce::Former former,
+                      const IndexErrorSite& errors) {
+  const RowLayout& layout = call.layout;
+  const DeviceScratch memory(call.result_count() * sizeof(int64_t));
+  auto* positions = static_cast<int64_t*>(memory.get());
+  find_positions(
+      ReduceCall<Value, int64_t>{call.values, call.index, layout, call.rule, positions, call.plan},
+      largest, errors);
+  launch_rows(layout, layout.axis_size, 1, [&](dim3 blocks, int64_t column, const RowGrid& grid) {
+    TORCH_OPS_LAUNCH(reduce::take_kernel<Value>, blocks, kThreads, 0, call.values + column,
+                     positions + column, call.result + column, largest, former, layout, grid);
+  });
+}
+
+// What all values are better than, or as good as.
+template <class T>
+T worst(bool largest) {
+  using Limits = std::numeric_limits<T>;
+  if constexpr (std::is_integral_v<T>) return largest ? Limits::min() : Limits::max();
+  return largest ? -Limits::infinity() : Limits::infinity();
+}
+
+template <class Value, class T>
+void start(const ReduceCall<Value, Value>& call, T* best, bool largest, reduce::Former former) {
+  const RowLayout& layout = call.layout;
+  const bool marks_rows = former != reduce::Former::kCompared;
+  const int64_t rows = marks_rows ? layout.batch * layout.axis_size : 0;
+  const DeviceScratch memory(rows);
+  auto* marks = static_cast<uint8_t*>(memory.get());
+  if (marks_rows) {
+    TORCH_OPS_CUDA_CALL(cudaMemsetAsync(marks, 0, rows, current_stream()));
+    TORCH_OPS_LAUNCH(reduce::mark_kernel, grid_x(layout.batch * layout.entries, kThreads), kThreads,
+                     0, IndexView{call.index}, marks, layout, call.rule);
+  }
+  with_columns(best, layout, [&](auto columns) {
+    launch_rows<columns()>(
+        layout, layout.axis_size, 1, [&](dim3 blocks, int64_t column, const RowGrid& grid) {
+          auto* kernel = reduce::start_kernel<columns(), Value, T>;
+          TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0, marks, call.result + column, best + column,
+                           worst<T>(largest), former, layout, grid);
+        });
+  });
+}
+
+template <class Value>
+void find_by_comparing(const ReduceCall<Value, Value>& call, bool largest, reduce::Former former,
+                       const IndexErrorSite& errors) {
+  using T = reduce::Compared<Value>;
+  constexpr bool kInPlace = std::is_same_v<T, Value>;
+  const RowLayout& layout = call.layout;
+  const int64_t count = call.result_count();
+  const DeviceScratch memory(kInPlace ? 0 : count * sizeof(T));
+  T* best = static_cast<T*>(memory.get());
+  if constexpr (kInPlace) best = call.result;
+  if (!kInPlace || former != reduce::Former::kCompared) start(call, best, largest, former);
+  launch_rows(layout, layout.entries, reduce::kUnroll,
+              [&](dim3 blocks, int64_t column, const RowGrid& grid) {
+                const reduce::ArgCall rows{grid, layout, call.rule, largest};
+                auto* kernel = reduce::improve_kernel<Value, T>;
+                TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0, call.values + column,
+                                 IndexView{call.index}, best + column, rows, errors);
+              });
+  if constexpr (!kInPlace) {
+    auto* kernel = reduce::round_kernel<Value, T>;
+    TORCH_OPS_LAUNCH(kernel, grid_x(count, kThreads), kThreads, 0, best, call.result, count);
+  }
+}
+
+template <class Value>
+void find_values(const ReduceCall<Value, Value>& call, bool largest, reduce::Former former,
+                 const IndexErrorSite& errors) {
+  if (call.result_count() == 0) return;
+  if (call.values_count() == 0) {
+    if (former == reduce::Former::kNone) fill(call, Value());
+    return;
+  }
+  const bool is_planned = call.plan.rows.data != nullptr;
+  if (pays_to_sort_for_values(call.layout, is_planned, current_device_limits())) {
+    take_by_position(call, largest, former, errors);
+  } else {
+    find_by_comparing(call, largest, former, errors);
   }
 }
 
@@ -88,12 +199,22 @@ void scatter_arg(OnCuda on, const ReduceCall<Value, int64_t>& call, bool largest
   if (call.values_count() == 0 || call.result_count() == 0) {
     return fill(call, call.layout.entries);
   }
-  if (call.plan.rows.data != nullptr ||
-      pays_to_sort_for_best(call.layout, current_device_limits())) {
-    find_sorted(call, largest, errors);
-  } else {
-    find_by_atomics(call, largest, errors);
-  }
+  find_positions(call, largest, errors);
+}
+
+template <class Value>
+void scatter_best(OnCuda on, const ReduceCall<Value, Value>& call, bool largest,
+                  const IndexErrorSite& errors) {
+  const HostScope scope(on.program);
+  find_values(call, largest, reduce::Former::kNone, errors);
+}
+
+template <class Value>
+void scatter_into(OnCuda on, const ReduceCall<Value, Value>& call, IntoRule rule, bool include_self,
+                  const IndexErrorSite& errors) {
+  const HostScope scope(on.program);
+  find_values(call, rule == IntoRule::kLargest,
+              include_self ? reduce::Former::kCompared : reduce::Former::kReplaced, errors);
 }
 
 template <class Value>
@@ -111,9 +232,12 @@ void scatter_prod(OnCuda on, const ReduceCall<Value, Value>& call, const IndexEr
   });
 }
 
-#define INSTANTIATE_ARG(T) \
-  template void scatter_arg(OnCuda, const ReduceCall<T, int64_t>&, bool, const IndexErrorSite&);
-TORCH_OPS_FOR_EACH_ORDERED(INSTANTIATE_ARG)
+#define INSTANTIATE_ORDERED(T)                                                                   \
+  template void scatter_arg(OnCuda, const ReduceCall<T, int64_t>&, bool, const IndexErrorSite&); \
+  template void scatter_best(OnCuda, const ReduceCall<T, T>&, bool, const IndexErrorSite&);      \
+  template void scatter_into(OnCuda, const ReduceCall<T, T>&, IntoRule, bool,                    \
+                             const IndexErrorSite&);
+TORCH_OPS_FOR_EACH_ORDERED(INSTANTIATE_ORDERED)
 
 #define INSTANTIATE_PROD(T) \
   template void scatter_prod(OnCuda, const ReduceCall<T, T>&, const IndexErrorSite&);

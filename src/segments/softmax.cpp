@@ -56,6 +56,9 @@ struct Groups {
   int64_t batch_dims;
   Given rows, order, offsets;
 
+  // Are the entries of a row one after the other?
+  bool has_order() const { return rows || offsets; }
+
   Tensor sum(const Tensor& values) const {
     if (offsets) {
       static const auto op =
@@ -202,6 +205,47 @@ Tensor do_step(Step step, const Groups& groups, const Tensor& a, const Given& b,
                                      groups.dim, groups.batch_dims);
 }
 
+// ---- Totals of rows in one pass, on CUDA --------------------------------------------------------
+
+// Of each row the largest value and the sum of exponentials, stacked along a first axis, or the
+// sum of products with `others`, which are of the same dtype.
+template <class On>
+Tensor totals(const Groups& groups, const Tensor& of_entries, const Given& others = std::nullopt) {
+  const indexing::Axes axes{groups.dim, groups.batch_dims};
+  const Tensor values = of_entries.contiguous(), second = others ? others->contiguous() : values;
+  const auto shape = indexing::scatter_sizes(values, groups.index, groups.dim_size, axes);
+  auto sizes = C10_AS_INTARRAYREF_SLOW(shape).vec();
+  Tensor marks = groups.offsets.value_or(groups.index), rows, order;
+  RowLayout layout = indexing::lay_out_contiguous(sizes, marks, axes);
+  PlanArrays plan{};
+  if (groups.rows) {
+    rows = groups.rows->contiguous();
+    order = groups.order->contiguous();
+    plan = {index_array(rows), index_array(order)};
+  } else {
+    layout.entries = values.size(groups.dim);
+  }
+  if (!others) sizes.push_back(2);
+  const Tensor result = new_output(sizes, values.options().dtype(number_type(values)));
+  with_kernels<On>(result, [&](auto on) {
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, values.scalar_type(), "softmax", [&] {
+      using Value = typename KernelTypeOf<scalar_t>::type;
+      using Number = ComputeType<Value>;
+      const auto call = [&](auto to) {
+        using Result = decltype(to);
+        return RowTotals<Value, Result>{input_of<scalar_t>(values), index_array(marks), layout,
+                                        plan, static_cast<Result*>(result.mutable_data_ptr())};
+      };
+      if (others) {
+        kernels::product_sums(on, call(Number()), input_of<scalar_t>(second));
+      } else {
+        kernels::exp_sums(on, call(ExpSum<Number>()));
+      }
+    });
+  });
+  return others ? result : result.movedim(-1, 0).contiguous();
+}
+
 // ---- The formulas, by ops that have derivatives and batching rules ------------------------------
 
 Tensor compose(What what, const Tensor& values, const Groups& groups) {
@@ -260,7 +304,11 @@ struct SoftmaxBack {
       return do_step(Step::kLogSumExpBack, groups, values, std::nullopt, grad, output);
     }
     if (what == What::kSoftmax) {
-      const Tensor dots = groups.sum(grad.to(wide) * output);
+      Tensor dots;
+      if constexpr (std::is_same_v<On, OnCuda>) {
+        if (groups.has_order()) dots = totals<On>(groups, output, grad.to(output.scalar_type()));
+      }
+      if (!dots.defined()) dots = groups.sum(grad.to(wide) * output);
       return do_step(Step::kSoftmaxBack, groups, output, grad, dots);
     }
     return do_step(Step::kLogSoftmaxBack, groups, output, grad, groups.sum(grad.to(wide)));
@@ -326,9 +374,18 @@ struct Softmax {
       const auto sizes = indexing::scatter_sizes(values, index, dim_size, {dim, batch_dims});
       return at::empty_symint(sizes, values.options());
     }
-    const Tensor largest = groups.largest(values);
-    const Tensor exps = do_step(Step::kExp, groups, values, std::nullopt, largest);
-    const Tensor sums = groups.sum(exps);
+    Tensor largest, sums;
+    if constexpr (std::is_same_v<On, OnCuda>) {
+      if (groups.has_order()) {
+        const Tensor both = totals<On>(groups, values);
+        largest = both[0];
+        sums = both[1];
+      }
+    }
+    if (!largest.defined()) {
+      largest = groups.largest(values);
+      sums = groups.sum(do_step(Step::kExp, groups, values, std::nullopt, largest));
+    }
     if (what == What::kSoftmax) {
       return do_step(Step::kSoftmax, groups, values, std::nullopt, largest, sums);
     }

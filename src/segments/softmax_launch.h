@@ -1,5 +1,5 @@
-// The steps of a softmax over segments that work on single values, on CUDA: softmax.cu. Nothing is
-// checked. No torch.
+// The steps of a softmax over segments on CUDA: those that work on single values (softmax.cu), and
+// totals of rows in one pass (segments.cu). Nothing is checked. No torch.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include "common/host/host_program.h"
 #include "common/indexing/index_array.h"
 #include "common/indexing/row_layout.h"
+#include "scatter/scatter_launch.h"
 
 namespace torch_ops {
 
@@ -34,7 +35,34 @@ struct SoftmaxCall {
   Out* out;  // as a and b; 0 where the entry names no row
 };
 
+// Of the values of a row: the largest, and the sum of exp(value - largest), where an infinite
+// largest value is taken for 0; both 0 of a row without values.
+template <class Number>
+struct alignas(2 * sizeof(Number)) ExpSum {
+  Number largest;
+  Number sum;
+};
+
+// Totals of rows whose entries are in order: those of a plan or, if there are none, of the segments
+// that `index` has the offsets of (segments_launch.h).
+template <class Value, class Result>
+struct RowTotals {
+  const Value* values;  // [batch, outer, entries, inner]
+  IndexArray index;
+  RowLayout layout;
+  PlanArrays plan;
+  Result* result;  // [batch, outer, axis_size, inner]
+};
+
 namespace kernels {
+
+// In one pass; the same bits on every run.
+template <class Value, class Number>
+TORCH_OPS_KERNELS_API void exp_sums(OnCuda on, const RowTotals<Value, ExpSum<Number>>& call);
+// The sums of the products with the values of `others`.
+template <class Value, class Number>
+TORCH_OPS_KERNELS_API void product_sums(OnCuda on, const RowTotals<Value, Number>& call,
+                                        const Value* others);
 
 // Out is Value or, of kExp, Number.
 template <SoftmaxStep kStep, class Value, class Out, class Number>

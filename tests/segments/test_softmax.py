@@ -194,6 +194,27 @@ def test_ways_agree(device: torch.device, dtype: torch.dtype, name: str) -> None
         )
 
 
+@pytest.mark.parametrize("width", [1, 3, 8])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_long_segment(device: torch.device, name: str, width: int) -> None:
+    """Whose parts are joined, and whose largest value keeps rising; beside short and empty ones."""
+    ours, theirs = FUNCTIONS[name]
+    generator = torch.Generator().manual_seed(3)
+    index = torch.randint(20, (20_000,), generator=generator)
+    index = index.where(torch.rand(20_000, generator=generator) < 0.1, 7).sort().values.to(device)
+    rising = torch.linspace(-90, 90, 20_000, device=device)[:, None]
+    values = (rising + values_for((20_000, width), device, torch.float32)).requires_grad_()
+    expected = reference(theirs, name == "logsumexp")(values.double().cpu(), index.cpu(), 20)
+    weights = values_for(tuple(expected.shape), device, torch.float64, seed=1)
+    (wanted,) = torch.autograd.grad((expected * weights.cpu()).sum(), values)
+    for given in calls(values, index, 20):
+        if given:
+            output = ours(values, **given)
+            torch.testing.assert_close(output.double().cpu(), expected, rtol=1e-5, atol=1e-6)
+            (grad,) = torch.autograd.grad((output * weights).sum(), values)
+            torch.testing.assert_close(grad, wanted, rtol=1e-4, atol=2e-5)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_large_numbers(device: torch.device, name: str) -> None:
     """Nothing overflows, also where the largest value is far below zero; infinities as in torch."""

@@ -5,7 +5,9 @@
 #include "common/cuda/scratch.h"
 #include "scatter/cuda/best/best.cuh"
 #include "scatter/cuda/sorted/sorted_launch.cuh"
+#include "segments/cuda/softmax_totals.cuh"
 #include "segments/segments_launch.h"
+#include "segments/softmax_launch.h"
 
 namespace torch_ops {
 namespace {
@@ -126,6 +128,44 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
                kRowThreads, 0, all, columns);
 }
 
+template <class Number>
+struct ExpSumsOf {
+  template <int V>
+  using type = segments::ExpSums<V, Number>;
+};
+template <class Value, class Number>
+struct ProductSumsOf {
+  template <int V>
+  using type = segments::ProductSums<V, Value, Number>;
+};
+
+// Of a plan's rows or of segments, with V columns of a lane where rows and pointers allow.
+template <class Of, int V, class Value, class Result, class Options>
+void total_rows(const RowTotals<Value, Result>& call, Options options, bool is_aligned) {
+  const RowLayout& layout = call.layout;
+  if (layout.slabs() * layout.axis_size * layout.inner == 0) return;
+  const bool is_whole = layout.inner % V == 0;
+  const int lanes = RowPieces(layout.inner, is_whole ? V : 1).lanes;
+  const auto total = [&](auto columns) {
+    using Total = typename Of::template type<columns()>;
+    if (call.plan.rows.data == nullptr) {
+      const SegmentCall<Value, Result> segments{call.values, call.index, layout, call.result};
+      total_segments<Total>(segments, all_offsets(call.index, layout), options, Result{}, lanes,
+                            IndexErrorSite{});
+    } else {
+      with_shape(layout, [&](const auto& shape) {
+        total_sorted<Total>(call.values, call.result, shape, planned_entries(call.plan, shape),
+                            options, Result{});
+      });
+    }
+  };
+  if (is_whole && is_aligned) {
+    total(std::integral_constant<int, V>());
+  } else {
+    total(std::integral_constant<int, 1>());
+  }
+}
+
 }  // namespace
 
 namespace kernels {
@@ -155,6 +195,24 @@ void reduce_segments(OnCuda on, const SegmentCall<Value, Result>& call,
   }
 }
 
+template <class Value, class Number>
+void exp_sums(OnCuda on, const RowTotals<Value, ExpSum<Number>>& call) {
+  const HostScope scope(on.program);
+  constexpr int V = kVectorSize<Number>;
+  total_rows<ExpSumsOf<Number>, V>(call, segments::NoOptions{},
+                                   is_aligned(call.values, V * sizeof(Value)));
+}
+
+template <class Value, class Number>
+void product_sums(OnCuda on, const RowTotals<Value, Number>& call, const Value* others) {
+  const HostScope scope(on.program);
+  constexpr int V = kVectorSize<Number>;
+  constexpr int kBytes = V * sizeof(Value);
+  total_rows<ProductSumsOf<Value, Number>, V>(
+      call, segments::TwoArrays<Value>{call.values, others},
+      is_aligned(call.values, kBytes) && is_aligned(others, kBytes));
+}
+
 template <class Out>
 void find_segments(OnCuda on, const IndexArray& offsets, const RowLayout& layout, Out* ids,
                    const IndexErrorSite& errors) {
@@ -181,6 +239,14 @@ void find_offsets(OnCuda on, const IndexArray& index, const RowLayout& layout, O
   template void reduce_segments<SegmentRule::RULE>(OnCuda, const SegmentCall<T, RESULT>&, \
                                                    const IndexErrorSite&);
 TORCH_OPS_FOR_EACH_SEGMENTS(TORCH_OPS_FOR_EACH_FLOAT)
+
+#define INSTANTIATE_TOTALS(T, NUMBER)                                  \
+  template void exp_sums(OnCuda, const RowTotals<T, ExpSum<NUMBER>>&); \
+  template void product_sums(OnCuda, const RowTotals<T, NUMBER>&, const T*);
+INSTANTIATE_TOTALS(float, float)
+INSTANTIATE_TOTALS(double, double)
+INSTANTIATE_TOTALS(Float16, float)
+INSTANTIATE_TOTALS(BFloat16, float)
 
 #define INSTANTIATE(Out)                                                         \
   template void find_segments(OnCuda, const IndexArray&, const RowLayout&, Out*, \

@@ -21,7 +21,7 @@ import torch_ops
 from torch_ops import GatherPlan
 from torch_ops.compat import _pyg_messages
 from torch_ops.compat.torch_scatter import scatter_softmax, segment_csr
-from torch_ops.ops.plan import cached_plan, kept_plan
+from torch_ops.ops.plan import cached_plan, kept_plan, uses_of
 
 _gather_ext: Any = importlib.import_module("torch_ops._ext.gather")
 _scatter_ext: Any = importlib.import_module("torch_ops._ext.scatter")
@@ -192,17 +192,21 @@ def _lift(  # type: ignore[no-untyped-def]
 
 def _kept_edges(theirs: Any) -> Any:
     """A function of edges and no attributes, whose result is kept for edges that stay the same."""
-    keep, messages = kept_plan, _pyg_messages
+    keep, messages, uses = kept_plan, _pyg_messages, uses_of
 
     def edges(edge_index, edge_attr=None, *args, **kwargs):  # type: ignore[no-untyped-def]
-        if edge_attr is None and messages.is_index(edge_index):
+        if (
+            edge_attr is None
+            and messages.is_index(edge_index)
+            and uses(edge_index) >= messages.SIGHTS  # new edges are to cost little
+        ):
             key = (theirs.__name__, args, tuple(sorted(kwargs.items())))
 
             def make(edge_index):  # type: ignore[no-untyped-def]
                 result, _ = theirs(edge_index, None, *args, **kwargs)
                 return result, result._version
 
-            known = keep(edge_index, key, messages.SIGHTS, make)
+            known = keep(edge_index, key, 1, make)
             if isinstance(known, tuple) and known[0]._version == known[1]:
                 return known[0], None
         return theirs(edge_index, edge_attr, *args, **kwargs)

@@ -151,24 +151,7 @@ void find_positions(const ReduceCall<Value, int64_t>& call, bool largest) {
   });
 }
 
-// The values at these positions.
-template <class Value>
-void pick_best(const ReduceCall<Value, Value>& call, bool largest) {
-  const RowLayout& layout = call.layout;
-  const Scratch<int64_t> positions(call.result_count());
-  const int64_t* const at = positions.get();
-  find_positions<Value>({call.values, call.index, layout, call.rule, positions.get(), {}}, largest);
-  const int64_t slab_size = layout.axis_size * layout.inner;
-  parallel_for(call.result_count(), kElementsPerTask, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const int64_t row = n / slab_size * layout.entries + at[n];
-      call.result[n] =
-          at[n] == layout.entries ? Value() : call.values[row * layout.inner + n % layout.inner];
-    }
-  });
-}
-
-// Of short rows.
+// Of short rows. 0 counts as larger than -0.
 template <class Value>
 void find_best(const ReduceCall<Value, Value>& call, bool largest) {
   using Key = KeyOf<Value>;
@@ -178,11 +161,6 @@ void find_best(const ReduceCall<Value, Value>& call, bool largest) {
   const auto order = order_of<Value>(largest);
   const auto* from = reinterpret_cast<const Key*>(call.values);
   auto* to = reinterpret_cast<Key*>(call.result);
-  // -0 equals 0, and of equal values the first counts; keys differ.
-  constexpr Key kNegativeZero = std::numeric_limits<Key>::min();
-  if (kFloats && contains(from, call.values_count(), kNegativeZero)) {
-    return pick_best(call, largest);
-  }
   const Simd simd = cpu_simd();
   constexpr Key kNone = KeyOrder<Key>::kNone;
   // kNone is also the key of the worst integer. If there is one, and it is not zero, rows without

@@ -5,7 +5,6 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/div.h>
-#include <ATen/ops/ne.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
@@ -260,7 +259,7 @@ Tensor reduced(const Tensor& out, const Tensor& values, const Tensor& index, int
                 : at::div(total, divisors);
   } else if (include_self) {  // of equal values, that of `out`; a NaN is better
     const Tensor better = reduce == "amax" ? result > out : result < out;
-    taken = taken & (better | at::ne(result, result));
+    taken = taken & (better | result.isnan());
   }
   return at::where(taken, given.to(out.scalar_type()), out);
 }
@@ -282,6 +281,7 @@ struct ScatterInto {
   // Has the kernel this reduction?
   static bool applies(const Tensor& out, const Tensor& values, std::string_view reduce) {
     if (!needs_values_alone(out) || !needs_values_alone(values)) return false;
+    if (out.key_set().has(c10::DispatchKey::Python)) return false;  // a DTensor, which has no rule
     const at::ScalarType dtype = out.scalar_type();
     if (dtype == at::kFloat || dtype == at::kDouble || at::isReducedFloatingType(dtype)) {
       return true;
@@ -330,10 +330,11 @@ struct ScatterInto {
 
  private:
   // On the CPU, sums of many short rows of 16-bit floats take longer one by one than by the ways of
-  // scatter_add; on CUDA, all but the largest and smallest values.
+  // scatter_add; on CUDA, all but the largest and smallest values, which kernels have none of in
+  // empty rows, but whose entries must be checked.
   static bool is_faster_whole(const Tensor& out, const Tensor& values, int64_t dim,
                               std::string_view reduce) {
-    if (!out.is_cpu()) return reduce != "amax" && reduce != "amin";
+    if (!out.is_cpu()) return (reduce != "amax" && reduce != "amin") || out.numel() == 0;
     const int64_t columns = c10::multiply_integers(out.sizes().slice(dim + 1));
     const int64_t many = columns == 1 ? out.numel() / 4 : out.numel() * 2;
     return at::isReducedFloatingType(out.scalar_type()) && (reduce == "sum" || reduce == "mean") &&

@@ -268,3 +268,31 @@ def test_gradient_takes_the_memory_of_a_part(world: int, padding_idx: int | None
     part = 10_000 * 4 * 4 // world
     for size in ranks.run(world, largest_in_backward, 10_000, padding_idx):
         assert part <= size < part + 512  # to which CUDA's allocator rounds
+
+
+# ---- Reductions that are no sums ----------------------------------------------------------------
+
+
+def reduce_and_compare() -> None:
+    """By a plan, and in place, of tensors that all ranks have or have columns of."""
+    mesh = ranks.mesh((torch.distributed.get_world_size(),))
+    values = torch.arange(24.0).view(6, 4) % 7
+    index = torch.tensor([0, 2, 2, 1, 0, 2])
+    for columns in (R, Shard(1)):
+        placed = distribute_tensor(values, mesh, [columns])
+        picks = distribute_tensor(index, mesh, [R])
+        plan = torch_ops.gather_plan(picks, 4)
+        for reduce in ("amax", "amin", "prod", "mean", "var"):
+            found = torch_ops.scatter(placed, plan, reduce=reduce)
+            expected = torch_ops.scatter(values, index, 4, reduce=reduce)
+            torch.testing.assert_close(found.full_tensor(), expected, equal_nan=True)
+        for reduce, include_self in itertools.product(("amax", "prod", "mean"), (True, False)):
+            options = {"reduce": reduce, "include_self": include_self}
+            out = distribute_tensor(torch.full((4, 4), 3.0), mesh, [columns])
+            torch_ops.scatter_(out, placed, picks, **options)
+            expected = torch_ops.scatter_(torch.full((4, 4), 3.0), values, index, **options)
+            torch.testing.assert_close(out.full_tensor(), expected)
+
+
+def test_reductions() -> None:
+    ranks.run(2, reduce_and_compare)

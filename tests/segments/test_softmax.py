@@ -216,6 +216,26 @@ def test_a_long_segment(device: torch.device, name: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+def test_of_nothing(device: torch.device, name: str) -> None:
+    """Rows without entries, by a plan and by offsets, also where there are several batches."""
+    ours, _ = FUNCTIONS[name]
+    for shape, batch_dims in (((0,), 0), ((2, 0), 1)):
+        index = torch.empty(shape, dtype=torch.int64, device=device)
+        values = torch.empty(*shape, 3, device=device, requires_grad=True)
+        offsets = torch.zeros(*shape[:-1], 6, dtype=torch.int64, device=device)
+        plan = torch_ops.gather_plan(index, 5, batch_dims=batch_dims)
+        for given in ({"index": plan}, {"offsets": offsets, "batch_dims": batch_dims}):
+            output = ours(values, **given)
+            if name == "logsumexp":
+                assert torch.equal(output, torch.full_like(output, -torch.inf))
+                assert output.shape == (*shape[:-1], 5, 3)
+            else:
+                assert output.shape == values.shape
+            (grad,) = torch.autograd.grad(output.sum(), values)
+            assert grad.shape == values.shape
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_large_numbers(device: torch.device, name: str) -> None:
     """Nothing overflows, also where the largest value is far below zero; infinities as in torch."""
     ours, theirs = FUNCTIONS[name]

@@ -287,13 +287,11 @@ def _reduce(
     dim_size: int,
     dim: int | None,
     batch_dims: int,
-    *options: bool | float | str | None,
-    rows: DTensor | None = None,
-    order: DTensor | None = None,
+    *options: bool | float | str | DTensor | None,
 ) -> DTensor:
-    if rows is not None:
-        raise NotImplementedError("scatter: a reduction by a plan takes no DTensors, but for sums.")
     mesh = mesh_of("scatter", values=values, index=index)
+    # Not the rows and the order of a plan: they are of the whole index, which says as much.
+    options = tuple(None if isinstance(each, DTensor) else each for each in options)
     shape = meta_of(op, values, index, dim_size, dim, batch_dims, *options).shape
     axes = Axes.of_source(len(shape), index, dim, batch_dims)
     of_values, of_index, of_output = choose(mesh, [values, index], partial(_whole_way, axes))

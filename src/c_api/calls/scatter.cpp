@@ -147,7 +147,7 @@ class Scatter {
 
   template <class Value>
   void best(bool largest) const {
-    const auto call = reduce_call<Value, Value>(rows_, rows_.to);
+    const auto call = reduce_call<Value, Value>(rows_, rows_.to, plan_);
     launch([&](const auto&... site) { return kernels::scatter_best(on_, call, largest, site...); });
   }
 

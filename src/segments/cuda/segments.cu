@@ -143,7 +143,13 @@ struct ProductSumsOf {
 template <class Of, int V, class Value, class Result, class Options>
 void total_rows(const RowTotals<Value, Result>& call, Options options, bool is_aligned) {
   const RowLayout& layout = call.layout;
-  if (layout.slabs() * layout.axis_size * layout.inner == 0) return;
+  const int64_t results = layout.slabs() * layout.axis_size * layout.inner;
+  if (results == 0) return;
+  if (layout.entries == 0) {  // a plan of nothing has null pointers
+    TORCH_OPS_CUDA_CALL(
+        cudaMemsetAsync(call.result, 0, results * sizeof(Result), current_stream()));
+    return;
+  }
   const bool is_whole = layout.inner % V == 0;
   const int lanes = RowPieces(layout.inner, is_whole ? V : 1).lanes;
   const auto total = [&](auto columns) {

@@ -39,10 +39,10 @@ __device__ __forceinline__ void improve(T* to, T value, bool largest) {
   using Signed = std::conditional_t<sizeof(T) == 8, long long, int>;
   using Unsigned = std::make_unsigned_t<Signed>;
   auto bits = *reinterpret_cast<const Signed*>(&value);
-  bool reversed = false;  // is the order of the bits that of the values?
+  bool reversed = false;  // do larger bits mean smaller values?
   if constexpr (!std::is_integral_v<T>) {
     constexpr auto kSign = static_cast<Signed>(Unsigned(1) << (8 * sizeof(T) - 1));
-    if (value != value) bits = largest ? bits & ~kSign : bits | kSign;  // then its bits win too
+    if (value != value) bits = largest ? ~kSign : Signed(-1);  // a NaN whose bits win
     reversed = bits < 0;
   }
   if (reversed) {

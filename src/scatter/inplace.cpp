@@ -295,7 +295,7 @@ struct ScatterInto {
                         int64_t batch_dims, std::string_view reduce, bool include_self) {
     if constexpr (!std::is_same_v<On, OnMeta>) {
       at::assert_no_internal_overlap(out);
-      if (is_faster_whole(out, values, dim, reduce)) {
+      if (is_made_first(out, values, dim, reduce)) {
         out.copy_(reduced(out, values, index, dim, batch_dims, reduce, include_self));
         return out;
       }
@@ -329,11 +329,11 @@ struct ScatterInto {
   }
 
  private:
-  // On the CPU, sums of many short rows of 16-bit floats take longer one by one than by the ways of
-  // scatter_add; on CUDA, all but the largest and smallest values, which kernels have none of in
-  // empty rows, but whose entries must be checked.
-  static bool is_faster_whole(const Tensor& out, const Tensor& values, int64_t dim,
-                              std::string_view reduce) {
+  // Is the result made first, and copied? On the CPU for sums of many short rows of 16-bit floats,
+  // which take longer one by one than by the ways of scatter_add. On CUDA for all that there is no
+  // kernel for, and where rows are empty: the kernels would not check their entries.
+  static bool is_made_first(const Tensor& out, const Tensor& values, int64_t dim,
+                            std::string_view reduce) {
     if (!out.is_cpu()) return (reduce != "amax" && reduce != "amin") || out.numel() == 0;
     const int64_t columns = c10::multiply_integers(out.sizes().slice(dim + 1));
     const int64_t many = columns == 1 ? out.numel() / 4 : out.numel() * 2;

@@ -2,7 +2,6 @@
 #include <tuple>
 #include <type_traits>
 
-#include "c_api/calls/elements.h"
 #include "c_api/calls/rows.h"
 #include "c_api/frame/dispatch.h"
 

@@ -12,14 +12,12 @@
 namespace torch_ops {
 namespace {
 
-// Calls use with the number of columns of a lane: as many as rows and pointers allow, up to kMost
-// or 16 bytes, or one.
-template <int kMost = 4, class Value, class Use, class... Others>
-void with_columns(const Value* values, const RowLayout& layout, Use&& use,
-                  const Others*... others) {
-  constexpr int kWide = std::min(kVectorSize<Value>, kMost);
-  if (layout.inner % kWide == 0 && (is_aligned(values, kWide * sizeof(Value)) && ... &&
-                                    is_aligned(others, kWide * sizeof(Value)))) {
+// Calls use with the number of columns of a lane: as many as rows and pointer allow, up to 4 or 16
+// bytes, or one.
+template <class Value, class Use>
+void with_columns(const Value* values, const RowLayout& layout, Use&& use) {
+  constexpr int kWide = std::min(kVectorSize<Value>, 4);
+  if (layout.inner % kWide == 0 && is_aligned(values, kWide * sizeof(Value))) {
     use(std::integral_constant<int, kWide>());
   } else {
     use(std::integral_constant<int, 1>());

@@ -114,7 +114,7 @@ class Rows(torch.autograd.Function):
         ctx.mode, ctx.route, ctx.exchanged = mode, route, None
         group = ctx.mesh.get_group(dim_of_rows(placements))
         part = place(table, placements)
-        if is_direct(route):  # of a graph: look_up() has other calls made directly
+        if is_direct(route):
             gathered: Tensor = _peer_gather(part, index, mode, fill_value, True, route)
             return gathered
         if not _is_eager(index):
@@ -232,7 +232,8 @@ def look_up(
     route: str,
     asked: _exchange.Asked | None = None,
 ) -> Tensor:
-    """The rows of a table that an index of this rank's own names."""
-    if is_direct(route) and _is_eager(index):
-        return peer_tables[route].look_up(table, index, mode, fill_value)
+    """The rows of a table that an index of this rank's own names.
+
+    Where they are read directly this is for graphs: ``PeerTable.look_up`` costs the host less.
+    """
     return Rows.apply(table, index, table.placements, mode, fill_value, route, asked)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
@@ -19,11 +20,10 @@ from torch_ops.distributed._frame import part_of, wrap
 from torch_ops.distributed._lookup import SparseRows, look_up, peer_tables
 from torch_ops.distributed.peers._memory import CannotMap, agree, host
 from torch_ops.distributed.peers._tables import PeerTable
-from torch_ops.distributed.table import ROUTE, check_call
+from torch_ops.distributed.table import PEERS, ROUTE, check_call
 from torch_ops.ops._arguments import Number, check_kinds, mode_arguments
 
 _ROUTES = ("auto", "direct", "exchange", "hierarchical")
-_PEERS = "_torch_ops_peers"  # attribute of a weight
 _BLOCK = 1 << 18  # elements that are drawn from one seed
 
 
@@ -266,10 +266,11 @@ class ShardedTable(nn.Module):
             self._route = f"table {self._peers.number}"
             self._peers.watch(weights)
             peer_tables[self._route] = self._peers
-            setattr(self.weight, _PEERS, self._peers)  # a graph that has the one has the other
+            setattr(self.weight, PEERS, self._peers)  # a graph that has the one has the other
         setattr(self.weight, ROUTE, self._route)
         self._prefetched: tuple[Tensor, int, str, _exchange.Asked] | None = None
         self._known = weights
+        self._direct = None if sparse else self._peers  # to which a call in eager mode goes
 
     def _part(self) -> Tensor:
         """This rank's rows."""
@@ -296,14 +297,14 @@ class ShardedTable(nn.Module):
             fill_value: As for :func:`torch_ops.gather`.
         """
         weight: Any = self._parameters["weight"]  # a third of a microsecond less than self.weight
-        eager = not torch.compiler.is_compiling()
-        if eager and weight is not self._known[0]:
-            self._refuse("its weight was replaced")
-        plain = eager and type(index) is Tensor
-        if plain and self._peers is not None and self.local_weight is None:
-            if mode != "raise" or fill_value is not None:
-                mode_arguments("ShardedTable", mode, fill_value)
-            return self._peers.look_up(weight, index, mode, fill_value)
+        if not is_compiling():
+            if weight is not self._known[0]:
+                self._refuse("its weight was replaced")
+            direct = self._direct
+            if direct is not None and type(index) is Tensor:
+                if mode != "raise" or fill_value is not None:
+                    mode_arguments("ShardedTable", mode, fill_value)
+                return direct.look_up(weight, index, mode, fill_value)
         check_call("ShardedTable", weight, index, mode, fill_value)
         asked = self._take_prefetched(index, mode)
         if self.local_weight is None:

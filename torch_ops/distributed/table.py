@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.distributed.tensor import DTensor
 
-from torch_ops.distributed._lookup import dim_of_rows, is_direct, look_up
+from torch_ops.distributed._lookup import dim_of_rows, look_up
 from torch_ops.ops._arguments import Number, check_tensors, mode_arguments
 
-ROUTE = "_torch_ops_route"  # attribute of a weight: the route to its rows, of _lookup.py
+# Attributes of a ShardedTable's weight: the route to its rows, of _lookup.py, ...
+ROUTE = "_torch_ops_route"
+PEERS = "_torch_ops_peers"  # ... and the PeerTable by which rows are read directly, if they are
 
 
 def check_call(
@@ -18,7 +21,6 @@ def check_call(
     index: Tensor,
     mode: str,
     fill_value: Number | None,
-    route: str = "",
 ) -> None:
     """Raises what sizes and dtypes alone tell: on all ranks, before they wait for each other."""
     check_tensors(name, index=index)
@@ -33,8 +35,6 @@ def check_call(
             f"index is on {index.device}."
         )
     options = mode_arguments(name, mode, fill_value)
-    if is_direct(route) and type(index) is Tensor and not torch.compiler.is_compiling():
-        return  # the binding checks the same, at a smaller cost
     bare = torch.empty(table.shape, dtype=table.dtype, device="meta")
     torch.ops.torch_ops.gather(bare, index.to("meta"), 0, **options)
 
@@ -89,6 +89,11 @@ def gather(
                 [0., 1.]])
         >>> dist.destroy_process_group()
     """
+    peers = getattr(table, PEERS, None)
+    if peers is not None and type(index) is Tensor and not is_compiling():
+        mode_arguments("distributed.gather", mode, fill_value)
+        rows: Tensor = peers.look_up(table, index, mode, fill_value)
+        return rows
     if not isinstance(table, DTensor):
         raise TypeError(
             "distributed.gather: table must be a DTensor, but it is a "
@@ -99,6 +104,5 @@ def gather(
             "distributed.gather: table must be Shard(0) on one dimension of its mesh and "
             f"replicated on the others, but its placements are {table.placements}."
         )
-    route = getattr(table, ROUTE, "")
-    check_call("distributed.gather", table, index, mode, fill_value, route)
-    return look_up(table, index, mode, fill_value, route)
+    check_call("distributed.gather", table, index, mode, fill_value)
+    return look_up(table, index, mode, fill_value, getattr(table, ROUTE, ""))

@@ -110,23 +110,6 @@ struct Groups {
 
 // ---- Steps --------------------------------------------------------------------------------------
 
-Tensor compute_step(Step step, const Tensor& a, const Given& b, const Tensor& p, const Given& q) {
-  switch (step) {
-    case Step::kExp:
-      return (a - p).exp_();
-    case Step::kSoftmax:
-      return (a - p).exp_().div_(*q);
-    case Step::kLogSoftmax:
-      return (a - p).sub_(*q);
-    case Step::kSoftmaxBack:
-      return (*b - p).mul_(a);
-    case Step::kLogSoftmaxBack:
-      return *b - a.exp().mul_(p);
-    default:
-      return (a - *q).exp_().mul_(p);
-  }
-}
-
 // What a step computes; nobody differentiates it.
 struct SoftmaxStepOp {
   static constexpr const char* kSchema =
@@ -141,17 +124,6 @@ struct SoftmaxStepOp {
     const auto options = a.options().dtype(step == Step::kExp ? wide : a.scalar_type());
     if constexpr (std::is_same_v<On, OnMeta>) {
       return at::empty_symint(a.sym_sizes(), options);
-    } else if constexpr (std::is_same_v<On, OnCpu>) {
-      const auto back = [&](const Tensor& rows) {
-        return ops::gather().call(rows, index, dim, batch_dims, "fill", 0, std::nullopt);
-      };
-      const auto widen = [&](const Tensor& values) { return values.to(wide); };
-      const bool shifts = step <= Step::kLogSoftmax;  // by the largest value
-      const Tensor result = compute_step(step, widen(a), b ? Given(widen(*b)) : b,
-                                         back(shifts ? finite(p) : p), q ? Given(back(*q)) : q);
-      const Tensor none = entries_of_none(index, p.size(dim), a.dim(), dim, batch_dims);
-      if (none.any().item<bool>()) result.masked_fill_(none, 0);
-      return result.to(options.dtype());
     } else {
       const Tensor first = a.contiguous(), rows = p.contiguous();
       const Tensor second = b ? b->contiguous() : first, more = q ? q->contiguous() : rows;

@@ -1,5 +1,5 @@
-// The steps of a softmax over segments on CUDA: those that work on single values (softmax.cu), and
-// totals of rows in one pass (segments.cu). Nothing is checked. No torch.
+// The steps of a softmax over segments: those that work on single values and, on CUDA, totals of
+// rows in one pass (segments.cu). Nothing is checked. No torch.
 #pragma once
 
 #include <cstdint>
@@ -65,6 +65,8 @@ TORCH_OPS_KERNELS_API void product_sums(OnCuda on, const RowTotals<Value, Number
                                         const Value* others);
 
 // Out is Value or, of kExp, Number.
+template <SoftmaxStep kStep, class Value, class Out, class Number>
+TORCH_OPS_KERNELS_API void softmax_step(OnCpu on, const SoftmaxCall<Value, Out, Number>& call);
 template <SoftmaxStep kStep, class Value, class Out, class Number>
 TORCH_OPS_KERNELS_API void softmax_step(OnCuda on, const SoftmaxCall<Value, Out, Number>& call);
 

@@ -27,7 +27,8 @@ CASES = [
     Case((2, 5, 4), (2, 3, 4), batch_dims=1),
     Case((3, 5, 8), (12,), dim=1),
     Case((2, 3, 5, 2), (2, 9), dim=2, batch_dims=1),
-    *[Case((6, row), (40,)) for row in (1, 4, 8, 17, 64)],
+    *[Case((6, row), (40,)) for row in (1, 4, 8, 17, 64, 200)],
+    Case((3, 1100), (9,)),
     Case((70, 8), (3000,)),
     # Empties.
     Case((4, 3), (0,)),

@@ -1,6 +1,4 @@
 // Steps of a softmax over segments: a lane has V columns of some entries.
-#include "segments/softmax_launch.h"
-
 #include <algorithm>
 #include <type_traits>
 
@@ -8,44 +6,20 @@
 #include "common/cuda/vectorized.cuh"
 #include "common/indexing/index_view.cuh"
 #include "common/indexing/row_grid.cuh"
+#include "segments/softmax_formulas.h"
+#include "segments/softmax_launch.h"
 
 namespace torch_ops {
 namespace {
 
 constexpr int kUnroll = 2;  // words of a lane, a block apart, whose loads do not wait
 
-// Of an infinite largest value 0, from which nothing differs by NaN.
-template <class Number>
-__device__ __forceinline__ Number finite(Number largest) {
-  return isinf(largest) ? Number(0) : largest;
-}
-
-template <SoftmaxStep kStep, class Number>
-__device__ __forceinline__ Number step(Number a, Number b, Number p, Number q) {
-  switch (kStep) {
-    case SoftmaxStep::kExp:
-      return exp(a - finite(p));
-    case SoftmaxStep::kSoftmax:
-      return exp(a - finite(p)) / q;
-    case SoftmaxStep::kLogSoftmax:
-      return a - finite(p) - q;
-    case SoftmaxStep::kSoftmaxBack:
-      return a * (b - p);
-    case SoftmaxStep::kLogSoftmaxBack:
-      return b - exp(a) * p;
-    case SoftmaxStep::kLogSumExpBack:
-      return p * exp(a - q);
-  }
-}
-
 template <int V, SoftmaxStep kStep, class Value, class Out, class Number>
 __global__ void step_kernel(const __grid_constant__ SoftmaxCall<Value, Out, Number> call,
                             const __grid_constant__ RowGrid grid) {
   constexpr int K = kUnroll;
-  constexpr bool kHasB =
-      kStep == SoftmaxStep::kSoftmaxBack || kStep == SoftmaxStep::kLogSoftmaxBack;
-  constexpr bool kHasQ = kStep == SoftmaxStep::kSoftmax || kStep == SoftmaxStep::kLogSoftmax ||
-                         kStep == SoftmaxStep::kLogSumExpBack;
+  constexpr SoftmaxFormula<kStep> formula;
+  constexpr bool kHasB = reads_b(kStep), kHasQ = reads_q(kStep);
   using Values = Vector<Value, V>;
   using Numbers = Vector<Number, V>;
   const RowLayout& layout = call.layout;
@@ -82,7 +56,7 @@ __global__ void step_kernel(const __grid_constant__ SoftmaxCall<Value, Out, Numb
       for (int v = 0; v < V; ++v) {
         const Number other = kHasB ? static_cast<Number>(b[k].values[v]) : Number(0);
         const Number number =
-            step<kStep>(static_cast<Number>(a[k].values[v]), other, p.values[v], q.values[v]);
+            formula(static_cast<Number>(a[k].values[v]), other, p.values[v], q.values[v]);
         result.values[v] = static_cast<Out>(good ? number : Number(0));
       }
       store(call.out + own[k], result);

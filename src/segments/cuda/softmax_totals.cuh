@@ -5,7 +5,7 @@
 
 #include "common/cuda/vectorized.cuh"
 #include "scatter/cuda/sorted/runs.cuh"
-#include "segments/softmax_launch.h"
+#include "segments/softmax_formulas.h"
 
 namespace torch_ops::segments {
 
@@ -38,11 +38,6 @@ struct ExpSums {
   template <class Value, class Place>
   static __device__ __forceinline__ Vector<Value, V> load(const Value* from, Place, Options) {
     return *reinterpret_cast<const Vector<Value, V>*>(from);
-  }
-
-  // Of an infinite number 0.
-  static __device__ __forceinline__ Number finite(Number largest) {
-    return isinf(largest) ? Number(0) : largest;
   }
 
   static __device__ __forceinline__ Number scaled(const Part& part, Number top) {

@@ -1,0 +1,106 @@
+// Steps of a softmax over segments, on the CPU.
+#include <algorithm>
+#include <type_traits>
+
+#include "common/elementwise/elementwise_cpu.h"
+#include "scatter/cpu/sum_loops.h"
+#include "segments/softmax_formulas.h"
+#include "segments/softmax_launch.h"
+
+namespace torch_ops {
+namespace {
+
+constexpr int64_t kLongRow = 128;  // values of a row that has its own loop
+
+// Of n values that follow each other; p and q are those of their rows.
+template <SoftmaxStep kStep, class Value, class Out, class Number>
+void step_values(Simd simd, const Value* a, const Value* b, const Number* p, const Number* q,
+                 int64_t n, Out* out) {
+  constexpr SoftmaxFormula<kStep> formula;
+  if constexpr (std::is_same_v<Value, Number>) {
+    map_range(simd, formula, 0, n, out, a, b, p, q);
+  } else {
+    Number wide_a[kPiece], wide_b[kPiece], result[kPiece];
+    for (int64_t i = 0; i < n; i += kPiece) {
+      const int64_t m = std::min(kPiece, n - i);
+      widen_values(simd, a + i, m, wide_a);
+      if (reads_b(kStep)) widen_values(simd, b + i, m, wide_b);
+      map_range(simd, formula, 0, m, result, wide_a, reads_b(kStep) ? wide_b : wide_a, p + i,
+                q + i);
+      store_sums(simd, result, m, out + i);
+    }
+  }
+}
+
+// The entries [begin, end) of all slabs.
+template <SoftmaxStep kStep, class Value, class Out, class Number, class Index>
+void step_range(Simd simd, const SoftmaxCall<Value, Out, Number>& call, const Index* index,
+                int64_t begin, int64_t end) {
+  const RowLayout& layout = call.layout;
+  const int64_t inner = layout.inner;
+  const bool is_long = inner >= kLongRow;
+  const int64_t most = is_long ? 1 : kPiece / inner;  // entries at a time
+  Number p[kPiece], q[kPiece];
+  for (int64_t n = begin, count; n < end; n += count) {
+    const int64_t slab = n / layout.entries, first = n - slab * layout.entries;
+    const Index* entries =
+        index + slab / layout.outer * layout.index_batch_stride + first * layout.index_entry_stride;
+    const int64_t table = slab * layout.axis_size * inner;
+    count = std::min({most, end - n, layout.entries - first});
+    const auto row_of = [&](int64_t k) {
+      return static_cast<int64_t>(entries[k * layout.index_entry_stride]);
+    };
+    const Number *own_p = p, *own_q = q;
+    if (is_long) {
+      const int64_t row = std::clamp<int64_t>(row_of(0), 0, layout.axis_size - 1);
+      own_p = call.p + table + row * inner;
+      own_q = call.q + table + row * inner;
+    } else {
+      for (int64_t k = 0; k < count; ++k) {
+        const int64_t row = std::clamp<int64_t>(row_of(k), 0, layout.axis_size - 1);
+        const int64_t from = table + row * inner;
+        for (int64_t d = 0; d < inner; ++d) {
+          p[k * inner + d] = call.p[from + d];
+          if (reads_q(kStep)) q[k * inner + d] = call.q[from + d];
+        }
+      }
+      if (!reads_q(kStep)) own_q = p;
+    }
+    const int64_t own = n * inner;
+    step_values<kStep>(simd, call.a + own, call.b + own, own_p, own_q, count * inner,
+                       call.out + own);
+    for (int64_t k = 0; k < count; ++k) {
+      if (!in_range(row_of(k), layout.axis_size)) {
+        std::fill_n(call.out + own + k * inner, inner, Out(0.0f));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+namespace kernels {
+
+template <SoftmaxStep kStep, class Value, class Out, class Number>
+void softmax_step(OnCpu on, const SoftmaxCall<Value, Out, Number>& call) {
+  const HostScope scope(on.program);
+  const RowLayout& layout = call.layout;
+  const int64_t entries = layout.slabs() * layout.entries;
+  if (entries * layout.inner == 0) return;
+  if (layout.axis_size == 0) {  // no entry names a row
+    std::fill_n(call.out, entries * layout.inner, Out(0.0f));
+    return;
+  }
+  dispatch_index(call.index, [&](const auto* index) {
+    parallel_for(entries, kElementsPerTask / 4 / layout.inner + 1, [&](int64_t begin, int64_t end) {
+      step_range<kStep>(cpu_simd(), call, index, begin, end);
+    });
+  });
+}
+
+#define INSTANTIATE(STEP, T, OUT, NUMBER) \
+  template void softmax_step<SoftmaxStep::STEP>(OnCpu, const SoftmaxCall<T, OUT, NUMBER>&);
+TORCH_OPS_SOFTMAX_STEPS(INSTANTIATE)
+
+}  // namespace kernels
+}  // namespace torch_ops

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "common/host/ceil_div.h"
+#include "common/torch/call_kernels.h"
 #include "common/torch/new_output.h"
 #include "jit/call/axes.h"
 #include "jit/call/python_arguments.h"
@@ -35,6 +36,10 @@ constexpr int64_t kLaneShare = 16;     // entries of a lane at least, of several
 constexpr int64_t kMostParts = 8192;   // of a row, which a block joins
 constexpr int64_t kJoinBlocks = 1024;  // about as many as run at once
 constexpr int64_t kPartialBytes = 8;   // an entry: what parts of long rows may take at most
+// Words that are computed at a time at least, where that are not all, in whole lines of the cache;
+// and how many times the average the most entries of a row may be (docs/log.md, "Kernels compiled
+// at run time").
+constexpr int64_t kLeastWords = 16, kWordsOfLine = 8, kEven = 8;
 // Lanes share the entries of rows of fewer words.
 constexpr int64_t kManyWords = 8;
 
@@ -47,13 +52,12 @@ int64_t power_of_two_from(int64_t value) {
 class Pass {
  public:
   Pass(Indexed& kernel, const Problem& problem, const Target& target,
-       const std::vector<size_t>& outputs, const Planned& planned, int64_t longest,
-       c10::Device device)
+       const std::vector<size_t>& outputs, const Planned& planned, c10::Device device)
       : kernel_(kernel),
         problem_(problem),
         target_(target),
         planned_(planned),
-        longest_(longest),
+        longest_(target.walk == 'r' ? problem.longest[target.index] : -1),
         device_(device) {
     kinds_.assign(kernel.out.size(), '-');
     for (const size_t k : outputs) {
@@ -386,7 +390,8 @@ class Pass {
       gpu_code().launch_kernel(function, device, shape, stream, parameters);
     };
     // Items side by side in a block, or an item in several.
-    const int64_t workers = words_ * lanes_, threads = std::min(workers, code.threads);
+    const int64_t workers = words_ * lanes_;
+    const int64_t threads = std::min(words_at_a_time() * lanes_, code.threads);
     const int64_t together = code.threads / threads;
     if (items_ > 0) {
       launch(code.run, ceil_div(items_, together),
@@ -413,6 +418,32 @@ class Pass {
       std::memcpy(parts.data(), &site, sizeof(site));
       for (const int64_t part : parts) words.put(part);
     }
+  }
+#endif
+
+#ifdef TORCH_OPS_WITH_CUDA
+  // Words of a row that blocks of one row of the grid compute, one after the other. Mostly all. Of
+  // tables that the L2 cache does not hold, as many as make a part that it does: each part is read
+  // from memory once then. If some rows are read far more than others, it holds those anyway.
+  int64_t words_at_a_time() const {
+    if (target_.walk != 'r' || words_ < 2 * kLeastWords || !summed_.empty()) return words_;
+    if (kinds_.find(kFolded) != std::string::npos) return words_;
+    int64_t table = 0;
+    for (size_t k = 0; k < problem_.operands.size(); ++k) {
+      const Operand& operand = problem_.operands[k];
+      if (operand.by < 0 || operand.by == target_.index) continue;
+      const int64_t rows = problem_.batch * problem_.sizes[operand.by];
+      const int64_t longest = problem_.longest[operand.by];
+      if (longest < 0 || longest > kEven * (positions_ / std::max<int64_t>(rows, 1) + 2))
+        return words_;
+      int64_t bytes = rows * operand.item;
+      for (const Axis& axis : kept_) bytes *= axis.strides[k] == 0 ? 1 : axis.size;
+      table += bytes;
+    }
+    const int64_t cache = torch_program().device_limits().l2_bytes;
+    if (table <= cache) return words_;
+    const int64_t words = words_ * (cache / 8 * 5) / table / kWordsOfLine * kWordsOfLine;
+    return words < kLeastWords ? words_ : words;
   }
 #endif
 
@@ -460,9 +491,8 @@ class Pass {
 }  // namespace
 
 void run_pass(Indexed& kernel, const Problem& problem, const Target& target,
-              const std::vector<size_t>& outputs, const Planned& planned, int64_t longest,
-              c10::Device device) {
-  Pass(kernel, problem, target, outputs, planned, longest, device).run();
+              const std::vector<size_t>& outputs, const Planned& planned, c10::Device device) {
+  Pass(kernel, problem, target, outputs, planned, device).run();
 }
 
 bool can_fold(Indexed& kernel, const Problem& problem, const Target& target,
@@ -471,7 +501,7 @@ bool can_fold(Indexed& kernel, const Problem& problem, const Target& target,
   const Planned none;
   return device.is_cuda() &&
          std::none_of(target.is_summed.begin(), target.is_summed.end(), is_set) &&
-         Pass(kernel, problem, target, outputs, none, -1, device).has_rows_in_warps();
+         Pass(kernel, problem, target, outputs, none, device).has_rows_in_warps();
 }
 
 }  // namespace torch_ops::jit::indexed

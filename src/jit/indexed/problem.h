@@ -30,7 +30,8 @@ struct Operand {
 struct Problem {
   int64_t batch = 1, entries = 0;  // of a batch
   c10::SmallVector<int64_t, 4> features;
-  std::vector<int64_t> sizes;  // rows that an index counts in a batch
+  std::vector<int64_t> sizes;    // rows that an index counts in a batch
+  std::vector<int64_t> longest;  // the most entries of a row of each index; -1: not known
   c10::SmallVector<Operand, 8> operands;
   c10::SmallVector<ScalarType, 8> stored, computed;  // outputs, then inputs
   c10::SmallVector<int8_t, 4> raw_ranks;
@@ -71,10 +72,9 @@ IndexErrorSite error_site(const Indexed& kernel, const Problem& problem, size_t 
 
 // ---- Passes (pass.cpp) --------------------------------------------------------------------------
 
-// Makes `outputs`, which have one target. `longest` is the most entries of a row; -1: not known.
+// Makes `outputs`, which have one target.
 void run_pass(Indexed& kernel, const Problem& problem, const Target& target,
-              const std::vector<size_t>& outputs, const Planned& planned, int64_t longest,
-              c10::Device device);
+              const std::vector<size_t>& outputs, const Planned& planned, c10::Device device);
 // Can this pass make an output for each entry, summed over the features that it keeps?
 bool can_fold(Indexed& kernel, const Problem& problem, const Target& target,
               const std::vector<size_t>& outputs, c10::Device device);

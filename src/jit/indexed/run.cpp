@@ -279,6 +279,7 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
                       kernel.indices[k], " has ", problem.positions(),
                       " entries, but the axis has size 0: no entry is allowed.");
     problem.indices.push_back(call.indices[k].contiguous());
+    problem.longest.push_back(k < call.longest.size() ? call.longest[k] : -1);
   }
   check_plans(kernel, call, problem);
   std::vector<Tensor> results = allocate(kernel, arguments, frame, device, winners, false);
@@ -371,7 +372,6 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
   std::vector<Planned> orders(count);
   for (const auto& [target, outputs] : passes) {
     Planned order;
-    int64_t longest = -1;
     if (target.walk == 'r') {
       const auto index = static_cast<size_t>(target.index);
       if (!orders[index].is_known()) {
@@ -381,11 +381,10 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
         }
       }
       order = orders[index];
-      if (index < call.longest.size()) longest = call.longest[index];
     } else if (target.walk == 'e' && is_plain_plan) {
       order = order_of_entries(problem, target, call, reads);
     }
-    run_pass(kernel, problem, target, outputs, order, longest, device);
+    run_pass(kernel, problem, target, outputs, order, device);
   }
 #ifdef TORCH_OPS_WITH_CUDA
   if (errors) errors->end();

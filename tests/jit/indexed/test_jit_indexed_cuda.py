@@ -204,3 +204,23 @@ def test_scratch_memory() -> None:
         torch.cuda.synchronize()
         results = sum(t.numel() * 4 for t in (out, *gradients))
         assert torch.cuda.max_memory_allocated() - before - results <= 16 * entries
+
+
+@pytest.mark.parametrize("width", [256, 300])
+def test_a_table_beyond_the_cache(width: int) -> None:
+    """Its columns are read in parts, forward and, of the gradient's table, backward."""
+    rows = int(1.5 * torch.cuda.get_device_properties(CUDA).L2_cache_size) // (4 * width)
+    entries = 2 * rows
+    src, dst = (random_index(entries, rows, CUDA, "uniform") for _ in range(2))
+    plan = index_plan(src=(src, rows), dst=(dst, rows))
+    kernel = IndexedKernel("T x[src], T w", "T out[dst]", "out = w * x", "product")
+    x, w = random((rows, width), CUDA), random((entries, 1), CUDA)
+    given = [value.float().requires_grad_() for value in (x, w)]
+    grad = random((rows, width), CUDA)
+    out = kernel(*given, plan=plan)
+    mine = torch.autograd.grad(out, given, grad.float())
+    exact = torch.zeros_like(x).index_add_(0, dst, w * x[src])
+    of_x = torch.zeros_like(x).index_add_(0, src, w * grad[dst])
+    of_w = (grad[dst] * x[src]).sum(1, keepdim=True)
+    for a, b in zip((out, *mine), (exact, of_x, of_w), strict=True):
+        assert (a.double() - b).abs().max() <= 1e-4 * (1 + b.abs().max())

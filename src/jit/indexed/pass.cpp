@@ -419,9 +419,7 @@ class Pass {
       for (const int64_t part : parts) words.put(part);
     }
   }
-#endif
 
-#ifdef TORCH_OPS_WITH_CUDA
   // Words of a row that blocks of one row of the grid compute, one after the other. Mostly all. Of
   // tables that the L2 cache does not hold, as many as make a part that it does: each part is read
   // from memory once then. If some rows are read far more than others, it holds those anyway.
@@ -434,8 +432,8 @@ class Pass {
       if (operand.by < 0 || operand.by == target_.index) continue;
       const int64_t rows = problem_.batch * problem_.sizes[operand.by];
       const int64_t longest = problem_.longest[operand.by];
-      if (longest < 0 || longest > kEven * (positions_ / std::max<int64_t>(rows, 1) + 2))
-        return words_;
+      const int64_t average = positions_ / std::max<int64_t>(rows, 1);
+      if (longest < 0 || longest > kEven * (average + 2)) return words_;
       int64_t bytes = rows * operand.item;
       for (const Axis& axis : kept_) bytes *= axis.strides[k] == 0 ? 1 : axis.size;
       table += bytes;

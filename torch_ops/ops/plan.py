@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.utils import _pytree as pytree
 
 from torch_ops.ops._arguments import check_kinds, check_tensors, given
@@ -277,16 +278,22 @@ _lock = threading.RLock()  # a tensor that dies while it is held may ask for it
 _clock = itertools.count(1)
 
 
-def _may_have_plan(index: Tensor) -> bool:
+def _may_be_seen(index: Tensor) -> bool:
     return not (
         type(index) is not Tensor  # but a fake one, say
-        or torch.compiler.is_compiling()
+        or is_compiling()
         or torch._C._is_tracing()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
-        # What a checkpoint computes again must not find a plan that was not there at first.
-        or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
         or index.is_inference()  # it could be overwritten unnoticed
+    )
+
+
+def _may_have_plan(index: Tensor) -> bool:
+    """Of a tensor that may be seen."""
+    return not (
+        # What a checkpoint computes again must not find a plan that was not there at first.
+        torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
         # A new plan would have to wait, and a kept one may be freed before the graph is.
         or (index.is_cuda and torch.cuda.is_current_stream_capturing())
     )
@@ -305,11 +312,11 @@ def _remembered(owner: Tensor) -> _Seen:
 
 
 def uses_of(tensor: Tensor) -> int:
-    """How often this was asked of the tensor or a view of it; 0 where it may have no plan."""
+    """How often this was asked of the tensor or a view of it; 0 where it cannot be known."""
     owner = tensor if tensor._base is None else tensor._base
     seen = _seen.get(id(owner))
     if seen is None or seen() is not owner or seen.version != owner._version:
-        if not _may_have_plan(tensor):
+        if not _may_be_seen(tensor):
             return 0
         with _lock:
             seen = _remembered(owner)
@@ -325,7 +332,7 @@ def kept_plan(
 
     Before that it is the tensor itself. ``key`` tells one plan of a tensor from another.
     """
-    if not _may_have_plan(tensor):
+    if not _may_be_seen(tensor):
         return tensor
     owner = tensor if tensor._base is None else tensor._base
     key = (*key, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
@@ -334,17 +341,17 @@ def kept_plan(
         plan = seen.plans.get(key)
         if plan is not None and not isinstance(plan, int):
             seen.used = next(_clock)
-            return plan
+            return plan if _may_have_plan(tensor) else tensor
     with _lock:
         seen = _remembered(owner)
         count = seen.plans.get(key, 0)
         if not isinstance(count, int):  # another thread made it
-            return count
+            return count if _may_have_plan(tensor) else tensor
         if key not in seen.plans and len(seen.plans) >= _MOST_SEEN:
             del seen.plans[next(iter(seen.plans))]
         seen.plans[key] = count + 1
-        if count + 1 < sights:
-            return tensor
+    if count + 1 < sights or not _may_have_plan(tensor):
+        return tensor
     # Of another tensor of the same memory, since it would keep the indices and their base alive.
     with torch.inference_mode(False):
         plan = make(tensor.detach())

@@ -29,6 +29,9 @@ struct LaunchShape {
   std::array<uint32_t, 3> block;
   int64_t shared_bytes = 0;  // dynamic
   bool cooperative = false;  // all blocks run at the same time, so they can wait for each other
+  // It may begin while the kernel before it in the stream is ending, for which it waits. From
+  // compute capability 9.0 on.
+  bool early = false;
 };
 
 // A variable of a library, as it lies in a device's memory.

@@ -145,11 +145,16 @@ class CudaGpuCode final : public GpuCode {
     config.blockDim = dim3(shape.block[0], shape.block[1], shape.block[2]);
     config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
     config.stream = static_cast<cudaStream_t>(stream);
-    cudaLaunchAttribute cooperative{};
-    cooperative.id = cudaLaunchAttributeCooperative;
-    cooperative.val.cooperative = 1;
-    config.attrs = &cooperative;
-    config.numAttrs = shape.cooperative ? 1 : 0;
+    cudaLaunchAttribute attribute{};
+    if (shape.cooperative) {
+      attribute.id = cudaLaunchAttributeCooperative;
+      attribute.val.cooperative = 1;
+    } else {
+      attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attribute.val.programmaticStreamSerializationAllowed = 1;
+    }
+    config.attrs = &attribute;
+    config.numAttrs = shape.cooperative || shape.early ? 1 : 0;
     C10_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, arguments));
   }
 

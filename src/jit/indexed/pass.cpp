@@ -380,13 +380,15 @@ class Pass {
     const c10::DeviceIndex device = device_.index();
     void* const stream = current_stream(device);
     const auto launch = [&](const void* function, int64_t blocks, int64_t blocks_y, int64_t threads,
-                            int64_t threads_y) {
+                            int64_t threads_y, bool early) {
       TORCH_CHECK(blocks <= INT32_MAX, kernel_.name, ": a call of ", positions_, " entries of ",
                   product(kept_) * product(summed_),
                   " values is more than one launch has room for.");
-      const LaunchShape shape{
-          {static_cast<uint32_t>(blocks), static_cast<uint32_t>(blocks_y), 1},
-          {static_cast<uint32_t>(threads), static_cast<uint32_t>(threads_y), 1}};
+      const LaunchShape shape{{static_cast<uint32_t>(blocks), static_cast<uint32_t>(blocks_y), 1},
+                              {static_cast<uint32_t>(threads), static_cast<uint32_t>(threads_y), 1},
+                              /*shared_bytes=*/0,
+                              /*cooperative=*/false,
+                              early};
       gpu_code().launch_kernel(function, device, shape, stream, parameters);
     };
     // Items side by side in a block, or an item in several.
@@ -395,13 +397,15 @@ class Pass {
     const int64_t together = code.threads / threads;
     if (items_ > 0) {
       launch(code.run, ceil_div(items_, together),
-             std::min(ceil_div(workers, threads), kMostBlocksY), threads, together);
+             std::min(ceil_div(workers, threads), kMostBlocksY), threads, together,
+             /*early=*/false);
     }
     if (slots_ > 0) {
       const int64_t tiles = slots_ / 2, columns = std::min<int64_t>(words_, 64);
       const int64_t blocks =
           std::max(ceil_div(tiles, kJoinThreads), std::min(kJoinBlocks / columns, tiles));
-      launch(code.join, blocks, columns, kJoinThreads, 1);
+      const bool early = torch_program().device_limits().compute_capability >= 90;
+      launch(code.join, blocks, columns, kJoinThreads, 1, early);
     }
 #endif
   }

@@ -146,6 +146,20 @@ class LanesOfWarp {
   uint32_t mask_;
 };
 
+// The second of two kernels may be launched while the first is ending (CUDA's programmatic dependent
+// launch, from compute capability 9.0 on): once all blocks of the first have called this or ended.
+TORCH_OPS_FUNCTION void let_next_kernel_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// In the second: until the first has ended, and what it wrote can be read.
+TORCH_OPS_FUNCTION void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 template <class Pass>
 struct CudaPass {
   using Number = typename Pass::Position;
@@ -166,6 +180,7 @@ struct CudaPass {
   }
   template <class Plan, class Element>
   static TORCH_OPS_FUNCTION void reduce(const Plan& plan, const Element& element) {
+    let_next_kernel_begin();
     each(plan, [&](const LanesOfWarp<Pass::shares>& lanes, Number item, Number word) {
       Pass::reduce(plan, element, lanes, item, word);
     });
@@ -205,6 +220,7 @@ struct CudaPass {
       }
     }
     __syncthreads();
+    wait_for_kernel_before();  // which writes the parts
     const LanesOfWarp<true> warp(32, threadIdx.x);
     const int number = threadIdx.x / 32;
     for (Number word = blockIdx.y; word < static_cast<Number>(plan.words); word += gridDim.y) {

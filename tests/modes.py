@@ -120,7 +120,7 @@ def scatter_reference(
     rank = values.dim() - picked + 1
     axis = (batch_dims if dim is None else dim) % rank
     rows, there = (part.numpy() for part in resolve(index, dim_size, mode))
-    # Entries in front, behind the batch axes; then the axes before dim, and those behind.
+    # Entries in front, after the batch axes; then the axes before dim, and those after it.
     given = np.moveaxis(
         values.numpy(),
         range(axis, axis + picked),

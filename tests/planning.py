@@ -25,5 +25,5 @@ def plan_for(case: Case, device: torch.device, dtype: torch.dtype = torch.int64)
 
 
 def parts(plan: GatherPlan) -> tuple[Any, ...]:
-    """What the overloads take behind the data."""
+    """What the overloads take after the data."""
     return plan.index, plan.rows, plan.order, plan.dim_size, plan.dim, plan.batch_dims

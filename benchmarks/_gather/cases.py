@@ -167,7 +167,7 @@ GRADIENTS = [
     Case("backward", "bf16", 4096, 1024, 16384),
 ]
 
-# From few to many entries on one row: what is slow on one of these is no faster on those behind it.
+# From few to many entries on one row: what is slow on one of these is no faster on those after it.
 DISTRIBUTIONS = ("uniform", "permutation", "sorted", "zipf", "hot", "one")
 QUICK_DISTRIBUTIONS = ("uniform", "zipf", "hot")
 

@@ -49,6 +49,6 @@ def make_index(case: Case, device: torch.device) -> Tensor:
 
 
 def flattened(case: Case, index: Tensor) -> Tensor:
-    """The index into all batches' rows, one behind the other."""
+    """The index into all batches' rows, one after the other."""
     offsets = torch.arange(case.batch, device=index.device).unsqueeze(1) * case.rows
     return (index + offsets).flatten()

@@ -34,7 +34,7 @@ MODULE = RawModule(
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-// VALUES elements a thread, one behind the other: 16 bytes.
+// VALUES elements per thread, one after the other: 16 bytes.
 template <class T, int VALUES>
 __global__ void piecewise(const T* x, T* y, float below, float above, long long n) {
   const long long first = (blockIdx.x * (long long)blockDim.x + threadIdx.x) * VALUES;

@@ -95,7 +95,7 @@ struct Embedding {
     const bool distributed = !shards.empty();
     const bool drops = distributed && padding_idx >= 0;
     // A row of a DTensor may be a copy, and nothing is to be written there: what would be added to
-    // the padding row is dropped instead, for it names the row behind the last.
+    // the padding row is dropped instead, for it names the row after the last.
     const Tensor entries =
         drops ? index.to(at::kLong).masked_fill(index.eq(padding_idx), rows) : index;
     static const auto add_by_plan = find_op<planned::Signature>("scatter_add.plan");
@@ -186,7 +186,7 @@ constexpr const char* kOfOffsets = "embedding_bag:offsets";
 
 // How scatter takes the rows of the entries: those of 2 axes in batches, each to one row.
 struct Bags {
-  Tensor index;  // what is dropped names the row behind the last
+  Tensor index;  // what is dropped names the row after the last
   c10::SymInt count;
   int64_t batch_dims;
 };

@@ -46,7 +46,7 @@ struct GatherNd {
     TORCH_CHECK_VALUE(count <= source.dim() - batch_dims, "gather_nd: a point of index with shape ",
                       index.sym_sizes(), " has ", count, " coordinates, but source with shape ",
                       source.sym_sizes(), " has ", source.dim() - batch_dims, " axes",
-                      batch_dims > 0 ? " behind the batch axes." : ".");
+                      batch_dims > 0 ? " after the batch axes." : ".");
     if (count == 1) {
       return ops::gather().call(source, index.select(-1, 0), batch_dims, batch_dims, mode,
                                 fill_value, kOp);

@@ -47,7 +47,7 @@ Tensor entries_of_none(const Tensor& index, const c10::SymInt& dim_size, int64_t
 }
 
 // Which values belong together: by an index; by a plan of one, where there are rows and order; or
-// by offsets, where the index has the segment of each entry, or one behind the last.
+// by offsets, where the index has the segment of each entry, or one after the last.
 struct Groups {
   What what;  // in whose name errors are raised
   Tensor index;

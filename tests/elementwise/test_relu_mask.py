@@ -74,7 +74,7 @@ def test_nothing_is_saved_without_a_gradient(device: torch.device) -> None:
 
 
 def test_the_bits(device: torch.device) -> None:
-    """Element i has bit i % 8 of byte i / 8; what is behind the last element is 0."""
+    """Element i has bit i % 8 of byte i / 8; what is after the last element is 0."""
     for dtype in FLOATS:
         x = random((1001,), device, dtype)
         x[:3] = torch.tensor([torch.nan, -0.0, torch.inf])

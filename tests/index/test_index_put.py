@@ -210,7 +210,7 @@ def test_masks_write_without_waiting(device: torch.device) -> None:
     ids=["index_put", "index_put_", "index_add", "compiled"],
 )
 def test_values_that_do_not_fit_a_mask(put: Callable[..., Tensor], device: torch.device) -> None:
-    """Neither are they to make the result larger, where an axis behind the mask has size 1."""
+    """Neither are they to make the result larger, where an axis after the mask has size 1."""
     mask = torch.tensor([True, False, True], device=device)
     for shape, indices, values in (
         ((3, 1), mask, (4,)),

@@ -179,7 +179,7 @@ def test_extreme_entries(device: torch.device, index_dtype: torch.dtype, mode: s
         expected = gather_by_mode(source, index, mode=mode, fill_value=None)
         actual = torch_ops.gather(source.to(device), index.repeat(20).to(device), mode=mode)
         assert actual.tolist() == expected.tolist() * 20, size
-        if size >= 1000:  # elements from shared memory, the last ones from behind it
+        if size >= 1000:  # elements from shared memory, the last ones from after it
             picks = index.repeat(24_003 // len(index)).expand(64, -1).contiguous().to(device)
             many = torch_ops.batch_gather(source.to(device).expand(64, -1), picks, mode=mode)
             assert (many.view(64, -1, len(index)) == expected.to(device)).all(), size

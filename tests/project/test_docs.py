@@ -207,7 +207,7 @@ def all_file_names() -> set[str]:
 
 def test_sources_name_pages_that_exist() -> None:
     folders = ("src", "torch_ops", "torch_ops_host", "tests", "tools", "benchmarks", "examples")
-    endings = {".py", ".pyx", ".pxd", ".h", ".cuh", ".cpp", ".cu", ".c", ".sh"}
+    endings = {".py", ".pyx", ".pxd", ".pxi", ".h", ".cuh", ".cpp", ".cu", ".c", ".sh"}
     named = {
         (page, path.relative_to(ROOT).as_posix())
         for folder in folders
@@ -227,7 +227,7 @@ def test_messages_are_those_of_the_sources() -> None:
         re.sub(r'"\s*\n\s*[fR]*"', "", path.read_text("utf-8")).replace('\\"', '"')
         for folder in folders
         for path in ((ROOT / folder).rglob("*") if (ROOT / folder).is_dir() else [ROOT / folder])
-        if path.suffix in {".py", ".pyx", ".h", ".cpp", ".cu", ".cuh"}
+        if path.suffix in {".py", ".pyx", ".pxi", ".h", ".cpp", ".cu", ".cuh"}
     ]
     messages = re.findall(r"\*\*`(.+?)`\*\*", read("docs/troubleshooting.md")[0])
     assert len(messages) > 40

@@ -191,7 +191,7 @@ def test_sdist_of_this_checkout(sdist: Path) -> None:
     sources = {
         path.relative_to(ROOT).as_posix()
         for folder in ("src", "torch_ops", "torch_ops_host")
-        for pattern in ("*.cpp", "*.cu", "*.cuh", "*.h", "*.hpp", "*.py", "*.pyx", "*.pxd")
+        for pattern in ("*.cpp", "*.cu", "*.cuh", "*.h", "*.hpp", "*.py", "*.pyx", "*.px[di]")
         for path in (ROOT / folder).rglob(pattern)
     }
     sources = {name for name in sources if not name.startswith("torch_ops_host/include/torch_ops/")}

@@ -1,7 +1,7 @@
 """The axes of a gather of rows, by which its rule goes.
 
 Of the source's axes an index picks along ``dim``. Before it are batch axes, which the index has
-too, and outer axes; behind it are inner ones. In the output the index's own axes stand in the place
+too, and outer axes; after it are inner ones. In the output the index's own axes stand in the place
 of ``dim``.
 """
 

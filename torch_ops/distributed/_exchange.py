@@ -29,7 +29,7 @@ _ops = torch.ops.torch_ops
 class Route(NamedTuple):
     """Which rows go between this rank and the others."""
 
-    place: Tensor  # of each entry, among the distinct rows; behind them where it names no row
+    place: Tensor  # of each entry, among the distinct rows; after them where it names no row
     wanted: list[int]  # how many distinct rows this rank wants of each
     asked: list[int]  # how many each wants of this rank
     rows: Tensor  # that these are, counted in this rank's part

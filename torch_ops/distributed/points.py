@@ -1,7 +1,7 @@
 """The rules of gather_points, of which gather_nd and index are made, and of ravel_multi_index.
 
 Index arrays are broadcast to the points. These begin with the batch axes; their other axes stand in
-the output where the indexed axes were, if those are side by side, else behind the batch axes.
+the output where the indexed axes were, if those are side by side, else after the batch axes.
 """
 
 from __future__ import annotations

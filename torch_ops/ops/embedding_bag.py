@@ -50,7 +50,7 @@ def embedding_bag(
         per_sample_weights: For ``mode="sum"``: what each row is multiplied by first; of the shape
             of input and the dtype of weight.
         include_last_offset: Whether the last offset is no bag but the end of the last one; entries
-            behind it count for none.
+            after it count for none.
         padding_idx: A row that counts for no bag, and whose gradient is zero; negative counts from
             the end.
 

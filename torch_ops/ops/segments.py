@@ -38,7 +38,7 @@ def segment_reduce(
             bfloat16, float32 or float64.
         offsets: uint8, int8, int16, int32 or int64, of the values' ``batch_dims`` leading axes and
             one of segments + 1; on the values' device. Each between 0 and ``values.shape[dim]``,
-            and none below the one before it. Entries before the first or behind the last are in no
+            and none below the one before it. Entries before the first or after the last are in no
             segment.
         reduce: "sum", "mean", "amax", "amin" or "prod"; "add", "max", "min" and "mul" are names of
             the same.

@@ -21,13 +21,13 @@ std::string joined_names(const std::vector<Parameter>& parameters) {
   return names;
 }
 
-// Outputs as they were given: behind the inputs, or in out=.
+// Outputs as they were given: after the inputs, or in out=.
 std::vector<Tensor> given_outputs(const Elementwise& kernel, const py::tuple& args,
                                   const py::object& out) {
   const size_t inputs = kernel.in.size(), outputs = kernel.out.size();
   TORCH_CHECK_TYPE(args.size() == inputs || args.size() == inputs + outputs, kernel.name, " takes ",
                    inputs, " arguments (", joined_names(kernel.in), "), and outputs (",
-                   joined_names(kernel.out), ") behind them, but got ", args.size(), ".");
+                   joined_names(kernel.out), ") after them, but got ", args.size(), ".");
   std::vector<Tensor> outs;
   const auto add = [&](const py::handle& value) {
     TORCH_CHECK_TYPE(THPVariable_Check(value.ptr()), kernel.name, ": output ",
@@ -37,7 +37,7 @@ std::vector<Tensor> given_outputs(const Elementwise& kernel, const py::tuple& ar
   };
   if (args.size() > inputs) {
     TORCH_CHECK_TYPE(out.is_none(), kernel.name,
-                     ": outputs are given twice, behind the inputs and in out=.");
+                     ": outputs are given twice, after the inputs and in out=.");
     for (size_t k = inputs; k < args.size(); ++k) add(args[k]);
   } else if (py::isinstance<py::tuple>(out) || py::isinstance<py::list>(out)) {
     const auto several = py::reinterpret_borrow<py::sequence>(out);

@@ -181,7 +181,7 @@ class Framer {
     TORCH_CHECK_VALUE(false, name(), ": ", kernel_.in[k].name, " with shape ", sizes,
                       " does not broadcast with ", kernel_.in[other].name, " with shape ",
                       arguments_[other].tensor->sym_sizes(),
-                      ": their axes behind the entries' must be equal or 1.", more);
+                      ": their axes after the entries' must be equal or 1.", more);
     std::abort();
   }
 

@@ -64,7 +64,7 @@ Planned planned(const std::vector<Tensor>& plans, size_t index, size_t indices);
 class Indexed : public Signature {
  public:
   // The signature of all registered indexed ops. With `winners`, which entries the largest or
-  // smallest are follows behind the outputs.
+  // smallest are follows the outputs.
   using Op = std::vector<Tensor>(at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                                  at::IntArrayRef positions, at::TensorList indices,
                                  at::TensorList plans, at::IntArrayRef longest,

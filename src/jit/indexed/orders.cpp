@@ -71,7 +71,7 @@ Planned sorted_host(const Indexed& kernel, const Problem& problem, size_t index)
 }
 
 #ifdef TORCH_OPS_WITH_CUDA
-// Nothing waits for the device: entries out of range are recorded, and come behind all rows.
+// Nothing waits for the device: entries out of range are recorded, and come after all rows.
 Planned sorted_cuda(const Indexed& kernel, const Problem& problem, size_t index) {
   const Tensor& entries = problem.indices[index];
   const int64_t size = problem.sizes[index], rows = problem.batch * size;

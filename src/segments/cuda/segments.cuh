@@ -41,7 +41,7 @@ constexpr bool is_mean = false;
 template <int V, class Sum>
 constexpr bool is_mean<Means<V, Sum>> = true;
 
-// The offsets of all batches one behind the other, as places in [batch, entries]: they do not
+// The offsets of all batches one after the other, as places in [batch, entries]: they do not
 // decrease, and the last of each batch begins a segment that is none.
 struct Offsets {
   IndexView data;
@@ -513,7 +513,7 @@ __global__ void offsets_kernel(IndexView index, const __grid_constant__ RowLayou
   }
   for (int64_t n = thread; n < layout.batch * rows; n += step) {
     const int64_t b = layout.batch == 1 ? 0 : n / rows, row = n - b * rows;
-    int64_t low = -1, high = layout.entries;  // the first that names this row or one behind it
+    int64_t low = -1, high = layout.entries;  // the first that names this row or one after it
     while (high - low > 1) {
       const int64_t middle = (low + high) / 2;
       (at(b, middle) < row ? low : high) = middle;

@@ -93,7 +93,7 @@ def test_an_error_of_the_compiler_reaches_each_thread() -> None:
     assert errors == ["CompileError"] * 4
 
 
-# More launches than a stream's queue holds, behind a callback in Python that ends only when it has
+# More launches than a stream's queue holds, after a callback in Python that ends only when it has
 # the GIL again.
 FULL_QUEUE = """
 import ctypes, time, torch

@@ -66,7 +66,7 @@ def test_a_vector_is_one_word(dtype: torch.dtype) -> None:
     for access in ("ld", "st"):
         (width, bits) = re.findall(rf"{access}\.global\.v(\d)\.[a-z](\d+)", ptx)[0]
         assert int(width) * int(bits) == 128
-    # Besides, the elements behind the last whole vector.
+    # Besides, the elements after the last whole vector.
     assert ptx.count("ld.global.") == 2 and ptx.count("st.global.") == 2
 
 
@@ -75,7 +75,7 @@ def test_what_a_backward_snippet_does_not_read_costs_no_load() -> None:
     softplus = program("T x", "T y", "y = log1p(exp(x))")
     by_code = _by_code(softplus, "grad_x = -grad_y * expm1(-y)", [True], [False], softplus.outputs)
     ptx = compile_form(by_code, form(F32, F32, F32, F32, modes="ccbc"))
-    # Of grad_y and y, in vectors and behind the last one.
+    # Of grad_y and y, in vectors and after the last one.
     assert ptx.count("ld.global.v4.f32") == 2 and ptx.count("ld.global.") == 4
 
 

@@ -29,7 +29,7 @@ def target(name: str, src: Tensor, index: Tensor, dim: int) -> tuple[Tensor, int
     """How torch_ops says that the entries of ``index``, broadcast to ``src``, name places on dim.
 
     Returns the index, batch_dims, dim counted from the front, and whether an entry is for a row:
-    for all axes behind dim. Where it is for a single element, the index has the shape of ``src``.
+    for all axes after dim. Where it is for a single element, the index has the shape of ``src``.
     """
     rank = src.dim()
     axis = dim + rank if dim < 0 else dim

@@ -1,5 +1,5 @@
 // CUDA's mathematical functions of dual numbers: each with its value, by the very function that the
-// plain snippet calls, and the rule of its derivative. Stands behind dual.h.
+// plain snippet calls, and the rule of its derivative. Stands after dual.h.
 #pragma once
 #include "dual.h"
 

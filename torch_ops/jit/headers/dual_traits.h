@@ -1,6 +1,6 @@
 // What templates ask about a type: its limits, and whether it is a float. A dual number answers as
 // the number in it, else a snippet would take another branch than its derivative. For the standard
-// library whose namespace TORCH_OPS_LIBRARY is: std, or CUDA's cuda::std. Stands behind its headers.
+// library whose namespace TORCH_OPS_LIBRARY is: std, or CUDA's cuda::std. Stands after its headers.
 #ifdef __clang__
 #pragma clang diagnostic ignored "-Wunknown-warning-option"
 #pragma clang diagnostic ignored "-Winvalid-specialization"

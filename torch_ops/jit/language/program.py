@@ -122,7 +122,7 @@ class Program:
         """The program of the gradients by the inputs ``wanted``.
 
         Where the outputs are reduced to the largest or smallest, it takes which entries those are
-        as inputs behind the outputs' gradients.
+        as inputs after the outputs' gradients.
         """
         new_name = self._new_names()
         grads = tuple(
@@ -153,7 +153,7 @@ class Program:
     def jvp(self, wanted: Sequence[bool]) -> Program:
         """The program of the outputs' tangents, from tangents of the inputs ``wanted``.
 
-        It takes what :meth:`vjp` takes of entries behind the tangents.
+        It takes what :meth:`vjp` takes of entries after the tangents.
         """
         new_name = self._new_names()
         tangents = tuple(
@@ -226,7 +226,7 @@ class Program:
         return _over_duals("loop_prep", self.snippet.loop_prep, self.depth, self._doubles())
 
     def after_loop(self) -> UserText:
-        """What the user does behind a thread's elements; empty: nothing."""
+        """What the user does after a thread's elements; empty: nothing."""
         return _over_duals("after_loop", self.snippet.after_loop, self.depth, self._doubles())
 
     def _doubles(self) -> list[str]:

@@ -146,8 +146,9 @@ class LanesOfWarp {
   uint32_t mask_;
 };
 
-// The second of two kernels may be launched while the first is ending (CUDA's programmatic dependent
-// launch, from compute capability 9.0 on): once all blocks of the first have called this or ended.
+// The second of two kernels may be launched while the first is ending (CUDA's programmatic
+// dependent launch, from compute capability 9.0 on): once all blocks of the first have called this
+// or ended.
 TORCH_OPS_FUNCTION void let_next_kernel_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -1,0 +1,200 @@
+# A part of _host.pyx: arguments of calls, results, and errors.
+
+
+cdef dict _DTYPES = {
+    "float16": capi.TORCH_OPS_FLOAT16,
+    "bfloat16": capi.TORCH_OPS_BFLOAT16,  # of ml_dtypes; NumPy itself has none
+    "float32": capi.TORCH_OPS_FLOAT32,
+    "float64": capi.TORCH_OPS_FLOAT64,
+    "int8": capi.TORCH_OPS_INT8,
+    "uint8": capi.TORCH_OPS_UINT8,
+    "int16": capi.TORCH_OPS_INT16,
+    "uint16": capi.TORCH_OPS_UINT16,
+    "int32": capi.TORCH_OPS_INT32,
+    "uint32": capi.TORCH_OPS_UINT32,
+    "int64": capi.TORCH_OPS_INT64,
+    "uint64": capi.TORCH_OPS_UINT64,
+}
+cdef tuple _FLOATING = ("float16", "bfloat16", "float32", "float64")
+cdef dict _MEMORY = {
+    None: capi.TORCH_OPS_HOST,
+    "cpu": capi.TORCH_OPS_HOST_CPU,
+    "gpu": capi.TORCH_OPS_HOST_GPU,
+}
+
+
+cdef dict _MODES = {
+    "raise": capi.TORCH_OPS_MODE_RAISE,
+    "wrap": capi.TORCH_OPS_MODE_WRAP,
+    "clip": capi.TORCH_OPS_MODE_CLIP,
+    "fill": capi.TORCH_OPS_MODE_FILL,
+    "unchecked": capi.TORCH_OPS_MODE_UNCHECKED,
+    "from_end": capi.TORCH_OPS_MODE_FROM_END,
+}
+cdef dict _REDUCTIONS = {
+    "sum": capi.TORCH_OPS_REDUCE_SUM,
+    "mean": capi.TORCH_OPS_REDUCE_MEAN,
+    "prod": capi.TORCH_OPS_REDUCE_PROD,
+    "amax": capi.TORCH_OPS_REDUCE_AMAX,
+    "amin": capi.TORCH_OPS_REDUCE_AMIN,
+}
+
+
+cdef class _Memory:
+    """The memory of a contiguous array, held as long as this is."""
+
+    cdef Py_buffer view
+    cdef bint held
+
+    def __cinit__(self, array, bint writable=False):
+        # As bytes: the buffer protocol has no name for every dtype.
+        flags = PyBUF_ANY_CONTIGUOUS | (PyBUF_WRITABLE if writable else 0)
+        if array.size == 0:
+            return  # no memory, and no view of another dtype
+        PyObject_GetBuffer(array.reshape(-1).view(numpy.uint8), &self.view, flags)
+        self.held = True
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+    cdef void* pointer(self) noexcept:
+        return self.view.buf if self.held else NULL
+
+
+cdef _as_array(op, name, value, allowed=tuple(_DTYPES)):
+    array = numpy.asarray(value)
+    if array.dtype.name not in allowed:
+        raise TypeError(
+            f"{op}: {name} must be of one of the dtypes {', '.join(allowed)}, but it is "
+            f"{array.dtype}.")
+    # Strided, unaligned and byte-swapped arrays are copied.
+    return numpy.require(array, array.dtype.newbyteorder("="), ("C", "A"))
+
+
+cdef _as_index(op, index):
+    array = numpy.asarray(index)
+    if array.dtype.kind not in "iu" or array.dtype == numpy.uint64:
+        raise TypeError(
+            f"{op}: index must be of an integer dtype but uint64, but it is {array.dtype}.")
+    dtype = numpy.int32 if array.dtype == numpy.int32 else numpy.int64
+    return numpy.require(array, dtype, ("C", "A"))
+
+
+cdef int32_t _memory_of(op, device) except -1:
+    if not (device is None or isinstance(device, str)) or device not in _MEMORY:
+        raise ValueError(f'{op}: device must be None, "cpu" or "gpu", but it is {device!r}.')
+    return _MEMORY[device]
+
+
+cdef int32_t _choice_of(op, name, value, choices) except -1:
+    if not isinstance(value, str) or value not in choices:
+        names = ", ".join(f'"{each}"' for each in choices)
+        raise ValueError(f"{op}: {name} must be one of {names}, but it is {value!r}.")
+    return choices[value]
+
+
+cdef int32_t _index_type(entries):
+    return (capi.TORCH_OPS_INDEX_INT32 if entries.dtype == numpy.int32
+            else capi.TORCH_OPS_INDEX_INT64)
+
+
+cdef _as_fill(op, fill_value, dtype):
+    """An array of one element; None for zero."""
+    if fill_value is None:
+        return None
+    try:
+        return numpy.full(1, fill_value, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(
+            f"{op}: fill_value must be a number of the dtype {dtype}, but it is {fill_value!r}: "
+            f"{error}") from None
+
+
+cdef int64_t _product(sizes):
+    cdef int64_t product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+cdef _as_int(op, name, value):
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{op}: {name} must be an int, but it is {value!r}.") from None
+
+
+cdef int64_t _as_int_between(op, name, value, least, most) except? -1:
+    number = _as_int(op, name, value)
+    if not least <= number <= most:
+        raise ValueError(
+            f"{op}: {name} must be between {least} and {most}, but it is {number}.")
+    return number
+
+
+cdef _check_batches(op, name, array, index, batch_dims):
+    if not 0 <= batch_dims <= index.ndim:
+        raise ValueError(
+            f"{op}: batch_dims must be between 0 and index.ndim = {index.ndim}, but it is "
+            f"{batch_dims}.")
+    if array.shape[:batch_dims] != index.shape[:batch_dims]:
+        raise ValueError(
+            f"{op}: {name} and index must have the same batch axes, but {name} has the shape "
+            f"{array.shape} and index {index.shape} with batch_dims={batch_dims}.")
+
+
+cdef _take_out(op, out, shape, dtype, inputs, may_be=None):
+    """What the library writes to: out, or an array that is copied there when it is done."""
+    if out is None:
+        try:
+            return numpy.empty(shape, dtype)
+        except ValueError as error:  # sizes that no array has
+            raise ValueError(f"{op}: the result would have the shape {shape}: {error}") from None
+    if not isinstance(out, numpy.ndarray):
+        raise TypeError(f"{op}: out must be a NumPy array, but it is a {type(out).__name__}.")
+    if out.dtype != dtype:
+        raise TypeError(f"{op}: out must be of the dtype {dtype}, but it is {out.dtype}.")
+    if out.shape != shape:
+        raise ValueError(f"{op}: out must have the shape {shape}, but it has {out.shape}.")
+    if not out.flags.writeable:
+        raise ValueError(f"{op}: out must be writeable.")
+    fits = out.flags.c_contiguous and out.flags.aligned
+    if fits and may_be is not None and may_be.ctypes.data == out.ctypes.data:
+        return out  # an activation that overwrites its input
+    if fits and not any(numpy.may_share_memory(out, each) for each in inputs):
+        return out
+    return numpy.empty(shape, dtype)
+
+
+cdef _give(result, out, return_time, float milliseconds):
+    if out is not None and result is not out:
+        out[...] = result
+        result = out
+    return (result, milliseconds) if return_time else result
+
+
+cdef _raise(op, int32_t status, index=None, int32_t mode=capi.TORCH_OPS_MODE_RAISE):
+    cdef int64_t position = 0, value = 0, bound = 0, least = 0
+    if status == capi.TORCH_OPS_INDEX_OUT_OF_RANGE and index is not None:
+        _last_index_error(&position, &value, &bound)
+        entry = ", ".join(str(int(i)) for i in numpy.unravel_index(position, index.shape))
+        if bound == 0:
+            raise IndexError(
+                f"{op}: index has {index.size} entries, but the axis has size 0: no entry is "
+                "allowed.")
+        if mode == capi.TORCH_OPS_MODE_FROM_END:
+            least = -bound
+        raise IndexError(
+            f"{op}: index[{entry}] is {value}, out of range for an axis of size {bound}: it must "
+            f"be between {least} and {bound - 1}.")
+    # The library names its own function, which its caller here did not call.
+    text = f"{op}: {_last_error().decode(errors='replace').partition(': ')[2]}"
+    if status == capi.TORCH_OPS_INDEX_OUT_OF_RANGE:  # of a point
+        raise IndexError(text)
+    if status == capi.TORCH_OPS_OUT_OF_MEMORY:
+        raise MemoryError(text)
+    if status in (capi.TORCH_OPS_NO_DEVICE, capi.TORCH_OPS_CUDA_ERROR,
+                  capi.TORCH_OPS_INTERNAL_ERROR):
+        raise RuntimeError(text)
+    raise ValueError(text)

@@ -13,7 +13,6 @@ from op_checks import assert_same, layouts_of
 from torch import Tensor
 
 from torch_ops.jit import CompileError, ElementwiseKernel, ReductionKernel
-from torch_ops.jit.language.program import defined_macros, surely_assigns
 
 DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -321,90 +320,6 @@ def test_raw_outputs(device: torch.device) -> None:
     y = torch.zeros(4, dtype=torch.int32, device=device)
     histogram(torch.arange(100_000, device=device) % 4, out=y)
     assert y.tolist() == [25_000] * 4
-
-
-def test_outputs_keep_what_is_not_assigned(device: torch.device) -> None:
-    keep = ElementwiseKernel("T x", "T y", "if (x > 0) y = x")
-    add = ElementwiseKernel("T x", "T y", "y += x")
-    x = torch.tensor([-1.0, 2.0, -3.0, 4.0, 5.0], device=device)
-    assert keep(x).tolist() == [0, 2, 0, 4, 5]
-    out = torch.full_like(x, 7)
-    assert keep(x, out=out).tolist() == [7, 2, 7, 4, 5]
-    assert add(x, out=out).tolist() == [6, 4, 4, 8, 10]
-    assert add(x).tolist() == x.tolist()
-
-
-@pytest.mark.parametrize(
-    ("operation", "options"),
-    [
-        ("if (x < 0) SKIP; y = x", ()),
-        ("if (x < 0) skip; y = x", ()),
-        ("if (x < 0) FROM_A_HEADER; y = x", ("-DFROM_A_HEADER=return",)),
-        ("if (x < 0) ended; y = x", ("-D", "ended=continue")),
-        ("if (x < 0) again; y = x", ()),
-        ("if (x < 0) long_one; y = x", ()),
-        ("y = x < 0 ? OLD : x", ()),
-        ("auto a = 1'000; if (x < 0) return; auto b = 1'0; y = x", ()),
-        ("char a = ';'; if (x < 0) return; char b = '\\''; y = x", ()),
-    ],
-)
-def test_what_skips_an_assignment(
-    operation: str, options: tuple[str, ...], device: torch.device
-) -> None:
-    """Where a macro, or what looks like a character, hides it, the output is kept all the same."""
-    preamble = (
-        "#define SKIP return\n#define skip return\n#define again skip\n#define OLD y\n"
-        "#define long_one \\\n  return\n"
-    )
-    kernel = ElementwiseKernel("T x", "T y", operation, preamble=preamble, options=options)
-    x = torch.tensor([-1.0, 2.0, -3.0, 4.0], device=device)
-    out = torch.full_like(x, 7)
-    assert kernel(x, out=out).tolist() == [7, 2, 7, 4]
-
-
-def test_what_is_surely_assigned() -> None:
-    """Plain constants do not hinder it: outputs are not read, and torch.compile takes out=."""
-    macros = defined_macros(["#define PI 3.14\n#define add(a) ((a) + PI)\n"], ["-Dk=3", "-DN"])
-    for text in (
-        "y = x",
-        "T a = M_PI * add(x) * k; y = a + PI + FLT_MAX",
-        "auto a = 1'000; /* return */ char c = 'r'; y = x",
-    ):
-        assert surely_assigns(text, "y", macros), text
-    for text in ("y += x", "if (x) y = x", "UNKNOWN; y = x", "y = y + 1", "while (x) { y = x; }"):
-        assert not surely_assigns(text, "y", macros), text
-    for text in ("#if 0\nint q = 1;\ny = x;\n#endif", "int q;\n# ifdef N\n;y = x;\n#endif"):
-        assert not surely_assigns(text, "y", macros), text
-
-
-def test_separators_of_digits(device: torch.device) -> None:
-    kernel = ElementwiseKernel(
-        "T x", "T y", "auto a = 1'000; y = x + i; auto b = 1'0;",
-        backward="auto a = 1'000; grad_x = 2 * grad_y; auto b = 1'0;",
-    )  # fmt: skip
-    x = torch.ones(3, device=device, requires_grad=True)
-    y = kernel(x)
-    assert y.tolist() == [1, 2, 3]
-    assert torch.autograd.grad(y.sum(), x)[0].tolist() == [2, 2, 2]
-
-
-def test_control_flow_ends_an_element(device: torch.device) -> None:
-    x = torch.arange(6.0, device=device)
-    for word in ("return", "continue", "break"):
-        kernel = ElementwiseKernel("T x", "T y", f"y = -1; if (x < 3) {word}; y = x")
-        assert kernel(x).tolist() == [-1, -1, -1, 3, 4, 5]
-
-
-def test_loop_prep_and_after_loop(device: torch.device) -> None:
-    """Once a thread or worker: all elements are counted, and after_loop runs at least once."""
-    kernel = ElementwiseKernel(
-        "int32 x, raw int32 unused", "raw int32 total", "sum += x",
-        loop_prep="int sum = 0;", after_loop="atomicAdd(&total[0], sum); atomicAdd(&total[1], 1)",
-    )  # fmt: skip
-    x = torch.arange(1000, dtype=torch.int32, device=device).repeat(100)
-    total = torch.zeros(2, dtype=torch.int32, device=device)
-    kernel(x, x, out=total)
-    assert total[0] == x.sum() and total[1] >= 1
 
 
 def test_functions_of_several_types(device: torch.device) -> None:

@@ -37,9 +37,9 @@ TESTS = (
     *("scatter_inplace", "segments", "softmax", "support", "opinfo", "decompositions", "inductor"),
     *("direct_calls", "jagged", "errors", "modes", "new_output", "node_memory", "like_torch"),
     *("registry", "replace_modules", "modules", "cells", "table", "parts", "torch_scatter"),
-    *("peers", "sharded_table", "hosts", "steps"),
+    *("torch_scatter_calls", "peers", "sharded_table", "hosts", "steps"),
     *("jit_autograd", "jit_elementwise", "jit_reduction", "jit_op", "jit_raw", "jit_indexed"),
-    *("jit_indexed_cuda_text", "jit_kinks"),
+    *("jit_indexed_cuda_text", "jit_kinks", "jit_statements"),
 )
 SAMPLE = (
     *("sigmoid", "gather", "scatter", "jit_autograd", "decompositions", "inductor"),

@@ -141,8 +141,10 @@ def _folder() -> Path:
         name, cuda = "", None
     folders = _folders()
     named = [folder for folder in folders if folder.name == name]
-    # This installation's, or those that the user has compiled since they do not fit.
+    # This installation's, or those that the user has compiled, whichever came last: the others may
+    # be of other sources.
     fitting = [folder for folder in named if _fits(_read_config(folder), cuda)]
+    fitting.sort(key=lambda folder: (folder / CONFIG).stat().st_mtime, reverse=True)
     return next(iter([*fitting, *named, *reversed(folders), _EXT]))
 
 

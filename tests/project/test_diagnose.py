@@ -284,6 +284,17 @@ class TestBuild:
         assert not user_folder.exists()
         assert "-m torch_ops build" in run_with_torch("-c", "import torch_ops", cwd=upgraded).stdout
 
+    def test_the_last_build_counts(self, toy: Path, user_folder: Path) -> None:
+        """Sources may have changed since the one before, in either place."""
+        result = run_with_torch("-m", "torch_ops", "build", cwd=toy)
+        assert result.returncode == 0, result.stdout
+        config = bindings(toy) / "build_config.json"
+        for is_later, parent in ((False, user_folder), (True, toy)):
+            seconds = config.stat().st_mtime + 3600 * is_later
+            os.utime(config, (seconds, seconds))
+            shown = run_with_torch("-m", "torch_ops", cwd=toy).stdout
+            assert f"bindings: {parent}" in shown
+
     def test_a_compiler_that_fails(self, upgraded: Path, user_folder: Path) -> None:
         (upgraded / "src/toy/toy.cpp").write_text("no C++")
         result = run_with_torch("-m", "torch_ops", "build", cwd=upgraded)

@@ -91,7 +91,7 @@ def write_library(folder: Path) -> None:
             target = folder / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
-    for pattern in ("*.py*", "*.pxd", "py.typed", "include/*.h"):
+    for pattern in ("*.py*", "*.px[di]", "py.typed", "include/*.h"):
         for path in (ROOT / "torch_ops_host").glob(pattern):
             target = folder / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)

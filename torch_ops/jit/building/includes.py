@@ -40,7 +40,7 @@ def header_fingerprints(
 ) -> list[str]:
     """What a source includes, directly or not, in order: each name with the contents found for it.
 
-    Conditions are not looked at, so a header after an ``#if`` that is false counts too; and so do
+    Conditions are not looked at, so a header inside an ``#if`` that is false counts too; and so do
     all headers of one name, for a compiler searches some kinds of folders before others, and
     ``#include_next`` goes on to the next one. What is in none of the folders is left to the
     compiler, and so is an include that a macro names in a header of the compiler's own.

@@ -405,6 +405,7 @@ struct EmbeddingBag {
     indexing::check_index_dtype(kOfInput, input);
     TORCH_CHECK_VALUE(weight.dim() == 2, kName, ": weight must have two axes, but its shape is ",
                       weight.sym_sizes(), ".");
+    CHECK_FLOATING(kName, weight);
     TORCH_CHECK_VALUE(mode == "sum" || mode == "mean" || mode == "max", kName,
                       R"(: mode must be "sum", "mean" or "max", but it is ")", mode, R"(".)");
     TORCH_CHECK_VALUE(input.dim() == 1 || input.dim() == 2, kName,

@@ -256,7 +256,7 @@ Tensor reduced(const Tensor& out, const Tensor& values, const Tensor& index, int
     const Tensor divisors = include_self ? counts + 1 : counts.clamp_min(1);
     given = at::isIntegralType(out.scalar_type(), /*includeBool=*/false)
                 ? at::div(total, divisors, "floor")
-                : at::div(total, divisors);
+                : at::div(as_divisible(total), divisors);
   } else if (include_self) {  // of equal values, that of `out`; a NaN is better
     const Tensor better = reduce == "amax" ? result > out : result < out;
     taken = taken & (better | result.isnan());
@@ -356,6 +356,7 @@ struct ScatterInplace {
                       kName, R"(: reduce must be "sum", "mean", "amax", "amin" or "prod", )",
                       R"(but it is ")", reduction, R"(".)");
     const int64_t axis = check(out, values, index, dim, batch_dims, "raise", kName).axes.dim;
+    if (reduce == "mean") check_averaged(kName, values);
     if (reduce == "sum" && include_self) {
       return ops::scatter_add_().call(out, values, index, axis, batch_dims, "raise", kName);
     }

@@ -75,7 +75,7 @@ struct Target {
 
   // Not rounded to 16 bits.
   Tensor mean(const Tensor& values, std::optional<bool> deterministic) const {
-    const Tensor sums = sum(values, deterministic);
+    const Tensor sums = as_divisible(sum(values, deterministic));
     const Tensor divisors = counts(sums).clamp_min(1);
     if (at::isFloatingType(values.scalar_type()) || values.is_complex()) {
       return at::div(sums, divisors);
@@ -384,11 +384,8 @@ Tensor root(const Tensor& variance) {
   return at::where(zero, variance, variance.masked_fill(zero, 1).sqrt());
 }
 
-// Is there a true value, and is there none?
+// Is there a true value?
 Tensor any(const Tensor& values, const Target& to) {
-  TORCH_CHECK_TYPE(values.scalar_type() == at::kBool, kReduceOp,
-                   ": values must be bool for this reduction, but it is ",
-                   dtype_name(values.scalar_type()), ".");
   const Tensor bytes = needs_values_alone(values) ? values.view(at::kByte) : values.to(at::kByte);
   return best(bytes, to, /*largest=*/true).to(at::kBool);
 }
@@ -406,7 +403,10 @@ Tensor reduce(const Tensor& given, const Target& to, std::string_view name,
   if (reduce == "sum") {
     return widens ? to.sum(values, deterministic) : to.add(values, to.dim, deterministic);
   }
-  if (reduce == "mean") return to.mean(values, deterministic).to(dtype);
+  if (reduce == "mean") {
+    check_averaged(kReduceOp, values);
+    return to.mean(values, deterministic).to(dtype);
+  }
   if (varies) {
     CHECK_FLOATING(kReduceOp, values);
     const Tensor variance =
@@ -414,8 +414,12 @@ Tensor reduce(const Tensor& given, const Target& to, std::string_view name,
                                  deterministic, to.mode, to.rows, to.order);
     return (reduce == "std" ? root(variance) : variance).to(dtype);
   }
-  if (reduce == "any") return any(values, to);
-  if (reduce == "all") return any(values.logical_not(), to).logical_not();
+  if (reduce == "any" || reduce == "all") {
+    TORCH_CHECK_TYPE(values.scalar_type() == at::kBool, kReduceOp,
+                     R"(: values must be bool for reduce=")", reduce, R"(", but it is )",
+                     dtype_name(values.scalar_type()), ".");
+    return reduce == "any" ? any(values, to) : any(values.logical_not(), to).logical_not();
+  }
   if (reduce == "prod") return to.multiply(values);
   return best(values, to, reduce == "amax");
 }

@@ -282,7 +282,9 @@ struct SegmentSum : Reduction<SegmentSum> {
   static Tensor backward(const Tensor& grad_output, const Tensor& offsets, int64_t dim,
                          int64_t batch_dims, bool mean, const c10::SymInt& entries, int64_t dtype) {
     Tensor grad = grad_output.to(static_cast<at::ScalarType>(dtype));
-    if (mean) grad = grad / counts_of(offsets, grad, dim, batch_dims);
+    if (mean) {
+      grad = (as_divisible(grad) / counts_of(offsets, grad, dim, batch_dims)).to(grad.scalar_type());
+    }
     return op_of<GatherCsr>().call(grad, offsets, dim, batch_dims, entries);
   }
 };
@@ -456,6 +458,7 @@ struct SegmentReduce {
       return op_of<SegmentSum>().call(values, offsets, axis, batch_dims, /*mean=*/false);
     }
     if (reduce == "mean") {
+      check_averaged(kReduce, values);
       const at::ScalarType dtype = values.scalar_type();
       const bool integers = at::isIntegralType(dtype, /*includeBool=*/false);
       const Tensor means =

@@ -222,7 +222,11 @@ Tensor totals(const Groups& groups, const Tensor& of_entries, const Given& other
 
 Tensor compose(What what, const Tensor& values, const Groups& groups) {
   const Tensor wide = values.to(number_type(values));
-  const Tensor largest = finite(groups.largest(wide.detach()));
+  Tensor largest = groups.largest(wide.detach());
+  if (what != What::kLogSumExp) {  // of +infinity NaN, as in softmax_formulas.h
+    largest = largest.masked_fill(largest.isposinf(), std::numeric_limits<double>::quiet_NaN());
+  }
+  largest = finite(largest);
   const Tensor shifted = wide - groups.back(largest);
   const Tensor exps = groups.only(shifted.exp());
   const Tensor sums = groups.sum(exps);

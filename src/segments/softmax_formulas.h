@@ -26,6 +26,13 @@ TORCH_OPS_HOST_DEVICE Number finite(Number largest) {
   return largest == kInfinity || largest == -kInfinity ? Number(0) : largest;
 }
 
+// What is taken from the values of a softmax: NaN if the largest is +infinity, as in torch.
+template <class Number>
+TORCH_OPS_HOST_DEVICE Number softmax_shift(Number largest) {
+  using Limits = std::numeric_limits<Number>;
+  return largest == Limits::infinity() ? Limits::quiet_NaN() : finite(largest);
+}
+
 template <SoftmaxStep kStep>
 struct SoftmaxFormula {
   template <class Number>
@@ -34,9 +41,9 @@ struct SoftmaxFormula {
       case SoftmaxStep::kExp:
         return math::exp(a - finite(p));
       case SoftmaxStep::kSoftmax:
-        return math::exp(a - finite(p)) / q;
+        return math::exp(a - softmax_shift(p)) / q;
       case SoftmaxStep::kLogSoftmax:
-        return a - finite(p) - q;
+        return a - softmax_shift(p) - q;
       case SoftmaxStep::kSoftmaxBack:
         return a * (b - p);
       case SoftmaxStep::kLogSoftmaxBack:

@@ -419,7 +419,9 @@ def test_bad_arguments(device: torch.device) -> None:
     with pytest.raises(ValueError, match=r'return_arg is for.*but reduce is "sum"'):
         torch_ops.scatter(values, index, 4, return_arg=True)
     for reduce, wrong, message in (
-        ("any", values, "values must be bool for this reduction, but it is torch.float32"),
+        ("any", values, 'values must be bool for reduce="any", but it is torch.float32'),
+        ("all", values, 'values must be bool for reduce="all", but it is torch.float32'),
+        ("mean", values.to(torch.uint16), "must not be uint16.*for a mean, but it is torch.uint16"),
         ("std", values.int(), "values must be float16.*but it is torch.int32"),
     ):
         with pytest.raises(TypeError, match=message):
@@ -431,6 +433,21 @@ def test_bad_arguments(device: torch.device) -> None:
             torch_ops.scatter(values.to(torch.complex64), index, 4, reduce=reduce)
     with pytest.raises(ValueError, match="dim_size must not be negative"):
         torch_ops.scatter(values, index, -1, reduce="mean")
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_means_of_complex32(device: torch.device) -> None:
+    """Which torch cannot divide on the CPU."""
+    values = torch.tensor([1 + 2j, 3, 5j], dtype=torch.complex32, device=device)
+    index, offsets = (torch.tensor(n, device=device) for n in ([0, 0, 2], [0, 2, 2, 3]))
+    zeros = torch.zeros(3, dtype=torch.complex32, device=device)
+    for means in (
+        torch_ops.scatter(values, index, 3, reduce="mean"),
+        torch_ops.scatter_(zeros, values, index, reduce="mean", include_self=False),
+        torch_ops.segment_reduce(values, offsets, "mean"),
+    ):
+        assert means.dtype == torch.complex32
+        assert means.tolist() == [2 + 1j, 0, 5j]
 
 
 @pytest.mark.parametrize("reduce", REDUCES)

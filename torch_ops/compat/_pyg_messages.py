@@ -360,7 +360,9 @@ def _fused(
             return None
         if "plan" not in graph and (not _is_worth_it(x, edges) or torch._C._is_tracing()):
             return None
-    factor = form.factor(self, None, **{name: given[name] for name in form.others})
+    factor = form.factor(
+        self, **{f"{form.rows}_j": None}, **{name: given[name] for name in form.others}
+    )
     is_one = isinstance(factor, int) and factor == 1
     if is_one or (
         isinstance(factor, Tensor)

@@ -19,6 +19,19 @@ inline void check_summable(const char* op, const at::Tensor& values) {
       dtype_name(dtype), ".");
 }
 
+// For the mean.
+inline void check_averaged(const char* op, const at::Tensor& values) {
+  check_summable(op, values);
+  TORCH_CHECK_TYPE(!at::isBarebonesUnsignedType(values.scalar_type()), op,
+                   ": values must not be uint16, uint32 or uint64 for a mean, but it is ",
+                   dtype_name(values.scalar_type()), ".");
+}
+
+// What torch can divide, which complex32 is not on the CPU.
+inline at::Tensor as_divisible(const at::Tensor& sums) {
+  return sums.scalar_type() == at::kComplexHalf ? sums.to(at::kComplexFloat) : sums;
+}
+
 // For the largest value and the product.
 inline void check_ordered(const char* op, const at::Tensor& values) {
   const at::ScalarType dtype = values.scalar_type();

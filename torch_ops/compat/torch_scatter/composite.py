@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from torch_ops.compat.torch_scatter.scatter import added, counted, reduced
-from torch_ops.compat.torch_scatter.utils import pick, size_along, target
+from torch_ops.compat.torch_scatter.utils import pick, size_along, size_of_out, target
 
 
 def check_floating(name: str, src: Tensor) -> None:
@@ -143,7 +143,11 @@ def scatter_logsumexp(
     """
     check_floating("scatter_logsumexp", src)
     places, batch_dims, axis, rows = target("scatter_logsumexp", src, index, dim)
-    size = out.size(axis) if out is not None else size_along(index, dim_size)
+    size = (
+        size_along(index, dim_size)
+        if out is None
+        else size_of_out("scatter_logsumexp", out, src, axis)
+    )
     highest = reduced(src.detach(), places, size, axis, batch_dims, rows, "amax")
     highest = torch.where(highest.isfinite(), highest, 0.0)
     shifted = src - pick(highest, places, batch_dims, axis, rows)
@@ -152,4 +156,5 @@ def scatter_logsumexp(
     result = (sums + eps).log() + highest
     if out is None:
         return torch.where(some, result, 0.0)
-    return out.copy_(torch.where(some, torch.logaddexp(result, out), out))
+    old = out.clone()  # which the gradient needs
+    return out.copy_(torch.where(some, torch.logaddexp(result, old), old))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torch_ops.compat.torch_scatter.utils import like_rows, size_along, target
+from torch_ops.compat.torch_scatter.utils import like_rows, size_along, size_of_out, target
 
 
 def reduced(
@@ -56,7 +56,7 @@ def best(
 ) -> tuple[Tensor, Tensor]:
     """The largest or smallest values, and where on ``dim`` they were: src.size(dim) for none."""
     places, batch_dims, axis, rows = target(name, src, index, dim)
-    size = out.size(axis) if out is not None else size_along(index, dim_size)
+    size = size_along(index, dim_size) if out is None else size_of_out(name, out, src, axis)
     values = src
     if not rows:
         values = src.movedim(axis, -1)
@@ -111,9 +111,12 @@ def scatter_mul(
 ) -> Tensor:
     """Returns :func:`scatter` with ``reduce="mul"``, or multiplies ``out``."""
     places, batch_dims, axis, rows = target("scatter_mul", src, index, dim)
-    size = out.size(axis) if out is not None else size_along(index, dim_size)
-    product = reduced(src, places, size, axis, batch_dims, rows, "prod")
-    return product if out is None else out.mul_(product)
+    if out is None:
+        size = size_along(index, dim_size)
+        product = reduced(src, places, size, axis, batch_dims, rows, "prod")
+        return product if src.numel() > 0 else product.zero_()  # as torch_scatter has it
+    size = size_of_out("scatter_mul", out, src, axis)
+    return out.mul_(reduced(src, places, size, axis, batch_dims, rows, "prod"))
 
 
 def scatter_mean(
@@ -188,7 +191,7 @@ def scatter(
         dim_size: How long the result is at ``dim``. Where neither it nor ``out`` is given, one more
             than the largest entry: the call then waits for the GPU.
         reduce: "sum" or "add", "mean", "mul", "min" or "max". Where no entry goes, the result is 1
-            for "mul" and 0 for the others.
+            for "mul", but if ``src`` is empty, and 0 for the others.
 
     Returns:
         A tensor of the dtype of ``src``, as long as it is along all axes but ``dim``.

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from torch_ops.compat.torch_scatter.scatter import added, best, counted
-from torch_ops.compat.torch_scatter.utils import pick, target
+from torch_ops.compat.torch_scatter.utils import check_out, pick, target
 
 
 def size_of_sorted(index: Tensor, dim_size: int | None) -> int:
@@ -157,4 +157,6 @@ def gather_coo(src: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
     size[dim] = index.size(-1)
     places, batch_dims, dim, rows = target("gather_coo", src.new_empty(1).expand(size), index, dim)
     result = pick(src, places, batch_dims, dim, rows)
-    return result if out is None else out.copy_(result)
+    if out is None:
+        return result
+    return check_out("gather_coo", out, src, dim, index.size(-1)).copy_(result)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torch_ops.compat.torch_scatter.utils import like_rows, repeats
+from torch_ops.compat.torch_scatter.utils import check_out, like_rows, repeats, size_of_out
 
 
 def ends(name: str, src: Tensor, indptr: Tensor) -> tuple[Tensor, int]:
@@ -38,6 +38,13 @@ def segments(src: Tensor, indptr: Tensor, batch_dims: int, dim: int, reduce: str
     return torch.ops.torch_ops.segment_reduce(src, indptr, reduce, dim, batch_dims=batch_dims)
 
 
+def written(name: str, result: Tensor, dim: int, out: Tensor | None) -> Tensor:
+    """The result, in ``out`` if that is given."""
+    if out is None:
+        return result
+    return check_out(name, out, result, dim, result.size(dim)).copy_(result)
+
+
 def best(
     name: str, src: Tensor, indptr: Tensor, out: Tensor | None, largest: bool
 ) -> tuple[Tensor, Tensor]:
@@ -46,7 +53,7 @@ def best(
     indptr, batch_dims = ends(name, src, indptr)
     arg = torch.ops.torch_ops._segment_arg(src.detach(), indptr, dim, batch_dims, largest)
     result = torch.ops.torch_ops.gather_elements(src, arg, dim, mode="fill", fill_value=0)
-    return result if out is None else out.copy_(result), arg
+    return written(name, result, dim, out), arg
 
 
 def segment_sum_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
@@ -54,7 +61,7 @@ def segment_sum_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> T
     dim = indptr.dim() - 1
     indptr, batch_dims = ends("segment_sum_csr", src, indptr)
     result = segments(src, indptr, batch_dims, dim, "sum")
-    return result if out is None else out.copy_(result)
+    return written("segment_sum_csr", result, dim, out)
 
 
 def segment_add_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
@@ -72,7 +79,7 @@ def segment_mean_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> 
         count = like_rows(indptr.diff().clamp(min=1), src.dim(), dim, batch_dims)
         result = segments(src, indptr, batch_dims, dim, "sum")
         result = result.div_(count, rounding_mode="trunc")
-    return result if out is None else out.copy_(result)
+    return written("segment_mean_csr", result, dim, out)
 
 
 def segment_min_csr(
@@ -131,7 +138,7 @@ def segment_csr(
         dim = indptr.dim() - 1
         indptr, batch_dims = ends("segment_csr", src, indptr)
         result = segments(src, indptr, batch_dims, dim, "a" + reduce)
-        return result if out is None else out.copy_(result)
+        return written("segment_csr", result, dim, out)
     raise ValueError(
         f'segment_csr: reduce must be "sum", "add", "mean", "min" or "max", but it is "{reduce}".'
     )
@@ -171,7 +178,7 @@ def gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor
             f"indptr along axis {dim}, but its shape is {src.size()}."
         )
     if out is not None:
-        length = out.size(dim)
+        length = size_of_out("gather_csr", out, src, dim)
     else:
         length = int(indptr.reshape(-1)[-1]) if src.numel() > 0 else 0
     result = torch.ops.torch_ops.gather_csr(

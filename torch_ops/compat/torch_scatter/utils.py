@@ -84,6 +84,28 @@ def size_along(index: Tensor, dim_size: int | None) -> int:
     return int(index.max()) + 1 if index.numel() > 0 else 0
 
 
+def check_out(name: str, out: Tensor, src: Tensor, dim: int, size: int) -> Tensor:
+    """``out``, if it has the dtype of ``src``, and its shape but for the size at ``dim``."""
+    expected = list(src.size())
+    expected[dim] = size
+    if list(out.size()) != expected:
+        raise ValueError(
+            f"{name}: out must have shape {expected}, that of src but for axis {dim}, but its "
+            f"shape is {list(out.size())}."
+        )
+    if out.dtype != src.dtype:
+        raise TypeError(
+            f"{name}: out must have the dtype of src, {src.dtype}, but it has {out.dtype}."
+        )
+    return out
+
+
+def size_of_out(name: str, out: Tensor, src: Tensor, dim: int) -> int:
+    """How long ``out`` is at ``dim``, if it fits ``src`` otherwise."""
+    size = out.size(dim) if out.dim() == src.dim() else src.size(dim)
+    return check_out(name, out, src, dim, size).size(dim)
+
+
 def pick(source: Tensor, index: Tensor, batch_dims: int, dim: int, rows: bool) -> Tensor:
     """For each value what ``source`` has at its place, by what `target` returns."""
     if rows:

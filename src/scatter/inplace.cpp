@@ -168,18 +168,18 @@ struct ScatterAddInplace {
   }
 
   // As for scatter_add. Samples that add to one `out` in turn are no batch.
-  template <class... Rest>
   static Tensor& batch(Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
-                       int64_t batch_dims, const Rest&... rest) {
+                       int64_t batch_dims, std::string_view mode, Name name) {
     using batching::Batched;
     batching::apply(
         [&](const Batched& sums, const Batched& rows, const Batched& picks) -> Batched {
-          TORCH_CHECK(sums.axis || !(rows.axis || picks.axis),
-                      "scatter_add_: torch.vmap cannot map over values or index where out is one "
-                      "for all samples. Give it out.expand(...).clone(), or call scatter_add.");
+          TORCH_CHECK(sums.axis || !(rows.axis || picks.axis), indexing::name_of(kInplaceOp, name),
+                      ": torch.vmap cannot map over values or index where out is one "
+                      "for all samples. Give it out.expand(...).clone(), or call the op that "
+                      "returns a new tensor.");
           Tensor to = sums.value;
           if (!sums.axis) {
-            ops::scatter_add_().call(to, rows.value, picks.value, dim, batch_dims, rest...);
+            ops::scatter_add_().call(to, rows.value, picks.value, dim, batch_dims, mode, name);
             return sums;
           }
           const int64_t axis =
@@ -190,7 +190,7 @@ struct ScatterAddInplace {
           to = sums.at(place);
           ops::scatter_add_().call(to, rows.expanded_at(place, sums.size()),
                                    picks.axis ? picks.at(0) : picks.value, axis + 1,
-                                   batch_dims + (picks.axis ? 1 : 0), rest...);
+                                   batch_dims + (picks.axis ? 1 : 0), mode, name);
           return sums;
         },
         out, values, index);
@@ -244,24 +244,25 @@ Tensor reduced(const Tensor& out, const Tensor& values, const Tensor& index, int
         sums_of("scatter_", out.sym_size(axis), ones, index, batch_dims, batch_dims, "raise"),
         batch_dims, axis, out.dim());
   }
-  const bool wide = is_mean && at::isReducedFloatingType(values.scalar_type());
-  const Tensor result = ops::scatter().call(
-      values, index, out.sym_size(axis), axis, batch_dims, is_mean ? "sum" : reduce, "raise",
-      std::nullopt, /*correction=*/1, wide ? std::optional(at::kFloat) : std::nullopt);
+  const Tensor result =
+      ops::scatter().call(values, index, out.sym_size(axis), axis, batch_dims,
+                          is_mean ? "sum" : reduce, "raise", std::nullopt, /*correction=*/1,
+                          is_mean ? std::optional(unrounded(values.scalar_type())) : std::nullopt);
   // The factor of the gradient of `result` must not be overwritten.
-  if (is_product) return (result.requires_grad() ? out.clone() : out) * result;
+  if (is_product) return (needs_values_alone(result) ? out : out.clone()) * result;
   Tensor taken = counts > 0, given = result;
   if (is_mean) {
     const Tensor total = include_self ? out + result : result;
     const Tensor divisors = include_self ? counts + 1 : counts.clamp_min(1);
     given = at::isIntegralType(out.scalar_type(), /*includeBool=*/false)
                 ? at::div(total, divisors, "floor")
-                : at::div(as_divisible(total), divisors);
+                : at::div(total, divisors);
   } else if (include_self) {  // of equal values, that of `out`; a NaN is better
     const Tensor better = reduce == "amax" ? result > out : result < out;
     taken = taken & (better | result.isnan());
   }
-  return at::where(taken, given.to(out.scalar_type()), out);
+  const at::ScalarType dtype = out.scalar_type();
+  return from_bits(at::where(taken, as_bits(given.to(dtype)), as_bits(out)), dtype);
 }
 
 IntoRule into_rule(std::string_view reduce) {

@@ -75,7 +75,7 @@ struct Target {
 
   // Not rounded to 16 bits.
   Tensor mean(const Tensor& values, std::optional<bool> deterministic) const {
-    const Tensor sums = as_divisible(sum(values, deterministic));
+    const Tensor sums = sum(values, deterministic);
     const Tensor divisors = counts(sums).clamp_min(1);
     if (at::isFloatingType(values.scalar_type()) || values.is_complex()) {
       return at::div(sums, divisors);

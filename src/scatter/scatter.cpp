@@ -30,8 +30,8 @@ using at::Tensor;
 using ops::Dim;
 using ops::Name;
 
-// The two ops, which differ in what they return for 16-bit floats: sums rounded to these, or in
-// float32.
+// The two ops, which differ in what they return for 16-bit floats (or complex numbers of two of
+// them): sums rounded to these, or in float32.
 #define SUM_ARGUMENTS                                                                   \
   "(Tensor values, Tensor index, SymInt dim_size, int? dim=None, *, int batch_dims=0, " \
   "bool? deterministic=None, str mode='raise', str? name=None) -> Tensor"
@@ -51,7 +51,7 @@ struct Unrounded {
 
 template <class Sums>
 at::ScalarType dtype_of_sums(at::ScalarType values) {
-  return Sums::kRounds || !at::isReducedFloatingType(values) ? values : at::kFloat;
+  return Sums::kRounds ? values : unrounded(values);
 }
 
 SumCall check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
@@ -78,7 +78,7 @@ Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_siz
     const Tensor rows = (complex ? at::view_as_real(values) : values).contiguous();
     if (complex) sizes.push_back(2);
     const at::ScalarType real = rows.scalar_type();
-    const at::ScalarType dtype = complex ? real : dtype_of_sums<Sums>(real);
+    const at::ScalarType dtype = dtype_of_sums<Sums>(real);
     Tensor entries = index;
     const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
     const IndexRule rule(call.mode, layout.axis_size);

@@ -345,6 +345,7 @@ def _derive(
     kind: str,
     wanted: list[bool],
     wide: list[bool],
+    given: list[bool],
 ) -> Any:
     """Called from C++ for a new derivative."""
     what = _what(program)
@@ -377,11 +378,11 @@ def _derive(
         read = tuple(out for out, is_saved in zip(program.outputs, saves, strict=True) if is_saved)
         made = _by_code(program, backward, wanted, wide, read)
     elif kind == "vjp":
-        made = program.vjp(wanted, wide)
+        made = program.vjp(wanted, wide, given)
     else:
         made = program.jvp(wanted)
-    bits = ["".join("01"[bit] for bit in flags) for flags in (wanted, wide)]
-    return _make_kernel(made, f"{op_name}_{kind}_{bits[0]}_{bits[1]}", options, "auto")
+    bits = "_".join("".join("01"[bit] for bit in flags) for flags in (wanted, wide, given))
+    return _make_kernel(made, f"{op_name}_{kind}_{bits}", options, "auto")
 
 
 def _by_code(

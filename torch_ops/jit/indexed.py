@@ -158,7 +158,7 @@ class IndexedKernel:
         self.out_params = out_params
         self.operation = operation
         self._texts: dict[str, Any] = {
-            "reduce": reduce,
+            "reduce": reduce if isinstance(reduce, str) else dict(reduce),
             "features": features,
             "preamble": preamble,
             "options": tuple(options),
@@ -389,7 +389,12 @@ def _compile(
 
 
 def _derive(
-    program: Program, op_name: str, options: tuple[str, ...], kind: str, wanted: list[bool]
+    program: Program,
+    op_name: str,
+    options: tuple[str, ...],
+    kind: str,
+    wanted: list[bool],
+    given: list[bool],
 ) -> Any:
     """Called from C++ for a new derivative."""
     what = _what(program)
@@ -401,8 +406,8 @@ def _derive(
             )
     check_preamble(what, program.snippet.preamble)
     if kind == "vjp":
-        made = program.vjp(wanted, [False] * len(wanted))
+        made = program.vjp(wanted, [False] * len(wanted), given)
     else:
         made = program.jvp(wanted)
-    bits = "".join("01"[bit] for bit in wanted)
+    bits = "_".join("".join("01"[bit] for bit in flags) for flags in (wanted, given))
     return _make_kernel(made, f"{op_name}_{kind}_{bits}", options)

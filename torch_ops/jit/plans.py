@@ -265,6 +265,6 @@ index_plan.__module__ = "torch_ops.jit"
 
 def _rows_of(index: Tensor, size: int) -> Tensor:
     """The rows that its entries name, counted over all batches."""
-    entries = index.reshape(-1, index.shape[-1]) if index.dim() > 1 else index.unsqueeze(0)
+    entries = index.reshape(index.shape[:-1].numel(), index.shape[-1])
     first = torch.arange(entries.shape[0], device=index.device).unsqueeze(1) * size
     return (entries.clamp(0, max(size - 1, 0)) + first).flatten()

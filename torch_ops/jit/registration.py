@@ -146,8 +146,16 @@ class KernelOp:
                 raise TypeError(f"{takes}; {name} is missing.")
         return (*args, *(kwargs[name] for name in rest))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _op_of, (self.name.rpartition("_")[0], self.kernel)  # without the hash
+
     def __repr__(self) -> str:
         return f"<op {self.name} of {self.kernel!r}>"
+
+
+def _op_of(name: str, kernel: Any) -> Any:
+    """A pickled op's."""
+    return op(name)(kernel)
 
 
 def _overload(name: str, overload: str) -> Any:

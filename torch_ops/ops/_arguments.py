@@ -15,6 +15,7 @@ _REFUSED = {
     "an int": (float, complex, *_NO_NUMBERS),
     "a bool": (float, complex, *_NO_NUMBERS),
     "a real number": (complex, *_NO_NUMBERS),
+    "a torch.dtype": (int, float, complex, *_NO_NUMBERS),
     "a sequence of ints": (int, float, complex, str, bytes, dict),
 }
 
@@ -55,11 +56,16 @@ def mode_arguments(name: str, mode: str, fill_value: Number | None = None) -> di
         raise TypeError(f"{name}: mode must be a string, but it is {mode!r}.")
     if fill_value is None:
         return {"mode": mode}
+    check_fill_value(name, fill_value)
+    return {"mode": mode, "fill_value": fill_value}
+
+
+def check_fill_value(name: str, fill_value: Number) -> None:
+    """Raises TypeError or ValueError for what no registered op takes."""
     if not isinstance(fill_value, (int, float, complex)):
         raise TypeError(f"{name}: fill_value must be a number, but {given(fill_value)} was given.")
     if isinstance(fill_value, int) and not -(2**63) <= fill_value < 2**63:
         raise ValueError(f"{name}: fill_value must fit int64, but it is {fill_value}.")
-    return {"mode": mode, "fill_value": fill_value}
 
 
 def only_raise(name: str, mode: str, fill_value: Number | None = None) -> None:

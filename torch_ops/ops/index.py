@@ -157,8 +157,8 @@ def index_put(
     Raises:
         IndexError: As for :func:`index`. On CUDA values for entries out of range are dropped.
         TypeError: As for :func:`index`; or the dtypes of source and values differ.
-        ValueError: As for :func:`index`; or values cannot be broadcast, or are a number beyond the
-            source's dtype.
+        ValueError: As for :func:`index`; or values cannot be broadcast, or are a number that
+            torch does not convert to the source's dtype.
         RuntimeError: Source and another argument are on different devices.
 
     Memory:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import Number, check_kinds, check_tensors, given
+from torch_ops.ops._arguments import Number, check_fill_value, check_kinds, check_tensors
 
 _masked_gather = torch.ops.torch_ops.masked_gather.default
 _masked_scatter = torch.ops.torch_ops.masked_scatter.default
@@ -68,10 +68,7 @@ def masked_gather(
             return output
     if not isinstance(source, Tensor) or not isinstance(mask, Tensor):
         check_tensors("masked_gather", "source, mask", source=source, mask=mask)
-    if not isinstance(fill_value, (int, float, complex)):
-        raise TypeError(
-            f"masked_gather: fill_value must be a number, but {given(fill_value)} was given."
-        )
+    check_fill_value("masked_gather", fill_value)
     check_kinds("masked_gather", size=(size, "an int or None"))
     return _masked_gather(source, mask, size=size, fill_value=fill_value)
 

@@ -161,29 +161,31 @@ def scatter_add(
         >>> torch_ops.scatter_add(messages, receiver, 3, batch_dims=1)
         tensor([[5., 0., 2.]])
     """
+    if dtype is None and not sorted and not is_dynamo_compiling():
+        output = _ext.call(values, index, dim_size, dim, batch_dims, deterministic, mode, None)
+        if output is not NotImplemented:
+            return output
+    if not isinstance(index, GatherPlan):
+        if not isinstance(values, Tensor) or not isinstance(index, Tensor):
+            _check_tensor("values", values)
+            _check_tensor("index", index)
+        check_dim_size("scatter_add", dim_size)
+        check_kinds(
+            "scatter_add",
+            dim_size=(dim_size, "an int"),
+            dim=(dim, "an int or None"),
+            batch_dims=(batch_dims, "an int"),
+            deterministic=(deterministic, "a bool or None"),
+            dtype=(dtype, "a torch.dtype or None"),
+        )
     if dtype is not None:
         options: Any = {"mode": mode, "deterministic": deterministic, "dtype": dtype}
         return scatter(
             values, index, dim_size, dim, batch_dims=batch_dims, sorted=sorted, **options
         )
-    if not sorted and not is_dynamo_compiling():
-        output = _ext.call(values, index, dim_size, dim, batch_dims, deterministic, mode, None)
-        if output is not NotImplemented:
-            return output
     if isinstance(index, GatherPlan):
         only_raise("scatter_add", mode)
         return _add_by_plan(values, index, dim_size, dim, batch_dims)
-    if not isinstance(values, Tensor) or not isinstance(index, Tensor):
-        _check_tensor("values", values)
-        _check_tensor("index", index)
-    check_dim_size("scatter_add", dim_size)
-    check_kinds(
-        "scatter_add",
-        dim_size=(dim_size, "an int"),
-        dim=(dim, "an int or None"),
-        batch_dims=(batch_dims, "an int"),
-        deterministic=(deterministic, "a bool or None"),
-    )
     if sorted:
         check_sorted("scatter_add", mode)
         return _scatter_sorted(values, index, dim_size, dim, batch_dims, "sum", "scatter_add")

@@ -195,7 +195,9 @@ def scatter(
             return output
     if not isinstance(reduce, str):
         raise TypeError(f"scatter: reduce must be a string, but it is {reduce!r}.")
-    check_kinds("scatter", correction=(correction, "a real number"))
+    check_kinds(
+        "scatter", correction=(correction, "a real number"), dtype=(dtype, "a torch.dtype or None")
+    )
     if isinstance(index, GatherPlan):
         only_raise("scatter", mode)
         arguments = plan_arguments(index, "scatter", dim, batch_dims, dim_size)

@@ -57,18 +57,23 @@ inline void check_fill_value(const char* op, IndexMode mode, const std::optional
   TORCH_CHECK_VALUE(mode == IndexMode::kFill, op,
                     R"(: fill_value is for mode="fill", but mode is ")",
                     mode_name(static_cast<int64_t>(given)), R"(".)");
-  if (at::isComplexType(dtype)) return;
-  TORCH_CHECK_VALUE(!fill->isComplex(), op, ": fill_value must be a real number for ",
+  const bool complex = at::isComplexType(dtype);
+  TORCH_CHECK_VALUE(complex || !fill->isComplex(), op, ": fill_value must be a real number for ",
                     dtype_name(dtype), ", but it is ", *fill, ".");
-  if (at::isFloatingType(dtype)) {
-    const double largest = dtype == at::kHalf       ? 65504.0
-                           : dtype == at::kBFloat16 ? 0x1.fep127
-                           : dtype == at::kFloat    ? double{std::numeric_limits<float>::max()}
-                                                    : std::numeric_limits<double>::max();
-    const double value = fill->toDouble();
-    TORCH_CHECK_VALUE(!std::isfinite(value) || std::abs(value) <= largest, op,
-                      ": fill_value must be between -", largest, " and ", largest, " for ",
-                      dtype_name(dtype), ", but it is ", *fill, ".");
+  if (complex || at::isFloatingType(dtype)) {
+    double largest = 0;
+    AT_DISPATCH_V2(
+        c10::toRealValueType(dtype), "fill_value",
+        AT_WRAP([&] { largest = static_cast<double>(std::numeric_limits<scalar_t>::max()); }),
+        AT_EXPAND(AT_FLOATING_TYPES), AT_EXPAND(AT_FLOAT8_TYPES), at::kHalf, at::kBFloat16);
+    const auto fits = [&](double part) {
+      return !std::isfinite(part) || std::abs(part) <= largest;
+    };
+    const c10::complex<double> value = fill->toComplexDouble();
+    TORCH_CHECK_VALUE(fits(value.real()) && fits(value.imag()), op,
+                      ": fill_value must be between -", largest, " and ", largest,
+                      complex ? " in both parts for " : " for ", dtype_name(dtype), ", but it is ",
+                      *fill, ".");
     return;
   }
   TORCH_CHECK_VALUE(fill->isIntegral(/*includeBool=*/true), op,

@@ -27,9 +27,11 @@ inline void check_averaged(const char* op, const at::Tensor& values) {
                    dtype_name(values.scalar_type()), ".");
 }
 
-// What torch can divide, which complex32 is not on the CPU.
-inline at::Tensor as_divisible(const at::Tensor& sums) {
-  return sums.scalar_type() == at::kComplexHalf ? sums.to(at::kComplexFloat) : sums;
+// What values are summed in.
+inline at::ScalarType unrounded(at::ScalarType values) {
+  return at::isReducedFloatingType(values) ? at::kFloat
+         : values == at::kComplexHalf      ? at::kComplexFloat
+                                           : values;
 }
 
 // For the largest value and the product.

@@ -11,6 +11,7 @@
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
 #include "common/gather_family/indexing.h"
+#include "common/gather_family/summable.h"
 #include "common/torch/batching.h"
 #include "common/torch/call_kernels.h"
 #include "common/torch/derive.h"
@@ -187,7 +188,7 @@ struct MaskedScatter {
     const Tensor ones = at::ones_symint({rows.sym_size(0)}, mask.options());
     Tensor written = op_of<MaskedScatterRows>().call(ones, flags).reshape_symint(mask.sym_sizes());
     while (written.dim() < out.dim()) written = written.unsqueeze(-1);
-    return at::where(written, scattered, out);
+    return from_bits(at::where(written, as_bits(scattered), as_bits(out)), out.scalar_type());
   }
 };
 

@@ -1,11 +1,21 @@
 // What Python makes when it is first asked for, and C++ then finds by a key.
 #pragma once
 
+#include <initializer_list>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 namespace torch_ops::jit {
+
+inline std::string as_key(std::string key, std::initializer_list<const std::vector<bool>*> flags) {
+  for (const std::vector<bool>* bits : flags) {
+    key += '_';
+    for (const bool bit : *bits) key += bit ? '1' : '0';
+  }
+  return key;
+}
 
 template <class Value>
 class MadeByKey {

@@ -317,6 +317,11 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
       const Tensor& like = *arguments[parameter.like].tensor;
       out = at::zeros(like.sizes(), like.options().dtype(types.out[k]));
     }
+    TORCH_CHECK_TYPE(!out.defined() || !kernel.reads_outputs || !out.is_complex() ||
+                         at::isComplexType(types.out[k]),
+                     kernel.name, ": output ", parameter.name, " is read, and computed in ",
+                     dtype_name(types.out[k]), ", to which ", dtype_name(out.scalar_type()),
+                     ", the dtype of what is given for it, is not cast.");
     walks |= !outs.empty() && !parameter.raw;
     form.stored.push_back(out.defined() ? out.scalar_type() : types.out[k]);
     form.computed.push_back(types.out[k]);

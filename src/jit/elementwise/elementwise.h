@@ -41,10 +41,12 @@ class Elementwise : public Signature {
 
   ~Elementwise();
 
-  // The kernel of a derivative: "vjp" or "jvp" by the inputs `wanted`; of the vjp's results those
-  // marked `wide` are for sums, so in float32.
+  // The kernel of a derivative: "vjp" or "jvp" with respect to the inputs `wanted`. Of the vjp's
+  // results those marked `wide` are for sums, so in float32; of the outputs only those marked
+  // `given` have a gradient.
   std::shared_ptr<Elementwise> derived(const std::string& kind, const std::vector<bool>& wanted,
-                                       const std::vector<bool>& wide);
+                                       const std::vector<bool>& wide,
+                                       const std::vector<bool>& given = {});
 
   // Sums the one output over all of its elements' axes but some; null where there is no such code.
   std::shared_ptr<Reduction> summed();

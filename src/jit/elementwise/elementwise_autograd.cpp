@@ -5,9 +5,7 @@
 
 #include <algorithm>
 
-#include "common/torch/autograd.h"
-#include "jit/call/no_derivative.h"
-#include "jit/call/registered.h"
+#include "jit/call/derivatives.h"
 #include "jit/elementwise/elementwise.h"
 
 namespace torch_ops::jit {
@@ -165,7 +163,7 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
            : whole)[k] = true;
     }
     if (std::find(whole.begin(), whole.end(), true) != whole.end()) {
-      const auto gradient = forward->derived("vjp", whole, both(whole, wide));
+      const auto gradient = forward->derived("vjp", whole, both(whole, wide), defined(grads));
       const std::vector<Tensor> made =
           call_op(*gradient, of_vjp(*forward, grads, inputs, read), std::nullopt);
       size_t at = 0;
@@ -177,7 +175,7 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
       if (!in_parts[k]) continue;
       std::vector<bool> only(inputs.size());
       only[k] = true;
-      const auto gradient = forward->derived("vjp", only, only);
+      const auto gradient = forward->derived("vjp", only, only, defined(grads));
       const Arguments arguments = of_vjp(*forward, grads, inputs, read);
       std::vector<int64_t> sizes;
       for (const c10::SymInt& size : shape) sizes.push_back(size.expect_int());
@@ -211,14 +209,14 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
     return a;
   }
 
-  // The arguments of a vjp: a gradient for each output, 0 where there is none, then the inputs,
-  // then the outputs that it reads.
+  // The arguments of a vjp: a gradient for each output, a number where there is none, then the
+  // inputs, then the outputs that it reads.
   static Arguments of_vjp(const Elementwise& forward, const variable_list& grads,
                           const Arguments& inputs, const std::vector<Tensor>& read) {
     Arguments arguments;
     for (size_t k = 0; k < forward.out.size(); ++k) {
       const Tensor& grad = grads[k];
-      arguments.push_back(grad.defined() ? Argument{&grad, 0} : Argument{nullptr, 0});
+      arguments.push_back(grad.defined() ? Argument{&grad, 0} : kNoGradient);
     }
     arguments.append(inputs.begin(), inputs.end());
     for (const Tensor& output : read) arguments.push_back({&output, 0});
@@ -230,11 +228,7 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
   }
 };
 
-std::string complex_has_none(const Elementwise& kernel) {
-  return "ElementwiseKernel \"" + kernel.name +
-         "\" has no derivative on complex tensors. Detach its inputs, or wrap it in a "
-         "torch.autograd.Function.";
-}
+constexpr const char* kKind = "ElementwiseKernel";
 
 }  // namespace
 
@@ -245,46 +239,18 @@ std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& ker
   const auto node = autograd::make_node<ElementwiseNode>(tensors);
   std::vector<Tensor> outputs =
       autograd::below_autograd(keys, *kernel->op, tensors, numbers, positions, size);
-  const auto is_complex = [](const Tensor& tensor) { return tensor.is_complex(); };
-  const bool any_complex = std::any_of(tensors.begin(), tensors.end(), is_complex) ||
-                           std::any_of(outputs.begin(), outputs.end(), is_complex);
-  if (node && any_complex) {
-    refuse_gradient(complex_has_none(*kernel), tensors, outputs);
-  } else if (node) {
-    for (const Tensor& output : outputs) {
-      if (at::isFloatingType(output.scalar_type())) {
-        autograd::record(output, node);
-      } else {
-        node->add_input_metadata(torch::autograd::Node::undefined_input());
-      }
-    }
+  if (node && record_outputs(kKind, *kernel, node, tensors, outputs)) {
     node->kernel = kernel->op_name;
     node->positions = positions.vec();
     node->numbers = numbers.vec();
     node->save(*kernel, tensors, outputs);
   }
-  const auto has_tangent = [](const Tensor& t) { return torch::autograd::isFwGradDefined(t); };
-  if (std::any_of(tensors.begin(), tensors.end(), has_tangent)) {
-    TORCH_CHECK(!any_complex, complex_has_none(*kernel));
-    std::vector<Tensor> primals, tangents;
-    for (const Tensor& tensor : tensors) primals.push_back(autograd::primal(tensor));
-    Arguments arguments = join_arguments(*kernel, primals, numbers, positions);
-    const Arguments given = join_arguments(*kernel, tensors, numbers, positions);
-    std::vector<bool> wanted(arguments.size());
-    tangents.reserve(arguments.size());
-    for (size_t k = 0; k < given.size(); ++k) {
-      wanted[k] = given[k].tensor && has_tangent(*given[k].tensor);
-      if (!wanted[k]) continue;
-      tangents.push_back(given[k].tensor->_fw_grad(/*level=*/0));
-      arguments.push_back({&tangents.back(), 0});
-    }
-    const auto derived = kernel->derived("jvp", wanted, std::vector<bool>(wanted.size()));
-    const std::vector<Tensor> made = call_op(*derived, arguments, size);
-    for (size_t k = 0; k < outputs.size(); ++k) {
-      if (!at::isFloatingType(outputs[k].scalar_type())) continue;
-      outputs[k]._set_fw_grad(made.at(k), /*level=*/0, /*is_inplace_op=*/false);
-    }
-  }
+  set_tangents(kKind, *kernel, tensors, numbers, positions, outputs,
+               [&](const std::vector<bool>& wanted, const Arguments& arguments) {
+                 const auto derived =
+                     kernel->derived("jvp", wanted, std::vector<bool>(wanted.size()));
+                 return call_op(*derived, arguments, size);
+               });
   return outputs;
 }
 

@@ -8,20 +8,7 @@
 #include "jit/elementwise/elementwise.h"
 
 namespace torch_ops::jit {
-namespace {
-
 namespace py = pybind11;
-
-std::string as_key(const std::string& kind, const std::vector<bool>& a,
-                   const std::vector<bool>& b) {
-  std::string key = kind;
-  for (const bool bit : a) key += bit ? '1' : '0';
-  key += '_';
-  for (const bool bit : b) key += bit ? '1' : '0';
-  return key;
-}
-
-}  // namespace
 
 std::vector<Tensor> call_op(Elementwise& kernel, const Arguments& arguments,
                             at::OptionalSymIntArrayRef size) {
@@ -46,10 +33,11 @@ std::shared_ptr<Reduction> Elementwise::summed() {
 
 std::shared_ptr<Elementwise> Elementwise::derived(const std::string& kind,
                                                   const std::vector<bool>& wanted,
-                                                  const std::vector<bool>& wide) {
-  return derived_.get(as_key(kind, wanted, wide), [&] {
+                                                  const std::vector<bool>& wide,
+                                                  const std::vector<bool>& given) {
+  return derived_.get(as_key(kind, {&wanted, &wide, &given}), [&] {
     const py::gil_scoped_acquire gil;
-    return derive(kind, wanted, wide).cast<std::shared_ptr<Elementwise>>();
+    return derive(kind, wanted, wide, given).cast<std::shared_ptr<Elementwise>>();
   });
 }
 

@@ -84,8 +84,10 @@ class Indexed : public Signature {
 
   ~Indexed();
 
-  // The kernel of a derivative: "vjp" or "jvp" by the inputs `wanted`.
-  std::shared_ptr<Indexed> derived(const std::string& kind, const std::vector<bool>& wanted);
+  // The kernel of a derivative: "vjp" or "jvp" with respect to the inputs `wanted`; of the outputs
+  // only those marked `given` have a gradient.
+  std::shared_ptr<Indexed> derived(const std::string& kind, const std::vector<bool>& wanted,
+                                   const std::vector<bool>& given = {});
 
   bool has_winners() const {
     for (const Role& role : out_roles) {

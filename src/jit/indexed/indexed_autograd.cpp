@@ -9,9 +9,7 @@
 #include <algorithm>
 
 #include "common/gather_family/gather_ops.h"
-#include "common/torch/autograd.h"
-#include "jit/call/no_derivative.h"
-#include "jit/call/registered.h"
+#include "jit/call/derivatives.h"
 #include "jit/indexed/indexed.h"
 
 namespace torch_ops::jit::indexed {
@@ -93,7 +91,7 @@ struct IndexedNode final : autograd::DerivativeNode<IndexedNode> {
     if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) return results;
 
     const Frame frame = frame_of(*forward, inputs, call);
-    const auto gradient = forward->derived("vjp", wanted);
+    const auto gradient = forward->derived("vjp", wanted, defined(grads));
     std::vector<Tensor> of_outputs;
     of_outputs.reserve(forward->out.size());
     Arguments arguments;
@@ -104,7 +102,7 @@ struct IndexedNode final : autograd::DerivativeNode<IndexedNode> {
         of_outputs.push_back(grad);
         arguments.push_back({&of_outputs.back(), 0});
       } else {
-        arguments.push_back({nullptr, 0});
+        arguments.push_back(kNoGradient);
       }
     }
     for (const Tensor& winner : best) arguments.push_back({&winner, 0});
@@ -142,11 +140,7 @@ struct IndexedNode final : autograd::DerivativeNode<IndexedNode> {
   }
 };
 
-std::string complex_has_none(const Indexed& kernel) {
-  return "IndexedKernel \"" + kernel.name +
-         "\" has no derivative on complex tensors. Detach its inputs, or wrap it in a "
-         "torch.autograd.Function.";
-}
+constexpr const char* kKind = "IndexedKernel";
 
 }  // namespace
 
@@ -155,28 +149,14 @@ std::vector<Tensor> indexed_autograd(const std::shared_ptr<Indexed>& kernel,
                                      at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
                                      const Call& call, bool winners) {
   const auto node = autograd::make_node<IndexedNode>(tensors);
-  const auto has_tangent = [](const Tensor& t) { return torch::autograd::isFwGradDefined(t); };
-  const bool any_tangent = std::any_of(tensors.begin(), tensors.end(), has_tangent);
-  const bool keep = kernel->has_winners() && (winners || node || any_tangent);
+  const bool keep = kernel->has_winners() && (winners || node || any_tangent(tensors));
   std::vector<Tensor> outputs = autograd::below_autograd(
       keys, *kernel->op, tensors, numbers, positions, call.indices, call.plans, call.longest,
       call.sizes, call.batch_dims, call.deterministic, keep);
   const std::vector<Tensor> best(outputs.begin() + static_cast<int64_t>(kernel->out.size()),
                                  outputs.end());
   outputs.resize(kernel->out.size());
-  const auto is_complex = [](const Tensor& tensor) { return tensor.is_complex(); };
-  const bool any_complex = std::any_of(tensors.begin(), tensors.end(), is_complex) ||
-                           std::any_of(outputs.begin(), outputs.end(), is_complex);
-  if (node && any_complex) {
-    refuse_gradient(complex_has_none(*kernel), tensors, outputs);
-  } else if (node) {
-    for (const Tensor& output : outputs) {
-      if (at::isFloatingType(output.scalar_type())) {
-        autograd::record(output, node);
-      } else {
-        node->add_input_metadata(torch::autograd::Node::undefined_input());
-      }
-    }
+  if (node && record_outputs(kKind, *kernel, node, tensors, outputs)) {
     node->kernel = kernel->op_name;
     node->positions = positions.vec();
     node->numbers = numbers.vec();
@@ -191,28 +171,11 @@ std::vector<Tensor> indexed_autograd(const std::shared_ptr<Indexed>& kernel,
     node->counts = {save(node->tensors, tensors), save(node->indices, call.indices),
                     save(node->plans, call.plans), save(node->winners, best)};
   }
-  if (any_tangent) {
-    TORCH_CHECK(!any_complex, complex_has_none(*kernel));
-    std::vector<Tensor> primals, tangents;
-    for (const Tensor& tensor : tensors) primals.push_back(autograd::primal(tensor));
-    Arguments arguments = join_arguments(*kernel, primals, numbers, positions);
-    const Arguments given = join_arguments(*kernel, tensors, numbers, positions);
-    std::vector<bool> wanted(arguments.size());
-    tangents.reserve(arguments.size());
-    for (size_t k = 0; k < given.size(); ++k) {
-      wanted[k] = given[k].tensor && has_tangent(*given[k].tensor);
-      if (!wanted[k]) continue;
-      tangents.push_back(given[k].tensor->_fw_grad(/*level=*/0));
-      arguments.push_back({&tangents.back(), 0});
-    }
-    for (const Tensor& winner : best) arguments.push_back({&winner, 0});
-    const auto derived = kernel->derived("jvp", wanted);
-    const std::vector<Tensor> made = call_op(*derived, arguments, call);
-    for (size_t k = 0; k < outputs.size(); ++k) {
-      if (!at::isFloatingType(outputs[k].scalar_type())) continue;
-      outputs[k]._set_fw_grad(made.at(k), /*level=*/0, /*is_inplace_op=*/false);
-    }
-  }
+  set_tangents(kKind, *kernel, tensors, numbers, positions, outputs,
+               [&](const std::vector<bool>& wanted, Arguments arguments) {
+                 for (const Tensor& winner : best) arguments.push_back({&winner, 0});
+                 return call_op(*kernel->derived("jvp", wanted), arguments, call);
+               });
   if (winners) outputs.insert(outputs.end(), best.begin(), best.end());
   return outputs;
 }

@@ -34,13 +34,11 @@ Indexed::~Indexed() {
   gather_plan = py::object();
 }
 
-std::shared_ptr<Indexed> Indexed::derived(const std::string& kind,
-                                          const std::vector<bool>& wanted) {
-  std::string key = kind;
-  for (const bool bit : wanted) key += bit ? '1' : '0';
-  return derived_.get(key, [&] {
+std::shared_ptr<Indexed> Indexed::derived(const std::string& kind, const std::vector<bool>& wanted,
+                                          const std::vector<bool>& given) {
+  return derived_.get(as_key(kind, {&wanted, &given}), [&] {
     const py::gil_scoped_acquire gil;
-    return derive(kind, wanted).cast<std::shared_ptr<Indexed>>();
+    return derive(kind, wanted, given).cast<std::shared_ptr<Indexed>>();
   });
 }
 

@@ -34,7 +34,10 @@ from torch_ops.jit.building.toolchain import (
 )
 
 # Goes before the user's options, which may name another standard or level.
-HOST_OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-g0")
+HOST_OPTIONS = (
+    *("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-g0"),
+    "-Wl,-z,defs",  # what is declared and nowhere defined is an error of the compilation
+)
 # Without one of these, a text of the user's names nothing of the standard library.
 _STD = re.compile(r"\bstd\b|include|import")
 _STD_IN_OPTION = re.compile(r"(?<!-)\bstd\b|include|import|imacros|^@")

@@ -91,6 +91,14 @@ def _find_place(texts: dict[str, str], log: str) -> _Place:
         if error["file"] in texts:
             line = _within(texts[error["file"]], int(error["paren"] or error["colon"]))
             return _Place(error["file"], line, error["message"])
+    undefined = re.search(r"undefined reference to [`'](.*)'", log)
+    if undefined:
+        function = re.sub(r"\(.*", "", undefined[1]).split("::")[-1]
+        for name, text in texts.items():
+            found = re.search(rf"\b{re.escape(function)}\b", text)
+            if found:
+                return _Place(name, text.count("\n", 0, found.start()) + 1, undefined[0])
+        return _Place(None, None, undefined[0])
     if not errors:
         lines = [line for line in log.splitlines() if line.strip()]
         return _Place(None, None, lines[0].strip() if lines else "the compiler says nothing")

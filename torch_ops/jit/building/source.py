@@ -16,11 +16,13 @@ class UserText(NamedTuple):
         name: What it is.
         text: What is compiled, line by line what was written.
         written: What was written, where that differs.
+        end: What of ours ends it. Compilers report an unfinished text there.
     """
 
     name: str
     text: str
     written: str | None = None
+    end: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ class Source:
         for piece in self.pieces:
             name, text = (piece.name, piece.text) if isinstance(piece, UserText) else (OURS, piece)
             lines.append(f'#line 1 "{name}"\n{text}\n')
+            if isinstance(piece, UserText) and piece.end:
+                last = text.count("\n") + 1
+                lines.append(f'#line {last} "{name}"\n{piece.end}\n')
         return "".join(lines)
 
     def user_texts(self) -> dict[str, str]:

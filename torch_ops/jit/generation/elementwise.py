@@ -118,7 +118,7 @@ def _operands(operands: Sequence[str]) -> str:
 
 
 def _statement(text: UserText) -> Pieces:
-    return [text, ";"] if text.text.strip() else []
+    return [text._replace(end=";")] if text.text.strip() else []
 
 
 def _bool(value: bool) -> str:

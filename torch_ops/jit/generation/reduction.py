@@ -160,7 +160,7 @@ const torch_ops::Indexer _out_ind{{@plan.outputs}};""",
             (
                 "void",
                 f"@post_map({stored})",
-                [UserText("post_map_expr", reduction.post_map_expr), ";"],
+                [UserText("post_map_expr", reduction.post_map_expr, end=";")],
             ),
             (result, "@empty()", empty),
         ]
@@ -172,7 +172,7 @@ const torch_ops::Indexer _out_ind{{@plan.outputs}};""",
 
 
 def _returned(text: UserText) -> Pieces:
-    return ["return static_cast<@Result>(", text, ");"]
+    return ["return static_cast<@Result>(", text._replace(end=");")]
 
 
 def result_dtype(reduction: Reduction, form: ReductionForm) -> torch.dtype:

@@ -14,8 +14,13 @@
 
 namespace torch_ops {
 
+// What a snippet may call on a Dual is in its namespace, where a call finds it by its argument. All
+// else is outside of it, so that a function of the user may have the same name.
+namespace duals {
 template <class T, int N>
 struct Dual;
+}
+using duals::Dual;
 
 template <class A>
 constexpr bool is_plain = true;
@@ -55,15 +60,17 @@ struct is_unclear {
 // of which one is the base of the other, `c ? a : b` takes the base, as it takes double of float
 // and double. Without, both would convert to both, and the expression would be ambiguous. Since the
 // base must be at least as const for that, results are const.
+namespace duals {
 template <class T>
 struct Nothing {
   template <class V, class D>
   TORCH_OPS_FUNCTION Nothing(const V&, const D&) {}
   Nothing() = default;
 };
+}  // namespace duals
 template <class T, int N, bool widest = Same<T, typename Wider<T>::type>::value>
 struct Base {
-  using type = Nothing<Dual<T, N>>;
+  using type = duals::Nothing<Dual<T, N>>;
 };
 template <class T, int N>
 struct Base<T, N, false> {
@@ -97,6 +104,8 @@ template <class T, int N>
 TORCH_OPS_FUNCTION Tangents<T, N> copied(const Tangents<T, N>& from) {
   return tangents<T>([&](int k) TORCH_OPS_INLINE { return from.of[k]; }, UpTo<N>());
 }
+
+namespace duals {
 
 template <class T, int N>
 struct Dual : Base<T, N>::type {
@@ -163,12 +172,16 @@ struct Dual : Base<T, N>::type {
   }
 };
 
+}  // namespace duals
+
 // ---- Tangents -----------------------------------------------------------------------------------
 
 template <class A>
 TORCH_OPS_FUNCTION bool is_zero(const A& value) {
   return value == 0;
 }
+template <class T, int N>
+TORCH_OPS_FUNCTION bool is_zero(const Dual<T, N>& value);
 template <class T, int N>
 TORCH_OPS_FUNCTION bool are_zero(const Tangents<T, N>&, Numbers<>) {
   return true;
@@ -223,8 +236,26 @@ TORCH_OPS_FUNCTION Dual<Y, N> chain(const Y& y, const Dual<A, N>& a, const G& by
   return {y, tangents<Y>(tangent, UpTo<N>())};
 }
 
+// The tangents of a result of type Y, by an expression in k.
+#define TORCH_OPS_DUAL(value, tangent)                                            \
+  const auto y = value;                                                           \
+  using Y = typename Plain<decltype(y)>::type;                                    \
+  const auto each = [&](int k) TORCH_OPS_INLINE { return tangent; };              \
+  return Dual<Y, N>(y, tangents<Y>(each, UpTo<N>()));
+template <class A>
+struct Plain {
+  using type = A;
+};
+template <class A>
+struct Plain<const A> {
+  using type = A;
+};
+
+namespace duals {
+
 template <class T, int N>
 TORCH_OPS_FUNCTION typename Innermost<T>::type primal(const Dual<T, N>& value) {
+  using torch_ops::primal;
   return primal(value.v);
 }
 
@@ -270,21 +301,6 @@ TORCH_OPS_FUNCTION const Dual<T, N> operator-(const Dual<T, N>& a) {
   return {T(-a.v), tangents<T>(tangent, UpTo<N>())};
 }
 
-// The tangents of a result of type Y, by an expression in k.
-#define TORCH_OPS_DUAL(value, tangent)                                            \
-  const auto y = value;                                                           \
-  using Y = typename Plain<decltype(y)>::type;                                    \
-  const auto each = [&](int k) TORCH_OPS_INLINE { return tangent; };              \
-  return Dual<Y, N>(y, tangents<Y>(each, UpTo<N>()));
-template <class A>
-struct Plain {
-  using type = A;
-};
-template <class A>
-struct Plain<const A> {
-  using type = A;
-};
-
 TORCH_OPS_TWO_DUALS TORCH_OPS_FUNCTION const auto operator+(const Dual<A, N>& a, const Dual<B, N>& b) {
   TORCH_OPS_DUAL(a.v + b.v, a.d.of[k] + b.d.of[k])
 }
@@ -321,6 +337,8 @@ TORCH_OPS_NUMBER_ON_RIGHT TORCH_OPS_FUNCTION const auto operator/(const Dual<T, 
 TORCH_OPS_NUMBER_ON_LEFT TORCH_OPS_FUNCTION const auto operator/(A a, const Dual<T, N>& b) {
   TORCH_OPS_DUAL(a / b.v, scaled(b.d.of[k], -y / b.v))
 }
+
+}  // namespace duals
 
 // ---- What generated code calls ------------------------------------------------------------------
 

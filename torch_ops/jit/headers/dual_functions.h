@@ -5,13 +5,18 @@
 
 namespace torch_ops {
 
-#define TORCH_OPS_PLAIN(name) using ::name;
-#define TORCH_OPS_PLAINS(name) using ::name; using ::name##f;
+// The plain functions of the name, beside those of dual numbers.
+#define TORCH_OPS_PLAIN(name) \
+  namespace duals {           \
+  using ::name;               \
+  }
+#define TORCH_OPS_PLAINS(name) TORCH_OPS_PLAIN(name) TORCH_OPS_PLAIN(name##f)
 
 // name(a): y is the value, x the argument's value; the slope is an expression in both and in T,
 // their type. It is differentiated in its turn where T is a Dual itself.
 #define TORCH_OPS_UNARY(name, ...)                                       \
   TORCH_OPS_PLAINS(name)                                                 \
+  namespace duals {                                                      \
   template <class A, int N>                                              \
   TORCH_OPS_FUNCTION const auto name(const Dual<A, N>& a) {                    \
     const A& x = a.v;                                                    \
@@ -22,6 +27,7 @@ namespace torch_ops {
   template <class A, int N>                                              \
   TORCH_OPS_FUNCTION const auto name##f(const Dual<A, N>& a) {                 \
     return name(Dual<typename Narrower<A>::type, N>(a));                 \
+  }                                                                      \
   }
 
 // The type of the same depth over float: what expf computes in.
@@ -59,12 +65,14 @@ TORCH_OPS_UNARY(log2, T(1 / kLn2) / x)
 TORCH_OPS_UNARY(log10, T(1 / kLn10) / x)
 TORCH_OPS_UNARY(log1p, T(1) / (T(1) + x))
 // Each the slope of the other: the first of a pair is declared before the second is defined.
+namespace duals {
 template <class A, int N>
 TORCH_OPS_FUNCTION const auto cos(const Dual<A, N>& a);
 template <class A, int N>
 TORCH_OPS_FUNCTION const auto cosh(const Dual<A, N>& a);
 template <class A, int N>
 TORCH_OPS_FUNCTION const auto cospi(const Dual<A, N>& a);
+}  // namespace duals
 TORCH_OPS_PLAINS(cos)
 TORCH_OPS_PLAINS(cosh)
 TORCH_OPS_PLAINS(cospi)
@@ -102,10 +110,12 @@ TORCH_OPS_UNARY(nearbyint, T(0))
 TORCH_OPS_UNARY(logb, T(0))
 
 TORCH_OPS_PLAIN(abs)
+namespace duals {
 template <class T, int N>
 TORCH_OPS_FUNCTION Dual<T, N> abs(const Dual<T, N>& a) {
   return fabs(a);
 }
+}  // namespace duals
 
 // The derivative of lgamma. Written for any T, so that its own derivatives follow.
 // Recurrence up to 10, then the asymptotic series; below 1/2 the reflection formula.
@@ -135,9 +145,11 @@ TORCH_OPS_UNARY(tgamma, y * digamma(x))
 // Of the value alone.
 #define TORCH_OPS_PREDICATE(name)                      \
   TORCH_OPS_PLAIN(name)                                \
+  namespace duals {                                    \
   template <class T, int N>                            \
   TORCH_OPS_FUNCTION bool name(const Dual<T, N>& a) { \
     return name(a.v);                                  \
+  }                                                    \
   }
 TORCH_OPS_PREDICATE(isnan)
 TORCH_OPS_PREDICATE(isinf)
@@ -183,6 +195,7 @@ using Common = typename Plain<decltype(A() + B())>::type;
     using T = typename Plain<decltype(y)>::type;                                               \
     return chain(y, a, by_u, b, by_w);                                                         \
   }                                                                                            \
+  namespace duals {                                                                            \
   TORCH_OPS_TWO_DUALS TORCH_OPS_FUNCTION const auto name(const Dual<A, N>& a, const Dual<B, N>& b) { \
     return float_name##_rule(a, b);                                                            \
   }                                                                                            \
@@ -191,10 +204,12 @@ using Common = typename Plain<decltype(A() + B())>::type;
   }                                                                                            \
   TORCH_OPS_NUMBER_ON_LEFT TORCH_OPS_FUNCTION const auto name(A a, const Dual<T, N>& b) {            \
     return float_name##_rule(wrapped(a), b);                                                   \
+  }                                                                                            \
   }
 #define TORCH_OPS_BINARY(name, by_u, by_w)                                                     \
   TORCH_OPS_PLAINS(name)                                                                       \
   TORCH_OPS_BINARY_OF(name, name, by_u, by_w)                                                  \
+  namespace duals {                                                                            \
   template <class A, class B, int N>                                                           \
   TORCH_OPS_FUNCTION const auto name##f(const Dual<A, N>& a, const Dual<B, N>& b) {                  \
     return name(Dual<typename Narrower<A>::type, N>(a), Dual<typename Narrower<B>::type, N>(b)); \
@@ -204,6 +219,7 @@ using Common = typename Plain<decltype(A() + B())>::type;
   }                                                                                            \
   TORCH_OPS_NUMBER_ON_LEFT TORCH_OPS_FUNCTION const auto name##f(A a, const Dual<T, N>& b) {         \
     return name(static_cast<float>(a), Dual<typename Narrower<T>::type, N>(b));                \
+  }                                                                                            \
   }
 
 // x^0 is constant, also at x = 0; 0^w is constant where w is positive.
@@ -243,17 +259,22 @@ TORCH_OPS_BINARY(copysign, T(u == 0 ? 0 : signbit(u) == signbit(w) ? 1 : -1), T(
 // ldexp and scalbn: a factor that is a power of two.
 #define TORCH_OPS_SCALE(name)                                               \
   TORCH_OPS_PLAIN(name)                                                     \
+  namespace duals {                                                         \
   template <class A, int N>                                                 \
   TORCH_OPS_FUNCTION Dual<A, N> name(const Dual<A, N>& a, int exponent) {  \
     Tangents<A, N> d;                                                       \
     for (int k = 0; k < N; ++k) d.of[k] = name(a.d.of[k], exponent);        \
     return {A(name(a.v, exponent)), d};                                     \
+  }                                                                         \
   }
 TORCH_OPS_SCALE(ldexp)
 TORCH_OPS_SCALE(scalbn)
 
 // A part of the value besides the one that is returned.
 TORCH_OPS_PLAIN(modf)
+TORCH_OPS_PLAIN(frexp)
+TORCH_OPS_PLAIN(remquo)
+namespace duals {
 template <class T, int N>
 TORCH_OPS_FUNCTION Dual<T, N> modf(const Dual<T, N>& a, Dual<T, N>* whole) {
   T part;
@@ -261,7 +282,6 @@ TORCH_OPS_FUNCTION Dual<T, N> modf(const Dual<T, N>& a, Dual<T, N>* whole) {
   *whole = part;
   return {fraction, a.d};
 }
-TORCH_OPS_PLAIN(frexp)
 template <class T, int N>
 TORCH_OPS_FUNCTION Dual<T, N> frexp(const Dual<T, N>& a, int* exponent) {
   const T fraction = frexp(a.v, exponent);
@@ -269,13 +289,14 @@ TORCH_OPS_FUNCTION Dual<T, N> frexp(const Dual<T, N>& a, int* exponent) {
   for (int k = 0; k < N; ++k) d.of[k] = ldexp(a.d.of[k], -*exponent);
   return {fraction, d};
 }
-TORCH_OPS_PLAIN(remquo)
 template <class A, class B,
           class = typename EnableIf<!is_plain<A> || !is_plain<B>>::type>
 TORCH_OPS_FUNCTION auto remquo(const A& a, const B& b, int* quotient) {
+  using torch_ops::primal;
   remquo(primal(a), primal(b), quotient);
   return remainder(a, b);
 }
+}  // namespace duals
 
 // fma(a, b, c), any of which may be numbers.
 TORCH_OPS_PLAINS(fma)
@@ -303,11 +324,6 @@ TORCH_OPS_FUNCTION auto fma_rule(const A& a, const B& b, const C& c) {
   TORCH_OPS_DUAL(fma(a.v, b.v, c.v),
                  scaled(tangent_of(a, k), b.v) + scaled(tangent_of(b, k), a.v) + tangent_of(c, k))
 }
-template <class A, class B, class C,
-          class = typename EnableIf<(tangents_in<A, B, C> > 0)>::type>
-TORCH_OPS_FUNCTION const auto fma(const A& a, const B& b, const C& c) {
-  return fma_rule<tangents_in<A, B, C>>(wrapped(a), wrapped(b), wrapped(c));
-}
 template <class A>
 TORCH_OPS_FUNCTION float narrowed(const A& a) {
   return static_cast<float>(a);
@@ -316,13 +332,22 @@ template <class T, int N>
 TORCH_OPS_FUNCTION auto narrowed(const Dual<T, N>& a) {
   return Dual<typename Narrower<T>::type, N>(a);
 }
+namespace duals {
+template <class A, class B, class C,
+          class = typename EnableIf<(tangents_in<A, B, C> > 0)>::type>
+TORCH_OPS_FUNCTION const auto fma(const A& a, const B& b, const C& c) {
+  return fma_rule<tangents_in<A, B, C>>(wrapped(a), wrapped(b), wrapped(c));
+}
 template <class A, class B, class C,
           class = typename EnableIf<(tangents_in<A, B, C> > 0)>::type>
 TORCH_OPS_FUNCTION const auto fmaf(const A& a, const B& b, const C& c) {
   return fma(narrowed(a), narrowed(b), narrowed(c));
 }
 
+}  // namespace duals
+
 TORCH_OPS_PLAINS(sincos)
+namespace duals {
 template <class T, int N>
 TORCH_OPS_FUNCTION void sincos(const Dual<T, N>& a, Dual<T, N>* sine, Dual<T, N>* cosine) {
   *sine = sin(a);
@@ -333,5 +358,6 @@ TORCH_OPS_FUNCTION void sincosf(const Dual<T, N>& a, Dual<T, N>* sine, Dual<T, N
   *sine = sinf(a);
   *cosine = cosf(a);
 }
+}  // namespace duals
 
 }  // namespace torch_ops

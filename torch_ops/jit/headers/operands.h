@@ -39,6 +39,22 @@ struct Variables : Variable<O>... {
   }
 };
 
+// What the variable of an output is before the element is computed: what is there, or 0.
+template <bool loads>
+struct Before {
+  template <class T, class Stored>
+  TORCH_OPS_FUNCTION static T of(const Stored& stored) {
+    return load_as<T>(stored);
+  }
+};
+template <>
+struct Before<false> {
+  template <class T, class Stored>
+  TORCH_OPS_FUNCTION static T of(const Stored&) {
+    return T();
+  }
+};
+
 // One element of a kernel, as a call element(inputs..., outputs..., i); place(operand) is where an
 // operand has it in memory.
 template <bool loads_outputs, class Place, class Element, class... In, class... Out>
@@ -46,7 +62,7 @@ TORCH_OPS_FUNCTION void map_one(const Place& place, const Element& element, ptrd
                                 Operands<In...>, Operands<Out...>) {
   Variables<Out...> out;
   Each{(out.template of<Out>() =
-            loads_outputs ? load_as<typename Out::Value>(place(Out())) : typename Out::Value(),
+            Before<loads_outputs>::template of<typename Out::Value>(place(Out())),
         0)...};
   element(load_as<typename In::Value>(place(In()))..., out.template of<Out>()..., i);
   Each{(store_as(place(Out()), out.template of<Out>()), 0)...};

@@ -46,6 +46,13 @@ def explained(
 def _advice(line: str, message: str) -> str:
     if "has no answer in a derivative" in message:
         return "Ask about a type that is not const: `T`, or `std::remove_const_t<decltype(value)>`."
+    if re.search(r"(?<!if )\bconstexpr\b", line):
+        return "A value with derivatives cannot be constexpr: write `const`, such as `const T`."
+    if re.search(r"(?:\bstd\s*|[^\w\s]\s*|^\s*)::\s*\w+\s*\(", line):
+        return (
+            "A function that is named with its namespace has no derivative: leave out `std::` or "
+            "`::`, so that `exp(x)` is found for values that have one."
+        )
     if _DECLARATION.search(line):
         return (
             "A local variable of a fixed type cannot hold a value that has a derivative: write "

@@ -95,7 +95,8 @@ class Program:
         snippet: Of the user, at level 0.
         parent: What this is the derivative of. None: the snippet itself.
         kind: ``"vjp"`` (gradients) or ``"jvp"`` (tangents) of ``parent``.
-        wanted: By which of the parent's inputs.
+        wanted: With respect to which of the parent's inputs.
+        given: Of a vjp, which of the parent's outputs have a gradient; empty: all.
         indices: Of an indexed kernel: the names of its indices.
     """
 
@@ -106,6 +107,7 @@ class Program:
     parent: Program | None = None
     kind: str = ""
     wanted: tuple[bool, ...] = field(default=())
+    given: tuple[bool, ...] = field(default=())
     indices: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -118,10 +120,13 @@ class Program:
         """How many derivatives the dual numbers of the level below carry."""
         return 1 if self.kind == "jvp" else sum(self.wanted)
 
-    def vjp(self, wanted: Sequence[bool], wide: Sequence[bool]) -> Program:
-        """The program of the gradients by the inputs ``wanted``.
+    def vjp(
+        self, wanted: Sequence[bool], wide: Sequence[bool], given: Sequence[bool] = ()
+    ) -> Program:
+        """The program of the gradients with respect to the inputs ``wanted``.
 
-        Where the outputs are reduced to the largest or smallest, it takes which entries those are
+        An output that is not ``given`` has no gradient: a factor of 0 would make NaN of its
+        infinite slopes. Where the outputs are reduced to the largest or smallest, it takes which entries those are
         as inputs after the outputs' gradients.
         """
         new_name = self._new_names()
@@ -147,7 +152,13 @@ class Program:
         )
         inputs = (*grads, *winners, *(replace(param, like=-1) for param in self.inputs))
         return replace(
-            self, inputs=inputs, outputs=outputs, parent=self, kind="vjp", wanted=tuple(wanted)
+            self,
+            inputs=inputs,
+            outputs=outputs,
+            parent=self,
+            kind="vjp",
+            wanted=tuple(wanted),
+            given=tuple(given),
         )
 
     def jvp(self, wanted: Sequence[bool]) -> Program:
@@ -247,8 +258,9 @@ class Program:
             # A function and a loop of its own, so that return, break and continue end the element.
             return [
                 "[&]() TORCH_OPS_INLINE { do {\n" + scratch,
-                _over_duals(self.snippet.title, self.snippet.operation, depth, self._doubles()),
-                ";\n} while (false); }();",
+                _over_duals(
+                    self.snippet.title, self.snippet.operation, depth, self._doubles()
+                )._replace(end="; } while (false); }();"),
             ]
         parent, level = self.parent, self.depth
         values = [param for param in parent.inputs if not param.raw]
@@ -311,10 +323,13 @@ class Program:
             out.name: selected(out, grad.name)
             for out, grad in zip(parent.outputs, self.inputs, strict=False)
         }
+        given = self.given or [True] * len(parent.outputs)
+        summed = [out for out, has in zip(parent.outputs, given, strict=True) if has]
         for number, own in enumerate(self.outputs):
             terms = [
                 f"torch_ops::scaled(@{out.name}_{self.depth}.d.of[{number}], {grads[out.name]})"
-                for out in duals
+                for out in summed
+                if out in duals
             ]
             name = types.name(own, self.depth)
             lines.append(f"{own.name} = static_cast<{name}>({' + '.join(terms) or '0'});")
@@ -330,7 +345,7 @@ def _over_duals(name: str, text: str, depth: int, raws: Sequence[str] = ()) -> U
 # A number first: its ' separates digits, and begins no character.
 _COMMENT = re.compile(
     r"(?P<number>(?<![\w.])\.?\d(?:'\w|[\w.])*)"
-    r"|//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'",
+    r"|//(?:[^\n\\]|\\.)*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'",
     re.DOTALL,
 )
 

@@ -1,0 +1,85 @@
+// What the derivatives of elementwise and of indexed kernels have in common.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "common/torch/autograd.h"
+#include "jit/call/no_derivative.h"
+#include "jit/call/registered.h"
+
+namespace torch_ops::jit {
+
+// In place of the gradient of an output that has none: a number that converts to any type.
+inline const Argument kNoGradient{nullptr, false};
+
+inline std::vector<bool> defined(const autograd::variable_list& grads) {
+  std::vector<bool> flags;
+  for (const Tensor& grad : grads) flags.push_back(grad.defined());
+  return flags;
+}
+
+inline bool any_complex(at::TensorList tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](auto& t) { return t.is_complex(); });
+}
+
+inline bool any_tangent(at::TensorList tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](auto& t) { return torch::autograd::isFwGradDefined(t); });
+}
+
+// `kind` is the kernel's class in Python.
+template <class Kernel>
+std::string complex_has_none(const char* kind, const Kernel& kernel) {
+  return std::string(kind) + " \"" + kernel.name +
+         "\" has no derivative on complex tensors. Detach its inputs, or wrap it in a "
+         "torch.autograd.Function.";
+}
+
+// Makes the node that of the outputs, or refuses a gradient of complex numbers; was it recorded?
+template <class Kernel, class Node>
+bool record_outputs(const char* kind, const Kernel& kernel, const Node& node, at::TensorList inputs,
+                    at::TensorList outputs) {
+  if (any_complex(inputs) || any_complex(outputs)) {
+    refuse_gradient(complex_has_none(kind, kernel), inputs, outputs);
+    return false;
+  }
+  for (const Tensor& output : outputs) {
+    if (at::isFloatingType(output.scalar_type())) {
+      autograd::record(output, node);
+    } else {
+      node->add_input_metadata(torch::autograd::Node::undefined_input());
+    }
+  }
+  return true;
+}
+
+// Gives the outputs their tangents, if an input has one. jvp(wanted, arguments) computes them; the
+// arguments are the inputs' values and then the tangents of those wanted.
+template <class Kernel, class Jvp>
+void set_tangents(const char* kind, const Kernel& kernel, at::TensorList tensors,
+                  at::ArrayRef<Scalar> numbers, at::IntArrayRef positions, at::TensorList outputs,
+                  Jvp&& jvp) {
+  if (!any_tangent(tensors)) return;
+  TORCH_CHECK(!any_complex(tensors) && !any_complex(outputs), complex_has_none(kind, kernel));
+  std::vector<Tensor> primals, tangents;
+  for (const Tensor& tensor : tensors) primals.push_back(autograd::primal(tensor));
+  Arguments arguments = join_arguments(kernel, primals, numbers, positions);
+  const Arguments given = join_arguments(kernel, tensors, numbers, positions);
+  std::vector<bool> wanted(arguments.size());
+  tangents.reserve(arguments.size());
+  for (size_t k = 0; k < given.size(); ++k) {
+    wanted[k] = given[k].tensor && torch::autograd::isFwGradDefined(*given[k].tensor);
+    if (!wanted[k]) continue;
+    tangents.push_back(given[k].tensor->_fw_grad(/*level=*/0));
+    arguments.push_back({&tangents.back(), 0});
+  }
+  const std::vector<Tensor> made = jvp(wanted, arguments);
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    if (!at::isFloatingType(outputs[k].scalar_type())) continue;
+    outputs[k]._set_fw_grad(made.at(k), /*level=*/0, /*is_inplace_op=*/false);
+  }
+}
+
+}  // namespace torch_ops::jit

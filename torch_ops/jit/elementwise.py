@@ -358,9 +358,9 @@ def _derive(
     for param, is_wanted in zip(program.inputs, wanted, strict=True):
         if is_wanted and param.raw and not by_code:
             raise RuntimeError(
-                f"{what} has no automatic gradient by its raw parameter {param.name}: what an "
-                'element reads of it is not known. Give a snippet in backward="...", or detach '
-                f"{param.name}."
+                f"{what} has no automatic gradient with respect to its raw parameter {param.name}: "
+                'what an element reads of it is not known. Give a snippet in backward="...", or '
+                f"detach {param.name}."
             )
     if any(param.raw for param in program.outputs):
         raw = ", ".join(param.name for param in program.outputs if param.raw)

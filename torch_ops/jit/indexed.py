@@ -401,8 +401,8 @@ def _derive(
     for param, is_wanted in zip(program.inputs, wanted, strict=True):
         if is_wanted and param.raw:
             raise RuntimeError(
-                f"{what} has no gradient by its raw parameter {param.name}: what an entry reads of "
-                f"it is not known. Detach {param.name}, or read it by an index."
+                f"{what} has no gradient with respect to its raw parameter {param.name}: what an "
+                f"entry reads of it is not known. Detach {param.name}, or read it by an index."
             )
     check_preamble(what, program.snippet.preamble)
     if kind == "vjp":

@@ -352,7 +352,7 @@ def test_raw_inputs(device: torch.device) -> None:
     y = auto(w.detach(), k, s)
     torch.testing.assert_close(torch.autograd.grad(y.sum(), s)[0], w.detach()[k])
     with pytest.raises(
-        RuntimeError, match='"pick" has no automatic gradient by its raw parameter w'
+        RuntimeError, match='"pick" has no automatic gradient with respect to its raw parameter w'
     ):
         auto(w, k, s).sum().backward()
     code = ElementwiseKernel(

@@ -375,7 +375,9 @@ def test_what_is_refused(device: torch.device) -> None:
     table = random((3,), device).requires_grad_()
     given = {"src": src, "dst": dst, "sizes": {"dst": M}}
     out = raw(table, x, **given)
-    with pytest.raises(RuntimeError, match='"raw_one" has no gradient by its raw parameter table'):
+    with pytest.raises(
+        RuntimeError, match='"raw_one" has no gradient with respect to its raw parameter table'
+    ):
         out.sum().backward()
     (grad,) = torch.autograd.grad(raw(table.detach(), x, **given).sum(), x)
     assert grad.shape == x.shape

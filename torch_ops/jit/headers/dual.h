@@ -219,7 +219,7 @@ TORCH_OPS_FUNCTION auto scaled(const T& tangent, const G& factor) -> decltype(ta
 #endif
 }
 
-// The chain rule: y(a), whose derivative by a is `slope`.
+// The chain rule: y(a), whose derivative with respect to a is `slope`.
 template <class Y, class T, int N, class G>
 TORCH_OPS_FUNCTION Dual<Y, N> chain(const Y& y, const Dual<T, N>& a, const G& slope) {
   const auto tangent = [&](int k) TORCH_OPS_INLINE { return scaled(a.d.of[k], slope); };

@@ -126,8 +126,8 @@ class Program:
         """The program of the gradients with respect to the inputs ``wanted``.
 
         An output that is not ``given`` has no gradient: a factor of 0 would make NaN of its
-        infinite slopes. Where the outputs are reduced to the largest or smallest, it takes which entries those are
-        as inputs after the outputs' gradients.
+        infinite slopes. Where the outputs are reduced to the largest or smallest, it takes which
+        entries those are as inputs after the outputs' gradients.
         """
         new_name = self._new_names()
         grads = tuple(

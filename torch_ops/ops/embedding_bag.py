@@ -39,7 +39,8 @@ def embedding_bag(
     Args:
         input: A tensor of two axes, each row of which is a bag; or of one, with ``offsets``. uint8,
             int8, int16, int32 or int64. Each entry must be between 0 and ``weight.shape[0] - 1``.
-        weight: A tensor of the shape ``[rows, width]``, on the input's device.
+        weight: A tensor of the shape ``[rows, width]``, on the input's device; float16, bfloat16,
+            float32 or float64.
         offsets: For an input of one axis: where each bag begins, in rising order, of one of the
             types of input. The first bag begins at 0, whatever the first offset is.
         max_norm: As for :func:`embedding`.

@@ -104,10 +104,10 @@ def scatter(
     =================  ========================================  ===============  =================
 
     Args:
-        values: A tensor of any strides, on the CPU or a CUDA device. ``sum`` and ``mean``: the
-            dtypes of :func:`scatter_add`. ``var`` and ``std``: float16, bfloat16, float32 or
-            float64. ``any`` and ``all``: bool. Others: uint8, int8, int16, int32, int64, float16,
-            bfloat16, float32 or float64.
+        values: A tensor of any strides, on the CPU or a CUDA device. ``sum``: the dtypes of
+            :func:`scatter_add`. ``mean``: these except uint16, uint32 and uint64. ``var`` and
+            ``std``: float16, bfloat16, float32 or float64. ``any`` and ``all``: bool. Others:
+            uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
         index: uint8, int8, int16, int32 or int64; on the values' device. Each entry must
             be between 0 and ``dim_size - 1``, unless ``mode`` gives others a meaning. Or a
             :class:`GatherPlan` of such a tensor, made by :func:`gather_plan`, which also has
@@ -262,7 +262,8 @@ def scatter_(
     Args:
         out: The tensor that is changed; of any strides, but no two of its elements may share
             memory.
-        values: A tensor of out's dtype, on its device.
+        values: A tensor of out's dtype, on its device. The dtypes are those that :func:`scatter`
+            accepts for the same ``reduce``.
         index: uint8, int8, int16, int32 or int64; on the same device. Each entry must be between 0
             and ``out.shape[dim] - 1``.
         dim: The axis of ``out`` to reduce to; negative counts from the end. Default:
@@ -288,7 +289,7 @@ def scatter_(
         means are rounded once, products at most twice.
 
     Determinism:
-        As for :func:`scatter`.
+        A sum with ``include_self``: as for :func:`scatter_add_`. Others: as for :func:`scatter`.
 
     Raises:
         IndexError: ``dim`` is out of range, or an entry is, as for :func:`scatter_add_`.

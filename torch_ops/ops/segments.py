@@ -33,9 +33,9 @@ def segment_reduce(
     format.
 
     Args:
-        values: A tensor of any strides, on the CPU or a CUDA device. ``sum`` and ``mean``: the
-            dtypes of :func:`scatter_add`. Others: uint8, int8, int16, int32, int64, float16,
-            bfloat16, float32 or float64.
+        values: A tensor of any strides, on the CPU or a CUDA device. ``sum``: the dtypes of
+            :func:`scatter_add`. ``mean``: these except uint16, uint32 and uint64. Others: uint8,
+            int8, int16, int32, int64, float16, bfloat16, float32 or float64.
         offsets: uint8, int8, int16, int32 or int64, of the values' ``batch_dims`` leading axes and
             one of segments + 1; on the values' device. Each between 0 and ``values.shape[dim]``,
             and none below the one before it. Entries before the first or after the last are in no

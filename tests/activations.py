@@ -41,7 +41,8 @@ def unary_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 TORCHS_ERROR = {
-    "errors_when_compiled": "a dtype that only torch's kernel refuses, which tracing does not run"
+    "errors_when_compiled": "torch's kernel alone rejects this dtype, and tracing does not run "
+    "that kernel"
 }
 
 NOT_TORCHS = {"sequential": "torch has no such layer"}

@@ -113,7 +113,7 @@ def layer_inputs(device: torch.device) -> tuple[Tensor, Tensor]:
     return values_for(case.source, device, torch.float32), index_for(case, device)
 
 
-TWO_INPUTS = {"sequential": "it has two inputs, and torch no layer of it"}
+TWO_INPUTS = {"sequential": "they take two inputs, and torch has no such layer"}
 LAYERS = [
     Layer(
         torch_ops.Gather,

@@ -82,7 +82,7 @@ class CompileChecks:
 
     @pytest.mark.slow
     def test_compiled_func_grad(self, op: Op, device: torch.device) -> None:
-        """torch.func inside: where a Function whose op has no derivative loses it in silence."""
+        """torch.func inside compiled code, where a missing derivative would be lost silently."""
         torch.compiler.reset()
         call = calls(op, device, 1)[0]
         gradient = grad(call.loss, argnums=call.inputs)

@@ -123,7 +123,7 @@ class LayerChecks:
         assert len({repr(ours) for ours in layer.made(device)}) == len(layer.options)
 
     def test_skip_init(self, layer: Layer, device: torch.device) -> None:
-        """What has parameters can be made without their values; else as torch's layer."""
+        """`skip_init` works for layers with parameters; others behave as torch's."""
         for options, _ in layer.options:
             if list(layer.cls(**options).parameters()):
                 made = torch.nn.utils.skip_init(layer.cls, **options, device=device)

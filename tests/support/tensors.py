@@ -57,7 +57,7 @@ def symbolic(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
 
 class TensorChecks:
     def test_torch_function(self, op: Op, device: torch.device) -> None:
-        """A subclass that sees each call, and is what comes out of it; a mode that sees it."""
+        """A subclass sees each call, and results have its type; a mode sees each call."""
         for call in calls(op, device):
             with SeeingMode() as mode:
                 call(*call.tensors)

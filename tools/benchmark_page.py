@@ -257,8 +257,8 @@ first. `tools/benchmark_page.py` writes this page from the figures that `make be
 [performance.md](performance.md#how-it-was-measured) explains the words, and how calls are timed.
 
 *Error* is ‖result - reference‖ / ‖reference‖ against float64, the worst of the inputs that were
-checked; of activations it is the largest distance in steps of the format. *MB* is the memory that
-a call allocates beyond its arguments and its result, at its peak.
+checked; of activations it is the largest distance in ulp (units in the last place). *MB* is the
+memory that a call allocates beyond its arguments and its result, at its peak.
 """
 MISSING = "No run is kept of {}.\n"
 

@@ -571,3 +571,24 @@ def test_fake_tensors_have_the_layout_of_real_ones(device: torch.device) -> None
             fakes = [mode.from_tensor(a) if isinstance(a, Tensor) else a for a in args]
             fake = SMOOTH(*fakes)
         assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)
+
+
+def test_outputs_that_nobody_uses(device: torch.device) -> None:
+    """Their slopes, which may be infinite, are not in the gradient, at any order."""
+    x = torch.tensor([0.0, 4.0], dtype=torch.float64, device=device, requires_grad=True)
+    kernel = ElementwiseKernel("T x", "T y, T r, bool m", "y = x * x; r = sqrt(x); m = x > 0", "k")
+
+    def used(x: Tensor) -> Tensor:
+        return kernel(x)[0].sum()
+
+    for call in (used, torch.compile(used, fullgraph=True, backend="aot_eager")):
+        assert torch.autograd.grad(call(x), x)[0].tolist() == [0, 8]
+    assert torch.func.grad(used)(x).tolist() == [0, 8]
+    assert torch.autograd.grad(kernel(x)[1].sum(), x)[0].tolist() == [torch.inf, 0.25]
+    torch._dynamo.reset()
+
+    both = ElementwiseKernel("T x, T w", "T y", "y = x * x * x + sqrt(w)", "both")
+    w = x.detach().requires_grad_()
+    of_x, _ = torch.autograd.grad(both(x, w).sum(), (x, w), create_graph=True)
+    grads = torch.autograd.grad(of_x.sum(), (x, w), materialize_grads=True)
+    assert [grad.tolist() for grad in grads] == [[0, 24], [0, 0]]

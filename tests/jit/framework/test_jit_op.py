@@ -248,6 +248,11 @@ def test_kernels_are_pickled_as_their_source() -> None:
     assert torch.equal(copy.deepcopy(NORM)(x), NORM(x))
 
 
+def test_ops_are_pickled_as_their_kernels() -> None:
+    made = op("jit_tests::again")(PRODUCT)
+    assert pickle.loads(pickle.dumps(made)) is made
+
+
 def test_profiler_shows_the_name(device: torch.device) -> None:
     x = torch.rand(3, device=device)
     activities = [torch.profiler.ProfilerActivity.CPU]

@@ -444,3 +444,20 @@ def test_entries_out_of_range(width: int, device: torch.device, sync_mode: None)
     torch.testing.assert_close(
         COPY(x, src=good, dst=good, sizes={"dst": 5}), copy(x, src=good, dst=good, rows=5)
     )
+
+
+def test_batches_without_entries(device: torch.device) -> None:
+    empty = torch.zeros(2, 0, dtype=torch.int64, device=device)
+    plan = index_plan(src=(empty, 3), dst=(empty, 5), batch_dims=1)
+    kernel = IndexedKernel("T x[src]", "T out[dst]", "out = x", "copied")
+    assert torch.equal(
+        kernel(torch.ones(2, 3, 4, device=device), plan=plan), torch.zeros(2, 5, 4, device=device)
+    )
+
+
+def test_the_reductions_that_were_given_are_copied() -> None:
+    reduce = {"out": "amax"}
+    kernel = IndexedKernel("T x[src]", "T out[src]", "out = x", "largest", reduce=reduce)
+    reduce["out"] = "sum"
+    x, src = torch.tensor([[1.0], [2.0]]), torch.tensor([0, 0])
+    assert pickle.loads(pickle.dumps(kernel))(x, src=src).tolist() == [[1], [0]]

@@ -169,6 +169,15 @@ def test_devices() -> None:
         COPY(x.to("meta"), src=src, dst=dst, sizes={"dst": M})
 
 
+def test_rows_without_axes(device: torch.device) -> None:
+    *_, src, dst = given(device)
+    call = {"src": src, "dst": dst, "sizes": {"dst": M}}
+    with pytest.raises(ValueError, match=r"x, which is read by src, must have 1 axes, but it is a"):
+        COPY(torch.tensor(2.0), **call)
+    ones = torch.ones(N, dtype=torch.float64, device=device)
+    assert torch.equal(COPY(2.0, **call).double(), COPY(2 * ones, **call))
+
+
 def test_texts_that_do_not_compile(device: torch.device) -> None:
     x, _, _, src, dst = given(device)
     kernel = IndexedKernel("T x[src]", "T out[dst]", "out = fcator * x", "scale")

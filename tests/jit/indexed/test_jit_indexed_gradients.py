@@ -404,3 +404,14 @@ def test_derivatives_that_do_not_compile(device: torch.device) -> None:
         out.sum().backward()
     assert 'IndexedKernel "narrow"' in str(caught.value)
     assert "backward=" not in str(caught.value)
+
+
+def test_outputs_that_nobody_uses(device: torch.device) -> None:
+    """Their slopes, which may be infinite, are not in the gradient."""
+    kernel = IndexedKernel(
+        "T x[src]", "T y[dst], T r[dst], bool m", "y = x * x; r = sqrt(x); m = x > 0", "unused"
+    )
+    x = torch.tensor([[0.0], [4.0]], dtype=torch.float64, device=device, requires_grad=True)
+    index = torch.tensor([0, 1], device=device)
+    outputs = kernel(x, src=index, dst=index, sizes={"dst": 2})
+    assert torch.autograd.grad(outputs[0].sum(), x)[0].tolist() == [[0], [8]]

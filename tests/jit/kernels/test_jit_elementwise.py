@@ -409,8 +409,9 @@ def test_declarations() -> None:
         ElementwiseKernel("T", "T y", "y = 0")
     with pytest.raises(TypeError, match=r"there is no type 'float128'.*bfloat16"):
         ElementwiseKernel("float128 x", "T y", "y = 0")
-    with pytest.raises(ValueError, match="'i' cannot be the name"):
-        ElementwiseKernel("T i", "T y", "y = 0")
+    for name in ("i", "new", "or", "NAN", "M_PI", "torch_ops_x", "2x"):
+        with pytest.raises(ValueError, match=f"'{name}' cannot be the name"):
+            ElementwiseKernel(f"T {name}", "T y", "y = 0")
     with pytest.raises(ValueError, match="x has the name of another"):
         ElementwiseKernel("T x", "T x", "x = 0")
     with pytest.raises(ValueError, match="two parameters are named 'x'"):
@@ -520,3 +521,54 @@ def test_small_for_the_sanitizer(device: torch.device) -> None:
             wide = random((size, 8 + start), device)[:, start:]
             assert torch.equal(ADD(wide, wide[0]), wide + wide[0])
             assert torch.equal(ADD(wide.T, 1), wide.T + 1)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_results_in_complex_memory(device: torch.device) -> None:
+    """Which a real one is cast to, but not the other way round."""
+    x = torch.ones(2, device=device)
+    out = torch.full((2,), 5j, device=device)
+    written = ElementwiseKernel("T x", "T y", "y = 2 * x", "written")
+    assert written(x, out=out).tolist() == [2, 2]
+    added = ElementwiseKernel("T x", "T y", "y += 2 * x", "added")
+    with pytest.raises(TypeError, match=r"output y is read, and computed in torch\.float32"):
+        added(x, out=out)
+    with pytest.raises(TypeError, match=r"x is torch\.complex32; kernels compute on"):
+        written(x.to(torch.complex32))
+    product = ElementwiseKernel("T x, T z", "T y", "y = x * z", "product")
+    with pytest.raises(TypeError, match=r"x is torch\.complex32; kernels compute on"):
+        product(x.half(), 1j)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("T a = x;\ny = a *", 2), ("y =", 1), ("if (x > 0) {\n  y = x;", 2)]
+)
+def test_unfinished_texts(text: str, line: int, device: torch.device) -> None:
+    with pytest.raises(CompileError) as found:
+        ElementwiseKernel("T x", "T y", text, "unfinished")(torch.ones(2, device=device))
+    assert (found.value.name, found.value.line) == ("operation", line)
+
+
+@pytest.mark.parametrize("part", ["map_expr", "reduce_expr", "post_map_expr"])
+def test_unfinished_texts_of_reductions(part: str, device: torch.device) -> None:
+    parts = {"map_expr": "x", "reduce_expr": "a + b", "post_map_expr": "y = a"}
+    parts[part] += " *"
+    with pytest.raises(CompileError) as found:
+        ReductionKernel("T x", "T y", *parts.values(), "0")(torch.ones(2, device=device))
+    assert (found.value.name, found.value.line) == (part, 1)
+
+
+def test_functions_without_a_definition() -> None:
+    """Such as CUDA's own, which the host's headers may declare."""
+    preamble = "// ours\n__device__ float missing(float);"
+    kernel = ElementwiseKernel("T x", "T y", "y = missing(x)", "undefined", preamble=preamble)
+    with pytest.raises(CompileError, match=r"undefined reference to .missing") as found:
+        kernel(torch.ones(2))
+    assert (found.value.name, found.value.line) == ("preamble", 2)
+
+
+def test_comments_that_go_on(device: torch.device) -> None:
+    """A comment whose line ends in a backslash goes on in the next: it assigns nothing."""
+    kernel = ElementwiseKernel("T x", "T y", "// note \\\ny = 1;\ny += x", "noted")
+    x, out = torch.ones(2, device=device), torch.full((2,), 7.0, device=device)
+    assert kernel(x, out=out).tolist() == [8, 8]

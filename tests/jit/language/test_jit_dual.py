@@ -473,3 +473,45 @@ def test_a_branch_that_is_no_number_any_more_is_refused(device: torch.device) ->
         kernel(x).sum().backward()
     assert (caught.value.name, caught.value.line) == ("operation", 2)
     assert "2 | float t = x > 0 ? x : 0.1;" in str(caught.value)
+
+
+# Names of helpers of ours, each with a function of the user.
+NAMESAKES = {
+    "is_zero": ("bool", "fabs(a) < T(1e-3)", "is_zero(x) ? 5 * x : x * x"),
+    "wrapped": ("T", "a - T(6) * floor(a / T(6))", "wrapped(x) * x"),
+    "narrowed": ("T", "a * a", "narrowed(x)"),
+    "digamma": ("T", "a * a * a", "digamma(x)"),
+}
+
+
+@pytest.mark.parametrize("name", NAMESAKES)
+def test_functions_of_the_preamble_named_as_ours(name: str, device: torch.device) -> None:
+    """A derivative calls them too, and gives what it gives of functions of other names."""
+    result, body, text = NAMESAKES[name]
+    x = torch.tensor([1e-4, 2.0, 7.5], dtype=torch.float64, device=device, requires_grad=True)
+    derivatives = []
+    for called in (name, "mine"):
+        preamble = f"template <class T> __device__ {result} {called}(T a) {{ return {body}; }}"
+        kernel = ElementwiseKernel(
+            "T x", "T y", f"y = {text.replace(name, called)}", "namesake", preamble=preamble
+        )
+        (slope,) = torch.autograd.grad(kernel(x).sum(), x, create_graph=True)
+        (curve,) = torch.autograd.grad((slope * x).sum(), x)
+        derivatives.append(torch.stack([slope.detach(), curve]))
+    assert torch.equal(*derivatives)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("constexpr T c = 2;\ny = c * x", "write `const`, such as `const T`"),
+        ("y = std::exp(x)", "leave out `std::`"),
+    ],
+)
+def test_advice(text: str, advice: str, device: torch.device) -> None:
+    if device.type == "cuda" and "std::" in text:
+        text = text.replace("std", "")  # NVRTC has no namespace std
+    kernel = ElementwiseKernel("T x", "T y", text, "advised")
+    x = torch.ones(3, device=device, requires_grad=True)
+    with pytest.raises(CompileError, match=advice):
+        kernel(x).sum().backward()

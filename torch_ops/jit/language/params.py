@@ -54,19 +54,22 @@ OUR_PREFIX = "torch_ops_"
 
 _RESERVED = {"i", "_ind"}
 # Of C++: keywords, other spellings of operators, and macros of <cmath> and <cstddef>.
-_OF_CPP = frozenset(
-    """
-    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
-    char32_t class co_await co_return co_yield compl concept const const_cast consteval constexpr
-    constinit continue decltype default delete do double dynamic_cast else enum explicit export
-    extern false float for friend goto if inline int long mutable namespace new noexcept not not_eq
-    nullptr operator or or_eq private protected public register reinterpret_cast requires return
-    short signed sizeof static static_assert static_cast struct switch template this thread_local
-    throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while
-    xor xor_eq
-    NULL NAN INFINITY HUGE_VAL HUGE_VALF
-    M_E M_LOG2E M_LOG10E M_LN2 M_LN10 M_PI M_PI_2 M_PI_4 M_1_PI M_2_PI M_2_SQRTPI M_SQRT2 M_SQRT1_2
-    """.split()
+_OF_CPP = re.compile(
+    r"""(?:
+    alignas | alignof | and | and_eq | asm | auto | bitand | bitor | bool | break | case |
+    catch | char | char8_t | char16_t | char32_t | class | co_await | co_return | co_yield |
+    compl | concept | const | const_cast | consteval | constexpr | constinit | continue |
+    decltype | default | delete | do | double | dynamic_cast | else | enum | explicit | export
+    | extern | false | float | for | friend | goto | if | inline | int | long | mutable |
+    namespace | new | noexcept | not | not_eq | nullptr | operator | or | or_eq | private |
+    protected | public | register | reinterpret_cast | requires | return | short | signed |
+    sizeof | static | static_assert | static_cast | struct | switch | template | this |
+    thread_local | throw | true | try | typedef | typeid | typename | union | unsigned | using
+    | virtual | void | volatile | wchar_t | while | xor | xor_eq | NULL | NAN | INFINITY |
+    HUGE_VAL | HUGE_VALF | M_E | M_LOG2E | M_LOG10E | M_LN2 | M_LN10 | M_PI | M_PI_2 | M_PI_4
+    | M_1_PI | M_2_PI | M_2_SQRTPI | M_SQRT2 | M_SQRT1_2
+    )\Z""",
+    re.VERBOSE,
 )
 
 
@@ -144,12 +147,12 @@ def parse_params(text: str, what: str, *, indexed: bool = False) -> tuple[Param,
                 f"[{index}]."
             )
         type_name, name = words[-2:]
-        reserved = name in _RESERVED or name in _OF_CPP or name.startswith(OUR_PREFIX)
+        reserved = name in _RESERVED or _OF_CPP.match(name) or name.startswith(OUR_PREFIX)
         if reserved or not _IDENTIFIER.match(name):
             raise ValueError(
-                f"{what}: {name!r} cannot be the name of a parameter: it must be an identifier, not "
-                "a keyword or macro of C++, and not begin with torch_ops_; and i and _ind have a "
-                "meaning of their own."
+                f"{what}: {name!r} cannot be the name of a parameter: it must be an identifier, "
+                "not a keyword or macro of C++, and not begin with torch_ops_; and i and _ind have "
+                "a meaning of their own."
             )
         if any(name == other.name for other in params):
             raise ValueError(f"{what}: two parameters are named {name!r}.")

@@ -108,6 +108,25 @@ def test_modes_on_four(name: str) -> None:
     assert ranks.run(4, check_modes, name, torch.float32) == [108] * 4
 
 
+def check_narrow_indices(name: str) -> None:
+    """Of axes that are longer than the index's dtype counts."""
+    mesh, gather = ranks.mesh((torch.distributed.get_world_size(),)), GATHERS[name]
+    options = {"mode": "fill", "fill_value": 7}
+    for dtype, size in ((torch.int8, 200), (torch.uint8, 256), (torch.int16, 40_000)):
+        source = torch.arange(10, 6 * size + 10).view(size, 6)
+        entries = [0, 3, 5, 100] + [-1, -6, -100] * dtype.is_signed
+        index = torch.tensor(entries, dtype=dtype)
+        placed = distribute_tensor(source, mesh, [Shard(0)])
+        # Not distribute_tensor(), for gloo sends no int16.
+        output: Any = gather(placed, DTensor.from_local(index, mesh, [R]), **options)
+        assert torch.equal(output.full_tensor(), gather(source, index, **options)), dtype
+
+
+@pytest.mark.parametrize("name", GATHERS)
+def test_narrow_indices(name: str) -> None:
+    ranks.run(2, check_narrow_indices, name)
+
+
 # ---- Gradients by mode --------------------------------------------------------------------------
 
 

@@ -68,7 +68,8 @@ def entries_of_part(index: Tensor, size: int, first: int, count: int, mode: str)
 
 def dropped_entries(index: Tensor, size: int) -> Tensor:
     """Where an entry names no row in mode "fill"."""
-    return (index < -size) | (index >= size) if index.dtype != torch.uint8 else index >= size
+    entries = index.long()  # a narrow dtype may not hold the size
+    return (entries < -size) | (entries >= size)
 
 
 def fill_of(part: Tensor, fill_value: Number | None) -> Tensor:

@@ -127,6 +127,37 @@ def test_narrow_indices(name: str) -> None:
     ranks.run(2, check_narrow_indices, name)
 
 
+# ---- Strides ------------------------------------------------------------------------------------
+
+
+def check_strides() -> None:
+    """Of results for transposed tensors: those that the DTensor claims are its parts'."""
+    mesh = ranks.mesh((torch.distributed.get_world_size(),))
+    plain = torch.randn(6, 4)
+    picks = torch.tensor([[0, 5, 9], [-1, -8, 2]]).t()
+    calls: list[Callable[[Any, Any], Any]] = [
+        lambda source, _: torch_ops.relu(source),
+        lambda source, _: torch_ops.leaky_relu(source, -0.5),
+        lambda source, _: torch_ops.sigmoid(source),
+        lambda source, index: torch_ops.gather_elements(source, index, 1, mode="fill"),
+    ]
+    for call, placement in itertools.product(calls, (R, Shard(1), Shard(0))):
+        leaf = plain.clone().requires_grad_()
+        expected = call(leaf.t(), picks)
+        expected.square().nan_to_num(0).sum().backward()
+        placed = distribute_tensor(plain, mesh, [placement]).requires_grad_()
+        output = call(placed.t(), distribute_tensor(picks, mesh, [R]))
+        assert output.is_contiguous() and output.to_local().is_contiguous()
+        found = output.redistribute(mesh, [R]).flatten().to_local()
+        torch.testing.assert_close(found, expected.flatten(), equal_nan=True)
+        output.square().nan_to_num(0).sum().backward()
+        torch.testing.assert_close(placed.grad.full_tensor(), leaf.grad)
+
+
+def test_strides() -> None:
+    ranks.run(2, check_strides)
+
+
 # ---- Gradients by mode --------------------------------------------------------------------------
 
 

@@ -162,10 +162,19 @@ def is_first(mesh: DeviceMesh, placements: Sequence[Placement], axis: int) -> bo
 def wrap(
     part: Tensor, mesh: DeviceMesh, placements: tuple[Placement, ...], shape: Sequence[int]
 ) -> DTensor:
-    """The DTensor of this shape of which this rank has this part."""
+    """The DTensor of this shape of which this rank has this part, in row-major order.
+
+    A part in another order is copied: its strides are those of one rank, and need not tell what all
+    of the tensor would have.
+    """
     stride = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     return DTensor.from_local(
-        part, mesh, placements, run_check=False, shape=torch.Size(shape), stride=tuple(stride)
+        part.contiguous(),
+        mesh,
+        placements,
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=tuple(stride),
     )
 
 

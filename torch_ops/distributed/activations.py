@@ -132,4 +132,4 @@ def relu_mask_backward(
     of_grad, _, of_output = choose(mesh, [grad_output, mask], _mask_way)
     bits = mask.to_local()
     grad = _ops._relu_mask_backward(place(grad_output, of_grad), bits, order, negative_slope)
-    return wrap(grad.contiguous(), mesh, of_output, grad_output.shape)
+    return wrap(grad, mesh, of_output, grad_output.shape)

@@ -10,6 +10,7 @@ import pytest
 import ranks
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import torch_ops
@@ -156,6 +157,45 @@ def check_strides() -> None:
 
 def test_strides() -> None:
     ranks.run(2, check_strides)
+
+
+# ---- Ranks outside the mesh ---------------------------------------------------------------------
+
+
+def call_outside() -> list[tuple[Any, ...]]:
+    """What four ranks know of results of the first two."""
+    mesh = DeviceMesh(ranks.device_type, [0, 1])
+    source, picks = torch.randn(8, 3), torch.tensor([1, 5, 7, 2, 0, 0, 1, 7])
+    found: list[tuple[Any, ...]] = []
+    for of_source, of_index in itertools.product((R, Shard(0), Shard(1)), (R, Shard(0))):
+        table = distribute_tensor(source, mesh, [of_source]).requires_grad_()
+        index = distribute_tensor(picks, mesh, [of_index])
+        points = distribute_tensor(torch.tensor([[1, 2], [3, 0]]), mesh, [of_index])
+        outputs = [
+            torch_ops.gather(table, index),
+            torch_ops.gather(table, index, mode="fill"),
+            torch_ops.gather(table, index % 3, 1),
+            torch_ops.embedding(torch_ops.gather_plan(index, 8), table),
+            torch_ops.embedding(index, table),
+            torch_ops.index(table, (index,)),
+            torch_ops.gather_nd(table, points),
+            torch_ops.scatter_add(table, index, 8),
+            torch_ops.scatter(table, index, 8, reduce="amax"),
+            torch_ops.relu(table.t()),
+            torch_ops.relu_(table * 1),
+        ]
+        for output in outputs:
+            (grad,) = torch.autograd.grad(output, table, output.detach())
+            found += [(each.shape, each.placements) for each in (output, grad)]
+            if mesh.get_coordinate() is None:
+                assert not output.to_local().numel() and not grad.to_local().numel()
+    return found
+
+
+def test_ranks_outside_the_mesh() -> None:
+    """They know shapes and placements, and have nothing."""
+    first, *others = ranks.run(4, call_outside)
+    assert len(first) == 2 * 6 * 11 and others == [first] * 3
 
 
 # ---- Gradients by mode --------------------------------------------------------------------------

@@ -122,12 +122,15 @@ def choose(
 
 
 def place(tensor: DTensor, placements: tuple[Placement, ...]) -> Tensor:
-    """This rank's part of a tensor when it is placed so."""
+    """This rank's part of a tensor when it is placed so; empty axes on a rank outside the mesh."""
     if tensor.placements != placements:
         # A tensor that requires a gradient would make torch call detach_, which DTensor lacks.
         detached: Any = tensor.detach()
         tensor = detached.redistribute(tensor.device_mesh, placements)
-    return tensor.to_local()
+    part = tensor.to_local()
+    if tensor.device_mesh.get_coordinate() is None:
+        return part.new_empty((0,) * tensor.dim())  # torch's part has one axis
+    return part
 
 
 def part_of(

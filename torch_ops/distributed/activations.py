@@ -103,7 +103,7 @@ def relu_mask(input: DTensor, negative_slope: float | None) -> tuple[DTensor, DT
 def relu_mask_(input: DTensor, negative_slope: float | None) -> DTensor:
     """Writes to the parts, which must be what they stay."""
     mesh = check_inplace("relu_", input)
-    part = input.to_local()
+    part = place(input, input.placements)
     # The order in which the derivative takes the mask to go through the elements.
     order = sorted(range(input.dim()), key=lambda axis: -input.stride()[axis])
     if input.is_contiguous():

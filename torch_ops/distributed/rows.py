@@ -105,7 +105,7 @@ def gather(
             output = _ops.gather(part, entries, dim, **options)
             return wrap(output, mesh, of_output, shape)
         size = source.shape[axes.dim]
-        if exchanges >= 0:
+        if exchanges >= 0 and mesh.get_coordinate() is not None:
             group = mesh.get_group(exchanges)
             output = gather_rows(part, entries, size, mode, fill_value, name, group)
             return wrap(output, mesh, of_output, shape)
@@ -196,7 +196,7 @@ def _add(
     rows, entries = place(values, of_values), place(index, of_index)
     if Shard(axes.dim) in of_sums:  # of a gather, whose entries were checked
         first, count = part_of(dim_size, mesh, of_sums, axes.dim)
-        if exchanges >= 0:
+        if exchanges >= 0 and mesh.get_coordinate() is not None:
             group = mesh.get_group(exchanges)
             sums = sum_rows(rows, entries, dim_size, count, mode, group)
             return wrap(sums, mesh, of_sums, shape)
@@ -319,7 +319,7 @@ def gather_plan(
     mesh = mesh_of("gather_plan", index=index)
     whole = (REPLICATE,) * mesh.ndim
     plan = _ops.gather_plan(place(index, whole), dim_size, dim=dim, batch_dims=batch_dims)
-    rows, order = (wrap(part, mesh, whole, part.shape) for part in plan)
+    rows, order = (wrap(part, mesh, whole, (index.numel(),)) for part in plan)
     return rows, order
 
 

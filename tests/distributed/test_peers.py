@@ -18,6 +18,7 @@ import torch.distributed._symmetric_memory as symmetric_memory
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+import torch_ops
 from torch_ops.distributed import ShardedTable
 from torch_ops.distributed.peers import _shared, _tables
 
@@ -78,6 +79,70 @@ def test_out_of_range_without_a_gradient() -> None:
     good, bad = ranks.run(2, fail, "direct", False)
     assert good == [""] * 4
     assert bad[1].startswith("IndexError: gather: index[1, 1] is 7") and not bad[2]
+
+
+def fail_in_validation(sparse: bool) -> tuple[str, list[float]]:
+    """Rank 1 has an entry out of range where there is no gradient; two steps follow."""
+    table = ShardedTable(4, 1, route="direct", sparse=sparse)
+    look_up = table if sparse else torch.compile(table, backend="eager")
+    bad = torch.tensor([9 if dist.get_rank() == 1 else 0])
+    with torch.no_grad():
+        message = message_of(lambda: look_up(bad))
+    return message, [sum_of_step(table, look_up, 10.0**step) for step in range(2)]
+
+
+def sum_of_step(table: ShardedTable, look_up: Any, factor: float) -> float:
+    weight: Any = table.weight if table.local_weight is None else table.local_weight
+    weight.grad = None
+    (look_up(torch.tensor([0, 3])).sum() * factor).backward()
+    grad = weight.grad.to_dense() if weight.grad.is_sparse else weight.grad.to_local()
+    return float(grad.sum())
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_out_of_range_without_a_gradient_in_graphs_and_sparse(sparse: bool) -> None:
+    """The other has its rows, and the gradients of the steps that follow are theirs."""
+    for rank, (message, sums) in enumerate(ranks.run(2, fail_in_validation, sparse)):
+        assert message.startswith("IndexError: gather: index[0] is 9" if rank else "")
+        assert bool(message) == bool(rank) and sums == [2.0, 20.0]
+
+
+def fail_before_the_lookup(sparse: bool) -> tuple[list[str], list[float]]:
+    """Rank 1 gives in each second step what a lookup does not take."""
+    table = ShardedTable(4, 1, route="direct", sparse=sparse)
+    mesh = ranks.mesh((2,))
+    index = torch.tensor([0, 3])
+    placed: Any = distribute_tensor(index, mesh, [Replicate()])
+    calls: list[Callable[[], Any]] = [
+        lambda: table([0, 3]),  # type: ignore[arg-type]
+        lambda: table(placed),
+        lambda: table(index.float()),
+        lambda: table(index, fill_value=1.0),
+        lambda: table(index, mode=3),  # type: ignore[arg-type]
+    ]
+    if not sparse:
+        gather: Any = torch_ops.distributed.gather
+        calls.append(lambda: gather(table.weight, [0, 3]))
+        calls.append(lambda: gather(table.weight, index, mode=3))
+        other = nn.Parameter(table.weight.detach())
+        calls.append(lambda: torch.func.functional_call(table, {"weight": other}, (index,)))
+    found, sums = [], []
+    for step, call in enumerate(calls):
+        look_up = call if dist.get_rank() == 1 else lambda: table(index)
+        found.append(message_of(lambda look_up=look_up: look_up().sum().backward()))
+        sums.append(sum_of_step(table, table, 10.0**step))
+    return found, sums
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_one_rank_fails_before_its_lookup(sparse: bool) -> None:
+    """The other hears of it; sums of different steps are not added."""
+    good, bad = ranks.run(2, fail_before_the_lookup, sparse)
+    assert all(message.startswith("IndexError: gather: rank 1 of the") for message in good[0])
+    for message, kind in zip(bad[0], [*5 * "T", *"TTR"], strict=False):
+        assert message.startswith("RuntimeError: " if kind == "R" else ("TypeError", "ValueError"))
+    for _, sums in (good, bad):
+        assert sums == [2.0 * 10**step for step in range(len(sums))]
 
 
 def fail_again_and_again() -> list[str]:
@@ -391,7 +456,7 @@ def test_refused() -> None:
         'ValueError: gather: fill_value is for mode="fill"',
         "RuntimeError: ShardedTable: it was to be moved or converted",
         "TypeError: ShardedTable: a table cannot be copied or pickled",
-        "RuntimeError: ShardedTable: its weight was replaced",
+        "RuntimeError: ShardedTable: its weight was replaced, but other ranks read the memory",
     ]
     for found in ranks.run(2, refused):
         for message, words in zip(found, expected, strict=True):

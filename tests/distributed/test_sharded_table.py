@@ -371,6 +371,30 @@ def test_writes_are_seen(route: str) -> None:
     ranks.run(4, written, route)
 
 
+def replaced(route: str) -> None:
+    """No other rank reads the memory of the weight that was there."""
+    table = ShardedTable(6, 2, route=route)
+    index = torch.tensor([5, 0])
+    weight: Any = table.weight.detach() * 2
+    expected = weight.full_tensor()[index]
+    assert torch.equal(torch.func.functional_call(table, {"weight": weight}, (index,)), expected)
+    table.load_state_dict({"weight": weight}, assign=True)
+    assert torch.equal(table(index), expected)
+    (grad,) = torch.autograd.grad(table(index).sum(), table.weight)
+    assert grad.full_tensor().sum() == 2 * 2 * dist.get_world_size()
+    table.load_state_dict({"weight": weight.full_tensor()}, assign=True)
+    with pytest.raises(TypeError, match="ShardedTable: table must be a DTensor"):
+        table(index)
+    sparse = ShardedTable(6, 2, route=route, sparse=True)
+    sparse.load_state_dict({"weight": weight}, assign=True)
+    with pytest.raises(RuntimeError, match="was replaced, but local_weight shares the memory"):
+        sparse(index)
+
+
+def test_replaced_weight() -> None:
+    ranks.run(2, replaced, "exchange")
+
+
 def from_dtensor(route: str) -> None:
     mesh = ranks.mesh((dist.get_world_size(),))
     plain = torch.randn(7, 2, 3)

@@ -19,7 +19,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from torch_ops.distributed import _exchange
 from torch_ops.distributed._frame import part_of, place, shard_axis, wrap, wrap_as
-from torch_ops.distributed.peers._tables import PeerTable, sparse_rows
+from torch_ops.distributed.peers._tables import PeerTable, has_gradient, sparse_rows
 from torch_ops.ops._arguments import Number
 
 Placements = tuple[Placement, ...]
@@ -108,6 +108,7 @@ class Rows(torch.autograd.Function):
         fill_value: Number | None,
         route: str,
         asked: _exchange.Asked | None,
+        with_gradient: bool,
     ) -> Tensor:
         ctx.save_for_backward(index)
         ctx.size, ctx.mesh, ctx.placements = table.shape[0], table.device_mesh, placements
@@ -115,7 +116,7 @@ class Rows(torch.autograd.Function):
         group = ctx.mesh.get_group(dim_of_rows(placements))
         part = place(table, placements)
         if is_direct(route):
-            gathered: Tensor = _peer_gather(part, index, mode, fill_value, True, route)
+            gathered: Tensor = _peer_gather(part, index, mode, fill_value, with_gradient, route)
             return gathered
         if not _is_eager(index):
             return _exchange.gather_rows(
@@ -130,7 +131,7 @@ class Rows(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
         (index,) = ctx.saved_tensors
         how = (ctx.size, ctx.mesh, ctx.placements, ctx.mode, ctx.route, ctx.exchanged)
-        return Sums.apply(grad_output, index, *how), None, None, None, None, None, None
+        return Sums.apply(grad_output, index, *how), None, None, None, None, None, None, None
 
 
 class Sums(torch.autograd.Function):
@@ -172,7 +173,7 @@ class Sums(torch.autograd.Function):
         nothing = 0 if ctx.mode == "fill" else None
         # That is no table whose memory the others read.
         route = "" if is_direct(ctx.route) else ctx.route
-        rows = Rows.apply(grad, index, ctx.placements, ctx.mode, nothing, route, None)
+        rows = Rows.apply(grad, index, ctx.placements, ctx.mode, nothing, route, None, False)
         return rows, None, None, None, None, None, None, None
 
 
@@ -190,11 +191,12 @@ class SparseRows(torch.autograd.Function):
         fill_value: Number | None,
         route: str,
         asked: _exchange.Asked | None,
+        with_gradient: bool,
     ) -> Tensor:
         ctx.save_for_backward(index)
         ctx.shape, ctx.mode, ctx.route, ctx.exchanged = part.shape, mode, route, None
         if is_direct(route):
-            return peer_tables[route].gather(index, mode, fill_value, None, True)
+            return peer_tables[route].gather(index, mode, fill_value, None, with_gradient)
         if asked is None:
             asked = _exchange.ask(None, index, size, mode, True, group, route)
         ctx.exchanged = _exchange.settle(asked)
@@ -209,7 +211,7 @@ class SparseRows(torch.autograd.Function):
         else:
             rows, received = _exchange.receive_sums(ctx.exchanged, grad_output)
             sums = sparse_rows(rows, received, ctx.shape, grad_output.dtype)
-        return sums, None, None, None, None, None, None, None
+        return sums, None, None, None, None, None, None, None, None
 
 
 def gradient_of_peer_rows(grad_output: Tensor, index: Tensor, number: int, mode: str) -> Tensor:
@@ -236,4 +238,5 @@ def look_up(
 
     Where they are read directly this is for graphs: ``PeerTable.look_up`` costs the host less.
     """
-    return Rows.apply(table, index, table.placements, mode, fill_value, route, asked)
+    with_gradient = has_gradient(table)
+    return Rows.apply(table, index, table.placements, mode, fill_value, route, asked, with_gradient)

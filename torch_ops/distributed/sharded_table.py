@@ -19,9 +19,9 @@ from torch_ops.distributed import _exchange, _hosts
 from torch_ops.distributed._frame import part_of, wrap
 from torch_ops.distributed._lookup import SparseRows, look_up, peer_tables
 from torch_ops.distributed.peers._memory import CannotMap, agree, host
-from torch_ops.distributed.peers._tables import PeerTable
+from torch_ops.distributed.peers._tables import PeerTable, has_gradient
 from torch_ops.distributed.table import PEERS, ROUTE, check_call
-from torch_ops.ops._arguments import Number, check_kinds, mode_arguments
+from torch_ops.ops._arguments import Number, check_kinds
 
 _ROUTES = ("auto", "direct", "exchange", "hierarchical")
 _BLOCK = 1 << 18  # elements that are drawn from one seed
@@ -269,7 +269,8 @@ class ShardedTable(nn.Module):
             setattr(self.weight, PEERS, self._peers)  # a graph that has the one has the other
         setattr(self.weight, ROUTE, self._route)
         self._prefetched: tuple[Tensor, int, str, _exchange.Asked] | None = None
-        self._known = weights
+        # What shares its memory with others; a list, which the module does not register.
+        self._known = weights if sparse or self._peers is not None else []
         self._direct = None if sparse else self._peers  # to which a call in eager mode goes
 
     def _part(self) -> Tensor:
@@ -297,21 +298,26 @@ class ShardedTable(nn.Module):
             fill_value: As for :func:`torch_ops.gather`.
         """
         weight: Any = self._parameters["weight"]  # a third of a microsecond less than self.weight
-        if not is_compiling():
-            if weight is not self._known[0]:
+        compiling = is_compiling()
+        is_known = compiling or not self._known or weight is self._known[0]
+        direct = self._direct
+        if direct is not None and is_known and type(index) is Tensor and not compiling:
+            return direct.look_up(weight, index, mode, fill_value, "ShardedTable")
+        local = self.local_weight
+        try:
+            if not is_known:
                 self._refuse("its weight was replaced")
-            direct = self._direct
-            if direct is not None and type(index) is Tensor:
-                if mode != "raise" or fill_value is not None:
-                    mode_arguments("ShardedTable", mode, fill_value)
-                return direct.look_up(weight, index, mode, fill_value)
-        check_call("ShardedTable", weight, index, mode, fill_value)
+            check_call("ShardedTable", weight, index, mode, fill_value)
+        except Exception:
+            if self._peers is not None:
+                self._peers.tell_of_error(weight if local is None else local)
+            raise
         asked = self._take_prefetched(index, mode)
-        if self.local_weight is None:
+        if local is None:
             return look_up(weight, index, mode, fill_value, self._route, asked)
-        group = weight.device_mesh.get_group()
+        group, size = weight.device_mesh.get_group(), weight.shape[0]
         output: Tensor = SparseRows.apply(
-            self.local_weight, index, weight.shape[0], group, mode, fill_value, self._route, asked
+            *(local, index, size, group, mode, fill_value, self._route, asked, has_gradient(local))
         )
         return output
 
@@ -375,16 +381,16 @@ class ShardedTable(nn.Module):
     # ---- What would part the weight from its memory ----------------------------------------------
 
     def _refuse(self, what: str) -> NoReturn:
+        shares = "other ranks read" if self._peers is not None else "local_weight shares"
         raise RuntimeError(
-            f"ShardedTable: {what}, but other ranks read the memory that it was made with. Make "
-            "the table with the dtype and the device that it is to have, and load values by "
-            "load_state_dict without assign."
+            f"ShardedTable: {what}, but {shares} the memory that it was made with. Make the table "
+            "with the dtype and the device that it is to have, and load values by load_state_dict "
+            "without assign."
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ShardedTable:
         if self._peers is None and self.local_weight is None:
             super()._apply(fn, recurse)
-            self._known = [self.weight]
             return self
         before: Any = self.weight.detach()
         after: Any = fn(before)

@@ -22,7 +22,17 @@ def check_call(
     mode: str,
     fill_value: Number | None,
 ) -> None:
-    """Raises what sizes and dtypes alone tell: on all ranks, before they wait for each other."""
+    """Raises what placements, sizes and dtypes tell, before this rank waits for others."""
+    if not isinstance(table, DTensor):
+        raise TypeError(
+            f"{name}: table must be a DTensor, but it is a {type(table).__name__}. For a tensor "
+            "that each rank has there is torch_ops.gather."
+        )
+    if table.dim() == 0 or dim_of_rows(table.placements) < 0:
+        raise ValueError(
+            f"{name}: table must be Shard(0) on one dimension of its mesh and replicated on the "
+            f"others, but its placements are {table.placements}."
+        )
     check_tensors(name, index=index)
     if isinstance(index, DTensor):
         raise TypeError(
@@ -91,18 +101,12 @@ def gather(
     """
     peers = getattr(table, PEERS, None)
     if peers is not None and type(index) is Tensor and not is_compiling():
-        mode_arguments("distributed.gather", mode, fill_value)
-        rows: Tensor = peers.look_up(table, index, mode, fill_value)
+        rows: Tensor = peers.look_up(table, index, mode, fill_value, "distributed.gather")
         return rows
-    if not isinstance(table, DTensor):
-        raise TypeError(
-            "distributed.gather: table must be a DTensor, but it is a "
-            f"{type(table).__name__}. For a tensor that each rank has there is torch_ops.gather."
-        )
-    if table.dim() == 0 or dim_of_rows(table.placements) < 0:
-        raise ValueError(
-            "distributed.gather: table must be Shard(0) on one dimension of its mesh and "
-            f"replicated on the others, but its placements are {table.placements}."
-        )
-    check_call("distributed.gather", table, index, mode, fill_value)
+    try:
+        check_call("distributed.gather", table, index, mode, fill_value)
+    except Exception:
+        if peers is not None:
+            peers.tell_of_error(table)
+        raise
     return look_up(table, index, mode, fill_value, getattr(table, ROUTE, ""))

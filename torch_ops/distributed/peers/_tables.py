@@ -25,7 +25,7 @@ from torch.distributed import ProcessGroup
 from torch_ops.distributed import _parts
 from torch_ops.distributed.peers._meetings import is_of_meeting, meetings_of
 from torch_ops.distributed.peers._memory import allocate
-from torch_ops.ops._arguments import Number
+from torch_ops.ops._arguments import Number, mode_arguments
 
 _ext: Any = importlib.import_module("torch_ops._ext.peers")
 _ops = torch.ops.torch_ops
@@ -47,6 +47,11 @@ def _view(memory: Tensor, offset: int, dtype: torch.dtype, shape: tuple[int, ...
     nbytes = math.prod(shape) * dtype.itemsize
     # Not view() alone, which does not take a tensor of no elements.
     return memory[offset : offset + nbytes].view(dtype).view(shape)
+
+
+def has_gradient(weight: Tensor) -> bool:
+    """Whether a lookup in it has one. In the ``forward`` of a Function none seems to have."""
+    return torch.is_grad_enabled() and weight.requires_grad
 
 
 class _Round:
@@ -195,23 +200,32 @@ class PeerTable:
         return weight
 
     def look_up(
-        self, weight: Tensor, index: Tensor, mode: str, fill_value: Number | None
+        self, weight: Tensor, index: Tensor, mode: str, fill_value: Number | None, name: str
     ) -> Tensor:
-        """The same with a gradient of ``weight``, by a node in C++, which costs the host little."""
+        """The same with a gradient of ``weight``, by a node in C++, which costs the host little.
+
+        ``name``: the function's, for errors of its options.
+        """
         must_be_fresh = self._world > 1
         while True:
             try:
+                if mode != "raise" or fill_value is not None:
+                    mode_arguments(name, mode, fill_value)
                 output: Tensor | None = self._reader.look_up(
                     weight, index, mode, fill_value, must_be_fresh
                 )
             except Exception:
-                if weight.requires_grad and torch.is_grad_enabled():
-                    self._meetings.fail()
+                self.tell_of_error(weight)
                 raise
             if output is not None:
                 return output
             self._freshen()
             must_be_fresh = False
+
+    def tell_of_error(self, weight: Tensor) -> None:
+        """Tells the others of an error of a lookup in ``weight``, if they come to its gradient."""
+        if self._world > 1 and has_gradient(weight):
+            self._meetings.fail()
 
     # ---- Sums ------------------------------------------------------------------------------------
 

@@ -416,9 +416,13 @@ def refused() -> list[str]:
         lambda: ShardedTable(2.0, 2),  # type: ignore[arg-type]
         lambda: ShardedTable(-1, 2),
         lambda: ShardedTable(2, 2, dtype=torch.int64),
+        lambda: ShardedTable(2, 2, dtype="float32"),  # type: ignore[arg-type]
+        lambda: ShardedTable(2, 2, init=1.0),  # type: ignore[arg-type]
         lambda: ShardedTable(2, 2, device="meta"),
         lambda: ShardedTable(2, 2, route="other"),
         lambda: ShardedTable(2, 2, inbox_bytes=-1),
+        lambda: ShardedTable(2, 2, inbox_bytes="1 MiB"),  # type: ignore[arg-type]
+        lambda: ShardedTable(2, 2, inbox_bytes=None),  # type: ignore[arg-type]
         lambda: ShardedTable(2, 2, group=flat),
         lambda: ShardedTable(2, 2, group=3),  # type: ignore[arg-type]
         lambda: ShardedTable(different, 2),
@@ -441,9 +445,13 @@ def test_refused() -> None:
         "TypeError: ShardedTable: rows must be an int",
         "ValueError: ShardedTable: rows must not be negative, but it is -1.",
         "TypeError: ShardedTable: dtype must be a floating or complex dtype",
+        "TypeError: ShardedTable: dtype must be a torch.dtype or None, but a str was given.",
+        "TypeError: ShardedTable: init must be a function or None, but a float was given.",
         "ValueError: ShardedTable: device must be the CPU or a CUDA device",
         'ValueError: ShardedTable: route must be "auto", "direct", "exchange" or "hier',
         "ValueError: ShardedTable: inbox_bytes must not be negative",
+        "TypeError: ShardedTable: inbox_bytes must be an int, but a str was given.",
+        "TypeError: ShardedTable: inbox_bytes must be an int, but None was given.",
         "ValueError: ShardedTable: group must be a process group or a mesh of one dimension",
         "TypeError: ShardedTable: group must be a process group",
         "ValueError: ShardedTable: all ranks must be given the same shape",

@@ -402,6 +402,9 @@ def from_dtensor(route: str) -> None:
     table = ShardedTable.from_dtensor(placed, route=route)
     index = torch.tensor([6, 1])
     assert torch.equal(table(index), plain[index])
+    assert repr(table) == f"ShardedTable(7, 2, 3, route='{route}')"
+    single = ShardedTable.from_dtensor(placed[:, 0, 0], route=route)
+    assert repr(single) == f"ShardedTable(7, route='{route}')"
     with torch.no_grad():
         placed.zero_()  # it was copied
     assert torch.equal(copy_of(table), plain)

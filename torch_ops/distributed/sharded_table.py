@@ -21,7 +21,7 @@ from torch_ops.distributed._lookup import SparseRows, look_up, peer_tables
 from torch_ops.distributed.peers._memory import CannotMap, agree, host
 from torch_ops.distributed.peers._tables import PeerTable, has_gradient
 from torch_ops.distributed.table import PEERS, ROUTE, check_call
-from torch_ops.ops._arguments import Number, check_kinds
+from torch_ops.ops._arguments import Number, check_kinds, given
 
 _ROUTES = ("auto", "direct", "exchange", "hierarchical")
 _BLOCK = 1 << 18  # elements that are drawn from one seed
@@ -160,6 +160,10 @@ class ShardedTable(nn.Module):
         for name, value in {"rows": rows, "dim": dim}.items():
             if value < 0:
                 raise ValueError(f"ShardedTable: {name} must not be negative, but it is {value}.")
+        if init is not None and not callable(init):
+            raise TypeError(
+                f"ShardedTable: init must be a function or None, but {given(init)} was given."
+            )
         mesh = _mesh_of(group, device)
         where = torch.device(mesh.device_type if device is None else device)
         if where.type == "cuda" and where.index is None:
@@ -218,6 +222,11 @@ class ShardedTable(nn.Module):
                 'ShardedTable: route must be "auto", "direct", "exchange" or "hierarchical", but '
                 f"it is {route!r}."
             )
+        check_kinds("ShardedTable", inbox_bytes=(inbox_bytes, "an int"))
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(
+                f"ShardedTable: dtype must be a torch.dtype or None, but {given(dtype)} was given."
+            )
         if not (dtype.is_floating_point or dtype.is_complex) or dtype.itemsize < 2:
             raise TypeError(
                 "ShardedTable: dtype must be a floating or complex dtype of 16 bits or more, but "
@@ -232,13 +241,13 @@ class ShardedTable(nn.Module):
                 f"ShardedTable: inbox_bytes must not be negative, but it is {inbox_bytes}."
             )
         group = mesh.get_group()
-        given = (tuple(shape), dtype, device.type, route, sparse, inbox_bytes)
-        answers = agree(group, (given, host()))
+        own = (tuple(shape), dtype, device.type, route, sparse, inbox_bytes)
+        answers = agree(group, (own, host()))
         for rank, (other, _) in enumerate(answers):
-            if other != given:
+            if other != own:
                 raise ValueError(
                     "ShardedTable: all ranks must be given the same shape, dtype, kind of device, "
-                    f"route, sparse and inbox_bytes, but this one has {given} and rank {rank} has "
+                    f"route, sparse and inbox_bytes, but this one has {own} and rank {rank} has "
                     f"{other}."
                 )
         self._peers: PeerTable | None = None
@@ -375,8 +384,7 @@ class ShardedTable(nn.Module):
             self._peers.mark_written()
 
     def extra_repr(self) -> str:
-        rows, *dims = self.weight.shape
-        return f"{rows}, {', '.join(map(str, dims))}, route={self.route!r}"
+        return f"{', '.join(map(str, self.weight.shape))}, route={self.route!r}"
 
     # ---- What would part the weight from its memory ----------------------------------------------
 

@@ -152,6 +152,20 @@ def test_segment(reduce: str, device: torch.device) -> None:
     torch.testing.assert_close(along, wanted[-1].t(), rtol=1e-6, atol=0)
 
 
+def test_segment_of_what_is_left_to_theirs() -> None:
+    src, ptr = small((6, 3), torch.float64), torch.tensor([0, 2, 3, 6])
+
+    def call(src: Tensor, ptr: Tensor, reduce: str) -> Tensor:
+        return torch_geometric.utils.segment(src, ptr, reduce)
+
+    wanted = {reduce: call(src, ptr, reduce) for reduce in ("prod", "amax", "amin", "sum")}
+    with pyg.enable():
+        scripted = torch.jit.script(call)
+        for reduce, result in wanted.items():
+            torch.testing.assert_close(call(src, ptr, reduce), result)
+            torch.testing.assert_close(scripted(src, ptr, reduce), result)
+
+
 def error_of(call: Any) -> tuple[type, str]:
     with pytest.raises(Exception, match=r".") as found:
         call()
@@ -165,6 +179,7 @@ def error_of(call: Any) -> tuple[type, str]:
         lambda x, i: torch_geometric.utils.scatter(x, i, dim=2),
         lambda x, i: torch_geometric.utils.scatter(x, i, reduce="median"),
         lambda x, i: torch_geometric.utils.softmax(x),
+        lambda x, i: torch_geometric.utils.segment(x, i, "median"),
         lambda x, i: SAGEConv(3, 2)(x, torch.stack([i + 3, i])),
         lambda x, i: SAGEConv(3, 2)(x, torch.stack([i - 1, i])),
         lambda x, i: torch_geometric.nn.SumAggregation()(x, i, dim_size=1),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 from torch_ops.compat import pyg
 
@@ -186,12 +188,23 @@ class Heads(MessagePassing):
         return w * x_j
 
 
+class FactorFirst(MessagePassing):
+    """The features are not the first argument of its message."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, w: Tensor) -> Tensor:
+        return self.propagate(edge_index, x=x, w=w)
+
+    def message(self, w: Tensor, x_j: Tensor) -> Tensor:
+        return w.view(-1, 1) * x_j
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, ...]]] = {
     "mean": (lambda: SAGEConv(8, 4), "mean", ()),
     "sum": (lambda: SAGEConv(8, 4, aggr="sum"), "sum", ()),
     "back": (lambda: SAGEConv(8, 4, flow="target_to_source"), "mean", ()),
     "weighted": (lambda: GraphConv(8, 4), "sum", (EDGES,)),
     "weighted mean": (lambda: GraphConv(8, 4, aggr="mean"), "mean", (EDGES,)),
+    "factor first": (lambda: FactorFirst(aggr="sum"), "sum", (EDGES,)),
     "features": (lambda: Features(Heads("mean")), "mean", (EDGES, 8)),
     "attention": (lambda: GATv2Conv(8, 4, heads=2, add_self_loops=False), "sum", ()),
 }
@@ -250,13 +263,16 @@ def test_two_kinds_of_nodes(
 
 def test_a_plan_comes_with_time(kernels: list[Any], device: torch.device) -> None:
     """Small graphs are summed in one kernel as soon as they are known to stay the same."""
-    layer, edges = SAGEConv(8, 4).to(device), edges_on(device)
-    x = torch.randn(NODES, 8, device=device)
-    wanted = layer(x, edges)
-    with pyg.enable():
-        for _ in range(messages.SIGHTS + 2):
-            torch.testing.assert_close(layer(x, edges), wanted)
-    assert kernels == [("mean", False, True)] * 3
+    for name in ("mean", "factor first"):
+        make, reduce, shape = CASES[name]
+        layer, edges = make().to(device), edges_on(device)
+        x, *w = (torch.randn(size, device=device) for size in ((NODES, 8), shape) if size)
+        wanted = layer(x, edges, *w)
+        kernels.clear()
+        with pyg.enable():
+            for _ in range(messages.SIGHTS + 2):
+                torch.testing.assert_close(layer(x, edges, *w), wanted)
+        assert kernels == [(reduce, bool(w), True)] * 3
 
 
 def test_large_graphs_need_no_plan(
@@ -339,6 +355,39 @@ def test_what_would_see_the_messages(hook: str, way: str, kernels: list[Any]) ->
             assert len(kernels) == 1 and len(seen) == 1
             return
     assert not kernels
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        *((FactorFirst, name) for name in ("message", "aggregate", "update")),
+        *((MessagePassing, name) for name in ("aggregate", "update")),
+    ],
+)
+def test_methods_that_are_replaced_later(
+    owner: type, name: str, way: str, kernels: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the class, after its message was read; they are called while they are there."""
+    edges, x, w = edges_on(torch.device("cpu")), torch.randn(NODES, 8), torch.rand(EDGES)
+    layer = FactorFirst(aggr="sum")
+    others = {
+        "message": lambda self, w, x_j: 3 * w.view(-1, 1) * x_j,
+        "aggregate": lambda self, inputs, index, ptr=None, dim_size=None: self.aggr_module(
+            3 * inputs, index, ptr=ptr, dim_size=dim_size, dim=self.node_dim
+        ),
+        "update": lambda self, inputs: 3 * inputs,
+    }
+    with pyg.enable():
+        once = layer(x, edges, w)
+        assert len(kernels) == 1
+        with mock.patch.object(owner, name, others[name]):
+            torch.testing.assert_close(layer(x, edges, w), 3 * once)
+        assert len(kernels) == 1
+        assert torch.equal(layer(x, edges, w), once)
+        assert len(kernels) == 2
+        monkeypatch.setattr(owner, name, others[name])
+        torch.testing.assert_close(layer(x, edges, w), 3 * once)
+        assert len(kernels) == 2
 
 
 @pytest.mark.parametrize(
@@ -541,6 +590,29 @@ def test_edges_with_loops_are_kept(
         actual = layer(x, edges)
     torch.testing.assert_close(actual, layer(x, edges))
     assert not torch.allclose(actual, wanted)
+
+
+@pytest.mark.parametrize("name", ["GCN", "GAT"])
+def test_edges_with_loops_are_not_kept_in_compiled_code(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is compiled as often for new edges as without the line, in one graph."""
+    monkeypatch.setattr(messages, "SIGHTS", 2)
+    x, graphs = torch.randn(NODES, 8), [edges_on(torch.device("cpu")) for _ in range(4)]
+    layer, counts = LOOPS[name](), []
+    wanted = layer(x, graphs[0])
+    for enabled in (False, True):
+        torch._dynamo.reset()
+        if enabled:
+            pyg.enable()
+            for _ in range(3):
+                layer(x, graphs[0])
+        counter = CompileCounter()
+        compiled = torch.compile(layer, fullgraph=True, backend=counter)
+        for edges in graphs:
+            torch.testing.assert_close(compiled(x, edges), wanted)
+        counts.append(counter.frame_count)
+    assert counts[1] == counts[0]
 
 
 def test_kept_edges_that_somebody_wrote_to(monkeypatch: pytest.MonkeyPatch) -> None:

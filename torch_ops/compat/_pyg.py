@@ -28,6 +28,7 @@ _scatter_ext: Any = importlib.import_module("torch_ops._ext.scatter")
 
 _their_scatter = _scatter.scatter
 _their_softmax = _softmax.softmax
+_their_segment = _segment.segment
 _their_index_select = MessagePassing._index_select_safe
 
 
@@ -142,8 +143,10 @@ def softmax(
 
 
 def segment(src: Tensor, ptr: Tensor, reduce: str = "sum") -> Tensor:
-    """torch_geometric.utils.segment by this library."""
-    return segment_csr(src, ptr, None, reduce)
+    """torch_geometric.utils.segment by this library; what that does not take, by their own."""
+    if reduce in ("sum", "add", "mean", "min", "max"):
+        return segment_csr(src, ptr, None, reduce)
+    return _their_segment(src, ptr, reduce)
 
 
 def _index_select(self, src: Tensor, index) -> Tensor:  # type: ignore[no-untyped-def]
@@ -192,11 +195,12 @@ def _lift(  # type: ignore[no-untyped-def]
 
 def _kept_edges(theirs: Any) -> Any:
     """A function of edges and no attributes, whose result is kept for edges that stay the same."""
-    keep, messages, uses = kept_plan, _pyg_messages, uses_of
+    keep, messages, uses, is_traced = kept_plan, _pyg_messages, uses_of, is_dynamo_compiling
 
     def edges(edge_index, edge_attr=None, *args, **kwargs):  # type: ignore[no-untyped-def]
         if (
-            edge_attr is None
+            not is_traced()  # or compiled code would hold for the edges of one call alone
+            and edge_attr is None
             and messages.is_index(edge_index)
             and uses(edge_index) >= messages.SIGHTS  # new edges are to cost little
         ):

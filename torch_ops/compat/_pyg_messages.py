@@ -50,6 +50,7 @@ class Form(NamedTuple):
     rows: str
     others: tuple[str, ...]
     factor: Callable[..., Any]
+    message: Any  # the function that was read
 
 
 class _NotAFactorError(Exception):
@@ -112,14 +113,24 @@ def factor_of(message: Any) -> Form | None:
     exec(compile(module, message.__code__.co_filename, "exec"), message.__globals__, made)
     factor = made[function.name]
     factor.__defaults__ = message.__defaults__
-    return Form(rows[:-2], tuple(name for name in names if name != rows), factor)
+    return Form(rows[:-2], tuple(name for name in names if name != rows), factor, message)
+
+
+# What is done besides messages, as MessagePassing has it.
+_METHODS = {
+    name: getattr(MessagePassing, name)
+    for name in ("aggregate", "update", "_check_input", "_set_size")
+}
+
+
+def _is_other(layer: type) -> bool:
+    return any(getattr(layer, name) is not method for name, method in _METHODS.items())
 
 
 def form_of(layer: type) -> Form | None:
     """The form of a class's messages, if the rest of it is as MessagePassing has it."""
-    for name in ("aggregate", "update", "_check_input", "_set_size"):
-        if getattr(layer, name) is not getattr(MessagePassing, name):
-            return None
+    if _is_other(layer):
+        return None
     return factor_of(layer.message)  # type: ignore[attr-defined]
 
 
@@ -340,6 +351,8 @@ def _fused(
         or self.explain
         or self.decomposed_layers > 1
         or any(name in self.__dict__ for name in ("message", "aggregate", "update"))
+        or type(self).message is not form.message  # it was replaced since
+        or _is_other(type(self))
         or any(getattr(self, hooks) for hooks in _HOOKS)
         or any(getattr(self.aggr_module, hooks) for hooks in _HOOKS_OF_MODULES)
     ):

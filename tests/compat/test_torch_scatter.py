@@ -118,7 +118,7 @@ def test_scatter(
 ) -> None:
     src, index = numbers(shape, dtype), entries(index_shape, places)
     given = src.to(device), index.to(device)
-    empty = 1 if reduce == "mul" else 0
+    empty = 1 if reduce == "mul" and src.numel() else 0
     wanted = expected(src, index, dim, places, reducer(reduce, dtype, math.floor), empty)
     assert_same(ts.scatter(*given, dim, dim_size=places, reduce=reduce), wanted, "dim_size")
 
@@ -195,6 +195,17 @@ def test_scatter_onto_out(
         out = before.to(device, copy=True)
         ts.scatter(src.to(device), index.to(device), dim, out, reduce=reduce)
         assert_same(out, wanted, reduce)
+
+
+def test_products_of_no_values(device: torch.device) -> None:
+    """Zeros, as torch_scatter has it, and not 1 as where no entry goes; out stays as it is."""
+    src = torch.ones(0, 2, device=device)
+    index = torch.empty(0, dtype=torch.int64, device=device)
+    assert ts.scatter_mul(src, index, 0, dim_size=2).tolist() == [[0, 0], [0, 0]]
+    assert ts.scatter(src, index, 0, dim_size=1, reduce="mul").tolist() == [[0, 0]]
+    out = torch.full((2, 2), 3.0, device=device)
+    assert ts.scatter_mul(src, index, 0, out) is out
+    assert out.tolist() == [[3, 3], [3, 3]]
 
 
 # Shapes of src, and of the sorted index or the ends, whose last axis is the one that is reduced.

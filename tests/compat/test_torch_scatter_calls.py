@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -86,6 +87,19 @@ def test_gradients_through_out(reduce: str, per_element: bool, device: torch.dev
     assert torch.autograd.gradcheck(function, (src, out), nondet_tol=1e-12)
 
 
+@pytest.mark.parametrize("per_element", [False, True])
+def test_gradients_through_out_of_logsumexp(per_element: bool, device: torch.device) -> None:
+    src, index, _ = arguments(device)
+    if per_element:
+        index = index[:, None].repeat(1, 2)
+    out = torch.randn(4, 2, dtype=torch.float64, device=device, requires_grad=True)
+
+    def function(values: Tensor, out: Tensor) -> Tensor:
+        return ts.scatter_logsumexp(values, index, 0, out.clone())
+
+    assert torch.autograd.gradcheck(function, (src, out), nondet_tol=1e-12)
+
+
 def test_the_gradient_of_a_product_with_a_zero(device: torch.device) -> None:
     src = torch.tensor([0.0, 2.0, 3.0], device=device, requires_grad=True)
     ts.scatter_mul(src, torch.tensor([0, 0, 0], device=device)).backward()
@@ -140,7 +154,7 @@ def test_torchscript(name: str, device: torch.device) -> None:
         samples = [(src, index, 0), (src, index[:, None].repeat(1, 2), 0), (src.t(), index)]
     for sample in samples:
         torch.testing.assert_close(script(*sample), function(*sample), rtol=1e-12, atol=1e-13)
-    if "out" in parameters and name not in ("scatter_std", "scatter_logsumexp"):
+    if "out" in parameters and name != "scatter_std":
         shape = (4, 2) if not name.startswith("gather") else (6, 2)
         outs = [torch.ones(shape, dtype=src.dtype, device=device) for _ in range(2)]
         for call, out in zip((function, script), outs, strict=True):
@@ -168,6 +182,48 @@ def test_torchscript(name: str, device: torch.device) -> None:
 def test_shapes_that_do_not_fit(call: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match=r"^(scatter|segment|gather)_\w+: .*(index|indptr).*shape"):
         call()
+
+
+ONTO_OUT: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "scatter_max": lambda i, out: ts.scatter_max(torch.ones(3, 2), i, 0, out),
+    "scatter_min": lambda i, out: ts.scatter(torch.ones(3, 2), i, 0, out, reduce="min"),
+    "scatter_mul": lambda i, out: ts.scatter_mul(torch.ones(3, 2), i, 0, out),
+    "scatter_logsumexp": lambda i, out: ts.scatter_logsumexp(torch.ones(3, 2), i, 0, out),
+    "segment_max_coo": lambda i, out: ts.segment_coo(torch.ones(3, 2), i, out, reduce="max"),
+    "segment_csr": lambda i, out: ts.segment_csr(torch.ones(3, 2), i, out, "min"),
+    "segment_sum_csr": lambda i, out: ts.segment_csr(torch.ones(3, 2), i, out),
+    "segment_mean_csr": lambda i, out: ts.segment_csr(torch.ones(3, 2), i, out, "mean"),
+    "segment_max_csr": lambda i, out: ts.segment_max_csr(torch.ones(3, 2), i, out),
+    "gather_coo": lambda i, out: ts.gather_coo(torch.ones(3, 2), i, out),
+    "gather_csr": lambda i, out: ts.gather_csr(torch.ones(2, 2), i, out),
+}
+SUMS_ONTO_OUT: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "scatter_sum": lambda i, out: ts.scatter_sum(torch.ones(3, 2), i, 0, out),
+    "scatter_mean": lambda i, out: ts.scatter_mean(torch.ones(3, 2), i, 0, out),
+    "scatter_std": lambda i, out: ts.scatter_std(torch.ones(3, 2), i, 0, out),
+    "segment_sum_coo": lambda i, out: ts.segment_coo(torch.ones(3, 2), i, out),
+    "segment_mean_coo": lambda i, out: ts.segment_mean_coo(torch.ones(3, 2), i, out),
+}
+
+
+@pytest.mark.parametrize("name", ONTO_OUT)
+@pytest.mark.parametrize("shape", [(2,), (2, 1), (1, 2, 2), (3, 3)])
+def test_out_of_another_shape(name: str, shape: tuple[int, ...]) -> None:
+    text = f"^{name}: out must have shape .* shape is {re.escape(str([*shape]))}"
+    with pytest.raises(ValueError, match=text):
+        ONTO_OUT[name](torch.tensor([0, 0, 1]), torch.zeros(shape))
+
+
+@pytest.mark.parametrize("name", [*ONTO_OUT, *SUMS_ONTO_OUT])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32], ids=str)
+def test_out_of_another_dtype(name: str, dtype: torch.dtype) -> None:
+    call = ONTO_OUT.get(name) or SUMS_ONTO_OUT[name]
+    index = torch.tensor([0, 0, 1])
+    indices = [index, index[:, None].repeat(1, 2)] if name.startswith("scatter") else [index]
+    rows = {"gather_coo": 3, "gather_csr": 1}.get(name, 2)
+    for each in indices:
+        with pytest.raises(TypeError, match=f"^{name}: out must have the dtype of src, .*{dtype}"):
+            call(each, torch.zeros(rows, 2, dtype=dtype))
 
 
 def test_other_errors(device: torch.device) -> None:

@@ -50,7 +50,7 @@ def scatter_std(
     if out is None:
         sums = reduced(squares, places, size, axis, batch_dims, rows, "sum")
     else:
-        sums = added(out, squares, places, axis, batch_dims, rows)
+        sums = added("scatter_std", out, squares, places, axis, batch_dims, rows)
     divisor = (count - 1 if unbiased else count).clamp(min=1)
     return sums.div(divisor.to(sums.dtype) + 1e-6).sqrt()
 
@@ -128,7 +128,8 @@ def scatter_logsumexp(
         src: The values, of a floating dtype.
         index: As for :func:`scatter`.
         dim: As for :func:`scatter`.
-        out: A tensor whose values count as values too, and that is overwritten and returned.
+        out: A tensor of the dtype of ``src`` and the result's shape whose values count as values
+            too, and that is overwritten and returned.
         dim_size: As for :func:`scatter`.
         eps: What is added to a sum of powers before its logarithm is taken.
 

@@ -3,7 +3,13 @@
 import torch
 from torch import Tensor
 
-from torch_ops.compat.torch_scatter.utils import like_rows, size_along, size_of_out, target
+from torch_ops.compat.torch_scatter.utils import (
+    check_dtype_of_out,
+    like_rows,
+    size_along,
+    size_of_out,
+    target,
+)
 
 
 def reduced(
@@ -37,9 +43,10 @@ def counted(index: Tensor, size: int, dim: int, batch_dims: int, rows: bool, ran
 
 
 def added(
-    out: Tensor, values: Tensor, index: Tensor, dim: int, batch_dims: int, rows: bool
+    name: str, out: Tensor, values: Tensor, index: Tensor, dim: int, batch_dims: int, rows: bool
 ) -> Tensor:
     """Sums added to what is there."""
+    check_dtype_of_out(name, out, values)
     if rows:
         return torch.ops.torch_ops.scatter_add_(out, values, index, dim, batch_dims=batch_dims)
     return out.add_(torch.ops.torch_ops.scatter_elements_add(values, index, list(out.size()), dim))
@@ -87,7 +94,7 @@ def scatter_sum(
     """Returns :func:`scatter` with ``reduce="sum"``, or adds to ``out``."""
     places, batch_dims, axis, rows = target("scatter_sum", src, index, dim)
     if out is not None:
-        return added(out, src, places, axis, batch_dims, rows)
+        return added("scatter_sum", out, src, places, axis, batch_dims, rows)
     return reduced(src, places, size_along(index, dim_size), axis, batch_dims, rows, "sum")
 
 
@@ -134,7 +141,7 @@ def scatter_mean(
     places, batch_dims, axis, rows = target("scatter_mean", src, index, dim)
     if out is None:
         return reduced(src, places, size_along(index, dim_size), axis, batch_dims, rows, "mean")
-    out = added(out, src, places, axis, batch_dims, rows)
+    out = added("scatter_mean", out, src, places, axis, batch_dims, rows)
     count = counted(places, out.size(axis), axis, batch_dims, rows, src.dim()).clamp(min=1)
     if out.is_floating_point():
         return out.div_(count)
@@ -187,7 +194,8 @@ def scatter(
             are as long as the first ones of ``src``, or 1, and that are repeated along those that
             it lacks.
         dim: The axis of ``src``; negative counts from the end.
-        out: A tensor that the values are reduced onto, and which is returned.
+        out: A tensor of the dtype of ``src`` and the result's shape that the values are reduced
+            onto, and which is returned.
         dim_size: How long the result is at ``dim``. Where neither it nor ``out`` is given, one more
             than the largest entry: the call then waits for the GPU.
         reduce: "sum" or "add", "mean", "mul", "min" or "max". Where no entry goes, the result is 1
@@ -200,7 +208,9 @@ def scatter(
         That of :func:`torch_ops.scatter`, and of ``out``.
 
     Raises:
-        ValueError: The index does not broadcast to ``src``, or ``reduce`` is none of these.
+        ValueError: The index does not broadcast to ``src``, ``out`` has another shape, or
+            ``reduce`` is none of these.
+        TypeError: ``out`` has another dtype.
         IndexError: ``dim`` or an entry is out of range; on CUDA as for :func:`torch_ops.scatter`.
 
     Example:

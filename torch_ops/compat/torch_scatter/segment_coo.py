@@ -27,7 +27,7 @@ def segment_sum_coo(
     """Returns :func:`segment_coo` with ``reduce="sum"``, or adds to ``out``."""
     places, batch_dims, dim, rows = target("segment_sum_coo", src, index, index.dim() - 1)
     if out is not None:
-        return added(out, src, places, dim, batch_dims, rows)
+        return added("segment_sum_coo", out, src, places, dim, batch_dims, rows)
     size = size_of_sorted(index, dim_size)
     return reduced(src, places, size, dim, batch_dims, "sum")
 
@@ -55,7 +55,7 @@ def segment_mean_coo(
         size = size_of_sorted(index, dim_size)
         result = reduced(src, places, size, dim, batch_dims, "sum")
     else:
-        result = added(out, src, places, dim, batch_dims, rows)
+        result = added("segment_mean_coo", out, src, places, dim, batch_dims, rows)
     count = counted(places, result.size(dim), dim, batch_dims, rows, src.dim()).clamp(min=1)
     if result.is_floating_point():
         return result.div_(count)
@@ -92,7 +92,8 @@ def segment_coo(
         index: uint8, int8, int16, int32 or int64. Its axes are as long as the first ones of
             ``src``, or 1. Entries do not decrease along the last axis; where they do, the result is
             undefined.
-        out: A tensor that the values are reduced onto, and which is returned.
+        out: A tensor of the dtype of ``src`` and the result's shape that the values are reduced
+            onto, and which is returned.
         dim_size: How long the result is at the index's last axis. Where neither it nor ``out`` is
             given, one more than the largest entry: the call then waits for the GPU.
         reduce: "sum" or "add", "mean", "min" or "max". Where no entry goes, the result is 0.
@@ -104,7 +105,9 @@ def segment_coo(
         That of :func:`torch_ops.scatter`, and of ``out``.
 
     Raises:
-        ValueError: The index does not broadcast to ``src``, or ``reduce`` is none of these.
+        ValueError: The index does not broadcast to ``src``, ``out`` has another shape, or
+            ``reduce`` is none of these.
+        TypeError: ``out`` has another dtype.
         IndexError: An entry is out of range; on CUDA as for :func:`torch_ops.scatter`.
 
     Example:
@@ -136,7 +139,7 @@ def gather_coo(src: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
     Args:
         src: A tensor of any dtype.
         index: As for :func:`segment_coo`.
-        out: A tensor that the result is written to, and which is returned.
+        out: A tensor of the result's dtype and shape that it is written to, and which is returned.
 
     Returns:
         A tensor of the dtype of ``src``, as long as the index is at its last axis, and as ``src``

@@ -111,7 +111,7 @@ def segment_csr(
         src: The values, of a dtype that :func:`torch_ops.scatter` takes.
         indptr: int32 or int64: the ends of the segments, which do not decrease along the last axis.
             Its other axes are as long as the first ones of ``src``, or 1.
-        out: A tensor that is overwritten with the result, and returned.
+        out: A tensor of the result's dtype and shape that is overwritten with it, and returned.
         reduce: "sum" or "add", "mean", "min" or "max". An empty segment gives 0.
 
     Returns:
@@ -123,6 +123,7 @@ def segment_csr(
 
     Raises:
         ValueError: The shapes do not fit, or ``reduce`` is none of these.
+        TypeError: ``out`` has another dtype.
 
     Example:
         >>> import torch
@@ -151,8 +152,9 @@ def gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor
         src: A tensor of any dtype, with an entry for each segment along the last axis of
             ``indptr``.
         indptr: As for :func:`segment_csr`.
-        out: A tensor that the result is written to, and which is returned. Values that lie in no
-            segment stay as they are.
+        out: A tensor of the dtype of ``src`` that the result is written to, and which is returned.
+            It is as long as ``src`` along all other axes. Values that lie in no segment stay as
+            they are.
 
     Returns:
         A tensor of the dtype of ``src``. It is ``indptr[..., -1]`` long along the axis, which must
@@ -163,6 +165,7 @@ def gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor
 
     Raises:
         ValueError: The shapes do not fit.
+        TypeError: ``out`` has another dtype.
 
     Example:
         >>> import torch

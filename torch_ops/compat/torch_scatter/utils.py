@@ -93,11 +93,16 @@ def check_out(name: str, out: Tensor, src: Tensor, dim: int, size: int) -> Tenso
             f"{name}: out must have shape {expected}, that of src but for axis {dim}, but its "
             f"shape is {list(out.size())}."
         )
+    check_dtype_of_out(name, out, src)
+    return out
+
+
+def check_dtype_of_out(name: str, out: Tensor, src: Tensor) -> None:
+    """Raises TypeError if it is not that of ``src``."""
     if out.dtype != src.dtype:
         raise TypeError(
             f"{name}: out must have the dtype of src, {src.dtype}, but it has {out.dtype}."
         )
-    return out
 
 
 def size_of_out(name: str, out: Tensor, src: Tensor, dim: int) -> int:

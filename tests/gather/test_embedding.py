@@ -317,6 +317,10 @@ def test_bad_arguments(device: torch.device) -> None:
         torch_ops.embedding(index, weight[0])
     with pytest.raises(ValueError, match="padding_idx must be between -3 and 2"):
         torch_ops.embedding(index, weight, padding_idx=3)
+    large = weight + 2
+    with pytest.raises(ValueError, match="padding_idx must be between -3 and 2"):
+        torch_ops.embedding(index, large, padding_idx=3, max_norm=1.0)
+    assert (large == 2).all()
     with pytest.raises(TypeError, match="input must be uint8, int8, int16, int32 or int64"):
         torch_ops.embedding(index.float(), weight)
     with pytest.raises(TypeError, match="embedding with max_norm: weight must be float16, "):

@@ -365,6 +365,7 @@ def test_layer_is_torchs(device: torch.device) -> None:
 
 def test_bad_arguments(device: torch.device) -> None:
     weight = torch.zeros(4, 2, device=device)
+    large = weight + 2
     index = torch.tensor([0, 3, 1], device=device)
     begins = torch.tensor([0, 2], device=device)
     call = torch_ops.embedding_bag
@@ -387,10 +388,27 @@ def test_bad_arguments(device: torch.device) -> None:
     with pytest.raises(TypeError, match="embedding_bag: offsets must be a tensor, but a list was"):
         call(index, weight, [0])
 
+    wrong_options: list[dict[str, Any]] = [
+        {"padding_idx": 4},
+        {"mode": "add"},
+        {"mode": None},
+        {"per_sample_weights": weight[:3, 0]},
+        {"mode": "sum", "per_sample_weights": weight[:2, 0]},
+        {"offsets": None},
+        {"offsets": begins[None]},
+    ]
+    if device.type == "cpu":  # on CUDA it is found later
+        wrong_options.append({"offsets": torch.tensor([0, 4])})
+    for mode in ("mean", "max"):
+        for wrong in wrong_options:
+            with pytest.raises((IndexError, TypeError, ValueError), match="embedding_bag"):
+                call(index, large, **{"offsets": begins, "mode": mode, "max_norm": 1.0, **wrong})
+            assert (large == 2).all(), (mode, wrong)
+
     def call_and_check(offsets: Tensor) -> None:
         call(index, weight, offsets)
         torch_ops.check_errors()
 
-    for wrong in ([0, 4], [-1, 2]):
+    for ends in ([0, 4], [-1, 2]):
         with pytest.raises(IndexError, match=r"embedding_bag: offsets\[[01]\] is .*, out of range"):
-            call_and_check(torch.tensor(wrong, device=device))
+            call_and_check(torch.tensor(ends, device=device))

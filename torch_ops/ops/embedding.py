@@ -90,7 +90,8 @@ def embedding(
     if known and weight.dim() != 2:
         shape = list(weight.shape)
         raise ValueError(f"embedding: weight must have two axes, but its shape is {shape}.")
-    if max_norm is not None:
+    padding_idx = padding_row("embedding", padding_idx, weight)
+    if max_norm is not None:  # after the other checks, since it writes to weight
         check_kinds(
             "embedding",
             max_norm=(max_norm, "a real number"),
@@ -103,7 +104,6 @@ def embedding(
             if output is not NotImplemented:
                 return output
         return _gather(weight, input, 0, name="embedding")
-    padding_idx = padding_row("embedding", padding_idx, weight)
     if not parts and not is_dynamo_compiling():
         output = _ext.call(
             input, weight, padding_idx, scale_grad_by_freq, sparse, 0, 0, None, None, None

@@ -15,6 +15,7 @@ from torch_ops.ops.embedding import padding_row
 
 _embedding_bag = torch.ops.torch_ops.embedding_bag.default
 _renorm_ = torch.ops.torch_ops.embedding_renorm_.default
+_Options = tuple[bool, str, bool, Tensor | None, bool, int | None]  # of the op, after the tensors
 _ext: Any = importlib.import_module("torch_ops._ext.embedding")
 
 
@@ -96,13 +97,6 @@ def embedding_bag(
     if per_sample_weights is not None:
         check_tensors("embedding_bag", per_sample_weights=per_sample_weights)
     padding_idx = padding_row("embedding_bag", padding_idx, weight)
-    if max_norm is not None:
-        check_kinds(
-            "embedding_bag",
-            max_norm=(max_norm, "a real number"),
-            norm_type=(norm_type, "a real number"),
-        )
-        _renorm_(weight, input, max_norm, norm_type, name="embedding_bag:input")
     options = (
         scale_grad_by_freq,
         mode,
@@ -111,10 +105,26 @@ def embedding_bag(
         include_last_offset,
         padding_idx,
     )
+    if max_norm is not None:
+        check_kinds(
+            "embedding_bag",
+            max_norm=(max_norm, "a real number"),
+            norm_type=(norm_type, "a real number"),
+        )
+        # Rows without values, for the checks: a wrong argument must not change weight.
+        if isinstance(weight, Tensor) and weight.dim() == 2 and weight.is_floating_point():
+            _bags(input, weight.detach().narrow(1, 0, 0), offsets, options)
+        _renorm_(weight, input, max_norm, norm_type, name="embedding_bag:input")
+    return _bags(input, weight, offsets, options)
+
+
+def _bags(input: Tensor, weight: Tensor, offsets: Tensor | None, options: _Options) -> Tensor:
+    """embedding_bag of arguments of which the tensors are checked."""
     if not is_dynamo_compiling():
         output = _ext.call_bag(input, weight, offsets, *options)
         if output is not NotImplemented:
             return output
+    mode = options[1]
     if not isinstance(mode, str):
         raise TypeError(f"embedding_bag: mode must be a string, but it is {mode!r}.")
     return _embedding_bag(input, weight, offsets, *options)

@@ -60,6 +60,14 @@ CALLS: list[tuple[str, Callable[[Any, Any], object]]] = [
         lambda s, i: torch_ops.gather_plan(i, 4, dim="rows"),
     ),
     (
+        "plan_cache: dim must be an int or None, but a list was given",
+        lambda s, i: torch_ops.plan_cache(i, 9, dim=[1]),
+    ),
+    (
+        "plan_cache: dim_size must be an int, but None was given",
+        lambda s, i: torch_ops.plan_cache(i, None),
+    ),
+    (
         "masked_gather: size must be an int or None, but a float was given",
         lambda s, i: torch_ops.masked_gather(s, s > 0, size=2.0),
     ),
@@ -124,6 +132,14 @@ CALLS: list[tuple[str, Callable[[Any, Any], object]]] = [
     (
         "leaky_relu: inplace must be a bool, but a str was given",
         lambda s, i: torch_ops.leaky_relu(s, 0.1, "output"),
+    ),
+    (
+        "LeakyReLU: negative_slope must be a real number, but a str was given",
+        lambda s, i: torch_ops.LeakyReLU("0.1"),
+    ),
+    (
+        "LeakyReLU: negative_slope must be a real number, but None was given",
+        lambda s, i: torch_ops.LeakyReLU(None),
     ),
     (
         "LeakyReLU: inplace must be a bool, but a str was given",

@@ -98,6 +98,18 @@ def test_bad_registrations(device: torch.device) -> None:
         torch_ops.register_plan({}, "other", layer.edges)  # type: ignore[arg-type]
     with pytest.raises(KeyError, match="attribute 'training' already exists"):
         torch_ops.register_plan(layer, "training", layer.edges)
+    layer.lin = torch.nn.Linear(2, 2)
+    taken = "register_plan: name must be new or .* registered plan, but 'lin' is a Linear of the"
+    with pytest.raises(KeyError, match=taken):
+        torch_ops.register_plan(layer, "lin", layer.edges)
+    assert isinstance(layer.lin, torch.nn.Linear)
+
+
+def test_a_registered_plan_is_replaced(device: torch.device) -> None:
+    layer = Layer(device)
+    plan = torch_ops.gather_plan(torch.tensor([1], device=device), 2)
+    torch_ops.register_plan(layer, "edges", plan)
+    assert layer.edges.index is plan.index
 
 
 # ---- other processes ----------------------------------------------------------------------------

@@ -380,6 +380,13 @@ def test_many_segments(device: torch.device) -> None:
     assert torch.equal(torch_ops.scatter_add(values, ids, 200_000, sorted=True), expected)
 
 
+def test_offsets_of_no_axis(device: torch.device) -> None:
+    values, offsets = torch.ones(1, device=device), torch.tensor(0, device=device)
+    for call in (torch_ops.gather_csr, torch_ops.segment_reduce):
+        with pytest.raises(ValueError, match=r"offsets must have .* the shape of offsets is \[\]"):
+            call(values, offsets)
+
+
 def test_runs_of_segments(device: torch.device, sync_mode: None) -> None:
     """Of so many rows that a group of lanes has several in turn, short, long and empty ones."""
     generator = torch.Generator().manual_seed(0)

@@ -204,21 +204,26 @@ def gather_plan(
     """
     if not isinstance(index, Tensor):
         check_tensors("gather_plan", index=index)
+    _check_numbers("gather_plan", dim_size, dim, batch_dims)
+    rows, order = _gather_plan(index, dim_size, dim=dim, batch_dims=batch_dims)
+    return GatherPlan(index, rows, order, dim_size, batch_dims if dim is None else dim, batch_dims)
+
+
+def _check_numbers(name: str, dim_size: int, dim: int | None, batch_dims: int) -> None:
     check_kinds(
-        "gather_plan",
+        name,
         dim_size=(dim_size, "an int"),
         dim=(dim, "an int or None"),
         batch_dims=(batch_dims, "an int"),
     )
-    rows, order = _gather_plan(index, dim_size, dim=dim, batch_dims=batch_dims)
-    return GatherPlan(index, rows, order, dim_size, batch_dims if dim is None else dim, batch_dims)
 
 
 def register_plan(module: nn.Module, name: str, plan: GatherPlan, persistent: bool = False) -> None:
     """Makes a plan part of a module, as ``register_buffer`` does with a tensor.
 
     ``module.name`` is the plan, which the ops take. Its tensors are buffers: they move with
-    ``module.to(...)``, and are copied and pickled with the module.
+    ``module.to(...)``, and are copied and pickled with the module. A plan that was registered by
+    the same name is replaced.
 
     Args:
         module: The module.
@@ -230,7 +235,8 @@ def register_plan(module: nn.Module, name: str, plan: GatherPlan, persistent: bo
 
     Raises:
         TypeError: ``module`` is not a module, ``plan`` is not a plan, or ``name`` is not a string.
-        KeyError: The module already has such an attribute, or ``name`` cannot be one.
+        KeyError: The module already has such an attribute, which is no registered plan, or ``name``
+            cannot be one.
 
     Example:
         >>> import torch, torch_ops
@@ -244,6 +250,13 @@ def register_plan(module: nn.Module, name: str, plan: GatherPlan, persistent: bo
             raise TypeError(
                 f"register_plan: {role} must be a {kind.__name__}, but {given(argument)} was given."
             )
+    # register_module replaces a module silently.
+    taken = module._modules.get(name) if isinstance(name, str) else None
+    if taken is not None and not isinstance(taken, _RegisteredPlan):
+        raise KeyError(
+            f"register_plan: name must be new or that of a registered plan, but {name!r} is "
+            f"{given(taken)} of the module."
+        )
     module.register_module(name, _RegisteredPlan(plan, persistent))
 
 
@@ -401,6 +414,7 @@ def plan_cache(
         That of a plan, for each index that was seen twice: 8 or 16 bytes per entry.
 
     Raises:
+        TypeError: A number is not an int.
         IndexError, TypeError, ValueError: As for :func:`gather_plan`, if a plan is made.
 
     Example:
@@ -413,6 +427,7 @@ def plan_cache(
         GatherPlan tensor([1., 0., 2.])
         GatherPlan tensor([1., 0., 2.])
     """
+    _check_numbers("plan_cache", dim_size, dim, batch_dims)
     return cached_plan(index, dim_size, batch_dims if dim is None else dim, batch_dims, sights=2)
 
 

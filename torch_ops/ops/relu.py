@@ -269,6 +269,7 @@ class LeakyReLU(nn.LeakyReLU):
     def __init__(
         self, negative_slope: float = 0.01, inplace: bool = False, *, save: str = "mask"
     ) -> None:
+        check_kinds("LeakyReLU", negative_slope=(negative_slope, "a real number"))
         _check_inplace("LeakyReLU", inplace)
         _saves_mask("LeakyReLU", save)
         super().__init__(negative_slope, inplace)

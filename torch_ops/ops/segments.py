@@ -144,7 +144,7 @@ def gather_csr(
     """
     if output_size is None:
         check_tensors("gather_csr", values=values, offsets=offsets)
-        last = offsets[..., -1:]
+        last = offsets[..., -1:] if offsets.dim() else offsets  # which the op refuses
         output_size = int(last.max()) if last.numel() > 0 else 0
     if not is_dynamo_compiling():
         output = _ext.call_gather(values, offsets, dim, batch_dims, output_size)

@@ -487,7 +487,7 @@ def test_every_layer_agrees(sights: int, monkeypatch: pytest.MonkeyPatch) -> Non
         assert max(errors) < 1e-12, name
         assert wanted[0], name
     page = (ROOT / "docs/coming_from/pyg.md").read_text("utf-8")
-    in_one_kernel = page.split("can be: ")[1].split(", and networks")[0]
+    in_one_kernel = page.split("computed this way: ")[1].split(", and networks")[0]
     assert re.findall(r"`(\w+)`", in_one_kernel) == sorted(each.__name__ for each in fused)
     listed, left_out = page.split("## Layers")[1].split("These are left out")
     assert re.findall(r"`(\w+)`", listed) == list(LAYERS)

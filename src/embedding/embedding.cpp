@@ -417,6 +417,7 @@ struct EmbeddingBag {
                       "has a bag in each row and no offsets. But input has shape ",
                       input.sym_sizes(), ", and offsets ", offsets ? "are given." : "are missing.");
     if (offsets) {
+      indexing::check_index_dtype(kOfOffsets, *offsets);
       TORCH_CHECK_VALUE(offsets->dim() == 1, kName,
                         ": offsets must have one axis, but its shape is ", offsets->sym_sizes(),
                         ".");

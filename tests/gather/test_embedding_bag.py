@@ -387,6 +387,11 @@ def test_bad_arguments(device: torch.device) -> None:
         call(index, weight, begins, padding_idx=4)
     with pytest.raises(TypeError, match="embedding_bag: offsets must be a tensor, but a list was"):
         call(index, weight, [0])
+    for mode in ("sum", "mean", "max"):
+        with pytest.raises(TypeError, match="embedding_bag: offsets must be uint8, .* float32"):
+            call(index, weight, begins.float(), mode=mode)
+        with pytest.raises(TypeError, match="embedding_bag: weight must be float16, .* int64"):
+            call(index, weight.long(), begins, mode=mode)
 
     wrong_options: list[dict[str, Any]] = [
         {"padding_idx": 4},

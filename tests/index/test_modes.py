@@ -419,6 +419,28 @@ def test_bad_modes(device: torch.device) -> None:
             call(mode="fill", fill_value=source[0])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "fill_value"),
+    [
+        (torch.float8_e4m3fn, 449.0),
+        (torch.float16, -65505.0),
+        (torch.complex64, complex(0, 1e39)),
+        (torch.uint64, 2**63),
+    ],
+)
+def test_fills_beyond_the_dtype(
+    device: torch.device, dtype: torch.dtype, fill_value: complex
+) -> None:
+    source, index = torch.zeros(2, dtype=dtype, device=device), torch.tensor([5], device=device)
+    mask = torch.tensor([False, True], device=device)
+    for call in (
+        lambda: torch_ops.gather(source, index, mode="fill", fill_value=fill_value),
+        lambda: torch_ops.masked_gather(source, mask, size=2, fill_value=fill_value),
+    ):
+        with pytest.raises(ValueError, match="gather: fill_value must"):
+            call()
+
+
 def test_plans_take_one_mode(device: torch.device) -> None:
     plan = torch_ops.gather_plan(torch.tensor([1, 0], device=device), 3)
     source = torch.zeros(3, device=device)

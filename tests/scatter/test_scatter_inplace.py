@@ -214,3 +214,47 @@ def test_bad_arguments(device: torch.device) -> None:
         torch_ops.scatter_(out, out[:2], index, reduce="sum", include_self="no")
     with pytest.raises(TypeError, match="scatter_: reduce must be a string, but it is None"):
         torch_ops.scatter_(out, out[:2], index, reduce=None)
+
+
+def test_products_under_vmap(device: torch.device) -> None:
+    """The gradient needs the former ``out``, which the product overwrites."""
+    out = torch.rand(3, 4, dtype=torch.float64, device=device) + 0.5
+    values = (torch.rand(3, 4, dtype=torch.float64, device=device) + 0.5).requires_grad_()
+    index = torch.tensor([0, 1, 0, 1], device=device)
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        return torch_ops.scatter_(a * 1, b, index, reduce="prod")
+
+    (actual,) = torch.autograd.grad(torch.vmap(product)(out, values).sum(), values)
+    each = torch.stack([product(a, b) for a, b in zip(out, values, strict=True)])
+    torch.testing.assert_close(actual, torch.autograd.grad(each.sum(), values)[0])
+    mixed = torch.func.jacrev(torch.func.jacfwd(product, argnums=1), argnums=1)
+    torch.testing.assert_close(
+        mixed(out[0], values[0]), torch.func.hessian(product, argnums=1)(out[0], values[0])
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_integers(device: torch.device, dtype: torch.dtype) -> None:
+    out, values = (torch.tensor(n, device=device).to(dtype) for n in ([7, 8, 9], [1, 2, 3]))
+    index = torch.tensor([0, 2, 2], device=device)
+    result = torch_ops.scatter_(out.clone(), values, index, reduce="sum", include_self=False)
+    assert result.tolist() == [1, 8, 5]
+    mask = torch.tensor([True, False, True], device=device)
+    assert torch_ops.masked_scatter(values, mask, out=out).tolist() == [1, 8, 2]
+    with pytest.raises(TypeError, match=rf"scatter_: values must not be uint16.*{dtype}"):
+        torch_ops.scatter_(out, values, index, reduce="mean")
+
+
+def test_names_in_errors(device: torch.device) -> None:
+    index = torch.tensor([0, 1], device=device)
+    shared = torch.zeros(2, device=device)
+    with pytest.raises(RuntimeError, match=r"^scatter_: torch\.vmap cannot map over values"):
+        torch.vmap(lambda v: torch_ops.scatter_(shared, v, index, reduce="sum"))(
+            torch.ones(3, 2, device=device)
+        )
+    for dtype, text in ((torch.float32, "scatter_add: dim_size is missing"), ("int32", "dtype")):
+        with pytest.raises(TypeError, match=text):
+            torch_ops.scatter_add(shared, index, dtype=dtype)
+    with pytest.raises(TypeError, match=r"scatter: dtype must be a torch\.dtype or None"):
+        torch_ops.scatter(shared, index, 2, dtype="float32")

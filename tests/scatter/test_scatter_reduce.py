@@ -439,6 +439,10 @@ def test_bad_arguments(device: torch.device) -> None:
 def test_means_of_complex32(device: torch.device) -> None:
     """Which torch cannot divide on the CPU."""
     values = torch.tensor([1 + 2j, 3, 5j], dtype=torch.complex32, device=device)
+    many = torch.full((20000, 8), 1 + 2j, dtype=torch.complex32, device=device)
+    each = torch.arange(20000, device=device)
+    for picks in (each, torch_ops.gather_plan(each, 20000)):
+        assert torch.equal(torch_ops.scatter(many, picks, 20000, reduce="mean"), many)
     index, offsets = (torch.tensor(n, device=device) for n in ([0, 0, 2], [0, 2, 2, 3]))
     zeros = torch.zeros(3, dtype=torch.complex32, device=device)
     for means in (

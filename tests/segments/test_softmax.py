@@ -240,12 +240,13 @@ def test_of_nothing(device: torch.device, name: str) -> None:
 def test_large_numbers(device: torch.device, name: str) -> None:
     """Nothing overflows, also where the largest value is far below zero; infinities as in torch."""
     ours, theirs = FUNCTIONS[name]
-    values = torch.tensor([1e4, 1e4 - 1, -1e4, -1e4 - 2, -torch.inf, 0.0], device=device)
-    index = torch.tensor([0, 0, 1, 1, 2, 2], device=device)
-    for given in calls(values, index, 3):
+    pairs = [[1e4, 1e4 - 1], [-1e4, -1e4 - 2], [-torch.inf, 0], [torch.inf, 0], [torch.inf] * 2]
+    values = torch.tensor(pairs, device=device).flatten()
+    index = torch.arange(5, device=device).repeat_interleave(2)
+    for given in calls(values, index, 5):
         if given:
-            expected = theirs(values.view(3, 2), 1).flatten()
-            torch.testing.assert_close(ours(values, **given), expected)
+            expected = theirs(values.view(5, 2), 1).flatten()
+            torch.testing.assert_close(ours(values, **given), expected, equal_nan=True)
     nothing = torch.full((2,), -torch.inf, device=device)
     result = ours(nothing, offsets=torch.tensor([0, 2, 2], device=device))
     if name == "logsumexp":

@@ -267,11 +267,19 @@ SPOILED = [
             ({"count": 0}, "INVALID_ARGUMENT", "count must be between 1 and 16, but it is 0"),
             ({"count": 17}, "INVALID_ARGUMENT", "count must be between 1 and 16, but it is 17"),
             ({"sizes": [3, -4]}, "NEGATIVE_SIZE", "each of sizes must not be negative"),
-            ({"sizes": [2**40, 2**40]}, "SIZE_OVERFLOW", "product of the sizes must be below 2^50"),
+            ({"sizes": [2**40, 2**40]}, "SIZE_OVERFLOW", "the sizes, and that times inner, must"),
             ({"points": -1}, "NEGATIVE_SIZE", "points must not be negative"),
             ({"index_type": 7}, "UNKNOWN_INDEX_TYPE", "index_type must be"),
             ({"memory": 9}, "UNKNOWN_MEMORY", "memory must be TORCH_OPS_HOST"),
         )
+    ],
+    *[
+        (op, {"sizes": [2**40, 2**40], "inner": 0}, "SIZE_OVERFLOW", "must be below 2^50")
+        for op in ("gather_points", "put_points")
+    ],
+    *[
+        (op, {"sizes": [1, 1], "points": 2**40, "inner": 2**40}, "SIZE_OVERFLOW", "all points of")
+        for op in ("gather_points", "put_points")
     ],
     ("gather_points", {"from": None}, "NULL_POINTER", "source is NULL"),
     ("put_points", {"from": None}, "NULL_POINTER", "values is NULL"),

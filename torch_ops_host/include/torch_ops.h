@@ -38,7 +38,8 @@ enum {
   TORCH_OPS_SUCCESS = 0,
   TORCH_OPS_NULL_POINTER = 1,
   TORCH_OPS_NEGATIVE_SIZE = 2,
-  TORCH_OPS_SIZE_OVERFLOW = 3,     /* 2^63 bytes or more; for rows, counted as 16 per element */
+  TORCH_OPS_SIZE_OVERFLOW = 3,     /* 2^63 bytes or more; for rows, counted as 16 per element;
+                                      at points, a table of 2^50 places or elements */
   TORCH_OPS_UNKNOWN_DTYPE = 4,     /* not one of the list below */
   TORCH_OPS_UNSUPPORTED_DTYPE = 5, /* relu and sigmoid are for floating types */
   TORCH_OPS_UNKNOWN_INDEX_TYPE = 6,
@@ -272,7 +273,8 @@ TORCH_OPS_API torch_ops_status torch_ops_scatter_elements_add(
 
 /* A point has a coordinate for each of the first `count` axes of a table, 1 to 16: coordinates[j],
  * [batch, points], is for the axis with sizes[j]. The arrays `coordinates` and `sizes` themselves
- * are in host memory. A position in an error counts the points.
+ * are in host memory. The product of the sizes, and that times inner, must be below 2^50. A
+ * position in an error counts the points.
  *
  * output[b, p, d] = source[b, c0[b, p], c1[b, p], ..., d]: source [batch, sizes..., inner], output
  * [batch, points, inner]. `fill` as above. */

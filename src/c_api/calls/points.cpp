@@ -1,4 +1,5 @@
 // The functions of torch_ops.h at points, which are given by a coordinate for each axis.
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -16,8 +17,9 @@ struct PointCall {
   int64_t entries = 0;  // of each coordinate
   int64_t places = 1;   // of a batch: the product of the sizes
   IndexMode mode{};
-  bool has_empty_axis = false;
+  int64_t empty_axis = -1;  // the first of size 0; negative: there is none
 
+  bool has_empty_axis() const { return empty_axis >= 0; }
   EntryKind entry_kind() const { return {0, mode, layout.coordinates}; }
 
   // Checks an array that follows the coordinates.
@@ -62,8 +64,10 @@ PointCall check_points(const void* const* coordinates, const int64_t* sizes, int
     check_size("each of sizes", sizes[j]);
     check_pointer("each of coordinates", coordinates[j], bytes, entry_bytes);
     call.arrays.push_back({"coordinates", coordinates[j], bytes, Array::kRead});
-    call.has_empty_axis |= sizes[j] == 0;
+    if (sizes[j] == 0 && !call.has_empty_axis()) call.empty_axis = j;
   }
+  // The kernels count the rows in int64 even if they have no elements.
+  checked_bytes("the array of all points", 1, batch, points, inner);
   int64_t elements = inner;
   for (int32_t j = count; j-- > 0;) {
     Coordinate& coordinate = layout.coordinate[j];
@@ -71,12 +75,15 @@ PointCall check_points(const void* const* coordinates, const int64_t* sizes, int
     coordinate.axis = j;
     coordinate.rule = IndexRule(call.mode, sizes[j]);
     coordinate.table_stride = elements;
-    call.places = call.has_empty_axis ? 0 : call.places * sizes[j];
-    if (__builtin_mul_overflow(elements, call.has_empty_axis ? 1 : sizes[j], &elements) ||
-        elements >= kMostPlaces) {
-      fail(TORCH_OPS_SIZE_OVERFLOW, "the product of the sizes must be below 2^50");
+    const int64_t size = call.has_empty_axis() ? 1 : sizes[j];
+    if (__builtin_mul_overflow(call.places, size, &call.places) ||
+        __builtin_mul_overflow(elements, size, &elements) ||
+        std::max(call.places, elements) >= kMostPlaces) {
+      fail(TORCH_OPS_SIZE_OVERFLOW,
+           "the product of the sizes, and that times inner, must be below 2^50");
     }
   }
+  if (call.has_empty_axis()) call.places = 0;
   layout.rows = call.entries;
   layout.inner = inner;
   const auto add_axis = [&](int64_t size, int64_t in_table, int64_t in_rows, int64_t in_index) {
@@ -98,7 +105,9 @@ void run_points(const PointCall& call, torch_ops_memory memory, torch_ops_stream
   run(call.arrays, call.entry_kind(), memory, stream, milliseconds,
       [&](auto on, const Pointers& at, const auto&... errors) {
         if (call.entries == 0) return;
-        if (call.has_empty_axis) check_axis_not_empty(call.entries, call.entry_kind());
+        if (call.has_empty_axis()) {
+          check_axis_not_empty(call.entries, call.entry_kind(), call.empty_axis);
+        }
         const PointsLayout layout = call.at(at);
         if constexpr (std::is_same_v<decltype(on), OnCpu>) {
           const int64_t bad = launch(on, layout, at);
@@ -156,7 +165,7 @@ torch_ops_status torch_ops_gather_points(const void* source, const void* const* 
                [&](auto on, const PointsLayout& layout, const Pointers& at, const auto&... errors) {
                  // A kernel reads some row even for a point that names none: if source has no row,
                  // one of the output.
-                 const void* rows = call.has_empty_axis ? at[count + 1] : at[count];
+                 const void* rows = call.has_empty_axis() ? at[count + 1] : at[count];
                  return kernels::gather_points(on, rows, element, layout, filled, at[count + 1],
                                                errors...);
                });

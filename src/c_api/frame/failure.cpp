@@ -12,15 +12,15 @@ thread_local BadEntry last_bad_entry{0, 0, 0};
 std::string describe(const BadEntry& entry) {
   std::ostringstream text;
   if (entry.coordinate < 0) {
-    text << "index[" << entry.position << "]";
+    text << "index";
   } else {
-    text << "coordinates[" << entry.coordinate << "][" << entry.position << "]";
+    text << "coordinates[" << entry.coordinate << "]";
   }
   if (entry.bound == 0) {
-    text << " exists, but the axis has size 0: no entry is allowed";
+    text << " has entries, but the axis has size 0: no entry is allowed";
   } else {
-    text << " is " << entry.value << ", out of range for an axis of size " << entry.bound
-         << ": it must be between " << (entry.from_end ? -entry.bound : 0) << " and "
+    text << "[" << entry.position << "] is " << entry.value << ", out of range for an axis of size "
+         << entry.bound << ": it must be between " << (entry.from_end ? -entry.bound : 0) << " and "
          << entry.bound - 1;
   }
   return text.str();

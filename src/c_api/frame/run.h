@@ -32,8 +32,10 @@ inline void raise_if_bad(const IndexArray& index, int64_t position, const EntryK
 }
 
 // An axis without rows has none that an entry could name.
-inline void check_axis_not_empty(int64_t entries, const EntryKind& kind) {
-  if (entries > 0 && kind.bound == 0 && kind.mode != IndexMode::kFill) fail_at_entry({0, 0, 0});
+inline void check_axis_not_empty(int64_t entries, const EntryKind& kind, int64_t coordinate = -1) {
+  if (entries > 0 && kind.bound == 0 && kind.mode != IndexMode::kFill) {
+    fail_at_entry({0, 0, 0, /*from_end=*/false, coordinate});
+  }
 }
 
 // Calls a launcher of the kernel library: `launch(errors...)`, on the CPU without errors.

@@ -16,6 +16,8 @@ cdef dict _DTYPES = {
     "uint64": capi.TORCH_OPS_UINT64,
 }
 cdef tuple _FLOATING = ("float16", "bfloat16", "float32", "float64")
+cdef tuple _UNORDERED = ("uint16", "uint32", "uint64")  # which the library does not compare
+_LARGEST_BFLOAT16 = float.fromhex("0x1.fep127")
 cdef dict _MEMORY = {
     None: capi.TORCH_OPS_HOST,
     "cpu": capi.TORCH_OPS_HOST_CPU,
@@ -72,11 +74,11 @@ cdef _as_array(op, name, value, allowed=tuple(_DTYPES)):
     return numpy.require(array, array.dtype.newbyteorder("="), ("C", "A"))
 
 
-cdef _as_index(op, index):
+cdef _as_index(op, index, name="index"):
     array = numpy.asarray(index)
     if array.dtype.kind not in "iu" or array.dtype == numpy.uint64:
         raise TypeError(
-            f"{op}: index must be of an integer dtype but uint64, but it is {array.dtype}.")
+            f"{op}: {name} must be of any integer dtype except uint64, but it is {array.dtype}.")
     dtype = numpy.int32 if array.dtype == numpy.int32 else numpy.int64
     return numpy.require(array, dtype, ("C", "A"))
 
@@ -99,16 +101,46 @@ cdef int32_t _index_type(entries):
             else capi.TORCH_OPS_INDEX_INT64)
 
 
-cdef _as_fill(op, fill_value, dtype):
+cdef _as_number(value):
+    """Python's number for a scalar of Python or NumPy; None for what is not a number."""
+    if not isinstance(value, numpy.generic):
+        return value if isinstance(value, (int, float, complex)) else None
+    kind = value.dtype.kind
+    if kind == "f" or value.dtype.name == "bfloat16":
+        return float(value)  # item() of a longdouble is a longdouble
+    if kind == "c":
+        return complex(value)
+    return value.item() if kind in "biu" else None
+
+
+cdef _as_fill(op, mode, fill_value, dtype):
     """An array of one element; None for zero."""
     if fill_value is None:
         return None
-    try:
-        return numpy.full(1, fill_value, dtype)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(
-            f"{op}: fill_value must be a number of the dtype {dtype}, but it is {fill_value!r}: "
-            f"{error}") from None
+    number = _as_number(fill_value)
+    if number is None:
+        raise TypeError(f"{op}: fill_value must be a number, but it is {fill_value!r}.")
+    if mode != "fill":
+        raise ValueError(f'{op}: fill_value is for mode="fill", but mode is "{mode}".')
+    if isinstance(number, complex):
+        raise ValueError(
+            f"{op}: fill_value must be a real number for {dtype}, but it is {number}.")
+    if dtype.kind in "iu":
+        if not isinstance(number, int):
+            raise ValueError(
+                f"{op}: fill_value must be an integer for {dtype}, but it is {number}.")
+        least, most = int(numpy.iinfo(dtype).min), int(numpy.iinfo(dtype).max)
+        if not least <= number <= most:
+            raise ValueError(
+                f"{op}: fill_value must be between {least} and {most} for {dtype}, but it is "
+                f"{number}.")
+        return numpy.full(1, number, dtype)
+    largest = _LARGEST_BFLOAT16 if dtype.name == "bfloat16" else float(numpy.finfo(dtype).max)
+    if largest < abs(number) != math.inf:
+        raise ValueError(
+            f"{op}: fill_value must be between -{largest:g} and {largest:g} for {dtype}, but it is "
+            f"{number}.")
+    return numpy.full(1, float(number), dtype)
 
 
 cdef int64_t _product(sizes):
@@ -181,8 +213,8 @@ cdef _raise(op, int32_t status, index=None, int32_t mode=capi.TORCH_OPS_MODE_RAI
         entry = ", ".join(str(int(i)) for i in numpy.unravel_index(position, index.shape))
         if bound == 0:
             raise IndexError(
-                f"{op}: index has {index.size} entries, but the axis has size 0: no entry is "
-                "allowed.")
+                f"{op}: the number of entries of index is {index.size}, but the axis has size 0: "
+                "no entry is allowed.")
         if mode == capi.TORCH_OPS_MODE_FROM_END:
             least = -bound
         raise IndexError(

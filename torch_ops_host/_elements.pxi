@@ -60,7 +60,7 @@ def gather_elements(source, index, axis, *, mode="raise", fill_value=None, out=N
     if table.ndim == 0:
         raise ValueError(f"{op}: source must have at least one axis, but it is 0-dimensional.")
     result = _take_out(op, out, entries.shape, table.dtype, (table, entries))
-    filled = _as_fill(op, fill_value, table.dtype)
+    filled = _as_fill(op, mode, fill_value, table.dtype)
 
     cdef _Memory from_ = _Memory(table), by = _Memory(entries), to = _Memory(result, writable=True)
     cdef _Memory fill = _Memory(filled if filled is not None else numpy.empty(0))
@@ -181,6 +181,7 @@ def gather_points(source, coordinates, *, mode="raise", fill_value=None, out=Non
 
     Raises:
         IndexError: A coordinate is out of range: the message has its position among the points.
+        TypeError: ``coordinates`` is not a sequence.
         ValueError: There are no coordinates, more than axes, or they do not fit each other. The
             rest is as for :func:`gather`.
 
@@ -194,12 +195,16 @@ def gather_points(source, coordinates, *, mode="raise", fill_value=None, out=Non
     cdef int32_t memory = _memory_of(op, device)
     cdef int32_t by_mode = _choice_of(op, "mode", mode, _MODES)
     table = _as_array(op, "source", source)
-    given = [_as_index(op, each) for each in coordinates]
+    if not numpy.iterable(coordinates):
+        raise TypeError(
+            f"{op}: coordinates must be a sequence of index arrays, one for each axis, but it is "
+            f"{coordinates!r}.")
+    given = [_as_index(op, each, f"coordinates[{j}]") for j, each in enumerate(coordinates)]
     most = min(table.ndim, <int> _MOST_COORDINATES)
     if not 1 <= len(given) <= most:
         raise ValueError(
-            f"{op}: there must be 1 to {most} coordinates for source with the shape {table.shape}, "
-            f"but there are {len(given)}.")
+            f"{op}: the number of coordinates must be between 1 and {most} for source with the "
+            f"shape {table.shape}, but it is {len(given)}.")
     try:
         given = numpy.broadcast_arrays(*given)
     except ValueError:
@@ -211,7 +216,7 @@ def gather_points(source, coordinates, *, mode="raise", fill_value=None, out=Non
              for each in given]
     shape = given[0].shape + table.shape[len(given):]
     result = _take_out(op, out, shape, table.dtype, (table, *given))
-    filled = _as_fill(op, fill_value, table.dtype)
+    filled = _as_fill(op, mode, fill_value, table.dtype)
 
     cdef _Memory from_ = _Memory(table), to = _Memory(result, writable=True), one
     cdef _Memory fill = _Memory(filled if filled is not None else numpy.empty(0))

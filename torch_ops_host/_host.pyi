@@ -1,11 +1,13 @@
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
+from numpy import bool_, floating, integer
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 Device = Literal["cpu", "gpu"] | None
 Mode = Literal["raise", "wrap", "clip", "fill", "unchecked", "from_end"]
 Reduction = Literal["sum", "mean", "prod", "amax", "amin"]
+Number = float | integer[Any] | floating[Any] | bool_
 _Array = NDArray[Any]
 _Timed = tuple[NDArray[Any], float]
 
@@ -16,7 +18,7 @@ def gather(
     *,
     batch_dims: int = 0,
     mode: Mode = "raise",
-    fill_value: float | None = None,
+    fill_value: Number | None = None,
     out: _Array | None = None,
     return_time: Literal[False] = False,
     device: Device = None,
@@ -28,7 +30,7 @@ def gather(
     *,
     batch_dims: int = 0,
     mode: Mode = "raise",
-    fill_value: float | None = None,
+    fill_value: Number | None = None,
     out: _Array | None = None,
     return_time: Literal[True],
     device: Device = None,
@@ -108,7 +110,7 @@ def gather_elements(
     axis: int,
     *,
     mode: Mode = "raise",
-    fill_value: float | None = None,
+    fill_value: Number | None = None,
     out: _Array | None = None,
     return_time: Literal[False] = False,
     device: Device = None,
@@ -120,7 +122,7 @@ def gather_elements(
     axis: int,
     *,
     mode: Mode = "raise",
-    fill_value: float | None = None,
+    fill_value: Number | None = None,
     out: _Array | None = None,
     return_time: Literal[True],
     device: Device = None,
@@ -157,7 +159,7 @@ def gather_points(
     coordinates: Sequence[ArrayLike],
     *,
     mode: Mode = "raise",
-    fill_value: float | None = None,
+    fill_value: Number | None = None,
     out: _Array | None = None,
     return_time: Literal[False] = False,
     device: Device = None,
@@ -168,7 +170,7 @@ def gather_points(
     coordinates: Sequence[ArrayLike],
     *,
     mode: Mode = "raise",
-    fill_value: float | None = None,
+    fill_value: Number | None = None,
     out: _Array | None = None,
     return_time: Literal[True],
     device: Device = None,

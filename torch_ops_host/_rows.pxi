@@ -9,8 +9,8 @@ cdef _gather(op, source, index, batch_dims, mode, fill_value, out, return_time, 
     batch_dims = _as_int(op, "batch_dims", batch_dims)
     if not 0 <= batch_dims < max(rows.ndim, 1) or rows.ndim == 0:
         raise ValueError(
-            f"{op}: source must have an axis after the {batch_dims} batch axes, but its shape is "
-            f"{rows.shape}.")
+            f"{op}: source must have an axis after the batch axes (batch_dims={batch_dims}), but its "
+            f"shape is {rows.shape}.")
     _check_batches(op, "source", rows, entries, batch_dims)
     shape = entries.shape + rows.shape[batch_dims + 1:]
     result = _take_out(op, out, shape, rows.dtype, (rows, entries))
@@ -27,7 +27,7 @@ cdef _gather(op, source, index, batch_dims, mode, fill_value, out, return_time, 
     cdef void* to_pointer = to.pointer()
     cdef float milliseconds = 0
     cdef int32_t status
-    filled = _as_fill(op, fill_value, rows.dtype)
+    filled = _as_fill(op, mode, fill_value, rows.dtype)
     cdef _Memory fill = _Memory(filled if filled is not None else numpy.empty(0))
     cdef void* fill_pointer = fill.pointer()
     with nogil:
@@ -54,15 +54,16 @@ def gather(source, index, *, batch_dims=0, mode="raise", fill_value=None, out=No
         source: An array, or what has a buffer, of float16, bfloat16 (of ml_dtypes), float32,
             float64 or an integer dtype. One that is strided, unaligned or in another byte order is
             copied first.
-        index: An array of an integer dtype but uint64; int32 and int64 are used as they are, others
-            converted. Its first ``batch_dims`` axes are as long as the source's. Entries are
+        index: An array of any integer dtype except uint64; int32 and int64 are used as they are,
+            others converted. Its first ``batch_dims`` axes are as long as the source's. Entries are
             between 0 and ``source.shape[batch_dims] - 1``.
         batch_dims: How many leading axes source and index share.
         mode: What an entry out of range is: "raise", an error; "wrap", the row modulo the size;
             "clip", the nearest row; "fill", none, so that ``fill_value`` is written, and -1 is the
             last row; "from_end", as "raise", but -1 is the last row; "unchecked", a promise that
             there is none.
-        fill_value: What "fill" writes; None for 0.
+        fill_value: What "fill" writes: a number that the source's dtype has, an int for integers;
+            None for 0. Only for "fill".
         out: An array for the result, of its shape and dtype, with any strides.
         return_time: Whether to return the kernels' time too.
         device: Who computes: None for what is fastest (docs/c_api.md), "cpu", or "gpu".
@@ -77,7 +78,7 @@ def gather(source, index, *, batch_dims=0, mode="raise", fill_value=None, out=No
         IndexError: An entry is out of range: the message has its position, its value and the bound.
             What ``out`` holds then is unspecified.
         TypeError: A dtype that is not in the lists above.
-        ValueError: A shape, ``batch_dims`` or ``device`` that is none of the above.
+        ValueError: A shape, ``batch_dims``, ``fill_value`` or ``device`` that is none of the above.
         MemoryError: Host or device memory is short.
         RuntimeError: ``device="gpu"`` where there is none, or an error of CUDA.
 
@@ -131,6 +132,10 @@ cdef _reduce(op, values, index, dim_size, batch_dims, reduce, mode, int32_t flag
     cdef int32_t by_mode = _choice_of(op, "mode", mode, _MODES)
     cdef bint plain = op == "scatter_add"  # which the C library may compute in pieces
     rows = _as_array(op, "values", values)
+    if reduce in ("amax", "amin") and rows.dtype.name in _UNORDERED:
+        raise TypeError(
+            f'{op}: values must not be of {", ".join(_UNORDERED)} for reduce="{reduce}", but they '
+            f"are of {rows.dtype}.")
     entries = _as_index(op, index)
     dim_size = _as_int(op, "dim_size", dim_size)
     batch_dims = _as_int(op, "batch_dims", batch_dims)
@@ -228,6 +233,7 @@ def scatter(values, index, dim_size, *, batch_dims=0, reduce="sum", mode="raise"
         As :func:`scatter_add`.
 
     Raises:
+        TypeError: ``values`` has a dtype that ``reduce`` does not allow.
         ValueError: ``reduce`` or ``mode`` is none of the above. The rest is as for
             :func:`scatter_add`.
 

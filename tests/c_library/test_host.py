@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,10 @@ def test_bfloat16() -> None:
     index = picks((4,), 6)
     result = host.gather(source, index)
     assert result.dtype == ml_dtypes.bfloat16
+    for value in (0.5, ml_dtypes.bfloat16(0.5)):
+        assert host.gather(source, [9], mode="fill", fill_value=value)[0, 0] == 0.5
+    with pytest.raises(ValueError, match=r"between -3.38953e\+38 and 3.38953e\+38 for bfloat16"):
+        host.gather(source, [9], mode="fill", fill_value=1e39)
     np.testing.assert_array_equal(result.view(np.uint16), source[index].view(np.uint16))
     assert host.relu(source).dtype == ml_dtypes.bfloat16
 
@@ -172,8 +177,65 @@ def test_modes(device: Any) -> None:
         host.gather(source, [0], mode=3)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match=r"reduce must be one of .*, but it is 'max'"):
         host.scatter(source, index, 7, reduce="max")  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="fill_value must be a number of the dtype float32"):
-        host.gather(source, [0], mode="fill", fill_value="x")  # type: ignore[call-overload]
+
+
+FILLED: list[Callable[..., np.ndarray]] = [
+    lambda source, **options: host.gather(source, [9], **options),
+    lambda source, **options: host.gather_elements(source, [9], 0, **options),
+    lambda source, **options: host.gather_points(source, [[9]], **options),
+]
+
+
+@pytest.mark.parametrize("call", FILLED, ids=["gather", "gather_elements", "gather_points"])
+@pytest.mark.parametrize(
+    ("dtype", "value", "error", "message"),
+    [
+        ("int64", 1.5, ValueError, "must be an integer for int64, but it is 1.5"),
+        ("int64", np.nan, ValueError, "must be an integer for int64, but it is nan"),
+        ("uint8", 300.0, ValueError, "must be an integer for uint8, but it is 300.0"),
+        ("uint8", 300, ValueError, "must be between 0 and 255 for uint8, but it is 300"),
+        ("int8", np.int64(-129), ValueError, "must be between -128 and 127 for int8, but it is"),
+        ("uint64", 2**64, ValueError, "must be between 0 and 18446744073709551615 for uint64"),
+        ("float32", 1 + 2j, ValueError, r"must be a real number for float32, but it is \(1\+2j\)"),
+        ("float16", np.float32(7e4), ValueError, "must be between -65504 and 65504 for float16"),
+        ("float64", 10**400, ValueError, r"must be between -1.79769e\+308 and 1.79769e\+308 for"),
+        ("float32", "3", TypeError, "must be a number, but it is '3'"),
+        ("float32", np.ones(1), TypeError, r"must be a number, but it is array\(\[1.\]\)"),
+        ("int64", np.timedelta64(3, "ns"), TypeError, "must be a number, but it is"),
+    ],
+    ids=str,
+)
+def test_fill_values_that_are_refused(
+    call: Callable[..., np.ndarray], dtype: str, value: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=f": fill_value {message}"):
+        call(np.zeros(3, dtype), mode="fill", fill_value=value)
+
+
+@pytest.mark.parametrize("call", FILLED, ids=["gather", "gather_elements", "gather_points"])
+def test_a_fill_value_is_for_one_mode(call: Callable[..., np.ndarray]) -> None:
+    for mode in ("raise", "wrap", "clip", "unchecked", "from_end"):
+        with pytest.raises(ValueError, match=f'is for mode="fill", but mode is "{mode}"'):
+            call(np.zeros(3), mode=mode, fill_value=0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        *[(dtype, value) for dtype in FLOATING for value in (np.nan, -np.inf, 2, True, 1.5)],
+        ("float64", np.longdouble(0.1)),
+        ("float32", np.float64(0.1)),
+        ("float16", np.uint8(7)),
+        ("uint64", 2**64 - 1),
+        ("int8", np.int64(-128)),
+        ("uint8", np.True_),
+    ],
+    ids=str,
+)
+def test_fill_values(dtype: str, value: Any) -> None:
+    for call in FILLED:
+        result = call(np.zeros(3, dtype), mode="fill", fill_value=value)
+        np.testing.assert_array_equal(result, np.array([value]).astype(dtype), strict=True)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "uint8", "int64"])
@@ -219,10 +281,16 @@ def test_points(device: Any) -> None:
     np.testing.assert_array_equal(filled, [source[0, 3], np.full(4, 7, np.float32)])
     with pytest.raises(IndexError, match=r"gather_points: coordinates\[1\]\[2\] is 5, out"):
         host.gather_points(source, [[0, 1, 2], [0, 1, 5]], device=device)
-    with pytest.raises(ValueError, match="there must be 1 to 3 coordinates for source with the"):
+    with pytest.raises(ValueError, match="must be between 1 and 3 for source with the shape"):
         host.gather_points(source, [])
     with pytest.raises(ValueError, match="the coordinates must have shapes that fit each other"):
         host.gather_points(source, [[0, 1], [0, 1, 2]])
+    with pytest.raises(TypeError, match=r"coordinates must be a sequence of index arrays.* is 5"):
+        host.gather_points(source, 5)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"coordinates\[1\] must be of any integer dtype except"):
+        host.gather_points(source, [[0], [0.5]])
+    with pytest.raises(IndexError, match=r"coordinates\[1\] has entries, but the axis has size 0"):
+        host.gather_points(np.ones((2, 0)), [[0], [0]], device=device)
 
 
 def test_shapes_of_elements_that_do_not_fit() -> None:
@@ -346,9 +414,10 @@ def test_index_out_of_range(device: Any, value: int) -> None:
 
 
 def test_empty_axis(device: Any) -> None:
-    with pytest.raises(IndexError, match="the axis has size 0: no entry is allowed"):
+    message = "number of entries of index is 1, but the axis has size 0: no entry is allowed"
+    with pytest.raises(IndexError, match=message):
         host.gather(np.ones((0, 2)), [0], device=device)
-    with pytest.raises(IndexError, match="the axis has size 0: no entry is allowed"):
+    with pytest.raises(IndexError, match=message):
         host.scatter_add(np.ones((1, 2)), [0], 0, device=device)
 
 
@@ -361,9 +430,17 @@ def test_index_is_checked_where_rows_are_empty(device: Any) -> None:
     ("call", "error", "message"),
     [
         (lambda: host.gather(np.ones(3, complex), [0]), TypeError, "source must be of one of"),
-        (lambda: host.gather(np.ones(3), [0.0]), TypeError, "index must be of an integer dtype"),
+        (lambda: host.gather(np.ones(3), [0.0]), TypeError, "index must be of any integer dtype"),
         (lambda: host.gather(np.ones(3), np.uint64([0])), TypeError, "but it is uint64"),
         (lambda: host.gather(np.ones(3), [True]), TypeError, "but it is bool"),
+        *[
+            (
+                lambda dtype=dtype: host.scatter(np.ones(2, dtype), [0, 0], 1, reduce="amax"),
+                TypeError,
+                f'values must not be of uint16, .* for reduce="amax", but they are of {dtype}',
+            )
+            for dtype in ("uint16", "uint32", "uint64")
+        ],
         (lambda: host.gather(1.0, [0]), ValueError, "must have an axis"),
         (lambda: host.gather(np.ones(3), [0], batch_dims=1), ValueError, "must have an axis"),
         (lambda: host.gather(np.ones((3, 3)), [0], batch_dims=-1), ValueError, "must have an axis"),

@@ -1,10 +1,11 @@
 """`python -m torch_ops`: the diagnosis, then one small run of every op on every device.
 
-`python -m torch_ops explain` says which kernels a call runs on a GPU.
+`python -m torch_ops --help` lists the commands.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import pkgutil
 import sys
@@ -21,10 +22,27 @@ def _check(name: str, device: torch.device) -> str:
     return str(importlib.import_module(f"torch_ops.ops.{name}").self_check(device))
 
 
+# What follows a command is read by main() of its module, torch_ops._<command>.
+COMMANDS = {
+    "explain": "says which kernels a gather or a sum runs on a GPU, and why",
+    "build": "compiles bindings for the torch that is installed",
+}
+
+
 def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 when every op ran and gave the right result."""
-    if arguments[:1] == ["explain"]:
-        return int(importlib.import_module("torch_ops._explain").main(arguments[1:]))
+    if arguments and arguments[0] in COMMANDS:
+        module = importlib.import_module(f"torch_ops._{arguments[0]}")
+        return int(module.main(arguments[1:]))
+    parser = argparse.ArgumentParser(
+        "python -m torch_ops",
+        description="Without a command: shows what is installed, and runs each op once.",
+        epilog="python -m torch_ops <command> --help shows the arguments of a command.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="<command>")
+    for name, what in COMMANDS.items():
+        commands.add_parser(name, help=what)
+    parser.parse_args(arguments)
     print(diagnosis(), end="\n\n")
     devices = [torch.device("cpu")]
     if build_config().get("cuda") and torch.cuda.is_available():

@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,17 @@ class _Refusal(Exception):
     """Says what is missing, and what to do."""
 
 
-def main() -> int:
-    """Returns the exit status."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Reads what follows `build`: by default of this process. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m torch_ops build",
         description="Compiles bindings for the torch that is installed, and keeps them for you.",
     )
     parser.add_argument("--clean", action="store_true", help="remove all that this has compiled")
-    arguments = parser.parse_args(sys.argv[2:])
+    asked = parser.parse_args(sys.argv[2:] if arguments is None else arguments)
     try:
         kept = _find_user_folder()
-        if arguments.clean:
+        if asked.clean:
             shutil.rmtree(kept, ignore_errors=True)
             print(f"removed {kept}")
         else:

@@ -18,6 +18,7 @@ from toy_project import bindings, build, write_toy
 
 import torch_ops
 from torch_ops import _bindings, _build, _diagnose, _supported
+from torch_ops.__main__ import COMMANDS, main
 
 INSTALL = f"{sys.executable} -m pip install"
 COMPILE = f"{sys.executable} -m torch_ops build"
@@ -410,6 +411,26 @@ def test_main_on_torch_ops() -> None:
     checked = re.findall(r"^(\w+) +(cpu|cuda) +ok: ", result.stdout, re.MULTILINE)
     wanted = [("errors", "cpu"), *((op, device) for op in ops for device in devices)]
     assert sorted(checked) == sorted(wanted)
+
+
+@pytest.mark.parametrize("word", ["foo", "versions", "--foo", "Explain"])
+def test_main_refuses_other_words(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([word])
+    assert stopped.value.code == 2
+    text = capsys.readouterr()
+    assert text.out == "" and word in text.err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["build", "--help"], ["explain", "--help"]])
+def test_main_shows_its_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith(" ".join(["usage: python -m torch_ops", *arguments[:-1]]) + " ")
+    if len(arguments) == 1:
+        assert all(f"    {name} " in text for name in COMMANDS)
 
 
 @pytest.mark.slow

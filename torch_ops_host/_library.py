@@ -66,5 +66,5 @@ def find_library() -> Path:
         except (OSError, RuntimeError) as error:
             raise refuse(f"this folder holds no {NAME}") from error
     if not path.is_file():
-        raise refuse(f"{path} is no regular file")
+        raise refuse(f"{path} is not a regular file")
     return path

@@ -45,9 +45,8 @@ inline int64_t axis_name(const ops::Axes& axes, int64_t axis) {
 
 // `axes`: those that the indices are for.
 inline void check_axes(const char* op, const at::Tensor& source, int64_t axes) {
-  TORCH_CHECK_INDEX(axes <= source.dim(), op, ": indices are for ", axes,
-                    " axes, but source with shape ", source.sym_sizes(), " has ", source.dim(),
-                    ".");
+  TORCH_CHECK_INDEX(axes <= source.dim(), op, ": indices are for more axes (", axes,
+                    ") than source with shape ", source.sym_sizes(), " has (", source.dim(), ").");
 }
 
 inline void check_mask(const char* op, const at::Tensor& source, const at::Tensor& mask,

@@ -44,9 +44,10 @@ struct GatherNd {
     }
     const int64_t count = index.sym_size(-1).guard_int(__FILE__, __LINE__);
     TORCH_CHECK_VALUE(count <= source.dim() - batch_dims, "gather_nd: a point of index with shape ",
-                      index.sym_sizes(), " has ", count, " coordinates, but source with shape ",
-                      source.sym_sizes(), " has ", source.dim() - batch_dims, " axes",
-                      batch_dims > 0 ? " after the batch axes." : ".");
+                      index.sym_sizes(), " has more coordinates (", count,
+                      ") than source with shape ", source.sym_sizes(), " has axes",
+                      batch_dims > 0 ? " after the batch axes" : "", " (",
+                      source.dim() - batch_dims, ").");
     if (count == 1) {
       return ops::gather().call(source, index.select(-1, 0), batch_dims, batch_dims, mode,
                                 fill_value, kOp);

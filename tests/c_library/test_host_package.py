@@ -108,7 +108,7 @@ class TestLibraryVariable:
             (dangling, "it does not lead to a file or folder"),
             (loop, "it does not lead to a file or folder"),
             (empty, "this folder holds no libtorch_ops_c.so"),
-            ("/dev/null", "is no regular file"),
+            ("/dev/null", "is not a regular file"),
             (text, "cannot be loaded"),
             (other, "is it libtorch_ops_c?"),
         ):

@@ -146,7 +146,7 @@ def test_a_mode_sees_the_registered_op(direct: Any, given: list[Any]) -> None:
 
 def test_the_number_of_arguments(direct: Any, given: list[Any]) -> None:
     for wrong in (given[:-1], [*given, None], []):
-        message = f"all {len(given)} arguments, but {len(wrong)} were"
+        message = f"number must be {len(given)}, but it is {len(wrong)}"
         with pytest.raises(TypeError, match=message):
             direct(*wrong)
 
@@ -240,7 +240,7 @@ def test_other_arguments_are_left(name: str, device: torch.device) -> None:
         is not NotImplemented
     )
     direct = INDEXING[name]
-    with pytest.raises(TypeError, match=r"all \d arguments, but 1 were"):
+    with pytest.raises(TypeError, match=r"number must be \d, but it is 1"):
         direct(source)
     if name == "call_index":
         return

@@ -254,7 +254,7 @@ def test_out_of_range(device: torch.device, sync_mode: None) -> None:
 def test_bad_arguments(device: torch.device) -> None:
     source = torch.zeros(3, 4, device=device)
     i = torch.tensor([2, 0], device=device)
-    with pytest.raises(IndexError, match="indices are for 3 axes"):
+    with pytest.raises(IndexError, match=r"indices are for more axes \(3\)"):
         torch_ops.index(source, (i, 0, 0))
     with pytest.raises(IndexError, match="one ellipsis"):
         torch_ops.index(source, (..., i, ...))
@@ -262,7 +262,7 @@ def test_bad_arguments(device: torch.device) -> None:
         torch_ops.index(source, (i, torch.zeros(3, dtype=torch.int64, device=device)))
     with pytest.raises(IndexError, match=r"axis 0 of mask with shape \[4\] is not as long as"):
         torch_ops.index(source, torch.ones(4, dtype=torch.bool, device=device))
-    with pytest.raises(IndexError, match="indices are for 3 axes"):
+    with pytest.raises(IndexError, match=r"indices are for more axes \(3\)"):
         torch_ops.index(source, (0, torch.ones(3, 4, dtype=torch.bool, device=device)))
     with pytest.raises(
         TypeError, match=r"int16, int32 or int64, or a mask .* for axis 1 is torch\.float32"

@@ -34,7 +34,7 @@ def adopt(
     if hasattr(array, "__dlpack__"):
         return _from_dlpack(what, array, stream)
     if interface is None:
-        raise TypeError(f"{what} is a pointer: a {type(array).__name__} is no array.")
+        raise TypeError(f"{what} is a pointer: a {type(array).__name__} is not an array.")
     return _from_interface(what, array, interface, stream)
 
 

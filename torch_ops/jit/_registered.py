@@ -72,7 +72,8 @@ def copy_to_outputs(
     """
     if len(outs) != len(results):
         raise TypeError(
-            f"{kernel}: out= must hold {len(results)} tensors, but it holds {len(outs)}."
+            f"{kernel}: the number of tensors in out= must be {len(results)}, but it is "
+            f"{len(outs)}."
         )
     for name, given, made in zip(names, outs, results, strict=True):
         if not isinstance(given, Tensor):

@@ -200,7 +200,10 @@ class ElementwiseKernel:
         if len(args) == len(self.inputs) + len(self.outputs) and out is None:
             out = args[len(self.inputs) :]
         elif len(args) != len(self.inputs):
-            raise TypeError(f"{self.name} takes {len(self.inputs)} arguments, but got {len(args)}.")
+            raise TypeError(
+                f"{self.name}: the number of arguments must be {len(self.inputs)}, but it is "
+                f"{len(args)}."
+            )
         tensors, numbers, positions = split_arguments(args[: len(self.inputs)])
         if isinstance(size, int):
             size = [size]

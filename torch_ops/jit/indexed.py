@@ -194,8 +194,9 @@ class IndexedKernel:
         """The call that torch.compile traces: its registered op."""
         if len(args) != len(self.inputs):
             raise TypeError(
-                f"{self.name} takes {len(self.inputs)} arguments, and the indices "
-                f"{', '.join(self.indices)} by name, but got {len(args)}."
+                f"{self.name}: the number of arguments, besides the indices "
+                f"{', '.join(self.indices)} by name, must be {len(self.inputs)}, but it is "
+                f"{len(args)}."
             )
         for given in indices:
             if given not in self.indices:
@@ -231,8 +232,8 @@ class IndexedKernel:
             place = self.indices.index(name)
             if counts[place] not in (-1, size):
                 raise ValueError(
-                    f"{self.name}: {name} counts {counts[place]} rows by the plan, but {size} by "
-                    "sizes=."
+                    f"{self.name}: the number of rows that {name} counts is {counts[place]} by the "
+                    f"plan, but {size} by sizes=."
                 )
             counts[place] = size
         results = self._op(

@@ -291,7 +291,7 @@ class RawModule:
         else:
             data = ptx if isinstance(ptx, bytes) else _read(ptx)
         if b".version" not in data or b".target" not in data:
-            raise ValueError("RawModule.from_ptx: this is no PTX: it has no .version and .target.")
+            raise ValueError("RawModule.from_ptx: this is not PTX: it has no .version or .target.")
         return _make_module(
             "", (), (), "", Artefact(data.rstrip(b"\0"), {"format": "ptx", "names": {}})
         )
@@ -310,7 +310,7 @@ class RawModule:
         """
         data = bytes(cubin) if isinstance(cubin, bytes | bytearray | memoryview) else _read(cubin)
         if not data.startswith(b"\x7fELF"):
-            raise ValueError("RawModule.from_cubin: this is no cubin: it is no ELF file.")
+            raise ValueError("RawModule.from_cubin: this is not a cubin: it is not an ELF file.")
         return _make_module("", (), (), "", Artefact(data, {"format": "cubin", "names": {}}))
 
     def get_function(self, name: str) -> RawKernel:

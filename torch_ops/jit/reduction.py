@@ -184,7 +184,10 @@ class ReductionKernel:
     def _traced(self, args: tuple[Any, ...], dim: Any, keepdim: bool, out: Any) -> Tensor:
         """The call that torch.compile traces: its registered op."""
         if len(args) != len(self.inputs):
-            raise TypeError(f"{self.name} takes {len(self.inputs)} arguments, but got {len(args)}.")
+            raise TypeError(
+                f"{self.name}: the number of arguments must be {len(self.inputs)}, but it is "
+                f"{len(args)}."
+            )
         if isinstance(dim, int):
             dim = [dim]
         tensors, numbers, positions = split_arguments(args)

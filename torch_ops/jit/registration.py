@@ -140,7 +140,9 @@ class KernelOp:
         for name in kwargs:
             if name not in rest:
                 known = name in self._parameters
-                raise TypeError(f"{takes}; {name} {'is given twice' if known else 'is none'}.")
+                raise TypeError(
+                    f"{takes}; {name} {'is given twice' if known else 'is not one of them'}."
+                )
         for name in rest:
             if name not in kwargs:
                 raise TypeError(f"{takes}; {name} is missing.")

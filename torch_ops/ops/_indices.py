@@ -144,8 +144,8 @@ class Parsed:
         left = source.dim() - axes
         if left < 0:
             raise IndexError(
-                f"{name}: indices are for {axes} axes, but source with shape "
-                f"{tuple(source.shape)} has {source.dim()}."
+                f"{name}: indices are for more axes ({axes}) than source with shape "
+                f"{tuple(source.shape)} has ({source.dim()})."
             )
         self.basic: list[Any] = []  # what makes the view; an ellipsis for each axis that stays
         self.arrays: list[Tensor | None] = []  # for the view's leading axes

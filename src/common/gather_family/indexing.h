@@ -74,10 +74,12 @@ inline Axes resolve_axes(const char* op, const char* table, int64_t rank, int64_
                     ", which leaves an axis to index, but it is ", batch_dims, ".");
   const int64_t given = dim.value_or(batch_dims);
   TORCH_CHECK_INDEX(given >= -rank && given < rank, op, ": dim must be between ", -rank, " and ",
-                    rank - 1, " for ", table, " with ", rank, " axes, but it is ", given, ".");
+                    rank - 1, " for ", table, ", whose number of axes is ", rank, ", but it is ",
+                    given, ".");
   const int64_t axis = given < 0 ? given + rank : given;
-  TORCH_CHECK_VALUE(axis >= batch_dims, op, ": dim must not be one of the ", batch_dims,
-                    " batch axes (batch_dims=", batch_dims, "), but it is ", given, ".");
+  TORCH_CHECK_VALUE(axis >= batch_dims, op,
+                    ": dim must not be a batch axis (batch_dims=", batch_dims, "), but it is ",
+                    given, ".");
   return {axis, batch_dims};
 }
 
@@ -132,9 +134,9 @@ inline Axes check_scatter(const char* op, const Tensor& values, const Tensor& in
                     ", but it is ", batch_dims, ".");
   const int64_t picked = index.dim() - batch_dims;  // axes in the place of the result's axis
   const int64_t rank = values.dim() - picked + 1;
-  TORCH_CHECK_VALUE(rank > batch_dims, op, ": values must have the ", index.dim(),
-                    " axes of index at least, but its shape is ", values.sym_sizes(),
-                    " and index's is ", index.sym_sizes(), ".");
+  TORCH_CHECK_VALUE(rank > batch_dims, op,
+                    ": values must have at least the axes of index, but its shape is ",
+                    values.sym_sizes(), " and index's is ", index.sym_sizes(), ".");
   const Axes axes = resolve_axes(op, "the result", rank, index.dim(), dim, batch_dims);
   check_axes_match(op, "values", values.sym_sizes(), 0, "index", index.sym_sizes(), 0,
                    axes.batch_dims, "values and index must have the same batch axes");
@@ -179,9 +181,9 @@ inline void check_plan(const char* op, const char* name, const Tensor& data, con
     const Tensor& part = *each;
     const bool fits = part.dim() == 1 &&
                       part.sym_size(0).sym_eq(index.sym_numel()).expect_true(__FILE__, __LINE__);
-    TORCH_CHECK_VALUE(fits, op, ": a plan's rows and order must be one-dimensional, with one ",
-                      "element for each of the ", index.sym_numel(),
-                      " entries of its index, but a shape is ", part.sym_sizes(), ".");
+    TORCH_CHECK_VALUE(fits, op, ": a plan's rows and order must be one-dimensional, with as many ",
+                      "elements as its index has entries (", index.sym_numel(),
+                      "), but a shape is ", part.sym_sizes(), ".");
   }
 }
 
@@ -318,8 +320,8 @@ inline std::string name_coordinate(std::optional<at::IntArrayRef> sizes, int64_t
 inline void check_axis_not_empty(const char* op, const Tensor& index, int64_t axis_size,
                                  IndexMode mode) {
   TORCH_CHECK_INDEX(axis_size > 0 || index.numel() == 0 || mode == IndexMode::kFill, shown(op),
-                    ": ", names_of(op).index, " has ", index.numel(),
-                    " entries, but the axis has size 0: no entry is allowed.");
+                    ": the number of entries of ", names_of(op).index, " is ", index.numel(),
+                    ", but the axis has size 0: no entry is allowed.");
 }
 
 // `position` counts the entries of a contiguous index.

@@ -168,8 +168,8 @@ inline PyObject* not_implemented() { return Py_NewRef(Py_NotImplemented); }
 
 // May arguments be read at all?
 inline bool may_read(Py_ssize_t given, Py_ssize_t wanted) {
-  TORCH_CHECK_TYPE(given == wanted, "a direct call takes all ", wanted, " arguments, but ", given,
-                   " were given.");
+  TORCH_CHECK_TYPE(given == wanted, "a direct call takes all arguments: their number must be ",
+                   wanted, ", but it is ", given, ".");
   return !at::impl::torch_function_mode_enabled();
 }
 

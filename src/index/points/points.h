@@ -132,8 +132,8 @@ inline Points check_points(const char* op, const Tensor& source, at::TensorList 
   }
   points.sizes = broadcast_sizes(op, coordinates);
   TORCH_CHECK_VALUE(static_cast<int64_t>(points.sizes.size()) >= batch_dims, op,
-                    ": index must have ", batch_dims, " batch axes, but its shape is ",
-                    points.sizes, ".");
+                    ": index must have the batch axes (batch_dims=", batch_dims,
+                    "), but its shape is ", points.sizes, ".");
   const auto batch = source.sym_sizes().slice(0, batch_dims);
   c10::SymDimVector padded(batch.begin(), batch.end());
   padded.resize(points.sizes.size(), c10::SymInt(1));
@@ -162,8 +162,8 @@ inline int64_t axis_name(const ops::Axes& axes, size_t j, int64_t own) {
 inline void check_axes(const char* op, const ops::Axes& axes, size_t count) {
   check_count(op, count);
   TORCH_CHECK_VALUE(!axes || axes->size() == count, op,
-                    ": there must be one axis in axes for each ", "index array, but there are ",
-                    axes ? axes->size() : 0, " for ", count, ".");
+                    ": axes must have one axis for each index array, ", count,
+                    " in number, but its length is ", axes ? axes->size() : 0, ".");
 }
 
 // An index into an axis of size 0 has no row to name.

@@ -123,7 +123,7 @@ Types resolve_types(const Signature& kernel, const Arguments& arguments, at::Ten
     const ScalarType type = memory_type(kernel.out[k], found);
     TORCH_CHECK_TYPE(type != ScalarType::Undefined, kernel.name, ": the type ",
                      known_type(kernel, kernel.out[k]), " of output ", kernel.out[k].name,
-                     " follows from no argument. Pass ", kernel.out[k].name,
+                     " cannot be inferred from the arguments. Pass ", kernel.out[k].name,
                      " in out=, or declare a type that an input has.");
     if (!outs.empty()) {
       check_supported(kernel, kernel.out[k].name, outs[k].scalar_type());
@@ -232,8 +232,8 @@ Arguments join_arguments(const Signature& kernel, at::TensorList tensors,
   Arguments arguments(kernel.in.size());
   TORCH_CHECK(
       tensors.size() + numbers.size() == kernel.in.size() && numbers.size() == positions.size(),
-      kernel.name, ": takes ", kernel.in.size(), " arguments, but got ", tensors.size(),
-      " tensors and ", numbers.size(), " numbers.");
+      kernel.name, ": the number of arguments must be ", kernel.in.size(),
+      ", but that of tensors is ", tensors.size(), " and that of numbers ", numbers.size(), ".");
   std::vector<bool> is_number(kernel.in.size());
   for (size_t k = 0; k < numbers.size(); ++k) {
     TORCH_CHECK_INDEX(positions[k] >= 0 && positions[k] < static_cast<int64_t>(kernel.in.size()),

@@ -25,9 +25,10 @@ std::string joined_names(const std::vector<Parameter>& parameters) {
 std::vector<Tensor> given_outputs(const Elementwise& kernel, const py::tuple& args,
                                   const py::object& out) {
   const size_t inputs = kernel.in.size(), outputs = kernel.out.size();
-  TORCH_CHECK_TYPE(args.size() == inputs || args.size() == inputs + outputs, kernel.name, " takes ",
-                   inputs, " arguments (", joined_names(kernel.in), "), and outputs (",
-                   joined_names(kernel.out), ") after them, but got ", args.size(), ".");
+  TORCH_CHECK_TYPE(args.size() == inputs || args.size() == inputs + outputs, kernel.name,
+                   ": the number of arguments must be ", inputs, " (", joined_names(kernel.in),
+                   "), or ", inputs + outputs, " with the outputs (", joined_names(kernel.out),
+                   ") after them, but it is ", args.size(), ".");
   std::vector<Tensor> outs;
   const auto add = [&](const py::handle& value) {
     TORCH_CHECK_TYPE(THPVariable_Check(value.ptr()), kernel.name, ": output ",
@@ -41,9 +42,9 @@ std::vector<Tensor> given_outputs(const Elementwise& kernel, const py::tuple& ar
     for (size_t k = inputs; k < args.size(); ++k) add(args[k]);
   } else if (py::isinstance<py::tuple>(out) || py::isinstance<py::list>(out)) {
     const auto several = py::reinterpret_borrow<py::sequence>(out);
-    TORCH_CHECK_TYPE(several.size() == outputs, kernel.name, ": out= must hold ", outputs,
-                     " tensors (", joined_names(kernel.out), "), but it holds ", several.size(),
-                     ".");
+    TORCH_CHECK_TYPE(several.size() == outputs, kernel.name,
+                     ": the number of tensors in out= must be ", outputs, " (",
+                     joined_names(kernel.out), "), but it is ", several.size(), ".");
     for (const py::handle value : several) add(value);
   } else if (!out.is_none()) {
     TORCH_CHECK_TYPE(outputs == 1, kernel.name, ": out= must be a tuple of ", outputs, " tensors (",

@@ -47,8 +47,9 @@ class Framer {
     const int64_t batch = call_.batch_dims;
     TORCH_CHECK_VALUE(batch >= 0, name(), ": batch_dims must not be negative, but it is ", batch,
                       ".");
-    TORCH_CHECK(call_.indices.size() == kernel_.indices.size(), name(), ": takes ",
-                kernel_.indices.size(), " indices, but got ", call_.indices.size(), ".");
+    TORCH_CHECK(call_.indices.size() == kernel_.indices.size(), name(),
+                ": the number of indices must be ", kernel_.indices.size(), ", but it is ",
+                call_.indices.size(), ".");
     for (size_t k = 0; k < call_.indices.size(); ++k) {
       const Tensor& index = call_.indices[k];
       const std::string& role = kernel_.indices[k];
@@ -88,10 +89,11 @@ class Framer {
       while (static_cast<int64_t>(wanted.size()) < rank_) {
         wanted.insert(wanted.begin() + std::min<int64_t>(call_.batch_dims + 1, wanted.size()), 1);
       }
-      TORCH_CHECK_VALUE(false, name(), ": ", kernel_.in[k].name, ", which is read by ",
-                        kernel_.indices[kernel_.in_roles[k].index], ", must have ", rank_,
-                        " axes, as ", kernel_.in[highest_].name, " of shape ",
-                        arguments_[highest_].tensor->sym_sizes(), " has, but its shape is ", own,
+      TORCH_CHECK_VALUE(false, name(), ": the number of axes of ", kernel_.in[k].name,
+                        ", which is read by ", kernel_.indices[kernel_.in_roles[k].index],
+                        ", must be ", rank_, ", that of ", kernel_.in[highest_].name,
+                        " with shape ", arguments_[highest_].tensor->sym_sizes(),
+                        ", but its shape is ", own,
                         ". One value for each row is of "
                         "shape ",
                         c10::SymIntArrayRef(wanted), ".");
@@ -108,8 +110,9 @@ class Framer {
         known = size;
         from[index] = teller;
       } else {
-        TORCH_CHECK_VALUE(must_equal(known, size), name(), ": ", kernel_.indices[index], " counts ",
-                          known, " rows by ", from[index], ", but ", size, " by ", teller, ".");
+        TORCH_CHECK_VALUE(must_equal(known, size), name(), ": the number of rows that ",
+                          kernel_.indices[index], " counts is ", known, " by ", from[index],
+                          ", but ", size, " by ", teller, ".");
       }
     };
     for (size_t k = 0; k < kernel_.indices.size() && k < call_.sizes.size(); ++k) {
@@ -133,9 +136,10 @@ class Framer {
     for (size_t k = 0; k < kernel_.out.size(); ++k) {
       const int index = kernel_.out_roles[k].index;
       if (index < 0 || kernel_.out[k].like >= 0) continue;
-      TORCH_CHECK_VALUE(!from[index].empty(), name(), ": how many rows ", kernel_.out[k].name,
-                        " has follows from no input that is read by ", kernel_.indices[index],
-                        ". Pass sizes={\"", kernel_.indices[index], "\": ...} or a plan.");
+      TORCH_CHECK_VALUE(!from[index].empty(), name(), ": the number of rows of ",
+                        kernel_.out[k].name, " cannot be inferred: no input is read by ",
+                        kernel_.indices[index], ". Pass sizes={\"", kernel_.indices[index],
+                        "\": ...} or a plan.");
     }
   }
 

@@ -150,8 +150,8 @@ class Keywords {
     const auto rows = value.attr("rows").cast<Tensor>(), order = value.attr("order").cast<Tensor>();
     const auto size = value.attr("dim_size").cast<int64_t>();
     TORCH_CHECK_VALUE(index.dim() == batch_dims + 1, kernel_.name, ": ", kernel_.indices[k],
-                      " must be a plan of an index with ", batch_dims + 1, " axes, but it has ",
-                      index.dim(), ".");
+                      " must be a plan of an index whose number of axes is ", batch_dims + 1,
+                      ", but it is ", index.dim(), ".");
     call.indices[k] = index;
     call.sizes[k] = size;
     const size_t count = kernel_.indices.size();
@@ -181,8 +181,8 @@ class Keywords {
       TORCH_CHECK_VALUE(number >= 0, kernel_.name, ": the size of ", name,
                         " must not be negative, but it is ", number, ".");
       c10::SymInt& known = call.sizes[found - kernel_.indices.begin()];
-      TORCH_CHECK_VALUE(known == -1 || known == number, kernel_.name, ": ", name, " counts ", known,
-                        " rows by the plan, but ", number, " by sizes=.");
+      TORCH_CHECK_VALUE(known == -1 || known == number, kernel_.name, ": the number of rows that ",
+                        name, " counts is ", known, " by the plan, but ", number, " by sizes=.");
       known = number;
     }
   }
@@ -193,9 +193,9 @@ class Keywords {
 };
 
 py::object call(Indexed& kernel, const py::tuple& args, const py::dict& given) {
-  TORCH_CHECK_TYPE(args.size() == kernel.in.size(), kernel.name, " takes ", kernel.in.size(),
-                   " arguments, and the indices ", joined(kernel.indices), " by name, but got ",
-                   args.size(), ".");
+  TORCH_CHECK_TYPE(args.size() == kernel.in.size(), kernel.name,
+                   ": the number of arguments, besides the indices ", joined(kernel.indices),
+                   " by name, must be ", kernel.in.size(), ", but it is ", args.size(), ".");
   const HeldArguments held(kernel, args);
   const Arguments& arguments = held.arguments;
   const Call call = Keywords(kernel, given).call;

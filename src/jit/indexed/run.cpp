@@ -215,9 +215,9 @@ static void check_plans(const Indexed& kernel, const Call& call, const Problem& 
   if (call.plans.empty()) return;
   const size_t count = kernel.indices.size();
   TORCH_CHECK_VALUE(call.plans.size() == count * static_cast<size_t>(Planned::count(count)),
-                    kernel.name, ": a plan of ", count, " indices has ",
-                    count * static_cast<size_t>(Planned::count(count)), " tensors, but ",
-                    call.plans.size(), " were given.");
+                    kernel.name, ": the number of tensors of a plan must be ",
+                    count * static_cast<size_t>(Planned::count(count)), ", but it is ",
+                    call.plans.size(), ".");
   for (size_t k = 0; k < count; ++k) {
     const Planned plan = planned(call.plans, k, count);
     if (!plan.is_known()) continue;
@@ -233,9 +233,10 @@ static void check_plans(const Indexed& kernel, const Call& call, const Problem& 
       is_right &= rows.numel() == 0 || fits(rows, problem.positions());
     }
     TORCH_CHECK_VALUE(is_right, kernel.name, ": the plan of ", kernel.indices[k],
-                      " was made for other indices or another number of rows: it must be that of ",
-                      problem.positions(), " entries and ", problem.batch * problem.sizes[k],
-                      " rows. Make it by torch_ops.jit.index_plan.");
+                      " was made for other indices or another number of rows: the number of its "
+                      "entries must be ",
+                      problem.positions(), ", and that of its rows ",
+                      problem.batch * problem.sizes[k], ". Make it by torch_ops.jit.index_plan.");
   }
 }
 
@@ -275,9 +276,9 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
   for (const c10::SymInt& size : frame.sizes) problem.sizes.push_back(size.expect_int());
   for (size_t k = 0; k < call.indices.size(); ++k) {
     // An index that nothing reads, and nothing is reduced to, has no size.
-    TORCH_CHECK_INDEX(problem.sizes[k] != 0 || problem.positions() == 0, kernel.name, ": ",
-                      kernel.indices[k], " has ", problem.positions(),
-                      " entries, but the axis has size 0: no entry is allowed.");
+    TORCH_CHECK_INDEX(problem.sizes[k] != 0 || problem.positions() == 0, kernel.name,
+                      ": the number of entries of ", kernel.indices[k], " is ", problem.positions(),
+                      ", but the axis has size 0: no entry is allowed.");
     problem.indices.push_back(call.indices[k].contiguous());
     problem.longest.push_back(k < call.longest.size() ? call.longest[k] : -1);
   }

@@ -247,8 +247,8 @@ void RawArguments::add_unknown(size_t index, PyObject* value, py::handle stream)
                 "(numpy.int32(5)), instead of ",
                 describe(value), ".");
   } else if (param.size != 0 && param.size != sizeof(void*)) {
-    refuse_type(index, "takes ", param.size, " bytes, which is no pointer, but ", describe(value),
-                " is given.");
+    refuse_type(index, "takes ", param.size, " bytes, which is not a pointer, but ",
+                describe(value), " is given.");
   } else {
     add_pointer(index, value, stream);
   }
@@ -314,8 +314,8 @@ RawArguments::RawArguments(const Callee& callee, PyObject* args, bool strided, p
   if (given != callee.params.size()) {
     std::string all;
     for (const Param& param : callee.params) all += (all.empty() ? "" : ", ") + param.text;
-    TORCH_CHECK_TYPE(false, callee.name, ": takes ", callee.params.size(), " arguments (", all,
-                     "), but ", given, " are given.");
+    TORCH_CHECK_TYPE(false, callee.name, ": the number of arguments must be ", callee.params.size(),
+                     " (", all, "), but it is ", given, ".");
   }
   slots_.resize(given);
   pointers_.resize(given);
@@ -327,7 +327,7 @@ RawArguments::RawArguments(const Callee& callee, PyObject* args, bool strided, p
     } else if (callee.params[i].kind == ParamKind::kUnknown) {
       add_unknown(i, value, stream);
     } else if (THPVariable_Check(value)) {
-      refuse_type(i, "is no pointer, but ", describe(value),
+      refuse_type(i, "is not a pointer, but ", describe(value),
                   " is given. A tensor's value "
                   "is passed as .item().");
     } else {

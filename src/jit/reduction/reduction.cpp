@@ -328,8 +328,8 @@ std::vector<bool> reduced_axes(const Reduction& kernel, int64_t rank,
   std::vector<bool> is_reduced(axes, !dims);
   if (!dims) return is_reduced;
   for (const int64_t dim : *dims) {
-    TORCH_CHECK_INDEX(dim >= -axes && dim < axes, kernel.name, ": dim ", dim,
-                      " is out of range for a tensor of ", rank, " axes.");
+    TORCH_CHECK_INDEX(dim >= -axes && dim < axes, kernel.name, ": dim must be between ", -axes,
+                      " and ", axes - 1, ", but it is ", dim, ".");
     const int64_t axis = dim < 0 ? dim + axes : dim;
     TORCH_CHECK_VALUE(!is_reduced[axis], kernel.name, ": dim ", axis, " is named twice.");
     is_reduced[axis] = true;

@@ -15,8 +15,9 @@ namespace {
 
 py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim,
                 const py::object& keep, const py::object& out) {
-  TORCH_CHECK_TYPE(args.size() == kernel.in.size(), kernel.name, " takes ", kernel.in.size(),
-                   " arguments, but got ", args.size(), ".");
+  TORCH_CHECK_TYPE(args.size() == kernel.in.size(), kernel.name,
+                   ": the number of arguments must be ", kernel.in.size(), ", but it is ",
+                   args.size(), ".");
   const bool keepdim = bool_of(kernel.name, "keepdim", keep);
   const HeldArguments held(kernel, args);
   const Arguments& arguments = held.arguments;

@@ -186,7 +186,7 @@ def make_file(folder: Path) -> None:
         (make_world_writable, r"may write to it \(mode 707\)"),
         (make_symlink, "it is a symbolic link"),
         (make_dangling_symlink, "it is a symbolic link"),
-        (make_file, "it is no folder"),
+        (make_file, "it is not a folder"),
     ],
 )
 def test_folder_is_refused(

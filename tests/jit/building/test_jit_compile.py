@@ -141,7 +141,9 @@ def test_another_of_two_compilers_behind_one_launcher(
 
 def test_cxx_that_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "'g++")
-    with pytest.raises(RuntimeError, match=r"CXX is \"'g\+\+\", which is no command: No closing"):
+    with pytest.raises(
+        RuntimeError, match=r"CXX is \"'g\+\+\", which is not a command: No closing"
+    ):
         host("")
 
 

@@ -470,7 +470,7 @@ def test_compile_with_out_and_size(device: torch.device) -> None:
         (torch.zeros(3, 1), ValueError, r"output y has shape \[3, 1\].*never resized"),
         (torch.zeros(1, 4).expand(3, 4), RuntimeError, "more than one element"),
         (torch.zeros(3, 4).requires_grad_(), RuntimeError, "exclude each other"),
-        ((torch.zeros(3, 4),) * 2, TypeError, "out= must hold 1 tensors"),
+        ((torch.zeros(3, 4),) * 2, TypeError, "number of tensors in out= must be 1"),
         (3, TypeError, "output y must be a tensor, but it is int"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,

@@ -71,7 +71,7 @@ def test_arguments_by_name(device: torch.device) -> None:
     for args, kwargs, message in (
         ((x,), {}, "product takes x, y; y is missing"),
         ((), {"y": x}, "product takes x, y; x is missing"),
-        ((x, x), {"z": 1}, "product takes x, y; z is none"),
+        ((x, x), {"z": 1}, "product takes x, y; z is not one of them"),
         ((x, x), {"x": 1}, "product takes x, y; x is given twice"),
         ((x, x, x), {}, "product takes x, y, but got 3 arguments"),
     ):

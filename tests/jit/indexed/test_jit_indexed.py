@@ -438,7 +438,7 @@ def test_entries_out_of_range(width: int, device: torch.device, sync_mode: None)
                 sizes={"dst": 5},
                 batch_dims=1,
             )
-    with pytest.raises(IndexError, match="dst has 20 entries, but the axis has size 0"):
+    with pytest.raises(IndexError, match="number of entries of dst is 20, but the axis has size 0"):
         COPY(x, src=good, dst=good, sizes={"dst": 0})
     # What went wrong is over.
     torch.testing.assert_close(

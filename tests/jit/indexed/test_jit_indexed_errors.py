@@ -74,7 +74,7 @@ def test_shapes(device: torch.device) -> None:
     both = {"src": src, "dst": dst}
     with pytest.raises(ValueError, match=r"w has one number for each entry.* shape is \[12, 1\]"):
         KERNEL(x, y, w[:, 0], **both)
-    with pytest.raises(ValueError, match=r"x, which is read by src, must have 2 axes.*\[5, 1\]"):
+    with pytest.raises(ValueError, match=r"axes of x, which is read by src, must be 2.*\[5, 1\]"):
         KERNEL(x[:, 0], y, w, **both)
     with pytest.raises(ValueError, match=r"axis 0 of w with shape \[11, 1\].*entries, 12"):
         KERNEL(x, y, w[1:], **both)
@@ -96,7 +96,11 @@ def test_arguments(device: torch.device) -> None:
     x, y, w, src, dst = given(device)
     both = {"src": src, "dst": dst}
     for call, error, text in (
-        (lambda: KERNEL(x, y, **both), TypeError, "takes 3 arguments, and the indices src, dst"),
+        (
+            lambda: KERNEL(x, y, **both),
+            TypeError,
+            "besides the indices src, dst by name, must be 3",
+        ),
         (lambda: KERNEL(x, y, w, src=src), TypeError, "the index dst is missing"),
         (lambda: KERNEL(x, y, w, **both, index=src), TypeError, "but got index"),
         (lambda: KERNEL(x, y, w, src=src.double(), dst=dst), TypeError, "src must be int32 or"),
@@ -107,10 +111,18 @@ def test_arguments(device: torch.device) -> None:
         (lambda: KERNEL(x, y, w, **both, sizes={"to": 3}), ValueError, "sizes names to"),
         (lambda: KERNEL(x, y, w, **both, sizes={"dst": 2.5}), TypeError, "must be an int"),
         (lambda: KERNEL(x, y, w, **both, sizes={"dst": -1}), ValueError, "must not be negative"),
-        (lambda: KERNEL(x, y, w, **both, sizes={"dst": 9}), ValueError, "9 rows by sizes=, but 4"),
+        (
+            lambda: KERNEL(x, y, w, **both, sizes={"dst": 9}),
+            ValueError,
+            "counts is 9 by sizes=, but 4",
+        ),
         (lambda: KERNEL(x, y, w, **both, batch_dims=0.5), TypeError, "batch_dims must be an int"),
         (lambda: KERNEL(x, y, w, **both, deterministic=src), TypeError, "must be a bool"),
-        (lambda: COPY(x, **both), ValueError, r'Pass sizes=\{"dst": \.\.\.\} or a plan'),
+        (
+            lambda: COPY(x, **both),
+            ValueError,
+            r'no input is read by dst. Pass sizes=\{"dst": \.\.\.\} or a plan',
+        ),
     ):
         with pytest.raises(error, match=text):
             call()
@@ -123,9 +135,9 @@ def test_plans(device: torch.device) -> None:
         KERNEL(x, y, w, plan=plan, src=src)
     with pytest.raises(ValueError, match="the plan has no index dst; it has src"):
         COPY(x, plan=index_plan(src=(src, N)))
-    with pytest.raises(ValueError, match="src counts 9 rows by the plan or sizes=, but 5 by"):
+    with pytest.raises(ValueError, match="src counts is 9 by the plan or sizes=, but 5 by"):
         COPY(x, plan=index_plan(src=(src, 9), dst=(dst, M)))
-    with pytest.raises(ValueError, match="dst counts 4 rows by the plan, but 7 by sizes="):
+    with pytest.raises(ValueError, match="dst counts is 4 by the plan, but 7 by sizes="):
         COPY(x, plan=plan, sizes={"dst": 7})
     with pytest.raises(ValueError, match="made for batch_dims=0, but batch_dims=1"):
         COPY(x, plan=plan, batch_dims=1)
@@ -190,13 +202,16 @@ def test_traced_calls_refuse_the_same(device: torch.device) -> None:
     x, y, w, src, dst = given(device)
     plan = index_plan(src=(src, N), dst=(dst, M))
     for call, text in (
-        (lambda: KERNEL(x, y, src=src, dst=dst), "takes 3 arguments"),
+        (lambda: KERNEL(x, y, src=src, dst=dst), "must be 3, but it is 2"),
         (lambda: KERNEL(x, y, w, src=src), "dst is missing"),
         (lambda: KERNEL(x, y, w, src=src, dst=dst, index=dst), "but got index"),
         (lambda: KERNEL(x, y, w, plan=plan, src=src), "given twice"),
         (lambda: KERNEL(x, y, w[:, 0], src=src, dst=dst), "one number for each entry"),
         (lambda: KERNEL(x, y, w, src=src, dst=dst, sizes={"to": 3}), "sizes names to"),
-        (lambda: COPY(x, plan=plan, sizes={"dst": 7}), "4 rows by the plan, but 7 by sizes="),
+        (
+            lambda: COPY(x, plan=plan, sizes={"dst": 7}),
+            "dst counts is 4 by the plan, but 7 by sizes=",
+        ),
     ):
         with pytest.raises(Exception, match=text):
             torch.compile(call, fullgraph=True, backend="eager")()

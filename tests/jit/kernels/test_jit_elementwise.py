@@ -146,9 +146,9 @@ def test_wrong_outputs(device: torch.device) -> None:
 
 def test_wrong_arguments(device: torch.device) -> None:
     x = random((4,), device)
-    with pytest.raises(TypeError, match=r"add takes 2 arguments \(x, y\).* outputs \(z\).*got 1"):
+    with pytest.raises(TypeError, match=r"add: .* must be 2 \(x, y\).* outputs \(z\).* is 1"):
         ADD(x)
-    with pytest.raises(TypeError, match="got 4"):
+    with pytest.raises(TypeError, match="but it is 4"):
         ADD(x, x, x, x)
     with pytest.raises(TypeError, match="y must be a tensor or a number, but it is str"):
         ADD(x, "1")
@@ -433,7 +433,7 @@ def test_declarations() -> None:
 def test_output_type_that_nothing_tells(device: torch.device) -> None:
     kernel = ElementwiseKernel("T x", "U y", "y = x")
     x = random((3,), device)
-    with pytest.raises(TypeError, match="type U of output y follows from no argument"):
+    with pytest.raises(TypeError, match="type U of output y cannot be inferred from the arg"):
         kernel(x)
     assert kernel(x, out=torch.empty(3, dtype=torch.float64, device=device)).dtype == torch.float64
 

@@ -159,7 +159,7 @@ def _open_folder() -> Iterator[int]:
         if stat.S_ISLNK(mode):
             raise _refuse(path, "it is a symbolic link") from None
         if not stat.S_ISDIR(mode):
-            raise _refuse(path, "it is no folder") from None
+            raise _refuse(path, "it is not a folder") from None
         raise _refuse(path, f"it cannot be opened ({error.strerror})") from error
     try:
         status = os.fstat(descriptor)

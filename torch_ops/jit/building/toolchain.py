@@ -125,7 +125,7 @@ def find_host_compiler() -> HostCompiler:
         named = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
         raise RuntimeError(
-            f"torch_ops.jit: CXX is {os.environ['CXX']!r}, which is no command: {error}."
+            f"torch_ops.jit: CXX is {os.environ['CXX']!r}, which is not a command: {error}."
         ) from None
     candidates = [named] if named else [["g++"], ["clang++"], ["c++"]]
     for command in candidates:

@@ -388,9 +388,9 @@ def test_bad_arguments(device: torch.device) -> None:
     with pytest.raises(TypeError, match="embedding_bag: offsets must be a tensor, but a list was"):
         call(index, weight, [0])
     for mode in ("sum", "mean", "max"):
-        with pytest.raises(TypeError, match="embedding_bag: offsets must be uint8, .* float32"):
+        with pytest.raises(TypeError, match=r"embedding_bag: offsets must be uint8, .*float32"):
             call(index, weight, begins.float(), mode=mode)
-        with pytest.raises(TypeError, match="embedding_bag: weight must be float16, .* int64"):
+        with pytest.raises(TypeError, match=r"embedding_bag: weight must be float16, .*int64"):
             call(index, weight.long(), begins, mode=mode)
 
     wrong_options: list[dict[str, Any]] = [

@@ -442,7 +442,8 @@ def test_means_of_complex32(device: torch.device) -> None:
     many = torch.full((20000, 8), 1 + 2j, dtype=torch.complex32, device=device)
     each = torch.arange(20000, device=device)
     for picks in (each, torch_ops.gather_plan(each, 20000)):
-        assert torch.equal(torch_ops.scatter(many, picks, 20000, reduce="mean"), many)
+        means = torch_ops.scatter(many, picks, 20000, reduce="mean")
+        assert torch.equal(torch.view_as_real(means), torch.view_as_real(many))
     index, offsets = (torch.tensor(n, device=device) for n in ([0, 0, 2], [0, 2, 2, 3]))
     zeros = torch.zeros(3, dtype=torch.complex32, device=device)
     for means in (

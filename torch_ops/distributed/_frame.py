@@ -127,9 +127,9 @@ def place(tensor: DTensor, placements: tuple[Placement, ...]) -> Tensor:
         # A tensor that requires a gradient would make torch call detach_, which DTensor lacks.
         detached: Any = tensor.detach()
         tensor = detached.redistribute(tensor.device_mesh, placements)
-    part = tensor.to_local()
-    if tensor.device_mesh.get_coordinate() is None:
-        return part.new_empty((0,) * tensor.dim())  # torch's part has one axis
+    part, mesh = tensor.to_local(), tensor.device_mesh
+    if mesh.get_coordinate() is None:  # torch's part has one axis, and is on the CPU after some ops
+        return part.new_empty((0,) * tensor.dim(), device=mesh.device_type)
     return part
 
 

@@ -26,9 +26,9 @@ Plan allocate(const Tensor& index, const c10::SymInt& dim_size, std::optional<in
                     ", but it is ", batch_dims, ".");
   // The source may have any number of axes, so dim cannot be checked further yet.
   const int64_t given = dim.value_or(batch_dims);
-  TORCH_CHECK_VALUE(given < 0 || given >= batch_dims, "gather_plan: dim must not be one of the ",
-                    batch_dims, " batch axes (batch_dims=", batch_dims, "), but it is ", given,
-                    ".");
+  TORCH_CHECK_VALUE(given < 0 || given >= batch_dims,
+                    "gather_plan: dim must not be a batch axis (batch_dims=", batch_dims,
+                    "), but it is ", given, ".");
   c10::SymInt batch = 1;
   for (int64_t axis = 0; axis < batch_dims; ++axis) batch *= index.sym_size(axis);
   // int32 if it can hold the number of every row and of every entry. By a division: the number of

@@ -316,7 +316,7 @@ def test_torchs_argument_order_is_explained(device: torch.device) -> None:
         ((3, 4), (3,), {"batch_dims": 2}, ValueError, r"batch_dims must be between 0 and index"),
         ((3, 4), (3, 4), {"batch_dims": 2}, ValueError, r"batch_dims must be below source.dim"),
         ((3, 4), (3,), {"batch_dims": -1}, ValueError, r"batch_dims must be between 0 and index"),
-        ((3, 4), (3,), {"batch_dims": 1, "dim": 0}, ValueError, "dim must not be one of the 1 bat"),
+        ((3, 4), (3,), {"batch_dims": 1, "dim": 0}, ValueError, "dim must not be a batch axis"),
         (
             (3, 4),
             (2, 5),

@@ -229,7 +229,7 @@ def test_vmap(device: torch.device, in_dims: tuple[int | None, int | None]) -> N
         ((3, 4), (3,), {"dim": -3}, IndexError, r"dim must be between -2 and 1 for the result"),
         ((3,), (3, 4), {}, ValueError, r"values must have at least the axes of index.*\[3\]"),
         ((3, 4), (3, 4), {"batch_dims": 3}, ValueError, "batch_dims must be between 0 and index"),
-        ((3, 4), (3, 4), {"batch_dims": 1, "dim": 0}, ValueError, "dim must not be one of the 1 b"),
+        ((3, 4), (3, 4), {"batch_dims": 1, "dim": 0}, ValueError, "dim must not be a batch axis"),
         ((3, 4), (2, 4), {"batch_dims": 1}, ValueError, r"same batch axes: axis 0 of values"),
         ((3, 4), (5,), {}, ValueError, r"index's axes at dim: axis 0 of values.*\[3, 4\].*\[5\]"),
         ((3, 4), (5,), {"dim": 1}, ValueError, r"index's axes at dim: axis 1 of values.*\[3, 4\]"),

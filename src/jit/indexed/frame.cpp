@@ -77,10 +77,10 @@ class Framer {
     });
     for (size_t k = 0; k < kernel_.in.size(); ++k) {
       const bool is_scalar = arguments_[k].tensor && is_number(arguments_[k], kernel_.in[k]);
-      TORCH_CHECK_VALUE(kernel_.in_roles[k].index < 0 || !is_scalar, name(), ": ",
-                        kernel_.in[k].name, ", which is read by ",
-                        kernel_.indices[kernel_.in_roles[k].index], ", must have ", rank_,
-                        " axes, but it is a tensor without axes. Pass a number, or expand it.");
+      TORCH_CHECK_VALUE(kernel_.in_roles[k].index < 0 || !is_scalar, name(),
+                        ": the number of axes of ", kernel_.in[k].name, ", which is read by ",
+                        kernel_.indices[kernel_.in_roles[k].index], ", must be ", rank_,
+                        ", but it is a tensor without axes. Pass a number, or expand it.");
     }
     each_tensor([&](size_t k, const Tensor& tensor) {
       if (kernel_.in_roles[k].index < 0 || tensor.dim() == rank_) return;

@@ -184,7 +184,7 @@ def test_devices() -> None:
 def test_rows_without_axes(device: torch.device) -> None:
     *_, src, dst = given(device)
     call = {"src": src, "dst": dst, "sizes": {"dst": M}}
-    with pytest.raises(ValueError, match=r"x, which is read by src, must have 1 axes, but it is a"):
+    with pytest.raises(ValueError, match=r"of x, which is read by src, must be 1, but it is a"):
         COPY(torch.tensor(2.0), **call)
     ones = torch.ones(N, dtype=torch.float64, device=device)
     assert torch.equal(COPY(2.0, **call).double(), COPY(2 * ones, **call))

@@ -13,8 +13,8 @@
 namespace torch_ops {
 
 // What is computed of a and b, which lie at an entry, and p and q, at the row that it names. The p
-// of the first three is the largest value of the row, and taken for 0 where that is -infinity; where
-// it is +infinity, kExp takes it for 0, and the next two give NaN.
+// of the first three is the largest value of the row, and taken for 0 where that is -infinity;
+// where it is +infinity, kExp takes it for 0, and the next two give NaN.
 enum class SoftmaxStep {
   kExp,             // exp(a - p)
   kSoftmax,         // exp(a - p) / q

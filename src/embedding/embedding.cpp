@@ -19,6 +19,7 @@
 #include "common/gather_family/gather_batching.h"
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/planned.h"
+#include "common/gather_family/summable.h"
 #include "common/torch/checks.h"
 #include "common/torch/derive.h"
 #include "common/torch/new_output.h"
@@ -44,11 +45,10 @@ Tensor pick(const Tensor& weight, const Tensor& input, ops::Dim dim, int64_t bat
 Tensor scale_by_frequency(const Tensor& sums, const Tensor& input, const c10::SymInt& rows,
                           int64_t dim, int64_t batch_dims, std::vector<int64_t> shards) {
   for (int64_t& axis : shards) axis = axis == dim ? batch_dims : -1;  // of the counts
-  const Tensor ones = at::ones_like(input, input.options().dtype(at::kFloat));
+  const Tensor ones = at::ones_like(input, input.options().dtype(at::kLong));
   Tensor counts = ops::add_rows(ones, input, rows, batch_dims, batch_dims, "raise", kOp, shards);
   counts = indexing::per_row(counts, batch_dims, dim, sums.dim());
-  // 16-bit sums are divided in float32.
-  return at::div(sums, counts.clamp_min(1)).to(sums.scalar_type());
+  return at::div(sums, counts.clamp_min(1));
 }
 
 struct Embedding {
@@ -99,11 +99,16 @@ struct Embedding {
     const Tensor entries =
         drops ? index.to(at::kLong).masked_fill(index.eq(padding_idx), rows) : index;
     static const auto add_by_plan = find_op<planned::Signature>("scatter_add.plan");
+    const at::ScalarType dtype = grad_output.scalar_type();
+    // Sums that are divided are rounded after that.
+    const Tensor grads = scale_grad_by_freq ? grad_output.to(unrounded(dtype)) : grad_output;
     Tensor sums = sorted.defined() && !distributed
-                      ? add_by_plan.call(grad_output, index, sorted, order, rows, dim, batch_dims)
-                      : ops::add_rows(grad_output, entries, rows, dim, batch_dims,
+                      ? add_by_plan.call(grads, index, sorted, order, rows, dim, batch_dims)
+                      : ops::add_rows(grads, entries, rows, dim, batch_dims,
                                       drops ? "fill" : "raise", kOp, shards);
-    if (scale_grad_by_freq) sums = scale_by_frequency(sums, index, rows, dim, batch_dims, shards);
+    if (scale_grad_by_freq) {
+      sums = scale_by_frequency(sums, index, rows, dim, batch_dims, shards).to(dtype);
+    }
     if (padding_idx >= 0 && !drops) sums.select(dim, padding_idx).zero_();
     return sums;
   }
@@ -162,7 +167,8 @@ struct EmbeddingRenorm {
     const at::NoGradGuard no_grad;
     Tensor table = weight.detach();
     const Tensor entries = input.reshape({-1});
-    const Tensor rows = pick(table, entries, 0, /*batch_dims=*/0, op);
+    const Tensor rows = pick(table, input, 0, /*batch_dims=*/0, op)
+                            .reshape_symint({entries.sym_size(0), weight.sym_size(1)});
     const at::ScalarType wide = at::toOpMathType(weight.scalar_type());
     const Tensor norms = at::linalg_vector_norm(rows, norm_type, at::IntArrayRef{1},
                                                 /*keepdim=*/true, wide);

@@ -283,9 +283,8 @@ struct SegmentSum : Reduction<SegmentSum> {
                          int64_t batch_dims, bool mean, const c10::SymInt& entries, int64_t dtype) {
     Tensor grad = grad_output.to(static_cast<at::ScalarType>(dtype));
     if (mean) {
-      const bool complex = grad.scalar_type() == at::kComplexHalf;  // which torch cannot divide
-      const Tensor sums = complex ? grad.to(at::kComplexFloat) : grad;
-      grad = (sums / counts_of(offsets, grad, dim, batch_dims)).to(grad.scalar_type());
+      const Tensor wide = grad.to(unrounded(grad.scalar_type()));  // which holds the counts, too
+      grad = (wide / counts_of(offsets, grad, dim, batch_dims)).to(grad.scalar_type());
     }
     return op_of<GatherCsr>().call(grad, offsets, dim, batch_dims, entries);
   }

@@ -485,3 +485,15 @@ def test_small_for_the_sanitizer(device: torch.device) -> None:
             torch_ops.segment_reduce(values, offsets, reduce, **case.kwargs).sum().backward()
     for values, index, rows, kwargs in sorted_calls(device):
         torch_ops.scatter_add(values, index, rows, sorted=True, **kwargs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradient_of_a_mean_of_many_in_16_bits(device: torch.device, dtype: torch.dtype) -> None:
+    """The lengths of segments are not rounded to 16 bits, where the first would be infinite."""
+    values = torch.zeros(70_001 + 257, device=device, dtype=dtype, requires_grad=True)
+    offsets = torch.tensor([0, 70_001, 70_001 + 257], device=device)
+    torch_ops.segment_reduce(values, offsets, "mean").backward(
+        torch.tensor([1000.0, 1.0], device=device, dtype=dtype)
+    )
+    expected = torch.tensor([1000 / 70_001, 1 / 257], dtype=torch.float64).to(dtype)
+    assert torch.equal(values.grad[[0, -1]].cpu(), expected)

@@ -36,7 +36,8 @@ Tensor pick(const char* op, const Tensor& source, const Tensor& index, indexing:
     Tensor output = new_output(C10_AS_INTARRAYREF_SLOW(sizes), source.options());
     const GatherPolicy policy = make_policy(mode, layout.axis_size, fill_value, source);
     if (fill_empty_axis(policy, output)) return output;
-    if (mode == IndexMode::kFill) table = aligned(table);  // a fill consists of whole elements
+    // A fill consists of whole elements, and elements that lie apart are read one by one.
+    if (mode == IndexMode::kFill || !table.is_contiguous()) table = aligned(table);
     launch_gather<On>(op, table, entries, layout, policy, output);
     return output;
   }

@@ -363,7 +363,7 @@ def test_keys_beyond_the_last_row_are_no_rows(batch: tuple[int, ...]) -> None:
     plan = torch_ops.gather_plan(index, size, dim=axis, batch_dims=len(batch))
     values = torch.ones(*batch, slices, 20_000, columns, device="cuda")
     none = size * (batch[0] if batch else 1)  # the first number that is no row of the plan
-    for beyond in (0, 7, 2**30):
+    for beyond in (0, 7, 2**29, 2**30):
         for count in (1, 5000):
             rows = plan.rows.clone()
             rows[-count:] = none + beyond

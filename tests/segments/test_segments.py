@@ -497,3 +497,14 @@ def test_gradient_of_a_mean_of_many_in_16_bits(device: torch.device, dtype: torc
     )
     expected = torch.tensor([1000 / 70_001, 1 / 257], dtype=torch.float64).to(dtype)
     assert torch.equal(values.grad[[0, -1]].cpu(), expected)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "prod"])
+def test_the_same_bits_at_any_address(device: torch.device, reduce: str) -> None:
+    values = torch.rand(320_000, 4, device=device) + 0.5
+    moved = torch.empty(values.numel() + 1, device=device)[1:].view(values.shape).copy_(values)
+    offsets = torch.randint(320_001, (10_001,), device=device).sort().values
+    assert torch.equal(
+        torch_ops.segment_reduce(values, offsets, reduce),
+        torch_ops.segment_reduce(moved, offsets, reduce),
+    )

@@ -58,12 +58,13 @@ Argument argument_of(const Signature& kernel, const std::string& name, PyObject*
   return {};
 }
 
-HeldArguments::HeldArguments(const Signature& kernel, const py::tuple& args) {
+HeldArguments::HeldArguments(const Signature& kernel, const py::tuple& args, bool resolved) {
   tensors.reserve(kernel.in.size());
   for (size_t k = 0; k < kernel.in.size(); ++k) {
     Argument argument = argument_of(kernel, kernel.in[k].name, PyTuple_GET_ITEM(args.ptr(), k));
     if (argument.tensor) {
-      tensors.push_back(*argument.tensor);
+      const Tensor& tensor = *argument.tensor;
+      tensors.push_back(resolved ? tensor.resolve_conj().resolve_neg() : tensor);
       argument.tensor = &tensors.back();
     }
     arguments.push_back(argument);

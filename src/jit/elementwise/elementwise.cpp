@@ -256,6 +256,9 @@ void launch(Call& call, at::TensorIteratorBase& iter) {
     for (auto& part : iter.with_32bit_indexing()) launch(call, part);
     return;
   }
+  TORCH_CHECK(iter.ndim() <= kMostDims, call.kernel.name, ": on a GPU the operands must not have ",
+              "more than ", kMostDims, " axes that no common stride joins, but they have ",
+              iter.ndim(), ". Make them contiguous.");
   const Variant variant = find_variant(call.kernel, form);
   const int operands = iter.ntensors();
   Words words = first_words(call, iter);

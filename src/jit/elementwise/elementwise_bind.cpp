@@ -58,7 +58,7 @@ py::object call(Elementwise& kernel, const py::tuple& args, const py::object& si
                 const py::object& out) {
   std::vector<Tensor> outs;
   if (args.size() != kernel.in.size() || !out.is_none()) outs = given_outputs(kernel, args, out);
-  const HeldArguments held(kernel, args);
+  const HeldArguments held(kernel, args, /*resolved=*/!outs.empty());
   const Arguments& arguments = held.arguments;
   std::optional<std::vector<int64_t>> sizes;
   if (!size.is_none()) {

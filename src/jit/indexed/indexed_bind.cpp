@@ -196,7 +196,7 @@ py::object call(Indexed& kernel, const py::tuple& args, const py::dict& given) {
   TORCH_CHECK_TYPE(args.size() == kernel.in.size(), kernel.name,
                    ": the number of arguments, besides the indices ", joined(kernel.indices),
                    " by name, must be ", kernel.in.size(), ", but it is ", args.size(), ".");
-  const HeldArguments held(kernel, args);
+  const HeldArguments held(kernel, args, /*resolved=*/false);
   const Arguments& arguments = held.arguments;
   const Call call = Keywords(kernel, given).call;
   c10::SmallVector<Tensor, 12> others(call.indices.begin(), call.indices.end());

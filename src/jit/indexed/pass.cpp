@@ -109,11 +109,16 @@ class Pass {
 
   bool is_ordered() const { return target_.walk != 'u' && planned_.is_known(); }
   bool is_wide() const { return is_ordered() && planned_.order.scalar_type() == at::kLong; }
-  // Do entries, rows, features or strides exceed 32 bits? Twice the entries are counted up to.
+  // Do entries, rows, features or strides exceed 32 bits? Twice the entries are counted up to, rows
+  // with the parts of long ones, and features to the end of a grid.
   bool is_large() const {
-    int64_t most = 2 * problem_.positions();
-    most = std::max(most, kWarp * std::max(product(kept_), product(summed_)));
-    for (const int64_t size : problem_.sizes) most = std::max(most, problem_.batch * size);
+    const int64_t positions = problem_.positions(), parts = 2 * (positions / kLeastMost + 1);
+    int64_t most = 2 * positions;
+    most = std::max(
+        most, kWarp * std::max(product(kept_), product(summed_)) + kMostBlocksY * kJoinThreads);
+    for (const int64_t size : problem_.sizes) {
+      most = std::max(most, problem_.batch * size + parts + kJoinThreads);
+    }
     for (const Operand& operand : problem_.operands) {
       most = std::max(most, std::abs(operand.row_stride));
     }

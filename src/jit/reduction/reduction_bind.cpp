@@ -19,7 +19,7 @@ py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim,
                    ": the number of arguments must be ", kernel.in.size(), ", but it is ",
                    args.size(), ".");
   const bool keepdim = bool_of(kernel.name, "keepdim", keep);
-  const HeldArguments held(kernel, args);
+  const HeldArguments held(kernel, args, /*resolved=*/!out.is_none());
   const Arguments& arguments = held.arguments;
   c10::SmallVector<Tensor, 1> outs;
   if (!out.is_none()) {

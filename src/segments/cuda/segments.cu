@@ -60,14 +60,15 @@ Offsets all_offsets(const IndexArray& offsets, const RowLayout& layout) {
           static_cast<Id>(layout.axis_size)};
 }
 
-// The rows of all segments. In which order values are joined depends on `lanes`.
+// The rows of all segments. In which order values are joined depends on `order`, the pieces that
+// rows would have whatever the address of the values.
 template <class Total, class Value, class Result>
 void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offsets,
-                    typename Total::Options options, Result empty, int lanes,
+                    typename Total::Options options, Result empty, const RowPieces& order,
                     const IndexErrorSite& errors) {
   using namespace segments;
   const RowLayout& layout = call.layout;
-  const RowPieces columns(layout.inner, Total::kColumns, lanes, lanes);
+  const RowPieces columns(layout.inner, Total::kColumns, order.lanes, order.lanes);
   const int64_t rows = layout.slabs() * layout.axis_size;
   // More groups to a segment have it sooner, but every warp takes a while to begin.
   const auto average_exceeds = [&](int64_t entries) {
@@ -75,7 +76,7 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
   };
   int64_t ways = 1;
   while (ways * columns.lanes < 32 && average_exceeds(ways * kRowUnroll) &&
-         (rows * columns.pieces * columns.lanes * ways < kFewThreads ||
+         (rows * order.pieces * columns.lanes * ways < kFewThreads ||
           average_exceeds(ways * kWayEntries))) {
     ways *= 2;
   }
@@ -84,7 +85,7 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
   // those with the most entries; the fewer lanes, the more of the time such waits are.
   int64_t run = 1;
   while (ways == 1 && columns.lanes >= kRunLanes && run < kMostRun &&
-         rows * columns.pieces * columns.lanes >= 2 * run * kFewThreads &&
+         rows * order.pieces * columns.lanes >= 2 * run * kFewThreads &&
          2 * run * layout.entries <= std::min(columns.lanes, kRunEntries) * layout.axis_size) {
     run *= 2;
   }
@@ -94,7 +95,7 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
   LongRows longs{};
   longs.limit = run > 1 ? 2 * kAlone / run : kAlone * ways;
   const int64_t chunk_groups = kRowThreads / columns.lanes;
-  const int64_t all_entries = layout.slabs() * layout.entries * columns.pieces;
+  const int64_t all_entries = layout.slabs() * layout.entries * order.pieces;
   const int64_t share = ceil_div(all_entries, kMostBlocks * chunk_groups);
   longs.chunk = chunk_groups * std::max<int64_t>(kChunkEntries, share);
   const bool may_be_long = layout.entries > longs.limit;
@@ -151,12 +152,12 @@ void total_rows(const RowTotals<Value, Result>& call, Options options, bool is_a
     return;
   }
   const bool is_whole = layout.inner % V == 0;
-  const int lanes = RowPieces(layout.inner, is_whole ? V : 1).lanes;
+  const RowPieces order(layout.inner, is_whole ? V : 1);
   const auto total = [&](auto columns) {
     using Total = typename Of::template type<columns()>;
     if (call.plan.rows.data == nullptr) {
       const SegmentCall<Value, Result> segments{call.values, call.index, layout, call.result};
-      total_segments<Total>(segments, all_offsets(call.index, layout), options, Result{}, lanes,
+      total_segments<Total>(segments, all_offsets(call.index, layout), options, Result{}, order,
                             IndexErrorSite{});
     } else {
       with_shape(layout, [&](const auto& shape) {
@@ -186,13 +187,13 @@ void reduce_segments(OnCuda on, const SegmentCall<Value, Result>& call,
   constexpr int kWide = kPlaces ? std::min(kVectorSize<Value>, 4) : kVectorSize<Result>;
   const bool is_whole = call.layout.inner % kWide == 0;
   // Not of the pointer, on which no bit of the result is to depend.
-  const int lanes = RowPieces(call.layout.inner, is_whole ? kWide : 1).lanes;
+  const RowPieces order(call.layout.inner, is_whole ? kWide : 1);
   const auto total = [&](auto columns) {
     using Total = typename TotalOf<kRule, Value>::template type<columns()>;
     typename Total::Options options{};
     if constexpr (kPlaces) options.largest = kRule == SegmentRule::kWhereLargest;
     total_segments<Total>(call, all_offsets(call.offsets, call.layout), options,
-                          nothing_there<kRule, Result>(call.layout), lanes, errors);
+                          nothing_there<kRule, Result>(call.layout), order, errors);
   };
   if (is_whole && is_aligned(call.values, kWide * sizeof(Value))) {
     total(std::integral_constant<int, kWide>());

@@ -572,3 +572,27 @@ def test_comments_that_go_on(device: torch.device) -> None:
     kernel = ElementwiseKernel("T x", "T y", "// note \\\ny = 1;\ny += x", "noted")
     x, out = torch.ones(2, device=device), torch.full((2,), 7.0, device=device)
     assert kernel(x, out=out).tolist() == [8, 8]
+
+
+def test_more_axes_than_a_launch_has(device: torch.device) -> None:
+    """26 axes that no common stride joins: an error on a GPU, where torch has that limit too."""
+    x = torch.randint(100, [2] * 26, dtype=torch.int8, device=device)
+    kernel = ElementwiseKernel("T x, T y", "T z", "z = x - y", "difference")
+    turned = x.permute(*reversed(range(26)))
+    if device.type == "cpu":
+        assert torch.equal(kernel(x, turned), x - turned)
+    else:
+        with pytest.raises(RuntimeError, match=r"difference: .* must not have more than 25 axes"):
+            kernel(x, turned)
+    assert not kernel(turned, turned).any()
+
+
+def test_views_to_be_conjugated_beside_an_output(device: torch.device) -> None:
+    x = torch.tensor([1 + 2j, 3 - 1j], device=device)
+    doubled = ElementwiseKernel("T x", "T y", "y = 2 * x", "doubled")
+    for view in (x.conj(), x.conj().imag):
+        out = torch.empty_like(view.resolve_conj().resolve_neg())
+        assert doubled(view, out=out) is out
+        assert torch.equal(out, 2 * view)
+    total = ReductionKernel("T x", "T y", "x", "a + b", "y = a", "0")
+    assert total(x.conj(), out=torch.zeros((), dtype=x.dtype, device=device)).item() == 4 - 1j

@@ -141,11 +141,13 @@ __global__ void spread_kernel(IndexView rows, IndexView order, Shape<Id> shape,
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < shape.all_entries();
        i += step) {
-    const Id row = static_cast<Id>(rows[i]);
-    const Id b = row / static_cast<Id>(shape.axis_size);
+    const int64_t row = rows[i];
+    const Id b = static_cast<Id>(row) / static_cast<Id>(shape.axis_size);
     const int64_t slices = static_cast<int64_t>(b) * (shape.outer - 1);
-    keys[i] = static_cast<Id>(row + slices * shape.axis_size);
-    positions[i] = static_cast<Id>(order[i] + slices * shape.entries);
+    // A key of no row has a position that can be read all the same.
+    const bool is_row = row < shape.batch * shape.axis_size;
+    keys[i] = is_row ? static_cast<Id>(row + slices * shape.axis_size) : shape.no_row;
+    positions[i] = is_row ? static_cast<Id>(order[i] + slices * shape.entries) : 0;
   }
 }
 

@@ -329,7 +329,7 @@ def test_bad_arguments(device: torch.device) -> None:
     for options in ({}, {"padding_idx": 0}):
         with pytest.raises(RuntimeError, match=message):
             torch_ops.embedding(index.to("meta"), weight, **options)
-    with pytest.raises(IndexError, match=r"^embedding: input.* 0: no entry is allowed"):
+    with pytest.raises(IndexError, match=r"^embedding: .*input.* 0: no entry is allowed"):
         torch_ops.embedding(index, weight[:0])
     with pytest.raises(TypeError, match="input must be a tensor, but a list"):
         torch_ops.embedding([0], weight)  # type: ignore[arg-type]

@@ -41,8 +41,8 @@ def unary_samples(device: torch.device, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 TORCHS_ERROR = {
-    "errors_when_compiled": "torch's kernel alone rejects this dtype, and tracing does not run "
-    "that kernel"
+    "errors_when_compiled": "torch's kernel alone rejects dtypes that it does not support, and "
+    "tracing does not run that kernel"
 }
 
 NOT_TORCHS = {"sequential": "torch has no such layer"}

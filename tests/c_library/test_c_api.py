@@ -267,7 +267,11 @@ SPOILED = [
             ({"count": 0}, "INVALID_ARGUMENT", "count must be between 1 and 16, but it is 0"),
             ({"count": 17}, "INVALID_ARGUMENT", "count must be between 1 and 16, but it is 17"),
             ({"sizes": [3, -4]}, "NEGATIVE_SIZE", "each of sizes must not be negative"),
-            ({"sizes": [2**40, 2**40]}, "SIZE_OVERFLOW", "the sizes, and that times inner, must"),
+            (
+                {"sizes": [2**40, 2**40]},
+                "SIZE_OVERFLOW",
+                "the sizes, times inner where there is one, must",
+            ),
             ({"points": -1}, "NEGATIVE_SIZE", "points must not be negative"),
             ({"index_type": 7}, "UNKNOWN_INDEX_TYPE", "index_type must be"),
             ({"memory": 9}, "UNKNOWN_MEMORY", "memory must be TORCH_OPS_HOST"),

@@ -206,22 +206,28 @@ SUMS_ONTO_OUT: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ONTO_OUT)
+def indices_of(name: str) -> list[Tensor]:
+    """An entry for each row and, where that is possible, one for each element."""
+    index = torch.tensor([0, 0, 1])
+    return [index, index[:, None].repeat(1, 2)] if name.startswith("scatter") else [index]
+
+
+@pytest.mark.parametrize("name", [*ONTO_OUT, *SUMS_ONTO_OUT])
 @pytest.mark.parametrize("shape", [(2,), (2, 1), (1, 2, 2), (3, 3)])
 def test_out_of_another_shape(name: str, shape: tuple[int, ...]) -> None:
+    call = ONTO_OUT.get(name) or SUMS_ONTO_OUT[name]
     text = f"^{name}: out must have shape .* shape is {re.escape(str([*shape]))}"
-    with pytest.raises(ValueError, match=text):
-        ONTO_OUT[name](torch.tensor([0, 0, 1]), torch.zeros(shape))
+    for each in indices_of(name):
+        with pytest.raises(ValueError, match=text):
+            call(each, torch.zeros(shape))
 
 
 @pytest.mark.parametrize("name", [*ONTO_OUT, *SUMS_ONTO_OUT])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int32], ids=str)
 def test_out_of_another_dtype(name: str, dtype: torch.dtype) -> None:
     call = ONTO_OUT.get(name) or SUMS_ONTO_OUT[name]
-    index = torch.tensor([0, 0, 1])
-    indices = [index, index[:, None].repeat(1, 2)] if name.startswith("scatter") else [index]
     rows = {"gather_coo": 3, "gather_csr": 1}.get(name, 2)
-    for each in indices:
+    for each in indices_of(name):
         with pytest.raises(TypeError, match=f"^{name}: out must have the dtype of src, .*{dtype}"):
             call(each, torch.zeros(rows, 2, dtype=dtype))
 

@@ -320,6 +320,10 @@ def test_bad_arguments(device: torch.device) -> None:
     large = weight + 2
     with pytest.raises(ValueError, match="padding_idx must be between -3 and 2"):
         torch_ops.embedding(index, large, padding_idx=3, max_norm=1.0)
+    for function in (torch_ops.embedding, torch_ops.embedding_bag):
+        for option in ("scale_grad_by_freq", "sparse"):
+            with pytest.raises(TypeError, match=f"{option} must be a bool, but a str was given"):
+                function(index[None], large, max_norm=1.0, **{option: "yes"})
     assert (large == 2).all()
     with pytest.raises(TypeError, match="input must be uint8, int8, int16, int32 or int64"):
         torch_ops.embedding(index.float(), weight)

@@ -310,8 +310,8 @@ def test_torchs_argument_order_is_explained(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("source", "index", "options", "error", "message"),
     [
-        ((3,), (2,), {"dim": 1}, IndexError, r"dim must be between -1 and 0.*it is 1"),
-        ((3,), (2,), {"dim": -2}, IndexError, r"dim must be between -1 and 0.*it is -2"),
+        ((3,), (2,), {"dim": 1}, IndexError, r"dim must be between -1 and 0.*dim is 1"),
+        ((3,), (2,), {"dim": -2}, IndexError, r"dim must be between -1 and 0.*dim is -2"),
         ((), (2,), {}, ValueError, "source must have at least one axis"),
         ((3, 4), (3,), {"batch_dims": 2}, ValueError, r"batch_dims must be between 0 and index"),
         ((3, 4), (3, 4), {"batch_dims": 2}, ValueError, r"batch_dims must be below source.dim"),

@@ -225,9 +225,9 @@ def test_vmap(device: torch.device, in_dims: tuple[int | None, int | None]) -> N
     ("values", "index", "options", "error", "message"),
     [
         ((3,), (3,), {"dim_size": -1}, ValueError, "dim_size must not be negative, but it is -1"),
-        ((3,), (3,), {"dim": 1}, IndexError, r"dim must be between -1 and 0 for the result"),
-        ((3, 4), (3,), {"dim": -3}, IndexError, r"dim must be between -2 and 1 for the result"),
-        ((3,), (3, 4), {}, ValueError, r"values must have at least the axes of index.*\[3\]"),
+        ((3,), (3,), {"dim": 1}, IndexError, "between -1 and 0, since .* of the result is 1"),
+        ((3, 4), (3,), {"dim": -3}, IndexError, "between -2 and 1, since .* of the result is 2"),
+        ((3,), (3, 4), {}, ValueError, r"values must have at least as many axes as index.*\[3\]"),
         ((3, 4), (3, 4), {"batch_dims": 3}, ValueError, "batch_dims must be between 0 and index"),
         ((3, 4), (3, 4), {"batch_dims": 1, "dim": 0}, ValueError, "dim must not be a batch axis"),
         ((3, 4), (2, 4), {"batch_dims": 1}, ValueError, r"same batch axes: axis 0 of values"),

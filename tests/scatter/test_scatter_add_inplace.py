@@ -258,7 +258,14 @@ def test_vmap_in_place(device: torch.device) -> None:
             r"out with shape \[4\] must have the axes of the sums",
         ),
         ((4, 3), (6, 3), (5,), {}, ValueError, "values must have index's axes at dim"),
-        ((4, 3), (5, 3), (5,), {"dim": 2}, IndexError, "dim must be between -2 and 1 for out"),
+        (
+            (4, 3),
+            (5, 3),
+            (5,),
+            {"dim": 2},
+            IndexError,
+            "between -2 and 1, since the number of axes of out is 2",
+        ),
         ((2, 4), (3, 5), (3, 5), {"batch_dims": 1}, ValueError, r"axis 0 of out"),
     ],
 )

@@ -129,7 +129,7 @@ def place(tensor: DTensor, placements: tuple[Placement, ...]) -> Tensor:
         tensor = detached.redistribute(tensor.device_mesh, placements)
     part, mesh = tensor.to_local(), tensor.device_mesh
     if mesh.get_coordinate() is None:  # torch's part has one axis, and is on the CPU after some ops
-        return part.new_empty((0,) * tensor.dim(), device=mesh.device_type)
+        return part.new_empty((0,) * max(tensor.dim(), 1), device=mesh.device_type)
     return part
 
 

@@ -96,6 +96,8 @@ def embedding(
             "embedding",
             max_norm=(max_norm, "a real number"),
             norm_type=(norm_type, "a real number"),
+            scale_grad_by_freq=(scale_grad_by_freq, "a bool"),
+            sparse=(sparse, "a bool"),
         )
         _renorm_(weight, input, max_norm, norm_type)
     if padding_idx is None and not scale_grad_by_freq and not sparse and not parts:

@@ -110,6 +110,8 @@ def embedding_bag(
             "embedding_bag",
             max_norm=(max_norm, "a real number"),
             norm_type=(norm_type, "a real number"),
+            scale_grad_by_freq=(scale_grad_by_freq, "a bool"),
+            sparse=(sparse, "a bool"),
         )
         # Rows without values, for the checks: a wrong argument must not change weight.
         if isinstance(weight, Tensor) and weight.dim() == 2 and weight.is_floating_point():

@@ -80,7 +80,7 @@ PointCall check_points(const void* const* coordinates, const int64_t* sizes, int
         __builtin_mul_overflow(elements, size, &elements) ||
         std::max(call.places, elements) >= kMostPlaces) {
       fail(TORCH_OPS_SIZE_OVERFLOW,
-           "the product of the sizes, and that times inner, must be below 2^50");
+           "the product of the sizes, times inner where there is one, must be below 2^50");
     }
   }
   if (call.has_empty_axis()) call.places = 0;

@@ -25,8 +25,8 @@ inline int64_t rank_of(c10::SymIntArrayRef sizes) {
 
 inline int64_t resolve_dim(const char* op, const char* table, int64_t rank, int64_t dim) {
   TORCH_CHECK_INDEX(dim >= -rank && dim < rank, op, ": dim must be between ", -rank, " and ",
-                    rank - 1, " for ", table, ", whose number of axes is ", rank, ", but it is ",
-                    dim, ".");
+                    rank - 1, ", since the number of axes of ", table, " is ", rank,
+                    ". But dim is ", dim, ".");
   return dim < 0 ? dim + rank : dim;
 }
 

@@ -74,8 +74,8 @@ inline Axes resolve_axes(const char* op, const char* table, int64_t rank, int64_
                     ", which leaves an axis to index, but it is ", batch_dims, ".");
   const int64_t given = dim.value_or(batch_dims);
   TORCH_CHECK_INDEX(given >= -rank && given < rank, op, ": dim must be between ", -rank, " and ",
-                    rank - 1, " for ", table, ", whose number of axes is ", rank, ", but it is ",
-                    given, ".");
+                    rank - 1, ", since the number of axes of ", table, " is ", rank,
+                    ". But dim is ", given, ".");
   const int64_t axis = given < 0 ? given + rank : given;
   TORCH_CHECK_VALUE(axis >= batch_dims, op,
                     ": dim must not be a batch axis (batch_dims=", batch_dims, "), but it is ",
@@ -135,7 +135,7 @@ inline Axes check_scatter(const char* op, const Tensor& values, const Tensor& in
   const int64_t picked = index.dim() - batch_dims;  // axes in the place of the result's axis
   const int64_t rank = values.dim() - picked + 1;
   TORCH_CHECK_VALUE(rank > batch_dims, op,
-                    ": values must have at least the axes of index, but its shape is ",
+                    ": values must have at least as many axes as index, but its shape is ",
                     values.sym_sizes(), " and index's is ", index.sym_sizes(), ".");
   const Axes axes = resolve_axes(op, "the result", rank, index.dim(), dim, batch_dims);
   check_axes_match(op, "values", values.sym_sizes(), 0, "index", index.sym_sizes(), 0,
@@ -183,7 +183,7 @@ inline void check_plan(const char* op, const char* name, const Tensor& data, con
                       part.sym_size(0).sym_eq(index.sym_numel()).expect_true(__FILE__, __LINE__);
     TORCH_CHECK_VALUE(fits, op, ": a plan's rows and order must be one-dimensional, with as many ",
                       "elements as its index has entries (", index.sym_numel(),
-                      "), but a shape is ", part.sym_sizes(), ".");
+                      "), but one of them has shape ", part.sym_sizes(), ".");
   }
 }
 

@@ -162,8 +162,8 @@ inline int64_t axis_name(const ops::Axes& axes, size_t j, int64_t own) {
 inline void check_axes(const char* op, const ops::Axes& axes, size_t count) {
   check_count(op, count);
   TORCH_CHECK_VALUE(!axes || axes->size() == count, op,
-                    ": axes must have one axis for each index array, ", count,
-                    " in number, but its length is ", axes ? axes->size() : 0, ".");
+                    ": the length of axes must be the number of index arrays, ", count,
+                    ", but it is ", axes ? axes->size() : 0, ".");
 }
 
 // An index into an axis of size 0 has no row to name.

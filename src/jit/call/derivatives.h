@@ -37,7 +37,8 @@ std::string complex_has_none(const char* kind, const Kernel& kernel) {
          "torch.autograd.Function.";
 }
 
-// Makes the node that of the outputs, or refuses a gradient of complex numbers; was it recorded?
+// Records the node at the outputs, or refuses gradients of complex tensors. Returns whether it was
+// recorded.
 template <class Kernel, class Node>
 bool record_outputs(const char* kind, const Kernel& kernel, const Node& node, at::TensorList inputs,
                     at::TensorList outputs) {

@@ -11,8 +11,8 @@ namespace torch_ops::jit {
 Argument argument_of(const Signature& kernel, const std::string& name, PyObject* value);
 // A call's arguments for the input parameters. The tensors are held: the call runs without the GIL.
 struct HeldArguments {
-  // `resolved`: what a view says of conjugation and negation is carried out, which a registered op
-  // would do by itself.
+  // `resolved`: lazy conjugation and negation are carried out, which a registered op does by
+  // itself.
   HeldArguments(const Signature& kernel, const pybind11::tuple& args, bool resolved);
   Arguments arguments;
   c10::SmallVector<Tensor, 8> tensors;

@@ -322,9 +322,9 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
     }
     TORCH_CHECK_TYPE(!out.defined() || !kernel.reads_outputs || !out.is_complex() ||
                          at::isComplexType(types.out[k]),
-                     kernel.name, ": output ", parameter.name, " is read, and computed in ",
-                     dtype_name(types.out[k]), ", to which ", dtype_name(out.scalar_type()),
-                     ", the dtype of what is given for it, is not cast.");
+                     kernel.name, ": output ", parameter.name, " is read and computed in ",
+                     dtype_name(types.out[k]), ", but the tensor given for it is ",
+                     dtype_name(out.scalar_type()), ", which cannot be cast to that.");
     walks |= !outs.empty() && !parameter.raw;
     form.stored.push_back(out.defined() ? out.scalar_type() : types.out[k]);
     form.computed.push_back(types.out[k]);

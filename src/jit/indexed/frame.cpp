@@ -73,14 +73,18 @@ class Framer {
   void find_rank() {
     rank_ = call_.batch_dims + 1;
     each_tensor([&](size_t k, const Tensor& tensor) {
-      if (tensor.dim() > rank_) rank_ = tensor.dim(), highest_ = k;
+      if (tensor.dim() > rank_ || (tensor.dim() == rank_ && !highest_)) {
+        rank_ = tensor.dim();
+        highest_ = k;
+      }
     });
     for (size_t k = 0; k < kernel_.in.size(); ++k) {
-      const bool is_scalar = arguments_[k].tensor && is_number(arguments_[k], kernel_.in[k]);
+      const Tensor* const tensor = arguments_[k].tensor;
+      const bool is_scalar = tensor && tensor->dim() == 0 && !kernel_.in[k].raw;
       TORCH_CHECK_VALUE(kernel_.in_roles[k].index < 0 || !is_scalar, name(),
                         ": the number of axes of ", kernel_.in[k].name, ", which is read by ",
-                        kernel_.indices[kernel_.in_roles[k].index], ", must be ", rank_,
-                        ", but it is a tensor without axes. Pass a number, or expand it.");
+                        kernel_.indices[kernel_.in_roles[k].index], ", must be ", rank_, ", but ",
+                        kernel_.in[k].name, " has none. Pass a number, or expand it.");
     }
     each_tensor([&](size_t k, const Tensor& tensor) {
       if (kernel_.in_roles[k].index < 0 || tensor.dim() == rank_) return;
@@ -89,14 +93,16 @@ class Framer {
       while (static_cast<int64_t>(wanted.size()) < rank_) {
         wanted.insert(wanted.begin() + std::min<int64_t>(call_.batch_dims + 1, wanted.size()), 1);
       }
-      TORCH_CHECK_VALUE(false, name(), ": the number of axes of ", kernel_.in[k].name,
-                        ", which is read by ", kernel_.indices[kernel_.in_roles[k].index],
-                        ", must be ", rank_, ", that of ", kernel_.in[highest_].name,
-                        " with shape ", arguments_[highest_].tensor->sym_sizes(),
-                        ", but its shape is ", own,
-                        ". One value for each row is of "
-                        "shape ",
-                        c10::SymIntArrayRef(wanted), ".");
+      TORCH_CHECK_VALUE(
+          false, name(), ": the number of axes of ", kernel_.in[k].name, ", which is read by ",
+          kernel_.indices[kernel_.in_roles[k].index], ", must be ", rank_,
+          highest_ ? c10::str(", that of ", kernel_.in[*highest_].name, " with shape ",
+                              arguments_[*highest_].tensor->sym_sizes())
+                   : "",
+          ", but its shape is ", own,
+          ". One value for each row is of "
+          "shape ",
+          c10::SymIntArrayRef(wanted), ".");
     });
   }
 
@@ -235,7 +241,7 @@ class Framer {
   const Call& call_;
   Frame frame_;
   int64_t rank_ = 1;
-  size_t highest_ = 0;
+  std::optional<size_t> highest_;  // an input of that rank
 };
 
 }  // namespace

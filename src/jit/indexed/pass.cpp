@@ -109,8 +109,8 @@ class Pass {
 
   bool is_ordered() const { return target_.walk != 'u' && planned_.is_known(); }
   bool is_wide() const { return is_ordered() && planned_.order.scalar_type() == at::kLong; }
-  // Do entries, rows, features or strides exceed 32 bits? Twice the entries are counted up to, rows
-  // with the parts of long ones, and features to the end of a grid.
+  // Do entries, rows, features or strides exceed 32 bits? Counters reach twice the entries; rows
+  // are counted with the parts of long rows, and features to the end of a grid.
   bool is_large() const {
     const int64_t positions = problem_.positions(), parts = 2 * (positions / kLeastMost + 1);
     int64_t most = 2 * positions;

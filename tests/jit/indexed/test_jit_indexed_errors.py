@@ -184,8 +184,17 @@ def test_devices() -> None:
 def test_rows_without_axes(device: torch.device) -> None:
     *_, src, dst = given(device)
     call = {"src": src, "dst": dst, "sizes": {"dst": M}}
-    with pytest.raises(ValueError, match=r"of x, which is read by src, must be 1, but it is a"):
-        COPY(torch.tensor(2.0), **call)
+    for scalar in (torch.tensor(2.0), torch.tensor(2.0, device=device)):
+        with pytest.raises(
+            ValueError, match=r"of x, which is read by src, must be 1, but x has none"
+        ):
+            COPY(scalar, **call)
+    scaled = IndexedKernel("T w, T x[src]", "T out[dst]", "out = w * x", "scaled")
+    with pytest.raises(ValueError, match=r"of x, which is read by src, must be 1, but x has none"):
+        scaled(2.0, torch.tensor(2.0, device=device), **call)
+    batches = {name: call[name].unsqueeze(0) for name in ("src", "dst")}
+    with pytest.raises(ValueError, match=r"must be 2, but its shape is \[5\]"):
+        scaled(2.0, torch.ones(5, device=device), **batches, sizes={"dst": M}, batch_dims=1)
     ones = torch.ones(N, dtype=torch.float64, device=device)
     assert torch.equal(COPY(2.0, **call).double(), COPY(2 * ones, **call))
 

@@ -531,7 +531,7 @@ def test_results_in_complex_memory(device: torch.device) -> None:
     written = ElementwiseKernel("T x", "T y", "y = 2 * x", "written")
     assert written(x, out=out).tolist() == [2, 2]
     added = ElementwiseKernel("T x", "T y", "y += 2 * x", "added")
-    with pytest.raises(TypeError, match=r"output y is read, and computed in torch\.float32"):
+    with pytest.raises(TypeError, match=r"output y is read and computed in torch\.float32"):
         added(x, out=out)
     with pytest.raises(TypeError, match=r"x is torch\.complex32; kernels compute on"):
         written(x.to(torch.complex32))

@@ -30,8 +30,8 @@ def scatter_std(
         src: The values, as for :func:`scatter`.
         index: As for :func:`scatter`.
         dim: As for :func:`scatter`.
-        out: A tensor to which the sums of squares are added before the division; it is not what is
-            returned.
+        out: A tensor of the dtype of ``src`` and the result's shape, to which the sums of squares
+            are added before the division; it is not what is returned.
         dim_size: As for :func:`scatter`.
         unbiased: Whether the divisor is one less than the number of entries.
 
@@ -42,7 +42,9 @@ def scatter_std(
         tensor([1.4142, 0.0000, 0.0000])
     """
     places, batch_dims, axis, rows = target("scatter_std", src, index, dim)
-    size = out.size(axis) if out is not None else size_along(index, dim_size)
+    size = (
+        size_along(index, dim_size) if out is None else size_of_out("scatter_std", out, src, axis)
+    )
     sums = reduced(src, places, size, axis, batch_dims, rows, "sum")
     count = counted(places, size, axis, batch_dims, rows, src.dim())
     mean = sums.div(count.clamp(min=1))

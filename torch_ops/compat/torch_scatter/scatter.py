@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from torch_ops.compat.torch_scatter.utils import (
-    check_dtype_of_out,
     like_rows,
     size_along,
     size_of_out,
@@ -46,7 +45,7 @@ def added(
     name: str, out: Tensor, values: Tensor, index: Tensor, dim: int, batch_dims: int, rows: bool
 ) -> Tensor:
     """Sums added to what is there."""
-    check_dtype_of_out(name, out, values)
+    size_of_out(name, out, values, dim)
     if rows:
         return torch.ops.torch_ops.scatter_add_(out, values, index, dim, batch_dims=batch_dims)
     return out.add_(torch.ops.torch_ops.scatter_elements_add(values, index, list(out.size()), dim))
@@ -198,8 +197,8 @@ def scatter(
             onto, and which is returned.
         dim_size: How long the result is at ``dim``. Where neither it nor ``out`` is given, one more
             than the largest entry: the call then waits for the GPU.
-        reduce: "sum" or "add", "mean", "mul", "min" or "max". Where no entry goes, the result is 1
-            for "mul", but if ``src`` is empty, and 0 for the others.
+        reduce: "sum" or "add", "mean", "mul", "min" or "max". Where no entry goes, the result is 0;
+            for "mul" it is 1, unless ``src`` is empty.
 
     Returns:
         A tensor of the dtype of ``src``, as long as it is along all axes but ``dim``.

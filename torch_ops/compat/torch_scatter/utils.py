@@ -90,7 +90,7 @@ def check_out(name: str, out: Tensor, src: Tensor, dim: int, size: int) -> Tenso
     expected[dim] = size
     if list(out.size()) != expected:
         raise ValueError(
-            f"{name}: out must have shape {expected}, that of src but for axis {dim}, but its "
+            f"{name}: out must have shape {expected}, that of src except along axis {dim}, but its "
             f"shape is {list(out.size())}."
         )
     check_dtype_of_out(name, out, src)

@@ -91,11 +91,12 @@ def _find_place(texts: dict[str, str], log: str) -> _Place:
         if error["file"] in texts:
             line = _within(texts[error["file"]], int(error["paren"] or error["colon"]))
             return _Place(error["file"], line, error["message"])
-    undefined = re.search(r"undefined reference to [`'](.*)'", log)
+    undefined = re.search(r"undefined (?:reference to|symbol:) [`']?(.*?)'?$", log, re.MULTILINE)
     if undefined:
-        function = re.sub(r"\(.*", "", undefined[1]).split("::")[-1]
-        for name, text in texts.items():
-            found = re.search(rf"\b{re.escape(function)}\b", text)
+        # ``f``, ``f(float)``, ``float f<float>(float)``, ``(anonymous namespace)::f(float)``
+        function = re.search(r"(\w+)(?:<[^()]*>)?(?:\([^()]*\))?$", undefined[1])
+        for name, text in texts.items() if function else ():
+            found = re.search(rf"\b{function[1]}\b", text) if function else None
             if found:
                 return _Place(name, text.count("\n", 0, found.start()) + 1, undefined[0])
         return _Place(None, None, undefined[0])

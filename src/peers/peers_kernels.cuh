@@ -73,9 +73,7 @@ __global__ void __launch_bounds__(kPeerThreads)
     const int64_t n = of.first_row + of.by_words.divide(word);
     Word* const to = output + n * of.row_words + of.first_word + columns[u];
     store_in_order(to, from[u] != nullptr ? loaded[u] : index.template fill<Word>());
-    if (from[u] == nullptr && columns[u] == 0) {
-      record_bad_entry(errors, n, index.row_of(entries[u]));
-    }
+    if (from[u] == nullptr && columns[u] == 0) record_bad_entry(errors, n, entries[u]);
   }
 }
 

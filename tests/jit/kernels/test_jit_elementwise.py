@@ -549,20 +549,15 @@ def test_unfinished_texts(text: str, line: int, device: torch.device) -> None:
     assert (found.value.name, found.value.line) == ("operation", line)
 
 
-@pytest.mark.parametrize("part", ["map_expr", "reduce_expr", "post_map_expr"])
-def test_unfinished_texts_of_reductions(part: str, device: torch.device) -> None:
-    parts = {"map_expr": "x", "reduce_expr": "a + b", "post_map_expr": "y = a"}
-    parts[part] += " *"
-    with pytest.raises(CompileError) as found:
-        ReductionKernel("T x", "T y", *parts.values(), "0")(torch.ones(2, device=device))
-    assert (found.value.name, found.value.line) == (part, 1)
-
-
-def test_functions_without_a_definition() -> None:
+@pytest.mark.parametrize("before", ["", "template <class T> ", "namespace mine { "])
+def test_functions_without_a_definition(before: str) -> None:
     """Such as CUDA's own, which the host's headers may declare."""
-    preamble = "// ours\n__device__ float missing(float);"
-    kernel = ElementwiseKernel("T x", "T y", "y = missing(x)", "undefined", preamble=preamble)
-    with pytest.raises(CompileError, match=r"undefined reference to .missing") as found:
+    inside = before.startswith("namespace")
+    declared = f"{before}__device__ float missing({'T' if 'T' in before else 'float'});"
+    preamble = f"// ours\n{declared}{' }' if inside else ''}"
+    call = "mine::missing(x)" if inside else "missing(x)"
+    kernel = ElementwiseKernel("T x", "T y", f"y = {call}", "undefined", preamble=preamble)
+    with pytest.raises(CompileError, match=r"undefined reference to .*missing") as found:
         kernel(torch.ones(2))
     assert (found.value.name, found.value.line) == ("preamble", 2)
 

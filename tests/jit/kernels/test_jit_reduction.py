@@ -235,6 +235,15 @@ def test_errors(device: torch.device) -> None:
         assert caught.value.name == name
 
 
+@pytest.mark.parametrize("part", ["map_expr", "reduce_expr", "post_map_expr"])
+def test_unfinished_texts(part: str, device: torch.device) -> None:
+    parts = {"map_expr": "x", "reduce_expr": "a + b", "post_map_expr": "y = a"}
+    parts[part] += " *"
+    with pytest.raises(CompileError) as found:
+        ReductionKernel("T x", "T y", *parts.values(), "0")(torch.ones(2, device=device))
+    assert (found.value.name, found.value.line) == (part, 1)
+
+
 def test_no_gradient(device: torch.device) -> None:
     x = random((3, 4), device).requires_grad_()
     y = SUM(x, dim=1)

@@ -95,8 +95,8 @@ def _find_place(texts: dict[str, str], log: str) -> _Place:
     if undefined:
         # ``f``, ``f(float)``, ``float f<float>(float)``, ``(anonymous namespace)::f(float)``
         function = re.search(r"(\w+)(?:<[^()]*>)?(?:\([^()]*\))?$", undefined[1])
-        for name, text in texts.items() if function else ():
-            found = re.search(rf"\b{function[1]}\b", text)
+        for name, text in texts.items():
+            found = function and re.search(rf"\b{function[1]}\b", text)
             if found:
                 return _Place(name, text.count("\n", 0, found.start()) + 1, undefined[0])
         return _Place(None, None, undefined[0])

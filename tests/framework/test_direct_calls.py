@@ -97,6 +97,13 @@ def given(direct: Any, device: torch.device) -> list[Any]:
     pytest.fail("none of the op's samples is taken")
 
 
+@pytest.mark.parametrize("name", sorted({*DIRECT, *(f"index.{name}" for name in INDEXING)}))
+def test_a_function_has_its_name(name: str) -> None:
+    module, name = name.split(".")
+    function = getattr(importlib.import_module(f"torch_ops._ext.{module}"), name)
+    assert function.__name__ == name
+
+
 def test_the_result_is_that_of_torch_ops(direct: Any, device: torch.device) -> None:
     for given in arguments_of(direct, device):
         output = direct(*copied(given))

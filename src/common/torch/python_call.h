@@ -211,20 +211,21 @@ PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count) {
 
 using Function = PyObject* (*)(PyObject* self, PyObject* const* given, Py_ssize_t count);
 
-// Adds a function to a module, which calls `op`. Its description lives as long as the
-// process.
-inline void def_function(pybind11::module_& m, const char* name, const std::string& op,
+// Adds a function to a module, which calls `op`. Its description, and the texts there, live as long
+// as the process.
+inline void def_function(pybind11::module_& m, const std::string& name, const std::string& op,
                          Function function, pybind11::handle self = {}) {
+  const auto keep = [](const std::string& text) { return (new std::string(text))->c_str(); };
   auto* const method =
-      new PyMethodDef{name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)),
-                      METH_FASTCALL, (new std::string(op))->c_str()};
+      new PyMethodDef{keep(name), reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)),
+                      METH_FASTCALL, keep(op)};
   PyObject* const made = PyCFunction_New(method, self.ptr());
   if (made == nullptr) throw pybind11::error_already_set();
-  m.add_object(name, pybind11::reinterpret_steal<pybind11::object>(made));
+  m.add_object(name.c_str(), pybind11::reinterpret_steal<pybind11::object>(made));
 }
 
 template <class Return, class... Args>
-void def(pybind11::module_& m, const char* name,
+void def(pybind11::module_& m, const std::string& name,
          const c10::TypedOperatorHandle<Return(Args...)>& op) {
   using Op = c10::TypedOperatorHandle<Return(Args...)>;
   def_function(m, name, toString(op.operator_name()), call<Return, Args...>,

@@ -10,13 +10,13 @@ using at::Tensor;
 
 Tensor forward(const Tensor& input) {
   CHECK_INPUT(input);
-  return Activation<>::forward<OnCuda>(input, /*save_mask=*/false);
+  return Activation<>::Forward::kernel<OnCuda>(input, /*save_mask=*/false);
 }
 
 Tensor backward(const Tensor& grad_output, const Tensor& output) {
   CHECK_INPUT(grad_output);
   CHECK_INPUT(output);
-  return Activation<>::backward<OnCuda>(grad_output, output);
+  return Activation<>::Backward::kernel<OnCuda>(grad_output, output);
 }
 
 }  // namespace

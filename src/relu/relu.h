@@ -28,12 +28,20 @@ struct Activation final : ElementwiseOp<Activation<SlopeArg...>, Types<SlopeArg.
   using Tensor = at::Tensor;
 
   static constexpr bool kHasSlope = sizeof...(SlopeArg) > 0;
-  static constexpr const char* kName = kHasSlope ? "leaky_relu" : "relu";
+  static constexpr const char* kSchema =
+      kHasSlope ? "leaky_relu(Tensor input, float negative_slope=0.01, *, bool save_mask=True) -> "
+                  "Tensor"
+                : "relu(Tensor input, *, bool save_mask=True) -> Tensor";
+  static constexpr const char* kInplaceSchema =
+      kHasSlope
+          ? "leaky_relu_(Tensor(a!) input, float negative_slope=0.01, *, bool save_mask=True) "
+            "-> Tensor(a!)"
+          : "relu_(Tensor(a!) input, *, bool save_mask=True) -> Tensor(a!)";
+  static constexpr const char* kBackwardSchema =
+      kHasSlope
+          ? "leaky_relu_backward(Tensor grad_output, Tensor output, float negative_slope) -> Tensor"
+          : "relu_backward(Tensor grad_output, Tensor output) -> Tensor";
   static constexpr const char* kNode = "Relu";
-  static constexpr const char* kArguments =
-      kHasSlope ? ", float negative_slope=0.01, *, bool save_mask=True"
-                : ", *, bool save_mask=True";
-  static constexpr const char* kBackwardArguments = kHasSlope ? ", float negative_slope" : "";
   static constexpr bool kSavesOutput = true;
   static constexpr bool kPiecewiseLinear = true;
 
@@ -61,18 +69,20 @@ struct Activation final : ElementwiseOp<Activation<SlopeArg...>, Types<SlopeArg.
     return at::relu_(input);
   }
 
-  static Tensor forward_autograd(c10::DispatchKeySet keys, const Tensor& input, SlopeArg... slope,
-                                 bool save_mask) {
-    if (saves_mask(input, save_mask)) return forward_with_mask(keys, input, slope_of(slope...));
-    return Frame::forward_autograd(keys, input, slope..., save_mask);
-  }
-  static Tensor& inplace_autograd(c10::DispatchKeySet keys, Tensor& input, SlopeArg... slope,
-                                  bool save_mask) {
-    if (!saves_mask(input, save_mask)) {
-      return Frame::inplace_autograd(keys, input, slope..., save_mask);
+  struct Forward : Frame::Forward {
+    static Tensor derive(c10::DispatchKeySet keys, const Tensor& input, SlopeArg... slope,
+                         bool save_mask) {
+      if (saves_mask(input, save_mask)) return forward_with_mask(keys, input, slope_of(slope...));
+      return Frame::Forward::derive(keys, input, slope..., save_mask);
     }
-    return inplace_with_mask(keys, input, slope_of(slope...));
-  }
+  };
+  struct Inplace : Frame::Inplace {
+    static Tensor& derive(c10::DispatchKeySet keys, Tensor& input, SlopeArg... slope,
+                          bool save_mask) {
+      if (saves_mask(input, save_mask)) return inplace_with_mask(keys, input, slope_of(slope...));
+      return Frame::Inplace::derive(keys, input, slope..., save_mask);
+    }
+  };
 };
 
 }  // namespace torch_ops

@@ -18,8 +18,8 @@ using autograd::variable_list;
 
 // The gradient from a tensor that is kept where the input is.
 Tensor backward_by(const Tensor& reference, const Tensor& grad_output, Slope slope) {
-  return slope ? Activation<double>::backward_op().call(grad_output, reference, *slope)
-               : Activation<>::backward_op().call(grad_output, reference);
+  return slope ? op_of<Activation<double>::Backward>().call(grad_output, reference, *slope)
+               : op_of<Activation<>::Backward>().call(grad_output, reference);
 }
 
 // The order in which a mask goes through the elements, for _relu_mask_backward: none if the
@@ -220,12 +220,6 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   register_op<ReluMask>(m);
   register_op<ReluMaskInplace>(m);
   register_op<ReluMaskBackward>(m);
-  // It returns another tensor than the one that it overwrites.
-  m.impl("_relu_mask_", torch::dispatch(c10::DispatchKey::ADInplaceOrView,
-                                        [](c10::DispatchKeySet keys, Tensor& input, Slope slope) {
-                                          return inplace::bump_version(
-                                              keys, op_of<ReluMaskInplace>(), input, slope);
-                                        }));
 }
 
 }  // namespace torch_ops

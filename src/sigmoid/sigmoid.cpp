@@ -10,7 +10,7 @@ namespace {
 using at::Tensor;
 
 struct SigmoidOp final : ElementwiseOp<SigmoidOp> {
-  static constexpr const char* kName = "sigmoid";
+  TORCH_OPS_SCHEMAS("sigmoid", "output")
   static constexpr const char* kNode = "Sigmoid";
   static constexpr bool kSavesOutput = true;
   TORCH_OPS_LAUNCHED_BY(kernels::sigmoid)
@@ -29,13 +29,13 @@ struct SigmoidOp final : ElementwiseOp<SigmoidOp> {
 
 Tensor forward(const Tensor& input) {
   CHECK_INPUT(input);
-  return SigmoidOp::forward<OnCuda>(input);
+  return SigmoidOp::Forward::kernel<OnCuda>(input);
 }
 
 Tensor backward(const Tensor& grad_output, const Tensor& output) {
   CHECK_INPUT(grad_output);
   CHECK_INPUT(output);
-  return SigmoidOp::backward<OnCuda>(grad_output, output);
+  return SigmoidOp::Backward::kernel<OnCuda>(grad_output, output);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// torch.vmap: the frame of a batching rule, and the rules of elementwise ops.
+// torch.vmap: the frame of a batching rule.
 //
 // A rule gets each tensor without the axis that vmap hides, and the position of that axis
 // (nothing for a tensor that is the same for every sample). It returns its result in this form.
@@ -100,35 +100,6 @@ Tensor apply(Rule&& rule, const Tensors&... tensors) {
   Batched result = call_rule(rule, unwrap(tensors, level)...);
   if (!result.axis) return result.value;
   return at::functorch::makeBatched(std::move(result.value), result.axis, level);
-}
-
-// `args` are the op's other arguments.
-template <class Op, class... Args>
-Tensor unary(const Op& op, const Tensor& input, Args... args) {
-  return apply([&](const Batched& x) { return Batched{op.call(x.value, args...), x.axis}; }, input);
-}
-
-template <class Op, class... Args>
-Tensor& unary_inplace(const Op& op, Tensor& input, Args... args) {
-  apply(
-      [&](Batched x) {
-        op.call(x.value, args...);
-        return x;
-      },
-      input);
-  return input;
-}
-
-// Both tensors have one shape for each sample.
-template <class Op, class... Args>
-Tensor binary(const Op& op, const Tensor& a, const Tensor& b, Args... args) {
-  return apply(
-      [&](const Batched& x, const Batched& y) {
-        if (!x.axis && !y.axis) return Batched{op.call(x.value, y.value, args...), std::nullopt};
-        const c10::SymInt size = x.axis ? x.size() : y.size();
-        return Batched{op.call(x.expanded_at(0, size), y.expanded_at(0, size), args...), 0};
-      },
-      a, b);
 }
 
 }  // namespace torch_ops::batching

@@ -60,7 +60,7 @@ struct KeepingNode;
 template <class Op, class... Kept>
 struct KeepingNode<Op, std::tuple<Kept...>> final
     : DerivativeNode<KeepingNode<Op, std::tuple<Kept...>>> {
-  static constexpr const char* kName = Op::kNode;
+  static constexpr const auto& kName = Op::kNode;
   std::tuple<typename Saved<Kept>::type...> kept;
 
   template <class Visit>

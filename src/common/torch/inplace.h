@@ -68,13 +68,4 @@ at::Tensor& functionalize_call(Inplace&& inplace, Functional&& functional, at::T
   return input;
 }
 
-// The same for two ops whose other arguments are not tensors.
-template <class InplaceOp, class FunctionalOp, class... Args>
-at::Tensor& functionalize(const InplaceOp& inplace_op, const FunctionalOp& functional_op,
-                          at::Tensor& input, Args... args) {
-  return functionalize_call([&](at::Tensor& t) { inplace_op.call(t, args...); },
-                            [&](const at::Tensor& t) { return functional_op.call(t, args...); },
-                            input);
-}
-
 }  // namespace torch_ops::inplace

@@ -22,14 +22,15 @@
 //   functionalize   Functionalize
 //   autocast        AutocastCUDA
 //
-// An op that works in place, which returns Tensor&, also counts versions (ADInplaceOrView), with
-// inplace.h.
+// An op that works in place, whose first argument is a Tensor&, also counts versions
+// (ADInplaceOrView), with inplace.h.
 #pragma once
 
 #include <torch/library.h>
 
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -91,7 +92,7 @@ constexpr auto main_function() {
 template <class Op>
 using SignatureOf = std::remove_pointer_t<decltype(main_function<Op>())>;
 
-inline std::string_view name_in(std::string_view schema) {
+constexpr std::string_view name_in(std::string_view schema) {
   return schema.substr(0, schema.find('('));
 }
 
@@ -112,7 +113,8 @@ struct Functions;
 
 template <class Op, class Return, class... Args>
 struct Functions<Op, Return(Args...)> {
-  static constexpr bool kInPlace = std::is_same_v<Return, at::Tensor&>;
+  static constexpr bool kInPlace =
+      std::is_same_v<std::tuple_element_t<0, std::tuple<Args...>>, at::Tensor&>;
 
   static Return derive(c10::DispatchKeySet keys, Args... args) {
     if constexpr (has_derive<Op>) {

@@ -23,33 +23,7 @@ namespace torch_ops {
 
 constexpr int64_t kPiece = 512;  // elements of a piece that stays in the first-level cache
 
-#define TORCH_OPS_AVX2 __attribute__((target("avx2,fma,f16c")))
-#define TORCH_OPS_AVX512 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
-
-template <class Op, class T, class... Inputs>
-TORCH_OPS_HOST_DEVICE void map_loop(Op op, int64_t begin, int64_t end, T* output,
-                                    const Inputs*... inputs) {
-  for (int64_t i = begin; i < end; ++i) output[i] = op(inputs[i]...);
-}
-
-template <class Op, class T, class... Inputs>
-void map_range_baseline(Op op, int64_t begin, int64_t end, T* output, const Inputs*... inputs) {
-  map_loop(op, begin, end, output, inputs...);
-}
-
 #ifdef __x86_64__
-template <class Op, class T, class... Inputs>
-TORCH_OPS_AVX2 void map_range_avx2(Op op, int64_t begin, int64_t end, T* output,
-                                   const Inputs*... inputs) {
-  map_loop(op, begin, end, output, inputs...);
-}
-
-template <class Op, class T, class... Inputs>
-TORCH_OPS_AVX512 void map_range_avx512(Op op, int64_t begin, int64_t end, T* output,
-                                       const Inputs*... inputs) {
-  map_loop(op, begin, end, output, inputs...);
-}
-
 // F16C's conversions, in at most half the time of Float16's own; compilers do not generate them
 // from a loop.
 TORCH_OPS_AVX2 inline void widen(const Float16* source, int64_t n, float* result) {
@@ -79,8 +53,7 @@ struct Widened {
 #endif
 
 template <class Op, class T, class... Inputs>
-void map_range([[maybe_unused]] Simd simd, Op op, int64_t begin, int64_t end, T* output,
-               const Inputs*... inputs) {
+void map_range(Simd simd, Op op, int64_t begin, int64_t end, T* output, const Inputs*... inputs) {
 #ifdef __x86_64__
   if constexpr (std::is_same_v<T, Float16> && std::is_base_of_v<ComputesInFloat, Op>) {
     if (simd != Simd::kBaseline) {
@@ -93,10 +66,12 @@ void map_range([[maybe_unused]] Simd simd, Op op, int64_t begin, int64_t end, T*
       return;
     }
   }
-  if (simd == Simd::kAvx512) return map_range_avx512(op, begin, end, output, inputs...);
-  if (simd == Simd::kAvx2) return map_range_avx2(op, begin, end, output, inputs...);
 #endif
-  map_range_baseline(op, begin, end, output, inputs...);
+  const auto loop = [](auto, Op op, int64_t begin, int64_t end, T* output, const Inputs*... inputs)
+                        TORCH_OPS_INLINE_LAMBDA {
+                          for (int64_t i = begin; i < end; ++i) output[i] = op(inputs[i]...);
+                        };
+  with_simd(simd, loop, op, begin, end, output, inputs...);
 }
 
 // ---- Arrays of any strides ----------------------------------------------------------------------

@@ -37,51 +37,37 @@ struct RowBytes {
 };
 constexpr int64_t kFarApart = int64_t{64} << 20;  // bytes of a table
 
-template <int kVector, class Index>
-TORCH_OPS_HOST_DEVICE void copy_rows_loop(const RowBytes& rows, const Index* index, int64_t stride,
-                                          int64_t entries, char* out) {
-  const int64_t length = rows.length;
-  const auto row_of = [&](int64_t n) {
-    return rows.table + static_cast<int64_t>(index[n * stride]) * rows.stride;
-  };
-  // A loop for each size: choosing for each row takes longer than copying a short one.
-  with_copy_size<kVector>(length, [&](auto size) TORCH_OPS_INLINE_LAMBDA {
-    constexpr int64_t kAhead = 32, kLine = 64;
-    for (int64_t n = 0; n < entries; ++n, out += length) {
-      if (rows.far_apart) {
-        const char* ahead = row_of(std::min(n + kAhead, entries - 1));
-        __builtin_prefetch(ahead);
-        __builtin_prefetch(ahead + std::min(kLine, length - 1));
+// Copies the rows that the index names, all of them in range.
+template <class Index>
+void copy_rows(Simd simd, const RowBytes& rows, const Index* index, int64_t stride, int64_t entries,
+               char* out) {
+  // The arguments are copies: what is read through a reference the stores might change.
+  const auto loop = [](auto set, RowBytes rows, const Index* index, int64_t stride, int64_t entries,
+                       char* out) TORCH_OPS_INLINE_LAMBDA {
+    constexpr int kVector = set() == Simd::kAvx512 ? 64 : set() == Simd::kAvx2 ? 32 : 16;
+    const auto row_of = [&](int64_t n) {
+      return rows.table + static_cast<int64_t>(index[n * stride]) * rows.stride;
+    };
+    // A loop for each size: choosing for each row takes longer than copying a short one.
+    with_copy_size<kVector>(rows.length, [&](auto size) TORCH_OPS_INLINE_LAMBDA {
+      constexpr int64_t kAhead = 32, kLine = 64;
+      for (int64_t n = 0; n < entries; ++n, out += rows.length) {
+        if (rows.far_apart) {
+          const char* ahead = row_of(std::min(n + kAhead, entries - 1));
+          __builtin_prefetch(ahead);
+          __builtin_prefetch(ahead + std::min(kLine, rows.length - 1));
+        }
+        copy_sized<size(), kVector>(out, row_of(n), rows.length);
       }
-      copy_sized<size(), kVector>(out, row_of(n), length);
-    }
-  });
+    });
+  };
+  with_simd(simd, loop, rows, index, stride, entries, out);
 }
-
-template <class Index>
-void copy_rows_baseline(const RowBytes& rows, const Index* index, int64_t stride, int64_t entries,
-                        char* out) {
-  copy_rows_loop<16>(rows, index, stride, entries, out);
-}
-
-#ifdef __x86_64__
-template <class Index>
-TORCH_OPS_AVX2 void copy_rows_avx2(const RowBytes& rows, const Index* index, int64_t stride,
-                                   int64_t entries, char* out) {
-  copy_rows_loop<32>(rows, index, stride, entries, out);
-}
-
-template <class Index>
-TORCH_OPS_AVX512 void copy_rows_avx512(const RowBytes& rows, const Index* index, int64_t stride,
-                                       int64_t entries, char* out) {
-  copy_rows_loop<64>(rows, index, stride, entries, out);
-}
-#endif
 
 // Writes the rows that the index names, all of them in range.
 template <class Word, class Index>
-void copy_rows([[maybe_unused]] Simd simd, const Word* table, const Index* index, int64_t stride,
-               int64_t entries, Word* out, const RowLayout& layout) {
+void copy_rows(Simd simd, const Word* table, const Index* index, int64_t stride, int64_t entries,
+               Word* out, const RowLayout& layout) {
   const int64_t inner = layout.inner;
   if (layout.table_inner_stride != 1) {
     for (int64_t n = 0; n < entries; ++n, out += inner) {
@@ -94,12 +80,7 @@ void copy_rows([[maybe_unused]] Simd simd, const Word* table, const Index* index
   const int64_t row_stride = layout.table_axis_stride * kBytes;
   const RowBytes rows{reinterpret_cast<const char*>(table), inner * kBytes, row_stride,
                       layout.axis_size * std::abs(row_stride) >= kFarApart};
-  auto* const bytes = reinterpret_cast<char*>(out);
-#ifdef __x86_64__
-  if (simd == Simd::kAvx512) return copy_rows_avx512(rows, index, stride, entries, bytes);
-  if (simd == Simd::kAvx2) return copy_rows_avx2(rows, index, stride, entries, bytes);
-#endif
-  copy_rows_baseline(rows, index, stride, entries, bytes);
+  copy_rows(simd, rows, index, stride, entries, reinterpret_cast<char*>(out));
 }
 
 constexpr int64_t kGatherRun =

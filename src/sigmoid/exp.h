@@ -10,43 +10,13 @@
 namespace torch_ops {
 
 // exp(x) for x <= 0; NaN for NaN.
-//
-// exp(x) = 2^k exp(r) with k = round(x / ln 2) and r = x - k ln 2, |r| <= ln(2) / 2, where ln 2 is
-// split in two: 355 / 512, whose products with k are exact, and the rest (W. J. Cody and W. Waite,
-// Software Manual for the Elementary Functions, 1980, chapter 6). exp(r) is Taylor's polynomial.
 template <class T>
 TORCH_OPS_HOST_DEVICE T exp_of_nonpositive(T x) {
   using Format = MathFormat<T>;
-  using Bits = typename Format::Bits;
-  x = x < Format::kLeast ? Format::kLeast : x;
-
-  // A sum with 1.5 * 2^kMantissaBits has no bits for fractions: it is rounded to an integer, which
-  // is in its lowest bits.
-  constexpr T kRound = T(1.5) * (Bits{1} << Format::kMantissaBits);
-  const T rounded = x * T(1.44269504088896340736) + kRound;  // 1 / ln 2
-  const T k = rounded - kRound;
-  const T r = (x - k * T(0.693359375)) - k * T(-2.121944400546905827679e-4);
-
-  constexpr T kInverseFactorials[] = {T(1),
-                                      T(1),
-                                      T(1. / 2),
-                                      T(1. / 6),
-                                      T(1. / 24),
-                                      T(1. / 120),
-                                      T(1. / 720),
-                                      T(1. / 5040),
-                                      T(1. / 40320),
-                                      T(1. / 362880),
-                                      T(1. / 3628800),
-                                      T(1. / 39916800),
-                                      T(1. / 479001600),
-                                      T(1. / 6227020800)};
-  T power = kInverseFactorials[Format::kDegree];
-  for (int i = Format::kDegree - 1; i >= 0; --i) power = power * r + kInverseFactorials[i];
-
+  const ExpParts<T> parts(x < Format::kLeast ? Format::kLeast : x);
+  const T power = (parts.curve * parts.r + T(1)) * parts.r + T(1);
   // 2^k may be too small for the format, but 2^(k + 64) is not: the second product rounds, once.
-  const Bits exponent = bit_cast<Bits>(rounded) + (Format::kBias + 64);
-  return power * bit_cast<T>(exponent << Format::kMantissaBits) * T(0x1p-64);
+  return power * parts.power_of_two(64) * T(0x1p-64);
 }
 
 #ifdef __CUDACC__
@@ -61,7 +31,7 @@ __device__ inline double exp_of_nonpositive_cuda(double x) {
   constexpr int kHighOf708 = 0x40862000;
   if ((__double2hiint(x) & INT32_MAX) >= kHighOf708) return exp(x);
 
-  constexpr double kRound = 1.5 * (int64_t{1} << 52);  // see above
+  constexpr double kRound = ExpParts<double>::kRound;
   const double rounded = fma(x, 1.44269504088896340736, kRound);
   const double k = rounded - kRound;
   double r = fma(k, -0x1.62e42fefa39efp-1, x);  // ln 2 in two parts

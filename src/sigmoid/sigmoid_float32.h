@@ -13,7 +13,7 @@ namespace torch_ops {
 
 // Over all floats its largest error is 0.89 ulp, and 0.88 with fused operations.
 //
-// With a = |x|, exp(a) = 2^k exp(r) as in exp.h, and w = 2^(1 - k),
+// With a = |x|, exp(a) = 2^k exp(r) as in ExpParts (vector_math.h), and w = 2^(1 - k),
 //
 //   sigmoid(-a) = 1 / (1 + exp(a)) = w / d, where d = w + 2 exp(r) = w + 2 + 2r + m,
 //
@@ -33,7 +33,7 @@ struct SigmoidFloat32 {
     float a = bit_cast<float>(bit_cast<uint32_t>(x) & kMagnitude);
     a = a > kMost ? kMost : a;
 
-    // As in exp.h, except for -k: a sum with kRound is rounded to an integer; its lowest bits are
+    // As there, except for -k: a sum with kRound is rounded to an integer; its lowest bits are
     // 191 - k. Those are the exponent bits of 2^(64 - k); 2^(1 - k) itself may be denormal.
     constexpr float kRound = 0x1.8p23f + 191;
     const float rounded = a * -1.44269504088896340736f + kRound;

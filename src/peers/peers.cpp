@@ -11,7 +11,7 @@
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
 #include "common/gather_family/indexing.h"
-#include "common/torch/autograd.h"
+#include "common/torch/derive.h"
 #include "common/torch/new_output.h"
 #include "peers/peers_launch.h"
 #include "scatter/scatter.h"
@@ -78,27 +78,22 @@ Tensor gather(const Tensor& part, const Tensor& parts, int64_t rows, const Tenso
   });
 }
 
-// Hands the gradient to Python, which has the ranks and the DTensor that it becomes.
-struct PeerRowsBackward final : autograd::DerivativeNode<PeerRowsBackward> {
-  static constexpr const char* kName = "PeerRowsBackward";
-  autograd::SavedVariable index;
-  int64_t table = 0;
-  int64_t mode = 0;
+// The derivative of a lookup (derive.h), for which Python knows the table by a number.
+struct PeerRows {
+  static constexpr const char* kNode = "PeerRowsBackward";
 
-  template <class Visit>
-  void fields(Visit&& visit) {
-    visit(index);
-    visit(table);
-    visit(mode);
+  static auto keep(const Tensor& index, int64_t table, std::string_view mode) {
+    return std::tuple(index, table, indexing::mode_of_gradient("gather", mode));
   }
 
-  autograd::variable_list backward(const Tensor& grad_output) {
-    const Tensor entries = unpack(index);
+  // Hands the gradient to Python, which has the ranks and the DTensor that it becomes.
+  static Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t table,
+                         int64_t mode) {
     const pybind11::gil_scoped_acquire gil;
     const auto module = pybind11::module_::import("torch_ops.distributed._lookup");
-    const auto grad = module.attr("gradient_of_peer_rows")(grad_output, entries, table,
+    const auto grad = module.attr("gradient_of_peer_rows")(grad_output, index, table,
                                                            std::string(indexing::mode_name(mode)));
-    return {grad.cast<Tensor>()};
+    return grad.cast<Tensor>();
   }
 };
 
@@ -152,7 +147,7 @@ class Reader {
   std::optional<Tensor> look_up(const Tensor& weight, const Tensor& index, std::string_view mode,
                                 const pybind11::object& fill, bool must_be_fresh) const {
     if (must_be_fresh && !is_fresh()) return std::nullopt;
-    const auto node = autograd::make_node<PeerRowsBackward>(weight);
+    const auto node = autograd::make_node<autograd::Node<PeerRows>>(weight);
     Tensor output;
     {
       at::AutoDispatchBelowADInplaceOrView guard;
@@ -164,11 +159,7 @@ class Reader {
         output = gather(index, mode, fill, std::nullopt);
       }
     }
-    if (node) {
-      node->index = {index, /*is_output=*/false};
-      node->table = table_;
-      node->mode = indexing::mode_of_gradient("gather", mode);
-    }
+    if (node) node->keep(index, table_, mode);
     autograd::record(output, node);
     return output;
   }

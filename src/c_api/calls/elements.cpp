@@ -1,16 +1,40 @@
 // The functions of torch_ops.h with an entry for each element.
-#include "c_api/calls/elements.h"
-
 #include <type_traits>
 
 #include "c_api/calls/rows.h"
 #include "c_api/frame/dispatch.h"
+#include "common/indexing/element_layout.h"
 
 namespace torch_ops {
 namespace {
 
-// Table [outer, axis_size, inner], index and rows [outer, entries, inner]. In a RowCall's fields
-// `outer` is the batch, except for the index, which is as large as the rows.
+// Table [outer, axis_size, inner], index and rows [outer, entries, inner], all contiguous.
+ElementLayout element_layout(int64_t outer, int64_t axis_size, int64_t entries, int64_t inner) {
+  ElementLayout layout{};
+  layout.axis = -1;
+  layout.axis_size = axis_size;
+  layout.axis_stride = inner;
+  layout.count = outer * entries * inner;
+  const auto add = [&](int64_t size, int64_t in_table, int64_t in_values, bool is_axis) {
+    if (size == 1) return;
+    if (is_axis) layout.axis = layout.rank;
+    layout.sizes[layout.rank] = size;
+    layout.table_strides[layout.rank] = in_table;
+    layout.index_strides[layout.rank] = layout.value_strides[layout.rank] = in_values;
+    ++layout.rank;
+  };
+  if (entries == 1 && axis_size == 1) {  // neighbours that one stride walks are one axis
+    add(outer * inner, 1, 1, false);
+  } else {
+    add(outer, axis_size * inner, entries * inner, false);
+    add(entries, 0, inner, true);
+    add(inner, 1, 1, false);
+  }
+  return layout;
+}
+
+// In the fields of its RowCall `outer` is the batch, except for the index, which is as large as the
+// rows.
 struct ElementCall {
   RowCall rows;
   IndexRule rule;

@@ -54,44 +54,30 @@ torch_ops_status torch_ops_last_index_error(int64_t* position, int64_t* value, i
 }
 
 const char* torch_ops_status_string(torch_ops_status status) {
-  switch (status) {
-    case TORCH_OPS_SUCCESS:
-      return "success";
-    case TORCH_OPS_NULL_POINTER:
-      return "a null pointer";
-    case TORCH_OPS_NEGATIVE_SIZE:
-      return "a negative size";
-    case TORCH_OPS_SIZE_OVERFLOW:
-      return "sizes whose product overflows";
-    case TORCH_OPS_UNKNOWN_DTYPE:
-      return "an unknown dtype";
-    case TORCH_OPS_UNSUPPORTED_DTYPE:
-      return "a dtype that the function does not take";
-    case TORCH_OPS_UNKNOWN_INDEX_TYPE:
-      return "an unknown index type";
-    case TORCH_OPS_UNKNOWN_MEMORY:
-      return "an unknown kind of memory";
-    case TORCH_OPS_MISALIGNED_POINTER:
-      return "a misaligned pointer";
-    case TORCH_OPS_WRONG_MEMORY:
-      return "memory that the device cannot reach";
-    case TORCH_OPS_SMALL_WORKSPACE:
-      return "a workspace that is too small";
-    case TORCH_OPS_INVALID_ARGUMENT:
-      return "an invalid argument";
-    case TORCH_OPS_NO_DEVICE:
-      return "no CUDA device";
-    case TORCH_OPS_INDEX_OUT_OF_RANGE:
-      return "an index out of range";
-    case TORCH_OPS_OUT_OF_MEMORY:
-      return "out of memory";
-    case TORCH_OPS_CUDA_ERROR:
-      return "a CUDA error";
-    case TORCH_OPS_INTERNAL_ERROR:
-      return "an internal error";
-    default:
-      return "an unknown status";
+  static constexpr struct {
+    torch_ops_status status;
+    const char* text;
+  } kTexts[] = {{TORCH_OPS_SUCCESS, "success"},
+                {TORCH_OPS_NULL_POINTER, "a null pointer"},
+                {TORCH_OPS_NEGATIVE_SIZE, "a negative size"},
+                {TORCH_OPS_SIZE_OVERFLOW, "sizes whose product overflows"},
+                {TORCH_OPS_UNKNOWN_DTYPE, "an unknown dtype"},
+                {TORCH_OPS_UNSUPPORTED_DTYPE, "a dtype that the function does not take"},
+                {TORCH_OPS_UNKNOWN_INDEX_TYPE, "an unknown index type"},
+                {TORCH_OPS_UNKNOWN_MEMORY, "an unknown kind of memory"},
+                {TORCH_OPS_MISALIGNED_POINTER, "a misaligned pointer"},
+                {TORCH_OPS_WRONG_MEMORY, "memory that the device cannot reach"},
+                {TORCH_OPS_SMALL_WORKSPACE, "a workspace that is too small"},
+                {TORCH_OPS_INVALID_ARGUMENT, "an invalid argument"},
+                {TORCH_OPS_NO_DEVICE, "no CUDA device"},
+                {TORCH_OPS_INDEX_OUT_OF_RANGE, "an index out of range"},
+                {TORCH_OPS_OUT_OF_MEMORY, "out of memory"},
+                {TORCH_OPS_CUDA_ERROR, "a CUDA error"},
+                {TORCH_OPS_INTERNAL_ERROR, "an internal error"}};
+  for (const auto& each : kTexts) {
+    if (each.status == status) return each.text;
   }
+  return "an unknown status";
 }
 
 }  // extern "C"

@@ -110,7 +110,7 @@ struct TakeAlongDim {
         source.dim() == index.dim(),
         "take_along_dim: source and index must have the same number of axes, but their shapes are ",
         source.sym_sizes(), " and ", index.sym_sizes(), ".");
-    const int64_t axis = elements::resolve_dim("take_along_dim", "source",
+    const int64_t axis = indexing::resolve_dim("take_along_dim", "source",
                                                elements::rank_of(source.sym_sizes()), *dim);
     if (source.dim() == 0) return pick(source, index, 0);
     c10::SymDimVector from(source.sym_sizes().begin(), source.sym_sizes().end());

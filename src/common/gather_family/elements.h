@@ -23,13 +23,6 @@ inline int64_t rank_of(c10::SymIntArrayRef sizes) {
   return std::max<int64_t>(static_cast<int64_t>(sizes.size()), 1);
 }
 
-inline int64_t resolve_dim(const char* op, const char* table, int64_t rank, int64_t dim) {
-  TORCH_CHECK_INDEX(dim >= -rank && dim < rank, op, ": dim must be between ", -rank, " and ",
-                    rank - 1, ", since the number of axes of ", table, " is ", rank,
-                    ". But dim is ", dim, ".");
-  return dim < 0 ? dim + rank : dim;
-}
-
 // Table and index have as many axes, and the table is not shorter on any, except on `dim`; as in
 // torch, an empty index may have any shape. Returns dim counted from the front.
 inline int64_t check_table(const char* op, const char* name, c10::SymIntArrayRef table,
@@ -37,11 +30,11 @@ inline int64_t check_table(const char* op, const char* name, c10::SymIntArrayRef
   indexing::check_index_dtype(op, index);
   const auto picks = index.sym_sizes();
   if (TORCH_GUARD_OR_FALSE(index.sym_numel().sym_eq(0))) {
-    return resolve_dim(op, name, rank_of(table), dim);
+    return indexing::resolve_dim(op, name, rank_of(table), dim);
   }
   TORCH_CHECK_VALUE(rank_of(table) == rank_of(picks), op, ": index must have as many axes as ",
                     name, ", but its shape is ", picks, " and that of ", name, " is ", table, ".");
-  const int64_t axis = resolve_dim(op, name, rank_of(table), dim);
+  const int64_t axis = indexing::resolve_dim(op, name, rank_of(table), dim);
   for (size_t d = 0; d < table.size() && d < picks.size(); ++d) {
     TORCH_CHECK_VALUE(static_cast<int64_t>(d) == axis ||
                           picks[d].sym_le(table[d]).expect_true(__FILE__, __LINE__),

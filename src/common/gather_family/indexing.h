@@ -62,7 +62,15 @@ inline Tensor for_kernels(const Tensor& index) {
   return index.scalar_type() == at::kChar ? index.to(at::kShort) : index;
 }
 
-// `rank` is that of `table`, which is the argument's name in messages.
+// `dim` counted from the front. `rank` is that of `table`, which is the argument's name in
+// messages.
+inline int64_t resolve_dim(const char* op, const char* table, int64_t rank, int64_t dim) {
+  TORCH_CHECK_INDEX(dim >= -rank && dim < rank, op, ": dim must be between ", -rank, " and ",
+                    rank - 1, ", since the number of axes of ", table, " is ", rank,
+                    ". But dim is ", dim, ".");
+  return dim < 0 ? dim + rank : dim;
+}
+
 inline Axes resolve_axes(const char* op, const char* table, int64_t rank, int64_t index_rank,
                          std::optional<int64_t> dim, int64_t batch_dims) {
   TORCH_CHECK_VALUE(rank > 0, op, ": ", table,
@@ -73,10 +81,7 @@ inline Axes resolve_axes(const char* op, const char* table, int64_t rank, int64_
   TORCH_CHECK_VALUE(batch_dims < rank, op, ": batch_dims must be below ", table, ".dim() = ", rank,
                     ", which leaves an axis to index, but it is ", batch_dims, ".");
   const int64_t given = dim.value_or(batch_dims);
-  TORCH_CHECK_INDEX(given >= -rank && given < rank, op, ": dim must be between ", -rank, " and ",
-                    rank - 1, ", since the number of axes of ", table, " is ", rank,
-                    ". But dim is ", given, ".");
-  const int64_t axis = given < 0 ? given + rank : given;
+  const int64_t axis = resolve_dim(op, table, rank, given);
   TORCH_CHECK_VALUE(axis >= batch_dims, op,
                     ": dim must not be a batch axis (batch_dims=", batch_dims, "), but it is ",
                     given, ".");

@@ -7,21 +7,17 @@ cdef _apply(op, MapFunction function, x, out, return_time, device, double slope=
     values = _as_array(op, "x", x, _FLOATING)
     result = _take_out(op, out, values.shape, values.dtype, (values,), may_be=values)
     cdef _Memory from_ = _Memory(values), to = _Memory(result, writable=True)
-    cdef void* from_pointer = from_.pointer()
-    cdef void* to_pointer = to.pointer()
     cdef int64_t size = values.size
     cdef int32_t dtype = _DTYPES[values.dtype.name]
     cdef float milliseconds = 0
     cdef int32_t status
     with nogil:
         if function != NULL:
-            status = function(from_pointer, to_pointer, size, dtype, memory, NULL, &milliseconds)
+            status = function(from_.pointer, to.pointer, size, dtype, memory, NULL, &milliseconds)
         else:
-            status = _leaky_relu(from_pointer, to_pointer, size, slope, dtype, memory, NULL,
+            status = _leaky_relu(from_.pointer, to.pointer, size, slope, dtype, memory, NULL,
                                  &milliseconds)
-    if status != capi.TORCH_OPS_SUCCESS:
-        _raise(op, status)
-    return _give(result, out, return_time, milliseconds)
+    return _give(op, status, result, out, return_time, milliseconds)
 
 
 def relu(x, *, out=None, return_time=False, device=None):

@@ -46,7 +46,7 @@ cdef class _Memory:
     """The memory of a contiguous array, held as long as this is."""
 
     cdef Py_buffer view
-    cdef bint held
+    cdef void* pointer  # NULL for an empty array
 
     def __cinit__(self, array, bint writable=False):
         # As bytes: the buffer protocol has no name for every dtype.
@@ -54,14 +54,11 @@ cdef class _Memory:
         if array.size == 0:
             return  # no memory, and no view of another dtype
         PyObject_GetBuffer(array.reshape(-1).view(numpy.uint8), &self.view, flags)
-        self.held = True
+        self.pointer = self.view.buf
 
     def __dealloc__(self):
-        if self.held:
+        if self.pointer != NULL:
             PyBuffer_Release(&self.view)
-
-    cdef void* pointer(self) noexcept:
-        return self.view.buf if self.held else NULL
 
 
 cdef _as_array(op, name, value, allowed=tuple(_DTYPES)):
@@ -114,9 +111,9 @@ cdef _as_number(value):
 
 
 cdef _as_fill(op, mode, fill_value, dtype):
-    """An array of one element; None for zero."""
+    """An array of one element; of none for zero."""
     if fill_value is None:
-        return None
+        return numpy.empty(0)
     number = _as_number(fill_value)
     if number is None:
         raise TypeError(f"{op}: fill_value must be a number, but it is {fill_value!r}.")
@@ -199,7 +196,10 @@ cdef _take_out(op, out, shape, dtype, inputs, may_be=None):
     return numpy.empty(shape, dtype)
 
 
-cdef _give(result, out, return_time, float milliseconds):
+cdef _give(op, int32_t status, result, out, return_time, float milliseconds, index=None,
+           int32_t mode=capi.TORCH_OPS_MODE_RAISE):
+    if status != capi.TORCH_OPS_SUCCESS:
+        _raise(op, status, index, mode)
     if out is not None and result is not out:
         out[...] = result
         result = out

@@ -60,29 +60,22 @@ def gather_elements(source, index, axis, *, mode="raise", fill_value=None, out=N
     if table.ndim == 0:
         raise ValueError(f"{op}: source must have at least one axis, but it is 0-dimensional.")
     result = _take_out(op, out, entries.shape, table.dtype, (table, entries))
-    filled = _as_fill(op, mode, fill_value, table.dtype)
 
     cdef _Memory from_ = _Memory(table), by = _Memory(entries), to = _Memory(result, writable=True)
-    cdef _Memory fill = _Memory(filled if filled is not None else numpy.empty(0))
+    cdef _Memory fill = _Memory(_as_fill(op, mode, fill_value, table.dtype))
     cdef int64_t outer = _product(table.shape[:axis])
     cdef int64_t axis_size = table.shape[axis]
     cdef int64_t count = entries.shape[axis]
     cdef int64_t inner = _product(table.shape[axis + 1:])
     cdef int32_t dtype = _DTYPES[table.dtype.name]
     cdef int32_t index_type = _index_type(entries)
-    cdef void* from_pointer = from_.pointer()
-    cdef void* by_pointer = by.pointer()
-    cdef void* to_pointer = to.pointer()
-    cdef void* fill_pointer = fill.pointer()
     cdef float milliseconds = 0
     cdef int32_t status
     with nogil:
-        status = _gather_elements(from_pointer, by_pointer, to_pointer, outer, axis_size, count,
-                                  inner, dtype, index_type, by_mode, fill_pointer, memory, NULL,
+        status = _gather_elements(from_.pointer, by.pointer, to.pointer, outer, axis_size, count,
+                                  inner, dtype, index_type, by_mode, fill.pointer, memory, NULL,
                                   &milliseconds)
-    if status != capi.TORCH_OPS_SUCCESS:
-        _raise(op, status, entries, by_mode)
-    return _give(result, out, return_time, milliseconds)
+    return _give(op, status, result, out, return_time, milliseconds, entries, by_mode)
 
 
 def scatter_elements_add(values, index, dim_size, axis, *, mode="raise", deterministic=False,
@@ -141,18 +134,13 @@ def scatter_elements_add(values, index, dim_size, axis, *, mode="raise", determi
     cdef int64_t inner = _product(rows.shape[axis + 1:])
     cdef int32_t dtype = _DTYPES[rows.dtype.name]
     cdef int32_t index_type = _index_type(entries)
-    cdef void* from_pointer = from_.pointer()
-    cdef void* by_pointer = by.pointer()
-    cdef void* to_pointer = to.pointer()
     cdef float milliseconds = 0
     cdef int32_t status
     with nogil:
-        status = _scatter_elements_add(from_pointer, by_pointer, to_pointer, outer, axis_size,
+        status = _scatter_elements_add(from_.pointer, by.pointer, to.pointer, outer, axis_size,
                                        count, inner, dtype, index_type, by_mode, flags, memory,
                                        NULL, &milliseconds)
-    if status != capi.TORCH_OPS_SUCCESS:
-        _raise(op, status, entries, by_mode)
-    return _give(result, out, return_time, milliseconds)
+    return _give(op, status, result, out, return_time, milliseconds, entries, by_mode)
 
 
 # ---- Points -------------------------------------------------------------------------------------
@@ -216,32 +204,26 @@ def gather_points(source, coordinates, *, mode="raise", fill_value=None, out=Non
              for each in given]
     shape = given[0].shape + table.shape[len(given):]
     result = _take_out(op, out, shape, table.dtype, (table, *given))
-    filled = _as_fill(op, mode, fill_value, table.dtype)
 
     cdef _Memory from_ = _Memory(table), to = _Memory(result, writable=True), one
-    cdef _Memory fill = _Memory(filled if filled is not None else numpy.empty(0))
+    cdef _Memory fill = _Memory(_as_fill(op, mode, fill_value, table.dtype))
     cdef const void* pointers[_MOST_COORDINATES]
     cdef int64_t sizes[_MOST_COORDINATES]
     held = []  # the memory of the coordinates
     for j, each in enumerate(given):
         one = _Memory(each)
         held.append(one)
-        pointers[j] = one.pointer()
+        pointers[j] = one.pointer
         sizes[j] = table.shape[j]
     cdef int32_t coordinate_count = len(given)
     cdef int64_t points = given[0].size
     cdef int64_t inner = _product(table.shape[len(given):])
     cdef int32_t dtype = _DTYPES[table.dtype.name]
     cdef int32_t index_type = _index_type(given[0])
-    cdef void* from_pointer = from_.pointer()
-    cdef void* to_pointer = to.pointer()
-    cdef void* fill_pointer = fill.pointer()
     cdef float milliseconds = 0
     cdef int32_t status
     with nogil:
-        status = _gather_points(from_pointer, pointers, sizes, coordinate_count, to_pointer, 1,
-                                points, inner, dtype, index_type, by_mode, fill_pointer, memory,
+        status = _gather_points(from_.pointer, pointers, sizes, coordinate_count, to.pointer, 1,
+                                points, inner, dtype, index_type, by_mode, fill.pointer, memory,
                                 NULL, &milliseconds)
-    if status != capi.TORCH_OPS_SUCCESS:
-        _raise(op, status)
-    return _give(result, out, return_time, milliseconds)
+    return _give(op, status, result, out, return_time, milliseconds)

@@ -22,25 +22,18 @@ cdef _gather(op, source, index, batch_dims, mode, fill_value, out, return_time, 
     cdef int64_t inner = _product(rows.shape[batch_dims + 1:])
     cdef int32_t dtype = _DTYPES[rows.dtype.name]
     cdef int32_t index_type = _index_type(entries)
-    cdef void* from_pointer = from_.pointer()
-    cdef void* by_pointer = by.pointer()
-    cdef void* to_pointer = to.pointer()
     cdef float milliseconds = 0
     cdef int32_t status
-    filled = _as_fill(op, mode, fill_value, rows.dtype)
-    cdef _Memory fill = _Memory(filled if filled is not None else numpy.empty(0))
-    cdef void* fill_pointer = fill.pointer()
+    cdef _Memory fill = _Memory(_as_fill(op, mode, fill_value, rows.dtype))
     with nogil:
         if by_mode == capi.TORCH_OPS_MODE_RAISE:
-            status = _batch_gather(from_pointer, by_pointer, to_pointer, batch, axis_size, count,
+            status = _batch_gather(from_.pointer, by.pointer, to.pointer, batch, axis_size, count,
                                    inner, dtype, index_type, memory, NULL, &milliseconds)
         else:
-            status = _gather_rows(from_pointer, by_pointer, to_pointer, batch, axis_size, count,
-                                  inner, dtype, index_type, by_mode, fill_pointer, memory, NULL,
+            status = _gather_rows(from_.pointer, by.pointer, to.pointer, batch, axis_size, count,
+                                  inner, dtype, index_type, by_mode, fill.pointer, memory, NULL,
                                   &milliseconds)
-    if status != capi.TORCH_OPS_SUCCESS:
-        _raise(op, status, entries, by_mode)
-    return _give(result, out, return_time, milliseconds)
+    return _give(op, status, result, out, return_time, milliseconds, entries, by_mode)
 
 
 def gather(source, index, *, batch_dims=0, mode="raise", fill_value=None, out=None,
@@ -156,22 +149,17 @@ cdef _reduce(op, values, index, dim_size, batch_dims, reduce, mode, int32_t flag
     cdef int64_t inner = _product(rows.shape[entries.ndim:])
     cdef int32_t dtype = _DTYPES[rows.dtype.name]
     cdef int32_t index_type = _index_type(entries)
-    cdef void* from_pointer = from_.pointer()
-    cdef void* by_pointer = by.pointer()
-    cdef void* to_pointer = to.pointer()
     cdef float milliseconds = 0
     cdef int32_t status
     with nogil:
         if plain:
-            status = _scatter_add(from_pointer, by_pointer, to_pointer, batch, axis_size, count,
+            status = _scatter_add(from_.pointer, by.pointer, to.pointer, batch, axis_size, count,
                                   inner, dtype, index_type, memory, NULL, NULL, 0, &milliseconds)
         else:
-            status = _scatter(from_pointer, by_pointer, to_pointer, batch, axis_size, count, inner,
+            status = _scatter(from_.pointer, by.pointer, to.pointer, batch, axis_size, count, inner,
                               dtype, index_type, reduction, by_mode, flags, memory, NULL,
                               &milliseconds)
-    if status != capi.TORCH_OPS_SUCCESS:
-        _raise(op, status, entries, by_mode)
-    return _give(result, out, return_time, milliseconds)
+    return _give(op, status, result, out, return_time, milliseconds, entries, by_mode)
 
 
 def scatter_add(values, index, dim_size, *, batch_dims=0, out=None, return_time=False, device=None):

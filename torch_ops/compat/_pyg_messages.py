@@ -285,7 +285,7 @@ def _messages_backward(
 
 @torch.library.register_fake("torch_ops::_pyg_messages")
 def _messages_fake(
-    x: Tensor, w: Tensor | None, edges: Tensor, j: int, count: int, mean: bool
+    x: Tensor, w: Tensor | None, edges: Tensor, j: int, count: int, *_: Any
 ) -> Tensor:
     return x.new_empty(count, *x.shape[1:])
 

@@ -26,33 +26,14 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from contextlib import AbstractContextManager
-from types import ModuleType, TracebackType
+from contextlib import AbstractContextManager, ExitStack
+from types import ModuleType
 from typing import Any
 
 __all__ = ["disable", "enable"]
 
 _VERSIONS = ("2.7", "2.8")
 _enabled = False
-
-
-class _Until(AbstractContextManager[None]):
-    """What `enable` returns: disables at the end of a with statement that was the one to enable."""
-
-    def __init__(self, begun: bool) -> None:
-        self._begun = begun
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._begun:
-            disable()
 
 
 def _replace(pairs: list[tuple[Any, Any]], modules: str = "") -> None:
@@ -70,7 +51,7 @@ def _replace(pairs: list[tuple[Any, Any]], modules: str = "") -> None:
                 names[name] = found[1]
 
 
-def enable() -> AbstractContextManager[None]:
+def enable() -> AbstractContextManager[object]:
     """Has PyTorch Geometric compute by this library, in this process, until :func:`disable`.
 
     ``torch_geometric.utils.scatter``, ``softmax`` and ``segment`` are replaced wherever modules
@@ -91,6 +72,7 @@ def enable() -> AbstractContextManager[None]:
             Then nothing is changed.
     """
     global _enabled
+    until = ExitStack()
     version = importlib.import_module("torch_geometric").__version__
     if ".".join(version.split(".")[:2]) not in _VERSIONS:
         warnings.warn(
@@ -99,9 +81,9 @@ def enable() -> AbstractContextManager[None]:
             UserWarning,
             stacklevel=2,
         )
-        return _Until(False)
+        return until
     if _enabled:
-        return _Until(False)
+        return until
     patch = importlib.import_module("torch_ops.compat._pyg")
     _replace(patch.FUNCTIONS)
     _replace(patch.LOOPS, "torch_geometric.nn.")
@@ -109,7 +91,8 @@ def enable() -> AbstractContextManager[None]:
         setattr(patch.MessagePassing, name, ours)
     patch.fuse_all()
     _enabled = True
-    return _Until(True)
+    until.callback(disable)
+    return until
 
 
 def disable() -> None:

@@ -242,29 +242,12 @@ _sum_op = torch.library.custom_op(
 
 
 @_gather_op.register_fake
-def _(
-    part: Tensor,
-    index: Tensor,
-    size: int,
-    mode: str,
-    fill_value: Number | None,
-    name: str | None,
-    group_name: str,
-    hosts: str,
-) -> Tensor:
+def _(part: Tensor, index: Tensor, *_: Any) -> Tensor:
     return part.new_empty((*index.shape, *part.shape[1:]))
 
 
 @_sum_op.register_fake
-def _(
-    values: Tensor,
-    index: Tensor,
-    size: int,
-    count: int,
-    mode: str,
-    group_name: str,
-    hosts: str,
-) -> Tensor:
+def _(values: Tensor, index: Tensor, size: int, count: int, *_: Any) -> Tensor:
     return values.new_empty((count, *values.shape[index.dim() :]))
 
 

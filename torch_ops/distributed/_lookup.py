@@ -76,19 +76,12 @@ def _peer_sum(values: Tensor, index: Tensor, count: int, mode: str, route: str) 
 
 
 @_peer_gather.register_fake
-def _(
-    part: Tensor,
-    index: Tensor,
-    mode: str,
-    fill_value: Number | None,
-    with_gradient: bool,
-    route: str,
-) -> Tensor:
+def _(part: Tensor, index: Tensor, *_: Any) -> Tensor:
     return part.new_empty((*index.shape, *part.shape[1:]))
 
 
 @_peer_sum.register_fake
-def _(values: Tensor, index: Tensor, count: int, mode: str, route: str) -> Tensor:
+def _(values: Tensor, index: Tensor, count: int, *_: Any) -> Tensor:
     return values.new_empty((count, *values.shape[index.dim() :]))
 
 

@@ -173,13 +173,15 @@ def _add(
     values: DTensor,
     index: DTensor,
     dim_size: int,
-    dim: int | None,
-    batch_dims: int,
-    deterministic: bool | None,
-    mode: str,
-    name: str | None,
+    dim: int | None = None,
+    *,
+    batch_dims: int = 0,
+    deterministic: bool | None = None,
+    mode: str = "raise",
+    name: str | None = None,
     shards: Sequence[int] = (),
 ) -> DTensor:
+    """See the table in docs/distributed.md."""
     mesh = mesh_of(name or "scatter_add", values=values, index=index)
     options = {
         "batch_dims": batch_dims,
@@ -208,40 +210,8 @@ def _add(
     return wrap(sums, mesh, of_sums, shape)
 
 
-@rule(_ops.scatter_add.default)
-def scatter_add(
-    values: DTensor,
-    index: DTensor,
-    dim_size: int,
-    dim: int | None = None,
-    *,
-    batch_dims: int = 0,
-    deterministic: bool | None = None,
-    mode: str = "raise",
-    name: str | None = None,
-) -> DTensor:
-    """See the table in docs/distributed.md."""
-    return _add(
-        _ops.scatter_add, values, index, dim_size, dim, batch_dims, deterministic, mode, name
-    )
-
-
-@rule(_ops._scatter_sum.default)
-def scatter_sum(
-    values: DTensor,
-    index: DTensor,
-    dim_size: int,
-    dim: int | None = None,
-    *,
-    batch_dims: int = 0,
-    deterministic: bool | None = None,
-    mode: str = "raise",
-    name: str | None = None,
-) -> DTensor:
-    """As scatter_add; sums of 16-bit floats stay in float32."""
-    return _add(
-        _ops._scatter_sum, values, index, dim_size, dim, batch_dims, deterministic, mode, name
-    )
+for _op in (_ops.scatter_add.default, _ops._scatter_sum.default):
+    rule(_op)(partial(_add, _op))
 
 
 @rule(_ops._scatter_add_sharded.default)
@@ -258,17 +228,9 @@ def scatter_add_sharded(
 ) -> DTensor:
     """The gradient of a gather, sharded as its source was."""
     return _add(
-        _ops.scatter_add,
-        values,
-        index,
-        dim_size,
-        dim,
-        batch_dims,
-        deterministic,
-        mode,
-        name,
-        shards,
-    )
+        _ops.scatter_add.default, values, index, dim_size, dim, batch_dims=batch_dims,
+        deterministic=deterministic, mode=mode, name=name, shards=shards,
+    )  # fmt: skip
 
 
 # ---- Reductions that are no sums, and calls by a plan: whole along the axis of the index ---------

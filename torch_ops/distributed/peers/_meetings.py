@@ -92,10 +92,7 @@ class Meetings:
             raise explain(self._lost, self._timeout)
         if self.outcome is not None and (found := int(self.outcome)) != _ext.ALL_MET:
             self.outcome.fill_(_ext.ALL_MET)
-            self._give_up()
-            if found < _ext.ALL_MET:
-                self._lost = found
-            raise explain(found, self._timeout)
+            self._raise(found)
 
     def meet(self) -> None:
         """Waits for the others: on CUDA the stream does."""
@@ -106,10 +103,7 @@ class Meetings:
             self._count += 1
             _ext.arrive(self._memory.addresses, self._rank, self._count, False)
             if (found := self._wait(self._count, True)) != _ext.ALL_MET:
-                self._give_up()
-                if found < _ext.ALL_MET:
-                    self._lost = found
-                raise explain(found, self._timeout)
+                self._raise(found)
 
     def fail(self) -> None:
         """Comes to the next meeting with an error, without waiting for it."""
@@ -126,8 +120,13 @@ class Meetings:
 
     def refuse(self, rank: int) -> NoReturn:
         """Raises the error of a rank of which all know, since it has told them all."""
+        self._raise(rank)
+
+    def _raise(self, found: int) -> NoReturn:
         self._give_up()
-        raise explain(rank, self._timeout)
+        if found < _ext.ALL_MET:
+            self._lost = found
+        raise explain(found, self._timeout)
 
     def _give_up(self) -> None:
         for table in self.tables:  # so that all ranks meet when they next look rows up

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from torch_ops.compat.torch_scatter.scatter import added, counted, reduced
-from torch_ops.compat.torch_scatter.utils import pick, size_along, size_of_out, target
+from torch_ops.compat.torch_scatter.utils import pick, size_along, size_of_result, target
 
 
 def check_floating(name: str, src: Tensor) -> None:
@@ -42,9 +42,7 @@ def scatter_std(
         tensor([1.4142, 0.0000, 0.0000])
     """
     places, batch_dims, axis, rows = target("scatter_std", src, index, dim)
-    size = (
-        size_along(index, dim_size) if out is None else size_of_out("scatter_std", out, src, axis)
-    )
+    size = size_of_result("scatter_std", src, index, axis, out, dim_size)
     sums = reduced(src, places, size, axis, batch_dims, rows, "sum")
     count = counted(places, size, axis, batch_dims, rows, src.dim())
     mean = sums.div(count.clamp(min=1))
@@ -146,11 +144,7 @@ def scatter_logsumexp(
     """
     check_floating("scatter_logsumexp", src)
     places, batch_dims, axis, rows = target("scatter_logsumexp", src, index, dim)
-    size = (
-        size_along(index, dim_size)
-        if out is None
-        else size_of_out("scatter_logsumexp", out, src, axis)
-    )
+    size = size_of_result("scatter_logsumexp", src, index, axis, out, dim_size)
     highest = reduced(src.detach(), places, size, axis, batch_dims, rows, "amax")
     highest = torch.where(highest.isfinite(), highest, 0.0)
     shifted = src - pick(highest, places, batch_dims, axis, rows)

@@ -7,6 +7,7 @@ from torch_ops.compat.torch_scatter.utils import (
     like_rows,
     size_along,
     size_of_out,
+    size_of_result,
     target,
 )
 
@@ -62,7 +63,7 @@ def best(
 ) -> tuple[Tensor, Tensor]:
     """The largest or smallest values, and where on ``dim`` they were: src.size(dim) for none."""
     places, batch_dims, axis, rows = target(name, src, index, dim)
-    size = size_along(index, dim_size) if out is None else size_of_out(name, out, src, axis)
+    size = size_of_result(name, src, index, axis, out, dim_size)
     values = src
     if not rows:
         values = src.movedim(axis, -1)
@@ -117,12 +118,11 @@ def scatter_mul(
 ) -> Tensor:
     """Returns :func:`scatter` with ``reduce="mul"``, or multiplies ``out``."""
     places, batch_dims, axis, rows = target("scatter_mul", src, index, dim)
-    if out is None:
-        size = size_along(index, dim_size)
-        product = reduced(src, places, size, axis, batch_dims, rows, "prod")
-        return product if src.numel() > 0 else product.zero_()  # as torch_scatter has it
-    size = size_of_out("scatter_mul", out, src, axis)
-    return out.mul_(reduced(src, places, size, axis, batch_dims, rows, "prod"))
+    size = size_of_result("scatter_mul", src, index, axis, out, dim_size)
+    product = reduced(src, places, size, axis, batch_dims, rows, "prod")
+    if out is not None:
+        return out.mul_(product)
+    return product if src.numel() > 0 else product.zero_()  # as torch_scatter has it
 
 
 def scatter_mean(
@@ -225,12 +225,10 @@ def scatter(
         return scatter_mul(src, index, dim, out, dim_size)
     if reduce == "mean":
         return scatter_mean(src, index, dim, out, dim_size)
-    if reduce == "min" and out is None:
+    if out is None and (reduce == "min" or reduce == "max"):
         places, batch_dims, axis, rows = target("scatter", src, index, dim)
-        return reduced(src, places, size_along(index, dim_size), axis, batch_dims, rows, "amin")
-    if reduce == "max" and out is None:
-        places, batch_dims, axis, rows = target("scatter", src, index, dim)
-        return reduced(src, places, size_along(index, dim_size), axis, batch_dims, rows, "amax")
+        size = size_along(index, dim_size)
+        return reduced(src, places, size, axis, batch_dims, rows, "a" + reduce)
     if reduce == "min":
         return scatter_min(src, index, dim, out, dim_size)[0]
     if reduce == "max":

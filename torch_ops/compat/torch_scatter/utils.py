@@ -93,22 +93,24 @@ def check_out(name: str, out: Tensor, src: Tensor, dim: int, size: int) -> Tenso
             f"{name}: out must have shape {expected}, that of src except along axis {dim}, but its "
             f"shape is {list(out.size())}."
         )
-    check_dtype_of_out(name, out, src)
-    return out
-
-
-def check_dtype_of_out(name: str, out: Tensor, src: Tensor) -> None:
-    """Raises TypeError if it is not that of ``src``."""
     if out.dtype != src.dtype:
         raise TypeError(
             f"{name}: out must have the dtype of src, {src.dtype}, but it has {out.dtype}."
         )
+    return out
 
 
 def size_of_out(name: str, out: Tensor, src: Tensor, dim: int) -> int:
     """How long ``out`` is at ``dim``, if it fits ``src`` otherwise."""
     size = out.size(dim) if out.dim() == src.dim() else src.size(dim)
     return check_out(name, out, src, dim, size).size(dim)
+
+
+def size_of_result(
+    name: str, src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: int | None
+) -> int:
+    """How long the result is at ``dim``."""
+    return size_along(index, dim_size) if out is None else size_of_out(name, out, src, dim)
 
 
 def pick(source: Tensor, index: Tensor, batch_dims: int, dim: int, rows: bool) -> Tensor:

@@ -41,11 +41,8 @@ const NumpyTypes* numpy_types() {
 
 enum class NumberKind { kNone, kBool, kInt, kFloat, kComplex };
 
-NumberKind scalar_of(PyObject* value) {
-  if (PyBool_Check(value)) return NumberKind::kBool;
-  if (PyLong_Check(value)) return NumberKind::kInt;
-  if (PyFloat_Check(value)) return NumberKind::kFloat;
-  if (PyComplex_Check(value)) return NumberKind::kComplex;
+// Of NumPy's scalars alone.
+NumberKind numpy_scalar_of(PyObject* value) {
   if (const NumpyTypes* numpy = numpy_types()) {
     PyTypeObject* type = Py_TYPE(value);
     if (PyType_IsSubtype(type, numpy->integer)) return NumberKind::kInt;
@@ -54,6 +51,19 @@ NumberKind scalar_of(PyObject* value) {
     if (PyType_IsSubtype(type, numpy->complex)) return NumberKind::kComplex;
   }
   return NumberKind::kNone;
+}
+
+bool is_numpy_record(PyObject* value) {
+  const NumpyTypes* numpy = numpy_types();
+  return numpy != nullptr && PyType_IsSubtype(Py_TYPE(value), numpy->record);
+}
+
+NumberKind scalar_of(PyObject* value) {
+  if (PyBool_Check(value)) return NumberKind::kBool;
+  if (PyLong_Check(value)) return NumberKind::kInt;
+  if (PyFloat_Check(value)) return NumberKind::kFloat;
+  if (PyComplex_Check(value)) return NumberKind::kComplex;
+  return numpy_scalar_of(value);
 }
 
 std::string type_name(PyObject* value) { return Py_TYPE(value)->tp_name; }
@@ -205,8 +215,7 @@ double RawArguments::as_double(size_t index, PyObject* value) const {
 
 void RawArguments::add_bytes(size_t index, PyObject* value) {
   const Param& param = callee_.params[index];
-  const NumpyTypes* numpy = numpy_types();
-  const bool is_record = numpy != nullptr && PyType_IsSubtype(Py_TYPE(value), numpy->record);
+  const bool is_record = is_numpy_record(value);
   if (!PyBytes_Check(value) && !is_record) {
     refuse_type(index, "is passed by value: give its bytes (struct.pack) or a NumPy record, not ",
                 describe(value), ".");
@@ -223,14 +232,7 @@ void RawArguments::add_bytes(size_t index, PyObject* value) {
 
 void RawArguments::add_unknown(size_t index, PyObject* value, py::handle stream) {
   const Param& param = callee_.params[index];
-  const NumpyTypes* numpy = numpy_types();
-  const bool is_numpy = numpy != nullptr && scalar_of(value) != NumberKind::kNone &&
-                        !PyBool_Check(value) &&
-                        (PyType_IsSubtype(Py_TYPE(value), numpy->integer) ||
-                         PyType_IsSubtype(Py_TYPE(value), numpy->floating) ||
-                         PyType_IsSubtype(Py_TYPE(value), numpy->boolean) ||
-                         PyType_IsSubtype(Py_TYPE(value), numpy->complex));
-  if (is_numpy) {
+  if (numpy_scalar_of(value) != NumberKind::kNone) {
     const py::object bytes = py::handle(value).attr("tobytes")();
     kept_.push_back(bytes);
     if (param.size != 0 && PyBytes_GET_SIZE(bytes.ptr()) != param.size) {
@@ -238,8 +240,7 @@ void RawArguments::add_unknown(size_t index, PyObject* value, py::handle stream)
                   PyBytes_GET_SIZE(bytes.ptr()), ".");
     }
     pointers_[index] = PyBytes_AS_STRING(bytes.ptr());
-  } else if (PyBytes_Check(value) ||
-             (numpy != nullptr && PyType_IsSubtype(Py_TYPE(value), numpy->record))) {
+  } else if (PyBytes_Check(value) || is_numpy_record(value)) {
     add_bytes(index, value);
   } else if (scalar_of(value) != NumberKind::kNone) {
     refuse_type(index,

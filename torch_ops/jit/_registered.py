@@ -1,14 +1,82 @@
-"""Common code of kernels as registered ops: separating tensors and numbers, fake results."""
+"""Common code of kernels: what C++ gets of them, compilation, and what registered ops share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import importlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torch_ops.jit.building.compilation import compile_cuda, compile_host
+from torch_ops.jit.building.errors import CompileError
+from torch_ops.jit.building.source import Source
+from torch_ops.jit.building.toolchain import arch_of
+from torch_ops.jit.generation.text import CUDA_OPTIONS, HOST_OPTIONS, shared_options
+from torch_ops.jit.language.derivative_errors import explained
 from torch_ops.jit.language.params import Param
+from torch_ops.jit.language.program import Program
+
+_ext: Any = importlib.import_module("torch_ops._ext.jit")
+
+
+def hashed(name: str, source: str) -> str:
+    """The name of an op, which differs for each source."""
+    return f"{name}_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+
+
+def signature(
+    name: str, op_name: str, inputs: Sequence[Param], outputs: Sequence[Param]
+) -> dict[str, Any]:
+    """What C++ gets of every kernel."""
+    letters = {param.type for param in (*inputs, *outputs) if isinstance(param.type, str)}
+    return {
+        "name": name,
+        "op_name": op_name,
+        "inputs": [param.facts() for param in inputs],
+        "outputs": [param.facts() for param in outputs],
+        "placeholders": sorted(letters),
+    }
+
+
+def load_functions(
+    what: str,
+    program: Program | None,
+    options: tuple[str, ...],
+    device: int | None,
+    source: Source,
+    *names: str,
+    has_backward: bool = True,
+) -> list[int]:
+    """Compiles a source for a device, or for the CPU, and returns functions of it, as C++ has them.
+
+    ``program``: what the source was generated from. An error in a derivative says what to do.
+    """
+    try:
+        if device is None:
+            given = (*HOST_OPTIONS, *shared_options(options))
+            library = _ext.load_host_library(compile_host(what, source, options=given).data)
+            return [_ext.host_symbol(library, name) for name in names]
+        given = (*CUDA_OPTIONS, *options)
+        code = compile_cuda(what, source, arch=arch_of(device), options=given)
+        library = _ext.load_library(code.data)
+        return [_ext.get_kernel(library, name) for name in names]
+    except CompileError as error:
+        if program is None or program.depth == 0:
+            raise
+        raise explained(error, what, program.snippet, has_backward=has_backward) from None
+
+
+_faked: set[str] = set()  # an op lives as long as the process
+
+
+def register_fake(op_name: str, fake: Callable[..., Any]) -> None:
+    """Registers the fake kernel of an op, unless it has one."""
+    if op_name not in _faked:
+        _faked.add(op_name)
+        torch.library.register_fake(f"torch_ops_jit::{op_name}", fake)
 
 
 def split_arguments(args: Sequence[Any]) -> tuple[list[Tensor], list[Any], list[int]]:

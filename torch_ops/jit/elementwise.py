@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 from collections.abc import Sequence
 from typing import Any
@@ -15,19 +14,20 @@ from torch._prims_common import compute_elementwise_output_strides
 from torch_ops.jit._registered import (
     copy_to_outputs,
     device_of,
+    hashed,
     join_arguments,
     known_numbers,
+    load_functions,
+    register_fake,
+    signature,
     split_arguments,
 )
-from torch_ops.jit.building.compilation import compile_cuda, compile_host, included_headers
-from torch_ops.jit.building.errors import CompileError
-from torch_ops.jit.building.toolchain import arch_of
+from torch_ops.jit.building.compilation import included_headers
 from torch_ops.jit.generation.elementwise import Form, cuda_source, host_source
 from torch_ops.jit.generation.reduction import Reduction
-from torch_ops.jit.generation.text import CUDA_OPTIONS, HOST_OPTIONS, shared_options
-from torch_ops.jit.language.derivative_errors import check_preamble, explained
+from torch_ops.jit.generation.text import shared_options
+from torch_ops.jit.language.derivative_errors import check_preamble
 from torch_ops.jit.language.params import (
-    DTYPE_OF_CPP,
     Param,
     check_names,
     check_options,
@@ -181,12 +181,11 @@ class ElementwiseKernel:
         texts = "\n".join((preamble, loop_prep, operation, after_loop, backward or ""))
         headers = included_headers(texts, options)
         source = repr((program, tuple(options), backward, headers))
-        digest = hashlib.sha256(source.encode()).hexdigest()[:16]
         self.inputs = inputs
         self.outputs = outputs
         self.has_raw_outputs = any(param.raw for param in outputs)
         self._keeps_outputs = _keeps_outputs(program, tuple(options)) or self.has_raw_outputs
-        self._kernel = _make_kernel(program, f"{name}_{digest}", tuple(options), backward)
+        self._kernel = _make_kernel(program, hashed(name, source), tuple(options), backward)
         self._call = self._kernel.call
         self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
 
@@ -255,14 +254,9 @@ def _make_kernel(
     program: Program, op_name: str, options: tuple[str, ...], backward: str | None
 ) -> Any:
     """The C++ side of a program, registered as ``torch_ops_jit::<op_name>``."""
-    params = (*program.inputs, *program.outputs)
     text = program.snippet.operation
     kernel = _ext.Elementwise(
-        name=program.name,
-        op_name=op_name,
-        inputs=[param.facts() for param in program.inputs],
-        outputs=[param.facts() for param in program.outputs],
-        placeholders=sorted({param.type for param in params if isinstance(param.type, str)}),
+        **signature(program.name, op_name, program.inputs, program.outputs),
         uses_index=mentions(text, "i"),
         uses_size=any(
             mentions(part, "_ind")
@@ -274,14 +268,8 @@ def _make_kernel(
         derive=functools.partial(_derive, program, op_name, options, backward),
         sum=functools.partial(_sum, program, options),
     )
-    if op_name not in _faked:
-        _faked.add(op_name)
-        fake = functools.partial(_fake, kernel, program)
-        torch.library.register_fake(f"torch_ops_jit::{op_name}", fake)
+    register_fake(op_name, functools.partial(_fake, kernel, program))
     return kernel
-
-
-_faked: set[str] = set()  # ops that have their fake kernel: an op lives as long as the process
 
 
 def _sum(program: Program, options: tuple[str, ...]) -> Any:
@@ -297,47 +285,18 @@ def _what(program: Program) -> str:
 
 
 def _compile(
-    program: Program,
-    options: tuple[str, ...],
-    device: int | None,
-    stored: list[str | None],
-    computed: list[str],
-    raw: list[tuple[int, bool]],
-    modes: str,
-    dims: int,
-    vector: int,
-    index: str,
-    load_outputs: bool,
+    program: Program, options: tuple[str, ...], device: int | None, *facts: Any
 ) -> tuple[int, int, int]:
     """Called from C++ for a new form of call: its function, threads, and unrolling."""
-    form = Form(
-        stored=tuple(None if name is None else DTYPE_OF_CPP[name] for name in stored),
-        computed=tuple(DTYPE_OF_CPP[name] for name in computed),
-        raw=tuple(raw),
-        modes=modes,
-        dims=dims,
-        vector=vector,
-        index=index,
-        load_outputs=load_outputs,
-    )
+    form = Form(*facts)
     what = _what(program)
-    try:
-        if device is None:
-            host = compile_host(
-                what,
-                host_source(program, form),
-                options=(*HOST_OPTIONS, *shared_options(options)),
-            )
-            library = _ext.load_host_library(host.data)
-            return _ext.host_symbol(library, "run"), 0, 0
-        source, threads, unroll = cuda_source(program, form)
-        code = compile_cuda(what, source, arch=arch_of(device), options=(*CUDA_OPTIONS, *options))
-        kernel = _ext.get_kernel(_ext.load_library(code.data), "kernel")
-        return kernel, threads, unroll
-    except CompileError as error:
-        if program.depth == 0:
-            raise
-        raise explained(error, what, program.snippet) from None
+    if device is None:
+        source = host_source(program, form)
+        (run,) = load_functions(what, program, options, device, source, "run")
+        return run, 0, 0
+    source, threads, unroll = cuda_source(program, form)
+    (kernel,) = load_functions(what, program, options, device, source, "kernel")
+    return kernel, threads, unroll
 
 
 def _derive(

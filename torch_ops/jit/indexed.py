@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,17 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ops.jit._registered import split_arguments
-from torch_ops.jit.building.compilation import compile_cuda, compile_host, included_headers
-from torch_ops.jit.building.errors import CompileError
+from torch_ops.jit._registered import hashed, load_functions, signature, split_arguments
+from torch_ops.jit.building.compilation import included_headers
 from torch_ops.jit.building.toolchain import arch_of
 from torch_ops.jit.generation.indexed import PassForm, cuda_source, host_source, partial_bytes
 from torch_ops.jit.generation.indexed_tuning import tuning
-from torch_ops.jit.generation.text import CUDA_OPTIONS, HOST_OPTIONS, shared_options
-from torch_ops.jit.language.derivative_errors import check_preamble, explained
+from torch_ops.jit.language.derivative_errors import check_preamble
 from torch_ops.jit.language.indices import check_assigned, read_indices, read_reductions
 from torch_ops.jit.language.params import (
-    DTYPE_OF_CPP,
     Param,
     check_names,
     check_options,
@@ -171,8 +167,7 @@ class IndexedKernel:
         roles = [(p.index, p.reduce, p.features) for p in (*inputs, *outputs)]
         headers = included_headers("\n".join((preamble, operation)), options)
         source = repr((program, indices, roles, tuple(options), headers))
-        digest = hashlib.sha256(source.encode()).hexdigest()[:16]
-        self._kernel = _make_kernel(program, f"{name}_{digest}", tuple(options))
+        self._kernel = _make_kernel(program, hashed(name, source), tuple(options))
         self._call = self._kernel.call
         self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
 
@@ -286,7 +281,6 @@ class IndexedKernel:
 
 def _make_kernel(program: Program, op_name: str, options: tuple[str, ...]) -> Any:
     """The C++ side of a program, registered as ``torch_ops_jit::<op_name>``."""
-    params = (*program.inputs, *program.outputs)
     text = program.snippet.operation
 
     def role(param: Param) -> tuple[int, str, tuple[int, ...]]:
@@ -294,14 +288,10 @@ def _make_kernel(program: Program, op_name: str, options: tuple[str, ...]) -> An
         return index, param.reduce, param.features
 
     return _ext.Indexed(
-        name=program.name,
-        op_name=op_name,
-        inputs=[param.facts() for param in program.inputs],
-        outputs=[param.facts() for param in program.outputs],
+        **signature(program.name, op_name, program.inputs, program.outputs),
         in_roles=[role(param) for param in program.inputs],
         out_roles=[role(param) for param in program.outputs],
         indices=list(program.indices),
-        placeholders=sorted({param.type for param in params if isinstance(param.type, str)}),
         uses_index=mentions(text, "i"),
         uses_size=mentions(text, "_ind"),
         compile=functools.partial(_compile, program, options),
@@ -315,27 +305,7 @@ def _what(program: Program) -> str:
 
 
 def _compile(
-    program: Program,
-    options: tuple[str, ...],
-    device: int | None,
-    stored: list[str | None],
-    computed: list[str],
-    raw: list[tuple[int, bool]],
-    modes: str,
-    by: list[int],
-    kinds: str,
-    sources: str,
-    walk: str,
-    is_wide: bool,
-    is_large: bool,
-    is_ordered: bool,
-    is_batched: bool,
-    kept: int,
-    summed: int,
-    vector: int,
-    is_full: bool,
-    sums_inner: bool,
-    lanes: bool,
+    program: Program, options: tuple[str, ...], device: int | None, *facts: Any
 ) -> tuple[int, ...]:
     """Called from C++ for a new form of pass.
 
@@ -343,50 +313,19 @@ def _compile(
         Its two functions, the entries in flight, the bytes of a part of a row, and on CUDA the
         threads of a block, the lanes of a row, and the entries beyond which a row is cut.
     """
-    form = PassForm(
-        stored=tuple(None if name is None else DTYPE_OF_CPP[name] for name in stored),
-        computed=tuple(DTYPE_OF_CPP[name] for name in computed),
-        raw=tuple(raw),
-        modes=modes,
-        by=tuple(by),
-        kinds=kinds,
-        sources=sources,
-        walk=walk,
-        is_wide=is_wide,
-        is_large=is_large,
-        is_ordered=is_ordered,
-        is_batched=is_batched,
-        kept=kept,
-        summed=summed,
-        vector=vector,
-        is_full=is_full,
-        sums_inner=sums_inner,
-        lanes=lanes,
+    form = PassForm(*facts)
+    size = partial_bytes(form)
+    load = functools.partial(
+        load_functions, _what(program), program, options, device, has_backward=False
     )
-    what = _what(program)
-    try:
-        if device is None:
-            host = compile_host(
-                what,
-                host_source(program, form),
-                options=(*HOST_OPTIONS, *shared_options(options)),
-            )
-            library = _ext.load_host_library(host.data)
-            return _ext.host_symbol(library, "run"), 0, 1, partial_bytes(form), 1, 1, 0
-        arch = arch_of(device)
-        numbers = tuning(arch)
-        source, unroll = cuda_source(program, form, numbers)
-        code = compile_cuda(what, source, arch=arch, options=(*CUDA_OPTIONS, *options))
-        library = _ext.load_library(code.data)
-        join = 0 if walk == "e" else _ext.get_kernel(library, "join")
-        run = _ext.get_kernel(library, "run")
-        return (
-            run, join, unroll, partial_bytes(form), numbers.threads, numbers.group, numbers.tile
-        )  # fmt: skip
-    except CompileError as error:
-        if program.depth == 0:
-            raise
-        raise explained(error, what, program.snippet, has_backward=False) from None
+    if device is None:
+        (run,) = load(host_source(program, form), "run")
+        return run, 0, 1, size, 1, 1, 0
+    numbers = tuning(arch_of(device))
+    source, unroll = cuda_source(program, form, numbers)
+    names = ("run",) if form.walk == "e" else ("run", "join")
+    run, *join = load(source, *names)
+    return run, *(join or [0]), unroll, size, numbers.threads, numbers.group, numbers.tile
 
 
 def _derive(

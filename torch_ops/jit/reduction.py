@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import math
 from collections.abc import Sequence
@@ -17,13 +16,15 @@ from torch_ops.jit._registered import (
     as_number,
     copy_to_outputs,
     device_of,
+    hashed,
     join_arguments,
     known_numbers,
+    load_functions,
+    register_fake,
+    signature,
     split_arguments,
 )
-from torch_ops.jit.building.compilation import compile_cuda, compile_host, included_headers
-from torch_ops.jit.building.errors import CompileError
-from torch_ops.jit.building.toolchain import arch_of
+from torch_ops.jit.building.compilation import included_headers
 from torch_ops.jit.generation.reduction import (
     Reduction,
     ReductionForm,
@@ -31,10 +32,7 @@ from torch_ops.jit.generation.reduction import (
     host_source,
     result_dtype,
 )
-from torch_ops.jit.generation.text import CUDA_OPTIONS, HOST_OPTIONS, shared_options
-from torch_ops.jit.language.derivative_errors import explained
 from torch_ops.jit.language.params import (
-    DTYPE_OF_CPP,
     Param,
     check_names,
     check_options,
@@ -166,8 +164,7 @@ class ReductionKernel:
         self.inputs = inputs
         texts = "\n".join((preamble, map_expr, reduce_expr, post_map_expr))
         self.source = repr((reduction, tuple(options), included_headers(texts, options)))
-        digest = hashlib.sha256(self.source.encode()).hexdigest()[:16]
-        self._kernel = make_reduction(reduction, tuple(options), f"{name}_{digest}")
+        self._kernel = make_reduction(reduction, tuple(options), hashed(name, self.source))
         self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
 
     def __call__(
@@ -206,26 +203,16 @@ class ReductionKernel:
 
 def make_reduction(reduction: Reduction, options: tuple[str, ...], op_name: str = "") -> Any:
     """The C++ side of a reduction; with a name registered as ``torch_ops_jit::<op_name>``."""
-    params = (*reduction.inputs, reduction.output)
     texts = (reduction.map_expr, reduction.reduce_expr, reduction.post_map_expr, reduction.preamble)
     kernel = _ext.Reduction(
-        name=reduction.name,
-        op_name=op_name,
-        inputs=[param.facts() for param in reduction.inputs],
-        outputs=[reduction.output.facts()],
-        placeholders=sorted({param.type for param in params if isinstance(param.type, str)}),
+        **signature(reduction.name, op_name, reduction.inputs, [reduction.output]),
         has_identity=reduction.identity is not None,
         uses_size=any(mentions(text, part) for text in texts for part in ("_in_ind", "_out_ind")),
         compile=functools.partial(_compile, reduction, options),
     )
-    if op_name and op_name not in _faked:
-        _faked.add(op_name)
-        fake = functools.partial(_fake, kernel, reduction)
-        torch.library.register_fake(f"torch_ops_jit::{op_name}", fake)
+    if op_name:
+        register_fake(op_name, functools.partial(_fake, kernel, reduction))
     return kernel
-
-
-_faked: set[str] = set()  # ops that have their fake kernel: an op lives as long as the process
 
 
 def _fake(
@@ -304,57 +291,11 @@ def _as_text(identity: Any) -> str | None:
 
 
 def _compile(
-    reduction: Reduction,
-    options: tuple[str, ...],
-    device: int | None,
-    stored: list[str | None],
-    computed: list[str],
-    raw: list[tuple[int, bool]],
-    kept: int,
-    reduced: int,
-    vector: int,
-    modes: str,
+    reduction: Reduction, options: tuple[str, ...], device: int | None, *facts: Any
 ) -> tuple[int, int, int]:
     """Called from C++ for a new form of call: its two functions, and a result's bytes."""
-    form = ReductionForm(
-        stored=tuple(None if name is None else DTYPE_OF_CPP[name] for name in stored),
-        computed=tuple(DTYPE_OF_CPP[name] for name in computed),
-        raw=tuple(raw),
-        kept=kept,
-        reduced=reduced,
-        vector=vector,
-        modes=modes,
-    )
-    if reduction.program is None:
-        return _compiled(f'ReductionKernel "{reduction.name}"', reduction, form, options, device)
-    what = f'ElementwiseKernel "{reduction.name}"'
-    try:
-        return _compiled(what, reduction, form, options, device)
-    except CompileError as error:
-        raise explained(error, what, reduction.program.snippet) from None
-
-
-def _compiled(
-    what: str,
-    reduction: Reduction,
-    form: ReductionForm,
-    options: tuple[str, ...],
-    device: int | None,
-) -> tuple[int, int, int]:
-    size = result_dtype(reduction, form).itemsize
-    if device is None:
-        host = compile_host(
-            what,
-            host_source(reduction, form),
-            options=(*HOST_OPTIONS, *shared_options(options)),
-        )
-        library = _ext.load_host_library(host.data)
-        return _ext.host_symbol(library, "partial"), _ext.host_symbol(library, "finish"), size
-    code = compile_cuda(
-        what,
-        cuda_source(reduction, form),
-        arch=arch_of(device),
-        options=(*CUDA_OPTIONS, *options),
-    )
-    library = _ext.load_library(code.data)
-    return _ext.get_kernel(library, "partial"), _ext.get_kernel(library, "finish"), size
+    form, program = ReductionForm(*facts), reduction.program
+    what = f'{"Reduction" if program is None else "Elementwise"}Kernel "{reduction.name}"'
+    source = (host_source if device is None else cuda_source)(reduction, form)
+    partial, finish = load_functions(what, program, options, device, source, "partial", "finish")
+    return partial, finish, result_dtype(reduction, form).itemsize

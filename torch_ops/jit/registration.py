@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import itertools
 import operator
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torch_ops.jit._function_text import read_function
-from torch_ops.jit._registered import as_number
+from torch_ops.jit._registered import as_number, hashed
 from torch_ops.jit.elementwise import ElementwiseKernel
 from torch_ops.jit.reduction import ReductionKernel
 
@@ -84,10 +83,6 @@ def op(name: str, *, mutates_args: str | Sequence[str] = ()) -> Callable[[Any], 
 
 
 op.__module__ = "torch_ops.jit"
-
-
-def _hashed(name: str, source: str) -> str:
-    return f"{name}_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
 # Registered ops stay: graphs that were compiled or exported refer to them.
@@ -171,7 +166,7 @@ def _op_of_elementwise(name: str, kernel: ElementwiseKernel) -> KernelOp:
             f"{kernel.name} has a raw output, which a call would have to make. Call the kernel in "
             "a function that makes it, and register that."
         )
-    name = _hashed(name, kernel._kernel.op_name)
+    name = hashed(name, kernel._kernel.op_name)
     if name in _ops:
         return _ops[name]
     count = len(kernel.outputs)
@@ -210,7 +205,7 @@ def _op_of_elementwise(name: str, kernel: ElementwiseKernel) -> KernelOp:
 
 
 def _op_of_reduction(name: str, kernel: ReductionKernel) -> KernelOp:
-    name = _hashed(name, kernel.source)
+    name = hashed(name, kernel.source)
     if name in _ops:
         return _ops[name]
     count = len(kernel.inputs)
@@ -235,14 +230,14 @@ def _op_of_function(
     if mutates_args != "unknown":  # which torch.library.custom_op knows
         mutates_args = (mutates_args,) if isinstance(mutates_args, str) else tuple(mutates_args)
     text, objects = read_function(function)
-    hashed = _hashed(name, repr((text, mutates_args)))
-    known = _functions.setdefault(hashed, [])
+    registered = hashed(name, repr((text, mutates_args)))
+    known = _functions.setdefault(registered, [])
     for held, made in known:
         if len(held) == len(objects) and all(map(operator.is_, held, objects)):
             return made
     if known:
-        hashed += f"_{len(known) + 1}"
-    made = torch.library.custom_op(hashed, function, mutates_args=mutates_args)
+        registered += f"_{len(known) + 1}"
+    made = torch.library.custom_op(registered, function, mutates_args=mutates_args)
     functools.update_wrapper(made, function)
     known.append((objects, made))
     return made

@@ -3,7 +3,10 @@
 
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <utility>
+
+#include "jit/call/plan.h"
 
 namespace torch_ops::jit {
 
@@ -24,6 +27,17 @@ inline void add_axis(Axes& axes, Axis axis) {
     axes.back().size *= axis.size;
   } else {
     axes.push_back(std::move(axis));
+  }
+}
+
+// No array is empty in C++: where there is no axis, one that nothing walks; of no operands one.
+inline void put_axes(Words& words, const Axes& axes, size_t operands) {
+  const size_t strides = std::max<size_t>(operands, 1);
+  for (size_t w = 0; axes.empty() && w < 1 + strides; ++w) words.put(int64_t{w == 0});
+  for (const Axis& axis : axes) {
+    words.put(axis.size);
+    for (const int64_t stride : axis.strides) words.put(stride);
+    if (axis.strides.empty()) words.put(int64_t{0});
   }
 }
 

@@ -6,13 +6,29 @@
 
 namespace torch_ops::jit {
 
-std::vector<Tensor> call_batched(const Signature& kernel, at::TensorList tensors,
-                                 at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                                 bool apart, OpCall call) {
+std::vector<Tensor> call_each(const Signature& kernel, const c10::SymInt& samples, const char* uses,
+                              c10::function_ref<std::vector<Tensor>(int64_t sample)> call) {
+  const int64_t count = samples.guard_int(__FILE__, __LINE__);
+  TORCH_CHECK(count > 0, kernel.name,
+              ": torch.vmap over no samples at all is not possible for a kernel that uses ", uses,
+              ".");
+  std::vector<std::vector<Tensor>> columns;
+  for (int64_t sample = 0; sample < count; ++sample) {
+    const std::vector<Tensor> made = call(sample);
+    columns.resize(made.size());
+    for (size_t k = 0; k < made.size(); ++k) columns[k].push_back(made[k]);
+  }
+  std::vector<Tensor> results;
+  for (const auto& column : columns) results.push_back(at::stack(column));
+  return results;
+}
+
+std::vector<Tensor> call_batched(const Signature& kernel, const OpInputs& op_inputs, bool apart,
+                                 OpCall call) {
   c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
   const int64_t level = batching::current_level();
-  const std::vector<batching::Batched> inputs = batching::unwrap(tensors, level);
-  const Arguments given = join_arguments(kernel, tensors, numbers, positions);
+  const std::vector<batching::Batched> inputs = batching::unwrap(op_inputs.tensors, level);
+  const Arguments given = join_arguments(kernel, op_inputs);
   int64_t rank = 0;
   std::optional<c10::SymInt> samples;
   for (size_t k = 0, at = 0; k < given.size(); ++k) {
@@ -29,21 +45,14 @@ std::vector<Tensor> call_batched(const Signature& kernel, at::TensorList tensors
     return call(values, std::nullopt);
   }
   if (apart) {
-    const int64_t count = samples->guard_int(__FILE__, __LINE__);
-    TORCH_CHECK(count > 0, kernel.name,
-                ": torch.vmap over no samples at all is not possible for a kernel that uses raw "
-                "parameters, the index or the number of elements.");
-    std::vector<std::vector<Tensor>> columns;
-    for (int64_t sample = 0; sample < count; ++sample) {
+    const char* const uses = "raw parameters, the index or the number of elements";
+    results = call_each(kernel, *samples, uses, [&](int64_t sample) {
       std::vector<Tensor> values;
       for (const auto& input : inputs) {
         values.push_back(input.axis ? input.value.select(*input.axis, sample) : input.value);
       }
-      const std::vector<Tensor> made = call(values, std::nullopt);
-      columns.resize(made.size());
-      for (size_t k = 0; k < made.size(); ++k) columns[k].push_back(made[k]);
-    }
-    for (const auto& column : columns) results.push_back(at::stack(column));
+      return call(values, std::nullopt);
+    });
   } else {
     // In a sample a 0-d tensor gives way to others in type promotion; with the axis of the samples
     // it no longer would. So each is brought to its type first.

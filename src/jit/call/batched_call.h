@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/SymInt.h>
 #include <c10/util/FunctionRef.h>
 
 #include <optional>
@@ -16,10 +17,13 @@ namespace torch_ops::jit {
 using OpCall = c10::function_ref<std::vector<Tensor>(const std::vector<Tensor>& tensors,
                                                      std::optional<int64_t> sample_rank)>;
 
+// The results of a call for each sample, stacked. `uses`: what makes one call of all impossible.
+std::vector<Tensor> call_each(const Signature& kernel, const c10::SymInt& samples, const char* uses,
+                              c10::function_ref<std::vector<Tensor>(int64_t sample)> call);
+
 // A call under the FuncTorchBatched key: one call of the op with an axis more, or, where `apart` or
 // where samples differ in a raw array, one for each sample.
-std::vector<Tensor> call_batched(const Signature& kernel, at::TensorList tensors,
-                                 at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                                 bool apart, OpCall call);
+std::vector<Tensor> call_batched(const Signature& kernel, const OpInputs& op_inputs, bool apart,
+                                 OpCall call);
 
 }  // namespace torch_ops::jit

@@ -59,15 +59,15 @@ bool record_outputs(const char* kind, const Kernel& kernel, const Node& node, at
 // Gives the outputs their tangents, if an input has one. jvp(wanted, arguments) computes them; the
 // arguments are the inputs' values and then the tangents of those wanted.
 template <class Kernel, class Jvp>
-void set_tangents(const char* kind, const Kernel& kernel, at::TensorList tensors,
-                  at::ArrayRef<Scalar> numbers, at::IntArrayRef positions, at::TensorList outputs,
-                  Jvp&& jvp) {
-  if (!any_tangent(tensors)) return;
-  TORCH_CHECK(!any_complex(tensors) && !any_complex(outputs), complex_has_none(kind, kernel));
+void set_tangents(const char* kind, const Kernel& kernel, const OpInputs& inputs,
+                  at::TensorList outputs, Jvp&& jvp) {
+  if (!any_tangent(inputs.tensors)) return;
+  TORCH_CHECK(!any_complex(inputs.tensors) && !any_complex(outputs),
+              complex_has_none(kind, kernel));
   std::vector<Tensor> primals, tangents;
-  for (const Tensor& tensor : tensors) primals.push_back(autograd::primal(tensor));
-  Arguments arguments = join_arguments(kernel, primals, numbers, positions);
-  const Arguments given = join_arguments(kernel, tensors, numbers, positions);
+  for (const Tensor& tensor : inputs.tensors) primals.push_back(autograd::primal(tensor));
+  Arguments arguments = join_arguments(kernel, inputs.with(primals));
+  const Arguments given = join_arguments(kernel, inputs);
   std::vector<bool> wanted(arguments.size());
   tangents.reserve(arguments.size());
   for (size_t k = 0; k < given.size(); ++k) {

@@ -1,13 +1,28 @@
 // What Python makes when it is first asked for, and C++ then finds by a key.
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <initializer_list>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace torch_ops::jit {
+
+// A function of Python's. The thread that lets go of it need not have the GIL.
+struct FromPython : pybind11::object {
+  FromPython& operator=(pybind11::object function) {
+    object::operator=(std::move(function));
+    return *this;
+  }
+  ~FromPython() {
+    const pybind11::gil_scoped_acquire gil;
+    object::operator=(pybind11::object());
+  }
+};
 
 inline std::string as_key(std::string key, std::initializer_list<const std::vector<bool>*> flags) {
   for (const std::vector<bool>* bits : flags) {

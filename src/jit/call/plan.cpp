@@ -1,6 +1,6 @@
 #include "jit/call/plan.h"
 
-#include <c10/util/Exception.h>
+#include "common/torch/checks.h"
 
 namespace torch_ops::jit {
 namespace {
@@ -55,6 +55,41 @@ void Words::put_raw(const at::Tensor& tensor) {
     for (const int64_t value : values) put(value);
     if (tensor.dim() == 0) put(int64_t{0});  // the struct's arrays have one element at least
   }
+}
+
+void Layout::add_inputs(const Signature& kernel, const Arguments& arguments, const Types& types,
+                        c10::SmallVector<const Tensor*, 4> raw,
+                        c10::function_ref<void(size_t k, const Tensor& tensor)> walk) {
+  for (size_t k = 0; k < kernel.in.size(); ++k) {
+    const Tensor* tensor = arguments[k].tensor;
+    const bool number = is_number(arguments[k], kernel.in[k]);
+    TORCH_CHECK_TYPE(tensor || !kernel.in[k].raw, kernel.name, ": ", kernel.in[k].name,
+                     " is a raw parameter and takes a tensor, not a number.");
+    computed.push_back(types.in[k]);
+    stored.push_back(number ? ScalarType::Undefined : tensor->scalar_type());
+    if (number) {
+      tail.put(tensor ? tensor->item() : arguments[k].number, types.in[k]);
+    } else if (kernel.in[k].raw) {
+      raw.push_back(tensor);
+    } else {
+      walk(k, *tensor);
+    }
+  }
+  for (const Tensor* tensor : raw) {
+    TORCH_CHECK_VALUE(tensor->dim() < 100, kernel.name, ": a raw array of ", tensor->dim(),
+                      " axes is not supported.");
+    const auto rank = static_cast<int8_t>(tensor->dim());
+    raw_ranks.push_back(tensor->is_contiguous() ? rank : static_cast<int8_t>(-1 - rank));
+    tail.put_raw(*tensor);
+  }
+}
+
+std::string Layout::key(c10::Device device) const {
+  std::string key(1, static_cast<char>(device.is_cuda() ? device.index() + 1 : 0));
+  for (const ScalarType type : stored) key.push_back(static_cast<char>(type));
+  for (const ScalarType type : computed) key.push_back(static_cast<char>(type));
+  for (const int8_t rank : raw_ranks) key.push_back(rank);
+  return key;
 }
 
 }  // namespace torch_ops::jit

@@ -4,8 +4,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstring>
+#include <string>
+
+#include "jit/call/signature.h"
 
 namespace torch_ops::jit {
 
@@ -20,14 +24,31 @@ class Words {
   void put(const c10::Scalar& number, c10::ScalarType type);
   // A raw parameter: see Raw in headers/scalar.h.
   void put_raw(const at::Tensor& tensor);
+  void append(const Words& more) { words_.append(more.words_.begin(), more.words_.end()); }
 
-  size_t size() const { return words_.size(); }
-  void resize(size_t size) { words_.resize(size); }
-  int64_t& operator[](size_t i) { return words_[i]; }
   int64_t* data() { return words_.data(); }
 
  private:
   c10::SmallVector<int64_t, 64> words_;
+};
+
+// How a call's parameters lie in memory.
+struct Layout {
+  c10::SmallVector<ScalarType, 8> stored, computed;  // outputs, then inputs; Undefined: a number
+  c10::SmallVector<int8_t, 4> raw_ranks;             // of raw parameters; -1 - rank: not contiguous
+  Words tail;                                        // numbers, then raw parameters
+
+  void add_output(ScalarType in_memory, ScalarType in_code) {
+    stored.push_back(in_memory);
+    computed.push_back(in_code);
+  }
+  // Adds the inputs. Those that are neither numbers nor raw are passed to walk(k, tensor). `raw`:
+  // the raw outputs.
+  void add_inputs(const Signature& kernel, const Arguments& arguments, const Types& types,
+                  c10::SmallVector<const Tensor*, 4> raw,
+                  c10::function_ref<void(size_t k, const Tensor& tensor)> walk);
+  // What the key of a form of call begins with.
+  std::string key(c10::Device device) const;
 };
 
 }  // namespace torch_ops::jit

@@ -103,8 +103,12 @@ Parameter parameter_of(const py::tuple& facts, const std::vector<std::string>& p
 
 }  // namespace
 
-void read_parameters(Signature& kernel, const std::vector<py::tuple>& in,
-                     const std::vector<py::tuple>& out) {
+void read_signature(Signature& kernel, const std::string& name, const std::string& op_name,
+                    const std::vector<std::string>& placeholders, const std::vector<py::tuple>& in,
+                    const std::vector<py::tuple>& out) {
+  kernel.name = name;
+  kernel.op_name = op_name;
+  kernel.placeholders = placeholders;
   for (const py::tuple& facts : in) {
     kernel.in.push_back(parameter_of(facts, kernel.placeholders));
   }
@@ -124,34 +128,36 @@ py::object as_result(const std::vector<Tensor>& tensors) {
   return result;
 }
 
-py::list output_dtypes(const Signature& kernel, at::TensorList tensors, const py::list& numbers,
-                       at::IntArrayRef positions) {
+py::tuple output_dtypes(const Signature& kernel, at::TensorList tensors, const py::list& numbers,
+                        at::IntArrayRef positions) {
   std::vector<Scalar> scalars;
   for (const py::handle number : numbers) {
     scalars.push_back(argument_of(kernel, "number", number.ptr()).number);
   }
-  const Arguments arguments = join_arguments(kernel, tensors, scalars, positions);
-  py::list dtypes;
-  for (const ScalarType type : resolve_types(kernel, arguments, {}).out) {
-    dtypes.append(
-        py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(type))));
+  const Arguments arguments = join_arguments(kernel, {tensors, scalars, positions});
+  return dtypes_of(resolve_types(kernel, arguments, {}).out);
+}
+
+py::tuple dtypes_of(at::ArrayRef<ScalarType> types) {
+  py::tuple dtypes(types.size());
+  for (size_t k = 0; k < types.size(); ++k) {
+    PyObject* const dtype = types[k] == ScalarType::Undefined
+                                ? Py_None
+                                : reinterpret_cast<PyObject*>(torch::getTHPDtype(types[k]));
+    dtypes[k] = py::reinterpret_borrow<py::object>(dtype);
   }
   return dtypes;
 }
 
-py::list names_of(at::ArrayRef<ScalarType> types) {
-  py::list names;
-  for (const ScalarType type : types) {
-    names.append(type == ScalarType::Undefined ? py::object(py::none())
-                                               : py::str(c10::toString(type)));
-  }
-  return names;
+py::object Compiled::device_of(c10::Device device) {
+  if (device.is_cpu()) return py::none();
+  return py::int_(int{device.index()});
 }
 
-py::list ranks_of(at::ArrayRef<int8_t> ranks) {
-  py::list pairs;
-  for (const int8_t rank : ranks) {
-    pairs.append(py::make_tuple(rank < 0 ? -1 - rank : rank, rank >= 0));
+py::tuple Compiled::ranks_of(at::ArrayRef<int8_t> ranks) {
+  py::tuple pairs(ranks.size());
+  for (size_t k = 0; k < ranks.size(); ++k) {
+    pairs[k] = py::make_tuple(ranks[k] < 0 ? -1 - ranks[k] : ranks[k], ranks[k] >= 0);
   }
   return pairs;
 }

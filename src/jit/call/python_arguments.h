@@ -1,8 +1,11 @@
 // A generated kernel's parameters and arguments as Python hands them over.
 #pragma once
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
 #include <pybind11/pybind11.h>
 
+#include "jit/call/plan.h"
 #include "jit/call/signature.h"
 
 namespace torch_ops::jit {
@@ -21,17 +24,58 @@ struct HeldArguments {
 // else.
 std::vector<int64_t> ints_of(const Signature& kernel, const char* name,
                              const pybind11::object& value);
-// From Param.facts of torch_ops/jit/language/params.py.
-void read_parameters(Signature& kernel, const std::vector<pybind11::tuple>& in,
-                     const std::vector<pybind11::tuple>& out);
+// Parameters: Param.facts of torch_ops/jit/language/params.py.
+void read_signature(Signature& kernel, const std::string& name, const std::string& op_name,
+                    const std::vector<std::string>& placeholders,
+                    const std::vector<pybind11::tuple>& in,
+                    const std::vector<pybind11::tuple>& out);
+// Calls a kernel as Python does: by run(), straight to its code, or by op(), its registered op,
+// where a layer of torch wants to see one of its tensors. `more`: those beside arguments and
+// outputs.
+template <class Run, class Op>
+auto call_from_python(const Signature& kernel, const Arguments& arguments, at::TensorList outs,
+                      at::TensorList more, const Run& run, const Op& op) {
+  bool wants_gradient = false;
+  const bool plain = is_plain(arguments, outs, more, wants_gradient);
+  if (!plain) check_op_call(kernel, arguments, outs, wants_gradient);
+  const pybind11::gil_scoped_release release;  // a launch waits where the queue is full
+  if (!plain) return op();
+  const at::AutoDispatchBelowADInplaceOrView below;
+  RECORD_FUNCTION(kernel.op_name, c10::ArrayRef<const c10::IValue>());
+  auto results = run();
+  for (const Tensor& written : outs) {
+    if (!written.is_inference()) written.unsafeGetTensorImpl()->bump_version();
+  }
+  return results;
+}
 // One tensor, or a tuple of several.
 pybind11::object as_result(const std::vector<Tensor>& tensors);
 // The dtypes of the outputs of a registered op's call.
-pybind11::list output_dtypes(const Signature& kernel, at::TensorList tensors,
-                             const pybind11::list& numbers, at::IntArrayRef positions);
-// For the compile function of a kernel: names of dtypes, None for a number; and of raw parameters
-// the ranks (-1 - rank where the memory is not contiguous).
-pybind11::list names_of(at::ArrayRef<ScalarType> types);
-pybind11::list ranks_of(at::ArrayRef<int8_t> ranks);
+pybind11::tuple output_dtypes(const Signature& kernel, at::TensorList tensors,
+                              const pybind11::list& numbers, at::IntArrayRef positions);
+// Of torch; None for Undefined.
+pybind11::tuple dtypes_of(at::ArrayRef<ScalarType> types);
+
+// Has Python compile code for a form of call. `more` is what the form has beyond the layout: the
+// fields of its class in torch_ops/jit/generation/, in their order.
+class Compiled {
+ public:
+  template <class... More>
+  Compiled(const pybind11::object& compile, c10::Device device, const Layout& layout,
+           const More&... more)
+      : made_(compile(device_of(device), dtypes_of(layout.stored), dtypes_of(layout.computed),
+                      ranks_of(layout.raw_ranks), more...)) {}
+
+  const void* function(size_t k) const { return reinterpret_cast<const void*>(number(k)); }
+  int64_t number(size_t k) const { return made_[k].cast<int64_t>(); }
+
+ private:
+  // Its number, None for the CPU.
+  static pybind11::object device_of(c10::Device device);
+  // Of raw parameters: each with whether its memory is contiguous.
+  static pybind11::tuple ranks_of(at::ArrayRef<int8_t> ranks);
+
+  pybind11::tuple made_;
+};
 
 }  // namespace torch_ops::jit

@@ -8,6 +8,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "jit/call/signature.h"
+
 namespace torch_ops::jit {
 
 template <class Kernel>
@@ -29,8 +31,50 @@ std::shared_ptr<Kernel> find_kernel(const std::string& op_name) {
   return found == all.kernels.end() ? nullptr : found->second;
 }
 
-// Registers a kernel's op and finds it. implement(impl) calls impl(key, function) for each
-// dispatch key. Of two threads that make one kernel the first registers it.
+// Implements an op by functions that take its inputs as OpInputs, and then its other arguments.
+template <class Op>
+class Implementer;
+template <class Result, class... More>
+class Implementer<Result(at::TensorList, at::ArrayRef<Scalar>, at::IntArrayRef, More...)> {
+ public:
+  Implementer(torch::Library& library, const std::string& name) : library_(library), name_(name) {}
+
+  template <class Function>
+  void operator()(c10::DispatchKey key, const Function& function) const {
+    add(key,
+        [function](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                   More... more) -> Result {
+          return function(OpInputs{tensors, numbers, positions}, more...);
+        });
+  }
+  // Its first argument is the DispatchKeySet of the call.
+  template <class Function>
+  void autograd(const Function& function) const {
+    add(c10::DispatchKey::Autograd,
+        [function](c10::DispatchKeySet keys, at::TensorList tensors, at::ArrayRef<Scalar> numbers,
+                   at::IntArrayRef positions, More... more) -> Result {
+          return function(keys, OpInputs{tensors, numbers, positions}, more...);
+        });
+  }
+
+ private:
+  template <class Function>
+  void add(c10::DispatchKey key, const Function& function) const {
+    library_.impl(name_.c_str(), torch::dispatch(key, torch::CppFunction(function)));
+  }
+
+  torch::Library& library_;
+  const std::string& name_;
+};
+
+// Calls the registered op.
+template <class Kernel, class... More>
+auto call_op(const Kernel& kernel, const OpInputs& inputs, const More&... more) {
+  return kernel.op->call(inputs.tensors, inputs.numbers, inputs.positions, more...);
+}
+
+// Registers a kernel's op and finds it. implement(impl) calls the Implementer for each dispatch
+// key. Of two threads that make one kernel the first registers it.
 template <class Kernel, class Implement>
 void register_kernel(const std::shared_ptr<Kernel>& kernel, const std::string& schema,
                      const Implement& implement) {
@@ -42,9 +86,7 @@ void register_kernel(const std::shared_ptr<Kernel>& kernel, const std::string& s
                                                   std::nullopt, __FILE__, __LINE__);
   const std::string& name = kernel->op_name;
   library->def((name + schema).c_str(), {at::Tag::pt2_compliant_tag});
-  implement([&](c10::DispatchKey key, auto function) {
-    library->impl(name.c_str(), torch::dispatch(key, torch::CppFunction(function)));
-  });
+  implement(Implementer<typename Kernel::Op>(*library, name));
   kernel->op = c10::Dispatcher::singleton()
                    .findSchemaOrThrow(("torch_ops_jit::" + name).c_str(), "")
                    .typed<typename Kernel::Op>();

@@ -165,7 +165,8 @@ c10::Device device_of(const Signature& kernel, const Arguments& arguments, at::T
   return first->device();
 }
 
-bool is_plain(const Arguments& arguments, at::TensorList outs, bool& wants_gradient) {
+bool is_plain(const Arguments& arguments, at::TensorList outs, at::TensorList more,
+              bool& wants_gradient) {
   static const c10::DispatchKeySet harmless =
       c10::DispatchKeySet({c10::DispatchKey::Dense, c10::DispatchKey::AutogradFunctionality,
                            c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::BackendSelect,
@@ -185,6 +186,7 @@ bool is_plain(const Arguments& arguments, at::TensorList outs, bool& wants_gradi
     if (argument.tensor) look(*argument.tensor);
   }
   for (const Tensor& out : outs) look(out);
+  for (const Tensor& tensor : more) look(tensor);
   wants_gradient = tracked && at::GradMode::is_enabled();
   return !wants_gradient && !has_tangent &&
          ((keys - local.excluded_).raw_repr() & ~harmless.raw_repr()) == 0;
@@ -227,8 +229,8 @@ OpArguments split_arguments(const Arguments& arguments) {
   return split;
 }
 
-Arguments join_arguments(const Signature& kernel, at::TensorList tensors,
-                         at::ArrayRef<Scalar> numbers, at::IntArrayRef positions) {
+Arguments join_arguments(const Signature& kernel, const OpInputs& inputs) {
+  const auto& [tensors, numbers, positions] = inputs;
   Arguments arguments(kernel.in.size());
   TORCH_CHECK(
       tensors.size() + numbers.size() == kernel.in.size() && numbers.size() == positions.size(),

@@ -23,7 +23,8 @@ struct Parameter {
 };
 
 struct Signature {
-  std::string name;  // of the kernel, as the user knows it
+  std::string name;     // of the kernel, as the user knows it
+  std::string op_name;  // as it is registered, without the namespace; empty: it is not
   std::vector<Parameter> in, out;
   std::vector<std::string> placeholders;
 };
@@ -62,20 +63,29 @@ inline bool is_number(const Argument& argument, const Parameter& parameter) {
 
 // May a call go straight to its kernel? Not where a layer of torch wants to see it: autograd,
 // torch.func, a dispatch mode, a tensor subclass. `wants_gradient`: because of autograd.
-bool is_plain(const Arguments& arguments, at::TensorList outs, bool& wants_gradient);
+bool is_plain(const Arguments& arguments, at::TensorList outs, at::TensorList more,
+              bool& wants_gradient);
 // Of a call that is not: refuses what a registered op cannot be called with.
 void check_op_call(const Signature& kernel, const Arguments& arguments, at::TensorList outs,
                    bool wants_gradient);
 
-// The arguments of a registered op: tensors in the order of their parameters, and numbers with the
-// positions of theirs.
+// The arguments as every registered op gets them: tensors in the order of their parameters, and
+// numbers with the positions of theirs.
+struct OpInputs {
+  at::TensorList tensors;
+  at::ArrayRef<Scalar> numbers;
+  at::IntArrayRef positions;
+
+  OpInputs with(at::TensorList others) const { return {others, numbers, positions}; }
+};
 struct OpArguments {
   std::vector<Tensor> tensors;
   std::vector<Scalar> numbers;
   std::vector<int64_t> positions;
+
+  operator OpInputs() const { return {tensors, numbers, positions}; }
 };
 OpArguments split_arguments(const Arguments& arguments);
-Arguments join_arguments(const Signature& kernel, at::TensorList tensors,
-                         at::ArrayRef<Scalar> numbers, at::IntArrayRef positions);
+Arguments join_arguments(const Signature& kernel, const OpInputs& inputs);
 
 }  // namespace torch_ops::jit

@@ -32,25 +32,19 @@ char* const kIndexBase = reinterpret_cast<char*>(uintptr_t{1} << 12);
 
 // ---- Compiled code ------------------------------------------------------------------------------
 
-// What generated code depends on; `description` is what torch_ops/jit/elementwise.py gets.
-struct Form {
-  bool cuda = false;
-  c10::DeviceIndex device = 0;
-  c10::SmallVector<ScalarType, 8> stored;  // outputs, then inputs; Undefined: a number
-  c10::SmallVector<ScalarType, 8> computed;
-  c10::SmallVector<int8_t, 4> raw_ranks;  // of raw parameters; -1 - rank: not contiguous
-  std::string modes;                      // of operands on CUDA: c(ontiguous), b(roadcast), s
+// What generated code depends on.
+struct Form : Layout {
+  c10::Device device;
+  std::string modes;  // of operands on CUDA: c(ontiguous), b(roadcast), s
   int dims = 0;
   int vector = 0;
   char index = 'n';  // n(one), l(inear), o(perand)
   bool load_outputs = false;
 
+  explicit Form(c10::Device device) : device(device) {}
+
   std::string key() const {
-    std::string key;
-    key.push_back(static_cast<char>(cuda ? device + 1 : 0));
-    for (const ScalarType type : stored) key.push_back(static_cast<char>(type));
-    for (const ScalarType type : computed) key.push_back(static_cast<char>(type));
-    for (const int8_t rank : raw_ranks) key.push_back(rank);
+    std::string key = Layout::key(device);
     key.push_back(static_cast<char>(dims << 4 | vector));
     key.push_back(load_outputs ? static_cast<char>(index - 32) : index);
     return key + modes;
@@ -60,12 +54,9 @@ struct Form {
 Variant find_variant(Elementwise& kernel, const Form& form) {
   return kernel.variants.get(form.key(), [&] {
     const py::gil_scoped_acquire gil;
-    const py::tuple made = kernel.compile(
-        form.cuda ? py::object(py::int_(static_cast<int>(form.device))) : py::object(py::none()),
-        names_of(form.stored), names_of(form.computed), ranks_of(form.raw_ranks), form.modes,
-        form.dims, form.vector, std::string(1, form.index), form.load_outputs);
-    return Variant{reinterpret_cast<const void*>(made[0].cast<intptr_t>()), made[1].cast<int64_t>(),
-                   made[2].cast<int64_t>()};
+    const Compiled made(kernel.compile, form.device, form, form.modes, form.dims, form.vector,
+                        form.index, form.load_outputs);
+    return Variant{made.function(0), made.number(1), made.number(2)};
   });
 }
 
@@ -77,7 +68,6 @@ struct Call {
   c10::SmallVector<Tensor, 4> outs;             // of all outputs, raw ones too
   c10::SmallVector<const Tensor*, 8> operands;  // inputs that the plan walks
   Tensor index;                                 // counts elements, where operands' order does not
-  Words tail;                                   // numbers and raw parameters
   int64_t numel = 0;
 };
 
@@ -169,7 +159,7 @@ Words first_words(Call& call, const at::TensorIteratorBase& iter) {
   for (int k = 0; k < iter.ntensors(); ++k) {
     words.put(static_cast<char*>(iter.data_ptr(k)) - (k == counting ? kIndexBase : nullptr));
   }
-  for (size_t w = 0; w < call.tail.size(); ++w) words.put(call.tail[w]);
+  words.append(call.form.tail);
   return words;
 }
 
@@ -283,8 +273,8 @@ void launch(Call& call, at::TensorIteratorBase& iter) {
   const LaunchShape shape{{static_cast<uint32_t>((vectors + per_block - 1) / per_block), 1, 1},
                           {static_cast<uint32_t>(variant.threads), 1, 1}};
   void* parameters[] = {words.data()};
-  gpu_code().launch_kernel(variant.function, form.device, shape, current_stream(form.device),
-                           parameters);
+  const c10::DeviceIndex device = form.device.index();
+  gpu_code().launch_kernel(variant.function, device, shape, current_stream(device), parameters);
 }
 
 }  // namespace
@@ -299,14 +289,10 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
   if (needs_rounding(kernel, arguments)) {
     return run(kernel, RoundedArguments(kernel, arguments).arguments, outs, size);
   }
-  Call call{kernel};
+  Call call{kernel, Form(device)};
   Form& form = call.form;
-  form.cuda = device.is_cuda();
-  form.device = device.is_cuda() ? device.index() : 0;
 
   bool walks = false;  // does a tensor tell the shape?
-  c10::SmallVector<const Tensor*, 4> raw;
-  c10::SmallVector<Tensor, 4> read;  // 0-d tensors
   for (size_t k = 0; k < kernel.in.size(); ++k) {
     walks |= arguments[k].tensor && !kernel.in[k].raw && arguments[k].tensor->dim() > 0;
   }
@@ -326,41 +312,20 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
                      dtype_name(types.out[k]), ", but the tensor given for it is ",
                      dtype_name(out.scalar_type()), ", which cannot be cast to that.");
     walks |= !outs.empty() && !parameter.raw;
-    form.stored.push_back(out.defined() ? out.scalar_type() : types.out[k]);
-    form.computed.push_back(types.out[k]);
+    form.add_output(out.defined() ? out.scalar_type() : types.out[k], types.out[k]);
     call.outs.push_back(std::move(out));
   }
+  c10::SmallVector<const Tensor*, 4> raw;
   for (size_t k = 0; k < kernel.out.size(); ++k) {
     if (kernel.out[k].raw) raw.push_back(&call.outs[k]);
   }
   form.load_outputs = kernel.reads_outputs && !outs.empty();
   // Inputs.
-  for (size_t k = 0; k < kernel.in.size(); ++k) {
-    const Tensor* tensor = arguments[k].tensor;
-    form.computed.push_back(types.in[k]);
-    if (kernel.in[k].raw) {
-      TORCH_CHECK_TYPE(tensor, kernel.name, ": ", kernel.in[k].name,
-                       " is a raw parameter and takes a tensor, not a number.");
-      raw.push_back(tensor);
-    }
-    const bool number = is_number(arguments[k], kernel.in[k]);
-    form.stored.push_back(number ? ScalarType::Undefined : tensor->scalar_type());
-    if (number) {
-      call.tail.put(tensor ? tensor->item() : arguments[k].number, types.in[k]);
-    } else if (!kernel.in[k].raw) {
-      call.operands.push_back(tensor);
-    }
-  }
-  for (const Tensor* tensor : raw) {
-    TORCH_CHECK_VALUE(tensor->dim() < 100, kernel.name, ": a raw array of ", tensor->dim(),
-                      " axes is not supported.");
-    const auto rank = static_cast<int8_t>(tensor->dim());
-    form.raw_ranks.push_back(tensor->is_contiguous() ? rank : static_cast<int8_t>(-1 - rank));
-    call.tail.put_raw(*tensor);
-  }
+  form.add_inputs(kernel, arguments, types, raw,
+                  [&](size_t, const Tensor& tensor) { call.operands.push_back(&tensor); });
   TORCH_CHECK_VALUE(!size || !walks, kernel.name,
                     ": size= is for calls in which no tensor but raw ones tells the shape.");
-  TORCH_CHECK_VALUE(size || walks || raw.empty(), kernel.name,
+  TORCH_CHECK_VALUE(size || walks || form.raw_ranks.empty(), kernel.name,
                     ": only raw parameters are given, which tell no shape. Pass size=.");
 
   check_outputs(call, outs);
@@ -379,7 +344,7 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
     iter = plan(call, device, size, static_shape);
   }
   if (call.numel > 0) {
-    if (form.cuda) {
+    if (device.is_cuda()) {
       launch(call, iter);
     } else {
       run_cpu(call, iter);

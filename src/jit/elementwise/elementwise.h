@@ -29,17 +29,14 @@ class Elementwise : public Signature {
   using Op = std::vector<Tensor>(at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                                  at::IntArrayRef positions, at::OptionalSymIntArrayRef size);
 
-  std::string op_name;         // as it is registered, without the namespace
   bool uses_index = false;     // `i`
   bool uses_size = false;      // `_ind`
   bool reads_outputs = false;  // may leave an output as it was
   std::vector<bool> saves;     // for a derivative: of each input, then of each output
-  pybind11::object compile;    // variants, in Python
-  pybind11::object derive;     // derivatives, in Python
-  pybind11::object sum;        // the reduction that sums the one output, in Python
+  FromPython compile;          // variants
+  FromPython derive;           // derivatives
+  FromPython sum;              // the reduction that sums the one output
   std::optional<c10::TypedOperatorHandle<Op>> op;
-
-  ~Elementwise();
 
   // The kernel of a derivative: "vjp" or "jvp" with respect to the inputs `wanted`. Of the vjp's
   // results those marked `wide` are for sums, so in float32; of the outputs only those marked
@@ -63,20 +60,13 @@ class Elementwise : public Signature {
 std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::TensorList outs,
                         std::optional<at::IntArrayRef> size);
 
-// Calls the registered op.
-std::vector<Tensor> call_op(Elementwise& kernel, const Arguments& arguments,
-                            at::OptionalSymIntArrayRef size);
-
 // What is registered for the op on the key Autograd.
 std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& kernel,
-                                         c10::DispatchKeySet keys, at::TensorList tensors,
-                                         at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                                         c10::DispatchKeySet keys, const OpInputs& inputs,
                                          at::OptionalSymIntArrayRef size);
 // What torch.autograd.grad(is_grads_batched=True) and gradcheck use: an older kind of vmap, whose
 // fallback knows no lists of tensors.
-std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, at::TensorList tensors,
-                                             at::ArrayRef<Scalar> numbers,
-                                             at::IntArrayRef positions,
+std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, const OpInputs& inputs,
                                              at::OptionalSymIntArrayRef size);
 
 // Registers the kernel as an op, with its derivative and its batching rule; once for each name.

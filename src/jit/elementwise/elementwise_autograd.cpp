@@ -51,7 +51,8 @@ Tensor summed_in_parts(Elementwise& gradient, const Arguments& arguments, const 
     }
   }
   if (bytes <= kLargestGradient || axis < 0) {
-    return at::sum_to(call_op(gradient, arguments, std::nullopt).at(0), input.sizes());
+    return at::sum_to(call_op(gradient, split_arguments(arguments), std::nullopt).at(0),
+                      input.sizes());
   }
   const int64_t parts = (bytes + kLargestGradient - 1) / kLargestGradient;
   const int64_t step = std::max<int64_t>(shape[axis] / parts, 1);
@@ -78,7 +79,7 @@ Tensor summed_in_parts(Elementwise& gradient, const Arguments& arguments, const 
 Tensor summed_at_once(Elementwise& gradient, const Arguments& arguments, const Tensor& input,
                       const std::vector<int64_t>& shape) {
   bool wants_gradient = false;
-  if (!arguments[0].tensor || !is_plain(arguments, {}, wants_gradient)) return {};
+  if (!arguments[0].tensor || !is_plain(arguments, {}, {}, wants_gradient)) return {};
   const std::shared_ptr<Reduction> reduction = gradient.summed();
   if (!reduction) return {};
   std::vector<int64_t> dims;
@@ -101,7 +102,7 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
 
   // Saves what a derivative reads of the call.
   void save(const Elementwise& forward, at::TensorList inputs, const std::vector<Tensor>& made) {
-    const Arguments arguments = join_arguments(forward, inputs, numbers, positions);
+    const Arguments arguments = join_arguments(forward, {inputs, numbers, positions});
     for (size_t k = 0; k < arguments.size(); ++k) {
       if (!arguments[k].tensor) continue;
       const Tensor& input = *arguments[k].tensor;
@@ -143,7 +144,7 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
       if (std::find(positions.begin(), positions.end(), k) != positions.end()) continue;
       values.push_back(forward->saves[k] ? unpack(tensors[saved++]) : others[other++]);
     }
-    const Arguments inputs = join_arguments(*forward, values, numbers, positions);
+    const Arguments inputs = join_arguments(*forward, {values, numbers, positions});
     const std::vector<Tensor> read = unpack(outputs);
 
     variable_list results(values.size());
@@ -165,7 +166,7 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
     if (std::find(whole.begin(), whole.end(), true) != whole.end()) {
       const auto gradient = forward->derived("vjp", whole, both(whole, wide), defined(grads));
       const std::vector<Tensor> made =
-          call_op(*gradient, of_vjp(*forward, grads, inputs, read), std::nullopt);
+          call_op(*gradient, split_arguments(of_vjp(*forward, grads, inputs, read)), std::nullopt);
       size_t at = 0;
       for (size_t k = 0; k < inputs.size(); ++k) {
         if (whole[k]) results[edge_of[k]] = finished(made.at(at++), *inputs[k].tensor);
@@ -181,7 +182,8 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
       for (const c10::SymInt& size : shape) sizes.push_back(size.expect_int());
       const Tensor& input = *inputs[k].tensor;
       if (gradient->uses_index || gradient->uses_size) {  // of a snippet of the user's
-        results[edge_of[k]] = finished(call_op(*gradient, arguments, std::nullopt).at(0), input);
+        results[edge_of[k]] =
+            finished(call_op(*gradient, split_arguments(arguments), std::nullopt).at(0), input);
         continue;
       }
       Tensor sum = summed_at_once(*gradient, arguments, input, sizes);
@@ -233,23 +235,22 @@ constexpr const char* kKind = "ElementwiseKernel";
 }  // namespace
 
 std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& kernel,
-                                         c10::DispatchKeySet keys, at::TensorList tensors,
-                                         at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                                         c10::DispatchKeySet keys, const OpInputs& inputs,
                                          at::OptionalSymIntArrayRef size) {
-  const auto node = autograd::make_node<ElementwiseNode>(tensors);
-  std::vector<Tensor> outputs =
-      autograd::below_autograd(keys, *kernel->op, tensors, numbers, positions, size);
-  if (node && record_outputs(kKind, *kernel, node, tensors, outputs)) {
+  const auto node = autograd::make_node<ElementwiseNode>(inputs.tensors);
+  std::vector<Tensor> outputs = autograd::below_autograd(keys, *kernel->op, inputs.tensors,
+                                                         inputs.numbers, inputs.positions, size);
+  if (node && record_outputs(kKind, *kernel, node, inputs.tensors, outputs)) {
     node->kernel = kernel->op_name;
-    node->positions = positions.vec();
-    node->numbers = numbers.vec();
-    node->save(*kernel, tensors, outputs);
+    node->positions = inputs.positions.vec();
+    node->numbers = inputs.numbers.vec();
+    node->save(*kernel, inputs.tensors, outputs);
   }
-  set_tangents(kKind, *kernel, tensors, numbers, positions, outputs,
+  set_tangents(kKind, *kernel, inputs, outputs,
                [&](const std::vector<bool>& wanted, const Arguments& arguments) {
                  const auto derived =
                      kernel->derived("jvp", wanted, std::vector<bool>(wanted.size()));
-                 return call_op(*derived, arguments, size);
+                 return call_op(*derived, split_arguments(arguments), size);
                });
   return outputs;
 }

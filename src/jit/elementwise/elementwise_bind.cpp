@@ -1,6 +1,4 @@
 // An elementwise kernel as a Python object whose call is one call into C++.
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/record_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -68,30 +66,17 @@ py::object call(Elementwise& kernel, const py::tuple& args, const py::object& si
                         at::IntArrayRef(*sizes), ".");
     }
   }
-  std::vector<Tensor> results;
-  bool wants_gradient = false;
-  if (is_plain(arguments, outs, wants_gradient)) {
-    const py::gil_scoped_release release;  // a launch waits where the queue is full
-    const at::AutoDispatchBelowADInplaceOrView below;
-    RECORD_FUNCTION(kernel.op_name, c10::ArrayRef<const c10::IValue>());
+  const auto plain = [&] {
     std::optional<at::IntArrayRef> shape;
     if (sizes) shape = *sizes;
-    results = run(kernel, arguments, outs, shape);
-    for (const Tensor& written : outs) {
-      if (!written.is_inference()) written.unsafeGetTensorImpl()->bump_version();
-    }
-  } else {
-    check_op_call(kernel, arguments, outs, wants_gradient);
-    std::vector<c10::SymInt> sym_sizes;
+    return run(kernel, arguments, outs, shape);
+  };
+  const auto by_op = [&] {
     at::OptionalSymIntArrayRef shape;
-    if (sizes) {
-      sym_sizes.assign(sizes->begin(), sizes->end());
-      shape = sym_sizes;
-    }
-    const py::gil_scoped_release release;
-    results = call_op(kernel, arguments, shape);
-  }
-  return as_result(results);
+    if (sizes) shape = c10::fromIntArrayRefSlow(*sizes);
+    return call_op(kernel, split_arguments(arguments), shape);
+  };
+  return as_result(call_from_python(kernel, arguments, outs, {}, plain, by_op));
 }
 
 }  // namespace
@@ -105,10 +90,7 @@ void bind_elementwise(py::module_& m) {
                        py::object compile, py::object derive, py::object sum) {
              if (auto known = find_kernel<Elementwise>(op_name)) return known;
              auto kernel = std::make_shared<Elementwise>();
-             kernel->name = name;
-             kernel->op_name = op_name;
-             kernel->placeholders = placeholders;
-             read_parameters(*kernel, in, out);
+             read_signature(*kernel, name, op_name, placeholders, in, out);
              kernel->uses_index = uses_index;
              kernel->uses_size = uses_size;
              kernel->reads_outputs = reads_outputs;

@@ -10,19 +10,6 @@
 namespace torch_ops::jit {
 namespace py = pybind11;
 
-std::vector<Tensor> call_op(Elementwise& kernel, const Arguments& arguments,
-                            at::OptionalSymIntArrayRef size) {
-  const auto [tensors, numbers, positions] = split_arguments(arguments);
-  return kernel.op->call(tensors, numbers, positions, size);
-}
-
-Elementwise::~Elementwise() {
-  const py::gil_scoped_acquire gil;
-  compile = py::object();
-  derive = py::object();
-  sum = py::object();
-}
-
 std::shared_ptr<Reduction> Elementwise::summed() {
   return summed_.get("", [&] {
     const py::gil_scoped_acquire gil;
@@ -44,38 +31,28 @@ std::shared_ptr<Elementwise> Elementwise::derived(const std::string& kind,
 void register_elementwise(const std::shared_ptr<Elementwise>& kernel) {
   const char* const schema =
       "(Tensor[] tensors, Scalar[] numbers, int[] positions, SymInt[]? size=None) -> Tensor[]";
-  const auto backend = [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers,
-                                at::IntArrayRef positions, at::OptionalSymIntArrayRef size) {
+  const auto backend = [kernel](const OpInputs& inputs, at::OptionalSymIntArrayRef size) {
     std::optional<at::IntArrayRef> sizes;
     if (size) sizes = C10_AS_INTARRAYREF_SLOW(*size);
-    return run(*kernel, join_arguments(*kernel, tensors, numbers, positions), {}, sizes);
+    return run(*kernel, join_arguments(*kernel, inputs), {}, sizes);
   };
-  const auto autograd = [kernel](c10::DispatchKeySet keys, at::TensorList tensors,
-                                 at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                                 at::OptionalSymIntArrayRef size) {
-    return elementwise_autograd(kernel, keys, tensors, numbers, positions, size);
-  };
-  const auto batched = [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers,
-                                at::IntArrayRef positions, at::OptionalSymIntArrayRef size) {
+  const auto batched = [kernel](const OpInputs& inputs, at::OptionalSymIntArrayRef size) {
     // What an element does may depend on where it stands, or on an array as a whole.
     const bool apart =
         kernel->uses_index || kernel->uses_size || size.has_value() ||
         std::any_of(kernel->out.begin(), kernel->out.end(), [](auto& out) { return out.raw; });
-    return call_batched(*kernel, tensors, numbers, positions, apart,
+    return call_batched(*kernel, inputs, apart,
                         [&](const std::vector<Tensor>& values, std::optional<int64_t>) {
-                          return kernel->op->call(values, numbers, positions, size);
+                          return call_op(*kernel, inputs.with(values), size);
                         });
-  };
-  const auto legacy = [kernel](at::TensorList tensors, at::ArrayRef<Scalar> numbers,
-                               at::IntArrayRef positions, at::OptionalSymIntArrayRef size) {
-    return batched_before_functorch(*kernel, tensors, numbers, positions, size);
   };
   register_kernel(kernel, schema, [&](const auto& impl) {
     impl(c10::DispatchKey::CPU, backend);
     impl(c10::DispatchKey::CUDA, backend);
-    impl(c10::DispatchKey::Autograd, autograd);
     impl(c10::DispatchKey::FuncTorchBatched, batched);
-    impl(c10::DispatchKey::Batched, legacy);
+    impl(c10::DispatchKey::Batched,
+         [kernel](const auto&... args) { return batched_before_functorch(*kernel, args...); });
+    impl.autograd([kernel](const auto&... args) { return elementwise_autograd(kernel, args...); });
   });
 }
 

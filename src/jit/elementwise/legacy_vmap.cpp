@@ -6,13 +6,12 @@
 
 #include <algorithm>
 
+#include "jit/call/registered.h"
 #include "jit/elementwise/elementwise.h"
 
 namespace torch_ops::jit {
 
-std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, at::TensorList tensors,
-                                             at::ArrayRef<Scalar> numbers,
-                                             at::IntArrayRef positions,
+std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, const OpInputs& inputs,
                                              at::OptionalSymIntArrayRef size) {
   const auto is_raw = [](const Parameter& parameter) { return parameter.raw; };
   TORCH_CHECK(
@@ -23,7 +22,7 @@ std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, at::Tens
       ": is_grads_batched=True is not possible for a kernel that uses raw parameters or the "
       "index. torch.func and torch.vmap are.");
   // The hidden axes of all to the front, then the axes of a sample, of one number for all.
-  const auto physical = at::MultiBatchVmapTransform::logicalToPhysical(tensors);
+  const auto physical = at::MultiBatchVmapTransform::logicalToPhysical(inputs.tensors);
   int64_t rank = 0;
   for (const auto& view : physical) {
     rank = std::max(rank, view.tensor().dim() - view.numBatchDims());
@@ -36,7 +35,7 @@ std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, at::Tens
     }
     values.push_back(std::move(value));
   }
-  std::vector<Tensor> results = kernel.op->call(values, numbers, positions, size);
+  std::vector<Tensor> results = call_op(kernel, inputs.with(values), size);
   const auto to_logical = physical.at(0).getPhysicalToLogicalMap();
   for (Tensor& result : results) result = to_logical.apply(result);
   return results;

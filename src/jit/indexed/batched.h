@@ -13,8 +13,7 @@ using Sample = batching::Batched;
 
 // `logical` are the tensors as a sample seems to have them. The results have the samples in front.
 std::vector<Tensor> call_on_samples(const Indexed& kernel, const std::vector<Sample>& tensors,
-                                    at::TensorList logical, at::ArrayRef<Scalar> numbers,
-                                    at::IntArrayRef positions, const std::vector<Sample>& indices,
+                                    const OpInputs& logical, const std::vector<Sample>& indices,
                                     const Call& of_sample, const c10::SymInt& samples,
                                     bool winners);
 

@@ -58,6 +58,9 @@ struct Planned {
   std::vector<Tensor> rows;  // of each index, what it names there; undefined: not known
 
   bool is_known() const { return offsets.defined() && offsets.numel() > 0; }
+  bool knows_rows_of(size_t index) const {
+    return index < rows.size() && rows[index].defined() && rows[index].numel() > 0;
+  }
 };
 Planned planned(const std::vector<Tensor>& plans, size_t index, size_t indices);
 
@@ -71,18 +74,15 @@ class Indexed : public Signature {
                                  c10::SymIntArrayRef sizes, int64_t batch_dims,
                                  std::optional<bool> deterministic, bool winners);
 
-  std::string op_name;  // as it is registered, without the namespace
   std::vector<std::string> indices;
   std::vector<Role> in_roles, out_roles;
   bool uses_index = false;                                // `i`
   bool uses_size = false;                                 // `_ind`
-  pybind11::object compile;                               // passes, in Python
-  pybind11::object derive;                                // derivatives, in Python
-  pybind11::object gather_plan;                           // the class
+  FromPython compile;                                     // passes
+  FromPython derive;                                      // derivatives
+  FromPython gather_plan;                                 // the class
   std::vector<std::unique_ptr<std::string>> error_names;  // "kernel:index": records point to them
   std::optional<c10::TypedOperatorHandle<Op>> op;
-
-  ~Indexed();
 
   // The kernel of a derivative: "vjp" or "jvp" with respect to the inputs `wanted`; of the outputs
   // only those marked `given` have a gradient.
@@ -133,24 +133,18 @@ std::vector<Tensor> allocate(const Indexed& kernel, const Arguments& arguments, 
                              c10::Device device, bool winners, bool is_meta);
 
 // Calls the registered op.
-std::vector<Tensor> call_op(const Indexed& kernel, at::TensorList tensors,
-                            at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                            const Call& call, bool winners);
-std::vector<Tensor> call_op(const Indexed& kernel, const Arguments& arguments, const Call& call);
+std::vector<Tensor> call_op(const Indexed& kernel, const OpInputs& inputs, const Call& call,
+                            bool winners = false);
 
 // What is registered on the key Autograd.
 std::vector<Tensor> indexed_autograd(const std::shared_ptr<Indexed>& kernel,
-                                     c10::DispatchKeySet keys, at::TensorList tensors,
-                                     at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                                     c10::DispatchKeySet keys, const OpInputs& inputs,
                                      const Call& call, bool winners);
 // On FuncTorchBatched, and on Batched (torch.autograd.grad(is_grads_batched=True)).
-std::vector<Tensor> indexed_batched(const Indexed& kernel, at::TensorList tensors,
-                                    at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                                    const Call& call, bool winners);
-std::vector<Tensor> indexed_batched_before_functorch(const Indexed& kernel, at::TensorList tensors,
-                                                     at::ArrayRef<Scalar> numbers,
-                                                     at::IntArrayRef positions, const Call& call,
-                                                     bool winners);
+std::vector<Tensor> indexed_batched(const Indexed& kernel, const OpInputs& inputs, const Call& call,
+                                    bool winners);
+std::vector<Tensor> indexed_batched_before_functorch(const Indexed& kernel, const OpInputs& inputs,
+                                                     const Call& call, bool winners);
 
 // Registers the kernel as an op, with its derivative and its batching rules; once for each name.
 void register_indexed(const std::shared_ptr<Indexed>& kernel);

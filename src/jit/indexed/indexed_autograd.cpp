@@ -72,7 +72,7 @@ struct IndexedNode final : autograd::DerivativeNode<IndexedNode> {
     const std::shared_ptr<Indexed> forward = find_kernel<Indexed>(kernel);
     TORCH_CHECK(forward, "torch_ops.jit: there is no kernel ", kernel, " in this process.");
     const std::vector<Tensor> values = unpack(tensors), best = unpack(winners);
-    const Arguments inputs = join_arguments(*forward, values, numbers, positions);
+    const Arguments inputs = join_arguments(*forward, {values, numbers, positions});
     const Call call{unpack(indices),
                     unpack(plans),
                     longest,
@@ -109,7 +109,7 @@ struct IndexedNode final : autograd::DerivativeNode<IndexedNode> {
     arguments.append(inputs.begin(), inputs.end());
     Call of_gradient = call;
     of_gradient.sizes.assign(frame.sizes.begin(), frame.sizes.end());
-    const std::vector<Tensor> made = call_op(*gradient, arguments, of_gradient);
+    const std::vector<Tensor> made = call_op(*gradient, split_arguments(arguments), of_gradient);
     size_t at = 0;
     for (size_t k = 0; k < inputs.size(); ++k) {
       if (!wanted[k]) continue;
@@ -145,21 +145,20 @@ constexpr const char* kKind = "IndexedKernel";
 }  // namespace
 
 std::vector<Tensor> indexed_autograd(const std::shared_ptr<Indexed>& kernel,
-                                     c10::DispatchKeySet keys, at::TensorList tensors,
-                                     at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
+                                     c10::DispatchKeySet keys, const OpInputs& inputs,
                                      const Call& call, bool winners) {
-  const auto node = autograd::make_node<IndexedNode>(tensors);
-  const bool keep = kernel->has_winners() && (winners || node || any_tangent(tensors));
+  const auto node = autograd::make_node<IndexedNode>(inputs.tensors);
+  const bool keep = kernel->has_winners() && (winners || node || any_tangent(inputs.tensors));
   std::vector<Tensor> outputs = autograd::below_autograd(
-      keys, *kernel->op, tensors, numbers, positions, call.indices, call.plans, call.longest,
-      call.sizes, call.batch_dims, call.deterministic, keep);
+      keys, *kernel->op, inputs.tensors, inputs.numbers, inputs.positions, call.indices, call.plans,
+      call.longest, call.sizes, call.batch_dims, call.deterministic, keep);
   const std::vector<Tensor> best(outputs.begin() + static_cast<int64_t>(kernel->out.size()),
                                  outputs.end());
   outputs.resize(kernel->out.size());
-  if (node && record_outputs(kKind, *kernel, node, tensors, outputs)) {
+  if (node && record_outputs(kKind, *kernel, node, inputs.tensors, outputs)) {
     node->kernel = kernel->op_name;
-    node->positions = positions.vec();
-    node->numbers = numbers.vec();
+    node->positions = inputs.positions.vec();
+    node->numbers = inputs.numbers.vec();
     node->longest = call.longest;
     node->sizes = call.sizes;
     node->batch_dims = call.batch_dims;
@@ -168,13 +167,13 @@ std::vector<Tensor> indexed_autograd(const std::shared_ptr<Indexed>& kernel,
       for (const Tensor& tensor : from) to.emplace_back(tensor, /*is_output=*/false);
       return static_cast<int64_t>(from.size());
     };
-    node->counts = {save(node->tensors, tensors), save(node->indices, call.indices),
+    node->counts = {save(node->tensors, inputs.tensors), save(node->indices, call.indices),
                     save(node->plans, call.plans), save(node->winners, best)};
   }
-  set_tangents(kKind, *kernel, tensors, numbers, positions, outputs,
+  set_tangents(kKind, *kernel, inputs, outputs,
                [&](const std::vector<bool>& wanted, Arguments arguments) {
                  for (const Tensor& winner : best) arguments.push_back({&winner, 0});
-                 return call_op(*kernel->derived("jvp", wanted), arguments, call);
+                 return call_op(*kernel->derived("jvp", wanted), split_arguments(arguments), call);
                });
   if (winners) outputs.insert(outputs.end(), best.begin(), best.end());
   return outputs;

@@ -1,9 +1,7 @@
 // An indexed kernel as a Python object whose call is one call into C++.
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/searchsorted.h>
-#include <ATen/record_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -28,11 +26,7 @@ struct HeldPlan {
 
 std::string type_name(const py::handle& value) { return Py_TYPE(value.ptr())->tp_name; }
 
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
+std::string joined(const std::vector<std::string>& names) { return c10::Join(", ", names); }
 
 int64_t int_of(const Indexed& kernel, const std::string& name, const py::handle& value) {
   TORCH_CHECK_TYPE(PyIndex_Check(value.ptr()) && !PyBool_Check(value.ptr()), kernel.name, ": ",
@@ -201,19 +195,9 @@ py::object call(Indexed& kernel, const py::tuple& args, const py::dict& given) {
   const Call call = Keywords(kernel, given).call;
   c10::SmallVector<Tensor, 12> others(call.indices.begin(), call.indices.end());
   others.append(call.plans.begin(), call.plans.end());
-  std::vector<Tensor> results;
-  bool wants_gradient = false;
-  if (is_plain(arguments, others, wants_gradient)) {
-    const py::gil_scoped_release release;  // a launch waits where the queue is full
-    const at::AutoDispatchBelowADInplaceOrView below;
-    RECORD_FUNCTION(kernel.op_name, c10::ArrayRef<const c10::IValue>());
-    results = run(kernel, arguments, call, /*winners=*/false);
-  } else {
-    check_op_call(kernel, arguments, {}, wants_gradient);
-    const py::gil_scoped_release release;
-    results = call_op(kernel, arguments, call);
-  }
-  return as_result(results);
+  const auto plain = [&] { return run(kernel, arguments, call, /*winners=*/false); };
+  const auto by_op = [&] { return call_op(kernel, split_arguments(arguments), call); };
+  return as_result(call_from_python(kernel, arguments, {}, others, plain, by_op));
 }
 
 Role role_of(const py::tuple& facts) {
@@ -256,10 +240,7 @@ void bind_indexed(py::module_& m) {
                   py::object compile, py::object derive, py::object gather_plan) {
                  if (auto known = find_kernel<Indexed>(op_name)) return known;
                  auto kernel = std::make_shared<Indexed>();
-                 kernel->name = name;
-                 kernel->op_name = op_name;
-                 kernel->placeholders = placeholders;
-                 read_parameters(*kernel, in, out);
+                 read_signature(*kernel, name, op_name, placeholders, in, out);
                  for (const py::tuple& facts : in_roles) {
                    kernel->in_roles.push_back(indexed::role_of(facts));
                  }

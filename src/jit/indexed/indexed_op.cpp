@@ -1,9 +1,9 @@
 // Indexed kernels as registered ops, and torch.vmap of them.
-#include <ATen/ops/stack.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 
+#include "jit/call/batched_call.h"
 #include "jit/call/registered.h"
 #include "jit/indexed/batched.h"
 #include "jit/indexed/indexed.h"
@@ -15,23 +15,10 @@ namespace py = pybind11;
 
 }  // namespace
 
-std::vector<Tensor> call_op(const Indexed& kernel, at::TensorList tensors,
-                            at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                            const Call& call, bool winners) {
-  return kernel.op->call(tensors, numbers, positions, call.indices, call.plans, call.longest,
-                         call.sizes, call.batch_dims, call.deterministic, winners);
-}
-
-std::vector<Tensor> call_op(const Indexed& kernel, const Arguments& arguments, const Call& call) {
-  const auto [tensors, numbers, positions] = split_arguments(arguments);
-  return call_op(kernel, tensors, numbers, positions, call, /*winners=*/false);
-}
-
-Indexed::~Indexed() {
-  const py::gil_scoped_acquire gil;
-  compile = py::object();
-  derive = py::object();
-  gather_plan = py::object();
+std::vector<Tensor> call_op(const Indexed& kernel, const OpInputs& inputs, const Call& call,
+                            bool winners) {
+  return jit::call_op(kernel, inputs, call.indices, call.plans, call.longest, call.sizes,
+                      call.batch_dims, call.deterministic, winners);
 }
 
 std::shared_ptr<Indexed> Indexed::derived(const std::string& kind, const std::vector<bool>& wanted,
@@ -115,11 +102,10 @@ struct Batcher {
 }  // namespace
 
 std::vector<Tensor> call_on_samples(const Indexed& kernel, const std::vector<Sample>& tensors,
-                                    at::TensorList logical, at::ArrayRef<Scalar> numbers,
-                                    at::IntArrayRef positions, const std::vector<Sample>& indices,
+                                    const OpInputs& logical, const std::vector<Sample>& indices,
                                     const Call& of_sample, const c10::SymInt& samples,
                                     bool winners) {
-  const Arguments given = join_arguments(kernel, logical, numbers, positions);
+  const Arguments given = join_arguments(kernel, logical);
   const Batcher batcher(kernel, given, of_sample);
   const auto has_axis = [](const Sample& sample) { return sample.axis.has_value(); };
   const bool apart_indices = std::any_of(indices.begin(), indices.end(), has_axis);
@@ -127,27 +113,18 @@ std::vector<Tensor> call_on_samples(const Indexed& kernel, const std::vector<Sam
   for (size_t k = 0, at = 0; k < given.size(); ++k) {
     if (given[k].tensor) apart |= kernel.in[k].raw && has_axis(tensors[at++]);
   }
-  std::vector<Tensor> results;
   Call call = of_sample;
   if (apart) {
-    const int64_t count = samples.guard_int(__FILE__, __LINE__);
-    TORCH_CHECK(count > 0, kernel.name,
-                ": torch.vmap over no samples at all is not possible for a kernel that uses raw "
-                "parameters, the entry's number or the number of entries.");
-    std::vector<std::vector<Tensor>> columns;
-    for (int64_t s = 0; s < count; ++s) {
+    const char* const uses = "raw parameters, the entry's number or the number of entries";
+    return call_each(kernel, samples, uses, [&](int64_t s) {
       const auto one = [&](const Sample& sample) {
         return sample.axis ? sample.value.select(*sample.axis, s) : sample.value;
       };
       std::vector<Tensor> values;
       for (const Sample& sample : tensors) values.push_back(one(sample));
       for (size_t k = 0; k < indices.size(); ++k) call.indices[k] = one(indices[k]);
-      const std::vector<Tensor> made = call_op(kernel, values, numbers, positions, call, winners);
-      columns.resize(made.size());
-      for (size_t k = 0; k < made.size(); ++k) columns[k].push_back(made[k]);
-    }
-    for (const auto& column : columns) results.push_back(at::stack(column));
-    return results;
+      return call_op(kernel, logical.with(values), call, winners);
+    });
   }
   const Types types = resolve_types(kernel, given, {});
   std::vector<Tensor> values;
@@ -168,7 +145,7 @@ std::vector<Tensor> call_on_samples(const Indexed& kernel, const std::vector<Sam
                 "indices, with batch_dims.");
     ++call.batch_dims;
   }
-  results = call_op(kernel, values, numbers, positions, call, winners);
+  std::vector<Tensor> results = call_op(kernel, logical.with(values), call, winners);
   if (apart_indices) return results;
   for (size_t k = 0; k < results.size(); ++k) {
     const int64_t like = k < kernel.out.size() ? kernel.out[k].like : -1;
@@ -177,9 +154,8 @@ std::vector<Tensor> call_on_samples(const Indexed& kernel, const std::vector<Sam
   return results;
 }
 
-std::vector<Tensor> indexed_batched(const Indexed& kernel, at::TensorList tensors,
-                                    at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                                    const Call& call, bool winners) {
+std::vector<Tensor> indexed_batched(const Indexed& kernel, const OpInputs& inputs, const Call& call,
+                                    bool winners) {
   c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
   const int64_t level = batching::current_level();
   std::optional<c10::SymInt> samples;
@@ -190,7 +166,7 @@ std::vector<Tensor> indexed_batched(const Indexed& kernel, at::TensorList tensor
     }
     return unwrapped;
   };
-  const std::vector<Sample> values = unwrap(tensors), indices = unwrap(call.indices);
+  const std::vector<Sample> values = unwrap(inputs.tensors), indices = unwrap(call.indices);
   for (const Sample& part : unwrap(call.plans)) {
     TORCH_CHECK(!part.axis, kernel.name,
                 ": torch.vmap cannot map over a plan. Make one plan of the stacked indices, with "
@@ -201,10 +177,10 @@ std::vector<Tensor> indexed_batched(const Indexed& kernel, at::TensorList tensor
     for (const Sample& value : values) plain.push_back(value.value);
     Call below = call;
     for (size_t k = 0; k < indices.size(); ++k) below.indices[k] = indices[k].value;
-    return call_op(kernel, plain, numbers, positions, below, winners);
+    return call_op(kernel, inputs.with(plain), below, winners);
   }
-  std::vector<Tensor> results = call_on_samples(kernel, values, tensors, numbers, positions,
-                                                indices, call, *samples, winners);
+  std::vector<Tensor> results =
+      call_on_samples(kernel, values, inputs, indices, call, *samples, winners);
   for (Tensor& result : results) {
     result = at::functorch::makeBatched(std::move(result), 0, level);
   }
@@ -218,46 +194,39 @@ void register_indexed(const std::shared_ptr<Indexed>& kernel) {
       "(Tensor[] tensors, Scalar[] numbers, int[] positions, Tensor[] indices, Tensor[] plans, "
       "int[] longest, SymInt[] sizes, int batch_dims=0, bool? deterministic=None, "
       "bool winners=False) -> Tensor[]";
-  // The function of the op's signature that calls use(tensors, numbers, positions, call, winners).
+  // The function of the op's arguments that calls use(inputs, call, winners).
   const auto with_call = [](auto use) {
-    return [use](at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
-                 at::TensorList indices, at::TensorList plans, at::IntArrayRef longest,
-                 c10::SymIntArrayRef sizes, int64_t batch_dims, std::optional<bool> deterministic,
-                 bool winners) {
+    return [use](const OpInputs& inputs, at::TensorList indices, at::TensorList plans,
+                 at::IntArrayRef longest, c10::SymIntArrayRef sizes, int64_t batch_dims,
+                 std::optional<bool> deterministic, bool winners) {
       const Call call{indices.vec(), plans.vec(), longest.vec(),
                       sizes.vec(),   batch_dims,  deterministic};
-      return use(tensors, numbers, positions, call, winners);
+      return use(inputs, call, winners);
     };
   };
-  const auto backend = with_call([kernel](const auto& tensors, const auto& numbers,
-                                          const auto& positions, const Call& call, bool winners) {
-    return run(*kernel, join_arguments(*kernel, tensors, numbers, positions), call, winners);
+  const auto backend = with_call([kernel](const OpInputs& inputs, const Call& call, bool winners) {
+    return run(*kernel, join_arguments(*kernel, inputs), call, winners);
   });
   register_kernel(kernel, schema, [&](const auto& impl) {
     impl(c10::DispatchKey::CPU, backend);
     impl(c10::DispatchKey::CUDA, backend);
     impl(c10::DispatchKey::Meta,
-         with_call([kernel](const auto& tensors, const auto& numbers, const auto& positions,
-                            const Call& call, bool winners) {
-           const Arguments arguments = join_arguments(*kernel, tensors, numbers, positions);
+         with_call([kernel](const OpInputs& inputs, const Call& call, bool winners) {
+           const Arguments arguments = join_arguments(*kernel, inputs);
            check_devices(*kernel, arguments, call);
            const Frame frame = frame_of(*kernel, arguments, call);
            return allocate(*kernel, arguments, frame, c10::kMeta, winners, /*is_meta=*/true);
          }));
-    impl(c10::DispatchKey::Autograd,
-         [kernel](c10::DispatchKeySet keys, at::TensorList tensors, at::ArrayRef<Scalar> numbers,
-                  at::IntArrayRef positions, at::TensorList indices, at::TensorList plans,
-                  at::IntArrayRef longest, c10::SymIntArrayRef sizes, int64_t batch_dims,
-                  std::optional<bool> deterministic, bool winners) {
-           const Call call{indices.vec(), plans.vec(), longest.vec(),
-                           sizes.vec(),   batch_dims,  deterministic};
-           return indexed_autograd(kernel, keys, tensors, numbers, positions, call, winners);
-         });
     impl(c10::DispatchKey::FuncTorchBatched,
          with_call([kernel](const auto&... args) { return indexed_batched(*kernel, args...); }));
     impl(c10::DispatchKey::Batched, with_call([kernel](const auto&... args) {
            return indexed_batched_before_functorch(*kernel, args...);
          }));
+    impl.autograd([kernel, with_call](c10::DispatchKeySet keys, const auto&... args) {
+      return with_call([&](const auto&... of_call) {
+        return indexed_autograd(kernel, keys, of_call...);
+      })(args...);
+    });
   });
 }
 

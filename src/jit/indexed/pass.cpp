@@ -99,9 +99,7 @@ class Pass {
       if (target_.walk == 'r' && by == target_.index) {
         by = kByRow;
       } else if (by >= 0) {
-        const bool in_order = planned_.is_known() && !planned_.rows.empty() &&
-                              planned_.rows[by].defined() && planned_.rows[by].numel() > 0;
-        sources_[by] = in_order && target_.walk != 'u' ? 'p' : raw_source(by);
+        sources_[by] = is_ordered() && planned_.knows_rows_of(by) ? 'p' : raw_source(by);
       }
       by_.push_back(by);
     }
@@ -186,10 +184,7 @@ class Pass {
   }
 
   PassCode find_code() {
-    std::string key(1, static_cast<char>(device_.is_cuda() ? device_.index() + 1 : 0));
-    for (const ScalarType type : problem_.stored) key.push_back(static_cast<char>(type));
-    for (const ScalarType type : problem_.computed) key.push_back(static_cast<char>(type));
-    for (const int8_t rank : problem_.raw_ranks) key.push_back(rank);
+    std::string key = problem_.key(device_);
     for (const int by : by_) key.push_back(static_cast<char>(by));
     const bool lanes = may_share_entries();
     const int flags = is_wide() | is_large() << 5 | is_ordered() << 1 | is_batched() << 2 |
@@ -201,22 +196,13 @@ class Pass {
     key += kinds_ + sources_ + modes_ + target_.walk;
     return kernel_.codes.get(key, [&] {
       const py::gil_scoped_acquire gil;
-      py::list by;
-      for (const int row : by_) by.append(row);
-      const py::object device =
-          device_.is_cuda() ? py::object(py::int_(int{device_.index()})) : py::object(py::none());
-      const py::tuple made = kernel_.compile(
-          device, names_of(problem_.stored), names_of(problem_.computed),
-          ranks_of(problem_.raw_ranks), modes_, by, kinds_, sources_, std::string(1, target_.walk),
-          is_wide(), is_large(), is_ordered(), is_batched(), kept_.size(), summed_.size(), vector_,
-          is_full_, sums_inner_, lanes);
-      return PassCode{reinterpret_cast<const void*>(made[0].cast<intptr_t>()),
-                      reinterpret_cast<const void*>(made[1].cast<intptr_t>()),
-                      made[2].cast<int64_t>(),
-                      made[3].cast<int64_t>(),
-                      made[4].cast<int64_t>(),
-                      made[5].cast<int64_t>(),
-                      made[6].cast<int64_t>()};
+      py::tuple by(by_.size());
+      for (size_t k = 0; k < by_.size(); ++k) by[k] = by_[k];
+      const Compiled made(kernel_.compile, device_, problem_, modes_, by, kinds_, sources_,
+                          target_.walk, is_wide(), is_large(), is_ordered(), is_batched(),
+                          kept_.size(), summed_.size(), vector_, is_full_, sums_inner_, lanes);
+      return PassCode{made.function(0), made.function(1), made.number(2), made.number(3),
+                      made.number(4),   made.number(5),   made.number(6)};
     });
   }
 
@@ -264,10 +250,9 @@ class Pass {
       words.put(number);
     }
     words.put(is_ordered() ? planned_.order.const_data_ptr() : nullptr);
-    const bool by_rows = target_.walk == 'r', has_rows = by_rows && !planned_.rows.empty();
+    const bool by_rows = target_.walk == 'r';
     words.put(by_rows ? planned_.offsets.const_data_ptr() : nullptr);
-    const bool has_row_of = has_rows && planned_.rows[target_.index].defined() &&
-                            planned_.rows[target_.index].numel() > 0;
+    const bool has_row_of = by_rows && planned_.knows_rows_of(target_.index);
     words.put(has_row_of ? planned_.rows[target_.index].const_data_ptr() : nullptr);
     words.put(partials.defined() ? partials.const_data_ptr() : nullptr);
     words.put(static_cast<const void*>(bad));
@@ -288,17 +273,9 @@ class Pass {
     for (const Operand& operand : problem_.operands) words.put(operand.row_stride);
     // No array is empty in C++.
     for (int k = 0; problem_.operands.empty() && k < 2; ++k) words.put(int64_t{0});
-    for (const Axes* axes : {&kept_, &summed_}) {
-      const size_t strides = std::max<size_t>(problem_.operands.size(), 1);
-      for (size_t w = 0; axes->empty() && w < 1 + strides; ++w) words.put(int64_t{w == 0});
-      for (const Axis& axis : *axes) {
-        words.put(axis.size);
-        for (const int64_t stride : axis.strides) words.put(stride);
-        if (axis.strides.empty()) words.put(int64_t{0});
-      }
-    }
-    Words tail = problem_.tail;
-    for (size_t w = 0; w < tail.size(); ++w) words.put(tail[w]);
+    put_axes(words, kept_, problem_.operands.size());
+    put_axes(words, summed_, problem_.operands.size());
+    words.append(problem_.tail);
     return words;
   }
 

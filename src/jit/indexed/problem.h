@@ -27,15 +27,12 @@ struct Operand {
   c10::SmallVector<int64_t, 4> strides;
 };
 
-struct Problem {
+struct Problem : Layout {
   int64_t batch = 1, entries = 0;  // of a batch
-  c10::SmallVector<int64_t, 4> features;
+  std::vector<int64_t> features;
   std::vector<int64_t> sizes;    // rows that an index counts in a batch
   std::vector<int64_t> longest;  // the most entries of a row of each index; -1: not known
   c10::SmallVector<Operand, 8> operands;
-  c10::SmallVector<ScalarType, 8> stored, computed;  // outputs, then inputs
-  c10::SmallVector<int8_t, 4> raw_ranks;
-  Words tail;  // numbers and raw parameters
   std::vector<Tensor> outputs, winners;
   std::vector<Tensor> indices;  // contiguous
   // Outputs for each entry, summed over the features, that a pass by rows makes which keeps these.

@@ -16,9 +16,27 @@
 namespace torch_ops::jit::indexed {
 namespace {
 
+std::vector<int64_t> ints(c10::SymIntArrayRef sizes) {
+  std::vector<int64_t> known;
+  for (const c10::SymInt& size : sizes) known.push_back(size.expect_int());
+  return known;
+}
+
+// Which of the batch axes a tensor has, where its own axes begin `shift` axes after the frame's.
+struct BatchAxes {
+  BatchAxes(const Frame& frame, const Tensor& tensor, int64_t shift) {
+    for (int64_t d = 0; d < frame.batch_dims; ++d) {
+      const bool own = d >= shift && tensor.size(d - shift) != 1;
+      any |= own;
+      all &= own || frame.batch[d].maybe_as_int() == 1;
+    }
+  }
+  bool any = false, all = true;
+};
+
 Operand operand_of(const Problem& problem, const Frame& frame, const Tensor& given, int index) {
   Operand operand;
-  operand.tensor = given.resolve_conj().resolve_neg();
+  operand.tensor = given;
   const int64_t batch_dims = frame.batch_dims;
   const auto features = static_cast<int64_t>(problem.features.size());
   const int64_t rank = batch_dims + 1 + features;
@@ -30,15 +48,9 @@ Operand operand_of(const Problem& problem, const Frame& frame, const Tensor& giv
     if (batch_dims > 0) tensor = tensor.flatten(0, batch_dims);
   } else if (has_rows) {
     const bool has_entries = tensor.size(batch_dims - shift) != 1;
-    bool any = false, all = true;  // batch axes that it has
-    for (int64_t d = 0; d < batch_dims; ++d) {
-      const bool own = d >= shift && tensor.size(d - shift) != 1;
-      any |= own;
-      all &= own || frame.batch[d].maybe_as_int() == 1;
-    }
+    const auto [any, all] = BatchAxes(frame, tensor, shift);
     if (any && !all) {  // some of several: a copy for all
-      std::vector<int64_t> sizes;
-      for (const auto& size : frame.batch) sizes.push_back(size.expect_int());
+      std::vector<int64_t> sizes = ints(frame.batch);
       for (int64_t d = batch_dims - shift; d < tensor.dim(); ++d) sizes.push_back(tensor.size(d));
       tensor = tensor.expand(sizes).contiguous();
     }
@@ -97,12 +109,7 @@ Target target_of(const Indexed& kernel, const Arguments& arguments, const Frame&
   const Tensor& like = *arguments[kernel.out[output].like].tensor;
   const int64_t features = static_cast<int64_t>(frame.features.size());
   const int64_t shift = frame.batch_dims + 1 + features - like.dim();
-  bool any = false, all = true;
-  for (int64_t d = 0; d < frame.batch_dims; ++d) {
-    const bool own = d >= shift && like.size(d - shift) != 1;
-    any |= own;
-    all &= own || frame.batch[d].maybe_as_int() == 1;
-  }
+  const auto [any, all] = BatchAxes(frame, like, shift);
   needs_sum = any && !all;
   if (frame.has_entries[output]) {
     target.walk = any ? 'e' : 'u';
@@ -270,10 +277,10 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
   const Types types = resolve_types(kernel, arguments, {});
 
   Problem problem;
-  for (const c10::SymInt& size : frame.batch) problem.batch *= size.expect_int();
+  problem.batch = c10::multiply_integers(ints(frame.batch));
   problem.entries = frame.entries.expect_int();
-  for (const c10::SymInt& size : frame.features) problem.features.push_back(size.expect_int());
-  for (const c10::SymInt& size : frame.sizes) problem.sizes.push_back(size.expect_int());
+  problem.features = ints(frame.features);
+  problem.sizes = ints(frame.sizes);
   for (size_t k = 0; k < call.indices.size(); ++k) {
     // An index that nothing reads, and nothing is reduced to, has no size.
     TORCH_CHECK_INDEX(problem.sizes[k] != 0 || problem.positions() == 0, kernel.name,
@@ -290,36 +297,10 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
   for (size_t k = 0, at = kernel.out.size(); winners && k < kernel.out.size(); ++k) {
     if (kernel.out_roles[k].is_best()) problem.winners[k] = results[at++];
   }
-  for (size_t k = 0; k < kernel.out.size(); ++k) {
-    problem.stored.push_back(types.out[k]);
-    problem.computed.push_back(types.out[k]);
-  }
-  c10::SmallVector<const Tensor*, 4> raw;
-  for (size_t k = 0; k < kernel.in.size(); ++k) {
-    const Tensor* tensor = arguments[k].tensor;
-    problem.computed.push_back(types.in[k]);
-    if (kernel.in[k].raw) {
-      TORCH_CHECK_TYPE(tensor, kernel.name, ": ", kernel.in[k].name,
-                       " is a raw parameter and takes a tensor, not a number.");
-      TORCH_CHECK(!tensor->is_conj() && !tensor->is_neg() && tensor->dim() < 100, kernel.name, ": ",
-                  kernel.in[k].name,
-                  " is a raw array, read as it lies: it must have fewer than "
-                  "100 axes and no lazy conjugation or negation.");
-      raw.push_back(tensor);
-      problem.stored.push_back(tensor->scalar_type());
-    } else if (is_number(arguments[k], kernel.in[k])) {
-      problem.stored.push_back(ScalarType::Undefined);
-      problem.tail.put(tensor ? tensor->item() : arguments[k].number, types.in[k]);
-    } else {
-      problem.stored.push_back(tensor->scalar_type());
-      problem.operands.push_back(operand_of(problem, frame, *tensor, kernel.in_roles[k].index));
-    }
-  }
-  for (const Tensor* tensor : raw) {
-    const auto rank = static_cast<int8_t>(tensor->dim());
-    problem.raw_ranks.push_back(tensor->is_contiguous() ? rank : static_cast<int8_t>(-1 - rank));
-    problem.tail.put_raw(*tensor);
-  }
+  for (const ScalarType type : types.out) problem.add_output(type, type);
+  problem.add_inputs(kernel, arguments, types, {}, [&](size_t k, const Tensor& tensor) {
+    problem.operands.push_back(operand_of(problem, frame, tensor, kernel.in_roles[k].index));
+  });
 
   if (std::find(problem.features.begin(), problem.features.end(), 0) != problem.features.end()) {
     for (const Tensor& result : results) result.zero_();  // sums of nothing
@@ -341,8 +322,7 @@ std::vector<Tensor> run(Indexed& kernel, const Arguments& arguments, const Call&
     bool needs_sum = false;
     const Target target = target_of(kernel, arguments, frame, problem, k, needs_sum);
     if (needs_sum) {  // over some of several batch axes
-      std::vector<int64_t> sizes;
-      for (const c10::SymInt& size : frame.batch) sizes.push_back(size.expect_int());
+      std::vector<int64_t> sizes = ints(frame.batch);
       const auto own = problem.outputs[k].sizes();
       const int64_t behind = 1 + static_cast<int64_t>(problem.features.size());
       sizes.insert(sizes.end(), own.end() - behind, own.end());

@@ -61,44 +61,25 @@ int64_t inner_stride(const Axes& axes) {
   return least;
 }
 
-// The plan has an axis at least, which nothing walks where there is none: no array is empty in C++.
-void put_axes(Words& words, const Axes& axes, size_t operands) {
-  for (size_t w = 0; axes.empty() && w < 1 + operands; ++w) words.put(int64_t{w == 0});
-  for (const Axis& axis : axes) {
-    words.put(axis.size);
-    for (const int64_t stride : axis.strides) words.put(stride);
-  }
-}
-
-struct ReductionCall {
-  Axes kept, reduced;                                // strides in bytes, the output's first
-  c10::SmallVector<ScalarType, 8> stored, computed;  // output, then inputs; Undefined: a number
-  c10::SmallVector<const Tensor*, 8> operands;       // the output, and inputs that are no numbers
-  c10::SmallVector<Tensor, 8> views;                 // the inputs, broadcast
-  c10::SmallVector<int8_t, 4> raw_ranks;
+struct ReductionCall : Layout {
+  Axes kept, reduced;                           // strides in bytes, the output's first
+  c10::SmallVector<const Tensor*, 8> operands;  // the output, and inputs that are no numbers
+  c10::SmallVector<Tensor, 8> views;            // the inputs, broadcast
   int64_t vector = 0;  // outputs that one thread of CUDA has, 1 on the CPU; 0: not columns
   std::string modes;   // of operands then: see torch_ops/jit/headers/operands.h
-  Words tail;
 };
 
-ReductionCode find_code(Reduction& kernel, const ReductionCall& call, std::optional<int> device) {
-  std::string key(1, static_cast<char>(device ? *device + 1 : 0));
-  for (const ScalarType type : call.stored) key.push_back(static_cast<char>(type));
-  for (const ScalarType type : call.computed) key.push_back(static_cast<char>(type));
-  for (const int8_t rank : call.raw_ranks) key.push_back(rank);
+ReductionCode find_code(Reduction& kernel, const ReductionCall& call, c10::Device device) {
+  std::string key = call.key(device);
   key.push_back(static_cast<char>(call.kept.size()));
   key.push_back(static_cast<char>(call.reduced.size()));
   key.push_back(static_cast<char>(call.vector));
   key += call.modes;
   return kernel.codes.get(key, [&] {
     const py::gil_scoped_acquire gil;
-    const py::tuple made =
-        kernel.compile(device ? py::object(py::int_(*device)) : py::object(py::none()),
-                       names_of(call.stored), names_of(call.computed), ranks_of(call.raw_ranks),
-                       call.kept.size(), call.reduced.size(), call.vector, call.modes);
-    return ReductionCode{reinterpret_cast<const void*>(made[0].cast<intptr_t>()),
-                         reinterpret_cast<const void*>(made[1].cast<intptr_t>()),
-                         made[2].cast<int64_t>()};
+    const Compiled made(kernel.compile, device, call, call.kept.size(), call.reduced.size(),
+                        call.vector, call.modes);
+    return ReductionCode{made.function(0), made.function(1), made.number(2)};
   });
 }
 
@@ -112,7 +93,7 @@ Words plan_words(ReductionCall& call, int64_t outputs, int64_t elements, int64_t
   words.put(parts);
   words.put(partials);
   for (const Tensor* operand : call.operands) words.put(operand->data_ptr());
-  for (size_t w = 0; w < call.tail.size(); ++w) words.put(call.tail[w]);
+  words.append(call.tail);
   return words;
 }
 
@@ -163,7 +144,7 @@ void run_cpu(Reduction& kernel, ReductionCall& call, const Tensor& out, int64_t 
                                                                       : 's');
     }
   }
-  const ReductionCode code = find_code(kernel, call, std::nullopt);
+  const ReductionCode code = find_code(kernel, call, out.device());
   using Function = void (*)(const int64_t*, int64_t, int64_t);
   const auto partial = reinterpret_cast<Function>(const_cast<void*>(code.partial));
   const auto finish = reinterpret_cast<Function>(const_cast<void*>(code.finish));
@@ -311,16 +292,11 @@ void run_cuda(Reduction& kernel, ReductionCall& call, const Tensor& out, int64_t
   // The threads of one output are neighbours where its elements are, else the outputs are.
   const bool columns = are_columns(call, elements);
   if (columns) choose_vector(call);
-  const ReductionCode code = find_code(kernel, call, out.device().index());
+  const ReductionCode code = find_code(kernel, call, out.device());
   (columns ? run_columns : run_rows)(code, call, out, outputs, elements);
 }
 
 }  // namespace
-
-Reduction::~Reduction() {
-  const py::gil_scoped_acquire gil;
-  compile = py::object();
-}
 
 std::vector<bool> reduced_axes(const Reduction& kernel, int64_t rank,
                                at::OptionalIntArrayRef dims) {
@@ -371,8 +347,6 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArra
     TORCH_CHECK_VALUE(out.sizes() == at::IntArrayRef(kept_shape), kernel.name, ": out has shape ",
                       out.sizes(), ", but the result has ", at::IntArrayRef(kept_shape),
                       ". An output is never resized.");
-    TORCH_CHECK(!out.is_conj() && !out.is_neg(), kernel.name,
-                ": out is a view whose conjugation or negation has not been carried out.");
     at::assert_no_internal_overlap(out);
     for (const Argument& argument : arguments) {
       if (argument.tensor) at::assert_no_overlap(out, *argument.tensor);
@@ -383,35 +357,12 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArra
 
   ReductionCall call;
   call.operands.push_back(&result);
-  call.stored.push_back(result.scalar_type());
-  call.computed.push_back(types.out[0]);
+  call.add_output(result.scalar_type(), types.out[0]);
   call.views.reserve(arguments.size());
-  c10::SmallVector<const Tensor*, 4> raw;
-  for (size_t k = 0; k < arguments.size(); ++k) {
-    const Tensor* tensor = arguments[k].tensor;
-    call.computed.push_back(types.in[k]);
-    if (kernel.in[k].raw) {
-      TORCH_CHECK_TYPE(tensor, kernel.name, ": ", kernel.in[k].name,
-                       " is a raw parameter and takes a tensor, not a number.");
-      raw.push_back(tensor);
-      call.stored.push_back(tensor->scalar_type());
-    } else if (is_number(arguments[k], kernel.in[k])) {
-      call.stored.push_back(ScalarType::Undefined);
-      call.tail.put(tensor ? tensor->item() : arguments[k].number, types.in[k]);
-    } else {
-      call.stored.push_back(tensor->scalar_type());
-      call.views.push_back(tensor->resolve_conj().resolve_neg().expand(shape));
-      call.operands.push_back(&call.views.back());
-    }
-  }
-  for (const Tensor* tensor : raw) {
-    TORCH_CHECK(!tensor->is_conj() && !tensor->is_neg(), kernel.name,
-                ": a raw array is read as it lies, but its conjugation or negation has not been "
-                "carried out. Pass .resolve_conj().resolve_neg().");
-    const auto axes = static_cast<int8_t>(tensor->dim());
-    call.raw_ranks.push_back(tensor->is_contiguous() ? axes : static_cast<int8_t>(-1 - axes));
-    call.tail.put_raw(*tensor);
-  }
+  call.add_inputs(kernel, arguments, types, {}, [&](size_t, const Tensor& tensor) {
+    call.views.push_back(tensor.expand(shape));
+    call.operands.push_back(&call.views.back());
+  });
   // Axes from the innermost on; the reduced ones in the order of the first input's strides.
   int64_t out_axis = static_cast<int64_t>(kept_shape.size()) - 1;
   for (int64_t d = rank - 1; d >= 0; --d) {

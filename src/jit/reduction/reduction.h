@@ -28,16 +28,12 @@ class Reduction : public Signature {
   using Op = Tensor(at::TensorList tensors, at::ArrayRef<Scalar> numbers, at::IntArrayRef positions,
                     at::OptionalIntArrayRef dim, bool keepdim);
 
-  std::string op_name;  // as it is registered, without the namespace; empty: it is not
   bool has_identity = true;
-  bool uses_size = false;    // `_in_ind`, `_out_ind`
-  pybind11::object compile;  // in Python
-
+  bool uses_size = false;  // `_in_ind`, `_out_ind`
+  FromPython compile;
   std::optional<c10::TypedOperatorHandle<Op>> op;
 
   MadeByKey<ReductionCode> codes;  // by the form of a call
-
-  ~Reduction();
 };
 
 // Which axes a call reduces: all where `dims` has no value. Of no axes one, as of a number.
@@ -50,8 +46,5 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArra
 
 // Registers the kernel as an op; once for each name.
 void register_reduction(const std::shared_ptr<Reduction>& kernel);
-// Calls the registered op.
-Tensor call_op(const Reduction& kernel, const Arguments& arguments, at::OptionalIntArrayRef dim,
-               bool keepdim);
 
 }  // namespace torch_ops::jit

@@ -1,6 +1,4 @@
 // A reduction as a Python object.
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/record_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -31,20 +29,11 @@ py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim,
   if (!dim.is_none()) dims = ints_of(kernel, "dim", dim);
   at::OptionalIntArrayRef axes;
   if (dims) axes = *dims;
-  Tensor result;
-  bool wants_gradient = false;
-  if (is_plain(arguments, outs, wants_gradient)) {
-    const py::gil_scoped_release release;  // a launch waits where the queue is full
-    const at::AutoDispatchBelowADInplaceOrView below;
-    RECORD_FUNCTION(kernel.op_name, c10::ArrayRef<const c10::IValue>());
-    result = reduce(kernel, arguments, axes, keepdim, outs.empty() ? Tensor() : outs[0]);
-    if (!outs.empty() && !result.is_inference()) result.unsafeGetTensorImpl()->bump_version();
-  } else {
-    check_op_call(kernel, arguments, outs, wants_gradient);
-    const py::gil_scoped_release release;
-    result = call_op(kernel, arguments, axes, keepdim);
-  }
-  return as_result({result});
+  const auto plain = [&] {
+    return reduce(kernel, arguments, axes, keepdim, outs.empty() ? Tensor() : outs[0]);
+  };
+  const auto by_op = [&] { return call_op(kernel, split_arguments(arguments), axes, keepdim); };
+  return as_result({call_from_python(kernel, arguments, outs, {}, plain, by_op)});
 }
 
 }  // namespace
@@ -57,10 +46,7 @@ void bind_reduction(py::module_& m) {
                        bool uses_size, py::object compile) {
              if (auto known = find_kernel<Reduction>(op_name)) return known;
              auto kernel = std::make_shared<Reduction>();
-             kernel->name = name;
-             kernel->op_name = op_name;
-             kernel->placeholders = placeholders;
-             read_parameters(*kernel, in, out);
+             read_signature(*kernel, name, op_name, placeholders, in, out);
              kernel->has_identity = has_identity;
              kernel->uses_size = uses_size;
              kernel->compile = std::move(compile);

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from torch_ops.jit.building.source import Source, UserText
-from torch_ops.jit.generation.text import Arguments, headers, joined, preamble_pieces
+from torch_ops.jit.generation.text import Arguments, cpp_bool, headers, joined, preamble_pieces
 from torch_ops.jit.language.program import Pieces, Program, Types
 
 # A block's threads, and the vectors or elements of each, whose loads are in flight together.
@@ -92,10 +92,6 @@ class _Writer:
     def body(self, loop: str, *more: str) -> Pieces:
         """The kernel's body: the snippet as a function of an element, and the loop over these."""
         arguments = self.arguments
-        lines = ["const torch_ops::Indexer _ind{@plan.total};"]
-        # Copies, which no store to an output can change: the compiler need not read them again.
-        lines += [f"const auto {p.name} = @plan.@{p.name};" for p in arguments.numbers]
-        lines += [f"const auto& {p.name} = @plan.@{p.name};" for p in arguments.raws]
         variables = [(p.name, arguments.values[p.name]) for p, _ in arguments.operands]
         first = len(self.outputs)
         params = [f"const {value} {name}" for name, value in variables[first:]]
@@ -103,7 +99,7 @@ class _Writer:
         params += ["const ptrdiff_t" if self.form.index == "n" else "const ptrdiff_t i"]
         call = [*more, "@element", _operands(self.inputs), _operands(self.outputs)]
         return [
-            "\n".join(lines),
+            "\n".join(arguments.locals("total")),
             *_statement(self.program.loop_prep()),
             f"const auto @element = [&]({', '.join(params)}) TORCH_OPS_INLINE {{",
             *self.program.element(self.types),
@@ -121,10 +117,6 @@ def _statement(text: UserText) -> Pieces:
     return [text._replace(end=";")] if text.text.strip() else []
 
 
-def _bool(value: bool) -> str:
-    return str(value).lower()
-
-
 def host_source(program: Program, form: Form) -> Source:
     """C++ with a function ``run(plan, begin, end)`` over a range of a plan's elements."""
     writer = _Writer(program, form)
@@ -132,7 +124,7 @@ def host_source(program: Program, form: Form) -> Source:
     # No element reads what another has written; state between elements is loop_prep's alone.
     independent = not program.snippet.loop_prep and not any(p.raw for p in program.outputs)
     loop = (
-        f"torch_ops::for_each_element<{_bool(form.load_outputs)}, {_bool(independent)}, "
+        f"torch_ops::for_each_element<{cpp_bool(form.load_outputs)}, {cpp_bool(independent)}, "
         f"{writer.counter}>"
     )
     return joined(
@@ -154,7 +146,7 @@ def cuda_source(program: Program, form: Form) -> tuple[Source, int, int]:
     walk = f"torch_ops::Walk<{0 if flat else form.dims}, {writer.count}>"
     loop = (
         f"torch_ops::for_each_element<{threads}, {unroll}, {form.vector}, "
-        f"{_bool(form.load_outputs)}, {writer.counter}>"
+        f"{cpp_bool(form.load_outputs)}, {writer.counter}>"
     )
     source = joined(
         *writer.head("cuda", "" if flat else f"  {walk} walk;\n"),

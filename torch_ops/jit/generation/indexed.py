@@ -11,7 +11,14 @@ import torch
 
 from torch_ops.jit.building.source import Source
 from torch_ops.jit.generation.indexed_tuning import H200, IndexedTuning
-from torch_ops.jit.generation.text import STORED, Arguments, headers, joined, preamble_pieces
+from torch_ops.jit.generation.text import (
+    STORED,
+    Arguments,
+    cpp_bool,
+    headers,
+    joined,
+    preamble_pieces,
+)
 from torch_ops.jit.language.program import Pieces, Program, Types
 
 # Of what an output's kind is in headers/indexed/operands.h: those that are reduced to rows.
@@ -95,9 +102,9 @@ class _Writer:
             f"torch_ops::Index<{number}, '{source}'>" for number, source in enumerate(form.sources)
         ]
         self.inputs = len(inputs)
-        flags = [form.vector, unroll, _bool(form.is_full), _bool(form.sums_inner)]
-        flags += [f"'{form.walk}'", _bool(form.is_ordered)]
-        flags += [_bool(form.lanes or form.sums_inner), _bool(form.is_batched)]
+        flags = [form.vector, unroll, cpp_bool(form.is_full), cpp_bool(form.sums_inner)]
+        flags += [f"'{form.walk}'", cpp_bool(form.is_ordered)]
+        flags += [cpp_bool(form.lanes or form.sums_inner), cpp_bool(form.is_batched)]
         flags += [form.kept, form.summed]
         flags += [f"int{64 if wide else 32}_t" for wide in (form.is_wide, form.is_large)]
         self.template = (
@@ -142,15 +149,11 @@ using @Pass = {self.template};"""
     def element(self) -> Pieces:
         """The snippet as a function of an entry's values at one place of the features."""
         arguments = self.arguments
-        lines = ["const torch_ops::Indexer _ind{@plan.positions};"]
-        # Copies, which no store to an output can change: the compiler need not read them again.
-        lines += [f"const auto {p.name} = @plan.@{p.name};" for p in arguments.numbers]
-        lines += [f"const auto& {p.name} = @plan.@{p.name};" for p in arguments.raws]
         params = [f"const {self.values[p.name]} {p.name}" for p, _ in arguments.operands]
         params += [f"{self.values[p.name]}& {p.name}" for p in self.program.outputs]
         params.append("const ptrdiff_t i")
         return [
-            "\n".join([*lines, "(void)_ind;"]),
+            "\n".join([*arguments.locals("positions"), "(void)_ind;"]),
             f"const auto @element = [&]({', '.join(params)}) TORCH_OPS_INLINE {{\n(void)i;",
             *self.program.element(self.types),
             "};",
@@ -160,10 +163,6 @@ using @Pass = {self.template};"""
 def _known(dtype: torch.dtype | None) -> torch.dtype:
     assert dtype is not None
     return dtype
-
-
-def _bool(value: bool) -> str:
-    return str(value).lower()
 
 
 def partial_bytes(form: PassForm) -> int:

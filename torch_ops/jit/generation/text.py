@@ -139,16 +139,33 @@ class Arguments:
                 self.raws.append(param)
                 raws += (
                     f"  torch_ops::Raw<{element}{STORED[dtype]}, {C_TYPES[types.dtype(param)]}, "
-                    f"{rank}, {str(contiguous).lower()}> @{param.name};\n"
+                    f"{rank}, {cpp_bool(contiguous)}> @{param.name};\n"
                 )
             else:
                 self.operands.append((param, STORED[dtype]))
         self.fields = numbers + raws
 
+    def locals(self, size: str) -> list[str]:
+        """What a snippet sees beside its operands; ``size``: the field that ``_ind.size()`` is.
+
+        Numbers are copies, which no store to an output can change: the compiler need not read them
+        again.
+        """
+        return [
+            f"const torch_ops::Indexer _ind{{@plan.{size}}};",
+            *(f"const auto {param.name} = @plan.@{param.name};" for param in self.numbers),
+            *(f"const auto& {param.name} = @plan.@{param.name};" for param in self.raws),
+        ]
+
     def operand(self, number: int, mode: str = "c") -> str:
         """The C++ type that stands for an operand: see headers/operands.h."""
         param, stored = self.operands[number]
         return f"torch_ops::Operand<{number}, {stored}, {self.values[param.name]}, '{mode}'>"
+
+
+def cpp_bool(value: bool) -> str:
+    """``true`` or ``false``."""
+    return str(value).lower()
 
 
 def joined(*pieces: str | UserText) -> Source:

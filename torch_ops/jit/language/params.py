@@ -11,41 +11,12 @@ import torch
 from torch_ops.jit.building.options import values_of
 
 # The names that a declared type may have; NumPy's, and bfloat16.
-DTYPES = {
-    "bool": torch.bool,
-    "int8": torch.int8,
-    "int16": torch.int16,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "uint8": torch.uint8,
-    "uint16": torch.uint16,
-    "uint32": torch.uint32,
-    "uint64": torch.uint64,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "complex64": torch.complex64,
-    "complex128": torch.complex128,
-}
-
-# As C++ names them: c10::toString.
-DTYPE_OF_CPP = {
-    "Bool": torch.bool,
-    "Char": torch.int8,
-    "Short": torch.int16,
-    "Int": torch.int32,
-    "Long": torch.int64,
-    "Byte": torch.uint8,
-    "UInt16": torch.uint16,
-    "UInt32": torch.uint32,
-    "UInt64": torch.uint64,
-    "Half": torch.float16,
-    "BFloat16": torch.bfloat16,
-    "Float": torch.float32,
-    "Double": torch.float64,
-    "ComplexFloat": torch.complex64,
-    "ComplexDouble": torch.complex128,
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name)
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    )
 }
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -108,12 +79,6 @@ class Param:
     def facts(self) -> tuple[str, torch.dtype | str, bool, bool, int]:
         """As the C++ side takes it."""
         return (self.name, self.type, self.raw, self.wide, self.like)
-
-    def declaration(self) -> str:
-        """The text again."""
-        name = self.type if isinstance(self.type, str) else str(self.type).removeprefix("torch.")
-        brackets = f"[{self.index}]" if self.index else ""
-        return f"{'raw ' if self.raw else ''}{name} {self.name}{brackets}"
 
 
 def parse_params(text: str, what: str, *, indexed: bool = False) -> tuple[Param, ...]:

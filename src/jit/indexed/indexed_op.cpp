@@ -111,7 +111,7 @@ std::vector<Tensor> call_on_samples(const Indexed& kernel, const std::vector<Sam
   const bool apart_indices = std::any_of(indices.begin(), indices.end(), has_axis);
   bool apart = kernel.uses_index || kernel.uses_size;
   for (size_t k = 0, at = 0; k < given.size(); ++k) {
-    if (given[k].tensor) apart |= kernel.in[k].raw && has_axis(tensors[at++]);
+    if (given[k].tensor) apart |= has_axis(tensors[at++]) && kernel.in[k].raw;
   }
   Call call = of_sample;
   if (apart) {

@@ -222,6 +222,19 @@ def test_vmap_over_indices(device: torch.device) -> None:
     torch.testing.assert_close(made[2], reduced(x[2][src[2]] * entry, dst[2], M))
 
 
+@pytest.mark.parametrize("in_dims", [(None, 0), (0, 0), (0, None)])
+def test_vmap_over_raw_arrays(in_dims: tuple[int | None, ...], device: torch.device) -> None:
+    raw = IndexedKernel("T x[src], raw T w", "T out[dst]", "out = x * w[0]", "raw_factor")
+    src, dst = random_index(E, N, device), random_index(E, M, device)
+    x, w = random((3, N, 2), device), random((3, 2), device)
+    args = [v if d == 0 else v[0] for v, d in zip((x, w), in_dims, strict=True)]
+    made = torch.vmap(lambda x, w: raw(x, w, src=src, dst=dst, sizes={"dst": M}), in_dims)(*args)
+    factor = w[:, None, :1] if in_dims[1] == 0 else w[0, 0]
+    values = (x if in_dims[0] == 0 else x[:1])[:, src] * factor
+    expected = torch.stack([reduced(value, dst, M) for value in values])
+    torch.testing.assert_close(made, expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("with_plan", [False, True], ids=["indices", "plan"])

@@ -227,10 +227,8 @@ _DEVICES = ("cpu", "cuda")
 
 @torch.library.impl("torch_ops::_pyg_messages", _DEVICES)
 def _messages(x: Tensor, w: Tensor | None, edges: Tensor, j: int, count: int, mean: bool) -> Tensor:
-    graph, reduce = (
-        _graph_of(x, edges, j, (x.size(0), count), uses_of(edges)),
-        "mean" if mean else "sum",
-    )
+    graph = _graph_of(x, edges, j, (x.size(0), count), uses_of(edges))
+    reduce = "mean" if mean else "sum"
     if "plan" in graph or _is_worth_it(x, edges):
         return _reduced(x, w, reduce, graph)
     rows = torch_ops.gather(x, edges[j])

@@ -22,7 +22,7 @@ import torch_ops._version
 from torch_ops.jit.building.cache import Artefact, get_or_compile, make_key
 from torch_ops.jit.building.errors import compile_error
 from torch_ops.jit.building.includes import UnknownIncludeError, header_fingerprints
-from torch_ops.jit.building.options import read_options, values_of
+from torch_ops.jit.building.options import read_options, split_options
 from torch_ops.jit.building.source import Source
 from torch_ops.jit.building.toolchain import (
     DEFAULT_ARCH,
@@ -74,7 +74,8 @@ def compile_cuda(
         ModuleNotFoundError: It must be compiled and cuda-core is not installed.
         RuntimeError: The cache's folder is refused.
     """
-    arch, options = _split_arch(options, arch or DEFAULT_ARCH)
+    named, options = split_options(options, ("-arch", "--gpu-architecture"))
+    arch = named[-1] if named else arch or DEFAULT_ARCH
     nvrtc = find_nvrtc()
     facts = ["cuda", nvrtc.version, arch, target, *options, "names", *name_expressions]
     # NVRTC searches for the quoted includes of the source in the working folder first.
@@ -183,24 +184,6 @@ def _key(
     options = ["options", *named.words, "files", *named.files]
     version = torch_ops._version.__version__
     return make_key(version, *facts, *options, "headers", *headers, "text", text)
-
-
-_ARCH = ("-arch", "--gpu-architecture")
-
-
-def _split_arch(options: Sequence[str], arch: str) -> tuple[str, list[str]]:
-    """The architecture, which options may name, and the other options."""
-    named = values_of(options, _ARCH)
-    rest = []
-    following = False
-    for option in options:
-        if following:
-            following = False
-        elif option in _ARCH:
-            following = True
-        elif not option.startswith(tuple(name + end for name in _ARCH for end in "= ")):
-            rest.append(option)
-    return (named[-1] if named else arch), rest
 
 
 # ---- NVRTC --------------------------------------------------------------------------------------

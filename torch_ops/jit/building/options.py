@@ -64,7 +64,12 @@ def read_options(options: Sequence[str]) -> ReadOptions:
 
 def values_of(options: Sequence[str], names: Sequence[str]) -> list[str]:
     """What follows options of these names: ``-I x``, ``-Ix``, ``--include-path=x``."""
-    found = []
+    return split_options(options, names)[0]
+
+
+def split_options(options: Sequence[str], names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The values of options of these names, and the other options."""
+    found, others = [], []
     following = False
     for option in options:
         if following:
@@ -79,7 +84,9 @@ def values_of(options: Sequence[str], names: Sequence[str]) -> list[str]:
                 ):
                     found.append(option[len(name) :].lstrip("= "))
                     break
-    return found
+            else:
+                others.append(option)
+    return found, others
 
 
 def _words(options: Sequence[str], within: tuple[str, ...] = ()) -> list[str]:

@@ -30,6 +30,11 @@ using ops::Name;
 
 constexpr const char* kInplaceOp = "scatter_add_";
 
+// What torch.vmap cannot do.
+constexpr const char* kSharedOut =
+    ": torch.vmap cannot map over values or index where out is one for all samples. Give it "
+    "out.expand(...).clone(), or call the op that returns a new tensor.";
+
 Tensor sums_of(const char* op, const c10::SymInt& dim_size, const Tensor& values,
                const Tensor& index, int64_t dim, int64_t batch_dims, std::string_view mode) {
   return ops::scatter_add().call(values, index, dim_size, dim, batch_dims, std::nullopt, mode, op);
@@ -174,9 +179,7 @@ struct ScatterAddInplace {
     batching::apply(
         [&](const Batched& sums, const Batched& rows, const Batched& picks) -> Batched {
           TORCH_CHECK(sums.axis || !(rows.axis || picks.axis), indexing::name_of(kInplaceOp, name),
-                      ": torch.vmap cannot map over values or index where out is one "
-                      "for all samples. Give it out.expand(...).clone(), or call the op that "
-                      "returns a new tensor.");
+                      kSharedOut);
           Tensor to = sums.value;
           if (!sums.axis) {
             ops::scatter_add_().call(to, rows.value, picks.value, dim, batch_dims, mode, name);
@@ -364,7 +367,14 @@ struct ScatterInplace {
     if (ScatterInto::applies(out, values, reduce)) {
       return op_of<ScatterInto>().call(out, values, index, axis, batch_dims, reduce, include_self);
     }
-    out.copy_(reduced(out, values, index, axis, batch_dims, reduce, include_self));
+    const Tensor result = reduced(out, values, index, axis, batch_dims, reduce, include_self);
+    if (const auto layer = at::functorch::maybeCurrentDynamicLayer()) {
+      const int64_t level = layer->layerId();
+      TORCH_CHECK(at::functorch::isBatchedAtLevel(out, level) ||
+                      !at::functorch::isBatchedAtLevel(result, level),
+                  kName, kSharedOut);
+    }
+    out.copy_(result);
     return out;
   }
 };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -249,10 +250,11 @@ def test_unsigned_integers(device: torch.device, dtype: torch.dtype) -> None:
 def test_names_in_errors(device: torch.device) -> None:
     index = torch.tensor([0, 1], device=device)
     shared = torch.zeros(2, device=device)
-    with pytest.raises(RuntimeError, match=r"^scatter_: torch\.vmap cannot map over values"):
-        torch.vmap(lambda v: torch_ops.scatter_(shared, v, index, reduce="sum"))(
-            torch.ones(3, 2, device=device)
-        )
+    for reduce in ("sum", "mean", "amax", "prod"):
+        with pytest.raises(RuntimeError, match=r"^scatter_: torch\.vmap cannot map over values"):
+            torch.vmap(partial(torch_ops.scatter_, shared, index=index, reduce=reduce))(
+                torch.ones(3, 2, device=device)
+            )
     with pytest.raises(TypeError, match=r"^scatter_add: dim_size is missing"):
         torch_ops.scatter_add(shared, index, dtype=torch.float32)
     for call in (torch_ops.scatter, torch_ops.scatter_add):

@@ -7,11 +7,11 @@ cdef _gather(op, source, index, batch_dims, mode, fill_value, out, return_time, 
     rows = _as_array(op, "source", source)
     entries = _as_index(op, index)
     batch_dims = _as_int(op, "batch_dims", batch_dims)
-    if not 0 <= batch_dims < max(rows.ndim, 1) or rows.ndim == 0:
+    _check_batches(op, "source", rows, entries, batch_dims)
+    if batch_dims >= rows.ndim:
         raise ValueError(
             f"{op}: source must have an axis after the batch axes (batch_dims={batch_dims}), but its "
             f"shape is {rows.shape}.")
-    _check_batches(op, "source", rows, entries, batch_dims)
     shape = entries.shape + rows.shape[batch_dims + 1:]
     result = _take_out(op, out, shape, rows.dtype, (rows, entries))
 

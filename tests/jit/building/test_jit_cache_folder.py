@@ -37,6 +37,12 @@ def absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def test_folder_below_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TORCH_OPS_CACHE_DIR", "~/kernels")
+    assert jit.cache_info().path == tmp_path / "kernels"
+
+
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT])
 def test_folder_that_cannot_be_made(
     absent: Path, monkeypatch: pytest.MonkeyPatch, code: int

@@ -89,7 +89,7 @@ def cache_folder() -> Path:
     """The folder of the environment; nothing is looked at or made."""
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
-        return Path(named).absolute()
+        return Path(os.path.expanduser(named)).absolute()
     base = os.environ.get("XDG_CACHE_HOME")
     if base and os.path.isabs(base):
         return Path(base) / "torch_ops"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torch_ops.jit import ElementwiseKernel
+from torch_ops.jit import CompileError, ElementwiseKernel
 from torch_ops.jit.language.program import defined_macros, surely_assigns
 
 
@@ -79,6 +79,12 @@ def test_control_flow_ends_an_element(device: torch.device) -> None:
     for word in ("return", "continue", "break"):
         kernel = ElementwiseKernel("T x", "T y", f"y = -1; if (x < 3) {word}; y = x")
         assert kernel(x).tolist() == [-1, -1, -1, 3, 4, 5]
+
+
+def test_a_value_is_not_returned_but_assigned(device: torch.device) -> None:
+    kernel = ElementwiseKernel("T x", "T y", "return x * x;")
+    with pytest.raises(CompileError, match="operation, line 1: return"):
+        kernel(torch.ones(2, device=device))
 
 
 def test_loop_prep_and_after_loop(device: torch.device) -> None:

@@ -102,6 +102,12 @@ def test_forms(facts: dict[str, object]) -> None:
         assert "ld.global" in compile_form(kernel, form(*stored, **facts))
 
 
+def test_a_value_is_not_returned() -> None:
+    compile_form(program("T x", "T y", "y = 0; if (x < 0) return; y = x"), form(F32, F32))
+    with pytest.raises(CompileError, match="operation, line 1: return value"):
+        compile_form(program("T x", "T y", "return x;"), form(F32, F32))
+
+
 def test_raw_parameters() -> None:
     kernel = program(
         "raw T x, raw T w, T s",

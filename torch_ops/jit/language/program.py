@@ -257,7 +257,7 @@ class Program:
             )
             # A function and a loop of its own, so that return, break and continue end the element.
             return [
-                "[&]() TORCH_OPS_INLINE { do {\n" + scratch,
+                "[&]() TORCH_OPS_INLINE -> void { do {\n" + scratch,
                 _over_duals(
                     self.snippet.title, self.snippet.operation, depth, self._doubles()
                 )._replace(end="; } while (false); }();"),

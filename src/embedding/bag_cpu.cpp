@@ -245,28 +245,6 @@ struct ShortRow {
   }
 };
 
-// Functions of their own: GCC keeps fewer of a loop's numbers in registers if there are others in
-// its function.
-template <bool kF16c, By kBy, class Some, int64_t kSome, class... Args>
-TORCH_OPS_HOST_DEVICE int64_t sum_loop(const Args&... args) {
-  if constexpr (kBy == By::kEntry) return sum_entries<kF16c, Some, kSome>(args...);
-  return sum_columns<kF16c, kBy == By::kBagWithFactors, Some, kSome>(args...);
-}
-template <By kBy, class Some, int64_t kSome, class... Args>
-__attribute__((noinline)) int64_t columns_baseline(const Args&... args) {
-  return sum_loop<false, kBy, Some, kSome>(args...);
-}
-#ifdef __x86_64__
-template <By kBy, class Some, int64_t kSome, class... Args>
-TORCH_OPS_AVX2 __attribute__((noinline)) int64_t columns_avx2(const Args&... args) {
-  return sum_loop<true, kBy, Some, kSome>(args...);
-}
-template <By kBy, class Some, int64_t kSome, class... Args>
-TORCH_OPS_AVX512 __attribute__((noinline)) int64_t columns_avx512(const Args&... args) {
-  return sum_loop<true, kBy, Some, kSome>(args...);
-}
-#endif
-
 // With as few lanes as `columns` need, of at most kSome.
 template <Simd kSimd, By kBy, class Some, int64_t kSome, class Value>
 int64_t sum_by(const BagCall<Value>& call, const BagPart<Value>& part, int64_t first,
@@ -276,17 +254,13 @@ int64_t sum_by(const BagCall<Value>& call, const BagPart<Value>& part, int64_t f
       return sum_by<kSimd, kBy, Some, kSome - 1>(call, part, first, columns);
     }
   }
-  // One branch of these, since the lanes of one instruction set are no code of another.
-  if constexpr (kSimd == Simd::kBaseline) {
-    return columns_baseline<kBy, Some, kSome>(call, part, first, columns);
-  }
-#ifdef __x86_64__
-  else if constexpr (kSimd == Simd::kAvx2) {
-    return columns_avx2<kBy, Some, kSome>(call, part, first, columns);
-  } else {
-    return columns_avx512<kBy, Some, kSome>(call, part, first, columns);
-  }
-#endif
+  // The lanes of one instruction set are no code of another.
+  const auto loop = [](auto, const auto&... all) TORCH_OPS_INLINE_LAMBDA {
+    constexpr bool kF16c = kSimd != Simd::kBaseline;
+    if constexpr (kBy == By::kEntry) return sum_entries<kF16c, Some, kSome>(all...);
+    return sum_columns<kF16c, kBy == By::kBagWithFactors, Some, kSome>(all...);
+  };
+  return CompiledFor<kSimd>::run(loop, call, part, first, columns);
 }
 
 template <Simd kSimd, By kBy, int64_t kBytes, class Value>

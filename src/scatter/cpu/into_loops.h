@@ -118,31 +118,11 @@ TORCH_OPS_HOST_DEVICE void join_rows_of(Join join, const ReduceRun& run,
   by(columns);
 }
 
-template <class... Args>
-void join_rows_baseline(const Args&... args) {
-  join_rows_of(args...);
-}
-
-#ifdef __x86_64__
-template <class... Args>
-TORCH_OPS_AVX2 void join_rows_avx2(const Args&... args) {
-  join_rows_of(args...);
-}
-
-template <class... Args>
-TORCH_OPS_AVX512 void join_rows_avx512(const Args&... args) {
-  join_rows_of(args...);
-}
-#endif
-
 // Joins the values of a run to the rows that it names.
 template <class... Args>
-void join_rows([[maybe_unused]] Simd simd, const Args&... args) {
-#ifdef __x86_64__
-  if (simd == Simd::kAvx512) return join_rows_avx512(args...);
-  if (simd == Simd::kAvx2) return join_rows_avx2(args...);
-#endif
-  join_rows_baseline(args...);
+void join_rows(Simd simd, const Args&... args) {
+  const auto loop = [](auto, const auto&... all) TORCH_OPS_INLINE_LAMBDA { join_rows_of(all...); };
+  with_simd(simd, loop, args...);
 }
 
 // Makes the mean of a row's sums, once.

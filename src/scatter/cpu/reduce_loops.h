@@ -178,38 +178,14 @@ TORCH_OPS_HOST_DEVICE void keep_best_loop(const RowLayout& layout, const ReduceP
   }
 }
 
-template <bool kLargest, class Value, class Best>
-void keep_best_baseline(const RowLayout& layout, const ReducePart& part, const ReduceRun& run,
-                        const Value* values, const BestValues<Best>& best) {
-  keep_best_loop<kLargest>(layout, part, run, values, best);
-}
-
-#ifdef __x86_64__
-template <bool kLargest, class Value, class Best>
-TORCH_OPS_AVX2 void keep_best_avx2(const RowLayout& layout, const ReducePart& part,
-                                   const ReduceRun& run, const Value* values,
-                                   const BestValues<Best>& best) {
-  keep_best_loop<kLargest>(layout, part, run, values, best);
-}
-
-template <bool kLargest, class Value, class Best>
-TORCH_OPS_AVX512 void keep_best_avx512(const RowLayout& layout, const ReducePart& part,
-                                       const ReduceRun& run, const Value* values,
-                                       const BestValues<Best>& best) {
-  keep_best_loop<kLargest>(layout, part, run, values, best);
-}
-#endif
-
 // Adds the values of a run. The rows of a part are added whole, so the first of a row's
 // elements shows for all whether there is a value yet.
 template <bool kLargest, class Value, class Best>
-void keep_best([[maybe_unused]] Simd simd, const RowLayout& layout, const ReducePart& part,
-               const ReduceRun& run, const Value* values, const BestValues<Best>& best) {
-#ifdef __x86_64__
-  if (simd == Simd::kAvx512) return keep_best_avx512<kLargest>(layout, part, run, values, best);
-  if (simd == Simd::kAvx2) return keep_best_avx2<kLargest>(layout, part, run, values, best);
-#endif
-  keep_best_baseline<kLargest>(layout, part, run, values, best);
+void keep_best(Simd simd, const RowLayout& layout, const ReducePart& part, const ReduceRun& run,
+               const Value* values, const BestValues<Best>& best) {
+  const auto loop = [](auto, const auto&... all)
+                        TORCH_OPS_INLINE_LAMBDA { keep_best_loop<kLargest>(all...); };
+  with_simd(simd, loop, layout, part, run, values, best);
 }
 
 // ---- The same without the entries: only keys, of short rows -------------------------------------

@@ -264,25 +264,6 @@ TORCH_OPS_HOST_DEVICE void add_rows_loop(const ScatterRun<Value>& run, int64_t c
   }
 }
 
-template <class Value, class Sum>
-void add_rows_baseline(const ScatterRun<Value>& run, int64_t columns, Sum* sums, int64_t stride) {
-  add_rows_loop<false>(run, columns, sums, stride);
-}
-
-#ifdef __x86_64__
-template <class Value, class Sum>
-TORCH_OPS_AVX2 void add_rows_avx2(const ScatterRun<Value>& run, int64_t columns, Sum* sums,
-                                  int64_t stride) {
-  add_rows_loop<true>(run, columns, sums, stride);
-}
-
-template <class Value, class Sum>
-TORCH_OPS_AVX512 void add_rows_avx512(const ScatterRun<Value>& run, int64_t columns, Sum* sums,
-                                      int64_t stride) {
-  add_rows_loop<true>(run, columns, sums, stride);
-}
-#endif
-
 constexpr int64_t kShortRow = 8;  // values: for fewer, a general loop takes longer than they do
 
 // Calls use(n, values, size) for each row of a run, of fewer than kShortRow values; `size` is a
@@ -380,11 +361,10 @@ void add_rows(Simd simd, const ScatterRun<Value>& run, int64_t columns, Sum* sum
       return add_short_rows_widened(simd, run, columns, sums, stride);
     }
   }
-#ifdef __x86_64__
-  if (simd == Simd::kAvx512) return add_rows_avx512(run, columns, sums, stride);
-  if (simd == Simd::kAvx2) return add_rows_avx2(run, columns, sums, stride);
-#endif
-  add_rows_baseline(run, columns, sums, stride);
+  const auto loop = [](auto set, const auto&... all) TORCH_OPS_INLINE_LAMBDA {
+    add_rows_loop<set() != Simd::kBaseline>(all...);
+  };
+  with_simd(simd, loop, run, columns, sums, stride);
 }
 
 struct AddSum {

@@ -165,22 +165,10 @@ TORCH_OPS_HOST_DEVICE void reduce_loop(const RowLayout& layout, const int64_t* o
 }
 
 template <class Reducer, class... Args>
-void reduce_baseline(Args... args) {
-  reduce_loop<Reducer>(args...);
-}
-#ifdef __x86_64__
-template <class Reducer, class... Args>
-TORCH_OPS_AVX2 void reduce_avx2(Args... args) {
-  reduce_loop<Reducer>(args...);
-}
-#endif
-
-template <class Reducer, class... Args>
-void reduce_range([[maybe_unused]] Simd simd, Args... args) {
-#ifdef __x86_64__
-  if (simd != Simd::kBaseline) return reduce_avx2<Reducer>(args...);
-#endif
-  reduce_baseline<Reducer>(args...);
+void reduce_range(const Args&... args) {
+  // By value: what is written might otherwise be one of them.
+  const auto loop = [](auto, auto... all) TORCH_OPS_INLINE_LAMBDA { reduce_loop<Reducer>(all...); };
+  with_simd<Simd::kAvx2>(cpu_simd(), loop, args...);
 }
 
 // The first of `count` numbers, `stride` apart, that is `number` or more.
@@ -240,7 +228,7 @@ int64_t reduce_segments(OnCpu on, const SegmentCall<Value, Result>& call) {
         return low;
       };
       reduce_range<Reducer<kRule, Value, Result>>(
-          cpu_simd(), layout, own, call.values + slab * layout.entries * layout.inner, cut(range),
+          layout, own, call.values + slab * layout.entries * layout.inner, cut(range),
           cut(range + 1), nothing_there<kRule, Result>(layout),
           call.result + slab * segments * layout.inner);
     }
@@ -309,17 +297,6 @@ TORCH_OPS_HOST_DEVICE void repeat_loop(const Index* all_offsets, const RowLayout
   });
 }
 
-template <class... Args>
-void repeat_baseline(const Args&... args) {
-  repeat_loop<16>(args...);
-}
-#ifdef __x86_64__
-template <class... Args>
-TORCH_OPS_AVX2 void repeat_avx2(const Args&... args) {
-  repeat_loop<32>(args...);
-}
-#endif
-
 }  // namespace
 
 int64_t repeat_rows(OnCpu on, const IndexArray& offsets, const RowLayout& layout, const char* rows,
@@ -328,14 +305,12 @@ int64_t repeat_rows(OnCpu on, const IndexArray& offsets, const RowLayout& layout
   return dispatch_index(offsets, [&](const auto* all) {
     const int64_t bad = find_bad(all, offsets_layout(layout));
     if (bad != kNoBadEntry || layout.inner == 0) return bad;
+    const auto loop = [](auto set, const auto&... args) TORCH_OPS_INLINE_LAMBDA {
+      repeat_loop<set() == Simd::kBaseline ? 16 : 32>(args...);
+    };
     parallel_for(layout.slabs() * layout.entries, kElementsPerTask / (layout.inner / 8 + 1) + 1,
                  [&](int64_t begin, int64_t end) {
-#ifdef __x86_64__
-                   if (cpu_simd() != Simd::kBaseline) {
-                     return repeat_avx2(all, layout, rows, result, begin, end);
-                   }
-#endif
-                   repeat_baseline(all, layout, rows, result, begin, end);
+                   with_simd<Simd::kAvx2>(cpu_simd(), loop, all, layout, rows, result, begin, end);
                  });
     return bad;
   });

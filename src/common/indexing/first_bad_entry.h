@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/host/parallel.h"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/row_layout.h"
 
@@ -28,6 +29,14 @@ int64_t first_bad_entry(const Index* index, const RowLayout& layout, const Index
     }
   }
   return kNoBadEntry;
+}
+
+// The first of all entries, found by several threads.
+template <class Index>
+int64_t first_bad_entry(const Index* index, const RowLayout& layout, const IndexRule& rule) {
+  return parallel_min(
+      layout.batch * layout.entries, kElementsPerTask,
+      [&](int64_t begin, int64_t end) { return first_bad_entry(index, layout, rule, begin, end); });
 }
 
 }  // namespace torch_ops

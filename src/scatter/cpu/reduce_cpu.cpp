@@ -17,12 +17,8 @@ namespace {
 // The first entry that is an error.
 int64_t find_bad(const IndexArray& index, const RowLayout& layout, const IndexRule& rule) {
   if (!rule.raises()) return kNoBadEntry;
-  return dispatch_index(index, [&](const auto* entries) {
-    return parallel_min(layout.batch * layout.entries, kElementsPerTask,
-                        [&](int64_t begin, int64_t end) {
-                          return first_bad_entry(entries, layout, rule, begin, end);
-                        });
-  });
+  return dispatch_index(
+      index, [&](const auto* entries) { return first_bad_entry(entries, layout, rule); });
 }
 
 // Calls use(entries, part) for all parts of a call, by several threads.

@@ -1,20 +1,11 @@
 #include <cstring>
 
-#include "common/host/parallel.h"
 #include "common/indexing/first_bad_entry.h"
 #include "scatter/cpu/sum_call.h"
 #include "scatter/scatter_launch.h"
 
 namespace torch_ops::kernels {
 namespace {
-
-template <class Index>
-int64_t find_bad(const Index* entries, const RowLayout& layout, const IndexRule& rule) {
-  return parallel_min(layout.batch * layout.entries, kElementsPerTask,
-                      [&](int64_t begin, int64_t end) {
-                        return first_bad_entry(entries, layout, rule, begin, end);
-                      });
-}
 
 // `onto`: added to the result, of which nothing is changed if an entry is an error.
 template <class Value, class Result>
@@ -26,7 +17,7 @@ int64_t add(const ReduceCall<Value, Result>& call, bool onto) {
       if (!onto && call.result_count() > 0) {
         std::memset(static_cast<void*>(call.result), 0, call.result_count() * sizeof(Result));
       }
-      return find_bad(entries, layout, rule);
+      return first_bad_entry(entries, layout, rule);
     }
     if (layout.axis_size == 0) {
       // All are dropped, or none can be valid, whatever the caller promised.
@@ -34,7 +25,7 @@ int64_t add(const ReduceCall<Value, Result>& call, bool onto) {
     }
     // A rule that rewrites drops bad entries, and otherwise errors come after some were added.
     if (rule.raises() && (rule.rewrites() || onto)) {
-      const int64_t bad = find_bad(entries, layout, rule);
+      const int64_t bad = first_bad_entry(entries, layout, rule);
       if (bad != kNoBadEntry) return bad;
     }
     using Index = std::remove_const_t<std::remove_pointer_t<decltype(entries)>>;
@@ -60,8 +51,8 @@ int64_t scatter_add_to(OnCpu on, const ReduceCall<Value, Value>& call) {
 int64_t find_bad_entry(OnCpu on, const IndexArray& index, const RowLayout& layout,
                        const IndexRule& rule) {
   const HostScope scope(on.program);
-  return dispatch_index(index,
-                        [&](const auto* entries) { return find_bad(entries, layout, rule); });
+  return dispatch_index(
+      index, [&](const auto* entries) { return first_bad_entry(entries, layout, rule); });
 }
 
 #define INSTANTIATE(T)                                          \

@@ -186,9 +186,7 @@ int64_t lower_bound(const Index* from, int64_t stride, int64_t count, int64_t nu
 
 template <class Index>
 int64_t find_bad(const Index* entries, const RowLayout& layout) {
-  return parallel_min(
-      layout.batch * layout.entries, kElementsPerTask,
-      [&](int64_t begin, int64_t end) { return first_bad_entry(entries, layout, begin, end); });
+  return first_bad_entry(entries, layout, IndexRule(IndexMode::kRaise, layout.axis_size));
 }
 
 }  // namespace

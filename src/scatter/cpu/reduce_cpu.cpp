@@ -295,25 +295,34 @@ void join_part(const ReduceCall<Value, Value>& call, const Index* entries, const
   }
 }
 
+// Of a call of which nothing is checked. Returns the first entry that is an error, before which
+// nothing is joined.
+template <class Value>
+int64_t join_all(const ReduceCall<Value, Value>& call, IntoRule rule, bool include_self) {
+  const int64_t bad = find_bad(call.index, call.layout, call.rule);
+  if (bad == kNoBadEntry) {
+    for_each_part(call, [&](const auto* entries, const ReducePart& part) {
+      join_part(call, entries, part, rule, include_self);
+    });
+  }
+  return bad;
+}
+
 }  // namespace
 
 template <class Value>
 int64_t scatter_best(OnCpu on, const ReduceCall<Value, Value>& call, bool largest) {
   const HostScope scope(on.program);
-  const int64_t bad = find_bad(call.index, call.layout, call.rule);
-  if (bad != kNoBadEntry) return bad;
   if (call.layout.inner < kShortRow) {
-    find_best(call, largest);
-    return kNoBadEntry;
+    const int64_t bad = find_bad(call.index, call.layout, call.rule);
+    if (bad == kNoBadEntry) find_best(call, largest);
+    return bad;
   }
   parallel_for(call.result_count(), kElementsPerTask, [&](int64_t begin, int64_t end) {
     std::fill(call.result + begin, call.result + end, Value());
   });
-  for_each_part(call, [&](const auto* entries, const ReducePart& part) {
-    join_part(call, entries, part, largest ? IntoRule::kLargest : IntoRule::kSmallest,
-              /*include_self=*/false);
-  });
-  return kNoBadEntry;
+  return join_all(call, largest ? IntoRule::kLargest : IntoRule::kSmallest,
+                  /*include_self=*/false);
 }
 
 template <class Value>
@@ -326,40 +335,23 @@ int64_t scatter_arg(OnCpu on, const ReduceCall<Value, int64_t>& call, bool large
 
 template <class Value>
 int64_t scatter_prod(OnCpu on, const ReduceCall<Value, Value>& call) {
-  using Sum = SumOf<Value>;
+  // Signed integers, which wrap alike: there are their loops already.
+  using Number = std::conditional_t<std::is_integral_v<Value>, KeyOf<Value>, Value>;
   const HostScope scope(on.program);
-  const int64_t bad = find_bad(call.index, call.layout, call.rule);
-  if (bad != kNoBadEntry) return bad;
-  const int64_t count = call.result_count();
-  const Scratch<Sum> products(count);
-  Sum* const to = products.get();
-  parallel_for(count, kElementsPerTask,
-               [&](int64_t begin, int64_t end) { std::fill(to + begin, to + end, Sum(1)); });
-  const auto multiply = [&](int64_t value, int64_t result, auto columns) {
-    for (int64_t d = 0; d < columns; ++d) {
-      to[result + d] *= static_cast<Sum>(call.values[value + d]);
-    }
-  };
-  reduce(call, [&](const ReducePart& part, const ReduceRun& run) {
-    for_each_row(call.layout, part, run, multiply);
+  const ReduceCall<Number, Number> numbers{reinterpret_cast<const Number*>(call.values), call.index,
+                                           call.layout, call.rule,
+                                           reinterpret_cast<Number*>(call.result)};
+  parallel_for(call.result_count(), kElementsPerTask, [&](int64_t begin, int64_t end) {
+    std::fill(numbers.result + begin, numbers.result + end, static_cast<Number>(1.0f));
   });
-  parallel_for(count, kElementsPerTask, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) call.result[n] = static_cast<Value>(to[n]);
-  });
-  return kNoBadEntry;
+  return join_all(numbers, IntoRule::kProduct, /*include_self=*/true);
 }
 
 template <class Value>
 int64_t scatter_into(OnCpu on, const ReduceCall<Value, Value>& call, IntoRule rule,
                      bool include_self) {
   const HostScope scope(on.program);
-  const int64_t bad = find_bad(call.index, call.layout, call.rule);
-  if (bad == kNoBadEntry) {
-    for_each_part(call, [&](const auto* entries, const ReducePart& part) {
-      join_part(call, entries, part, rule, include_self);
-    });
-  }
-  return bad;
+  return join_all(call, rule, include_self);
 }
 
 #define INSTANTIATE_ORDERED(T)                                              \

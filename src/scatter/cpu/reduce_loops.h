@@ -91,25 +91,6 @@ void for_each_part_run(const Index* index, const RowLayout& layout, const IndexR
   }
 }
 
-// Calls use(value, result, columns) for the entries of a run: where the values of a part's columns
-// begin, and those of the result. `columns` is a constant if rows are elements.
-template <class Use>
-TORCH_OPS_HOST_DEVICE void for_each_row(const RowLayout& layout, const ReducePart& part,
-                                        const ReduceRun& run, Use use) {
-  const int64_t columns = part.last_column - part.first_column;
-  const int64_t value = part.slab * layout.entries, result = part.slab * layout.axis_size;
-  if (layout.inner == 1) {
-    for (int64_t k = 0; k < run.count; ++k) {
-      use(value + run.entries[k], result + run.rows[k], std::integral_constant<int64_t, 1>());
-    }
-    return;
-  }
-  for (int64_t k = 0; k < run.count; ++k) {
-    use((value + run.entries[k]) * layout.inner + part.first_column,
-        (result + run.rows[k]) * layout.inner + part.first_column, columns);
-  }
-}
-
 // ---- The largest or smallest values -------------------------------------------------------------
 
 // The best value of each element of the result so far, and which entry of the index it is of;

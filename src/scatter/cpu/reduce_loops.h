@@ -110,15 +110,6 @@ TORCH_OPS_HOST_DEVICE bool is_better(Best value, Best old) {
 }
 
 template <bool kLargest, class Value, class Best>
-TORCH_OPS_HOST_DEVICE bool any_better(const Value* from, int64_t columns, const Best* best) {
-  int any = 0;
-  for (int64_t d = 0; d < columns; ++d) {
-    any |= is_better<kLargest>(static_cast<Best>(from[d]), best[d]);
-  }
-  return any != 0;
-}
-
-template <bool kLargest, class Value, class Best>
 TORCH_OPS_HOST_DEVICE void keep_better(const Value* __restrict from, int64_t columns, int64_t entry,
                                        Best* __restrict best, int64_t* __restrict entries) {
   for (int64_t d = 0; d < columns; ++d) {
@@ -144,10 +135,6 @@ TORCH_OPS_HOST_DEVICE void keep_best_loop(const RowLayout& layout, const ReduceP
     __builtin_prefetch(best.entries + next);
     const int64_t at = result + run.rows[k] * layout.inner;
     const Value* from = slab + entry * layout.inner;
-    // In a long run of one row few values are better; writing the others again would make
-    // each row wait for the previous one.
-    const bool again = k > 0 && run.rows[k] == run.rows[k - 1];
-    if (again && !any_better<kLargest>(from, columns, best.values + at)) continue;
     if (best.entries[at] != best.none) {
       keep_better<kLargest>(from, columns, entry, best.values + at, best.entries + at);
       continue;

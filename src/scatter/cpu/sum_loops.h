@@ -294,24 +294,6 @@ void for_each_short_row(const ScatterRun<Value>& run, int64_t columns, Use use) 
 template <class Sum>
 void add_short_rows(const ScatterRun<Sum>& run, int64_t columns, Sum* sums, int64_t stride) {
   const uint16_t* const rows = run.rows;
-  if (repeats(run.entries, rows, 1)) {
-    // In sums that are not in memory, while one row continues.
-    Sum held[kShortRow] = {};
-    int64_t at = -1;
-    for_each_short_row(run, columns,
-                       [&](int64_t n, const Sum* values, auto size) TORCH_OPS_INLINE_LAMBDA {
-                         if (rows[n] != at) {
-                           if (at >= 0) std::copy_n(held, size(), sums + at * stride);
-                           at = rows[n];
-                           std::copy_n(sums + at * stride, size(), held);
-                         }
-                         for (int d = 0; d < size(); ++d) {
-                           held[d] = static_cast<Sum>(held[d] + values[d]);
-                         }
-                       });
-    std::copy_n(held, columns, sums + at * stride);
-    return;
-  }
   for_each_short_row(run, columns,
                      [=](int64_t n, const Sum* values, auto size) TORCH_OPS_INLINE_LAMBDA {
                        Sum* const row = sums + rows[n] * stride;

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "common/gather_family/indexing.h"
+#include "common/indexing/index_array.h"
 #include "common/torch/call_kernels.h"
 #include "index/points/kernels/index_launch.h"
 #ifdef TORCH_OPS_WITH_CUDA
@@ -30,16 +31,9 @@ inline int64_t read_entry(const Coordinate& coordinate, const PointsLayout& layo
     position += row % layout.row_axis[a].size * coordinate.strides[a];
     row /= layout.row_axis[a].size;
   }
-  switch (coordinate.entry_bytes) {
-    case 1:
-      return static_cast<const uint8_t*>(coordinate.data)[position];
-    case 2:
-      return static_cast<const int16_t*>(coordinate.data)[position];
-    case 4:
-      return static_cast<const int32_t*>(coordinate.data)[position];
-    default:
-      return static_cast<const int64_t*>(coordinate.data)[position];
-  }
+  return dispatch_index({coordinate.data, coordinate.entry_bytes}, [&](const auto* entries) {
+    return static_cast<int64_t>(entries[position]);
+  });
 }
 
 // Raises the error for `bad`, a result of a kernel on the CPU.

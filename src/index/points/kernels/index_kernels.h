@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "common/indexing/copy_row.h"
+#include "common/indexing/index_array.h"
 #include "index/points/kernels/points_layout.h"
 
 namespace torch_ops {
@@ -167,14 +168,11 @@ inline int64_t locate_rows(const PointsLayout& layout, int64_t begin, int64_t co
       int64_t first_bad = run;
       for (int j = 0; !located && j < layout.coordinates; ++j) {
         const Coordinate& coordinate = layout.coordinate[j];
-        const auto add = [&](auto index) {
-          const auto* entries = static_cast<const decltype(index)*>(coordinate.data) + positions[j];
-          return add_coordinate(coordinate, entries, coordinate.strides[last], run, offsets);
-        };
-        const int64_t wrong = coordinate.entry_bytes == 1   ? add(uint8_t())
-                              : coordinate.entry_bytes == 2 ? add(int16_t())
-                              : coordinate.entry_bytes == 4 ? add(int32_t())
-                                                            : add(int64_t());
+        const IndexArray index{coordinate.data, coordinate.entry_bytes};
+        const int64_t wrong = dispatch_index(index, [&](const auto* entries) {
+          return add_coordinate(coordinate, entries + positions[j], coordinate.strides[last], run,
+                                offsets);
+        });
         if (wrong < first_bad) {
           first_bad = wrong;
           bad = std::min(bad, (begin + done + wrong) * kMaxCoordinates + j);

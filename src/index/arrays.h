@@ -13,7 +13,7 @@
 
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/indexing.h"
-#include "index/points/kernels/points_layout.h"
+#include "index/points/points.h"
 
 namespace torch_ops {
 
@@ -123,28 +123,23 @@ inline Arrays find_arrays(const char* op, const at::Tensor& source, const Indice
 
 // ---- More index arrays than the kernels accept --------------------------------------------------
 
-// Joins the first arrays, for adjacent axes, to one for these axes joined, until there are no
-// more than the kernels accept. Returns the table with the axes joined, which may be a copy.
-inline at::Tensor fold(at::Tensor table, Arrays& arrays, std::string_view mode, ops::Name name) {
-  while (arrays.are_many()) {
-    const int64_t first = arrays.dims[0], last = first + kMaxCoordinates - 1;
-    const auto split = [&](auto& list) {
-      std::decay_t<decltype(list)> head(list.begin(), list.begin() + kMaxCoordinates);
-      list.erase(list.begin(), list.begin() + kMaxCoordinates - 1);
-      return head;
-    };
-    std::vector<c10::SymInt> sizes;
-    for (int64_t axis = first; axis <= last; ++axis) sizes.push_back(table.sym_size(axis));
-    const std::vector<at::Tensor> coordinates = split(arrays.coordinates);
-    const std::vector<int64_t> axes = split(arrays.axes);
-    split(arrays.dims);
-    for (size_t j = 0; j < arrays.dims.size(); ++j) {
-      arrays.dims[j] = first + static_cast<int64_t>(j);
-    }
-    arrays.coordinates[0] = ops::ravel_multi_index().call(coordinates, sizes, mode, axes, name);
-    table = table.flatten(first, last);
-  }
-  return table;
+inline std::vector<c10::SymInt> indexed_sizes(const at::Tensor& source, const Arrays& arrays) {
+  std::vector<c10::SymInt> sizes;
+  for (const int64_t dim : arrays.dims) sizes.push_back(source.sym_size(dim));
+  return sizes;
+}
+
+// Joins the arrays, for adjacent axes, to one for these axes joined, if there are more than the
+// kernels accept. Returns the table with the axes joined, which may be a copy.
+inline at::Tensor fold(const at::Tensor& table, Arrays& arrays, std::string_view mode,
+                       ops::Name name) {
+  if (!arrays.are_many()) return table;
+  const int64_t first = arrays.dims.front(), last = arrays.dims.back();
+  arrays.coordinates = {points::number_points(arrays.coordinates, indexed_sizes(table, arrays),
+                                              mode, ops::Axes(arrays.axes), name)};
+  arrays.dims.resize(1);
+  arrays.axes.resize(1);
+  return table.flatten(first, last);
 }
 
 // A source whose indexed axes are adjacent, in front of the others; and the ways back.

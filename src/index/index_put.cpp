@@ -133,12 +133,6 @@ bool is_one_axis(const Arrays& arrays) {
   return arrays.is_one() && !(arrays.front && arrays.dims[0] > 0);
 }
 
-std::vector<c10::SymInt> indexed_sizes(const Tensor& source, const Arrays& arrays) {
-  std::vector<c10::SymInt> sizes;
-  for (const int64_t dim : arrays.dims) sizes.push_back(source.sym_size(dim));
-  return sizes;
-}
-
 // The summands for the source, of the same length.
 Tensor sums_of(const Tensor& source, const Write& call, const Arrays& arrays, const Tensor& rows) {
   if (is_one_axis(arrays)) {

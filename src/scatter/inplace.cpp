@@ -35,15 +35,11 @@ constexpr const char* kSharedOut =
     ": torch.vmap cannot map over values or index where out is one for all samples. Give it "
     "out.expand(...).clone(), or call the op that returns a new tensor.";
 
-Tensor sums_of(const char* op, const c10::SymInt& dim_size, const Tensor& values,
-               const Tensor& index, int64_t dim, int64_t batch_dims, std::string_view mode) {
-  return ops::scatter_add().call(values, index, dim_size, dim, batch_dims, std::nullopt, mode, op);
-}
-
 // The summands for `out`, as a separate tensor.
 Tensor sums_for(const char* op, const Tensor& out, const Tensor& values, const Tensor& index,
                 int64_t dim, int64_t batch_dims, std::string_view mode) {
-  return sums_of(op, out.sym_size(dim), values, index, dim, batch_dims, mode);
+  return ops::scatter_add().call(values, index, out.sym_size(dim), dim, batch_dims, std::nullopt,
+                                 mode, op);
 }
 
 SumCall check(const Tensor& out, const Tensor& values, const Tensor& index, Dim dim,
@@ -243,9 +239,9 @@ Tensor reduced(const Tensor& out, const Tensor& values, const Tensor& index, int
   Tensor counts;
   if (!is_product) {  // first, so that errors of entries are in this op's name
     const Tensor ones = at::ones_like(index, index.options().dtype(at::kLong));
-    counts = indexing::per_row(
-        sums_of("scatter_", out.sym_size(axis), ones, index, batch_dims, batch_dims, "raise"),
-        batch_dims, axis, out.dim());
+    counts = ops::scatter_add().call(ones, index, out.sym_size(axis), batch_dims, batch_dims,
+                                     std::nullopt, "raise", "scatter_");
+    counts = indexing::per_row(counts, batch_dims, axis, out.dim());
   }
   const Tensor result =
       ops::scatter().call(values, index, out.sym_size(axis), axis, batch_dims,

@@ -19,21 +19,8 @@ inline at::ScalarType as_dispatched(at::ScalarType dtype) {
 
 // The dtype of SumOf, in which a real dtype is summed on CUDA.
 inline at::ScalarType sum_type(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kHalf:
-    case at::kBFloat16:
-      return at::kFloat;
-    case at::kByte:
-    case at::kChar:
-    case at::kShort:
-    case at::kUInt16:
-    case at::kUInt32:
-      return at::kInt;
-    case at::kUInt64:
-      return at::kLong;
-    default:
-      return dtype;
-  }
+  if (at::isReducedFloatingType(dtype)) return at::kFloat;
+  return c10::elementSize(dtype) < 4 ? at::kInt : as_signed(dtype);
 }
 
 // Calls use(value) with a value of the kernels' type for a real dtype that can be summed.

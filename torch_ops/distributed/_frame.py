@@ -128,8 +128,10 @@ def place(tensor: DTensor, placements: tuple[Placement, ...]) -> Tensor:
         detached: Any = tensor.detach()
         tensor = detached.redistribute(tensor.device_mesh, placements)
     part, mesh = tensor.to_local(), tensor.device_mesh
-    if mesh.get_coordinate() is None:  # torch's part has one axis, and is on the CPU after some ops
-        return part.new_empty((0,) * max(tensor.dim(), 1), device=mesh.device_type)
+    if mesh.get_coordinate() is None:
+        # torch's part has one axis, and is on the CPU after an op. A node of such an op does not take
+        # a gradient on another device; others take one on the CPU.
+        return part.new_empty((0,) * max(tensor.dim(), 1), device="cpu")
     return part
 
 
@@ -171,7 +173,7 @@ def wrap(
     of the tensor would have.
     """
     stride = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    return DTensor.from_local(
+    output = DTensor.from_local(
         part.contiguous(),
         mesh,
         placements,
@@ -179,6 +181,10 @@ def wrap(
         shape=torch.Size(shape),
         stride=tuple(stride),
     )
+    if mesh.get_coordinate() is not None:
+        return output
+    # from_local moved the nothing that such a rank has from the CPU (see `place`) to a GPU.
+    return wrap_as(part.new_empty(0), output)
 
 
 def wrap_as(part: Tensor, other: DTensor) -> DTensor:

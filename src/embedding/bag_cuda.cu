@@ -1,3 +1,4 @@
+#include "common/cuda/kernel_overlap.cuh"
 #include "common/cuda/launch.cuh"
 #include "common/cuda/vectorized.cuh"
 #include "common/host/float16.h"
@@ -10,85 +11,197 @@ namespace torch_ops::kernels {
 namespace {
 
 constexpr int kBagUnroll = 4;  // rows that a thread reads at a time
+// Entries; a bag of more is the work of a block: of many bags, and of so few that each has a block.
+constexpr int64_t kLongBag = 64, kLongAlone = 16;
+constexpr int64_t kLongBlocks = 1024;    // that look for such bags, about, ...
+constexpr int64_t kMostBags = kThreads;  // ... each among so many at most
 
-// `lanes` threads, a power of two up to a warp, sum a bag: V columns each at a time.
+// What a thread has of a bag.
+template <int V, class Sum>
+struct BagSum {
+  Sum sums[V] = {};
+  int kept = 0;  // entries
+
+  __device__ __forceinline__ void add(const BagSum& other) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) sums[v] += other.sums[v];
+    kept += other.kept;
+  }
+};
+
+// A strip of the table, of which each blockIdx.y has one, is V columns for each of `lanes` threads,
+// a power of two up to a warp.
 template <int V, class Value>
-__global__ void bag_kernel(const __grid_constant__ BagCall<Value> call, IndexView entries,
-                           int lanes, const __grid_constant__ IndexErrorSite errors) {
-  using Sum = ComputeType<Value>;
-  const int64_t teams = static_cast<int64_t>(gridDim.x) * (blockDim.x / lanes);
-  const int lane = static_cast<int>(threadIdx.x) % lanes;
-  const int64_t team =
-      static_cast<int64_t>(blockIdx.x) * (blockDim.x / lanes) + threadIdx.x / lanes;
-  for (int64_t bag = team; bag < call.bags; bag += teams) {
-    const int64_t begin = call.begin(bag), end = call.begin(bag + 1);
-    // Of a width of 0 nothing is summed, but entries are checked.
-    for (int64_t column = lane * V; column < max(call.width, int64_t{1}); column += lanes * V) {
-      Sum sums[V] = {};
-      int64_t kept = 0;
-      for (int64_t first = begin; first < end; first += kBagUnroll) {
-        int64_t picks[kBagUnroll];
-        Sum factors[kBagUnroll];
-        Vector<Value, V> rows[kBagUnroll];
+struct Bags {
+  BagCall<Value> call;
+  IndexView entries;
+  int lanes;
+  int64_t first_column;  // of the strip of the first blockIdx.y
+  int64_t limit;         // a bag of more entries is long
+
+  using Sum = BagSum<V, ComputeType<Value>>;
+
+  // Of a thread, the first.
+  __device__ __forceinline__ int64_t column() const {
+    return first_column + (int64_t{blockIdx.y} * lanes + threadIdx.x % lanes) * V;
+  }
+
+  // Adds each step-th of the entries [first, end), four at a time. Of a width of 0 nothing is
+  // summed, but entries are checked.
+  __device__ __forceinline__ void add(Sum& total, int64_t first, int64_t end, int step,
+                                      int64_t column, const IndexErrorSite& errors) const {
+    if (column >= max(call.width, int64_t{1})) return;
+    for (; first < end; first += step * kBagUnroll) {
+      int64_t picks[kBagUnroll];
+      ComputeType<Value> factors[kBagUnroll];
+      Vector<Value, V> rows[kBagUnroll];
 #pragma unroll
-        for (int k = 0; k < kBagUnroll; ++k) {
-          const int64_t n = min(first + k, end - 1);
-          picks[k] = entries[n];
-          const bool there = in_range(picks[k], call.rows);
-          if (!there && first + k < end) record_bad_entry(errors, n, picks[k]);
-          const bool counts = there && picks[k] != call.padding && first + k < end;
-          kept += counts;
-          factors[k] = !counts                   ? Sum(0)
-                       : call.factors == nullptr ? Sum(1)
-                                                 : static_cast<Sum>(call.factors[n]);
-          picks[k] = counts && call.width > 0 ? picks[k] : -1;
-        }
+      for (int k = 0; k < kBagUnroll; ++k) {
+        const int64_t n = min(first + k, end - 1);
+        picks[k] = entries[n];
+        const bool there = in_range(picks[k], call.rows);
+        if (!there && first + k < end) record_bad_entry(errors, n, picks[k]);
+        const bool counts = there && picks[k] != call.padding && first + k < end;
+        total.kept += counts;
+        factors[k] = !counts                   ? ComputeType<Value>(0)
+                     : call.factors == nullptr ? ComputeType<Value>(1)
+                                               : static_cast<ComputeType<Value>>(call.factors[n]);
+        picks[k] = counts && call.width > 0 ? picks[k] : -1;
+      }
 #pragma unroll
-        for (int k = 0; k < kBagUnroll; ++k) {
-          if (picks[k] < 0) continue;
-          rows[k] = *reinterpret_cast<const Vector<Value, V>*>(call.weight + picks[k] * call.width +
-                                                               column);
-        }
+      for (int k = 0; k < kBagUnroll; ++k) {
+        if (picks[k] < 0) continue;
+        rows[k] = *reinterpret_cast<const Vector<Value, V>*>(call.weight + picks[k] * call.width +
+                                                             column);
+      }
 #pragma unroll
-        for (int k = 0; k < kBagUnroll; ++k) {
-          if (picks[k] < 0) continue;
+      for (int k = 0; k < kBagUnroll; ++k) {
+        if (picks[k] < 0) continue;
 #pragma unroll
-          for (int v = 0; v < V; ++v) sums[v] += factors[k] * static_cast<Sum>(rows[k].values[v]);
+        for (int v = 0; v < V; ++v) {
+          total.sums[v] += factors[k] * static_cast<ComputeType<Value>>(rows[k].values[v]);
         }
       }
-      if (call.width == 0) break;
-      const Sum divisor = call.mean && kept > 0 ? static_cast<Sum>(kept) : Sum(1);
-      Vector<Value, V> result;
-#pragma unroll
-      for (int v = 0; v < V; ++v) result.values[v] = static_cast<Value>(sums[v] / divisor);
-      store(call.result + bag * call.width + column, result);
     }
+  }
+
+  __device__ __forceinline__ void write(const Sum& total, int64_t bag, int64_t column) const {
+    if (column >= call.width) return;
+    using Number = ComputeType<Value>;
+    const Number divisor =
+        call.mean && total.kept > 0 ? static_cast<Number>(total.kept) : Number(1);
+    Vector<Value, V> result;
+#pragma unroll
+    for (int v = 0; v < V; ++v) result.values[v] = static_cast<Value>(total.sums[v] / divisor);
+    store(call.result + bag * call.width + column, result);
+  }
+};
+
+// A group of lanes for each bag. Long bags are left out.
+template <int V, class Value>
+__global__ void bag_kernel(const __grid_constant__ Bags<V, Value> bags,
+                           const __grid_constant__ IndexErrorSite errors) {
+  let_next_kernel_begin();
+  const BagCall<Value>& call = bags.call;
+  const int teams = static_cast<int>(blockDim.x) / bags.lanes;
+  const int64_t first = int64_t{blockIdx.x} * teams + threadIdx.x / bags.lanes;
+  const int64_t column = bags.column();
+  for (int64_t bag = first; bag < call.bags; bag += int64_t{gridDim.x} * teams) {
+    const int64_t begin = call.begin(bag), end = call.begin(bag + 1);
+    if (end - begin > bags.limit) continue;
+    typename Bags<V, Value>::Sum total;
+    bags.add(total, begin, end, 1, column, errors);
+    bags.write(total, bag, column);
   }
 }
 
+// Blocks look for the long bags among `each`, and total them: the groups of lanes have the entries
+// in turn, and join their sums in a fixed order. Runs beside `bag_kernel`,
+// for which it also looks for offsets that are out of range.
 template <int V, class Value>
-void launch(const BagCall<Value>& call, const IndexErrorSite& errors) {
+__global__ void __launch_bounds__(kThreads, 3)
+    long_bag_kernel(const __grid_constant__ Bags<V, Value> bags, int each,
+                    const __grid_constant__ IndexErrorSite errors,
+                    const __grid_constant__ IndexErrorSite offset_errors) {
+  using Sum = typename Bags<V, Value>::Sum;
+  alignas(Sum) __shared__ char memory[kThreads / 2 * sizeof(Sum)];
+  __shared__ bool is_long[kMostBags];
+  auto* shared = reinterpret_cast<Sum*>(memory);
+  const BagCall<Value>& call = bags.call;
+  const int thread = static_cast<int>(threadIdx.x), lanes = bags.lanes, group = thread / lanes;
+  const int groups = kThreads / lanes;
+  const int64_t first = int64_t{blockIdx.x} * each, column = bags.column();
+  bool found = false;
+  if (thread < each) {
+    const int64_t bag = min(first + thread, call.bags);
+    found = bag < call.bags && call.begin(bag + 1) - call.begin(bag) > bags.limit;
+    is_long[thread] = found;
+    const int64_t last = bag + 1 == call.bags ? call.offset_count : min(bag + 1, call.bags);
+    for (int64_t n = bag; call.offsets != nullptr && n < last; ++n) {
+      const int64_t offset = call.offsets[n];
+      if (!in_range(offset, call.count + 1)) record_bad_entry(offset_errors, n, offset);
+    }
+  }
+  const bool any = __syncthreads_or(found);
+  for (int n = 0; any && n < each; ++n) {
+    if (!is_long[n]) continue;
+    const int64_t bag = first + n, begin = call.begin(bag), end = call.begin(bag + 1);
+    Sum total;
+    bags.add(total, begin + group * kBagUnroll, end, groups, column, errors);
+    for (int half = groups / 2; half > 0; half /= 2) {
+      __syncthreads();
+      if (group >= half && group < 2 * half) shared[thread - half * lanes] = total;
+      __syncthreads();
+      if (group < half) total.add(shared[thread]);
+    }
+    if (group == 0) bags.write(total, bag, column);
+  }
+  if (thread == 0) wait_for_kernel_before();  // for the kernel that waits for this one
+}
+
+template <int V, class Value>
+void launch(const BagCall<Value>& call, const IndexErrorSite& errors,
+            const IndexErrorSite& offset_errors) {
   int lanes = 1;
   while (lanes < 32 && lanes * V < call.width) lanes *= 2;
-  TORCH_OPS_LAUNCH((bag_kernel<V, Value>), grid_x(call.bags, kThreads / lanes), kThreads, 0, call,
-                   IndexView{call.entries}, lanes, errors);
+  const int64_t strips = std::max<int64_t>(ceil_div(call.width, int64_t{lanes} * V), 1);
+  const auto each = static_cast<int>(std::clamp<int64_t>(call.bags / kLongBlocks, 1, kMostBags));
+  Bags<V, Value> bags{call, IndexView{call.entries}, lanes, 0,
+                      call.bags <= kLongBlocks ? kLongAlone : kLongBag};
+  const bool may_be_short = call.offsets != nullptr || call.length <= bags.limit;
+  auto* const of_long_bags = long_bag_kernel<V, Value>;
+  for (int64_t strip = 0; strip < strips; strip += kMaxGridYZ) {
+    bags.first_column = strip * lanes * V;
+    const dim3 grid(grid_x(call.bags, kThreads / lanes), grid_y(strips - strip));
+    const dim3 long_grid(grid_x(call.bags, each), grid.y);
+    if (!may_be_short) {
+      TORCH_OPS_LAUNCH(of_long_bags, long_grid, kThreads, 0, bags, each, errors, offset_errors);
+      continue;
+    }
+    TORCH_OPS_LAUNCH((bag_kernel<V, Value>), grid, kThreads, 0, bags, errors);
+    if (call.offsets != nullptr) {
+      launch_early(of_long_bags, long_grid, kThreads, 0, bags, each, errors, offset_errors);
+    }
+  }
 }
 
 }  // namespace
 
 template <class Value>
-void sum_bags(OnCuda on, const BagCall<Value>& call, const IndexErrorSite& errors) {
+void sum_bags(OnCuda on, const BagCall<Value>& call, const IndexErrorSite& errors,
+              const IndexErrorSite& offset_errors) {
   const HostScope scope(on.program);
   if (call.bags == 0) return;
   constexpr int V = kVectorSize<Value>;
   const bool vectors = call.width > 0 && call.width % V == 0 &&
                        is_aligned(call.weight, kVectorBytes) &&
                        is_aligned(call.result, kVectorBytes);
-  vectors ? launch<V>(call, errors) : launch<1>(call, errors);
+  vectors ? launch<V>(call, errors, offset_errors) : launch<1>(call, errors, offset_errors);
 }
 
-#define INSTANTIATE(Value) \
-  template void sum_bags(OnCuda, const BagCall<Value>&, const IndexErrorSite&);
+#define INSTANTIATE(Value)                                                     \
+  template void sum_bags(OnCuda, const BagCall<Value>&, const IndexErrorSite&, \
+                         const IndexErrorSite&);
 TORCH_OPS_FOR_EACH_FLOAT(INSTANTIATE)
 
 }  // namespace torch_ops::kernels

@@ -43,10 +43,12 @@ namespace kernels {
 template <class Value>
 TORCH_OPS_KERNELS_API int64_t sum_bags(OnCpu on, const BagCall<Value>& call);
 
-// An entry that is no row counts for no bag, and is recorded.
+// An entry that is no row counts for no bag, and is recorded. So is an offset that is no position,
+// and counts as the nearest one.
 template <class Value>
 TORCH_OPS_KERNELS_API void sum_bags(OnCuda on, const BagCall<Value>& call,
-                                    const IndexErrorSite& errors);
+                                    const IndexErrorSite& errors,
+                                    const IndexErrorSite& offset_errors);
 
 }  // namespace kernels
 }  // namespace torch_ops

@@ -254,8 +254,7 @@ struct BagSum {
     if constexpr (std::is_same_v<On, OnMeta>) {
       return at::empty_symint({bags, weight.sym_size(1)}, weight.options());
     } else {
-      // A long bag is the work of one warp.
-      constexpr int64_t kLongBag = 1024;
+      constexpr int64_t kLongBag = 4096;  // longer ones are too much for a block each
       if (std::is_same_v<On, OnCuda> && input.numel() > kLongBag * bags.expect_int()) {
         return reduce_rows(weight, input, offsets, factors, mode, include_last_offset, padding_idx,
                            scale_grad_by_freq, sparse);
@@ -340,46 +339,59 @@ struct BagSum {
   static Tensor sum(const Tensor& weight, const Tensor& factors, const Tensor& entries,
                     const Part& offsets, bool mean, int64_t bags,
                     std::optional<int64_t> padding_idx) {
-    Tensor begins;
-    if (offsets) {
-      begins = offsets->to(at::kLong).contiguous();
-      const int64_t count = entries.numel();
-      const auto fits = [=](int64_t offset) { return offset >= 0 && offset <= count; };
+    const int64_t count = entries.numel();
+    const Tensor begins = offsets ? offsets->to(at::kLong).contiguous() : Tensor();
+    if (offsets && std::is_same_v<On, OnCpu>) {  // on CUDA the kernel checks them
       const auto* const first = begins.const_data_ptr<int64_t>();
-      if (std::is_same_v<On, OnCuda> || !std::all_of(first, first + begins.numel(), fits)) {
-        ops::gather().call(at::zeros({1}, begins.options().dtype(at::kByte)).expand({count + 1}),
-                           begins, 0, /*batch_dims=*/0, "raise", std::nullopt, kOfOffsets);
+      const auto bad = std::find_if(first, first + begins.numel(),
+                                    [=](int64_t at) { return at < 0 || at > count; });
+      if (bad != first + begins.numel()) {
+        indexing::raise_out_of_range(kOfOffsets, begins, bad - first, count + 1, false);
       }
     }
     const Tensor result = new_output({bags, weight.size(1)}, weight.options());
     ElementLayout layout{};
-    layout.count = entries.numel();
+    layout.count = count;
     layout.axis_size = weight.size(0);
-    call_indexed<On>(
-        kOfInput, entries, layout, IndexMode::kRaise, result, [&](auto on, const auto&... errors) {
-          return AT_DISPATCH_FLOATING_TYPES_AND2(
-              at::kHalf, at::kBFloat16, weight.scalar_type(), kBagOp, [&] {
-                const auto read = [](const Tensor& tensor, auto zero) {
-                  return static_cast<const decltype(zero)*>(
-                      tensor.defined() ? tensor.const_data_ptr() : nullptr);
-                };
-                using Value = typename KernelTypeOf<scalar_t>::type;
-                const BagCall<Value> call{read(weight, Value()),
-                                          index_array(entries),
-                                          read(begins, int64_t()),
-                                          read(factors, Value()),
-                                          static_cast<Value*>(result.mutable_data_ptr()),
-                                          weight.size(0),
-                                          weight.size(1),
-                                          entries.numel(),
-                                          bags,
-                                          offsets ? begins.numel() : 0,
-                                          entries.dim() == 2 ? entries.size(1) : 0,
-                                          padding_idx.value_or(-1),
-                                          mean};
-                return kernels::sum_bags(on, call, errors...);
-              });
-        });
+    const auto sum_entries = [&](const auto&... offset_errors) {
+      call_indexed<On>(kOfInput, entries, layout, IndexMode::kRaise, result,
+                       [&](auto on, const auto&... errors) {
+                         return AT_DISPATCH_FLOATING_TYPES_AND2(
+                             at::kHalf, at::kBFloat16, weight.scalar_type(), kBagOp, [&] {
+                               const auto read = [](const Tensor& tensor, auto zero) {
+                                 return static_cast<const decltype(zero)*>(
+                                     tensor.defined() ? tensor.const_data_ptr() : nullptr);
+                               };
+                               using Value = typename KernelTypeOf<scalar_t>::type;
+                               const BagCall<Value> call{
+                                   read(weight, Value()),
+                                   index_array(entries),
+                                   read(begins, int64_t()),
+                                   read(factors, Value()),
+                                   static_cast<Value*>(result.mutable_data_ptr()),
+                                   weight.size(0),
+                                   weight.size(1),
+                                   count,
+                                   bags,
+                                   offsets ? begins.numel() : 0,
+                                   entries.dim() == 2 ? entries.size(1) : 0,
+                                   padding_idx.value_or(-1),
+                                   mean};
+                               return kernels::sum_bags(on, call, errors..., offset_errors...);
+                             });
+                       });
+    };
+    if constexpr (std::is_same_v<On, OnCpu>) {
+      sum_entries();
+    } else if (offsets) {
+      ElementLayout places{};
+      places.count = begins.numel();
+      places.axis_size = count + 1;
+      call_indexed<On>(kOfOffsets, begins, places, IndexMode::kRaise, result,
+                       [&](auto, const auto& errors) { sum_entries(errors); });
+    } else {
+      sum_entries(IndexErrorSite{});
+    }
     return result;
   }
 };

@@ -220,34 +220,41 @@ def test_long_bags_and_short(device: torch.device) -> None:
                 torch.testing.assert_close(grad, expected)
 
 
+def check_sums(device: torch.device, dtype: torch.dtype, width: int, lengths: Tensor) -> None:
+    """Of bags of these lengths, with factors and padding or without."""
+    # Whole numbers, so that their sums are exact, in 16 bits too.
+    weight = torch.randint(-4, 5, (50, width), device=device).to(dtype)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).to(device)
+    index = torch.randint(50, (int(lengths.sum()),), device=device)
+    factors = torch.randint(-2, 3, index.shape, device=device).to(dtype)
+    bags = torch.repeat_interleave(torch.arange(len(lengths)), lengths).to(device)
+    for scale in (None, factors):
+        for padding in (None, 3):
+            rows = weight[index] if scale is None else weight[index] * scale[:, None]
+            rows = rows if padding is None else rows * (index != padding)[:, None]
+            expected = torch.zeros(len(lengths), width, dtype=dtype, device=device)
+            expected.index_add_(0, bags, rows)
+            for entries in (index, index.to(torch.uint8)):
+                actual = torch_ops.embedding_bag(
+                    entries,
+                    weight,
+                    offsets,
+                    mode="sum",
+                    per_sample_weights=scale,
+                    include_last_offset=True,
+                    padding_idx=padding,
+                )
+                assert torch.equal(actual, expected), (width, scale is None, padding)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_widths(device: torch.device, dtype: torch.dtype) -> None:
     """Every width around those of vectors, sums that several threads make, few entries and more."""
     for width, most in product((*range(1, 36), 63, 64, 100, 128, 135, 300), (4, 14)):
-        # Whole numbers, so that their sums are exact, in 16 bits too.
-        weight = torch.randint(-4, 5, (50, width), device=device).to(dtype)
-        lengths = torch.randint(0, most, (4000 // width + 40,))
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).to(device)
-        index = torch.randint(50, (int(lengths.sum()),), device=device)
-        factors = torch.randint(-2, 3, index.shape, device=device).to(dtype)
-        bags = torch.repeat_interleave(torch.arange(len(lengths)), lengths).to(device)
-        for scale in (None, factors):
-            for padding in (None, 3):
-                rows = weight[index] if scale is None else weight[index] * scale[:, None]
-                rows = rows if padding is None else rows * (index != padding)[:, None]
-                expected = torch.zeros(len(lengths), width, dtype=dtype, device=device)
-                expected.index_add_(0, bags, rows)
-                for entries in (index, index.to(torch.uint8)):
-                    actual = torch_ops.embedding_bag(
-                        entries,
-                        weight,
-                        offsets,
-                        mode="sum",
-                        per_sample_weights=scale,
-                        include_last_offset=True,
-                        padding_idx=padding,
-                    )
-                    assert torch.equal(actual, expected), (width, scale is None, padding)
+        check_sums(device, dtype, width, torch.randint(0, most, (4000 // width + 40,)))
+    # Few bags of many entries, and some of none or few.
+    for width in (1, 2, 7, 8, 33, 128, 300):
+        check_sums(device, dtype, width, torch.tensor([130, 0, 1, 4, 33, 150, 0, 129]))
 
 
 def test_a_bad_entry_among_good_ones(device: torch.device) -> None:
@@ -259,7 +266,7 @@ def test_a_bad_entry_among_good_ones(device: torch.device) -> None:
         torch_ops.embedding_bag(entries, weight, offsets, mode="sum", padding_idx=padding)
         torch_ops.check_errors()
 
-    for width, length in product((0, 1, 3, 8, 64), (2, 10)):
+    for width, length in product((0, 1, 3, 8, 64), (2, 10, 500)):
         offsets = torch.arange(0, 3000, length, device=device)
         weight = torch.ones(50, width, device=device)
         for entries in (index, index.long()):
@@ -304,6 +311,11 @@ def test_small_for_the_sanitizer(device: torch.device) -> None:
     for sample in samples(device, torch.float32):
         rows = torch_ops.embedding_bag(*sample.args[:2], sample.args[2], mode="sum")
         assert rows.shape[1] == sample.args[1].shape[1]
+    for width in (1, 3, 40):  # few bags, which have many entries
+        rows = torch_ops.embedding_bag(
+            torch.ones(2, 70, dtype=torch.int64, device=device), torch.ones(3, width, device=device)
+        )
+        assert (rows == 1).all()
 
 
 def test_first_of_several_that_are_alike(device: torch.device) -> None:

@@ -74,6 +74,7 @@ def cases() -> Iterator[Case]:
             (16, entries // 16, "uniform"),
             (256, entries // 8, "uniform"),
             (64, entries * 2, "uniform"),
+            (64, entries // 128, "uniform"),
             (64, 64, "uniform"),
             (1, entries // 16, "uniform"),
         ):
@@ -100,6 +101,9 @@ def cases() -> Iterator[Case]:
                     yield Case("bags", name, dtype, quick=columns == 64, **common)
             for name in OTHERS:
                 yield Case("others", name, "f32", **common)
+        for dtype in ("f32", "bf16"):  # texts of some hundred words
+            for name in ("sum", "mean", "sum, trained"):
+                yield Case("bags", name, dtype, entries // 16, 128, entries // 8192, on=on)
 
 
 def offsets_of(index: Tensor, segments: int) -> Tensor:

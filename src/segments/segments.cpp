@@ -206,7 +206,11 @@ Tensor GatherCsr::kernel(const Tensor& values, const Tensor& offsets, Dim dim, i
       " and the shape of offsets is ", offsets.sym_sizes(), ".");
   TORCH_CHECK_VALUE(output_size.sym_ge(0).expect_true(__FILE__, __LINE__), kGather,
                     ": output_size must not be negative, but it is ", output_size, ".");
-  if constexpr (std::is_same_v<On, OnCpu>) {
+  if constexpr (std::is_same_v<On, OnMeta>) {
+    c10::SymDimVector sizes(values.sym_sizes().begin(), values.sym_sizes().end());
+    sizes[axis] = output_size;
+    return at::empty_symint(sizes, values.options());
+  } else {
     const Tensor rows = values.contiguous();
     Tensor marks = offsets;
     RowLayout layout = indexing::lay_out_contiguous(rows.sizes(), marks, {axis, batch_dims});
@@ -216,15 +220,13 @@ Tensor GatherCsr::kernel(const Tensor& values, const Tensor& offsets, Dim dim, i
     sizes[axis] = layout.entries;
     const Tensor result = new_output(sizes, rows.options());
     call_indexed<On>(kGather, marks, offsets_layout(layout), IndexMode::kRaise, result,
-                     [&](auto on) {
+                     [&](auto on, const auto&... errors) {
                        return kernels::repeat_rows(on, index_array(marks), layout,
                                                    static_cast<const char*>(rows.const_data_ptr()),
-                                                   static_cast<char*>(result.mutable_data_ptr()));
+                                                   static_cast<char*>(result.mutable_data_ptr()),
+                                                   errors...);
                      });
     return result;
-  } else {
-    const Tensor ids = op_of<SegmentIds>().call(offsets, output_size, kGather);
-    return ops::gather().call(values, ids, axis, batch_dims, "fill", 0, std::nullopt);
   }
 }
 

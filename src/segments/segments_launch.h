@@ -88,6 +88,9 @@ TORCH_OPS_KERNELS_API void reduce_segments(OnCuda on, const SegmentCall<Value, R
 // [batch, outer, segments, inner], and `result` is [batch, outer, entries, inner], of bytes.
 TORCH_OPS_KERNELS_API int64_t repeat_rows(OnCpu on, const IndexArray& offsets,
                                           const RowLayout& layout, const char* rows, char* result);
+TORCH_OPS_KERNELS_API void repeat_rows(OnCuda on, const IndexArray& offsets,
+                                       const RowLayout& layout, const char* rows, char* result,
+                                       const IndexErrorSite& errors);
 
 // Writes which segment each of [batch, entries] belongs to; the number of segments for one that
 // belongs to none. Id is int32_t or int64_t.

@@ -19,6 +19,7 @@ constexpr int64_t kMostBlocks = 1024;     // of what long segments take, and abo
 constexpr int kRunEntries = 16;           // of a run of segments, about, at most
 constexpr int64_t kFewThreads = 1 << 17;  // that keep memory busy: half of what an H200 can hold
 constexpr int64_t kWayEntries = 16;       // of a group, where there are more threads
+constexpr int64_t kMostAverage = 200;     // of a group, if segments of this length are not listed
 
 // In what the values of a segment are joined, V columns of them; and of what a kernel is told.
 template <SegmentRule kRule, class Value>
@@ -94,6 +95,11 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
 
   LongRows longs{};
   longs.limit = run > 1 ? 2 * kAlone / run : kAlone * ways;
+  // Segments up to 1.5 times the average are not listed where their groups keep memory busy.
+  if (rows * order.pieces * columns.lanes * ways >= kFewThreads / 2 &&
+      !average_exceeds(kMostAverage * ways)) {
+    longs.limit = std::max(longs.limit, 3 * layout.entries / (2 * layout.axis_size));
+  }
   const int64_t chunk_groups = kRowThreads / columns.lanes;
   const int64_t all_entries = layout.slabs() * layout.entries * order.pieces;
   const int64_t share = ceil_div(all_entries, kMostBlocks * chunk_groups);
@@ -218,6 +224,35 @@ void product_sums(OnCuda on, const RowTotals<Value, Number>& call, const Value* 
   total_rows<ProductSumsOf<Value, Number>, V>(
       call, segments::TwoArrays<Value>{call.values, others},
       is_aligned(call.values, kBytes) && is_aligned(others, kBytes));
+}
+
+void repeat_rows(OnCuda on, const IndexArray& marks, const RowLayout& layout, const char* rows,
+                 char* result, const IndexErrorSite& errors) {
+  const HostScope scope(on.program);
+  if (layout.slabs() == 0) return;
+  constexpr int64_t kMostWords = 1 << 14;  // of a block, unless its rows have more
+  constexpr int64_t kEnoughBlocks = 1024;
+  const auto launch = [&](auto word) {
+    using Word = decltype(word);
+    const int64_t words = layout.inner / static_cast<int64_t>(sizeof(Word));
+    const int64_t entries = layout.batch * layout.entries;
+    // Entries of a block: few enough for all multiprocessors, and so many that a search pays.
+    const int64_t most =
+        std::min<int64_t>(segments::kRepeatTile, kMostWords / std::max<int64_t>(words, 1));
+    const int64_t tile =
+        std::clamp<int64_t>(std::min(most, entries / kEnoughBlocks), 8, segments::kRepeatTile);
+    const dim3 grid(grid_x(std::max<int64_t>(ceil_div(entries, tile), 1), 1), grid_y(layout.outer));
+    TORCH_OPS_LAUNCH(segments::repeat_kernel<Word>, grid, kRunThreads, 0,
+                     all_offsets(marks, layout), words, static_cast<int>(tile),
+                     reinterpret_cast<const Word*>(rows), reinterpret_cast<Word*>(result), errors);
+  };
+  const auto fits = [&](int64_t bytes) {
+    return layout.inner % bytes == 0 && is_aligned(rows, bytes) && is_aligned(result, bytes);
+  };
+  if (fits(16)) return launch(uint4{});
+  if (fits(8)) return launch(uint64_t{});
+  if (fits(4)) return launch(uint32_t{});
+  fits(2) ? launch(uint16_t{}) : launch(uint8_t{});
 }
 
 template <class Out>

@@ -105,10 +105,14 @@ struct Offsets {
     const int64_t all = static_cast<int64_t>(batch) * entries;
     const int64_t end = min(begin + count, all);
     const int64_t low = search_block(begin, -1, this->count());
-    int64_t high = low;
-    for (int64_t step = count / 4; high < this->count(); step *= 8) {  // most segments are short
-      high = min(high + step + 1, this->count());
-      if (high == this->count() || (*this)[high] >= end) break;
+    // The first place from which on no offset is below the end, or one after it.
+    int64_t high = low + 1;
+    const int64_t probe = high + threadIdx.x;
+    const int below = __syncthreads_count(probe < this->count() && (*this)[probe] < end);
+    high += below;
+    for (int64_t step = kRunThreads; below == kRunThreads && high < this->count(); step *= 8) {
+      if ((*this)[high] >= end) break;
+      high = min(high + step, this->count());
     }
     for (int64_t entry = max(begin, int64_t{0}) + threadIdx.x; entry < end; entry += blockDim.x) {
       const int64_t place = search(entry, low, high);
@@ -477,6 +481,18 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
+// Records the offsets that are out of range; each block looks at some.
+__device__ __forceinline__ void check_offsets(const Offsets& offsets,
+                                              const IndexErrorSite& errors) {
+  const int64_t step = int64_t{gridDim.x} * kRunThreads;
+  for (int64_t n = int64_t{blockIdx.x} * kRunThreads + threadIdx.x; n < offsets.count();
+       n += step) {
+    const Id b = offsets.batch_of(n, offsets.segments + 1);
+    const int64_t s = n - static_cast<int64_t>(b) * (offsets.segments + 1);
+    check_offset(offsets, b, s, offsets.given(b, s), errors);
+  }
+}
+
 constexpr int kIdTile = 4 * kRunThreads;  // entries of a block
 
 template <class Out>
@@ -486,13 +502,52 @@ __global__ void __launch_bounds__(kRunThreads)
   const int64_t begin = int64_t{blockIdx.x} * kIdTile;
   offsets.find(begin, kIdTile,
                [&](int i, Id /*b*/, int64_t s) { ids[begin + i] = static_cast<Out>(s); });
-  const int64_t step = int64_t{gridDim.x} * kRunThreads;
-  for (int64_t n = int64_t{blockIdx.x} * kRunThreads + threadIdx.x; n < offsets.count();
-       n += step) {
-    const Id b = offsets.batch_of(n, offsets.segments + 1);
-    const int64_t s = n - static_cast<int64_t>(b) * (offsets.segments + 1);
-    check_offset(offsets, b, s, offsets.given(b, s), errors);
+  check_offsets(offsets, errors);
+}
+
+constexpr int kRepeatTile = 8 * kRunThreads;  // entries of a block, at most
+
+// Writes the row of its segment to each entry: `words` of each. Slices are blockIdx.y.
+template <class Word>
+__global__ void __launch_bounds__(kRunThreads)
+    repeat_kernel(const __grid_constant__ Offsets offsets, int64_t words, int tile,
+                  const Word* __restrict__ rows, Word* __restrict__ result,
+                  const __grid_constant__ IndexErrorSite errors) {
+  __shared__ int64_t row_of[kRepeatTile];  // of the first slice; -1: none
+  const int64_t begin = int64_t{blockIdx.x} * tile;
+  const auto segments = static_cast<int64_t>(offsets.segments);
+  const auto outer = static_cast<int64_t>(offsets.outer);
+  offsets.find(begin, tile, [&](int i, Id b, int64_t s) {
+    row_of[i] = s < segments ? static_cast<int64_t>(b) * outer * segments + s : -1;
+  });
+  __syncthreads();
+  const int64_t left = static_cast<int64_t>(offsets.batch) * offsets.entries - begin;
+  const int count = static_cast<int>(min(int64_t{tile}, left));
+  const auto copy = [&](int i, int64_t column, int64_t slice) {
+    const int64_t place = begin + i, row = row_of[i];
+    const auto b = static_cast<int64_t>(offsets.batch_of(place, offsets.entries));
+    const int64_t to = place + (b * (outer - 1) + slice) * offsets.entries;
+    result[to * words + column] =
+        row < 0 ? Word{} : rows[(row + slice * segments) * words + column];
+  };
+  for (int64_t slice = blockIdx.y; slice < outer; slice += gridDim.y) {
+    if (words < 32) {
+      const auto each = static_cast<unsigned>(words);
+#pragma unroll 4
+      for (unsigned n = threadIdx.x; n < count * each; n += kRunThreads) {
+        const unsigned i = each == 1 ? n : n / each;
+        copy(static_cast<int>(i), n - i * each, slice);
+      }
+    } else {
+      for (int i = static_cast<int>(threadIdx.x) / 32; i < count; i += kRunThreads / 32) {
+#pragma unroll 4
+        for (int64_t column = threadIdx.x % 32; column < words; column += 32) {
+          copy(i, column, slice);
+        }
+      }
+    }
   }
+  if (blockIdx.y == 0) check_offsets(offsets, errors);
 }
 
 // The first entry of each row, in an index that is in order.

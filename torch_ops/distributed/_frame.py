@@ -129,8 +129,8 @@ def place(tensor: DTensor, placements: tuple[Placement, ...]) -> Tensor:
         tensor = detached.redistribute(tensor.device_mesh, placements)
     part, mesh = tensor.to_local(), tensor.device_mesh
     if mesh.get_coordinate() is None:
-        # torch's part has one axis, and is on the CPU after an op. A node of such an op does not take
-        # a gradient on another device; others take one on the CPU.
+        # torch's part has one axis, and is on the CPU after an op. A node of such an op does not
+        # take a gradient on another device; others take one on the CPU.
         return part.new_empty((0,) * max(tensor.dim(), 1), device="cpu")
     return part
 

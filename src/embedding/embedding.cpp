@@ -254,8 +254,8 @@ struct BagSum {
     if constexpr (std::is_same_v<On, OnMeta>) {
       return at::empty_symint({bags, weight.sym_size(1)}, weight.options());
     } else {
-      constexpr int64_t kLongBag = 4096;  // longer ones are too much for a block each
-      if (std::is_same_v<On, OnCuda> && input.numel() > kLongBag * bags.expect_int()) {
+      constexpr int64_t kMostAverage = 4096;  // entries of a bag, which is the work of a block
+      if (std::is_same_v<On, OnCuda> && input.numel() > kMostAverage * bags.expect_int()) {
         return reduce_rows(weight, input, offsets, factors, mode, include_last_offset, padding_idx,
                            scale_grad_by_freq, sparse);
       }

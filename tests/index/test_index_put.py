@@ -445,6 +445,26 @@ def test_vmap(put: Callable[..., Tensor], device: torch.device) -> None:
             check_vmap(write, dims, (big, i, values))
 
 
+@pytest.mark.parametrize("place", [slice(None), [2, 0]], ids=str)
+def test_batched_second_derivatives(place: Any, device: torch.device) -> None:
+    """vectorize=True maps the older vmap over itself."""
+    x = values_for((3, 4, 2), device, torch.float64)
+    pick = (torch.tensor([0, 2], device=device), place, torch.tensor([1, 0], device=device))
+
+    def read(x: Tensor) -> Tensor:
+        return (torch_ops.index(x, pick) ** 3).sum()
+
+    def write(x: Tensor) -> Tensor:
+        return (torch_ops.index_put(x, pick, x[0, 1, 0] ** 2) ** 3).sum()
+
+    def write_to_copy(x: Tensor) -> Tensor:
+        return (torch_ops.index_put_(x * 2, pick, x[0, 1, 0] ** 2) ** 3).sum()
+
+    for function in (read, write, write_to_copy):
+        hessian = torch.autograd.functional.hessian(function, x, vectorize=True)
+        torch.testing.assert_close(hessian, torch.autograd.functional.hessian(function, x))
+
+
 def test_vmap_in_a_graph(device: torch.device) -> None:
     source = values_for((4, 3, 5), device, torch.float32)
     values = values_for((3, 5), device, torch.float32)

@@ -6,6 +6,7 @@
 #include "common/gather_family/gather_ops.h"
 #include "common/torch/derive.h"
 #include "common/torch/new_output.h"
+#include "common/torch/older_vmap.h"
 #include "common/torch/sharding.h"
 #include "index/points/points.h"
 #include "index/points/points_batching.h"
@@ -284,6 +285,12 @@ Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   register_op<GatherPoints>(m);
   register_op<RavelMultiIndex>(m);
+}
+
+TORCH_LIBRARY_IMPL(torch_ops, Batched, m) {
+  for (const char* op : {"gather_points", "ravel_multi_index", "put_points", "put_points_"}) {
+    m.impl(op, older_vmap::rule());
+  }
 }
 
 }  // namespace torch_ops

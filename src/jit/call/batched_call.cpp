@@ -3,6 +3,7 @@
 #include <ATen/ops/stack.h>
 
 #include "common/torch/batching.h"
+#include "common/torch/older_vmap.h"
 
 namespace torch_ops::jit {
 
@@ -79,5 +80,7 @@ std::vector<Tensor> call_batched(const Signature& kernel, const OpInputs& op_inp
   }
   return results;
 }
+
+torch::CppFunction rule_for_older_vmap() { return older_vmap::rule(); }
 
 }  // namespace torch_ops::jit

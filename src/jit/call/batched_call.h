@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymInt.h>
 #include <c10/util/FunctionRef.h>
+#include <torch/library.h>
 
 #include <optional>
 #include <vector>
@@ -25,5 +26,8 @@ std::vector<Tensor> call_each(const Signature& kernel, const c10::SymInt& sample
 // where samples differ in a raw array, one for each sample.
 std::vector<Tensor> call_batched(const Signature& kernel, const OpInputs& op_inputs, bool apart,
                                  OpCall call);
+
+// What is registered for the Batched key (common/torch/older_vmap.h).
+torch::CppFunction rule_for_older_vmap();
 
 }  // namespace torch_ops::jit

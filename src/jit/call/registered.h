@@ -8,6 +8,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "jit/call/batched_call.h"
 #include "jit/call/signature.h"
 
 namespace torch_ops::jit {
@@ -87,6 +88,7 @@ void register_kernel(const std::shared_ptr<Kernel>& kernel, const std::string& s
   const std::string& name = kernel->op_name;
   library->def((name + schema).c_str(), {at::Tag::pt2_compliant_tag});
   implement(Implementer<typename Kernel::Op>(*library, name));
+  library->impl(name.c_str(), torch::dispatch(c10::DispatchKey::Batched, rule_for_older_vmap()));
   kernel->op = c10::Dispatcher::singleton()
                    .findSchemaOrThrow(("torch_ops_jit::" + name).c_str(), "")
                    .typed<typename Kernel::Op>();

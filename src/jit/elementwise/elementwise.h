@@ -64,10 +64,6 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
 std::vector<Tensor> elementwise_autograd(const std::shared_ptr<Elementwise>& kernel,
                                          c10::DispatchKeySet keys, const OpInputs& inputs,
                                          at::OptionalSymIntArrayRef size);
-// What torch.autograd.grad(is_grads_batched=True) and gradcheck use: an older kind of vmap, whose
-// fallback knows no lists of tensors.
-std::vector<Tensor> batched_before_functorch(const Elementwise& kernel, const OpInputs& inputs,
-                                             at::OptionalSymIntArrayRef size);
 
 // Registers the kernel as an op, with its derivative and its batching rule; once for each name.
 void register_elementwise(const std::shared_ptr<Elementwise>& kernel);

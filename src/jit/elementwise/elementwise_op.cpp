@@ -50,8 +50,6 @@ void register_elementwise(const std::shared_ptr<Elementwise>& kernel) {
     impl(c10::DispatchKey::CPU, backend);
     impl(c10::DispatchKey::CUDA, backend);
     impl(c10::DispatchKey::FuncTorchBatched, batched);
-    impl(c10::DispatchKey::Batched,
-         [kernel](const auto&... args) { return batched_before_functorch(*kernel, args...); });
     impl.autograd([kernel](const auto&... args) { return elementwise_autograd(kernel, args...); });
   });
 }

@@ -140,13 +140,8 @@ std::vector<Tensor> call_op(const Indexed& kernel, const OpInputs& inputs, const
 std::vector<Tensor> indexed_autograd(const std::shared_ptr<Indexed>& kernel,
                                      c10::DispatchKeySet keys, const OpInputs& inputs,
                                      const Call& call, bool winners);
-// On FuncTorchBatched, and on Batched (torch.autograd.grad(is_grads_batched=True)).
-std::vector<Tensor> indexed_batched(const Indexed& kernel, const OpInputs& inputs, const Call& call,
-                                    bool winners);
-std::vector<Tensor> indexed_batched_before_functorch(const Indexed& kernel, const OpInputs& inputs,
-                                                     const Call& call, bool winners);
 
-// Registers the kernel as an op, with its derivative and its batching rules; once for each name.
+// Registers the kernel as an op, with its derivative and its batching rule; once for each name.
 void register_indexed(const std::shared_ptr<Indexed>& kernel);
 
 }  // namespace torch_ops::jit::indexed

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "common/torch/batching.h"
 #include "jit/call/batched_call.h"
 #include "jit/call/registered.h"
-#include "jit/indexed/batched.h"
 #include "jit/indexed/indexed.h"
 
 namespace torch_ops::jit::indexed {
@@ -32,6 +32,9 @@ std::shared_ptr<Indexed> Indexed::derived(const std::string& kind, const std::ve
 // ---- torch.vmap ---------------------------------------------------------------------------------
 
 namespace {
+
+// A tensor, and where it has the axis of the samples; nothing: it is the same for all.
+using Sample = batching::Batched;
 
 Tensor unsqueezed(Tensor tensor, int64_t axis, int64_t times) {
   for (; times > 0; --times) tensor = tensor.unsqueeze(axis);
@@ -99,8 +102,7 @@ struct Batcher {
   }
 };
 
-}  // namespace
-
+// `logical` are the tensors as a sample seems to have them. The results have the samples in front.
 std::vector<Tensor> call_on_samples(const Indexed& kernel, const std::vector<Sample>& tensors,
                                     const OpInputs& logical, const std::vector<Sample>& indices,
                                     const Call& of_sample, const c10::SymInt& samples,
@@ -154,6 +156,7 @@ std::vector<Tensor> call_on_samples(const Indexed& kernel, const std::vector<Sam
   return results;
 }
 
+// On FuncTorchBatched.
 std::vector<Tensor> indexed_batched(const Indexed& kernel, const OpInputs& inputs, const Call& call,
                                     bool winners) {
   c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
@@ -187,6 +190,8 @@ std::vector<Tensor> indexed_batched(const Indexed& kernel, const OpInputs& input
   return results;
 }
 
+}  // namespace
+
 // ---- Registration -------------------------------------------------------------------------------
 
 void register_indexed(const std::shared_ptr<Indexed>& kernel) {
@@ -219,9 +224,6 @@ void register_indexed(const std::shared_ptr<Indexed>& kernel) {
          }));
     impl(c10::DispatchKey::FuncTorchBatched,
          with_call([kernel](const auto&... args) { return indexed_batched(*kernel, args...); }));
-    impl(c10::DispatchKey::Batched, with_call([kernel](const auto&... args) {
-           return indexed_batched_before_functorch(*kernel, args...);
-         }));
     impl.autograd([kernel, with_call](c10::DispatchKeySet keys, const auto&... args) {
       return with_call([&](const auto&... of_call) {
         return indexed_autograd(kernel, keys, of_call...);

@@ -365,6 +365,22 @@ def test_raw_inputs(device: torch.device) -> None:
     torch.testing.assert_close(gs, w.detach()[k])
 
 
+def test_batched_gradients(device: torch.device) -> None:
+    """By torch.vmap's rule, also where an element does not stand for itself."""
+    x = random((3,), device).requires_grad_()
+    w = random((5,), device)
+    k = torch.tensor([4, 1, 1], device=device)
+    scaled = ElementwiseKernel("T x, raw T w, int64 k", "T y", "y = x * x * w[k] + i * x", "scaled")
+    dot = ElementwiseKernel("T x, raw T w, int64 k", "T y", "y = x * x * w[k]", "at_k")
+    directions = random((4, 3), device)
+    for kernel, by_place in ((scaled, torch.arange(3, device=device)), (dot, 0)):
+        y = kernel(x, w, k)
+        (grads,) = torch.autograd.grad(y, x, directions, is_grads_batched=True)
+        torch.testing.assert_close(grads, directions * (2 * x * w[k] + by_place))
+    hessian = torch.autograd.functional.hessian(lambda x: SMOOTH(x, w[:3]).sum(), x, vectorize=True)
+    torch.testing.assert_close(hessian, torch.diag(2 * w[:3]))
+
+
 def test_refused_gradients(device: torch.device) -> None:
     x = random((3,), device).requires_grad_()
     kernel = ElementwiseKernel("T x", "T y", "y = x", "plain", backward=None)

@@ -8,6 +8,7 @@
 #include <ATen/ops/nonzero.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 #include <vector>
 
@@ -142,46 +143,54 @@ inline at::Tensor fold(const at::Tensor& table, Arrays& arrays, std::string_view
   return table.flatten(first, last);
 }
 
-// A source whose indexed axes are adjacent, in front of the others; and the ways back.
-struct Arranged {
-  at::Tensor table;
-  std::vector<int64_t> dims;   // the indexed axes there
-  std::vector<int64_t> order;  // of the source's axes
-  int64_t place;               // of the points' axes in the rows
-  int64_t points;              // how many these are
+// The axes [first, first + count).
+inline std::vector<int64_t> span(int64_t first, int64_t count) {
+  std::vector<int64_t> axes(count);
+  std::iota(axes.begin(), axes.end(), first);
+  return axes;
+}
 
-  Arranged(const at::Tensor& source, const Arrays& arrays) : order(arrays.dims) {
-    const auto count = static_cast<int64_t>(arrays.dims.size());
-    place = arrays.are_side_by_side() ? arrays.dims[0] : 0;
-    points = 0;
+// A call of more arrays, on a table whose indexed axes are in front of the others and joined; and
+// the ways back.
+struct Folded {
+  Arrays few;
+  at::Tensor table;
+
+  Folded(const at::Tensor& source, const Arrays& arrays, std::string_view mode, ops::Name name)
+      : few{arrays.coordinates, span(0, static_cast<int64_t>(arrays.dims.size())), arrays.axes,
+            false},
+        order(arrays.dims),
+        place(arrays.are_side_by_side() ? arrays.dims[0] : 0) {
     for (const at::Tensor& each : arrays.coordinates) points = std::max(points, each.dim());
-    for (int64_t axis = 0; axis < source.dim(); ++axis) {
+    for (const int64_t axis : span(0, source.dim())) {
       if (std::find(arrays.dims.begin(), arrays.dims.end(), axis) == arrays.dims.end()) {
         order.push_back(axis);
       }
     }
-    table = source.permute(order);
-    for (int64_t axis = 0; axis < count; ++axis) dims.push_back(axis);
+    const at::Tensor arranged = source.permute(order);
+    sizes = arranged.sym_sizes().vec();
+    table = fold(arranged, few, mode, name);
   }
 
   // The rows in the form of the source's call: the points' axes from the front to their place.
-  at::Tensor rows_back(const at::Tensor& rows) const { return rows.movedim(span(0), span(place)); }
+  at::Tensor rows_back(const at::Tensor& rows) const {
+    return rows.movedim(span(0, points), span(place, points));
+  }
   at::Tensor rows_to_front(const at::Tensor& rows) const {
-    return rows.movedim(span(place), span(0));
+    return rows.movedim(span(place, points), span(0, points));
   }
 
   at::Tensor table_back(const at::Tensor& written) const {
     std::vector<int64_t> back(order.size());
     for (size_t k = 0; k < order.size(); ++k) back[order[k]] = static_cast<int64_t>(k);
-    return written.view_symint(table.sym_sizes()).permute(back);
+    return written.view_symint(sizes).permute(back);
   }
 
  private:
-  std::vector<int64_t> span(int64_t first) const {
-    std::vector<int64_t> axes;
-    for (int64_t axis = 0; axis < points; ++axis) axes.push_back(first + axis);
-    return axes;
-  }
+  std::vector<c10::SymInt> sizes;  // of the table before its axes were joined
+  std::vector<int64_t> order;      // of the source's axes there
+  int64_t place;                   // of the points' axes in the rows
+  int64_t points = 0;              // how many these are
 };
 
 }  // namespace torch_ops

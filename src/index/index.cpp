@@ -53,10 +53,8 @@ struct GatherNd {
                                 fill_value, kOp);
     }
     if (count > 1) {
-      Arrays arrays{index.unbind(-1), {}, {}, /*front=*/false};
-      for (int64_t axis = batch_dims; axis < batch_dims + count; ++axis)
-        arrays.dims.push_back(axis);
-      arrays.axes = arrays.dims;
+      const std::vector<int64_t> axes = span(batch_dims, count);
+      Arrays arrays{index.unbind(-1), axes, axes, /*front=*/false};
       const Tensor table = fold(source, arrays, mode, kOp);
       return ops::gather_points().call(table, arrays.coordinates, arrays.dims, batch_dims,
                                        /*front=*/false, mode, fill_value, arrays.axes, kOp);
@@ -84,13 +82,10 @@ struct Index {
     Arrays arrays = find_arrays(kOp, source, indices, front, axes);
     if (arrays.coordinates.empty()) return source.clone();
     if (arrays.are_many()) {
-      const Arranged arranged(source, arrays);
-      Tensor table = arranged.table;
-      Arrays few{std::move(arrays.coordinates), arranged.dims, std::move(arrays.axes), false};
-      table = fold(table, few, "from_end", kOp);
-      return arranged.rows_back(ops::gather_points().call(table, few.coordinates, few.dims,
-                                                          /*batch_dims=*/0, /*front=*/false,
-                                                          "from_end", std::nullopt, few.axes, kOp));
+      const Folded folded(source, arrays, "from_end", kOp);
+      return folded.rows_back(ops::gather_points().call(
+          folded.table, folded.few.coordinates, folded.few.dims, /*batch_dims=*/0, /*front=*/false,
+          "from_end", std::nullopt, folded.few.axes, kOp));
     }
     if (!arrays.is_one()) {
       return ops::gather_points().call(source, arrays.coordinates, arrays.dims, /*batch_dims=*/0,
@@ -100,12 +95,7 @@ struct Index {
     const Tensor rows = ops::gather().call(source, arrays.coordinates[0], dim, /*batch_dims=*/0,
                                            "from_end", std::nullopt, kOp);
     if (!front || dim == 0 || picked == 0) return rows;
-    std::vector<int64_t> from, to;
-    for (int64_t axis = 0; axis < picked; ++axis) {
-      from.push_back(dim + axis);
-      to.push_back(axis);
-    }
-    return rows.movedim(from, to);
+    return rows.movedim(span(dim, picked), span(0, picked));
   }
 };
 

@@ -205,12 +205,10 @@ Tensor added_to(const Tensor& source, const Write& call, const Arrays& arrays, c
 }
 
 Tensor put_many(const Tensor& source, const Write& call, const Arrays& arrays, const Tensor& rows) {
-  const Arranged arranged(source, arrays);
-  Arrays few{arrays.coordinates, arranged.dims, arrays.axes, false};
-  const Tensor table = fold(arranged.table, few, kMode, call.op);
-  return arranged.table_back(ops::put_points().call(table, few.coordinates, few.dims,
-                                                    arranged.rows_to_front(rows), /*batch_dims=*/0,
-                                                    /*front=*/false, few.axes, call.op));
+  const Folded folded(source, arrays, kMode, call.op);
+  return folded.table_back(ops::put_points().call(
+      folded.table, folded.few.coordinates, folded.few.dims, folded.rows_to_front(rows),
+      /*batch_dims=*/0, /*front=*/false, folded.few.axes, call.op));
 }
 
 struct IndexPut {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <array>
@@ -216,15 +217,6 @@ inline void append(RowAxes& axes, RowAxis next) {
   axes.push_back(next);
 }
 
-// Fills the coordinates of a layout, except for their table's strides and rules.
-inline void lay_out_coordinates(const std::vector<Tensor>& coordinates, PointsLayout& layout) {
-  layout.coordinates = static_cast<int32_t>(coordinates.size());
-  for (size_t j = 0; j < coordinates.size(); ++j) {
-    layout.coordinate[j].data = coordinates[j].const_data_ptr();
-    layout.coordinate[j].entry_bytes = static_cast<int32_t>(coordinates[j].element_size());
-  }
-}
-
 // The axes of the rows and of a row, joined; false if they are too many.
 inline bool lay_out_axes(const RowAxes& rows, const RowAxes& inner, PointsLayout& layout) {
   const auto most = static_cast<size_t>(kMaxPointAxes);
@@ -253,18 +245,22 @@ inline int64_t broadcast_stride(const Tensor& tensor, int64_t rank, int64_t axis
   return own < 0 || tensor.size(own) == 1 ? 0 : tensor.stride(own);
 }
 
-inline bool try_lay_out(const Tensor& table, const std::vector<Tensor>& coordinates,
-                        const Tensor& rows, const Points& points, IndexMode mode,
-                        const ops::Axes& axes, PointsLayout& layout) {
-  lay_out_coordinates(coordinates, layout);
+// The layout of a call on a table of these sizes and strides; false if it has too many axes.
+inline bool try_lay_out(at::IntArrayRef table_sizes, at::IntArrayRef table_strides,
+                        const std::vector<Tensor>& coordinates, const Tensor& rows,
+                        const Points& points, IndexMode mode, const ops::Axes& axes,
+                        PointsLayout& layout) {
   const auto count = coordinates.size();
   const auto index_rank = static_cast<int64_t>(points.sizes.size());
+  layout.coordinates = static_cast<int32_t>(count);
   for (size_t j = 0; j < count; ++j) {
     Coordinate& coordinate = layout.coordinate[j];
     const int64_t dim = points.dims[j];
+    coordinate.data = coordinates[j].const_data_ptr();
+    coordinate.entry_bytes = static_cast<int32_t>(coordinates[j].element_size());
     coordinate.axis = static_cast<int32_t>(axis_name(axes, j, dim));
-    coordinate.rule = IndexRule(mode, table.size(dim));
-    coordinate.table_stride = table.stride(dim);
+    coordinate.rule = IndexRule(mode, table_sizes[dim]);
+    coordinate.table_stride = table_strides[dim];
   }
   RowAxes row_axes, inner;
   int64_t at = 0;  // an axis of the rows
@@ -277,15 +273,16 @@ inline bool try_lay_out(const Tensor& table, const std::vector<Tensor>& coordina
     ++at;
   };
   const auto add_table_axis = [&](RowAxes& to, int64_t axis) {
-    append(to, {{rows.size(at), table.stride(axis), rows.stride(at)}, {}});
+    append(to, {{rows.size(at), table_strides[axis], rows.stride(at)}, {}});
     ++at;
   };
   for (int64_t axis = 0; axis < points.batch_dims; ++axis) {
-    add_point_axis(axis, table.stride(axis));
+    add_point_axis(axis, table_strides[axis]);
   }
   for (const int64_t axis : points.outer_axes()) add_table_axis(row_axes, axis);
   for (int64_t axis = points.batch_dims; axis < index_rank; ++axis) add_point_axis(axis, 0);
-  for (const int64_t axis : points.inner_axes(table.dim())) add_table_axis(inner, axis);
+  const auto rank = static_cast<int64_t>(table_sizes.size());
+  for (const int64_t axis : points.inner_axes(rank)) add_table_axis(inner, axis);
   return lay_out_axes(row_axes, inner, layout);
 }
 
@@ -297,7 +294,8 @@ inline PointsLayout lay_out(Tensor& table, std::vector<Tensor>& coordinates, Ten
   PointsLayout layout{};
   for (Tensor& coordinate : coordinates) coordinate = indexing::for_kernels(coordinate);
   const auto fits = [&] {
-    return try_lay_out(table, coordinates, rows, points, mode, axes, layout);
+    return try_lay_out(table.sizes(), table.strides(), coordinates, rows, points, mode, axes,
+                       layout);
   };
   if (fits()) return layout;
   const auto sizes = C10_AS_INTARRAYREF_SLOW(points.sizes);
@@ -321,31 +319,19 @@ inline PointsLayout lay_out(Tensor& table, std::vector<Tensor>& coordinates, Ten
 inline PointsLayout lay_out_places(std::vector<Tensor>& coordinates, at::IntArrayRef sizes,
                                    const Tensor& places, IndexMode mode, const ops::Axes& axes) {
   for (Tensor& coordinate : coordinates) coordinate = indexing::for_kernels(coordinate);
-  const auto try_it = [&](PointsLayout& layout) {
-    lay_out_coordinates(coordinates, layout);
-    RowAxes row_axes;
-    for (int64_t axis = 0; axis < places.dim(); ++axis) {
-      RowAxis next{{places.size(axis), 0, places.stride(axis)}, {}};
-      for (size_t j = 0; j < coordinates.size(); ++j) {
-        next.strides[j] = broadcast_stride(coordinates[j], places.dim(), axis);
-      }
-      append(row_axes, next);
-    }
-    return lay_out_axes(row_axes, {}, layout);
-  };
+  const auto whole = places.sym_sizes();
+  Points points{
+      {}, /*batch_dims=*/0, /*side_by_side=*/true, c10::SymDimVector(whole.begin(), whole.end())};
+  for (size_t j = 0; j < sizes.size(); ++j) points.dims.push_back(static_cast<int64_t>(j));
+  const auto strides = c10::contiguous_strides(sizes);
   PointsLayout layout{};
-  if (!try_it(layout)) {
-    for (Tensor& coordinate : coordinates) {
-      coordinate = coordinate.expand(places.sizes()).contiguous();
-    }
-    try_it(layout);
-  }
-  int64_t stride = 1;
-  for (size_t j = coordinates.size(); j-- > 0; stride *= sizes[j]) {
-    layout.coordinate[j].axis = static_cast<int32_t>(axis_name(axes, j, static_cast<int64_t>(j)));
-    layout.coordinate[j].rule = IndexRule(mode, sizes[j]);
-    layout.coordinate[j].table_stride = stride;
-  }
+  const auto fits = [&] {
+    return try_lay_out(sizes, strides, coordinates, places, points, mode, axes, layout);
+  };
+  if (fits()) return layout;
+  for (Tensor& coordinate : coordinates)
+    coordinate = coordinate.expand(places.sizes()).contiguous();
+  TORCH_INTERNAL_ASSERT(fits());
   return layout;
 }
 

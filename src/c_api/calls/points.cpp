@@ -1,6 +1,5 @@
 // The functions of torch_ops.h at points, which are given by a coordinate for each axis.
 #include <algorithm>
-#include <cstring>
 #include <type_traits>
 
 #include "c_api/calls/rows.h"
@@ -125,21 +124,6 @@ void run_points(const PointCall& call, torch_ops_memory memory, torch_ops_stream
       });
 }
 
-// Writes the values whose points name a place. (The kernels for the CPU write only if all
-// do.)
-int64_t put_named_points(OnCpu on, void* table, int64_t element_bytes, const PointsLayout& layout,
-                         const void* values) {
-  const Room<OnCpu, int64_t> offsets(layout.rows);
-  kernels::write_offsets(on, layout, /*none=*/int64_t{-1}, offsets.get());
-  const int64_t bytes = layout.inner * element_bytes;
-  for (int64_t row = 0; row < layout.rows; ++row) {
-    if (offsets.get()[row] < 0 || bytes == 0) continue;
-    std::memcpy(static_cast<char*>(table) + offsets.get()[row] * element_bytes,
-                static_cast<const char*>(values) + row * bytes, bytes);
-  }
-  return kNoBadPoint;
-}
-
 }  // namespace
 }  // namespace torch_ops
 
@@ -186,11 +170,6 @@ torch_ops_status torch_ops_put_points(void* table, const void* const* coordinate
     call.add("values", values, Array::kRead, element, batch, points, inner);
     run_points(call, memory, stream, milliseconds,
                [&](auto on, const PointsLayout& layout, const Pointers& at, const auto&... errors) {
-                 if constexpr (std::is_same_v<decltype(on), OnCpu>) {
-                   if (call.mode == IndexMode::kFill) {
-                     return put_named_points(on, at[count], element, layout, at[count + 1]);
-                   }
-                 }
                  return kernels::put_points(on, at[count], element, layout, at[count + 1],
                                             errors...);
                });

@@ -10,9 +10,10 @@ int64_t rows_per_task(const PointsLayout& layout) {
   return kElementsPerTask / std::max<int64_t>(layout.inner + layout.coordinates, 1);
 }
 
-// The first bad row, in the form of locate_rows. The entries that the rows of an axis share are
-// read for the first of them.
-int64_t find_bad(const PointsLayout& layout) {
+// The first row with an error, in the form of locate_rows. The entries that the rows of an axis
+// share are read for the first of them.
+int64_t find_error(const PointsLayout& layout) {
+  if (!layout.coordinate[0].rule.raises()) return kNoBadPoint;
   PointsLayout once = layout;
   for (int a = 0; a < layout.row_axes; ++a) {
     bool shared = true;
@@ -36,12 +37,6 @@ int64_t find_bad(const PointsLayout& layout) {
   return row * kMaxCoordinates + bad % kMaxCoordinates;
 }
 
-// A result of locate_rows, if that is an error.
-int64_t only_errors(int64_t bad, const PointsLayout& layout) {
-  // All coordinates have one mode.
-  return layout.coordinate[0].rule.raises() ? bad : kNoBadPoint;
-}
-
 }  // namespace
 
 int64_t gather_points(OnCpu on, const void* table, int64_t element_bytes,
@@ -49,7 +44,7 @@ int64_t gather_points(OnCpu on, const void* table, int64_t element_bytes,
   const HostScope scope(on.program);
   if (layout.rows == 0) return kNoBadPoint;
   // If there is nothing to copy, the index must still be valid.
-  if (layout.inner == 0) return only_errors(find_bad(layout), layout);
+  if (layout.inner == 0) return find_error(layout);
   return dispatch_size(element_bytes, [&](auto word) {
     using Word = decltype(word);
     const int64_t bad =
@@ -68,14 +63,14 @@ int64_t put_points(OnCpu on, void* table, int64_t element_bytes, const PointsLay
   const bool few = layout.inner > 0 && layout.rows <= kFewPoints &&
                    layout.rows * layout.inner <= kElementsPerTask;
   if (!few) {
-    const int64_t bad = only_errors(find_bad(layout), layout);
+    const int64_t bad = find_error(layout);
     if (bad != kNoBadPoint || layout.inner == 0) return bad;
   }
   return dispatch_size(element_bytes, [&](auto word) {
     using Word = decltype(word);
     auto* to = static_cast<Word*>(table);
     const auto* from = static_cast<const Word*>(rows);
-    if (few) return only_errors(put_few_points(to, from, layout), layout);
+    if (few) return put_few_points(to, from, layout);
     parallel_for(
         layout.rows, std::max<int64_t>(rows_per_task(layout), 1),
         [&](int64_t begin, int64_t end) { torch_ops::put_points(to, from, layout, begin, end); });

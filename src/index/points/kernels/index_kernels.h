@@ -192,6 +192,12 @@ inline int64_t locate_rows(const PointsLayout& layout, int64_t begin, int64_t co
   return bad;
 }
 
+// A result of locate_rows, if that is an error.
+inline int64_t only_errors(int64_t bad, const PointsLayout& layout) {
+  // All coordinates have one mode.
+  return layout.coordinate[0].rule.raises() ? bad : kNoBadPoint;
+}
+
 // Calls use(table offset, rows offset) for each run of the innermost axis of a row.
 template <class Use>
 void for_each_run(const PointsLayout& layout, int64_t in_table, int64_t in_rows, Use&& use) {
@@ -257,17 +263,21 @@ int64_t gather_points(const Word* table, Word* rows, const PointsLayout& layout,
   return bad;
 }
 
-// Writes `count` rows from where they begin to where locate_rows has found their places.
+// Writes `count` rows from where they begin to where locate_rows has found their places, but for
+// those that have none.
 template <class Word>
 void put_located(Word* table, const Word* rows, const PointsLayout& layout, int64_t count,
                  const int64_t* in_table, const int64_t* in_rows) {
   if (layout.inner == 1) {
-    for (int64_t n = 0; n < count; ++n) table[in_table[n]] = rows[in_rows[n]];
+    for (int64_t n = 0; n < count; ++n) {
+      if (in_table[n] >= 0) table[in_table[n]] = rows[in_rows[n]];
+    }
     return;
   }
   const PointsAxis& last = layout.last_axis();
   const bool adjacent = last.table_stride == 1 && last.rows_stride == 1;
   for (int64_t n = 0; n < count; ++n) {
+    if (in_table[n] < 0) continue;
     for_each_run(layout, in_table[n], in_rows[n], [&](int64_t to, int64_t from) {
       if (adjacent) {
         copy_row(table + to, rows + from, last.size * static_cast<int64_t>(sizeof(Word)));
@@ -280,7 +290,7 @@ void put_located(Word* table, const Word* rows, const PointsLayout& layout, int6
   }
 }
 
-// Writes the rows [begin, end) to the table; all entries must be good.
+// Writes the rows [begin, end) to the table; entries that are errors must have been looked for.
 template <class Word>
 void put_points(Word* table, const Word* rows, const PointsLayout& layout, int64_t begin,
                 int64_t end) {
@@ -294,11 +304,12 @@ void put_points(Word* table, const Word* rows, const PointsLayout& layout, int64
 
 constexpr int64_t kFewPoints = 4096;  // that are located once, to be checked and written
 
-// Writes all rows of a layout of few, if all entries are good; returns what locate_rows does.
+// Writes all rows of a layout of few, unless an entry is an error, which it returns in the form of
+// locate_rows.
 template <class Word>
 int64_t put_few_points(Word* table, const Word* rows, const PointsLayout& layout) {
   int64_t in_table[kFewPoints], in_rows[kFewPoints];
-  const int64_t bad = locate_rows(layout, 0, layout.rows, in_table, in_rows);
+  const int64_t bad = only_errors(locate_rows(layout, 0, layout.rows, in_table, in_rows), layout);
   if (bad == kNoBadPoint) put_located(table, rows, layout, layout.rows, in_table, in_rows);
   return bad;
 }

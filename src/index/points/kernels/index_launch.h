@@ -24,8 +24,8 @@ TORCH_OPS_KERNELS_API void gather_points(OnCuda on, const void* table, int64_t e
                                          void* rows, const IndexErrorSite& errors);
 
 // table[where the layout says] = rows[r]. Of several rows for one place any is written, or some
-// elements of each. On the CPU nothing is written if there is an error; on CUDA the row of the
-// bad entry is dropped.
+// elements of each. On the CPU nothing is written if there is an error; on CUDA, and in modes
+// without errors, the row of a bad entry is dropped.
 TORCH_OPS_KERNELS_API int64_t put_points(OnCpu on, void* table, int64_t element_bytes,
                                          const PointsLayout& layout, const void* rows);
 TORCH_OPS_KERNELS_API void put_points(OnCuda on, void* table, int64_t element_bytes,

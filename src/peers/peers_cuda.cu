@@ -17,12 +17,7 @@ namespace {
 // alignment is not known, by `or`.
 template <class Use>
 void with_word(int64_t row_bytes, uintptr_t addresses, Use&& use) {
-  const uintptr_t bits = static_cast<uintptr_t>(row_bytes) | addresses;
-  if (bits % 16 == 0) return use(uint4());
-  if (bits % 8 == 0) return use(uint2());
-  if (bits % 4 == 0) return use(uint32_t());
-  if (bits % 2 == 0) return use(uint16_t());
-  return use(uint8_t());
+  dispatch_size<uint2, uint4>(widest_word(static_cast<uint64_t>(row_bytes) | addresses), use);
 }
 
 template <class Word>

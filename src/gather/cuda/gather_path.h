@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/cuda/device_limits.h"
+#include "common/host/ceil_div.h"
 #include "common/indexing/row_layout.h"
 #include "gather/cuda/gather_staging.h"
 
@@ -89,17 +90,11 @@ struct WordLayout {
 // A word must divide the row, every stride and all pointers: `addresses` is their `or`. Rows
 // whose elements are not adjacent move element by element.
 inline WordLayout lay_out_words(RowLayout layout, int64_t element_bytes, uintptr_t addresses) {
-  int64_t bytes = 16;
-  const auto divides_all = [&] {
-    return layout.inner * element_bytes % bytes == 0 &&
-           layout.table_batch_stride * element_bytes % bytes == 0 &&
-           layout.table_outer_stride * element_bytes % bytes == 0 &&
-           layout.table_axis_stride * element_bytes % bytes == 0 && addresses % bytes == 0;
-  };
-  if (layout.inner > 1 && layout.table_inner_stride != 1) {
-    bytes = element_bytes;
-  } else {
-    while (!divides_all()) bytes /= 2;
+  int64_t bytes = element_bytes;
+  if (layout.inner <= 1 || layout.table_inner_stride == 1) {
+    const int64_t sizes = layout.inner | layout.table_batch_stride | layout.table_outer_stride |
+                          layout.table_axis_stride;
+    bytes = widest_word(static_cast<uint64_t>(sizes * element_bytes) | addresses);
   }
   if (bytes != element_bytes) {
     for (int64_t* stride : {&layout.inner, &layout.table_batch_stride, &layout.table_outer_stride,

@@ -26,15 +26,10 @@ void for_each_stride(PointsLayout& layout, Visit&& visit) {
 int64_t word_bytes(PointsLayout& layout, int64_t element, const void* table, const void* rows) {
   const PointsAxis& last = layout.last_axis();
   if (last.table_stride != 1 || last.rows_stride != 1) return element;
-  int64_t bytes = kVectorBytes;
-  const auto divides_all = [&] {
-    bool all =
-        last.size * element % bytes == 0 && is_aligned(table, bytes) && is_aligned(rows, bytes);
-    for_each_stride(layout, [&](int64_t stride) { all = all && stride * element % bytes == 0; });
-    return all;
-  };
-  while (!divides_all()) bytes /= 2;
-  return bytes;
+  int64_t sizes = last.size;
+  for_each_stride(layout, [&](int64_t stride) { sizes |= stride; });
+  return widest_word(static_cast<uint64_t>(sizes * element) | reinterpret_cast<uintptr_t>(table) |
+                     reinterpret_cast<uintptr_t>(rows));
 }
 
 // The same layout in words of several elements.

@@ -46,7 +46,6 @@ class GpuCode {
   // Loads a cubin, or PTX, which the driver then compiles. Libraries are never unloaded: a graph
   // may have been captured, or a kernel still run, that needs one.
   virtual Library load_library(const std::string& image) = 0;
-  virtual std::vector<std::string> kernel_names(Library library) = 0;
   virtual Kernel get_kernel(Library library, const std::string& name) = 0;
   // A __device__ or __constant__ variable. A ValueError where there is none of this name.
   virtual Global get_global(Library library, const std::string& name, c10::DeviceIndex device) = 0;

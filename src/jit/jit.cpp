@@ -30,10 +30,6 @@ void bind_library(py::module_& m) {
       },
       "Loads a cubin or PTX; returns its handle", py::arg("image"));
   m.def(
-      "kernel_names",
-      [](intptr_t library) { return gpu_code().kernel_names(reinterpret_cast<Library>(library)); },
-      "The names of the kernels in a library", py::arg("library"));
-  m.def(
       "get_kernel",
       [](intptr_t library, const std::string& name) {
         return reinterpret_cast<intptr_t>(

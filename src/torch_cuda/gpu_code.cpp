@@ -13,6 +13,22 @@ namespace {
 // Loading is no part of what a capture in this or another thread records.
 using RelaxedCapture = c10::cuda::CUDAStreamCaptureModeGuard;
 
+// The names of the kernels of a library, as a message has them.
+std::string kernel_names(Library library) {
+  unsigned count = 0;
+  auto* const handle = static_cast<cudaLibrary_t>(library);
+  C10_CUDA_CHECK(cudaLibraryGetKernelCount(&count, handle));
+  std::vector<cudaKernel_t> kernels(count);
+  C10_CUDA_CHECK(cudaLibraryEnumerateKernels(kernels.data(), count, handle));
+  std::string names;
+  for (cudaKernel_t kernel : kernels) {
+    const char* name = nullptr;
+    C10_CUDA_CHECK(cudaFuncGetName(&name, kernel));
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  }
+  return names.empty() ? "none" : names;
+}
+
 int device_attribute(cudaDeviceAttr attribute, c10::DeviceIndex device) {
   int value = 0;
   C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
@@ -37,33 +53,14 @@ class CudaGpuCode final : public GpuCode {
     return library;
   }
 
-  std::vector<std::string> kernel_names(Library library) override {
-    unsigned count = 0;
-    auto* const handle = static_cast<cudaLibrary_t>(library);
-    C10_CUDA_CHECK(cudaLibraryGetKernelCount(&count, handle));
-    std::vector<cudaKernel_t> kernels(count);
-    C10_CUDA_CHECK(cudaLibraryEnumerateKernels(kernels.data(), count, handle));
-    std::vector<std::string> names;
-    for (cudaKernel_t kernel : kernels) {
-      const char* name = nullptr;
-      C10_CUDA_CHECK(cudaFuncGetName(&name, kernel));
-      names.emplace_back(name);
-    }
-    return names;
-  }
-
   Kernel get_kernel(Library library, const std::string& name) override {
     cudaKernel_t kernel = nullptr;
     const cudaError_t status =
         cudaLibraryGetKernel(&kernel, static_cast<cudaLibrary_t>(library), name.c_str());
     if (status == cudaErrorSymbolNotFound) {
       (void)cudaGetLastError();
-      std::string known;
-      for (const std::string& other : kernel_names(library)) {
-        known += (known.empty() ? "" : ", ") + other;
-      }
       TORCH_CHECK_VALUE(false, "the compiled code has no kernel \"", name, "\"; it has ",
-                        known.empty() ? "none" : known, ".");
+                        kernel_names(library), ".");
     }
     C10_CUDA_CHECK(status);
     return kernel;

@@ -116,7 +116,7 @@ class Scatter {
   // From sums that are not rounded: those of 16-bit numbers may overflow where the mean does not.
   template <class Value>
   void mean() const {
-    using Summed = typename SummedAs<Value>::type;
+    using Summed = decltype(summed_as(Value()));
     using Sum = std::conditional_t<std::is_integral_v<Value>, Summed, SumOf<Summed>>;
     using Read = std::conditional_t<std::is_integral_v<Value>, Value, Sum>;  // with its sign
     const Room<On, Sum> sums(count());

@@ -97,27 +97,12 @@ struct ActivationCall {
 };
 
 inline int64_t element_bytes(torch_ops_dtype dtype) {
-  switch (dtype) {
-    case TORCH_OPS_INT8:
-    case TORCH_OPS_UINT8:
-      return 1;
-    case TORCH_OPS_FLOAT16:
-    case TORCH_OPS_BFLOAT16:
-    case TORCH_OPS_INT16:
-    case TORCH_OPS_UINT16:
-      return 2;
-    case TORCH_OPS_FLOAT32:
-    case TORCH_OPS_INT32:
-    case TORCH_OPS_UINT32:
-      return 4;
-    case TORCH_OPS_FLOAT64:
-    case TORCH_OPS_INT64:
-    case TORCH_OPS_UINT64:
-      return 8;
-    default:
-      fail(TORCH_OPS_UNKNOWN_DTYPE, "dtype must be one of TORCH_OPS_FLOAT16 (", TORCH_OPS_FLOAT16,
-           ") to TORCH_OPS_UINT64 (", TORCH_OPS_UINT64, "), but it is ", dtype);
+  if (dtype < TORCH_OPS_FLOAT16 || dtype > TORCH_OPS_UINT64) {
+    fail(TORCH_OPS_UNKNOWN_DTYPE, "dtype must be one of TORCH_OPS_FLOAT16 (", TORCH_OPS_FLOAT16,
+         ") to TORCH_OPS_UINT64 (", TORCH_OPS_UINT64, "), but it is ", dtype);
   }
+  constexpr int64_t kBytes[] = {2, 2, 4, 8, 1, 1, 2, 2, 4, 4, 8, 8};  // in the enum's order
+  return kBytes[dtype];
 }
 
 inline int64_t index_bytes(torch_ops_index_type type) {

@@ -51,30 +51,20 @@ void dispatch_floating(torch_ops_dtype dtype, Use&& use) {
 // The type in which kernels sum and multiply: integers of the same size as unsigned ones, which
 // wrap without undefined behaviour.
 template <class Value>
-struct SummedAs {
-  using type = Value;
-};
-template <>
-struct SummedAs<int8_t> {
-  using type = uint8_t;
-};
-template <>
-struct SummedAs<int16_t> {
-  using type = uint16_t;
-};
-template <>
-struct SummedAs<int32_t> {
-  using type = uint32_t;
-};
-template <>
-struct SummedAs<int64_t> {
-  using type = unsigned long long;
-};
+auto summed_as(Value value) {
+  if constexpr (std::is_same_v<Value, int64_t>) {
+    return 0ull;
+  } else if constexpr (std::is_integral_v<Value>) {
+    return std::make_unsigned_t<Value>();
+  } else {
+    return value;
+  }
+}
 
 // Calls use(value) with a value of the type that the kernels sum.
 template <class Use>
 void dispatch_summed(torch_ops_dtype dtype, Use&& use) {
-  dispatch_dtype(dtype, [&](auto value) { use(typename SummedAs<decltype(value)>::type()); });
+  dispatch_dtype(dtype, [&](auto value) { use(summed_as(value)); });
 }
 
 }  // namespace torch_ops

@@ -25,41 +25,30 @@ void copy(OnCuda, void* to, const void* from, int64_t bytes) {
 }
 
 #define INSTANTIATE(...) template void for_each(OnCuda, const __VA_ARGS__&, int64_t);
+// For each type of sums and of results; integers are summed without a sign.
+#define INSTANTIATE_SUMS(Step)          \
+  INSTANTIATE(Step<float, Float16>)     \
+  INSTANTIATE(Step<float, BFloat16>)    \
+  INSTANTIATE(Step<float, float>)       \
+  INSTANTIATE(Step<double, double>)     \
+  INSTANTIATE(Step<uint8_t, uint8_t>)   \
+  INSTANTIATE(Step<uint16_t, uint16_t>) \
+  INSTANTIATE(Step<uint32_t, uint32_t>) \
+  INSTANTIATE(Step<unsigned long long, unsigned long long>)
 
-#define INSTANTIATE_FILL(T) INSTANTIATE(Fill<T>)
-INSTANTIATE_FILL(uint8_t)
-INSTANTIATE_FILL(uint16_t)
-INSTANTIATE_FILL(uint32_t)
-INSTANTIATE_FILL(uint64_t)
-
-#define INSTANTIATE_ROUND(Sum, Value) INSTANTIATE(RoundSums<Sum, Value>)
-INSTANTIATE_ROUND(float, Float16)
-INSTANTIATE_ROUND(float, BFloat16)
-INSTANTIATE_ROUND(uint32_t, uint8_t)
-INSTANTIATE_ROUND(uint32_t, uint16_t)
-
-#define INSTANTIATE_ADD(Sum, Value) INSTANTIATE(AddSums<Sum, Value>)
-INSTANTIATE_ADD(float, Float16)
-INSTANTIATE_ADD(float, BFloat16)
-INSTANTIATE_ADD(float, float)
-INSTANTIATE_ADD(double, double)
-INSTANTIATE_ADD(uint8_t, uint8_t)
-INSTANTIATE_ADD(uint16_t, uint16_t)
-INSTANTIATE_ADD(uint32_t, uint32_t)
-INSTANTIATE_ADD(unsigned long long, unsigned long long)
-
-#define INSTANTIATE_DIVIDE(Sum, Value) INSTANTIATE(DivideSums<Sum, Value>)
-INSTANTIATE_DIVIDE(float, Float16)
-INSTANTIATE_DIVIDE(float, BFloat16)
-INSTANTIATE_DIVIDE(float, float)
-INSTANTIATE_DIVIDE(double, double)
-INSTANTIATE_DIVIDE(int8_t, int8_t)
-INSTANTIATE_DIVIDE(uint8_t, uint8_t)
-INSTANTIATE_DIVIDE(int16_t, int16_t)
-INSTANTIATE_DIVIDE(uint16_t, uint16_t)
-INSTANTIATE_DIVIDE(int32_t, int32_t)
-INSTANTIATE_DIVIDE(uint32_t, uint32_t)
-INSTANTIATE_DIVIDE(int64_t, int64_t)
-INSTANTIATE_DIVIDE(unsigned long long, unsigned long long)
+INSTANTIATE(Fill<uint8_t>)
+INSTANTIATE(Fill<uint16_t>)
+INSTANTIATE(Fill<uint32_t>)
+INSTANTIATE(Fill<uint64_t>)
+INSTANTIATE(RoundSums<float, Float16>)
+INSTANTIATE(RoundSums<float, BFloat16>)
+INSTANTIATE(RoundSums<uint32_t, uint8_t>)
+INSTANTIATE(RoundSums<uint32_t, uint16_t>)
+INSTANTIATE_SUMS(AddSums)
+INSTANTIATE_SUMS(DivideSums)
+INSTANTIATE(DivideSums<int8_t, int8_t>)
+INSTANTIATE(DivideSums<int16_t, int16_t>)
+INSTANTIATE(DivideSums<int32_t, int32_t>)
+INSTANTIATE(DivideSums<int64_t, int64_t>)
 
 }  // namespace torch_ops

@@ -100,40 +100,34 @@ struct TORCH_OPS_KERNELS_API BFloat16 {
 // integers their negative numbers run from -0.0, the least, to -infinity, with NaNs above it.
 template <class T>
 TORCH_OPS_HOST_DEVICE bool at_most_zero(T value) {
-  return static_cast<ComputeType<T>>(value) <= 0;
+  if constexpr (sizeof(T) > 2) {
+    return value <= 0;
+  } else {
+    const auto bits = static_cast<int16_t>(value.bits);
+    return (bits <= T::kNegativeInfinity) | (bits == 0);
+  }
 }
-template <class Format>
-TORCH_OPS_HOST_DEVICE bool at_most_zero_bits(Format value) {
-  const auto bits = static_cast<int16_t>(value.bits);
-  return (bits <= Format::kNegativeInfinity) | (bits == 0);
-}
-TORCH_OPS_HOST_DEVICE bool at_most_zero(Float16 value) { return at_most_zero_bits(value); }
-TORCH_OPS_HOST_DEVICE bool at_most_zero(BFloat16 value) { return at_most_zero_bits(value); }
 
 // Is the value less than zero? -0.0 and NaN are not.
 template <class T>
 TORCH_OPS_HOST_DEVICE bool is_negative(T value) {
-  return static_cast<ComputeType<T>>(value) < 0;
+  if constexpr (sizeof(T) > 2) {
+    return value < 0;
+  } else {
+    const auto bits = static_cast<int16_t>(value.bits);
+    return (bits <= T::kNegativeInfinity) & (bits != INT16_MIN);
+  }
 }
-template <class Format>
-TORCH_OPS_HOST_DEVICE bool is_negative_bits(Format value) {
-  const auto bits = static_cast<int16_t>(value.bits);
-  return (bits <= Format::kNegativeInfinity) & (bits != INT16_MIN);
-}
-TORCH_OPS_HOST_DEVICE bool is_negative(Float16 value) { return is_negative_bits(value); }
-TORCH_OPS_HOST_DEVICE bool is_negative(BFloat16 value) { return is_negative_bits(value); }
 
 // Is the value greater than zero, and not NaN?
 template <class T>
 TORCH_OPS_HOST_DEVICE bool is_positive(T value) {
-  return static_cast<ComputeType<T>>(value) > 0;
+  if constexpr (sizeof(T) > 2) {
+    return value > 0;
+  } else {
+    const auto bits = static_cast<int16_t>(value.bits);
+    return (bits > 0) & (bits <= T::kInfinity);
+  }
 }
-template <class Format>
-TORCH_OPS_HOST_DEVICE bool is_positive_bits(Format value) {
-  const auto bits = static_cast<int16_t>(value.bits);
-  return (bits > 0) & (bits <= Format::kInfinity);
-}
-TORCH_OPS_HOST_DEVICE bool is_positive(Float16 value) { return is_positive_bits(value); }
-TORCH_OPS_HOST_DEVICE bool is_positive(BFloat16 value) { return is_positive_bits(value); }
 
 }  // namespace torch_ops

@@ -15,18 +15,25 @@ namespace torch_ops {
 template <class Index>
 int64_t first_bad_entry(const Index* index, const RowLayout& layout, const IndexRule& rule,
                         int64_t begin, int64_t end) {
-  if (!rule.raises()) return kNoBadEntry;
-  if (!rule.rewrites()) return first_bad_entry(index, layout, begin, end);
-  if (begin >= end) return kNoBadEntry;
+  if (!rule.raises() || begin >= end) return kNoBadEntry;
+  const int64_t stride = layout.index_entry_stride;
+  // Batch by batch: a division per entry would take longer than the rest.
   int64_t b = begin / layout.entries;
   int64_t n = begin % layout.entries;
   for (int64_t position = begin; position < end; ++b, n = 0) {
-    const Index* batch = index + b * layout.index_batch_stride;
-    const int64_t batch_end = std::min(layout.entries, n + (end - position));
-    for (; n < batch_end; ++n, ++position) {
-      const int64_t row = rule.resolve(static_cast<int64_t>(batch[n * layout.index_entry_stride]));
-      if (!in_range(row, layout.axis_size)) return position;
+    const Index* const first = index + b * layout.index_batch_stride + n * stride;
+    const int64_t count = std::min(layout.entries - n, end - position);
+    int64_t bad = kNoBadEntry;
+    if (!rule.rewrites()) {
+      bad = find_bad(first, stride, count, layout.axis_size);
+    } else {
+      for (int64_t k = 0; k < count && bad == kNoBadEntry; ++k) {
+        const int64_t row = rule.resolve(static_cast<int64_t>(first[k * stride]));
+        if (!in_range(row, layout.axis_size)) bad = k;
+      }
     }
+    if (bad != kNoBadEntry) return position + bad;
+    position += count;
   }
   return kNoBadEntry;
 }

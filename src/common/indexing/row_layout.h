@@ -79,23 +79,4 @@ int64_t find_bad(const Index* index, int64_t stride, int64_t entries, int64_t ax
   return n;
 }
 
-// The first of the index's entries in [begin, end), counted over [batch, entries], that is not a
-// row of the axis; kNoBadEntry if there is none.
-template <class Index>
-int64_t first_bad_entry(const Index* index, const RowLayout& layout, int64_t begin, int64_t end) {
-  if (begin >= end) return kNoBadEntry;
-  // Batch by batch: a division per entry would take longer than the rest.
-  int64_t b = begin / layout.entries;
-  int64_t n = begin % layout.entries;
-  for (int64_t position = begin; position < end; ++b, n = 0) {
-    const Index* batch = index + b * layout.index_batch_stride;
-    const int64_t batch_end = std::min(layout.entries, n + (end - position));
-    const int64_t stride = layout.index_entry_stride;
-    const int64_t bad = find_bad(batch + n * stride, stride, batch_end - n, layout.axis_size);
-    if (bad != kNoBadEntry) return position + bad;
-    position += batch_end - n;
-  }
-  return kNoBadEntry;
-}
-
 }  // namespace torch_ops

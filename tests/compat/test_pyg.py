@@ -52,12 +52,6 @@ OURS = "torch_ops.compat._pyg"
 THEIRS = scatter.__module__
 
 
-@pytest.fixture(autouse=True)
-def disabled_at_the_end() -> Iterator[None]:
-    yield
-    pyg.disable()
-
-
 def small(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Of numbers whose sums and products are exact."""
     return torch.randint(1, 4, shape, generator=torch.Generator().manual_seed(0)).to(dtype)

@@ -13,7 +13,7 @@ int64_t gather(OnCpu on, const GatherCall<RowLayout>& call) {
   return dispatch_index(call.index, [&](const auto* entries) {
     if (layout.slabs() * layout.entries * layout.inner == 0) {
       // Nothing to copy, but the index must still be valid.
-      return first_bad_entry(entries, layout, policy.rule, 0, layout.batch * layout.entries);
+      return first_bad_entry(entries, layout, policy.rule);
     }
     return dispatch_size(call.element_bytes, [&](auto word) {
       using Word = decltype(word);

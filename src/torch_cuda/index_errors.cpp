@@ -107,13 +107,14 @@ std::string describe(const IndexErrorRecord& record) {
   std::optional<at::IntArrayRef> sizes;
   if (site.rank <= kMaxNamedRank) sizes = at::IntArrayRef(site.sizes, site.rank);
   const bool from_end = site.from_end != 0;
+  const bool is_point = site.first_axis >= 0;
   const std::string entry =
-      site.coordinates > 0
-          ? indexing::name_coordinate(sizes, position, record.coordinate, record.axis, from_end)
-      : sizes ? indexing::name_entry(site.op, *sizes, position)
-              : c10::str("entry ", position, " of ", indexing::names_of(site.op).index,
-                         " (counted in row-major order)");
-  const bool resolved = from_end && site.coordinates == 0 && record.value < 0;
+      is_point ? indexing::name_coordinate(sizes, position, record.axis - site.first_axis,
+                                           record.axis, from_end)
+      : sizes  ? indexing::name_entry(site.op, *sizes, position)
+               : c10::str("entry ", position, " of ", indexing::names_of(site.op).index,
+                          " (counted in row-major order)");
+  const bool resolved = from_end && !is_point && record.value < 0;
   const int64_t value = record.value - (resolved ? site.axis_size : 0);
   return indexing::out_of_range_text(site.op, entry, value, site.axis_size, from_end);
 }

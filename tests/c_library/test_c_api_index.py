@@ -364,7 +364,13 @@ def test_a_plan_checks_its_index(caller: Caller) -> None:
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize(
     ("mode", "value", "least"),
-    [("RAISE", 20, 0), ("RAISE", -1, 0), ("FROM_END", 20, -20), ("FROM_END", -21, -20)],
+    [
+        ("RAISE", 20, 0),
+        ("RAISE", -1, 0),
+        ("FROM_END", 20, -20),
+        ("FROM_END", -21, -20),
+        ("FROM_END", -45, -20),  # where kernels add the size of the axis, it is negative still
+    ],
 )
 def test_entries_out_of_range(
     caller: Caller, mode: str, value: int, least: int, timed: bool

@@ -266,6 +266,25 @@ def test_more_arrays_than_kernels_take(device: torch.device) -> None:
         torch_ops.set_error_mode("async")
 
 
+@pytest.mark.parametrize("count", [20, 40])
+def test_which_of_many_coordinates_is_out_of_range(
+    count: int, device: torch.device, sync_mode: None
+) -> None:
+    """Kernels take them by sixteen."""
+    source = torch.zeros(2, *[1] * count, device=device)
+    index = torch.zeros(2, 3, count, dtype=torch.int64, device=device)
+    for number in (0, 15, 16, count - 1):
+        bad = index.clone()
+        bad[1, 2, number] = 5
+        with pytest.raises(
+            IndexError, match=rf"^gather_nd: index\[2, {number}\], for axis {number}, is 5, "
+        ):
+            torch_ops.gather_nd(source[0], bad[1])
+        message = rf"^gather_nd: index\[1, 2, {number}\], for axis {number + 1}, is 5, "
+        with pytest.raises(IndexError, match=message):
+            torch_ops.gather_nd(source, bad, 1)
+
+
 def test_many_groups_of_axes(device: torch.device) -> None:
     """Arrays for every other axis leave more axes between them than kernels walk."""
     shape = (2, 3) * 8

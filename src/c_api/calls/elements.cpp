@@ -198,9 +198,7 @@ torch_ops_status torch_ops_scatter_elements_add(const void* values, const void* 
         check_elements("values", values, index, "result", result, /*table_first=*/false, outer,
                        axis_size, entries, inner, dtype, index_type, mode, memory);
     check_flags(flags, TORCH_OPS_DETERMINISTIC);
-    EntryKind kind = call.entry_kind();
-    kind.as_it_is = true;
-    run(call.arrays(), kind, memory, stream, milliseconds,
+    run(call.arrays(), call.entry_kind(), memory, stream, milliseconds,
         [&](auto on, const Pointers& at, const auto&... errors) {
           dispatch_summed(dtype, [&](auto value) {
             add_elements<decltype(value)>(on, call.at(at), flags != 0, errors...);

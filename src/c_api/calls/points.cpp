@@ -19,7 +19,7 @@ struct PointCall {
   int64_t empty_axis = -1;  // the first of size 0; negative: there is none
 
   bool has_empty_axis() const { return empty_axis >= 0; }
-  EntryKind entry_kind() const { return {0, mode, layout.coordinates}; }
+  EntryKind entry_kind() const { return {0, mode, /*is_point=*/true}; }
 
   // Checks an array that follows the coordinates.
   template <class... Sizes>

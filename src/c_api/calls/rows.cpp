@@ -28,10 +28,9 @@ void run_fastest_gather(const RowCall& call, torch_ops_memory memory, torch_ops_
 
 void run_scatter(const ScatterCall& call, torch_ops_memory memory, torch_ops_stream stream,
                  float* milliseconds, const own::Workspace& workspace = {}) {
-  EntryKind kind = call.rows.entry_kind();
-  kind.as_it_is = call.reduce >= TORCH_OPS_REDUCE_AMAX;
-  run(call.rows.arrays(call.onto ? Array::kReadAndWritten : Array::kWritten), kind, memory, stream,
-      milliseconds, [&](auto on, const Pointers& at, const auto&... errors) {
+  run(call.rows.arrays(call.onto ? Array::kReadAndWritten : Array::kWritten),
+      call.rows.entry_kind(), memory, stream, milliseconds,
+      [&](auto on, const Pointers& at, const auto&... errors) {
         const own::WorkspaceScope scope(workspace);
         ScatterCall there = call;
         there.rows = call.rows.at(at);
@@ -201,9 +200,7 @@ torch_ops_status torch_ops_scatter_arg(const void* values, const void* index, in
     Arrays arrays = call.arrays();
     arrays[2].bytes = checked_bytes("positions", sizeof(int64_t), batch, axis_size, inner);
     check_pointer("positions", positions, arrays[2].bytes, sizeof(int64_t));
-    EntryKind kind = call.entry_kind();
-    kind.as_it_is = true;
-    run(arrays, kind, memory, stream, milliseconds,
+    run(arrays, call.entry_kind(), memory, stream, milliseconds,
         [&](auto on, const Pointers& at, const auto&... errors) {
           scatter_arg(on, call.at(at), reduce == TORCH_OPS_REDUCE_AMAX, errors...);
         });

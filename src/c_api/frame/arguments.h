@@ -27,15 +27,12 @@ using Arrays = std::vector<Array>;
 struct EntryKind {
   int64_t bound;  // of the entries; unused if they are coordinates
   IndexMode mode;
-  int64_t coordinates = 0;  // of an entry that is a point; 0 for one that is a number
-  // Kernels may record an entry unchanged. (Most record the row that it is by IndexMode::kFromEnd.)
-  bool as_it_is = false;
+  bool is_point = false;
 
-  // The entry for which a kernel has recorded `value`.
+  // The entry for which a kernel has recorded `value`: by IndexMode::kFromEnd, the row that it is.
   int64_t entry_of(int64_t value, int64_t axis_size) const {
-    const bool is_row = mode == IndexMode::kFromEnd && coordinates == 0 && value < 0 &&
-                        (!as_it_is || value >= -axis_size);
-    return is_row ? value - axis_size : value;
+    const bool counted = mode == IndexMode::kFromEnd && !is_point && value < 0;
+    return counted ? value - axis_size : value;
   }
 };
 

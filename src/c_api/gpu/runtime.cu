@@ -349,12 +349,11 @@ IndexErrorSite error_site(const EntryKind& kind, Reports reports, int64_t first)
   }
   site.slot = errors.records[static_cast<int>(reports)].slot;
   site.axis_size = kind.bound;
-  site.coordinates = kind.coordinates;
+  if (kind.is_point) site.first_axis = 0;
   site.from_end = kind.mode == IndexMode::kFromEnd;
   // This library names an entry by its flat position, and does not need the index's sizes.
   site.outer = 1;
   site.sizes[0] = first;
-  site.sizes[1] = kind.as_it_is;
   return site;
 }
 
@@ -366,10 +365,11 @@ void raise_recorded(Reports reports, cudaStream_t stream) {
   const IndexErrorRecord& record = *errors.record;
   const IndexErrorSite& site = record.site;
   const bool from_end = site.from_end != 0;
+  const bool is_point = site.first_axis >= 0;
   const EntryKind kind{site.axis_size, from_end ? IndexMode::kFromEnd : IndexMode::kRaise,
-                       site.coordinates, site.sizes[1] != 0};
+                       is_point};
   const BadEntry entry{site.sizes[0] + record.row, kind.entry_of(record.value, site.axis_size),
-                       site.axis_size, from_end, site.coordinates > 0 ? record.coordinate : -1};
+                       site.axis_size, from_end, is_point ? record.axis : -1};
   TORCH_OPS_CHECK_CUDA(
       cudaMemsetAsync(&errors.slot->claimed, 0, sizeof(errors.slot->claimed), stream));
   // The next call may be on another stream.

@@ -10,9 +10,8 @@ namespace torch_ops {
 // The place of the highest bit that is set.
 __device__ __forceinline__ uint32_t last_bit(uint32_t bits) { return 31 - __clz(bits); }
 
-// Which of a point's coordinates is out of range, and of which axis.
+// The axis for which a point's coordinate is out of range.
 struct BadCoordinate {
-  int64_t number;
   int64_t axis;
   int64_t axis_size;
 };
@@ -38,7 +37,6 @@ __device__ __forceinline__ void record_bad_entry(const IndexErrorSite& site, int
   record->row = row;
   record->value = value;
   if (coordinate != nullptr) {
-    record->coordinate = coordinate->number;
     record->axis = coordinate->axis;
     record->site.axis_size = coordinate->axis_size;
   }

@@ -20,9 +20,10 @@ struct IndexErrorSite {
   int64_t entries;
   int64_t rank;  // of the index; sizes are filled if it is at most kMaxNamedRank
   int64_t sizes[kMaxNamedRank];
-  int64_t coordinates;  // of an entry that is a point; 0 for one that is a number
-  int64_t from_end;     // 1: -1 is the last row, and so on; a number is recorded as resolved
-  uint32_t raised;      // errors of this slot that the host had raised when it made the launch
+  // If entries are points, the axis that their first coordinate counts along; if numbers, -1.
+  int64_t first_axis = -1;
+  int64_t from_end;  // 1: -1 is the last row, and so on; a number is recorded as resolved
+  uint32_t raised;   // errors of this slot that the host had raised when it made the launch
 };
 
 // In the host's memory, mapped to the device.
@@ -30,8 +31,7 @@ struct IndexErrorRecord {
   IndexErrorSite site;
   int64_t row;
   int64_t value;
-  int64_t coordinate;  // of a point: which one, and the axis that it counts along
-  int64_t axis;
+  int64_t axis;       // that a point's coordinate counts along
   uint32_t sequence;  // how many errors were recorded here so far; written last
 };
 

@@ -220,7 +220,8 @@ Tensor number_points(TensorList coordinates, c10::SymIntArrayRef sizes, std::str
   c10::SymInt all = 1;
   for (const c10::SymInt& size : first(sizes)) all = all * size;
   rest_sizes.insert(rest_sizes.begin(), all);
-  std::vector<int64_t> names(rest.size(), 0);
+  // The joined one, which is not out of range, has the axis from which messages count coordinates.
+  std::vector<int64_t> names(rest.size(), axes ? axes->front() : 0);
   for (size_t j = 1; axes && j < rest.size(); ++j) names[j] = (*axes)[kMost + j - 1];
   return number_points(rest, rest_sizes, mode, names, name);
 }

@@ -43,9 +43,11 @@ inline void check_bad(int64_t bad, const PointsLayout& layout, const PointsSite&
   const Coordinate& coordinate = layout.coordinate[number];
   const bool from_end = coordinate.rule.mode() == IndexMode::kFromEnd;
   const int64_t position = row / site.entries / site.outer * site.entries + row % site.entries;
-  const std::string entry = site.of_rows ? indexing::name_entry(site.op, site.sizes, position)
-                                         : indexing::name_coordinate(site.sizes, position, number,
-                                                                     coordinate.axis, from_end);
+  const std::string entry =
+      site.of_rows ? indexing::name_entry(site.op, site.sizes, position)
+                   : indexing::name_coordinate(site.sizes, position,
+                                               coordinate.axis - layout.coordinate[0].axis,
+                                               coordinate.axis, from_end);
   TORCH_CHECK_INDEX(false,
                     indexing::out_of_range_text(site.op, entry, read_entry(coordinate, layout, row),
                                                 coordinate.rule.axis_size(), from_end));
@@ -57,7 +59,7 @@ inline IndexErrorCall begin_call(const PointsSite& site, const PointsLayout& lay
   const IndexRule& rule = layout.coordinate[0].rule;  // all have one mode
   if (rule.raises()) call.record();
   name_entries(call.site, site.op, site.sizes, site.outer, site.entries);
-  call.site.coordinates = site.of_rows ? 0 : layout.coordinates;
+  call.site.first_axis = site.of_rows ? -1 : layout.coordinate[0].axis;
   call.site.from_end = rule.mode() == IndexMode::kFromEnd;
   return call;
 }

@@ -41,14 +41,11 @@ void rooms() {
 
 void entries() {
   const EntryKind raises{20, IndexMode::kRaise}, from_end{20, IndexMode::kFromEnd};
-  EntryKind as_it_is = from_end;
-  as_it_is.as_it_is = true;
-  const EntryKind point{0, IndexMode::kFromEnd, 2};
+  const EntryKind point{0, IndexMode::kFromEnd, /*is_point=*/true};
   expect(raises.entry_of(-1, 20) == -1, "an entry is what it is");
   expect(from_end.entry_of(-1, 20) == -21, "-21 was recorded as row -1");
   expect(from_end.entry_of(25, 20) == 25, "rows after the last are entries");
-  expect(as_it_is.entry_of(-21, 20) == -21, "-21 was recorded as it is");
-  expect(as_it_is.entry_of(-1, 20) == -21, "-1 is a row: as an entry it would be right");
+  expect(from_end.entry_of(-25, 20) == -45, "-45 was recorded as row -25");
   expect(point.entry_of(-21, 20) == -21, "coordinates are recorded as they are");
 }
 

@@ -77,7 +77,7 @@ struct PointsCall {
     } else {
       offset = kBadOffset;
       if (coordinate.rule.raises()) {
-        const BadCoordinate bad{j, coordinate.axis, size};
+        const BadCoordinate bad{coordinate.axis, size};
         record_bad_entry(errors, first_row + row, entry, &bad);
       }
     }

@@ -15,6 +15,7 @@
 #include "common/indexing/index_view.cuh"
 #include "common/indexing/row_grid.cuh"
 #include "common/indexing/row_layout.h"
+#include "scatter/cuda/entries.cuh"
 
 namespace torch_ops::reduce {
 
@@ -85,12 +86,12 @@ __global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
       places[k] = slab * layout.axis_size * layout.inner + at.column;
     }
     index.load(at_entry, entries);
+    apply_rule(call.rule, entries);
     bool good[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      const int64_t row = call.rule.rewrites() ? call.rule.resolve(entries[k]) : entries[k];
-      good[k] = in_range(row, layout.axis_size);
-      places[k] += (good[k] ? row : 0) * layout.inner;
+      good[k] = in_range(entries[k], layout.axis_size);
+      places[k] += (good[k] ? entries[k] : 0) * layout.inner;
       if constexpr (kSecond) {
         best[k] = keys[places[k]];
       } else {

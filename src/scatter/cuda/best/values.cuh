@@ -16,6 +16,7 @@
 #include "common/indexing/row_grid.cuh"
 #include "common/indexing/row_layout.h"
 #include "scatter/cuda/best/arg.cuh"
+#include "scatter/cuda/entries.cuh"
 
 namespace torch_ops::reduce {
 
@@ -142,12 +143,12 @@ __global__ void improve_kernel(const Value* __restrict__ values, IndexView index
       places[k] = slab * layout.axis_size * layout.inner + at.column;
     }
     index.load(at_entry, entries);
+    apply_rule(call.rule, entries);
     bool good[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      const int64_t row = call.rule.rewrites() ? call.rule.resolve(entries[k]) : entries[k];
-      good[k] = in_range(row, layout.axis_size);
-      places[k] += (good[k] ? row : 0) * layout.inner;
+      good[k] = in_range(entries[k], layout.axis_size);
+      places[k] += (good[k] ? entries[k] : 0) * layout.inner;
       seen[k] = *static_cast<volatile T*>(best + places[k]);
     }
 #pragma unroll

@@ -166,7 +166,9 @@ __global__ void __launch_bounds__(kAlongThreads)
     const uint32_t number[1] = {first + (__ffs(bad) - 1) * step};
     int64_t unused[1], place[1];
     grid.locate(number, unused, place, unused);
-    record_bad_entry(errors, call.position + number[0], index[place[0]]);
+    int64_t entry[1] = {index[place[0]]};
+    apply_rule(call.rule, entry);
+    record_bad_entry(errors, call.position + number[0], entry[0]);
   }
   if (!crowded) return;
   partial[threadIdx.x] = sum;
@@ -201,7 +203,7 @@ __global__ void find_places_kernel(const Index* __restrict__ index, int64_t* __r
   const int64_t row = rule.rewrites() ? rule.resolve(entry) : entry;
   const bool good = in_range(row, layout.axis_size);
   places[number] = good ? offset + place[0] + row * layout.axis_stride : nowhere;
-  if (!good) record_bad_entry(errors, position + number, entry);
+  if (!good) record_bad_entry(errors, position + number, row);
 }
 
 }  // namespace torch_ops::atomic

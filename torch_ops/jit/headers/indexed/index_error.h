@@ -13,13 +13,13 @@ struct IndexErrorSite {
   const char* op;
   int64_t axis_size, outer, entries, rank;
   int64_t sizes[8];
-  int64_t coordinates, from_end;
+  int64_t first_axis, from_end;
   uint32_t raised;
 };
 
 struct IndexErrorRecord {
   IndexErrorSite site;
-  int64_t row, value, coordinate, axis;
+  int64_t row, value, axis;
   uint32_t sequence;
 };
 
@@ -28,7 +28,7 @@ struct IndexErrorSlot {
   IndexErrorRecord* record;
 };
 
-static_assert(sizeof(IndexErrorSite) == 136 && sizeof(IndexErrorRecord) == 176,
+static_assert(sizeof(IndexErrorSite) == 136 && sizeof(IndexErrorRecord) == 168,
               "the layout of src/common/indexing/index_error.h");
 
 TORCH_OPS_FUNCTION void record_bad_entry(const IndexErrorSite& site, int64_t row, int64_t value) {

@@ -54,6 +54,43 @@ CUTS = [
 ]
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.uint8, torch.int64], ids=str)
+@pytest.mark.parametrize(
+    ("batches", "outer", "size", "entries"),
+    [(700, 1, 7, 5), (40, 3, 200, 256), (30, 2, 256, 3), (5, 4, 1, 130), (2000, 1, 2, 1)],
+)
+def test_short_slabs(batches: int, outer: int, size: int, entries: int, dtype: torch.dtype) -> None:
+    """Several are widened, and summed, at a time; sums of small integers are exact."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(-3, 4, (batches, outer, entries), generator=generator)
+    index = torch.randint(size, (batches, entries), generator=generator)
+    wide = torch.zeros(batches, outer, size, dtype=torch.int64)
+    expanded = index[:, None].expand(-1, outer, -1)
+    wide.scatter_add_(2, expanded, values)
+    sums = torch_ops.scatter_add(values.to(dtype), index, size, dim=-1, batch_dims=1)
+    assert torch.equal(sums, wide.to(dtype))
+    onto = torch.full((batches, outer, size), -0.0 if dtype.is_floating_point else 1).to(dtype)
+    wanted = onto + wide.to(dtype)
+    torch_ops.scatter_add_(onto, values.to(dtype), index, dim=-1, batch_dims=1)
+    assert torch.equal(onto, wanted)
+
+    last = index.clone()
+    last[batches // 2, -1] = size  # not a row; the second name of one in mode "wrap"
+    with pytest.raises(
+        IndexError, match=rf"^scatter_add: index\[{batches // 2}, {entries - 1}\] is {size}, "
+    ):
+        torch_ops.scatter_add(values.to(dtype), last, size, dim=-1, batch_dims=1)
+    kept = values.clone()
+    kept[batches // 2, :, -1] = 0
+    for mode, into in (("fill", kept), ("wrap", values)):
+        where = torch.where(last == size, 0, index)[:, None].expand(-1, outer, -1)
+        wanted = torch.zeros_like(wide).scatter_add_(2, where, into).to(dtype)
+        actual = torch_ops.scatter_add(
+            values.to(dtype), last, size, dim=-1, batch_dims=1, mode=mode
+        )
+        assert torch.equal(actual, wanted), mode
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.uint8, torch.int64], ids=str)
 @pytest.mark.parametrize("spread", SPREADS)

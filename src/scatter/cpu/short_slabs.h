@@ -130,10 +130,11 @@ int64_t add_short_slabs(Simd simd, const RowLayout& layout, const IndexRule& rul
   using Sum = ScatterSum<Value>;
   constexpr bool kInPlace = std::is_same_v<Sum, Result>;
   const int64_t rows = layout.axis_size, count = layout.entries, stride = layout.index_entry_stride;
-  // Those whose sums are set to zero, and rounded, at a time.
-  const int64_t most = std::max<int64_t>(kRunEntries / rows, 1);
+  // Those whose sums are set to zero, and rounded, at a time. Their values are widened before.
+  const int64_t most = kRunEntries / std::max(rows, count);
   const auto add_range = [&](int64_t begin, int64_t end) {
     Sum buffer[kInPlace ? 1 : kRunEntries];
+    Sum widened[std::is_same_v<Sum, Value> ? 1 : kRunEntries];
     for (int64_t first = begin; first < end; first += most) {
       const int64_t last = std::min(first + most, end);
       Result* const to = result + first * rows;
@@ -142,20 +143,21 @@ int64_t add_short_slabs(Simd simd, const RowLayout& layout, const IndexRule& rul
       if (!kInPlace || !onto) {
         std::fill_n(sums, (last - first) * rows, onto ? nothing_added<Sum>() : Sum());
       }
+      const Sum* from = widened;
+      if constexpr (std::is_same_v<Sum, Value>) {
+        from = values + first * count;
+      } else {
+        widen_values(simd, values + first * count, (last - first) * count, widened);
+      }
       int64_t batch = first / layout.outer, left = layout.outer - first % layout.outer;
-      for (int64_t slab = first; slab < last; ++slab, sums += rows) {
+      for (int64_t slab = first; slab < last; ++slab, sums += rows, from += count) {
         const Index* const entries = index + batch * layout.index_batch_stride;
-        const Value* const from = values + slab * count;
-        int64_t n = 0;
-        for (; n < count; ++n) {
-          const auto row = static_cast<int64_t>(entries[n * stride]);
-          if (!in_range(row, rows)) break;  // else it is the row, whatever the rule
-          sums[row] += static_cast<Sum>(from[n]);
-        }
-        if (n < count && !rule.rewrites()) return batch * count + n;
-        for (; n < count; ++n) {
+        // An entry in range is the row, whatever the rule.
+        const int64_t bad = add_each(count, entries, stride, rows, from, sums);
+        if (bad != kNoBadEntry && !rule.rewrites()) return batch * count + bad;
+        for (int64_t n = bad; n < count; ++n) {
           const int64_t row = rule.resolve(static_cast<int64_t>(entries[n * stride]));
-          if (in_range(row, rows)) sums[row] += static_cast<Sum>(from[n]);
+          if (in_range(row, rows)) sums[row] += from[n];
         }
         if (--left == 0) {
           left = layout.outer;

@@ -149,8 +149,33 @@ bool find_hot(int64_t entries, const Row* rows, int64_t stride, Row& hot) {
   return 2 * same > seen;
 }
 
-// Rows of one element; some kRunEntries entries. Returns the first of `rows` that is out of range,
-// before which all are added, or kNoBadEntry.
+// Rows of one element, one after the other. Returns the first of `rows` that is out of range,
+// before which all are added, or kNoBadEntry. Four rows are read before the first of them is added:
+// a compiler that cannot tell sums from rows reads each only after that.
+template <class Row, class Stride, class Sum>
+int64_t add_each(int64_t entries, const Row* rows, Stride stride, int64_t axis_size,
+                 const Sum* values, Sum* sums) {
+  int64_t n = 0;
+  for (; n + 4 <= entries; n += 4) {
+    const Row a = rows[n * stride], b = rows[(n + 1) * stride];
+    const Row c = rows[(n + 2) * stride], d = rows[(n + 3) * stride];
+    const bool good = in_range(a, axis_size) && in_range(b, axis_size) && in_range(c, axis_size) &&
+                      in_range(d, axis_size);
+    if (!good) break;
+    sums[a] += values[n];
+    sums[b] += values[n + 1];
+    sums[c] += values[n + 2];
+    sums[d] += values[n + 3];
+  }
+  for (; n < entries; ++n) {
+    const Row row = rows[n * stride];
+    if (!in_range(row, axis_size)) return n;
+    sums[row] += values[n];
+  }
+  return kNoBadEntry;
+}
+
+// The same for some kRunEntries entries, of which many may be for one row.
 template <class Row, class Stride, class Sum>
 int64_t add_elements(int64_t entries, const Row* rows, Stride stride, int64_t axis_size,
                      const Sum* values, Sum* sums) {
@@ -182,24 +207,7 @@ int64_t add_elements(int64_t entries, const Row* rows, Stride stride, int64_t ax
         });
     return kNoBadEntry;
   }
-  int64_t n = 0;
-  for (; n + 4 <= entries; n += 4) {
-    const Row a = rows[n * stride], b = rows[(n + 1) * stride];
-    const Row c = rows[(n + 2) * stride], d = rows[(n + 3) * stride];
-    const bool good = in_range(a, axis_size) && in_range(b, axis_size) && in_range(c, axis_size) &&
-                      in_range(d, axis_size);
-    if (!good) break;
-    sums[a] += values[n];
-    sums[b] += values[n + 1];
-    sums[c] += values[n + 2];
-    sums[d] += values[n + 3];
-  }
-  for (; n < entries; ++n) {
-    const Row row = rows[n * stride];
-    if (!in_range(row, axis_size)) return n;
-    sums[row] += values[n];
-  }
-  return kNoBadEntry;
+  return add_each(entries, rows, stride, axis_size, values, sums);
 }
 
 // The same for any number of entries, whose values are first widened to the type of the sums.

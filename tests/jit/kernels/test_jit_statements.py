@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from jit_tools import run_python
 
 from torch_ops.jit import CompileError, ElementwiseKernel
 from torch_ops.jit.language.program import defined_macros, surely_assigns
@@ -85,6 +86,19 @@ def test_a_value_is_not_returned_but_assigned(device: torch.device) -> None:
     kernel = ElementwiseKernel("T x", "T y", "return x * x;")
     with pytest.raises(CompileError, match="operation, line 1: return"):
         kernel(torch.ones(2, device=device))
+
+
+PRINTS = """
+import torch
+from torch_ops.jit import ElementwiseKernel
+kernel = ElementwiseKernel("T x", "T y", 'y = x; printf("%d is %g\\\\n", int(i), double(x))')
+kernel(torch.tensor([0.5, 2.5], device="{device}")).tolist()
+"""
+
+
+def test_printf(device: torch.device) -> None:
+    printed = run_python(PRINTS.format(device=device))
+    assert sorted(printed.splitlines()) == ["0 is 0.5", "1 is 2.5"]
 
 
 def test_loop_prep_and_after_loop(device: torch.device) -> None:

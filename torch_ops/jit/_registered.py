@@ -79,7 +79,12 @@ def register_fake(op_name: str, fake: Callable[..., Any]) -> None:
         torch.library.register_fake(f"torch_ops_jit::{op_name}", fake)
 
 
-def split_arguments(args: Sequence[Any]) -> tuple[list[Tensor], list[Any], list[int]]:
+_NUMBERS = (bool, int, float, complex, torch.SymBool, torch.SymInt, torch.SymFloat)
+
+
+def split_arguments(
+    kernel: str, params: Sequence[Param], args: Sequence[Any]
+) -> tuple[list[Tensor], list[Any], list[int]]:
     """A call's arguments for a registered op: tensors, numbers, and positions of the numbers."""
     tensors = []
     numbers = []
@@ -88,7 +93,13 @@ def split_arguments(args: Sequence[Any]) -> tuple[list[Tensor], list[Any], list[
         if isinstance(value, Tensor):
             tensors.append(value)
         else:
-            numbers.append(as_number(value))
+            number = as_number(value)
+            if not isinstance(number, _NUMBERS):
+                raise TypeError(
+                    f"{kernel}: {params[position].name} must be a tensor or a number, but it is "
+                    f"{type(value).__name__}."
+                )
+            numbers.append(number)
             positions.append(position)
     return tensors, numbers, positions
 

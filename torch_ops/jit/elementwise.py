@@ -190,12 +190,14 @@ class ElementwiseKernel:
         self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
 
     def __call__(self, *args: Any, size: int | Sequence[int] | None = None, out: Any = None) -> Any:
-        if _is_compiling():
-            return self._traced(args, size, out)
-        return self._call(args, size, out)
+        if not _is_compiling():
+            results = self._call(args, size, out)
+            if results is not NotImplemented:
+                return results
+        return self._by_op(args, size, out)
 
-    def _traced(self, args: tuple[Any, ...], size: Any, out: Any) -> Any:
-        """The call that torch.compile traces: its registered op."""
+    def _by_op(self, args: tuple[Any, ...], size: Any, out: Any) -> Any:
+        """The call that torch.compile traces, and subclasses of Tensor see: its registered op."""
         if len(args) == len(self.inputs) + len(self.outputs) and out is None:
             out = args[len(self.inputs) :]
         elif len(args) != len(self.inputs):
@@ -203,7 +205,9 @@ class ElementwiseKernel:
                 f"{self.name}: the number of arguments must be {len(self.inputs)}, but it is "
                 f"{len(args)}."
             )
-        tensors, numbers, positions = split_arguments(args[: len(self.inputs)])
+        tensors, numbers, positions = split_arguments(
+            self.name, self.inputs, args[: len(self.inputs)]
+        )
         if isinstance(size, int):
             size = [size]
         results = self._op(tensors, numbers, positions, size)

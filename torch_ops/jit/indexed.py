@@ -172,11 +172,13 @@ class IndexedKernel:
         self._op = getattr(torch.ops.torch_ops_jit, self._kernel.op_name).default
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _is_compiling():
-            return self._traced(args, **kwargs)
-        return self._call(args, kwargs)
+        if not _is_compiling():
+            results = self._call(args, kwargs)
+            if results is not NotImplemented:
+                return results
+        return self._by_op(args, **kwargs)
 
-    def _traced(
+    def _by_op(
         self,
         args: tuple[Any, ...],
         *,
@@ -186,7 +188,7 @@ class IndexedKernel:
         deterministic: bool | None = None,
         **indices: Any,
     ) -> Any:
-        """The call that torch.compile traces: its registered op."""
+        """The call that torch.compile traces, and subclasses of Tensor see: its registered op."""
         if len(args) != len(self.inputs):
             raise TypeError(
                 f"{self.name}: the number of arguments, besides the indices "
@@ -199,7 +201,7 @@ class IndexedKernel:
                     f"{self.name} takes the indices {', '.join(self.indices)}, and plan, sizes, "
                     f"batch_dims, deterministic by name, but got {given}."
                 )
-        tensors, numbers, positions = split_arguments(args)
+        tensors, numbers, positions = split_arguments(self.name, self.inputs, args)
         if plan is not None:
             if indices:
                 raise TypeError(

@@ -174,12 +174,14 @@ class ReductionKernel:
         keepdim: bool = False,
         out: Tensor | None = None,
     ) -> Tensor:
-        if _is_compiling():
-            return self._traced(args, dim, keepdim, out)
-        return self._kernel.call(args, dim, keepdim, out)
+        if not _is_compiling():
+            result: Any = self._kernel.call(args, dim, keepdim, out)
+            if result is not NotImplemented:
+                return result
+        return self._by_op(args, dim, keepdim, out)
 
-    def _traced(self, args: tuple[Any, ...], dim: Any, keepdim: bool, out: Any) -> Tensor:
-        """The call that torch.compile traces: its registered op."""
+    def _by_op(self, args: tuple[Any, ...], dim: Any, keepdim: bool, out: Any) -> Tensor:
+        """The call that torch.compile traces, and subclasses of Tensor see: its registered op."""
         if len(args) != len(self.inputs):
             raise TypeError(
                 f"{self.name}: the number of arguments must be {len(self.inputs)}, but it is "
@@ -187,7 +189,7 @@ class ReductionKernel:
             )
         if isinstance(dim, int):
             dim = [dim]
-        tensors, numbers, positions = split_arguments(args)
+        tensors, numbers, positions = split_arguments(self.name, self.inputs, args)
         result = self._op(tensors, numbers, positions, dim, keepdim)
         if out is not None:
             (result,) = copy_to_outputs(self.name, ("out",), (out,), (result,), tensors)

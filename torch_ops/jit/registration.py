@@ -175,7 +175,7 @@ def _op_of_elementwise(name: str, kernel: ElementwiseKernel) -> KernelOp:
     def call(*args: Any) -> Any:
         # Numbers that are unknown while a program is traced stay symbolic.
         if any(isinstance(value, torch.SymFloat | torch.SymInt) for value in args):
-            return kernel._traced(args, None, None)
+            return kernel._by_op(args, None, None)
         return kernel(*args)
 
     # A parameter accepts a tensor or a number, for which a schema has no type: so there is an

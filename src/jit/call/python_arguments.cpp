@@ -1,5 +1,6 @@
 #include "jit/call/python_arguments.h"
 
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -9,6 +10,33 @@
 
 namespace torch_ops::jit {
 namespace py = pybind11;
+
+namespace {
+
+// Of a class of its own, except nested ones, which kernels refuse.
+bool is_subclass(PyObject* value) {
+  return !THPVariable_CheckTypeExact(Py_TYPE(value)) && THPVariable_Check(value) &&
+         !THPVariable_Unpack(value).is_nested();
+}
+
+}  // namespace
+
+bool is_watched(const py::tuple& args) {
+  if (at::impl::torch_function_mode_enabled()) return true;
+  for (size_t k = 0; k < args.size(); ++k) {
+    if (is_subclass(PyTuple_GET_ITEM(args.ptr(), k))) return true;
+  }
+  return false;
+}
+
+bool is_watched(const py::tuple& args, const py::dict& by_name) {
+  if (is_watched(args)) return true;
+  PyObject *key = nullptr, *value = nullptr;
+  for (Py_ssize_t at = 0; PyDict_Next(by_name.ptr(), &at, &key, &value) != 0;) {
+    if (is_subclass(value)) return true;
+  }
+  return false;
+}
 
 Argument argument_of(const Signature& kernel, const std::string& name, PyObject* value) {
   const auto refuse = [&] {

@@ -10,6 +10,13 @@
 
 namespace torch_ops::jit {
 
+// Whether torch's functions would hand a call with these arguments to a subclass of Tensor or to a
+// mode. Then the result is NotImplemented, and Python calls the registered op, which does so.
+bool is_watched(const pybind11::tuple& args);
+bool is_watched(const pybind11::tuple& args, const pybind11::dict& by_name);
+inline pybind11::object not_implemented() {
+  return pybind11::reinterpret_borrow<pybind11::object>(Py_NotImplemented);
+}
 // A tensor or a number; a TypeError for anything else.
 Argument argument_of(const Signature& kernel, const std::string& name, PyObject* value);
 // A call's arguments for the input parameters. The tensors are held: the call runs without the GIL.

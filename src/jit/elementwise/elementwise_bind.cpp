@@ -55,7 +55,11 @@ std::vector<Tensor> given_outputs(const Elementwise& kernel, const py::tuple& ar
 py::object call(Elementwise& kernel, const py::tuple& args, const py::object& size,
                 const py::object& out) {
   std::vector<Tensor> outs;
-  if (args.size() != kernel.in.size() || !out.is_none()) outs = given_outputs(kernel, args, out);
+  if (args.size() != kernel.in.size() || !out.is_none()) {
+    outs = given_outputs(kernel, args, out);
+  } else if (is_watched(args)) {
+    return not_implemented();
+  }
   const HeldArguments held(kernel, args, /*resolved=*/!outs.empty());
   const Arguments& arguments = held.arguments;
   std::optional<std::vector<int64_t>> sizes;

@@ -190,6 +190,7 @@ py::object call(Indexed& kernel, const py::tuple& args, const py::dict& given) {
   TORCH_CHECK_TYPE(args.size() == kernel.in.size(), kernel.name,
                    ": the number of arguments, besides the indices ", joined(kernel.indices),
                    " by name, must be ", kernel.in.size(), ", but it is ", args.size(), ".");
+  if (is_watched(args, given)) return not_implemented();
   const HeldArguments held(kernel, args, /*resolved=*/false);
   const Arguments& arguments = held.arguments;
   const Call call = Keywords(kernel, given).call;

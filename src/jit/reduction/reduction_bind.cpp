@@ -16,6 +16,7 @@ py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim,
   TORCH_CHECK_TYPE(args.size() == kernel.in.size(), kernel.name,
                    ": the number of arguments must be ", kernel.in.size(), ", but it is ",
                    args.size(), ".");
+  if (out.is_none() && is_watched(args)) return not_implemented();
   const bool keepdim = bool_of(kernel.name, "keepdim", keep);
   const HeldArguments held(kernel, args, /*resolved=*/!out.is_none());
   const Arguments& arguments = held.arguments;

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, TypeGuard, TypeVar, overload
 
 from torch import nn
 
+from torch_ops.ops._arguments import given
 from torch_ops.ops.embedding import Embedding
 from torch_ops.ops.embedding_bag import EmbeddingBag
 from torch_ops.ops.relu import LeakyReLU, ReLU
@@ -142,7 +143,7 @@ def replace_modules(model: Model, report: bool = False) -> Model | tuple[Model, 
     """
     if not isinstance(model, nn.Module):
         raise TypeError(
-            f"replace_modules: model must be a torch.nn.Module, but it is a {type(model).__name__}."
+            f"replace_modules: model must be a torch.nn.Module, but it is {given(model)}."
         )
     before_linear = _before_linear(model)
     done: list[Replacement] = []

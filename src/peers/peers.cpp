@@ -44,13 +44,12 @@ std::optional<at::Scalar> number_of(const pybind11::object& given) {
 
 // `part` is this rank's, and gives the dtype and the shape of a row.
 Tensor gather(const Tensor& part, const Tensor& parts, int64_t rows, const Tensor& index,
-              std::string_view mode_name, const pybind11::object& fill,
-              const std::optional<std::string>& name) {
+              std::string_view mode_name, const pybind11::object& fill, const ops::Name& name) {
   const std::optional<at::Scalar> fill_value = number_of(fill);
   const char* const op = indexing::name_of("gather", name);
   const IndexMode mode = indexing::parse_mode(op, mode_name);
   indexing::check_index_dtype(op, index);
-  indexing::check_one_device(op, "source", part, "index", index);
+  indexing::check_one_device(op, indexing::names_of(op).table, part, "index", index);
   indexing::check_fill_value(op, mode, fill_value, part.scalar_type());
   return on_device_of(part, [&](auto* device) {
     using On = std::remove_pointer_t<decltype(device)>;
@@ -138,14 +137,15 @@ class Reader {
   }
 
   Tensor gather(const Tensor& index, std::string_view mode, const pybind11::object& fill,
-                const std::optional<std::string>& name) const {
+                const ops::Name& name) const {
     return torch_ops::gather(part_, parts_, rows_, index, mode, fill, name);
   }
 
   // The same with a gradient of `weight`, the DTensor of which the part is this rank's. Nothing, if
   // the rows must be fresh and are not.
   std::optional<Tensor> look_up(const Tensor& weight, const Tensor& index, std::string_view mode,
-                                const pybind11::object& fill, bool must_be_fresh) const {
+                                const pybind11::object& fill, std::string_view name,
+                                bool must_be_fresh) const {
     if (must_be_fresh && !is_fresh()) return std::nullopt;
     const auto node = autograd::make_node<autograd::Node<PeerRows>>(weight);
     Tensor output;
@@ -154,9 +154,9 @@ class Reader {
       if (parts_.numel() == 1) {
         const auto fill_value = number_of(fill);
         const pybind11::gil_scoped_release no_gil;
-        output = ops::gather().call(part_, index, 0, 0, mode, fill_value, std::nullopt);
+        output = ops::gather().call(part_, index, 0, 0, mode, fill_value, name);
       } else {
-        output = gather(index, mode, fill, std::nullopt);
+        output = gather(index, mode, fill, name);
       }
     }
     if (node) node->keep(index, table_, mode);

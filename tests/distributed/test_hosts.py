@@ -227,7 +227,7 @@ def test_an_entry_out_of_range(bad: list[int], hosts: list[int]) -> None:
     for rank, found in enumerate(ranks.run(4, pose, hosts, fail, bad)):
         assert [bool(message) for message in found] == [False, True, False]
         if rank in bad:
-            assert found[1].startswith("gather: index[1, 1] is 7, out of range for an axis of")
+            assert found[1].startswith("ShardedTable: index[1, 1] is 7, out of range for an axis")
         else:
             assert any(f"rank {other} of the group has an entry" in found[1] for other in bad)
 

@@ -427,8 +427,11 @@ def prefetched() -> None:
     assert torch.equal(table(index.clone()), copy_of(table)[index])  # another: asked anew
     bad = torch.tensor([1, 11 if rank == 1 else 2])
     table.prefetch(bad)
-    with pytest.raises(IndexError, match=r"index\[1\] is 11" if rank == 1 else "rank 1 of"):
+    words = r"index\[1\] is 11" if rank == 1 else "rank 1 of"
+    with pytest.raises(IndexError, match=f"^ShardedTable: {words}"):
         table(bad)
+    with pytest.raises(TypeError, match=r"^ShardedTable\.prefetch: index must be uint8"):
+        table.prefetch(bad.float())
     check_table(table, all_indices, rank)
 
 

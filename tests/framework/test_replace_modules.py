@@ -202,7 +202,9 @@ def test_what_is_left_and_why() -> None:
 
 @pytest.mark.parametrize("model", [None, nn.ReLU, torch.nn.functional.relu, [nn.ReLU()]])
 def test_what_is_no_module(model: Any) -> None:
-    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, but it is a"):
+    with pytest.raises(
+        TypeError, match=r"model must be a torch\.nn\.Module, but it is (None|an? )"
+    ):
         replace_modules(model)
 
 

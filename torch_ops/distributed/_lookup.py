@@ -53,7 +53,7 @@ def _is_eager(index: Tensor) -> bool:
     "torch_ops::_peer_gather",
     mutates_args=(),
     schema="(Tensor part, Tensor index, str mode, Scalar? fill_value, bool with_gradient, "
-    "str route) -> Tensor",
+    "str route, str? name) -> Tensor",
 )
 def _peer_gather(
     part: Tensor,
@@ -62,8 +62,9 @@ def _peer_gather(
     fill_value: Number | None,
     with_gradient: bool,
     route: str,
+    name: str | None,
 ) -> Tensor:
-    return peer_tables[route].gather(index, mode, fill_value, None, with_gradient)
+    return peer_tables[route].gather(index, mode, fill_value, name, with_gradient)
 
 
 @torch.library.custom_op(
@@ -102,6 +103,7 @@ class Rows(torch.autograd.Function):
         route: str,
         asked: _exchange.Asked | None,
         with_gradient: bool,
+        name: str | None,
     ) -> Tensor:
         ctx.save_for_backward(index)
         ctx.size, ctx.mesh, ctx.placements = table.shape[0], table.device_mesh, placements
@@ -109,14 +111,16 @@ class Rows(torch.autograd.Function):
         group = ctx.mesh.get_group(dim_of_rows(placements))
         part = place(table, placements)
         if is_direct(route):
-            gathered: Tensor = _peer_gather(part, index, mode, fill_value, with_gradient, route)
+            gathered: Tensor = _peer_gather(
+                part, index, mode, fill_value, with_gradient, route, name
+            )
             return gathered
         if not _is_eager(index):
             return _exchange.gather_rows(
-                part, index, ctx.size, mode, fill_value, None, group, route
+                part, index, ctx.size, mode, fill_value, name, group, route
             )
         if asked is None:
-            asked = _exchange.ask(None, index, ctx.size, mode, True, group, route)
+            asked = _exchange.ask(name, index, ctx.size, mode, True, group, route)
         ctx.exchanged = _exchange.settle(asked)
         return _exchange.gather_by(ctx.exchanged, part, mode, fill_value)
 
@@ -124,7 +128,8 @@ class Rows(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
         (index,) = ctx.saved_tensors
         how = (ctx.size, ctx.mesh, ctx.placements, ctx.mode, ctx.route, ctx.exchanged)
-        return Sums.apply(grad_output, index, *how), None, None, None, None, None, None, None
+        grad = Sums.apply(grad_output, index, *how)
+        return grad, None, None, None, None, None, None, None, None
 
 
 class Sums(torch.autograd.Function):
@@ -166,7 +171,7 @@ class Sums(torch.autograd.Function):
         nothing = 0 if ctx.mode == "fill" else None
         # That is no table whose memory the others read.
         route = "" if is_direct(ctx.route) else ctx.route
-        rows = Rows.apply(grad, index, ctx.placements, ctx.mode, nothing, route, None, False)
+        rows = Rows.apply(grad, index, ctx.placements, ctx.mode, nothing, route, None, False, None)
         return rows, None, None, None, None, None, None, None
 
 
@@ -185,13 +190,14 @@ class SparseRows(torch.autograd.Function):
         route: str,
         asked: _exchange.Asked | None,
         with_gradient: bool,
+        name: str,
     ) -> Tensor:
         ctx.save_for_backward(index)
         ctx.shape, ctx.mode, ctx.route, ctx.exchanged = part.shape, mode, route, None
         if is_direct(route):
-            return peer_tables[route].gather(index, mode, fill_value, None, with_gradient)
+            return peer_tables[route].gather(index, mode, fill_value, name, with_gradient)
         if asked is None:
-            asked = _exchange.ask(None, index, size, mode, True, group, route)
+            asked = _exchange.ask(name, index, size, mode, True, group, route)
         ctx.exchanged = _exchange.settle(asked)
         return _exchange.gather_by(ctx.exchanged, part, mode, fill_value)
 
@@ -204,7 +210,7 @@ class SparseRows(torch.autograd.Function):
         else:
             rows, received = _exchange.receive_sums(ctx.exchanged, grad_output)
             sums = sparse_rows(rows, received, ctx.shape, grad_output.dtype)
-        return sums, None, None, None, None, None, None, None, None
+        return sums, None, None, None, None, None, None, None, None, None
 
 
 def gradient_of_peer_rows(grad_output: Tensor, index: Tensor, number: int, mode: str) -> Tensor:
@@ -225,11 +231,14 @@ def look_up(
     mode: str,
     fill_value: Number | None,
     route: str,
+    name: str,
     asked: _exchange.Asked | None = None,
 ) -> Tensor:
-    """The rows of a table that an index of this rank's own names.
+    """The rows of a table that an index of this rank's own names. ``name``: in errors.
 
     Where they are read directly this is for graphs: ``PeerTable.look_up`` costs the host less.
     """
     with_gradient = has_gradient(table)
-    return Rows.apply(table, index, table.placements, mode, fill_value, route, asked, with_gradient)
+    return Rows.apply(
+        table, index, table.placements, mode, fill_value, route, asked, with_gradient, name
+    )

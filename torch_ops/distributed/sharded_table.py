@@ -323,10 +323,12 @@ class ShardedTable(nn.Module):
             raise
         asked = self._take_prefetched(index, mode)
         if local is None:
-            return look_up(weight, index, mode, fill_value, self._route, asked)
+            return look_up(weight, index, mode, fill_value, self._route, "ShardedTable", asked)
         group, size = weight.device_mesh.get_group(), weight.shape[0]
         output: Tensor = SparseRows.apply(
-            *(local, index, size, group, mode, fill_value, self._route, asked, has_gradient(local))
+            *(local, index, size, group, mode, fill_value, self._route, asked),
+            has_gradient(local),
+            "ShardedTable",
         )
         return output
 
@@ -348,7 +350,8 @@ class ShardedTable(nn.Module):
         group = weight.device_mesh.get_group()
 
         def ask() -> _exchange.Asked:
-            return _exchange.ask(None, index, weight.shape[0], mode, True, group, self._route)
+            size = weight.shape[0]  # errors are raised by the lookup
+            return _exchange.ask("ShardedTable", index, size, mode, True, group, self._route)
 
         if index.is_cuda:
             # The main stream may be busy with this batch for long.
@@ -439,7 +442,7 @@ def _mesh_of(
     if not isinstance(group, ProcessGroup):
         raise TypeError(
             "ShardedTable: group must be a process group or a DeviceMesh of which this rank is a "
-            f"member, but it is a {type(group).__name__}."
+            f"member, but it is {given(group)}."
         )
     kind = torch.get_default_device() if device is None else torch.device(device)
     return DeviceMesh.from_group(group, kind.type)

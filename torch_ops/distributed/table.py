@@ -8,7 +8,7 @@ from torch.compiler import is_compiling
 from torch.distributed.tensor import DTensor
 
 from torch_ops.distributed._lookup import dim_of_rows, look_up
-from torch_ops.ops._arguments import Number, check_tensors, mode_arguments
+from torch_ops.ops._arguments import Number, check_tensors, given, mode_arguments
 
 # Attributes of a ShardedTable's weight: the route to its rows, of _lookup.py, ...
 ROUTE = "_torch_ops_route"
@@ -25,7 +25,7 @@ def check_call(
     """Raises what placements, sizes and dtypes tell, before this rank waits for others."""
     if not isinstance(table, DTensor):
         raise TypeError(
-            f"{name}: table must be a DTensor, but it is a {type(table).__name__}. For a tensor "
+            f"{name}: table must be a DTensor, but it is {given(table)}. For a tensor "
             "that each rank has there is torch_ops.gather."
         )
     if table.dim() == 0 or dim_of_rows(table.placements) < 0:
@@ -46,7 +46,7 @@ def check_call(
         )
     options = mode_arguments(name, mode, fill_value)
     bare = torch.empty(table.shape, dtype=table.dtype, device="meta")
-    torch.ops.torch_ops.gather(bare, index.to("meta"), 0, **options)
+    torch.ops.torch_ops.gather(bare, index.to("meta"), 0, name=name, **options)
 
 
 def gather(
@@ -109,4 +109,4 @@ def gather(
         if peers is not None:
             peers.tell_of_error(table)
         raise
-    return look_up(table, index, mode, fill_value, getattr(table, ROUTE, ""))
+    return look_up(table, index, mode, fill_value, getattr(table, ROUTE, ""), "distributed.gather")

@@ -42,6 +42,9 @@ constexpr Caller kCallers[] = {
     {"log_softmax:offsets", "values", "offsets"},
     {"logsumexp"},
     {"logsumexp:offsets", "values", "offsets"},
+    {"distributed.gather", "table"},
+    {"ShardedTable", "table"},
+    {"ShardedTable.prefetch", "table"},
 };
 
 inline Caller names_of(std::string_view op) {

@@ -47,8 +47,8 @@ def explain(found: int, timeout: timedelta) -> Exception:
     error: Exception
     if found >= 0:
         error = IndexError(
-            f"gather: rank {found} of the group has an entry out of range in its index, or another "
-            "error, and says itself which."
+            f"torch_ops.distributed: rank {found} of the group has an entry out of range in its "
+            "index, or another error, and says itself which."
         )
     else:
         error = RuntimeError(

@@ -204,7 +204,7 @@ class PeerTable:
     ) -> Tensor:
         """The same with a gradient of ``weight``, by a node in C++, which costs the host little.
 
-        ``name``: the function's, for errors of its options.
+        ``name``: the function's, for its errors.
         """
         must_be_fresh = self._world > 1
         while True:
@@ -212,7 +212,7 @@ class PeerTable:
                 if mode != "raise" or fill_value is not None:
                     mode_arguments(name, mode, fill_value)
                 output: Tensor | None = self._reader.look_up(
-                    weight, index, mode, fill_value, must_be_fresh
+                    weight, index, mode, fill_value, name, must_be_fresh
                 )
             except Exception:
                 self.tell_of_error(weight)

@@ -1,7 +1,8 @@
-"""The activations and embedding of jagged nested tensors, beside torch's."""
+"""The activations and embedding of jagged nested tensors, beside torch's; errors for others."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -164,3 +165,35 @@ def test_compile(device: torch.device, backend: str) -> None:
             (output * output).values().sum().backward()
             gradients.append([output.detach().values(), *(p.grad for p in model.parameters())])
         torch.testing.assert_close(*gradients)
+
+
+REFUSED: dict[str, Function] = {
+    "relu: input": torch_ops.relu,
+    "leaky_relu_: input": lambda x: torch_ops.leaky_relu_(x * 1),
+    "sigmoid: input": torch_ops.sigmoid,
+    "gather: source": lambda x: torch_ops.gather(x, torch.tensor([0], device=x.device)),
+    "batch_gather: source": lambda x: torch_ops.batch_gather(x, x.long()),
+    "scatter_add: values": lambda x: torch_ops.scatter_add(x, x.long(), 3),
+    "scatter: values": lambda x: torch_ops.scatter(x, x.long(), 3, reduce="amax"),
+    "index: source": lambda x: torch_ops.index(x, (torch.tensor([0], device=x.device),)),
+    "gather_nd: source": lambda x: torch_ops.gather_nd(x, x.long()),
+    "segment_reduce: values": lambda x: torch_ops.segment_reduce(x, x.long()),
+    "embedding: input": lambda x: torch_ops.embedding(x.long(), torch.zeros(3, 4, device=x.device)),
+    "embedding_bag: input": lambda x: torch_ops.embedding_bag(
+        x.long(), torch.zeros(3, 4, device=x.device)
+    ),
+    "gather_plan: index": lambda x: torch_ops.gather_plan(x.long(), 3),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
+@pytest.mark.parametrize("name", REFUSED)
+def test_strided_nested_tensors_are_refused(name: str, device: torch.device) -> None:
+    """Where jagged ones are accepted, the error says so."""
+    parts = [torch.ones(length, 5, device=device) for length in LENGTHS]
+    strided = torch.nested.nested_tensor(parts, layout=torch.strided)
+    takes_jagged = any(each in name for each in ("relu", "sigmoid", "embedding:"))
+    words = "or a jagged one (layout=torch.jagged), but" if takes_jagged else "but it is a nested"
+    for x in (strided, strided.detach().requires_grad_()):
+        with pytest.raises(TypeError, match=f"^{name} must be a dense tensor.*{re.escape(words)}"):
+            REFUSED[name](x)

@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "common/host/host_program.h"
+#include "common/torch/nested.h"
 #include "common/torch/op.h"
 
 namespace torch_ops {
@@ -145,6 +146,10 @@ void register_op(torch::Library& m,
   const auto add = [&](DispatchKey key, auto* function) {
     m.impl(name.c_str(), torch::dispatch(key, function));
   };
+  const auto refuse = [&](DispatchKey key) {
+    auto function = torch::CppFunction::makeFromBoxedFunction<&refuse_nested>();
+    m.impl(name.c_str(), torch::dispatch(key, std::move(function)));
+  };
   m.def(Op::kSchema, tags);
   if constexpr (has_kernel<Op>) {
     add(DispatchKey::CPU, &Op::template kernel<OnCpu>);
@@ -157,8 +162,16 @@ void register_op(torch::Library& m,
     add(DispatchKey::CompositeImplicitAutograd, &Op::compose);
     if constexpr (!has_batch<Op>) add(DispatchKey::FuncTorchBatched, &Op::compose);
     if constexpr (Functions::kInPlace) add(DispatchKey::Functionalize, &Op::compose);
+    refuse(DispatchKey::CompositeImplicitAutogradNestedTensor);
   }
-  if constexpr (has_derive<Op> || has_backward<Op>) add(DispatchKey::Autograd, &Functions::derive);
+  constexpr bool kHasDerivative = has_derive<Op> || has_backward<Op>;
+  if constexpr (kHasDerivative) add(DispatchKey::Autograd, &Functions::derive);
+  if constexpr (has_kernel<Op> || has_compute<Op>) {
+    for (const DispatchKey key : {DispatchKey::NestedTensorCPU, DispatchKey::NestedTensorCUDA}) {
+      refuse(key);
+    }
+    if constexpr (!kHasDerivative) refuse(DispatchKey::AutogradNestedTensor);
+  }
   if constexpr (has_batch<Op>) add(DispatchKey::FuncTorchBatched, &Functions::batch);
   if constexpr (has_functionalize<Op>) add(DispatchKey::Functionalize, &Functions::functionalize);
   if constexpr (has_autocast<Op>) add(DispatchKey::AutocastCUDA, &Functions::autocast);

@@ -35,8 +35,12 @@ constexpr int64_t kHostWidth = 8192;
 constexpr int64_t kHostRows = 64;
 constexpr int64_t kHostMostRows = 512;
 constexpr int64_t kHostTasks = 64;
-constexpr int64_t kThreads = 256;  // a block; headers/reduce_cuda.h has it too
-constexpr int64_t kBlocks = 8192;  // what a grid should have to fill a GPU
+// Outputs of so few elements are taken side by side however they lie: fewer than the running
+// results that they would have (lanes in headers/reduce_cpu.h), and so combined in the same order.
+constexpr int64_t kHostShortRow = 31;
+constexpr int64_t kHostShortWidth = 2048;  // elements of these, which an L1 cache holds
+constexpr int64_t kThreads = 256;          // a block; headers/reduce_cuda.h has it too
+constexpr int64_t kBlocks = 8192;          // what a grid should have to fill a GPU
 constexpr int64_t kLeastPerThread = 16;
 constexpr int64_t kReductionVectorBytes = 16;
 // Of columns: as many as a multiprocessor has room for at a time, so that all end together, the
@@ -118,8 +122,8 @@ struct HostTasks {
     return {kHostPart, parts, outputs * parts, 1};
   }
 
-  static HostTasks of_columns(int64_t outputs, int64_t elements, int64_t row_size) {
-    const int64_t per_row = ceil_div(row_size, kHostWidth);
+  static HostTasks of_columns(int64_t outputs, int64_t elements, int64_t row_size, int64_t most) {
+    const int64_t per_row = ceil_div(row_size, most);
     const int64_t width = ceil_div(row_size, per_row * kHostColumns) * kHostColumns;
     const int64_t strips = outputs / row_size * ceil_div(row_size, width);
     // Enough tasks for many threads; the second pass reads a result a part and output.
@@ -133,8 +137,12 @@ struct HostTasks {
 
 void run_cpu(Reduction& kernel, ReductionCall& call, const Tensor& out, int64_t outputs,
              int64_t elements) {
+  const bool lie_in_columns = are_columns(call, elements) && !call.reduced.empty();
+  const bool are_short = elements > 0 && elements <= kHostShortRow;
   const bool columns =
-      are_columns(call, elements) && !call.reduced.empty() && call.kept[0].size >= kHostColumns;
+      (lie_in_columns || are_short) && !call.kept.empty() && call.kept[0].size >= kHostColumns;
+  const int64_t most =
+      lie_in_columns ? kHostWidth : kHostShortWidth / std::max<int64_t>(elements, 1);
   if (columns) {
     call.vector = 1;
     for (size_t k = 1; k < call.operands.size(); ++k) {
@@ -148,7 +156,7 @@ void run_cpu(Reduction& kernel, ReductionCall& call, const Tensor& out, int64_t 
   using Function = void (*)(const int64_t*, int64_t, int64_t);
   const auto partial = reinterpret_cast<Function>(const_cast<void*>(code.partial));
   const auto finish = reinterpret_cast<Function>(const_cast<void*>(code.finish));
-  const HostTasks cut = columns ? HostTasks::of_columns(outputs, elements, call.kept[0].size)
+  const HostTasks cut = columns ? HostTasks::of_columns(outputs, elements, call.kept[0].size, most)
                                 : HostTasks::of_rows(outputs, elements);
   const Tensor partials = scratch(cut.parts > 1 ? outputs * cut.parts : 0, code, out);
   Words words = plan_words(call, outputs, elements, cut.part, cut.parts, partials.data_ptr());
@@ -360,7 +368,7 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArra
   call.add_output(result.scalar_type(), types.out[0]);
   call.views.reserve(arguments.size());
   call.add_inputs(kernel, arguments, types, {}, [&](size_t, const Tensor& tensor) {
-    call.views.push_back(tensor.expand(shape));
+    call.views.push_back(tensor.sizes() == shape ? tensor : tensor.expand(shape));
     call.operands.push_back(&call.views.back());
   });
   // Axes from the innermost on; the reduced ones in the order of the first input's strides.

@@ -74,6 +74,19 @@ def integers(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -
     return torch.randint(-2, 3, shape, generator=generator).to(dtype).to(device)
 
 
+@pytest.mark.parametrize("length", [1, 2, 3, 12, 31, 32, 33, 67])
+def test_short_rows(length: int, device: torch.device) -> None:
+    """In numbers around those that are reduced together, and axes that are not joined."""
+    for rows in (1, 7, 8, 15, 16, 17, 100, 1000):
+        x = integers((rows, length, 2), device, torch.int32)
+        for view in (x[..., 0].contiguous(), x[..., 1], x[:, :, 0].T.contiguous().T):
+            assert torch.equal(SUM(view, dim=1), view.sum(1, dtype=torch.int32))
+    x = integers((3, 20, length + 1), device, torch.bfloat16)[:, :, 1:]
+    assert torch.equal(SUM(x, dim=2), x.double().sum(2).bfloat16())
+    assert torch.equal(DOT(x, x[:1], dim=2), (x.double() * x[:1]).sum(2).bfloat16())
+    assert torch.equal(LARGEST(x, dim=(0, 2)), x.amax((0, 2)))
+
+
 COLUMNS = [
     (1, 5), (3, 1), (2, 4099), (5, 300), (40, 260), (700, 33), (1000, 3), (3000, 16), (257, 1024),
     (100_000, 7), (20_000, 64),

@@ -19,13 +19,14 @@ struct HostReduction : Reduction<F, kept, reduced, Out, In...> {
     int64_t first = number * plan.part;
     const int64_t last = Base::end_of_part(plan, first);
     const int64_t inner = reduced == 0 ? 1 : plan.reduced[0].size;
+    int64_t left = inner - first % inner;  // of the stretch
     while (first < last) {
       char* at[operands];
       Base::find_element(plan, start, first, at);
-      const int64_t left = inner - first % inner;
       const int64_t length = left < last - first ? left : last - first;
       run(at, length);
       first += length;
+      left = inner;
     }
   }
 
@@ -58,6 +59,10 @@ struct HostReduction : Reduction<F, kept, reduced, Out, In...> {
   static TORCH_OPS_FUNCTION void add_row(const F& f, const Row& row, int64_t length,
                                          Result* running, int& filled) {
     int64_t j = 0;
+    if (filled == 0 && length >= lanes) {
+      for (; j < lanes; ++j) running[j] = mapped(f, row, j);
+      filled = lanes;
+    }
     for (; filled < lanes && j < length; ++j) running[filled++] = mapped(f, row, j);
     for (; j + lanes <= length; j += lanes) {
       for (int k = 0; k < lanes; ++k) {
@@ -69,30 +74,50 @@ struct HostReduction : Reduction<F, kept, reduced, Out, In...> {
     }
   }
 
-  template <class Plan>
-  static TORCH_OPS_FUNCTION void rows(const Plan& plan, int64_t begin, int64_t end, const F& f) {
-    const bool is_flat = reduced == 0 || are_flat(plan.reduced[0].strides, Operands<In...>());
-    for (; begin < end; ++begin) {
-      char* start[operands];
-      Base::find_output(plan, begin / plan.parts, start);
-      Result running[lanes];
-      int filled = 0;
-      walk(plan, begin % plan.parts, start, [&](char* const* at, int64_t length) {
+  // `count` of them from `begin` on, side by side where their running results are combined: each
+  // waits for the one before.
+  template <int count, class Plan>
+  static TORCH_OPS_FUNCTION void some_rows(const Plan& plan, int64_t begin, bool is_flat,
+                                           const F& f) {
+    Result running[count][lanes], sums[count];
+    char* start[count][operands];
+    int filled = 0;
+    const int64_t parts = count > 1 ? 1 : plan.parts;
+    for (int r = 0; r < count; ++r) {
+      Base::find_output(plan, (begin + r) / parts, start[r]);
+      filled = 0;
+      walk(plan, (begin + r) % parts, start[r], [&](char* const* at, int64_t length) {
         const int64_t* const strides = plan.reduced[0].strides;
         if (is_flat) {
-          add_row(f, Rows<true, In...>(at, strides), length, running, filled);
+          add_row(f, Rows<true, In...>(at, strides), length, running[r], filled);
         } else {
-          add_row(f, Rows<false, In...>(at, strides), length, running, filled);
+          add_row(f, Rows<false, In...>(at, strides), length, running[r], filled);
         }
       });
-      Result sum = filled ? running[0] : f.torch_ops_empty();
-      for (int k = 1; k < filled; ++k) sum = f.torch_ops_combine(sum, running[k]);
-      if (plan.parts == 1) {
-        Base::store(f, start[0], sum);
+    }
+    for (int r = 0; r < count; ++r) sums[r] = filled ? running[r][0] : f.torch_ops_empty();
+    for (int k = 1; k < filled; ++k) {
+      for (int r = 0; r < count; ++r) sums[r] = f.torch_ops_combine(sums[r], running[r][k]);
+    }
+    for (int r = 0; r < count; ++r) {
+      if (parts == 1) {
+        Base::store(f, start[r][0], sums[r]);
       } else {
-        plan.partials[begin] = sum;
+        plan.partials[begin + r] = sums[r];
       }
     }
+  }
+
+  template <class Plan>
+  static TORCH_OPS_FUNCTION void rows(const Plan& plan, int64_t begin, int64_t end, const F& f) {
+    constexpr int side_by_side = 8;
+    const bool is_flat = reduced == 0 || are_flat(plan.reduced[0].strides, Operands<In...>());
+    if (plan.parts == 1) {
+      for (; begin + side_by_side <= end; begin += side_by_side) {
+        some_rows<side_by_side>(plan, begin, is_flat, f);
+      }
+    }
+    for (; begin < end; ++begin) some_rows<1>(plan, begin, is_flat, f);
   }
 
   // ---- outputs that lie together as their elements do ----

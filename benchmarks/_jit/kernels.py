@@ -124,6 +124,9 @@ def cases(scale: float) -> list[Case]:
         def positive(dtype=dtype) -> list[Tensor]:
             return [torch.rand(side, side, device="cuda").to(dtype)]
 
+        def odd_rows(dtype=dtype) -> list[Tensor]:
+            return [torch.randn(side, side - 3, device="cuda").to(dtype)]
+
         def square(dtype=dtype) -> list[Tensor]:
             return [torch.randn(side, side, device="cuda").to(dtype) for _ in range(2)]
 
@@ -189,6 +192,12 @@ def cases(scale: float) -> list[Case]:
                 "reduction", f"rows of [n, n], {name}", square, lambda x, y: TOTAL(x, dim=1),
                 {"torch": lambda x, y: x.sum(1)},
                 size * item, None, lambda x, y: x.double().sum(1), reads_only=True,
+            ),
+            Case(
+                "reduction", f"rows of [n, n - 3], {name}", odd_rows, lambda x: TOTAL(x, dim=1),
+                {"torch": lambda x: x.sum(1)},
+                side * (side - 3) * item, ("torch", 0.9), lambda x: x.double().sum(1),
+                reads_only=True,
             ),
             Case(
                 "reduction", f"columns of [n, n], {name}", square, lambda x, y: TOTAL(x, dim=0),

@@ -86,7 +86,8 @@ class ReductionKernel:
         8 bytes each, or 16 for complex128.
 
     Deterministic: the order in which values are combined depends on sizes and strides, and, on
-    CUDA, for reductions over columns, on the GPU's number of multiprocessors.
+    CUDA, on where in words of 16 bytes the inputs begin; for reductions over columns, on the GPU's
+    number of multiprocessors.
 
     Raises:
         CompileError: At the first call, a snippet does not compile.

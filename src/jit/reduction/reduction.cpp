@@ -1,7 +1,7 @@
 // A call of a reduction: axes are sorted into kept and reduced ones, each output's elements cut
-// into parts, and the parts' results combined. How they are cut follows from sizes and strides, of
-// columns on CUDA also from the number of multiprocessors: the bits are the same on each run, on
-// any number of threads.
+// into parts, and the parts' results combined. How they are cut follows from sizes and strides, on
+// CUDA also from alignment, of columns from the number of multiprocessors: the bits are the same on
+// each run, on any number of threads.
 #include "jit/reduction/reduction.h"
 
 #include <ATen/ExpandUtils.h>
@@ -43,6 +43,12 @@ constexpr int64_t kThreads = 256;          // a block; headers/reduce_cuda.h has
 constexpr int64_t kBlocks = 8192;          // what a grid should have to fill a GPU
 constexpr int64_t kLeastPerThread = 16;
 constexpr int64_t kReductionVectorBytes = 16;
+constexpr int64_t kLeastWords = 4;  // of a row that is not whole words, for it to be read in words
+// Of rows: words, or else elements, that a lane has at least: a block pays for combining its lanes.
+// It has fewer where there would be fewer threads than a GPU runs.
+constexpr int64_t kWordsOfLane = 5;
+constexpr int64_t kElementsOfLane = 32;
+constexpr int64_t kRowThreads = 32768;
 // Of columns: as many as a multiprocessor has room for at a time, so that all end together, the
 // start and the end of a block do not count beside what it reads, and the second pass has little to
 // read.
@@ -71,6 +77,9 @@ struct ReductionCall : Layout {
   c10::SmallVector<Tensor, 8> views;            // the inputs, broadcast
   int64_t vector = 0;  // outputs that one thread of CUDA has, 1 on the CPU; 0: not columns
   std::string modes;   // of operands then: see torch_ops/jit/headers/operands.h
+  // Of rows on CUDA: elements of a word. These have modes too: the output's says whether all rows
+  // are whole words.
+  int64_t word = 1;
 };
 
 ReductionCode find_code(Reduction& kernel, const ReductionCall& call, c10::Device device) {
@@ -172,38 +181,48 @@ void run_cpu(Reduction& kernel, ReductionCall& call, const Tensor& out, int64_t 
                    [&](int64_t begin, int64_t end) { finish(words.data(), begin, end); });
 }
 
-// May the elements of an operand along the innermost kept axis be moved as vectors?
-bool lies_in_vectors(const ReductionCall& call, size_t operand, int64_t vector) {
+// The elements of a vector along an axis, if that is as wide as can be: those of the smallest input
+// fill one word.
+int64_t widest_vector(const ReductionCall& call, const Axis& inner) {
+  int64_t smallest = kReductionVectorBytes;
+  for (size_t k = 1; k < call.operands.size(); ++k) {
+    if (inner.strides[k] != 0) smallest = std::min(smallest, call.operands[k]->element_size());
+  }
+  return std::min<int64_t>(kReductionVectorBytes / smallest, 8);
+}
+
+bool are_neighbours(const ReductionCall& call, size_t operand, const Axis& inner) {
+  return inner.strides[operand] == call.operands[operand]->element_size();
+}
+
+// May the elements of an operand along an axis be moved as vectors?
+bool lies_in_vectors(const ReductionCall& call, size_t operand, int64_t vector, const Axis& inner) {
   const Tensor& tensor = *call.operands[operand];
   const int64_t bytes = std::min(kReductionVectorBytes, vector * tensor.element_size());
   int64_t places = reinterpret_cast<intptr_t>(tensor.data_ptr());
   for (const Axes* axes : {&call.kept, &call.reduced}) {
     for (const Axis& axis : *axes) {
-      if (&axis != &call.kept[0]) places |= axis.strides[operand];
+      if (&axis != &inner) places |= axis.strides[operand];
     }
   }
-  return call.kept[0].strides[operand] == tensor.element_size() && places % bytes == 0;
+  return are_neighbours(call, operand, inner) && places % bytes == 0;
 }
 
 // How the outputs of a thread lie: the widest vectors that sizes, strides and pointers allow.
 void choose_vector(ReductionCall& call) {
   const Axis& inner = call.kept[0];
   const size_t count = call.operands.size();
-  int64_t smallest = kReductionVectorBytes;
-  for (size_t k = 1; k < count; ++k) {
-    if (inner.strides[k] != 0) smallest = std::min(smallest, call.operands[k]->element_size());
-  }
-  int64_t vector = std::min<int64_t>(kReductionVectorBytes / smallest, 8);
+  int64_t vector = widest_vector(call, inner);
   const auto fits = [&] {
     if (inner.size % vector != 0) return false;
     for (size_t k = 1; k < count; ++k) {
-      if (inner.strides[k] != 0 && !lies_in_vectors(call, k, vector)) return false;
+      if (inner.strides[k] != 0 && !lies_in_vectors(call, k, vector, inner)) return false;
     }
     return true;
   };
   while (vector > 1 && !fits()) vector /= 2;
   call.vector = vector;
-  call.modes = lies_in_vectors(call, 0, vector) ? "c" : "s";
+  call.modes = lies_in_vectors(call, 0, vector, inner) ? "c" : "s";
   for (size_t k = 1; k < count; ++k) {
     const bool moves = std::any_of(call.reduced.begin(), call.reduced.end(),
                                    [&](const Axis& axis) { return axis.strides[k] != 0; });
@@ -224,6 +243,53 @@ struct Parts {
   }
   int64_t size, count;
 };
+
+// Do the words of two operands begin at the same elements of all rows?
+bool share_words(const ReductionCall& call, size_t a, size_t b, int64_t vector) {
+  const auto element = [&](size_t k, int64_t place) {
+    return place / call.operands[k]->element_size();
+  };
+  const auto first = [&](size_t k) {
+    return element(k, reinterpret_cast<intptr_t>(call.operands[k]->data_ptr()));
+  };
+  int64_t apart = first(a) - first(b);
+  for (const Axis& axis : call.kept) {
+    apart |= element(a, axis.strides[a]) - element(b, axis.strides[b]);
+  }
+  return apart % vector == 0;
+}
+
+// How the lanes of a row read it: in words, if there are such. Without modes, element by element.
+void choose_words(ReductionCall& call) {
+  const size_t count = call.operands.size();
+  if (call.reduced.empty()) return;
+  const Axis& inner = call.reduced[0];
+  const int64_t vector = widest_vector(call, inner);
+  if (vector == 1) return;
+  bool whole = inner.size % vector == 0;
+  for (size_t k = 1; k < count; ++k) whole = whole && lies_in_vectors(call, k, vector, inner);
+  if (whole) {
+    call.word = vector;
+    call.modes = std::string(count, 'c');
+    return;
+  }
+  if (call.reduced.size() > 1 || inner.size < kLeastWords * vector) return;
+  // Where words begin is said by the first input that has elements of its own in each row, else by
+  // the first one that can be read in words at all.
+  size_t first = 0;
+  for (size_t k = count - 1; k > 0; --k) {
+    const bool moves = std::any_of(call.kept.begin(), call.kept.end(),
+                                   [&](const Axis& axis) { return axis.strides[k] != 0; });
+    if (are_neighbours(call, k, inner) && (moves || first == 0)) first = k;
+  }
+  if (first == 0) return;
+  call.word = vector;
+  call.modes = "s";
+  for (size_t k = 1; k < count; ++k) {
+    const bool in_words = are_neighbours(call, k, inner) && share_words(call, k, first, vector);
+    call.modes.push_back(in_words ? 'c' : inner.strides[k] == 0 ? 'b' : 's');
+  }
+}
 
 // Launches the kernels of one call.
 class Launcher {
@@ -250,9 +316,13 @@ class Launcher {
 // Outputs whose elements lie together.
 void run_rows(const ReductionCode& code, ReductionCall& call, const Tensor& out, int64_t outputs,
               int64_t elements) {
-  const int64_t lanes = std::min(kThreads, power_of_two_up_to(std::max<int64_t>(elements / 4, 1)));
+  const int64_t words_of_row = ceil_div(elements, call.word);
+  const int64_t of_lane = call.modes.empty() ? kElementsOfLane : kWordsOfLane;
+  int64_t lanes = power_of_two_up_to(ceil_div(words_of_row, of_lane));
+  while (2 * lanes <= words_of_row && outputs * lanes < kRowThreads) lanes *= 2;
+  lanes = std::min(lanes, kThreads);
   const int64_t blocks = ceil_div(outputs, kThreads / lanes);
-  const Parts parts(elements, lanes, 1, kBlocks / blocks);
+  const Parts parts(elements, lanes, 1, lanes < kThreads ? 1 : kBlocks / blocks);
   const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, code, out);
   Words words = plan_words(call, outputs, elements, parts.size, parts.count, partials.data_ptr());
   words.put(lanes);
@@ -299,7 +369,7 @@ void run_cuda(Reduction& kernel, ReductionCall& call, const Tensor& out, int64_t
               int64_t elements) {
   // The threads of one output are neighbours where its elements are, else the outputs are.
   const bool columns = are_columns(call, elements);
-  if (columns) choose_vector(call);
+  (columns ? choose_vector : choose_words)(call);
   const ReductionCode code = find_code(kernel, call, out.device());
   (columns ? run_columns : run_rows)(code, call, out, outputs, elements);
 }

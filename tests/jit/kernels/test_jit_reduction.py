@@ -74,6 +74,54 @@ def integers(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -
     return torch.randint(-2, 3, shape, generator=generator).to(dtype).to(device)
 
 
+WORDS = [
+    torch.uint8, torch.bool, torch.bfloat16, torch.float16, torch.float32, torch.int64,
+    torch.float64, torch.complex64, torch.complex128,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", WORDS, ids=str)
+def test_rows_that_begin_within_words(dtype: torch.dtype, device: torch.device) -> None:
+    """Of any length, from any element of a word on; few rows in parts."""
+    wide_type = torch.complex128 if dtype.is_complex else torch.float64
+    exact = ReductionKernel("T x", f"{str(wide_type)[6:]} y", "x", "a + b", "y = a", 0, "exact")
+    for rows, length in (
+        *((19, length) for length in (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 64, 129, 333)),
+        (300, 1001), (2, 20_011), (1, 70_003),
+    ):  # fmt: skip
+        memory = integers((rows * length + 40,), device, dtype)
+        for offset in (0, 1, 3, 8) if rows > 1 else (0, 5):
+            x = memory[offset:][: rows * length].view(rows, length)
+            assert torch.equal(exact(x, dim=1), x.to(wide_type).sum(1)), (length, offset)
+        wide = memory[: rows * length].view(rows, length)
+        for x in (wide[:, 1:], wide[:, :-1], wide[1:, 2:-1]):
+            if x.numel() > 0:
+                assert torch.equal(exact(x, dim=1), x.to(wide_type).sum(1)), length
+    x = integers((5, 7, 101), device, dtype)
+    for dim in (2, (1, 2), (0, 2)):
+        assert torch.equal(exact(x, dim=dim), x.to(wide_type).sum(dim)), dim
+
+
+def test_rows_of_several_inputs(device: torch.device) -> None:
+    """Whose words begin at other elements, or which are the same for a row or in all rows."""
+    dot = ReductionKernel("T x, U y", "float64 z", "x * y + 1", "a + b", "z = a", 0)
+    for rows, length in ((9, 64), (40, 257), (2, 9001)):
+        x = integers((rows, length + 3), device, torch.float32)
+        half, byte = x.bfloat16(), x.to(torch.int8)
+        odd = x[:, :length]
+        for y in (
+            odd, x[:, 3:], x[:, 1:-2], x[:, :1], x[0, :length], x[:1, 1:-2], x[0, 0],
+            half[:, :length], half[:, 2:-1], half[0, 3:], byte[:, 3:], byte[:, :1],
+            x.T.contiguous().T[:, :length],
+        ):  # fmt: skip
+            expected = (odd.double() * y + 1).sum(1)
+            assert torch.equal(dot(odd, y, dim=1), expected)
+            assert torch.equal(dot(y, odd, dim=1), expected)
+    first = ReductionKernel("T x, T y", "T z", "x * y", "a > b ? a : b", "z = a", None)
+    x = random((33, 65), device)
+    assert torch.equal(first(x, x[:, :1], dim=1), (x * x[:, :1]).amax(1))
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 12, 31, 32, 33, 67])
 def test_short_rows(length: int, device: torch.device) -> None:
     """In numbers around those that are reduced together, and axes that are not joined."""
@@ -189,6 +237,13 @@ def test_nan(device: torch.device) -> None:
     assert SUM(x).isnan()
     x[17] = math.inf
     assert SUM(x).item() == math.inf
+    rows = random((101, 101), device)
+    rows.fill_diagonal_(math.nan)  # in each place of a word, and before and after the words
+    assert SUM(rows, dim=1).isnan().all()
+    rows.fill_diagonal_(0)
+    before = rows.flatten()[103:]
+    before[:-1000] = math.nan
+    assert not SUM(before[-1000:].view(8, 125), dim=1).isnan().any()
 
 
 def test_deterministic(device: torch.device) -> None:
@@ -270,7 +325,7 @@ def test_no_gradient(device: torch.device) -> None:
 
 @pytest.mark.sanitizer
 def test_small_for_the_sanitizer(device: torch.device) -> None:
-    for shape in ((1,), (33,), (5, 3), (700, 2), (2, 700), (130, 36), (3000, 5)):
+    for shape in ((1,), (33,), (5, 3), (700, 2), (2, 700), (9, 107), (130, 36), (3000, 5)):
         x = torch.ones(shape, device=device)
         for dim in (None, 0, -1):
             torch.testing.assert_close(SUM(x, dim=dim), x.sum(dim))

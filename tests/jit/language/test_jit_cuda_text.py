@@ -229,6 +229,30 @@ def test_reductions(axes: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("stored", "axes", "modes"),
+    [
+        ((F32, F32, F32), (1, 1), "ccc"),
+        ((BF16, BF16, F32), (2, 2), "ccc"),
+        ((F32, F32, None), (0, 1), "sc"),
+        ((F64, F64, F32), (1, 1), "scs"),
+        ((BF16, torch.uint8, BF16), (2, 1), "sbc"),
+    ],
+    ids=str,
+)
+def test_rows_in_words(
+    stored: tuple[torch.dtype | None, ...], axes: tuple[int, int], modes: str
+) -> None:
+    computed = tuple(stored[0] for _ in stored)
+    call = reduction_codegen.ReductionForm(stored, computed, (), *axes, 0, modes)
+    for identity in ("0", None):
+        source = reduction_codegen.cuda_source(reduction("T x, T y", identity), call)
+        for arch in ("sm_75", "sm_120"):
+            compile_cuda("norm", source, arch=arch, options=CUDA_OPTIONS)
+    ptx = compile_cuda("norm", source, options=CUDA_OPTIONS, target="ptx").data.decode()
+    assert re.search(r"ld\.global\.v[24]", ptx)
+
+
+@pytest.mark.parametrize(
     ("stored", "axes", "vector", "modes"),
     [
         ((F32, F32, F32), (1, 1), 4, "ccC"),
@@ -267,7 +291,7 @@ def test_summed_gradients() -> None:
     gradient = program("T x, T b", "T z", "z = x * sin(b)").vjp([False, True], [False, True])
     summed = reduction_codegen.Reduction.sum_of(gradient)
     stored, computed = (F32, BF16, BF16, BF16), (F32, *[BF16] * 3)
-    for facts in ((1, 1), (1, 1, 8, "cccC")):
+    for facts in ((1, 1, 0, "cccc"), (1, 1, 8, "cccC")):
         call = reduction_codegen.ReductionForm(stored, computed, (), *facts)
         source = reduction_codegen.cuda_source(summed, call)
         ptx = compile_cuda("kernel", source, options=CUDA_OPTIONS, target="ptx").data.decode()

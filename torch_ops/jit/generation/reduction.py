@@ -64,7 +64,8 @@ class ReductionForm:
             many are one thread's.
         modes: How each operand lies then (headers/operands.h); on the CPU, each input. On CUDA the
             output is ``c`` if its elements can be stored as a vector, an input if a vector of it
-            lies together.
+            lies together. Without a vector, on CUDA: empty if elements are read one by one, else in
+            words, of inputs that are ``c``; then the output is ``c`` if all rows are whole words.
     """
 
     stored: tuple[torch.dtype | None, ...]
@@ -198,19 +199,25 @@ def host_source(reduction: Reduction, form: ReductionForm) -> Source:
     return _Writer(reduction, form).source("cpu", "HostReduction<", modes, more, kernels)
 
 
+_ROWS = {"": "rows", "c": "word_rows", "s": "ragged_rows"}
+
+
 def cuda_source(reduction: Reduction, form: ReductionForm) -> Source:
     """CUDA C++ with the kernels ``partial`` and ``finish``."""
     loop, vector, more = ("columns", form.vector, "int64_t across, lanes, half, finish_lanes;")
     if form.vector == 0:
-        walked = zip(form.stored[1:], reduction.inputs, strict=True)
-        sizes = [d.itemsize for d, p in walked if d is not None and not p.raw]
+        params = zip(form.stored[1:], reduction.inputs, strict=True)
+        walked = [dtype for dtype, p in params if dtype is not None and not p.raw]
+        modes = form.modes[1:] or "s" * len(walked)
+        sizes = [d.itemsize for d, mode in zip(walked, modes, strict=True) if mode != "b"]
         loop, vector, more = ("rows", min(16 // min(sizes, default=16), 8), "int64_t lanes;")
+    partial = loop if form.vector else _ROWS[form.modes[:1]]
     kernels = "\n".join(
         f"""extern "C" __global__ void __launch_bounds__(256)
 {name}(const __grid_constant__ Plan @plan) {{
   @Loops::{name_of_loop}(@plan, @Functions{{@plan}});
 }}"""
-        for name, name_of_loop in (("partial", loop), ("finish", f"finish_{loop}"))
+        for name, name_of_loop in (("partial", partial), ("finish", f"finish_{loop}"))
     )
     loops = f"CudaReduction<{vector}, "
     return _Writer(reduction, form).source("cuda", loops, form.modes, more, kernels)

@@ -68,18 +68,54 @@ struct CudaReduction : Reduction<F, kept, reduced, Out, In...> {
   // Loads of a thread in flight: of single elements, and of words of up to 16 bytes.
   static constexpr int row_unroll = 16, word_unroll = 4;
 
-  // Are elements neighbours, and aligned for words of several?
-  template <class A, class Plan>
-  static TORCH_OPS_FUNCTION bool lies_in_words(const Plan& plan, char* const* start) {
-    constexpr int64_t word = vector * A::size < 16 ? vector * A::size : 16;
-    int64_t places = reinterpret_cast<int64_t>(start[A::number]);
+  // A word of an operand. Elements of mode 's' are apart, or not aligned.
+  template <class A, class Plan, class Words>
+  static TORCH_OPS_FUNCTION void load(const Plan& plan, Words& words, int u, char* const* at) {
+    const char* from = at[A::number];
+    if (A::mode != 's') {
+      words.template load<A>(u, from);
+    } else {
 #pragma unroll
-    for (int d = 1; d < reduced; ++d) places |= plan.reduced[d].strides[A::number];
-    return plan.reduced[0].strides[A::number] == A::size && places % word == 0;
+      for (int e = 0; e < vector; ++e) {
+        words.template at<A>(u, e) = *reinterpret_cast<const typename A::Stored*>(from);
+        from += plan.reduced[0].strides[A::number];
+      }
+    }
   }
 
+  // Adds words to a result, if `begun`: every `lanes`-th one, several of them in flight.
   template <class Plan>
-  static TORCH_OPS_FUNCTION void rows(const Plan& plan, const F& f) {
+  static TORCH_OPS_FUNCTION void add_words(const Plan& plan, const F& f, char* const* start,
+                                           int64_t word, int64_t end, int lanes, Result& sum,
+                                           bool& begun) {
+    for (; word < end; word += word_unroll * lanes) {
+      Loaded<vector, word_unroll, In...> loaded;
+#pragma unroll
+      for (int u = 0; u < word_unroll; ++u) {
+        if (word + u * lanes < end) {
+          char* at[operands];
+          Base::find_element(plan, start, (word + u * lanes) * vector, at);
+          Each{(load<In>(plan, loaded, u, at), 0)...};
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < word_unroll; ++u) {
+        if (word + u * lanes < end) {
+#pragma unroll
+          for (int e = 0; e < vector; ++e) {
+            const Result value = f.torch_ops_map(loaded.template value<In>(u, e)...);
+            sum = begun ? f.torch_ops_combine(sum, value) : value;
+            begun = true;
+          }
+        }
+      }
+    }
+  }
+
+  // total(start, first, last, lane, lanes, valid) is a lane's result of the elements of a row, of
+  // which the first `valid` lanes have one.
+  template <class Plan, class Total>
+  static TORCH_OPS_FUNCTION void reduce_rows(const Plan& plan, const F& f, const Total& total) {
     __shared__ Result shared[1][threads];
     const int lanes = static_cast<int>(plan.lanes), thread = threadIdx.x;
     const int per_block = threads / lanes;
@@ -94,62 +130,7 @@ struct CudaReduction : Reduction<F, kept, reduced, Out, In...> {
       Result sum{};
       if (output < plan.outputs) {
         Base::find_output(plan, output, start);
-        const auto read = [&](int64_t element) -> Result {
-          char* at[operands];
-          Base::find_element(plan, start, element, at);
-          return f.torch_ops_map(load_as<typename In::Value>(
-              *reinterpret_cast<const typename In::Stored*>(at[In::number]))...);
-        };
-        int64_t element = first + lane;
-        bool is_wide = reduced > 0 && vector > 1 && sizeof...(In) > 0 &&
-                       (first | last | plan.reduced[0].size) % vector == 0;
-        Each{(is_wide = is_wide && lies_in_words<In>(plan, start), 0)...};
-        if (is_wide) {
-          // Neighbouring elements in words, several of them in flight.
-          element = first / vector + lane;
-          const int64_t end = last / vector;
-          valid = end - first / vector;
-          bool begun = false;
-          for (; element < end; element += word_unroll * lanes) {
-            Loaded<vector, word_unroll, In...> loaded;
-#pragma unroll
-            for (int u = 0; u < word_unroll; ++u) {
-              const int64_t word = element + u * lanes;
-              if (word < end) {
-                char* at[operands];
-                Base::find_element(plan, start, word * vector, at);
-                Each{(loaded.template load<In>(u, at[In::number]), 0)...};
-              }
-            }
-#pragma unroll
-            for (int u = 0; u < word_unroll; ++u) {
-              if (element + u * lanes < end) {
-#pragma unroll
-                for (int e = 0; e < vector; ++e) {
-                  const Result value = f.torch_ops_map(loaded.template value<In>(u, e)...);
-                  sum = begun ? f.torch_ops_combine(sum, value) : value;
-                  begun = true;
-                }
-              }
-            }
-          }
-          if (!begun) sum = f.torch_ops_empty();
-        } else {
-          if (element < last) {
-            sum = read(element);
-            element += lanes;
-          } else {
-            sum = f.torch_ops_empty();
-          }
-          for (; element + (row_unroll - 1) * lanes < last; element += row_unroll * lanes) {
-            Result several[row_unroll];
-#pragma unroll
-            for (int k = 0; k < row_unroll; ++k) several[k] = read(element + k * lanes);
-#pragma unroll
-            for (int k = 0; k < row_unroll; ++k) sum = f.torch_ops_combine(sum, several[k]);
-          }
-          for (; element < last; element += lanes) sum = f.torch_ops_combine(sum, read(element));
-        }
+        sum = total(start, first, last, lane, lanes, valid);
       }
       shared[0][thread] = sum;
       // own * lanes + lane is `thread`; with that some types' sums take twice the registers.
@@ -163,6 +144,91 @@ struct CudaReduction : Reduction<F, kept, reduced, Out, In...> {
       }
       __syncthreads();
     }
+  }
+
+  template <class Plan>
+  static TORCH_OPS_FUNCTION void rows(const Plan& plan, const F& f) {
+    reduce_rows(plan, f,
+                [&](char* const* start, int64_t first, int64_t last, int lane, int lanes,
+                    int64_t&) -> Result {
+                  const auto read = [&](int64_t element) -> Result {
+                    char* at[operands];
+                    Base::find_element(plan, start, element, at);
+                    return f.torch_ops_map(load_as<typename In::Value>(
+                        *reinterpret_cast<const typename In::Stored*>(at[In::number]))...);
+                  };
+                  int64_t element = first + lane;
+                  if (element >= last) return f.torch_ops_empty();
+                  Result sum = read(element);
+                  element += lanes;
+                  for (; element + (row_unroll - 1) * lanes < last; element += row_unroll * lanes) {
+                    Result several[row_unroll];
+#pragma unroll
+                    for (int k = 0; k < row_unroll; ++k) several[k] = read(element + k * lanes);
+#pragma unroll
+                    for (int k = 0; k < row_unroll; ++k) sum = f.torch_ops_combine(sum, several[k]);
+                  }
+                  for (; element < last; element += lanes)
+                    sum = f.torch_ops_combine(sum, read(element));
+                  return sum;
+                });
+  }
+
+  // The same of rows that are whole words.
+  template <class Plan>
+  static TORCH_OPS_FUNCTION void word_rows(const Plan& plan, const F& f) {
+    reduce_rows(plan, f,
+                [&](char* const* start, int64_t first, int64_t last, int lane, int lanes,
+                    int64_t& valid) -> Result {
+                  Result sum{};
+                  bool begun = false;
+                  const int64_t word = first / vector, end = last / vector;
+                  valid = end - word;
+                  add_words(plan, f, start, word + lane, end, lanes, sum, begun);
+                  return begun ? sum : f.torch_ops_empty();
+                });
+  }
+
+  // Elements of an operand before its first word.
+  template <class A>
+  static TORCH_OPS_FUNCTION int before_words(const char* at) {
+    return static_cast<int>(-(reinterpret_cast<int64_t>(at) / A::size) & (vector - 1));
+  }
+
+  // The same of rows along one axis that begin or end within words: those of the operands of mode
+  // 'c', whose words begin at the same elements of a row. What stands before and after the words is
+  // read one by one.
+  template <class Plan>
+  static TORCH_OPS_FUNCTION void ragged_rows(const Plan& plan, const F& f) {
+    reduce_rows(
+        plan, f,
+        [&](char* const* start, int64_t first, int64_t last, int lane, int lanes,
+            int64_t& valid) -> Result {
+          char* at[operands];
+          Base::find_element(plan, start, first, at);
+          const int64_t length = last - first;
+          int before = 0;
+          Each{(before = In::mode == 'c' ? before_words<In>(at[In::number]) : before, 0)...};
+          if (before > length) before = static_cast<int>(length);
+          const int64_t words = (length - before) / vector;
+          const int ends = static_cast<int>(length - words * vector);
+          const auto read = [&](int end) -> Result {
+            char* to[operands];
+            Base::find_element(plan, at, end < before ? end : end + words * vector, to);
+            return f.torch_ops_map(load_as<typename In::Value>(
+                *reinterpret_cast<const typename In::Stored*>(to[In::number]))...);
+          };
+          Result sum{};
+          bool begun = false;
+          for (int end = lane; end < ends; end += lanes) {
+            sum = begun ? f.torch_ops_combine(sum, read(end)) : read(end);
+            begun = true;
+          }
+          valid = words > ends ? words : ends;
+          Base::find_element(plan, at, before, at);
+          add_words(plan, f, at, lane, words, lanes, sum, begun);
+          return begun ? sum : f.torch_ops_empty();
+        });
   }
 
   template <class Plan>

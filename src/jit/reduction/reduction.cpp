@@ -49,6 +49,10 @@ constexpr int64_t kLeastWords = 4;  // of a row that is not whole words, for it 
 constexpr int64_t kWordsOfLane = 5;
 constexpr int64_t kElementsOfLane = 32;
 constexpr int64_t kRowThreads = 32768;
+// Up to so much an output's elements stay one part, for a second launch takes the host longer:
+// words, or else elements, of a thread; a row's elements, or the vectors of all columns.
+constexpr int64_t kWordsOfOnePart = 64;
+constexpr int64_t kOnePart = 65536;
 // Of columns: as many as a multiprocessor has room for at a time, so that all end together, the
 // start and the end of a block do not count beside what it reads, and the second pass has little to
 // read.
@@ -322,7 +326,8 @@ void run_rows(const ReductionCode& code, ReductionCall& call, const Tensor& out,
   while (2 * lanes <= words_of_row && outputs * lanes < kRowThreads) lanes *= 2;
   lanes = std::min(lanes, kThreads);
   const int64_t blocks = ceil_div(outputs, kThreads / lanes);
-  const Parts parts(elements, lanes, 1, lanes < kThreads ? 1 : kBlocks / blocks);
+  const bool is_small = elements <= kOnePart && words_of_row <= kThreads * kWordsOfOnePart;
+  const Parts parts(elements, lanes, 1, is_small ? 1 : kBlocks / blocks);
   const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, code, out);
   Words words = plan_words(call, outputs, elements, parts.size, parts.count, partials.data_ptr());
   words.put(lanes);
@@ -336,19 +341,22 @@ void run_rows(const ReductionCode& code, ReductionCall& call, const Tensor& out,
 void run_columns(const ReductionCode& code, ReductionCall& call, const Tensor& out, int64_t outputs,
                  int64_t elements) {
   const int64_t words_of_row = outputs / call.vector;
+  const bool is_small =
+      words_of_row * elements <= kOnePart && elements <= kThreads * kWordsOfOnePart;
   // Several lanes where there are elements for them: the wider blocks are, the more parts it takes
-  // to make enough of them, and the more the second pass has to read.
-  const int64_t least_lanes =
-      power_of_two_up_to(std::clamp<int64_t>(elements / kLeastPerThread, 1, 8));
+  // to make enough of them, and the more the second pass has to read. Of one part as many as there
+  // are elements for.
+  const int64_t least_lanes = power_of_two_up_to(
+      std::clamp<int64_t>(elements / kLeastPerThread, 1, is_small ? kThreads : 8));
   // A row that is not much wider stays whole: its memory is read as it lies.
   const int64_t most_across = kThreads / least_lanes;
-  const bool is_narrow = least_lanes > 1 && words_of_row <= 2 * most_across;
+  const bool is_narrow = !is_small && least_lanes > 1 && words_of_row <= 2 * most_across;
   const int64_t groups = is_narrow ? 1 : ceil_div(words_of_row, most_across);
   const int64_t across = ceil_div(words_of_row, groups);
   const int64_t lanes = std::clamp<int64_t>(elements / 4, 1, kThreads / across);
   const int64_t blocks = ceil_div(words_of_row, across);
   const int64_t at_once = kColumnBlocks * gpu_code().count_multiprocessors(out.device().index());
-  const Parts parts(elements, lanes, kColumnUnroll, at_once / blocks);
+  const Parts parts(elements, lanes, kColumnUnroll, is_small ? 1 : at_once / blocks);
   const Tensor partials = scratch(parts.count > 1 ? outputs * parts.count : 0, code, out);
   // Of the second pass: some 8 parts a thread, if that keeps a block's threads busy.
   const int64_t finish_lanes =

@@ -394,7 +394,7 @@ int64_t sum_some(const BagCall<Value> call, const Index* entries, int64_t first,
 }  // namespace
 
 template <class Value>
-int64_t sum_bags(OnCpu on, const BagCall<Value>& call) {
+int64_t reduce_bags(OnCpu on, const BagCall<Value>& call) {
   const HostScope scope(on.program);
   return dispatch_index(call.entries, [&](const auto* entries) {
     const int64_t work = (call.count + call.bags) * std::max<int64_t>(call.width, 1);
@@ -408,7 +408,7 @@ int64_t sum_bags(OnCpu on, const BagCall<Value>& call) {
   });
 }
 
-#define INSTANTIATE(Value) template int64_t sum_bags(OnCpu, const BagCall<Value>&);
+#define INSTANTIATE(Value) template int64_t reduce_bags(OnCpu, const BagCall<Value>&);
 TORCH_OPS_FOR_EACH_FLOAT(INSTANTIATE)
 
 }  // namespace torch_ops::kernels

@@ -1,5 +1,8 @@
+#include <limits>
+
 #include "common/cuda/kernel_overlap.cuh"
 #include "common/cuda/launch.cuh"
+#include "common/cuda/ordered_key.cuh"
 #include "common/cuda/vectorized.cuh"
 #include "common/host/float16.h"
 #include "common/indexing/index_error.cuh"
@@ -11,27 +14,89 @@ namespace torch_ops::kernels {
 namespace {
 
 constexpr int kBagUnroll = 4;  // rows that a thread reads at a time
-// Entries; a bag of more is the work of a block: of many bags, and of so few that each has a block.
+// Entries; a bag of more is the work of a block: of many bags, and of few, for which that is
+// soonest.
 constexpr int64_t kLongBag = 64, kLongAlone = 16;
+constexpr int64_t kFewThreads = 32768;
 constexpr int64_t kLongBlocks = 1024;    // that look for such bags, about, ...
 constexpr int64_t kMostBags = kThreads;  // ... each among so many at most
 
-// What a thread has of a bag.
-template <int V, class Sum>
+// What a thread has of a bag: V columns of its rows' sum, ...
+template <int V, class Value>
 struct BagSum {
-  Sum sums[V] = {};
-  int kept = 0;  // entries
+  using Number = ComputeType<Value>;
+  static constexpr bool kHasFactors = true;
+  Number sums[V] = {};
+  int64_t kept = 0;  // entries
 
-  __device__ __forceinline__ void add(const BagSum& other) {
+  __device__ __forceinline__ void take(int64_t /*entry*/, Number factor,
+                                       const Vector<Value, V>& row) {
+    ++kept;
+#pragma unroll
+    for (int v = 0; v < V; ++v) sums[v] += factor * static_cast<Number>(row.values[v]);
+  }
+
+  __device__ __forceinline__ void join(const BagSum& other) {
+    kept += other.kept;
 #pragma unroll
     for (int v = 0; v < V; ++v) sums[v] += other.sums[v];
-    kept += other.kept;
+  }
+
+  __device__ __forceinline__ void write(const BagCall<Value>& call, const IndexView& /*entries*/,
+                                        int64_t place) const {
+    const Number divisor = call.mean && kept > 0 ? static_cast<Number>(kept) : Number(1);
+    Vector<Value, V> result;
+#pragma unroll
+    for (int v = 0; v < V; ++v) result.values[v] = static_cast<Value>(sums[v] / divisor);
+    store(call.result + place, result);
+  }
+};
+
+// ... or the entries of their largest values: of equal ones the first; NaN is the largest.
+template <int V, class Value>
+struct BagLargest {
+  static constexpr bool kHasFactors = false;
+  OrderedKey<Value> keys[V] = {};
+  int64_t entries[V];
+
+  __device__ __forceinline__ BagLargest() {
+#pragma unroll
+    for (int64_t& entry : entries) entry = kNone;
+  }
+
+  __device__ __forceinline__ void take(int64_t entry, ComputeType<Value> /*factor*/,
+                                       const Vector<Value, V>& row) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) take(v, entry, ordered_key(row.values[v], /*largest=*/true));
+  }
+
+  __device__ __forceinline__ void join(const BagLargest& other) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) take(v, other.entries[v], other.keys[v]);
+  }
+
+  __device__ __forceinline__ void write(const BagCall<Value>& call, const IndexView& of_bags,
+                                        int64_t place) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      call.rows_of_largest[place + v] = entries[v] == kNone ? call.rows : of_bags[entries[v]];
+    }
+  }
+
+ private:
+  static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+
+  // No value has the key 0, which goes with no entry.
+  __device__ __forceinline__ void take(int v, int64_t entry, OrderedKey<Value> key) {
+    const bool larger = key > keys[v] || (key == keys[v] && entry < entries[v]);
+    keys[v] = larger ? key : keys[v];
+    entries[v] = larger ? entry : entries[v];
   }
 };
 
 // A strip of the table, of which each blockIdx.y has one, is V columns for each of `lanes` threads,
 // a power of two up to a warp.
-template <int V, class Value>
+template <int V, class Value, class Total>
 struct Bags {
   BagCall<Value> call;
   IndexView entries;
@@ -39,17 +104,15 @@ struct Bags {
   int64_t first_column;  // of the strip of the first blockIdx.y
   int64_t limit;         // a bag of more entries is long
 
-  using Sum = BagSum<V, ComputeType<Value>>;
-
   // Of a thread, the first.
   __device__ __forceinline__ int64_t column() const {
     return first_column + (int64_t{blockIdx.y} * lanes + threadIdx.x % lanes) * V;
   }
 
-  // Adds each step-th of the entries [first, end), four at a time. Of a width of 0 nothing is
-  // summed, but entries are checked.
-  __device__ __forceinline__ void add(Sum& total, int64_t first, int64_t end, int step,
-                                      int64_t column, const IndexErrorSite& errors) const {
+  // Takes each step-th of the entries [first, end), four at a time. Of a width of 0 nothing is
+  // taken, but entries are checked.
+  __device__ __forceinline__ void take(Total& total, int64_t first, int64_t end, int step,
+                                       int64_t column, const IndexErrorSite& errors) const {
     if (column >= max(call.width, int64_t{1})) return;
     for (; first < end; first += step * kBagUnroll) {
       int64_t picks[kBagUnroll];
@@ -62,10 +125,10 @@ struct Bags {
         const bool there = in_range(picks[k], call.rows);
         if (!there && first + k < end) record_bad_entry(errors, n, picks[k]);
         const bool counts = there && picks[k] != call.padding && first + k < end;
-        total.kept += counts;
-        factors[k] = !counts                   ? ComputeType<Value>(0)
-                     : call.factors == nullptr ? ComputeType<Value>(1)
-                                               : static_cast<ComputeType<Value>>(call.factors[n]);
+        factors[k] = 1;
+        if (Total::kHasFactors && call.factors != nullptr && counts) {
+          factors[k] = static_cast<ComputeType<Value>>(call.factors[n]);
+        }
         picks[k] = counts && call.width > 0 ? picks[k] : -1;
       }
 #pragma unroll
@@ -76,31 +139,21 @@ struct Bags {
       }
 #pragma unroll
       for (int k = 0; k < kBagUnroll; ++k) {
-        if (picks[k] < 0) continue;
-#pragma unroll
-        for (int v = 0; v < V; ++v) {
-          total.sums[v] += factors[k] * static_cast<ComputeType<Value>>(rows[k].values[v]);
-        }
+        if (picks[k] >= 0) total.take(first + k, factors[k], rows[k]);
       }
     }
   }
 
-  __device__ __forceinline__ void write(const Sum& total, int64_t bag, int64_t column) const {
-    if (column >= call.width) return;
-    using Number = ComputeType<Value>;
-    const Number divisor =
-        call.mean && total.kept > 0 ? static_cast<Number>(total.kept) : Number(1);
-    Vector<Value, V> result;
-#pragma unroll
-    for (int v = 0; v < V; ++v) result.values[v] = static_cast<Value>(total.sums[v] / divisor);
-    store(call.result + bag * call.width + column, result);
+  __device__ __forceinline__ void write(const Total& total, int64_t bag, int64_t column) const {
+    if (column < call.width) total.write(call, entries, bag * call.width + column);
   }
 };
 
 // A group of lanes for each bag. Long bags are left out.
-template <int V, class Value>
-__global__ void bag_kernel(const __grid_constant__ Bags<V, Value> bags,
-                           const __grid_constant__ IndexErrorSite errors) {
+template <int V, class Value, class Total>
+__global__ void __launch_bounds__(kThreads, sizeof(Value) == 4 ? 4 : 3)
+    bag_kernel(const __grid_constant__ Bags<V, Value, Total> bags,
+               const __grid_constant__ IndexErrorSite errors) {
   let_next_kernel_begin();
   const BagCall<Value>& call = bags.call;
   const int teams = static_cast<int>(blockDim.x) / bags.lanes;
@@ -109,24 +162,23 @@ __global__ void bag_kernel(const __grid_constant__ Bags<V, Value> bags,
   for (int64_t bag = first; bag < call.bags; bag += int64_t{gridDim.x} * teams) {
     const int64_t begin = call.begin(bag), end = call.begin(bag + 1);
     if (end - begin > bags.limit) continue;
-    typename Bags<V, Value>::Sum total;
-    bags.add(total, begin, end, 1, column, errors);
+    Total total;
+    bags.take(total, begin, end, 1, column, errors);
     bags.write(total, bag, column);
   }
 }
 
 // Blocks look for the long bags among `each`, and total them: the groups of lanes have the entries
-// in turn, and join their sums in a fixed order. Runs beside `bag_kernel`,
+// in turn, and join what they have in a fixed order. Runs beside `bag_kernel`,
 // for which it also looks for offsets that are out of range.
-template <int V, class Value>
+template <int V, class Value, class Total>
 __global__ void __launch_bounds__(kThreads, 3)
-    long_bag_kernel(const __grid_constant__ Bags<V, Value> bags, int each,
+    long_bag_kernel(const __grid_constant__ Bags<V, Value, Total> bags, int each,
                     const __grid_constant__ IndexErrorSite errors,
                     const __grid_constant__ IndexErrorSite offset_errors) {
-  using Sum = typename Bags<V, Value>::Sum;
-  alignas(Sum) __shared__ char memory[kThreads / 2 * sizeof(Sum)];
+  alignas(Total) __shared__ char memory[kThreads / 2 * sizeof(Total)];
   __shared__ bool is_long[kMostBags];
-  auto* shared = reinterpret_cast<Sum*>(memory);
+  auto* shared = reinterpret_cast<Total*>(memory);
   const BagCall<Value>& call = bags.call;
   const int thread = static_cast<int>(threadIdx.x), lanes = bags.lanes, group = thread / lanes;
   const int groups = kThreads / lanes;
@@ -146,30 +198,32 @@ __global__ void __launch_bounds__(kThreads, 3)
   for (int n = 0; any && n < each; ++n) {
     if (!is_long[n]) continue;
     const int64_t bag = first + n, begin = call.begin(bag), end = call.begin(bag + 1);
-    Sum total;
-    bags.add(total, begin + group * kBagUnroll, end, groups, column, errors);
+    Total total;
+    bags.take(total, begin + group * kBagUnroll, end, groups, column, errors);
     for (int half = groups / 2; half > 0; half /= 2) {
       __syncthreads();
       if (group >= half && group < 2 * half) shared[thread - half * lanes] = total;
       __syncthreads();
-      if (group < half) total.add(shared[thread]);
+      if (group < half) total.join(shared[thread]);
     }
     if (group == 0) bags.write(total, bag, column);
   }
   if (thread == 0) wait_for_kernel_before();  // for the kernel that waits for this one
 }
 
-template <int V, class Value>
+template <int V, template <int, class> class TotalOf, class Value>
 void launch(const BagCall<Value>& call, const IndexErrorSite& errors,
             const IndexErrorSite& offset_errors) {
   int lanes = 1;
   while (lanes < 32 && lanes * V < call.width) lanes *= 2;
   const int64_t strips = std::max<int64_t>(ceil_div(call.width, int64_t{lanes} * V), 1);
   const auto each = static_cast<int>(std::clamp<int64_t>(call.bags / kLongBlocks, 1, kMostBags));
-  Bags<V, Value> bags{call, IndexView{call.entries}, lanes, 0,
-                      call.bags <= kLongBlocks ? kLongAlone : kLongBag};
+  const bool is_few = call.bags <= kLongBlocks || call.bags * lanes * strips <= kFewThreads;
+  using Total = TotalOf<V, Value>;
+  Bags<V, Value, Total> bags{call, IndexView{call.entries}, lanes, 0,
+                             is_few ? kLongAlone : kLongBag};
   const bool may_be_short = call.offsets != nullptr || call.length <= bags.limit;
-  auto* const of_long_bags = long_bag_kernel<V, Value>;
+  auto* const of_long_bags = long_bag_kernel<V, Value, Total>;
   for (int64_t strip = 0; strip < strips; strip += kMaxGridYZ) {
     bags.first_column = strip * lanes * V;
     const dim3 grid(grid_x(call.bags, kThreads / lanes), grid_y(strips - strip));
@@ -178,30 +232,38 @@ void launch(const BagCall<Value>& call, const IndexErrorSite& errors,
       TORCH_OPS_LAUNCH(of_long_bags, long_grid, kThreads, 0, bags, each, errors, offset_errors);
       continue;
     }
-    TORCH_OPS_LAUNCH((bag_kernel<V, Value>), grid, kThreads, 0, bags, errors);
+    TORCH_OPS_LAUNCH((bag_kernel<V, Value, Total>), grid, kThreads, 0, bags, errors);
     if (call.offsets != nullptr) {
       launch_early(of_long_bags, long_grid, kThreads, 0, bags, each, errors, offset_errors);
     }
   }
 }
 
-}  // namespace
-
-template <class Value>
-void sum_bags(OnCuda on, const BagCall<Value>& call, const IndexErrorSite& errors,
-              const IndexErrorSite& offset_errors) {
+template <template <int, class> class TotalOf, class Value>
+void reduce(OnCuda on, const BagCall<Value>& call, const IndexErrorSite& errors,
+            const IndexErrorSite& offset_errors) {
   const HostScope scope(on.program);
   if (call.bags == 0) return;
   constexpr int V = kVectorSize<Value>;
   const bool vectors = call.width > 0 && call.width % V == 0 &&
                        is_aligned(call.weight, kVectorBytes) &&
                        is_aligned(call.result, kVectorBytes);
-  vectors ? launch<V>(call, errors, offset_errors) : launch<1>(call, errors, offset_errors);
+  vectors ? launch<V, TotalOf>(call, errors, offset_errors)
+          : launch<1, TotalOf>(call, errors, offset_errors);
 }
 
-#define INSTANTIATE(Value)                                                     \
-  template void sum_bags(OnCuda, const BagCall<Value>&, const IndexErrorSite&, \
-                         const IndexErrorSite&);
+}  // namespace
+
+template <class Value>
+void reduce_bags(OnCuda on, const BagCall<Value>& call, const IndexErrorSite& errors,
+                 const IndexErrorSite& offset_errors) {
+  call.rows_of_largest == nullptr ? reduce<BagSum>(on, call, errors, offset_errors)
+                                  : reduce<BagLargest>(on, call, errors, offset_errors);
+}
+
+#define INSTANTIATE(Value)                                                        \
+  template void reduce_bags(OnCuda, const BagCall<Value>&, const IndexErrorSite&, \
+                            const IndexErrorSite&);
 TORCH_OPS_FOR_EACH_FLOAT(INSTANTIATE)
 
 }  // namespace torch_ops::kernels

@@ -1,5 +1,5 @@
-// Sums and means of the rows that bags of entries name, in the kernel library: bag_cpu.cpp and
-// bag_cuda.cu. Nothing is checked but the values of the entries. No torch.
+// Sums, means and largest values of the rows that bags of entries name, in the kernel library:
+// bag_cpu.cpp and bag_cuda.cu. Nothing is checked but the values of the entries. No torch.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,12 @@ namespace torch_ops {
 
 template <class Value>
 struct BagCall {
-  const Value* weight;     // [rows, width], contiguous
-  IndexArray entries;      // [count], contiguous
-  const int64_t* offsets;  // where bags begin, the first at 0; null: all are of `length` entries
-  const Value* factors;    // [count], of the rows, or null
-  Value* result;           // [bags, width]
+  const Value* weight;       // [rows, width], contiguous
+  IndexArray entries;        // [count], contiguous
+  const int64_t* offsets;    // where bags begin, the first at 0; null: all are of `length` entries
+  const Value* factors;      // [count], of the rows, or null
+  Value* result;             // [bags, width], or null:
+  int64_t* rows_of_largest;  // on CUDA, [bags, width], of the largest values; `rows`: of no entry
   int64_t rows;
   int64_t width;
   int64_t count;
@@ -41,14 +42,14 @@ namespace kernels {
 // Returns the position of the first entry that is no row, or kNoBadEntry; where there is one, the
 // result is nonsense.
 template <class Value>
-TORCH_OPS_KERNELS_API int64_t sum_bags(OnCpu on, const BagCall<Value>& call);
+TORCH_OPS_KERNELS_API int64_t reduce_bags(OnCpu on, const BagCall<Value>& call);
 
 // An entry that is no row counts for no bag, and is recorded. So is an offset that is no position,
 // and counts as the nearest one.
 template <class Value>
-TORCH_OPS_KERNELS_API void sum_bags(OnCuda on, const BagCall<Value>& call,
-                                    const IndexErrorSite& errors,
-                                    const IndexErrorSite& offset_errors);
+TORCH_OPS_KERNELS_API void reduce_bags(OnCuda on, const BagCall<Value>& call,
+                                       const IndexErrorSite& errors,
+                                       const IndexErrorSite& offset_errors);
 
 }  // namespace kernels
 }  // namespace torch_ops

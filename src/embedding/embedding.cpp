@@ -1,5 +1,5 @@
 // embedding: gather with what torch.nn.functional.embedding asks of its gradient; and its rows,
-// reduced by bags. Compositions of registered ops, but for sums and means of bags.
+// reduced by bags. Compositions of registered ops, but for what reduces bags.
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
@@ -238,6 +238,84 @@ Tensor reduce_rows(const Tensor& weight, const Tensor& input, const Part& offset
       .to(dtype);
 }
 
+bool is_block_enough(const Tensor& input, int64_t bags) {
+  constexpr int64_t kMostAverage = 4096;  // entries of a bag, which is the work of a block
+  return input.numel() <= kMostAverage * bags;
+}
+
+c10::SymInt count_bags(const Tensor& input, const Part& offsets, bool include_last_offset) {
+  return offsets ? offsets->sym_size(0) - (include_last_offset ? 1 : 0) : input.sym_size(0);
+}
+
+// The sums or the means of bags, or with mode "max" the rows of their largest values.
+template <class On>
+Tensor run_bags(const Tensor& table, const Part& scales, const Tensor& input, const Part& offsets,
+                std::string_view mode, int64_t bags, std::optional<int64_t> padding_idx) {
+  const Tensor weight = table.contiguous();
+  const Tensor factors = scales ? scales->contiguous() : Tensor();
+  const Tensor entries = indexing::for_kernels(input).contiguous();
+  const bool largest = mode == "max";
+  const int64_t padding = padding_idx.value_or(-1);
+  const int64_t count = entries.numel();
+  const Tensor begins = offsets ? offsets->to(at::kLong).contiguous() : Tensor();
+  if (offsets && std::is_same_v<On, OnCpu>) {  // on CUDA the kernel checks them
+    const auto* const first = begins.const_data_ptr<int64_t>();
+    const auto bad = std::find_if(first, first + begins.numel(),
+                                  [=](int64_t at) { return at < 0 || at > count; });
+    if (bad != first + begins.numel()) {
+      indexing::raise_out_of_range(kOfOffsets, begins, bad - first, count + 1, false);
+    }
+  }
+  const Tensor result = new_output({bags, weight.size(1)},
+                                   largest ? weight.options().dtype(at::kLong) : weight.options());
+  ElementLayout layout{};
+  layout.count = count;
+  layout.axis_size = weight.size(0);
+  const auto reduce_entries = [&](const auto&... offset_errors) {
+    call_indexed<On>(kOfInput, entries, layout, IndexMode::kRaise, result,
+                     [&](auto on, const auto&... errors) {
+                       return AT_DISPATCH_FLOATING_TYPES_AND2(
+                           at::kHalf, at::kBFloat16, weight.scalar_type(), kBagOp, [&] {
+                             const auto read = [](const Tensor& tensor, auto zero) {
+                               return static_cast<const decltype(zero)*>(
+                                   tensor.defined() ? tensor.const_data_ptr() : nullptr);
+                             };
+                             const auto write = [&](auto zero) {
+                               return static_cast<decltype(zero)*>(result.mutable_data_ptr());
+                             };
+                             using Value = typename KernelTypeOf<scalar_t>::type;
+                             const BagCall<Value> call{read(weight, Value()),
+                                                       index_array(entries),
+                                                       read(begins, int64_t()),
+                                                       read(factors, Value()),
+                                                       largest ? nullptr : write(Value()),
+                                                       largest ? write(int64_t()) : nullptr,
+                                                       weight.size(0),
+                                                       weight.size(1),
+                                                       count,
+                                                       bags,
+                                                       offsets ? begins.numel() : 0,
+                                                       entries.dim() == 2 ? entries.size(1) : 0,
+                                                       padding,
+                                                       mode == "mean"};
+                             return kernels::reduce_bags(on, call, errors..., offset_errors...);
+                           });
+                     });
+  };
+  if constexpr (std::is_same_v<On, OnCpu>) {
+    reduce_entries();
+  } else if (offsets) {
+    ElementLayout places{};
+    places.count = begins.numel();
+    places.axis_size = count + 1;
+    call_indexed<On>(kOfOffsets, begins, places, IndexMode::kRaise, result,
+                     [&](auto, const auto& errors) { reduce_entries(errors); });
+  } else {
+    reduce_entries(IndexErrorSite{});
+  }
+  return result;
+}
+
 // Sums, or means, without the rows in memory.
 struct BagSum {
   static constexpr const char* kSchema =
@@ -249,19 +327,14 @@ struct BagSum {
   static Tensor kernel(const Tensor& weight, const Part& factors, const Tensor& input,
                        const Part& offsets, std::string_view mode, bool include_last_offset,
                        std::optional<int64_t> padding_idx, bool scale_grad_by_freq, bool sparse) {
-    const c10::SymInt bags =
-        offsets ? offsets->sym_size(0) - (include_last_offset ? 1 : 0) : input.sym_size(0);
+    const c10::SymInt bags = count_bags(input, offsets, include_last_offset);
     if constexpr (std::is_same_v<On, OnMeta>) {
       return at::empty_symint({bags, weight.sym_size(1)}, weight.options());
+    } else if (std::is_same_v<On, OnCuda> && !is_block_enough(input, bags.expect_int())) {
+      return reduce_rows(weight, input, offsets, factors, mode, include_last_offset, padding_idx,
+                         scale_grad_by_freq, sparse);
     } else {
-      constexpr int64_t kMostAverage = 4096;  // entries of a bag, which is the work of a block
-      if (std::is_same_v<On, OnCuda> && input.numel() > kMostAverage * bags.expect_int()) {
-        return reduce_rows(weight, input, offsets, factors, mode, include_last_offset, padding_idx,
-                           scale_grad_by_freq, sparse);
-      }
-      return sum<On>(weight.contiguous(), factors ? factors->contiguous() : Tensor(),
-                     indexing::for_kernels(input).contiguous(), offsets, mode == "mean",
-                     bags.expect_int(), padding_idx);
+      return run_bags<On>(weight, factors, input, offsets, mode, bags.expect_int(), padding_idx);
     }
   }
 
@@ -333,66 +406,49 @@ struct BagSum {
                       const Part& offsets, const Rest&... rest) {
     return reduce_rows(weight, input, offsets, factors, rest...);
   }
+};
 
- private:
+// The rows of the largest values of each bag, of equal ones the first; of no entry the row after
+// the last.
+struct BagLargest {
+  static constexpr const char* kSchema =
+      "_embedding_bag_largest(Tensor weight, Tensor input, Tensor? offsets, "
+      "bool include_last_offset, int? padding_idx) -> Tensor";
+
   template <class On>
-  static Tensor sum(const Tensor& weight, const Tensor& factors, const Tensor& entries,
-                    const Part& offsets, bool mean, int64_t bags,
-                    std::optional<int64_t> padding_idx) {
-    const int64_t count = entries.numel();
-    const Tensor begins = offsets ? offsets->to(at::kLong).contiguous() : Tensor();
-    if (offsets && std::is_same_v<On, OnCpu>) {  // on CUDA the kernel checks them
-      const auto* const first = begins.const_data_ptr<int64_t>();
-      const auto bad = std::find_if(first, first + begins.numel(),
-                                    [=](int64_t at) { return at < 0 || at > count; });
-      if (bad != first + begins.numel()) {
-        indexing::raise_out_of_range(kOfOffsets, begins, bad - first, count + 1, false);
-      }
-    }
-    const Tensor result = new_output({bags, weight.size(1)}, weight.options());
-    ElementLayout layout{};
-    layout.count = count;
-    layout.axis_size = weight.size(0);
-    const auto sum_entries = [&](const auto&... offset_errors) {
-      call_indexed<On>(kOfInput, entries, layout, IndexMode::kRaise, result,
-                       [&](auto on, const auto&... errors) {
-                         return AT_DISPATCH_FLOATING_TYPES_AND2(
-                             at::kHalf, at::kBFloat16, weight.scalar_type(), kBagOp, [&] {
-                               const auto read = [](const Tensor& tensor, auto zero) {
-                                 return static_cast<const decltype(zero)*>(
-                                     tensor.defined() ? tensor.const_data_ptr() : nullptr);
-                               };
-                               using Value = typename KernelTypeOf<scalar_t>::type;
-                               const BagCall<Value> call{
-                                   read(weight, Value()),
-                                   index_array(entries),
-                                   read(begins, int64_t()),
-                                   read(factors, Value()),
-                                   static_cast<Value*>(result.mutable_data_ptr()),
-                                   weight.size(0),
-                                   weight.size(1),
-                                   count,
-                                   bags,
-                                   offsets ? begins.numel() : 0,
-                                   entries.dim() == 2 ? entries.size(1) : 0,
-                                   padding_idx.value_or(-1),
-                                   mean};
-                               return kernels::sum_bags(on, call, errors..., offset_errors...);
-                             });
-                       });
-    };
-    if constexpr (std::is_same_v<On, OnCpu>) {
-      sum_entries();
-    } else if (offsets) {
-      ElementLayout places{};
-      places.count = begins.numel();
-      places.axis_size = count + 1;
-      call_indexed<On>(kOfOffsets, begins, places, IndexMode::kRaise, result,
-                       [&](auto, const auto& errors) { sum_entries(errors); });
+  static Tensor kernel(const Tensor& weight, const Tensor& input, const Part& offsets,
+                       bool include_last_offset, std::optional<int64_t> padding_idx) {
+    const c10::SymInt bags = count_bags(input, offsets, include_last_offset);
+    if constexpr (std::is_same_v<On, OnMeta>) {
+      return at::empty_symint({bags, weight.sym_size(1)}, weight.options().dtype(at::kLong));
     } else {
-      sum_entries(IndexErrorSite{});
+      if constexpr (std::is_same_v<On, OnCuda>) {
+        if (is_block_enough(input, bags.expect_int())) {
+          return run_bags<On>(weight, std::nullopt, input, offsets, "max", bags.expect_int(),
+                              padding_idx);
+        }
+      }
+      return batch(weight, input, offsets, include_last_offset, padding_idx);
     }
-    return result;
+  }
+
+  // Rows have no derivative.
+  template <class... Args>
+  static Tensor derive(c10::DispatchKeySet keys, const Args&... args) {
+    return autograd::below_autograd(keys, op_of<BagLargest>(), args...);
+  }
+
+  // With the rows of all entries in memory.
+  static Tensor batch(const Tensor& weight, const Tensor& input, const Part& offsets,
+                      bool include_last_offset, std::optional<int64_t> padding_idx) {
+    const Tensor rows = pick(weight, input, 0, /*batch_dims=*/0, kOfInput);
+    const Bags bags = bags_of(input, offsets, include_last_offset, padding_idx);
+    Tensor entries =
+        ops::scatter_arg().call(rows, bags.index, bags.count, bags.batch_dims, bags.batch_dims,
+                                /*largest=*/true, "fill", std::nullopt, std::nullopt, std::nullopt);
+    if (bags.batch_dims == 1) entries = entries.squeeze(1);
+    return ops::gather().call(input.to(at::kLong), entries, bags.batch_dims, bags.batch_dims,
+                              "fill", at::Scalar(weight.sym_size(0)), std::nullopt);
   }
 };
 
@@ -409,9 +465,17 @@ struct EmbeddingBag {
                         const Part& factors, bool include_last_offset,
                         std::optional<int64_t> padding_idx) {
     check(input, weight, offsets, mode, factors, include_last_offset);
-    if (mode == "max" || !is_kernel_float(weight) || !shards_of(weight).empty()) {
+    // On the CPU, the largest values are found without their rows, in less time.
+    const bool largest = mode == "max";
+    if (!is_kernel_float(weight) || !shards_of(weight).empty() ||
+        (largest && (!weight.is_cuda() || sparse || scale_grad_by_freq))) {
       return reduce_rows(weight, input, offsets, factors, mode, include_last_offset, padding_idx,
                          scale_grad_by_freq, sparse);
+    }
+    if (largest) {
+      const Tensor rows =
+          op_of<BagLargest>().call(weight, input, offsets, include_last_offset, padding_idx);
+      return ops::gather_elements().call(weight, rows, 0, "fill", 0, std::nullopt);
     }
     return op_of<BagSum>().call(weight, factors, input, offsets, mode, include_last_offset,
                                 padding_idx, scale_grad_by_freq, sparse);
@@ -482,6 +546,7 @@ TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
   register_op<Embedding>(m);
   register_op<EmbeddingRenorm>(m);
   register_op<BagSum>(m);
+  register_op<BagLargest>(m);
   register_op<EmbeddingBag>(m);
 }
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -306,16 +307,52 @@ def test_opcheck_of_the_sum(device: torch.device) -> None:
             torch.testing.assert_close(twice[1], -call(*leaves))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [1, 6, 8, 40])
+def test_rows_of_the_largest(device: torch.device, dtype: torch.dtype, width: int) -> None:
+    """Of short bags and long ones, with values that are alike, or NaN, or infinite."""
+    op = torch.ops.torch_ops._embedding_bag_largest.default
+    weight = torch.randint(-3, 3, (50, width), device=device).to(dtype)
+    weight[7] = math.nan
+    weight[8:11] = -math.inf
+    weight[11] = -0.0
+    index = torch.randint(50, (4000,), device=device)
+    index[:40] = torch.randint(8, 11, (40,), device=device)
+    for bounds in ([0, 20, 40, 40, 41, 300, 3000], list(range(0, 4000, 16))):
+        for padding in (None, 7):
+            offsets = torch.tensor(bounds, device=device)
+            actual = op(weight, index, offsets, False, padding)
+            for bag, (begin, end) in enumerate(pairwise([*bounds, 4000])):
+                entries = index[begin:end]
+                entries = entries[entries != (-1 if padding is None else padding)]
+                if len(entries):  # torch's argmax may be any of those that are alike
+                    rows = weight[entries].double().nan_to_num(math.inf, neginf=-100)
+                    is_largest = rows == rows.amax(0)
+                    first = torch.where(is_largest.any(0), is_largest.int().argmax(0), 0)
+                    assert torch.equal(actual[bag], entries[first])
+                else:
+                    assert (actual[bag] == 50).all()
+    torch.library.opcheck(op, (weight, index, offsets, False, 7))
+    two = index.view(-1, 100)
+    assert torch.equal(
+        op(weight, two, None, False, 3),
+        op(weight, index, torch.arange(0, 4000, 100, device=device), False, 3),
+    )
+
+
 @pytest.mark.sanitizer
 def test_small_for_the_sanitizer(device: torch.device) -> None:
     for sample in samples(device, torch.float32):
-        rows = torch_ops.embedding_bag(*sample.args[:2], sample.args[2], mode="sum")
-        assert rows.shape[1] == sample.args[1].shape[1]
-    for width in (1, 3, 40):  # few bags, which have many entries
+        for mode in MODES:
+            rows = torch_ops.embedding_bag(*sample.args[:2], sample.args[2], mode=mode)
+            assert rows.shape[1] == sample.args[1].shape[1]
+    for width, mode in product((1, 3, 40), MODES):  # few bags, which have many entries
         rows = torch_ops.embedding_bag(
-            torch.ones(2, 70, dtype=torch.int64, device=device), torch.ones(3, width, device=device)
+            torch.ones(2, 70, dtype=torch.int64, device=device),
+            torch.ones(3, width, device=device),
+            mode=mode,
         )
-        assert (rows == 1).all()
+        assert (rows == (70 if mode == "sum" else 1)).all()
 
 
 def test_first_of_several_that_are_alike(device: torch.device) -> None:

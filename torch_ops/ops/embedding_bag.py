@@ -67,13 +67,14 @@ def embedding_bag(
         mode too.
 
     Memory:
-        The result. For "max", under ``torch.vmap``, and on CUDA where bags have more than 1024
-        entries on average: the rows before they are reduced, as :func:`embedding` returns them, and
-        with ``offsets`` 20 bytes per entry of input. The gradient takes as much. A weight that is
-        not contiguous is copied.
+        The result; for "max" on CUDA also 8 bytes for each of its values, which the gradient needs.
+        Under ``torch.vmap``, for "max" on the CPU, with ``sparse`` or with ``scale_grad_by_freq``,
+        and on CUDA where bags have more than 4096 entries on average: the rows before they are
+        reduced, as :func:`embedding` returns them, and with ``offsets`` 20 bytes per entry of
+        input. The gradient takes as much. A weight that is not contiguous is copied.
 
-    Deterministic, but for "max" and for such long bags, which :func:`scatter` reduces. The gradient
-    is so where :func:`scatter_add` is.
+    Deterministic, but for sums of such long bags, which :func:`scatter` computes. The gradient is
+    so where :func:`scatter_add` is, or for "max" on CUDA :func:`scatter_elements_add`.
 
     Raises:
         IndexError: An entry of ``input`` or ``offsets`` is out of range, as for :func:`embedding`.

@@ -43,6 +43,14 @@ inline const auto& scatter() {
   return op;
 }
 
+// Positions: (values, index, dim_size, dim, batch_dims, largest, mode, rows, order, name)
+inline const auto& scatter_arg() {
+  static const auto op = find_op<Tensor(const Tensor&, const Tensor&, c10::SymInt, Dim, int64_t,
+                                        bool, std::string_view, const std::optional<Tensor>&,
+                                        const std::optional<Tensor>&, Name)>("_scatter_arg");
+  return op;
+}
+
 // (values, index, rows, order, dim_size, dim, batch_dims, reduce, correction, dtype)
 inline const auto& scatter_by_plan() {
   static const auto op =

@@ -8,8 +8,8 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
+#include "common/cuda/ordered_key.cuh"
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"
@@ -18,33 +18,6 @@
 #include "scatter/cuda/entries.cuh"
 
 namespace torch_ops::reduce {
-
-template <class Value>
-using Key = std::conditional_t<(sizeof(Value) > 4), unsigned long long, unsigned int>;
-
-// A number whose order is that of the values, or its reverse; NaN has the highest. Both zeros have
-// one, unless they are told apart: then 0 is larger than -0.
-template <class Value>
-__device__ __forceinline__ Key<Value> make_key(Value value, bool largest,
-                                               bool signed_zeros = false) {
-  using U = Key<Value>;
-  constexpr U kSign = U(1) << (8 * sizeof(U) - 1);
-  U key;
-  if constexpr (std::is_integral_v<Value>) {
-    using Wide = std::conditional_t<(sizeof(Value) > 4), long long, int>;
-    key = static_cast<U>(static_cast<Wide>(value)) ^ kSign;
-  } else if constexpr (sizeof(Value) == 8) {
-    if (isnan(value)) return ~U(0);
-    key = static_cast<U>(__double_as_longlong(signed_zeros ? value : value + 0.0));  // -0 + 0 is 0
-    key = key & kSign ? ~key : key | kSign;
-  } else {
-    const float number = static_cast<float>(value);
-    if (isnan(number)) return ~U(0);
-    key = __float_as_uint(signed_zeros ? number : number + 0.0f);
-    key = key & kSign ? ~key : key | kSign;
-  }
-  return largest ? key : ~key;
-}
 
 // The rows of a call, as row_grid.cuh distributes them: `columns` of each, from the column to which
 // the kernel's pointers have been moved.
@@ -60,7 +33,7 @@ constexpr int kUnroll = 4;  // values of a thread, a block apart, whose loads do
 // kSecond: the second pass.
 template <bool kSecond, class Value>
 __global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
-                           Key<Value>* __restrict__ keys,
+                           OrderedKey<Value>* __restrict__ keys,
                            unsigned long long* __restrict__ positions,
                            const __grid_constant__ ArgCall call,
                            const __grid_constant__ IndexErrorSite errors) {
@@ -71,7 +44,7 @@ __global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
     const uint32_t first = blockIdx.x * (blockDim.x * K) + threadIdx.x;
     if (first >= chunk.words) continue;
     int64_t at_entry[K], entries[K], own[K], places[K];
-    Key<Value> mine[K], best[K];
+    OrderedKey<Value> mine[K], best[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       // Beyond the end the last value is looked at again, which changes nothing.
@@ -82,7 +55,7 @@ __global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
       call.grid.split_slab(slab, batch, slice);
       at_entry[k] = batch * layout.index_batch_stride + at.entry * layout.index_entry_stride;
       own[k] = slab * layout.entries + at.entry;  // of [batch, outer, entries]
-      mine[k] = make_key(values[own[k] * layout.inner + at.column], call.largest);
+      mine[k] = ordered_key(values[own[k] * layout.inner + at.column], call.largest);
       places[k] = slab * layout.axis_size * layout.inner + at.column;
     }
     index.load(at_entry, entries);
@@ -95,7 +68,7 @@ __global__ void arg_kernel(const Value* __restrict__ values, IndexView index,
       if constexpr (kSecond) {
         best[k] = keys[places[k]];
       } else {
-        best[k] = *static_cast<volatile Key<Value>*>(keys + places[k]);
+        best[k] = *static_cast<volatile OrderedKey<Value>*>(keys + places[k]);
       }
     }
 #pragma unroll

@@ -15,14 +15,14 @@ struct Best {
   static constexpr int kColumns = V;
   static constexpr int kBlocks = 4;
   struct Part {
-    reduce::Key<Value> key;
+    OrderedKey<Value> key;
     Id place;
   };
   struct Options {
     bool largest;
   };
   struct Candidates {
-    reduce::Key<Value> keys[V];
+    OrderedKey<Value> keys[V];
     Id place;
   };
   static constexpr Id kNone = ~Id(0);
@@ -39,13 +39,13 @@ struct Best {
     loaded.place = place;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      loaded.keys[v] = reduce::make_key(values.values[v], options.largest);
+      loaded.keys[v] = ordered_key(values.values[v], options.largest);
     }
     return loaded;
   }
 
   // The result is the same when joined in any order.
-  __device__ __forceinline__ void join(int v, reduce::Key<Value> key, Id place) {
+  __device__ __forceinline__ void join(int v, OrderedKey<Value> key, Id place) {
     const bool better = best[v].place == kNone || key > best[v].key ||
                         (key == best[v].key && place < best[v].place);
     best[v].key = better ? key : best[v].key;

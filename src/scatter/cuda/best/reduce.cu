@@ -70,7 +70,7 @@ void launch_rows(const RowLayout& layout, int64_t rows, int unroll, Launch&& lau
 template <class Value>
 void find_by_atomics(const ReduceCall<Value, int64_t>& call, bool largest,
                      const IndexErrorSite& errors) {
-  using Key = reduce::Key<Value>;
+  using Key = OrderedKey<Value>;
   const RowLayout& layout = call.layout;
   const int64_t bytes = call.result_count() * sizeof(Key);
   const DeviceScratch memory(bytes);

@@ -31,7 +31,7 @@ using Compared = std::conditional_t<sizeof(Value) >= 4, Value,
 
 template <class T>
 __device__ __forceinline__ bool is_better(T value, T than, bool largest) {
-  return make_key(value, largest, true) > make_key(than, largest, true);
+  return ordered_key(value, largest, true) > ordered_key(than, largest, true);
 }
 
 // To the better of the two. For values that have been found to be better than what was there.

@@ -20,6 +20,7 @@ constexpr int kRunEntries = 16;           // of a run of segments, about, at mos
 constexpr int64_t kFewThreads = 1 << 17;  // that keep memory busy: half of what an H200 can hold
 constexpr int64_t kWayEntries = 16;       // of a group, where there are more threads
 constexpr int64_t kMostAverage = 200;     // of a group, if segments of this length are not listed
+constexpr int kMediumLanes = 8;           // of rows whose medium segments are the work of a warp
 
 // In what the values of a segment are joined, V columns of them; and of what a kernel is told.
 template <SegmentRule kRule, class Value>
@@ -100,6 +101,8 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
       !average_exceeds(kMostAverage * ways)) {
     longs.limit = std::max(longs.limit, 3 * layout.entries / (2 * layout.axis_size));
   }
+  // A warp beats a block at segments of which its lanes have few entries each.
+  longs.medium = columns.lanes <= kMediumLanes ? 32 / columns.lanes * kAlone : 0;
   const int64_t chunk_groups = kRowThreads / columns.lanes;
   const int64_t all_entries = layout.slabs() * layout.entries * order.pieces;
   const int64_t share = ceil_div(all_entries, kMostBlocks * chunk_groups);
@@ -111,8 +114,9 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
   }
   typename Total::Part* partials;
   const auto take = [&](sorted::Pieces memory) {
-    longs.counter = memory.take<unsigned long long>(1);
+    longs.counters = memory.take<unsigned long long>(2);
     longs.items = memory.take<typename LongRows::Item>(longs.most_items);
+    longs.mediums = memory.take<Id>(longs.most_items);
     partials = memory.take<typename Total::Part>(longs.most_chunks * layout.inner);
     return memory.bytes;
   };
@@ -128,9 +132,9 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
     TORCH_OPS_LAUNCH(total_rows, row_blocks, kRowThreads, 0, all, split, errors);
     return;
   }
-  TORCH_OPS_LAUNCH(clear_kernel, 1, 1, 0, longs.counter);
+  TORCH_OPS_LAUNCH(clear_kernel, 1, 1, 0, longs.counters);
   launch_early(total_rows, row_blocks, kRowThreads, 0, all, split, errors);
-  const int64_t blocks = std::min(longs.most_chunks, kMostBlocks);
+  const int64_t blocks = std::min(longs.most_chunks, kMostBlocks);  // also of medium segments
   launch_early(chunks_kernel<Total, Value, Result>, static_cast<unsigned>(blocks * columns.pieces),
                kRowThreads, 0, all, columns);
 }

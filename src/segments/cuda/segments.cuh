@@ -3,8 +3,9 @@
 // Entries are in order as they stand, so that nothing is sorted or listed: a block reads the bounds
 // of its segments, and then a few lanes of a warp the rows of each, of which a lane has V columns.
 // Of many short segments, these lanes have several in turn, and read on while one ends and the next
-// begins. A segment that is longer than some is put on a list instead. Blocks then total its
-// chunks, and the one that is done last joins those, in a fixed order.
+// begins. A segment that is longer than some is put on one of two lists instead. Then a warp totals
+// each of the medium ones, and blocks total the chunks of the long ones, which the block that is
+// done last joins, in a fixed order.
 #pragma once
 
 #include <cstdint>
@@ -158,33 +159,43 @@ constexpr int kRunLanes = 8;       // ... if it has so many lanes at least
 // the block before it and one with the next.
 constexpr int kMostRows = (kRowThreads / kRunLanes + 2) * kMostRun;
 
-// Rows whose segments are long, and the chunks that these are cut into. Offsets that decrease may
-// ask for more than there is room for: what has none is left out.
+// Rows whose segments are medium or long, and the chunks that long ones are cut into. Offsets that
+// decrease may ask for more than there is room for: what has none is left out.
 struct LongRows {
   struct Item {
     Id row;
     uint32_t chunk;    // the first of its chunks; those of the items follow each other
     uint32_t arrived;  // blocks that are done with a chunk
   };
-  unsigned long long* counter;  // chunks above, items below
+  unsigned long long* counters;  // of items, with chunks above; and of medium rows
   Item* items;
-  int64_t most_items;
+  Id* mediums;
+  int64_t most_items;  // and most medium rows
   int64_t most_chunks;
-  int64_t limit;  // a segment of more entries is long
-  int64_t chunk;  // entries
+  int64_t limit;   // a segment of more entries is medium, ...
+  int64_t medium;  // ... or long if it has more than so many
+  int64_t chunk;   // entries
 
   __device__ int64_t chunks_of(int64_t count) const { return (count + chunk - 1) / chunk; }
   __device__ void append(Id row, int64_t count) const {
+    if (count <= medium) {
+      const auto number = static_cast<int64_t>(atomicAdd(counters + 1, 1));
+      if (number < most_items) mediums[number] = row;
+      return;
+    }
     const unsigned long long more = static_cast<unsigned long long>(chunks_of(count)) << 32 | 1;
-    const unsigned long long old = atomicAdd(counter, more);
+    const unsigned long long old = atomicAdd(counters, more);
     const auto number = static_cast<uint32_t>(old);
     if (number < most_items) items[number] = {row, static_cast<uint32_t>(old >> 32), 0};
   }
   __device__ int64_t item_count() const {
-    return min(static_cast<int64_t>(static_cast<uint32_t>(*counter)), most_items);
+    return min(static_cast<int64_t>(static_cast<uint32_t>(*counters)), most_items);
   }
   __device__ int64_t chunk_count() const {
-    return min(static_cast<int64_t>(*counter >> 32), most_chunks);
+    return min(static_cast<int64_t>(*counters >> 32), most_chunks);
+  }
+  __device__ int64_t medium_count() const {
+    return min(static_cast<int64_t>(counters[1]), most_items);
   }
 };
 
@@ -205,9 +216,9 @@ struct Bounds {
   int counts[kMostRows];      // its entries, or kLong
 };
 
-__global__ void clear_kernel(unsigned long long* counter) {
+__global__ void clear_kernel(unsigned long long* counters) {
   let_next_kernel_begin();
-  *counter = 0;
+  counters[0] = counters[1] = 0;
 }
 
 // A number by a few: of 32 bits mostly, since 64 take as long as a wait for memory.
@@ -321,6 +332,19 @@ __device__ __forceinline__ T shuffle_down(const T& value, int lanes) {
   return other;
 }
 
+// The totals of a warp's groups of lanes that have one segment, in the first group.
+template <class Total>
+__device__ __forceinline__ void join_ways(Total& sums, int way, int lanes, int ways) {
+  constexpr int V = Total::kColumns;
+  for (int half = ways / 2; half > 0; half /= 2) {
+    typename Total::Part parts[V];
+    sums.copy_to(parts);
+#pragma unroll
+    for (int v = 0; v < V; ++v) parts[v] = shuffle_down(parts[v], half * lanes);
+    if (way < half) sums.add(parts);
+  }
+}
+
 // Rows of short segments; the others are listed. Begins while `clear_kernel` is ending.
 template <class Total, class Value, class Result>
 __global__ void __launch_bounds__(kRowThreads)
@@ -394,13 +418,7 @@ __global__ void __launch_bounds__(kRowThreads)
     look(exists ? row : 0, exists && own == 0 && piece == 0, start, count);
     Total sums;
     if (live && count > 0) call.add(sums, start, column, way, count, ways);
-    for (int half = ways / 2; half > 0; half /= 2) {
-      typename Total::Part parts[V];
-      sums.copy_to(parts);
-#pragma unroll
-      for (int v = 0; v < V; ++v) parts[v] = shuffle_down(parts[v], half * lanes);
-      if (way < half) sums.add(parts);
-    }
+    join_ways(sums, way, lanes, ways);
     if (live && way == 0 && count != Bounds::kLong) {
       call.write_or_empty(sums, row, column, count);
     }
@@ -421,9 +439,14 @@ __device__ __forceinline__ void join_groups(Total& sums, int lanes, typename Tot
   }
 }
 
-// Chunks of long segments, one block for each at a time. The last block of a segment joins them.
+// Blocks per multiprocessor, at least, of totals that would otherwise have too many registers.
+template <class Total>
+constexpr int kChunkBlocks = sizeof(typename Total::Part) >= 16 ? 3 : 1;
+
+// Medium segments, one warp for each at a time, and chunks of long ones, one block for each. The
+// last block of a segment joins them.
 template <class Total, class Value, class Result>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kRowThreads, kChunkBlocks<Total>)
     chunks_kernel(const __grid_constant__ SegmentRows<Total, Value, Result> call, RowPieces split) {
   constexpr int V = Total::kColumns;
   __shared__ typename Total::Part shared[kRowThreads / 2 * V];
@@ -433,23 +456,38 @@ __global__ void __launch_bounds__(kRowThreads)
   const auto column_of = [&](int64_t piece) { return (piece * lanes + threadIdx.x % lanes) * V; };
   const LongRows& longs = call.longs;
   wait_for_kernel_before();
-  const int64_t chunks = longs.chunk_count(), items = longs.item_count();
+  constexpr int kWarps = kRowThreads / 32;
+  const int ways = 32 / lanes, way = static_cast<int>(threadIdx.x) % 32 / lanes;
+  const int64_t items = longs.item_count(), mediums = longs.medium_count();
+  const int64_t for_mediums = (mediums + kWarps - 1) / kWarps;
+  const int64_t all = for_mediums + longs.chunk_count();
   const int64_t column = column_of(blockIdx.x % split.pieces);
-  for (int64_t c = blockIdx.x / split.pieces; c < chunks; c += gridDim.x / split.pieces) {
-    int64_t low = 0, high = items;  // the last item that starts at this chunk or before
+  for (int64_t n = blockIdx.x / split.pieces; n < all; n += gridDim.x / split.pieces) {
+    const bool is_medium = n < for_mediums;
+    const int64_t medium = n * kWarps + threadIdx.x / 32, c = n - for_mediums;
+    // The last item that starts at chunk c or before.
+    int64_t low = 0, high = is_medium ? 0 : items;
     while (high - low > 1) {
       const int64_t middle = (low + high) / 2;
       (longs.items[middle].chunk <= c ? low : high) = middle;
     }
     LongRows::Item& item = longs.items[low];
-    const Segment segment = segment_of(call.offsets, item.row);
+    const Id row = is_medium ? longs.mediums[min(medium, mediums - 1)] : item.row;
+    const Segment segment = segment_of(call.offsets, row);
     const int64_t parts = longs.chunks_of(segment.count);
-    const int64_t first = (c - item.chunk) * longs.chunk;
-    const int64_t last = min(first + longs.chunk, segment.count);
+    const int64_t first = is_medium ? 0 : (c - item.chunk) * longs.chunk;
+    const int64_t last = is_medium ? segment.count : min(first + longs.chunk, segment.count);
+    const bool live = column < call.inner && (!is_medium || medium < mediums);
     Total sums;
-    if (column < call.inner) {
+    if (live) {
       const int64_t start = segment.slab * call.offsets.entries + segment.begin;
-      call.add(sums, start, column, first + group, last, groups);
+      call.add(sums, start, column, first + (is_medium ? way : group), last,
+               is_medium ? ways : groups);
+    }
+    if (is_medium) {
+      join_ways(sums, way, lanes, ways);
+      if (live && way == 0) call.write(sums, row, column, segment.count);
+      continue;
     }
     join_groups(sums, lanes, shared);
     if (group == 0 && column < call.inner) {
@@ -468,15 +506,15 @@ __global__ void __launch_bounds__(kRowThreads)
     __threadfence();
     for (int64_t piece = 0; piece < split.pieces; ++piece) {
       const int64_t at = column_of(piece);
-      Total all;
+      Total total;
       if (at < call.inner) {
 #pragma unroll 8
-        for (int64_t n = group; n < parts; n += groups) {
-          all.add(call.partials + (item.chunk + n) * call.inner + at);
+        for (int64_t part = group; part < parts; part += groups) {
+          total.add(call.partials + (item.chunk + part) * call.inner + at);
         }
       }
-      join_groups(all, lanes, shared);
-      if (group == 0 && at < call.inner) call.write(all, item.row, at, segment.count);
+      join_groups(total, lanes, shared);
+      if (group == 0 && at < call.inner) call.write(total, item.row, at, segment.count);
     }
   }
 }

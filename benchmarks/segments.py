@@ -56,7 +56,11 @@ class Case:
         )
 
     def index(self, device: torch.device) -> Tensor:
-        """In order. Hot: half of the entries are one segment's."""
+        """In order. Hot: half of the entries are one segment's. Varied: cut at random entries."""
+        if self.spread == "varied":
+            first = torch.zeros(self.entries, dtype=torch.int64, device=device)
+            cuts = torch.randint(self.entries, (self.segments - 1,), device=device)
+            return first.index_add_(0, cuts, torch.ones_like(cuts)).cumsum(0)
         index = torch.randint(self.segments, (self.entries,), device=device)
         if self.spread == "hot":
             index[: self.entries // 2] = self.segments // 2
@@ -64,6 +68,12 @@ class Case:
 
 
 OTHERS = ("gather_csr", "var", "scatter_ mean", "scatter_ amax", "masked_scatter")
+
+
+def bags(dtype: str) -> list[str]:
+    """What torch has of them."""
+    names = ["sum", "mean", "max", "sum, trained"]
+    return [*names, "max, trained"] if dtype == "f32" else names
 
 
 def cases() -> Iterator[Case]:
@@ -77,6 +87,8 @@ def cases() -> Iterator[Case]:
             (64, entries // 128, "uniform"),
             (64, 64, "uniform"),
             (1, entries // 16, "uniform"),
+            (64, entries // 16, "varied"),
+            (1, entries // 16, "varied"),
         ):
             common = {"entries": entries, "columns": columns, "segments": segments, "on": on}
             quick = columns == 64 and segments == entries // 16
@@ -97,12 +109,12 @@ def cases() -> Iterator[Case]:
         for columns in (8, 64):
             common = {"entries": entries, "columns": columns, "segments": entries // 16, "on": on}
             for dtype in ("f32", "bf16"):
-                for name in ("sum", "mean", "sum, trained"):
+                for name in bags(dtype):
                     yield Case("bags", name, dtype, quick=columns == 64, **common)
             for name in OTHERS:
                 yield Case("others", name, "f32", **common)
         for dtype in ("f32", "bf16"):  # texts of some hundred words
-            for name in ("sum", "mean", "sum, trained"):
+            for name in bags(dtype):
                 yield Case("bags", name, dtype, entries // 16, 128, entries // 8192, on=on)
 
 

@@ -47,6 +47,7 @@ BENCHMARKS = [
     "models",
     "segments",
     "random_shapes",
+    "random_ops",
     "transforms",
     "jit",
     "c_api",

@@ -149,6 +149,7 @@ def test_what_is_wrong_is_not_timed(measure: ModuleType, bench: Any) -> None:
         ("gather", ["--quick"]),
         ("gather_family", ["--quick", "--only", "scatter", "points"]),
         ("random_shapes", ["--quick"]),
+        ("random_ops", ["--quick"]),
         ("activations", ["--quick", "--filter", "bf16"]),
         ("models", ["--quick"]),
         ("message_models", ["--quick"]),

@@ -13,7 +13,7 @@ using OrderedKey = std::conditional_t<(sizeof(Value) > 4), unsigned long long, u
 // one, unless they are told apart: then 0 is larger than -0.
 template <class Value>
 __device__ __forceinline__ OrderedKey<Value> ordered_key(Value value, bool largest,
-                                               bool signed_zeros = false) {
+                                                         bool signed_zeros = false) {
   using U = OrderedKey<Value>;
   constexpr U kSign = U(1) << (8 * sizeof(U) - 1);
   U key;

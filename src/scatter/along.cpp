@@ -14,6 +14,7 @@
 #include "common/torch/derive.h"
 #include "common/torch/new_output.h"
 #include "scatter/scatter.h"
+#include "scatter/sum/choose.h"
 
 namespace torch_ops {
 namespace {
@@ -88,9 +89,10 @@ std::optional<Tensor> add_rows(const Pieces& call, int64_t axis, std::optional<b
                                  deterministic, mode, kElementsOp);
 }
 
-// In a fixed order on CUDA: every entry's place in the result, which needs 8 bytes, and scatter_add
-// by these places.
-Tensor add_in_order(const Pieces& call, const ElementLayout& layout, const IndexRule& rule) {
+// On CUDA, in a fixed order or where few elements are added: every entry's place in the result,
+// which needs 8 bytes, and scatter_add by these places.
+Tensor add_by_places(const Pieces& call, const ElementLayout& layout, const IndexRule& rule,
+                     bool in_order) {
   const int64_t total = c10::multiply_integers(call.size);
   const Tensor places = new_output({layout.count}, call.index.options().dtype(at::kLong));
   call_indexed<OnCuda>(
@@ -99,8 +101,7 @@ Tensor add_in_order(const Pieces& call, const ElementLayout& layout, const Index
                              /*nowhere=*/total, places.mutable_data_ptr<int64_t>(), errors...);
       });
   return ops::scatter_add()
-      .call(call.values.reshape({-1}), places, total, 0, 0, /*deterministic=*/true, "fill",
-            std::nullopt)
+      .call(call.values.reshape({-1}), places, total, 0, 0, in_order, "fill", std::nullopt)
       .view(call.size);
 }
 
@@ -122,7 +123,14 @@ Tensor add(const Tensor& values, const Tensor& index, at::IntArrayRef sizes, int
       kElementsOp, call.size, c10::contiguous_strides(call.size), call.index, call.values, axis);
   const bool in_order = call.values.is_cuda() && call.values.is_floating_point() &&
                         deterministic.value_or(at::globalContext().deterministicAlgorithms());
-  if (in_order) return finish(add_in_order(call, layout, rule));
+  bool by_places = in_order;
+  if (call.values.is_cuda() && at::isReducedFloatingType(real)) {
+    with_kernels<On>(call.values, [&](auto on) {
+      by_places |= pays_by_places(layout.count, c10::multiply_integers(call.size),
+                                  on.program.device_limits());
+    });
+  }
+  if (by_places) return finish(add_by_places(call, layout, rule, in_order));
   const Tensor sums = new_output(call.size, call.values.options().dtype(sum_type(real)));
   call_indexed<On>(
       kElementsOp, call.index, layout, parsed, sums, [&](auto on, const auto&... errors) {

@@ -76,7 +76,8 @@ Names kernels(const SumProblem& problem, const SumPlan& plan) {
       if (std::get<SmallCut>(plan.cut).fills) return {"sum_kernel"};
       return {"zero_kernel", "sum_kernel"};
     case SumWay::kFew:
-      return {"zero_kernel", "claim_kernel", "find_slots_kernel", "one by atomics", "write_kernel"};
+      return {"zero_kernel", "claim_kernel", "one by atomics",
+              problem.layout.inner == 1 ? "write_pairs_kernel" : "write_kernel"};
     case SumWay::kSorted:
       return sorted_kernels(problem);
     default: {
@@ -115,11 +116,11 @@ int64_t scratch(const SumProblem& problem, const SumPlan& plan) {
     case SumWay::kSparse:
       return 0;
     case SumWay::kFew:
-      return 4 * (layout.batch * layout.entries * (layout.inner + 1) + problem.rows());
+      return few_scratch(layout);
     case SumWay::kSorted:
       return sorted_scratch(problem);
     default:
-      return problem.table_bytes();
+      return table_bytes(problem, plan.at_once);
   }
 }
 
@@ -163,7 +164,8 @@ py::dict plan(int64_t axis_size, int64_t entries, int64_t inner, int64_t batch, 
                            in_place,
                            planned,
                            adjacent && entries % 4 == 0,
-                           floats && sum_bytes == 4 && aligned};
+                           floats && sum_bytes == 4 && aligned,
+                           aligned};
   const DeviceLimits device{shared_bytes, l2_bytes, multiprocessors, compute_capability};
   const SumPlan chosen = choose(problem, device);
   Numbers cut =

@@ -232,23 +232,31 @@ struct ScatterAddInplace {
   }
 };
 
+// The reduction of values alone.
+Tensor reduced_alone(const Tensor& out, const Tensor& values, const Tensor& index, int64_t axis,
+                     int64_t batch_dims, std::string_view reduce,
+                     std::optional<at::ScalarType> dtype = std::nullopt) {
+  return ops::scatter().call(values, index, out.sym_size(axis), axis, batch_dims, reduce, "raise",
+                             std::nullopt, /*correction=*/1, dtype);
+}
+
 // The reduction of values and, with include_self, of `out`: of tensors of any kind.
 Tensor reduced(const Tensor& out, const Tensor& values, const Tensor& index, int64_t axis,
                int64_t batch_dims, std::string_view reduce, bool include_self) {
-  const bool is_mean = reduce == "mean", is_product = reduce == "prod" && include_self;
-  Tensor counts;
-  if (!is_product) {  // first, so that errors of entries are in this op's name
-    const Tensor ones = at::ones_like(index, index.options().dtype(at::kLong));
-    counts = ops::scatter_add().call(ones, index, out.sym_size(axis), batch_dims, batch_dims,
-                                     std::nullopt, "raise", "scatter_");
-    counts = indexing::per_row(counts, batch_dims, axis, out.dim());
+  if (reduce == "prod" && include_self) {
+    const Tensor result = reduced_alone(out, values, index, axis, batch_dims, reduce);
+    // The factor of the gradient of `result` must not be overwritten.
+    return (needs_values_alone(result) ? out : out.clone()) * result;
   }
+  // First, so that errors of entries are in this op's name.
+  const Tensor ones = at::ones_like(index, index.options().dtype(at::kLong));
+  Tensor counts = ops::scatter_add().call(ones, index, out.sym_size(axis), batch_dims, batch_dims,
+                                          std::nullopt, "raise", "scatter_");
+  counts = indexing::per_row(counts, batch_dims, axis, out.dim());
+  const bool is_mean = reduce == "mean";
   const Tensor result =
-      ops::scatter().call(values, index, out.sym_size(axis), axis, batch_dims,
-                          is_mean ? "sum" : reduce, "raise", std::nullopt, /*correction=*/1,
-                          is_mean ? std::optional(unrounded(values.scalar_type())) : std::nullopt);
-  // The factor of the gradient of `result` must not be overwritten.
-  if (is_product) return (needs_values_alone(result) ? out : out.clone()) * result;
+      reduced_alone(out, values, index, axis, batch_dims, is_mean ? "sum" : reduce,
+                    is_mean ? std::optional(unrounded(values.scalar_type())) : std::nullopt);
   Tensor taken = counts > 0, given = result;
   if (is_mean) {
     const Tensor total = include_self ? out + result : result;
@@ -296,6 +304,9 @@ struct ScatterInto {
     if constexpr (!std::is_same_v<On, OnMeta>) {
       at::assert_no_internal_overlap(out);
       if (is_made_first(out, values, dim, reduce)) {
+        if (reduce == "prod" && include_self) {
+          return out.mul_(reduced_alone(out, values, index, dim, batch_dims, reduce));
+        }
         out.copy_(reduced(out, values, index, dim, batch_dims, reduce, include_self));
         return out;
       }

@@ -277,6 +277,27 @@ def test_most_entries_of_a_column_are_one(device: torch.device, dtype: torch.dty
         assert_same(sums, exact.to(dtype), f"{picks}")
 
 
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_few_elements_of_16_bits(device: torch.device, dtype: torch.dtype) -> None:
+    """CUDA adds them up by their places; the last of them is alone in a pair of two."""
+    shape = (4099, 2051)
+    for count in (3, 20):
+        index = torch.randint(4099, (count, 2051), device=device)
+        index[:, ::3] = 4098
+        values = values_for((count, 2051), device, dtype)
+        exact = torch.zeros(shape, dtype=torch.float64, device=device)
+        exact.scatter_add_(0, index, values.double())
+        sums = torch_ops.scatter_elements_add(values, index, shape, 0)
+        torch.testing.assert_close(
+            sums.double(), exact, rtol=0.55 * torch.finfo(dtype).eps, atol=1e-5
+        )
+        index[1, 2] = 4099
+        with pytest.raises(IndexError, match=r"index\[1, 2\] is 4099"):  # noqa: PT012
+            torch_ops.scatter_elements_add(values, index, shape, 0)
+            torch_ops.check_errors()
+
+
 def test_in_order(device: torch.device) -> None:
     index = index_of((3000, 5), 20, device)
     values = values_for((3000, 5), device, torch.float32)

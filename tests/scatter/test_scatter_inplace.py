@@ -189,6 +189,30 @@ def test_many_entries(device: torch.device, dtype: torch.dtype) -> None:
                     assert torch.equal(actual.double(), expected), (columns, reduce, include)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8], ids=str)
+def test_few_entries_to_many_rows(device: torch.device, dtype: torch.dtype) -> None:
+    """Largest values of short numbers: CUDA touches only the rows that entries name."""
+    rows = 8000
+    for width in (1, 3, 40):
+        index = torch.randint(rows, (2, 500), device=device)
+        index[:, :200] = 7
+        out = values_for((2, rows, width), device, dtype)
+        values = values_for((2, 500, width), device, dtype, seed=1)
+        if dtype.is_floating_point:
+            out[:, 3], out[:, 7], values[1, 0] = float("nan"), float("inf"), float("nan")
+        wide = index[:, :, None].expand_as(values)
+        for reduce in ("amax", "amin"):
+            for include in (True, False):
+                options: dict[str, Any] = {"reduce": reduce, "include_self": include}
+                actual = torch_ops.scatter_(out.clone(), values, index, batch_dims=1, **options)
+                expected = out.float().scatter_reduce(1, wide, values.float(), **options).to(dtype)
+                torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+            new = torch_ops.scatter(values, index, rows, batch_dims=1, reduce=reduce)
+            start = torch.zeros(out.shape, device=device)
+            expected = start.scatter_reduce(1, wide, values.float(), reduce, include_self=False)
+            torch.testing.assert_close(new, expected.to(dtype), rtol=0, atol=0, equal_nan=True)
+
+
 def test_shared_memory(device: torch.device) -> None:
     """Values and index may be parts of `out`; they are read before it is written."""
     for reduce in ("mean", "amax", "prod"):

@@ -283,7 +283,10 @@ def test_few_entries_in_a_cuda_graph() -> None:
 @pytest.mark.sanitizer
 @pytest.mark.parametrize(
     ("width", "rows", "count"),
-    [(64, 2**16, 500), (65, 2**16, 500), (5, 2**20, 500), (1, 2**22, 501), (64, 2**16, 2**14)],
+    [
+        *[(64, 2**16, 500), (65, 2**16, 500), (5, 2**20, 500), (1, 2**22, 501), (64, 2**16, 2**14)],
+        *[(1, 2**22, 20_001), (2, 2**21, 20_000), (3, 2**21, 20_000), (33, 2**18, 20_000)],
+    ],
 )
 def test_few_entries_of_16_bits(device: torch.device, width: int, rows: int, count: int) -> None:
     """CUDA keeps sums for the rows with entries alone; rounded once all the same."""
@@ -303,6 +306,44 @@ def test_few_entries_of_16_bits(device: torch.device, width: int, rows: int, cou
             torch_ops.scatter_add(values, index, rows, batch_dims=1)
             with pytest.raises(IndexError, match=rf"index\[1, 7\] is {rows}"):
                 torch_ops.check_errors()
+
+
+def test_the_last_of_an_odd_number_of_elements(device: torch.device) -> None:
+    """CUDA writes elements of 16 bits in pairs."""
+    rows = 2**23 + 1
+    for last in (1, 2, 300):  # that name it
+        index = torch.arange(20_000, device=device) * 400
+        index[-last:] = rows - 1
+        values = torch.ones(20_000, dtype=torch.bfloat16, device=device)
+        result = torch_ops.scatter_add(values, index, rows)
+        assert result[-2:].tolist() == [0, last]
+        assert result.count_nonzero() == 20_001 - last
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int16], ids=str)
+@pytest.mark.parametrize("shared", [False, True])
+def test_tables_beyond_the_cache(device: torch.device, dtype: torch.dtype, shared: bool) -> None:
+    """CUDA sums values of 16 bits some slabs at a time. The last slabs are fewer."""
+    for slabs, count, size, width in [(9, 6000, 20_000, 63), (5, 6001, 9001, 250)]:
+        values = values_for((slabs, count, width), device, dtype)
+        index = spread_index("hot", size, count, 1 if shared else slabs).to(device)
+        if shared:
+            add = partial(torch_ops.scatter_add, values, index[0], size, 1)
+        else:
+            add = partial(torch_ops.scatter_add, values, index, size, batch_dims=1)
+        exact = torch.zeros(slabs, size, width, dtype=torch.float64, device=device)
+        exact.scatter_add_(1, index[:, :, None].expand(values.shape), values.double())
+        if dtype == torch.int16:
+            assert_same(add(), exact.long().to(dtype), f"{width}")
+        else:
+            rtol, _ = sum_tolerance(dtype)
+            # Some 5400 numbers near 1 that cancel: partial sums reach some 200.
+            torch.testing.assert_close(add().double(), exact, rtol=rtol, atol=2e-3)
+        index[-1, 7] = size
+        where = "7" if shared else f"{slabs - 1}, 7"
+        with pytest.raises(IndexError, match=rf"index\[{where}\] is {size}"):  # noqa: PT012
+            add()
+            torch_ops.check_errors()
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -407,8 +448,9 @@ def test_ways() -> None:
     ways = ["entries", "streamed", "streamed", "tiles"]
     assert [many(width) for width in (4, 8, 12, 16)] == ways
     assert many(64) == "sorted"
-    assert many(63) == "streamed"
-    assert many(64, value_bytes=8) == "sorted"
+    assert many(63) == many(65) == "streamed"  # whole vectors are faster to sort
+    assert way(1 << 20, (1 << 19) - 1, 129) == "sorted"  # most rows have no entry
+    assert many(64, value_bytes=8) == many(65, value_bytes=8) == "sorted"
     # Many entries to few rows would wait for each other.
     ways = ["staged", "fixed point", "sorted", "fixed point", "sorted"]
     assert [way(256, 1 << 18, width) for width in (1, 2, 3, 4, 8)] == ways
@@ -432,7 +474,8 @@ def test_ways_of_16_bits() -> None:
     assert halves(1 << 19, 1 << 17, 128) == "sorted"  # the table takes too much
     assert halves(1 << 19, 20_000, 16) == "few"
     assert halves(1 << 19, 20_000, 15) == "streamed"  # a small result
-    assert halves(1 << 23, 1 << 17, 1) == "few"
+    assert halves(1 << 23, 1 << 17, 1) == halves(1 << 23, 1 << 18, 1) == "few"
+    assert halves(1 << 23, 1 << 19, 1) == "entries"  # finding the entries of a row takes longer
     # Up to 16384 of them to a slab are one kernel's.
     assert halves(1 << 19, 1000, 16) == "sparse"
     # What exceeds the bound of the scratch is sorted.
@@ -442,6 +485,13 @@ def test_ways_of_16_bits() -> None:
     assert way(1 << 20, 1 << 20, 63) == "streamed"  # no table
     assert halves(1 << 21, 1 << 20, 9) == "sorted"
     assert halves(1 << 22, 1 << 20, 9) == "few"
+    # The table is for some slabs at a time, where one does not exceed a part of the cache.
+    assert halves(5000, 4000, 63, slabs=64) == halves(5000, 4000, 63, outer=64) == "streamed"
+    assert halves(50_000, 40_000, 63, slabs=8) == "streamed"  # 12.6 MB
+    assert halves(130_000, 120_000, 63, slabs=8) == "sorted"
+    assert halves(5000, 2000, 63, slabs=64) == "sorted"  # most rows have no entry
+    assert halves(5000, 4000, 64, slabs=64) == halves(5000, 1 << 19, 72) == "sorted"
+    assert halves(5000, 1 << 19, 65) == "streamed" and halves(5000, 1 << 19, 76) == "tiles"
 
 
 def test_ways_of_sums_that_stay_in_float32() -> None:

@@ -14,8 +14,9 @@ struct BadEntry {
   int64_t row = -1;  // of [batch, outer, entries]
   int64_t entry;
 
-  __device__ __forceinline__ void record(const IndexErrorSite& errors) const {
-    if (row >= 0) record_bad_entry(errors, row, entry);
+  // `first`: the row of the call that row 0 is.
+  __device__ __forceinline__ void record(const IndexErrorSite& errors, int64_t first = 0) const {
+    if (row >= 0) record_bad_entry(errors, first + row, entry);
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 
 #include "common/cuda/device_limits.h"
 #include "common/host/ceil_div.h"
@@ -26,6 +27,34 @@ inline int64_t parts_together(int64_t count, int64_t part_bytes, const DeviceLim
   const AtomicTuning& tuned = tuning(device).atomic;
   return largest_divisor(count, device.l2_bytes / tuned.side_by_side / part_bytes,
                          tuned.most_together);
+}
+
+// The slowest axis of a call, along which it can be cut: its batches or, if there is one, the
+// slices of that.
+inline int64_t& slowest(RowLayout& layout) {
+  return layout.batch > 1 ? layout.batch : layout.outer;
+}
+
+// Sums that are rounded at the end are added up in a table. One that exceeds the L2 cache is
+// written to memory and read again, twice; so the table is for so many of the slowest axis at a
+// time that the cache keeps it.
+inline int64_t summed_at_once(const SumProblem& problem, const DeviceLimits& device) {
+  const int64_t cached = device.l2_bytes / 2;
+  RowLayout layout = problem.layout;
+  const int64_t all = slowest(layout);
+  if (problem.table_bytes() <= cached) return all;
+  const int64_t values = problem.result_values() / all;
+  // Vectors of 16 bytes are rounded: each part of the result begins with one.
+  const int64_t vector = 16 / problem.result_bytes, step = vector / std::gcd(vector, values);
+  const int64_t most = cached / (values * problem.sum_bytes);
+  const int64_t at_once = round_up(ceil_div(all, ceil_div(all, std::max<int64_t>(most, 1))), step);
+  return at_once <= most ? at_once : all;
+}
+
+// Of the table, for so many.
+inline int64_t table_bytes(SumProblem problem, int64_t at_once) {
+  slowest(problem.layout) = at_once;
+  return problem.table_bytes();
 }
 
 // Elements that a block sums in shared memory: a part of a slab's entries.

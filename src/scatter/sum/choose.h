@@ -129,6 +129,26 @@ inline bool is_crowded(SumCandidate& c) {
          c.problem.entries() >= t.least_crowd;
 }
 
+// Of the way few: a row of sums for each entry, of pairs for single values; what is known of it.
+inline int64_t few_scratch(const RowLayout& layout) {
+  const int64_t width = std::max<int64_t>(layout.inner, 2);
+  return 4 * (layout.batch * layout.entries * (width + 2) + 1);
+}
+
+// In rows that are no whole vectors of 16 bytes, the sorted way has one column per lane, and takes
+// two to four times as long as atomics, unless most rows have no entry.
+inline bool is_long_to_sort(SumCandidate& c) {
+  return c.problem.result_bytes <= 4 && c.layout.inner * c.problem.result_bytes % 16 != 0 &&
+         c.tuned.sorted.rows_per_odd_entry * c.layout.entries >= c.layout.axis_size;
+}
+
+// Of the table of floats to which atomics add 16-bit floats: for parts of the call in turn, where
+// sorting takes longer than these do.
+inline int64_t table_bytes(SumCandidate& c) {
+  return is_long_to_sort(c) ? table_bytes(c.problem, summed_at_once(c.problem, c.device))
+                            : c.problem.table_bytes();
+}
+
 inline bool fits_staged(SumCandidate& c) {
   return c.layout.inner == 1 && c.layout.entries >= c.tuned.atomic.least_staged_entries &&
          c.layout.axis_size * c.problem.sum_bytes <= c.device.shared_bytes;
@@ -251,14 +271,15 @@ inline constexpr SumRow kSums[] = {
        const FewTuning& t = c.tuned.few;
        const int64_t entries = c.layout.batch * c.layout.entries;
        const int64_t rows = c.layout.batch * c.layout.axis_size;
-       return c.problem.result_bytes == 2 && c.layout.outer == 1 &&
+       return c.problem.result_bytes == 2 && c.problem.words && c.layout.outer == 1 &&
               t.rows_per_entry * entries <= rows && rows <= INT32_MAX &&
+              t.values_per_entry * entries <= c.problem.result_values() &&
               c.problem.result_values() >= t.least_result_values &&
-              4 * (entries * (c.layout.inner + 1) + rows) <=
-                  most_scratch(c.layout, c.problem.result_bytes);
+              few_scratch(c.layout) <= most_scratch(c.layout, c.problem.result_bytes);
      },
      [](const SumTuning& t) {
-       return words("16-bit floats, ", t.few.rows_per_entry, " rows or more per entry, results of ",
+       return words("16-bit floats, ", t.few.rows_per_entry, " rows and ", t.few.values_per_entry,
+                    " values of the result or more per entry, results of ",
                     t.few.least_result_values, " values or more");
      }},
     {SumWay::kSorted,
@@ -269,16 +290,19 @@ inline constexpr SumRow kSums[] = {
                                 ? std::max(c.problem.entries(), c.problem.rows())
                                 : c.problem.entries();
        return c.layout.inner * std::max<int64_t>(c.problem.result_bytes, 4) >= t.least_row_bytes &&
-              rows * c.layout.inner >= t.least_values;
+              rows * c.layout.inner >= t.least_values && !is_long_to_sort(c);
      },
      [](const SumTuning& t) {
        return words("rows of ", t.sorted.least_row_bytes, " bytes or more (as float32), ",
-                    t.sorted.least_values, " values or more (of 16 bits: or sums)");
+                    t.sorted.least_values,
+                    " values or more (of 16 bits: or sums); of 16 and 32 bits, if rows are whole "
+                    "vectors of 16 bytes or more than ",
+                    t.sorted.rows_per_odd_entry, " per entry");
      }},
     {SumWay::kSorted,
      [](SumCandidate& c) {
        return c.problem.result_bytes == 2 &&
-              c.problem.table_bytes() > most_scratch(c.layout, c.problem.result_bytes);
+              table_bytes(c) > most_scratch(c.layout, c.problem.result_bytes);
      },
      [](const SumTuning&) {
        return words(
@@ -364,7 +388,8 @@ inline constexpr SumRow kSums[] = {
 
 struct SumPlan {
   const SumRow* row;
-  bool adjacent;  // as in the problem
+  bool adjacent;    // as in the problem
+  int64_t at_once;  // by atomics: so many of the call's slowest axis, which `cut` is for
   std::variant<std::monostate, FixedCut, SmallCut, StagedCut, TilesCut, StreamedCut> cut;
 
   SumWay way() const { return row->way; }
@@ -401,9 +426,29 @@ inline SumPlan choose(const SumProblem& problem, const DeviceLimits& device) {
   const auto plan_of = [&](const auto& rows) -> SumPlan {
     const SumRow* row = rows;
     while (!ability(row->way).can(problem, repeatable) || !row->applies(candidate)) ++row;
-    return {row, problem.adjacent, cut_for(row->way, candidate)};
+    if (row->way < SumWay::kStaged) {
+      return {row, problem.adjacent, 0, cut_for(row->way, candidate)};
+    }
+    SumProblem part = problem;
+    const int64_t at_once = slowest(part.layout) = summed_at_once(problem, device);
+    SumCandidate of_part(part, device);
+    return {row, problem.adjacent, at_once, cut_for(row->way, of_part)};
   };
   return repeatable ? plan_of(kRepeatableSums) : plan_of(kSums);
+}
+
+// ---- An entry for each element ------------------------------------------------------------------
+
+// Are so few 16-bit floats added to a result of so many that this is not the work of a table of
+// floats? Then they are summed by their places in the result, as a sum of single values.
+inline bool pays_by_places(int64_t entries, int64_t result_values, const DeviceLimits& device) {
+  if (tuning(device).elements.values_per_place * entries > result_values) return false;
+  SumProblem problem{RowLayout::contiguous(1, 1, result_values, entries, /*inner=*/1)};
+  problem.value_bytes = problem.result_bytes = 2;
+  problem.sum_bytes = 4;
+  problem.floats = problem.words = true;
+  const SumWay way = choose(problem, device).way();
+  return way == SumWay::kSparse || way == SumWay::kFew;
 }
 
 // ---- The largest or smallest values -------------------------------------------------------------
@@ -424,6 +469,12 @@ inline bool pays_to_sort_for_values(const RowLayout& layout, bool planned,
   const int64_t per_row = planned ? 1 : tuning(device).sorted.least_best_entries;
   return layout.entries >= per_row * layout.axis_size &&
          (planned || pays_to_sort_for_best(layout, device));
+}
+
+// Values of 8 and 16 bits are compared in a table of 32 bits. Are entries so few that only the
+// elements that they go to should be in it?
+inline bool pays_to_start_few(const RowLayout& layout, const DeviceLimits& device) {
+  return tuning(device).best.rows_per_entry * layout.entries <= layout.axis_size;
 }
 
 }  // namespace torch_ops

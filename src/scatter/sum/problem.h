@@ -22,6 +22,7 @@ struct SumProblem {
   // Sums are floats, of which one instruction adds two or four at multiples of their size;
   // rows of so many, or the vectors of longer ones, begin there, and so do the values'.
   bool vectors;
+  bool words;  // the result begins at a multiple of 4 bytes
 
   int64_t rows() const { return layout.slabs() * layout.axis_size; }
   int64_t entries() const { return layout.slabs() * layout.entries; }

@@ -56,26 +56,37 @@ __global__ void __launch_bounds__(kRoundThreads)
   }
 }
 
-// By atomics; rounded if the result does not have the type of the sums.
+// By atomics; rounded, part after part, if the result does not have the type of the sums.
 template <class Value, class Result>
 void sum_by_atomics(const ReduceCall<Value, Result>& call, const SumPlan& plan,
                     const IndexErrorSite& errors) {
   using Sum = SumOf<Value>;
-  const int64_t count = call.result_count();
-  const auto add_to = [&](Sum* sums) {
-    zero(sums, count * sizeof(Sum));
-    add_by_atomics<Value>({call.values, call.index, call.layout, call.rule, sums, {}}, plan,
-                          /*fresh=*/true, errors);
+  const auto add_to = [&](const ReduceCall<Value, Sum>& part, int64_t first_row) {
+    zero(part.result, part.result_count() * sizeof(Sum));
+    add_by_atomics<Value>(part, plan, /*fresh=*/true, first_row, errors);
   };
   if constexpr (std::is_same_v<Sum, Result>) {
-    add_to(call.result);
+    add_to(call, 0);
   } else {
-    const DeviceScratch memory(count * sizeof(Sum));
-    auto* const sums = static_cast<Sum*>(memory.get());
-    add_to(sums);
-    launch_early(round_kernel<Sum, Value>,
-                 grid_x(ceil_div(count, kVectorSize<Value>), kRoundThreads), kRoundThreads, 0, sums,
-                 call.result, count);
+    ReduceCall<Value, Sum> part{call.values, call.index, call.layout, call.rule, nullptr};
+    int64_t& length = slowest(part.layout);
+    const int64_t all = length, at_once = length = plan.at_once;
+    const DeviceScratch memory(part.result_count() * sizeof(Sum));
+    part.result = static_cast<Sum*>(memory.get());
+    const int64_t rows = part.layout.slabs() * part.layout.entries;
+    const int64_t index_stride = call.layout.batch > 1 ? call.layout.index_batch_stride : 0;
+    const int64_t results = part.result_count();
+    for (int64_t first = 0; first < all; first += at_once) {
+      const int64_t number = first / at_once;
+      length = std::min(at_once, all - first);
+      part.values = call.values + number * rows * call.layout.inner;
+      part.index = IndexView{call.index}.from(first * index_stride);
+      add_to(part, number * rows);
+      const int64_t count = part.result_count();
+      launch_early(round_kernel<Sum, Value>,
+                   grid_x(ceil_div(count, kVectorSize<Value>), kRoundThreads), kRoundThreads, 0,
+                   part.result, call.result + number * results, count);
+    }
   }
 }
 
@@ -151,7 +162,7 @@ void scatter_add_to(OnCuda on, const ReduceCall<Value, SumOf<Value>>& call,
   if (call.values_count() == 0 || call.result_count() == 0) return;
   const SumPlan plan = choose(describe<Value>(call, /*repeatable=*/false, /*in_place=*/true),
                               current_device_limits());
-  add_by_atomics<Value>(call, plan, /*fresh=*/false, errors);
+  add_by_atomics<Value>(call, plan, /*fresh=*/false, /*first_row=*/0, errors);
 }
 
 #define INSTANTIATE(T)                                                                     \

@@ -95,6 +95,8 @@ struct SparseTuning {
 struct FewTuning {
   // Chosen from so many rows per entry on: a table for only the rows with entries is smaller...
   int64_t rows_per_entry = 4;
+  // ... and so many values of the result, which pay for finding the entries of a row...
+  int64_t values_per_entry = 32;
   // ... and for results of so many values or more; below, a table of floats for all rows is small.
   int64_t least_result_values = 1 << 23;
 };
@@ -105,6 +107,8 @@ struct SortedTuning {
   int64_t least_row_bytes = 256;
   // ... and so many values.
   int64_t least_values = 1 << 25;
+  // In rows that are no whole vectors of 16 bytes: only if there are more rows per entry.
+  int64_t rows_per_odd_entry = 2;
   // For the largest or smallest values: chosen from so many values on...
   int64_t least_best_values = 1 << 24;
   // ... in rows of so many; without their positions, if rows have so many entries on average.
@@ -114,6 +118,13 @@ struct SortedTuning {
   int64_t most_crowded_rows = 256;
   // ... take at least so many entries.
   int64_t least_crowd = 1 << 18;
+};
+
+// The largest or smallest values. Figures: docs/log.md, "Largest and smallest values without
+// positions".
+struct BestTuning {
+  // Of less than 32 bits: only rows with entries are compared if there are so many rows per entry.
+  int64_t rows_per_entry = 16;
 };
 
 // By atomics. Figures: docs/log.md, "Sums by atomics".
@@ -163,6 +174,8 @@ struct ElementsTuning {
   int64_t few_rows = 1024;
   // Calls that have work for so many lanes give each six elements, smaller ones two.
   int64_t many_lanes = 1 << 20;
+  // 16-bit floats are added by their places if the result has so many values per entry.
+  int64_t values_per_place = 64;
 };
 
 struct SumTuning {
@@ -171,6 +184,7 @@ struct SumTuning {
   SparseTuning sparse;
   FewTuning few;
   SortedTuning sorted;
+  BestTuning best;
   AtomicTuning atomic;
   ElementsTuning elements;
 };

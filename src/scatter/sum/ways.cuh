@@ -35,10 +35,11 @@ template <class Value>
 void sum_few(const ReduceCall<Value, Value>& call, const IndexErrorSite& errors);
 
 // The ways by atomics, which add to the values in the result. `fresh`: zero() has just made it,
-// nothing was launched since, and the kernel may begin before it has ended.
+// nothing was launched since, and the kernel may begin before it has ended. `first_row`: which row
+// of values is the first one, for errors.
 template <class Value>
 void add_by_atomics(const ReduceCall<Value, SumOf<Value>>& call, const SumPlan& plan, bool fresh,
-                    const IndexErrorSite& errors);
+                    int64_t first_row, const IndexErrorSite& errors);
 
 // A call in the form for choose().
 template <class Value, class Result>
@@ -64,7 +65,8 @@ SumProblem describe(const ReduceCall<Value, Result>& call, bool repeatable, bool
           in_place,
           call.plan.rows.data != nullptr,
           adjacent,
-          vectors};
+          vectors,
+          is_aligned(call.result, 4)};
 }
 
 }  // namespace torch_ops

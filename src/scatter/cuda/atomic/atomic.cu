@@ -21,6 +21,7 @@ struct Addition {
   const ReduceCall<Value, Sum>& call;
   const SumPlan& plan;
   bool fresh;  // sums are zeros, which the previous kernel writes; then this one begins early
+  int64_t first_row;
   const IndexErrorSite& errors;
 
   void run() const {
@@ -50,7 +51,7 @@ struct Addition {
   // The launch of the kernels: `words` of the grid per row.
   atomic::AtomicCall make_grid(int64_t words) const {
     const RowLayout& layout = call.layout;
-    return {RowGrid(layout.batch, layout.outer, layout.entries, words), false,
+    return {RowGrid(layout.batch, layout.outer, layout.entries, words), first_row, false,
             call.result_count() > UINT32_MAX, call.rule};
   }
 
@@ -127,62 +128,71 @@ struct Addition {
   }
 };
 
-// ---- Few entries to many rows -------------------------------------------------------------------
-
-template <class Value>
-void add_few(const Value* values, const few::Entries& entries, Value* result,
-             const IndexErrorSite& errors) {
-  const RowLayout& layout = entries.layout;
-  const int64_t count = layout.batch * layout.entries, rows = layout.batch * layout.axis_size;
-  const int64_t table_bytes = count * layout.inner * static_cast<int64_t>(sizeof(float));
-  const int64_t owners_bytes = ceil_div(rows * static_cast<int64_t>(sizeof(uint32_t)), 256) * 256;
-  const DeviceScratch memory(table_bytes + owners_bytes + count * sizeof(int32_t));
-  // The owners first: the table's size is a multiple of no more than 4 bytes.
-  auto* owners = static_cast<uint32_t*>(memory.get());
-  auto* table = reinterpret_cast<float*>(static_cast<char*>(memory.get()) + owners_bytes);
-  auto* slots = reinterpret_cast<int32_t*>(table + count * layout.inner);
-  TORCH_OPS_CUDA_CALL(cudaMemsetAsync(owners, 0, owners_bytes, current_stream()));
-
-  const unsigned blocks = grid_x(count, few::kThreads);
-  TORCH_OPS_LAUNCH(few::claim_kernel<float>, blocks, few::kThreads, 0, entries, owners, table,
-                   errors);
-  TORCH_OPS_LAUNCH(few::find_slots_kernel, blocks, few::kThreads, 0, entries, owners, slots);
-
-  RowLayout by_slot = layout;
-  by_slot.batch = 1;
-  by_slot.entries = by_slot.axis_size = count;
-  by_slot.index_entry_stride = 1;
-  // Entries without a slot are left out: one that is alone in its row, and one that names no row,
-  // which was recorded above.
-  const ReduceCall<Value, float> sums{
-      values, {slots, sizeof(int32_t)}, by_slot, IndexRule(IndexMode::kRaise, count), table};
-  const SumPlan plan =
-      choose(describe(sums, /*repeatable=*/false, /*in_place=*/true), current_device_limits());
-  Addition<Value>{sums, plan, /*fresh=*/false, IndexErrorSite{}}.run();
-
-  constexpr int kWide = kVectorSize<Value>;
-  const bool wide = layout.inner % kWide == 0 && is_aligned(values, kVectorBytes);
-  auto* write = wide ? few::write_kernel<kWide, Value, float> : few::write_kernel<1, Value, float>;
-  TORCH_OPS_LAUNCH(write, grid_x(count * layout.inner / (wide ? kWide : 1), few::kThreads),
-                   few::kThreads, 0, entries, slots, values, table, result);
-}
-
 }  // namespace
 
 template <class Value>
 void add_by_atomics(const ReduceCall<Value, SumOf<Value>>& call, const SumPlan& plan, bool fresh,
-                    const IndexErrorSite& errors) {
-  Addition<Value>{call, plan, fresh, errors}.run();
+                    int64_t first_row, const IndexErrorSite& errors) {
+  Addition<Value>{call, plan, fresh, first_row, errors}.run();
 }
 
 template <class Value>
 void sum_few(const ReduceCall<Value, Value>& call, const IndexErrorSite& errors) {
+  const RowLayout& layout = call.layout;
+  const int64_t count = layout.batch * layout.entries, pairs = layout.inner == 1 ? 2 : 1;
+  const int64_t sums = count * layout.inner * pairs;
+  const DeviceScratch memory(sums * sizeof(float) + (2 * count + 1) * sizeof(int32_t));
+  // The table first, which is aligned then.
+  auto* table = static_cast<float*>(memory.get());
+  const few::Claims claims{reinterpret_cast<int32_t*>(table + sums) + count,
+                           reinterpret_cast<int32_t*>(table + sums)};
+  auto* last = reinterpret_cast<uint32_t*>(claims.rows + count);
+  static_assert(few::Claims::kAlone == -1);  // all bits
+  TORCH_OPS_CUDA_CALL(
+      cudaMemsetAsync(claims.slots, 0xff, count * sizeof(int32_t), current_stream()));
+  if (pairs == 2) TORCH_OPS_CUDA_CALL(cudaMemsetAsync(last, 0, sizeof(*last), current_stream()));
   zero(call.result, call.result_count() * sizeof(Value));
-  add_few(call.values, {IndexView{call.index}, call.layout, call.rule}, call.result, errors);
+
+  const unsigned blocks = grid_x(count, few::kThreads);
+  const few::Entries entries{IndexView{call.index}, layout, call.rule};
+  launch_early(few::claim_kernel<Value>, blocks, few::kThreads, 0, entries, claims, call.result,
+               last, table, errors);
+
+  RowLayout by_slot = layout;
+  by_slot.batch = 1;
+  by_slot.entries = count;
+  by_slot.axis_size = count * pairs;
+  by_slot.index_entry_stride = 1;
+  // Entries that are not added to the table are none of its rows: nothing is recorded.
+  const ReduceCall<Value, float> added{call.values,
+                                       {claims.slots, sizeof(int32_t)},
+                                       by_slot,
+                                       IndexRule(IndexMode::kRaise, by_slot.axis_size),
+                                       table};
+  const SumPlan plan =
+      choose(describe(added, /*repeatable=*/false, /*in_place=*/true), current_device_limits());
+  Addition<Value>{added, plan, /*fresh=*/false, /*first_row=*/0, IndexErrorSite{}}.run();
+
+  if (pairs == 2) {
+    return launch_early(few::write_pairs_kernel<Value>, blocks, few::kThreads, 0, claims,
+                        static_cast<int>(count), call.values, table, call.result,
+                        call.result_count());
+  }
+  const auto write = [&](auto columns) {
+    constexpr int V = columns();
+    const RowGrid grid(1, 1, count, layout.inner / V);
+    const dim3 shape(grid_x(grid.chunk_words(), few::kThreads * few::kUnroll), grid_y(grid.chunks));
+    launch_early(few::write_kernel<V, Value>, shape, few::kThreads, 0, claims, call.values, table,
+                 call.result, grid);
+  };
+  constexpr int kWide = kVectorSize<Value>;
+  const bool wide = layout.inner % kWide == 0 && is_aligned(call.values, kVectorBytes) &&
+                    is_aligned(call.result, kVectorBytes);
+  wide ? write(std::integral_constant<int, kWide>()) : write(std::integral_constant<int, 1>());
 }
 
-#define INSTANTIATE(T)                                                                  \
-  template void add_by_atomics<T>(const ReduceCall<T, SumOf<T>>&, const SumPlan&, bool, \
+#define INSTANTIATE(T)                                                                           \
+  template void add_by_atomics<T>(const ReduceCall<T, SumOf<T>>&, const SumPlan&, bool, int64_t, \
                                   const IndexErrorSite&);
 TORCH_OPS_FOR_EACH_SUMMED(INSTANTIATE)
 template void sum_few(const ReduceCall<Float16, Float16>&, const IndexErrorSite&);

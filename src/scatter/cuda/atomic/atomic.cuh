@@ -81,6 +81,7 @@ __device__ __forceinline__ unsigned find_peers(int64_t place, bool wide) {
 // What a launch knows of its tensors, in addition to their layout.
 struct AtomicCall {
   RowGrid grid;
+  int64_t first_row;  // of the launch's entries, among those of the call
   // blockIdx.x walks chunks that run together, y a chunk's blocks, and z sets of such chunks;
   // or x a chunk's blocks, and y all chunks.
   bool chunks_in_x;
@@ -263,7 +264,7 @@ __global__ void __launch_bounds__(kThreads, !adjacent              ? 4
       }
       if (mine) add_atomically<D>(table + places[k] * D, sums[k]);
     }
-    bad.record(errors);
+    bad.record(errors, call.first_row);
   }
 }
 
@@ -332,7 +333,7 @@ __global__ void __launch_bounds__(kThreads, 5)
       if (shared) mine &= add_up_peers<1>(find_peers(places[k], call.wide), sums[k]);
       if (mine) atomicAdd(table + places[k], sums[k][0]);
     }
-    bad.record(errors);
+    bad.record(errors, call.first_row);
   }
 }
 
@@ -414,7 +415,7 @@ __global__ void __launch_bounds__(kMostStagedThreads)
         }
         if (mine) atomicAdd(sums + places[k], loaded[k][0]);
       }
-      bad.record(errors);
+      bad.record(errors, call.first_row);
     }
     __syncthreads();
 
@@ -517,7 +518,7 @@ __global__ void __launch_bounds__(kThreads, 4)
       const int to = i / 32 * 32 + rank_in_groups(peers);
       keys[to] = place;
       order[to] = static_cast<uint16_t>(min(i, count - 1));
-      bad.record(errors);
+      bad.record(errors, call.first_row);
     }
     __syncthreads();
 

@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, 5)
                    to + column);
       }
     }
-    bad.record(errors);
+    bad.record(errors, call.first_row);
     __syncthreads();  // before the next chunk's values
   }
 }

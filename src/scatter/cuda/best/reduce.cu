@@ -156,15 +156,28 @@ void find_by_comparing(const ReduceCall<Value, Value>& call, bool largest, reduc
   const DeviceScratch memory(kInPlace ? 0 : count * sizeof(T));
   T* best = static_cast<T*>(memory.get());
   if constexpr (kInPlace) best = call.result;
-  if (!kInPlace || former != reduce::Former::kCompared) start(call, best, largest, former);
-  launch_rows(layout, layout.entries, reduce::kUnroll,
-              [&](dim3 blocks, int64_t column, const RowGrid& grid) {
-                const reduce::ArgCall rows{grid, layout, call.rule, largest};
-                auto* kernel = reduce::improve_kernel<Value, T>;
-                TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0, call.values + column,
-                                 IndexView{call.index}, best + column, rows, errors);
-              });
+  const auto for_entries = [&](auto* kernel) {
+    launch_rows(layout, layout.entries, reduce::kUnroll,
+                [&](dim3 blocks, int64_t column, const RowGrid& grid) {
+                  const reduce::ArgCall rows{grid, layout, call.rule, largest};
+                  TORCH_OPS_LAUNCH(kernel, blocks, kThreads, 0, call.values + column,
+                                   IndexView{call.index}, best + column, call.result + column,
+                                   worst<T>(largest), former, rows, errors);
+                });
+  };
+  using reduce::Step;
+  const bool few = !kInPlace && pays_to_start_few(layout, current_device_limits());
+  if (few) {
+    if (former == reduce::Former::kNone) {
+      TORCH_OPS_CUDA_CALL(cudaMemsetAsync(call.result, 0, count * sizeof(Value), current_stream()));
+    }
+    for_entries(reduce::improve_kernel<Step::kStart, Value, T>);
+  } else if (!kInPlace || former != reduce::Former::kCompared) {
+    start(call, best, largest, former);
+  }
+  for_entries(reduce::improve_kernel<Step::kImprove, Value, T>);
   if constexpr (!kInPlace) {
+    if (few) return for_entries(reduce::improve_kernel<Step::kRound, Value, T>);
     auto* kernel = reduce::round_kernel<Value, T>;
     TORCH_OPS_LAUNCH(kernel, grid_x(count, kThreads), kThreads, 0, best, call.result, count);
   }

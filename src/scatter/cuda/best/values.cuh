@@ -117,8 +117,13 @@ __global__ void start_kernel(const uint8_t* __restrict__ marks, const Value* res
   });
 }
 
-template <class Value, class T>
+// What a launch does with the elements that each entry goes to. Only those are started and
+// rounded where entries are few; entries of one row do the same there.
+enum class Step { kStart, kImprove, kRound };
+
+template <Step step, class Value, class T>
 __global__ void improve_kernel(const Value* __restrict__ values, IndexView index, T* best,
+                               Value* result, T worst, Former former,
                                const __grid_constant__ ArgCall call,
                                const __grid_constant__ IndexErrorSite errors) {
   constexpr int K = kUnroll;
@@ -139,7 +144,9 @@ __global__ void improve_kernel(const Value* __restrict__ values, IndexView index
       call.grid.split_slab(slab, batch, slice);
       at_entry[k] = batch * layout.index_batch_stride + at.entry * layout.index_entry_stride;
       own[k] = slab * layout.entries + at.entry;  // of [batch, outer, entries]
-      mine[k] = static_cast<T>(values[own[k] * layout.inner + at.column]);
+      if (step == Step::kImprove) {
+        mine[k] = static_cast<T>(values[own[k] * layout.inner + at.column]);
+      }
       places[k] = slab * layout.axis_size * layout.inner + at.column;
     }
     index.load(at_entry, entries);
@@ -149,12 +156,21 @@ __global__ void improve_kernel(const Value* __restrict__ values, IndexView index
     for (int k = 0; k < K; ++k) {
       good[k] = in_range(entries[k], layout.axis_size);
       places[k] += (good[k] ? entries[k] : 0) * layout.inner;
-      seen[k] = *static_cast<volatile T*>(best + places[k]);
+      seen[k] = worst;
+      if (step == Step::kStart && former == Former::kCompared) {
+        seen[k] = static_cast<T>(result[places[k]]);
+      }
+      if (step == Step::kImprove) seen[k] = *static_cast<volatile T*>(best + places[k]);
+      if (step == Step::kRound) seen[k] = best[places[k]];
     }
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (!good[k]) {
-        record_bad_entry(errors, own[k], entries[k]);
+        if (step == Step::kImprove) record_bad_entry(errors, own[k], entries[k]);
+      } else if constexpr (step == Step::kStart) {
+        best[places[k]] = seen[k];
+      } else if constexpr (step == Step::kRound) {
+        result[places[k]] = static_cast<Value>(seen[k]);
       } else if (is_better(mine[k], seen[k], call.largest)) {
         improve(best + places[k], mine[k], call.largest);
       }

@@ -353,7 +353,8 @@ struct BagSum {
                                           const c10::SymInt& rows, bool mean,
                                           bool include_last_offset, int64_t padding,
                                           bool scale_grad_by_freq, bool sparse, int64_t dtype) {
-    const auto padding_idx = padding < 0 ? std::nullopt : std::optional(padding);
+    std::optional<int64_t> padding_idx;
+    if (padding >= 0) padding_idx = padding;
     const Bags bags = bags_of(input, offsets.defined() ? Part(offsets) : std::nullopt,
                               include_last_offset, padding_idx);
     Tensor grad = grad_output;

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <unordered_set>
@@ -134,7 +133,7 @@ class ErrorPool {
       TORCH_OPS_CHECK_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&each.record),
                                          sizeof(IndexErrorRecord),
                                          cudaHostAllocMapped | cudaHostAllocPortable));
-      std::memset(each.record, 0, sizeof(IndexErrorRecord));
+      *each.record = IndexErrorRecord{};
       IndexErrorSlot slot{};
       TORCH_OPS_CHECK_CUDA(
           cudaHostGetDevicePointer(reinterpret_cast<void**>(&slot.record), each.record, 0));

@@ -86,18 +86,11 @@ def test_more_data_than_device_memory(
 
 
 @pytest.mark.skipif(host.device_count() == 0, reason="needs a GPU")
-def test_rows_that_no_device_memory_holds() -> None:
-    """The CPU computes."""
-    source = make((4, 5000), "float32")
+def test_a_row_that_no_device_memory_holds() -> None:
     host.set_device_memory_limit(5000)
     try:
-        picked = host.gather(source, np.array([3, 0]), device="gpu")
-        np.testing.assert_array_equal(picked, source[[3, 0]])
-        sums = host.scatter_add(source, np.zeros(4, int), 2, device="gpu")
-        np.testing.assert_array_equal(sums, np.stack([source.sum(0), np.zeros(5000, "float32")]))
-        assert np.array_equal(host.relu(source, device="gpu"), np.maximum(source, 0))
-        with pytest.raises(MemoryError, match="device memory for its arrays"):
-            host.scatter(source, np.zeros(4, int), 2, reduce="amax", device="gpu")
+        with pytest.raises(MemoryError, match="do not hold one row"):
+            host.gather(np.ones((4, 5000)), np.zeros(4, int), device="gpu")
     finally:
         host.set_device_memory_limit(0)
 

@@ -79,8 +79,8 @@ typedef int32_t torch_ops_memory;
 enum {
   /* In host memory. For gather, batch_gather, scatter_add and the activations the library chooses
    * what is fastest, by sizes and by whether memory is pinned: the CPU's kernels, a device kernel
-   * that reads pinned memory in place, or a device to which the data goes. The CPU computes all
-   * other functions. Waits for the result. */
+   * that reads pinned memory in place, or a device to which the data goes in pieces. The CPU
+   * computes all other functions. Waits for the result. */
   TORCH_OPS_HOST = 0,
   /* On one CUDA device, or in memory that it can access. Returns when the work is queued on
    * `stream`, unless the time is requested. An index out of range gives zeros (reductions and puts
@@ -89,9 +89,9 @@ enum {
   TORCH_OPS_DEVICE = 1,
   /* In host memory; computed by the CPU. */
   TORCH_OPS_HOST_CPU = 2,
-  /* In host memory; computed by the current CUDA device. If what a call needs there at a time does
-   * not fit, the CPU computes the functions that TORCH_OPS_HOST chooses for, and the others fail
-   * with TORCH_OPS_OUT_OF_MEMORY. */
+  /* In host memory; computed by the current CUDA device: in pieces by the functions that
+   * TORCH_OPS_HOST chooses for. The others copy all arrays to the device, and fail with
+   * TORCH_OPS_OUT_OF_MEMORY if these do not fit. */
   TORCH_OPS_HOST_GPU = 3
 };
 
@@ -168,7 +168,7 @@ TORCH_OPS_API torch_ops_status torch_ops_set_num_threads(int32_t threads);
 TORCH_OPS_API int32_t torch_ops_get_num_threads(void);
 
 /* The most bytes of a device that a host-pointer call may use; 0, the default, is what is free
- * there. */
+ * there. Data that does not fit is processed in pieces. */
 TORCH_OPS_API torch_ops_status torch_ops_set_device_memory_limit(int64_t bytes);
 
 /* Host memory that is pinned if there is a device, else plain memory. */

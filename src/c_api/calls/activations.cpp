@@ -38,24 +38,21 @@ torch_ops_status activate(const char* function, Activation activation, const Nam
                               element,
                               slope};
     const int inputs = call.inputs_count();
+    if (memory == TORCH_OPS_HOST_GPU ||
+        (memory == TORCH_OPS_HOST &&
+         stream_on_device((inputs + 1) * bytes, gpu::is_pinned, call.inputs[0],
+                          call.inputs[inputs - 1], call.output) &&
+         gpu::is_usable())) {
+      return gpu::apply_host(call, stream, milliseconds);
+    }
     const Arrays arrays{{"the first input", call.inputs[0], bytes, Array::kRead},
                         {"the second input", call.inputs[1], inputs > 1 ? bytes : 0, Array::kRead},
                         {"the output", call.output, bytes, Array::kWritten}};
     const EntryKind no_index{0, IndexMode::kUnchecked};
-    const auto run_on = [&](torch_ops_memory computer) {
-      run(arrays, no_index, computer, stream, milliseconds,
-          [&](auto on, const Pointers&, const auto&...) {
-            if (call.size > 0) apply(on, call);
-          });
-    };
-    const bool on_gpu = memory == TORCH_OPS_HOST_GPU ||
-                        (memory == TORCH_OPS_HOST &&
-                         stream_on_device((inputs + 1) * bytes, gpu::is_pinned, call.inputs[0],
-                                          call.inputs[inputs - 1], call.output) &&
-                         gpu::is_usable());
-    if (!on_gpu) return run_on(memory);
-    if_it_fits([&] { gpu::apply_host(call, stream, milliseconds); },
-               [&] { run_on(TORCH_OPS_HOST_CPU); });
+    run(arrays, no_index, memory, stream, milliseconds,
+        [&](auto on, const Pointers&, const auto&...) {
+          if (call.size > 0) apply(on, call);
+        });
   });
 }
 

@@ -18,12 +18,11 @@ void run_gather(const RowCall& call, torch_ops_memory memory, torch_ops_stream s
 // If memory is the host's, CPU or GPU computes, whichever is faster.
 void run_fastest_gather(const RowCall& call, torch_ops_memory memory, torch_ops_stream stream,
                         float* milliseconds) {
-  const bool on_gpu =
+  const bool in_pieces =
       memory == TORCH_OPS_HOST_GPU ||
       (memory == TORCH_OPS_HOST && gather_on_device(call, gpu::is_pinned) && gpu::is_usable());
-  if (!on_gpu) return run_gather(call, memory, stream, milliseconds);
-  if_it_fits([&] { gpu::gather_host(call, stream, milliseconds); },
-             [&] { run_gather(call, TORCH_OPS_HOST_CPU, stream, milliseconds); });
+  in_pieces ? gpu::gather_host(call, stream, milliseconds)
+            : run_gather(call, memory, stream, milliseconds);
 }
 
 void run_scatter(const ScatterCall& call, torch_ops_memory memory, torch_ops_stream stream,
@@ -131,17 +130,14 @@ torch_ops_status torch_ops_scatter_add(const void* values, const void* index, vo
     const RowCall call =
         check_rows("values", values, index, "result", result, /*table_first=*/false, batch,
                    axis_size, entries, inner, dtype, index_type, memory);
-    const bool on_gpu =
-        memory == TORCH_OPS_HOST_GPU ||
-        (memory == TORCH_OPS_HOST &&
-         stream_on_device(call.rows_bytes() + call.table_bytes(), gpu::is_pinned, values, result) &&
-         gpu::is_usable());
-    if (on_gpu) {
-      const auto run_on = [&](torch_ops_memory computer) {
-        run_scatter({call}, computer, stream, milliseconds);
-      };
-      return if_it_fits([&] { run_on(TORCH_OPS_HOST_GPU); }, [&] { run_on(TORCH_OPS_HOST_CPU); });
-    }
+    const auto in_pieces = [&] {
+      return memory == TORCH_OPS_HOST_GPU ||
+             (memory == TORCH_OPS_HOST &&
+              stream_on_device(call.rows_bytes() + call.table_bytes(), gpu::is_pinned, values,
+                               result) &&
+              gpu::is_usable());
+    };
+    if (in_pieces()) return gpu::scatter_add_host(call, stream, milliseconds);
     const own::Workspace given{workspace, workspace_bytes};
     const bool on_device = memory == TORCH_OPS_DEVICE;
     if (on_device) check_workspace(call, given);

@@ -58,17 +58,6 @@ inline Pointers pointers_of(const Arrays& arrays) {
   return pointers;
 }
 
-// Calls on_gpu(). A call that does not fit the device is left to on_cpu().
-template <class OnGpu, class OnCpu>
-void if_it_fits(OnGpu&& on_gpu, OnCpu&& on_cpu) {
-  try {
-    return on_gpu();
-  } catch (const Failure& failure) {
-    if (failure.status != TORCH_OPS_OUT_OF_MEMORY) throw;
-  }
-  on_cpu();
-}
-
 // Computes a call by compute(on, pointers, errors...): on a device with an IndexErrorSite, in which
 // its kernels record a bad entry; on the CPU without, where it throws. Host-pointer calls go to a
 // device only if that is demanded, and as a whole.

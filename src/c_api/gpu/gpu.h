@@ -64,10 +64,11 @@ TORCH_OPS_GPU_CALL(void run_copied(const Arrays& arrays, const EntryKind& kind,
                                    torch_ops_stream stream, float* milliseconds,
                                    const Launch& launch))
 
-// On host pointers, in pieces. A gather has the source of a batch on the device as a whole, unless
-// it reads it in place.
+// On host pointers, in pieces.
 TORCH_OPS_GPU_CALL(void gather_host(const RowCall& call, torch_ops_stream stream,
                                     float* milliseconds))
+TORCH_OPS_GPU_CALL(void scatter_add_host(const RowCall& call, torch_ops_stream stream,
+                                         float* milliseconds))
 TORCH_OPS_GPU_CALL(void apply_host(const ActivationCall& call, torch_ops_stream stream,
                                    float* milliseconds))
 TORCH_OPS_GPU_CALL(void* pinned_alloc(int64_t bytes))

@@ -542,12 +542,15 @@ def test_plans_give_their_memory_back() -> None:
         bad = caller.place(index - 1)
         with caller.plan(placed, 5):
             pass
-        torch.cuda.synchronize()
-        free = torch.cuda.mem_get_info()[0]
-        for _ in range(50):  # of 16 MB each
-            with caller.plan(placed, 5):
-                pass
-            with pytest.raises(CError, match="INDEX_OUT_OF_RANGE"), caller.plan(bad, 5):
-                pass
-        torch.cuda.synchronize()
-        assert free - torch.cuda.mem_get_info()[0] < 64 << 20
+        taken = []
+        for _ in range(3):  # other processes may take memory of the device in the meantime
+            torch.cuda.synchronize()
+            free = torch.cuda.mem_get_info()[0]
+            for _ in range(50):  # of 16 MB each
+                with caller.plan(placed, 5):
+                    pass
+                with pytest.raises(CError, match="INDEX_OUT_OF_RANGE"), caller.plan(bad, 5):
+                    pass
+            torch.cuda.synchronize()
+            taken.append(free - torch.cuda.mem_get_info()[0])
+        assert min(taken) < 64 << 20

@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "common/cuda/fast_divisor.cuh"
 #include "common/cuda/kernel_overlap.cuh"
 #include "common/cuda/launch.cuh"
 #include "common/cuda/ordered_key.cuh"
@@ -18,6 +19,7 @@ constexpr int kBagUnroll = 4;  // rows that a thread reads at a time
 // soonest.
 constexpr int64_t kLongBag = 64, kLongAlone = 16;
 constexpr int64_t kFewThreads = 32768;
+constexpr int64_t kAloneBlocks = 512;
 constexpr int64_t kLongBlocks = 1024;    // that look for such bags, about, ...
 constexpr int64_t kMostBags = kThreads;  // ... each among so many at most
 
@@ -94,20 +96,12 @@ struct BagLargest {
   }
 };
 
-// A strip of the table, of which each blockIdx.y has one, is V columns for each of `lanes` threads,
-// a power of two up to a warp.
 template <int V, class Value, class Total>
 struct Bags {
   BagCall<Value> call;
   IndexView entries;
-  int lanes;
-  int64_t first_column;  // of the strip of the first blockIdx.y
-  int64_t limit;         // a bag of more entries is long
-
-  // Of a thread, the first.
-  __device__ __forceinline__ int64_t column() const {
-    return first_column + (int64_t{blockIdx.y} * lanes + threadIdx.x % lanes) * V;
-  }
+  unsigned vectors;  // of V columns, in a row
+  int64_t limit;     // a bag of more entries is long
 
   // Takes each step-th of the entries [first, end), four at a time. Of a width of 0 nothing is
   // taken, but entries are checked.
@@ -149,17 +143,17 @@ struct Bags {
   }
 };
 
-// A group of lanes for each bag. Long bags are left out.
+// A thread for each vector of a bag. Long bags are left out.
 template <int V, class Value, class Total>
 __global__ void __launch_bounds__(kThreads, sizeof(Value) == 4 ? 4 : 3)
     bag_kernel(const __grid_constant__ Bags<V, Value, Total> bags,
                const __grid_constant__ IndexErrorSite errors) {
   let_next_kernel_begin();
   const BagCall<Value>& call = bags.call;
-  const int teams = static_cast<int>(blockDim.x) / bags.lanes;
-  const int64_t first = int64_t{blockIdx.x} * teams + threadIdx.x / bags.lanes;
-  const int64_t column = bags.column();
-  for (int64_t bag = first; bag < call.bags; bag += int64_t{gridDim.x} * teams) {
+  const int64_t all = call.bags * bags.vectors, step = int64_t{gridDim.x} * kThreads;
+  for (int64_t n = int64_t{blockIdx.x} * kThreads + threadIdx.x; n < all; n += step) {
+    const auto bag = static_cast<int64_t>(quotient(n, bags.vectors));
+    const int64_t column = (n - bag * bags.vectors) * V;
     const int64_t begin = call.begin(bag), end = call.begin(bag + 1);
     if (end - begin > bags.limit) continue;
     Total total;
@@ -169,20 +163,22 @@ __global__ void __launch_bounds__(kThreads, sizeof(Value) == 4 ? 4 : 3)
 }
 
 // Blocks look for the long bags among `each`, and total them: the groups of lanes have the entries
-// in turn, and join what they have in a fixed order. Runs beside `bag_kernel`,
-// for which it also looks for offsets that are out of range.
+// in turn, and join what they have in a fixed order. A strip of the table, of which each blockIdx.y
+// has one, is V columns for each of `lanes` threads, a power of two up to a warp. Runs beside
+// `bag_kernel`, if there is one, and looks for offsets that are out of range.
 template <int V, class Value, class Total>
 __global__ void __launch_bounds__(kThreads, 3)
-    long_bag_kernel(const __grid_constant__ Bags<V, Value, Total> bags, int each,
-                    const __grid_constant__ IndexErrorSite errors,
+    long_bag_kernel(const __grid_constant__ Bags<V, Value, Total> bags, int lanes,
+                    int64_t first_strip, int each, const __grid_constant__ IndexErrorSite errors,
                     const __grid_constant__ IndexErrorSite offset_errors) {
   alignas(Total) __shared__ char memory[kThreads / 2 * sizeof(Total)];
   __shared__ bool is_long[kMostBags];
   auto* shared = reinterpret_cast<Total*>(memory);
   const BagCall<Value>& call = bags.call;
-  const int thread = static_cast<int>(threadIdx.x), lanes = bags.lanes, group = thread / lanes;
+  const int thread = static_cast<int>(threadIdx.x), group = thread / lanes;
   const int groups = kThreads / lanes;
-  const int64_t first = int64_t{blockIdx.x} * each, column = bags.column();
+  const int64_t first = int64_t{blockIdx.x} * each;
+  const int64_t column = ((first_strip + blockIdx.y) * lanes + thread % lanes) * V;
   bool found = false;
   if (thread < each) {
     const int64_t bag = min(first + thread, call.bags);
@@ -214,27 +210,31 @@ __global__ void __launch_bounds__(kThreads, 3)
 template <int V, template <int, class> class TotalOf, class Value>
 void launch(const BagCall<Value>& call, const IndexErrorSite& errors,
             const IndexErrorSite& offset_errors) {
+  const int64_t vectors = std::max<int64_t>(ceil_div(call.width, V), 1);
   int lanes = 1;
-  while (lanes < 32 && lanes * V < call.width) lanes *= 2;
-  const int64_t strips = std::max<int64_t>(ceil_div(call.width, int64_t{lanes} * V), 1);
+  while (lanes < std::min<int64_t>(vectors, 32)) lanes *= 2;
+  const int64_t strips = ceil_div(vectors, lanes);
   const auto each = static_cast<int>(std::clamp<int64_t>(call.bags / kLongBlocks, 1, kMostBags));
+  // Few bags all have a block of their own: one launch takes less time than two.
+  const bool is_alone = call.offsets != nullptr && call.bags * strips <= kAloneBlocks;
   const bool is_few = call.bags <= kLongBlocks || call.bags * lanes * strips <= kFewThreads;
   using Total = TotalOf<V, Value>;
-  Bags<V, Value, Total> bags{call, IndexView{call.entries}, lanes, 0,
-                             is_few ? kLongAlone : kLongBag};
-  const bool may_be_short = call.offsets != nullptr || call.length <= bags.limit;
-  auto* const of_long_bags = long_bag_kernel<V, Value, Total>;
+  const int64_t limit = is_alone ? -1 : is_few ? kLongAlone : kLongBag;
+  const Bags<V, Value, Total> bags{call, IndexView{call.entries}, static_cast<unsigned>(vectors),
+                                   limit};
+  const bool may_be_short = !is_alone && (call.offsets != nullptr || call.length <= limit);
+  if (may_be_short) {
+    const unsigned blocks = grid_x(call.bags * vectors, kThreads);
+    TORCH_OPS_LAUNCH((bag_kernel<V, Value, Total>), blocks, kThreads, 0, bags, errors);
+    if (call.offsets == nullptr) return;
+  }
   for (int64_t strip = 0; strip < strips; strip += kMaxGridYZ) {
-    bags.first_column = strip * lanes * V;
-    const dim3 grid(grid_x(call.bags, kThreads / lanes), grid_y(strips - strip));
-    const dim3 long_grid(grid_x(call.bags, each), grid.y);
-    if (!may_be_short) {
-      TORCH_OPS_LAUNCH(of_long_bags, long_grid, kThreads, 0, bags, each, errors, offset_errors);
-      continue;
-    }
-    TORCH_OPS_LAUNCH((bag_kernel<V, Value, Total>), grid, kThreads, 0, bags, errors);
-    if (call.offsets != nullptr) {
-      launch_early(of_long_bags, long_grid, kThreads, 0, bags, each, errors, offset_errors);
+    const dim3 grid(grid_x(call.bags, each), grid_y(strips - strip));
+    auto* const kernel = long_bag_kernel<V, Value, Total>;
+    if (may_be_short) {
+      launch_early(kernel, grid, kThreads, 0, bags, lanes, strip, each, errors, offset_errors);
+    } else {
+      TORCH_OPS_LAUNCH(kernel, grid, kThreads, 0, bags, lanes, strip, each, errors, offset_errors);
     }
   }
 }

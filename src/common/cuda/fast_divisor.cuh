@@ -1,10 +1,11 @@
-// Division of many 32-bit numbers by one that is known beforehand: a multiplication and a shift.
+// Divisions that take less time than those of 64 bits.
 #pragma once
 
 #include <cstdint>
 
 namespace torch_ops {
 
+// Of many 32-bit numbers by one that is known beforehand: a multiplication and a shift.
 // T. Granlund, P. L. Montgomery, "Division by Invariant Integers using Multiplication", PLDI 1994,
 // figure 4.1. For divisors in [1, 2^31] and dividends below 2^31, so that the sum below fits.
 class FastDivisor {
@@ -33,5 +34,12 @@ class FastDivisor {
   uint32_t magic_ = 1;
   uint32_t shift_ = 0;
 };
+
+// A number that mostly has 32 bits: a division of 64 bits takes nearly as long as a wait for
+// memory.
+__device__ __forceinline__ uint64_t quotient(uint64_t number, unsigned by) {
+  if (by == 1) return number;
+  return number >> 32 == 0 ? static_cast<unsigned>(number) / by : number / by;
+}
 
 }  // namespace torch_ops

@@ -21,6 +21,8 @@ constexpr int64_t kFewThreads = 1 << 17;  // that keep memory busy: half of what
 constexpr int64_t kWayEntries = 16;       // of a group, where there are more threads
 constexpr int64_t kMostAverage = 200;     // of a group, if segments of this length are not listed
 constexpr int kMediumLanes = 8;           // of rows whose medium segments are the work of a warp
+constexpr int64_t kAloneBlocks = 1024;    // one for each segment, if there are so few
+constexpr int64_t kAloneEntries = 256;    // of a group in such a block, at most
 
 // In what the values of a segment are joined, V columns of them; and of what a kernel is told.
 template <SegmentRule kRule, class Value>
@@ -82,7 +84,6 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
           average_exceeds(ways * kWayEntries))) {
     ways *= 2;
   }
-  const int64_t groups = kRowThreads / (columns.lanes * ways);
   // Several segments in turn mean fewer waits for memory, but longer ones for the lanes that have
   // those with the most entries; the fewer lanes, the more of the time such waits are.
   int64_t run = 1;
@@ -91,9 +92,6 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
          2 * run * layout.entries <= std::min(columns.lanes, kRunEntries) * layout.axis_size) {
     run *= 2;
   }
-  const RowSplit split{__builtin_ctz(columns.lanes), __builtin_ctz(ways), columns.pieces,
-                       static_cast<int>(run)};
-
   LongRows longs{};
   longs.limit = run > 1 ? 2 * kAlone / run : kAlone * ways;
   // Segments up to 1.5 times the average are not listed where their groups keep memory busy.
@@ -101,6 +99,20 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
       !average_exceeds(kMostAverage * ways)) {
     longs.limit = std::max(longs.limit, 3 * layout.entries / (2 * layout.axis_size));
   }
+  // Few segments have a block each, however long they are: one launch instead of three.
+  const int64_t block_ways = kRowThreads / columns.lanes;
+  if (layout.entries > longs.limit && rows * order.pieces <= kAloneBlocks &&
+      layout.entries <= kAloneEntries * block_ways) {
+    ways = block_ways;
+    longs.limit = layout.entries;
+  }
+  // A thread for each vector of a row, where lanes would be left without one.
+  const int64_t vectors = layout.inner / Total::kColumns;
+  const bool is_flat = ways == 1 && vectors < int64_t{columns.lanes} * columns.pieces;
+  const int lanes = is_flat ? 1 : columns.lanes;
+  const int pieces = is_flat ? static_cast<int>(vectors) : columns.pieces;
+  const RowSplit split{__builtin_ctz(lanes), __builtin_ctz(ways), pieces, static_cast<int>(run)};
+
   // A warp beats a block at segments of which its lanes have few entries each.
   longs.medium = columns.lanes <= kMediumLanes ? 32 / columns.lanes * kAlone : 0;
   const int64_t chunk_groups = kRowThreads / columns.lanes;
@@ -127,7 +139,7 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
                                               offsets,      longs,       static_cast<Id>(rows),
                                               layout.inner, options,     empty};
   auto* total_rows = rows_kernel<Total, Value, Result>;
-  const unsigned row_blocks = grid_x(ceil_div(rows, run) * columns.pieces, groups);
+  const unsigned row_blocks = grid_x(ceil_div(rows, run) * pieces, kRowThreads / (lanes * ways));
   if (!may_be_long) {
     TORCH_OPS_LAUNCH(total_rows, row_blocks, kRowThreads, 0, all, split, errors);
     return;

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "common/cuda/fast_divisor.cuh"
 #include "common/cuda/kernel_overlap.cuh"
 #include "common/cuda/vectorized.cuh"
 #include "common/cuda/warp.cuh"
@@ -154,10 +155,10 @@ constexpr int kRowUnroll = 4;      // entries of a lane whose loads are in fligh
 constexpr int kAlone = 64;         // entries that a lane totals one after another, at most
 constexpr int kChunkEntries = 16;  // of a lane, in a chunk of a long segment, at least
 constexpr int kMostRun = 8;        // segments that a group of lanes has in turn, ...
-constexpr int kRunLanes = 8;       // ... if it has so many lanes at least
+constexpr int kRunLanes = 8;  // ... if it has so many lanes at least, more than half of them used
 // Of a block, whose bounds are in shared memory: of all its groups, and of one that it shares with
 // the block before it and one with the next.
-constexpr int kMostRows = (kRowThreads / kRunLanes + 2) * kMostRun;
+constexpr int kMostRows = (kRowThreads / (kRunLanes / 2 + 1) + 2) * kMostRun;
 
 // Rows whose segments are medium or long, and the chunks that long ones are cut into. Offsets that
 // decrease may ask for more than there is room for: what has none is left out.
@@ -199,9 +200,9 @@ struct LongRows {
   }
 };
 
-// How the threads of a warp share segments: 2^lane_bits lanes have the columns of a piece of a row,
-// and 2^way_bits such groups have a segment's entries in turn. Bits, for the work of one warp is so
-// short that divisions would show.
+// How threads share segments: 2^lane_bits lanes have the columns of a piece of a row, and
+// 2^way_bits such groups, of one warp or of the block, have a segment's entries in turn. Bits, for
+// the work of one warp is so short that divisions would show.
 struct RowSplit {
   int lane_bits;
   int way_bits;
@@ -219,12 +220,6 @@ struct Bounds {
 __global__ void clear_kernel(unsigned long long* counters) {
   let_next_kernel_begin();
   counters[0] = counters[1] = 0;
-}
-
-// A number by a few: of 32 bits mostly, since 64 take as long as a wait for memory.
-__device__ __forceinline__ uint64_t quotient(uint64_t number, unsigned by) {
-  if (by == 1) return number;
-  return number >> 32 == 0 ? static_cast<unsigned>(number) / by : number / by;
 }
 
 // What all kernels are told.
@@ -345,6 +340,19 @@ __device__ __forceinline__ void join_ways(Total& sums, int way, int lanes, int w
   }
 }
 
+// The totals of a block's groups, in the first group; in a fixed order.
+template <class Total>
+__device__ __forceinline__ void join_groups(Total& sums, int lanes, typename Total::Part* shared) {
+  constexpr int V = Total::kColumns;
+  const int thread = static_cast<int>(threadIdx.x), group = thread / lanes;
+  for (int half = kRowThreads / lanes / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (group >= half && group < 2 * half) sums.copy_to(shared + (thread - half * lanes) * V);
+    __syncthreads();
+    if (group < half) sums.add(shared + thread * V);
+  }
+}
+
 // Rows of short segments; the others are listed. Begins while `clear_kernel` is ending.
 template <class Total, class Value, class Result>
 __global__ void __launch_bounds__(kRowThreads)
@@ -352,6 +360,7 @@ __global__ void __launch_bounds__(kRowThreads)
                 const __grid_constant__ IndexErrorSite errors) {
   constexpr int V = Total::kColumns;
   __shared__ Bounds bounds;
+  __shared__ typename Total::Part shared[kRowThreads / 2 * V];
   let_next_kernel_begin();
   const Offsets& offsets = call.offsets;
   const int lanes = 1 << split.lane_bits, ways = 1 << split.way_bits, run = split.run;
@@ -418,25 +427,12 @@ __global__ void __launch_bounds__(kRowThreads)
     look(exists ? row : 0, exists && own == 0 && piece == 0, start, count);
     Total sums;
     if (live && count > 0) call.add(sums, start, column, way, count, ways);
-    join_ways(sums, way, lanes, ways);
+    unit_bits > 5 ? join_groups(sums, lanes, shared) : join_ways(sums, way, lanes, ways);
     if (live && way == 0 && count != Bounds::kLong) {
       call.write_or_empty(sums, row, column, count);
     }
   }
   if (threadIdx.x == 0) wait_for_kernel_before();  // for the kernel that waits for this one
-}
-
-// The totals of a block's groups, in the first group; in a fixed order.
-template <class Total>
-__device__ __forceinline__ void join_groups(Total& sums, int lanes, typename Total::Part* shared) {
-  constexpr int V = Total::kColumns;
-  const int thread = static_cast<int>(threadIdx.x), group = thread / lanes;
-  for (int half = kRowThreads / lanes / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (group >= half && group < 2 * half) sums.copy_to(shared + (thread - half * lanes) * V);
-    __syncthreads();
-    if (group < half) sums.add(shared + thread * V);
-  }
 }
 
 // Blocks per multiprocessor, at least, of totals that would otherwise have too many registers.

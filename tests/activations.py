@@ -224,6 +224,14 @@ class ElementwiseChecks(OpChecks):
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             z.sum().backward()
 
+    def test_reverse_over_forward_in_place(self, device: torch.device) -> None:
+        x = random((5,), device, torch.float64)
+        of_inplace = torch.func.jacfwd(lambda x: getattr(torch_ops, f"{self.name}_")(x * 2))
+        reference = torch.func.jacrev(
+            torch.func.jacrev(lambda x: getattr(torch_ops, self.name)(x * 2))
+        )
+        torch.testing.assert_close(torch.func.jacrev(of_inplace)(x), reference(x))
+
     def test_direct_pair(self, device: torch.device) -> None:
         pair = importlib.import_module(f"torch_ops._ext.{self.name}")
         x = random((33,), device, torch.float32)

@@ -160,7 +160,10 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
       if (node) torch::autograd::rebase_history(input, node);
       autograd::change_tangent(input, [&](const Tensor& tangent) {
         const Tensor& saved = before.defined() ? before : input;
-        return op_of<Backward>().call(tangent, autograd::primal(saved), parameters...);
+        // The tangent is overwritten: for a second derivative a copy of it is kept.
+        const bool keeps = !Op::kPiecewiseLinear && c10::GradMode::is_enabled();
+        return op_of<Backward>().call(keeps ? tangent.clone() : tangent, autograd::primal(saved),
+                                      parameters...);
       });
       if (node) {
         node->parameters = {parameters...};

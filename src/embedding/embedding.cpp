@@ -161,7 +161,7 @@ struct EmbeddingRenorm {
                          ops::Name name) {
     const char* const op = indexing::name_of(kOp, name);
     const std::string_view shown = indexing::shown(op);
-    CHECK_FLOATING(c10::str(shown, " with max_norm"), weight);
+    check_floating(c10::str(shown, " with max_norm"), "weight", weight);
     TORCH_CHECK_VALUE(weight.dim() == 2, shown, ": weight must have two axes, but its shape is ",
                       weight.sym_sizes(), ".");
     const at::NoGradGuard no_grad;
@@ -488,13 +488,13 @@ struct EmbeddingBag {
     indexing::check_index_dtype(kOfInput, input);
     TORCH_CHECK_VALUE(weight.dim() == 2, kName, ": weight must have two axes, but its shape is ",
                       weight.sym_sizes(), ".");
-    CHECK_FLOATING(kName, weight);
+    check_floating(kName, "weight", weight);
     TORCH_CHECK_VALUE(mode == "sum" || mode == "mean" || mode == "max", kName,
                       R"(: mode must be "sum", "mean" or "max", but it is ")", mode, R"(".)");
     TORCH_CHECK_VALUE(input.dim() == 1 || input.dim() == 2, kName,
                       ": input must have one axis or two, but its shape is ", input.sym_sizes(),
                       ".");
-    indexing::check_one_device(kName, "weight", weight, "input", input);
+    check_one_device(kName, "weight", weight, "input", input);
     TORCH_CHECK_VALUE(offsets.has_value() == (input.dim() == 1), kName,
                       ": offsets say where the bags of an input of one axis begin; an input of two "
                       "has a bag in each row and no offsets. But input has shape ",
@@ -507,7 +507,7 @@ struct EmbeddingBag {
       TORCH_CHECK_VALUE(
           !include_last_offset || offsets->sym_size(0).sym_ge(1).expect_true(__FILE__, __LINE__),
           kName, ": offsets must have an entry with include_last_offset.");
-      indexing::check_one_device(kName, "input", input, "offsets", *offsets);
+      check_one_device(kName, "input", input, "offsets", *offsets);
     }
     if (factors) {
       TORCH_CHECK_VALUE(mode == "sum", kName,
@@ -519,7 +519,7 @@ struct EmbeddingBag {
       TORCH_CHECK_VALUE(factors->sym_sizes() == input.sym_sizes(), kName,
                         ": per_sample_weights must have the shape of input, ", input.sym_sizes(),
                         ", but its shape is ", factors->sym_sizes(), ".");
-      indexing::check_one_device(kName, "weight", weight, "per_sample_weights", *factors);
+      check_one_device(kName, "weight", weight, "per_sample_weights", *factors);
     }
   }
 };

@@ -55,7 +55,7 @@ struct GatherElements {
                        std::string_view mode, const Fill& fill_value, Name name) {
     const char* const op = indexing::name_of("gather_elements", name);
     const IndexMode parsed = indexing::parse_mode(op, mode);
-    indexing::check_one_device(op, "source", source, "index", index);
+    check_one_device(op, "source", source, "index", index);
     const int64_t axis = elements::check_table(op, "source", source.sym_sizes(), index, dim);
     indexing::check_fill_value(op, parsed, fill_value, source.scalar_type());
     if constexpr (std::is_same_v<On, OnMeta>) {

@@ -53,7 +53,7 @@ inline void check_axes(const char* op, const at::Tensor& source, int64_t axes) {
 inline void check_mask(const char* op, const at::Tensor& source, const at::Tensor& mask,
                        int64_t axis, const ops::Axes& axes) {
   TORCH_CHECK_VALUE(mask.dim() > 0, op, ": a mask must have an axis, but it is 0-dimensional.");
-  indexing::check_one_device(op, "source", source, "mask", mask);
+  check_one_device(op, "source", source, "mask", mask);
   check_axes(op, source, axis);
   TORCH_CHECK_INDEX(axis + mask.dim() <= source.dim(), op, ": a mask with shape ", mask.sym_sizes(),
                     " is for as many axes of source from axis ", axis_name(axes, axis),

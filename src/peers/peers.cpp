@@ -49,7 +49,7 @@ Tensor gather(const Tensor& part, const Tensor& parts, int64_t rows, const Tenso
   const char* const op = indexing::name_of("gather", name);
   const IndexMode mode = indexing::parse_mode(op, mode_name);
   indexing::check_index_dtype(op, index);
-  indexing::check_one_device(op, indexing::names_of(op).table, part, "index", index);
+  check_one_device(op, indexing::names_of(op).table, part, "index", index);
   indexing::check_fill_value(op, mode, fill_value, part.scalar_type());
   return on_device_of(part, [&](auto* device) {
     using On = std::remove_pointer_t<decltype(device)>;

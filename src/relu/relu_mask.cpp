@@ -51,7 +51,7 @@ struct ReluMask {
 
   template <class On>
   static std::tuple<Tensor, Tensor> kernel(const Tensor& input, Slope slope) {
-    CHECK_FLOATING("_relu_mask", input);
+    check_floating("_relu_mask", "input", input);
     Tensor output = new_output_like(input);
     Tensor mask = write_with_mask<On>(input, slope, output);
     return {std::move(output), std::move(mask)};
@@ -64,7 +64,7 @@ struct ReluMaskInplace {
 
   template <class On>
   static Tensor kernel(Tensor& input, Slope slope) {
-    CHECK_FLOATING("_relu_mask_", input);
+    check_floating("_relu_mask_", "input", input);
     at::assert_no_internal_overlap(input);
     return write_with_mask<On>(input, slope, input);
   }
@@ -93,8 +93,8 @@ struct ReluMaskBackward {
   template <class On>
   static Tensor kernel(const Tensor& grad_output, const Tensor& mask, at::IntArrayRef order,
                        Slope slope) {
-    CHECK_FLOATING("_relu_mask_backward", grad_output);
-    CHECK_SAME_DEVICE("_relu_mask_backward", grad_output, mask);
+    check_floating("_relu_mask_backward", "grad_output", grad_output);
+    check_one_device("_relu_mask_backward", "grad_output", grad_output, "mask", mask);
     TORCH_CHECK_VALUE(mask.scalar_type() == at::kByte && mask.is_contiguous() &&
                           mask.sym_storage_offset() % 4 == 0,
                       "_relu_mask_backward: mask must be what _relu_mask returned.");

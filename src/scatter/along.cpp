@@ -31,7 +31,7 @@ struct ElementsCall {
 ElementsCall check(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size, int64_t dim,
                    std::string_view mode) {
   check_summable(kElementsOp, values);
-  indexing::check_one_device(kElementsOp, "values", values, "index", index);
+  check_one_device(kElementsOp, "values", values, "index", index);
   for (const c10::SymInt& length : size) {
     TORCH_CHECK_VALUE(length.sym_ge(0).expect_true(__FILE__, __LINE__), kElementsOp,
                       ": size must not be negative, but it is ", size, ".");

@@ -47,8 +47,8 @@ SumCall check(const Tensor& out, const Tensor& values, const Tensor& index, Dim 
   const char* const op = indexing::name_of(kInplaceOp, name);
   const IndexMode parsed = indexing::parse_mode(op, mode);
   check_summable(op, values);
-  CHECK_SAME_TYPE(op, out, values);
-  indexing::check_one_device(op, "out", out, "values", values);
+  check_same_type(op, "out", out, "values", values);
+  check_one_device(op, "out", out, "values", values);
   const int64_t axis =
       indexing::resolve_axes(op, "out", out.dim(), index.dim(), dim, batch_dims).dim;
   const indexing::Axes axes =

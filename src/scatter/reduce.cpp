@@ -408,7 +408,7 @@ Tensor reduce(const Tensor& given, const Target& to, std::string_view name,
     return to.mean(values, deterministic).to(dtype);
   }
   if (varies) {
-    CHECK_FLOATING(kReduceOp, values);
+    check_floating(kReduceOp, "values", values);
     const Tensor variance =
         op_of<ScatterVar>().call(values, to.index, to.dim_size, to.dim, to.batch_dims, correction,
                                  deterministic, to.mode, to.rows, to.order);

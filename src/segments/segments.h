@@ -12,7 +12,7 @@ inline indexing::Axes check_segments(const char* op, const at::Tensor& values,
   TORCH_CHECK_TYPE(indexing::is_index_dtype(offsets.scalar_type()), op,
                    ": offsets must be uint8, int8, int16, int32 or int64, but it is ",
                    dtype_name(offsets.scalar_type()), ".");
-  indexing::check_one_device(op, "values", values, "offsets", offsets);
+  check_one_device(op, "values", values, "offsets", offsets);
   TORCH_CHECK_VALUE(batch_dims >= 0 && offsets.dim() == batch_dims + 1, op,
                     ": offsets must have batch_dims axes and one more, but batch_dims is ",
                     batch_dims, " and the shape of offsets is ", offsets.sym_sizes(), ".");

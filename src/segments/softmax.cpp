@@ -430,7 +430,7 @@ struct SoftmaxOf {
                         std::optional<c10::SymInt> dim_size, Dim dim, const Given& offsets_given,
                         int64_t batch_dims, const Given& rows, const Given& order) {
     const char* const op = name_of(kWhat);
-    CHECK_FLOATING(op, values);
+    check_floating(op, "values", values);
     TORCH_CHECK_TYPE(index.has_value() != offsets_given.has_value(), op,
                      ": either index or offsets must be given, and not both.");
     if (!offsets_given) {

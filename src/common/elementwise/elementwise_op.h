@@ -65,11 +65,11 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
 
   // For dtypes that the kernels do not compute. An op that torch has too passes them to torch's.
   static Tensor other_dtype(const Tensor& input, P...) {
-    CHECK_FLOATING(registration::name_in(Op::kSchema), input);
+    check_floating(registration::name_in(Op::kSchema), "input", input);
     return input;
   }
   static Tensor& other_dtype_(Tensor& input, P...) {
-    CHECK_FLOATING(registration::name_in(Op::kInplaceSchema), input);
+    check_floating(registration::name_in(Op::kInplaceSchema), "input", input);
     return input;
   }
 
@@ -197,11 +197,7 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
 
     template <class On>
     static Tensor kernel(const Tensor& grad_output, const Tensor& saved, P... parameters) {
-      if constexpr (Op::kSavesOutput) {
-        check_by_output(grad_output, saved);
-      } else {
-        check_by_input(grad_output, saved);
-      }
+      check(grad_output, Op::kSavesOutput ? "output" : "input", saved);
       Tensor grad_input = new_output_like(saved);
       with_kernels<On>(grad_input, [&](auto on) {
         AT_DISPATCH_FLOATING_TYPES_AND2(
@@ -279,19 +275,13 @@ struct ElementwiseOp<Op, Types<P...>, Types<O...>> {
    private:
     static constexpr std::string_view kName = registration::name_in(kSchema);
 
-    // Messages show the names of arguments.
-    static void check_by_output(const Tensor& grad_output, const Tensor& output) {
-      CHECK_FLOATING(kName, output);
-      CHECK_SAME_TYPE(kName, grad_output, output);
-      CHECK_SAME_SHAPE(kName, grad_output, output);
-      CHECK_SAME_DEVICE(kName, grad_output, output);
-    }
-
-    static void check_by_input(const Tensor& grad_output, const Tensor& input) {
-      CHECK_FLOATING(kName, input);
-      CHECK_SAME_TYPE(kName, grad_output, input);
-      CHECK_SAME_SHAPE(kName, grad_output, input);
-      CHECK_SAME_DEVICE(kName, grad_output, input);
+    static void check(const Tensor& grad_output, const char* name, const Tensor& saved) {
+      check_floating(kName, name, saved);
+      check_same_type(kName, "grad_output", grad_output, name, saved);
+      TORCH_CHECK_VALUE(grad_output.sym_sizes() == saved.sym_sizes(), kName, ": grad_output and ",
+                        name, " must have one shape, but grad_output has ", grad_output.sym_sizes(),
+                        " and ", name, " has ", saved.sym_sizes(), ".");
+      check_one_device(kName, "grad_output", grad_output, name, saved);
     }
   };
 

@@ -38,14 +38,6 @@ struct Axes {
   int64_t batch_dims;
 };
 
-// RuntimeError, as torch's own mixed-device errors are.
-inline void check_one_device(const char* op, std::string_view a_name, const Tensor& a,
-                             std::string_view b_name, const Tensor& b) {
-  TORCH_CHECK(a.device() == b.device(), shown(op), ": ", a_name, " and ", b_name,
-              " must be on one device, but ", a_name, " is on ", a.device(), " and ", b_name,
-              " is on ", b.device(), ".");
-}
-
 inline bool is_index_dtype(at::ScalarType dtype) {
   return at::isIntegralType(dtype, /*includeBool=*/false) && !at::isBarebonesUnsignedType(dtype);
 }

@@ -1,5 +1,5 @@
-// Checks of arguments for every op. Each message has the argument's name (the text of the
-// macro's parameter), its value and the allowed values.
+// Checks of arguments for every op. Each message has the argument's name (of a macro, the text of
+// its parameter), its value and the allowed values.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +7,9 @@
 #include <c10/util/Exception.h>
 
 #include <string>
+#include <string_view>
+
+#include "common/gather_family/callers.h"
 
 namespace torch_ops {
 // As Python prints it: "torch.float64", where a stream would write "Double".
@@ -36,34 +39,34 @@ inline std::string dtype_name(at::ScalarType dtype) {
     CHECK_CONTIGUOUS(tensor); \
   } while (0)
 
+namespace torch_ops {
+
 // RuntimeError, as torch's own mixed-device errors are.
-#define CHECK_SAME_DEVICE(op, a, b)                                                         \
-  TORCH_CHECK((a).device() == (b).device(), op,                                             \
-              ": " #a " and " #b " must be on one device, but " #a " is on ", (a).device(), \
-              " and " #b " is on ", (b).device(), ".")
+inline void check_one_device(std::string_view op, std::string_view a_name, const at::Tensor& a,
+                             std::string_view b_name, const at::Tensor& b) {
+  TORCH_CHECK(a.device() == b.device(), indexing::shown(op), ": ", a_name, " and ", b_name,
+              " must be on one device, but ", a_name, " is on ", a.device(), " and ", b_name,
+              " is on ", b.device(), ".");
+}
 
-#define CHECK_SAME_TYPE(op, a, b)                                                 \
-  TORCH_CHECK_TYPE((a).scalar_type() == (b).scalar_type(), op,                    \
-                   ": " #a " and " #b " must have one dtype, but " #a " is ",     \
-                   ::torch_ops::dtype_name((a).scalar_type()), " and " #b " is ", \
-                   ::torch_ops::dtype_name((b).scalar_type()), ".")
-
-// Symbolic sizes are compared too.
-#define CHECK_SAME_SHAPE(op, a, b)                                                               \
-  TORCH_CHECK_VALUE((a).sym_sizes() == (b).sym_sizes(), op,                                      \
-                    ": " #a " and " #b " must have one shape, but " #a " has ", (a).sym_sizes(), \
-                    " and " #b " has ", (b).sym_sizes(), ".")
+inline void check_same_type(std::string_view op, std::string_view a_name, const at::Tensor& a,
+                            std::string_view b_name, const at::Tensor& b) {
+  TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), op, ": ", a_name, " and ", b_name,
+                   " must have one dtype, but ", a_name, " is ", dtype_name(a.scalar_type()),
+                   " and ", b_name, " is ", dtype_name(b.scalar_type()), ".");
+}
 
 // float16, bfloat16, float32, float64: what AT_DISPATCH_FLOATING_TYPES_AND2 covers.
-namespace torch_ops {
 inline bool is_kernel_float(const at::Tensor& tensor) {
   const at::ScalarType dtype = tensor.scalar_type();
   return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kHalf ||
          dtype == at::kBFloat16;
 }
-}  // namespace torch_ops
 
-#define CHECK_FLOATING(op, tensor)                                                            \
-  TORCH_CHECK_TYPE(::torch_ops::is_kernel_float(tensor), op,                                  \
-                   ": " #tensor " must be float16, bfloat16, float32 or float64, but it is ", \
-                   ::torch_ops::dtype_name((tensor).scalar_type()), ".")
+inline void check_floating(std::string_view op, std::string_view name, const at::Tensor& tensor) {
+  TORCH_CHECK_TYPE(is_kernel_float(tensor), op, ": ", name,
+                   " must be float16, bfloat16, float32 or float64, but it is ",
+                   dtype_name(tensor.scalar_type()), ".");
+}
+
+}  // namespace torch_ops

@@ -81,7 +81,7 @@ struct MaskedGather {
   static Tensor compose(const Tensor& source, const Tensor& mask, std::optional<c10::SymInt> size,
                         const at::Scalar& fill_value) {
     check_bools(mask);
-    indexing::check_one_device("masked_gather", "source", source, "mask", mask);
+    check_one_device("masked_gather", "source", source, "mask", mask);
     const at::ScalarType dtype = source.scalar_type();
     if (size || indexing::has_fill(dtype)) {  // without size nothing is filled
       indexing::check_fill_value("masked_gather", IndexMode::kFill, fill_value, dtype);
@@ -167,7 +167,7 @@ struct MaskedScatter {
 
   static Tensor compose(const Tensor& rows, const Tensor& mask, const std::optional<Tensor>& base) {
     check_bools(mask, kName);
-    indexing::check_one_device(kName, "rows", rows, "mask", mask);
+    check_one_device(kName, "rows", rows, "mask", mask);
     TORCH_CHECK_VALUE(rows.dim() > 0,
                       "masked_scatter: rows must have at least one axis, but it is ",
                       "0-dimensional.");
@@ -177,8 +177,8 @@ struct MaskedScatter {
     const Tensor scattered = op_of<MaskedScatterRows>().call(rows, flags).reshape_symint(sizes);
     if (!base) return scattered;
     const Tensor& out = *base;
-    indexing::check_one_device(kName, "rows", rows, "out", out);
-    CHECK_SAME_TYPE(kName, rows, out);
+    check_one_device(kName, "rows", rows, "out", out);
+    check_same_type(kName, "rows", rows, "out", out);
     TORCH_CHECK_VALUE(out.dim() == static_cast<int64_t>(sizes.size()),
                       "masked_scatter: out must have the axes of mask and of a row, but its shape "
                       "is ",

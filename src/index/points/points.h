@@ -32,8 +32,8 @@ inline std::string_view quiet(int64_t mode) {
 }
 
 inline void check_values(const char* op, const Tensor& source, const Tensor& values) {
-  CHECK_SAME_TYPE(op, source, values);
-  indexing::check_one_device(op, "source", source, "values", values);
+  check_same_type(op, "source", source, "values", values);
+  check_one_device(op, "source", source, "values", values);
 }
 
 // The index arrays of a call, broadcast against each other: their first `batch_dims` axes are the
@@ -116,7 +116,7 @@ inline void check_count(const char* op, size_t coordinates) {
 inline Points check_points(const char* op, const Tensor& source, at::TensorList coordinates,
                            at::IntArrayRef dims, int64_t batch_dims, bool front) {
   check_coordinates(op, coordinates);
-  indexing::check_one_device(op, "source", source, "index", coordinates[0]);
+  check_one_device(op, "source", source, "index", coordinates[0]);
   TORCH_CHECK_VALUE(dims.size() == coordinates.size(), op,
                     ": there must be one axis for each index array, but there are ", dims.size(),
                     " for ", coordinates.size(), ".");

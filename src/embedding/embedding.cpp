@@ -70,14 +70,13 @@ struct Embedding {
   static auto keep(const Tensor& input, const Tensor& weight, std::optional<int64_t> padding_idx,
                    bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims,
                    const Part& rows, const Part& order, ops::Name /*name*/) {
-    return std::tuple(input, rows.value_or(Tensor()), order.value_or(Tensor()),
-                      weight.sym_size(dim), padding_idx.value_or(-1), scale_grad_by_freq, sparse,
-                      dim, batch_dims, shards_of(weight));
+    return std::tuple(input, rows, order, weight.sym_size(dim), padding_idx.value_or(-1),
+                      scale_grad_by_freq, sparse, dim, batch_dims, shards_of(weight));
   }
 
   // Of the weight.
-  static Tensor backward(const Tensor& grad_output, const Tensor& index, const Tensor& sorted,
-                         const Tensor& order, const c10::SymInt& rows, int64_t padding_idx,
+  static Tensor backward(const Tensor& grad_output, const Tensor& index, const Part& sorted,
+                         const Part& order, const c10::SymInt& rows, int64_t padding_idx,
                          bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims,
                          const std::vector<int64_t>& shards) {
     if (sparse) {
@@ -102,8 +101,8 @@ struct Embedding {
     const at::ScalarType dtype = grad_output.scalar_type();
     // Sums that are divided are rounded after that.
     const Tensor grads = scale_grad_by_freq ? grad_output.to(unrounded(dtype)) : grad_output;
-    Tensor sums = sorted.defined() && !distributed
-                      ? add_by_plan.call(grads, index, sorted, order, rows, dim, batch_dims)
+    Tensor sums = sorted && !distributed
+                      ? add_by_plan.call(grads, index, *sorted, *order, rows, dim, batch_dims)
                       : ops::add_rows(grads, entries, rows, dim, batch_dims,
                                       drops ? "fill" : "raise", kOp, shards);
     if (scale_grad_by_freq) {
@@ -341,22 +340,19 @@ struct BagSum {
   static auto keep(const Tensor& weight, const Part& factors, const Tensor& input,
                    const Part& offsets, std::string_view mode, bool include_last_offset,
                    std::optional<int64_t> padding_idx, bool scale_grad_by_freq, bool sparse) {
-    return std::tuple(factors ? weight : Tensor(), factors.value_or(Tensor()), input,
-                      offsets.value_or(Tensor()), weight.sym_size(0), mode == "mean",
-                      include_last_offset, padding_idx.value_or(-1), scale_grad_by_freq, sparse,
+    return std::tuple(factors ? weight : Tensor(), factors, input, offsets, weight.sym_size(0),
+                      mode == "mean", include_last_offset, padding_idx, scale_grad_by_freq, sparse,
                       static_cast<int64_t>(weight.scalar_type()));
   }
 
   static autograd::variable_list backward(autograd::Needed needed, const Tensor& grad_output,
-                                          const Tensor& weight, const Tensor& factors,
-                                          const Tensor& input, const Tensor& offsets,
+                                          const Tensor& weight, const Part& factors,
+                                          const Tensor& input, const Part& offsets,
                                           const c10::SymInt& rows, bool mean,
-                                          bool include_last_offset, int64_t padding,
+                                          bool include_last_offset,
+                                          std::optional<int64_t> padding_idx,
                                           bool scale_grad_by_freq, bool sparse, int64_t dtype) {
-    std::optional<int64_t> padding_idx;
-    if (padding >= 0) padding_idx = padding;
-    const Bags bags = bags_of(input, offsets.defined() ? Part(offsets) : std::nullopt,
-                              include_last_offset, padding_idx);
+    const Bags bags = bags_of(input, offsets, include_last_offset, padding_idx);
     Tensor grad = grad_output;
     if (mean) {
       const Tensor ones = at::ones_like(input, grad.options().dtype(at::kFloat));
@@ -368,12 +364,13 @@ struct BagSum {
                                              "fill", 0, std::nullopt);  // to the entries
     autograd::variable_list grads(2);
     if (needed[0]) {
-      const Tensor scaled = factors.defined() ? spread * factors.unsqueeze(-1) : spread;
-      grads[0] = Embedding::backward(scaled.to(static_cast<at::ScalarType>(dtype)), input, Tensor(),
-                                     Tensor(), rows, padding, scale_grad_by_freq, sparse, 0, 0, {});
+      const Tensor scaled = factors ? spread * factors->unsqueeze(-1) : spread;
+      grads[0] = Embedding::backward(scaled.to(static_cast<at::ScalarType>(dtype)), input,
+                                     std::nullopt, std::nullopt, rows, padding_idx.value_or(-1),
+                                     scale_grad_by_freq, sparse, 0, 0, {});
     }
     if (needed[1]) {
-      grads[1] = (spread * pick(weight, input, 0, 0)).sum(-1).to(factors.scalar_type());
+      grads[1] = (spread * pick(weight, input, 0, 0)).sum(-1).to(factors->scalar_type());
     }
     return grads;
   }

@@ -13,8 +13,6 @@ namespace torch_ops {
 namespace {
 
 using at::Tensor;
-using autograd::SavedVariable;
-using autograd::variable_list;
 
 // The gradient from a tensor that is kept where the input is.
 Tensor backward_by(const Tensor& reference, const Tensor& grad_output, Slope slope) {
@@ -89,6 +87,7 @@ struct ReluMaskBackward {
   static constexpr const char* kSchema =
       "_relu_mask_backward(Tensor grad_output, Tensor mask, int[] order, float? negative_slope)"
       " -> Tensor";
+  static constexpr const char* kNode = "ReluMaskBackward";
 
   template <class On>
   static Tensor kernel(const Tensor& grad_output, const Tensor& mask, at::IntArrayRef order,
@@ -118,46 +117,17 @@ struct ReluMaskBackward {
     return grad_input;
   }
 
-  // Saves only the mask.
-  struct Node final : autograd::DerivativeNode<Node> {
-    static constexpr const char* kName = "ReluMaskBackward";
-    SavedVariable mask;
-    std::vector<int64_t> order;
-    Slope slope;
+  // Linear in grad_output; only the mask is kept.
+  static auto keep(const Tensor&, const Tensor& mask, at::IntArrayRef order, Slope slope) {
+    return std::tuple(mask, order.vec(), slope);
+  }
 
-    template <class Visit>
-    void fields(Visit&& visit) {
-      visit(mask);
-      visit(order);
-      visit(slope);
-    }
-
-    variable_list backward(const Tensor& grad_output) {
-      const Tensor grad = op_of<ReluMaskBackward>().call(grad_output, unpack(mask), order, slope);
-      // Under create_graph=True the gradient depends on the input, if only by zeros: a Hessian of
-      // relu is zeros, not an error. A saved output would show this to autograd by itself.
-      return {autograd::with_zero_gradient(grad, *this)};
-    }
-
-    void save(const Tensor& saved_mask, std::vector<int64_t> of_mask, Slope of_slope) {
-      mask = SavedVariable(saved_mask, /*is_output=*/false);
-      order = std::move(of_mask);
-      slope = of_slope;
-    }
-  };
-
-  // Linear in grad_output, so its derivative is the op itself; a mask has none.
-  static Tensor derive(c10::DispatchKeySet keys, const Tensor& grad_output, const Tensor& mask,
-                       at::IntArrayRef order, Slope slope) {
-    const auto& op = op_of<ReluMaskBackward>();
-    const auto node = autograd::make_node<Node>(grad_output);
-    Tensor grad_input = autograd::below_autograd(keys, op, grad_output, mask, order, slope);
-    autograd::record(grad_input, node);
-    autograd::set_tangent(
-        grad_input, [&](const Tensor& tangent) { return op.call(tangent, mask, order, slope); },
-        grad_output);
-    if (node) node->save(mask, order.vec(), slope);
-    return grad_input;
+  static Tensor backward(const torch::autograd::Node& node, const Tensor& grad_output,
+                         const Tensor& mask, const std::vector<int64_t>& order, Slope slope) {
+    const Tensor grad = op_of<ReluMaskBackward>().call(grad_output, mask, order, slope);
+    // Under create_graph=True the gradient depends on the input, if only by zeros: a Hessian of
+    // relu is zeros, not an error. A saved output would show this to autograd by itself.
+    return autograd::with_zero_gradient(grad, node);
   }
 
   // Several gradients for one mask, which was written outside torch.vmap.
@@ -190,7 +160,7 @@ bool saves_mask(const Tensor& input, bool save_mask) {
 }
 
 Tensor forward_with_mask(c10::DispatchKeySet keys, const Tensor& input, Slope slope) {
-  const auto node = autograd::make_node<ReluMaskBackward::Node>(input);
+  const auto node = autograd::make_node<autograd::Node<ReluMaskBackward>>(input);
   auto [output, mask] = autograd::below_autograd(keys, op_of<ReluMask>(), input, slope);
   autograd::record(output, node);
   autograd::set_tangent(
@@ -200,18 +170,19 @@ Tensor forward_with_mask(c10::DispatchKeySet keys, const Tensor& input, Slope sl
         return backward_by(autograd::primal(reference), tangent, slope);
       },
       input);
-  node->save(mask, mask_order(output), slope);
+  node->keep(output, mask, mask_order(output), slope);
   return output;
 }
 
 Tensor& inplace_with_mask(c10::DispatchKeySet keys, Tensor& input, Slope slope) {
   torch::autograd::check_inplace(input, /*requires_grad=*/true);
-  const auto node = autograd::make_node<ReluMaskBackward::Node>(input);
+  const auto node = autograd::make_node<autograd::Node<ReluMaskBackward>>(input);
   const Tensor mask = autograd::below_autograd(keys, op_of<ReluMaskInplace>(), input, slope);
   torch::autograd::rebase_history(input, node);
-  node->save(mask, mask_order(input), slope);
+  const std::vector<int64_t> order = mask_order(input);
+  node->keep(input, mask, order, slope);
   autograd::change_tangent(input, [&](const Tensor& tangent) {
-    return op_of<ReluMaskBackward>().call(tangent, mask, node->order, slope);
+    return op_of<ReluMaskBackward>().call(tangent, mask, order, slope);
   });
   return input;
 }

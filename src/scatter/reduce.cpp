@@ -107,9 +107,6 @@ int64_t axis_of(const Tensor& values, const Tensor& index, Dim dim, int64_t batc
   return resolve_result_dim(kReduceOp, values.dim(), index.dim(), dim, batch_dims);
 }
 
-// Of a node, which keeps an undefined tensor if there is no plan.
-Part part_of(const Tensor& kept) { return kept.defined() ? Part(kept) : std::nullopt; }
-
 // A call that was checked, on contiguous values.
 struct Rows {
   Tensor values;
@@ -285,16 +282,14 @@ struct ScatterProd : Reduction<ScatterProd> {
 
   static auto keep(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
                    int64_t batch_dims, std::string_view mode, const Part& rows, const Part& order) {
-    return std::tuple(values, index, rows.value_or(Tensor()), order.value_or(Tensor()), dim_size,
-                      axis_of(values, index, dim, batch_dims), batch_dims,
-                      static_cast<int64_t>(indexing::parse_mode(kReduceOp, mode)));
+    return std::tuple(values, index, rows, order, dim_size, axis_of(values, index, dim, batch_dims),
+                      batch_dims, static_cast<int64_t>(indexing::parse_mode(kReduceOp, mode)));
   }
 
   static Tensor backward(const Tensor& grad_output, const Tensor& values, const Tensor& index,
-                         const Tensor& rows, const Tensor& order, const c10::SymInt& dim_size,
+                         const Part& rows, const Part& order, const c10::SymInt& dim_size,
                          int64_t dim, int64_t batch_dims, int64_t mode) {
-    const Target to{index,         dim_size,      dim, batch_dims, indexing::mode_name(mode),
-                    part_of(rows), part_of(order)};
+    const Target to{index, dim_size, dim, batch_dims, indexing::mode_name(mode), rows, order};
     return to.gather(grad_output) * product_of_others(values, to);
   }
 
@@ -337,16 +332,15 @@ struct ScatterVar : Reduction<ScatterVar> {
   static auto keep(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
                    int64_t batch_dims, double correction, std::optional<bool>,
                    std::string_view mode, const Part& rows, const Part& order) {
-    return std::tuple(values, index, rows.value_or(Tensor()), order.value_or(Tensor()), dim_size,
-                      axis_of(values, index, dim, batch_dims), batch_dims, correction,
+    return std::tuple(values, index, rows, order, dim_size, axis_of(values, index, dim, batch_dims),
+                      batch_dims, correction,
                       static_cast<int64_t>(indexing::parse_mode(kReduceOp, mode)));
   }
 
   static Tensor backward(const Tensor& grad_output, const Tensor& values, const Tensor& index,
-                         const Tensor& rows, const Tensor& order, const c10::SymInt& dim_size,
+                         const Part& rows, const Part& order, const c10::SymInt& dim_size,
                          int64_t dim, int64_t batch_dims, double correction, int64_t mode) {
-    const Target to{index,         dim_size,      dim, batch_dims, indexing::mode_name(mode),
-                    part_of(rows), part_of(order)};
+    const Target to{index, dim_size, dim, batch_dims, indexing::mode_name(mode), rows, order};
     const Tensor scale = 2 * grad_output / degrees_of_freedom(grad_output, to, correction);
     return (to.gather(scale) * deviations(values, to)).to(values.scalar_type());
   }

@@ -21,7 +21,6 @@ namespace torch_ops {
 namespace {
 
 using at::Tensor;
-using autograd::SavedVariable;
 using ops::Dim;
 using Given = std::optional<Tensor>;
 using Step = SoftmaxStep;
@@ -311,33 +310,7 @@ struct SoftmaxBack {
 
 struct Softmax {
   static constexpr const char* kSchema = "_softmax(Tensor values, int what, " GROUPS_SCHEMA;
-
-  struct Node final : autograd::DerivativeNode<Node> {
-    static constexpr const char* kName = "SoftmaxBackward";
-    SavedVariable output, values, index, rows, order, offsets;
-    int64_t what = 0, dim = 0, batch_dims = 0;
-    c10::SymInt dim_size;
-
-    template <class Visit>
-    void fields(Visit&& visit) {
-      visit(output, /*is_output=*/true);
-      for (SavedVariable* each : {&values, &index, &rows, &order, &offsets}) visit(*each);
-      for (int64_t* each : {&what, &dim, &batch_dims}) visit(*each);
-      visit(dim_size);
-    }
-
-    autograd::variable_list backward(const Tensor& grad) {
-      const auto given = [&](const SavedVariable& part) {
-        const Tensor kept = this->unpack(part);
-        return kept.defined() ? Given(kept) : std::nullopt;
-      };
-      const Tensor result = this->unpack(output);
-      const Given kept = given(values);
-      return {op_of<SoftmaxBack>().call(grad, result, kept.value_or(result), what,
-                                        this->unpack(index), dim_size, dim, batch_dims, given(rows),
-                                        given(order), given(offsets))};
-    }
-  };
+  static constexpr const char* kNode = "SoftmaxBackward";
 
   template <class On>
   static Tensor kernel(const Tensor& values, int64_t number, const Tensor& index,
@@ -370,11 +343,27 @@ struct Softmax {
     return do_step(Step::kLogSoftmax, groups, values, std::nullopt, largest, logs);
   }
 
+  static auto keep(const Tensor& output, const Tensor& values, int64_t what, const Tensor& index,
+                   const c10::SymInt& dim_size, int64_t dim, int64_t batch_dims, const Given& rows,
+                   const Given& order, const Given& offsets) {
+    const bool reads_values = static_cast<What>(what) == What::kLogSumExp;
+    return std::tuple(autograd::Output{output}, reads_values ? Given(values) : std::nullopt, what,
+                      index, dim_size, dim, batch_dims, rows, order, offsets);
+  }
+
+  static Tensor backward(const Tensor& grad, const Tensor& output, const Given& values,
+                         int64_t what, const Tensor& index, const c10::SymInt& dim_size,
+                         int64_t dim, int64_t batch_dims, const Given& rows, const Given& order,
+                         const Given& offsets) {
+    return op_of<SoftmaxBack>().call(grad, output, values.value_or(output), what, index, dim_size,
+                                     dim, batch_dims, rows, order, offsets);
+  }
+
   template <class... Parts>
   static Tensor derive(c10::DispatchKeySet keys, const Tensor& values, int64_t number,
                        const Parts&... parts) {
     const auto what = static_cast<What>(number);
-    const auto node = autograd::make_node<Node>(values);
+    const auto node = autograd::make_node<autograd::Node<Softmax>>(values);
     const Tensor output =
         autograd::below_autograd(keys, op_of<Softmax>(), values, number, parts...);
     autograd::record(output, node);
@@ -391,20 +380,7 @@ struct Softmax {
           return what == What::kLogSumExp ? sums : groups.only(tangent - groups.back(sums));
         },
         values);
-    if (node) {
-      using autograd::save;
-      const Groups groups{what, parts...};
-      node->output = SavedVariable(output, /*is_output=*/true);
-      node->values = save(what == What::kLogSumExp ? values : Tensor());
-      node->index = save(groups.index);
-      node->rows = save(groups.rows.value_or(Tensor()));
-      node->order = save(groups.order.value_or(Tensor()));
-      node->offsets = save(groups.offsets.value_or(Tensor()));
-      node->what = number;
-      node->dim = groups.dim;
-      node->batch_dims = groups.batch_dims;
-      node->dim_size = groups.dim_size;
-    }
+    if (node) node->keep(output, values, number, parts...);
     return output;
   }
 

@@ -14,10 +14,11 @@
 //
 // This is for an op of which only the first argument has a gradient. One with two such arguments
 // has its own `derive`, with autograd::Node<Foo>, and its `backward` first gets which of the two
-// gradients are needed, and returns both.
+// gradients are needed, and returns both. A `backward` that needs the node gets it first.
 #pragma once
 
 #include <array>
+#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -30,6 +31,12 @@ namespace torch_ops::autograd {
 
 using Needed = std::array<bool, 2>;
 
+// A result of the op among what it keeps, which a node must not own.
+struct Output {
+  Tensor tensor;
+  operator const Tensor&() const { return tensor; }
+};
+
 template <class T>
 struct Saved {
   using type = T;
@@ -38,6 +45,10 @@ template <>
 struct Saved<Tensor> {
   using type = SavedVariable;
 };
+template <>
+struct Saved<std::optional<Tensor>> : Saved<Tensor> {};
+template <>
+struct Saved<Output> : Saved<Tensor> {};
 template <>
 struct Saved<std::vector<Tensor>> {
   using type = std::vector<SavedVariable>;
@@ -48,6 +59,10 @@ T save(T value) {
   return value;
 }
 inline SavedVariable save(const Tensor& tensor) { return {tensor, /*is_output=*/false}; }
+inline SavedVariable save(const std::optional<Tensor>& tensor) {
+  return save(tensor.value_or(Tensor()));
+}
+inline SavedVariable save(const Output& output) { return {output.tensor, /*is_output=*/true}; }
 inline std::vector<SavedVariable> save(const std::vector<Tensor>& tensors) {
   std::vector<SavedVariable> saved;
   for (const Tensor& tensor : tensors) saved.push_back(save(tensor));
@@ -65,7 +80,7 @@ struct KeepingNode<Op, std::tuple<Kept...>> final
 
   template <class Visit>
   void fields(Visit&& visit) {
-    std::apply([&](auto&... each) { (visit(each), ...); }, kept);
+    std::apply([&](auto&... each) { (visit(each, std::is_same_v<Kept, Output>), ...); }, kept);
   }
 
   template <class... Args>
@@ -77,14 +92,28 @@ struct KeepingNode<Op, std::tuple<Kept...>> final
   variable_list backward(const Tensor& grad_output) {
     return std::apply(
         [&](const auto&... each) -> variable_list {
-          if constexpr (std::is_invocable_v<decltype(Op::backward), const Tensor&, Kept...>) {
-            return {Op::backward(grad_output, this->unpack(each)...)};
-          } else {
+          using Backward = decltype(Op::backward);
+          if constexpr (std::is_invocable_v<Backward, const Tensor&, Kept...>) {
+            return {Op::backward(grad_output, as_kept<Kept>(each)...)};
+          } else if constexpr (std::is_invocable_v<Backward, Needed, const Tensor&, Kept...>) {
             const Needed needed = {this->needs_input_grad(0), this->needs_input_grad(1)};
-            return Op::backward(needed, grad_output, this->unpack(each)...);
+            return Op::backward(needed, grad_output, as_kept<Kept>(each)...);
+          } else {
+            return {Op::backward(*this, grad_output, as_kept<Kept>(each)...)};
           }
         },
         kept);
+  }
+
+ private:
+  template <class T, class Field>
+  decltype(auto) as_kept(const Field& field) {
+    if constexpr (std::is_same_v<T, std::optional<Tensor>>) {
+      Tensor tensor = this->unpack(field);
+      return tensor.defined() ? std::optional<Tensor>(std::move(tensor)) : std::nullopt;
+    } else {
+      return this->unpack(field);
+    }
   }
 };
 

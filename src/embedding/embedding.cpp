@@ -408,7 +408,7 @@ struct BagSum {
 
 // The rows of the largest values of each bag, of equal ones the first; of no entry the row after
 // the last.
-struct BagLargest {
+struct BagLargest : autograd::WithoutDerivative<BagLargest> {
   static constexpr const char* kSchema =
       "_embedding_bag_largest(Tensor weight, Tensor input, Tensor? offsets, "
       "bool include_last_offset, int? padding_idx) -> Tensor";
@@ -428,12 +428,6 @@ struct BagLargest {
       }
       return batch(weight, input, offsets, include_last_offset, padding_idx);
     }
-  }
-
-  // Rows have no derivative.
-  template <class... Args>
-  static Tensor derive(c10::DispatchKeySet keys, const Args&... args) {
-    return autograd::below_autograd(keys, op_of<BagLargest>(), args...);
   }
 
   // With the rows of all entries in memory.

@@ -172,7 +172,7 @@ struct Reduction {
 };
 
 // The position of the largest or the smallest value.
-struct ScatterArg : Reduction<ScatterArg> {
+struct ScatterArg : Reduction<ScatterArg>, autograd::WithoutDerivative<ScatterArg> {
   static constexpr const char* kSchema =
       "_scatter_arg(Tensor values, Tensor index, SymInt dim_size, int? dim, int batch_dims, "
       "bool largest, str mode, Tensor? rows=None, Tensor? order=None, str? name=None) -> Tensor";
@@ -188,12 +188,6 @@ struct ScatterArg : Reduction<ScatterArg> {
                                                        largest, errors...);
                          });
                        });
-  }
-
-  // Positions have no derivative.
-  template <class... Args>
-  static Tensor derive(c10::DispatchKeySet keys, const Args&... args) {
-    return autograd::below_autograd(keys, op_of<ScatterArg>(), args...);
   }
 };
 

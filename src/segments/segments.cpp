@@ -301,7 +301,7 @@ Tensor GatherCsr::backward(const Tensor& grad_output, const Tensor& offsets, int
 // ---- Extremes -----------------------------------------------------------------------------------
 
 // Where the first of a segment's best values is; the number of entries for a segment of none.
-struct SegmentArg : Reduction<SegmentArg> {
+struct SegmentArg : Reduction<SegmentArg>, autograd::WithoutDerivative<SegmentArg> {
   static constexpr const char* kSchema =
       "_segment_arg(Tensor values, Tensor offsets, int dim, int batch_dims, bool largest) "
       "-> Tensor";
@@ -320,12 +320,6 @@ struct SegmentArg : Reduction<SegmentArg> {
                                                on, places, errors...);
                         });
                       });
-  }
-
-  // Places have no derivative.
-  template <class... Args>
-  static Tensor derive(c10::DispatchKeySet keys, const Args&... args) {
-    return autograd::below_autograd(keys, op_of<SegmentArg>(), args...);
   }
 };
 

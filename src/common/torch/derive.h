@@ -143,4 +143,13 @@ Tensor derive(c10::DispatchKeySet keys, const Tensor& input, const Args&... args
   return output;
 }
 
+// The base of an op whose result, such as positions, has no derivative.
+template <class Op>
+struct WithoutDerivative {
+  template <class... Args>
+  static Tensor derive(c10::DispatchKeySet keys, const Args&... args) {
+    return below_autograd(keys, op_of<Op>(), args...);
+  }
+};
+
 }  // namespace torch_ops::autograd

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/utils/tensor_numpy.h>
 
 #include <complex>
 #include <cstring>
@@ -12,50 +13,36 @@ namespace torch_ops::jit {
 namespace py = pybind11;
 namespace {
 
-// The types of NumPy's scalars, once somebody has imported it. Without that there are none.
-struct NumpyTypes {
-  PyTypeObject* integer = nullptr;
-  PyTypeObject* floating = nullptr;
-  PyTypeObject* boolean = nullptr;
-  PyTypeObject* complex = nullptr;
-  PyTypeObject* record = nullptr;
-};
-
-const NumpyTypes* numpy_types() {
-  static NumpyTypes types;  // under the GIL
-  if (types.integer != nullptr) return &types;
-  py::object modules = py::module_::import("sys").attr("modules");
-  if (!modules.contains("numpy")) return nullptr;
-  py::object numpy = modules["numpy"];
-  if (!py::hasattr(numpy, "void")) return nullptr;  // it is being imported
-  const auto type = [&](const char* name) {
-    return reinterpret_cast<PyTypeObject*>(py::object(numpy.attr(name)).release().ptr());
-  };
-  types.floating = type("floating");
-  types.boolean = type("bool_");
-  types.complex = type("complexfloating");
-  types.record = type("void");
-  types.integer = type("integer");
-  return &types;
+// What the dtype of a scalar of NumPy's says: b(ool), i(nt), u(nsigned), f(loat), c(omplex), or V
+// of a record. Else 0.
+char numpy_kind(PyObject* value) {
+  if (!torch::utils::is_numpy_available()) return 0;
+  static PyObject* scalar = nullptr;  // under the GIL
+  if (scalar == nullptr)
+    scalar = py::object(py::module_::import("numpy").attr("generic")).release().ptr();
+  if (!py::isinstance(value, scalar)) return 0;
+  return py::handle(value).attr("dtype").attr("kind").cast<char>();
 }
+
+bool is_numpy_record(PyObject* value) { return numpy_kind(value) == 'V'; }
 
 enum class NumberKind { kNone, kBool, kInt, kFloat, kComplex };
 
 // Of NumPy's scalars alone.
 NumberKind numpy_scalar_of(PyObject* value) {
-  if (const NumpyTypes* numpy = numpy_types()) {
-    PyTypeObject* type = Py_TYPE(value);
-    if (PyType_IsSubtype(type, numpy->integer)) return NumberKind::kInt;
-    if (PyType_IsSubtype(type, numpy->floating)) return NumberKind::kFloat;
-    if (PyType_IsSubtype(type, numpy->boolean)) return NumberKind::kBool;
-    if (PyType_IsSubtype(type, numpy->complex)) return NumberKind::kComplex;
+  switch (numpy_kind(value)) {
+    case 'b':
+      return NumberKind::kBool;
+    case 'i':
+    case 'u':
+      return NumberKind::kInt;
+    case 'f':
+      return NumberKind::kFloat;
+    case 'c':
+      return NumberKind::kComplex;
+    default:
+      return NumberKind::kNone;
   }
-  return NumberKind::kNone;
-}
-
-bool is_numpy_record(PyObject* value) {
-  const NumpyTypes* numpy = numpy_types();
-  return numpy != nullptr && PyType_IsSubtype(Py_TYPE(value), numpy->record);
 }
 
 NumberKind scalar_of(PyObject* value) {

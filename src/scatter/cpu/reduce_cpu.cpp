@@ -6,20 +6,12 @@
 #include "common/cuda/scratch.h"
 #include "common/elementwise/elementwise_cpu.h"
 #include "common/host/parallel.h"
-#include "common/indexing/first_bad_entry.h"
 #include "scatter/cpu/into_loops.h"
 #include "scatter/cpu/reduce_loops.h"
 #include "scatter/scatter_launch.h"
 
 namespace torch_ops::kernels {
 namespace {
-
-// The first entry that is an error.
-int64_t find_bad(const IndexArray& index, const RowLayout& layout, const IndexRule& rule) {
-  if (!rule.raises()) return kNoBadEntry;
-  return dispatch_index(
-      index, [&](const auto* entries) { return first_bad_entry(entries, layout, rule); });
-}
 
 // Calls use(entries, part) for all parts of a call, by several threads.
 template <class Call, class Use>
@@ -298,8 +290,8 @@ void join_part(const ReduceCall<Value, Value>& call, const Index* entries, const
 // Of a call of which nothing is checked. Returns the first entry that is an error, before which
 // nothing is joined.
 template <class Value>
-int64_t join_all(const ReduceCall<Value, Value>& call, IntoRule rule, bool include_self) {
-  const int64_t bad = find_bad(call.index, call.layout, call.rule);
+int64_t join_all(OnCpu on, const ReduceCall<Value, Value>& call, IntoRule rule, bool include_self) {
+  const int64_t bad = find_bad_entry(on, call.index, call.layout, call.rule);
   if (bad == kNoBadEntry) {
     for_each_part(call, [&](const auto* entries, const ReducePart& part) {
       join_part(call, entries, part, rule, include_self);
@@ -314,21 +306,21 @@ template <class Value>
 int64_t scatter_best(OnCpu on, const ReduceCall<Value, Value>& call, bool largest) {
   const HostScope scope(on.program);
   if (call.layout.inner < kShortRow) {
-    const int64_t bad = find_bad(call.index, call.layout, call.rule);
+    const int64_t bad = find_bad_entry(on, call.index, call.layout, call.rule);
     if (bad == kNoBadEntry) find_best(call, largest);
     return bad;
   }
   parallel_for(call.result_count(), kElementsPerTask, [&](int64_t begin, int64_t end) {
     std::fill(call.result + begin, call.result + end, Value());
   });
-  return join_all(call, largest ? IntoRule::kLargest : IntoRule::kSmallest,
+  return join_all(on, call, largest ? IntoRule::kLargest : IntoRule::kSmallest,
                   /*include_self=*/false);
 }
 
 template <class Value>
 int64_t scatter_arg(OnCpu on, const ReduceCall<Value, int64_t>& call, bool largest) {
   const HostScope scope(on.program);
-  const int64_t bad = find_bad(call.index, call.layout, call.rule);
+  const int64_t bad = find_bad_entry(on, call.index, call.layout, call.rule);
   if (bad == kNoBadEntry) find_positions(call, largest);
   return bad;
 }
@@ -344,14 +336,14 @@ int64_t scatter_prod(OnCpu on, const ReduceCall<Value, Value>& call) {
   parallel_for(call.result_count(), kElementsPerTask, [&](int64_t begin, int64_t end) {
     std::fill(numbers.result + begin, numbers.result + end, static_cast<Number>(1.0f));
   });
-  return join_all(numbers, IntoRule::kProduct, /*include_self=*/true);
+  return join_all(on, numbers, IntoRule::kProduct, /*include_self=*/true);
 }
 
 template <class Value>
 int64_t scatter_into(OnCpu on, const ReduceCall<Value, Value>& call, IntoRule rule,
                      bool include_self) {
   const HostScope scope(on.program);
-  return join_all(call, rule, include_self);
+  return join_all(on, call, rule, include_self);
 }
 
 #define INSTANTIATE_ORDERED(T)                                              \

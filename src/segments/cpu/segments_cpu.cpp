@@ -7,7 +7,7 @@
 #include "common/host/parallel.h"
 #include "common/indexing/copy_row.h"
 #include "common/indexing/first_bad_entry.h"
-#include "scatter/cpu/sum_loops.h"
+#include "scatter/cpu/reduce_loops.h"
 
 namespace torch_ops::kernels {
 namespace {
@@ -122,13 +122,7 @@ struct Where {
         places[d] = first;
       }
       for (int64_t n = 1; n < count; ++n) {
-        for (int64_t d = 0; d < width; ++d) {
-          const auto value = static_cast<Number>(values[n * inner + column + d]);
-          const bool worse = kLargest ? value <= best[d] : value >= best[d];  // no NaN is
-          const bool better = !worse & (best[d] == best[d]);
-          best[d] = better ? value : best[d];
-          places[d] = better ? first + n : places[d];
-        }
+        keep_better<kLargest>(values + n * inner + column, width, first + n, best, places);
       }
       std::copy_n(places, width, to + column);
     }

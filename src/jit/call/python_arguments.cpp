@@ -131,18 +131,17 @@ Parameter parameter_of(const py::tuple& facts, const std::vector<std::string>& p
 
 }  // namespace
 
-void read_signature(Signature& kernel, const std::string& name, const std::string& op_name,
-                    const std::vector<std::string>& placeholders, const std::vector<py::tuple>& in,
-                    const std::vector<py::tuple>& out) {
-  kernel.name = name;
-  kernel.op_name = op_name;
-  kernel.placeholders = placeholders;
-  for (const py::tuple& facts : in) {
-    kernel.in.push_back(parameter_of(facts, kernel.placeholders));
-  }
-  for (const py::tuple& facts : out) {
-    kernel.out.push_back(parameter_of(facts, kernel.placeholders));
-  }
+void read_signature(Signature& kernel, const py::kwargs& facts) {
+  kernel.name = facts["name"].cast<std::string>();
+  kernel.op_name = facts["op_name"].cast<std::string>();
+  kernel.placeholders = facts["placeholders"].cast<std::vector<std::string>>();
+  const auto read = [&](std::vector<Parameter>& parameters, const char* key) {
+    for (const py::handle each : facts[key]) {
+      parameters.push_back(parameter_of(each.cast<py::tuple>(), kernel.placeholders));
+    }
+  };
+  read(kernel.in, "inputs");
+  read(kernel.out, "outputs");
 }
 
 py::object as_result(const std::vector<Tensor>& tensors) {
@@ -156,8 +155,8 @@ py::object as_result(const std::vector<Tensor>& tensors) {
   return result;
 }
 
-py::tuple output_dtypes(const Signature& kernel, at::TensorList tensors, const py::list& numbers,
-                        at::IntArrayRef positions) {
+py::tuple output_dtypes(const Signature& kernel, const std::vector<Tensor>& tensors,
+                        const py::list& numbers, const std::vector<int64_t>& positions) {
   std::vector<Scalar> scalars;
   for (const py::handle number : numbers) {
     scalars.push_back(argument_of(kernel, "number", number.ptr()).number);

@@ -31,11 +31,8 @@ struct HeldArguments {
 // else.
 std::vector<int64_t> ints_of(const Signature& kernel, const char* name,
                              const pybind11::object& value);
-// Parameters: Param.facts of torch_ops/jit/language/params.py.
-void read_signature(Signature& kernel, const std::string& name, const std::string& op_name,
-                    const std::vector<std::string>& placeholders,
-                    const std::vector<pybind11::tuple>& in,
-                    const std::vector<pybind11::tuple>& out);
+// By what signature() of torch_ops/jit/_registered.py returns.
+void read_signature(Signature& kernel, const pybind11::kwargs& facts);
 // Calls a kernel as Python does: by run(), straight to its code, or by op(), its registered op,
 // where a layer of torch wants to see one of its tensors. `more`: those beside arguments and
 // outputs.
@@ -57,9 +54,10 @@ auto call_from_python(const Signature& kernel, const Arguments& arguments, at::T
 }
 // One tensor, or a tuple of several.
 pybind11::object as_result(const std::vector<Tensor>& tensors);
-// The dtypes of the outputs of a registered op's call.
-pybind11::tuple output_dtypes(const Signature& kernel, at::TensorList tensors,
-                              const pybind11::list& numbers, at::IntArrayRef positions);
+// The dtypes of the outputs of a registered op's call, for tensors in the order of their
+// parameters.
+pybind11::tuple output_dtypes(const Signature& kernel, const std::vector<Tensor>& tensors,
+                              const pybind11::list& numbers, const std::vector<int64_t>& positions);
 // Of torch; None for Undefined.
 pybind11::tuple dtypes_of(at::ArrayRef<ScalarType> types);
 

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "jit/call/batched_call.h"
+#include "jit/call/python_arguments.h"
 #include "jit/call/signature.h"
 
 namespace torch_ops::jit {
@@ -30,6 +31,17 @@ std::shared_ptr<Kernel> find_kernel(const std::string& op_name) {
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto found = all.kernels.find(op_name);
   return found == all.kernels.end() ? nullptr : found->second;
+}
+
+// The kernel with these facts, which read(kernel) adds to its signature; or the one that has the
+// op's name already.
+template <class Kernel, class Read>
+std::shared_ptr<Kernel> make_kernel(const pybind11::kwargs& facts, const Read& read) {
+  if (auto known = find_kernel<Kernel>(facts["op_name"].cast<std::string>())) return known;
+  auto kernel = std::make_shared<Kernel>();
+  read_signature(*kernel, facts);
+  read(*kernel);
+  return kernel;
 }
 
 // Implements an op by functions that take its inputs as OpInputs, and then its other arguments.

@@ -86,39 +86,21 @@ py::object call(Elementwise& kernel, const py::tuple& args, const py::object& si
 }  // namespace
 
 void bind_elementwise(py::module_& m) {
-  py::class_<Elementwise, std::shared_ptr<Elementwise>>(m, "Elementwise")
-      .def(py::init([](const std::string& name, const std::string& op_name,
-                       const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
-                       const std::vector<std::string>& placeholders, bool uses_index,
-                       bool uses_size, bool reads_outputs, const std::vector<bool>& saves,
-                       py::object compile, py::object derive, py::object sum) {
-             if (auto known = find_kernel<Elementwise>(op_name)) return known;
-             auto kernel = std::make_shared<Elementwise>();
-             read_signature(*kernel, name, op_name, placeholders, in, out);
-             kernel->uses_index = uses_index;
-             kernel->uses_size = uses_size;
-             kernel->reads_outputs = reads_outputs;
-             kernel->saves = saves;
-             kernel->compile = std::move(compile);
-             kernel->derive = std::move(derive);
-             kernel->sum = std::move(sum);
-             register_elementwise(kernel);
-             return kernel;
-           }),
-           py::arg("name"), py::arg("op_name"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("placeholders"), py::arg("uses_index"), py::arg("uses_size"),
-           py::arg("reads_outputs"), py::arg("saves"), py::arg("compile"), py::arg("derive"),
-           py::arg("sum"))
-      .def_readonly("op_name", &Elementwise::op_name)
-      .def("call", &call, py::arg("args"), py::arg("size"), py::arg("out"))
-      .def(
-          "output_dtypes",
-          [](const Elementwise& kernel, const std::vector<Tensor>& tensors, const py::list& numbers,
-             const std::vector<int64_t>& positions) {
-            return output_dtypes(kernel, tensors, numbers, positions);
-          },
-          "The dtypes of the outputs, for tensors in the order of their parameters",
-          py::arg("tensors"), py::arg("numbers"), py::arg("positions"));
+  py::class_<Elementwise, Signature, std::shared_ptr<Elementwise>>(m, "Elementwise")
+      .def(py::init([](const py::kwargs& facts) {
+        auto kernel = make_kernel<Elementwise>(facts, [&](Elementwise& made) {
+          made.uses_index = facts["uses_index"].cast<bool>();
+          made.uses_size = facts["uses_size"].cast<bool>();
+          made.reads_outputs = facts["reads_outputs"].cast<bool>();
+          made.saves = facts["saves"].cast<std::vector<bool>>();
+          made.compile = facts["compile"];
+          made.derive = facts["derive"];
+          made.sum = facts["sum"];
+        });
+        register_elementwise(kernel);
+        return kernel;
+      }))
+      .def("call", &call, py::arg("args"), py::arg("size"), py::arg("out"));
 }
 
 }  // namespace torch_ops::jit

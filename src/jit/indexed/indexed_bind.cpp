@@ -201,17 +201,19 @@ py::object call(Indexed& kernel, const py::tuple& args, const py::dict& given) {
   return as_result(call_from_python(kernel, arguments, {}, others, plain, by_op));
 }
 
-Role role_of(const py::tuple& facts) {
-  Role role;
-  role.index = facts[0].cast<int>();
-  const auto reduce = facts[1].cast<std::string>();
-  role.reduce = reduce == "sum"    ? Reduce::kSum
-                : reduce == "mean" ? Reduce::kMean
-                : reduce == "amax" ? Reduce::kMax
-                : reduce == "amin" ? Reduce::kMin
-                                   : Reduce::kNone;
-  role.features = facts[2].cast<std::vector<int64_t>>();
-  return role;
+std::vector<Role> roles_of(const py::object& parameters) {
+  std::vector<Role> roles;
+  for (const auto& [index, reduce, features] :
+       parameters.cast<std::vector<std::tuple<int, std::string, std::vector<int64_t>>>>()) {
+    roles.push_back({index,
+                     reduce == "sum"    ? Reduce::kSum
+                     : reduce == "mean" ? Reduce::kMean
+                     : reduce == "amax" ? Reduce::kMax
+                     : reduce == "amin" ? Reduce::kMin
+                                        : Reduce::kNone,
+                     features});
+  }
+  return roles;
 }
 
 }  // namespace
@@ -223,48 +225,28 @@ void bind_indexed(py::module_& m) {
   using indexed::HeldPlan;
   using indexed::Indexed;
   py::class_<HeldPlan>(m, "HeldPlan")
-      .def(py::init([](std::vector<std::string> names, std::vector<Tensor> indices,
-                       std::vector<Tensor> parts, std::vector<int64_t> longest,
-                       std::vector<int64_t> sizes, int64_t batch_dims) {
-             return HeldPlan{std::move(names),   std::move(indices), std::move(parts),
-                             std::move(longest), std::move(sizes),   batch_dims};
-           }),
+      .def(py::init<std::vector<std::string>, std::vector<Tensor>, std::vector<Tensor>,
+                    std::vector<int64_t>, std::vector<int64_t>, int64_t>(),
            py::arg("names"), py::arg("indices"), py::arg("parts"), py::arg("longest"),
            py::arg("sizes"), py::arg("batch_dims"));
-  py::class_<Indexed, std::shared_ptr<Indexed>>(m, "Indexed")
-      .def(py::init(
-               [](const std::string& name, const std::string& op_name,
-                  const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
-                  const std::vector<py::tuple>& in_roles, const std::vector<py::tuple>& out_roles,
-                  const std::vector<std::string>& indices,
-                  const std::vector<std::string>& placeholders, bool uses_index, bool uses_size,
-                  py::object compile, py::object derive, py::object gather_plan) {
-                 if (auto known = find_kernel<Indexed>(op_name)) return known;
-                 auto kernel = std::make_shared<Indexed>();
-                 read_signature(*kernel, name, op_name, placeholders, in, out);
-                 for (const py::tuple& facts : in_roles) {
-                   kernel->in_roles.push_back(indexed::role_of(facts));
-                 }
-                 for (const py::tuple& facts : out_roles) {
-                   kernel->out_roles.push_back(indexed::role_of(facts));
-                 }
-                 kernel->indices = indices;
-                 for (const std::string& index : indices) {
-                   kernel->error_names.push_back(std::make_unique<std::string>(name + ":" + index));
-                 }
-                 kernel->uses_index = uses_index;
-                 kernel->uses_size = uses_size;
-                 kernel->compile = std::move(compile);
-                 kernel->derive = std::move(derive);
-                 kernel->gather_plan = std::move(gather_plan);
-                 indexed::register_indexed(kernel);
-                 return kernel;
-               }),
-           py::arg("name"), py::arg("op_name"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("in_roles"), py::arg("out_roles"), py::arg("indices"), py::arg("placeholders"),
-           py::arg("uses_index"), py::arg("uses_size"), py::arg("compile"), py::arg("derive"),
-           py::arg("gather_plan"))
-      .def_readonly("op_name", &Indexed::op_name)
+  py::class_<Indexed, Signature, std::shared_ptr<Indexed>>(m, "Indexed")
+      .def(py::init([](const py::kwargs& facts) {
+        auto kernel = make_kernel<Indexed>(facts, [&](Indexed& made) {
+          made.in_roles = indexed::roles_of(facts["in_roles"]);
+          made.out_roles = indexed::roles_of(facts["out_roles"]);
+          made.indices = facts["indices"].cast<std::vector<std::string>>();
+          for (const std::string& index : made.indices) {
+            made.error_names.push_back(std::make_unique<std::string>(made.name + ":" + index));
+          }
+          made.uses_index = facts["uses_index"].cast<bool>();
+          made.uses_size = facts["uses_size"].cast<bool>();
+          made.compile = facts["compile"];
+          made.derive = facts["derive"];
+          made.gather_plan = facts["gather_plan"];
+        });
+        indexed::register_indexed(kernel);
+        return kernel;
+      }))
       .def("call", &indexed::call, py::arg("args"), py::arg("keywords"));
 }
 

@@ -9,11 +9,7 @@
 #include "jit/indexed/indexed.h"
 
 namespace torch_ops::jit::indexed {
-namespace {
-
 namespace py = pybind11;
-
-}  // namespace
 
 std::vector<Tensor> call_op(const Indexed& kernel, const OpInputs& inputs, const Call& call,
                             bool winners) {

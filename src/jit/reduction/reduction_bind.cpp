@@ -40,31 +40,16 @@ py::object call(Reduction& kernel, const py::tuple& args, const py::object& dim,
 }  // namespace
 
 void bind_reduction(py::module_& m) {
-  py::class_<Reduction, std::shared_ptr<Reduction>>(m, "Reduction")
-      .def(py::init([](const std::string& name, const std::string& op_name,
-                       const std::vector<py::tuple>& in, const std::vector<py::tuple>& out,
-                       const std::vector<std::string>& placeholders, bool has_identity,
-                       bool uses_size, py::object compile) {
-             if (auto known = find_kernel<Reduction>(op_name)) return known;
-             auto kernel = std::make_shared<Reduction>();
-             read_signature(*kernel, name, op_name, placeholders, in, out);
-             kernel->has_identity = has_identity;
-             kernel->uses_size = uses_size;
-             kernel->compile = std::move(compile);
-             if (!op_name.empty()) register_reduction(kernel);
-             return kernel;
-           }),
-           py::arg("name"), py::arg("op_name"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("placeholders"), py::arg("has_identity"), py::arg("uses_size"),
-           py::arg("compile"))
-      .def(
-          "output_dtypes",
-          [](const Reduction& kernel, const std::vector<Tensor>& tensors, const py::list& numbers,
-             const std::vector<int64_t>& positions) {
-            return output_dtypes(kernel, tensors, numbers, positions);
-          },
-          "The dtypes of the output, in a list, for tensors in the order of their parameters",
-          py::arg("tensors"), py::arg("numbers"), py::arg("positions"))
+  py::class_<Reduction, Signature, std::shared_ptr<Reduction>>(m, "Reduction")
+      .def(py::init([](const py::kwargs& facts) {
+        auto kernel = make_kernel<Reduction>(facts, [&](Reduction& made) {
+          made.has_identity = facts["has_identity"].cast<bool>();
+          made.uses_size = facts["uses_size"].cast<bool>();
+          made.compile = facts["compile"];
+        });
+        if (!kernel->op_name.empty()) register_reduction(kernel);
+        return kernel;
+      }))
       .def(
           "reduced_axes",
           [](const Reduction& kernel, int64_t rank,
@@ -72,7 +57,6 @@ void bind_reduction(py::module_& m) {
             return reduced_axes(kernel, rank, dims ? at::OptionalIntArrayRef(*dims) : std::nullopt);
           },
           "Which axes a call reduces", py::arg("rank"), py::arg("dims"))
-      .def_readonly("op_name", &Reduction::op_name)
       .def("call", &call, py::arg("args"), py::arg("dim"), py::arg("keepdim"), py::arg("out"));
 }
 

@@ -7,9 +7,6 @@
 #include <ATen/ops/view_as_real.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <map>
-#include <string>
-
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
 #include "common/gather_family/indexing.h"
@@ -19,7 +16,6 @@
 #include "common/torch/new_output.h"
 #include "common/torch/python_call.h"
 #include "scatter/batching.h"
-#include "scatter/cpu/blocking.h"
 #include "scatter/explain.h"
 #include "scatter/scatter_ops.h"
 
@@ -200,19 +196,6 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int
   return ops::gather_back(grad_output, index, dim, batch_dims, "raise");
 }
 
-// The result of choose_cpu_blocking, for the tests.
-std::map<std::string, int64_t> cpu_blocking(int64_t slabs, int64_t entries, int64_t axis_size,
-                                            int64_t inner, int64_t sum_bytes, int64_t threads,
-                                            bool onto) {
-  const RowLayout layout = RowLayout::contiguous(slabs, /*outer=*/1, axis_size, entries, inner);
-  const CpuBlocking blocking = choose_cpu_blocking(layout, sum_bytes, threads, onto);
-  return {{"block_rows", blocking.block_rows()},
-          {"blocks", blocking.blocks},
-          {"columns", blocking.columns},
-          {"tile_entries", blocking.tile_entries},
-          {"piece_entries", blocking.piece_entries}};
-}
-
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
@@ -232,9 +215,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("backward", &backward, "The rows of grad_output that forward added to",
         py::arg("grad_output"), py::arg("index"), py::arg("dim") = 0, py::arg("batch_dims") = 0);
   def_explain(m);
-  m.def("cpu_blocking", &cpu_blocking, "How a call of these sizes is cut on the CPU",
-        py::arg("slabs"), py::arg("entries"), py::arg("axis_size"), py::arg("inner"),
-        py::arg("sum_bytes"), py::arg("threads"), py::arg("onto") = false);
   python_call::def(m, "call", ops::scatter_add());
   python_call::def(m, "call_by_plan", op_of<ScatterAddByPlan<Rounded>>());
   python_call::def(m, "call_elements", ops::scatter_elements_add());

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from gathering import SPREADS, spread_index, sum_tolerance, values_for
 from op_checks import FLOATS
+from programs import ROOT, needs, output_of
 from torch import Tensor
 
 import torch_ops
@@ -305,9 +308,40 @@ def test_few_rows_are_added_to(dtype: torch.dtype) -> None:
 # ---- The cut ------------------------------------------------------------------------------------
 
 
-def test_cpu_blocking() -> None:
+CUT = """
+#include "scatter/cpu/blocking.h"
+
+extern "C" void cut(int64_t slabs, int64_t entries, int64_t axis_size, int64_t inner,
+                    int64_t sum_bytes, int64_t threads, bool onto, int64_t* found) {
+  using namespace torch_ops;
+  const auto layout = RowLayout::contiguous(slabs, /*outer=*/1, axis_size, entries, inner);
+  const CpuBlocking cut = choose_cpu_blocking(layout, sum_bytes, threads, onto);
+  found[0] = cut.block_rows();
+  found[1] = cut.blocks;
+  found[2] = cut.columns;
+  found[3] = cut.tile_entries;
+  found[4] = cut.piece_entries;
+}
+"""
+
+
+@needs("c++")
+def test_cpu_blocking(tmp_path: Path) -> None:
     """How the CPU cuts a call: from sizes alone."""
-    from torch_ops._ext.scatter import cpu_blocking
+    (tmp_path / "cut.cpp").write_text(CUT)
+    flags = ["-std=c++17", "-shared", "-fPIC", f"-I{ROOT / 'src'}"]
+    output_of("c++", *flags, tmp_path / "cut.cpp", "-o", tmp_path / "cut.so")
+    library = ctypes.CDLL(str(tmp_path / "cut.so"))
+
+    def cpu_blocking(
+        slabs: int, entries: int, axis_size: int, inner: int, sum_bytes: int, threads: int,
+        onto: bool = False,
+    ) -> dict[str, int]:  # fmt: skip
+        sizes = (slabs, entries, axis_size, inner, sum_bytes, threads)
+        found = (ctypes.c_int64 * 5)()
+        library.cut(*map(ctypes.c_int64, sizes), ctypes.c_bool(onto), found)
+        names = ("block_rows", "blocks", "columns", "tile_entries", "piece_entries")
+        return dict(zip(names, found, strict=True))
 
     sizes = {"slabs": 1, "entries": 1 << 20, "sum_bytes": 4, "threads": 4}
     # A table that fits one block is not sorted; 16 bits number the rows of a block.

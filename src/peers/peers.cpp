@@ -186,8 +186,8 @@ struct Round {
     const int64_t count = rows.numel();
     TORCH_INTERNAL_ASSERT(values.is_contiguous() && rows.is_contiguous() &&
                           values.size(0) == count);
-    int64_t row_bytes = values.element_size();
-    for (const int64_t size : values.sizes().slice(1)) row_bytes *= size;
+    const int64_t row_bytes =
+        c10::multiply_integers(values.sizes().slice(1)) * values.element_size();
     sums = {numbers(inboxes),
             inboxes.numel(),
             rank,

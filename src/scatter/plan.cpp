@@ -21,16 +21,13 @@ Plan allocate(const Tensor& index, const c10::SymInt& dim_size, std::optional<in
   indexing::check_index_dtype("gather_plan", index);
   TORCH_CHECK_VALUE(dim_size.sym_ge(0).expect_true(__FILE__, __LINE__),
                     "gather_plan: dim_size must not be negative, but it is ", dim_size, ".");
-  TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= index.dim(),
-                    "gather_plan: batch_dims must be between 0 and index.dim() = ", index.dim(),
-                    ", but it is ", batch_dims, ".");
+  indexing::check_batch_dims("gather_plan", index.dim(), batch_dims);
   // The source may have any number of axes, so dim cannot be checked further yet.
   const int64_t given = dim.value_or(batch_dims);
   TORCH_CHECK_VALUE(given < 0 || given >= batch_dims,
                     "gather_plan: dim must not be a batch axis (batch_dims=", batch_dims,
                     "), but it is ", given, ".");
-  c10::SymInt batch = 1;
-  for (int64_t axis = 0; axis < batch_dims; ++axis) batch *= index.sym_size(axis);
+  const c10::SymInt batch = c10::multiply_integers(index.sym_sizes().slice(0, batch_dims));
   // int32 if it can hold the number of every row and of every entry. By a division: the number of
   // rows may exceed int64, since no tensor of that size need exist.
   const c10::SymInt count = index.sym_numel();

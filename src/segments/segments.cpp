@@ -34,13 +34,6 @@ using ops::Name;
 constexpr const char* kReduce = "segment_reduce";
 constexpr const char* kGather = "gather_csr";
 
-// ---- Checks -------------------------------------------------------------------------------------
-
-// A type that numbers what there is.
-at::ScalarType number_type(const c10::SymInt& count) {
-  return count.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__) ? at::kInt : at::kLong;
-}
-
 // ---- Calls of the kernel library ----------------------------------------------------------------
 
 // The result, of `dtype`, of the segments of contiguous, real values.
@@ -118,9 +111,9 @@ struct SegmentIds {
     const c10::SymInt segments = offsets.sym_size(-1) - 1;
     c10::SymDimVector sizes(offsets.sym_sizes().begin(), offsets.sym_sizes().end());
     sizes.back() = count;
-    return number<On>(op, offsets, sizes, number_type(segments), offsets.dim() - 1, count, segments,
-                      /*of_offsets=*/true,
-                      [](const auto&... all) { return kernels::find_segments(all...); });
+    return number<On>(
+        op, offsets, sizes, indexing::number_type(segments), offsets.dim() - 1, count, segments,
+        /*of_offsets=*/true, [](const auto&... all) { return kernels::find_segments(all...); });
   }
 
   static Tensor batch(const Tensor& offsets, const c10::SymInt& count, Name name) {
@@ -144,12 +137,11 @@ struct SortedOffsets {
     const char* const op = indexing::name_of("scatter", name);
     const auto from = index.sym_sizes();
     c10::SymDimVector sizes(from.begin(), from.begin() + batch_dims);
-    c10::SymInt entries = 1;
-    for (const c10::SymInt& size : from.slice(batch_dims)) entries *= size;
+    const c10::SymInt entries = c10::multiply_integers(from.slice(batch_dims));
     sizes.push_back(dim_size + 1);
-    return number<On>(op, index, sizes, number_type(entries), batch_dims, entries, dim_size,
-                      /*of_offsets=*/false,
-                      [](const auto&... all) { return kernels::find_offsets(all...); });
+    return number<On>(
+        op, index, sizes, indexing::number_type(entries), batch_dims, entries, dim_size,
+        /*of_offsets=*/false, [](const auto&... all) { return kernels::find_offsets(all...); });
   }
 
   static Tensor batch(const Tensor& index, const c10::SymInt& dim_size, int64_t batch_dims,

@@ -49,6 +49,11 @@ inline void check_index_dtype(const char* op, const Tensor& index) {
                    ".");
 }
 
+// A type that numbers what there is.
+inline at::ScalarType number_type(const c10::SymInt& count) {
+  return count.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__) ? at::kInt : at::kLong;
+}
+
 // As kernels read an index: an entry of one byte is a uint8, and int8 would add a fifth type.
 inline Tensor for_kernels(const Tensor& index) {
   return index.scalar_type() == at::kChar ? index.to(at::kShort) : index;
@@ -63,13 +68,17 @@ inline int64_t resolve_dim(const char* op, const char* table, int64_t rank, int6
   return dim < 0 ? dim + rank : dim;
 }
 
+inline void check_batch_dims(const char* op, int64_t index_rank, int64_t batch_dims) {
+  TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= index_rank, op,
+                    ": batch_dims must be between 0 and index.dim() = ", index_rank, ", but it is ",
+                    batch_dims, ".");
+}
+
 inline Axes resolve_axes(const char* op, const char* table, int64_t rank, int64_t index_rank,
                          std::optional<int64_t> dim, int64_t batch_dims) {
   TORCH_CHECK_VALUE(rank > 0, op, ": ", table,
                     " must have at least one axis to index, but it is 0-dimensional.");
-  TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= index_rank, op,
-                    ": batch_dims must be between 0 and index.dim() = ", index_rank, ", but it is ",
-                    batch_dims, ".");
+  check_batch_dims(op, index_rank, batch_dims);
   TORCH_CHECK_VALUE(batch_dims < rank, op, ": batch_dims must be below ", table, ".dim() = ", rank,
                     ", which leaves an axis to index, but it is ", batch_dims, ".");
   const int64_t given = dim.value_or(batch_dims);
@@ -126,9 +135,7 @@ inline Axes check_scatter(const char* op, const Tensor& values, const Tensor& in
   check_one_device(op, "values", values, "index", index);
   TORCH_CHECK_VALUE(dim_size.sym_ge(0).expect_true(__FILE__, __LINE__), op,
                     ": dim_size must not be negative, but it is ", dim_size, ".");
-  TORCH_CHECK_VALUE(batch_dims >= 0 && batch_dims <= index.dim(), op,
-                    ": batch_dims must be between 0 and index.dim() = ", index.dim(),
-                    ", but it is ", batch_dims, ".");
+  check_batch_dims(op, index.dim(), batch_dims);
   const int64_t picked = index.dim() - batch_dims;  // axes in the place of the result's axis
   const int64_t rank = values.dim() - picked + 1;
   TORCH_CHECK_VALUE(rank > batch_dims, op,
@@ -208,9 +215,7 @@ inline std::optional<int64_t> joint_stride(const Tensor& tensor, int64_t first, 
 }
 
 inline int64_t joint_size(const Tensor& tensor, int64_t first, int64_t last) {
-  int64_t size = 1;
-  for (int64_t axis = first; axis < last; ++axis) size *= tensor.size(axis);
-  return size;
+  return c10::multiply_integers(tensor.sizes().slice(first, last - first));
 }
 
 // Fills the table's part of `layout`; false if its strides do not fit, that is, if the batch,

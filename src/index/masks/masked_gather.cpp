@@ -34,8 +34,7 @@ Tensor allocate(const Tensor& mask, const c10::SymInt& size) {
   TORCH_CHECK_VALUE(size.sym_ge(0).expect_true(__FILE__, __LINE__),
                     "masked_gather: size must not be negative, but it is ", size, ".");
   const c10::SymInt entries = mask.sym_numel();
-  const bool narrow = entries.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__);
-  const auto options = mask.options().dtype(narrow ? at::kInt : at::kLong);
+  const auto options = mask.options().dtype(indexing::number_type(entries));
   return at::full_symint({size}, at::Scalar(entries), options);
 }
 
@@ -149,10 +148,8 @@ struct MaskedScatterRows {
 
  private:
   static Tensor pick(const Tensor& rows, const Tensor& mask) {
-    const auto fits = [](const c10::SymInt& size) {
-      return size.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__);
-    };
-    const bool narrow = fits(mask.sym_numel()) && fits(rows.sym_size(0));
+    const bool narrow = indexing::number_type(mask.sym_numel()) == at::kInt &&
+                        indexing::number_type(rows.sym_size(0)) == at::kInt;
     const Tensor numbers = at::cumsum(mask, 0, narrow ? at::kInt : at::kLong).sub_(1);
     const int64_t none = narrow ? INT32_MAX : INT64_MAX;
     const Tensor picks = numbers.masked_fill_(mask.logical_not(), none);

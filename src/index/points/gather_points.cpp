@@ -141,10 +141,8 @@ Tensor allocate_places(TensorList coordinates, c10::SymIntArrayRef sizes, c10::S
   TORCH_CHECK_VALUE(sizes.size() == coordinates.size(),
                     "ravel_multi_index: there must be one size for each index array, but there ",
                     "are ", sizes.size(), " for ", coordinates.size(), ".");
-  places = 1;
-  for (const c10::SymInt& size : sizes) places = places * size;
-  const bool narrow = places.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__);
-  const auto options = coordinates[0].options().dtype(narrow ? at::kInt : at::kLong);
+  places = c10::multiply_integers(sizes);
+  const auto options = coordinates[0].options().dtype(indexing::number_type(places));
   return new_output(options, [&](const auto& chosen) {
     return at::empty_symint(points::broadcast_sizes("ravel_multi_index", coordinates), chosen);
   });
@@ -217,9 +215,7 @@ Tensor number_points(TensorList coordinates, c10::SymIntArrayRef sizes, std::str
   std::vector<c10::SymInt> rest_sizes = sizes.slice(kMost).vec();
   rest.insert(rest.begin(), number_points(first(coordinates), first(sizes), mode,
                                           axes ? ops::Axes(first(*axes)) : std::nullopt, name));
-  c10::SymInt all = 1;
-  for (const c10::SymInt& size : first(sizes)) all = all * size;
-  rest_sizes.insert(rest_sizes.begin(), all);
+  rest_sizes.insert(rest_sizes.begin(), c10::multiply_integers(first(sizes)));
   // The joined one, which is not out of range, has the axis from which messages count coordinates.
   std::vector<int64_t> names(rest.size(), axes ? axes->front() : 0);
   for (size_t j = 1; axes && j < rest.size(); ++j) names[j] = (*axes)[kMost + j - 1];
@@ -240,8 +236,6 @@ Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
     whole.append(own.begin() + batch_dims, own.end());
     places = places.expand_symint(whole);
   }
-  c10::SymInt all = 1;
-  for (const c10::SymInt& size : sizes) all = all * size;
   const auto is_indexed = [&](int64_t axis) {
     return std::find(dims.begin(), dims.end(), axis) != dims.end();
   };
@@ -257,9 +251,9 @@ Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
       axis += 1 - count;
     }
   }
-  const Tensor flat =
-      ops::add_rows(rows, places, all, place, batch_dims, all_named ? "unchecked" : "fill",
-                    /*name=*/std::nullopt, shards, deterministic);
+  const Tensor flat = ops::add_rows(rows, places, c10::multiply_integers(sizes), place, batch_dims,
+                                    all_named ? "unchecked" : "fill",
+                                    /*name=*/std::nullopt, shards, deterministic);
   const auto from = flat.sym_sizes();
   c10::SymDimVector unflattened(from.begin(), from.begin() + place);
   unflattened.append(sizes.begin(), sizes.end());

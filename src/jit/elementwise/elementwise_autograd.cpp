@@ -178,8 +178,7 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
       only[k] = true;
       const auto gradient = forward->derived("vjp", only, only, defined(grads));
       const Arguments arguments = of_vjp(*forward, grads, inputs, read);
-      std::vector<int64_t> sizes;
-      for (const c10::SymInt& size : shape) sizes.push_back(size.expect_int());
+      const std::vector<int64_t> sizes = C10_AS_INTARRAYREF_SLOW(shape).vec();
       const Tensor& input = *inputs[k].tensor;
       if (gradient->uses_index || gradient->uses_size) {  // of a snippet of the user's
         results[edge_of[k]] =

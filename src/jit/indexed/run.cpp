@@ -17,9 +17,7 @@ namespace torch_ops::jit::indexed {
 namespace {
 
 std::vector<int64_t> ints(c10::SymIntArrayRef sizes) {
-  std::vector<int64_t> known;
-  for (const c10::SymInt& size : sizes) known.push_back(size.expect_int());
-  return known;
+  return C10_AS_INTARRAYREF_SLOW(sizes).vec();
 }
 
 // Which of the batch axes a tensor has, where its own axes begin `shift` axes after the frame's.

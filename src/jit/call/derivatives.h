@@ -1,15 +1,28 @@
-// What the derivatives of elementwise and of indexed kernels have in common.
+// What the derivatives of kernels have in common.
 #pragma once
+
+#include <torch/csrc/autograd/functions/basic_ops.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "common/torch/autograd.h"
-#include "jit/call/no_derivative.h"
 #include "jit/call/registered.h"
 
 namespace torch_ops::jit {
+
+// The history of what has no derivative: it says so in the backward pass. `inputs` require grad.
+inline void refuse_gradient(const std::string& message, at::TensorList inputs,
+                            at::TensorList outputs) {
+  const auto node = compat::make_node<torch::autograd::Error>(
+      message, torch::autograd::collect_next_edges(inputs));
+  for (const at::Tensor& output : outputs) {
+    if (torch::autograd::isDifferentiableType(output.scalar_type())) {
+      torch::autograd::set_history(output, node);
+    }
+  }
+}
 
 // In place of the gradient of an output that has none: a number that converts to any type.
 inline const Argument kNoGradient{nullptr, false};

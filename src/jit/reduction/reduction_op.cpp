@@ -1,7 +1,6 @@
 // Reductions as registered ops. They have no derivative, and say so.
-#include "common/torch/autograd.h"
 #include "jit/call/batched_call.h"
-#include "jit/call/no_derivative.h"
+#include "jit/call/derivatives.h"
 #include "jit/call/registered.h"
 #include "jit/reduction/reduction.h"
 

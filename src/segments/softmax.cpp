@@ -109,6 +109,12 @@ struct Groups {
 
 // ---- Steps --------------------------------------------------------------------------------------
 
+// Calls use() with the one of the constants that `step` is.
+template <Step... kSteps, class Use>
+void with_step(Step step, Use&& use) {
+  ((step == kSteps ? use(std::integral_constant<Step, kSteps>()) : void()), ...);
+}
+
 // What a step computes; nobody differentiates it.
 struct SoftmaxStepOp {
   static constexpr const char* kSchema =
@@ -133,39 +139,20 @@ struct SoftmaxStepOp {
         AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, a.scalar_type(), "softmax", [&] {
           using Value = typename KernelTypeOf<scalar_t>::type;
           using Number = ComputeType<Value>;
-          const auto launch = [&](auto constant, auto to) {
-            using Out = decltype(to);
-            kernels::softmax_step<decltype(constant)::value>(
+          const auto launch = [&](auto constant) {
+            using Out = std::conditional_t<constant() == Step::kExp, Number, Value>;
+            kernels::softmax_step<constant()>(
                 on, SoftmaxCall<Value, Out, Number>{
                         input_of<scalar_t>(first), input_of<scalar_t>(second),
                         static_cast<const Number*>(rows.const_data_ptr()),
                         static_cast<const Number*>(more.const_data_ptr()), index_array(picks),
                         layout, static_cast<Out*>(out.mutable_data_ptr())});
           };
-          dispatch_step<Value, Number>(step, launch);
+          with_step<Step::kExp, Step::kSoftmax, Step::kLogSoftmax, Step::kSoftmaxBack,
+                    Step::kLogSoftmaxBack, Step::kLogSumExpBack>(step, launch);
         });
       });
       return out;
-    }
-  }
-
- private:
-  // Calls launch(constant, value): the step, and a value of the type that it writes.
-  template <class Value, class Number, class Launch>
-  static void dispatch_step(Step step, Launch&& launch) {
-    switch (step) {
-      case Step::kExp:
-        return launch(std::integral_constant<Step, Step::kExp>(), Number());
-      case Step::kSoftmax:
-        return launch(std::integral_constant<Step, Step::kSoftmax>(), Value());
-      case Step::kLogSoftmax:
-        return launch(std::integral_constant<Step, Step::kLogSoftmax>(), Value());
-      case Step::kSoftmaxBack:
-        return launch(std::integral_constant<Step, Step::kSoftmaxBack>(), Value());
-      case Step::kLogSoftmaxBack:
-        return launch(std::integral_constant<Step, Step::kLogSoftmaxBack>(), Value());
-      case Step::kLogSumExpBack:
-        return launch(std::integral_constant<Step, Step::kLogSumExpBack>(), Value());
     }
   }
 };

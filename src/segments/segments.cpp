@@ -70,6 +70,20 @@ Tensor reduce(const Tensor& values, const Tensor& offsets, int64_t dim, int64_t 
   }
 }
 
+// The same by a rule for all dtypes that are summed; of integers there is no mean.
+template <SegmentRule kRule, class On>
+Tensor join(const Tensor& values, const Tensor& offsets, int64_t dim, int64_t batch_dims) {
+  return reduce<On>(values, offsets, dim, batch_dims, values.scalar_type(),
+                    [&](auto on, at::ScalarType real, const auto& call, const auto&... errors) {
+                      return dispatch_summed(real, [&](auto zero) {
+                        constexpr bool kIsSum =
+                            kRule == SegmentRule::kMean && std::is_integral_v<decltype(zero)>;
+                        return kernels::reduce_segments<kIsSum ? SegmentRule::kSum : kRule>(
+                            on, call(zero, zero), errors...);
+                      });
+                    });
+}
+
 // Numbers of an op that writes one for each of `sizes`, of what the index or the offsets say.
 template <class On, class Find>
 Tensor number(const char* op, const Tensor& given, c10::SymIntArrayRef sizes, at::ScalarType dtype,
@@ -251,20 +265,8 @@ struct SegmentSum : Reduction<SegmentSum> {
   static Tensor kernel(const Tensor& values, const Tensor& offsets, int64_t dim, int64_t batch_dims,
                        bool mean) {
     check_summable(kReduce, values);
-    return reduce<On>(values, offsets, dim, batch_dims, values.scalar_type(),
-                      [&](auto on, at::ScalarType real, const auto& call, const auto&... errors) {
-                        return dispatch_summed(real, [&](auto zero) {
-                          using Value = decltype(zero);
-                          if constexpr (!std::is_integral_v<Value>) {
-                            if (mean) {
-                              return kernels::reduce_segments<SegmentRule::kMean>(
-                                  on, call(zero, zero), errors...);
-                            }
-                          }
-                          return kernels::reduce_segments<SegmentRule::kSum>(on, call(zero, zero),
-                                                                             errors...);
-                        });
-                      });
+    return mean ? join<SegmentRule::kMean, On>(values, offsets, dim, batch_dims)
+                : join<SegmentRule::kSum, On>(values, offsets, dim, batch_dims);
   }
 
   static auto keep(const Tensor& values, const Tensor& offsets, int64_t dim, int64_t batch_dims,
@@ -390,13 +392,7 @@ struct SegmentProd : Reduction<SegmentProd> {
   static Tensor kernel(const Tensor& values, const Tensor& offsets, int64_t dim,
                        int64_t batch_dims) {
     check_ordered(kReduce, values);
-    return reduce<On>(values, offsets, dim, batch_dims, values.scalar_type(),
-                      [&](auto on, at::ScalarType dtype, const auto& call, const auto&... errors) {
-                        return dispatch_summed(dtype, [&](auto zero) {
-                          return kernels::reduce_segments<SegmentRule::kProd>(on, call(zero, zero),
-                                                                              errors...);
-                        });
-                      });
+    return join<SegmentRule::kProd, On>(values, offsets, dim, batch_dims);
   }
 
   static auto keep(const Tensor& values, const Tensor& offsets, int64_t dim, int64_t batch_dims) {

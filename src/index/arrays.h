@@ -8,7 +8,6 @@
 #include <ATen/ops/nonzero.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string_view>
 #include <vector>
 
@@ -143,13 +142,6 @@ inline at::Tensor fold(const at::Tensor& table, Arrays& arrays, std::string_view
   return table.flatten(first, last);
 }
 
-// The axes [first, first + count).
-inline std::vector<int64_t> span(int64_t first, int64_t count) {
-  std::vector<int64_t> axes(count);
-  std::iota(axes.begin(), axes.end(), first);
-  return axes;
-}
-
 // A call of more arrays, on a table whose indexed axes are in front of the others and joined; and
 // the ways back.
 struct Folded {
@@ -159,15 +151,10 @@ struct Folded {
   Folded(const at::Tensor& source, const Arrays& arrays, std::string_view mode, ops::Name name)
       : few{arrays.coordinates, span(0, static_cast<int64_t>(arrays.dims.size())), arrays.axes,
             false},
-        order(arrays.dims),
+        dims(arrays.dims),
         place(arrays.are_side_by_side() ? arrays.dims[0] : 0) {
     for (const at::Tensor& each : arrays.coordinates) points = std::max(points, each.dim());
-    for (const int64_t axis : span(0, source.dim())) {
-      if (std::find(arrays.dims.begin(), arrays.dims.end(), axis) == arrays.dims.end()) {
-        order.push_back(axis);
-      }
-    }
-    const at::Tensor arranged = source.permute(order);
+    const at::Tensor arranged = source.movedim(dims, few.dims);
     sizes = arranged.sym_sizes().vec();
     table = fold(arranged, few, mode, name);
   }
@@ -181,14 +168,13 @@ struct Folded {
   }
 
   at::Tensor table_back(const at::Tensor& written) const {
-    std::vector<int64_t> back(order.size());
-    for (size_t k = 0; k < order.size(); ++k) back[order[k]] = static_cast<int64_t>(k);
-    return written.view_symint(sizes).permute(back);
+    const auto count = static_cast<int64_t>(dims.size());
+    return written.view_symint(sizes).movedim(span(0, count), dims);
   }
 
  private:
   std::vector<c10::SymInt> sizes;  // of the table before its axes were joined
-  std::vector<int64_t> order;      // of the source's axes there
+  std::vector<int64_t> dims;       // of the source, which are joined
   int64_t place;                   // of the points' axes in the rows
   int64_t points = 0;              // how many these are
 };

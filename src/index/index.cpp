@@ -62,14 +62,12 @@ struct GatherNd {
     // A point without coordinates is all of the source.
     indexing::check_fill_value(kOp, indexing::parse_mode(kOp, mode), fill_value,
                                source.scalar_type());
-    const auto from = source.sym_sizes();
-    const auto picks = index.sym_sizes();
+    const auto picks = index.sym_sizes(), own = source.sym_sizes().slice(batch_dims);
     c10::SymDimVector sizes(picks.begin(), picks.end() - 1);
-    c10::SymDimVector view(from.begin(), from.begin() + batch_dims);
-    view.resize(sizes.size(), c10::SymInt(1));
-    sizes.append(from.begin() + batch_dims, from.end());
-    view.append(from.begin() + batch_dims, from.end());
-    return source.reshape_symint(view).expand_symint(sizes).clone(at::MemoryFormat::Contiguous);
+    Tensor rows = source;
+    for (size_t axis = batch_dims; axis < sizes.size(); ++axis) rows = rows.unsqueeze(batch_dims);
+    sizes.append(own.begin(), own.end());
+    return rows.expand_symint(sizes).clone(at::MemoryFormat::Contiguous);
   }
 };
 
@@ -120,8 +118,8 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, std::vector<int6
     dims.push_back(batch_dims + j);
     indexed.emplace_back(sizes.at(batch_dims + j));
   }
-  return points::sum_at(grad_output, index.unbind(-1), dims, indexed,
-                        static_cast<int64_t>(sizes.size()), batch_dims, /*front=*/false, "fill",
+  return points::sum_at(grad_output, index.unbind(-1), dims, indexed, batch_dims,
+                        /*front=*/false, "fill",
                         /*all_named=*/false, /*deterministic=*/std::nullopt);
 }
 

@@ -141,7 +141,6 @@ Tensor sums_of(const Tensor& source, const Write& call, const Arrays& arrays, co
                                    call.op);
   }
   return points::sum_at(rows, arrays.coordinates, arrays.dims, indexed_sizes(source, arrays),
-                        source.dim(),
                         /*batch_dims=*/0, arrays.front, kMode, /*all_named=*/true,
                         call.deterministic, arrays.axes, call.op);
 }

@@ -54,16 +54,16 @@ struct GatherPoints {
     std::vector<c10::SymInt> sizes;
     for (const int64_t dim : dims) sizes.push_back(source.sym_size(dim));
     return std::tuple(coordinates.vec(), dims.vec(), batch_dims, front, std::move(sizes),
-                      source.dim(), static_cast<int64_t>(indexing::parse_mode("gather_nd", mode)),
+                      static_cast<int64_t>(indexing::parse_mode("gather_nd", mode)),
                       shards_of(source));
   }
 
   // A separate kernel converts the points to numbers, for scatter_add.
   static Tensor backward(const Tensor& grad_output, const std::vector<Tensor>& coordinates,
                          const std::vector<int64_t>& dims, int64_t batch_dims, bool front,
-                         const std::vector<c10::SymInt>& sizes, int64_t rank, int64_t mode,
+                         const std::vector<c10::SymInt>& sizes, int64_t mode,
                          const std::vector<int64_t>& shards) {
-    return points::sum_at(grad_output, coordinates, dims, sizes, rank, batch_dims, front,
+    return points::sum_at(grad_output, coordinates, dims, sizes, batch_dims, front,
                           points::quiet(mode),
                           /*all_named=*/static_cast<IndexMode>(mode) != IndexMode::kFill,
                           /*deterministic=*/std::nullopt, /*axes=*/std::nullopt,
@@ -223,9 +223,9 @@ Tensor number_points(TensorList coordinates, c10::SymIntArrayRef sizes, std::str
 }
 
 Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
-              c10::SymIntArrayRef sizes, int64_t rank, int64_t batch_dims, bool front,
-              std::string_view mode, bool all_named, std::optional<bool> deterministic,
-              ops::Axes axes, ops::Name name, std::vector<int64_t> shards) {
+              c10::SymIntArrayRef sizes, int64_t batch_dims, bool front, std::string_view mode,
+              bool all_named, std::optional<bool> deterministic, ops::Axes axes, ops::Name name,
+              std::vector<int64_t> shards) {
   Tensor places = number_points(coordinates, sizes, mode, axes, name);
   const auto count = static_cast<int64_t>(dims.size());
   const bool side_by_side = !front && dims.back() - dims[0] + 1 == count;
@@ -236,14 +236,11 @@ Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
     whole.append(own.begin() + batch_dims, own.end());
     places = places.expand_symint(whole);
   }
-  const auto is_indexed = [&](int64_t axis) {
-    return std::find(dims.begin(), dims.end(), axis) != dims.end();
-  };
   for (int64_t& axis : shards) {  // of the joined axes none, of the others the axis of `flat`
     if (axis < batch_dims) continue;
     const auto before = [&](int64_t dim) { return dim < axis; };
     const int64_t joined = std::count_if(dims.begin(), dims.end(), before);
-    if (is_indexed(axis)) {
+    if (std::find(dims.begin(), dims.end(), axis) != dims.end()) {
       axis = -1;
     } else if (!side_by_side) {
       axis += 1 - joined;
@@ -260,19 +257,7 @@ Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
   unflattened.append(from.begin() + place + 1, from.end());
   const Tensor sums = flat.view_symint(unflattened);
   if (side_by_side) return sums;
-  // The axes are: batch, indexed, others. Each to its place.
-  std::vector<int64_t> order(rank);
-  int64_t indexed = batch_dims, other = batch_dims + count;
-  for (int64_t axis = 0; axis < rank; ++axis) {
-    if (axis < batch_dims) {
-      order[axis] = axis;
-    } else if (is_indexed(axis)) {
-      order[axis] = indexed++;
-    } else {
-      order[axis] = other++;
-    }
-  }
-  return sums.permute(order);
+  return sums.movedim(span(batch_dims, count), dims);  // from behind the batch
 }
 
 }  // namespace points

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +15,17 @@
 #include "common/gather_family/index_mode_args.h"
 #include "common/gather_family/indexing.h"
 #include "index/points/points_call.h"
+
+namespace torch_ops {
+
+// The axes [first, first + count).
+inline std::vector<int64_t> span(int64_t first, int64_t count) {
+  std::vector<int64_t> axes(count);
+  std::iota(axes.begin(), axes.end(), first);
+  return axes;
+}
+
+}  // namespace torch_ops
 
 namespace torch_ops::points {
 
@@ -304,13 +316,8 @@ inline PointsLayout lay_out(Tensor& table, std::vector<Tensor>& coordinates, Ten
   if (fits()) return layout;
   table = table.contiguous();
   if (fits()) return layout;
-  std::vector<int64_t> order, back(table.dim());
-  for (int64_t axis = 0; axis < points.batch_dims; ++axis) order.push_back(axis);
-  order.insert(order.end(), points.dims.begin(), points.dims.end());
-  for (const int64_t axis : points.outer_axes()) order.push_back(axis);
-  for (const int64_t axis : points.inner_axes(table.dim())) order.push_back(axis);
-  for (size_t k = 0; k < order.size(); ++k) back[order[k]] = static_cast<int64_t>(k);
-  table = table.permute(order).contiguous().permute(back);
+  const auto front = span(points.batch_dims, static_cast<int64_t>(points.dims.size()));
+  table = table.movedim(points.dims, front).contiguous().movedim(front, points.dims);
   TORCH_INTERNAL_ASSERT(fits());
   return layout;
 }
@@ -349,14 +356,13 @@ inline PointsSite make_site(const char* op, const Points& points, at::IntArrayRe
 Tensor number_points(at::TensorList coordinates, c10::SymIntArrayRef sizes, std::string_view mode,
                      const ops::Axes& axes, ops::Name name);
 
-// `rows`, as gather_points returns them, added up where it read them: in a tensor of `rank` axes,
-// of which `dims` have these `sizes`. Calls registered ops, so it can be differentiated. A point
+// `rows`, as gather_points returns them, added up where it read them: in a tensor whose axes `dims`
+// have these `sizes`. Calls registered ops, so it can be differentiated. A point
 // that names no place is dropped; `all_named`: there is none, except for errors. `shards`: of the
 // result (common/torch/sharding.h).
 Tensor sum_at(const Tensor& rows, at::TensorList coordinates, at::IntArrayRef dims,
-              c10::SymIntArrayRef sizes, int64_t rank, int64_t batch_dims, bool front,
-              std::string_view mode, bool all_named, std::optional<bool> deterministic,
-              ops::Axes axes = std::nullopt, ops::Name name = std::nullopt,
-              std::vector<int64_t> shards = {});
+              c10::SymIntArrayRef sizes, int64_t batch_dims, bool front, std::string_view mode,
+              bool all_named, std::optional<bool> deterministic, ops::Axes axes = std::nullopt,
+              ops::Name name = std::nullopt, std::vector<int64_t> shards = {});
 
 }  // namespace torch_ops::points

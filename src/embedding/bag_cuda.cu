@@ -19,7 +19,7 @@ constexpr int kBagUnroll = 4;  // rows that a thread reads at a time
 // soonest.
 constexpr int64_t kLongBag = 64, kLongAlone = 16;
 constexpr int64_t kFewThreads = 32768;
-constexpr int64_t kAloneBlocks = 512;
+constexpr int64_t kAloneBlocks = 512;    // one for each strip of a bag, if so few suffice for all
 constexpr int64_t kLongBlocks = 1024;    // that look for such bags, about, ...
 constexpr int64_t kMostBags = kThreads;  // ... each among so many at most
 

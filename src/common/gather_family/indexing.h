@@ -49,7 +49,7 @@ inline void check_index_dtype(const char* op, const Tensor& index) {
                    ".");
 }
 
-// A type that numbers what there is.
+// The type of numbers from 0 to `count`: int32 if it can hold them.
 inline at::ScalarType number_type(const c10::SymInt& count) {
   return count.sym_le(INT32_MAX).guard_bool(__FILE__, __LINE__) ? at::kInt : at::kLong;
 }

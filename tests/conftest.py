@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow",
         choices=["none", "sample", "all"],
         default="none",
-        help="which tests marked slow run; sample: a quarter of the cases of each test that has "
+        help="which tests marked slow run; sample: an eighth of the cases of each test that has "
         "several, all slow (default: none)",
     )
     parser.addoption(
@@ -103,7 +103,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # Always the same, so that a failure comes again; by the name, so that not every test
             # keeps its first, which tends to be the easiest.
             variants.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-            left_out.difference_update(variants[: (len(variants) + 3) // 4])
+            left_out.difference_update(variants[: (len(variants) + 7) // 8])
     if left_out:
         config.hook.pytest_deselected(items=sorted(left_out, key=items.index))
         items[:] = [item for item in items if item not in left_out]

@@ -204,7 +204,10 @@ def test_sdist_of_this_checkout(sdist: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_build_from_sdist(sdist: Path, tmp_path: Path) -> None:
-    """As from a package index: pip builds a wheel of the sdist, for the CPU; it runs by itself."""
+    """As from a package index: pip builds a wheel of the sdist, for the CPU; it runs by itself.
+
+    Without optimizations, which take most of the time and change nothing that is looked at here.
+    """
     (archive,) = sdist.glob("torch_ops-*.tar.gz")
     target = tmp_path / "target"
     result = run(
@@ -213,6 +216,7 @@ def test_build_from_sdist(sdist: Path, tmp_path: Path) -> None:
         cwd=tmp_path,
         TORCH_OPS_CPU_ONLY="1",
         MAX_JOBS="2",
+        CXXFLAGS="-O0",
     )
     assert result.returncode == 0, result.stdout
     result = run("-m", "torch_ops", cwd=tmp_path, PYTHONPATH=str(target))

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "common/gather_family/callers.h"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/row_layout.h"
+#include "common/torch/callers.h"
 #include "common/torch/checks.h"
 
 namespace torch_ops {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/gather_family/callers.h"
+#include "common/torch/callers.h"
 
 namespace torch_ops {
 

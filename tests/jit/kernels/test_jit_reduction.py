@@ -74,13 +74,13 @@ def integers(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -
     return torch.randint(-2, 3, shape, generator=generator).to(dtype).to(device)
 
 
-WORDS = [torch.uint8, torch.bfloat16, torch.float32, torch.complex64, torch.complex128]
-AS_LONG = [torch.bool, torch.float16, torch.int64, torch.float64]  # each as long as one of these
+WORDS = [
+    torch.uint8, torch.bool, torch.bfloat16, torch.float16, torch.float32, torch.int64,
+    torch.float64, torch.complex64, torch.complex128,
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "dtype", [*WORDS, *(pytest.param(each, marks=pytest.mark.slow) for each in AS_LONG)], ids=str
-)
+@pytest.mark.parametrize("dtype", WORDS, ids=str)
 def test_rows_that_begin_within_words(dtype: torch.dtype, device: torch.device) -> None:
     """Of any length, from any element of a word on; few rows in parts."""
     wide_type = torch.complex128 if dtype.is_complex else torch.float64
@@ -122,9 +122,7 @@ def test_rows_of_several_inputs(device: torch.device) -> None:
     assert torch.equal(first(x, x[:, :1], dim=1), (x * x[:, :1]).amax(1))
 
 
-@pytest.mark.parametrize(
-    "length", [1, 2, 3, 32, 33, *(pytest.param(n, marks=pytest.mark.slow) for n in (12, 31, 67))]
-)
+@pytest.mark.parametrize("length", [1, 2, 3, 12, 31, 32, 33, 67])
 def test_short_rows(length: int, device: torch.device) -> None:
     """In numbers around those that are reduced together, and axes that are not joined."""
     for rows in (1, 7, 8, 15, 16, 17, 100, 1000):

@@ -6,6 +6,7 @@
 #include "common/cuda/scratch.h"
 #include "common/elementwise/elementwise_cpu.h"
 #include "common/host/parallel.h"
+#include "common/indexing/wide_index.h"
 #include "scatter/cpu/into_loops.h"
 #include "scatter/cpu/reduce_loops.h"
 #include "scatter/scatter_launch.h"
@@ -13,17 +14,18 @@
 namespace torch_ops::kernels {
 namespace {
 
-// Calls use(entries, part) for all parts of a call, by several threads.
+// Calls use(call, entries, part) for all parts of a call, by several threads.
 template <class Call, class Use>
-void for_each_part(const Call& call, Use&& use) {
-  const RowLayout& layout = call.layout;
+void for_each_part(Call call, Use&& use) {
+  RowLayout& layout = call.layout;
   if (call.values_count() == 0 || layout.axis_size == 0) return;
+  const WideIndex index(call.index, layout);
   const ReduceParts parts(layout, num_threads());
-  dispatch_index(call.index, [&](const auto* entries) {
+  index.dispatch([&](const auto* entries) {
     const int64_t grain = kElementsPerTask / (layout.entries * layout.inner / parts.strips + 1) + 1;
     parallel_for(parts.count, grain, [&](int64_t begin, int64_t end) {
       for (int64_t number = begin; number < end; ++number) {
-        use(entries, parts.part(number, layout));
+        use(call, entries, parts.part(number, layout));
       }
     });
   });
@@ -32,8 +34,8 @@ void for_each_part(const Call& call, Use&& use) {
 // Calls use(part, run) for all entries of a call, by several threads.
 template <class Call, class Use>
 void reduce(const Call& call, Use&& use) {
-  for_each_part(call, [&](const auto* entries, const ReducePart& part) {
-    for_each_part_run(entries, call.layout, call.rule, part,
+  for_each_part(call, [&](const Call& wide, const auto* entries, const ReducePart& part) {
+    for_each_part_run(entries, wide.layout, wide.rule, part,
                       [&](const ReduceRun& run) { use(part, run); });
   });
 }
@@ -293,8 +295,8 @@ template <class Value>
 int64_t join_all(OnCpu on, const ReduceCall<Value, Value>& call, IntoRule rule, bool include_self) {
   const int64_t bad = find_bad_entry(on, call.index, call.layout, call.rule);
   if (bad == kNoBadEntry) {
-    for_each_part(call, [&](const auto* entries, const ReducePart& part) {
-      join_part(call, entries, part, rule, include_self);
+    for_each_part(call, [&](const auto& wide, const auto* entries, const ReducePart& part) {
+      join_part(wide, entries, part, rule, include_self);
     });
   }
   return bad;

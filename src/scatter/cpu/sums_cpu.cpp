@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "common/indexing/first_bad_entry.h"
+#include "common/indexing/wide_index.h"
 #include "scatter/cpu/sum_call.h"
 #include "scatter/scatter_launch.h"
 
@@ -10,9 +11,10 @@ namespace {
 // `onto`: added to the result, of which nothing is changed if an entry is an error.
 template <class Value, class Result>
 int64_t add(const ReduceCall<Value, Result>& call, bool onto) {
-  const RowLayout& layout = call.layout;
+  RowLayout layout = call.layout;
+  const WideIndex index(call.index, layout);
   const IndexRule& rule = call.rule;
-  return dispatch_index(call.index, [&](const auto* entries) -> int64_t {
+  return index.dispatch([&](const auto* entries) -> int64_t {
     if (call.values_count() == 0) {  // nothing to add, but the index must still be valid
       if (!onto && call.result_count() > 0) {
         std::memset(static_cast<void*>(call.result), 0, call.result_count() * sizeof(Result));

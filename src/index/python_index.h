@@ -45,8 +45,8 @@ inline bool read_array(PyObject* given, const Tensor& source, Tensor& array) {
   return true;
 }
 
-// Values to write: a plain tensor, or a number.
-inline bool read_values(PyObject* given, const Tensor& source, Tensor& values) {
+// Values to write: a plain tensor, or a number, of which a tensor is made on `device`.
+inline bool read_values(PyObject* given, const Tensor& source, at::Device device, Tensor& values) {
   Argument<Tensor> tensor;
   if (tensor.read(given)) {
     values = std::move(tensor.value);
@@ -59,7 +59,7 @@ inline bool read_values(PyObject* given, const Tensor& source, Tensor& values) {
     return false;
   }
   try {
-    values = at::indexing::scalarToTensor(number.value, source.options(), source.device());
+    values = at::indexing::scalarToTensor(number.value, source.options(), device);
   } catch (const std::exception&) {  // the dtype cannot hold it
     return false;
   }
@@ -313,9 +313,12 @@ PyObject* put(PyObject*, PyObject* const* given, Py_ssize_t count) {
     return python_call::not_implemented();
   }
   const bool copies = !kInplace && !parsed.is_plain();  // to write to a view of the copy
+  // A number for a whole view, which no kernel reads from the device.
+  const bool fills = kInplace && !accumulate.value && parsed.arrays().empty() &&
+                     !THPVariable_CheckTypeExact(Py_TYPE(given[2]));
   // Under torch.vmap Python makes a copy for each sample.
   if ((copies && at::functorch::maybeCurrentDynamicLayer().has_value()) ||
-      !read_values(given[2], source.value, values)) {
+      !read_values(given[2], source.value, fills ? at::kCPU : source.value.device(), values)) {
     return python_call::not_implemented();
   }
   return python_call::result_of([&]() -> Tensor {
@@ -323,9 +326,13 @@ PyObject* put(PyObject*, PyObject* const* given, Py_ssize_t count) {
       return op.call(source.value, parsed.arrays(), values, accumulate.value, parsed.front(),
                      deterministic.value, parsed.axes(), kName);
     }
-    if (kInplace && !parsed.is_plain()) check_no_overlap(kName.data(), source.value);
+    if (fills || (kInplace && !parsed.is_plain())) check_no_overlap(kName.data(), source.value);
     Tensor result = copies ? source.value.clone() : source.value;
     Tensor view = parsed.view(result);
+    if (fills) {
+      view.fill_(values);
+      return result;
+    }
     inplace_op.call(view, parsed.arrays(), values, accumulate.value, parsed.front(),
                     deterministic.value, parsed.axes(), kName);
     return result;

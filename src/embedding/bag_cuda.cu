@@ -19,7 +19,7 @@ constexpr int kBagUnroll = 4;  // rows that a thread reads at a time
 // soonest.
 constexpr int64_t kLongBag = 64, kLongAlone = 16;
 constexpr int64_t kFewThreads = 32768;
-constexpr int64_t kAloneBlocks = 512;    // one for each strip of a bag, if so few suffice for all
+constexpr int64_t kAloneBlocks = 1024;   // one for each strip of a bag, if so few suffice for all
 constexpr int64_t kLongBlocks = 1024;    // that look for such bags, about, ...
 constexpr int64_t kMostBags = kThreads;  // ... each among so many at most
 
@@ -45,12 +45,12 @@ struct BagSum {
   }
 
   __device__ __forceinline__ void write(const BagCall<Value>& call, const IndexView& /*entries*/,
-                                        int64_t place) const {
+                                        int64_t bag, int64_t column) const {
     const Number divisor = call.mean && kept > 0 ? static_cast<Number>(kept) : Number(1);
     Vector<Value, V> result;
 #pragma unroll
     for (int v = 0; v < V; ++v) result.values[v] = static_cast<Value>(sums[v] / divisor);
-    store(call.result + place, result);
+    store(call.result + bag * call.width + column, result);
   }
 };
 
@@ -78,11 +78,17 @@ struct BagLargest {
   }
 
   __device__ __forceinline__ void write(const BagCall<Value>& call, const IndexView& of_bags,
-                                        int64_t place) const {
+                                        int64_t bag, int64_t column) const {
+    const int64_t place = bag * call.width + column;
+    Vector<Value, V> result;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      call.rows_of_largest[place + v] = entries[v] == kNone ? call.rows : of_bags[entries[v]];
+      const int64_t row = entries[v] == kNone ? call.rows : of_bags[entries[v]];
+      result.values[v] =
+          row == call.rows ? Value(0.0f) : call.weight[row * call.width + column + v];
+      call.rows_of_largest[place + v] = row;
     }
+    store(call.result + place, result);
   }
 
  private:
@@ -139,7 +145,7 @@ struct Bags {
   }
 
   __device__ __forceinline__ void write(const Total& total, int64_t bag, int64_t column) const {
-    if (column < call.width) total.write(call, entries, bag * call.width + column);
+    if (column < call.width) total.write(call, entries, bag, column);
   }
 };
 

@@ -18,8 +18,8 @@ struct BagCall {
   IndexArray entries;        // [count], contiguous
   const int64_t* offsets;    // where bags begin, the first at 0; null: all are of `length` entries
   const Value* factors;      // [count], of the rows, or null
-  Value* result;             // [bags, width], or null:
-  int64_t* rows_of_largest;  // on CUDA, [bags, width], of the largest values; `rows`: of no entry
+  Value* result;             // [bags, width]
+  int64_t* rows_of_largest;  // likewise, on CUDA; `rows`: of no entry. Null: sums or means
   int64_t rows;
   int64_t width;
   int64_t count;

@@ -246,14 +246,14 @@ c10::SymInt count_bags(const Tensor& input, const Part& offsets, bool include_la
   return offsets ? offsets->sym_size(0) - (include_last_offset ? 1 : 0) : input.sym_size(0);
 }
 
-// The sums or the means of bags, or with mode "max" the rows of their largest values.
+// The sums or the means of bags; or their largest values, and to `rows_of_largest` where they are.
 template <class On>
 Tensor run_bags(const Tensor& table, const Part& scales, const Tensor& input, const Part& offsets,
-                std::string_view mode, int64_t bags, std::optional<int64_t> padding_idx) {
+                std::string_view mode, int64_t bags, std::optional<int64_t> padding_idx,
+                int64_t* rows_of_largest = nullptr) {
   const Tensor weight = table.contiguous();
   const Tensor factors = scales ? scales->contiguous() : Tensor();
   const Tensor entries = indexing::for_kernels(input).contiguous();
-  const bool largest = mode == "max";
   const int64_t padding = padding_idx.value_or(-1);
   const int64_t count = entries.numel();
   const Tensor begins = offsets ? offsets->to(at::kLong).contiguous() : Tensor();
@@ -265,41 +265,37 @@ Tensor run_bags(const Tensor& table, const Part& scales, const Tensor& input, co
       indexing::raise_out_of_range(kOfOffsets, begins, bad - first, count + 1, false);
     }
   }
-  const Tensor result = new_output({bags, weight.size(1)},
-                                   largest ? weight.options().dtype(at::kLong) : weight.options());
+  const Tensor result = new_output({bags, weight.size(1)}, weight.options());
   ElementLayout layout{};
   layout.count = count;
   layout.axis_size = weight.size(0);
   const auto reduce_entries = [&](const auto&... offset_errors) {
-    call_indexed<On>(kOfInput, entries, layout, IndexMode::kRaise, result,
-                     [&](auto on, const auto&... errors) {
-                       return AT_DISPATCH_FLOATING_TYPES_AND2(
-                           at::kHalf, at::kBFloat16, weight.scalar_type(), kBagOp, [&] {
-                             const auto read = [](const Tensor& tensor, auto zero) {
-                               return static_cast<const decltype(zero)*>(
-                                   tensor.defined() ? tensor.const_data_ptr() : nullptr);
-                             };
-                             const auto write = [&](auto zero) {
-                               return static_cast<decltype(zero)*>(result.mutable_data_ptr());
-                             };
-                             using Value = typename KernelTypeOf<scalar_t>::type;
-                             const BagCall<Value> call{read(weight, Value()),
-                                                       index_array(entries),
-                                                       read(begins, int64_t()),
-                                                       read(factors, Value()),
-                                                       largest ? nullptr : write(Value()),
-                                                       largest ? write(int64_t()) : nullptr,
-                                                       weight.size(0),
-                                                       weight.size(1),
-                                                       count,
-                                                       bags,
-                                                       offsets ? begins.numel() : 0,
-                                                       entries.dim() == 2 ? entries.size(1) : 0,
-                                                       padding,
-                                                       mode == "mean"};
-                             return kernels::reduce_bags(on, call, errors..., offset_errors...);
-                           });
-                     });
+    call_indexed<On>(
+        kOfInput, entries, layout, IndexMode::kRaise, result, [&](auto on, const auto&... errors) {
+          return AT_DISPATCH_FLOATING_TYPES_AND2(
+              at::kHalf, at::kBFloat16, weight.scalar_type(), kBagOp, [&] {
+                const auto read = [](const Tensor& tensor, auto zero) {
+                  return static_cast<const decltype(zero)*>(
+                      tensor.defined() ? tensor.const_data_ptr() : nullptr);
+                };
+                using Value = typename KernelTypeOf<scalar_t>::type;
+                const BagCall<Value> call{read(weight, Value()),
+                                          index_array(entries),
+                                          read(begins, int64_t()),
+                                          read(factors, Value()),
+                                          static_cast<Value*>(result.mutable_data_ptr()),
+                                          rows_of_largest,
+                                          weight.size(0),
+                                          weight.size(1),
+                                          count,
+                                          bags,
+                                          offsets ? begins.numel() : 0,
+                                          entries.dim() == 2 ? entries.size(1) : 0,
+                                          padding,
+                                          mode == "mean"};
+                return kernels::reduce_bags(on, call, errors..., offset_errors...);
+              });
+        });
   };
   if constexpr (std::is_same_v<On, OnCpu>) {
     reduce_entries();
@@ -406,24 +402,31 @@ struct BagSum {
   }
 };
 
-// The rows of the largest values of each bag, of equal ones the first; of no entry the row after
-// the last.
-struct BagLargest : autograd::WithoutDerivative<BagLargest> {
+// The largest values of each bag, and the rows that they are of: of equal ones the first; of no
+// entry 0, and the row after the last.
+struct BagLargest {
   static constexpr const char* kSchema =
       "_embedding_bag_largest(Tensor weight, Tensor input, Tensor? offsets, "
-      "bool include_last_offset, int? padding_idx) -> Tensor";
+      "bool include_last_offset, int? padding_idx) -> (Tensor, Tensor)";
+  static constexpr const char* kNode = "EmbeddingBagLargestBackward";
+  using Results = std::tuple<Tensor, Tensor>;
 
   template <class On>
-  static Tensor kernel(const Tensor& weight, const Tensor& input, const Part& offsets,
-                       bool include_last_offset, std::optional<int64_t> padding_idx) {
+  static Results kernel(const Tensor& weight, const Tensor& input, const Part& offsets,
+                        bool include_last_offset, std::optional<int64_t> padding_idx) {
     const c10::SymInt bags = count_bags(input, offsets, include_last_offset);
     if constexpr (std::is_same_v<On, OnMeta>) {
-      return at::empty_symint({bags, weight.sym_size(1)}, weight.options().dtype(at::kLong));
+      const Tensor values = at::empty_symint({bags, weight.sym_size(1)}, weight.options());
+      return {values, at::empty_like(values, values.options().dtype(at::kLong))};
     } else {
       if constexpr (std::is_same_v<On, OnCuda>) {
         if (is_block_enough(input, bags.expect_int())) {
-          return run_bags<On>(weight, std::nullopt, input, offsets, "max", bags.expect_int(),
-                              padding_idx);
+          const Tensor rows =
+              new_output({bags.expect_int(), weight.size(1)}, weight.options().dtype(at::kLong));
+          const Tensor values =
+              run_bags<On>(weight, std::nullopt, input, offsets, "max", bags.expect_int(),
+                           padding_idx, rows.mutable_data_ptr<int64_t>());
+          return {values, rows};
         }
       }
       return batch(weight, input, offsets, include_last_offset, padding_idx);
@@ -431,16 +434,43 @@ struct BagLargest : autograd::WithoutDerivative<BagLargest> {
   }
 
   // With the rows of all entries in memory.
-  static Tensor batch(const Tensor& weight, const Tensor& input, const Part& offsets,
-                      bool include_last_offset, std::optional<int64_t> padding_idx) {
+  static Results batch(const Tensor& weight, const Tensor& input, const Part& offsets,
+                       bool include_last_offset, std::optional<int64_t> padding_idx) {
     const Tensor rows = pick(weight, input, 0, /*batch_dims=*/0, kOfInput);
     const Bags bags = bags_of(input, offsets, include_last_offset, padding_idx);
     Tensor entries =
         ops::scatter_arg().call(rows, bags.index, bags.count, bags.batch_dims, bags.batch_dims,
                                 /*largest=*/true, "fill", std::nullopt, std::nullopt, std::nullopt);
     if (bags.batch_dims == 1) entries = entries.squeeze(1);
-    return ops::gather().call(input.to(at::kLong), entries, bags.batch_dims, bags.batch_dims,
-                              "fill", at::Scalar(weight.sym_size(0)), std::nullopt);
+    const Tensor largest =
+        ops::gather().call(input.to(at::kLong), entries, bags.batch_dims, bags.batch_dims, "fill",
+                           at::Scalar(weight.sym_size(0)), std::nullopt);
+    return {values_at(weight, largest), largest};
+  }
+
+  static auto keep(const Tensor& weight, const Tensor& rows) {
+    return std::tuple(rows, weight.sym_size(0));
+  }
+
+  static Tensor backward(const Tensor& grad_output, const Tensor& rows, const c10::SymInt& count) {
+    return ops::add_elements(grad_output, rows, {count, rows.sym_size(1)}, 0, "fill", {});
+  }
+
+  template <class... Rest>
+  static Results derive(c10::DispatchKeySet keys, const Tensor& weight, const Rest&... rest) {
+    const auto node = autograd::make_node<autograd::Node<BagLargest>>(weight);
+    Results results = autograd::below_autograd(keys, op_of<BagLargest>(), weight, rest...);
+    const auto& [values, rows] = results;
+    autograd::record(values, node);
+    autograd::set_tangent(
+        values, [&](const Tensor& tangent) { return values_at(tangent, rows); }, weight);
+    if (node) node->keep(weight, rows);
+    return results;
+  }
+
+ private:
+  static Tensor values_at(const Tensor& weight, const Tensor& rows) {
+    return ops::gather_elements().call(weight, rows, 0, "fill", 0, std::nullopt);
   }
 };
 
@@ -465,9 +495,8 @@ struct EmbeddingBag {
                          scale_grad_by_freq, sparse);
     }
     if (largest) {
-      const Tensor rows =
-          op_of<BagLargest>().call(weight, input, offsets, include_last_offset, padding_idx);
-      return ops::gather_elements().call(weight, rows, 0, "fill", 0, std::nullopt);
+      return std::get<0>(
+          op_of<BagLargest>().call(weight, input, offsets, include_last_offset, padding_idx));
     }
     return op_of<BagSum>().call(weight, factors, input, offsets, mode, include_last_offset,
                                 padding_idx, scale_grad_by_freq, sparse);

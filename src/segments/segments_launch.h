@@ -68,6 +68,16 @@ struct Better {
   }
   template <class T>
   static TORCH_OPS_HOST_DEVICE T join(T a, T b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    if constexpr (std::is_same_v<T, float>) {  // one instruction instead of three
+      if constexpr (kLargest) {
+        asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+      } else {
+        asm("min.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+      }
+      return a;
+    }
+#endif
     return ((kLargest ? a >= b : a <= b) | (a != a)) ? a : b;
   }
 };

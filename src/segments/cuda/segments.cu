@@ -255,12 +255,21 @@ void repeat_rows(OnCuda on, const IndexArray& marks, const RowLayout& layout, co
     // Entries of a block: few enough for all multiprocessors, and so many that a search pays.
     const int64_t most =
         std::min<int64_t>(segments::kRepeatTile, kMostWords / std::max<int64_t>(words, 1));
-    const int64_t tile =
+    int64_t tile =
         std::clamp<int64_t>(std::min(most, entries / kEnoughBlocks), 8, segments::kRepeatTile);
+    auto* kernel = segments::repeat_kernel<Word, false>;
+    if constexpr (sizeof(Word) < kVectorBytes) {
+      constexpr int64_t kMostWide = 64;  // words; of longer rows a warp has each, in order
+      if (layout.outer == 1 && words < kMostWide && is_aligned(result, kVectorBytes)) {
+        kernel = segments::repeat_kernel<Word, true>;
+        constexpr int64_t kWords = kVectorBytes / sizeof(Word);
+        tile = ceil_div(tile, kWords) * kWords;  // so that each block's results are aligned
+      }
+    }
     const dim3 grid(grid_x(std::max<int64_t>(ceil_div(entries, tile), 1), 1), grid_y(layout.outer));
-    TORCH_OPS_LAUNCH(segments::repeat_kernel<Word>, grid, kRunThreads, 0,
-                     all_offsets(marks, layout), words, static_cast<int>(tile),
-                     reinterpret_cast<const Word*>(rows), reinterpret_cast<Word*>(result), errors);
+    TORCH_OPS_LAUNCH(kernel, grid, kRunThreads, 0, all_offsets(marks, layout), words,
+                     static_cast<int>(tile), reinterpret_cast<const Word*>(rows),
+                     reinterpret_cast<Word*>(result), errors);
   };
   const auto fits = [&](int64_t bytes) {
     return layout.inner % bytes == 0 && is_aligned(rows, bytes) && is_aligned(result, bytes);

@@ -541,8 +541,9 @@ __global__ void __launch_bounds__(kRunThreads)
 
 constexpr int kRepeatTile = 8 * kRunThreads;  // entries of a block, at most
 
-// Writes the row of its segment to each entry: `words` of each. Slices are blockIdx.y.
-template <class Word>
+// Writes the row of its segment to each entry: `words` of each. Slices are blockIdx.y. With kWide
+// there is only one, and a thread writes 16 bytes at a time, of one entry or of several.
+template <class Word, bool kWide>
 __global__ void __launch_bounds__(kRunThreads)
     repeat_kernel(const __grid_constant__ Offsets offsets, int64_t words, int tile,
                   const Word* __restrict__ rows, Word* __restrict__ result,
@@ -556,27 +557,54 @@ __global__ void __launch_bounds__(kRunThreads)
   });
   __syncthreads();
   const int64_t left = static_cast<int64_t>(offsets.batch) * offsets.entries - begin;
-  const int count = static_cast<int>(min(int64_t{tile}, left));
-  const auto copy = [&](int i, int64_t column, int64_t slice) {
-    const int64_t place = begin + i, row = row_of[i];
-    const auto b = static_cast<int64_t>(offsets.batch_of(place, offsets.entries));
-    const int64_t to = place + (b * (outer - 1) + slice) * offsets.entries;
-    result[to * words + column] =
-        row < 0 ? Word{} : rows[(row + slice * segments) * words + column];
-  };
-  for (int64_t slice = blockIdx.y; slice < outer; slice += gridDim.y) {
-    if (words < 32) {
-      const auto each = static_cast<unsigned>(words);
-#pragma unroll 4
-      for (unsigned n = threadIdx.x; n < count * each; n += kRunThreads) {
-        const unsigned i = each == 1 ? n : n / each;
-        copy(static_cast<int>(i), n - i * each, slice);
+  const auto count = static_cast<unsigned>(min(int64_t{tile}, left));
+  if constexpr (kWide) {
+    constexpr unsigned P = kVectorBytes / sizeof(Word);
+    const auto each = static_cast<unsigned>(words);
+    const unsigned all = count * each;
+    for (unsigned n = threadIdx.x * P; n < all; n += kRunThreads * P) {
+      unsigned i = n / each, column = n - i * each;
+      Vector<Word, P> vector;
+#pragma unroll
+      for (unsigned p = 0; p < P; ++p) {
+        const int64_t row = i < count ? row_of[i] : -1;
+        vector.values[p] = row < 0 ? Word{} : rows[row * words + column];
+        const bool ends = ++column == each;
+        column = ends ? 0 : column;
+        i += ends;
       }
-    } else {
-      for (int i = static_cast<int>(threadIdx.x) / 32; i < count; i += kRunThreads / 32) {
+      Word* const to = result + begin * words + n;
+      if (n + P <= all) {
+        store(to, vector);
+      } else {
+#pragma unroll
+        for (unsigned p = 0; p < P; ++p) {
+          if (n + p < all) to[p] = vector.values[p];
+        }
+      }
+    }
+  } else {
+    const auto copy = [&](unsigned i, int64_t column, int64_t slice) {
+      const int64_t place = begin + i, row = row_of[i];
+      const auto b = static_cast<int64_t>(offsets.batch_of(place, offsets.entries));
+      const int64_t to = place + (b * (outer - 1) + slice) * offsets.entries;
+      result[to * words + column] =
+          row < 0 ? Word{} : rows[(row + slice * segments) * words + column];
+    };
+    for (int64_t slice = blockIdx.y; slice < outer; slice += gridDim.y) {
+      if (words < 32) {
+        const auto each = static_cast<unsigned>(words);
 #pragma unroll 4
-        for (int64_t column = threadIdx.x % 32; column < words; column += 32) {
-          copy(i, column, slice);
+        for (unsigned n = threadIdx.x; n < count * each; n += kRunThreads) {
+          const unsigned i = each == 1 ? n : n / each;
+          copy(i, n - i * each, slice);
+        }
+      } else {
+        for (unsigned i = threadIdx.x / 32; i < count; i += kRunThreads / 32) {
+#pragma unroll 4
+          for (int64_t column = threadIdx.x % 32; column < words; column += 32) {
+            copy(i, column, slice);
+          }
         }
       }
     }

@@ -267,6 +267,7 @@ def _make_kernel(
             for part in (text, program.snippet.loop_prep, program.snippet.after_loop)
         ),
         reads_outputs=_keeps_outputs(program, options),
+        has_loop_parts=bool(program.snippet.loop_prep or program.snippet.after_loop),
         saves=_saves(program, options, backward),
         compile=functools.partial(_compile, program, options),
         derive=functools.partial(_derive, program, op_name, options, backward),

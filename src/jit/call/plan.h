@@ -27,6 +27,7 @@ class Words {
   void append(const Words& more) { words_.append(more.words_.begin(), more.words_.end()); }
 
   int64_t* data() { return words_.data(); }
+  const int64_t* data() const { return words_.data(); }
 
  private:
   c10::SmallVector<int64_t, 64> words_;

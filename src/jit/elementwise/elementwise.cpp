@@ -15,6 +15,7 @@
 #include "common/torch/new_output.h"
 #include "jit/call/plan.h"
 #include "jit/call/python_arguments.h"
+#include "jit/elementwise/host_loop.h"
 #include "jit/gpu_code.h"
 
 namespace torch_ops::jit {
@@ -150,13 +151,18 @@ bool take_outputs(Call& call, const at::TensorIterator& iter) {
   return complete;
 }
 
+// Operands that the code has a pointer to.
+int pointers(const Call& call, const at::TensorIteratorBase& iter) {
+  return iter.ntensors() - (call.index.defined() && call.form.index != 'o' ? 1 : 0);
+}
+
 // What both kinds of processor get: sizes, pointers, numbers, raw parameters.
 Words first_words(Call& call, const at::TensorIteratorBase& iter) {
   Words words;
   words.put(iter.numel());
   words.put(call.numel);
   const int counting = call.index.defined() ? iter.ntensors() - 1 : -1;
-  for (int k = 0; k < iter.ntensors(); ++k) {
+  for (int k = 0; k < pointers(call, iter); ++k) {
     words.put(static_cast<char*>(iter.data_ptr(k)) - (k == counting ? kIndexBase : nullptr));
   }
   words.append(call.form.tail);
@@ -165,26 +171,15 @@ Words first_words(Call& call, const at::TensorIteratorBase& iter) {
 
 // ---- CPU ----------------------------------------------------------------------------------------
 
-using HostFunction = void (*)(const int64_t* plan, int64_t begin, int64_t end);
-
 void run_cpu(Call& call, const at::TensorIterator& iter) {
-  const int operands = iter.ntensors();
-  const int dims = std::max(iter.ndim(), 1);
-  c10::SmallVector<int64_t, 8> sizes(dims, iter.numel());
-  c10::SmallVector<int64_t, 32> strides(dims * operands, 0);
-  for (int k = 0; k < operands; ++k) {
-    for (int d = 0; d < iter.ndim(); ++d) strides[d * operands + k] = iter.strides(k)[d];
-    if (iter.numel() == 1) strides[k] = iter.element_size(k);
-  }
-  for (int d = 0; d < iter.ndim(); ++d) sizes[d] = iter.shape()[d];
-  Words words = first_words(call, iter);
-  words.put(int64_t{dims});
-  words.put(sizes.data());
-  words.put(strides.data());
-  const auto function = reinterpret_cast<HostFunction>(
+  const auto outputs = static_cast<int>(std::count_if(
+      call.kernel.out.begin(), call.kernel.out.end(), [](const Parameter& p) { return !p.raw; }));
+  const HostLoop loop(iter, first_words(call, iter), pointers(call, iter), outputs,
+                      call.form.load_outputs, call.form.index == 'o', call.kernel.has_loop_parts);
+  const auto function = reinterpret_cast<HostLoop::Function>(
       const_cast<void*>(find_variant(call.kernel, call.form).function));
   at::parallel_for(0, iter.numel(), kGrain,
-                   [&](int64_t begin, int64_t end) { function(words.data(), begin, end); });
+                   [&](int64_t begin, int64_t end) { loop.run(function, begin, end); });
 }
 
 // ---- CUDA ---------------------------------------------------------------------------------------
@@ -337,7 +332,7 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
   at::TensorIterator iter = plan(call, device, size, static_shape);
   if (!take_outputs(call, iter)) iter = plan(call, device, size, static_shape);
   call.numel = iter.numel();
-  form.index = none_to_walk ? 'o' : kernel.uses_index ? 'l' : 'n';
+  form.index = none_to_walk ? (device.is_cuda() ? 'o' : 'l') : kernel.uses_index ? 'l' : 'n';
   if (form.index == 'l' && !in_order(iter)) {
     count_elements(call, device, shape_of(call));
     form.index = 'o';

@@ -29,13 +29,14 @@ class Elementwise : public Signature {
   using Op = std::vector<Tensor>(at::TensorList tensors, at::ArrayRef<Scalar> numbers,
                                  at::IntArrayRef positions, at::OptionalSymIntArrayRef size);
 
-  bool uses_index = false;     // `i`
-  bool uses_size = false;      // `_ind`
-  bool reads_outputs = false;  // may leave an output as it was
-  std::vector<bool> saves;     // for a derivative: of each input, then of each output
-  FromPython compile;          // variants
-  FromPython derive;           // derivatives
-  FromPython sum;              // the reduction that sums the one output
+  bool uses_index = false;      // `i`
+  bool uses_size = false;       // `_ind`
+  bool reads_outputs = false;   // may leave an output as it was
+  bool has_loop_parts = false;  // loop_prep or after_loop
+  std::vector<bool> saves;      // for a derivative: of each input, then of each output
+  FromPython compile;           // variants
+  FromPython derive;            // derivatives
+  FromPython sum;               // the reduction that sums the one output
   std::optional<c10::TypedOperatorHandle<Op>> op;
 
   // The kernel of a derivative: "vjp" or "jvp" with respect to the inputs `wanted`. Of the vjp's

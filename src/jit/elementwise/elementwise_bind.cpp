@@ -92,6 +92,7 @@ void bind_elementwise(py::module_& m) {
           made.uses_index = facts["uses_index"].cast<bool>();
           made.uses_size = facts["uses_size"].cast<bool>();
           made.reads_outputs = facts["reads_outputs"].cast<bool>();
+          made.has_loop_parts = facts["has_loop_parts"].cast<bool>();
           made.saves = facts["saves"].cast<std::vector<bool>>();
           made.compile = facts["compile"];
           made.derive = facts["derive"];

@@ -111,3 +111,12 @@ def test_loop_prep_and_after_loop(device: torch.device) -> None:
     total = torch.zeros(2, dtype=torch.int32, device=device)
     kernel(x, x, out=total)
     assert total[0] == x.sum() and total[1] >= 1
+    # Once a worker also where operands are copied to buffers.
+    beside = ElementwiseKernel(
+        "int32 x, int32 y", "raw int32 total", "sum += x * y",
+        loop_prep="int sum = 0;", after_loop="atomicAdd(&total[0], sum); atomicAdd(&total[1], 1)",
+    )  # fmt: skip
+    rows, column = x.view(1000, 100), x[:1000].view(1000, 1) % 7
+    beside(rows, column, out=total.zero_())
+    assert total[0] == (rows * column).sum()
+    assert device.type != "cpu" or 1 <= total[1] <= torch.get_num_threads()

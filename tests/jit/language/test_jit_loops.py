@@ -56,7 +56,7 @@ CPU = {
     "dual_traits.h": "bool f() { return std::is_class<torch_ops::Dual<float, 1>>::value; }",
     "reduce.h": "",
     "rows.h": "",
-    "elementwise_cpu.h": ELEMENTWISE.format("int64_t dims; const int64_t *sizes, *strides;")
+    "elementwise_cpu.h": ELEMENTWISE.format("")
     + f"""
 void run(const Plan& plan, int64_t begin, int64_t end) {{
   torch_ops::for_each_element<false, true, -1>(

@@ -120,7 +120,6 @@ def _statement(text: UserText) -> Pieces:
 def host_source(program: Program, form: Form) -> Source:
     """C++ with a function ``run(plan, begin, end)`` over a range of a plan's elements."""
     writer = _Writer(program, form)
-    plan = "  int64_t dims;\n  const int64_t* sizes;\n  const int64_t* strides;\n"
     # No element reads what another has written; state between elements is loop_prep's alone.
     independent = not program.snippet.loop_prep and not any(p.raw for p in program.outputs)
     loop = (
@@ -128,7 +127,7 @@ def host_source(program: Program, form: Form) -> Source:
         f"{writer.counter}>"
     )
     return joined(
-        *writer.head("cpu", plan),
+        *writer.head("cpu", ""),
         'extern "C" void run(const Plan& @plan, int64_t @begin, int64_t @end) {',
         *writer.body(loop, "@plan", "@begin", "@end"),
     )

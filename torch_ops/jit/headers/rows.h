@@ -13,7 +13,7 @@ struct Row {
 template <bool is_flat, class... O>
 struct Rows : Row<O, is_flat>... {
   TORCH_OPS_FUNCTION Rows(char* const* at, const int64_t* strides)
-      : Row<O, is_flat>{at[O::number], strides[O::number]}... {}
+      : Row<O, is_flat>{at[O::number], is_flat ? O::size : strides[O::number]}... {}
   template <class A>
   TORCH_OPS_FUNCTION typename A::Stored& of(int64_t element) const {
     const Row<A, is_flat>& row = *this;

@@ -54,7 +54,7 @@ Result nothing_there(const RowLayout& layout) {
   return static_cast<Result>(kRule == SegmentRule::kProd ? 1.0f : 0.0f);
 }
 
-// The larger of two numbers, or the smaller; of what is alike, and of NaN, the first.
+// The larger of two numbers, or the smaller: NaN if one is; of what is alike, one of them.
 template <bool kLargest>
 struct Better {
   template <class T>

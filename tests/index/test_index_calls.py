@@ -337,3 +337,25 @@ def test_beyond_2_31(device: torch.device) -> None:
     torch_ops.index_put_(picked, (everything[0][:, None], everything[1]), values)
     for row in (0, 26_843, 35_791, 35_792, 39_999):
         assert torch.equal(picked[row], values), row
+
+
+@pytest.mark.parametrize("indices", [(), 1, (slice(None), -1), (None, slice(1, 3)), ...], ids=str)
+def test_a_number_for_a_view(device: torch.device, indices: Any) -> None:
+    source = torch.randn(4, 3, device=device)
+    expected = source.clone()
+    expected[indices] = 7
+    leaf = source.clone().requires_grad_()
+    written = leaf * 1
+    assert torch_ops.index_put_(written, indices, 7) is written
+    assert torch.equal(written, expected)
+    assert written._version == 1
+    (grad,) = torch.autograd.grad(written.sum(), leaf)
+    assert torch.equal(grad, (expected != 7).float())
+    twice = torch.vmap(lambda x: torch_ops.index_put_(x, indices, 7.0))(source.repeat(2, 1, 1))
+    assert torch.equal(twice, expected.expand(2, 4, 3))
+    with pytest.raises(ValueError, match=r"index_put_: values must be .* torch.uint8 holds"):
+        torch_ops.index_put_(source.byte(), indices, 300)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        torch_ops.index_put_(source[:1].expand(4, 3), indices, 7.0)
+    with pytest.raises(RuntimeError, match="leaf"):
+        torch_ops.index_put_(leaf, indices, 7.0)

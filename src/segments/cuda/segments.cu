@@ -12,6 +12,7 @@
 namespace torch_ops {
 namespace {
 
+using segments::all_offsets;
 using segments::Id;
 using segments::Offsets;
 
@@ -53,16 +54,6 @@ struct TotalOf<SegmentRule::kWhereLargest, Value> {
 };
 template <class Value>
 struct TotalOf<SegmentRule::kWhereSmallest, Value> : TotalOf<SegmentRule::kWhereLargest, Value> {};
-
-Offsets all_offsets(const IndexArray& offsets, const RowLayout& layout) {
-  return {IndexView{offsets},
-          layout.index_batch_stride,
-          layout.index_entry_stride,
-          layout.entries,
-          static_cast<Id>(layout.batch),
-          static_cast<Id>(layout.outer),
-          static_cast<Id>(layout.axis_size)};
-}
 
 // The rows of all segments. In which order values are joined depends on `order`, the pieces that
 // rows would have whatever the address of the values.
@@ -242,66 +233,6 @@ void product_sums(OnCuda on, const RowTotals<Value, Number>& call, const Value* 
       is_aligned(call.values, kBytes) && is_aligned(others, kBytes));
 }
 
-void repeat_rows(OnCuda on, const IndexArray& marks, const RowLayout& layout, const char* rows,
-                 char* result, const IndexErrorSite& errors) {
-  const HostScope scope(on.program);
-  if (layout.slabs() == 0) return;
-  constexpr int64_t kMostWords = 1 << 14;  // of a block, unless its rows have more
-  constexpr int64_t kEnoughBlocks = 1024;
-  const auto launch = [&](auto word) {
-    using Word = decltype(word);
-    const int64_t words = layout.inner / static_cast<int64_t>(sizeof(Word));
-    const int64_t entries = layout.batch * layout.entries;
-    // Entries of a block: few enough for all multiprocessors, and so many that a search pays.
-    const int64_t most =
-        std::min<int64_t>(segments::kRepeatTile, kMostWords / std::max<int64_t>(words, 1));
-    int64_t tile =
-        std::clamp<int64_t>(std::min(most, entries / kEnoughBlocks), 8, segments::kRepeatTile);
-    auto* kernel = segments::repeat_kernel<Word, false>;
-    if constexpr (sizeof(Word) < kVectorBytes) {
-      constexpr int64_t kMostWide = 64;  // words; of longer rows a warp has each, in order
-      if (layout.outer == 1 && words < kMostWide && is_aligned(result, kVectorBytes)) {
-        kernel = segments::repeat_kernel<Word, true>;
-        constexpr int64_t kWords = kVectorBytes / sizeof(Word);
-        tile = ceil_div(tile, kWords) * kWords;  // so that each block's results are aligned
-      }
-    }
-    const dim3 grid(grid_x(std::max<int64_t>(ceil_div(entries, tile), 1), 1), grid_y(layout.outer));
-    TORCH_OPS_LAUNCH(kernel, grid, kRunThreads, 0, all_offsets(marks, layout), words,
-                     static_cast<int>(tile), reinterpret_cast<const Word*>(rows),
-                     reinterpret_cast<Word*>(result), errors);
-  };
-  const auto fits = [&](int64_t bytes) {
-    return layout.inner % bytes == 0 && is_aligned(rows, bytes) && is_aligned(result, bytes);
-  };
-  if (fits(16)) return launch(uint4{});
-  if (fits(8)) return launch(uint64_t{});
-  if (fits(4)) return launch(uint32_t{});
-  fits(2) ? launch(uint16_t{}) : launch(uint8_t{});
-}
-
-template <class Out>
-void find_segments(OnCuda on, const IndexArray& offsets, const RowLayout& layout, Out* ids,
-                   const IndexErrorSite& errors) {
-  const HostScope scope(on.program);
-  if (layout.batch == 0) return;
-  auto* find = segments::ids_kernel<Out>;
-  const int64_t blocks =
-      std::max<int64_t>(ceil_div(layout.batch * layout.entries, segments::kIdTile), 1);
-  TORCH_OPS_LAUNCH(find, grid_x(blocks, 1), kRunThreads, 0, all_offsets(offsets, layout), ids,
-                   errors);
-}
-
-template <class Out>
-void find_offsets(OnCuda on, const IndexArray& index, const RowLayout& layout, Out* offsets,
-                  const IndexErrorSite& errors) {
-  const HostScope scope(on.program);
-  const int64_t work = layout.batch * std::max(layout.entries, layout.axis_size + 1);
-  if (work == 0) return;
-  TORCH_OPS_LAUNCH(segments::offsets_kernel<Out>, grid_x(work, kThreads), kThreads, 0,
-                   IndexView{index}, layout, offsets, errors);
-}
-
 #define TORCH_OPS_SEGMENTS(RULE, T, RESULT)                                               \
   template void reduce_segments<SegmentRule::RULE>(OnCuda, const SegmentCall<T, RESULT>&, \
                                                    const IndexErrorSite&);
@@ -314,14 +245,6 @@ INSTANTIATE_TOTALS(float, float)
 INSTANTIATE_TOTALS(double, double)
 INSTANTIATE_TOTALS(Float16, float)
 INSTANTIATE_TOTALS(BFloat16, float)
-
-#define INSTANTIATE(Out)                                                         \
-  template void find_segments(OnCuda, const IndexArray&, const RowLayout&, Out*, \
-                              const IndexErrorSite&);                            \
-  template void find_offsets(OnCuda, const IndexArray&, const RowLayout&, Out*,  \
-                             const IndexErrorSite&);
-INSTANTIATE(int32_t)
-INSTANTIATE(int64_t)
 
 }  // namespace kernels
 }  // namespace torch_ops

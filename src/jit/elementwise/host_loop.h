@@ -54,10 +54,11 @@ class HostLoop {
   void run(Function function, int64_t begin, int64_t end) const {
     if (is_dense_) return function(plan_.data(), begin, end);
     Words plan = plan_;
-    const int64_t bytes = std::min(end - begin, most_) * kMostBytes;  // of a buffer
+    const int64_t most = std::min(end - begin, most_);
     std::vector<std::unique_ptr<char[]>> buffers(operands_.size());
     for (size_t k = 0; k < operands_.size(); ++k) {
-      if (!operands_[k].in_place) buffers[k].reset(new char[bytes]);
+      const int64_t size = operands_[k].is_index ? sizeof(int64_t) : operands_[k].size;
+      if (!operands_[k].in_place) buffers[k].reset(new char[most * size]);
     }
     Place place(sizes_.size(), 0);
     advance(place, begin);
@@ -80,7 +81,6 @@ class HostLoop {
 
  private:
   static constexpr int64_t kBuffered = 256;  // elements
-  static constexpr int64_t kMostBytes = 16;  // of an element
   // Rows that are walked one by one, with operands that are neighbours along them as they are.
   static constexpr int64_t kLongRow = 64;
   static constexpr int64_t kNarrow = 32;  // rows of fewer elements are copied column by column

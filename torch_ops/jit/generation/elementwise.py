@@ -71,7 +71,7 @@ class _Writer:
         operands = [self.arguments.operand(n, modes[n]) for n in range(walked)]
         first = sum(not param.raw for param in program.outputs)
         self.outputs, self.inputs = operands[:first], operands[first:]
-        # An operand more, which nobody reads: its addresses count.
+        # An operand more: on CUDA its addresses are the indices, on the CPU it has them.
         self.counter = walked if form.index == "o" else -1
         self.count = walked + (form.index == "o")
 

@@ -12,6 +12,7 @@ struct Row {
 };
 template <bool is_flat, class... O>
 struct Rows : Row<O, is_flat>... {
+  // Strides of flat rows are not read.
   TORCH_OPS_FUNCTION Rows(char* const* at, const int64_t* strides)
       : Row<O, is_flat>{at[O::number], is_flat ? O::size : strides[O::number]}... {}
   template <class A>

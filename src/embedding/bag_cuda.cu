@@ -220,7 +220,8 @@ void launch(const BagCall<Value>& call, const IndexErrorSite& errors,
   int lanes = 1;
   while (lanes < std::min<int64_t>(vectors, 32)) lanes *= 2;
   const int64_t strips = ceil_div(vectors, lanes);
-  const auto each = static_cast<int>(std::clamp<int64_t>(call.bags / kLongBlocks, 1, kMostBags));
+  const auto each =
+      static_cast<int>(std::clamp<int64_t>(call.bags * strips / kLongBlocks, 1, kMostBags));
   // Few bags all have a block of their own: one launch takes less time than two.
   const bool is_alone = call.offsets != nullptr && call.bags * strips <= kAloneBlocks;
   const bool is_few = call.bags <= kLongBlocks || call.bags * lanes * strips <= kFewThreads;

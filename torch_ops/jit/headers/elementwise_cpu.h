@@ -12,7 +12,7 @@ template <bool loads_outputs, bool are_independent, int counter, class Plan, cla
 TORCH_OPS_FUNCTION void for_each_element(const Plan& plan, int64_t begin, int64_t end,
                                          const Element& element, Operands<In...> in,
                                          Operands<Out...> out) {
-  const Rows<true, In..., Out...> rows(plan.data, nullptr);
+  const Rows<In..., Out...> rows(plan.data);
   const auto* const indices =
       counter < 0 ? nullptr
                   : reinterpret_cast<const int64_t*>(plan.data[counter < 0 ? 0 : counter]);

@@ -74,6 +74,25 @@ struct HostReduction : Reduction<F, kept, reduced, Out, In...> {
     }
   }
 
+  // Elements of an operand that lie otherwise are copied, so that there is one loop to compile.
+  static constexpr int64_t copied = 256;  // at a time; whole rounds of lanes
+  template <class A>
+  struct Copy {
+    alignas(16) char bytes[copied * A::size];
+  };
+  struct Copies : Copy<In>... {};
+
+  template <class A>
+  static TORCH_OPS_FUNCTION char* neighbours(char* at, int64_t stride, int64_t count,
+                                             Copy<A>& copy) {
+    if (stride == A::size) return at;
+    auto* const to = reinterpret_cast<typename A::Stored*>(copy.bytes);
+    for (int64_t j = 0; j < count; ++j) {
+      to[j] = *reinterpret_cast<const typename A::Stored*>(at + j * stride);
+    }
+    return copy.bytes;
+  }
+
   // `count` of them from `begin` on, side by side where their running results are combined: each
   // waits for the one before.
   template <int count, class Plan>
@@ -81,6 +100,7 @@ struct HostReduction : Reduction<F, kept, reduced, Out, In...> {
                                            const F& f) {
     Result running[count][lanes], sums[count];
     char* start[count][operands];
+    Copies copies;
     int filled = 0;
     const int64_t parts = count > 1 ? 1 : plan.parts;
     for (int r = 0; r < count; ++r) {
@@ -88,10 +108,16 @@ struct HostReduction : Reduction<F, kept, reduced, Out, In...> {
       filled = 0;
       walk(plan, (begin + r) % parts, start[r], [&](char* const* at, int64_t length) {
         const int64_t* const strides = plan.reduced[0].strides;
-        if (is_flat) {
-          add_row(f, Rows<true, In...>(at, strides), length, running[r], filled);
-        } else {
-          add_row(f, Rows<false, In...>(at, strides), length, running[r], filled);
+        const int64_t most = is_flat ? length : copied;
+        for (int64_t j = 0; j < length; j += most) {
+          const int64_t some = length - j < most ? length - j : most;
+          char* from[operands];
+          Each{(from[In::number] = is_flat
+                                       ? at[In::number]
+                                       : neighbours<In>(at[In::number] + j * strides[In::number],
+                                                        strides[In::number], some, copies),
+                0)...};
+          add_row(f, Rows<In...>(from), some, running[r], filled);
         }
       });
     }
@@ -111,7 +137,10 @@ struct HostReduction : Reduction<F, kept, reduced, Out, In...> {
   template <class Plan>
   static TORCH_OPS_FUNCTION void rows(const Plan& plan, int64_t begin, int64_t end, const F& f) {
     constexpr int side_by_side = 8;
-    const bool is_flat = reduced == 0 || are_flat(plan.reduced[0].strides, Operands<In...>());
+    bool is_flat = true;
+    if (reduced > 0) {
+      Each{(is_flat &= plan.reduced[0].strides[In::number] == In::size, 0)...};
+    }
     if (plan.parts == 1) {
       for (; begin + side_by_side <= end; begin += side_by_side) {
         some_rows<side_by_side>(plan, begin, is_flat, f);

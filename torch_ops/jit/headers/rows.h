@@ -5,29 +5,18 @@
 
 namespace torch_ops {
 
-template <class O, bool is_flat>
+// Elements of operands, each of which are neighbours.
+template <class O>
 struct Row {
   char* at;
-  int64_t stride;
 };
-template <bool is_flat, class... O>
-struct Rows : Row<O, is_flat>... {
-  // Strides of flat rows are not read.
-  TORCH_OPS_FUNCTION Rows(char* const* at, const int64_t* strides)
-      : Row<O, is_flat>{at[O::number], is_flat ? O::size : strides[O::number]}... {}
+template <class... O>
+struct Rows : Row<O>... {
+  TORCH_OPS_FUNCTION explicit Rows(char* const* at) : Row<O>{at[O::number]}... {}
   template <class A>
   TORCH_OPS_FUNCTION typename A::Stored& of(int64_t element) const {
-    const Row<A, is_flat>& row = *this;
-    return *reinterpret_cast<typename A::Stored*>(row.at +
-                                                  element * (is_flat ? A::size : row.stride));
+    return *reinterpret_cast<typename A::Stored*>(Row<A>::at + element * A::size);
   }
 };
-
-// Are the elements of all operands neighbours?
-TORCH_OPS_FUNCTION bool are_flat(const int64_t*, Operands<>) { return true; }
-template <class A, class... O>
-TORCH_OPS_FUNCTION bool are_flat(const int64_t* strides, Operands<A, O...>) {
-  return strides[A::number] == A::size && are_flat(strides, Operands<O...>());
-}
 
 }  // namespace torch_ops

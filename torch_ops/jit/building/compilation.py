@@ -30,6 +30,7 @@ from torch_ops.jit.building.toolchain import (
     find_host_compiler,
     find_nvrtc,
     host_processor,
+    option_against_carets,
     shared_libstdcxx,
 )
 
@@ -125,7 +126,9 @@ def compile_host(what: str, source: Source, *, options: Sequence[str] = ()) -> A
     key = _key(facts, source.text, arguments, _folders_of_environment())
 
     def compile() -> Artefact:
-        return _run_host_compiler(what, source, [compiler.command[0], *arguments])
+        # Carets would show a file that happens to be named as a string of the user.
+        no_carets = option_against_carets(compiler.command)
+        return _run_host_compiler(what, source, [compiler.command[0], *arguments, no_carets])
 
     return get_or_compile(key, compile)
 
@@ -289,11 +292,7 @@ def _run_host_compiler(what: str, source: Source, command: Sequence[str]) -> Art
         with open(text, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(source.text)
         run = subprocess.run(
-            # Carets would show a file that happens to be named as a string of the user.
-            [
-                *(*command, *shared_libstdcxx(), "-fno-diagnostics-show-caret"),
-                *("-x", "c++", text, "-o", library),
-            ],
+            [*command, *shared_libstdcxx(), "-x", "c++", text, "-o", library],
             capture_output=True,
             text=True,
             errors="replace",

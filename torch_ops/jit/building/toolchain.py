@@ -10,6 +10,7 @@ import platform
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -163,6 +164,13 @@ def _identity(command: Sequence[str]) -> str:
                 status = os.stat(real)
                 facts.append(f"{name} {real} {status.st_size} {status.st_mtime_ns}")
     return "\n".join(dict.fromkeys(facts))
+
+
+@cache
+def option_against_carets(command: tuple[str, ...]) -> str:
+    """What makes this compiler show no lines of the source in its messages: g++, or clang++."""
+    run = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    return "-fno-caret-diagnostics" if "clang" in run.stdout else "-fno-diagnostics-show-caret"
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Calls that go past torch.ops (src/common/torch/python_call.h), and what they leave to it.
+"""Calls that go past torch.ops (src/common/torch/calls/python_call.h), and what they leave to it.
 
 They are found in the modules, and the ops that they call in the tests of these. That a result is
 right, and what PyTorch offers around a call, is tested with each op.

@@ -1,7 +1,8 @@
 """What torch_ops is built for and tested with: the one place that says so.
 
 setup.py, the check at import, the tests, CI and the docs read it; `make supported` prints it. For
-another version of torch, add it here, and mend what its compiler says in src/common/torch/compat.h.
+another version of torch, add it here, and mend what its compiler says in
+src/common/torch/registration/compat.h.
 """
 
 # Of torch, oldest first.

@@ -5,7 +5,7 @@
 #include "common/elementwise/elementwise_cpu.h"
 #include "common/host/float16.h"
 #include "common/host/parallel.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "embedding/bag_launch.h"
 
 namespace torch_ops::kernels {

@@ -8,7 +8,7 @@
 #include "common/host/float16.h"
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_view.cuh"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "embedding/bag_launch.h"
 
 namespace torch_ops::kernels {

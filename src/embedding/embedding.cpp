@@ -20,11 +20,11 @@
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/planned.h"
 #include "common/gather_family/summable.h"
-#include "common/torch/checks.h"
-#include "common/torch/derive.h"
-#include "common/torch/new_output.h"
-#include "common/torch/python_call.h"
-#include "common/torch/sharding.h"
+#include "common/torch/calls/checks.h"
+#include "common/torch/calls/new_output.h"
+#include "common/torch/calls/python_call.h"
+#include "common/torch/registration/derive.h"
+#include "common/torch/registration/sharding.h"
 #include "embedding/bag_launch.h"
 
 namespace torch_ops {

@@ -5,9 +5,9 @@
 #include "common/gather_family/elements.h"
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
-#include "common/torch/derive.h"
-#include "common/torch/new_output.h"
-#include "common/torch/sharding.h"
+#include "common/torch/calls/new_output.h"
+#include "common/torch/registration/derive.h"
+#include "common/torch/registration/sharding.h"
 #include "gather/gather.h"
 
 namespace torch_ops {

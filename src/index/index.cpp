@@ -4,9 +4,9 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "common/gather_family/gather_ops.h"
-#include "common/torch/autograd.h"
-#include "common/torch/register.h"
-#include "common/torch/sharding.h"
+#include "common/torch/registration/autograd.h"
+#include "common/torch/registration/register.h"
+#include "common/torch/registration/sharding.h"
 #include "index/arrays.h"
 #include "index/points/points.h"
 #include "index/python_index.h"

@@ -11,7 +11,7 @@
 
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/summable.h"
-#include "common/torch/register.h"
+#include "common/torch/registration/register.h"
 #include "index/arrays.h"
 #include "index/points/points.h"
 

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "common/gather_family/gather_ops.h"
-#include "common/torch/python_call.h"
+#include "common/torch/calls/python_call.h"
 #include "index/arrays.h"
 
 namespace torch_ops::python_index {

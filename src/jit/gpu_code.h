@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/torch/torch_cuda.h"
+#include "common/torch/calls/torch_cuda.h"
 
 namespace torch_ops::jit {
 

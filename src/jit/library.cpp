@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/torch/checks.h"
+#include "common/torch/calls/checks.h"
 #include "jit/gpu_code.h"
 #include "jit/jit.h"
 

@@ -11,8 +11,8 @@
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
 #include "common/gather_family/indexing.h"
-#include "common/torch/derive.h"
-#include "common/torch/new_output.h"
+#include "common/torch/calls/new_output.h"
+#include "common/torch/registration/derive.h"
 #include "peers/peers_launch.h"
 #include "scatter/scatter.h"
 

@@ -13,7 +13,7 @@
 #include "common/indexing/index_array.h"
 #include "common/indexing/index_error.h"
 #include "common/indexing/index_mode.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "scatter/scatter_launch.h"
 
 namespace torch_ops {

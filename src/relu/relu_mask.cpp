@@ -6,7 +6,7 @@
 #include <ATen/ops/ones_like.h>
 
 #include "common/elementwise/bit_mask.h"
-#include "common/torch/register.h"
+#include "common/torch/registration/register.h"
 #include "relu/relu.h"
 
 namespace torch_ops {

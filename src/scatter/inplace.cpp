@@ -14,9 +14,9 @@
 #include "common/gather_family/gather_ops.h"
 #include "common/gather_family/index_mode_args.h"
 #include "common/gather_family/indexing.h"
-#include "common/torch/batching.h"
-#include "common/torch/derive.h"
-#include "common/torch/inplace.h"
+#include "common/torch/registration/batching.h"
+#include "common/torch/registration/derive.h"
+#include "common/torch/registration/inplace.h"
 #include "scatter/scatter.h"
 #include "scatter/scatter_ops.h"
 

@@ -6,8 +6,8 @@
 #include <ATen/ops/sort.h>
 
 #include "common/gather_family/indexing.h"
-#include "common/torch/batching.h"
-#include "common/torch/register.h"
+#include "common/torch/registration/batching.h"
+#include "common/torch/registration/register.h"
 #include "scatter/scatter.h"
 
 namespace torch_ops {

@@ -7,7 +7,7 @@
 
 #include "common/gather_family/call_indexed.h"
 #include "common/gather_family/summable.h"
-#include "common/torch/checks.h"
+#include "common/torch/calls/checks.h"
 #include "scatter/scatter_launch.h"
 
 namespace torch_ops {

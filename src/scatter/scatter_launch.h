@@ -13,11 +13,11 @@
 
 #include "common/host/float16.h"
 #include "common/host/host_program.h"
-#include "common/indexing/element_layout.h"
 #include "common/indexing/index_array.h"
 #include "common/indexing/index_error.h"
 #include "common/indexing/index_mode.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/element_layout.h"
+#include "common/layout/row_layout.h"
 
 namespace torch_ops {
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "common/gather_family/gather_ops.h"
-#include "common/torch/autograd.h"
-#include "common/torch/batching.h"
+#include "common/torch/registration/autograd.h"
+#include "common/torch/registration/batching.h"
 
 namespace torch_ops::ops {
 

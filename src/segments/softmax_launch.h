@@ -7,7 +7,7 @@
 #include "common/host/float16.h"
 #include "common/host/host_program.h"
 #include "common/indexing/index_array.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "scatter/scatter_launch.h"
 
 namespace torch_ops {

@@ -1,5 +1,5 @@
 // The module that is linked with torch's CUDA libraries: what it gives the others
-// (common/torch/torch_cuda.h), and what Python sees of it (torch_ops/errors.py).
+// (common/torch/calls/torch_cuda.h), and what Python sees of it (torch_ops/errors.py).
 #include <ATen/cuda/EmptyTensor.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
@@ -8,7 +8,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
-#include "common/torch/torch_cuda.h"
+#include "common/torch/calls/torch_cuda.h"
 #include "torch_cuda/parts.h"
 
 namespace torch_ops {

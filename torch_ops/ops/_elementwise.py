@@ -66,7 +66,7 @@ def directly(name: str, module: str | None = None) -> Callable[[Unary], Unary]:
     """Decorates a function that calls a registered op, so that the compiled module is tried first.
 
     The module's ``call_<op>`` costs the host less than ``torch.ops``, and returns NotImplemented
-    if the registered op must be called (src/common/torch/python_call.h).
+    if the registered op must be called (src/common/torch/calls/python_call.h).
 
     Args:
         name: The op's name.

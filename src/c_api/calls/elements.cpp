@@ -3,7 +3,7 @@
 
 #include "c_api/calls/rows.h"
 #include "c_api/frame/dispatch.h"
-#include "common/indexing/element_layout.h"
+#include "common/layout/element_layout.h"
 
 namespace torch_ops {
 namespace {

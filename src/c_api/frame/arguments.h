@@ -7,7 +7,7 @@
 #include "c_api/frame/failure.h"
 #include "common/indexing/index_array.h"
 #include "common/indexing/index_mode.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "relu/relu_launch.h"
 #include "torch_ops.h"
 

@@ -28,15 +28,15 @@
 #include <vector>
 
 #include "common/elementwise/elementwise_layout.h"
-#include "common/torch/autograd.h"
-#include "common/torch/batching.h"
-#include "common/torch/call_kernels.h"
-#include "common/torch/checks.h"
-#include "common/torch/derive.h"
-#include "common/torch/inplace.h"
-#include "common/torch/new_output.h"
-#include "common/torch/python_call.h"
-#include "common/torch/register.h"
+#include "common/torch/calls/call_kernels.h"
+#include "common/torch/calls/checks.h"
+#include "common/torch/calls/new_output.h"
+#include "common/torch/calls/python_call.h"
+#include "common/torch/registration/autograd.h"
+#include "common/torch/registration/batching.h"
+#include "common/torch/registration/derive.h"
+#include "common/torch/registration/inplace.h"
+#include "common/torch/registration/register.h"
 
 namespace torch_ops {
 

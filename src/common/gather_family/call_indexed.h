@@ -3,9 +3,9 @@
 #pragma once
 
 #include "common/gather_family/indexing.h"
-#include "common/indexing/element_layout.h"
 #include "common/indexing/index_array.h"
-#include "common/torch/call_kernels.h"
+#include "common/layout/element_layout.h"
+#include "common/torch/calls/call_kernels.h"
 #ifdef TORCH_OPS_WITH_CUDA
 #include "common/gather_family/index_errors.h"
 #endif

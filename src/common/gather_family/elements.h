@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "common/gather_family/indexing.h"
-#include "common/indexing/element_layout.h"
-#include "common/torch/batching.h"
+#include "common/layout/element_layout.h"
+#include "common/torch/registration/batching.h"
 
 namespace torch_ops::elements {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/gather_family/indexing.h"
-#include "common/torch/batching.h"
+#include "common/torch/registration/batching.h"
 
 namespace torch_ops {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/torch/op.h"
+#include "common/torch/calls/op.h"
 
 namespace torch_ops::ops {
 

@@ -11,8 +11,8 @@
 #include "common/gather_family/indexing.h"
 #include "common/indexing/index_error.h"
 #include "common/indexing/index_mode.h"
-#include "common/indexing/row_layout.h"
-#include "common/torch/torch_cuda.h"
+#include "common/layout/row_layout.h"
+#include "common/torch/calls/torch_cuda.h"
 
 namespace torch_ops {
 

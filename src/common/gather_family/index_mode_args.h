@@ -13,7 +13,7 @@
 #include <type_traits>
 
 #include "common/indexing/index_mode.h"
-#include "common/torch/checks.h"
+#include "common/torch/calls/checks.h"
 
 namespace torch_ops::indexing {
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "common/indexing/index_mode.h"
-#include "common/indexing/row_layout.h"
-#include "common/torch/callers.h"
-#include "common/torch/checks.h"
+#include "common/layout/row_layout.h"
+#include "common/torch/calls/callers.h"
+#include "common/torch/calls/checks.h"
 
 namespace torch_ops {
 

@@ -8,8 +8,8 @@
 //   };
 #pragma once
 
-#include "common/torch/batching.h"
-#include "common/torch/derive.h"
+#include "common/torch/registration/batching.h"
+#include "common/torch/registration/derive.h"
 
 namespace torch_ops::planned {
 

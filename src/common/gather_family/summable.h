@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
-#include "common/torch/checks.h"
+#include "common/torch/calls/checks.h"
 
 namespace torch_ops {
 

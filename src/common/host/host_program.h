@@ -1,5 +1,5 @@
 // The services that the kernel library gets from the program that calls it: threads, memory,
-// streams. torch's bindings use torch's (common/torch/call_kernels.h), the C library its own
+// streams. torch's bindings use torch's (common/torch/calls/call_kernels.h), the C library its own
 // (c_api/own_program.cpp).
 #pragma once
 

@@ -6,7 +6,7 @@
 
 #include "common/host/parallel.h"
 #include "common/indexing/index_mode.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 
 namespace torch_ops {
 

@@ -7,7 +7,7 @@
 #include "common/cuda/scratch.h"
 #include "common/host/parallel.h"
 #include "common/indexing/index_array.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 
 namespace torch_ops {
 

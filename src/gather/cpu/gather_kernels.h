@@ -6,9 +6,9 @@
 #include <cstdlib>
 
 #include "common/elementwise/elementwise.h"
-#include "common/indexing/copy_row.h"
 #include "common/indexing/index_mode.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/copy_row.h"
+#include "common/layout/row_layout.h"
 
 namespace torch_ops {
 

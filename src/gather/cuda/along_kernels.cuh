@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "common/indexing/element_grid.cuh"
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"
-#include "common/indexing/row_layout.h"
+#include "common/layout/element_grid.cuh"
+#include "common/layout/row_layout.h"
 
 namespace torch_ops {
 

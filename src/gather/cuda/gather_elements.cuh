@@ -1,5 +1,5 @@
 // gather on the GPU, for elements of a table that exceeds the L2 cache, which are picked window by
-// window (common/indexing/table_windows.cuh). No torch.
+// window (common/layout/table_windows.cuh). No torch.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"
-#include "common/indexing/row_layout.h"
-#include "common/indexing/table_windows.cuh"
+#include "common/layout/row_layout.h"
+#include "common/layout/table_windows.cuh"
 #include "gather/cuda/gather_path.h"
 
 namespace torch_ops {

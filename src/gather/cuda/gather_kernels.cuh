@@ -16,8 +16,8 @@
 #include "common/cuda/vectorized.cuh"
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_view.cuh"
-#include "common/indexing/row_grid.cuh"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_grid.cuh"
+#include "common/layout/row_layout.h"
 #include "gather/cuda/gather_staging.h"
 
 namespace torch_ops {

@@ -5,7 +5,7 @@
 
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_view.cuh"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 
 namespace torch_ops {
 

@@ -8,7 +8,7 @@
 
 #include "common/cuda/device_limits.h"
 #include "common/host/ceil_div.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "gather/cuda/gather_staging.h"
 
 namespace torch_ops {

@@ -14,7 +14,7 @@
 #include "common/cuda/vectorized.cuh"
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_view.cuh"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "gather/cuda/gather_flat.cuh"
 
 namespace torch_ops {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "common/cuda/device_limits.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 
 namespace torch_ops {
 

@@ -12,10 +12,10 @@
 #include "common/gather_family/index_mode_args.h"
 #include "common/gather_family/indexing.h"
 #include "common/gather_family/summable.h"
-#include "common/torch/batching.h"
-#include "common/torch/call_kernels.h"
-#include "common/torch/derive.h"
-#include "common/torch/new_output.h"
+#include "common/torch/calls/call_kernels.h"
+#include "common/torch/calls/new_output.h"
+#include "common/torch/registration/batching.h"
+#include "common/torch/registration/derive.h"
 #include "index/masks/mask_launch.h"
 
 namespace torch_ops {

@@ -4,10 +4,10 @@
 #include <ATen/ops/from_blob.h>
 
 #include "common/gather_family/gather_ops.h"
-#include "common/torch/derive.h"
-#include "common/torch/new_output.h"
-#include "common/torch/older_vmap.h"
-#include "common/torch/sharding.h"
+#include "common/torch/calls/new_output.h"
+#include "common/torch/registration/derive.h"
+#include "common/torch/registration/older_vmap.h"
+#include "common/torch/registration/sharding.h"
 #include "index/points/points.h"
 #include "index/points/points_batching.h"
 

@@ -359,7 +359,7 @@ Tensor number_points(at::TensorList coordinates, c10::SymIntArrayRef sizes, std:
 // `rows`, as gather_points returns them, added up where it read them: in a tensor whose axes `dims`
 // have these `sizes`. Calls registered ops, so it can be differentiated. A point
 // that names no place is dropped; `all_named`: there is none, except for errors. `shards`: of the
-// result (common/torch/sharding.h).
+// result (common/torch/registration/sharding.h).
 Tensor sum_at(const Tensor& rows, at::TensorList coordinates, at::IntArrayRef dims,
               c10::SymIntArrayRef sizes, int64_t batch_dims, bool front, std::string_view mode,
               bool all_named, std::optional<bool> deterministic, ops::Axes axes = std::nullopt,

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/torch/batching.h"
+#include "common/torch/registration/batching.h"
 
 namespace torch_ops::points {
 

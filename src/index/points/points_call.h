@@ -6,7 +6,7 @@
 
 #include "common/gather_family/indexing.h"
 #include "common/indexing/index_array.h"
-#include "common/torch/call_kernels.h"
+#include "common/torch/calls/call_kernels.h"
 #include "index/points/kernels/index_launch.h"
 #ifdef TORCH_OPS_WITH_CUDA
 #include "common/gather_family/index_errors.h"

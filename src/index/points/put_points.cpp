@@ -5,8 +5,8 @@
 #include <ATen/ops/zeros.h>
 
 #include "common/gather_family/gather_ops.h"
-#include "common/torch/derive.h"
-#include "common/torch/inplace.h"
+#include "common/torch/registration/derive.h"
+#include "common/torch/registration/inplace.h"
 #include "index/points/points.h"
 #include "index/points/points_batching.h"
 

@@ -2,8 +2,8 @@
 
 #include <ATen/ops/stack.h>
 
-#include "common/torch/batching.h"
-#include "common/torch/older_vmap.h"
+#include "common/torch/registration/batching.h"
+#include "common/torch/registration/older_vmap.h"
 
 namespace torch_ops::jit {
 

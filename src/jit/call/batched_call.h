@@ -27,7 +27,7 @@ std::vector<Tensor> call_each(const Signature& kernel, const c10::SymInt& sample
 std::vector<Tensor> call_batched(const Signature& kernel, const OpInputs& op_inputs, bool apart,
                                  OpCall call);
 
-// What is registered for the Batched key (common/torch/older_vmap.h).
+// What is registered for the Batched key (common/torch/registration/older_vmap.h).
 torch::CppFunction rule_for_older_vmap();
 
 }  // namespace torch_ops::jit

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/torch/autograd.h"
+#include "common/torch/registration/autograd.h"
 #include "jit/call/registered.h"
 
 namespace torch_ops::jit {

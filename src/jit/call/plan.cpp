@@ -1,6 +1,6 @@
 #include "jit/call/plan.h"
 
-#include "common/torch/checks.h"
+#include "common/torch/calls/checks.h"
 
 namespace torch_ops::jit {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "common/torch/checks.h"
+#include "common/torch/calls/checks.h"
 
 namespace torch_ops::jit {
 namespace {

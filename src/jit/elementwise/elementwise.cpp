@@ -12,7 +12,7 @@
 
 #include <algorithm>
 
-#include "common/torch/new_output.h"
+#include "common/torch/calls/new_output.h"
 #include "jit/call/plan.h"
 #include "jit/call/python_arguments.h"
 #include "jit/elementwise/host_loop.h"

@@ -2,7 +2,7 @@
 // computes by the same lines.
 #include <algorithm>
 
-#include "common/torch/checks.h"
+#include "common/torch/calls/checks.h"
 #include "jit/indexed/indexed.h"
 
 namespace torch_ops::jit::indexed {

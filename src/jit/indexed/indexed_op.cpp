@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "common/torch/batching.h"
+#include "common/torch/registration/batching.h"
 #include "jit/call/batched_call.h"
 #include "jit/call/registered.h"
 #include "jit/indexed/indexed.h"

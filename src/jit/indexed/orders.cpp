@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "common/gather_family/call_indexed.h"
-#include "common/torch/new_output.h"
+#include "common/torch/calls/new_output.h"
 #include "jit/indexed/problem.h"
 #include "scatter/scatter_launch.h"
 

@@ -6,8 +6,8 @@
 #include <array>
 
 #include "common/host/ceil_div.h"
-#include "common/torch/call_kernels.h"
-#include "common/torch/new_output.h"
+#include "common/torch/calls/call_kernels.h"
+#include "common/torch/calls/new_output.h"
 #include "jit/call/axes.h"
 #include "jit/call/python_arguments.h"
 #include "jit/gpu_code.h"

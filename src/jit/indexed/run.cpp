@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "common/torch/new_output.h"
+#include "common/torch/calls/new_output.h"
 #include "jit/indexed/problem.h"
 #ifdef TORCH_OPS_WITH_CUDA
 #include "common/gather_family/index_errors.h"

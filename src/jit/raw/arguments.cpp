@@ -7,7 +7,7 @@
 #include <complex>
 #include <cstring>
 
-#include "common/torch/checks.h"
+#include "common/torch/calls/checks.h"
 
 namespace torch_ops::jit {
 namespace py = pybind11;

@@ -14,7 +14,7 @@
 #include <algorithm>
 
 #include "common/host/ceil_div.h"
-#include "common/torch/new_output.h"
+#include "common/torch/calls/new_output.h"
 #include "jit/call/axes.h"
 #include "jit/call/plan.h"
 #include "jit/call/python_arguments.h"

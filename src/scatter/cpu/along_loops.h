@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/indexing/element_walk.h"
 #include "common/indexing/index_mode.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/element_walk.h"
+#include "common/layout/row_layout.h"
 
 namespace torch_ops {
 

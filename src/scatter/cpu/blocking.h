@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 
 namespace torch_ops {
 

@@ -8,7 +8,7 @@
 
 #include "common/elementwise/elementwise.h"
 #include "common/host/float16.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "scatter/cpu/reduce_loops.h"
 
 namespace torch_ops {

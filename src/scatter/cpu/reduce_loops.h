@@ -7,7 +7,7 @@
 
 #include "common/elementwise/elementwise.h"
 #include "common/indexing/index_mode.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "scatter/cpu/order_keys.h"
 #include "scatter/cpu/sum_loops.h"
 

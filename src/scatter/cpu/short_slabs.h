@@ -12,7 +12,7 @@
 #include "common/elementwise/elementwise_cpu.h"
 #include "common/host/parallel.h"
 #include "common/indexing/index_mode.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "scatter/cpu/sum_loops.h"
 
 namespace torch_ops {

@@ -9,7 +9,7 @@
 #include "common/elementwise/elementwise.h"
 #include "common/host/float16.h"
 #include "common/indexing/index_mode.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 
 namespace torch_ops {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/indexing/index_mode.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "scatter/cpu/blocking.h"
 
 namespace torch_ops {

@@ -8,7 +8,7 @@
 
 #include "common/host/ceil_div.h"
 #include "common/host/host_device.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "scatter/sum/problem.h"
 #include "scatter/sum/tuning.h"
 

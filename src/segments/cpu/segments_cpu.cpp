@@ -5,8 +5,8 @@
 #include "common/cuda/scratch.h"
 #include "common/elementwise/elementwise_cpu.h"
 #include "common/host/parallel.h"
-#include "common/indexing/copy_row.h"
 #include "common/indexing/first_bad_entry.h"
+#include "common/layout/copy_row.h"
 #include "scatter/cpu/reduce_loops.h"
 
 namespace torch_ops::kernels {

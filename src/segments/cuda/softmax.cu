@@ -5,7 +5,7 @@
 #include "common/cuda/launch.cuh"
 #include "common/cuda/vectorized.cuh"
 #include "common/indexing/index_view.cuh"
-#include "common/indexing/row_grid.cuh"
+#include "common/layout/row_grid.cuh"
 #include "segments/softmax_formulas.h"
 #include "segments/softmax_launch.h"
 

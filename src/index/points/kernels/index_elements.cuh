@@ -1,12 +1,12 @@
 // Gathers elements at points whose places fit 32 bits, as in most calls: with less to compute
 // than point_elements_kernel, and from a table that exceeds the L2 cache window by window
-// (common/indexing/table_windows.cuh). No torch.
+// (common/layout/table_windows.cuh). No torch.
 #pragma once
 
 #include <cstdint>
 
-#include "common/indexing/row_layout.h"
-#include "common/indexing/table_windows.cuh"
+#include "common/layout/row_layout.h"
+#include "common/layout/table_windows.cuh"
 #include "index/points/kernels/index_kernels.cuh"
 
 namespace torch_ops {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/indexing/copy_row.h"
 #include "common/indexing/index_array.h"
+#include "common/layout/copy_row.h"
 #include "index/points/kernels/points_layout.h"
 
 namespace torch_ops {

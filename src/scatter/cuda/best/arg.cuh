@@ -13,8 +13,8 @@
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"
-#include "common/indexing/row_grid.cuh"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_grid.cuh"
+#include "common/layout/row_layout.h"
 #include "scatter/cuda/entries.cuh"
 
 namespace torch_ops::reduce {

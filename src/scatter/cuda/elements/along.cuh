@@ -6,9 +6,9 @@
 #include <type_traits>
 
 #include "common/cuda/fast_divisor.cuh"
-#include "common/indexing/element_grid.cuh"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"
+#include "common/layout/element_grid.cuh"
 #include "scatter/cuda/atomic/atomic.cuh"
 #include "scatter/sum/atomic_cut.h"
 

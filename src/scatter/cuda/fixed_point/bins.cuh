@@ -14,7 +14,7 @@
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "scatter/cuda/entries.cuh"
 #include "scatter/sum/fixed_cut.h"
 

@@ -25,7 +25,7 @@
 #include "common/host/host_device.h"
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_view.cuh"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "scatter/cuda/fixed_point/bins.cuh"
 #include "scatter/cuda/fixed_point/fixed_sums.cuh"
 #include "scatter/sum/fixed_cut.h"

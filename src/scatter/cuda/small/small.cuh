@@ -22,7 +22,7 @@
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "scatter/sum/small_cut.h"
 
 namespace torch_ops::small {

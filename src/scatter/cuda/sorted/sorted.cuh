@@ -24,7 +24,7 @@
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"
-#include "common/indexing/row_layout.h"
+#include "common/layout/row_layout.h"
 #include "scatter/cuda/sorted/runs.cuh"
 
 namespace torch_ops::sorted {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/torch/callers.h"
+#include "common/torch/calls/callers.h"
 
 namespace torch_ops {
 // As Python prints it: "torch.float64", where a stream would write "Double".

@@ -36,8 +36,8 @@
 #include <vector>
 
 #include "common/host/host_program.h"
-#include "common/torch/nested.h"
-#include "common/torch/op.h"
+#include "common/torch/calls/op.h"
+#include "common/torch/registration/nested.h"
 
 namespace torch_ops {
 

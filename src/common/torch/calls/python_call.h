@@ -25,8 +25,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "common/torch/checks.h"
-#include "common/torch/op.h"
+#include "common/torch/calls/checks.h"
+#include "common/torch/calls/op.h"
 
 namespace torch_ops::python_call {
 

@@ -16,7 +16,7 @@
 
 #include "common/host/float16.h"
 #include "common/host/host_program.h"
-#include "common/torch/torch_cuda.h"
+#include "common/torch/calls/torch_cuda.h"
 
 namespace torch_ops {
 

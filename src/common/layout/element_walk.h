@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/indexing/element_layout.h"
-#include "common/indexing/row_layout.h"
+#include "common/layout/element_layout.h"
+#include "common/layout/row_layout.h"
 
 namespace torch_ops {
 

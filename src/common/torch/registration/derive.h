@@ -24,8 +24,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/torch/autograd.h"
-#include "common/torch/register.h"
+#include "common/torch/registration/autograd.h"
+#include "common/torch/registration/register.h"
 
 namespace torch_ops::autograd {
 

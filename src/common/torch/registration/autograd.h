@@ -31,7 +31,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/torch/compat.h"
+#include "common/torch/registration/compat.h"
 
 namespace torch_ops::autograd {
 

@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #endif
 
-#include "common/torch/torch_cuda.h"
+#include "common/torch/calls/torch_cuda.h"
 
 namespace torch_ops {
 

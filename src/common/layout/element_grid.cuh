@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "common/cuda/fast_divisor.cuh"
-#include "common/indexing/element_layout.h"
+#include "common/layout/element_layout.h"
 
 namespace torch_ops {
 

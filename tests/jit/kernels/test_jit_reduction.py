@@ -105,7 +105,7 @@ def test_rows_that_begin_within_words(dtype: torch.dtype, device: torch.device) 
 def test_rows_of_several_inputs(device: torch.device) -> None:
     """Whose words begin at other elements, or which are the same for a row or in all rows."""
     dot = ReductionKernel("T x, U y", "float64 z", "x * y + 1", "a + b", "z = a", 0)
-    for rows, length in ((9, 64), (40, 257), (2, 9001)):
+    for rows, length in ((9, 64), (40, 257), (2, 9001), (2, 300_007)):
         x = integers((rows, length + 3), device, torch.float32)
         half, byte = x.bfloat16(), x.to(torch.int8)
         odd = x[:, :length]

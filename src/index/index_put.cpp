@@ -5,6 +5,7 @@
 #include <ATen/functorch/DynamicLayer.h>
 #include <ATen/functorch/PlumbingHelper.h>
 #include <ATen/ops/_unsafe_view.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -230,7 +231,11 @@ struct IndexPut {
     const Arrays arrays = find_arrays(op, source, indices, front, axes);
     if (arrays.coordinates.empty()) {
       const Tensor rows = expand_values(op, values, source.sym_sizes());
-      return accumulate ? sum_of(source, rows) : rows.clone(at::MemoryFormat::Contiguous);
+      if (accumulate) return sum_of(source, rows);
+      // All of it, but still of `source`, whose gradient is zeros.
+      const Tensor all = at::ones({}, source.options().dtype(at::kBool));
+      return from_bits(at::where(all, as_bits(rows), as_bits(source)), source.scalar_type())
+          .contiguous();
     }
     const Tensor rows = expand_values(op, values, picked_sizes(op, source, arrays));
     if (accumulate) return added_to(source, call, arrays, rows);

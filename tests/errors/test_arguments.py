@@ -148,6 +148,32 @@ CALLS: list[tuple[str, Callable[[Any, Any], object]]] = [
 ]
 
 
+CALLS += [
+    *(
+        (
+            f"embedding: {name} must be a bool, but a str was given",
+            lambda s, i, name=name: torch_ops.embedding(i, s, **{name: "yes"}),
+        )
+        for name in ("sparse", "scale_grad_by_freq")
+    ),
+    *(
+        (
+            f"embedding_bag: {name} must be a bool, but a str was given",
+            lambda s, i, name=name: torch_ops.embedding_bag(i[None], s, **{name: "yes"}),
+        )
+        for name in ("sparse", "scale_grad_by_freq", "include_last_offset")
+    ),
+    (
+        "scatter_elements_add: size[1] must be an int, but a float was given",
+        lambda s, i: torch_ops.scatter_elements_add(s, i[:, None], (4, 3.0), 0),
+    ),
+    (
+        "scatter_add: dtype must be one that has sums, but it is torch.bool",
+        lambda s, i: torch_ops.scatter_add(s[:2], i, 4, dtype=torch.bool),
+    ),
+]
+
+
 @pytest.mark.parametrize(("message", "call"), CALLS, ids=[message for message, _ in CALLS])
 def test_kinds(
     device: torch.device, message: str, call: Callable[[Tensor, Tensor], object]

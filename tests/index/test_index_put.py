@@ -407,6 +407,20 @@ def test_strided_sources_and_values(device: torch.device) -> None:
     assert (source != 0).sum() == (values != 0).sum()
 
 
+@pytest.mark.parametrize("indices", [..., (), slice(None), slice(0, 3)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_gradient_of_a_source_that_is_overwritten(
+    dtype: torch.dtype, indices: Any, device: torch.device
+) -> None:
+    """Zeros, even where nothing of it is left."""
+    source = torch.ones(3, 2, dtype=dtype, device=device).T.contiguous().T.requires_grad_()
+    values = torch.full((2,), 2.0, dtype=dtype, device=device, requires_grad=True)
+    result = torch_ops.index_put(source, indices, values)
+    assert bool((result == 2).all()) and result.is_contiguous()
+    of_source, of_values = torch.autograd.grad(result.sum(), (source, values))
+    assert not of_source.any() and of_values.tolist() == [3, 3]
+
+
 def test_version_counter(device: torch.device) -> None:
     leaf = torch.ones(4, device=device, requires_grad=True)
     squared = leaf * 1

@@ -183,5 +183,5 @@ def test_other_dtypes_of_results(device: torch.device) -> None:
     assert torch_ops.scatter_add(small > 9, index, 2, dtype=torch.int32).tolist() == [2, 0]
     best = torch_ops.scatter(small, index, 2, reduce="max", dtype=torch.float16, return_arg=True)
     assert best[0].dtype == torch.float16
-    with pytest.raises(TypeError, match=r"values must be.*but it is torch\.bool"):
+    with pytest.raises(TypeError, match=r"dtype must be.*but it is torch\.bool"):
         torch_ops.scatter_add(small, index, 2, dtype=torch.bool)

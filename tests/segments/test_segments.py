@@ -467,6 +467,24 @@ def test_sorted_but_not_in_order(device: torch.device, sync_mode: None) -> None:
             function(values, index, 500, sorted=True, mode="clip")
 
 
+def test_offsets_out_of_range(device: torch.device, sync_mode: None) -> None:
+    """An offset may be the axis's size, but no more; of bags too."""
+    values = torch.ones(3, 2, device=device)
+
+    def offsets(last: int) -> Tensor:
+        return torch.tensor([0, last], device=device)
+
+    text = r"offsets\[1\] is 4, out of range for an axis of size 3: it must be between 0 and 3"
+    with pytest.raises(IndexError, match=f"^segment_reduce: {text}"):
+        torch_ops.segment_reduce(values, offsets(4))
+    with pytest.raises(IndexError, match=f"^gather_csr: {text}"):
+        torch_ops.gather_csr(values[:1], offsets(4), output_size=3)
+    with pytest.raises(IndexError, match=f"^embedding_bag: {text}"):
+        torch_ops.embedding_bag(torch.zeros_like(values[:, 0]).long(), values, offsets(4))
+    with pytest.raises(IndexError, match=r"^gather_csr: offsets\[1\] is -3, "):
+        torch_ops.gather_csr(values[:1], offsets(-3))
+
+
 def test_offsets_that_decrease(device: torch.device) -> None:
     """Nothing is read or written out of bounds."""
     values = values_for((300, 4), device, torch.float32)

@@ -264,6 +264,24 @@ def test_arguments() -> None:
     with pytest.raises(ValueError, match="dim_size must be the number of segments, 2"):
         torch_ops.logsumexp(values, dim_size=3, offsets=torch.tensor([0, 1, 3]))
     assert torch_ops.logsumexp(values, index).shape == (2,)
+    with pytest.raises(TypeError, match=r"softmax: index must be uint8.*but it is torch.uint16"):
+        torch_ops.softmax(values, index.to(torch.uint16))
+
+
+def test_exported_without_a_size() -> None:
+    """It is read from the index, or from the offsets, of each call."""
+
+    class Layer(torch.nn.Module):
+        def forward(self, values: Tensor, index: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+            return torch_ops.softmax(values, index), torch_ops.gather_csr(values, offsets)
+
+    given = torch.rand(3, 2), torch.tensor([0, 1, 2]), torch.tensor([0, 1, 1, 4])
+    program = torch.export.export(Layer(), given).module()
+    for index, offsets in (given[1:], (torch.tensor([0, 4, 4]), torch.tensor([0, 0, 2, 9]))):
+        for mine, expected in zip(
+            program(given[0], index, offsets), Layer()(given[0], index, offsets), strict=True
+        ):
+            assert torch.equal(mine, expected)
 
 
 @pytest.mark.sanitizer

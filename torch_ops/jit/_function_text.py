@@ -10,8 +10,11 @@ from typing import Any
 import torch
 
 from torch_ops.jit.elementwise import ElementwiseKernel
+from torch_ops.jit.indexed import IndexedKernel
 from torch_ops.jit.raw import RawKernel, RawModule
 from torch_ops.jit.reduction import ReductionKernel
+
+Kernel = ElementwiseKernel | ReductionKernel | IndexedKernel | RawKernel | RawModule
 
 # Types of which values with equal text are equal.
 _PLAIN = (
@@ -46,7 +49,7 @@ class _Reader:
             return repr(value)
         if kind is types.ModuleType:
             return f"module {value.__name__}"
-        if isinstance(value, ElementwiseKernel | ReductionKernel | RawKernel | RawModule):
+        if isinstance(value, Kernel):
             return source_of_kernel(value)
         for number, seen in enumerate(self._seen):
             if seen is value:
@@ -101,10 +104,8 @@ def _text_of_code(code: types.CodeType) -> str:
     return repr((code.co_code, code.co_names, code.co_varnames, constants))
 
 
-def source_of_kernel(
-    kernel: ElementwiseKernel | ReductionKernel | RawKernel | RawModule,
-) -> str:
-    if isinstance(kernel, ElementwiseKernel):
+def source_of_kernel(kernel: Kernel) -> str:
+    if isinstance(kernel, ElementwiseKernel | IndexedKernel):
         return str(kernel._kernel.op_name)
     if isinstance(kernel, ReductionKernel):
         return kernel.source

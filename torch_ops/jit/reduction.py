@@ -280,6 +280,8 @@ def _as_text(identity: Any) -> str | None:
         return identity
     if isinstance(identity, bool):
         return str(identity).lower()
+    if isinstance(identity, int) and not -(2**63) <= identity < 2**64:
+        raise ValueError(f"identity is {identity}, which no integer of CUDA's holds.")
     if isinstance(identity, int | float):
         if math.isnan(identity):
             return "(0.0 / 0.0)"

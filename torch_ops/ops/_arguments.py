@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.overrides import is_tensor_like
 
 Number = int | float | complex | bool
+
+_INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 # Types that are certainly not of a kind. Anything else, such as the numbers of torch.fx and
 # torch.compile, is left to torch.
@@ -56,6 +60,8 @@ def mode_arguments(name: str, mode: str, fill_value: Number | None = None) -> di
         raise TypeError(f"{name}: mode must be a string, but it is {mode!r}.")
     if fill_value is None:
         return {"mode": mode}
+    if hasattr(fill_value, "item") and not is_tensor_like(fill_value):  # a NumPy scalar
+        fill_value = fill_value.item()
     check_fill_value(name, fill_value)
     return {"mode": mode, "fill_value": fill_value}
 
@@ -66,6 +72,14 @@ def check_fill_value(name: str, fill_value: Number) -> None:
         raise TypeError(f"{name}: fill_value must be a number, but {given(fill_value)} was given.")
     if isinstance(fill_value, int) and not -(2**63) <= fill_value < 2**63:
         raise ValueError(f"{name}: fill_value must fit int64, but it is {fill_value}.")
+
+
+def least_size(entries: Tensor, beyond: int) -> int:
+    """The largest entry plus ``beyond``; 0 if there is none, or the op will refuse them."""
+    if entries.numel() == 0 or entries.dtype not in _INDEX_DTYPES:
+        return 0
+    size: Any = entries.max().item() + beyond  # item(), not int(): torch.export traces it
+    return max(size, 0) if isinstance(size, int) else size
 
 
 def only_raise(name: str, mode: str, fill_value: Number | None = None) -> None:

@@ -219,6 +219,9 @@ def scatter_elements_add(
         dim=(dim, "an int"),
         deterministic=(deterministic, "a bool or None"),
     )
+    if isinstance(size, tuple | list):
+        lengths = {f"size[{axis}]": (length, "an int") for axis, length in enumerate(size)}
+        check_kinds("scatter_elements_add", **lengths)
     return _scatter_elements_add(
         values,
         index,

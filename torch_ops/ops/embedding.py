@@ -112,6 +112,11 @@ def embedding(
         )
         if output is not NotImplemented:
             return output
+    check_kinds(
+        "embedding",
+        scale_grad_by_freq=(scale_grad_by_freq, "a bool"),
+        sparse=(sparse, "a bool"),
+    )
     return _embedding(input, weight, padding_idx, scale_grad_by_freq, sparse, **parts)
 
 
@@ -120,6 +125,8 @@ def padding_row(name: str, padding_idx: int | None, weight: Tensor) -> int | Non
     if padding_idx is None:
         return None
     check_kinds(name, padding_idx=(padding_idx, "an int or None"))
+    if isinstance(weight, Tensor) and weight.dim() != 2:
+        return padding_idx  # the op says what is wrong
     rows = weight.shape[0]
     if isinstance(weight, Tensor) and not -rows <= padding_idx < rows:
         raise ValueError(

@@ -130,6 +130,12 @@ def _bags(input: Tensor, weight: Tensor, offsets: Tensor | None, options: _Optio
     mode = options[1]
     if not isinstance(mode, str):
         raise TypeError(f"embedding_bag: mode must be a string, but it is {mode!r}.")
+    check_kinds(
+        "embedding_bag",
+        scale_grad_by_freq=(options[0], "a bool"),
+        sparse=(options[2], "a bool"),
+        include_last_offset=(options[4], "a bool"),
+    )
     return _embedding_bag(input, weight, offsets, *options)
 
 

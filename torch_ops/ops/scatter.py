@@ -178,6 +178,8 @@ def scatter_add(
             deterministic=(deterministic, "a bool or None"),
             dtype=(dtype, "a torch.dtype or None"),
         )
+    if dtype == torch.bool:
+        raise TypeError("scatter_add: dtype must be one that has sums, but it is torch.bool.")
     if dtype is not None:
         options: Any = {"mode": mode, "deterministic": deterministic, "dtype": dtype}
         return scatter(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import check_kinds, check_tensors
+from torch_ops.ops._arguments import check_kinds, check_tensors, least_size
 
 _segment_reduce = torch.ops.torch_ops.segment_reduce.default
 _gather_csr = torch.ops.torch_ops.gather_csr.default
@@ -145,7 +145,7 @@ def gather_csr(
     if output_size is None:
         check_tensors("gather_csr", values=values, offsets=offsets)
         last = offsets[..., -1:] if offsets.dim() else offsets  # which the op refuses
-        output_size = int(last.max()) if last.numel() > 0 else 0
+        output_size = least_size(last, 0)
     if not is_dynamo_compiling():
         output = _ext.call_gather(values, offsets, dim, batch_dims, output_size)
         if output is not NotImplemented:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_ops.ops._arguments import check_kinds, check_tensors
+from torch_ops.ops._arguments import check_kinds, check_tensors, least_size
 from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 _OPS = {
@@ -31,13 +31,10 @@ def _call(
         dim=(dim, "an int or None"),
         batch_dims=(batch_dims, "an int"),
     )
-    if (index is None) == (offsets is None):
-        raise TypeError(
-            f"{name}: either index or offsets must be given, but "
-            f"{'neither was' if index is None else 'both were'}."
-        )
     op = _OPS[name]
     if offsets is not None:
+        if index is not None:
+            raise TypeError(f"{name}: either index or offsets must be given, but both were.")
         check_tensors(name, offsets=offsets)
         return op(values, None, dim_size, dim, offsets=offsets, batch_dims=batch_dims)
     if isinstance(index, GatherPlan):
@@ -45,10 +42,11 @@ def _call(
             index, name, dim, batch_dims, dim_size
         )
         return op(values, index, dim_size, dim, batch_dims=batch_dims, rows=rows, order=order)
+    if index is None:
+        raise TypeError(f"{name}: either index or offsets must be given, but neither was.")
     check_tensors(name, index=index)
-    assert isinstance(index, Tensor)
     if dim_size is None:
-        dim_size = int(index.max()) + 1 if index.numel() > 0 else 0
+        dim_size = least_size(index, 1)
     return op(values, index, dim_size, dim, batch_dims=batch_dims)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torch_ops.jit import ElementwiseKernel, RawKernel, ReductionKernel, op
+from torch_ops.jit import ElementwiseKernel, IndexedKernel, RawKernel, ReductionKernel, op
 
 PRODUCT = ElementwiseKernel("T x, T y", "T z", "z = x * sin(y)", "product")
 TWO = ElementwiseKernel("T x", "T y, T z", "y = x * x; z = -x", "two")
@@ -199,6 +199,17 @@ def _through_an_object(value):
     return function
 
 
+def _by_a_kernel_with_an_index(value):
+    kernel = IndexedKernel("T x[src]", "T y[dst]", f"y = x * {value}")
+    first = torch.tensor([0])
+
+    @op("jit_tests::by_a_kernel_with_an_index")
+    def function(x: Tensor) -> Tensor:
+        return kernel(x, src=first, dst=first, sizes={"dst": 1})
+
+    return function
+
+
 def _typed_in(value):
     """Without a text, and with variables that are global."""
     space = {"op": op, "Tensor": Tensor, "torch": torch, "factor": value}
@@ -210,7 +221,7 @@ def _typed_in(value):
 @pytest.mark.parametrize(
     "make",
     [_closing_over, _with_default, _through_a_function, _through_containers, _through_an_object,
-     _typed_in],
+     _by_a_kernel_with_an_index, _typed_in],
 )  # fmt: skip
 def test_what_a_function_holds_is_part_of_it(make) -> None:
     double, triple = make(2), make(3)

@@ -292,6 +292,8 @@ def test_errors(device: torch.device) -> None:
         ReductionKernel("T x", "T y, T z", "x", "a + b", "y = a", 0)
     with pytest.raises(TypeError, match="identity must be a number"):
         ReductionKernel("T x", "T y", "x", "a + b", "y = a", [0])
+    with pytest.raises(ValueError, match=f"identity is {2**70}, which no integer"):
+        ReductionKernel("T x", "T y", "x", "a + b", "y = a", 2**70)
     for snippets, name in (
         (("nothing", "a + b", "y = a"), "map_expr"),
         (("x", "a +* b", "y = a"), "reduce_expr"),

@@ -14,7 +14,8 @@
 namespace torch_ops::kernels {
 namespace {
 
-constexpr int kBagUnroll = 4;  // rows that a thread reads at a time
+constexpr int kShortThreads = 64;  // of a block of short bags, which lasts as long as the longest
+constexpr int kBagUnroll = 4;      // rows that a thread reads at a time
 // Entries; a bag of more is the work of a block: of many bags, and of few, for which that is
 // soonest.
 constexpr int64_t kLongBag = 64, kLongAlone = 16;
@@ -151,13 +152,13 @@ struct Bags {
 
 // A thread for each vector of a bag. Long bags are left out.
 template <int V, class Value, class Total>
-__global__ void __launch_bounds__(kThreads, sizeof(Value) == 4 ? 4 : 3)
+__global__ void __launch_bounds__(kShortThreads, sizeof(Value) == 4 ? 16 : 12)
     bag_kernel(const __grid_constant__ Bags<V, Value, Total> bags,
                const __grid_constant__ IndexErrorSite errors) {
   let_next_kernel_begin();
   const BagCall<Value>& call = bags.call;
-  const int64_t all = call.bags * bags.vectors, step = int64_t{gridDim.x} * kThreads;
-  for (int64_t n = int64_t{blockIdx.x} * kThreads + threadIdx.x; n < all; n += step) {
+  const int64_t all = call.bags * bags.vectors, step = int64_t{gridDim.x} * kShortThreads;
+  for (int64_t n = int64_t{blockIdx.x} * kShortThreads + threadIdx.x; n < all; n += step) {
     const auto bag = static_cast<int64_t>(quotient(n, bags.vectors));
     const int64_t column = (n - bag * bags.vectors) * V;
     const int64_t begin = call.begin(bag), end = call.begin(bag + 1);
@@ -231,8 +232,8 @@ void launch(const BagCall<Value>& call, const IndexErrorSite& errors,
                                    limit};
   const bool may_be_short = !is_alone && (call.offsets != nullptr || call.length <= limit);
   if (may_be_short) {
-    const unsigned blocks = grid_x(call.bags * vectors, kThreads);
-    TORCH_OPS_LAUNCH((bag_kernel<V, Value, Total>), blocks, kThreads, 0, bags, errors);
+    const unsigned blocks = grid_x(call.bags * vectors, kShortThreads);
+    TORCH_OPS_LAUNCH((bag_kernel<V, Value, Total>), blocks, kShortThreads, 0, bags, errors);
     if (call.offsets == nullptr) return;
   }
   for (int64_t strip = 0; strip < strips; strip += kMaxGridYZ) {

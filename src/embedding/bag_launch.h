@@ -2,7 +2,6 @@
 // bag_cpu.cpp and bag_cuda.cu. Nothing is checked but the values of the entries. No torch.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "common/host/host_device.h"

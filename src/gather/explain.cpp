@@ -1,7 +1,6 @@
 #include "gather/explain.h"
 
 #include <stdexcept>
-#include <string>
 
 #include "gather/cuda/gather_path.h"
 

@@ -1,7 +1,6 @@
 // relu and leaky_relu with a mask saved for the derivative: the ops _relu_mask, _relu_mask_ and
 // _relu_mask_backward, which have a slope, or none for relu.
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_permuted.h>
 #include <ATen/ops/ones_like.h>
 

@@ -12,10 +12,7 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
-#include <type_traits>
 
-#include "common/host/host_device.h"
 #include "common/host/host_program.h"
 #include "common/indexing/index_array.h"
 #include "common/indexing/index_error.h"
@@ -53,34 +50,6 @@ Result nothing_there(const RowLayout& layout) {
   if constexpr (kRule >= SegmentRule::kWhereLargest) return layout.entries;
   return static_cast<Result>(kRule == SegmentRule::kProd ? 1.0f : 0.0f);
 }
-
-// The larger of two numbers, or the smaller: NaN if one is; of what is alike, one of them.
-template <bool kLargest>
-struct Better {
-  template <class T>
-  static TORCH_OPS_HOST_DEVICE constexpr T identity() {
-    using Limits = std::numeric_limits<T>;
-    if constexpr (Limits::has_infinity) {
-      return kLargest ? -Limits::infinity() : Limits::infinity();
-    } else {
-      return kLargest ? Limits::min() : Limits::max();
-    }
-  }
-  template <class T>
-  static TORCH_OPS_HOST_DEVICE T join(T a, T b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    if constexpr (std::is_same_v<T, float>) {  // one instruction instead of three
-      if constexpr (kLargest) {
-        asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
-      } else {
-        asm("min.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
-      }
-      return a;
-    }
-#endif
-    return ((kLargest ? a >= b : a <= b) | (a != a)) ? a : b;
-  }
-};
 
 namespace kernels {
 

@@ -428,7 +428,7 @@ def test_ways() -> None:
     assert way(1000, 96 * 4000 - 4, 1) == "entries"
     assert way(1000, 96 * 4000, 1, shared_bytes=3999) == "entries"  # no room
     assert way(1000, 96 * 4000, 1, adjacent=False) == "staged"
-    assert few(1, adjacent=False) == "values"
+    assert few(1, adjacent=False) == "entries"
     # Or a block to a slab, where slabs are many, of what fixed point does not take.
     for slabs in (partial(way, floats=False), partial(way, value_bytes=8)):
         assert slabs(1024, 2048, 1, slabs=512) == "staged"
@@ -456,9 +456,9 @@ def test_ways() -> None:
     assert [way(256, 1 << 18, width) for width in (1, 2, 3, 4, 8)] == ways
     assert way(200, 1 << 19, 2) == "fixed point"
     assert way(256, 1 << 18, 2, value_bytes=8) == "sorted"
-    assert way(257, 1 << 18, 3) == "values"
-    assert way(257, 1 << 18, 5) == "streamed"  # 2^20 values
-    assert way(256, (1 << 18) - 1, 3) == "values"
+    assert way(257, 1 << 16, 3) == "values"
+    assert way(257, 1 << 16, 5) == "streamed"  # 2^18 values
+    assert way(256, (1 << 18) - 1, 3) == "streamed"
 
 
 def test_ways_of_16_bits() -> None:

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <type_traits>
-#include <utility>
 
 #include "c_api/frame/arguments.h"
 #include "c_api/gpu/gpu.h"

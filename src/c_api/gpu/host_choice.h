@@ -1,7 +1,6 @@
 // Where a call on host pointers runs: decided from sizes, and from whether memory is pinned.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "c_api/frame/arguments.h"

@@ -24,7 +24,6 @@
 
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "common/elementwise/elementwise_layout.h"

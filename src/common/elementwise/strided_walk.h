@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-#include "common/host/host_device.h"
-
 namespace torch_ops {
 
 constexpr int kMaxAxes = 64;  // the most axes of a tensor of torch

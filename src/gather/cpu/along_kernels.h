@@ -1,7 +1,6 @@
 // gather_elements on the CPU: loops over a range of the elements, on raw pointers. No torch.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "common/indexing/index_mode.h"

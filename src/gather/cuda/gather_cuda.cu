@@ -77,13 +77,7 @@ void launch_staged(const void* source, const Index& index, void* output, const R
   const int64_t part = ceil_div(layout.entries, staging.parts * 16) * 16;  // whole vectors
   const dim3 blocks(grid_x(layout.entries, part), grid_y(layout.slabs()));
   const auto bytes = static_cast<int>(staging.words * sizeof(Word));
-  auto* kernel = gather_staged_kernel<false, Word, Index>;
-  // If words are so small that a thread has many entries, and for rules, there are no registers.
-  constexpr bool kPlain = std::is_same_v<Index, PlainIndex<typename Index::Entry>>;
-  if constexpr (kPlain && (sizeof(Word) == 2 || sizeof(Word) == 4)) {
-    const bool alone = 2 * int64_t{bytes} > current_device_limits().shared_bytes;
-    if (alone) kernel = gather_staged_kernel<true, Word, Index>;
-  }
+  auto* const kernel = gather_staged_kernel<Word, Index>;
   allow_shared_bytes(kernel, bytes);
   TORCH_OPS_LAUNCH(kernel, blocks, staging.threads, bytes, static_cast<const Word*>(source), index,
                    static_cast<Word*>(output), layout, grid, static_cast<uint32_t>(staging.words),

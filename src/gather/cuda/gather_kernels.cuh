@@ -149,10 +149,8 @@ __device__ __forceinline__ void stage_words(const Word* from, int64_t stride, ui
 }
 
 // A block copies the first `staged` words of its slab's table to shared memory and serves `part`
-// entries from there, and from the rest of the table in memory. `ahead`: the entries of a thread's
-// next round are loaded while it serves the current ones, which needs registers: for a
-// table that leaves room for one block.
-template <bool ahead, class Word, class Index>
+// entries from there, and from the rest of the table in memory.
+template <class Word, class Index>
 __global__ void __launch_bounds__(Staging::kMostThreads)
     gather_staged_kernel(const Word* __restrict__ source, const __grid_constant__ Index index,
                          Word* __restrict__ output, RowLayout layout, RowGrid grid, uint32_t staged,
@@ -174,23 +172,12 @@ __global__ void __launch_bounds__(Staging::kMostThreads)
     const auto shift =
         static_cast<int64_t>(reinterpret_cast<uintptr_t>(to + begin) / sizeof(Word) % kWords);
     const auto is_whole = [&](int64_t n) { return n >= begin && n + kWords <= end; };
-    const auto load = [&](int64_t n, typename Index::Entry(&entries)[kWords]) {
-      const auto there = slab.index.from(n * layout.index_entry_stride);
-      load_entries<kWords>(there, layout.index_entry_stride, entries);
-    };
-    typename Index::Entry next[kWords];
     const int64_t step = int64_t{blockDim.x} * kWords;
-    int64_t n = begin - shift + threadIdx.x * kWords;
-    if (ahead && is_whole(n)) load(n, next);
-    for (; n < end; n += step) {
-      typename Index::Entry entries[kWords];
-      if constexpr (ahead) {
-#pragma unroll
-        for (int k = 0; k < kWords; ++k) entries[k] = next[k];
-        if (is_whole(n + step)) load(n + step, next);
-      }
+    for (int64_t n = begin - shift + threadIdx.x * kWords; n < end; n += step) {
       if (is_whole(n)) {
-        if constexpr (!ahead) load(n, entries);
+        typename Index::Entry entries[kWords];
+        const auto there = slab.index.from(n * layout.index_entry_stride);
+        load_entries<kWords>(there, layout.index_entry_stride, entries);
         Vector<Word, kWords> words;
         int bad = -1;
         typename Index::Row bad_entry = 0;

@@ -6,7 +6,6 @@
 #include <c10/core/Scalar.h>
 #include <c10/util/FunctionRef.h>
 
-#include <cstring>
 #include <string>
 
 #include "jit/call/signature.h"

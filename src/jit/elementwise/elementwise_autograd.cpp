@@ -1,7 +1,6 @@
 // The derivative of elementwise kernels: gradients are kernels that were generated in their turn.
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/add.h>
 
 #include <algorithm>
 
@@ -14,9 +13,9 @@ namespace {
 using autograd::SavedVariable;
 using autograd::variable_list;
 
-// A gradient that is summed over broadcast axes is made as a whole up to here, else in parts.
+// A gradient that is summed over broadcast axes is made as a whole up to here, beside others, ...
 constexpr int64_t kLargestGradient = int64_t{64} << 20;  // bytes
-// On the CPU, where to write it and read it again takes longer than to compute it.
+// ... or on the CPU, where to write it and read it again takes longer than to compute it.
 constexpr int64_t kLargestOnCpu = int64_t{4} << 20;
 
 std::vector<c10::SymInt> broadcast_shape(const Elementwise& kernel, const Arguments& arguments) {
@@ -29,53 +28,9 @@ std::vector<c10::SymInt> broadcast_shape(const Elementwise& kernel, const Argume
   return shape;
 }
 
-// Part of an argument along an axis that counts from the right, where it is not broadcast there.
-Tensor narrowed(const Tensor& tensor, int64_t from_right, int64_t start, int64_t size) {
-  const int64_t axis = tensor.dim() - 1 - from_right;
-  if (axis < 0 || tensor.size(axis) == 1) return tensor;
-  return tensor.narrow(axis, start, size);
-}
-
-// The gradient of a broadcast input, from calls on parts of the axes that are summed, so that no
-// part's result takes more than kLargestGradient.
-Tensor summed_in_parts(Elementwise& gradient, const Arguments& arguments, const Tensor& input,
-                       std::vector<int64_t> shape, int64_t item_size) {
-  const int64_t bytes = c10::multiply_integers(shape) * item_size;
-  int64_t axis = -1;
-  for (size_t from_right = 0; from_right < shape.size(); ++from_right) {
-    const int64_t own = input.dim() - 1 - static_cast<int64_t>(from_right);
-    const size_t at = shape.size() - 1 - from_right;
-    const bool summed = own < 0 || (input.size(own) == 1 && shape[at] > 1);
-    if (summed && shape[at] > 1 && (axis < 0 || shape[at] > shape[axis])) {
-      axis = static_cast<int64_t>(at);
-    }
-  }
-  if (bytes <= kLargestGradient || axis < 0) {
-    return at::sum_to(call_op(gradient, split_arguments(arguments), std::nullopt).at(0),
-                      input.sizes());
-  }
-  const int64_t parts = (bytes + kLargestGradient - 1) / kLargestGradient;
-  const int64_t step = std::max<int64_t>(shape[axis] / parts, 1);
-  const int64_t from_right = static_cast<int64_t>(shape.size()) - 1 - axis;
-  const int64_t whole = shape[axis];
-  Tensor sum;
-  for (int64_t start = 0; start < whole; start += step) {
-    shape[axis] = std::min(step, whole - start);
-    Arguments part = arguments;
-    std::vector<Tensor> kept(arguments.size());
-    for (size_t k = 0; k < arguments.size(); ++k) {
-      if (!arguments[k].tensor || gradient.in[k].raw) continue;
-      kept[k] = narrowed(*arguments[k].tensor, from_right, start, shape[axis]);
-      part[k].tensor = &kept[k];
-    }
-    const Tensor of_part = summed_in_parts(gradient, part, input, shape, item_size);
-    sum = sum.defined() ? at::add(sum, of_part) : of_part;
-  }
-  return sum;
-}
-
-// The same in one kernel, which sums what it computes and writes nothing else. Undefined where the
-// result must be differentiable, or batched or traced: then it must be made of registered ops.
+// The gradient of a broadcast input in one kernel, which sums what it computes and writes nothing
+// else. Undefined where the result must be differentiable, or batched or traced: then it must be
+// made of registered ops.
 Tensor summed_at_once(Elementwise& gradient, const Arguments& arguments, const Tensor& input,
                       const std::vector<int64_t>& shape) {
   bool wants_gradient = false;
@@ -149,7 +104,7 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
 
     variable_list results(values.size());
     std::vector<size_t> edge_of(inputs.size());
-    std::vector<bool> whole(inputs.size()), wide(inputs.size()), in_parts(inputs.size());
+    std::vector<bool> whole(inputs.size()), wide(inputs.size()), alone(inputs.size());
     const std::vector<c10::SymInt> shape = broadcast_shape(*forward, inputs);
     size_t edge = 0;
     for (size_t k = 0; k < inputs.size(); ++k) {
@@ -160,7 +115,7 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
       wide[k] = summed;
       (summed && exceeds(shape, inputs[k].tensor->is_cpu() ? kLargestOnCpu : kLargestGradient) &&
                !forward->uses_index && !forward->uses_size
-           ? in_parts
+           ? alone
            : whole)[k] = true;
     }
     if (std::find(whole.begin(), whole.end(), true) != whole.end()) {
@@ -173,23 +128,17 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
       }
     }
     for (size_t k = 0; k < inputs.size(); ++k) {
-      if (!in_parts[k]) continue;
+      if (!alone[k]) continue;
       std::vector<bool> only(inputs.size());
       only[k] = true;
       const auto gradient = forward->derived("vjp", only, only, defined(grads));
       const Arguments arguments = of_vjp(*forward, grads, inputs, read);
-      const std::vector<int64_t> sizes = C10_AS_INTARRAYREF_SLOW(shape).vec();
       const Tensor& input = *inputs[k].tensor;
-      if (gradient->uses_index || gradient->uses_size) {  // of a snippet of the user's
-        results[edge_of[k]] =
-            finished(call_op(*gradient, split_arguments(arguments), std::nullopt).at(0), input);
-        continue;
+      Tensor sum;
+      if (!gradient->uses_index && !gradient->uses_size) {  // of a snippet of the user's
+        sum = summed_at_once(*gradient, arguments, input, C10_AS_INTARRAYREF_SLOW(shape).vec());
       }
-      Tensor sum = summed_at_once(*gradient, arguments, input, sizes);
-      if (!sum.defined()) {
-        const int64_t item = std::max<int64_t>(input.element_size(), 4);
-        sum = summed_in_parts(*gradient, arguments, input, sizes, item);
-      }
+      if (!sum.defined()) sum = call_op(*gradient, split_arguments(arguments), std::nullopt).at(0);
       results[edge_of[k]] = finished(sum, input);
     }
     return results;

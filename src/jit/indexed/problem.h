@@ -1,7 +1,6 @@
 // A call of an indexed kernel laid out in memory, and what its passes have in common.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "jit/call/plan.h"

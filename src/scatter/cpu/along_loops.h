@@ -1,7 +1,6 @@
 // scatter_elements_add on the CPU: loops over a part of the work, on raw pointers. No torch.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "common/indexing/index_mode.h"

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "common/elementwise/elementwise.h"
+#include "common/elementwise/joins.h"
 #include "common/host/float16.h"
 #include "common/layout/row_layout.h"
 #include "scatter/cpu/reduce_loops.h"
@@ -25,10 +26,11 @@ TORCH_OPS_HOST_DEVICE int16_t rank_of(Format value) {
   return magnitude > Format::kInfinity ? INT16_MAX : rank;
 }
 
+// Better, also of 16-bit floats.
 template <bool kLargest>
-struct JoinBetter {
+struct BetterOf {
   template <class T>
-  TORCH_OPS_HOST_DEVICE T operator()(T old, T value) const {
+  static TORCH_OPS_HOST_DEVICE T join(T old, T value) {
     if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
       // No choice between the two: GCC might make a branch of it.
       const auto better =
@@ -36,25 +38,7 @@ struct JoinBetter {
       old.bits ^= (old.bits ^ value.bits) & better;
       return old;
     } else {
-      return is_better<kLargest>(value, old) ? value : old;
-    }
-  }
-};
-
-struct JoinSum {
-  template <class T>
-  TORCH_OPS_HOST_DEVICE T operator()(T old, T value) const {
-    return old + value;
-  }
-};
-
-struct JoinProduct {
-  template <class T>
-  TORCH_OPS_HOST_DEVICE T operator()(T old, T value) const {
-    if constexpr (std::is_integral_v<T>) {  // which wraps
-      return static_cast<T>(static_cast<uint64_t>(old) * static_cast<uint64_t>(value));
-    } else {
-      return old * value;
+      return Better<kLargest>::join(old, value);
     }
   }
 };
@@ -77,9 +61,9 @@ struct FromRows {
 };
 
 template <class Join, class Value, class Sum, class Columns>
-TORCH_OPS_HOST_DEVICE void join_columns(Join join, const Value* __restrict from, Columns columns,
+TORCH_OPS_HOST_DEVICE void join_columns(Join /*by*/, const Value* __restrict from, Columns columns,
                                         Sum* __restrict to) {
-  for (int64_t d = 0; d < columns; ++d) to[d] = join(to[d], static_cast<Sum>(from[d]));
+  for (int64_t d = 0; d < columns; ++d) to[d] = Join::join(to[d], static_cast<Sum>(from[d]));
 }
 
 template <class Join, class Value, class Sum, class Columns>

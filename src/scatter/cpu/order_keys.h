@@ -33,9 +33,6 @@ class KeyOrder {
   // The number that has this key.
   TORCH_OPS_HOST_DEVICE Key bits(Key key) const { return turned(static_cast<Key>(key ^ flip_)); }
 
-  // Are keys the numbers themselves?
-  bool is_identity() const { return flip_ == 0 && magnitude_ == 0; }
-
  private:
   static constexpr Key kMost = std::numeric_limits<Key>::max();
 

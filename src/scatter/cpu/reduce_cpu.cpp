@@ -59,54 +59,6 @@ KeyOrder<Key> order_of(bool largest) {
   }
 }
 
-// Which rows, of [batch, axis_size], have entries.
-template <class Index>
-std::vector<char> find_named(const Index* entries, const RowLayout& layout, const IndexRule& rule) {
-  std::vector<char> named(layout.batch * layout.axis_size);
-  with_rule(rule, [&](auto row_of) {
-    for (int64_t b = 0; b < layout.batch; ++b) {
-      for (int64_t n = 0; n < layout.entries; ++n) {
-        const auto row = static_cast<int64_t>(
-            row_of(entries[b * layout.index_batch_stride + n * layout.index_entry_stride]));
-        if (in_range(row, layout.axis_size)) named[b * layout.axis_size + row] = 1;
-      }
-    }
-  });
-  return named;
-}
-
-template <class Key>
-struct ByName {
-  Key some, none;
-  Key operator()(char has) const { return has != 0 ? some : none; }
-};
-
-// Sets the rows that have entries to `some`, and the others to `none`.
-template <class Key>
-void fill_by_name(const IndexArray& index, const RowLayout& layout, const IndexRule& rule, Key some,
-                  Key none, Key* result) {
-  const std::vector<char> named =
-      dispatch_index(index, [&](const auto* entries) { return find_named(entries, layout, rule); });
-  const int64_t rows = layout.slabs() * layout.axis_size, columns = layout.inner;
-  parallel_for(
-      rows, kElementsPerTask / std::max<int64_t>(columns, 1) + 1, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end;) {
-          const int64_t slab = row / layout.axis_size, last = (slab + 1) * layout.axis_size;
-          const char* const has = named.data() + slab / layout.outer * layout.axis_size -
-                                  slab * layout.axis_size;  // its row 0 is that of all slabs
-          const int64_t stop = std::min(last, end);
-          if (columns == 1) {
-            map_range(cpu_simd(), ByName<Key>{some, none}, row, stop, result, has);
-          } else {
-            for (int64_t r = row; r < stop; ++r) {
-              std::fill_n(result + r * columns, columns, has[r] ? some : none);
-            }
-          }
-          row = stop;
-        }
-      });
-}
-
 // Is there a number with these bits?
 template <class Key>
 bool contains(const Key* bits, int64_t size, Key wanted) {
@@ -141,36 +93,40 @@ void find_positions(const ReduceCall<Value, int64_t>& call, bool largest) {
   });
 }
 
+// Have the rows a key for "no value yet"? Not if it is also the key of the worst integer, which
+// values contain; with the key of zero, rows without entries become zeros as well. Keys of 64-bit
+// integers take longer than the integers.
+template <class Value>
+bool pays_by_keys(const ReduceCall<Value, Value>& call, bool largest) {
+  if (call.layout.inner >= kShortRow) return false;
+  if constexpr (std::is_integral_v<Value>) {
+    using Key = KeyOf<Value>;
+    const auto order = order_of<Value>(largest);
+    const auto* from = reinterpret_cast<const Key*>(call.values);
+    constexpr Key kNone = KeyOrder<Key>::kNone;
+    return sizeof(Key) < 8 &&
+           (order.key(Key()) == kNone || !contains(from, call.values_count(), order.bits(kNone)));
+  }
+  return true;
+}
+
 // Of short rows. 0 counts as larger than -0.
 template <class Value>
-void find_best(const ReduceCall<Value, Value>& call, bool largest) {
+void find_best_by_keys(const ReduceCall<Value, Value>& call, bool largest) {
   using Key = KeyOf<Value>;
-  constexpr bool kFloats = !std::is_integral_v<Value>;
   const int64_t count = call.result_count();
-  if (count == 0) return;
   const auto order = order_of<Value>(largest);
   const auto* from = reinterpret_cast<const Key*>(call.values);
   auto* to = reinterpret_cast<Key*>(call.result);
   const Simd simd = cpu_simd();
-  constexpr Key kNone = KeyOrder<Key>::kNone;
-  // kNone is also the key of the worst integer. If there is one, and it is not zero, rows without
-  // entries must be distinguished before; with the key of zero they become zeros as well.
-  const Key zero = order.key(Key());
-  const bool has_none =
-      kFloats || zero == kNone || !contains(from, call.values_count(), order.bits(kNone));
-  if (has_none) {
-    parallel_for(count, kElementsPerTask,
-                 [&](int64_t begin, int64_t end) { std::fill(to + begin, to + end, kNone); });
-  } else {
-    fill_by_name(call.index, call.layout, call.rule, kNone, zero, to);
-  }
+  parallel_for(count, kElementsPerTask, [&](int64_t begin, int64_t end) {
+    std::fill(to + begin, to + end, KeyOrder<Key>::kNone);
+  });
   reduce(call, [&](const ReducePart& part, const ReduceRun& run) {
     keep_best_keys(simd, call.layout, part, run, order, from, to);
   });
-  if (order.is_identity() && !has_none) return;
   parallel_for(count, kElementsPerTask, [&](int64_t begin, int64_t end) {
-    map_range(simd, FromKey<Key>{order, has_none ? kNone : zero}, begin, end, to,
-              static_cast<const Key*>(to));
+    map_range(simd, FromKey<Key>{order}, begin, end, to, static_cast<const Key*>(to));
   });
 }
 
@@ -185,14 +141,14 @@ void join_runs(const FromRows<Value>& values, const IntoRows<Sum>& into, int64_t
         [&](const ReduceRun& run) { join_rows(cpu_simd(), by, run, values, into, columns); });
   };
   if constexpr (std::is_same_v<Value, Sum>) {
-    if (rule == IntoRule::kLargest) return join(JoinBetter<true>());
-    if (rule == IntoRule::kSmallest) return join(JoinBetter<false>());
+    if (rule == IntoRule::kLargest) return join(BetterOf<true>());
+    if (rule == IntoRule::kSmallest) return join(BetterOf<false>());
   }
   if constexpr (sizeof(Sum) > 2 || std::is_integral_v<Sum>) {
-    if (rule == IntoRule::kProduct) return join(JoinProduct());
+    if (rule == IntoRule::kProduct) return join(Times());
   }
   if constexpr (std::is_floating_point_v<Sum>) {
-    join(JoinSum());
+    join(Plus());
     if (rule == IntoRule::kMean) {
       for_each_run([&](const ReduceRun& run) {
         for (int64_t k = 0; k < run.count; ++k) divide_row(into, run.rows[k], columns);
@@ -307,9 +263,9 @@ int64_t join_all(OnCpu on, const ReduceCall<Value, Value>& call, IntoRule rule, 
 template <class Value>
 int64_t scatter_best(OnCpu on, const ReduceCall<Value, Value>& call, bool largest) {
   const HostScope scope(on.program);
-  if (call.layout.inner < kShortRow) {
+  if (pays_by_keys(call, largest)) {
     const int64_t bad = find_bad_entry(on, call.index, call.layout, call.rule);
-    if (bad == kNoBadEntry) find_best(call, largest);
+    if (bad == kNoBadEntry) find_best_by_keys(call, largest);
     return bad;
   }
   parallel_for(call.result_count(), kElementsPerTask, [&](int64_t begin, int64_t end) {

@@ -164,13 +164,12 @@ struct ToKey {
   TORCH_OPS_HOST_DEVICE Key operator()(Key bits) const { return order.key(bits); }
 };
 
-// Zero for what is the key of no number.
+// Zero for the key of no number.
 template <class Key>
 struct FromKey {
   KeyOrder<Key> order;
-  Key none;
   TORCH_OPS_HOST_DEVICE Key operator()(Key key) const {
-    return key == none ? Key() : order.bits(key);
+    return key == KeyOrder<Key>::kNone ? Key() : order.bits(key);
   }
 };
 

@@ -26,7 +26,7 @@ enum class SumWay {
   // By atomics:
   kStaged,    // single values that go to a small table: summed in shared memory
   kEntries,   // rows of one value, and of two or four floats: a lane per entry
-  kValues,    // other short ones of small calls, and single values with gaps: a lane per value
+  kValues,    // other short ones of small calls: a lane per value
   kTiles,     // rows of whole vectors of floats, grouped by place in each warp
   kStreamed,  // other rows: an atomic for each value, or grouped where entries meet
 };
@@ -346,12 +346,8 @@ inline constexpr SumRow kSums[] = {
                     a.least_filling_rows, " sums or more, ", a.least_filling_entries,
                     " entries in all: a block to each slab");
      }},
-    {SumWay::kEntries, [](SumCandidate& c) { return c.layout.inner == 1 && c.problem.adjacent; },
-     [](const SumTuning&) {
-       return words(
-           "other single values that, like their index, are side by side and aligned to "
-           "four");
-     }},
+    {SumWay::kEntries, [](SumCandidate& c) { return c.layout.inner == 1; },
+     [](const SumTuning&) { return words("other single values"); }},
     {SumWay::kEntries,
      [](SumCandidate& c) {
        return c.problem.vectors && (c.layout.inner == 2 || c.layout.inner == 4);
@@ -373,12 +369,11 @@ inline constexpr SumRow kSums[] = {
     {SumWay::kValues,
      [](SumCandidate& c) {
        const AtomicTuning& t = c.tuned.atomic;
-       return c.layout.inner == 1 ||
-              (c.layout.inner < t.streamed_row && c.problem.values() < t.least_short_streamed);
+       return c.layout.inner < t.streamed_row && c.problem.values() < t.least_short_streamed;
      },
      [](const SumTuning& t) {
-       return words("other single values; other rows below ", t.atomic.streamed_row,
-                    " values in calls below ", t.atomic.least_short_streamed, " values");
+       return words("other rows below ", t.atomic.streamed_row, " values in calls below ",
+                    t.atomic.least_short_streamed, " values");
      }},
     {SumWay::kStreamed, [](SumCandidate&) { return true; },
      [](const SumTuning&) { return words("everything else"); }},

@@ -4,6 +4,7 @@
 
 #include "common/cuda/scratch.h"
 #include "common/elementwise/elementwise_cpu.h"
+#include "common/elementwise/joins.h"
 #include "common/host/parallel.h"
 #include "common/indexing/first_bad_entry.h"
 #include "common/layout/copy_row.h"
@@ -16,28 +17,6 @@ namespace {
 constexpr int64_t kColumns = 16;
 template <class Sum>
 constexpr int64_t kMostColumns = sizeof(Sum) > 4 ? 32 : 64;
-
-struct Plus {
-  template <class T>
-  static constexpr T identity() {
-    return T(0);
-  }
-  template <class T>
-  static TORCH_OPS_HOST_DEVICE T join(T a, T b) {
-    return a + b;
-  }
-};
-
-struct Times {
-  template <class T>
-  static constexpr T identity() {
-    return T(1);
-  }
-  template <class T>
-  static TORCH_OPS_HOST_DEVICE T join(T a, T b) {
-    return a * b;
-  }
-};
 
 // What joins the values of a column.
 template <SegmentRule kRule, class Value, class Result>

@@ -3,6 +3,7 @@
 
 #include "common/cuda/launch.cuh"
 #include "common/cuda/scratch.h"
+#include "common/elementwise/joins.h"
 #include "scatter/cuda/best/best.cuh"
 #include "scatter/cuda/sorted/sorted_launch.cuh"
 #include "segments/cuda/softmax_totals.cuh"
@@ -91,10 +92,12 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
     longs.limit = std::max(longs.limit, 3 * layout.entries / (2 * layout.axis_size));
   }
   // Few segments have a block each, however long they are: one launch instead of three.
+  int threads = kShortThreads;
   const int64_t block_ways = kRowThreads / columns.lanes;
   if (layout.entries > longs.limit && rows * order.pieces <= kAloneBlocks &&
       layout.entries <= kAloneEntries * block_ways) {
     ways = block_ways;
+    threads = kRowThreads;
     longs.limit = layout.entries;
   }
   // A thread for each vector of a row, where lanes would be left without one.
@@ -130,13 +133,13 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
                                               offsets,      longs,       static_cast<Id>(rows),
                                               layout.inner, options,     empty};
   auto* total_rows = rows_kernel<Total, Value, Result>;
-  const unsigned row_blocks = grid_x(ceil_div(rows, run) * pieces, kRowThreads / (lanes * ways));
+  const unsigned row_blocks = grid_x(ceil_div(rows, run) * pieces, threads / (lanes * ways));
   if (!may_be_long) {
-    TORCH_OPS_LAUNCH(total_rows, row_blocks, kRowThreads, 0, all, split, errors);
+    TORCH_OPS_LAUNCH(total_rows, row_blocks, threads, 0, all, split, errors);
     return;
   }
   TORCH_OPS_LAUNCH(clear_kernel, 1, 1, 0, longs.counters);
-  launch_early(total_rows, row_blocks, kRowThreads, 0, all, split, errors);
+  launch_early(total_rows, row_blocks, threads, 0, all, split, errors);
   const int64_t blocks = std::min(longs.most_chunks, kMostBlocks);  // also of medium segments
   launch_early(chunks_kernel<Total, Value, Result>, static_cast<unsigned>(blocks * columns.pieces),
                kRowThreads, 0, all, columns);

@@ -41,6 +41,8 @@ template <int V, class Sum>
 constexpr bool is_mean<Means<V, Sum>> = true;
 
 constexpr int kRowThreads = 256;
+constexpr int kShortThreads =
+    64;                        // of a block of short segments, which lasts as long as the longest
 constexpr int kRowUnroll = 4;  // entries of a lane whose loads are in flight together, ...
 // ... or twice as many of single values; of 16 bits, nvcc would put the loads one after another.
 template <class Total, class Value>
@@ -51,7 +53,7 @@ constexpr int kMostRun = 8;        // segments that a group of lanes has in turn
 constexpr int kRunLanes = 8;  // ... if it has so many lanes at least, more than half of them used
 // Of a block, whose bounds are in shared memory: of all its groups, and of one that it shares with
 // the block before it and one with the next.
-constexpr int kMostRows = (kRowThreads / (kRunLanes / 2 + 1) + 2) * kMostRun;
+constexpr int kMostRows = (kShortThreads / (kRunLanes / 2 + 1) + 2) * kMostRun;
 
 // Rows whose segments are medium or long, and the chunks that long ones are cut into. Offsets that
 // decrease may ask for more than there is room for: what has none is left out.
@@ -238,7 +240,7 @@ template <class Total>
 __device__ __forceinline__ void join_groups(Total& sums, int lanes, typename Total::Part* shared) {
   constexpr int V = Total::kColumns;
   const int thread = static_cast<int>(threadIdx.x), group = thread / lanes;
-  for (int half = kRowThreads / lanes / 2; half > 0; half /= 2) {
+  for (int half = static_cast<int>(blockDim.x) / lanes / 2; half > 0; half /= 2) {
     __syncthreads();
     if (group >= half && group < 2 * half) sums.copy_to(shared + (thread - half * lanes) * V);
     __syncthreads();
@@ -281,7 +283,7 @@ __global__ void __launch_bounds__(kRowThreads)
     }
   };
   // A unit is a piece of the rows of a run.
-  const unsigned pieces = split.pieces, units = kRowThreads >> unit_bits;
+  const unsigned pieces = split.pieces, units = blockDim.x >> unit_bits;
   const uint64_t first_unit = uint64_t{blockIdx.x} * units;
   const uint64_t first_run = quotient(first_unit, pieces);
   const auto skipped = static_cast<unsigned>(first_unit - first_run * pieces);
@@ -296,7 +298,7 @@ __global__ void __launch_bounds__(kRowThreads)
     const int rows =
         static_cast<int>(min(int64_t{runs} * run, static_cast<int64_t>(call.rows) - first));
     const int others = skipped == 0 ? 0 : run;
-    for (int n = static_cast<int>(threadIdx.x); n < rows; n += kRowThreads) {
+    for (int n = static_cast<int>(threadIdx.x); n < rows; n += kShortThreads) {
       look(static_cast<Id>(first + n), n >= others, bounds.starts[n], bounds.counts[n]);
     }
     __syncthreads();

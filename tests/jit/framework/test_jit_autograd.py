@@ -113,7 +113,7 @@ def test_only_what_is_asked_for(device: torch.device) -> None:
 @pytest.mark.parametrize("shapes", [((5000, 3500), (3500,)), ((5000, 3500), (5000, 1)),
                                     ((64, 600, 500), (600, 1)), ((2, 9_000_000), (2, 1))],
                          ids=str)  # fmt: skip
-def test_large_broadcast_gradients_are_summed_in_parts(
+def test_large_broadcast_gradients_are_summed_where_they_are_computed(
     shapes: tuple[tuple[int, ...], ...], device: torch.device
 ) -> None:
     """Full size they would take more than 64 MB. The peak of memory is measured on CUDA."""
@@ -415,7 +415,7 @@ def test_index_in_derivatives(device: torch.device) -> None:
     gx, gy = torch.autograd.grad(kernel(x, y).sum(), (x, y))
     assert torch.equal(gx, torch.arange(12.0, device=device, dtype=torch.float64).view(4, 3))
     torch.testing.assert_close(gy, 4 * 12 * 2 * y.detach())
-    # A sum that is large enough to be made in parts otherwise.
+    # A sum that is large enough to be a kernel of its own otherwise.
     kernel = ElementwiseKernel(
         "T x, T y", "T z", "z = x + y", "counted", backward="grad_y = grad_z * (i % 1100)"
     )

@@ -105,8 +105,7 @@ struct Addition {
       if (call.layout.inner == 2) return entries_of<adjacent, 2>();
       if (call.layout.inner == 4) return entries_of<adjacent, 4>();
     }
-    if (!adjacent || call.layout.inner != 1) fail_without_kernel("entries");
-    entries_of<true, 1>();
+    entries_of<adjacent, 1>();
   }
 
   template <bool adjacent, int D>

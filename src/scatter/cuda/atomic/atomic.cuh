@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "common/cuda/kernel_overlap.cuh"
 #include "common/cuda/vectorized.cuh"

@@ -2,7 +2,6 @@
 // of tables.cuh, and how both of its halves load entries and rows. No torch.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -10,7 +9,6 @@
 #include "common/cuda/kernel_overlap.cuh"
 #include "common/cuda/vectorized.cuh"
 #include "common/cuda/warp.cuh"
-#include "common/host/host_device.h"
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"

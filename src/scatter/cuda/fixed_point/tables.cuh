@@ -22,7 +22,6 @@
 
 #include "common/cuda/kernel_overlap.cuh"
 #include "common/cuda/vectorized.cuh"
-#include "common/host/host_device.h"
 #include "common/indexing/index_error.cuh"
 #include "common/indexing/index_view.cuh"
 #include "common/layout/row_layout.h"

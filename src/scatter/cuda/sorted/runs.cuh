@@ -12,31 +12,10 @@
 #include <cstdint>
 
 #include "common/cuda/vectorized.cuh"
+#include "common/elementwise/joins.h"
 #include "scatter/sum/run_shape.h"
 
 namespace torch_ops {
-
-struct Plus {
-  template <class T>
-  static __device__ __forceinline__ T identity() {
-    return T(0);
-  }
-  template <class T>
-  static __device__ __forceinline__ T join(T a, T b) {
-    return a + b;
-  }
-};
-
-struct Times {
-  template <class T>
-  static __device__ __forceinline__ T identity() {
-    return T(1);
-  }
-  template <class T>
-  static __device__ __forceinline__ T join(T a, T b) {
-    return a * b;
-  }
-};
 
 // Sums, or another combination of two numbers by Op.
 template <int V, class Sum, class Op = Plus>

@@ -13,7 +13,6 @@
 // 1 and 2 depend only on the index: a plan has their results.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cub/device/device_radix_sort.cuh>
 #include <type_traits>

@@ -356,11 +356,15 @@ __global__ void __launch_bounds__(kRowThreads, kChunkBlocks<Total>)
   for (int64_t n = blockIdx.x / split.pieces; n < all; n += gridDim.x / split.pieces) {
     const bool is_medium = n < for_mediums;
     const int64_t medium = n * kWarps + threadIdx.x / 32, c = n - for_mediums;
-    // The last item that starts at chunk c or before.
-    int64_t low = 0, high = is_medium ? 0 : items;
-    while (high - low > 1) {
-      const int64_t middle = (low + high) / 2;
-      (longs.items[middle].chunk <= c ? low : high) = middle;
+    // The last item that starts at chunk c or before: number c, if each has one chunk.
+    int64_t low = is_medium ? 0 : min(c, items - 1);
+    if (!is_medium && longs.items[low].chunk > c) {
+      int64_t high = low;
+      low = 0;
+      while (high - low > 1) {
+        const int64_t middle = (low + high) / 2;
+        (longs.items[middle].chunk <= c ? low : high) = middle;
+      }
     }
     LongRows::Item& item = longs.items[low];
     const Id row = is_medium ? longs.mediums[min(medium, mediums - 1)] : item.row;

@@ -35,6 +35,12 @@ def _shape(text: str) -> list[int]:
     return [int(size) for size in text.split("x")]
 
 
+def _limit(text: str) -> int:
+    if not re.fullmatch(r"0*[1-9]\d{0,17}", text):
+        raise argparse.ArgumentTypeError(f"it must be an integer above 0, not {text!r}")
+    return int(text)
+
+
 def _dtype(text: str) -> torch.dtype:
     dtype = getattr(torch, text, None)
     if not isinstance(dtype, torch.dtype):
@@ -174,7 +180,7 @@ def main(arguments: Sequence[str]) -> int:
         "--positions", action="store_true", help="of amax and amin: a gradient needs them"
     )
     for name in H200:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="of another GPU")
+        parser.add_argument(f"--{name.replace('_', '-')}", type=_limit, help="of another GPU")
     asked = parser.parse_args(arguments)
     if asked.op == "ways":
         print(ways_table(), end="")
@@ -183,6 +189,10 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("give a dtype, a shape, and the axis's length or the index's shape")
     if asked.op != "gather" and len(asked.to) > 1:
         parser.error("give the length of the result's axis as one number")
+    if 0 in (*asked.shape, *asked.to):
+        parser.error("nothing is launched for empty tensors")
+    if math.prod((*asked.shape, *asked.to)) >= 2**60:
+        parser.error("no GPU's memory holds such tensors")
     given = {name: value for name in H200 if (value := getattr(asked, name)) is not None}
     limits, whose = limits_of_gpu()
     limits = limits | given

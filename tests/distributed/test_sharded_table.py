@@ -292,6 +292,13 @@ def sparse_gradient(route: str, world: int) -> None:
     assert table.weight.grad is None and not table.weight.requires_grad
     assert [name for name, _ in table.named_parameters()] == ["weight"]
 
+    def of_a_table_that_nobody_keeps(dim: int) -> Tensor:
+        table = ShardedTable(9, dim, route=route, sparse=True, group=group)
+        return table(index, mode="wrap").sum()
+
+    for dim in (2, 0):
+        of_a_table_that_nobody_keeps(dim).backward()
+
 
 @pytest.mark.parametrize("world", [1, 4])
 @pytest.mark.parametrize("route", ROUTES)

@@ -55,6 +55,11 @@ def test_whose_limits(capsys: pytest.CaptureFixture[str]) -> None:
         ("gather", "float32", "16x9", "8x9"),
         ("gather", "float32", "16", "16x9"),
         ("relu", "float32", "16x9", "9"),
+        ("gather", "float32", "0x5", "3"),
+        ("scatter_add", "float32", "3x4", "0"),
+        ("scatter_add", "float32", "3x4", f"{2**70}"),
+        ("scatter", "float32", "1000x4", "5", "--multiprocessors", "0"),
+        ("gather", "float32", "1000x4", "5", "--l2-bytes", "-1"),
     ],
 )
 def test_what_cannot_be_read(

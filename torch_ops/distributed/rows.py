@@ -297,7 +297,8 @@ def _by_plan(
     dim: int,
     batch_dims: int,
 ) -> DTensor:
-    mesh = mesh_of(name, **{name: data, "index": index, "rows": rows, "order": order})
+    parts = {"the plan's index": index, "its rows": rows, "its order": order}
+    mesh = mesh_of("gather" if name == "source" else "scatter_add", **{name: data, **parts})
     sizes = (dim_size, dim, batch_dims)
     shape = meta_of(op, data, index, rows, order, *sizes).shape
     source_rank = data.dim() if name == "source" else len(shape)

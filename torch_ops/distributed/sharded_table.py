@@ -222,7 +222,7 @@ class ShardedTable(nn.Module):
                 'ShardedTable: route must be "auto", "direct", "exchange" or "hierarchical", but '
                 f"it is {route!r}."
             )
-        check_kinds("ShardedTable", inbox_bytes=(inbox_bytes, "an int"))
+        check_kinds("ShardedTable", sparse=(sparse, "a bool"), inbox_bytes=(inbox_bytes, "an int"))
         if not isinstance(dtype, torch.dtype):
             raise TypeError(
                 f"ShardedTable: dtype must be a torch.dtype or None, but {given(dtype)} was given."
@@ -275,7 +275,8 @@ class ShardedTable(nn.Module):
             self._route = f"table {self._peers.number}"
             self._peers.watch(weights)
             peer_tables[self._route] = self._peers
-            setattr(self.weight, PEERS, self._peers)  # a graph that has the one has the other
+            for weight in weights:
+                setattr(weight, PEERS, self._peers)  # a graph that has the one has the other
         setattr(self.weight, ROUTE, self._route)
         self._prefetched: tuple[Tensor, int, str, _exchange.Asked] | None = None
         # What shares its memory with others; a list, which the module does not register.

@@ -189,9 +189,12 @@ def index_plan(*, batch_dims: int = 0, **indices: tuple[Tensor, int]) -> IndexPl
     sizes: list[int] = []
     for name, pair in indices.items():
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], Tensor):
+            found = type(pair).__name__
+            if isinstance(pair, tuple | list):
+                found += f" of {', '.join(type(part).__name__ for part in pair) or 'nothing'}"
             raise TypeError(
                 f"index_plan: {name} must be a tensor and how many rows it counts, such as "
-                f"{name}=({name}, N), but it is {type(pair).__name__}."
+                f"{name}=({name}, N), but it is {found}."
             )
         index, size = pair
         if index.dtype not in (torch.int32, torch.int64):

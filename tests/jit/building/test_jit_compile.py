@@ -147,6 +147,25 @@ def test_cxx_that_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
         host("")
 
 
+def test_cxx_that_is_no_compiler(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "no-program").write_bytes(b"\0")
+    (tmp_path / "no-program").chmod(0o700)
+    for command in ("true", str(tmp_path / "no-program")):
+        monkeypatch.setenv("CXX", command)
+        with pytest.raises(RuntimeError, match=f"not compiled by .*{command}.*CXX"):
+            host("")
+
+
+def test_limit_that_is_no_number(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told before the compiler works in vain, and again the next time."""
+    monkeypatch.setenv("TORCH_OPS_CACHE_LIMIT", "much")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="must be a number of bytes, but it is 'much'"):
+            host('extern "C" int f() { return 1; }')
+
+
 @pytest.mark.parametrize(
     ("options", "shared"),
     [

@@ -149,6 +149,7 @@ def test_plans(device: torch.device) -> None:
     for make, error, text in (
         (lambda: index_plan(), ValueError, "takes an index at least"),
         (lambda: index_plan(src=src), TypeError, r"src must be a tensor and how many rows"),
+        (lambda: index_plan(src=([0], 2)), TypeError, r"but it is tuple of list, int\."),
         (lambda: index_plan(src=(src, 1.5)), TypeError, "the number of rows of src"),
         (lambda: index_plan(src=(src, -1)), ValueError, "must not be negative"),
         (lambda: index_plan(src=(src.double(), N)), TypeError, "must be int32 or int64"),

@@ -363,7 +363,7 @@ class PeerTable:
         """The same as a sparse tensor of distinct rows."""
         if self._world == 1:
             rows = _parts.entries_of_part(index, self._rows, 0, self._rows, mode).flatten()
-            sums = values.reshape(-1, *self._row_shape)
+            sums = values.reshape(rows.numel(), *self._row_shape)
             return sparse_rows(rows, sums, self.part.shape, values.dtype)
         received: list[tuple[Tensor, Tensor]] = []
         with self._writing():

@@ -402,6 +402,7 @@ def _from_folder(folder: int, key: str, compile: Callable[[], Artefact]) -> Arte
         _memory.count(hits=1)
         return found
     _memory.count(misses=1)
+    cache_limit()  # raises before there is work that would be lost
     with _only_compiler(folder, key):
         # Another process or thread may have compiled it meanwhile.
         found = _read(folder, key) or _memory.peek(key)

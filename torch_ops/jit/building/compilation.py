@@ -127,8 +127,14 @@ def compile_host(what: str, source: Source, *, options: Sequence[str] = ()) -> A
 
     def compile() -> Artefact:
         # Carets would show a file that happens to be named as a string of the user.
-        no_carets = option_against_carets(compiler.command)
-        return _run_host_compiler(what, source, [compiler.command[0], *arguments, no_carets])
+        try:
+            no_carets = option_against_carets(compiler.command)
+            return _run_host_compiler(what, source, [compiler.command[0], *arguments, no_carets])
+        except OSError as error:
+            raise RuntimeError(
+                f"torch_ops.jit: {what} was not compiled by {shlex.join(compiler.command)}, which "
+                f"CXX must name if it is not g++ or clang++: {error}."
+            ) from error
 
     return get_or_compile(key, compile)
 

@@ -456,8 +456,8 @@ def test_ways() -> None:
     assert [way(256, 1 << 18, width) for width in (1, 2, 3, 4, 8)] == ways
     assert way(200, 1 << 19, 2) == "fixed point"
     assert way(256, 1 << 18, 2, value_bytes=8) == "sorted"
-    assert way(257, 1 << 16, 3) == "values"
-    assert way(257, 1 << 16, 5) == "streamed"  # 2^18 values
+    assert way(257, 1 << 17, 3) == "values"
+    assert way(257, 1 << 17, 5) == "streamed"  # 655360 values
     assert way(256, (1 << 18) - 1, 3) == "streamed"
 
 

@@ -159,7 +159,7 @@ struct AtomicTuning {
   // Streamed: chosen for rows of so many values...
   int64_t streamed_row = 8;
   // ... and for shorter ones in calls of so many values.
-  int64_t least_short_streamed = 1 << 18;
+  int64_t least_short_streamed = 600000;
   // Streamed: tiles become smaller until there are so many blocks per multiprocessor.
   int64_t streamed_blocks = 4;
 };

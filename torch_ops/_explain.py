@@ -191,7 +191,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("give the length of the result's axis as one number")
     if 0 in (*asked.shape, *asked.to):
         parser.error("nothing is launched for empty tensors")
-    if math.prod((*asked.shape, *asked.to)) >= 2**60:
+    if max(math.prod(asked.shape), math.prod(asked.to)) >= 2**40:
         parser.error("no GPU's memory holds such tensors")
     given = {name: value for name in H200 if (value := getattr(asked, name)) is not None}
     limits, whose = limits_of_gpu()

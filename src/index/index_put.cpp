@@ -232,7 +232,8 @@ struct IndexPut {
     if (arrays.coordinates.empty()) {
       const Tensor rows = expand_values(op, values, source.sym_sizes());
       if (accumulate) return sum_of(source, rows);
-      // All of it, but still of `source`, whose gradient is zeros.
+      if (!source.requires_grad()) return rows.clone(at::MemoryFormat::Contiguous);
+      // All is overwritten, but the result is still of `source`, whose gradient is zeros.
       const Tensor all = at::ones({}, source.options().dtype(at::kBool));
       return from_bits(at::where(all, as_bits(rows), as_bits(source)), source.scalar_type())
           .contiguous();

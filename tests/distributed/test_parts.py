@@ -303,6 +303,7 @@ def refused() -> list[str]:
     sparse = torch_ops.embedding(index, weight, sparse=True)
     return [
         _message(lambda: torch_ops.gather(weight, torch.tensor([1, 2]))),
+        _message(lambda: torch_ops.gather(weight, torch_ops.gather_plan(torch.tensor([1]), 7))),
         _message(lambda: torch_ops.gather(weight, other)),
         _message(lambda: torch_ops.gather(weight, index, 2)),
         _message(lambda: torch_ops.gather(weight, index.float())),
@@ -321,6 +322,8 @@ def test_refused() -> None:
             found,
             [
                 "RuntimeError: gather: source and index must all be DTensors if one is, but index",
+                "RuntimeError: gather: source and the plan's rows and the plan's order and the "
+                "plan's index must all be DTensors if one is",
                 "RuntimeError: gather: source and index must be on one device mesh",
                 "IndexError: gather: dim must be between",
                 "TypeError: gather: index must be",

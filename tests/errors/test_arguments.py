@@ -145,10 +145,6 @@ CALLS: list[tuple[str, Callable[[Any, Any], object]]] = [
         "LeakyReLU: inplace must be a bool, but a str was given",
         lambda s, i: torch_ops.LeakyReLU(0.1, "output"),
     ),
-]
-
-
-CALLS += [
     *(
         (
             f"embedding: {name} must be a bool, but a str was given",
@@ -201,6 +197,9 @@ def test_other_integers_are_taken(device: torch.device) -> None:
     for four in (np.int64(4), torch.tensor(4), index.max() + 2):
         assert torch_ops.scatter_add(source[:2], index, four).shape == (4, 3)
         assert torch_ops.gather_plan(index, four).rows.tolist() == [0, 2]
+    for two in (np.float32(2), np.int64(2)):
+        filled = torch_ops.gather(source, index + 2, mode="fill", fill_value=two)
+        assert filled.tolist() == [[1] * 3, [2] * 3]
 
 
 def test_a_slope_that_is_learned(device: torch.device) -> None:

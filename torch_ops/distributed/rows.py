@@ -297,8 +297,8 @@ def _by_plan(
     dim: int,
     batch_dims: int,
 ) -> DTensor:
-    parts = {"the plan's index": index, "its rows": rows, "its order": order}
-    mesh = mesh_of("gather" if name == "source" else "scatter_add", **{name: data, **parts})
+    plan = {"the plan's index": index, "the plan's rows": rows, "the plan's order": order}
+    mesh = mesh_of("gather" if name == "source" else "scatter_add", **{name: data, **plan})
     sizes = (dim_size, dim, batch_dims)
     shape = meta_of(op, data, index, rows, order, *sizes).shape
     source_rank = data.dim() if name == "source" else len(shape)
@@ -312,8 +312,8 @@ def _by_plan(
 
     of_data, of_output = choose(mesh, [data], whole_index)
     whole = (REPLICATE,) * mesh.ndim
-    plan = (place(part, whole) for part in (index, rows, order))
-    return wrap(op(place(data, of_data), *plan, *sizes), mesh, of_output, shape)
+    parts = (place(part, whole) for part in plan.values())
+    return wrap(op(place(data, of_data), *parts, *sizes), mesh, of_output, shape)
 
 
 def _gather_way_by_plan(axes: Axes, *of: Any) -> Way:

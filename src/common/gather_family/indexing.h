@@ -298,9 +298,8 @@ inline std::string out_of_range_text(const char* op, const std::string& entry, i
     return c10::str(shown(op), ": ", entry, " is ", value,
                     ", but the axis has size 0: no entry is allowed.");
   }
-  const bool is_bound = names_of(op).index == "offsets";  // which may be the axis's end
   return c10::str(shown(op), ": ", entry, " is ", value, ", out of range for an axis of size ",
-                  is_bound ? axis_size - 1 : axis_size, ": it must be between ",
+                  axis_size - (names_of(op).is_bound ? 1 : 0), ": it must be between ",
                   from_end ? -axis_size : 0, " and ", axis_size - 1, ".");
 }
 

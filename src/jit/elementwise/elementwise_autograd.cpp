@@ -13,9 +13,10 @@ namespace {
 using autograd::SavedVariable;
 using autograd::variable_list;
 
-// A gradient that is summed over broadcast axes is made as a whole up to here, beside others, ...
+// Up to here a gradient that is summed over broadcast axes is made at full size, by one kernel with
+// the others. A larger one is a kernel of its own, which sums it.
 constexpr int64_t kLargestGradient = int64_t{64} << 20;  // bytes
-// ... or on the CPU, where to write it and read it again takes longer than to compute it.
+// On the CPU, where to write it and read it again takes longer than to compute it.
 constexpr int64_t kLargestOnCpu = int64_t{4} << 20;
 
 std::vector<c10::SymInt> broadcast_shape(const Elementwise& kernel, const Arguments& arguments) {
@@ -135,7 +136,8 @@ struct ElementwiseNode final : autograd::DerivativeNode<ElementwiseNode> {
       const Arguments arguments = of_vjp(*forward, grads, inputs, read);
       const Tensor& input = *inputs[k].tensor;
       Tensor sum;
-      if (!gradient->uses_index && !gradient->uses_size) {  // of a snippet of the user's
+      // A snippet of the user's may use them.
+      if (!gradient->uses_index && !gradient->uses_size) {
         sum = summed_at_once(*gradient, arguments, input, C10_AS_INTARRAYREF_SLOW(shape).vec());
       }
       if (!sum.defined()) sum = call_op(*gradient, split_arguments(arguments), std::nullopt).at(0);

@@ -93,9 +93,12 @@ void find_positions(const ReduceCall<Value, int64_t>& call, bool largest) {
   });
 }
 
-// Have the rows a key for "no value yet"? Not if it is also the key of the worst integer, which
-// values contain; with the key of zero, rows without entries become zeros as well. Keys of 64-bit
-// integers take longer than the integers.
+// Keys of 64-bit integers take longer than the integers.
+template <class Value>
+constexpr bool kHasKeys = !std::is_integral_v<Value> || sizeof(Value) < 8;
+
+// Are rows short, and is there a key for "no value yet"? Not if it is also the key of the worst
+// integer, which values contain; with the key of zero, rows without entries become zeros as well.
 template <class Value>
 bool pays_by_keys(const ReduceCall<Value, Value>& call, bool largest) {
   if (call.layout.inner >= kShortRow) return false;
@@ -104,8 +107,7 @@ bool pays_by_keys(const ReduceCall<Value, Value>& call, bool largest) {
     const auto order = order_of<Value>(largest);
     const auto* from = reinterpret_cast<const Key*>(call.values);
     constexpr Key kNone = KeyOrder<Key>::kNone;
-    return sizeof(Key) < 8 &&
-           (order.key(Key()) == kNone || !contains(from, call.values_count(), order.bits(kNone)));
+    return order.key(Key()) == kNone || !contains(from, call.values_count(), order.bits(kNone));
   }
   return true;
 }
@@ -263,10 +265,12 @@ int64_t join_all(OnCpu on, const ReduceCall<Value, Value>& call, IntoRule rule, 
 template <class Value>
 int64_t scatter_best(OnCpu on, const ReduceCall<Value, Value>& call, bool largest) {
   const HostScope scope(on.program);
-  if (pays_by_keys(call, largest)) {
-    const int64_t bad = find_bad_entry(on, call.index, call.layout, call.rule);
-    if (bad == kNoBadEntry) find_best_by_keys(call, largest);
-    return bad;
+  if constexpr (kHasKeys<Value>) {
+    if (pays_by_keys(call, largest)) {
+      const int64_t bad = find_bad_entry(on, call.index, call.layout, call.rule);
+      if (bad == kNoBadEntry) find_best_by_keys(call, largest);
+      return bad;
+    }
   }
   parallel_for(call.result_count(), kElementsPerTask, [&](int64_t begin, int64_t end) {
     std::fill(call.result + begin, call.result + end, Value());

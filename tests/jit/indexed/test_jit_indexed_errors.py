@@ -226,3 +226,12 @@ def test_traced_calls_refuse_the_same(device: torch.device) -> None:
         with pytest.raises(Exception, match=text):
             torch.compile(call, fullgraph=True, backend="eager")()
     torch._dynamo.reset()
+
+
+def test_an_index_that_is_named_offsets(device: torch.device, sync_mode: None) -> None:
+    """An entry may not be the axis's end, as an offset of segments may."""
+    kernel = IndexedKernel("T x[offsets]", "T y[rows]", "y = x", "named")
+    index = torch.tensor([0, 4], device=device)
+    text = r"offsets\[1\] is 4, out of range for an axis of size 4: it must be between 0 and 3"
+    with pytest.raises(IndexError, match=text):
+        kernel(torch.ones(4, 2, device=device), offsets=index, rows=index, sizes={"rows": 5})

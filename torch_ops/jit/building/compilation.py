@@ -132,8 +132,8 @@ def compile_host(what: str, source: Source, *, options: Sequence[str] = ()) -> A
             return _run_host_compiler(what, source, [compiler.command[0], *arguments, no_carets])
         except OSError as error:
             raise RuntimeError(
-                f"torch_ops.jit: {what} was not compiled by {shlex.join(compiler.command)}, which "
-                f"CXX must name if it is not g++ or clang++: {error}."
+                f"torch_ops.jit: {what} was not compiled by {shlex.join(compiler.command)}: "
+                f"{error}. CXX must name a C++ compiler; without it g++ or clang++ is used."
             ) from error
 
     return get_or_compile(key, compile)

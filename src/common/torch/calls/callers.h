@@ -15,12 +15,13 @@ struct Caller {
   std::string_view op;
   std::string_view table = "source";
   std::string_view index = "index";
+  bool is_bound = false;  // where something begins or ends: the axis's end is allowed too
 };
 
 constexpr Caller kCallers[] = {
     {"embedding", "weight", "input"},
     {"embedding_bag:input", "weight", "input"},
-    {"embedding_bag:offsets", "weight", "offsets"},
+    {"embedding_bag:offsets", "weight", "offsets", true},
     {"gather"},
     {"index"},
     {"index_put"},
@@ -34,14 +35,14 @@ constexpr Caller kCallers[] = {
     {"scatter_add_"},
     {"scatter_elements_add"},
     {"scatter_add"},
-    {"segment_reduce", "values", "offsets"},
-    {"gather_csr", "values", "offsets"},
+    {"segment_reduce", "values", "offsets", true},
+    {"gather_csr", "values", "offsets", true},
     {"softmax"},
-    {"softmax:offsets", "values", "offsets"},
+    {"softmax:offsets", "values", "offsets", true},
     {"log_softmax"},
-    {"log_softmax:offsets", "values", "offsets"},
+    {"log_softmax:offsets", "values", "offsets", true},
     {"logsumexp"},
-    {"logsumexp:offsets", "values", "offsets"},
+    {"logsumexp:offsets", "values", "offsets", true},
     {"distributed.gather", "table"},
     {"ShardedTable", "table"},
     {"ShardedTable.prefetch", "table"},

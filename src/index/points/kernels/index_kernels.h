@@ -8,25 +8,51 @@
 
 #include "common/indexing/index_array.h"
 #include "common/layout/copy_row.h"
-#include "common/layout/row_layout.h"
 #include "index/points/kernels/points_layout.h"
 
 namespace torch_ops {
 
 // Adds the offsets of one coordinate to those of `count` points. Returns the first for which it
 // gives no row, or `count`; such a point's offset becomes negative.
+template <class Index, class Stride, class Resolve>
+int64_t add_resolved(const Index* entries, Stride stride, int64_t count, int64_t table_stride,
+                     int64_t* offsets, Resolve resolve) {
+  bool bad = false;
+  for (int64_t n = 0; n < count; ++n) {
+    const int64_t row = resolve(static_cast<int64_t>(entries[n * stride]));
+    const bool good = row >= 0;
+    offsets[n] += good ? row * table_stride : kBadOffset;
+    bad |= !good;
+  }
+  if (!bad) return count;
+  int64_t n = 0;
+  while (resolve(static_cast<int64_t>(entries[n * stride])) >= 0) ++n;
+  return n;
+}
+
 template <class Index>
 int64_t add_coordinate(const Coordinate& coordinate, const Index* entries, int64_t stride,
                        int64_t count, int64_t* offsets) {
-  const IndexRule rule = coordinate.rule;
-  int64_t first_bad = count;
-  for (int64_t n = count - 1; n >= 0; --n) {
-    const int64_t row = rule.resolve(static_cast<int64_t>(entries[n * stride]));
-    const bool good = in_range(row, rule.axis_size());
-    offsets[n] += good ? row * coordinate.table_stride : kBadOffset;
-    if (!good) first_bad = n;
+  const int64_t size = coordinate.rule.axis_size();
+  const auto add = [&](auto resolve) {
+    using One = std::integral_constant<int64_t, 1>;  // known to the compiler, so that it vectorises
+    const int64_t table_stride = coordinate.table_stride;
+    return stride == 1 ? add_resolved(entries, One(), count, table_stride, offsets, resolve)
+                       : add_resolved(entries, stride, count, table_stride, offsets, resolve);
+  };
+  switch (coordinate.rule.mode()) {
+    case IndexMode::kRaise:
+    case IndexMode::kUnchecked:
+      return add([size](int64_t entry) { return entry < size ? entry : kNoRow; });
+    case IndexMode::kFromEnd:
+    case IndexMode::kFill:
+      return add([size](int64_t entry) {
+        const int64_t row = entry < 0 ? entry + size : entry;
+        return row < size ? row : kNoRow;
+      });
+    default:
+      return add([rule = coordinate.rule](int64_t entry) { return rule.resolve(entry); });
   }
-  return first_bad;
 }
 
 // Where `count` points are whose coordinates are all of type Index, read in one pass: `offsets`

@@ -2,7 +2,7 @@
 
 # ---- An entry for each element ------------------------------------------------------------------
 
-cdef _axis_of(op, axis, rank) except *:
+cdef _axis_of(op, axis, rank):
     axis = _as_int(op, "axis", axis)
     if not -rank <= axis < rank:
         raise ValueError(

@@ -148,8 +148,8 @@ __global__ void list_rows_kernel(const Id* __restrict__ sorted, const Id* __rest
   // The last one stands for the end of all.
   for (int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; n <= count; n += step) {
     if (n > 0 && n < count && sorted[n] == sorted[n - 1]) continue;
-    const int64_t number = n < count ? int64_t{numbers[n]}
-                           : n > 0   ? int64_t{numbers[n - 1]} + 1
+    const int64_t number = n < count ? static_cast<int64_t>(numbers[n])
+                           : n > 0   ? static_cast<int64_t>(numbers[n - 1]) + 1
                                      : 0;
     const int64_t owner = n < count ? owner_of(sorted[n]) : ranks;
     if (n < count) {

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 #include "common/cuda/device_limits.h"
 #include "common/host/ceil_div.h"
@@ -77,8 +76,7 @@ namespace torch_ops {
 // Was the code that the current device runs compiled for 9.0 or newer, so that it has the waits of
 // common/cuda/kernel_overlap.cuh? A device may be newer than that: it runs the PTX. All
 // kernels of a module are compiled for the same devices: one represents all.
-template <class Kernel>
-bool waits_for_kernel_before(Kernel* kernel) {
+inline bool waits_for_kernel_before(const void* kernel) {
   constexpr int kMostDevices = 64, kFirst = 90;
   static std::atomic<int> known[kMostDevices];  // 0: not asked yet
   int device = 0;
@@ -92,12 +90,9 @@ bool waits_for_kernel_before(Kernel* kernel) {
   return known[device] >= kFirst;
 }
 
-// Launches a kernel that may begin before the previous one in the stream has ended
-// (common/cuda/kernel_overlap.cuh). That one must be our own, so that it is known what it writes;
-// everything else that the kernel accesses must have been there before that one began.
-template <class... Parameters, class... Arguments>
-void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared_bytes,
-                  Arguments&&... arguments) {
+// launch_early for a kernel of any type: there are many, and the compiler takes long over each.
+inline void launch_early(const void* kernel, dim3 grid, dim3 block, int64_t shared_bytes,
+                         void** arguments) {
   cudaLaunchAttribute overlap;
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -108,7 +103,20 @@ void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t 
   config.stream = current_stream();
   config.attrs = &overlap;
   config.numAttrs = waits_for_kernel_before(kernel) ? 1 : 0;
-  TORCH_OPS_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
+  TORCH_OPS_CUDA_CALL(cudaLaunchKernelExC(&config, kernel, arguments));
+}
+
+// Launches a kernel that may begin before the previous one in the stream has ended
+// (common/cuda/kernel_overlap.cuh). That one must be our own, so that it is known what it writes;
+// everything else that the kernel accesses must have been there before that one began.
+template <class... Parameters, class... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared_bytes,
+                  const Arguments&... arguments) {
+  const auto launch = [&](Parameters... converted) {
+    void* pointers[] = {&converted...};
+    launch_early(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, pointers);
+  };
+  launch(arguments...);
 }
 
 }  // namespace torch_ops

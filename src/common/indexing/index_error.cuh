@@ -1,8 +1,9 @@
 // How a kernel records an index entry out of range (index_error.h). No torch.
 #pragma once
 
-#include <cuda/atomic>
+#include <cstdint>
 
+#include "common/cuda/release_store.cuh"
 #include "common/indexing/index_error.h"
 
 namespace torch_ops {
@@ -43,8 +44,7 @@ __device__ __forceinline__ void record_bad_entry(const IndexErrorSite& site, int
   // The host must not see the number before the record. A store with release semantics, and not
   // __threadfence_system(): with that, nvcc turns atomicAdd()s without a result, which the same
   // kernel may have, into ones with a result.
-  cuda::atomic_ref<uint32_t, cuda::thread_scope_system>(record->sequence)
-      .store(++slot->sequence, cuda::memory_order_release);
+  store_release(&record->sequence, ++slot->sequence);
 }
 
 }  // namespace torch_ops

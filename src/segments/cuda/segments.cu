@@ -15,7 +15,9 @@ namespace {
 
 using segments::all_offsets;
 using segments::Id;
+using segments::LongRows;
 using segments::Offsets;
+using segments::RowSplit;
 
 constexpr int64_t kMostBlocks = 1024;     // of what long segments take, and about as many chunks
 constexpr int kRunEntries = 16;           // of a run of segments, about, at most
@@ -36,13 +38,11 @@ struct TotalOf {
 template <class Value>
 struct TotalOf<SegmentRule::kSum, Value> {
   template <int V>
-  using type = Sums<V, SumOf<Value>>;
+  using type = std::conditional_t<std::is_integral_v<Value>, Sums<V, SumOf<Value>>,
+                                  segments::Means<V, SumOf<Value>>>;
 };
 template <class Value>
-struct TotalOf<SegmentRule::kMean, Value> {
-  template <int V>
-  using type = segments::Means<V, SumOf<Value>>;
-};
+struct TotalOf<SegmentRule::kMean, Value> : TotalOf<SegmentRule::kSum, Value> {};
 template <class Value>
 struct TotalOf<SegmentRule::kProd, Value> {
   template <int V>
@@ -56,15 +56,35 @@ struct TotalOf<SegmentRule::kWhereLargest, Value> {
 template <class Value>
 struct TotalOf<SegmentRule::kWhereSmallest, Value> : TotalOf<SegmentRule::kWhereLargest, Value> {};
 
-// The rows of all segments. In which order values are joined depends on `order`, the pieces that
-// rows would have whatever the address of the values.
-template <class Total, class Value, class Result>
-void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offsets,
-                    typename Total::Options options, Result empty, const RowPieces& order,
-                    const IndexErrorSite& errors) {
+// How the threads of a call share its rows.
+struct SegmentPlan {
+  RowPieces columns;
+  RowSplit split;
+  int threads;  // of a block
+  bool may_be_long;
+  LongRows longs;
+  void* partials;  // of the chunks of long segments
+
+  unsigned row_blocks(int64_t rows) const {
+    const int groups = threads >> (split.lane_bits + split.way_bits);
+    return grid_x(ceil_div(rows, split.run) * split.pieces, groups);
+  }
+
+  // Memory for long segments, the totals of a chunk taking `bytes`; returns how much there is.
+  int64_t take(sorted::Pieces memory, int64_t bytes) {
+    longs.counters = memory.take<unsigned long long>(2);
+    longs.items = memory.take<LongRows::Item>(longs.most_items);
+    longs.mediums = memory.take<Id>(longs.most_items);
+    partials = memory.take<char>(longs.most_chunks * bytes);
+    return memory.bytes;
+  }
+};
+
+// Of rows of which a lane has `lane_columns`. In which order values are joined depends on `order`,
+// the pieces that rows would have whatever the address of the values.
+SegmentPlan plan_segments(const RowLayout& layout, int lane_columns, const RowPieces& order) {
   using namespace segments;
-  const RowLayout& layout = call.layout;
-  const RowPieces columns(layout.inner, Total::kColumns, order.lanes, order.lanes);
+  const RowPieces columns(layout.inner, lane_columns, order.lanes, order.lanes);
   const int64_t rows = layout.slabs() * layout.axis_size;
   // More groups to a segment have it sooner, but every warp takes a while to begin.
   const auto average_exceeds = [&](int64_t entries) {
@@ -101,11 +121,10 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
     longs.limit = layout.entries;
   }
   // A thread for each vector of a row, where lanes would be left without one.
-  const int64_t vectors = layout.inner / Total::kColumns;
+  const int64_t vectors = layout.inner / lane_columns;
   const bool is_flat = ways == 1 && vectors < int64_t{columns.lanes} * columns.pieces;
   const int lanes = is_flat ? 1 : columns.lanes;
   const int pieces = is_flat ? static_cast<int>(vectors) : columns.pieces;
-  const RowSplit split{__builtin_ctz(lanes), __builtin_ctz(ways), pieces, static_cast<int>(run)};
 
   // A warp beats a block at segments of which its lanes have few entries each.
   longs.medium = columns.lanes <= kMediumLanes ? 32 / columns.lanes * kAlone : 0;
@@ -118,31 +137,46 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
     longs.most_items = layout.slabs() * (layout.entries / longs.limit);
     longs.most_chunks = layout.slabs() * ceil_div(layout.entries, longs.chunk) + longs.most_items;
   }
-  typename Total::Part* partials;
-  const auto take = [&](sorted::Pieces memory) {
-    longs.counters = memory.take<unsigned long long>(2);
-    longs.items = memory.take<typename LongRows::Item>(longs.most_items);
-    longs.mediums = memory.take<Id>(longs.most_items);
-    partials = memory.take<typename Total::Part>(longs.most_chunks * layout.inner);
-    return memory.bytes;
-  };
-  const DeviceScratch memory(take({nullptr}));
-  take({static_cast<char*>(memory.get())});
+  const RowSplit split{__builtin_ctz(lanes), __builtin_ctz(ways), pieces, static_cast<int>(run)};
+  return {columns, split, threads, may_be_long, longs, nullptr};
+}
 
-  const SegmentRows<Total, Value, Result> all{call.values,  call.result, partials,
-                                              offsets,      longs,       static_cast<Id>(rows),
-                                              layout.inner, options,     empty};
-  auto* total_rows = rows_kernel<Total, Value, Result>;
-  const unsigned row_blocks = grid_x(ceil_div(rows, run) * pieces, threads / (lanes * ways));
-  if (!may_be_long) {
-    TORCH_OPS_LAUNCH(total_rows, row_blocks, threads, 0, all, split, errors);
+// Launches the kernels of a call, a SegmentRows. It takes them without their types, since there are
+// many, and the compiler takes long over each.
+void launch_segments(SegmentPlan& plan, int64_t rows, const void* rows_kernel,
+                     const void* chunks_kernel, void* call, IndexErrorSite errors) {
+  void* of_rows[] = {call, &plan.split, &errors};
+  void* of_chunks[] = {call, &plan.columns};
+  const unsigned row_blocks = plan.row_blocks(rows);
+  if (!plan.may_be_long) {
+    TORCH_OPS_CUDA_CALL(
+        cudaLaunchKernel(rows_kernel, row_blocks, plan.threads, of_rows, 0, current_stream()));
     return;
   }
-  TORCH_OPS_LAUNCH(clear_kernel, 1, 1, 0, longs.counters);
-  launch_early(total_rows, row_blocks, threads, 0, all, split, errors);
-  const int64_t blocks = std::min(longs.most_chunks, kMostBlocks);  // also of medium segments
-  launch_early(chunks_kernel<Total, Value, Result>, static_cast<unsigned>(blocks * columns.pieces),
-               kRowThreads, 0, all, columns);
+  TORCH_OPS_LAUNCH(segments::clear_kernel, 1, 1, 0, plan.longs.counters);
+  launch_early(rows_kernel, row_blocks, plan.threads, 0, of_rows);
+  const int64_t blocks = std::min(plan.longs.most_chunks, kMostBlocks);  // also of medium segments
+  launch_early(chunks_kernel, static_cast<unsigned>(blocks * plan.columns.pieces),
+               segments::kRowThreads, 0, of_chunks);
+}
+
+// The rows of all segments.
+template <class Total, class Value, class Result>
+void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offsets,
+                    typename Total::Options options, Result empty, const RowPieces& order,
+                    const IndexErrorSite& errors) {
+  using Part = typename Total::Part;
+  const int64_t rows = call.layout.slabs() * call.layout.axis_size, inner = call.layout.inner;
+  SegmentPlan plan = plan_segments(call.layout, Total::kColumns, order);
+  const DeviceScratch memory(plan.take({nullptr}, inner * sizeof(Part)));
+  plan.take({static_cast<char*>(memory.get())}, inner * sizeof(Part));
+  segments::SegmentRows<Total, Value, Result> all{
+      call.values, call.result, static_cast<Part*>(plan.partials),
+      offsets,     plan.longs,  static_cast<Id>(rows),
+      inner,       options,     empty};
+  launch_segments(
+      plan, rows, reinterpret_cast<const void*>(segments::rows_kernel<Total, Value, Result>),
+      reinterpret_cast<const void*>(segments::chunks_kernel<Total, Value, Result>), &all, errors);
 }
 
 template <class Number>
@@ -208,6 +242,7 @@ void reduce_segments(OnCuda on, const SegmentCall<Value, Result>& call,
     using Total = typename TotalOf<kRule, Value>::template type<columns()>;
     typename Total::Options options{};
     if constexpr (kPlaces) options.largest = kRule == SegmentRule::kWhereLargest;
+    if constexpr (segments::is_mean<Total>) options.divides = kRule == SegmentRule::kMean;
     total_segments<Total>(call, all_offsets(call.offsets, call.layout), options,
                           nothing_there<kRule, Result>(call.layout), order, errors);
   };

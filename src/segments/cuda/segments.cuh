@@ -21,17 +21,24 @@
 
 namespace torch_ops::segments {
 
-// Sums that are divided by the number of entries.
+// Sums, which are divided by the number of entries where a call asks for means.
 template <int V, class Sum>
 struct Means : Sums<V, Sum> {
+  struct Options {
+    bool divides;
+  };
+  template <class Value, class Place>
+  static __device__ __forceinline__ Vector<Value, V> load(const Value* from, Place place, Options) {
+    return Sums<V, Sum>::load(from, place, {});
+  }
   template <class Value>
   __device__ __forceinline__ void write(Value* to, int64_t count) const {
-    Vector<Value, V> result;
+    Means result = *this;
+    if (count != 1) {
 #pragma unroll
-    for (int v = 0; v < V; ++v) {
-      result.values[v] = static_cast<Value>(this->values[v] / static_cast<Sum>(count));
+      for (int v = 0; v < V; ++v) result.values[v] /= static_cast<Sum>(count);
     }
-    store(to, result);
+    result.Sums<V, Sum>::write(to, count);
   }
 };
 
@@ -155,7 +162,9 @@ struct SegmentRows {
 
   __device__ __forceinline__ void write(const Total& sums, Id row, int64_t column,
                                         int64_t count) const {
-    sums.write(result + row * inner + column, is_mean<Total> ? count : offsets.entries);
+    int64_t entries = offsets.entries;
+    if constexpr (is_mean<Total>) entries = options.divides ? count : 1;
+    sums.write(result + row * inner + column, entries);
   }
 
   // Totals the rows [n, end) of a block, whose segments follow each other, and writes them.

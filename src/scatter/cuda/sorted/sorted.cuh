@@ -4,7 +4,7 @@
 // summed in registers and each row is written once: no fill, no atomics, the same result on every
 // run. In stages:
 //   1. keys    the row of each entry (for one without a row, a number that sorts last)
-//   2. sort    stable, by the bits that keys have: entries of a row keep their order
+//   2. sort    stable, by the bits that keys have: entries of a row keep their order (sort.cu)
 //   3. tiles   blocks sum tiles of sorted entries and write the rows whose entries are in one
 //              (runs.cuh)
 //   4. join    adds the parts of runs that reach over tiles, in a fixed order
@@ -14,7 +14,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cub/device/device_radix_sort.cuh>
 #include <type_traits>
 
 #include "common/cuda/vectorized.cuh"
@@ -89,66 +88,7 @@ struct Pieces {
   }
 };
 
-// The memory for sorting: twice keys and positions, and CUB's own.
-template <class Id>
-struct SortWorkspace {
-  Id* keys[2];
-  Id* positions[2];
-  void* sort;
-  size_t sort_bytes = 0;
-
-  SortWorkspace(const Shape<Id>& shape, Pieces& memory) {
-    const int64_t count = shape.all_entries();
-    cub::DoubleBuffer<Id> no_keys, no_positions;
-    cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, no_keys, no_positions, count, 0,
-                                    shape.key_bits());
-    for (auto& piece : keys) piece = memory.take<Id>(count);
-    for (auto& piece : positions) piece = memory.take<Id>(count);
-    sort = memory.take<char>(sort_bytes);
-  }
-};
-
 // ---- Kernels ------------------------------------------------------------------------------------
-
-template <class Id>
-__global__ void keys_kernel(IndexView index, Shape<Id> shape, int64_t batch_stride,
-                            int64_t entry_stride, IndexRule rule, Id* __restrict__ keys,
-                            Id* __restrict__ positions,
-                            const __grid_constant__ IndexErrorSite errors) {
-  const Id count = static_cast<Id>(shape.all_entries());
-  const Id per_batch = static_cast<Id>(shape.entries);
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
-    const Id b = static_cast<Id>(i) / per_batch;
-    const Id n = static_cast<Id>(i) - b * per_batch;
-    int64_t entry = index[b * batch_stride + n * entry_stride];
-    if (rule.rewrites()) entry = rule.resolve(entry);
-    const bool good = in_range(entry, shape.axis_size);
-    const int64_t first_slice = static_cast<int64_t>(b) * shape.outer;
-    const int64_t position = first_slice * shape.entries + n;
-    if (!good) record_bad_entry(errors, position, entry);
-    keys[i] = good ? static_cast<Id>(first_slice * shape.axis_size + entry) : shape.no_row;
-    positions[i] = static_cast<Id>(position);
-  }
-}
-
-// Keys and positions from a plan, which counts rows over [batch, axis_size] and entries over
-// [batch, entries]: each further by the slices of the batches before that are not the first.
-template <class Id>
-__global__ void spread_kernel(IndexView rows, IndexView order, Shape<Id> shape,
-                              Id* __restrict__ keys, Id* __restrict__ positions) {
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < shape.all_entries();
-       i += step) {
-    const int64_t row = rows[i];
-    const Id b = static_cast<Id>(row) / static_cast<Id>(shape.axis_size);
-    const int64_t slices = static_cast<int64_t>(b) * (shape.outer - 1);
-    // A key of no row has a position that can be read all the same.
-    const bool is_row = row < shape.batch * shape.axis_size;
-    keys[i] = is_row ? static_cast<Id>(row + slices * shape.axis_size) : shape.no_row;
-    positions[i] = is_row ? static_cast<Id>(order[i] + slices * shape.entries) : 0;
-  }
-}
 
 // Where the rows of a result are: one after the other,
 template <class Result>

@@ -37,39 +37,11 @@ struct SortedEntries {
 template <class Id>
 SortedEntries<Id> sort_entries(const IndexArray& index, const RowLayout& layout,
                                const IndexRule& rule, const sorted::Shape<Id>& shape,
-                               const IndexErrorSite& errors) {
-  using namespace sorted;
-  const int64_t count = shape.all_entries();
-  Pieces sizes{nullptr};
-  SortWorkspace<Id>(shape, sizes);
-  DeviceScratch memory(sizes.bytes);
-  Pieces pieces{static_cast<char*>(memory.get())};
-  SortWorkspace<Id> work(shape, pieces);
-
-  TORCH_OPS_LAUNCH(keys_kernel<Id>, grid_x(count, sorted::kThreads), sorted::kThreads, 0,
-                   IndexView{index}, shape, layout.index_batch_stride, layout.index_entry_stride,
-                   rule, work.keys[0], work.positions[0], errors);
-  cub::DoubleBuffer<Id> keys(work.keys[0], work.keys[1]);
-  cub::DoubleBuffer<Id> positions(work.positions[0], work.positions[1]);
-  TORCH_OPS_CUDA_CALL(cub::DeviceRadixSort::SortPairs(
-      work.sort, work.sort_bytes, keys, positions, count, 0, shape.key_bits(), current_stream()));
-  return {keys.Current(), positions.Current(), std::move(memory)};
-}
+                               const IndexErrorSite& errors);
 
 // A plan's entries. Its arrays are used directly if rows and values are counted alike.
 template <class Id>
-SortedEntries<Id> planned_entries(const PlanArrays& plan, const sorted::Shape<Id>& shape) {
-  const bool alike = shape.batch == 1 || shape.outer == 1;
-  if (alike && plan.rows.entry_bytes == sizeof(Id)) {
-    return {static_cast<const Id*>(plan.rows.data), static_cast<const Id*>(plan.order.data), {}};
-  }
-  const int64_t count = shape.all_entries();
-  DeviceScratch memory(2 * count * sizeof(Id));
-  Id* keys = static_cast<Id*>(memory.get());
-  TORCH_OPS_LAUNCH(sorted::spread_kernel<Id>, grid_x(count, sorted::kThreads), sorted::kThreads, 0,
-                   IndexView{plan.rows}, IndexView{plan.order}, shape, keys, keys + count);
-  return {keys, keys + count, std::move(memory)};
-}
+SortedEntries<Id> planned_entries(const PlanArrays& plan, const sorted::Shape<Id>& shape);
 
 // Those of a call: of its plan, or sorted here.
 template <class Value, class Result, class Id>

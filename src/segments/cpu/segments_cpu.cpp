@@ -27,16 +27,29 @@ struct Joined {
                                                    Better<kRule == SegmentRule::kLargest>>>;
   using Sum = ScatterSum<Value>;
 
+  // Is the loop over a row's columns kept as it is? GCC would unroll one of a constant width into
+  // single values, which it then vectorises only where they are added or multiplied.
+  template <class Width>
+  static constexpr bool stays_loop() {
+    if constexpr (std::is_same_v<Width, int64_t>) return true;  // the rest of a row is short
+    return !kSums && kRule != SegmentRule::kProd && Width() == kColumns;
+  }
+
   // `Width` columns of the entries [0, count), `stride` values apart. A constant width keeps them
   // in registers.
   template <class Width>
   static TORCH_OPS_HOST_DEVICE void join_into(const Value* values, int64_t stride, int64_t count,
                                               Width width, Sum* sums) {
+    const int64_t columns = width;
     for (int64_t n = 0; n < count; ++n) {
-#pragma GCC \
-    unroll 1  // into single values it would be, which GCC vectorises only where they are sums
-      for (int64_t d = 0; d < width; ++d) {
+      const auto join = [&](int64_t d) TORCH_OPS_INLINE_LAMBDA {
         sums[d] = Op::join(sums[d], static_cast<Sum>(values[n * stride + d]));
+      };
+      if constexpr (stays_loop<Width>()) {
+#pragma GCC unroll 1
+        for (int64_t d = 0; d < columns; ++d) join(d);
+      } else {
+        for (int64_t d = 0; d < columns; ++d) join(d);
       }
     }
   }
@@ -239,7 +252,7 @@ TORCH_OPS_HOST_DEVICE void repeat_loop(const Index* all_offsets, const RowLayout
       const int64_t sure = kShort ? stop - kAtOnce : -1;
       const char* const rows = all_rows + slab * segments * bytes;
       const auto zero_to = [&](int64_t last) {
-        if (n < last) std::memset(result + n * bytes, 0, (last - n) * bytes);
+        if (n < last) std::fill_n(result + n * bytes, (last - n) * bytes, char{0});
         n = std::max(n, last);
       };
       int64_t s = n == start ? 0 : lower_bound(offsets, stride, segments + 1, n - start + 1);

@@ -543,7 +543,7 @@ def test_plans_give_their_memory_back() -> None:
         with caller.plan(placed, 5):
             pass
         taken = []
-        for _ in range(3):  # other processes may take memory of the device in the meantime
+        for _ in range(10):  # other processes may take memory of the device in the meantime
             torch.cuda.synchronize()
             free = torch.cuda.mem_get_info()[0]
             for _ in range(50):  # of 16 MB each
@@ -553,4 +553,6 @@ def test_plans_give_their_memory_back() -> None:
                     pass
             torch.cuda.synchronize()
             taken.append(free - torch.cuda.mem_get_info()[0])
+            if taken[-1] < 64 << 20:
+                break
         assert min(taken) < 64 << 20

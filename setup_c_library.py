@@ -177,7 +177,7 @@ def library_steps(
             target, depfile = object_files(temp, source, root / "src")
             # -lineinfo: profilers and compute-sanitizer name lines; costs nothing at run time, and
             # makes the library twice as large. Compressed, the code takes a sixth of the space. A
-            # release's is made a fifth smaller still, which takes up to 30 s per architecture.
+            # release's is made a fifth smaller still, which takes some 30 s more.
             is_small = environ.get("TORCH_OPS_LINEINFO") == "0"
             form = "--compress-mode=size" if is_small else "-lineinfo"
             flags = "-O3 -Xfatbin=-compress-all -std=c++17 --expt-relaxed-constexpr"

@@ -57,7 +57,7 @@ template <class Value>
 struct TotalOf<SegmentRule::kWhereSmallest, Value> : TotalOf<SegmentRule::kWhereLargest, Value> {};
 
 // How the threads of a call share its rows.
-struct SegmentPlan {
+struct SegmentLaunch {
   RowPieces columns;
   RowSplit split;
   int threads;  // of a block
@@ -80,9 +80,9 @@ struct SegmentPlan {
   }
 };
 
-// Of rows of which a lane has `lane_columns`. In which order values are joined depends on `order`,
+// A lane has `lane_columns` columns of a row. In which order values are joined depends on `order`,
 // the pieces that rows would have whatever the address of the values.
-SegmentPlan plan_segments(const RowLayout& layout, int lane_columns, const RowPieces& order) {
+SegmentLaunch launch_of(const RowLayout& layout, int lane_columns, const RowPieces& order) {
   using namespace segments;
   const RowPieces columns(layout.inner, lane_columns, order.lanes, order.lanes);
   const int64_t rows = layout.slabs() * layout.axis_size;
@@ -143,20 +143,21 @@ SegmentPlan plan_segments(const RowLayout& layout, int lane_columns, const RowPi
 
 // Launches the kernels of a call, a SegmentRows. It takes them without their types, since there are
 // many, and the compiler takes long over each.
-void launch_segments(SegmentPlan& plan, int64_t rows, const void* rows_kernel,
+void launch_segments(SegmentLaunch& launch, int64_t rows, const void* rows_kernel,
                      const void* chunks_kernel, void* call, IndexErrorSite errors) {
-  void* of_rows[] = {call, &plan.split, &errors};
-  void* of_chunks[] = {call, &plan.columns};
-  const unsigned row_blocks = plan.row_blocks(rows);
-  if (!plan.may_be_long) {
+  void* of_rows[] = {call, &launch.split, &errors};
+  void* of_chunks[] = {call, &launch.columns};
+  const unsigned row_blocks = launch.row_blocks(rows);
+  if (!launch.may_be_long) {
     TORCH_OPS_CUDA_CALL(
-        cudaLaunchKernel(rows_kernel, row_blocks, plan.threads, of_rows, 0, current_stream()));
+        cudaLaunchKernel(rows_kernel, row_blocks, launch.threads, of_rows, 0, current_stream()));
     return;
   }
-  TORCH_OPS_LAUNCH(segments::clear_kernel, 1, 1, 0, plan.longs.counters);
-  launch_early(rows_kernel, row_blocks, plan.threads, 0, of_rows);
-  const int64_t blocks = std::min(plan.longs.most_chunks, kMostBlocks);  // also of medium segments
-  launch_early(chunks_kernel, static_cast<unsigned>(blocks * plan.columns.pieces),
+  TORCH_OPS_LAUNCH(segments::clear_kernel, 1, 1, 0, launch.longs.counters);
+  launch_early(rows_kernel, row_blocks, launch.threads, 0, of_rows);
+  const int64_t blocks =
+      std::min(launch.longs.most_chunks, kMostBlocks);  // also of medium segments
+  launch_early(chunks_kernel, static_cast<unsigned>(blocks * launch.columns.pieces),
                segments::kRowThreads, 0, of_chunks);
 }
 
@@ -167,15 +168,15 @@ void total_segments(const SegmentCall<Value, Result>& call, const Offsets& offse
                     const IndexErrorSite& errors) {
   using Part = typename Total::Part;
   const int64_t rows = call.layout.slabs() * call.layout.axis_size, inner = call.layout.inner;
-  SegmentPlan plan = plan_segments(call.layout, Total::kColumns, order);
-  const DeviceScratch memory(plan.take({nullptr}, inner * sizeof(Part)));
-  plan.take({static_cast<char*>(memory.get())}, inner * sizeof(Part));
+  SegmentLaunch launch = launch_of(call.layout, Total::kColumns, order);
+  const DeviceScratch memory(launch.take({nullptr}, inner * sizeof(Part)));
+  launch.take({static_cast<char*>(memory.get())}, inner * sizeof(Part));
   segments::SegmentRows<Total, Value, Result> all{
-      call.values, call.result, static_cast<Part*>(plan.partials),
-      offsets,     plan.longs,  static_cast<Id>(rows),
-      inner,       options,     empty};
+      call.values, call.result,  static_cast<Part*>(launch.partials),
+      offsets,     launch.longs, static_cast<Id>(rows),
+      inner,       options,      empty};
   launch_segments(
-      plan, rows, reinterpret_cast<const void*>(segments::rows_kernel<Total, Value, Result>),
+      launch, rows, reinterpret_cast<const void*>(segments::rows_kernel<Total, Value, Result>),
       reinterpret_cast<const void*>(segments::chunks_kernel<Total, Value, Result>), &all, errors);
 }
 

@@ -3,6 +3,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "common/indexing/index_error.cuh"
+#include "common/indexing/index_mode.h"
 #include "common/indexing/index_view.cuh"
 #include "scatter/cuda/sorted/sorted_launch.cuh"
 

@@ -19,10 +19,6 @@
 #include "common/cuda/vectorized.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/host/host_device.h"
-#include "common/indexing/index_error.cuh"
-#include "common/indexing/index_mode.h"
-#include "common/indexing/index_view.cuh"
-#include "common/layout/row_layout.h"
 #include "scatter/cuda/sorted/runs.cuh"
 
 namespace torch_ops::sorted {

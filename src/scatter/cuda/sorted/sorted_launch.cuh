@@ -34,6 +34,7 @@ struct SortedEntries {
   std::optional<DeviceScratch> memory;
 };
 
+// Sorts the entries of an index (sort.cu).
 template <class Id>
 SortedEntries<Id> sort_entries(const IndexArray& index, const RowLayout& layout,
                                const IndexRule& rule, const sorted::Shape<Id>& shape,

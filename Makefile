@@ -11,7 +11,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 # The newest that is supported; .ci/run tests the oldest.
-TORCH ?= torch==$(lastword $(shell sed -n 's/^TORCH = (\(.*\))/\1/p' torch_ops/_supported.py | tr -d '",')).*
+TORCH ?= torch==$(lastword $(shell sed -n 's/^TORCH = (\(.*\))/\1/p' torch_ops/_install/supported.py | tr -d '",')).*
 NVCC := cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2
 TEST_ARGS ?=
 BENCH_OUT ?= build/bench
@@ -23,8 +23,8 @@ asked := $(if $(filter file,$(origin PYTHON)),False,True)
 find_torch := import importlib.metadata as m, os, sys; \
   own = os.path.realpath(sys.prefix) == os.path.realpath("$(VENV)"); \
   minor = ".".join(m.version("torch").split(".")[:2]); \
-  sys.path.insert(0, "torch_ops"); import _supported; \
-  print("own" if own else "torch" if minor in _supported.TORCH or $(asked) else "other")
+  sys.path.insert(0, "torch_ops/_install"); import supported; \
+  print("own" if own else "torch" if minor in supported.TORCH or $(asked) else "other")
 found := $(shell $(PYTHON) -c '$(find_torch)' 2>/dev/null)
 
 ifeq ($(found),torch)
@@ -106,7 +106,7 @@ ifneq ($(filter release,$(MAKECMDGOALS)),)
 endif
 
 supported: ## print the versions of torch and Python, of CUDA, and the GPUs that are supported
-	@$(PYTHON) torch_ops/_supported.py
+	@$(PYTHON) torch_ops/_install/supported.py
 
 changelog: $(INSTALLED) ## print what the next version's section of CHANGELOG.md will be
 	@$(call needs,towncrier)

@@ -1,8 +1,9 @@
 """Builds the kernel library, and the modules torch_ops._ext.<op> that bind it to torch.
 
-setup_c_library.py makes the library, of all *_cpu.cpp and *.cu in src/; torch_ops/_bindings.py the
-modules, one for each folder src/<op>/ that has <op>.cpp. So adding an op edits no list. The one
-module that is not an op, src/torch_cuda/, with what only a torch with CUDA has, is built likewise.
+setup_c_library.py makes the library, of all *_cpu.cpp and *.cu in src/;
+torch_ops/_install/bindings.py the modules, one for each folder src/<op>/ that has <op>.cpp. So
+adding an op edits no list. The one module that is not an op, src/torch_cuda/, with what only a
+torch with CUDA has, is built likewise.
 Everything else (name, version, extras, tools) is in pyproject.toml.
 
 Variables that are honoured:
@@ -41,7 +42,7 @@ sys.path.insert(0, str(ROOT))  # a build frontend runs this file, and does not l
 
 import setup_c_library  # noqa: E402
 
-supported = setup_c_library.load("_supported")
+supported = setup_c_library.load("supported")
 bindings = setup_c_library.bindings
 Op = bindings.Op
 SUFFIX: str = bindings.SUFFIX

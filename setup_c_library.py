@@ -21,8 +21,8 @@ from types import ModuleType
 
 
 def load(name: str) -> ModuleType:
-    """torch_ops/<name>.py, without the package, which does not import before it is built."""
-    path = Path(__file__).parent / "torch_ops" / f"{name}.py"
+    """torch_ops/_install/<name>.py; the package does not import before it is built."""
+    path = Path(__file__).parent / "torch_ops" / "_install" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -31,7 +31,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-bindings = load("_bindings")
+bindings = load("bindings")
 Step, object_files = bindings.Step, bindings.object_files
 
 PACKAGE = "torch_ops_host"
@@ -163,7 +163,7 @@ def library_steps(
     made = []
     for source in kernel_sources(root, ".cpp"):
         target, depfile = object_files(temp, source, root / "src")
-        # -fno-trapping-math: see torch_ops/_bindings.py.
+        # -fno-trapping-math: see torch_ops/_install/bindings.py.
         flags = "-O3 -g0 -Wall -std=c++17 -fPIC -fvisibility=hidden -fno-trapping-math -pthread"
         command = [*cxx, *flags.split(), *shlex.split(environ.get("CXXFLAGS", ""))]
         if source.is_relative_to(root / SOURCES):  # so that a release compiles no kernel anew

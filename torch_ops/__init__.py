@@ -8,7 +8,7 @@ NumPy arrays, and ``torch_ops.decompositions`` the activations for compilers tha
 
 import importlib
 
-from torch_ops._diagnose import (
+from torch_ops._install.diagnose import (
     InstallationError,
     asks_to_build,
     explain_missing,
@@ -17,7 +17,7 @@ from torch_ops._diagnose import (
 from torch_ops._version import __version__
 
 if asks_to_build():  # python -m torch_ops build: for a torch with which the rest cannot be imported
-    raise SystemExit(importlib.import_module("torch_ops._build").main())
+    raise SystemExit(importlib.import_module("torch_ops._install.build").main())
 
 load_extensions()  # before the ops' modules, which look their kernels up
 
@@ -36,10 +36,14 @@ try:
     from torch_ops.ops.embedding import Embedding, embedding
     from torch_ops.ops.embedding_bag import EmbeddingBag, embedding_bag
     from torch_ops.ops.gather import BatchGather, Gather, GatherFunction, batch_gather, gather
-    from torch_ops.ops.gather_nd import gather_nd
-    from torch_ops.ops.index import index, index_add, index_put, index_put_
-    from torch_ops.ops.masked_gather import masked_gather, masked_scatter
+    from torch_ops.ops.indexing.gather_nd import gather_nd
+    from torch_ops.ops.indexing.index import index, index_add, index_put, index_put_
+    from torch_ops.ops.indexing.masked_gather import masked_gather, masked_scatter
     from torch_ops.ops.plan import GatherPlan, gather_plan, plan_cache, register_plan
+    from torch_ops.ops.reductions.scatter import ScatterAddFunction, scatter_add
+    from torch_ops.ops.reductions.scatter_reduce import scatter, scatter_, scatter_add_
+    from torch_ops.ops.reductions.segments import gather_csr, segment_reduce
+    from torch_ops.ops.reductions.softmax import log_softmax, logsumexp, softmax
     from torch_ops.ops.relu import (
         LeakyReLU,
         ReLU,
@@ -49,11 +53,7 @@ try:
         relu,
         relu_,
     )
-    from torch_ops.ops.scatter import ScatterAddFunction, scatter_add
-    from torch_ops.ops.scatter_reduce import scatter, scatter_, scatter_add_
-    from torch_ops.ops.segments import gather_csr, segment_reduce
     from torch_ops.ops.sigmoid import Sigmoid, SigmoidFunction, sigmoid, sigmoid_
-    from torch_ops.ops.softmax import log_softmax, logsumexp, softmax
 except ModuleNotFoundError as error:
     if not str(error.name).startswith("torch_ops."):
         raise

@@ -15,24 +15,27 @@ from functools import partial
 import torch
 
 import torch_ops.ops
-from torch_ops._diagnose import build_config, check_error_text, diagnosis
+from torch_ops._install.diagnose import build_config, check_error_text, diagnosis
 
 
 def _check(name: str, device: torch.device) -> str:
-    return str(importlib.import_module(f"torch_ops.ops.{name}").self_check(device))
+    return str(importlib.import_module(name).self_check(device))
 
 
-# What follows a command is read by main() of its module, torch_ops._<command>.
+# What follows a command is read by main() of its module; and what it does.
 COMMANDS = {
-    "explain": "says which kernels a gather or a sum runs on a GPU, and why",
-    "build": "compiles bindings for the torch that is installed",
+    "explain": (
+        "torch_ops._explain",
+        "says which kernels a gather or a sum runs, and why",
+    ),
+    "build": ("torch_ops._install.build", "compiles bindings for the torch that is installed"),
 }
 
 
 def main(arguments: list[str]) -> int:
     """Returns the exit status: 0 when every op ran and gave the right result."""
     if arguments and arguments[0] in COMMANDS:
-        module = importlib.import_module(f"torch_ops._{arguments[0]}")
+        module = importlib.import_module(COMMANDS[arguments[0]][0])
         return int(module.main(arguments[1:]))
     parser = argparse.ArgumentParser(
         "python -m torch_ops",
@@ -40,7 +43,7 @@ def main(arguments: list[str]) -> int:
         epilog="python -m torch_ops <command> --help shows the arguments of a command.",
     )
     commands = parser.add_subparsers(title="commands", metavar="<command>")
-    for name, what in COMMANDS.items():
+    for name, (_, what) in COMMANDS.items():
         commands.add_parser(name, help=what)
     parser.parse_args(arguments)
     print(diagnosis(), end="\n\n")
@@ -48,11 +51,15 @@ def main(arguments: list[str]) -> int:
     if build_config().get("cuda") and torch.cuda.is_available():
         devices.append(torch.device("cuda"))
 
-    modules = [m.name for m in pkgutil.iter_modules(torch_ops.ops.__path__) if m.name[0] != "_"]
-    width = max(len(name) for name in modules) + 2
+    found = pkgutil.walk_packages(torch_ops.ops.__path__, "torch_ops.ops.")
+    modules = {m.name.rpartition(".")[2]: m.name for m in found if not m.ispkg}
+    modules = {op: modules[op] for op in sorted(modules) if op[0] != "_"}
+    width = max(len(op) for op in modules) + 2
     print(f"{'op':<{width}}{'device':<8}forward and backward")
     checks: list[tuple[str, torch.device, Callable[[], str]]] = [
-        (name, device, partial(_check, name, device)) for name in modules for device in devices
+        (op, device, partial(_check, name, device))
+        for op, name in modules.items()
+        for device in devices
     ]
     if "gather" in modules:
         checks.append(("errors", devices[0], check_error_text))

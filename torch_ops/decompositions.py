@@ -26,7 +26,7 @@ __all__ = ["activations"]
 #: the modules of the ops say in DECOMPOSITIONS. In-place ops are missing: a traced graph has none.
 activations: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     op: decomposition
-    for module in pkgutil.iter_modules(torch_ops.ops.__path__, "torch_ops.ops.")
+    for module in pkgutil.walk_packages(torch_ops.ops.__path__, "torch_ops.ops.")
     for op, decomposition in vars(importlib.import_module(module.name))
     .get("DECOMPOSITIONS", {})
     .items()

@@ -17,8 +17,10 @@ from programs import ROOT, run, run_with_torch
 from toy_project import bindings, build, write_toy
 
 import torch_ops
-from torch_ops import _bindings, _build, _diagnose, _supported
 from torch_ops.__main__ import COMMANDS, main
+from torch_ops._install import bindings as _bindings
+from torch_ops._install import build as _build
+from torch_ops._install import diagnose, supported
 
 INSTALL = f"{sys.executable} -m pip install"
 COMPILE = f"{sys.executable} -m torch_ops build"
@@ -213,7 +215,7 @@ def test_a_python_that_is_too_old(toy: Path) -> None:
     result = run_with_torch("-c", "import torch_ops", cwd=toy)
     assert "It works with Python 3.11, " in result.stdout
     assert "; this is 3.9." in result.stdout
-    newest = _supported.PYTHON[-1]
+    newest = supported.PYTHON[-1]
     assert f"\n    python{newest} -m pip install -e {toy}\n" in result.stdout
 
 
@@ -251,7 +253,7 @@ def test_a_user_without_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Path, "home", home)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert _diagnose.diagnosis().startswith(f"torch_ops {torch_ops.__version__} is installed")
+    assert diagnose.diagnosis().startswith(f"torch_ops {torch_ops.__version__} is installed")
     with pytest.raises(_build._Refusal, match="set XDG_CACHE_HOME"):
         _build._find_user_folder()
 
@@ -404,9 +406,9 @@ def test_main_reports_each_failure(toy: Path) -> None:
 def test_main_on_torch_ops() -> None:
     result = run_with_torch("-m", "torch_ops", cwd=ROOT)
     assert result.returncode == 0, result.stdout
-    config = _diagnose.build_config()
+    config = diagnose.build_config()
     assert config["torch"] in result.stdout
-    ops = {path.stem for path in (ROOT / "torch_ops" / "ops").glob("[a-z]*.py")}
+    ops = {path.stem for path in (ROOT / "torch_ops" / "ops").rglob("[a-z]*.py")}
     devices = ["cpu", *(["cuda"] if config["cuda"] and torch.cuda.is_available() else [])]
     checked = re.findall(r"^(\w+) +(cpu|cuda) +ok: ", result.stdout, re.MULTILINE)
     wanted = [("errors", "cpu"), *((op, device) for op in ops for device in devices)]
@@ -452,7 +454,7 @@ def test_main_sees_errors_that_do_not_arrive(toy: Path, body: str, result: str) 
 
 
 def test_diagnosis_of_this_installation() -> None:
-    text = _diagnose.diagnosis()
+    text = diagnose.diagnosis()
     assert text.startswith(f"torch_ops {torch_ops.__version__} is installed and loads.")
     assert sys.executable in text
     assert issubclass(torch_ops.InstallationError, ImportError)
@@ -475,7 +477,7 @@ def test_diagnosis_of_this_installation() -> None:
     ],
 )
 def test_covers(archs: list[str], gpu: tuple[int, int], covered: bool) -> None:
-    assert _diagnose._covers(archs, gpu) is covered
+    assert diagnose._covers(archs, gpu) is covered
 
 
 class TestChoice:
@@ -485,7 +487,7 @@ class TestChoice:
     def users(self, toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         """The same bindings as the toy's, in the user's folder."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        folder = tmp_path / "cache" / "torch_ops_bindings" / _diagnose.USERS / bindings(toy).name
+        folder = tmp_path / "cache" / "torch_ops_bindings" / diagnose.USERS / bindings(toy).name
         shutil.copytree(bindings(toy), folder)
         # Theirs would be linked with the toy's library; these look for it three folders above.
         (tmp_path / "cache" / "torch_ops_host").symlink_to(toy / "torch_ops_host")
@@ -531,8 +533,8 @@ def test_a_gpu_without_a_driver(monkeypatch: pytest.MonkeyPatch, has_gpu: bool, 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(torch.cuda, "init", init)
-    monkeypatch.setattr(_diagnose, "_has_nvidia_gpu", lambda: has_gpu)
-    monkeypatch.setattr(_diagnose, "_check_and_load", lambda: None)
-    (line,) = re.findall(r"^GPU .*$", _diagnose.diagnosis(), re.MULTILINE)
+    monkeypatch.setattr(diagnose, "_has_nvidia_gpu", lambda: has_gpu)
+    monkeypatch.setattr(diagnose, "_check_and_load", lambda: None)
+    (line,) = re.findall(r"^GPU .*$", diagnose.diagnosis(), re.MULTILINE)
     assert re.search(rf" {shown}", line)
     assert line.endswith(("none visible", "Please install it."))

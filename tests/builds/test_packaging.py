@@ -12,7 +12,7 @@ import torch
 from programs import ROOT, run
 from toy_project import build, write_library, write_toy
 
-from torch_ops import _supported
+from torch_ops._install import supported
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_pip_installs(toy: Path, tmp_path: Path, editable: bool) -> None:
     assert f"folder: {folder}" in result.stdout
     code = "from importlib.metadata import requires; print(requires('torch_ops')[0])"
     needs = run("-c", code, cwd=tmp_path, python=python).stdout.strip()
-    assert needs == f"torch>={_supported.OLDEST_TORCH}"
+    assert needs == f"torch>={supported.OLDEST_TORCH}"
 
 
 HOOK = """
@@ -105,7 +105,7 @@ def test_build_isolation(toy: Path, tmp_path: Path, has_torch: bool) -> None:
     if has_torch:
         assert result.returncode == 0, result.stdout
         (metadata,) = toy.glob("torch_ops-*.dist-info/METADATA")
-        assert f"Requires-Dist: torch>={_supported.OLDEST_TORCH}" in metadata.read_text()
+        assert f"Requires-Dist: torch>={supported.OLDEST_TORCH}" in metadata.read_text()
     else:
         assert result.returncode == 1
         (line,) = [line for line in result.stdout.splitlines() if line.startswith("torch_ops: ")]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from programs import ROOT, load_setup_py, output_of
 
-from torch_ops import _bindings, _supported
+from torch_ops._install import bindings, supported
 
 
 @pytest.fixture(scope="module")
@@ -34,36 +34,36 @@ def row(name: str) -> str:
     return str(found)
 
 
-@pytest.mark.parametrize("versions", [_supported.TORCH, _supported.PYTHON])
+@pytest.mark.parametrize("versions", [supported.TORCH, supported.PYTHON])
 def test_versions_are_in_order(versions: tuple[str, ...]) -> None:
-    assert list(versions) == sorted(set(versions), key=_bindings.parse)
+    assert list(versions) == sorted(set(versions), key=bindings.parse)
     assert all(re.fullmatch(r"\d+\.\d+", version) for version in versions)
 
 
 def test_architectures_are_in_order(setup_py: ModuleType) -> None:
-    assert list(_supported.ARCHS) == sorted(set(_supported.ARCHS), key=setup_py.numbers)
+    assert list(supported.ARCHS) == sorted(set(supported.ARCHS), key=setup_py.numbers)
     # Newer GPUs have the PTX of the last; of others it would only take space.
-    assert [arch.endswith("+PTX") for arch in _supported.ARCHS[:-1]] == [False] * 6
-    assert _supported.ARCHS[-1].endswith("+PTX")
+    assert [arch.endswith("+PTX") for arch in supported.ARCHS[:-1]] == [False] * 6
+    assert supported.ARCHS[-1].endswith("+PTX")
 
 
 def test_pip_is_told_the_same_pythons(project: dict[str, Any]) -> None:
-    assert project["requires-python"] == f">={_supported.OLDEST_PYTHON}"
+    assert project["requires-python"] == f">={supported.OLDEST_PYTHON}"
     language = "Programming Language :: Python :: "
     named = [line.removeprefix(language) for line in project["classifiers"] if language in line]
-    assert tuple(named) == _supported.PYTHON
+    assert tuple(named) == supported.PYTHON
 
 
 def test_tools_judge_by_the_oldest_python() -> None:
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
-    assert tools["mypy"]["python_version"] == _supported.OLDEST_PYTHON
-    assert tools["ruff"]["target-version"] == "py" + _supported.OLDEST_PYTHON.replace(".", "")
+    assert tools["mypy"]["python_version"] == supported.OLDEST_PYTHON
+    assert tools["ruff"]["target-version"] == "py" + supported.OLDEST_PYTHON.replace(".", "")
 
 
 def test_setup_py_builds_for_these_gpus(setup_py: ModuleType) -> None:
     assert setup_py.OLDEST_ARCH == (7, 5)
     assert setup_py.NEWEST_ARCH == (12, 0)
-    assert setup_py.DEFAULT_ARCHS.removesuffix("+PTX") in _supported.ARCHS
+    assert setup_py.DEFAULT_ARCHS.removesuffix("+PTX") in supported.ARCHS
 
 
 def test_make_installs_the_newest_of_them(tmp_path: Path) -> None:
@@ -76,18 +76,18 @@ def test_make_installs_the_newest_of_them(tmp_path: Path) -> None:
     printed = subprocess.run(
         command, cwd=ROOT, env=environ, check=True, capture_output=True, text=True
     ).stdout
-    assert f'"torch=={_supported.TORCH[-1]}.*"' in printed
+    assert f'"torch=={supported.TORCH[-1]}.*"' in printed
     nvcc = re.search(r"^NVCC := .*==(\d+)", makefile, re.MULTILINE)
     assert nvcc is not None
-    assert nvcc[1] == _supported.CUDA_MAJOR
+    assert nvcc[1] == supported.CUDA_MAJOR
 
 
 def test_the_installation_page_says_the_same() -> None:
-    first, last = _supported.PYTHON[0], _supported.PYTHON[-1]
+    first, last = supported.PYTHON[0], supported.PYTHON[-1]
     assert row("Python").startswith(f"{first} to {last}")
-    assert set(_supported.TORCH) <= set(re.findall(r"\d+\.\d+", row("torch")))
-    assert re.findall(r"\d+", row("CUDA"))[0] == _supported.CUDA_MAJOR
-    gpus = [_supported.ARCHS[0], _supported.ARCHS[-1].removesuffix("+PTX")]
+    assert set(supported.TORCH) <= set(re.findall(r"\d+\.\d+", row("torch")))
+    assert re.findall(r"\d+", row("CUDA"))[0] == supported.CUDA_MAJOR
+    gpus = [supported.ARCHS[0], supported.ARCHS[-1].removesuffix("+PTX")]
     assert row("GPU").startswith(f"compute capability {gpus[0]} to {gpus[1]}")
 
 
@@ -97,8 +97,8 @@ def test_make_prints_it_for_ci() -> None:
         name: json.loads(value) for name, _, value in (line.partition("=") for line in lines)
     }
     assert printed == {
-        "torch": list(_supported.TORCH),
-        "python": list(_supported.PYTHON),
-        "cuda_major": _supported.CUDA_MAJOR,
-        "archs": list(_supported.ARCHS),
+        "torch": list(supported.TORCH),
+        "python": list(supported.PYTHON),
+        "cuda_major": supported.CUDA_MAJOR,
+        "archs": list(supported.ARCHS),
     }

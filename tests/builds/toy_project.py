@@ -16,7 +16,7 @@ FILES = {
     "README.md": "A toy.\n",
     "torch_ops/__init__.py": """
 import importlib
-from torch_ops._diagnose import (
+from torch_ops._install.diagnose import (
     InstallationError,
     asks_to_build,
     explain_missing,
@@ -25,7 +25,7 @@ from torch_ops._diagnose import (
 from torch_ops._version import __version__
 
 if asks_to_build():
-    raise SystemExit(importlib.import_module("torch_ops._build").main())
+    raise SystemExit(importlib.import_module("torch_ops._install.build").main())
 load_extensions()
 try:
     from torch_ops.ops.toy import answer
@@ -63,8 +63,8 @@ PyMODINIT_FUNC PyInit_toy() { return PyModule_Create(&module); }
 
 COPIED = (
     *("setup.py", "setup_c_library.py", "pyproject.toml", "MANIFEST.in", "LICENSE"),
-    *("torch_ops/_bindings.py", "torch_ops/_build.py", "torch_ops/_diagnose.py"),
-    *("torch_ops/_supported.py", "torch_ops/_version.py"),
+    *(f"torch_ops/_install/{file.name}" for file in (ROOT / "torch_ops/_install").glob("*.py")),
+    "torch_ops/_version.py",
     *("torch_ops/__main__.py", "torch_ops/py.typed", "torch_ops/_ext/__init__.py"),
     *("src/c_api/exports.map", "src/common/cuda/cuda_check.h", "src/common/cuda/timing.h"),
     *(path.relative_to(ROOT).as_posix() for path in (ROOT / "src" / "c_api").glob("*.in")),

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.placement_types import Placement
 
-from torch_ops._bindings import parse
+from torch_ops._install.bindings import parse
 
 pytestmark = pytest.mark.usefixtures("ranks_device")
 

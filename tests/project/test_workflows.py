@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from programs import ROOT, output_of
 
-from torch_ops import _supported
+from torch_ops._install import supported
 
 yaml = pytest.importorskip("yaml")
 
@@ -106,10 +106,10 @@ def test_versions_are_those_that_are_supported(workflow: Path) -> None:
         assert named <= set(jobs(workflow)), name
         if "container" in job:
             cuda = re.findall(r":cuda(\d+)\.", job["container"])
-            assert cuda == [_supported.CUDA_MAJOR]
+            assert cuda == [supported.CUDA_MAJOR]
     for step in steps(workflow):
         python = step.get("with", {}).get("python-version", "3.12")
-        assert python in (*_supported.PYTHON, "${{ matrix.python }}")
+        assert python in (*supported.PYTHON, "${{ matrix.python }}")
 
 
 def test_a_release_waits_for_a_person() -> None:

@@ -8,7 +8,7 @@ from torch.compiler import is_compiling
 from torch.distributed.tensor import DTensor
 
 from torch_ops.distributed._lookup import dim_of_rows, look_up
-from torch_ops.ops._arguments import Number, check_tensors, given, mode_arguments
+from torch_ops.ops._arguments import Number, check_dense, given, mode_arguments
 
 # Attributes of a ShardedTable's weight: the route to its rows, of _lookup.py, ...
 ROUTE = "_torch_ops_route"
@@ -33,7 +33,7 @@ def check_call(
             f"{name}: table must be Shard(0) on one dimension of its mesh and replicated on the "
             f"others, but its placements are {table.placements}."
         )
-    check_tensors(name, index=index)
+    check_dense(name, index=index)
     if isinstance(index, DTensor):
         raise TypeError(
             f"{name}: index must be this rank's own tensor, but it is a DTensor. "

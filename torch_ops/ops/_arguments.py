@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -15,13 +16,17 @@ _INDEX_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 # Types that are certainly not of a kind. Anything else, such as the numbers of torch.fx and
 # torch.compile, is left to torch.
 _NO_NUMBERS = (str, bytes, list, tuple, dict)
+_numpy = sys.modules.get("numpy")  # torch has imported it, where it is installed
 _REFUSED = {
-    "an int": (float, complex, *_NO_NUMBERS),
+    "an int": (float, complex, *_NO_NUMBERS, *([] if _numpy is None else [_numpy.inexact])),
     "a bool": (float, complex, *_NO_NUMBERS),
     "a real number": (complex, *_NO_NUMBERS),
     "a torch.dtype": (int, float, complex, *_NO_NUMBERS),
     "a sequence of ints": (int, float, complex, str, bytes, dict),
 }
+# Beside the sign: of an int64, and of a float64.
+_BITS = {"an int": 63, "a real number": 1023}
+_NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat)
 
 
 def given(argument: Any) -> str:
@@ -41,12 +46,20 @@ def check_kinds(name: str, **arguments: tuple[Any, str]) -> None:
             " or None" if None is allowed.
     """
     for role, (argument, allowed) in arguments.items():
+        kind = allowed.removesuffix(" or None")
         if argument is None:
-            wrong = not allowed.endswith(" or None")
+            wrong = kind == allowed
         else:
-            wrong = isinstance(argument, _REFUSED[allowed.removesuffix(" or None")])
+            is_float = isinstance(argument, Tensor) and argument.is_floating_point()
+            wrong = isinstance(argument, _REFUSED[kind]) or (is_float and kind == "an int")
         if wrong:
             raise TypeError(f"{name}: {role} must be {allowed}, but {given(argument)} was given.")
+        # A bool is one, and no symbolic number of torch.compile is.
+        if kind in _BITS and isinstance(argument, int) and argument.bit_length() > _BITS[kind]:
+            raise ValueError(
+                f"{name}: {role} must have at most {_BITS[kind]} bits, but the int that was given "
+                f"has {argument.bit_length()}."
+            )
 
 
 def mode_arguments(name: str, mode: str, fill_value: Number | None = None) -> dict[str, Any]:
@@ -60,15 +73,19 @@ def mode_arguments(name: str, mode: str, fill_value: Number | None = None) -> di
         raise TypeError(f"{name}: mode must be a string, but it is {mode!r}.")
     if fill_value is None:
         return {"mode": mode}
-    if hasattr(fill_value, "item") and not is_tensor_like(fill_value):  # a NumPy scalar
-        fill_value = fill_value.item()
+    if (
+        not isinstance(fill_value, _NUMBERS)
+        and hasattr(fill_value, "item")
+        and not is_tensor_like(fill_value)
+    ):
+        fill_value = fill_value.item()  # of NumPy
     check_fill_value(name, fill_value)
     return {"mode": mode, "fill_value": fill_value}
 
 
 def check_fill_value(name: str, fill_value: Number) -> None:
     """Raises TypeError or ValueError for what no registered op takes."""
-    if not isinstance(fill_value, (int, float, complex)):
+    if not isinstance(fill_value, _NUMBERS):
         raise TypeError(f"{name}: fill_value must be a number, but {given(fill_value)} was given.")
     if isinstance(fill_value, int) and not -(2**63) <= fill_value < 2**63:
         raise ValueError(f"{name}: fill_value must fit int64, but it is {fill_value}.")
@@ -111,7 +128,7 @@ def check_dim_size(name: str, dim_size: int | None) -> None:
 
 
 def check_tensors(name: str, order: str | None = None, **tensors: Any) -> None:
-    """Raises TypeError if an argument is not a tensor.
+    """Raises TypeError if an argument is not a tensor; jagged nested ones are.
 
     ``order`` is that of the arguments, for functions whose counterpart in torch has another.
     """
@@ -119,3 +136,14 @@ def check_tensors(name: str, order: str | None = None, **tensors: Any) -> None:
         if not is_tensor_like(argument):  # torch.fx's proxies are
             text = f"{name}: {role} must be a tensor, but {given(argument)} was given."
             raise TypeError(text if order is None else f"{text} torch_ops.{name} takes ({order}).")
+
+
+def check_dense(name: str, order: str | None = None, **tensors: Any) -> None:
+    """Raises TypeError if an argument is not a tensor, or a nested one."""
+    check_tensors(name, order, **tensors)
+    for role, argument in tensors.items():
+        if isinstance(argument, Tensor) and argument.is_nested:
+            raise TypeError(
+                f"{name}: {role} must be a dense tensor, but it is a nested one. The values() of a "
+                "jagged tensor are dense."
+            )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import Number, check_kinds, check_tensors, mode_arguments
+from torch_ops.ops._arguments import Number, check_dense, check_kinds, mode_arguments
 
 _gather_elements = torch.ops.torch_ops.gather_elements.default
 _take_along_dim = torch.ops.torch_ops.take_along_dim.default
@@ -80,8 +80,7 @@ def gather_elements(
         output = _ext_gather.call_elements(source, index, dim, mode, fill_value, None)
         if output is not NotImplemented:
             return output
-    if not isinstance(source, Tensor) or not isinstance(index, Tensor):
-        check_tensors("gather_elements", "source, index, dim", source=source, index=index)
+    check_dense("gather_elements", "source, index, dim", source=source, index=index)
     check_kinds("gather_elements", dim=(dim, "an int"))
     return _gather_elements(
         source, index, dim, **mode_arguments("gather_elements", mode, fill_value)
@@ -135,8 +134,7 @@ def take_along_dim(
         output = _ext_gather.call_take_along_dim(source, index, dim, mode, fill_value)
         if output is not NotImplemented:
             return output
-    if not isinstance(source, Tensor) or not isinstance(index, Tensor):
-        check_tensors("take_along_dim", "source, index, dim", source=source, index=index)
+    check_dense("take_along_dim", "source, index, dim", source=source, index=index)
     check_kinds("take_along_dim", dim=(dim, "an int or None"))
     return _take_along_dim(source, index, dim, **mode_arguments("take_along_dim", mode, fill_value))
 
@@ -209,10 +207,7 @@ def scatter_elements_add(
         output = _ext_scatter.call_elements(values, index, size, dim, deterministic, mode)
         if output is not NotImplemented:
             return output
-    if not isinstance(values, Tensor) or not isinstance(index, Tensor):
-        check_tensors(
-            "scatter_elements_add", "values, index, size, dim", values=values, index=index
-        )
+    check_dense("scatter_elements_add", "values, index, size, dim", values=values, index=index)
     check_kinds(
         "scatter_elements_add",
         size=(size, "a sequence of ints"),

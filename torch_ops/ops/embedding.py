@@ -129,9 +129,10 @@ def padding_row(name: str, padding_idx: int | None, weight: Tensor) -> int | Non
         return padding_idx  # the op says what is wrong
     rows = weight.shape[0]
     if isinstance(weight, Tensor) and not -rows <= padding_idx < rows:
+        allowed = f"between {-rows} and {rows - 1}" if rows else "None, as there are no rows,"
         raise ValueError(
-            f"{name}: padding_idx must be between {-rows} and {rows - 1} for weight with "
-            f"shape {list(weight.shape)}, but it is {padding_idx}."
+            f"{name}: padding_idx must be {allowed} for weight with shape {list(weight.shape)}, "
+            f"but it is {padding_idx}."
         )
     return padding_idx + rows if padding_idx < 0 else padding_idx
 

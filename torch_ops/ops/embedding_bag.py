@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import check_kinds, check_tensors
+from torch_ops.ops._arguments import check_dense, check_kinds
 from torch_ops.ops._scripting import Refused
 from torch_ops.ops.embedding import padding_row
 
@@ -92,11 +92,11 @@ def embedding_bag(
         tensor([[6., 8.],
                 [3., 4.]])
     """
-    check_tensors("embedding_bag", "input, weight, offsets", input=input, weight=weight)
+    check_dense("embedding_bag", "input, weight, offsets", input=input, weight=weight)
     if offsets is not None:
-        check_tensors("embedding_bag", offsets=offsets)
+        check_dense("embedding_bag", offsets=offsets)
     if per_sample_weights is not None:
-        check_tensors("embedding_bag", per_sample_weights=per_sample_weights)
+        check_dense("embedding_bag", per_sample_weights=per_sample_weights)
     padding_idx = padding_row("embedding_bag", padding_idx, weight)
     options = (
         scale_grad_by_freq,

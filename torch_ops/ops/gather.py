@@ -11,13 +11,13 @@ from torch.compiler import is_dynamo_compiling
 
 from torch_ops.ops._arguments import (
     Number,
+    check_dense,
     check_kinds,
-    check_tensors,
     mode_arguments,
     only_raise,
 )
 from torch_ops.ops._scripting import Refused
-from torch_ops.ops.plan import GatherPlan, plan_arguments
+from torch_ops.ops.plan import GatherPlan, plan_arguments, refuse_plan
 
 _gather = torch.ops.torch_ops.gather.default
 _gather_by_plan = torch.ops.torch_ops.gather.plan
@@ -40,12 +40,12 @@ def _check_order(name: str, index: Any, dim: Any) -> None:
 def _gather_with_plan(
     name: str, source: Tensor, plan: GatherPlan, dim: int | None = None, batch_dims: int = 0
 ) -> Tensor:
-    arguments = plan_arguments(plan, name, dim, batch_dims)
+    arguments = plan_arguments(plan, name, source, dim, batch_dims, picks=True)
     if not is_dynamo_compiling():
         output = _ext.call_by_plan(source, *arguments)
         if output is not NotImplemented:
             return output
-    check_tensors(name, source=source)
+    check_dense(name, source=source)
     return _gather_by_plan(source, *arguments)
 
 
@@ -147,9 +147,8 @@ def gather(
     if isinstance(index, GatherPlan):
         only_raise("gather", mode, fill_value)
         return _gather_with_plan("gather", source, index, dim, batch_dims)
-    if not isinstance(source, Tensor) or not isinstance(index, Tensor):
-        _check_order("gather", index, dim)
-        check_tensors("gather", source=source, index=index)
+    _check_order("gather", index, dim)
+    check_dense("gather", source=source, index=index)
     check_kinds("gather", dim=(dim, "an int or None"), batch_dims=(batch_dims, "an int"))
     options = mode_arguments("gather", mode, fill_value)
     return _gather(source, index, dim, batch_dims=batch_dims, **options)
@@ -204,8 +203,7 @@ def batch_gather(
                 f"{axes}, and no other dim, but this is of {index}."
             )
         return _gather_with_plan("batch_gather", source, index)
-    if not isinstance(source, Tensor) or not isinstance(index, Tensor):
-        check_tensors("batch_gather", source=source, index=index)
+    check_dense("batch_gather", source=source, index=index)
     return _batch_gather(source, index, **mode_arguments("batch_gather", mode, fill_value))
 
 
@@ -227,6 +225,7 @@ class GatherFunction(torch.autograd.Function):
         mode: str = "raise",
         fill_value: Number | None = None,
     ) -> Tensor:
+        refuse_plan("GatherFunction", index)
         return gather(source, index, dim, batch_dims=batch_dims, mode=mode, fill_value=fill_value)
 
     @staticmethod

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.utils import _pytree as pytree
 
-from torch_ops.ops._arguments import check_kinds, check_tensors, given
+from torch_ops.ops._arguments import check_dense, check_kinds, given
 
 _gather_plan = torch.ops.torch_ops.gather_plan.default
 _Plan = TypeVar("_Plan")
@@ -114,6 +114,8 @@ class _RegisteredPlan(nn.Module, GatherPlan):
         for name in ("dim_size", "dim", "batch_dims"):
             object.__setattr__(self, name, getattr(plan, name))
 
+    # Of the plan, as for any other: a module moves its own parts by _apply.
+    to = GatherPlan.to  # type: ignore[assignment]
     __repr__ = GatherPlan.__repr__
 
 
@@ -123,26 +125,48 @@ pytree.register_pytree_node(_RegisteredPlan, _flatten, _unflatten)
 def plan_arguments(
     plan: GatherPlan,
     op: str,
+    data: Tensor,
     dim: int | None = None,
     batch_dims: int = 0,
     dim_size: int | None = None,
+    *,
+    picks: bool = False,
 ) -> tuple[Any, ...]:
     """The arguments of an op's overload ``.plan`` after the data.
 
     ``dim``, ``batch_dims`` and ``dim_size`` are those that the caller was given. The defaults fit
-    any plan.
+    any plan. ``picks``: ``data`` is what the plan's index picks from, and not what it combines.
     """
     if dim_size not in (None, plan.dim_size):
         raise ValueError(
             f"{op}: the plan was made for dim_size={plan.dim_size}, but dim_size={dim_size} was "
             "given. Leave it out: the plan has it."
         )
-    if (dim is not None and dim != plan.dim) or (batch_dims and batch_dims != plan.batch_dims):
+    if not _is_axis(dim, plan, data, picks) or (batch_dims and batch_dims != plan.batch_dims):
         raise ValueError(
             f"{op}: the plan was made for dim={plan.dim} and batch_dims={plan.batch_dims}, but "
             f"dim={dim} and batch_dims={batch_dims} were given. Leave both out: the plan has them."
         )
     return plan.index, plan.rows, plan.order, plan.dim_size, plan.dim, plan.batch_dims
+
+
+def refuse_plan(name: str, index: Tensor) -> None:
+    """For a Function, whose arguments are tensors."""
+    if isinstance(index, GatherPlan):
+        raise TypeError(
+            f"{name}: index must be a tensor, but a GatherPlan was given. torch_ops.gather, "
+            "scatter and scatter_add take plans."
+        )
+
+
+def _is_axis(dim: int | None, plan: GatherPlan, data: Tensor, picks: bool) -> bool:
+    """Is it the plan's axis? One of the two may count from the end."""
+    if dim is None or dim == plan.dim:
+        return True
+    if not isinstance(data, Tensor):
+        return False
+    rank = data.dim() if picks else data.dim() - plan.index.dim() + plan.batch_dims + 1
+    return abs(dim - plan.dim) == rank and -rank <= min(dim, plan.dim) < 0
 
 
 def gather_plan(
@@ -202,8 +226,7 @@ def gather_plan(
         tensor([[10.,  0., 12.],
                 [ 0., 84.,  0.]])
     """
-    if not isinstance(index, Tensor):
-        check_tensors("gather_plan", index=index)
+    check_dense("gather_plan", index=index)
     _check_numbers("gather_plan", dim_size, dim, batch_dims)
     rows, order = _gather_plan(index, dim_size, dim=dim, batch_dims=batch_dims)
     return GatherPlan(index, rows, order, dim_size, batch_dims if dim is None else dim, batch_dims)

@@ -27,7 +27,7 @@ namespace py = pybind11;
 
 constexpr int64_t kReductionGrain = 32768;  // elements below which no second task is worth it
 constexpr int64_t kHostPart = 4096;         // elements that one task of the CPU reduces
-// The same of columns: outputs side by side, at least and at most (headers/reduce_cpu.h has
+// The same of columns: outputs side by side, at least and at most (headers/reduce/cpu.h has
 // that too); rows of a part, a multiple of the first and at most the second; and tasks, where there
 // is work.
 constexpr int64_t kHostColumns = 16;
@@ -36,10 +36,10 @@ constexpr int64_t kHostRows = 64;
 constexpr int64_t kHostMostRows = 512;
 constexpr int64_t kHostTasks = 64;
 // Outputs of so few elements are taken side by side however they lie: fewer than the running
-// results that they would have (lanes in headers/reduce_cpu.h), and so combined in the same order.
+// results that they would have (lanes in headers/reduce/cpu.h), and so combined in the same order.
 constexpr int64_t kHostShortRow = 31;
 constexpr int64_t kHostShortWidth = 2048;  // elements of these, which an L1 cache holds
-constexpr int64_t kThreads = 256;          // a block; headers/reduce_cuda.h has it too
+constexpr int64_t kThreads = 256;          // a block; headers/reduce/cuda.h has it too
 constexpr int64_t kBlocks = 8192;          // what a grid should have to fill a GPU
 constexpr int64_t kLeastPerThread = 16;
 constexpr int64_t kReductionVectorBytes = 16;
@@ -100,7 +100,7 @@ ReductionCode find_code(Reduction& kernel, const ReductionCall& call, c10::Devic
   });
 }
 
-// The words that both kinds of processor get; headers/reduce.h declares them.
+// The words that both kinds of processor get; headers/reduce/reduce.h declares them.
 Words plan_words(ReductionCall& call, int64_t outputs, int64_t elements, int64_t part,
                  int64_t parts, void* partials) {
   Words words;

@@ -1,6 +1,6 @@
 """The source of an elementwise kernel for one form of call: dtypes, ranks and memory.
 
-Its loops are templates: headers/elementwise_cuda.h and headers/elementwise_cpu.h.
+Its loops are templates: headers/elementwise/cuda.h and headers/elementwise/cpu.h.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Writer:
     def head(self, processor: str, more: str) -> Pieces:
         """What stands before the kernel; last the struct that src/jit/elementwise/ fills."""
         dtypes = (*self.form.stored, *self.form.computed)
-        loop = f"{processor}.h", f"elementwise_{processor}.h"
+        loop = f"{processor}.h", f"elementwise/{processor}.h"
         plan = (
             "struct Plan {\n  int64_t size, total;\n"
             f"  char* data[{self.count}];\n{self.arguments.fields}{more}}};"

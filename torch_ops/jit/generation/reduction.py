@@ -1,6 +1,6 @@
 """The source of a reduction for one form of call: dtypes, ranks, numbers of axes.
 
-Its loops are templates: headers/reduce_cuda.h and headers/reduce_cpu.h.
+Its loops are templates: headers/reduce/cuda.h and headers/reduce/cpu.h.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Writer:
         count = len(arguments.operands)
         dtypes = (*form.stored, *form.computed, self.result_dtype)
         operands = [arguments.operand(n, mode) for n, mode in enumerate(modes or "c" * count)]
-        loop = f"{processor}.h", f"reduce_{processor}.h"
+        loop = f"{processor}.h", f"reduce/{processor}.h"
         return joined(
             headers(*loop, dtypes, program is not None) + aliases,
             *preamble,
@@ -127,7 +127,7 @@ const torch_ops::Indexer _out_ind{{@plan.outputs}};""",
         )
 
     def _functions(self) -> Pieces:
-        """What the snippets name, and the snippets as functions: see headers/reduce.h.
+        """What the snippets name, and the snippets as functions: see headers/reduce/reduce.h.
 
         Their bodies stand outside of the struct: in there compilers read them only at its end, and
         then report some errors at other lines.

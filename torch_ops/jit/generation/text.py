@@ -77,7 +77,7 @@ def headers(
             text = _INCLUDE.sub("", text).replace("#pragma once", "")
             texts[name] = f'#line 1 "{OURS}/jit/headers/{name}"\n{text}'
 
-    for name in (first, *["complex.h"] * is_complex, *["dual_functions.h"] * is_derivative, loop):
+    for name in (first, *["complex.h"] * is_complex, *["dual/functions.h"] * is_derivative, loop):
         add(name)
     return "".join(texts.values()) + f'#line 1 "{OURS}"\n'
 
@@ -85,7 +85,7 @@ def headers(
 def _traits(namespace: str, folder: str) -> str:
     return (
         f"#include <{folder}limits>\n#include <{folder}type_traits>\n"
-        f"#define TORCH_OPS_LIBRARY {namespace}\n{_header('dual_traits.h')}"
+        f"#define TORCH_OPS_LIBRARY {namespace}\n{_header('dual/traits.h')}"
     )
 
 

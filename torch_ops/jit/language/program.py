@@ -1,7 +1,7 @@
 """What an elementwise kernel computes for one element: the user's snippet, or a derivative of it.
 
 A derivative is a program too, so derivatives of derivatives need nothing of their own. Its text
-holds the text of the program that it is the derivative of, over dual numbers (headers/dual.h).
+holds the text of the program that it is the derivative of, over dual numbers (headers/dual/dual.h).
 
 Types of the text have a level: the snippet itself is at level 0, the derivative around it at level
 1, and so on. What is float at the outermost level is ``Dual<float, n>`` at the one below.

@@ -3,8 +3,8 @@
 Of float and double the plain snippet's ``c ? x : 0.1`` is double. With a dual number for ``x`` C++
 knows one common type alone, the dual number's, so that the branch would be rounded to float: unlike
 operators and functions, this one cannot be overloaded. So the text is rewritten, to
-``c ? pick<decltype(0.1)>(x) : pick<decltype(x)>(0.1)``; headers/dual.h makes a dual number over
-double of the 0.1 then, and leaves all else as it is.
+``c ? pick<decltype(0.1)>(x) : pick<decltype(x)>(0.1)``; headers/dual/dual.h makes a dual number
+over double of the 0.1 then, and leaves all else as it is.
 """
 
 from __future__ import annotations

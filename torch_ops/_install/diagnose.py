@@ -20,13 +20,13 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
-from torch_ops import _bindings, _supported
+from torch_ops._install import bindings, supported
 from torch_ops._version import __version__
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 _EXT = _ROOT / "torch_ops" / "_ext"
 CONFIG = "build_config.json"
-USERS = f"{__version__}-python{_bindings.python_version()}"  # in the user's folder: for this Python
+USERS = f"{__version__}-python{bindings.python_version()}"  # in the user's folder: for this Python
 
 _PYTHON = shlex.quote(sys.executable)
 _COMPILE = (
@@ -136,7 +136,7 @@ def _folder() -> Path:
     """Of the bindings for the torch that is installed; where it has none, of some others."""
     try:
         torch = importlib.import_module("torch")
-        name, cuda = _bindings.folder_name(torch.__version__), torch.version.cuda
+        name, cuda = bindings.folder_name(torch.__version__), torch.version.cuda
     except Exception:  # _import_torch says what ails it
         name, cuda = "", None
     folders = _folders()
@@ -151,7 +151,7 @@ def _folder() -> Path:
 def _fits(config: dict[str, Any], cuda: str | None) -> bool:
     """Whether bindings are for this version, this Python, and the CUDA of torch."""
     versions = (config.get("version"), config.get("python"))
-    return versions == (__version__, _bindings.python_version()) and _fits_cuda(config, cuda)
+    return versions == (__version__, bindings.python_version()) and _fits_cuda(config, cuda)
 
 
 def _fits_cuda(config: dict[str, Any], cuda: str | None) -> bool:
@@ -164,11 +164,11 @@ def _folders() -> list[Path]:
     """All with bindings: of this installation, then those that this user has compiled."""
     parents = [_EXT]
     with contextlib.suppress(RuntimeError):  # in a container, say, whose user has no home folder
-        parents.append(_bindings.user_folder(os.environ) / USERS)
+        parents.append(bindings.user_folder(os.environ) / USERS)
     return [
         folder
         for parent in parents
-        for folder in sorted(parent.glob("torch*"), key=lambda path: _bindings.parse(path.name[5:]))
+        for folder in sorted(parent.glob("torch*"), key=lambda path: bindings.parse(path.name[5:]))
     ]
 
 
@@ -194,11 +194,11 @@ def _check_and_load() -> None:
         raise _Problem(f"It is not built, or its last build did not finish: {file} {state}.")
     if config.get("version") != __version__:
         raise _Problem(f"Its compiled modules are of version {config.get('version')}.")
-    running = _bindings.python_version()
-    if sys.version_info < _bindings.parse(_supported.OLDEST_PYTHON):
-        newest = _supported.PYTHON[-1]
+    running = bindings.python_version()
+    if sys.version_info < bindings.parse(supported.OLDEST_PYTHON):
+        newest = supported.PYTHON[-1]
         raise _Problem(
-            f"It works with Python {', '.join(_supported.PYTHON)}; this is {running}.",
+            f"It works with Python {', '.join(supported.PYTHON)}; this is {running}.",
             _install_again(f"python{newest}"),
         )
     torch = _import_torch(config)
@@ -206,27 +206,26 @@ def _check_and_load() -> None:
         raise _Problem(
             f"It was built for Python {config.get('python')}; this is {running}.", _COMPILE
         )
-    if _bindings.parse(torch.__version__) < _bindings.parse(_supported.OLDEST_TORCH):
+    if bindings.parse(torch.__version__) < bindings.parse(supported.OLDEST_TORCH):
         raise _Problem(
-            f"It works with torch {', '.join(_supported.TORCH)}; torch {torch.__version__} is "
+            f"It works with torch {', '.join(supported.TORCH)}; torch {torch.__version__} is "
             "installed.",
-            f"Install one of these:\n    {_PYTHON} -m pip install "
-            f"'torch=={_supported.TORCH[-1]}.*'",
+            f"Install one of these:\n    {_PYTHON} -m pip install 'torch=={supported.TORCH[-1]}.*'",
         )
-    minor = _bindings.minor_version(torch.__version__)
-    if folder.name != _bindings.folder_name(minor):
+    minor = bindings.minor_version(torch.__version__)
+    if folder.name != bindings.folder_name(minor):
         has = ", ".join(each.name[5:] for each in _folders())
         raise _Problem(
             f"It has bindings for torch {has}; torch {torch.__version__} is installed.", _COMPILE
         )
-    if _bindings.minor_version(str(config.get("torch"))) != minor:
+    if bindings.minor_version(str(config.get("torch"))) != minor:
         raise _Problem(
             f"It was built for torch {config.get('torch')}; torch {torch.__version__} is installed."
         )
     _check_cuda(config, torch)
     _check_library()
     # The other modules serve a torch without CUDA too.
-    left_out = {_bindings.CUDA_MODULE} if torch.version.cuda is None else set()
+    left_out = {bindings.CUDA_MODULE} if torch.version.cuda is None else set()
     modules = [op for op in config["ops"] if op not in left_out]
     for op in modules:
         _check_module_file(folder, op)
@@ -261,11 +260,11 @@ def _check_cuda(config: dict[str, Any], torch: Any) -> None:
         reason = f"Its bindings were compiled for a torch without CUDA; {running}."
         raise _Problem(reason, _COMPILE)
     mend = (
-        f"Install a torch for CUDA {_supported.CUDA_MAJOR}, as PyPI's is:\n"
+        f"Install a torch for CUDA {supported.CUDA_MAJOR}, as PyPI's is:\n"
         f"    {_PYTHON} -m pip install --force-reinstall '{_torch_needed(config)}' "
         "--index-url https://pypi.org/simple"
     )
-    ours = _major(config.get("torch_cuda")) == _supported.CUDA_MAJOR
+    ours = _major(config.get("torch_cuda")) == supported.CUDA_MAJOR
     reason = f"Its kernels are for CUDA {config.get('torch_cuda')}; {running}."
     raise _Problem(reason, mend if ours else None)
 
@@ -311,7 +310,7 @@ def _major(version: Any) -> str:
 
 
 def _torch_needed(config: dict[str, Any]) -> str:
-    return f"torch=={_bindings.minor_version(str(config.get('torch')))}.*"
+    return f"torch=={bindings.minor_version(str(config.get('torch')))}.*"
 
 
 def _report(problem: _Problem | None) -> str:
@@ -329,8 +328,8 @@ def _table(config: dict[str, Any]) -> list[str]:
     """Built for and runs with, side by side."""
     torch_version, torch_cuda, gpus, reason = _running_torch()
     archs = config.get("archs", [])
-    # The modules of ops have a file in ops/; torch_cuda, which is none, has not.
-    ops = [op for op in config.get("ops", {}) if (_EXT.parent / "ops" / f"{op}.py").is_file()]
+    # The modules of ops have a file below ops/; torch_cuda, which is none, has not.
+    ops = [op for op in config.get("ops", {}) if any((_EXT.parent / "ops").rglob(f"{op}.py"))]
     with_cuda = [op for op in ops if config["ops"][op].get("cuda")]
     without = [op for op in ops if op not in with_cuda]
     rows = [
@@ -364,7 +363,7 @@ def _bindings_lines() -> list[str]:
         if names:
             lines.append(f"others: {', '.join(names)} in {parent}")
     has = {folder.name for folder in folders}
-    missing = [each for each in _supported.TORCH if _bindings.folder_name(each) not in has]
+    missing = [each for each in supported.TORCH if bindings.folder_name(each) not in has]
     if missing:
         lines.append(f"no bindings for torch {', '.join(missing)}")
     return lines

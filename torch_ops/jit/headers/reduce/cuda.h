@@ -1,6 +1,6 @@
 // The loops of a generated reduction on CUDA: of parts of the outputs' elements, and then of parts.
 #pragma once
-#include "reduce.h"
+#include "reduce/reduce.h"
 #include "vectors.h"
 
 namespace torch_ops {

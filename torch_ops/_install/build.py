@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch_ops import _bindings, _diagnose, _supported
+from torch_ops._install import bindings, diagnose, supported
 from torch_ops._version import __version__
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 _HOST = _PACKAGE.parent / "torch_ops_host"
 
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shutil.rmtree(kept, ignore_errors=True)
             print(f"removed {kept}")
         else:
-            print(f"torch_ops: the bindings are in {build(kept / _diagnose.USERS, os.environ)}")
+            print(f"torch_ops: the bindings are in {build(kept / diagnose.USERS, os.environ)}")
     except _Refusal as refusal:
         print(f"torch_ops: {refusal}", file=sys.stderr)
         return 1
@@ -60,10 +60,10 @@ def build(parent: Path, environ: Mapping[str, str]) -> Path:
         raise _Refusal(f"there is no kernel library in {_HOST / 'lib'}: install torch_ops again.")
     _check_compiler(environ)
     torch, facts, with_kernels = _find_torch()
-    ops = _bindings.find_ops(src)
+    ops = bindings.find_ops(src)
     if torch.cuda_includes is None:
-        ops = [op for op in ops if op.name != _bindings.CUDA_MODULE]
-    folder = parent / _bindings.folder_name(torch.version)
+        ops = [op for op in ops if op.name != bindings.CUDA_MODULE]
+    folder = parent / bindings.folder_name(torch.version)
     try:
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -74,7 +74,7 @@ def build(parent: Path, environ: Mapping[str, str]) -> Path:
     print(f"torch_ops: compiling bindings for torch {torch.version}, for {kind}")
     with tempfile.TemporaryDirectory(dir=parent) as temp:
         made = Path(temp) / "made"
-        steps = _bindings.binding_steps(
+        steps = bindings.binding_steps(
             src,
             ops,
             made,
@@ -88,20 +88,20 @@ def build(parent: Path, environ: Mapping[str, str]) -> Path:
         for step in steps:
             step.output.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _bindings.run_all(steps, Path(temp), _bindings.count_jobs(environ))
+            bindings.run_all(steps, Path(temp), bindings.count_jobs(environ))
         except subprocess.CalledProcessError as error:
             raise _Refusal(
                 f"the compiler failed: the errors above say why. The command was\n{error.cmd}"
             ) from error
         config = {
             "version": __version__,
-            "python": _bindings.python_version(),
+            "python": bindings.python_version(),
             "torch": torch.version,
             **facts,
             "ops": {op.name: {"cuda": op.name in with_kernels} for op in ops},
         }
         text = json.dumps(config, indent=2) + "\n"
-        (made / _diagnose.CONFIG).write_text(text, encoding="utf-8")
+        (made / diagnose.CONFIG).write_text(text, encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         made.rename(folder)
     print(f"torch_ops: done in {time.perf_counter() - start:.0f} s")
@@ -110,7 +110,7 @@ def build(parent: Path, environ: Mapping[str, str]) -> Path:
 
 def _find_user_folder() -> Path:
     try:
-        return _bindings.user_folder(os.environ)
+        return bindings.user_folder(os.environ)
     except RuntimeError as error:
         raise _Refusal("there is no home folder for the bindings: set XDG_CACHE_HOME.") from error
 
@@ -118,7 +118,7 @@ def _find_user_folder() -> Path:
 def _find_sources() -> Path:
     """In a wheel they are within the package, in a checkout beside it."""
     for src in (_PACKAGE / "_src", _PACKAGE.parent / "src"):
-        if src.is_dir() and _bindings.find_ops(src):
+        if src.is_dir() and bindings.find_ops(src):
             return src
     raise _Refusal("the sources of the bindings are missing: install torch_ops again.")
 
@@ -138,7 +138,7 @@ def _check_compiler(environ: Mapping[str, str]) -> None:
         )
 
 
-def _find_torch() -> tuple[_bindings.Torch, dict[str, Any], set[str]]:
+def _find_torch() -> tuple[bindings.Torch, dict[str, Any], set[str]]:
     """The torch that is installed, what of build_config.json follows, and the ops with CUDA."""
     try:
         import torch
@@ -147,18 +147,18 @@ def _find_torch() -> tuple[_bindings.Torch, dict[str, Any], set[str]]:
             f"torch does not import: {error}. Install it: {sys.executable} -m pip install torch"
         ) from error
     version, cuda = str(torch.__version__), torch.version.cuda
-    if _bindings.parse(version) < _bindings.parse(_supported.OLDEST_TORCH):
+    if bindings.parse(version) < bindings.parse(supported.OLDEST_TORCH):
         raise _Refusal(
-            f"torch {version} is installed; torch_ops needs {_supported.OLDEST_TORCH} or newer: "
-            f'pip install "torch>={_supported.OLDEST_TORCH}"'
+            f"torch {version} is installed; torch_ops needs {supported.OLDEST_TORCH} or newer: "
+            f'pip install "torch>={supported.OLDEST_TORCH}"'
         )
-    kernels = _diagnose.kernels_config()  # of other bindings for the same library
+    kernels = diagnose.kernels_config()  # of other bindings for the same library
     for_cuda = bool(kernels.get("cuda"))
     with_cuda = for_cuda and cuda is not None
-    if with_cuda and str(cuda).split(".")[0] != _supported.CUDA_MAJOR:
+    if with_cuda and str(cuda).split(".")[0] != supported.CUDA_MAJOR:
         raise _Refusal(
             f"torch {version} is a build for CUDA {cuda}; the kernels of torch_ops are for CUDA "
-            f"{_supported.CUDA_MAJOR}: install a torch for that."
+            f"{supported.CUDA_MAJOR}: install a torch for that."
         )
     facts = {
         "torch_cuda": cuda,
@@ -167,7 +167,7 @@ def _find_torch() -> tuple[_bindings.Torch, dict[str, Any], set[str]]:
         "archs": kernels.get("archs", []),
         "reason": "compiled by python -m torch_ops build",
     }
-    includes = [wheel / "include" for wheel in _bindings.nvidia_wheels(cuda)]
+    includes = [wheel / "include" for wheel in bindings.nvidia_wheels(cuda)]
     folder = Path(torch.__file__).parent
     ops = {op for op, has in kernels.get("ops", {}).items() if for_cuda and has["cuda"]}
-    return _bindings.Torch(version, folder, includes if with_cuda else None), facts, ops
+    return bindings.Torch(version, folder, includes if with_cuda else None), facts, ops

@@ -1,7 +1,7 @@
 // The loops of a generated reduction on the CPU, over a range of (output, part) and then over one
 // of outputs.
 #pragma once
-#include "reduce.h"
+#include "reduce/reduce.h"
 #include "rows.h"
 
 namespace torch_ops {

@@ -1,7 +1,7 @@
 // CUDA's mathematical functions of dual numbers: each with its value, by the very function that the
-// plain snippet calls, and the rule of its derivative. Stands after dual.h.
+// plain snippet calls, and the rule of its derivative. Stands after dual/dual.h.
 #pragma once
-#include "dual.h"
+#include "dual/dual.h"
 
 namespace torch_ops {
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import Number, check_fill_value, check_kinds, check_tensors
+from torch_ops.ops._arguments import Number, check_dense, check_fill_value, check_kinds
 
 _masked_gather = torch.ops.torch_ops.masked_gather.default
 _masked_scatter = torch.ops.torch_ops.masked_scatter.default
@@ -66,8 +66,7 @@ def masked_gather(
         output = _ext.call_masked_gather(source, mask, size, fill_value)
         if output is not NotImplemented:
             return output
-    if not isinstance(source, Tensor) or not isinstance(mask, Tensor):
-        check_tensors("masked_gather", "source, mask", source=source, mask=mask)
+    check_dense("masked_gather", "source, mask", source=source, mask=mask)
     check_fill_value("masked_gather", fill_value)
     check_kinds("masked_gather", size=(size, "an int or None"))
     return _masked_gather(source, mask, size=size, fill_value=fill_value)
@@ -121,9 +120,9 @@ def masked_scatter(rows: Tensor, mask: Tensor, *, out: Tensor | None = None) -> 
         output = _ext.call_masked_scatter(rows, mask, out)
         if output is not NotImplemented:
             return output
-    check_tensors("masked_scatter", "rows, mask", rows=rows, mask=mask)
+    check_dense("masked_scatter", "rows, mask", rows=rows, mask=mask)
     if out is not None:
-        check_tensors("masked_scatter", out=out)
+        check_dense("masked_scatter", out=out)
     return _masked_scatter(rows, mask, out)
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import is_tensor_like
 
-from torch_ops.ops._arguments import check_kinds, check_tensors, given
-from torch_ops.ops._indices import Parsed, cause_of, to_tensor
+from torch_ops.ops._arguments import check_dense, check_kinds, given
+from torch_ops.ops.indexing._indices import Parsed, cause_of, to_tensor
 from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ def index(source: Tensor, indices: Index | tuple[Index, ...] | GatherPlan) -> Te
         output = _ext.call_index(source, indices)
         if output is not NotImplemented:
             return output
-    check_tensors("index", "source, indices", source=source)
+    check_dense("index", "source, indices", source=source)
     if isinstance(indices, GatherPlan):
-        return _gather_by_plan(source, *plan_arguments(indices, "index", dim=0))
+        return _gather_by_plan(source, *plan_arguments(indices, "index", source, dim=0, picks=True))
     parsed = Parsed("index", source, indices)
     view = parsed.view(source)
     if not parsed.arrays:
@@ -228,8 +228,7 @@ def index_put_(
             return output
     if not isinstance(accumulate, bool):
         check_kinds("index_put_", accumulate=(accumulate, "a bool"))
-    if not isinstance(source, Tensor):
-        check_tensors("index_put_", "source, indices, values", source=source)
+    check_dense("index_put_", "source, indices, values", source=source)
     if not isinstance(values, Tensor):
         values = _as_values("index_put_", source, values)
     parsed = Parsed("index_put_", source, indices)
@@ -338,8 +337,7 @@ def _put(
             accumulate=(accumulate, "a bool"),
             deterministic=(deterministic, "a bool or None"),
         )
-    if not isinstance(source, Tensor):
-        check_tensors(name, "source, indices, values", source=source)
+    check_dense(name, "source, indices, values", source=source)
     if not isinstance(values, Tensor):
         values = _as_values(name, source, values)
     parsed = Parsed(name, source, indices)

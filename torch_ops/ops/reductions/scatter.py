@@ -11,6 +11,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.overrides import is_tensor_like
 
 from torch_ops.ops._arguments import (
+    check_dense,
     check_dim_size,
     check_kinds,
     check_sorted,
@@ -18,8 +19,8 @@ from torch_ops.ops._arguments import (
     mode_arguments,
     only_raise,
 )
-from torch_ops.ops.plan import GatherPlan, plan_arguments
-from torch_ops.ops.scatter_reduce import scatter
+from torch_ops.ops.plan import GatherPlan, plan_arguments, refuse_plan
+from torch_ops.ops.reductions.scatter_reduce import scatter
 
 _scatter_add = torch.ops.torch_ops.scatter_add.default
 _scatter_add_by_plan = torch.ops.torch_ops.scatter_add.plan
@@ -28,24 +29,26 @@ _gather = torch.ops.torch_ops.gather.default
 _ext: Any = importlib.import_module("torch_ops._ext.scatter")
 
 
-def _check_tensor(name: str, argument: Any) -> None:
-    if not is_tensor_like(argument):  # torch.fx's proxies are
-        raise TypeError(
-            f"scatter_add: {name} must be a tensor, but {given(argument)} was given. "
-            "torch_ops.scatter_add takes (values, index, dim_size, dim) and returns the sums; "
-            "torch.scatter_add takes (input, dim, index, src) and adds to input."
-        )
+def _check_tensors(**tensors: Any) -> None:
+    for name, argument in tensors.items():
+        if not is_tensor_like(argument):  # torch.fx's proxies are
+            raise TypeError(
+                f"scatter_add: {name} must be a tensor, but {given(argument)} was given. "
+                "torch_ops.scatter_add takes (values, index, dim_size, dim) and returns the sums; "
+                "torch.scatter_add takes (input, dim, index, src) and adds to input."
+            )
+    check_dense("scatter_add", **tensors)
 
 
 def _add_by_plan(
     values: Tensor, plan: GatherPlan, dim_size: int | None, dim: int | None, batch_dims: int
 ) -> Tensor:
-    arguments = plan_arguments(plan, "scatter_add", dim, batch_dims, dim_size)
+    arguments = plan_arguments(plan, "scatter_add", values, dim, batch_dims, dim_size)
     if not is_dynamo_compiling():
         output = _ext.call_by_plan(values, *arguments)
         if output is not NotImplemented:
             return output
-    _check_tensor("values", values)
+    _check_tensors(values=values)
     return _scatter_add_by_plan(values, *arguments)
 
 
@@ -166,9 +169,7 @@ def scatter_add(
         if output is not NotImplemented:
             return output
     if not isinstance(index, GatherPlan):
-        if not isinstance(values, Tensor) or not isinstance(index, Tensor):
-            _check_tensor("values", values)
-            _check_tensor("index", index)
+        _check_tensors(values=values, index=index)
         check_dim_size("scatter_add", dim_size)
         check_kinds(
             "scatter_add",
@@ -222,6 +223,7 @@ class ScatterAddFunction(torch.autograd.Function):
         deterministic: bool | None = None,
         mode: str = "raise",
     ) -> Tensor:
+        refuse_plan("ScatterAddFunction", index)
         return scatter_add(
             values,
             index,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_ops.ops._arguments import check_kinds, check_tensors, least_size
+from torch_ops.ops._arguments import check_dense, check_kinds, least_size
 from torch_ops.ops.plan import GatherPlan, plan_arguments
 
 _OPS = {
@@ -24,7 +24,7 @@ def _call(
     offsets: Tensor | None,
     batch_dims: int,
 ) -> Tensor:
-    check_tensors(name, values=values)
+    check_dense(name, values=values)
     check_kinds(
         name,
         dim_size=(dim_size, "an int or None"),
@@ -35,16 +35,16 @@ def _call(
     if offsets is not None:
         if index is not None:
             raise TypeError(f"{name}: either index or offsets must be given, but both were.")
-        check_tensors(name, offsets=offsets)
+        check_dense(name, offsets=offsets)
         return op(values, None, dim_size, dim, offsets=offsets, batch_dims=batch_dims)
     if isinstance(index, GatherPlan):
         index, rows, order, dim_size, dim, batch_dims = plan_arguments(
-            index, name, dim, batch_dims, dim_size
+            index, name, values, dim, batch_dims, dim_size
         )
         return op(values, index, dim_size, dim, batch_dims=batch_dims, rows=rows, order=order)
     if index is None:
         raise TypeError(f"{name}: either index or offsets must be given, but neither was.")
-    check_tensors(name, index=index)
+    check_dense(name, index=index)
     if dim_size is None:
         dim_size = least_size(index, 1)
     return op(values, index, dim_size, dim, batch_dims=batch_dims)

@@ -4,7 +4,7 @@
 //
 // Two rules keep a derivative from being lost without a word. There is no conversion from a Dual to
 // a plain number, so a cast, a local variable of a fixed type or a function without a rule (in
-// dual_functions.h) does not compile. And the value of every result is computed by the very
+// dual/functions.h) does not compile. And the value of every result is computed by the very
 // operation on the very types that the plain snippet has (float * double is double), so values and
 // branches are the same to the last bit.
 //
@@ -47,7 +47,7 @@ struct Innermost<Dual<T, N>> {
   using type = typename Innermost<T>::type;
 };
 
-// For dual_traits.h: is the plain number in it of that type?
+// For dual/traits.h: is the plain number in it of that type?
 template <class T, class Number>
 constexpr bool holds = Same<typename Innermost<T>::type, Number>::value;
 template <bool same>

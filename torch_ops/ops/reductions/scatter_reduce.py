@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from torch_ops.ops._arguments import (
+    check_dense,
     check_dim_size,
     check_kinds,
     check_sorted,
-    check_tensors,
     mode_arguments,
     only_raise,
 )
@@ -186,7 +186,11 @@ def scatter(
         >>> torch_ops.scatter(energy, atom, 3, reduce="amax", return_arg=True)
         (tensor([5., 0., 3.]), tensor([1, 4, 3]))
     """
-    spread = float(correction) if isinstance(correction, int) else correction
+    try:
+        spread = float(correction) if isinstance(correction, int) else correction
+    except OverflowError:
+        check_kinds("scatter", correction=(correction, "a real number"))
+        raise
     if not sorted and not return_arg and not is_dynamo_compiling():
         output = _ext.call_reduce(
             values, index, dim_size, dim, batch_dims, reduce, mode, deterministic, spread, dtype
@@ -200,8 +204,8 @@ def scatter(
     )
     if isinstance(index, GatherPlan):
         only_raise("scatter", mode)
-        arguments = plan_arguments(index, "scatter", dim, batch_dims, dim_size)
-        check_tensors("scatter", values=values)
+        arguments = plan_arguments(index, "scatter", values, dim, batch_dims, dim_size)
+        check_dense("scatter", values=values)
         if return_arg:
             picks, rows, order, size, axis, batches = arguments
             found = {"batch_dims": batches, "reduce": reduce, "rows": rows, "order": order}
@@ -211,7 +215,7 @@ def scatter(
             if output is not NotImplemented:
                 return output
         return _scatter_by_plan(values, *arguments, reduce, spread, dtype)
-    check_tensors("scatter", "values, index, dim_size, dim", values=values, index=index)
+    check_dense("scatter", "values, index, dim_size, dim", values=values, index=index)
     check_dim_size("scatter", dim_size)
     check_kinds(
         "scatter",
@@ -309,7 +313,7 @@ def scatter_(
         output = _ext.call_reduce_inplace(out, values, index, dim, batch_dims, reduce, include_self)
         if output is not NotImplemented:
             return output
-    check_tensors("scatter_", "out, values, index, dim", out=out, values=values, index=index)
+    check_dense("scatter_", "out, values, index, dim", out=out, values=values, index=index)
     check_kinds(
         "scatter_",
         dim=(dim, "an int or None"),
@@ -378,7 +382,7 @@ def scatter_add_(
         output = _ext.call_inplace(out, values, index, dim, batch_dims, "raise", None)
         if output is not NotImplemented:
             return output
-    check_tensors("scatter_add_", "out, values, index, dim", out=out, values=values, index=index)
+    check_dense("scatter_add_", "out, values, index, dim", out=out, values=values, index=index)
     check_kinds("scatter_add_", dim=(dim, "an int or None"), batch_dims=(batch_dims, "an int"))
     return _scatter_add_(out, values, index, dim, batch_dims=batch_dims)
 

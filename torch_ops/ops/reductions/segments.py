@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import check_kinds, check_tensors, least_size
+from torch_ops.ops._arguments import check_dense, check_kinds, least_size
 
 _segment_reduce = torch.ops.torch_ops.segment_reduce.default
 _gather_csr = torch.ops.torch_ops.gather_csr.default
@@ -87,7 +87,7 @@ def segment_reduce(
         output = _ext.call_reduce(values, offsets, reduce, dim, batch_dims)
         if output is not NotImplemented:
             return output
-    check_tensors("segment_reduce", values=values, offsets=offsets)
+    check_dense("segment_reduce", values=values, offsets=offsets)
     if not isinstance(reduce, str):
         raise TypeError(f"segment_reduce: reduce must be a string, but it is {reduce!r}.")
     check_kinds("segment_reduce", dim=(dim, "an int or None"), batch_dims=(batch_dims, "an int"))
@@ -143,14 +143,14 @@ def gather_csr(
         tensor([1., 1., 3., 3.])
     """
     if output_size is None:
-        check_tensors("gather_csr", values=values, offsets=offsets)
+        check_dense("gather_csr", values=values, offsets=offsets)
         last = offsets[..., -1:] if offsets.dim() else offsets  # which the op refuses
         output_size = least_size(last, 0)
     if not is_dynamo_compiling():
         output = _ext.call_gather(values, offsets, dim, batch_dims, output_size)
         if output is not NotImplemented:
             return output
-    check_tensors("gather_csr", values=values, offsets=offsets)
+    check_dense("gather_csr", values=values, offsets=offsets)
     check_kinds(
         "gather_csr",
         dim=(dim, "an int or None"),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from torch_ops.ops._arguments import Number, check_kinds, check_tensors, mode_arguments
+from torch_ops.ops._arguments import Number, check_dense, check_kinds, mode_arguments
 
 _gather_nd = torch.ops.torch_ops.gather_nd.default
 _ext: Any = importlib.import_module("torch_ops._ext.index")
@@ -89,8 +89,7 @@ def gather_nd(
         output = _ext.call_gather_nd(source, index, batch_dims, mode, fill_value)
         if output is not NotImplemented:
             return output
-    if not isinstance(source, Tensor) or not isinstance(index, Tensor):
-        check_tensors("gather_nd", "source, index, batch_dims", source=source, index=index)
+    check_dense("gather_nd", "source, index, batch_dims", source=source, index=index)
     check_kinds("gather_nd", batch_dims=(batch_dims, "an int"))
     options = mode_arguments("gather_nd", mode, fill_value)
     return _gather_nd(source, index, batch_dims=batch_dims, **options)

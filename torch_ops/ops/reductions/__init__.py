@@ -1,0 +1,1 @@
+"""Ops that combine the entries of a row or a segment."""

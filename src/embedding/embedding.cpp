@@ -132,10 +132,7 @@ struct Embedding {
   static Tensor batch(const Tensor& input, const Tensor& weight, std::optional<int64_t> padding_idx,
                       bool scale_grad_by_freq, bool sparse, int64_t dim, int64_t batch_dims,
                       const Part& rows, const Part& order, ops::Name name) {
-    const int64_t level = batching::current_level();
-    planned::check_not_mapped(kOp, rows && (at::functorch::isBatchedAtLevel(input, level) ||
-                                            at::functorch::isBatchedAtLevel(*rows, level) ||
-                                            at::functorch::isBatchedAtLevel(*order, level)));
+    if (rows) planned::check_not_mapped(kOp, input, *rows, *order);
     TORCH_CHECK(!sparse || !at::functorch::isBatchedAtLevel(weight, batching::current_level()),
                 "embedding: a sparse gradient is of one weight: torch.vmap cannot map over "
                 "weight with sparse=True.");

@@ -279,8 +279,9 @@ struct IndexPutInplace {
     if (const auto condition = as_condition(source, call)) {
       if (accumulate) return add_all(source, where_sums(*condition, values));
       Tensor bits = as_bits(source);
-      if (values.dim() == 0 &&
-          !at::isFloat8Type(values.scalar_type())) {  // which has no masked_fill
+      // float8 has no masked_fill, and masked_fill with a tensor has no batching rule.
+      if (values.dim() == 0 && !at::isFloat8Type(values.scalar_type()) &&
+          !at::functorch::maybeCurrentDynamicLayer().has_value()) {
         bits.masked_fill_(*condition, as_bits(values));
       } else {
         bits.copy_(at::where(*condition, as_bits(values), bits));

@@ -87,7 +87,8 @@ inline bool read_int(PyObject* given, int64_t& value) {
 }
 
 // Parsed indices: basic ones make a view of the source, and arrays are for the axes of that
-// view. The rules are those of Parsed in torch_ops/ops/_indices.py, which handles the other cases.
+// view. The rules are those of Parsed in torch_ops/ops/indexing/_indices.py, which handles the
+// other cases.
 class Parsed {
  public:
   // False if something is neither a plain tensor nor of one of Python's own types, and if

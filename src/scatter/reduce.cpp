@@ -148,11 +148,7 @@ Tensor compute(const Tensor& values, const Tensor& index, const c10::SymInt& dim
 }
 
 void check_unmapped(const Tensor& index, const Part& part) {
-  if (!part) return;
-  for (const Tensor& each : {index, *part}) {
-    planned::check_not_mapped(kReduceOp,
-                              at::functorch::isBatchedAtLevel(each, batching::current_level()));
-  }
+  if (part) planned::check_not_mapped(kReduceOp, index, *part);
 }
 template <class Other>
 void check_unmapped(const Tensor&, const Other&) {}

@@ -228,8 +228,8 @@ Tensor compose_back(What what, const Tensor& grad, const Tensor& output, const T
   const at::ScalarType wide = number_type(output);
   const Tensor g = grad.to(wide);
   if (what == What::kLogSumExp) {
-    return (groups.back(g) * compose(What::kSoftmax, values.to(wide), groups))
-        .to(output.scalar_type());
+    const Tensor x = values.to(wide), y = groups.back(compose(what, x, groups));
+    return (groups.back(g) * groups.only((x - y).exp())).to(output.scalar_type());
   }
   const Tensor y = output.to(wide);
   const Tensor result = what == What::kSoftmax
@@ -398,7 +398,10 @@ struct SoftmaxOf {
                      ": either index or offsets must be given, and not both.");
     if (!offsets_given) {
       TORCH_CHECK_TYPE(dim_size.has_value(), op, ": dim_size is missing.");
-      if (rows) indexing::check_plan(op, "values", values, *index, *rows, order.value());
+      if (rows) {
+        planned::check_not_mapped(op, *index, *rows, order.value());
+        indexing::check_plan(op, "values", values, *index, *rows, *order);
+      }
       const int64_t axis =
           indexing::check_scatter(op, values, *index, *dim_size, dim, batch_dims).dim;
       return op_of<Softmax>().call(values, static_cast<int64_t>(kWhat), *index, *dim_size, axis,

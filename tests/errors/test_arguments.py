@@ -246,3 +246,60 @@ def test_modes_that_there_are_not(device: torch.device) -> None:
     for name, call in calls:
         with pytest.raises(ValueError, match=f'^{name}: mode must be .* but it is "wrapped"'):
             call()
+
+
+FRACTIONS = {
+    "scatter_add: dim_size": lambda s, i, n: torch_ops.scatter_add(s[:2], i, n),
+    "scatter: dim_size": lambda s, i, n: torch_ops.scatter(s[:2], i, n, reduce="amax"),
+    "masked_gather: size": lambda s, i, n: torch_ops.masked_gather(s, s[:, 0] > 9, size=n),
+    "gather: dim": lambda s, i, n: torch_ops.gather(s, i, n),
+    "gather: batch_dims": lambda s, i, n: torch_ops.gather(s, i, batch_dims=n),
+    "gather_plan: dim_size": lambda s, i, n: torch_ops.gather_plan(i, n),
+    "gather_csr: output_size": lambda s, i, n: torch_ops.gather_csr(s, i, output_size=n),
+    "segment_reduce: dim": lambda s, i, n: torch_ops.segment_reduce(s, i, dim=n),
+    "softmax: dim_size": lambda s, i, n: torch_ops.softmax(s[:2], i, n),
+    "embedding: padding_idx": lambda s, i, n: torch_ops.embedding(i, s, n),
+}
+
+
+@pytest.mark.parametrize("what", FRACTIONS)
+def test_numbers_that_are_no_ints(device: torch.device, what: str) -> None:
+    source, index = torch.ones(4, 3, device=device), torch.tensor([0, 2], device=device)
+    for number in (2.7, np.float32(2.7), np.float16(1), torch.tensor(2.7), torch.tensor(2.0)):
+        with pytest.raises(TypeError, match=rf"^{what} must be an int.*, but a \w+ was given"):
+            FRACTIONS[what](source, index, number)
+    for number in (2**63, -(2**70), 10**400):
+        with pytest.raises(ValueError, match=rf"^{what} must have at most 63 bits, but the int"):
+            FRACTIONS[what](source, index, number)
+
+
+def test_real_numbers_that_are_too_large(device: torch.device) -> None:
+    x, index = torch.ones(2, device=device), torch.tensor([0, 0], device=device)
+    for what, call in (
+        ("leaky_relu: negative_slope", lambda: torch_ops.leaky_relu(x, 10**400)),
+        ("LeakyReLU: negative_slope", lambda: torch_ops.LeakyReLU(10**400)),
+        (
+            "scatter: correction",
+            lambda: torch_ops.scatter(x, index, 2, reduce="var", correction=10**400),
+        ),
+    ):
+        with pytest.raises(ValueError, match=f"^{what} must have at most 1023 bits, but the int"):
+            call()
+
+
+def test_functions_refuse_plans(device: torch.device) -> None:
+    plan = torch_ops.gather_plan(torch.tensor([0, 2], device=device), 4)
+    for function, arguments in (
+        (torch_ops.GatherFunction, (torch.ones(4, 3, device=device), plan)),
+        (torch_ops.ScatterAddFunction, (torch.ones(2, 3, device=device), plan, 4)),
+    ):
+        with pytest.raises(
+            TypeError, match=f"^{function.__name__}: index must be a tensor, but a "
+        ):
+            function.apply(*arguments)
+
+
+def test_a_padding_row_of_none(device: torch.device) -> None:
+    index = torch.zeros(0, dtype=torch.int64, device=device)
+    with pytest.raises(ValueError, match="padding_idx must be None, as there are no rows, for we"):
+        torch_ops.embedding(index, torch.ones(0, 3, device=device), padding_idx=0)

@@ -197,3 +197,47 @@ def test_strided_nested_tensors_are_refused(name: str, device: torch.device) -> 
     for x in (strided, strided.detach().requires_grad_()):
         with pytest.raises(TypeError, match=f"^{name} must be a dense tensor.*{re.escape(words)}"):
             REFUSED[name](x)
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if " " in name])
+def test_jagged_ones_are_refused_or_taken(name: str, device: torch.device) -> None:
+    parts = [torch.zeros(length, 5, device=device) for length in LENGTHS]
+    jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    if any(each in name for each in ("relu", "sigmoid", "embedding:")):
+        assert REFUSED[name](jagged).is_nested
+        return
+    with pytest.raises(TypeError, match=f"^{name} must be a dense tensor, but it is a nested one"):
+        REFUSED[name](jagged)
+
+
+KINDS: dict[str, tuple[str, Function]] = {
+    "layout is Sparse. Its to_dense() is": ("cpu cuda", torch.Tensor.to_sparse),
+    "layout is SparseCsr. Its to_dense() is": ("cpu cuda", torch.Tensor.to_sparse_csr),
+    "layout is Mkldnn. Its to_dense() is": ("cpu", torch.Tensor.to_mkldnn),
+    "it is quantized. Its dequantize() is": (
+        "cpu",
+        lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensors_that_are_not_dense_are_refused(kind: str, device: torch.device) -> None:
+    devices, convert = KINDS[kind]
+    if device.type not in devices:
+        pytest.skip("there are none on this device")
+    x = convert(torch.rand(4, 3, device=device))
+    index, rows = torch.tensor([0, 1, 0, 1], device=device), torch.zeros(4, 3, device=device)
+    for name, call in (
+        ("relu: input", lambda: torch_ops.relu(x)),
+        ("sigmoid: input", lambda: torch_ops.sigmoid(x)),
+        ("gather: source", lambda: torch_ops.gather(x, index)),
+        ("scatter_add: values", lambda: torch_ops.scatter_add(x, index, 2)),
+        ("gather_elements: source", lambda: torch_ops.gather_elements(x, rows.long(), 0)),
+        ("embedding: weight", lambda: torch_ops.embedding(index, x)),
+        ("index: source", lambda: torch_ops.index(x, (index,))),
+        ("scatter_add_: out", lambda: torch_ops.scatter_add_(x, rows, index)),
+    ):
+        with pytest.raises(TypeError, match=f"^{name} must be a dense tensor.*{re.escape(kind)}"):
+            call()

@@ -436,6 +436,8 @@ def test_a_plan_that_does_not_fit(device: torch.device) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             op(source, plan)
+    with pytest.raises(ValueError, match=r"made for dim=1 and batch_dims=1, but dim=-3 and batch"):
+        torch_ops.gather(source, plan, -3)
     assert torch_ops.gather(source, plan, 1, batch_dims=1).shape == (2, 5, 3)
     assert torch_ops.scatter_add(source[:, :5], plan, 7, 1, batch_dims=1).shape == (2, 7, 3)
     for other in (
@@ -445,6 +447,20 @@ def test_a_plan_that_does_not_fit(device: torch.device) -> None:
     ):
         with pytest.raises(ValueError, match=r"batch_gather: a plan must be made with batch_dims"):
             torch_ops.batch_gather(source, other)
+
+
+@pytest.mark.parametrize(("made", "named"), [(-1, 1), (1, -1), (-1, -1)])
+def test_an_axis_that_counts_from_the_end(device: torch.device, made: int, named: int) -> None:
+    index = torch.tensor([2, 0, 2], device=device)
+    plan = torch_ops.gather_plan(index, 4, dim=made)
+    source = torch.randn(2, 4, device=device)
+    picked = torch_ops.gather(source, plan, named)
+    assert torch.equal(picked, source[:, index])
+    for op in (torch_ops.scatter_add, torch_ops.scatter, torch_ops.softmax):
+        assert torch.equal(op(picked, plan, 4, named), op(picked, index, 4, 1))
+    with pytest.raises(ValueError, match=f"made for dim={made} and batch_dims=0, but dim=0 and"):
+        torch_ops.gather(source, plan, 0)
+    assert torch_ops.index(source[0], torch_ops.gather_plan(index, 4, dim=-1)).shape == (3,)
 
 
 def test_a_plan_on_another_device(device: torch.device) -> None:
@@ -463,6 +479,21 @@ def test_a_plan_on_another_device(device: torch.device) -> None:
         )
         with pytest.raises(RuntimeError, match=message):
             op(given, plan)
+
+
+def test_vmap_over_a_plan_by_mistake(device: torch.device) -> None:
+    """in_dims=0 is the default, for a plan too."""
+    plan = torch_ops.gather_plan(torch.tensor([0, 2], device=device), 4)
+    source, values = torch.zeros(2, 4, 3, device=device), torch.zeros(2, 2, 3, device=device)
+    for op, data in (
+        (torch_ops.gather, source),
+        (torch_ops.scatter_add, values),
+        (torch_ops.scatter, values),
+        (torch_ops.softmax, values),
+        (torch_ops.logsumexp, values),
+    ):
+        with pytest.raises(RuntimeError, match=f"^{op.__name__}: torch.vmap cannot map over a pl"):
+            torch.vmap(op)(data, plan)
 
 
 def test_vmap_over_a_plan(device: torch.device) -> None:

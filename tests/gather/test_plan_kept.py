@@ -90,6 +90,16 @@ def test_module_under_compile_and_export(device: torch.device) -> None:
     torch.testing.assert_close(called, expected(values))
 
 
+def test_a_registered_plan_moves_as_a_copy(device: torch.device) -> None:
+    module = torch.nn.Module()
+    plan = torch_ops.gather_plan(torch.tensor([0, 2], device=device), 4)
+    torch_ops.register_plan(module, "edges", plan)
+    other = module.edges.to("meta")
+    assert other.index.device.type == "meta" and not isinstance(other, torch.nn.Module)
+    assert module.edges.index.device.type == device.type
+    assert module.to("meta").edges.rows.device.type == "meta"
+
+
 def test_bad_registrations(device: torch.device) -> None:
     layer = Layer(device)
     with pytest.raises(TypeError, match="register_plan: plan must be a GatherPlan, but a Tensor"):

@@ -290,3 +290,22 @@ def test_small_for_the_sanitizer(device: torch.device) -> None:
         for function, _ in FUNCTIONS.values():
             leaf = sample.args[0].clone().requires_grad_()
             function(leaf, *sample.args[1:], **sample.kwargs).sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_gradient_of_logsumexp_at_infinities(device: torch.device, dtype: torch.dtype) -> None:
+    """exp(x - y), as torch's, whichever way it is taken."""
+    offsets = torch.tensor([0, 2, 3], device=device)
+    inf = float("inf")
+
+    def ours(x: Tensor) -> Tensor:
+        return torch_ops.logsumexp(x, offsets=offsets).sum()
+
+    for numbers in ([inf, 1, 2], [1, -inf, 2], [-inf, -inf, 1], [inf, inf, -inf], [inf, -inf, 0]):
+        x = torch.tensor(numbers, dtype=dtype, device=device, requires_grad=True)
+        theirs = torch.stack([x[:2].logsumexp(0), x[2:].logsumexp(0)]).sum()
+        (expected,) = torch.autograd.grad(theirs, x)
+        for create_graph in (False, True):
+            (grad,) = torch.autograd.grad(ours(x), x, create_graph=create_graph)
+            torch.testing.assert_close(grad, expected, equal_nan=True)
+        torch.testing.assert_close(torch.func.grad(ours)(x.detach()), expected, equal_nan=True)

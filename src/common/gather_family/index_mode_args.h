@@ -60,6 +60,7 @@ inline void check_fill_value(const char* op, IndexMode mode, const std::optional
   const bool complex = at::isComplexType(dtype);
   TORCH_CHECK_VALUE(complex || !fill->isComplex(), op, ": fill_value must be a real number for ",
                     dtype_name(dtype), ", but it is ", *fill, ".");
+  if (fill->isSymbolic()) return;  // the call with a number checks it
   if (complex || at::isFloatingType(dtype)) {
     double largest = 0;
     AT_DISPATCH_V2(

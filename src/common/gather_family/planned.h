@@ -19,7 +19,11 @@ using Signature = Tensor(const Tensor& data, const Tensor& index, const Tensor& 
                          const Tensor& order, c10::SymInt, int64_t, int64_t);
 using Handle = c10::TypedOperatorHandle<Signature>;
 
-inline void check_not_mapped(const char* op, bool mapped) {
+// Of a plan, before anything else is checked of its parts, whose samples have other shapes.
+template <class... Tensors>
+void check_not_mapped(const char* op, const Tensors&... parts) {
+  const auto layer = at::functorch::maybeCurrentDynamicLayer();
+  const bool mapped = layer && (at::functorch::isBatchedAtLevel(parts, layer->layerId()) || ...);
   TORCH_CHECK(!mapped, op,
               ": torch.vmap cannot map over a plan. Give it in_dims=None, or make one plan of the "
               "stacked indices, with batch_dims.");
@@ -47,9 +51,9 @@ struct Op {
                       const Tensor& order, const c10::SymInt& dim_size, int64_t dim,
                       int64_t batch_dims) {
     using batching::Batched;
+    check_not_mapped(Self::kName, index, rows, order);
     return batching::apply(
         [&](const Batched& from, const Batched& i, const Batched& r, const Batched& o) -> Batched {
-          check_not_mapped(Self::kName, i.axis || r.axis || o.axis);
           const auto call = [&](const Tensor& moved, int64_t axis) {
             return op_of<Self>().call(moved, i.value, r.value, o.value, dim_size, axis, batch_dims);
           };

@@ -37,7 +37,7 @@
 
 #include "common/host/host_program.h"
 #include "common/torch/calls/op.h"
-#include "common/torch/registration/nested.h"
+#include "common/torch/registration/layout_errors.h"
 
 namespace torch_ops {
 
@@ -147,7 +147,7 @@ void register_op(torch::Library& m,
     m.impl(name.c_str(), torch::dispatch(key, function));
   };
   const auto refuse = [&](DispatchKey key) {
-    auto function = torch::CppFunction::makeFromBoxedFunction<&refuse_nested>();
+    auto function = torch::CppFunction::makeFromBoxedFunction<&refuse_layout>();
     m.impl(name.c_str(), torch::dispatch(key, std::move(function)));
   };
   m.def(Op::kSchema, tags);
@@ -172,6 +172,8 @@ void register_op(torch::Library& m,
     }
     if constexpr (!kHasDerivative) refuse(DispatchKey::AutogradNestedTensor);
   }
+  // Of sparse and quantized tensors, and of devices that there are no kernels for.
+  if constexpr (has_kernel<Op>) refuse(DispatchKey::CompositeExplicitAutograd);
   if constexpr (has_batch<Op>) add(DispatchKey::FuncTorchBatched, &Functions::batch);
   if constexpr (has_functionalize<Op>) add(DispatchKey::Functionalize, &Functions::functionalize);
   if constexpr (has_autocast<Op>) add(DispatchKey::AutocastCUDA, &Functions::autocast);

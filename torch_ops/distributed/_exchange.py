@@ -41,7 +41,7 @@ class Asked(NamedTuple):
     """The first step to a route, which the ranks take without waiting for each other."""
 
     op: str | None
-    error: IndexError | None  # of this rank's entries
+    error: Exception | None  # of this rank: its entries, or what came before
     failed: int  # which rank of the whole group has an error, that this one knows of; or -1
     distinct: Tensor
     place: Tensor
@@ -73,10 +73,13 @@ def ask(
     check: bool,
     group: ProcessGroup,
     hosts: str = "",
+    error: Exception | None = None,
 ) -> Asked:
-    """Tells the other ranks how many rows this one wants. They must call it too."""
+    """Tells the other ranks how many rows this one wants. They must call it too.
+
+    ``error``: that of a rank which wants none, but tells the others of it.
+    """
     length = -(-size // group.size())
-    error: IndexError | None = None
     try:
         if check:
             _parts.check_entries(_ops.gather, (size,), index, 0, mode=mode, name=op)
@@ -101,7 +104,7 @@ def ask(
 
 def _tell(
     op: str | None,
-    error: IndexError | None,
+    error: Exception | None,
     failed: int,
     distinct: Tensor,
     place: Tensor,
@@ -131,7 +134,8 @@ def settle(asked: Asked) -> Route:
     """Sends the other ranks the rows that this one wants.
 
     Raises:
-        IndexError: This rank has an error, or another, which has told so.
+        IndexError: Another rank has an error, and has told so.
+        Exception: This rank's own.
     """
     for work in asked.works:
         work.synchronize() if asked.distinct.is_cuda else work.wait()
@@ -146,7 +150,7 @@ def settle(asked: Asked) -> Route:
             raise asked.error
         raise IndexError(
             f"{asked.op or 'gather'}: rank {failed} of the group has an entry out of range in its "
-            "index, and says in its own error which."
+            "index, or another error, and says itself which."
         )
     requests = _send(asked.distinct[: sum(wanted)], wanted, come, asked.group)
     rows, beyond = requests - asked.first, None

@@ -225,6 +225,17 @@ def gradient_of_peer_rows(grad_output: Tensor, index: Tensor, number: int, mode:
     return grad
 
 
+def tell_of_error(table: DTensor, route: str, name: str, error: Exception) -> None:
+    """Takes part in an exchange for a lookup that has failed here, so that the others raise too.
+
+    It raises the error. Where rows are read directly, ``PeerTable.tell_of_error`` does this.
+    """
+    group = table.device_mesh.get_group(dim_of_rows(table.placements))
+    none = torch.empty(0, dtype=torch.int64, device=table.device)
+    asked = _exchange.ask(name, none, table.shape[0], "raise", False, group, route, error)
+    _exchange.settle(asked)
+
+
 def look_up(
     table: DTensor,
     index: Tensor,

@@ -17,10 +17,10 @@ from torch.distributed.tensor import DTensor, Shard
 
 from torch_ops.distributed import _exchange, _hosts
 from torch_ops.distributed._frame import part_of, wrap
-from torch_ops.distributed._lookup import SparseRows, look_up, peer_tables
+from torch_ops.distributed._lookup import SparseRows, look_up, peer_tables, tell_of_error
 from torch_ops.distributed.peers._memory import CannotMap, agree, host
 from torch_ops.distributed.peers._tables import PeerTable, has_gradient
-from torch_ops.distributed.table import PEERS, ROUTE, check_call
+from torch_ops.distributed.table import PEERS, ROUTE, check_call, check_table
 from torch_ops.ops._arguments import Number, check_kinds, given
 
 _ROUTES = ("auto", "direct", "exchange", "hierarchical")
@@ -314,13 +314,17 @@ class ShardedTable(nn.Module):
         if direct is not None and is_known and type(index) is Tensor and not compiling:
             return direct.look_up(weight, index, mode, fill_value, "ShardedTable")
         local = self.local_weight
+        if self._peers is None:
+            check_table("ShardedTable", weight)
         try:
             if not is_known:
                 self._refuse("its weight was replaced")
             check_call("ShardedTable", weight, index, mode, fill_value)
-        except Exception:
+        except Exception as error:
             if self._peers is not None:
                 self._peers.tell_of_error(weight if local is None else local)
+            elif not compiling:
+                tell_of_error(weight, self._route, "ShardedTable", error)
             raise
         asked = self._take_prefetched(index, mode)
         if local is None:
@@ -338,14 +342,21 @@ class ShardedTable(nn.Module):
 
         By the exchange, ranks have to know how many rows to send before they send them, and the
         host waits for that. This asks for it beforehand. Rows are read when they are looked up, so
-        they are those of then. An error in the index is raised then, too. By the direct route there
-        is nothing to ask for.
+        they are those of then. An entry out of range is an error then, too; any other error is
+        raised here, and the others raise theirs in the lookup. By the direct route there is nothing
+        to ask for.
 
         All ranks call it, and look this very tensor up next, in the same ``mode``; what was asked
         for is dropped where another is looked up.
         """
         weight: Any = self.weight
-        check_call("ShardedTable.prefetch", weight, index, mode, None)
+        check_table("ShardedTable.prefetch", weight)
+        try:
+            check_call("ShardedTable.prefetch", weight, index, mode, None)
+        except Exception as error:
+            if self._peers is None:
+                tell_of_error(weight, self._route, "ShardedTable.prefetch", error)
+            raise
         if self._peers is not None:
             return
         group = weight.device_mesh.get_group()

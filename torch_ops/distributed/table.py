@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.distributed.tensor import DTensor
 
-from torch_ops.distributed._lookup import dim_of_rows, look_up
+from torch_ops.distributed._lookup import dim_of_rows, look_up, tell_of_error
 from torch_ops.ops._arguments import Number, check_dense, given, mode_arguments
 
 # Attributes of a ShardedTable's weight: the route to its rows, of _lookup.py, ...
@@ -15,14 +15,8 @@ ROUTE = "_torch_ops_route"
 PEERS = "_torch_ops_peers"  # ... and the PeerTable by which rows are read directly, if they are
 
 
-def check_call(
-    name: str,
-    table: DTensor,
-    index: Tensor,
-    mode: str,
-    fill_value: Number | None,
-) -> None:
-    """Raises what placements, sizes and dtypes tell, before this rank waits for others."""
+def check_table(name: str, table: DTensor) -> None:
+    """Raises what its placements tell, of which there may be no group that could be told."""
     if not isinstance(table, DTensor):
         raise TypeError(
             f"{name}: table must be a DTensor, but it is {given(table)}. For a tensor "
@@ -33,6 +27,16 @@ def check_call(
             f"{name}: table must be Shard(0) on one dimension of its mesh and replicated on the "
             f"others, but its placements are {table.placements}."
         )
+
+
+def check_call(
+    name: str,
+    table: DTensor,
+    index: Tensor,
+    mode: str,
+    fill_value: Number | None,
+) -> None:
+    """Raises what sizes and dtypes tell, before this rank waits for others."""
     check_dense(name, index=index)
     if isinstance(index, DTensor):
         raise TypeError(
@@ -85,6 +89,7 @@ def gather(
     Raises:
         IndexError: An entry is out of range: on its rank with its position, on the others with the
             number of that rank; no rank waits for ever. On CUDA as for :func:`torch_ops.gather`.
+            Another rank has an error of the kinds below: with its number.
         TypeError: ``table`` is not a DTensor, or ``index`` is one.
         ValueError: The table is placed otherwise; ``mode`` is none; or ``fill_value`` does not fit.
 
@@ -103,10 +108,14 @@ def gather(
     if peers is not None and type(index) is Tensor and not is_compiling():
         rows: Tensor = peers.look_up(table, index, mode, fill_value, "distributed.gather")
         return rows
+    name, route = "distributed.gather", getattr(table, ROUTE, "")
+    check_table(name, table)
     try:
-        check_call("distributed.gather", table, index, mode, fill_value)
-    except Exception:
+        check_call(name, table, index, mode, fill_value)
+    except Exception as error:
         if peers is not None:
             peers.tell_of_error(table)
+        elif not is_compiling():
+            tell_of_error(table, route, name, error)
         raise
-    return look_up(table, index, mode, fill_value, getattr(table, ROUTE, ""), "distributed.gather")
+    return look_up(table, index, mode, fill_value, route, name)

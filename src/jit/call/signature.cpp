@@ -137,6 +137,30 @@ Types resolve_types(const Signature& kernel, const Arguments& arguments, at::Ten
   return types;
 }
 
+void check_shapes(const Signature& kernel, const Arguments& arguments) {
+  c10::SmallVector<size_t, 8> walked;
+  bool same = true;
+  for (size_t k = 0; k < kernel.in.size(); ++k) {
+    if (!arguments[k].tensor || kernel.in[k].raw) continue;
+    same = same &&
+           (walked.empty() || arguments[walked[0]].tensor->sizes() == arguments[k].tensor->sizes());
+    walked.push_back(k);
+  }
+  for (size_t n = 0; !same && n < walked.size(); ++n) {
+    const at::IntArrayRef sizes = arguments[walked[n]].tensor->sizes();
+    for (size_t before = 0; before < n; ++before) {
+      const at::IntArrayRef others = arguments[walked[before]].tensor->sizes();
+      for (size_t d = 1; d <= std::min(sizes.size(), others.size()); ++d) {
+        const int64_t size = sizes[sizes.size() - d], other = others[others.size() - d];
+        TORCH_CHECK_VALUE(size == other || size == 1 || other == 1, kernel.name, ": ",
+                          kernel.in[walked[n]].name, " with shape ", sizes,
+                          " does not broadcast with ", kernel.in[walked[before]].name,
+                          " with shape ", others, ".");
+      }
+    }
+  }
+}
+
 c10::Device device_of(const Signature& kernel, const Arguments& arguments, at::TensorList outs) {
   const Tensor* first = nullptr;
   const auto look = [&](const Tensor& tensor, bool must_match, const std::string& name) {

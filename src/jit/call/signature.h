@@ -52,6 +52,9 @@ struct RoundedArguments {
   std::vector<Tensor> made;
 };
 
+// Raises an error that names two inputs whose shapes do not broadcast, if there are any.
+void check_shapes(const Signature& kernel, const Arguments& arguments);
+
 // The one device of a call. Raises where tensors are on several; 0-d tensors on the CPU count as
 // numbers.
 c10::Device device_of(const Signature& kernel, const Arguments& arguments, at::TensorList outs);

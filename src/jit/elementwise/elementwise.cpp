@@ -284,6 +284,7 @@ std::vector<Tensor> run(Elementwise& kernel, const Arguments& arguments, at::Ten
   if (needs_rounding(kernel, arguments)) {
     return run(kernel, RoundedArguments(kernel, arguments).arguments, outs, size);
   }
+  check_shapes(kernel, arguments);
   Call call{kernel, Form(device)};
   Form& form = call.form;
 

@@ -409,6 +409,7 @@ Tensor reduce(Reduction& kernel, const Arguments& arguments, at::OptionalIntArra
   if (needs_rounding(kernel, arguments)) {
     return reduce(kernel, RoundedArguments(kernel, arguments).arguments, dims, keepdim, out);
   }
+  check_shapes(kernel, arguments);
 
   at::DimVector shape;
   bool any = false;

@@ -206,30 +206,22 @@ def test_a_row_crosses_once_for_each_host() -> None:
 # ---- Errors -------------------------------------------------------------------------------------
 
 
-def fail(group: Any, bad: list[int]) -> list[str]:
-    """These ranks have an entry out of range in the second of three steps."""
-    table = make(group, 7, 2)
-    found = []
-    for step in range(3):
-        entry = 7 if step == 1 and dist.get_rank() in bad else 6
-        try:
-            table(torch.tensor([[0, 1], [2, entry]])).sum().backward()
-            found.append("")
-        except IndexError as error:
-            found.append(str(error))
-    return found
+def make_mistakes(group: Any, bad: list[int], kind: str) -> list[str]:
+    return of_table.make_mistakes(make(group, 7, 2), bad, kind)
 
 
 @every_layout
-@pytest.mark.parametrize("bad", [[1], [0, 3]])
-def test_an_entry_out_of_range(bad: list[int], hosts: list[int]) -> None:
-    """Its rank names it; all others, of other hosts too, name a rank that has one."""
-    for rank, found in enumerate(ranks.run(4, pose, hosts, fail, bad)):
-        assert [bool(message) for message in found] == [False, True, False]
-        if rank in bad:
-            assert found[1].startswith("ShardedTable: index[1, 1] is 7, out of range for an axis")
-        else:
-            assert any(f"rank {other} of the group has an entry" in found[1] for other in bad)
+@pytest.mark.parametrize("bad", [[1], [0, 3]], ids=str)
+@pytest.mark.parametrize("kind", ["entry", "dtype"])
+def test_mistakes_of_a_rank(bad: list[int], kind: str, hosts: list[int]) -> None:
+    """The others, of other hosts too, hear of them."""
+    of_table.check_mistakes(ranks.run(4, pose, hosts, make_mistakes, bad, kind), bad, kind)
+
+
+@pytest.mark.parametrize("kind", ["mode", "prefetch", "gather"])
+def test_other_mistakes_of_a_rank(kind: str) -> None:
+    found = ranks.run(4, pose, HOSTS["blocks"], make_mistakes, [1], kind)
+    of_table.check_mistakes(found, [1], kind)
 
 
 def uneven(group: Any) -> str:

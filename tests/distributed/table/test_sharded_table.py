@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -444,3 +445,59 @@ def prefetched() -> None:
 
 def test_prefetch() -> None:
     ranks.run(2, prefetched)
+
+
+MISTAKES: dict[str, tuple[str, Callable[[ShardedTable, Tensor], Any]]] = {
+    "entry": ("IndexError: ShardedTable: index", lambda table, index: table(index + 99)),
+    "dtype": ("TypeError: ShardedTable: index must", lambda table, index: table(index.float())),
+    "mode": ("ValueError: ShardedTable: mode must", lambda table, index: table(index, mode="no")),
+    "number": ("TypeError: ShardedTable: index must", lambda table, index: table(3)),
+    "prefetch": (
+        "TypeError: ShardedTable.prefetch: index must",
+        lambda table, index: table.prefetch(index.float()),
+    ),
+    "gather": (
+        "TypeError: distributed.gather: index must",
+        lambda table, index: torch_ops.distributed.gather(table.weight, index.float()),
+    ),
+}
+
+
+def make_mistakes(table: ShardedTable, bad: list[int], kind: str) -> list[str]:
+    """These ranks make it in the second of three steps."""
+    index, found = torch.tensor([[0, 1], [2, 6]], device=table.weight.device), []
+    for step in range(3):
+        wrong = step == 1 and dist.get_rank() in bad
+        try:
+            if wrong:
+                MISTAKES[kind][1](table, index)
+            elif kind == "prefetch":
+                table.prefetch(index)
+            if kind == "gather":
+                torch_ops.distributed.gather(table.weight, index).sum().backward()
+            else:
+                table(index).sum().backward()
+            found.append("")
+        except (IndexError, TypeError, ValueError) as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found
+
+
+def check_mistakes(found: list[list[str]], bad: list[int], kind: str) -> None:
+    """Their ranks name them; all others name a rank that has made one."""
+    for rank, of_rank in enumerate(found):
+        assert [bool(message) for message in of_rank] == [False, True, False]
+        if rank in bad:
+            assert of_rank[1].startswith(MISTAKES[kind][0])
+        else:
+            assert any(f"rank {other} of the group has an entry" in of_rank[1] for other in bad)
+
+
+def exchange_mistakes(bad: list[int], kind: str) -> list[str]:
+    return make_mistakes(ShardedTable(7, 2, route="exchange"), bad, kind)
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+@pytest.mark.parametrize("bad", [[1], [0, 2]], ids=str)
+def test_mistakes_of_a_rank(bad: list[int], kind: str) -> None:
+    check_mistakes(ranks.run(3, exchange_mistakes, bad, kind), bad, kind)

@@ -67,8 +67,11 @@ def test_headers_with_cccl(header: str) -> None:
 # ---- what options and preambles may say
 
 
-@pytest.mark.parametrize("standard", ["-std=c++11", "--std=c++03", "-std=gnu++0x"])
-def test_standard_that_is_too_old(standard: str) -> None:
+STANDARDS = ["-std=c++11", "--std=c++03", "-std=gnu++0x", "-std=c++23", "-std=c++99", "-std=17"]
+
+
+@pytest.mark.parametrize("standard", STANDARDS)
+def test_standard_that_is_none_of_ours(standard: str) -> None:
     for make in (
         lambda options: RawKernel("__global__ void f() {}", "f", options=options),
         lambda options: ElementwiseKernel("T x", "T y", "y = x", options=options),

@@ -82,3 +82,23 @@ def test_smallest_integer_is_a_constant() -> None:
 def test_inputs_may_be_named_as_combined_values() -> None:
     total = ReductionKernel("T a, T b", "T y", "a * b", "a + b", "y = a", 0, "dot")
     assert total(torch.ones(3), 2).item() == 6
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (((2,), (3,), (3,)), "mass with shape [3] does not broadcast with pos with shape [2]."),
+        (((2, 1), (3,), (4,)), "z with shape [4] does not broadcast with mass with shape [3]."),
+        (((1, 2), (2,), (3, 5, 3)), "z with shape [3, 5, 3] does not broadcast with pos with sh"),
+    ],
+)
+def test_shapes_that_do_not_broadcast(
+    device: torch.device, shapes: tuple[tuple[int, ...], ...], message: str
+) -> None:
+    inputs = [torch.ones(shape, device=device) for shape in shapes]
+    product = elementwise(in_params="T pos, T mass, T z", operation="y = pos * mass * z", name="p")
+    total = reduction(in_params="T pos, T mass, T z", map_expr="pos * mass * z", name="p")
+    for made in (product, total):
+        for first in (inputs[0], inputs[0].clone().requires_grad_()):
+            with pytest.raises(ValueError, match=f"^p: {re.escape(message)}"):
+                made(first, *inputs[1:])

@@ -22,6 +22,7 @@ DTYPES: dict[str, torch.dtype] = {
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 # Of the variables of generated code.
 OUR_PREFIX = "torch_ops_"
+_STANDARDS = ("c++14", "c++17", "c++20")  # that generated text and NVRTC take
 
 _RESERVED = {"i", "_ind"}
 # Of C++: keywords, other spellings of operators, and macros of <cmath> and <cstddef>.
@@ -211,9 +212,9 @@ def check_options(options: object) -> None:
 def check_standard(options: Sequence[str]) -> None:
     """Refuses options that ask for a C++ in which generated text cannot be written."""
     for standard in values_of(options, ("-std", "--std")):
-        if re.fullmatch(r"(c|gnu)\+\+(98|03|0x|11)", standard):
+        if standard not in _STANDARDS:
             raise ValueError(
-                f"options: -std={standard} is too old for the text around a kernel. Leave it out "
+                f"options: -std={standard} is none that kernels are compiled by. Leave it out "
                 "(C++17 is the default), or give c++14, c++17 or c++20."
             )
 

@@ -56,6 +56,8 @@ CPU = {
     "dual/traits.h": "bool f() { return std::is_class<torch_ops::Dual<float, 1>>::value; }",
     "reduce/reduce.h": "",
     "rows.h": "",
+    "vector_math.h": "float f(float x) { return torch_ops::math::tanh(x); }",
+    "elementwise/blocks.h": "",
     "elementwise/cpu.h": ELEMENTWISE.format("")
     + f"""
 void run(const Plan& plan, int64_t begin, int64_t end) {{
@@ -92,7 +94,8 @@ __global__ void {loop}(const __grid_constant__ Plan plan) {{ Loops::{loop}(plan,
         for loop in ("rows", "finish_rows", "columns", "finish_columns")
     ),
 }
-for host_only in ("cpu.h", "rows.h", "elementwise/cpu.h", "reduce/cpu.h", "dual/traits.h"):
+HOST_ONLY = ("cpu.h", "rows.h", "vector_math.h", "elementwise/blocks.h", "elementwise/cpu.h")
+for host_only in (*HOST_ONLY, "reduce/cpu.h", "dual/traits.h"):
     del CUDA[host_only]
 
 
@@ -106,6 +109,8 @@ def source(name: str, processor: str, use: str) -> str:
     before = ""
     if name in ("complex.h", "dual/functions.h"):  # functions on floats
         before = f'#include "{processor}.h"\n'
+    if name == "vector_math.h":
+        before = '#include "scalar.h"\n'
     if name == "dual/traits.h":
         before = '#include "dual/dual.h"\n#include <limits>\n#include <type_traits>\n'
         before += "#define TORCH_OPS_LIBRARY std\n"

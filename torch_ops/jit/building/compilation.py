@@ -41,6 +41,8 @@ HOST_OPTIONS = (
 )
 # Without one of these, a text of the user's names nothing of the standard library.
 _STD = re.compile(r"\bstd\b|include|import")
+# Without one of these, the text calls none of the functions of headers/vector_math.h.
+_MATH = re.compile(r"\b(exp|log|log1p|tanh)f?\b|include|import|imacros|^@")
 _STD_IN_OPTION = re.compile(r"(?<!-)\bstd\b|include|import|imacros|^@")
 
 
@@ -119,6 +121,9 @@ def compile_host(what: str, source: Source, *, options: Sequence[str] = ()) -> A
     """
     compiler = find_host_compiler()
     arguments = [*compiler.command[1:], *HOST_OPTIONS, *options]
+    texts = [*source.user_texts().values(), *options]
+    if not any(map(_MATH.search, texts)):
+        arguments.append("-DTORCH_OPS_WITHOUT_VECTOR_MATH")  # for headers/vector_math.h
     named = any(map(_STD.search, source.user_texts().values()))
     if not named and not any(map(_STD_IN_OPTION.search, arguments)):
         arguments.append("-DTORCH_OPS_WITHOUT_STD")  # for headers/cpu.h

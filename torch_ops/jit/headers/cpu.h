@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "scalar.h"
+#include "vector_math.h"
 
 extern "C" int printf(const char*, ...);  // <cstdio> would take longer to compile
 
@@ -106,6 +107,32 @@ TORCH_OPS_UNARY(torch_ops_exp10, std::pow(F(10), x))
 TORCH_OPS_UNARY(torch_ops_sinpi, torch_ops::sine_of_pi(x, false))
 TORCH_OPS_UNARY(torch_ops_cospi, torch_ops::sine_of_pi(x, true))
 TORCH_OPS_UNARY(torch_ops_normcdf, F(0.5) * std::erfc(x * F(-0.70710678118654752440)))
+#ifndef TORCH_OPS_WITHOUT_VECTOR_MATH
+TORCH_OPS_UNARY(torch_ops_exp, torch_ops::math::exp(x))
+TORCH_OPS_UNARY(torch_ops_log, torch_ops::math::log(x))
+TORCH_OPS_UNARY(torch_ops_log1p, torch_ops::math::log1p(x))
+TORCH_OPS_UNARY(torch_ops_tanh, torch_ops::math::tanh(x))
+inline long double torch_ops_exp(long double x) { return std::exp(x); }
+inline long double torch_ops_log(long double x) { return std::log(x); }
+inline long double torch_ops_log1p(long double x) { return std::log1p(x); }
+inline long double torch_ops_tanh(long double x) { return std::tanh(x); }
+#define TORCH_OPS_ALSO_IN_STD(name) \
+  namespace std {                   \
+  using ::torch_ops_##name;         \
+  using ::torch_ops_##name##f;      \
+  }
+TORCH_OPS_ALSO_IN_STD(exp) TORCH_OPS_ALSO_IN_STD(log)
+TORCH_OPS_ALSO_IN_STD(log1p) TORCH_OPS_ALSO_IN_STD(tanh)
+#undef TORCH_OPS_ALSO_IN_STD
+#define exp torch_ops_exp
+#define expf torch_ops_expf
+#define log torch_ops_log
+#define logf torch_ops_logf
+#define log1p torch_ops_log1p
+#define log1pf torch_ops_log1pf
+#define tanh torch_ops_tanh
+#define tanhf torch_ops_tanhf
+#endif
 #undef TORCH_OPS_UNARY
 
 inline float torch_ops_rhypot(float x, float y) { return 1 / std::hypot(x, y); }

@@ -12,7 +12,9 @@ struct Row {
 };
 template <class... O>
 struct Rows : Row<O>... {
-  TORCH_OPS_FUNCTION explicit Rows(char* const* at) : Row<O>{at[O::number]}... {}
+  // Element 0 is the n-th of what the pointers name.
+  TORCH_OPS_FUNCTION explicit Rows(char* const* at, int64_t n = 0)
+      : Row<O>{at[O::number] + n * O::size}... {}
   template <class A>
   TORCH_OPS_FUNCTION typename A::Stored& of(int64_t element) const {
     return *reinterpret_cast<typename A::Stored*>(Row<A>::at + element * A::size);

@@ -20,8 +20,18 @@ typedef decltype((char*)nullptr - (char*)nullptr) ptrdiff_t;
 #define TORCH_OPS_FUNCTION inline __attribute__((always_inline))
 #define TORCH_OPS_INLINE __attribute__((always_inline))
 #endif
+#define TORCH_OPS_HOST_DEVICE TORCH_OPS_FUNCTION
 
 namespace torch_ops {
+
+#ifndef __CUDACC_RTC__
+template <class To, class From>
+TORCH_OPS_FUNCTION To bit_cast(From from) {
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+#endif
 
 // A value without its derivative, for snippets. Of a plain value it is the value itself.
 template <class A>
@@ -67,9 +77,7 @@ TORCH_OPS_FUNCTION uint32_t bits_of(float value) {
 #ifdef __CUDACC_RTC__
   return __float_as_uint(value);
 #else
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
+  return bit_cast<uint32_t>(value);
 #endif
 }
 
@@ -77,9 +85,7 @@ TORCH_OPS_FUNCTION float float_of(uint32_t bits) {
 #ifdef __CUDACC_RTC__
   return __uint_as_float(bits);
 #else
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
+  return bit_cast<float>(bits);
 #endif
 }
 

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 import setup_c_library  # noqa: E402
 
-supported = setup_c_library.load("_supported")
+supported = setup_c_library.load("supported")
 
 # What depends on torch: ops, autograd, transforms, compile, export, DTensors, kernels compiled at
 # run time, modules that stand in for other libraries'.

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 import setup_c_library  # noqa: E402
 
-supported = setup_c_library.load("_supported")
+supported = setup_c_library.load("supported")
 bindings = setup_c_library.bindings
 
 # What modules are linked with.

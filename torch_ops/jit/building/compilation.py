@@ -41,8 +41,14 @@ HOST_OPTIONS = (
 )
 # Without one of these, a text of the user's names nothing of the standard library.
 _STD = re.compile(r"\bstd\b|include|import")
-# Without one of these, the text calls none of the functions of headers/vector_math.h.
-_MATH = re.compile(r"\b(exp|log|log1p|tanh)f?\b|include|import|imacros|^@")
+# The functions of headers/vector_math.h, which are for loops that are vectorised; ...
+_VECTOR_MATH = re.compile(r"\b(exp|log|log1p|tanh)f?\b")
+# ... and those that keep a loop from it. One by one, the C library's take less time.
+_SCALAR_MATH = re.compile(
+    r"\b(a?(sin|cos)h?|a?tan|atanh|atan2|sincos(pi)?|(sin|cos)pi|pow|r?hypot|r?cbrt|exp2|exp10|expm1"
+    r"|log2|log10|i?logb|erfc?x?|erfc?inv|normcdf(inv)?|[lt]gamma|fmod|remainder|remquo)f?\b"
+    r"|\bprintf\b|\batomic"
+)
 _STD_IN_OPTION = re.compile(r"(?<!-)\bstd\b|include|import|imacros|^@")
 
 
@@ -121,10 +127,11 @@ def compile_host(what: str, source: Source, *, options: Sequence[str] = ()) -> A
     """
     compiler = find_host_compiler()
     arguments = [*compiler.command[1:], *HOST_OPTIONS, *options]
-    texts = [*source.user_texts().values(), *options]
-    if not any(map(_MATH.search, texts)):
+    texts = source.user_texts().values()
+    vectorises = any(map(_VECTOR_MATH.search, texts)) and not any(map(_SCALAR_MATH.search, texts))
+    if not vectorises:
         arguments.append("-DTORCH_OPS_WITHOUT_VECTOR_MATH")  # for headers/vector_math.h
-    named = any(map(_STD.search, source.user_texts().values()))
+    named = any(map(_STD.search, texts))
     if not named and not any(map(_STD_IN_OPTION.search, arguments)):
         arguments.append("-DTORCH_OPS_WITHOUT_STD")  # for headers/cpu.h
     facts = ["host", compiler.version, host_processor(), *arguments]

@@ -103,17 +103,26 @@ struct ExpParts {
 
 namespace math {
 
+// One of two values, without a jump: what does not change in a loop is then computed before it.
+template <class T>
+TORCH_OPS_HOST_DEVICE T pick(bool condition, T value, T other) {
+  using Bits = typename MathFormat<T>::Bits;
+  const Bits mask = Bits{0} - static_cast<Bits>(condition);
+  return bit_cast<T>((bit_cast<Bits>(value) & mask) | (bit_cast<Bits>(other) & ~mask));
+}
+
 template <class T>
 TORCH_OPS_HOST_DEVICE T exp(T x) {
 #ifdef __CUDA_ARCH__
   return std::exp(x);
 #else
   using Format = MathFormat<T>;
-  x = x < Format::kLeast ? Format::kLeast : x;
-  x = x > Format::kMost ? Format::kMost : x;
+  x = pick(x < Format::kLeast, Format::kLeast, x);
+  x = pick(x > Format::kMost, Format::kMost, x);
   const ExpParts<T> parts(x);
-  const T scaled = (1 + parts.rise()) * (x < 0 ? parts.power_of_two(64) : parts.power_of_two(-64));
-  return scaled * (x < 0 ? 1 / T(0x1p64) : T(0x1p64));
+  const T scaled =
+      (1 + parts.rise()) * pick(x < 0, parts.power_of_two(64), parts.power_of_two(-64));
+  return scaled * pick(x < 0, 1 / T(0x1p64), T(0x1p64));
 #endif
 }
 
@@ -128,12 +137,12 @@ TORCH_OPS_HOST_DEVICE T log_of_positive(T x, T rest) {
 
   // x = 2^k (1 + f) with sqrt(1 / 2) <= 1 + f < sqrt(2).
   const bool denormal = x < Format::kLeastNormal;
-  x = denormal ? x * T(0x1p64) : x;
+  x = pick(denormal, x * T(0x1p64), x);
   const Bits root = bit_cast<Bits>(T(0.70710678118654752440));
   const Bits above = bit_cast<Bits>(x) + (bit_cast<Bits>(T(1)) - root);
   const T f = bit_cast<T>((above & kMantissa) + root) - 1;
   const T exponent = bit_cast<T>((above >> kMantissaBits) + bit_cast<Bits>(Parts::kRound));
-  const T k = exponent - (Parts::kRound + Format::kBias) - (denormal ? T(64) : T(0));
+  const T k = exponent - (Parts::kRound + Format::kBias) - pick(denormal, T(64), T(0));
 
   // log(1 + f) = f - f^2 / 2 + s (f^2 / 2 + series), with s = f / (2 + f) and the series of
   // 2 atanh(s) without its first term: 2 s^2 / 3 + 2 s^4 / 5 + ...
@@ -155,9 +164,9 @@ TORCH_OPS_HOST_DEVICE T log(T x) {
 #else
   constexpr T kInfinity = T(__builtin_inf());
   T result = log_of_positive(x, T(0));
-  result = x < kInfinity ? result : x;
-  result = x < 0 ? T(__builtin_nan("")) : result;
-  return x == 0 ? -kInfinity : result;
+  result = pick(x < kInfinity, result, x);
+  result = pick(x < 0, T(__builtin_nan("")), result);
+  return pick(x == 0, -kInfinity, result);
 #endif
 }
 
@@ -170,10 +179,10 @@ TORCH_OPS_HOST_DEVICE T log1p(T x) {
   constexpr T kInfinity = T(__builtin_inf());
   const T sum = 1 + x;
   T result = log_of_positive(sum, (x - (sum - 1)) / sum);  // with what the sum rounds away
-  result = x < kInfinity ? result : x;
-  result = x < -1 ? T(__builtin_nan("")) : result;
-  result = x == -1 ? -kInfinity : result;
-  return x == 0 ? x : result;  // -0.0
+  result = pick(x < kInfinity, result, x);
+  result = pick(x < -1, T(__builtin_nan("")), result);
+  result = pick(x == -1, -kInfinity, result);
+  return pick(x == 0, x, result);  // -0.0
 #endif
 }
 
@@ -186,7 +195,7 @@ TORCH_OPS_HOST_DEVICE T tanh(T x) {
   using Bits = typename Format::Bits;
   const Bits sign = bit_cast<Bits>(x) & bit_cast<Bits>(T(-0.0));
   T a = bit_cast<T>(bit_cast<Bits>(x) ^ sign);
-  a = a > Format::kTanhIsOne ? Format::kTanhIsOne : a;
+  a = pick(a > Format::kTanhIsOne, Format::kTanhIsOne, a);
 
   const T z = a * a;
   const T small = a - a * (z * Format::tanh_ratio(z));
@@ -201,7 +210,7 @@ TORCH_OPS_HOST_DEVICE T tanh(T x) {
   const T lost = ((1 + w) - sum) + p;
   const T quotient = 2 * w / sum;
   const T large = 1 - (quotient - lost * quotient * quotient * inverse);
-  const T result = a < T(0.55) ? small : large;
+  const T result = pick(a < T(0.55), small, large);
   return bit_cast<T>(bit_cast<Bits>(result) | sign);
 #endif
 }

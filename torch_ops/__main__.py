@@ -26,7 +26,7 @@ def _check(name: str, device: torch.device) -> str:
 COMMANDS = {
     "explain": (
         "torch_ops._explain",
-        "says which kernels a gather or a sum runs, and why",
+        "says which kernels a gather or a sum runs on a GPU, and why",
     ),
     "build": ("torch_ops._install.build", "compiles bindings for the torch that is installed"),
 }

@@ -1,11 +1,14 @@
-"""Writes where a mask is true, under several transforms at once."""
+"""index_put and index_add under torch.vmap and its like; by a mask, under several at once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from gathering import values_for
+from indices import check_vmap
 from torch import Tensor
 from torch.func import hessian, jacfwd, jacrev, vmap
 
@@ -70,3 +73,53 @@ def test_no_slow_batching_rule(drawn: tuple[Tensor, Tensor], place: str) -> None
     value = torch.tensor(3.0, dtype=x.dtype, device=x.device)
     result = vmap(lambda x, m: torch_ops.index_put_(x.clone(), PLACES[place](m), value))(x, masks)
     torch.testing.assert_close(result, vmap(lambda x, m: written(x, m, place, value))(x, masks))
+
+
+# ---- by arrays ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("put", [torch_ops.index_put, torch_ops.index_add])
+def test_vmap(put: Callable[..., Tensor], device: torch.device) -> None:
+    values = values_for((3, 2, 5), device, torch.float32)
+    i = torch.tensor([[0, -1], [2, 1], [1, 0]], device=device)
+    big = values_for((3, 4, 3, 5), device, torch.float32)
+    for place in (torch.tensor(1, device=device), 1, [1]):  # an integer makes a view
+
+        def write(s: Tensor, a: Tensor, v: Tensor, place: Any = place) -> Tensor:
+            return put(s, (a, place), v)
+
+        for dims in [(0, 0, 0), (None, 0, None), (0, None, 0), (None, None, 0)]:
+            check_vmap(write, dims, (big, i, values))
+
+
+@pytest.mark.parametrize("place", [slice(None), [2, 0]], ids=str)
+def test_batched_second_derivatives(place: Any, device: torch.device) -> None:
+    """vectorize=True maps the older vmap over itself."""
+    x = values_for((3, 4, 2), device, torch.float64)
+    pick = (torch.tensor([0, 2], device=device), place, torch.tensor([1, 0], device=device))
+
+    def read(x: Tensor) -> Tensor:
+        return (torch_ops.index(x, pick) ** 3).sum()
+
+    def write(x: Tensor) -> Tensor:
+        return (torch_ops.index_put(x, pick, x[0, 1, 0] ** 2) ** 3).sum()
+
+    def write_to_copy(x: Tensor) -> Tensor:
+        return (torch_ops.index_put_(x * 2, pick, x[0, 1, 0] ** 2) ** 3).sum()
+
+    for function in (read, write, write_to_copy):
+        hessian = torch.autograd.functional.hessian(function, x, vectorize=True)
+        torch.testing.assert_close(hessian, torch.autograd.functional.hessian(function, x))
+
+
+def test_vmap_in_a_graph(device: torch.device) -> None:
+    source = values_for((4, 3, 5), device, torch.float32)
+    values = values_for((3, 5), device, torch.float32)
+    i = torch.tensor([0, 2], device=device)
+
+    def write(v: Tensor) -> Tensor:
+        return torch_ops.index_put(source, (i, slice(1, None), 1), v)
+
+    expected = torch.stack([write(v) for v in values[:, 0]])
+    compiled = torch.compile(torch.vmap(write), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(values[:, 0]), expected)

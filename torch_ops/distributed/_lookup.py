@@ -228,8 +228,11 @@ def gradient_of_peer_rows(grad_output: Tensor, index: Tensor, number: int, mode:
 def tell_of_error(table: DTensor, route: str, name: str, error: Exception) -> None:
     """Takes part in an exchange for a lookup that has failed here, so that the others raise too.
 
-    It raises the error. Where rows are read directly, ``PeerTable.tell_of_error`` does this.
+    It raises the error; or returns, where the table is none, and so has no ranks that could be
+    told. Where rows are read directly, ``PeerTable.tell_of_error`` does this.
     """
+    if not isinstance(table, DTensor) or dim_of_rows(table.placements) < 0:
+        return
     group = table.device_mesh.get_group(dim_of_rows(table.placements))
     none = torch.empty(0, dtype=torch.int64, device=table.device)
     asked = _exchange.ask(name, none, table.shape[0], "raise", False, group, route, error)

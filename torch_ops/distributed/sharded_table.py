@@ -20,7 +20,7 @@ from torch_ops.distributed._frame import part_of, wrap
 from torch_ops.distributed._lookup import SparseRows, look_up, peer_tables, tell_of_error
 from torch_ops.distributed.peers._memory import CannotMap, agree, host
 from torch_ops.distributed.peers._tables import PeerTable, has_gradient
-from torch_ops.distributed.table import PEERS, ROUTE, check_call, check_table
+from torch_ops.distributed.table import PEERS, ROUTE, check_call
 from torch_ops.ops._arguments import Number, check_kinds, given
 
 _ROUTES = ("auto", "direct", "exchange", "hierarchical")
@@ -314,8 +314,6 @@ class ShardedTable(nn.Module):
         if direct is not None and is_known and type(index) is Tensor and not compiling:
             return direct.look_up(weight, index, mode, fill_value, "ShardedTable")
         local = self.local_weight
-        if self._peers is None:
-            check_table("ShardedTable", weight)
         try:
             if not is_known:
                 self._refuse("its weight was replaced")
@@ -350,7 +348,6 @@ class ShardedTable(nn.Module):
         for is dropped where another is looked up.
         """
         weight: Any = self.weight
-        check_table("ShardedTable.prefetch", weight)
         try:
             check_call("ShardedTable.prefetch", weight, index, mode, None)
         except Exception as error:

@@ -15,8 +15,14 @@ ROUTE = "_torch_ops_route"
 PEERS = "_torch_ops_peers"  # ... and the PeerTable by which rows are read directly, if they are
 
 
-def check_table(name: str, table: DTensor) -> None:
-    """Raises what its placements tell, of which there may be no group that could be told."""
+def check_call(
+    name: str,
+    table: DTensor,
+    index: Tensor,
+    mode: str,
+    fill_value: Number | None,
+) -> None:
+    """Raises what placements, sizes and dtypes tell, before this rank waits for others."""
     if not isinstance(table, DTensor):
         raise TypeError(
             f"{name}: table must be a DTensor, but it is {given(table)}. For a tensor "
@@ -27,16 +33,6 @@ def check_table(name: str, table: DTensor) -> None:
             f"{name}: table must be Shard(0) on one dimension of its mesh and replicated on the "
             f"others, but its placements are {table.placements}."
         )
-
-
-def check_call(
-    name: str,
-    table: DTensor,
-    index: Tensor,
-    mode: str,
-    fill_value: Number | None,
-) -> None:
-    """Raises what sizes and dtypes tell, before this rank waits for others."""
     check_dense(name, index=index)
     if isinstance(index, DTensor):
         raise TypeError(
@@ -109,7 +105,6 @@ def gather(
         rows: Tensor = peers.look_up(table, index, mode, fill_value, "distributed.gather")
         return rows
     name, route = "distributed.gather", getattr(table, ROUTE, "")
-    check_table(name, table)
     try:
         check_call(name, table, index, mode, fill_value)
     except Exception as error:

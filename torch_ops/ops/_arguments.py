@@ -24,8 +24,8 @@ _REFUSED = {
     "a torch.dtype": (int, float, complex, *_NO_NUMBERS),
     "a sequence of ints": (int, float, complex, str, bytes, dict),
 }
-# Beside the sign: of an int64, and of a float64.
-_BITS = {"an int": 63, "a real number": 1023}
+# What an int of a kind is passed to torch as, and how many bits it may have beside its sign.
+_SIZES = {"an int": ("int64", 63), "a real number": ("float64", 1023)}
 _NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat)
 
 
@@ -38,7 +38,7 @@ def given(argument: Any) -> str:
 
 
 def check_kinds(name: str, **arguments: tuple[Any, str]) -> None:
-    """Raises TypeError for an argument that is not what it must be.
+    """Raises TypeError for an argument that is not what it must be, ValueError for a large int.
 
     Args:
         name: The function's, for the message.
@@ -54,12 +54,13 @@ def check_kinds(name: str, **arguments: tuple[Any, str]) -> None:
             wrong = isinstance(argument, _REFUSED[kind]) or (is_float and kind == "an int")
         if wrong:
             raise TypeError(f"{name}: {role} must be {allowed}, but {given(argument)} was given.")
-        # A bool is one, and no symbolic number of torch.compile is.
-        if kind in _BITS and isinstance(argument, int) and argument.bit_length() > _BITS[kind]:
-            raise ValueError(
-                f"{name}: {role} must have at most {_BITS[kind]} bits, but the int that was given "
-                f"has {argument.bit_length()}."
-            )
+        if kind in _SIZES and isinstance(argument, int):
+            dtype, bits = _SIZES[kind]
+            if argument.bit_length() > bits:
+                raise ValueError(
+                    f"{name}: {role} must fit {dtype}, but the int that was given has "
+                    f"{argument.bit_length()} bits."
+                )
 
 
 def mode_arguments(name: str, mode: str, fill_value: Number | None = None) -> dict[str, Any]:

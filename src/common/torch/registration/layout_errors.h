@@ -28,7 +28,7 @@ inline std::string refusal_of(const at::Tensor& tensor, bool takes_jagged) {
                     ". Its to_dense() is dense.");
   }
   if (tensor.is_quantized()) {
-    return c10::str("must be a dense tensor, but it is quantized. Its dequantize() is dense.");
+    return "must be a dense tensor, but it is quantized. Its dequantize() is dense.";
   }
   const bool is_known = tensor.is_cpu() || tensor.is_cuda() || tensor.is_meta();
   return is_known ? ""

@@ -46,7 +46,8 @@ endif
 
 # Folders too: their times change when a file comes or goes. What else changes a build, the
 # interpreter, our own torch and the variables that setup.py honours, is part of the stamp's name.
-SOURCES := setup.py setup_c_library.py pyproject.toml $(wildcard torch_ops/_[bsv]*.py) $(shell find src) \
+SOURCES := setup.py setup_c_library.py pyproject.toml torch_ops/_version.py $(shell find src) \
+  $(wildcard torch_ops/_install/*.py) torch_ops/jit/headers/vector_math.h \
   $(wildcard torch_ops_host/*.p[xy]* torch_ops_host/include/*.h)
 BUILT := build/.built-$(firstword $(shell echo '$(RUN)' '$(READY)' "$$TORCH_OPS_CPU_ONLY" "$$FORCE_CUDA" \
   "$$CUDA_HOME" "$$TORCH_CUDA_ARCH_LIST" | cksum))

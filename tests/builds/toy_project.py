@@ -91,11 +91,13 @@ def write_library(folder: Path) -> None:
             target = folder / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
+    shared = [ROOT / "torch_ops/jit/headers/vector_math.h"]  # with kernels compiled at run time
     for pattern in ("*.py*", "*.px[di]", "py.typed", "include/*.h"):
-        for path in (ROOT / "torch_ops_host").glob(pattern):
-            target = folder / path.relative_to(ROOT)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, target)
+        shared += (ROOT / "torch_ops_host").glob(pattern)
+    for path in shared:
+        target = folder / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
 
 
 def bindings(folder: Path) -> Path:

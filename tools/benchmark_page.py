@@ -8,8 +8,8 @@
 A run takes the place of an earlier one of the same benchmark on the same device. Where the sources
 had no git, as on a machine that they were copied to, say what was measured: --commit HASH.
 
-docs/runs.md has all cases. In other documents, this program writes what is between such a comment
-and the next <!-- end -->:
+docs/internals/runs.md has all cases. In other documents, this program writes what is between such a
+comment and the next <!-- end -->:
 
     <!-- cases gather + torch_ops, planned + error: backward f32 * uniform; rows * -->
     <!-- summary gather: rows = rows *; sums, uniform = backward * uniform -->
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import posixpath
 import re
 import statistics
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "benchmarks" / "results"
 DOCS = ROOT / "docs"
-PAGE = DOCS / "runs.md"
+PAGE = DOCS / "internals" / "runs.md"
 BENCHMARKS = [
     "gather",
     "gather_family",
@@ -255,7 +256,7 @@ HEAD = """\
 
 Each section is one run, with its machine, date and commit. The cases in which torch is faster come
 first. `tools/benchmark_page.py` writes this page from the figures that `make bench` saves.
-[performance.md](performance.md#how-it-was-measured) explains the words, and how calls are timed.
+[performance.md](../performance.md#how-it-was-measured) explains the words, and how calls are timed.
 
 *Error* is ‖result - reference‖ / ‖reference‖ against float64, the worst of the inputs that were
 checked; of activations it is the largest distance in ulp (units in the last place). *MB* is the
@@ -417,12 +418,12 @@ def block(kind: str, words: str, old: str, runs: list[Run]) -> str:
 
 def filled(text: str, runs: list[Run], name: str) -> str:
     """The text of a document with its blocks written anew; its name is that within docs."""
-    to_docs = "../" * name.count("/")
+    to_runs = posixpath.relpath(PAGE.relative_to(DOCS).as_posix(), posixpath.dirname(name) or ".")
 
     def write(match: re.Match[str]) -> str:
         begin, kind, words, old, end = match.groups()
         try:
-            lines = block(kind, words, old, runs).replace("](runs.md#", f"]({to_docs}runs.md#")
+            lines = block(kind, words, old, runs).replace("](runs.md#", f"]({to_runs}#")
             return f"{begin}\n{lines}\n\n{end}"
         except Refusal as error:
             raise Refusal(f"{name}: {begin.strip()}: {error}") from None

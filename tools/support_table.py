@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Writes the table of support in docs/support.md from the outcomes of tests.
 
-    python -m pytest tests/framework/test_support.py --support docs/support.json
+    python -m pytest tests/framework/test_support.py --support docs/internals/support.json
     python tools/support_table.py
 
 The first is for a machine with a GPU and, where that has none, for any other.
 
-docs/support.json keeps what ran where: a run replaces the outcomes of its own tests alone. So a
-machine without a GPU renews the CPU's column.
+docs/internals/support.json keeps what ran where: a run replaces the outcomes of its own tests
+alone. So a machine without a GPU renews the CPU's column.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-OUTCOMES = ROOT / "docs" / "support.json"
+OUTCOMES = ROOT / "docs" / "internals" / "support.json"
 DOCUMENT = ROOT / "docs" / "support.md"
 BEGIN = "<!-- support: written by tools/support_table.py -->"
 END = "<!-- end of support -->"

@@ -124,7 +124,7 @@ def plan_gather(
 
 
 def ways_table() -> str:
-    """The table of ways in Markdown, as docs/kernels/README.md has it."""
+    """The table of ways in Markdown, as docs/internals/kernels/README.md has it."""
     ext: Any = importlib.import_module("torch_ops._ext.scatter")
     lines = ["| sums | way | when |", "| --- | --- | --- |"]
     asked = {True: "floats, the same bits on every run", False: "floats by default; integers"}

@@ -27,7 +27,7 @@ _ops = torch.ops.torch_ops
 _aten = torch.ops.aten
 
 # On a CPU a fused gather of narrow rows takes up to 4 times as long as two loops, one of wide rows
-# nearly as long (docs/log.md, "Under torch.compile").
+# nearly as long (docs/internals/log.md, "Under torch.compile").
 _DEVICES = ("cuda",)
 
 # Rows of fewer bytes are faster by our kernel: the check of the index costs more than it saves.

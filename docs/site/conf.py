@@ -92,13 +92,12 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         ],
         "Measurements": [
             "Performance <docs/performance>",
-            "Benchmark runs <docs/runs>",
+            "Benchmark runs <docs/internals/runs>",
         ],
         "How it works": [
-            "Architecture <docs/architecture>",
-            "The gather family <docs/gather>",
-            "Kernels <docs/kernels/README>",
-            "Run-time compilation, inside <docs/jit_internals>",
+            "Architecture <docs/internals/architecture>",
+            "Kernels <docs/internals/kernels/README>",
+            "Run-time compilation, inside <docs/internals/jit>",
         ],
         "Examples": [
             "Energies of molecules <examples/g2_energies/README>",
@@ -110,8 +109,8 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
         ],
         "Contribute": [
             "Contributing <CONTRIBUTING>",
-            "Developing <docs/developing>",
-            "Log <docs/log>",
+            "Developing <docs/internals/developing>",
+            "Log <docs/internals/log>",
             "Changes <CHANGELOG>",
             "Changes to come <changelog.d/README>",
         ],
@@ -128,7 +127,7 @@ CONTENTS: dict[str, dict[str, list[str]]] = {
             "ONNX <docs/coming_from/onnx>",
         ]
     },
-    "docs/kernels/README": {"": ["docs/kernels/*"]},
+    "docs/internals/kernels/README": {"": ["docs/internals/kernels/*"]},
 }
 NAMES = dict(
     re.fullmatch(r"(.*) <(.*)>", entry).group(2, 1)

@@ -1,5 +1,5 @@
-// The contract of gather_plan: schema, checks, allocation. docs/kernels/sorted.md says what a plan
-// is for.
+// The contract of gather_plan: schema, checks, allocation. docs/internals/kernels/sorted.md says
+// what a plan is for.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>

@@ -1,5 +1,5 @@
 // The records of bad index entries on each device: host code alone. How they are written and read
-// is told in docs/kernels/index_errors.md.
+// is told in docs/internals/kernels/index_errors.md.
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>

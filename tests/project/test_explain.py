@@ -76,7 +76,7 @@ def test_from_the_command_line() -> None:
 
 def test_the_documents_table_is_the_codes() -> None:
     """Write it anew with `python -m torch_ops explain ways`."""
-    text = (ROOT / "docs" / "kernels" / "README.md").read_text("utf-8")
+    text = (ROOT / "docs/internals/kernels/README.md").read_text("utf-8")
     assert ways_table() in text
 
 

@@ -167,7 +167,7 @@ def is_index(edges: Any) -> bool:
 SIGHTS_WITHOUT_WAITING = 2
 
 # Without a plan each kernel sorts the edges. That pays for rows of so many bytes and so many values
-# of messages (docs/log.md, "Kernels compiled at run time").
+# of messages (docs/internals/log.md, "Kernels compiled at run time").
 _LEAST_UNPLANNED = {"cpu": (0, 2**16), "cuda": (256, 2**25)}
 
 

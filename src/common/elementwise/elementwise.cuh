@@ -4,7 +4,7 @@
 //
 // A thread has one vector of 16 bytes per array. On an H200 this reached 1.00 of a copy's speed
 // (0.97 with two vectors, 0.955 with four; loads and stores that bypass or leave the L1 cache early
-// lose another 2 to 6 %). docs/log.md has more.
+// lose another 2 to 6 %). docs/internals/log.md has more.
 #pragma once
 
 #include <cstdint>

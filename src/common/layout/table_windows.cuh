@@ -88,7 +88,7 @@ struct TableWindows {
   // others only add their latency. A block decides by one pick of each thread how many places
   // differ: the block, and not each warp, since of thousands of warps some would happen to see
   // another share, and end last. The third power of that share of all windows is about what
-  // was fastest on indices of several kinds (docs/log.md).
+  // was fastest on indices of several kinds (docs/internals/log.md).
   __device__ __forceinline__ uint32_t worthwhile_windows(uint32_t at) const {
     constexpr uint32_t kSlots = 4096;
     __shared__ uint32_t owners[kSlots];

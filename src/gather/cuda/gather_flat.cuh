@@ -16,7 +16,7 @@
 namespace torch_ops {
 
 // Independent words in flight per thread, and threads of a block: of 1 to 8 words and 128 to 512
-// threads the fastest on average (docs/log.md).
+// threads the fastest on average (docs/internals/log.md).
 template <class Word>
 constexpr int kFlatUnroll = sizeof(Word) == 16 ? 2 : 3;
 constexpr int kFlatThreads = 128;

@@ -59,7 +59,7 @@ inline bool pays_to_window(const RowLayout& layout, int64_t word_bytes,
 // from where they are (gather_short.cuh)? Longer ones keep the memory busier through shared
 // memory (gather_streamed.cuh). But the steps of that path wait for each other, which is most of a
 // small call; and if the L2 cache has the rows, since the table fits or they were read before, the
-// loads of this path are faster up to longer rows (docs/log.md).
+// loads of this path are faster up to longer rows (docs/internals/log.md).
 inline bool are_rows_short(const RowLayout& layout, int64_t word_bytes,
                            const DeviceLimits& device) {
   constexpr int64_t kMost = 256, kSmallCall = int64_t{1} << 19;  // words

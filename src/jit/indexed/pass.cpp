@@ -37,8 +37,8 @@ constexpr int64_t kMostParts = 8192;   // of a row, which a block joins
 constexpr int64_t kJoinBlocks = 1024;  // about as many as run at once
 constexpr int64_t kPartialBytes = 8;   // an entry: what parts of long rows may take at most
 // Words that are computed at a time at least, where that are not all, in whole lines of the cache;
-// and how many times the average the most entries of a row may be (docs/log.md, "Kernels compiled
-// at run time").
+// and how many times the average the most entries of a row may be (docs/internals/log.md, "Kernels
+// compiled at run time").
 constexpr int64_t kLeastWords = 16, kWordsOfLine = 8, kEven = 8;
 // Lanes share the entries of rows of fewer words.
 constexpr int64_t kManyWords = 8;

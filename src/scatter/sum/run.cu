@@ -130,7 +130,7 @@ void zero(void* memory, int64_t bytes, bool leave_shared) {
                                   current_device_limits().multiprocessors);
   // A multiprocessor does not change its division of shared memory and L1 cache while it runs
   // blocks. If these leave all to the former, the next kernel's find what they need; others would
-  // miss the cache (docs/kernels/atomics.md).
+  // miss the cache (docs/internals/kernels/atomics.md).
   cudaLaunchAttribute split;
   split.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
   split.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;

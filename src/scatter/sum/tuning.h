@@ -2,8 +2,8 @@
 // that depend on a kernel's shape are next to the kernel; the bound on scratch memory, a promise
 // to users, is in problem.h. No torch.
 //
-// All were fitted on an NVIDIA H200, by the sweeps that docs/log.md describes. A GPU of another
-// kind gets its own set in tuning(), at the end.
+// All were fitted on an NVIDIA H200, by the sweeps that docs/internals/log.md describes. A GPU of
+// another kind gets its own set in tuning(), at the end.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace torch_ops {
 
-// Fixed point. Figures: docs/log.md, "Sums in fixed point".
+// Fixed point. Figures: docs/internals/log.md, "Sums in fixed point".
 struct FixedPointTuning {
   // With fewer entries than one per so many rows, sorting is less work than writing whole tables.
   int64_t entries_per_row = 4;
@@ -38,7 +38,7 @@ struct FixedPointTuning {
   int64_t least_crowd = 1 << 20;
 };
 
-// Small. Figures: docs/log.md, "Small and sparse sums".
+// Small. Figures: docs/internals/log.md, "Small and sparse sums".
 struct SmallTuning {
   // A block sums a strip of so many bytes of each row: a row that all entries name is shared.
   int64_t strip_bytes = 64;
@@ -56,7 +56,7 @@ struct SmallTuning {
   int64_t most_rows_repeatable = 16384;
 };
 
-// Sparse. Figures: docs/log.md, "Small and sparse sums".
+// Sparse. Figures: docs/internals/log.md, "Small and sparse sums".
 struct SparseTuning {
   // Chosen from so many rows per entry on, where rounding all rows is most of the work...
   int64_t rows_per_entry = 4;
@@ -85,13 +85,13 @@ struct SparseTuning {
   int64_t most_values_filled = 1 << 14;
   // If they do not: up to a 64th of the result's values per strip, but at least this...
   int64_t least_most_values = 1 << 15;
-  // ... and at most this: up to 2^18, some shapes gain and others lose (docs/log.md).
+  // ... and at most this: up to 2^18, some shapes gain and others lose (docs/internals/log.md).
   int64_t most_most_values = 1 << 17;
   // Of odd widths, faster than small for results of so many values or more.
   int64_t least_odd_values = 1 << 19;
 };
 
-// Few. Figures: docs/log.md, "Sums by atomics".
+// Few. Figures: docs/internals/log.md, "Sums by atomics".
 struct FewTuning {
   // Chosen from so many rows per entry on: a table for only the rows with entries is smaller...
   int64_t rows_per_entry = 4;
@@ -101,7 +101,7 @@ struct FewTuning {
   int64_t least_result_values = 1 << 23;
 };
 
-// Sorted. Figures: docs/log.md, "Sums by sorting".
+// Sorted. Figures: docs/internals/log.md, "Sums by sorting".
 struct SortedTuning {
   // Chosen for rows of so many bytes, counted as floats; shorter ones do not pay for the sort...
   int64_t least_row_bytes = 256;
@@ -120,14 +120,14 @@ struct SortedTuning {
   int64_t least_crowd = 1 << 18;
 };
 
-// The largest or smallest values. Figures: docs/log.md, "Largest and smallest values without
-// positions".
+// The largest or smallest values. Figures: docs/internals/log.md, "Largest and smallest values
+// without positions".
 struct BestTuning {
   // Of less than 32 bits: only rows with entries are compared if there are so many rows per entry.
   int64_t rows_per_entry = 16;
 };
 
-// By atomics. Figures: docs/log.md, "Sums by atomics".
+// By atomics. Figures: docs/internals/log.md, "Sums by atomics".
 struct AtomicTuning {
   // The parts of a table that atomics go to at a time may be this part of the L2 cache together. 8
   // and 16 of 64 slices of 1 MiB took 779 and 850 us on a cache of 60 MiB, and 7 took 799.
@@ -164,7 +164,7 @@ struct AtomicTuning {
   int64_t streamed_blocks = 4;
 };
 
-// An entry for each element. Figures: docs/log.md, "An index entry for each element".
+// An entry for each element. Figures: docs/internals/log.md, "An index entry for each element".
 struct ElementsTuning {
   // A block has so many adjacent columns: 256 bytes of float32 at a time.
   int64_t strip = 64;

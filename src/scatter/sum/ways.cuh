@@ -12,8 +12,8 @@
 
 namespace torch_ops {
 
-// Zeros. For 16 bits in three quarters of the time of torch's kernel (docs/log.md). The next
-// kernel may begin during this one. `leave_shared`: it needs much shared memory.
+// Zeros. For 16 bits in three quarters of the time of torch's kernel (docs/internals/log.md). The
+// next kernel may begin during this one. `leave_shared`: it needs much shared memory.
 void zero(void* memory, int64_t bytes, bool leave_shared = false);
 
 // SumWay::kSmall; by a sparse cut, of 16-bit floats alone, kSparse.

@@ -140,8 +140,9 @@ def scatter_add(
         values or more (float64: 32) and ``values``, or for 16-bit floats the result, 2^25 or more
         (16-bit floats: unless the result has four rows or more per entry), in rows that are a
         multiple of 16 bytes (or of float64). So are some calls with shorter rows, single elements,
-        or few entries, where that is the fastest method (docs/kernels/README.md). Otherwise floats
-        are added on CUDA in no fixed order, and the last bits may differ from run to run.
+        or few entries, where that is the fastest method (docs/internals/kernels/README.md).
+        Otherwise floats are added on CUDA in no fixed order, and the last bits may differ from run
+        to run.
 
     Raises:
         IndexError: ``dim`` is out of range; or there are entries and ``dim_size`` is 0, unless

@@ -1,6 +1,6 @@
 // What the loops of generated indexed kernels have in common, on CPU and CUDA: entries are walked,
 // operands are read at the rows that indices name, and outputs are reduced to rows or written per
-// entry. src/jit/indexed/ fills the plan; docs/jit_internals.md has the terms.
+// entry. src/jit/indexed/ fills the plan; docs/internals/jit.md has the terms.
 #pragma once
 #include "operands.h"
 

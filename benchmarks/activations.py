@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import torch_ops
-from benchmarks import _activation_nets as nets
-from benchmarks import _activation_ops as activation_ops
+from benchmarks._activations import nets
+from benchmarks._activations import ops as activation_ops
 from benchmarks._measure import (
     Bar,
     Benchmark,

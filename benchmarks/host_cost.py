@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import torch_ops
-from benchmarks import _activation_ops as activation_ops
+from benchmarks._activations import ops as activation_ops
 from benchmarks._measure import Bar, argument_parser
 from benchmarks._measure.run import describe_machine
 from benchmarks._measure.timing import turns

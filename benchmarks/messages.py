@@ -185,7 +185,7 @@ class Graph:
             yield "PyG EdgeIndex", lambda x: index.matmul(x, values)
 
     def warp(self) -> Callable[[Tensor], Tensor]:
-        ways = importlib.import_module("benchmarks._messages_warp")
+        ways = importlib.import_module("benchmarks._messages.warp_kernels")
         kernel = ways.weighted if self.case.message == "w x" else ways.difference
         if self.case.group == "forward":
             run = ways.forward(kernel, self.src, self.dst)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_ops
-from benchmarks import _activation_nets as nets
+from benchmarks._activations import nets
 from benchmarks._measure import (
     Bar,
     Benchmark,

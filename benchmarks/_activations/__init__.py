@@ -1,0 +1,1 @@
+"""The calls of relu and sigmoid, and the networks, that several benchmarks time."""

@@ -1,0 +1,1 @@
+"""What benchmarks/messages.py compares with (kernels of NVIDIA Warp), and what fits its numbers."""

@@ -14,14 +14,15 @@ comment and the next <!-- end -->:
     <!-- cases gather + torch_ops, planned + error: backward f32 * uniform; rows * -->
     <!-- summary gather: rows = rows *; sums, uniform = backward * uniform -->
     <!-- summary host_cost -->
+    <!-- steps models -->
     <!-- losses -->
 
 "cases" makes a table of the cases that the patterns name, as "case" or "panel: case"; * stands for
 any text. Each + adds columns: "of copy", "error", "memory", or the times of a way by its name.
-"summary" makes a row of each pattern, or of each panel if there is no pattern. "losses" counts the
-cases of all runs in which torch is faster, and lists the worst. "gather on the CPU" is a run with
---device cpu. Columns of which the run has no figures are left out. A block without a kept run stays
-as it is.
+"summary" makes a row of each pattern, or of each panel if there is no pattern. "steps" sets
+training steps beside torch's, as they are and compiled. "losses" counts the cases of all runs in
+which torch is faster, and lists the worst. "gather on the CPU" is a run with --device cpu. Columns
+of which the run has no figures are left out. A block without a kept run stays as it is.
 """
 
 from __future__ import annotations
@@ -333,7 +334,8 @@ def page(runs: list[Run]) -> str:
 # ---- blocks of other documents ------------------------------------------------------------------
 
 BLOCK = re.compile(
-    r"^(<!-- (cases|summary|losses)\b([^>]*) -->\n)(.*?)(<!-- end -->)", re.MULTILINE | re.DOTALL
+    r"^(<!-- (cases|summary|steps|losses)\b([^>]*) -->\n)(.*?)(<!-- end -->)",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -380,6 +382,20 @@ def summary_block(run: Run, patterns: list[str]) -> Iterator[str]:
     yield f"\nGeometric means, from [{source(run)}]({link(run)})."
 
 
+def steps_block(run: Run) -> Iterator[str]:
+    """A row of each model: its training step beside torch's, also where both are compiled."""
+    yield row("training step", "times as fast", "both compiled", "memory")
+    yield row("---", "---:", "---:", "---:")
+    for label, cases in panels(run).items():
+        over = [
+            [case["torch"] / case["ours"] for case in cases],
+            [case["compiled"] / case["ways"]["torch_ops, compiled"] for case in cases],
+            [case["memory"][0] / case["memory"][1] for case in cases],
+        ]
+        yield row(label, *(f"{statistics.geometric_mean(each):.2f}" for each in over))
+    yield f"\nGeometric means, from [{source(run)}]({link(run)})."
+
+
 def losses_block(runs: list[Run]) -> Iterator[str]:
     yield row("run", "cases", "ratio below 1", f"below {LEAST}")
     yield row("---", "---:", "---:", "---:")
@@ -411,14 +427,16 @@ def block(kind: str, words: str, old: str, runs: list[Run]) -> str:
     if not found:
         return old.strip() or f"No run of {name} is kept."
     run = max(found, key=lambda run: run["date"])
+    if kind == "steps":
+        return "\n".join(steps_block(run))
     if kind == "cases":
         return "\n".join(cases_block(run, more, patterns))
     return "\n".join(summary_block(run, patterns))
 
 
 def filled(text: str, runs: list[Run], name: str) -> str:
-    """The text of a document with its blocks written anew; its name is that within docs."""
-    to_runs = posixpath.relpath(PAGE.relative_to(DOCS).as_posix(), posixpath.dirname(name) or ".")
+    """The text of a document with its blocks written anew; its name is its path."""
+    to_runs = posixpath.relpath(PAGE.relative_to(ROOT).as_posix(), posixpath.dirname(name) or ".")
 
     def write(match: re.Match[str]) -> str:
         begin, kind, words, old, end = match.groups()
@@ -433,9 +451,10 @@ def filled(text: str, runs: list[Run], name: str) -> str:
 
 def documents(runs: list[Run]) -> dict[Path, str]:
     """What each document that has figures should be."""
-    texts = {path: path.read_text("utf-8") for path in sorted(DOCS.rglob("*.md")) if path != PAGE}
+    paths = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    texts = {path: path.read_text("utf-8") for path in paths if path != PAGE}
     written = {
-        path: filled(text, runs, path.relative_to(DOCS).as_posix())
+        path: filled(text, runs, path.relative_to(ROOT).as_posix())
         for path, text in texts.items()
         if BLOCK.search(text)
     }

@@ -269,10 +269,10 @@ def test_arguments_in_another_order(name: str) -> None:
     }
 
 
-def test_the_readme_names_them() -> None:
+def test_the_documentation_names_them() -> None:
     """Each of torch's names that we have stands in the paragraph about replacing."""
-    text = (ROOT / "README.md").read_text()
-    paragraph = text[text.index("**Replace only the name**") :].split("\n\n")[0]
+    text = (ROOT / "docs/coming_from/torch.md").read_text()
+    paragraph = text[text.index("Replace only the name in calls") :].split("\n\n")[0]
     groups = [set(re.findall(r"`(\w+)`", part)) for part in paragraph.split(". ")]
     assert groups[0] & {*torch_ops.__all__} == {*SAME}
     assert groups[1] & {*torch_ops.__all__} - {"index"} == {*SAME_ORDER}

@@ -258,7 +258,7 @@ def test_blocks_of_a_document_are_written_from_a_run(pages: ModuleType, kept: An
         block("cases gather + error + memory + torch_ops, planned:\nfast*; panel: slower"), kept, ""
     )
     assert text.startswith("Before.\n\n<!-- cases") and text.endswith("<!-- end -->\nAfter.\n")
-    assert "by hand" not in text and "(internals/runs.md#gather-some-gpu)" in text
+    assert "by hand" not in text and "(docs/internals/runs.md#gather-some-gpu)" in text
     head = "| case | ours, us | torch.take, us | ratio | error | torch's error | MB | torch's MB |"
     assert f"{head} torch_ops, planned, us |\n" in text
     assert "| faster | 1.00 | 2.00 | 2.00 | 1e-07 | 0.500 | 2.00 | 0 | 3.00 |\n| slower |" in text
@@ -266,7 +266,7 @@ def test_blocks_of_a_document_are_written_from_a_run(pages: ModuleType, kept: An
 
     text = pages.filled(block("summary gather: one = slower; both = panel: *"), kept, "")
     assert "| one | 1 | 0.500 | 0.500 | 1 |\n| both | 2 | 1.00 | 0.500 | 1 |" in text
-    text = pages.filled(block("losses"), kept, "internals/kernels/gather.md")
+    text = pages.filled(block("losses"), kept, "docs/internals/kernels/gather.md")
     assert "(../runs.md#gather-some-gpu) | 2 | 1 | 1 |" in text
     assert "| gather: slower | 4.00 | 2.00 | 0.50 | torch.take |" in text
     assert "gather: faster" not in text

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from programs import ROOT, run
-from toy_project import build, write_library, write_toy
+from toy_project import build, write_toy
 
 from torch_ops._install import supported
 
@@ -131,45 +131,6 @@ def sdist_names(dist: Path) -> set[str]:
         return {name.partition("/")[2] for name in archive.getnames()}
 
 
-@pytest.mark.slow
-def test_the_c_library_installs(toy: Path, tmp_path: Path) -> None:
-    """From a source archive, by a wheel, under both names; and it needs nothing that was left."""
-    write_library(toy)
-    result = run("setup.py", "-q", "sdist", cwd=toy)
-    assert result.returncode == 0, result.stdout
-    (archive,) = (toy / "dist").glob("torch_ops-*.tar.gz")
-    target = tmp_path / "target"
-    result = run(
-        *("-m", "pip", "install", "-v", "--no-build-isolation", "--no-deps", "--no-index"),
-        *("--target", target, archive),
-        cwd=tmp_path,
-        TORCH_OPS_CPU_ONLY="1",
-        MAX_JOBS="2",
-        CXXFLAGS="-O0",  # a third of the time
-    )
-    assert result.returncode == 0, result.stdout
-    shutil.rmtree(toy)
-    package = target / "torch_ops_host"
-    for name in (
-        *("lib/libtorch_ops_c.so", "lib/libtorch_ops_c.so.1", "lib/pkgconfig/torch_ops_c.pc"),
-        *("lib/cmake/torch_ops_c/torch_ops_c-config.cmake", "include/torch_ops.h"),
-        *("include/torch_ops/timing.h", "capi.pxd", "_host.pyi", "py.typed"),
-    ):
-        assert (package / name).is_file(), name
-    code = """
-import sys, numpy, torch_ops_host as host
-assert 'torch' not in sys.modules
-assert host.build_config()["cuda"] == "none"
-print(host.library_path(), host.gather(numpy.arange(5), [3]).tolist())
-"""
-    result = run("-c", code, cwd=tmp_path, PYTHONPATH=str(target))
-    assert result.stdout.split() == [str(package / "lib" / "libtorch_ops_c.so.1"), "[3]"]
-    import_torch_ops = "import torch_ops.host as host; print(host.__name__)"
-    (target / "torch_ops" / "host.py").write_text((ROOT / "torch_ops" / "host.py").read_text())
-    result = run("-c", import_torch_ops, cwd=tmp_path, PYTHONPATH=str(target))
-    assert result.stdout.strip() == "torch_ops_host", result.stdout
-
-
 # ---- building torch_ops itself
 
 
@@ -206,7 +167,8 @@ def test_sdist_of_this_checkout(sdist: Path) -> None:
 def test_build_from_sdist(sdist: Path, tmp_path: Path) -> None:
     """As from a package index: pip builds a wheel of the sdist, for the CPU; it runs by itself.
 
-    Without optimizations, which take most of the time and change nothing that is looked at here.
+    So does the C library in it, with all that other programs need to be built with it. Without
+    optimizations, which take most of the time and change nothing that is looked at here.
     """
     (archive,) = sdist.glob("torch_ops-*.tar.gz")
     target = tmp_path / "target"
@@ -223,6 +185,23 @@ def test_build_from_sdist(sdist: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout
     assert f"folder: {target}" in result.stdout
     assert "CUDA kernels: none" in result.stdout
+    package = target / "torch_ops_host"
+    for name in (
+        *("lib/libtorch_ops_c.so", "lib/libtorch_ops_c.so.1", "lib/pkgconfig/torch_ops_c.pc"),
+        *("lib/cmake/torch_ops_c/torch_ops_c-config.cmake", "include/torch_ops.h"),
+        *("include/torch_ops/timing.h", "capi.pxd", "_host.pyi", "py.typed"),
+    ):
+        assert (package / name).is_file(), name
+    code = """
+import sys, numpy, torch_ops_host as host
+assert 'torch' not in sys.modules
+assert host.build_config()["cuda"] == "none"
+print(host.library_path(), host.gather(numpy.arange(5), [3]).tolist())
+import torch_ops.host
+assert torch_ops.host is host
+"""
+    result = run("-c", code, cwd=tmp_path, PYTHONPATH=str(target))
+    assert result.stdout.split() == [str(package / "lib" / "libtorch_ops_c.so.1"), "[3]"]
     if torch.cuda.is_available():  # the one way to a tensor that this build has no kernels for
         for call in ("relu(x)", "sigmoid(x)", "gather(x, i)", "scatter_add(x, i, 2)"):
             code = "import torch, torch_ops as t; x = torch.ones(2, device='cuda'); i = x.int();"

@@ -82,24 +82,6 @@ def write_toy(folder: Path) -> Path:
     return folder
 
 
-def write_library(folder: Path) -> None:
-    """Replaces the toy's library by torch_ops' own."""
-    for path in (ROOT / "src").rglob("*"):
-        # Of the ops' folders the kernels alone: with <op>.cpp there it would be an op.
-        kernels = path.suffix in (".h", ".cuh", ".cu") or path.match("*_cpu.cpp")
-        if path.is_file() and (kernels or path.is_relative_to(ROOT / "src" / "c_api")):
-            target = folder / path.relative_to(ROOT)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, target)
-    shared = [ROOT / "torch_ops/jit/headers/vector_math.h"]  # with kernels compiled at run time
-    for pattern in ("*.py*", "*.px[di]", "py.typed", "include/*.h"):
-        shared += (ROOT / "torch_ops_host").glob(pattern)
-    for path in shared:
-        target = folder / path.relative_to(ROOT)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, target)
-
-
 def bindings(folder: Path) -> Path:
     """Of the modules for the torch that is installed."""
     minor = ".".join(torch.__version__.split(".")[:2])

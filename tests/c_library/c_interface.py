@@ -16,8 +16,13 @@ HEADER = Path(torch_ops_host.get_include()) / "torch_ops.h"
 TEXT = HEADER.read_text(encoding="utf-8")
 # Status codes, dtypes and the like by their names without TORCH_OPS_.
 VALUES = {name: int(value) for name, value in re.findall(r"TORCH_OPS_(\w+) = (\d+)", TEXT)}
-# Names of functions by the header: those that follow TORCH_OPS_API.
-FUNCTIONS = re.findall(r"^TORCH_OPS_API [\w*\s]*?\b(torch_ops_\w+)\(", TEXT, re.MULTILINE)
+# Functions by the header: those that follow TORCH_OPS_API, each with its result and parameters.
+FUNCTIONS = {
+    name: (result, [] if parameters == "void" else parameters.split(","))
+    for result, name, parameters in re.findall(
+        r"^TORCH_OPS_API ([\w*\s]*?)\b(torch_ops_\w+)\((.*?)\);", TEXT, re.MULTILINE | re.DOTALL
+    )
+}
 
 HOST, DEVICE, HOST_CPU, HOST_GPU = (
     VALUES[name] for name in ("HOST", "DEVICE", "HOST_CPU", "HOST_GPU")
@@ -31,88 +36,19 @@ DTYPES = {
     )
 }
 
-_ROWS = [c_void_p] * 3 + [c_int64] * 4 + [c_int32] * 3 + [c_void_p]
-_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
-    "status_string": (c_char_p, [c_int32]),
-    "last_error": (c_char_p, []),
-    "last_index_error": (c_int32, [POINTER(c_int64)] * 3),
-    "check_errors": (c_int32, [c_void_p]),
-    "api_version": (c_int32, []),
-    "version": (c_char_p, []),
-    "build_config": (c_char_p, []),
-    "device_count": (c_int32, []),
-    "set_num_threads": (c_int32, [c_int32]),
-    "get_num_threads": (c_int32, []),
-    "set_device_memory_limit": (c_int32, [c_int64]),
-    "host_alloc": (c_int32, [c_int64, POINTER(c_void_p)]),
-    "host_free": (c_int32, [c_void_p]),
-    "gather": (c_int32, _ROWS[:3] + _ROWS[4:] + [POINTER(c_float)]),
-    "batch_gather": (c_int32, [*_ROWS, POINTER(c_float)]),
-    "scatter_add": (c_int32, [*_ROWS, c_void_p, c_int64, POINTER(c_float)]),
-    "scatter_add_workspace": (
-        c_int32,
-        [c_int64] * 3 + [c_int32] * 2 + [POINTER(c_int64)],
-    ),
-    "gather_rows": (c_int32, [*_ROWS[:-2], c_int32, c_void_p, c_int32, c_void_p, POINTER(c_float)]),
-    "scatter": (c_int32, [*_ROWS[:-2], *[c_int32] * 4, c_void_p, POINTER(c_float)]),
-    "scatter_arg": (c_int32, [*_ROWS[:-2], *[c_int32] * 3, c_void_p, POINTER(c_float)]),
-    "scatter_elements_add": (
-        c_int32,
-        [*_ROWS[:-2], *[c_int32] * 3, c_void_p, POINTER(c_float)],
-    ),
-    "gather_points": (
-        c_int32,
-        [c_void_p, POINTER(c_void_p), POINTER(c_int64), c_int32, c_void_p]
-        + [c_int64] * 3
-        + [c_int32] * 3
-        + [c_void_p, c_int32, c_void_p, POINTER(c_float)],
-    ),
-    "put_points": (
-        c_int32,
-        [c_void_p, POINTER(c_void_p), POINTER(c_int64), c_int32, c_void_p]
-        + [c_int64] * 3
-        + [c_int32] * 4
-        + [c_void_p, POINTER(c_float)],
-    ),
-    "ravel_points": (
-        c_int32,
-        [POINTER(c_void_p), POINTER(c_int64), c_int32, c_void_p, c_int64]
-        + [c_int32] * 3
-        + [c_void_p, POINTER(c_float)],
-    ),
-    "plan_create": (
-        c_int32,
-        [c_void_p] + [c_int64] * 3 + [c_int32] * 2 + [c_void_p, POINTER(c_void_p)],
-    ),
-    "plan_destroy": (c_int32, [c_void_p]),
-    "plan_gather": (
-        c_int32,
-        [c_void_p] * 3 + [c_int64, c_int32, c_void_p, POINTER(c_float)],
-    ),
-    "plan_scatter": (
-        c_int32,
-        [c_void_p] * 3 + [c_int64] + [c_int32] * 3 + [c_void_p, POINTER(c_float)],
-    ),
-    "leaky_relu": (
-        c_int32,
-        [c_void_p] * 2 + [c_int64, c_double] + [c_int32] * 2 + [c_void_p, POINTER(c_float)],
-    ),
-    "leaky_relu_backward": (
-        c_int32,
-        [c_void_p] * 3 + [c_int64, c_double] + [c_int32] * 2 + [c_void_p, POINTER(c_float)],
-    ),
-    "relu": (c_int32, [c_void_p] * 2 + [c_int64] + [c_int32] * 2 + [c_void_p, POINTER(c_float)]),
-    "relu_backward": (
-        c_int32,
-        [c_void_p] * 3 + [c_int64] + [c_int32] * 2 + [c_void_p, POINTER(c_float)],
-    ),
-    "gather_host": (c_float, [c_void_p] * 3 + [c_int] * 2),
-    "batch_gather_host": (c_float, [c_void_p] * 3 + [c_int] * 3),
-    "hello": (c_int32, [c_int32, c_int32]),
-}
-_SIGNATURES["gather_elements"] = _SIGNATURES["gather_rows"]
-_SIGNATURES["sigmoid"] = _SIGNATURES["relu"]
-_SIGNATURES["sigmoid_backward"] = _SIGNATURES["relu_backward"]
+_TYPES = {"float": c_float, "double": c_double, "int": c_int, "int64_t": c_int64}
+
+
+def _type_of(declared: str) -> Any:
+    """Of a result or a parameter; addresses are taken as numbers, too."""
+    words = declared.replace("const ", "").split()
+    if words[0] == "char*":
+        return c_char_p
+    if words == ["float*", "milliseconds"]:
+        return POINTER(c_float)
+    if "*" in declared or words[0] == "torch_ops_stream":
+        return POINTER(c_void_p) if declared.count("*") == 2 else c_void_p
+    return _TYPES.get(words[0], c_int32)  # other names are typedefs of it
 
 
 class Library:
@@ -120,11 +56,11 @@ class Library:
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(self._library, f"torch_ops_{name}")
-            function.restype = result
-            function.argtypes = arguments
-            setattr(self, name, function)
+        for name, (result, parameters) in FUNCTIONS.items():
+            function = getattr(self._library, name)
+            function.restype = _type_of(result)
+            function.argtypes = [_type_of(each) for each in parameters]
+            setattr(self, name.removeprefix("torch_ops_"), function)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
@@ -134,10 +70,6 @@ class Library:
 
 
 LIBRARY = Library(torch_ops_host.library_path())
-
-
-def has_signature(function: str) -> bool:
-    return function.removeprefix("torch_ops_") in _SIGNATURES
 
 
 def status_name(status: int) -> str:

@@ -8,8 +8,6 @@ from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import torch_ops_host
 
 HEADER = Path(torch_ops_host.get_include()) / "torch_ops.h"
@@ -27,15 +25,6 @@ FUNCTIONS = {
 HOST, DEVICE, HOST_CPU, HOST_GPU = (
     VALUES[name] for name in ("HOST", "DEVICE", "HOST_CPU", "HOST_GPU")
 )
-INDEX_TYPES = {np.dtype(np.int32): 0, np.dtype(np.int64): 1}
-DTYPES = {
-    np.dtype(name): VALUES[name.upper()]
-    for name in (
-        *("float16", "float32", "float64", "int8", "uint8"),
-        *("int16", "uint16", "int32", "uint32", "int64", "uint64"),
-    )
-}
-
 _TYPES = {"float": c_float, "double": c_double, "int": c_int, "int64_t": c_int64}
 
 

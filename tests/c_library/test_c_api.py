@@ -13,13 +13,11 @@ import pytest
 import torch
 from c_interface import (
     DEVICE,
-    DTYPES,
     FUNCTIONS,
     HEADER,
     HOST,
     HOST_CPU,
     HOST_GPU,
-    INDEX_TYPES,
     LIBRARY,
     VALUES,
     status_name,
@@ -89,89 +87,8 @@ def test_statuses() -> None:
 # ---- Calls
 
 
-class Arrays:
-    """A right call of batch_gather and scatter_add, of which tests spoil one argument."""
-
-    def __init__(self) -> None:
-        self.source = np.arange(24, dtype=np.float64).reshape(2, 3, 4)
-        self.index = np.array([[2, 0], [1, 1]], np.int64)
-        self.output = np.full((2, 2, 4), np.nan)
-
-    def call(self, op: str = "batch_gather", **changes: Any) -> str:
-        arguments: dict[str, Any] = {
-            "from": self.source.ctypes.data,
-            "index": self.index.ctypes.data,
-            "to": self.output.ctypes.data,
-            "batch": 2,
-            "axis_size": 3,
-            "entries": 2,
-            "inner": 4,
-            "dtype": DTYPES[np.dtype(np.float64)],
-            "index_type": INDEX_TYPES[self.index.dtype],
-            "memory": HOST,
-            "stream": None,
-            **changes,
-        }
-        more = [None, 0] if op == "scatter_add" else []
-        return status_name(getattr(LIBRARY, op)(*arguments.values(), *more, None))
-
-
-WRONG = [
-    ({"from": None}, "NULL_POINTER", "is NULL, but it has"),
-    ({"index": None}, "NULL_POINTER", "index is NULL, but it has 32 bytes"),
-    ({"to": None}, "NULL_POINTER", "is NULL, but it has"),
-    ({"batch": -1}, "NEGATIVE_SIZE", "batch must not be negative, but it is -1"),
-    ({"axis_size": -5}, "NEGATIVE_SIZE", "axis_size must not be negative"),
-    ({"entries": -(2**63)}, "NEGATIVE_SIZE", "entries must not be negative"),
-    ({"inner": -1}, "NEGATIVE_SIZE", "inner must not be negative"),
-    ({"axis_size": 2**62}, "SIZE_OVERFLOW", "must have less than 2^63 bytes, counted at 8 an"),
-    ({"entries": 2**59}, "SIZE_OVERFLOW", "must have less than 2^63 bytes"),
-    ({"batch": 2**32, "inner": 2**31}, "SIZE_OVERFLOW", "must have less than 2^63 bytes"),
-    (
-        {"batch": 1, "axis_size": 2**60, "inner": 1, "dtype": DTYPES[np.dtype(np.uint8)]},
-        "SIZE_OVERFLOW",  # 2^60 bytes, but 2^64 of the widest elements
-        f"all rows of the shape [1, {2**60}, 1] must have less than 2^63 bytes, counted at 16 an",
-    ),
-    ({"dtype": 12}, "UNKNOWN_DTYPE", "dtype must be one of"),
-    ({"dtype": -1}, "UNKNOWN_DTYPE", "but it is -1"),
-    ({"index_type": 2}, "UNKNOWN_INDEX_TYPE", "index_type must be"),
-    ({"memory": 4}, "UNKNOWN_MEMORY", "memory must be TORCH_OPS_HOST"),
-    ({"memory": -1}, "UNKNOWN_MEMORY", "but it is -1"),
-]
-
-
-@pytest.mark.parametrize("function", ["batch_gather", "scatter_add"])
-@pytest.mark.parametrize(("changes", "status", "text"), WRONG, ids=str)
-def test_wrong_arguments(function: str, changes: dict[str, Any], status: str, text: str) -> None:
-    arrays = Arrays()
-    assert arrays.call(function, **changes) == status
-    assert LIBRARY.error().startswith(f"torch_ops_{function}: ")
-    assert text in LIBRARY.error()
-    assert np.isnan(arrays.output).all()  # nothing was written
-    if function == "batch_gather":
-        assert arrays.call(function) == "SUCCESS"
-
-
-@pytest.mark.parametrize("function", ["batch_gather", "scatter_add"])
-def test_misaligned_pointers(function: str) -> None:
-    arrays = Arrays()
-    for name, array in (("from", arrays.source), ("index", arrays.index), ("to", arrays.output)):
-        assert arrays.call(function, **{name: array.ctypes.data + 4}) == "MISALIGNED_POINTER"
-        assert "must be at a multiple of 8 bytes" in LIBRARY.error()
-    assert np.isnan(arrays.output).all()
-
-
-def test_empty_arrays_may_be_null() -> None:
-    arrays = Arrays()
-    nothing = {"from": None, "index": None, "to": None}
-    assert arrays.call(batch=0, **nothing) == "SUCCESS"
-    assert arrays.call("scatter_add", batch=0, **nothing) == "SUCCESS"
-    assert arrays.call(entries=0, index=None, to=None) == "SUCCESS"
-    assert LIBRARY.relu(None, None, 0, VALUES["FLOAT32"], HOST, None, None) == 0
-
-
-class IndexCalls:
-    """Right calls of the functions with a mode, of which tests spoil one argument by its name."""
+class Calls:
+    """Right calls of the functions with an index; tests spoil one argument of them by its name."""
 
     def __init__(self) -> None:
         self.table = np.arange(24, dtype=np.float64).reshape(2, 3, 4)
@@ -185,7 +102,10 @@ class IndexCalls:
         points = {"coordinates": [by, by], "sizes": [3, 4], "count": 2}
         area = {"batch": 2, "points": 2, "inner": 1}
         gathers = {**rows, "mode": 0, "fill": None, **last}
+        workspace = {"workspace": None, "workspace_bytes": 0, "milliseconds": None}
         self.calls: dict[str, dict[str, Any]] = {
+            "batch_gather": {**rows, **last},
+            "scatter_add": {**rows, "memory": HOST, "stream": None, **workspace},
             "gather_rows": gathers,
             "gather_elements": gathers,
             "scatter": {**rows, "reduce": 0, "mode": 0, "flags": 0, **last},
@@ -221,22 +141,43 @@ class IndexCalls:
         return status_name(getattr(LIBRARY, op)(*arguments.values()))
 
 
-BY_ROWS = ["gather_rows", "gather_elements", "scatter", "scatter_arg", "scatter_elements_add"]
+WRONG = [
+    ({"from": None}, "NULL_POINTER", "is NULL, but it has"),
+    ({"index": None}, "NULL_POINTER", "index is NULL, but it has"),
+    ({"to": None}, "NULL_POINTER", "is NULL, but it has"),
+    ({"batch": -1}, "NEGATIVE_SIZE", "batch must not be negative, but it is -1"),
+    ({"axis_size": -5}, "NEGATIVE_SIZE", "axis_size must not be negative"),
+    ({"entries": -(2**63)}, "NEGATIVE_SIZE", "entries must not be negative"),
+    ({"inner": -1}, "NEGATIVE_SIZE", "inner must not be negative"),
+    ({"axis_size": 2**62}, "SIZE_OVERFLOW", "must have less than 2^63 bytes, counted at 8 an"),
+    ({"entries": 2**59}, "SIZE_OVERFLOW", "must have less than 2^63 bytes"),
+    ({"batch": 2**32, "inner": 2**31}, "SIZE_OVERFLOW", "must have less than 2^63 bytes"),
+    (
+        {"batch": 1, "axis_size": 2**60, "inner": 1, "dtype": VALUES["UINT8"]},
+        "SIZE_OVERFLOW",  # 2^60 bytes, but 2^64 of the widest elements
+        f"all rows of the shape [1, {2**60}, 1] must have less than 2^63 bytes, counted at 16 an",
+    ),
+    ({"dtype": 12}, "UNKNOWN_DTYPE", "dtype must be one of"),
+    ({"dtype": -1}, "UNKNOWN_DTYPE", "but it is -1"),
+    ({"index_type": 2}, "UNKNOWN_INDEX_TYPE", "index_type must be"),
+    ({"memory": 4}, "UNKNOWN_MEMORY", "memory must be TORCH_OPS_HOST"),
+    ({"memory": -1}, "UNKNOWN_MEMORY", "but it is -1"),
+]
+WITH_MODES = ["gather_rows", "gather_elements", "scatter", "scatter_arg", "scatter_elements_add"]
+BY_INDEX = ["batch_gather", "scatter_add", *WITH_MODES]
 AT_POINTS = ["gather_points", "put_points", "ravel_points"]
 SPOILED = [
     *[
         (op, *each)
-        for op in BY_ROWS
+        for op in BY_INDEX
         for each in WRONG
-        if "NULL" not in each[1] and not ("elements" in op and each[2].startswith("batch"))
+        if not ("elements" in op and each[2].startswith("batch"))
     ],
     ("gather_elements", {"batch": -1}, "NEGATIVE_SIZE", "outer must not be negative, but it is -1"),
-    *[(op, {"from": None}, "NULL_POINTER", "is NULL, but it has") for op in BY_ROWS],
-    *[(op, {"index": None}, "NULL_POINTER", "index is NULL, but it has") for op in BY_ROWS],
-    *[(op, {"to": None}, "NULL_POINTER", "is NULL, but it has") for op in [*BY_ROWS, *AT_POINTS]],
+    *[(op, {"to": None}, "NULL_POINTER", "is NULL, but it has") for op in AT_POINTS],
     *[
         (op, {"mode": mode}, "INVALID_ARGUMENT", f"mode must be one of {text}, but it is {mode}")
-        for op in [*BY_ROWS, *AT_POINTS]
+        for op in [*WITH_MODES, *AT_POINTS]
         for mode in (-1, 6)
         for text in ["TORCH_OPS_MODE_RAISE (0) to TORCH_OPS_MODE_FROM_END (5)"]
     ],
@@ -289,15 +230,32 @@ SPOILED = [
 
 
 @pytest.mark.parametrize(("function", "changes", "status", "text"), SPOILED, ids=str)
-def test_wrong_arguments_of_calls_with_modes(
-    function: str, changes: dict[str, Any], status: str, text: str
-) -> None:
-    calls = IndexCalls()
+def test_wrong_arguments(function: str, changes: dict[str, Any], status: str, text: str) -> None:
+    calls = Calls()
     assert calls.call(function, **changes) == status
     assert LIBRARY.error().startswith(f"torch_ops_{function}: ")
     assert text in LIBRARY.error()
     assert (calls.to == 77).all()  # nothing was written
     assert calls.call(function) == "SUCCESS"
+
+
+@pytest.mark.parametrize("function", BY_INDEX)
+def test_misaligned_pointers(function: str) -> None:
+    calls = Calls()
+    for name in ("from", "index", "to"):
+        at = calls.calls[function][name]
+        assert calls.call(function, **{name: at + 4}) == "MISALIGNED_POINTER"
+        assert "must be at a multiple of 8 bytes" in LIBRARY.error()
+    assert (calls.to == 77).all()
+
+
+def test_empty_arrays_may_be_null() -> None:
+    calls = Calls()
+    nothing = {"from": None, "index": None, "to": None}
+    assert calls.call("batch_gather", batch=0, **nothing) == "SUCCESS"
+    assert calls.call("scatter_add", batch=0, **nothing) == "SUCCESS"
+    assert calls.call("batch_gather", entries=0, index=None, to=None) == "SUCCESS"
+    assert LIBRARY.relu(None, None, 0, VALUES["FLOAT32"], HOST, None, None) == 0
 
 
 def test_wrong_plans() -> None:
@@ -377,17 +335,13 @@ def test_memory_that_there_is_not() -> None:
 @pytest.mark.skipif(host.device_count() > 0, reason="there is a GPU")
 @pytest.mark.parametrize("memory", [DEVICE, HOST_GPU])
 def test_no_device(memory: int) -> None:
-    arrays = Arrays()
-    for op in ("batch_gather", "scatter_add"):
-        assert arrays.call(op, memory=memory) == "NO_DEVICE"
-        assert "a CUDA device is asked for, but" in LIBRARY.error()
-    assert np.isnan(arrays.output).all()
-    at = arrays.source.ctypes.data
-    for call in (LIBRARY.relu, LIBRARY.sigmoid):
-        assert status_name(call(at, at, 4, VALUES["FLOAT64"], memory, None, None)) == "NO_DEVICE"
-    calls = IndexCalls()
+    calls = Calls()
     for op in calls.calls:
         assert calls.call(op, memory=memory) == "NO_DEVICE"
+        assert "a CUDA device is asked for, but" in LIBRARY.error()
+    at = calls.to.ctypes.data
+    for call in (LIBRARY.relu, LIBRARY.sigmoid):
+        assert status_name(call(at, at, 4, VALUES["FLOAT64"], memory, None, None)) == "NO_DEVICE"
     assert (calls.to == 77).all()
     plan = ctypes.c_void_p()
     by = calls.index.ctypes.data
@@ -398,18 +352,19 @@ def test_no_device(memory: int) -> None:
 
 def test_errors_are_of_their_thread() -> None:
     def fail(n: int) -> None:
-        arrays = Arrays()
+        calls = Calls()
+        index = calls.index.reshape(-1)
         for _ in range(50):
-            arrays.index[1, 0] = 1000 + n
-            assert arrays.call() == "INDEX_OUT_OF_RANGE"
+            index[2] = 1000 + n
+            assert calls.call("batch_gather") == "INDEX_OUT_OF_RANGE"
             assert f"index[2] is {1000 + n}, out of range" in LIBRARY.error()
             position, value, bound = (ctypes.c_int64() for _ in range(3))
             numbers = [ctypes.byref(number) for number in (position, value, bound)]
             assert LIBRARY.last_index_error(*numbers) == 0
             assert (position.value, value.value, bound.value) == (2, 1000 + n, 3)
-            arrays.index[1, 0] = n % 3
-            assert arrays.call() == "SUCCESS"
-            assert (arrays.output[1, 0] == arrays.source[1, n % 3]).all()
+            index[2] = n % 3
+            assert calls.call("batch_gather") == "SUCCESS"
+            assert (calls.to.reshape(-1, 4)[2] == calls.table[1, n % 3]).all()
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(fail, range(16)))

@@ -26,6 +26,7 @@ HOST, DEVICE, HOST_CPU, HOST_GPU = (
     VALUES[name] for name in ("HOST", "DEVICE", "HOST_CPU", "HOST_GPU")
 )
 _TYPES = {"float": c_float, "double": c_double, "int": c_int, "int64_t": c_int64}
+_TYPES |= dict.fromkeys(["int32_t", *re.findall(r"typedef int32_t (\w+);", TEXT)], c_int32)
 
 
 def _type_of(declared: str) -> Any:
@@ -37,7 +38,7 @@ def _type_of(declared: str) -> Any:
         return POINTER(c_float)
     if "*" in declared or words[0] == "torch_ops_stream":
         return POINTER(c_void_p) if declared.count("*") == 2 else c_void_p
-    return _TYPES.get(words[0], c_int32)  # other names are typedefs of it
+    return _TYPES[words[0]]
 
 
 class Library:

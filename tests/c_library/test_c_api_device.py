@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from c_calls import DETERMINISTIC, ONTO_RESULT, Caller, CError, index_code
+from c_calls import DETERMINISTIC, ONTO_RESULT, Caller, CError, code, index_code
 from c_interface import DEVICE, HOST, LIBRARY, VALUES, status_name
 
 import torch_ops_host as host
@@ -27,11 +27,9 @@ class TestDevicePointers:
         first, index, last = tensors
         table = first if op == "batch_gather" else last
         batch, axis_size, inner = table.shape
-        dtype = VALUES[str(first.dtype).removeprefix("torch.").upper()]
-        index_type = VALUES["INDEX_" + str(index.dtype).removeprefix("torch.").upper()]
         status = getattr(LIBRARY, op)(
             *(tensor.data_ptr() for tensor in tensors),
-            *(batch, axis_size, index.shape[1], inner, dtype, index_type, DEVICE),
+            *(batch, axis_size, index.shape[1], inner, code(first), index_code(index), DEVICE),
             options.get("stream"),
             *more,
             options.get("time"),
@@ -89,12 +87,11 @@ class TestDevicePointers:
                 expanded = index[..., None].expand(-1, -1, 4)
                 assert torch.equal(output, source.gather(1, expanded))
                 y = torch.empty_like(whole)[start:]
-                code = VALUES[str(dtype).removeprefix("torch.").upper()]
                 for name in ("relu", "sigmoid"):
                     pointers = (whole[start:].data_ptr(), y.data_ptr())
                     call = getattr(LIBRARY, name)
                     time = ctypes.c_float()
-                    assert call(*pointers, y.numel(), code, DEVICE, None, time) == 0
+                    assert call(*pointers, y.numel(), code(y), DEVICE, None, time) == 0
                     wanted = getattr(torch, name)(whole[start:].double())
                     torch.testing.assert_close(y.double(), wanted, rtol=8e-3, atol=1e-7)
 

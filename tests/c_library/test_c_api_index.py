@@ -46,7 +46,9 @@ def picks(
     dtype: torch.dtype = torch.int64,
 ) -> Tensor:
     """Entries that the mode allows."""
-    low, high = {"RAISE": (0, size), "FROM_END": (-size, size)}.get(mode, (-3 * size, 3 * size))
+    inside = (0, size)
+    ranges = {"RAISE": inside, "UNCHECKED": inside, "FROM_END": (-size, size)}
+    low, high = ranges.get(mode, (-3 * size, 3 * size))
     generator = torch.Generator().manual_seed(1)
     return caller.place(torch.randint(low, high, shape, generator=generator).to(dtype))
 
@@ -90,7 +92,7 @@ def test_reductions(caller: Caller, reduce: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_modes_of_reductions(caller: Caller, reduce: str, mode: str) -> None:
     values = make(caller, (2, 60, 2), torch.float32)
-    index = picks(caller, (2, 60), 12, "RAISE" if mode == "UNCHECKED" else mode)
+    index = picks(caller, (2, 60), 12, mode)
     wanted = reference(values, index, 12, reduce, mode)
     same(caller.scatter(values, index, 12, reduce, mode), wanted)
 
@@ -182,7 +184,7 @@ def test_nothing_to_reduce(caller: Caller, reduce: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.int32, torch.float64, torch.uint8], ids=str)
 def test_gather_rows(caller: Caller, dtype: torch.dtype, mode: str) -> None:
     source = make(caller, (3, 20, 5), dtype)
-    index = picks(caller, (3, 33), 20, "RAISE" if mode == "UNCHECKED" else mode)
+    index = picks(caller, (3, 33), 20, mode)
     output = caller.gather_rows(source, index, mode, fill=9).cpu()
     for b, n in np.ndindex(3, 33):
         row = resolve(int(index[b, n]), 20, mode)
@@ -200,9 +202,7 @@ ELEMENTS = [(3, 20, 33, 5), (1, 20, 33, 1), (4, 1, 7, 3), (4, 9, 1, 3), (4, 1, 1
 def test_gather_elements(caller: Caller, mode: str, shape: tuple[int, int, int, int]) -> None:
     outer, size, entries, inner = shape
     source = make(caller, (outer, size, inner), torch.float32)
-    index = picks(
-        caller, (outer, entries, inner), size, "RAISE" if mode == "UNCHECKED" else mode, torch.int32
-    )
+    index = picks(caller, (outer, entries, inner), size, mode, torch.int32)
     output = caller.gather_elements(source, index, mode, fill=9).cpu()
     for o, n, i in np.ndindex(outer, entries, inner):
         row = resolve(int(index[o, n, i]), size, mode)
@@ -261,9 +261,8 @@ def test_no_elements(caller: Caller) -> None:
 @pytest.mark.parametrize("inner", [1, 6])
 def test_points(caller: Caller, mode: str, batch: int, sizes: tuple[int, ...], inner: int) -> None:
     table = make(caller, (batch, *sizes, inner), torch.float32)
-    allowed = "RAISE" if mode == "UNCHECKED" else mode
     coordinates = [
-        picks(caller, (batch, 50), size, allowed, torch.int32).roll(j, 1)
+        picks(caller, (batch, 50), size, mode, torch.int32).roll(j, 1)
         for j, size in enumerate(sizes)
     ]
     output = caller.gather_points(table, coordinates, mode, fill=9).cpu()

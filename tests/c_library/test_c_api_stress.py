@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from c_interface import DEVICE, HOST, HOST_CPU, HOST_GPU, LIBRARY, VALUES, status_name
-
-import torch_ops_host as host
+from c_calls import MEMORIES
+from c_interface import DEVICE, LIBRARY, VALUES, status_name
 
 ROWS, ENTRIES, INNER, BORDER = 100, 3000, 4, 64
 THREADS = 16
@@ -97,11 +96,6 @@ class Caller:
                 self.spoil()
                 self.call(self.bad_index, False, None)
                 self.whole.fill_(7)
-
-
-MEMORIES = {"HOST": HOST, "HOST_CPU": HOST_CPU}
-if host.device_count() > 0:
-    MEMORIES |= {"HOST_GPU": HOST_GPU, "DEVICE": DEVICE}
 
 
 @pytest.mark.parametrize("memory", MEMORIES)

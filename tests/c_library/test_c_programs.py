@@ -21,14 +21,6 @@ FLAGS += [f"-Wl,-rpath,{host.get_library_dir()}"]
 
 
 @needs("c++")
-def test_who_computes(tmp_path: Path) -> None:
-    program = tmp_path / "choice"
-    flags = ["-std=c++17", f"-I{ROOT / 'src'}", f"-I{host.get_include()}"]
-    output_of("c++", *flags, FILES / "choice.cpp", "-o", program)
-    assert output_of(program) == ""
-
-
-@needs("c++")
 def test_parts_of_calls_on_a_device(tmp_path: Path) -> None:
     program = tmp_path / "device_parts"
     own = (ROOT / "src" / "c_api" / name for name in ("own_program.cpp", "thread_pool.cpp"))
@@ -38,21 +30,18 @@ def test_parts_of_calls_on_a_device(tmp_path: Path) -> None:
     assert output_of(program) == ""
 
 
-@needs("cc", "valgrind")
-def test_a_c_program_under_valgrind(tmp_path: Path) -> None:
-    program = tmp_path / "check"
-    output_of("cc", "-std=c99", "-Wall", "-Werror", "-g", FILES / "check.c", "-o", program, *FLAGS)
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    valgrind = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full"]
-    valgrind += ["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]
-    assert "all checks passed" in output_of(*valgrind, program, env=environ)
+VALGRIND = [
+    *("env", "CUDA_VISIBLE_DEVICES=", "valgrind", "-q", "--error-exitcode=9", "--leak-check=full"),
+    *("--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"),
+]
 
 
 @needs("cc")
-def test_a_c_program(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", [[], pytest.param(VALGRIND, marks=needs("valgrind"))])
+def test_a_c_program(tmp_path: Path, by: list[str]) -> None:
     program = tmp_path / "check"
-    output_of("cc", "-std=c99", FILES / "check.c", "-o", program, *FLAGS)
-    assert "all checks passed" in output_of(program)
+    output_of("cc", "-std=c99", "-Wall", "-Werror", "-g", FILES / "check.c", "-o", program, *FLAGS)
+    assert "all checks passed" in output_of(*by, program)
 
 
 @needs("cc")
@@ -106,14 +95,13 @@ class TestDocumentedPrograms:
         return tmp_path
 
     @needs("cc")
-    def test_c(self, folder: Path) -> None:
-        output_of("cc", "-std=c99", "-Wall", folder / "gather.c", "-o", folder / "gather", *FLAGS)
-        assert output_of(folder / "gather") == "2.5 0.5 2.5 1.5\n"
-
-    @needs("cc")
-    def test_reductions(self, folder: Path) -> None:
-        output_of("cc", "-std=c99", "-Wall", folder / "reduce.c", "-o", folder / "reduce", *FLAGS)
-        assert output_of(folder / "reduce") == "5 0 3\n36 0 75\n"
+    @pytest.mark.parametrize(
+        ("name", "printed"), [("gather", "2.5 0.5 2.5 1.5\n"), ("reduce", "5 0 3\n36 0 75\n")]
+    )
+    def test_c(self, folder: Path, name: str, printed: str) -> None:
+        program = folder / name
+        output_of("cc", "-std=c99", "-Wall", f"{program}.c", "-o", program, *FLAGS)
+        assert output_of(program) == printed
 
     @needs("cmake", "c++")
     def test_cpp_with_cmake(self, folder: Path) -> None:

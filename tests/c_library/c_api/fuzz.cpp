@@ -85,65 +85,38 @@ class Fuzzer {
     const int64_t axis = below(8) == 0 ? below(70000) : below(30);
     const int64_t entries = below(8) == 0 ? below(9000) : below(30);
     const int64_t bytes = element_bytes(dtype);
-    const bool wide = below(2) == 0;
+    const Index index(*this, batch * entries, axis, TORCH_OPS_MODE_RAISE);
     Memory table(batch * axis * inner * bytes), picked(batch * entries * inner * bytes);
-    Memory index(batch * entries * (wide ? 8 : 4));
     fill(table);
-    const auto set = [&](int64_t at, int64_t value) {
-      const auto narrow = static_cast<int32_t>(value);
-      std::memcpy(index.data + at * (wide ? 8 : 4),
-                  wide ? static_cast<void*>(&value) : const_cast<int32_t*>(&narrow), wide ? 8 : 4);
-    };
-    std::vector<int64_t> entry(batch * entries);
-    for (size_t n = 0; n < entry.size(); ++n) set(n, entry[n] = axis > 0 ? below(axis) : 0);
-    int64_t bad = axis == 0 && !entry.empty() ? 0 : -1;
-    if (!entry.empty() && axis > 0 && below(5) == 0) {
-      bad = below(entry.size());
-      const int64_t values[] = {axis, -1, INT32_MAX, INT32_MIN, wide ? INT64_MIN : -7};
-      set(bad, entry[bad] = values[below(5)]);
-    }
     float time = -1;
     const int memory = below(2) == 0 ? TORCH_OPS_HOST : TORCH_OPS_HOST_CPU;
-    const int index_type = wide ? TORCH_OPS_INDEX_INT64 : TORCH_OPS_INDEX_INT32;
-    const int status =
-        torch_ops_batch_gather(table.data, index.data, picked.data, batch, axis, entries, inner,
-                               dtype, index_type, memory, nullptr, below(2) ? &time : nullptr);
-    if (bad >= 0) {
-      int64_t position = -1, value = 0, bound = -1;
-      expect(status == TORCH_OPS_INDEX_OUT_OF_RANGE, "a bad entry passed");
-      torch_ops_last_index_error(&position, &value, &bound);
-      expect(position == bad && value == entry[bad] && bound == axis, "another entry is named");
-    } else {
-      expect(status == TORCH_OPS_SUCCESS, "gather fails");
-      for (int64_t b = 0; b < batch; ++b) {
-        for (int64_t n = 0; n < entries && inner > 0; ++n) {
-          const char* from = table.data + (b * axis + entry[b * entries + n]) * inner * bytes;
-          const char* to = picked.data + (b * entries + n) * inner * bytes;
-          expect(std::memcmp(from, to, inner * bytes) == 0, "gather is wrong");
-        }
+    if (told(torch_ops_batch_gather(table.data, index.memory.data, picked.data, batch, axis,
+                                    entries, inner, dtype, index.type(), memory, nullptr,
+                                    below(2) ? &time : nullptr),
+             index, axis)) {
+      for (int64_t n = 0; n < batch * entries && inner > 0; ++n) {
+        const int64_t row = n / entries * axis + index.entries[n];
+        expect(std::memcmp(table.data + row * inner * bytes, picked.data + n * inner * bytes,
+                           inner * bytes) == 0,
+               "gather is wrong");
       }
     }
     if (dtype < TORCH_OPS_INT8) return;
     fill(picked);
-    const int added =
-        torch_ops_scatter_add(picked.data, index.data, table.data, batch, axis, entries, inner,
-                              dtype, index_type, memory, nullptr, nullptr, 0, nullptr);
-    if (bad >= 0) return expect(added == TORCH_OPS_INDEX_OUT_OF_RANGE, "a bad entry was added");
-    expect(added == TORCH_OPS_SUCCESS, "scatter_add fails");
+    if (!told(
+            torch_ops_scatter_add(picked.data, index.memory.data, table.data, batch, axis, entries,
+                                  inner, dtype, index.type(), memory, nullptr, nullptr, 0, nullptr),
+            index, axis)) {
+      return;
+    }
     std::vector<uint64_t> sums(batch * axis * inner);
-    const auto load = [&](const Memory& memory, int64_t at) {
-      uint64_t value = 0;
-      std::memcpy(&value, memory.data + at * bytes, bytes);
-      return value;
-    };
-    for (size_t n = 0; n < entry.size(); ++n) {
-      const int64_t row = static_cast<int64_t>(n) / entries * axis + entry[n];
-      for (int64_t d = 0; d < inner; ++d) sums[row * inner + d] += load(picked, n * inner + d);
+    for (int64_t n = 0; n < batch * entries; ++n) {
+      const int64_t row = n / entries * axis + index.entries[n];
+      for (int64_t d = 0; d < inner; ++d) {
+        sums[row * inner + d] += load(picked, n * inner + d, bytes);
+      }
     }
-    const uint64_t mask = bytes == 8 ? UINT64_MAX : (uint64_t{1} << (8 * bytes)) - 1;
-    for (size_t i = 0; i < sums.size(); ++i) {
-      expect((sums[i] & mask) == load(table, i), "scatter_add is wrong");
-    }
+    expect_wrapped(table, sums, bytes, "scatter_add is wrong");
   }
 
   // An index of int32 or int64, some of whose entries name no row. Of modes with errors, one entry
@@ -213,6 +186,15 @@ class Fuzzer {
     return value;
   }
 
+  // Integers of `bytes`, of which `wanted` may have overflowed.
+  void expect_wrapped(const Memory& memory, const std::vector<uint64_t>& wanted, int64_t bytes,
+                      const char* what) {
+    const uint64_t mask = bytes == 8 ? UINT64_MAX : (uint64_t{1} << (8 * bytes)) - 1;
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      expect((wanted[i] & mask) == load(memory, i, bytes), what);
+    }
+  }
+
   // Sums and products of integers, onto a result too, by an index and by a plan of it; means and
   // the best of floats are called alone.
   void reduction() {
@@ -258,10 +240,7 @@ class Fuzzer {
         reduce == TORCH_OPS_REDUCE_PROD ? to *= value : to += value;
       }
     }
-    const uint64_t mask = bytes == 8 ? UINT64_MAX : (uint64_t{1} << (8 * bytes)) - 1;
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      expect((wanted[i] & mask) == load(result, i, bytes), "a reduction is wrong");
-    }
+    expect_wrapped(result, wanted, bytes, "a reduction is wrong");
   }
 
   // gather_elements, and scatter_elements_add of integers.
@@ -301,10 +280,7 @@ class Fuzzer {
       if (row < 0) continue;
       wanted[(n / (entries * inner) * size + row) * inner + n % inner] += load(picked, n, bytes);
     }
-    const uint64_t mask = bytes == 8 ? UINT64_MAX : (uint64_t{1} << (8 * bytes)) - 1;
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      expect((wanted[i] & mask) == load(table, i, bytes), "scatter_elements_add is wrong");
-    }
+    expect_wrapped(table, wanted, bytes, "scatter_elements_add is wrong");
   }
 
   // gather_points, and ravel_points and put_points where all is well. Bad entries are in the last
@@ -376,7 +352,14 @@ class Fuzzer {
     }
   }
 
-  // One wrong argument that the functions with modes have more; the output must not be touched.
+  // A call with a wrong argument has failed, and has not touched its output of bytes 77.
+  void refused(int status, int wanted, const char (&output)[64]) {
+    expect(status == wanted, torch_ops_status_string(status));
+    expect(std::strlen(torch_ops_last_error()) > 20, "no text");
+    for (char byte : output) expect(byte == 77, "the output was touched");
+  }
+
+  // One wrong argument that the functions with modes have more.
   void wrong_call_with_a_mode() {
     alignas(8) char source[64] = {}, output[64];
     alignas(8) int64_t index[4] = {};
@@ -421,9 +404,7 @@ class Fuzzer {
         coordinates[below(2)] = nullptr;
         status = gather_points(2, 2);
     }
-    expect(status == wanted, torch_ops_status_string(status));
-    expect(std::strlen(torch_ops_last_error()) > 20, "no text");
-    for (char byte : output) expect(byte == 77, "the output was touched");
+    refused(status, wanted, output);
   }
 
   void activation() {
@@ -453,29 +434,18 @@ class Fuzzer {
     }
   }
 
-  // One wrong argument of an otherwise right call; the output must not be touched.
+  // One wrong argument of an otherwise right call.
   void wrong_call() {
     alignas(8) char source[64] = {}, output[64];
     alignas(8) int64_t index[4] = {};
     std::memset(output, 77, sizeof(output));
-    const void* from = source;
-    const void* by = index;
-    void* to = output;
+    const void* arrays[] = {source, index, output};
     int64_t sizes[] = {1, 2, 2, 2};  // batch, axis_size, entries, inner
     int dtype = TORCH_OPS_FLOAT64, type = TORCH_OPS_INDEX_INT64, memory = TORCH_OPS_HOST;
     int wanted = 0;
     switch (below(8)) {
       case 0:
-        switch (below(3)) {
-          case 0:
-            from = nullptr;
-            break;
-          case 1:
-            by = nullptr;
-            break;
-          default:
-            to = nullptr;
-        }
+        arrays[below(3)] = nullptr;
         wanted = TORCH_OPS_NULL_POINTER;
         break;
       case 1:
@@ -499,7 +469,7 @@ class Fuzzer {
         wanted = TORCH_OPS_UNKNOWN_MEMORY;
         break;
       case 6:
-        from = source + 1 + below(7);
+        arrays[0] = source + 1 + below(7);
         wanted = TORCH_OPS_MISALIGNED_POINTER;
         break;
       default:
@@ -507,14 +477,14 @@ class Fuzzer {
         memory = below(2) ? TORCH_OPS_DEVICE : TORCH_OPS_HOST_GPU;
         wanted = TORCH_OPS_NO_DEVICE;
     }
+    auto* const to = const_cast<void*>(arrays[2]);
     const int status =
-        below(2) ? torch_ops_batch_gather(from, by, to, sizes[0], sizes[1], sizes[2], sizes[3],
-                                          dtype, type, memory, nullptr, nullptr)
-                 : torch_ops_scatter_add(from, by, to, sizes[0], sizes[1], sizes[2], sizes[3],
-                                         dtype, type, memory, nullptr, nullptr, 0, nullptr);
-    expect(status == wanted, torch_ops_status_string(status));
-    expect(std::strlen(torch_ops_last_error()) > 20, "no text");
-    for (char byte : output) expect(byte == 77, "the output was touched");
+        below(2)
+            ? torch_ops_batch_gather(arrays[0], arrays[1], to, sizes[0], sizes[1], sizes[2],
+                                     sizes[3], dtype, type, memory, nullptr, nullptr)
+            : torch_ops_scatter_add(arrays[0], arrays[1], to, sizes[0], sizes[1], sizes[2],
+                                    sizes[3], dtype, type, memory, nullptr, nullptr, 0, nullptr);
+    refused(status, wanted, output);
   }
 
   unsigned seed_;

@@ -7,9 +7,12 @@
 #include "c_api/calls/rows.h"
 #include "c_api/gpu/gpu.h"
 #include "c_api/gpu/host_choice.h"
-#include "c_api/gpu/parts.h"
 #include "c_api/gpu/pipeline.cuh"
 #include "c_api/gpu/runtime.cuh"
+#include "common/cuda/launch.cuh"
+#include "common/indexing/index_error.cuh"
+#include "common/indexing/index_view.cuh"
+#include "gather/cuda/gather_part.cuh"
 
 namespace torch_ops::gpu {
 namespace {
@@ -94,10 +97,10 @@ void within_budget(bool nothing, torch_ops_stream stream, float* milliseconds, O
   translated([&] {
     for (int64_t divisor = 1;; divisor *= 2) {
       try {
-        const PipelineLease pipeline;
+        const PipelineLease pipeline = lease_pipeline();
         const StreamScope scope(pipeline->run());
         pipeline->begin(static_cast<cudaStream_t>(stream), milliseconds != nullptr);
-        attempt(*pipeline.operator->(), memory_budget() / divisor);
+        attempt(*pipeline, memory_budget() / divisor);
         if (milliseconds != nullptr) *milliseconds = pipeline->milliseconds();
         return raise_recorded(Reports::kNow, pipeline->run());
       } catch (const CudaError& error) {
@@ -108,6 +111,23 @@ void within_budget(bool nothing, torch_ops_stream stream, float* milliseconds, O
 }
 
 // ---- gather -------------------------------------------------------------------------------------
+
+// Gathers from a table of which only the rows [first, first + call.axis_size) are there; `whole` is
+// the size of the axis. Does not change the output of other entries. Errors are recorded with the
+// first part.
+void launch_gather_part(const RowCall& call, int64_t first, int64_t whole,
+                        const IndexErrorSite& errors) {
+  const IndexView view{call.index_array()};
+  const int64_t words = call.entries * call.inner;
+  dispatch_size(call.element_bytes, [&](auto word) {
+    using Word = decltype(word);
+    if constexpr (sizeof(Word) <= sizeof(uint64_t)) {
+      TORCH_OPS_LAUNCH(gather_part_kernel<Word>, grid_x(words, kThreads), kThreads, 0,
+                       static_cast<const Word*>(call.from), view, static_cast<Word*>(call.to),
+                       call.entries, call.inner, first, first + call.axis_size, whole, errors);
+    }
+  });
+}
 
 // For a gather from a source that is read in place. Smaller than others, so that little of the
 // index is uploaded before, and little of the result downloaded after, all the reading.
@@ -263,6 +283,26 @@ void gather_in_pieces(Pipeline& pipeline, const RowCall& call, int64_t budget) {
 }
 
 // ---- scatter_add --------------------------------------------------------------------------------
+
+__global__ void localize_kernel(IndexView index, int64_t entries, int64_t first, int64_t rows,
+                                int64_t whole, int64_t* __restrict__ part,
+                                const __grid_constant__ IndexErrorSite errors) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; n < entries; n += step) {
+    const int64_t entry = index[n];
+    part[n] = entry >= first && entry < first + rows ? entry - first : rows;
+    if (first == 0 && !in_range(entry, whole)) record_bad_entry(errors, n, entry);
+  }
+}
+
+// Writes the call's index, counted from the row `first` on, to `part`: entries outside of
+// call.axis_size rows become call.axis_size. Errors are recorded with the first part.
+void launch_localize(const RowCall& call, int64_t first, int64_t whole, int64_t* part,
+                     const IndexErrorSite& errors) {
+  TORCH_OPS_LAUNCH(localize_kernel, grid_x(call.entries, kThreads), kThreads, 0,
+                   IndexView{call.index_array()}, call.entries, first, call.axis_size, whole, part,
+                   errors);
+}
 
 struct ScatterPlan {
   int64_t span;      // entries of a span
@@ -425,7 +465,7 @@ void run_copied(const Arrays& arrays, const EntryKind& kind, torch_ops_stream st
                 float* milliseconds, const Launch& launch) {
   translated([&] {
     need_kernels();
-    const PipelineLease pipeline;
+    const PipelineLease pipeline = lease_pipeline();
     const StreamScope scope(pipeline->run());
     pipeline->begin(static_cast<cudaStream_t>(stream), milliseconds != nullptr);
     int64_t bytes = 0;
@@ -435,7 +475,7 @@ void run_copied(const Arrays& arrays, const EntryKind& kind, torch_ops_stream st
       fail(TORCH_OPS_OUT_OF_MEMORY, "the call needs ", bytes,
            " bytes of device memory for its arrays, but it may take ", budget);
     }
-    DeviceBlock block(std::max<int64_t>(bytes, 1), *pipeline.operator->());
+    DeviceBlock block(std::max<int64_t>(bytes, 1), *pipeline);
     std::vector<void*> at;
     const Event nothing;
     Event computed, left;

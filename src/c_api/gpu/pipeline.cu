@@ -147,23 +147,25 @@ Pipelines& pipelines() {
 
 }  // namespace
 
-PipelineLease::PipelineLease() : device_(0), pipeline_(nullptr) {
-  TORCH_OPS_CHECK_CUDA(cudaGetDevice(&device_));
+PipelineLease lease_pipeline() {
+  int device = 0;
+  TORCH_OPS_CHECK_CUDA(cudaGetDevice(&device));
   {
     const std::lock_guard<std::mutex> lock(pipelines().mutex);
-    auto& free = pipelines().free[device_];
+    auto& free = pipelines().free[device];
     if (!free.empty()) {
-      pipeline_ = free.back();
+      PipelineLease lease(free.back(), {device});
       free.pop_back();
+      return lease;
     }
   }
-  if (pipeline_ == nullptr) pipeline_ = new Pipeline;
+  return {new Pipeline, {device}};
 }
 
-PipelineLease::~PipelineLease() {
-  pipeline_->abandon();
+void GiveBack::operator()(Pipeline* pipeline) const {
+  pipeline->abandon();
   const std::lock_guard<std::mutex> lock(pipelines().mutex);
-  pipelines().free[device_].push_back(pipeline_);
+  pipelines().free[device].push_back(pipeline);
 }
 
 int64_t memory_budget() {

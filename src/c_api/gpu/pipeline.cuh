@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 
 #include "common/cuda/timing.h"
 #include "torch_ops.h"
@@ -93,18 +94,13 @@ class Pipeline {
   std::deque<CudaTimer> timers_;
 };
 
-// A pipeline of the current device for the time of a call.
-class PipelineLease {
- public:
-  PipelineLease();
-  PipelineLease(const PipelineLease&) = delete;
-  ~PipelineLease();
-  Pipeline* operator->() const { return pipeline_; }
-
- private:
-  int device_;
-  Pipeline* pipeline_;
+struct GiveBack {
+  int device;
+  void operator()(Pipeline* pipeline) const;
 };
+// A pipeline of the current device for the time of a call.
+using PipelineLease = std::unique_ptr<Pipeline, GiveBack>;
+PipelineLease lease_pipeline();
 
 // The bytes of the current device that a call may use.
 int64_t memory_budget();

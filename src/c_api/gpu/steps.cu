@@ -1,4 +1,4 @@
-// The steps of calls/steps.h on a device.
+// The steps of frame/steps.h on a device.
 #include "c_api/frame/steps.h"
 
 #include "common/cuda/launch.cuh"

@@ -59,23 +59,8 @@ def gather_elements(source, index, axis, *, mode="raise", fill_value=None, out=N
     _check_elements(op, "source", table.shape, entries, axis)
     if table.ndim == 0:
         raise ValueError(f"{op}: source must have at least one axis, but it is 0-dimensional.")
-    result = _take_out(op, out, entries.shape, table.dtype, (table, entries))
-
-    cdef _Memory from_ = _Memory(table), by = _Memory(entries), to = _Memory(result, writable=True)
-    cdef _Memory fill = _Memory(_as_fill(op, mode, fill_value, table.dtype))
-    cdef int64_t outer = _product(table.shape[:axis])
-    cdef int64_t axis_size = table.shape[axis]
-    cdef int64_t count = entries.shape[axis]
-    cdef int64_t inner = _product(table.shape[axis + 1:])
-    cdef int32_t dtype = _DTYPES[table.dtype.name]
-    cdef int32_t index_type = _index_type(entries)
-    cdef float milliseconds = 0
-    cdef int32_t status
-    with nogil:
-        status = _gather_elements(from_.pointer, by.pointer, to.pointer, outer, axis_size, count,
-                                  inner, dtype, index_type, by_mode, fill.pointer, memory, NULL,
-                                  &milliseconds)
-    return _give(op, status, result, out, return_time, milliseconds, entries, by_mode)
+    return _pick(op, _gather_elements, table, entries, axis, entries.shape[axis], entries.shape,
+                 by_mode, mode, fill_value, out, return_time, memory)
 
 
 def scatter_elements_add(values, index, dim_size, axis, *, mode="raise", deterministic=False,

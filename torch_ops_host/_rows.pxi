@@ -13,26 +13,35 @@ cdef _gather(op, source, index, batch_dims, mode, fill_value, out, return_time, 
             f"{op}: source must have an axis after the batch axes (batch_dims={batch_dims}), but its "
             f"shape is {rows.shape}.")
     shape = entries.shape + rows.shape[batch_dims + 1:]
-    result = _take_out(op, out, shape, rows.dtype, (rows, entries))
+    return _pick(op, _gather_rows if by_mode != capi.TORCH_OPS_MODE_RAISE else NULL, rows, entries,
+                 batch_dims, _product(entries.shape[batch_dims:]), shape, by_mode, mode, fill_value,
+                 out, return_time, memory)
 
-    cdef _Memory from_ = _Memory(rows), by = _Memory(entries), to = _Memory(result, writable=True)
-    cdef int64_t batch = _product(rows.shape[:batch_dims])
-    cdef int64_t axis_size = rows.shape[batch_dims]
-    cdef int64_t count = _product(entries.shape[batch_dims:])
-    cdef int64_t inner = _product(rows.shape[batch_dims + 1:])
-    cdef int32_t dtype = _DTYPES[rows.dtype.name]
+
+cdef _pick(op, ModeFunction function, table, entries, axis, int64_t count, shape, int32_t by_mode,
+           mode, fill_value, out, return_time, int32_t memory):
+    """By a function, or by batch_gather, which the C library may compute in pieces, if it is NULL.
+
+    The index has `count` entries at the axis.
+    """
+    result = _take_out(op, out, shape, table.dtype, (table, entries))
+
+    cdef _Memory from_ = _Memory(table), by = _Memory(entries), to = _Memory(result, writable=True)
+    cdef _Memory fill = _Memory(_as_fill(op, mode, fill_value, table.dtype))
+    cdef int64_t outer = _product(table.shape[:axis])
+    cdef int64_t axis_size = table.shape[axis]
+    cdef int64_t inner = _product(table.shape[axis + 1:])
+    cdef int32_t dtype = _DTYPES[table.dtype.name]
     cdef int32_t index_type = _index_type(entries)
     cdef float milliseconds = 0
     cdef int32_t status
-    cdef _Memory fill = _Memory(_as_fill(op, mode, fill_value, rows.dtype))
     with nogil:
-        if by_mode == capi.TORCH_OPS_MODE_RAISE:
-            status = _batch_gather(from_.pointer, by.pointer, to.pointer, batch, axis_size, count,
-                                   inner, dtype, index_type, memory, NULL, &milliseconds)
+        if function != NULL:
+            status = function(from_.pointer, by.pointer, to.pointer, outer, axis_size, count, inner,
+                              dtype, index_type, by_mode, fill.pointer, memory, NULL, &milliseconds)
         else:
-            status = _gather_rows(from_.pointer, by.pointer, to.pointer, batch, axis_size, count,
-                                  inner, dtype, index_type, by_mode, fill.pointer, memory, NULL,
-                                  &milliseconds)
+            status = _batch_gather(from_.pointer, by.pointer, to.pointer, outer, axis_size, count,
+                                   inner, dtype, index_type, memory, NULL, &milliseconds)
     return _give(op, status, result, out, return_time, milliseconds, entries, by_mode)
 
 

@@ -418,15 +418,12 @@ def build(configuration: Configuration, base: Path, temp: Path, op: str | None) 
     # pip puts ninja beside python, which is on PATH in an activated environment only.
     scripts = str(Path(sys.executable).parent)
     environ["PATH"] = os.pathsep.join([environ.get("PATH", os.defpath), scripts])
-    steps = setup_c_library.steps(
-        ROOT,
-        base,
-        temp,
-        configuration.version,
-        nvcc and setup_c_library.Cuda(nvcc.home, nvcc.version, configuration.archs),
-        environ,
-        bindings.link_libstdcxx(),
+    cuda = nvcc and setup_c_library.Cuda(nvcc.home, nvcc.version, configuration.archs)
+    libstdcxx = bindings.link_libstdcxx()
+    steps = setup_c_library.library_steps(
+        ROOT, base, temp, configuration.version, cuda, environ, libstdcxx
     )
+    steps += setup_c_library.module_steps(ROOT, base, temp, environ)
     library = setup_c_library.library_path(ROOT, base)
     headers = nvcc and cuda_includes(nvcc, bindings.nvidia_wheels(configuration.torch.cuda))
     made = [library]

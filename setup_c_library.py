@@ -93,7 +93,7 @@ def read_api_version(root: Path) -> str:
 
 
 def outputs(root: Path, base: Path) -> list[Path]:
-    """All that steps() and finish() make, below base."""
+    """All that the steps and finish() make, below base."""
     package = base / PACKAGE
     return [
         package / "lib" / LIBRARY,
@@ -101,27 +101,6 @@ def outputs(root: Path, base: Path) -> list[Path]:
         package / f"_host{sysconfig.get_config_var('EXT_SUFFIX')}",
         *(package / target for target in TEMPLATES.values()),
         *(package / "include" / "torch_ops" / name for name in HEADERS),
-    ]
-
-
-def steps(
-    root: Path,
-    base: Path,
-    temp: Path,
-    version: str,
-    cuda: Cuda | None,
-    environ: Mapping[str, str],
-    libstdcxx: Sequence[str] = (),
-) -> list[Step]:
-    """What makes the library and the Cython module, below base; finish() writes the rest.
-
-    `libstdcxx`: arguments that link torch's. Exceptions go from the library to the bindings, and
-    torch's through the library, so that it must not have a copy of its own.
-    """
-    package = base / PACKAGE
-    return [
-        *library_steps(root, package, temp, version, cuda, environ, libstdcxx),
-        *module_steps(root, package, temp, environ),
     ]
 
 
@@ -146,13 +125,18 @@ def finish(root: Path, base: Path, version: str) -> None:
 
 def library_steps(
     root: Path,
-    package: Path,
+    base: Path,
     temp: Path,
     version: str,
     cuda: Cuda | None,
     environ: Mapping[str, str],
     libstdcxx: Sequence[str] = (),
 ) -> list[Step]:
+    """What makes the library, below base.
+
+    `libstdcxx`: arguments that link torch's. Exceptions go from the library to the bindings, and
+    torch's through the library, so that it must not have a copy of its own.
+    """
     cxx = shlex.split(environ.get("CXX", "c++"))
     config = f"cuda={cuda.version}; archs={cuda.archs}" if cuda else "cuda=none; archs="
     defines = [
@@ -190,7 +174,7 @@ def library_steps(
 
     objects = [step.output for step in made]
     exports = root / SOURCES / "exports.map"
-    target = library_path(root, package.parent)
+    target = library_path(root, base)
     soname = target.name
     command = [*cxx, "-shared", "-pthread", "-o", str(target), *map(str, objects)]
     command += [f"-Wl,-soname,{soname}", f"-Wl,--version-script={exports}", "-Wl,--no-undefined"]
@@ -203,7 +187,7 @@ def library_steps(
     return made
 
 
-def module_steps(root: Path, package: Path, temp: Path, environ: Mapping[str, str]) -> list[Step]:
+def module_steps(root: Path, base: Path, temp: Path, environ: Mapping[str, str]) -> list[Step]:
     """The Cython module. It opens the library when it is imported, so it is not linked with it."""
     source = root / PACKAGE / "_host.pyx"
     generated = temp / "_host.c"
@@ -218,7 +202,7 @@ def module_steps(root: Path, package: Path, temp: Path, environ: Mapping[str, st
     command += [f"-I{root / PACKAGE / 'include'}", "-MMD", "-MF", str(depfile)]
     command += ["-c", str(generated), "-o", str(target)]
     made.append(Step(target, [generated], command, depfile))
-    module = package / f"_host{sysconfig.get_config_var('EXT_SUFFIX')}"
+    module = base / PACKAGE / f"_host{sysconfig.get_config_var('EXT_SUFFIX')}"
     link = [*cc, "-shared", "-o", str(module), str(target), "-ldl"]
     made.append(Step(module, [target], link))
     return made

@@ -240,8 +240,7 @@ def test_a_gpu_that_the_library_has_no_code_for(tmp_path: Path) -> None:
     library = setup_py.setup_c_library
     cuda = library.Cuda(home, setup_py.read_nvcc(home).version, arch)
     steps = library.library_steps(ROOT, tmp_path, tmp_path, "0", cuda, os.environ)
-    (tmp_path / "lib").mkdir()
-    library.run_steps(steps, tmp_path, os.environ)
+    setup_py.bindings.run_steps(steps, tmp_path, os.environ)
     code = """
 import numpy as np, torch_ops_host as host
 source, index = np.arange(2e6), np.arange(2_000_000)[::-1].copy()

@@ -77,8 +77,6 @@ def run_steps(steps: Sequence[Step], temp: Path, environ: Mapping[str, str]) -> 
     Raises:
         subprocess.CalledProcessError: a command failed; it has printed why.
     """
-    for step in steps:
-        step.output.parent.mkdir(parents=True, exist_ok=True)
     ninja = shutil.which("ninja", path=environ.get("PATH"))
     if ninja is None:
         run_all(steps, temp, count_jobs(environ))
@@ -105,6 +103,8 @@ def run_steps(steps: Sequence[Step], temp: Path, environ: Mapping[str, str]) -> 
 
 def run_all(steps: Sequence[Step], temp: Path, jobs: int) -> None:
     """All steps, which are in an order in which each comes after what it needs."""
+    for step in steps:
+        step.output.parent.mkdir(parents=True, exist_ok=True)
     made: dict[Path, Future[None]] = {}
     # A step that waits for others holds a process: so those that need nothing go first.
     rank: dict[Path, int] = {}

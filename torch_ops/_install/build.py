@@ -85,8 +85,6 @@ def build(parent: Path, environ: Mapping[str, str]) -> Path:
             str(library.parent),
             environ,
         )
-        for step in steps:
-            step.output.parent.mkdir(parents=True, exist_ok=True)
         try:
             bindings.run_all(steps, Path(temp), bindings.count_jobs(environ))
         except subprocess.CalledProcessError as error:

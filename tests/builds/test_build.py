@@ -23,9 +23,17 @@ def toy(tmp_path: Path) -> Path:
     return write_toy(tmp_path / "toy")
 
 
-def compiled_sources(output: str) -> list[str]:
-    """Those that a build prints, below src/."""
-    return sorted(re.findall(r"^\[\d+/\d+\] (?:torch[\d.]+/)?(\S+\.cpp)\.o$", output, re.MULTILINE))
+def compiled(toy: Path) -> list[str]:
+    """The sources that a build compiles, below src/."""
+    result = build(toy, TORCH_OPS_CPU_ONLY="1")
+    assert result.returncode == 0, result.stdout
+    objects = r"^\[\d+/\d+\] (?:torch[\d.]+/)?(\S+\.cpp)\.o$"
+    return sorted(re.findall(objects, result.stdout, re.MULTILINE))
+
+
+def answer(toy: Path) -> str:
+    code = "import torch_ops; print(torch_ops.answer())"
+    return run_with_torch("-c", code, cwd=toy).stdout.strip()
 
 
 def built_config(folder: Path) -> dict[str, object]:
@@ -48,22 +56,12 @@ def test_build_prints_and_keeps_its_configuration(toy: Path) -> None:
 
 
 def test_build_again_compiles_what_changed(toy: Path) -> None:
-    def compiled() -> list[str]:
-        result = build(toy, TORCH_OPS_CPU_ONLY="1")
-        assert result.returncode == 0, result.stdout
-        return compiled_sources(result.stdout)
-
-    def answer() -> str:
-        return run_with_torch(
-            "-c", "import torch_ops; print(torch_ops.answer())", cwd=toy
-        ).stdout.strip()
-
-    assert compiled() == ["c_api/api.cpp", "toy/toy.cpp"]
-    assert answer() == "42"
-    assert compiled() == []
+    assert compiled(toy) == ["c_api/api.cpp", "toy/toy.cpp"]
+    assert answer(toy) == "42"
+    assert compiled(toy) == []
     (toy / "src/common/answer.h").write_text("#define ANSWER 43\n")
-    assert compiled() == ["toy/toy.cpp"]
-    assert answer() == "43"
+    assert compiled(toy) == ["toy/toy.cpp"]
+    assert answer(toy) == "43"
 
 
 def test_build_without_ninja(toy: Path, tmp_path: Path) -> None:
@@ -84,16 +82,13 @@ def test_build_without_ninja(toy: Path, tmp_path: Path) -> None:
     assert line in text
     (toy / "setup.py").write_text(text.replace(line, f"scripts = {str(hidden)!r}"))
 
-    for answer in (42, 43):
-        (toy / "src/common/answer.h").write_text(f"#define ANSWER {answer}\n")
+    for number in ("42", "43"):
+        (toy / "src/common/answer.h").write_text(f"#define ANSWER {number}\n")
         result = build(toy, TORCH_OPS_CPU_ONLY="1", PATH=str(hidden))
         assert result.returncode == 0, result.stdout
         assert "[1/" in result.stdout
         assert "ninja" not in result.stdout
-        printed = run_with_torch(
-            "-c", "import torch_ops; print(torch_ops.answer())", cwd=toy
-        ).stdout
-        assert printed.strip() == str(answer)
+        assert answer(toy) == number
 
 
 TEXT = """
@@ -179,12 +174,7 @@ def test_the_c_library_is_built_again_where_it_changed(toy: Path) -> None:
     (toy / "src/c_api/more.h").write_text("#define MORE 1\n")
     (toy / "src/c_api/more.cpp").write_text('#include "c_api/more.h"\nint more = MORE;\n')
 
-    def compiled() -> list[str]:
-        result = build(toy, TORCH_OPS_CPU_ONLY="1")
-        assert result.returncode == 0, result.stdout
-        return compiled_sources(result.stdout)
-
-    assert compiled() == ["c_api/api.cpp", "c_api/more.cpp", "toy/toy.cpp"]
-    assert compiled() == []
+    assert compiled(toy) == ["c_api/api.cpp", "c_api/more.cpp", "toy/toy.cpp"]
+    assert compiled(toy) == []
     (toy / "src/c_api/more.h").write_text("#define MORE 2\n")
-    assert compiled() == ["c_api/more.cpp"]
+    assert compiled(toy) == ["c_api/more.cpp"]

@@ -306,24 +306,22 @@ class TestBuild:
         assert "Traceback" not in result.stdout
         assert list(next(user_folder.iterdir()).iterdir()) == []
 
-    def test_no_compiler(self, upgraded: Path, tmp_path: Path) -> None:
-        result = run_with_torch(
-            "-m", "torch_ops", "build", cwd=upgraded, CXX="no-such-compiler -m64"
-        )
+    @pytest.mark.parametrize(
+        ("missing", "variables", "text"),
+        [
+            (None, {"CXX": "no-such-compiler -m64"}, "C++ compiler (no-such-compiler): install g"),
+            ("src", {}, "the sources of the bindings are missing"),
+            ("torch_ops_host/lib", {}, "there is no kernel library"),
+        ],
+    )
+    def test_something_is_missing(
+        self, upgraded: Path, missing: str | None, variables: dict[str, str], text: str
+    ) -> None:
+        if missing:
+            shutil.rmtree(upgraded / missing)
+        result = run_with_torch("-m", "torch_ops", "build", cwd=upgraded, **variables)
         assert result.returncode == 1
-        assert "found no C++ compiler (no-such-compiler): install g++" in result.stdout
-
-    def test_no_sources(self, upgraded: Path) -> None:
-        shutil.rmtree(upgraded / "src")
-        result = run_with_torch("-m", "torch_ops", "build", cwd=upgraded)
-        assert result.returncode == 1
-        assert "the sources of the bindings are missing" in result.stdout
-
-    def test_no_library(self, upgraded: Path) -> None:
-        shutil.rmtree(upgraded / "torch_ops_host" / "lib")
-        result = run_with_torch("-m", "torch_ops", "build", cwd=upgraded)
-        assert result.returncode == 1
-        assert "there is no kernel library" in result.stdout
+        assert text in result.stdout
 
     @pytest.mark.slow
     def test_the_module_for_cuda_needs_no_toolkit(self, tmp_path: Path) -> None:

@@ -60,12 +60,12 @@ def test_size_and_form(tree: Path) -> None:
         assert result.returncode == 0, result.stdout
 
 
-@pytest.mark.parametrize("name", ["relu", "Softplus", "soft-plus", "2x", "soft__plus"])
-def test_names_that_are_refused(tree: Path, name: str) -> None:
+def test_names_that_are_refused(tree: Path) -> None:
     before = files(tree)
-    result = new_op(tree, name)
-    assert result.returncode != 0
-    assert name in result.stdout
+    for name in ("relu", "Softplus", "soft-plus", "2x", "soft__plus"):
+        result = new_op(tree, name)
+        assert result.returncode != 0
+        assert name in result.stdout
     assert files(tree) == before
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -47,12 +49,13 @@ def fake_toolkit(root: Path, version: str = "13.0") -> Path:
     return root
 
 
-def refusal(error: pytest.ExceptionInfo[BaseException]) -> str:
-    """The text of a refusal: one line that names the project."""
-    text = str(error.value)
-    assert text.startswith("torch_ops: ")
-    assert "\n" not in text
-    return text
+@contextmanager
+def refused(*texts: str) -> Iterator[None]:
+    """Checks the text of a refusal: one line that names the project, and has these parts."""
+    with pytest.raises(SystemExit, match=r"\Atorch_ops: .*\Z") as error:
+        yield
+    for text in texts:
+        assert text in str(error.value)
 
 
 # ---- the platform, torch and compilers
@@ -60,9 +63,8 @@ def refusal(error: pytest.ExceptionInfo[BaseException]) -> str:
 
 @pytest.mark.parametrize("system", ["Windows", "Darwin"])
 def test_other_systems_are_refused(setup_py: ModuleType, system: str) -> None:
-    with pytest.raises(setup_py.Refusal) as error:
+    with refused(f"not on {system}"):
         setup_py.refuse_platform(system, "x86_64", "3.12")
-    assert f"not on {system}" in refusal(error)
 
 
 @pytest.mark.parametrize(
@@ -83,17 +85,15 @@ def test_what_may_work_gets_a_warning(
 
 
 def test_old_python_is_refused(setup_py: ModuleType) -> None:
-    with pytest.raises(setup_py.Refusal) as error:
+    with refused("needs Python 3.11 or newer, not 3.10"):
         setup_py.refuse_platform("Linux", "x86_64", "3.10")
-    assert "needs Python 3.11 or newer, not 3.10" in refusal(error)
 
 
 def test_rocm_is_refused(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     rocm = setup_py.Torch("2.11.0+rocm7.0", None, "7.0.51831")
     monkeypatch.setattr(setup_py, "find_torch", lambda: rocm)
-    with pytest.raises(setup_py.Refusal) as error:
+    with refused("ROCm"):
         setup_py.configure({})
-    assert "ROCm" in refusal(error)
 
 
 def test_other_torch_gets_a_warning(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +106,8 @@ def test_other_torch_gets_a_warning(setup_py: ModuleType, monkeypatch: pytest.Mo
 
 def test_old_torch_is_refused(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup_py, "find_torch", lambda: setup_py.Torch("2.10.0+cpu", None))
-    with pytest.raises(setup_py.Refusal) as error:
+    with refused("needs torch 2.11 or newer, not 2.10.0+cpu"):
         setup_py.configure({"PATH": os.environ["PATH"]})
-    assert "needs torch 2.11 or newer, not 2.10.0+cpu" in refusal(error)
 
 
 def test_another_cuda_gets_a_warning(
@@ -123,12 +122,10 @@ def test_another_cuda_gets_a_warning(
 
 
 def test_compiler_is_missing(setup_py: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(setup_py.Refusal) as error:
+    with refused("install g++"):
         setup_py.check_compiler({"PATH": str(tmp_path)})
-    assert "install g++" in refusal(error)
-    with pytest.raises(setup_py.Refusal) as error:
+    with refused("no-such-compiler"):
         setup_py.check_compiler({"PATH": os.environ["PATH"], "CXX": "no-such-compiler -m64"})
-    assert "no-such-compiler" in refusal(error)
 
 
 # ---- finding a CUDA toolkit
@@ -142,9 +139,8 @@ def test_cuda_home_goes_first(setup_py: ModuleType, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["CUDA_HOME", "CUDA_PATH"])
 def test_cuda_home_without_nvcc_is_refused(setup_py: ModuleType, tmp_path: Path, name: str) -> None:
-    with pytest.raises(setup_py.Refusal) as error:
+    with refused(f"{name} is {tmp_path}"):
         setup_py.find_cuda_home({name: str(tmp_path)}, [])
-    assert f"{name} is {tmp_path}" in refusal(error)
 
 
 def test_nvcc_on_path_may_be_a_script(setup_py: ModuleType, tmp_path: Path) -> None:
@@ -175,9 +171,8 @@ def test_default_toolkit_then_wheels(
 
 def test_nvcc_that_is_none(setup_py: ModuleType, tmp_path: Path) -> None:
     write_script(tmp_path / "bin" / "nvcc", "echo hello")
-    with pytest.raises(setup_py.Refusal) as error:
+    with refused("names no release"):
         setup_py.read_nvcc(tmp_path)
-    assert "names no release" in refusal(error)
 
 
 # ---- CUDA or not
@@ -215,33 +210,27 @@ class TestChooseNvcc:
     def test_no_nvcc_but_a_driver(
         self, setup_py: ModuleType, tmp_path: Path, cuda_torch: object
     ) -> None:
-        with pytest.raises(setup_py.Refusal) as error:
+        with refused("TORCH_OPS_CPU_ONLY=1", "install nvcc 13.0"):
             setup_py.choose_nvcc({"PATH": str(tmp_path)}, cuda_torch, [], True)
-        text = refusal(error)
-        assert "TORCH_OPS_CPU_ONLY=1" in text
-        assert "install nvcc 13.0" in text
 
     def test_forced_without_nvcc(
         self, setup_py: ModuleType, tmp_path: Path, cuda_torch: object
     ) -> None:
         environ = {"PATH": str(tmp_path), "FORCE_CUDA": "1"}
-        with pytest.raises(setup_py.Refusal) as error:
+        with refused("FORCE_CUDA is set, but there is no nvcc"):
             setup_py.choose_nvcc(environ, cuda_torch, [], False)
-        assert "FORCE_CUDA is set, but there is no nvcc" in refusal(error)
 
     def test_forced_without_cuda_torch(
         self, setup_py: ModuleType, tmp_path: Path, cpu_torch: object
     ) -> None:
         environ = {"CUDA_HOME": str(fake_toolkit(tmp_path)), "FORCE_CUDA": "1"}
-        with pytest.raises(setup_py.Refusal) as error:
+        with refused("a build without CUDA"):
             setup_py.choose_nvcc(environ, cpu_torch, [], False)
-        assert "a build without CUDA" in refusal(error)
 
     def test_forced_both_ways(self, setup_py: ModuleType, cuda_torch: object) -> None:
         environ = {"TORCH_OPS_CPU_ONLY": "1", "FORCE_CUDA": "1"}
-        with pytest.raises(setup_py.Refusal) as error:
+        with refused("unset one of them"):
             setup_py.choose_nvcc(environ, cuda_torch, [], True)
-        assert "unset one of them" in refusal(error)
 
     @pytest.mark.parametrize("driver", [False, True])
     def test_cpu_only(
@@ -276,11 +265,8 @@ class TestChooseNvcc:
         self, setup_py: ModuleType, tmp_path: Path, cuda_torch: object, version: str
     ) -> None:
         environ = {"CUDA_HOME": str(fake_toolkit(tmp_path, version))}
-        with pytest.raises(setup_py.Refusal) as error:
+        with refused(f"of CUDA {version}", "of CUDA 13.0"):
             setup_py.choose_nvcc(environ, cuda_torch, [], True)
-        text = refusal(error)
-        assert f"of CUDA {version}" in text
-        assert "of CUDA 13.0" in text
 
 
 @pytest.mark.parametrize(
@@ -309,9 +295,8 @@ def test_archs(
 def test_old_archs_are_refused(
     setup_py: ModuleType, listed: str, gpus: list[tuple[int, int]]
 ) -> None:
-    with pytest.raises(setup_py.Refusal) as error:
+    with refused("7.5"):
         setup_py.choose_archs({"TORCH_CUDA_ARCH_LIST": listed}, gpus)
-    assert "7.5" in refusal(error)
 
 
 # ---- what the compiler and the linker need beside the toolkit
@@ -388,6 +373,5 @@ def test_build_requirements_do_not_name_torch() -> None:
 
 def test_cython_is_missing(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup_py.setup_c_library, "has_cython", lambda: False)
-    with pytest.raises(setup_py.Refusal) as error:
+    with refused("pip install cython"):
         setup_py.configure({"PATH": os.environ["PATH"]})
-    assert "pip install cython" in refusal(error)

@@ -71,7 +71,8 @@ class Caller:
     ) -> Tensor:
         """[B, M, D] by [B, N]."""
         output = self.like((*index.shape, source.shape[2]), source.dtype)
-        self._by_index("gather_rows", source, index, output, source, mode, fill_of(source, fill))
+        options = (VALUES[f"MODE_{mode}"], fill_of(source, fill))
+        self._by_index("gather_rows", source, index, output, source, *options)
         return output
 
     def gather_elements(
@@ -79,15 +80,16 @@ class Caller:
     ) -> Tensor:
         """[O, M, I] by [O, N, I]."""
         output = self.like(index.shape, source.dtype)
-        self._by_index("gather_elements", source, index, output, source, mode,
-                       fill_of(source, fill))  # fmt: skip
+        options = (VALUES[f"MODE_{mode}"], fill_of(source, fill))
+        self._by_index("gather_elements", source, index, output, source, *options)
         return output
 
     def scatter_elements_add(
         self, values: Tensor, index: Tensor, size: int, mode: str = "RAISE", flags: int = 0
     ) -> Tensor:
         result = self.like((values.shape[0], size, values.shape[2]), values.dtype)
-        self._by_index("scatter_elements_add", values, index, result, result, mode, flags)
+        options = (VALUES[f"MODE_{mode}"], flags)
+        self._by_index("scatter_elements_add", values, index, result, result, *options)
         return result
 
     def scatter(
@@ -103,13 +105,8 @@ class Caller:
         """[B, N, D] by [B, N]."""
         shape = (values.shape[0], size, values.shape[2])
         result = self.like(shape, values.dtype) if out is None else out
-        sizes = (*shape[:2], index.shape[1], shape[2])
-        self.call(
-            "scatter",
-            *(tensor.data_ptr() for tensor in (values, index, result)),
-            *(*sizes, code(values), index_code(index)),
-            *(VALUES[f"REDUCE_{reduce}"], VALUES[f"MODE_{mode}"], flags, self.memory),
-        )
+        options = (VALUES[f"REDUCE_{reduce}"], VALUES[f"MODE_{mode}"], flags)
+        self._by_index("scatter", values, index, result, result, *options)
         return result
 
     def scatter_arg(
@@ -117,12 +114,8 @@ class Caller:
     ) -> Tensor:
         shape = (values.shape[0], size, values.shape[2])
         positions = self.like(shape, torch.int64)
-        self.call(
-            "scatter_arg",
-            *(tensor.data_ptr() for tensor in (values, index, positions)),
-            *(*shape[:2], index.shape[1], shape[2], code(values), index_code(index)),
-            *(VALUES[f"REDUCE_{reduce}"], VALUES[f"MODE_{mode}"], self.memory),
-        )
+        options = (VALUES[f"REDUCE_{reduce}"], VALUES[f"MODE_{mode}"])
+        self._by_index("scatter_arg", values, index, positions, positions, *options)
         return positions
 
     def gather_points(
@@ -205,20 +198,13 @@ class Caller:
         return result
 
     def _by_index(
-        self,
-        name: str,
-        first: Tensor,
-        index: Tensor,
-        last: Tensor,
-        table: Tensor,
-        mode: str,
-        option: Any,
+        self, name: str, first: Tensor, index: Tensor, last: Tensor, table: Tensor, *options: Any
     ) -> None:
         self.call(
             name,
             *(tensor.data_ptr() for tensor in (first, index, last)),
             *(table.shape[0], table.shape[1], index.shape[1], table.shape[2]),
-            *(code(first), index_code(index), VALUES[f"MODE_{mode}"], option, self.memory),
+            *(code(first), index_code(index), *options, self.memory),
         )
 
 

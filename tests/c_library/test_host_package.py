@@ -16,7 +16,7 @@ import torch_ops_host as host
 
 def test_torch_is_not_imported() -> None:
     code = "import torch_ops_host, sys; assert 'torch' not in sys.modules, 'torch'"
-    subprocess.run([sys.executable, "-c", code], env=environ(), check=True)
+    output_of(sys.executable, "-c", code, env=environ())
 
 
 def test_without_numpy() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from host_arrays import DEVICES, environ, make, picks, reference_gather, reference_scatter
-from programs import ROOT, load_setup_py
+from programs import ROOT, load_setup_py, output_of
 
 import torch_ops_host as host
 
@@ -158,8 +157,7 @@ for _ in range(12):
 grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 assert grown < 30_000, grown  # kilobytes
 """
-    result = subprocess.run([sys.executable, "-c", code], env=environ(), timeout=120, check=False)
-    assert result.returncode == 0
+    output_of(sys.executable, "-c", code, env=environ(), timeout=120)
 
 
 def test_number_of_threads() -> None:
@@ -188,8 +186,7 @@ if child == 0:
     os._exit(0 if np.array_equal(host.gather(source, index, device="cpu"), source[index]) else 1)
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    result = subprocess.run([sys.executable, "-c", code], env=environ(), timeout=60, check=False)
-    assert result.returncode == 0
+    output_of(sys.executable, "-c", code, env=environ(), timeout=60)
 
 
 @pytest.mark.skipif(host.device_count() == 0, reason="needs a GPU")
@@ -225,8 +222,7 @@ for _ in range(2):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     check("gpu")
 """
-    result = subprocess.run([sys.executable, "-c", code], env=environ(), timeout=120, check=False)
-    assert result.returncode == 0
+    output_of(sys.executable, "-c", code, env=environ(), timeout=120)
 
 
 @pytest.mark.slow
@@ -257,13 +253,8 @@ for call in (lambda: host.gather(source, index, device="gpu"), lambda: host.hell
     else:
         raise AssertionError("kernels for another GPU")
 """
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environ(TORCH_OPS_LIBRARY=str(steps[-1].output)),
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0
+    variables = environ(TORCH_OPS_LIBRARY=str(steps[-1].output))
+    output_of(sys.executable, "-c", code, env=variables, timeout=120)
 
 
 def test_pinned_empty() -> None:

@@ -23,6 +23,15 @@ struct Array {
 };
 using Arrays = std::vector<Array>;
 
+// Where the arrays of a call are for the computing device, in the order of the call's Arrays.
+using Pointers = std::vector<void*>;
+
+inline Pointers pointers_of(const Arrays& arrays) {
+  Pointers pointers;
+  for (const Array& each : arrays) pointers.push_back(const_cast<void*>(each.pointer));
+  return pointers;
+}
+
 // What an error of an index's entry says about the index.
 struct EntryKind {
   int64_t bound;  // of the entries; unused if they are coordinates
@@ -58,7 +67,7 @@ struct RowCall {
             {to_name, to, table_first ? rows_bytes() : table_bytes(), access}};
   }
   // The same with other pointers.
-  RowCall at(const std::vector<void*>& pointers) const {
+  RowCall at(const Pointers& pointers) const {
     RowCall call = *this;
     call.from = pointers[0];
     call.index = pointers[1];

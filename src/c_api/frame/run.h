@@ -48,15 +48,6 @@ void checked(On, const IndexArray& index, const EntryKind& kind, Launch&& launch
   }
 }
 
-// Where the arrays of a call are for the computing device, in the order of the call's Arrays.
-using Pointers = std::vector<void*>;
-
-inline Pointers pointers_of(const Arrays& arrays) {
-  Pointers pointers;
-  for (const Array& each : arrays) pointers.push_back(const_cast<void*>(each.pointer));
-  return pointers;
-}
-
 // Computes a call by compute(on, pointers, errors...): on a device with an IndexErrorSite, in which
 // its kernels record a bad entry; on the CPU without, where it throws. Host-pointer calls go to a
 // device only if that is demanded, and as a whole.

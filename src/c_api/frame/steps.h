@@ -14,19 +14,12 @@ namespace torch_ops {
 template <class On, class T>
 class Room {
  public:
-  explicit Room(int64_t size) : memory_(make(size)) {}
+  explicit Room(int64_t size) : memory_(kOnCpu ? size : size * static_cast<int64_t>(sizeof(T))) {}
   T* get() const { return static_cast<T*>(static_cast<void*>(memory_.get())); }
 
  private:
-  using Memory = std::conditional_t<std::is_same_v<On, OnCpu>, Scratch<T>, DeviceScratch>;
-  static Memory make(int64_t size) {
-    if constexpr (std::is_same_v<On, OnCpu>) {
-      return Memory(size);
-    } else {
-      return Memory(size * static_cast<int64_t>(sizeof(T)));
-    }
-  }
-  Memory memory_;
+  static constexpr bool kOnCpu = std::is_same_v<On, OnCpu>;
+  std::conditional_t<kOnCpu, Scratch<T>, DeviceScratch> memory_;
 };
 
 // Steps: each writes element i of a result.

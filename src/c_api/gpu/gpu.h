@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <functional>
-#include <vector>
 
 #include "c_api/frame/arguments.h"
 #include "common/indexing/index_error.h"
@@ -45,7 +44,7 @@ TORCH_OPS_GPU_QUERY(bool is_pinned(const void* memory))
 TORCH_OPS_GPU_QUERY(bool pinned_free(void* memory))
 
 // Launches a call on the current stream of the current device; `at` are the call's arrays there.
-using Launch = std::function<void(const std::vector<void*>& at, const IndexErrorSite& errors)>;
+using Launch = std::function<void(const Pointers& at, const IndexErrorSite& errors)>;
 
 // Calls body() while a device is current.
 TORCH_OPS_GPU_CALL(void with_device(int device, const std::function<void()>& body))

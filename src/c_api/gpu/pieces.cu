@@ -476,7 +476,7 @@ void run_copied(const Arrays& arrays, const EntryKind& kind, torch_ops_stream st
            " bytes of device memory for its arrays, but it may take ", budget);
     }
     DeviceBlock block(std::max<int64_t>(bytes, 1), *pipeline);
-    std::vector<void*> at;
+    Pointers at;
     const Event nothing;
     Event computed, left;
     for (const Array& each : arrays) {

@@ -410,8 +410,7 @@ void with_device(int device, const std::function<void()>& body) {
 // If a time is wanted, waits for the call, and raises the errors that its kernels recorded.
 void run_there(const Arrays& arrays, const EntryKind& kind, torch_ops_stream stream,
                float* milliseconds, const Launch& launch) {
-  std::vector<void*> at;
-  for (const Array& each : arrays) at.push_back(const_cast<void*>(each.pointer));
+  const Pointers at = pointers_of(arrays);
   translated([&] {
     need_device();
     const int device = device_of(arrays);

@@ -155,33 +155,3 @@ def function_class(name: str, saves: str) -> Any:
             return backward_op(input_tangent, *ctx.saved_tensors)
 
     return Function
-
-
-def check(
-    name: str,
-    function: Unary,
-    device: torch.device,
-    inputs: list[float],
-    outputs: list[float],
-    gradients: list[float],
-) -> str:
-    """Runs a function forward and backward, and returns the results as text.
-
-    Raises:
-        AssertionError: The results are wrong.
-    """
-    x = torch.tensor(inputs, dtype=torch.float32, device=device, requires_grad=True)
-    y = function(x)
-    y.sum().backward()
-    assert x.grad is not None
-    what = f"{name}({inputs})"
-    if y.tolist() != outputs or x.grad.tolist() != gradients:
-        raise AssertionError(f"{what} gave {y.tolist()}, its gradient {x.grad.tolist()}")
-    return f"{what} = {outputs}, gradient {gradients}"
-
-
-def self_check_of(
-    function: Unary, inputs: list[float], outputs: list[float], gradients: list[float]
-) -> Callable[[torch.device], str]:
-    """The ``self_check`` of an op's module, for ``python -m torch_ops``."""
-    return lambda device: check(function.__name__, function, device, inputs, outputs, gradients)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +11,8 @@ from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
 from torch_ops.ops._arguments import check_kinds, check_tensors
-from torch_ops.ops._elementwise import check, function_class
+from torch_ops.ops._elementwise import function_class
+from torch_ops.ops._self_check import compared
 
 _ops = torch.ops.torch_ops
 _relu = _ops.relu.default
@@ -292,8 +292,9 @@ class LeakyReLU(nn.LeakyReLU):
 def self_check(device: torch.device) -> str:
     """Runs relu forward and backward on ``device``; for ``python -m torch_ops``."""
     for save in ("mask", "output"):
-        text = check("relu", partial(relu, save=save), device, [-1, 0, 2], [0, 0, 2], [0, 0, 1])
-    return text
+        x = torch.tensor([-1.0, 0.0, 2.0], device=device, requires_grad=True)
+        text = compared("relu([-1, 0, 2])", relu(x, save=save), [0, 0, 2], x, [0, 0, 1])
+    return f"{text}, gradient [0, 0, 1]"
 
 
 # ---- In torch's ops, for torch_ops.decompositions -----------------------------------------------

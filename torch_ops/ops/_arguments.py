@@ -128,20 +128,20 @@ def check_dim_size(name: str, dim_size: int | None) -> None:
         )
 
 
-def check_tensors(name: str, order: str | None = None, **tensors: Any) -> None:
+def check_tensors(name: str, takes: str | None = None, **tensors: Any) -> None:
     """Raises TypeError if an argument is not a tensor; jagged nested ones are.
 
-    ``order`` is that of the arguments, for functions whose counterpart in torch has another.
+    ``takes``: what the function takes, for one whose counterpart in torch has another order.
     """
     for role, argument in tensors.items():
         if not is_tensor_like(argument):  # torch.fx's proxies are
             text = f"{name}: {role} must be a tensor, but {given(argument)} was given."
-            raise TypeError(text if order is None else f"{text} torch_ops.{name} takes ({order}).")
+            raise TypeError(text if takes is None else f"{text} torch_ops.{name} takes {takes}.")
 
 
-def check_dense(name: str, order: str | None = None, **tensors: Any) -> None:
+def check_dense(name: str, takes: str | None = None, **tensors: Any) -> None:
     """Raises TypeError if an argument is not a tensor, or a nested one."""
-    check_tensors(name, order, **tensors)
+    check_tensors(name, takes, **tensors)
     for role, argument in tensors.items():
         if isinstance(argument, Tensor) and argument.is_nested:
             raise TypeError(

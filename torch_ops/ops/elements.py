@@ -81,7 +81,7 @@ def gather_elements(
         output = _ext_gather.call_elements(source, index, dim, mode, fill_value, None)
         if output is not NotImplemented:
             return output
-    check_dense("gather_elements", "source, index, dim", source=source, index=index)
+    check_dense("gather_elements", "(source, index, dim)", source=source, index=index)
     check_kinds("gather_elements", dim=(dim, "an int"))
     return _gather_elements(
         source, index, dim, **mode_arguments("gather_elements", mode, fill_value)
@@ -135,7 +135,7 @@ def take_along_dim(
         output = _ext_gather.call_take_along_dim(source, index, dim, mode, fill_value)
         if output is not NotImplemented:
             return output
-    check_dense("take_along_dim", "source, index, dim", source=source, index=index)
+    check_dense("take_along_dim", "(source, index, dim)", source=source, index=index)
     check_kinds("take_along_dim", dim=(dim, "an int or None"))
     return _take_along_dim(source, index, dim, **mode_arguments("take_along_dim", mode, fill_value))
 
@@ -208,7 +208,7 @@ def scatter_elements_add(
         output = _ext_scatter.call_elements(values, index, size, dim, deterministic, mode)
         if output is not NotImplemented:
             return output
-    check_dense("scatter_elements_add", "values, index, size, dim", values=values, index=index)
+    check_dense("scatter_elements_add", "(values, index, size, dim)", values=values, index=index)
     check_kinds(
         "scatter_elements_add",
         size=(size, "a sequence of ints"),

@@ -84,7 +84,7 @@ def embedding(
         input, parts = _plan_parts(input, weight)
     known = isinstance(weight, Tensor)  # and not one of torch.fx's proxies
     if not isinstance(input, Tensor) or not known:
-        check_tensors("embedding", "input, weight", input=input, weight=weight)
+        check_tensors("embedding", "(input, weight)", input=input, weight=weight)
     if type(input) is not Tensor and isinstance(input, Tensor) and input.layout == torch.jagged:
         options = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         return _jagged_like(input, embedding(input.values(), weight, *options))
@@ -140,7 +140,7 @@ def padding_row(name: str, padding_idx: int | None, weight: Tensor) -> int | Non
 
 def _plan_parts(plan: GatherPlan, weight: Any) -> tuple[Tensor, dict[str, Tensor]]:
     """The input of a plan, and its tensors that are kept for the gradient."""
-    check_tensors("embedding", "input, weight", weight=weight)
+    check_tensors("embedding", "(input, weight)", weight=weight)
     if plan.batch_dims != 0 or plan.dim not in (0, -2) or plan.dim_size != weight.shape[0]:
         raise ValueError(
             f"embedding: a plan must be made with dim_size = weight.shape[0] = {weight.shape[0]}, "

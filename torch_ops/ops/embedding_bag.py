@@ -93,7 +93,7 @@ def embedding_bag(
         tensor([[6., 8.],
                 [3., 4.]])
     """
-    check_dense("embedding_bag", "input, weight, offsets", input=input, weight=weight)
+    check_dense("embedding_bag", "(input, weight, offsets)", input=input, weight=weight)
     if offsets is not None:
         check_dense("embedding_bag", offsets=offsets)
     if per_sample_weights is not None:

@@ -90,7 +90,7 @@ def gather_nd(
         output = _ext.call_gather_nd(source, index, batch_dims, mode, fill_value)
         if output is not NotImplemented:
             return output
-    check_dense("gather_nd", "source, index, batch_dims", source=source, index=index)
+    check_dense("gather_nd", "(source, index, batch_dims)", source=source, index=index)
     check_kinds("gather_nd", batch_dims=(batch_dims, "an int"))
     options = mode_arguments("gather_nd", mode, fill_value)
     return _gather_nd(source, index, batch_dims=batch_dims, **options)

@@ -95,7 +95,7 @@ def index(source: Tensor, indices: Index | tuple[Index, ...] | GatherPlan) -> Te
         output = _ext.call_index(source, indices)
         if output is not NotImplemented:
             return output
-    check_dense("index", "source, indices", source=source)
+    check_dense("index", "(source, indices)", source=source)
     if isinstance(indices, GatherPlan):
         return _gather_by_plan(source, *plan_arguments(indices, "index", source, dim=0, picks=True))
     parsed = Parsed("index", source, indices)
@@ -229,7 +229,7 @@ def index_put_(
             return output
     if not isinstance(accumulate, bool):
         check_kinds("index_put_", accumulate=(accumulate, "a bool"))
-    check_dense("index_put_", "source, indices, values", source=source)
+    check_dense("index_put_", "(source, indices, values)", source=source)
     if not isinstance(values, Tensor):
         values = _as_values("index_put_", source, values)
     parsed = Parsed("index_put_", source, indices)
@@ -338,7 +338,7 @@ def _put(
             accumulate=(accumulate, "a bool"),
             deterministic=(deterministic, "a bool or None"),
         )
-    check_dense(name, "source, indices, values", source=source)
+    check_dense(name, "(source, indices, values)", source=source)
     if not isinstance(values, Tensor):
         values = _as_values(name, source, values)
     parsed = Parsed(name, source, indices)

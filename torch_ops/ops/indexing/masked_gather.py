@@ -67,7 +67,7 @@ def masked_gather(
         output = _ext.call_masked_gather(source, mask, size, fill_value)
         if output is not NotImplemented:
             return output
-    check_dense("masked_gather", "source, mask", source=source, mask=mask)
+    check_dense("masked_gather", "(source, mask)", source=source, mask=mask)
     check_fill_value("masked_gather", fill_value)
     check_kinds("masked_gather", size=(size, "an int or None"))
     return _masked_gather(source, mask, size=size, fill_value=fill_value)
@@ -121,7 +121,7 @@ def masked_scatter(rows: Tensor, mask: Tensor, *, out: Tensor | None = None) -> 
         output = _ext.call_masked_scatter(rows, mask, out)
         if output is not NotImplemented:
             return output
-    check_dense("masked_scatter", "rows, mask", rows=rows, mask=mask)
+    check_dense("masked_scatter", "(rows, mask)", rows=rows, mask=mask)
     if out is not None:
         check_dense("masked_scatter", out=out)
     return _masked_scatter(rows, mask, out)

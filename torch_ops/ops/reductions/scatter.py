@@ -8,14 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
-from torch.overrides import is_tensor_like
 
 from torch_ops.ops._arguments import (
     check_dense,
     check_dim_size,
     check_kinds,
     check_sorted,
-    given,
     mode_arguments,
     only_raise,
 )
@@ -29,16 +27,10 @@ _scatter_sorted = torch.ops.torch_ops._scatter_sorted.default
 _gather = torch.ops.torch_ops.gather.default
 _ext: Any = importlib.import_module("torch_ops._ext.scatter")
 
-
-def _check_tensors(**tensors: Any) -> None:
-    for name, argument in tensors.items():
-        if not is_tensor_like(argument):  # torch.fx's proxies are
-            raise TypeError(
-                f"scatter_add: {name} must be a tensor, but {given(argument)} was given. "
-                "torch_ops.scatter_add takes (values, index, dim_size, dim) and returns the sums; "
-                "torch.scatter_add takes (input, dim, index, src) and adds to input."
-            )
-    check_dense("scatter_add", **tensors)
+_TAKES = (
+    "(values, index, dim_size, dim) and returns the sums; torch.scatter_add takes (input, dim, "
+    "index, src) and adds to input"
+)
 
 
 def _add_by_plan(
@@ -49,7 +41,7 @@ def _add_by_plan(
         output = _ext.call_by_plan(values, *arguments)
         if output is not NotImplemented:
             return output
-    _check_tensors(values=values)
+    check_dense("scatter_add", _TAKES, values=values)
     return _scatter_add_by_plan(values, *arguments)
 
 
@@ -171,7 +163,7 @@ def scatter_add(
         if output is not NotImplemented:
             return output
     if not isinstance(index, GatherPlan):
-        _check_tensors(values=values, index=index)
+        check_dense("scatter_add", _TAKES, values=values, index=index)
         check_dim_size("scatter_add", dim_size)
         check_kinds(
             "scatter_add",

@@ -216,7 +216,7 @@ def scatter(
             if output is not NotImplemented:
                 return output
         return _scatter_by_plan(values, *arguments, reduce, spread, dtype)
-    check_dense("scatter", "values, index, dim_size, dim", values=values, index=index)
+    check_dense("scatter", "(values, index, dim_size, dim)", values=values, index=index)
     check_dim_size("scatter", dim_size)
     check_kinds(
         "scatter",
@@ -314,7 +314,7 @@ def scatter_(
         output = _ext.call_reduce_inplace(out, values, index, dim, batch_dims, reduce, include_self)
         if output is not NotImplemented:
             return output
-    check_dense("scatter_", "out, values, index, dim", out=out, values=values, index=index)
+    check_dense("scatter_", "(out, values, index, dim)", out=out, values=values, index=index)
     check_kinds(
         "scatter_",
         dim=(dim, "an int or None"),
@@ -383,7 +383,7 @@ def scatter_add_(
         output = _ext.call_inplace(out, values, index, dim, batch_dims, "raise", None)
         if output is not NotImplemented:
             return output
-    check_dense("scatter_add_", "out, values, index, dim", out=out, values=values, index=index)
+    check_dense("scatter_add_", "(out, values, index, dim)", out=out, values=values, index=index)
     check_kinds("scatter_add_", dim=(dim, "an int or None"), batch_dims=(batch_dims, "an int"))
     return _scatter_add_(out, values, index, dim, batch_dims=batch_dims)
 

@@ -76,15 +76,3 @@ def fill_of(part: Tensor, fill_value: Number | None) -> Tensor:
     """The one value that mode "fill" fills with, in the dtype of ``part``."""
     entry = torch.zeros(1, dtype=torch.long, device=part.device)
     return _ops.gather(part.new_empty(0), entry, 0, mode="fill", fill_value=fill_value)
-
-
-def gather_part(part: Tensor, entries: Tensor, dim: int, batch_dims: int) -> Tensor:
-    """The rows of a part; what leaves a sum as it is for entries of other parts."""
-    return _ops.gather(
-        part, entries, dim, batch_dims=batch_dims, mode="fill", fill_value=neutral(part.dtype)
-    )
-
-
-def gather_elements_part(part: Tensor, entries: Tensor, dim: int) -> Tensor:
-    """The elements of a part, likewise."""
-    return _ops.gather_elements(part, entries, dim, mode="fill", fill_value=neutral(part.dtype))

@@ -102,7 +102,8 @@ def gather_elements(
         _parts.check_entries(_ops.gather_elements, sizes, entries, dim, mode=mode, name=name)
     first, count = part_of(size, mesh, of_source, dim)
     own = _parts.entries_of_part(entries, size, first, count, mode)
-    output = _parts.gather_elements_part(part, own, dim)
+    neutral = _parts.neutral(part.dtype)
+    output = _ops.gather_elements(part, own, dim, mode="fill", fill_value=neutral)
     if mode == "fill" and is_first(mesh, of_source, dim):  # filled in once
         dropped = _parts.dropped_entries(entries, size)
         output = torch.where(dropped, _parts.fill_of(part, fill_value), output)

@@ -112,7 +112,8 @@ def gather(
         _parts.check_entries(_ops.gather, (size,), entries, 0, mode=mode, name=name)
     first, count = part_of(size, mesh, of_source, axes.dim)
     own = _parts.entries_of_part(entries, size, first, count, mode)
-    output = _parts.gather_part(part, own, axes.dim, batch_dims)
+    fill = {"mode": "fill", "fill_value": _parts.neutral(part.dtype)}
+    output = _ops.gather(part, own, axes.dim, batch_dims=batch_dims, **fill)
     if mode == "fill" and is_first(mesh, of_source, axes.dim):  # filled in once
         dropped = axes.expand(_parts.dropped_entries(entries, size), output.dim())
         output = torch.where(dropped, _parts.fill_of(part, fill_value), output)

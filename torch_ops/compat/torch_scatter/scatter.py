@@ -98,15 +98,7 @@ def scatter_sum(
     return reduced(src, places, size_along(index, dim_size), axis, batch_dims, rows, "sum")
 
 
-def scatter_add(
-    src: Tensor,
-    index: Tensor,
-    dim: int = -1,
-    out: Tensor | None = None,
-    dim_size: int | None = None,
-) -> Tensor:
-    """Returns :func:`scatter_sum` of the same arguments."""
-    return scatter_sum(src, index, dim, out, dim_size)
+scatter_add = scatter_sum
 
 
 def scatter_mul(

@@ -32,11 +32,7 @@ def segment_sum_coo(
     return reduced(src, places, size, dim, batch_dims, "sum")
 
 
-def segment_add_coo(
-    src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
-) -> Tensor:
-    """Returns :func:`segment_sum_coo` of the same arguments."""
-    return segment_sum_coo(src, index, out, dim_size)
+segment_add_coo = segment_sum_coo
 
 
 def segment_mean_coo(
@@ -48,11 +44,10 @@ def segment_mean_coo(
     gives is divided by the number of entries, in which the value that was there is not counted.
     """
     places, batch_dims, dim, rows = target("segment_mean_coo", src, index, index.dim() - 1)
-    if out is None and src.is_floating_point():
-        size = size_of_sorted(index, dim_size)
-        return reduced(src, places, size, dim, batch_dims, "mean")
     if out is None:
         size = size_of_sorted(index, dim_size)
+        if src.is_floating_point():
+            return reduced(src, places, size, dim, batch_dims, "mean")
         result = reduced(src, places, size, dim, batch_dims, "sum")
     else:
         result = added("segment_mean_coo", out, src, places, dim, batch_dims, rows)

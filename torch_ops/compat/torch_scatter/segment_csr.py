@@ -6,10 +6,10 @@ from torch import Tensor
 from torch_ops.compat.torch_scatter.utils import check_out, like_rows, repeats, size_of_out
 
 
-def ends(name: str, src: Tensor, indptr: Tensor) -> tuple[Tensor, int]:
-    """indptr with the leading axes of ``src``, or none where it is the same along them; batch_dims.
+def ends(name: str, src: Tensor, indptr: Tensor) -> tuple[Tensor, int, int]:
+    """indptr with the leading axes of ``src``, or none where it is the same along them.
 
-    Its last axis is that of the segments.
+    Also batch_dims, and the axis of the segments: indptr's last one.
     """
     dim = indptr.dim() - 1
     fits = dim >= 0 and dim < src.dim()
@@ -30,7 +30,7 @@ def ends(name: str, src: Tensor, indptr: Tensor) -> tuple[Tensor, int]:
         indptr = indptr.expand(src.size()[:dim] + indptr.size()[dim:])
     if indptr.size(-1) == 0:  # no segments, as a single end says too
         indptr = torch.nn.functional.pad(indptr, [0, 1])
-    return indptr, 0 if shared else dim
+    return indptr, 0 if shared else dim, dim
 
 
 def segments(src: Tensor, indptr: Tensor, batch_dims: int, dim: int, reduce: str) -> Tensor:
@@ -49,8 +49,7 @@ def best(
     name: str, src: Tensor, indptr: Tensor, out: Tensor | None, largest: bool
 ) -> tuple[Tensor, Tensor]:
     """The largest or smallest values, and where they were: src.size(dim) in an empty segment."""
-    dim = indptr.dim() - 1
-    indptr, batch_dims = ends(name, src, indptr)
+    indptr, batch_dims, dim = ends(name, src, indptr)
     arg = torch.ops.torch_ops._segment_arg(src.detach(), indptr, dim, batch_dims, largest)
     result = torch.ops.torch_ops.gather_elements(src, arg, dim, mode="fill", fill_value=0)
     return written(name, result, dim, out), arg
@@ -58,21 +57,17 @@ def best(
 
 def segment_sum_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
     """Returns :func:`segment_csr` with ``reduce="sum"``."""
-    dim = indptr.dim() - 1
-    indptr, batch_dims = ends("segment_sum_csr", src, indptr)
+    indptr, batch_dims, dim = ends("segment_sum_csr", src, indptr)
     result = segments(src, indptr, batch_dims, dim, "sum")
     return written("segment_sum_csr", result, dim, out)
 
 
-def segment_add_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
-    """Returns :func:`segment_sum_csr` of the same arguments."""
-    return segment_sum_csr(src, indptr, out)
+segment_add_csr = segment_sum_csr
 
 
 def segment_mean_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
     """Returns :func:`segment_csr` with ``reduce="mean"``, of integers rounded towards zero."""
-    dim = indptr.dim() - 1
-    indptr, batch_dims = ends("segment_mean_csr", src, indptr)
+    indptr, batch_dims, dim = ends("segment_mean_csr", src, indptr)
     if src.is_floating_point():
         result = segments(src, indptr, batch_dims, dim, "mean")
     else:
@@ -136,8 +131,7 @@ def segment_csr(
     if reduce == "mean":
         return segment_mean_csr(src, indptr, out)
     if reduce == "min" or reduce == "max":
-        dim = indptr.dim() - 1
-        indptr, batch_dims = ends("segment_csr", src, indptr)
+        indptr, batch_dims, dim = ends("segment_csr", src, indptr)
         result = segments(src, indptr, batch_dims, dim, "a" + reduce)
         return written("segment_csr", result, dim, out)
     raise ValueError(
@@ -173,8 +167,7 @@ def gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor
         >>> gather_csr(torch.tensor([5.0, 6.0, 7.0]), torch.tensor([0, 2, 2, 3]))
         tensor([5., 5., 7.])
     """
-    dim = indptr.dim() - 1
-    indptr, batch_dims = ends("gather_csr", src, indptr)
+    indptr, batch_dims, dim = ends("gather_csr", src, indptr)
     if src.size(dim) != indptr.size(-1) - 1:
         raise ValueError(
             f"gather_csr: src must have an entry for each of the {indptr.size(-1) - 1} segments of "

@@ -123,15 +123,12 @@ def log_softmax(
     ``x - log(sum(exp(x)))``, where the sum is over the entries of the same segment.
 
     Args:
-        values: float16, bfloat16, float32 or float64, of any strides, on the CPU or a CUDA device.
-        index: uint8, int8, int16, int32 or int64, as for :func:`scatter`: which segment each slice
-            of ``values`` is of. Or a :class:`GatherPlan` of such a tensor.
-        dim_size: How many segments there are. Default: that of the plan or the offsets, or one more
-            than the largest entry of the index, for which the call waits for the device.
-        dim: The axis of the entries; negative counts from the end. Default: ``batch_dims``.
-        offsets: In place of an index: where segments begin, as for :func:`segment_reduce`.
-            The result of an entry that is in no segment is 0.
-        batch_dims: How many leading axes values and index, or offsets, share.
+        values: As for :func:`softmax`.
+        index: As for :func:`softmax`.
+        dim_size: As for :func:`softmax`.
+        dim: As for :func:`softmax`.
+        offsets: As for :func:`softmax`.
+        batch_dims: As for :func:`softmax`.
 
     Returns:
         A contiguous tensor of the values' dtype and shape.
@@ -141,19 +138,13 @@ def log_softmax(
         the values. Differentiable any number of times; forward mode too.
 
     Memory:
-        Forward the result, the largest values and the sums of the segments, in float32 for 16-bit
-        floats, and exponentials of the values' shape in that type. The result is saved, and the
-        index or the offsets with 4 bytes an entry.
+        That of :func:`softmax`.
 
     Determinism:
-        By offsets and by a plan the same bits on every run; by an index as for :func:`scatter_add`.
+        That of :func:`softmax`.
 
     Raises:
-        IndexError: An entry, an offset or ``dim`` is out of range; as for :func:`scatter`.
-        TypeError: A dtype is not allowed, an argument is no tensor, a number is no int, or there
-            are both an index and offsets, or neither.
-        ValueError: The shapes do not fit, or a number is out of range.
-        RuntimeError: The tensors are on different devices.
+        IndexError, TypeError, ValueError, RuntimeError: As for :func:`softmax`.
 
     Example:
         >>> import torch, torch_ops
@@ -179,14 +170,12 @@ def logsumexp(
     subtracted first, so that nothing overflows; 16-bit floats are computed in float32.
 
     Args:
-        values: float16, bfloat16, float32 or float64, of any strides, on the CPU or a CUDA device.
-        index: uint8, int8, int16, int32 or int64, as for :func:`scatter`: which segment each slice
-            of ``values`` is of. Or a :class:`GatherPlan` of such a tensor.
-        dim_size: How many segments there are. Default: that of the plan or the offsets, or one more
-            than the largest entry of the index, for which the call waits for the device.
-        dim: The axis of the entries; negative counts from the end. Default: ``batch_dims``.
-        offsets: In place of an index: where segments begin, as for :func:`segment_reduce`.
-        batch_dims: How many leading axes values and index, or offsets, share.
+        values: As for :func:`softmax`.
+        index: As for :func:`softmax`.
+        dim_size: As for :func:`softmax`.
+        dim: As for :func:`softmax`.
+        offsets: As for :func:`softmax`.
+        batch_dims: As for :func:`softmax`.
 
     Returns:
         A contiguous tensor of the values' dtype and of the shape that :func:`scatter` returns.
@@ -196,19 +185,13 @@ def logsumexp(
         Differentiable any number of times; forward mode too.
 
     Memory:
-        Forward the result, the largest values and the sums of the segments, in float32 for 16-bit
-        floats, and exponentials of the values' shape in that type. The result and the values are
-        saved, and the index or the offsets with 4 bytes an entry.
+        That of :func:`softmax`, where the values are saved beside the result.
 
     Determinism:
-        By offsets and by a plan the same bits on every run; by an index as for :func:`scatter_add`.
+        That of :func:`softmax`.
 
     Raises:
-        IndexError: An entry, an offset or ``dim`` is out of range; as for :func:`scatter`.
-        TypeError: A dtype is not allowed, an argument is no tensor, a number is no int, or there
-            are both an index and offsets, or neither.
-        ValueError: The shapes do not fit, or a number is out of range.
-        RuntimeError: The tensors are on different devices.
+        IndexError, TypeError, ValueError, RuntimeError: As for :func:`softmax`.
 
     Example:
         >>> import torch, torch_ops

@@ -58,15 +58,24 @@ class Call(NamedTuple):
         }
 
 
+# Most do not divide by 2 or 4, and one rank of 4 has nothing of 3 or 5.
+SIZES = {"batch": 5, "outer": 3, "dim": 7, "inner": 6, "pick": 9, "pick2": 2, "i": 3, "j": 4}
+
+
 def _call(
     title: str,
     function: Callable[..., Tensor],
     axes: dict[str, str],
-    sizes: dict[str, int],
-    below: dict[str, int],
     cells: str,
+    below: dict[str, int] | None = None,
+    **sizes: int,
 ) -> Call:
-    """``axes`` names those of each tensor and of the output, as in "batch dim inner"."""
+    """``axes`` names those of each tensor and of the output, as in "batch dim inner".
+
+    ``sizes``: of axes that are not in ``SIZES``, or not as long. ``below``: of index tensors, if
+    there are others than an ``index`` below 7.
+    """
+    sizes = SIZES | sizes
     return Call(
         function,
         {
@@ -74,15 +83,26 @@ def _call(
             for name, of in axes.items()
             if name != "output"
         },
-        below,
+        {"index": 7} if below is None else below,
         {name: {axis: i for i, axis in enumerate(of.split())} for name, of in axes.items()},
         [Cell.read(line) for line in cells.strip().splitlines()],
         title,
     )
 
 
-# Most do not divide by 2 or 4, and one rank of 4 has nothing of 3 or 5.
-SIZES = {"batch": 5, "outer": 3, "dim": 7, "inner": 6, "pick": 9, "pick2": 2, "i": 3, "j": 4}
+def _reduction(reduce: str, also: str = "", more_cells: str = "", **options: float) -> Call:
+    return _call(
+        f'`scatter(values, index, dim_size, dim, reduce="{reduce}")`{also}',
+        lambda values, index: torch_ops.scatter(values, index, 7, 1, reduce=reduce, **options),
+        {"values": "outer pick inner", "index": "pick", "output": "outer dim inner"},
+        """
+        R, R -> R | R | |
+        S(outer), R -> S(outer) | S(outer) | |
+        S(inner), R -> S(inner) | S(inner) | |
+        """
+        + more_cells,
+    )
+
 
 CALLS = {
     "gather": _call(
@@ -93,8 +113,6 @@ CALLS = {
             "index": "batch pick pick2",
             "output": "batch outer pick pick2 inner",
         },
-        SIZES,
-        {"index": 7},
         """
         R, R -> R | R | |
         S(batch), S(batch) -> S(batch) | S(batch) | |
@@ -117,8 +135,6 @@ CALLS = {
         "`embedding(input, weight)`, `Embedding`, also with `padding_idx`",
         lambda input, weight: torch_ops.embedding(input, weight, padding_idx=2),
         {"weight": "row column", "input": "i j", "output": "i j column"},
-        SIZES | {"row": 7, "column": 6},
-        {"input": 7},
         """
         R, R -> R | R | |
         S(row), R -> P | S(row) | |
@@ -129,19 +145,23 @@ CALLS = {
         S(row), S(j) -> S(j) | S(row) | all_to_all | all_to_all
         S(column), S(j) -> S(column) | S(column) | all_gather | all_gather
         """,
+        below={"input": 7},
+        row=7,
+        column=6,
     ),
     "scale_grad_by_freq": _call(
         "`embedding(..., scale_grad_by_freq=True)`",
         lambda input, weight: torch_ops.embedding(input, weight, scale_grad_by_freq=True),
         {"weight": "row column", "input": "i j", "output": "i j column"},
-        SIZES | {"row": 7, "column": 6},
-        {"input": 7},
         """
         R, R -> R | R | |
         S(row), R -> P | S(row) | |
         S(column), R -> S(column) | S(column) | |
         S(row), S(i) -> S(i) | S(row) | all_to_all | all_to_all
         """,
+        below={"input": 7},
+        row=7,
+        column=6,
     ),
     "scatter_add": _call(
         "`scatter_add(values, index, dim_size, dim, batch_dims=...)`",
@@ -151,8 +171,6 @@ CALLS = {
             "index": "batch pick pick2",
             "output": "batch outer dim inner",
         },
-        SIZES,
-        {"index": 7},
         """
         R, R -> R | R | |
         S(batch), S(batch) -> S(batch) | S(batch) | |
@@ -174,8 +192,6 @@ CALLS = {
         "`gather_elements(source, index, dim)`, `take_along_dim`",
         lambda source, index: torch_ops.gather_elements(source, index, 1),
         {"source": "batch dim inner", "index": "batch pick inner", "output": "batch pick inner"},
-        SIZES,
-        {"index": 7},
         """
         R, R -> R | R | |
         S(batch), S(batch) -> S(batch) | S(batch) | |
@@ -191,8 +207,6 @@ CALLS = {
         "`scatter_elements_add(values, index, size, dim)`",
         lambda values, index: torch_ops.scatter_elements_add(values, index, (5, 7, 6), 1),
         {"values": "batch pick inner", "index": "batch pick inner", "output": "batch dim inner"},
-        SIZES,
-        {"index": 7},
         """
         R, R -> R | R | |
         S(batch), S(batch) -> S(batch) | S(batch) | |
@@ -212,8 +226,6 @@ CALLS = {
             "index": "batch pick coordinate",
             "output": "batch pick inner",
         },
-        SIZES | {"dim2": 3, "coordinate": 2},
-        {"index": 3},
         """
         R, R -> R | R | |
         S(batch), S(batch) -> S(batch) | S(batch) | |
@@ -226,13 +238,14 @@ CALLS = {
         P, R -> P | R | |
         S(dim), S(pick) -> P | P | all_gather |
         """,
+        below={"index": 3},
+        dim2=3,
+        coordinate=2,
     ),
     "index": _call(
         "`index(source, index)` with one array, along any axis",
         lambda source, index: torch_ops.index(source, (slice(None), index)),
         {"source": "outer dim inner", "index": "pick pick2", "output": "outer pick pick2 inner"},
-        SIZES,
-        {"index": 7},
         """
         R, R -> R | R | |
         S(outer), R -> S(outer) | S(outer) | |
@@ -250,8 +263,6 @@ CALLS = {
             "b": "pick2",
             "output": "pick pick2 outer inner",
         },
-        SIZES | {"dim2": 5},
-        {"a": 7, "b": 5},
         """
         R, R, R -> R | R | |
         S(outer), R, R -> S(outer) | S(outer) | |
@@ -260,64 +271,26 @@ CALLS = {
         R, S(pick2), S(pick2) -> S(pick2) | P | |
         S(dim), R, R -> P | R | |
         """,
+        below={"a": 7, "b": 5},
+        dim2=5,
     ),
-    "mean": _call(
-        '`scatter(values, index, dim_size, dim, reduce="mean")`',
-        lambda values, index: torch_ops.scatter(values, index, 7, 1, reduce="mean"),
-        {"values": "outer pick inner", "index": "pick", "output": "outer dim inner"},
-        SIZES,
-        {"index": 7},
-        """
-        R, R -> R | R | |
-        S(outer), R -> S(outer) | S(outer) | |
-        S(inner), R -> S(inner) | S(inner) | |
-        """,
+    "mean": _reduction("mean"),
+    "amax": _reduction("amax", ', `"amin"`'),
+    "prod": _reduction(
+        "prod", "", "S(pick), S(pick) -> R | S(pick) | all_gather | all_gather reduce_scatter"
     ),
-    "amax": _call(
-        '`scatter(values, index, dim_size, dim, reduce="amax")`, `"amin"`',
-        lambda values, index: torch_ops.scatter(values, index, 7, 1, reduce="amax"),
-        {"values": "outer pick inner", "index": "pick", "output": "outer dim inner"},
-        SIZES,
-        {"index": 7},
-        """
-        R, R -> R | R | |
-        S(outer), R -> S(outer) | S(outer) | |
-        S(inner), R -> S(inner) | S(inner) | |
-        """,
-    ),
-    "prod": _call(
-        '`scatter(values, index, dim_size, dim, reduce="prod")`',
-        lambda values, index: torch_ops.scatter(values, index, 7, 1, reduce="prod"),
-        {"values": "outer pick inner", "index": "pick", "output": "outer dim inner"},
-        SIZES,
-        {"index": 7},
-        """
-        R, R -> R | R | |
-        S(outer), R -> S(outer) | S(outer) | |
-        S(inner), R -> S(inner) | S(inner) | |
-        S(pick), S(pick) -> R | S(pick) | all_gather | all_gather reduce_scatter
-        """,
-    ),
-    "var": _call(
-        '`scatter(values, index, dim_size, dim, reduce="var")`, `"std"`',
-        lambda values, index: torch_ops.scatter(values, index, 7, 1, reduce="var", correction=-1),
-        {"values": "outer pick inner", "index": "pick", "output": "outer dim inner"},
-        SIZES,
-        {"index": 7},
-        """
-        R, R -> R | R | |
-        S(outer), R -> S(outer) | S(outer) | |
-        S(inner), R -> S(inner) | S(inner) | |
-        P, R -> R | R | all_reduce | all_reduce
+    "var": _reduction(
+        "var",
+        ', `"std"`',
+        """P, R -> R | R | all_reduce | all_reduce
         S(pick), S(pick) -> R | S(pick) | all_gather | all_gather all_reduce reduce_scatter
         """,
+        correction=-1,
     ),
     "masked_scatter": _call(
         "`masked_scatter(rows, mask)`",
         lambda rows, index: torch_ops.masked_scatter(rows, index < 4),
         {"rows": "dim inner", "index": "pick", "output": "pick inner"},
-        SIZES,
-        {"index": 7},
         """
         R, R -> R | R | |
         S(inner), R -> S(inner) | S(inner) | |
@@ -330,8 +303,6 @@ CALLS = {
         "`masked_gather(source, mask, size=...)`",
         lambda source, index: torch_ops.masked_gather(source, index < 4, size=9),
         {"source": "dim inner", "index": "dim", "output": "pick inner"},
-        SIZES,
-        {"index": 7},
         """
         R, R -> R | R | |
         S(inner), R -> S(inner) | S(inner) | |
@@ -344,8 +315,6 @@ CALLS = {
         "`gather(source, gather_plan(index, ...))`",
         lambda source, index: torch_ops.gather(source, torch_ops.gather_plan(index, 7, dim=1)),
         {"source": "outer dim inner", "index": "pick", "output": "outer pick inner"},
-        SIZES,
-        {"index": 7},
         """
         R, R -> R | R | |
         S(outer), R -> S(outer) | S(outer) | |
@@ -358,8 +327,6 @@ CALLS = {
         "`scatter_add(values, gather_plan(index, ...))`",
         lambda values, index: torch_ops.scatter_add(values, torch_ops.gather_plan(index, 7, dim=1)),
         {"values": "outer pick inner", "index": "pick", "output": "outer dim inner"},
-        SIZES,
-        {"index": 7},
         """
         R, R -> R | R | |
         S(outer), R -> S(outer) | S(outer) | |
@@ -373,8 +340,6 @@ CALLS = {
         f"`{title}`",
         function,
         {"input": "outer dim inner", "output": "outer dim inner"},
-        SIZES,
-        {},
         """
         R -> R | R | |
         S(outer) -> S(outer) | S(outer) | |

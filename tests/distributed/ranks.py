@@ -42,9 +42,18 @@ device_type = "cpu"
 _staging: torch.library.Library | None = None
 
 
-def mesh(sizes: tuple[int, ...], **options: Any) -> DeviceMesh:
-    """A mesh of the ranks' devices."""
-    return init_device_mesh(device_type, sizes, **options)
+def mesh(sizes: tuple[int, ...] | None = None, **options: Any) -> DeviceMesh:
+    """A mesh of the ranks' devices, by default of all in one dimension."""
+    return init_device_mesh(device_type, sizes or (dist.get_world_size(),), **options)
+
+
+def message_of(call: Callable[[], Any]) -> str:
+    """The error that it raises, with its kind, or nothing."""
+    try:
+        call()
+    except (IndexError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def generator(seed: int) -> torch.Generator:

@@ -107,7 +107,7 @@ def _expected(indices: Tensor) -> Any:
 
 def embed(style: Any, backend: str | None, **options: Any) -> Any:
     """The embedding alone, twice with the same call."""
-    mesh = ranks.mesh((torch.distributed.get_world_size(),))
+    mesh = ranks.mesh()
     torch.manual_seed(0)
     plain = torch_ops.Embedding(ROWS, 8, padding_idx=2, **options)
     module = parallelize_module(copy.deepcopy(plain), mesh, style)
@@ -166,7 +166,7 @@ def _tensor_parallel(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 
 def train_in_parallel(backend: str | None) -> None:
-    mesh = ranks.mesh((torch.distributed.get_world_size(),))
+    mesh = ranks.mesh()
     model = _tensor_parallel(_tower(), mesh)
     losses = _train(model, _compiled(model, backend), _indices())
     _compare(model, losses, _expected(_indices()))
@@ -253,7 +253,7 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def call_function(name: str, backend: str | None, mode: str) -> list[str]:
-    mesh = ranks.mesh((torch.distributed.get_world_size(),))
+    mesh = ranks.mesh()
     function = FUNCTIONS[name]
     x = torch.randn(6, 6, requires_grad=True)
     columns = {"scatter_add": 6, "scatter mean": 6, "take_along_dim": 1}.get(name, 2)

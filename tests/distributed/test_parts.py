@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import ranks
 import torch
+from ranks import message_of
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -67,7 +68,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 def check_modes(name: str, dtype: torch.dtype) -> int:
     """Compares bits; the modes alternate, so that none may be taken for another one."""
-    mesh = ranks.mesh((torch.distributed.get_world_size(),))
+    mesh = ranks.mesh()
     source, gather = _source(dtype), GATHERS[name]
     calls = 0
     options = [{"mode": mode} for mode in ("wrap", "fill", "clip", "raise", "unchecked")]
@@ -111,7 +112,7 @@ def test_modes_on_four(name: str) -> None:
 
 def check_narrow_indices(name: str) -> None:
     """Of axes that are longer than the index's dtype counts."""
-    mesh, gather = ranks.mesh((torch.distributed.get_world_size(),)), GATHERS[name]
+    mesh, gather = ranks.mesh(), GATHERS[name]
     options = {"mode": "fill", "fill_value": 7}
     for dtype, size in ((torch.int8, 200), (torch.uint8, 256), (torch.int16, 40_000)):
         source = torch.arange(10, 6 * size + 10).view(size, 6)
@@ -133,7 +134,7 @@ def test_narrow_indices(name: str) -> None:
 
 def check_strides() -> None:
     """Of results for transposed tensors: those that the DTensor claims are its parts'."""
-    mesh = ranks.mesh((torch.distributed.get_world_size(),))
+    mesh = ranks.mesh()
     plain = torch.randn(6, 4)
     picks = torch.tensor([[0, 5, 9], [-1, -8, 2]]).t()
     calls: list[Callable[[Any, Any], Any]] = [
@@ -202,7 +203,7 @@ def test_ranks_outside_the_mesh() -> None:
 
 
 def check_gradients(name: str, mode: str) -> None:
-    mesh = ranks.mesh((torch.distributed.get_world_size(),))
+    mesh = ranks.mesh()
     source, gather, index = torch.randn(7, 6), GATHERS[name], torch.tensor(BAD)
     plain = source.clone().requires_grad_()
     gather(plain, index, mode=mode).nan_to_num(0).square().sum().backward()
@@ -227,14 +228,6 @@ def test_gradients(name: str, mode: str) -> None:
 # ---- Errors -------------------------------------------------------------------------------------
 
 
-def _message(call: Callable[[], Any]) -> str:
-    try:
-        call()
-    except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        return f"{type(error).__name__}: {error}".split("\n")[0]
-    return ""
-
-
 def _scatter(values: Tensor, index: Tensor) -> Tensor:
     return torch_ops.scatter_add(values, index, 7)
 
@@ -253,7 +246,7 @@ FAILING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 
 def messages(name: str, placements: tuple[Any, Any]) -> tuple[str, str]:
     """The error of the op and of its distributed form; entry 9 is out of range."""
-    mesh = ranks.mesh((torch.distributed.get_world_size(),))
+    mesh = ranks.mesh()
     call, shape = FAILING[name]
     data = torch.randn(shape)
     index = torch.tensor([0, 6, 3, 2, 1, 5, 5, 4, 0, 8, 1, 6])
@@ -261,7 +254,7 @@ def messages(name: str, placements: tuple[Any, Any]) -> tuple[str, str]:
         distribute_tensor(tensor, mesh, [placement])
         for tensor, placement in zip((data, index), placements, strict=True)
     ]
-    return _message(lambda: call(data, index)), _message(lambda: call(*placed))
+    return message_of(lambda: call(data, index)), message_of(lambda: call(*placed))
 
 
 @pytest.mark.parametrize("name", [name for name in FAILING if name != "scatter_add"])
@@ -302,17 +295,17 @@ def refused() -> list[str]:
     rows = distribute_tensor(torch.randn(2, 6), mesh, [R])
     sparse = torch_ops.embedding(index, weight, sparse=True)
     return [
-        _message(lambda: torch_ops.gather(weight, torch.tensor([1, 2]))),
-        _message(lambda: torch_ops.gather(weight, torch_ops.gather_plan(torch.tensor([1]), 7))),
-        _message(lambda: torch_ops.gather(weight, other)),
-        _message(lambda: torch_ops.gather(weight, index, 2)),
-        _message(lambda: torch_ops.gather(weight, index.float())),
-        _message(lambda: torch_ops.relu_(total)),
-        _message(lambda: torch_ops.sigmoid_(total)),
-        _message(lambda: sparse.sum().backward()),
-        _message(lambda: torch_ops.gather_nd(weight, points)),
-        _message(lambda: torch_ops.index_add(weight.detach(), index, rows)),
-        _message(lambda: torch_ops.embedding(index, weight, max_norm=1.0)),
+        message_of(lambda: torch_ops.gather(weight, torch.tensor([1, 2]))),
+        message_of(lambda: torch_ops.gather(weight, torch_ops.gather_plan(torch.tensor([1]), 7))),
+        message_of(lambda: torch_ops.gather(weight, other)),
+        message_of(lambda: torch_ops.gather(weight, index, 2)),
+        message_of(lambda: torch_ops.gather(weight, index.float())),
+        message_of(lambda: torch_ops.relu_(total)),
+        message_of(lambda: torch_ops.sigmoid_(total)),
+        message_of(lambda: sparse.sum().backward()),
+        message_of(lambda: torch_ops.gather_nd(weight, points)),
+        message_of(lambda: torch_ops.index_add(weight.detach(), index, rows)),
+        message_of(lambda: torch_ops.embedding(index, weight, max_norm=1.0)),
     ]
 
 
@@ -343,7 +336,7 @@ def test_refused() -> None:
 
 
 def largest_in_backward(rows: int, padding_idx: int | None) -> int:
-    mesh = ranks.mesh((torch.distributed.get_world_size(),))
+    mesh = ranks.mesh()
     weight = distribute_tensor(torch.randn(rows, 4), mesh, [Shard(0)]).requires_grad_()
     index = distribute_tensor(torch.arange(0, rows, 100), mesh, [R])
     output = torch_ops.embedding(index, weight, padding_idx)
@@ -368,7 +361,7 @@ def test_gradient_takes_the_memory_of_a_part(world: int, padding_idx: int | None
 
 def reduce_and_compare() -> None:
     """By a plan, and in place, of tensors that all ranks have or have columns of."""
-    mesh = ranks.mesh((torch.distributed.get_world_size(),))
+    mesh = ranks.mesh()
     values = torch.arange(24.0).view(6, 4) % 7
     index = torch.tensor([0, 2, 2, 1, 0, 2])
     for columns in (R, Shard(1)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import ranks
@@ -12,8 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import torch_ops
-from torch_ops.distributed import ShardedTable, _exchange
+from torch_ops.distributed import ShardedTable, _exchange, sharded_table
 
 pytestmark = pytest.mark.usefixtures("ranks_device")
 HOSTS = {"blocks": [0, 0, 1, 1], "in turn": [0, 1, 0, 1], "nested": [0, 1, 1, 0], "one": [0] * 4}
@@ -22,13 +22,9 @@ every_layout = pytest.mark.parametrize("hosts", HOSTS.values(), ids=HOSTS)
 
 def pose(hosts: Sequence[int], function: Callable[..., Any], *args: Any) -> Any:
     """Calls it with a group of which rank r is on the host ``hosts[r]``."""
-    names: Any = ShardedTable._set_up.__globals__
-    kept = names["host"]
-    names["host"] = lambda: f"host {hosts[dist.get_rank()]}"
-    try:
+    host = f"host {hosts[dist.get_rank()]}"
+    with mock.patch.object(sharded_table, "host", return_value=host):
         return function(dist.new_group(), *args)
-    finally:
-        names["host"] = kept
 
 
 def make(group: Any, *args: Any, **options: Any) -> ShardedTable:
@@ -58,24 +54,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
 
 
 def check_modes(group: Any) -> None:
-    table = make(group, 7, 3)
-    plain = of_table.copy_of(table)
-    index = torch.tensor([0, -1, 6, 7, -7, -8, 100]).roll(dist.get_rank())
-    for options in (
-        {"mode": "wrap"},
-        {"mode": "clip"},
-        {"mode": "fill"},
-        {"mode": "fill", "fill_value": 1},
-    ):
-        own = plain.clone().requires_grad_()
-        expected = torch_ops.gather(own, index, **options)
-        found = table(index, **options)
-        assert torch.equal(found.detach().nan_to_num(5), expected.detach().nan_to_num(5)), options
-        expected.abs().nan_to_num(0).sum().backward()
-        (grad,) = torch.autograd.grad(found.abs().nan_to_num(0).sum(), table.weight)
-        assert own.grad is not None
-        dist.all_reduce(own.grad, group=group)
-        torch.testing.assert_close(grad.full_tensor(), own.grad)
+    of_table.check_modes(make(group, 7, 3))
 
 
 def test_modes() -> None:
@@ -83,23 +62,16 @@ def test_modes() -> None:
 
 
 def sums_in_16_bits(group: Any) -> list[float]:
-    table = make(group, 4, 1, dtype=torch.bfloat16)
-    index = torch.zeros(1003, dtype=torch.uint8)
-    (grad,) = torch.autograd.grad(table(index).sum(), table.weight)
-    return [grad.dtype == torch.bfloat16, grad.full_tensor()[0].item()]
+    return of_table.round_once(make(group, 4, 1, dtype=torch.bfloat16))
 
 
 def test_sums_are_rounded_once() -> None:
     exact = torch.tensor(4012.0).to(torch.bfloat16).item()
-    assert ranks.run(4, pose, HOSTS["blocks"], sums_in_16_bits) == [[True, exact]] * 4
+    assert ranks.run(4, pose, HOSTS["blocks"], sums_in_16_bits) == [[exact, exact]] * 4
 
 
 def gradient_bits(group: Any) -> Tensor:
-    table = make(group, 50, 5)
-    generator = ranks.generator(dist.get_rank())
-    index = torch.randint(50, (4000,), generator=generator)
-    values = torch.randn(4000, 5, generator=generator)
-    return torch.autograd.grad(table(index), table.weight, values)[0].full_tensor()
+    return of_table.gradient_bits(make(group, 50, 5))
 
 
 def test_deterministic() -> None:
@@ -135,19 +107,7 @@ def test_training(sparse: bool, prefetched: bool) -> None:
 
 
 def compiled(group: Any) -> None:
-    table = make(group, 11, 3, dtype=torch.float64)
-    plain = of_table.copy_of(table).requires_grad_()
-    look_up = torch.compile(table, backend="aot_eager", fullgraph=True)
-    index = torch.tensor([10, 0, 10, 3 + dist.get_rank()])
-    output = look_up(index)
-    expected = torch_ops.gather(plain, index)
-    assert torch.equal(output, expected)
-    (output**3).sum().backward()
-    (expected**3).sum().backward()
-    assert plain.grad is not None
-    dist.all_reduce(plain.grad, group=group)
-    weight: Any = table.weight
-    torch.testing.assert_close(weight.grad.full_tensor(), plain.grad)
+    of_table.compiled(make(group, 11, 3, dtype=torch.float64), "aot_eager")
 
 
 def test_compiled() -> None:
@@ -172,11 +132,8 @@ def rows_sent(group: Any, route: str) -> list[int]:
         )
         return send(tensor, to, come, of)
 
-    _exchange._send = count
-    try:
+    with mock.patch.object(_exchange, "_send", count):
         table(_wanted()[rank].to(ranks.device_type)).sum().backward()
-    finally:
-        _exchange._send = send
     if route == "hierarchical":  # in two steps, of which the one within the host sends nothing out
         assert len(sent) == 6 and sent[0] == sent[3] == sent[4] == 0
         return [sent[1], sent[2], sent[5]]
@@ -225,16 +182,12 @@ def test_other_mistakes_of_a_rank(kind: str) -> None:
 
 
 def uneven(group: Any) -> str:
-    try:
-        make(group, 7, 2)
-    except ValueError as error:
-        return str(error)
-    return ""
+    return ranks.message_of(lambda: make(group, 7, 2))
 
 
 def test_hosts_of_different_sizes() -> None:
     for message in ranks.run(4, pose, [0, 0, 0, 1], uneven):
         assert message.startswith(
-            'ShardedTable: route="hierarchical" is for hosts that have the same number of ranks, '
-            "but they have 3, 1. Use"
+            'ValueError: ShardedTable: route="hierarchical" is for hosts that have the same number '
+            "of ranks, but they have 3, 1. Use"
         )

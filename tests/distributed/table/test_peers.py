@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import time
@@ -9,28 +10,22 @@ import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 import ranks
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
+from ranks import message_of
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import torch_ops
-from torch_ops.distributed import ShardedTable
+from torch_ops.distributed import ShardedTable, sharded_table
 from torch_ops.distributed.peers import _shared, _tables
 
 pytestmark = pytest.mark.usefixtures("ranks_device")
-
-
-def message_of(call: Callable[[], Any]) -> str:
-    try:
-        call()
-    except (IndexError, MemoryError, RuntimeError, TypeError, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 # ---- Errors in an index -------------------------------------------------------------------------
@@ -170,93 +165,47 @@ def test_errors_in_succession() -> None:
                 assert any(f"rank {other} of the group" in message for other in bad)
 
 
-def fail_in_backward() -> list[str]:
-    """Rank 1 has no memory for its sums, once."""
-    table = ShardedTable(7, 2, route="direct")
-    kept, found = _tables.PeerTable._distinct_sums, []
-
-    def fail(*args: Any, **options: Any) -> Any:
-        raise MemoryError("none is left")
-
-    for step in range(3):
-        output = table(torch.tensor([3, step]))
-        if step == 1 and dist.get_rank() == 1:
-            _tables.PeerTable._distinct_sums = fail  # type: ignore[method-assign]
-        found.append(message_of(output.sum().backward))
-        _tables.PeerTable._distinct_sums = kept  # type: ignore[method-assign]
-    weight: Any = table.weight
-    found.append(str(weight.grad.full_tensor()[:, 0].tolist()))
-    return found
+WITHOUT_MEMORY = {
+    "rows": (_tables._ext.Reader, "look_up"),
+    "sums": (_tables.PeerTable, "_distinct_sums"),
+    "sums of all": (_tables.PeerTable, "_add"),
+}
 
 
-def test_one_rank_fails_in_the_backward_pass() -> None:
-    """The others must not take what it sent before for what it did not send now."""
-    good, bad = ranks.run(2, fail_in_backward)
-    assert bad[1] == "MemoryError: none is left"
-    assert good[1].startswith(
-        "IndexError: torch_ops.distributed: rank 1 of the group has an entry out of range in its"
-    )
-    for found in (good, bad):
-        assert not found[0] and not found[2]
-        assert found[3] == str([2.0, 0.0, 2.0, 4.0, 0.0, 0.0, 0.0])
-
-
-def fail_after_the_last_round() -> tuple[list[str], list[float]]:
-    """Rank 1 cannot add up what it received, once; the other has what it needs by then."""
+def run_out_of_memory(at: str) -> tuple[list[str], list[float | None]]:
+    """Rank 1 has none for something, in the second of three steps; and the sums of the steps."""
     table = ShardedTable(2, 1, route="direct", init=torch.nn.init.zeros_)
-    kept, found, sums = _tables.PeerTable._add, [], []
-
-    def fail(*args: Any, **kwargs: Any) -> Any:
-        raise MemoryError("none is left")
-
+    found, sums = [], []
     for step in range(3):
         table.zero_grad()
-        output = table(torch.tensor([0, 1]))
-        failing = step == 1 and dist.get_rank() == 1
-        _tables.PeerTable._add = fail if failing else kept  # type: ignore[method-assign]
-        try:
-            found.append(message_of((output.sum() * 10**step).backward))
-        finally:
-            _tables.PeerTable._add = kept  # type: ignore[method-assign]
-        sums.append(-1.0 if failing else float(table.weight.grad.to_local()))
-    return found, sums
-
-
-def test_one_rank_fails_after_the_last_round() -> None:
-    """It has no gradient, and the ranks stay in step."""
-    (good, sums), (bad, others) = ranks.run(2, fail_after_the_last_round)
-    assert not any(good) and bad == ["", "MemoryError: none is left", ""]
-    assert sums == [2.0, 20.0, 200.0] and others == [2.0, -1.0, 200.0]
-
-
-def fail_in_a_lookup() -> tuple[list[str], list[float]]:
-    """Rank 1 has no memory for its rows, once, and leaves that step."""
-    table = ShardedTable(2, 1, route="direct", init=torch.nn.init.zeros_)
-    look_up, found, sums = _tables._ext.Reader.look_up, [], []
-
-    def fail(*args: Any) -> Any:
-        raise MemoryError("none is left")
-
-    for step in range(3):
-        table.zero_grad()
-        failing = step == 1 and dist.get_rank() == 1
-        _tables._ext.Reader.look_up = fail if failing else look_up
 
         def run(step: int = step) -> None:
             (table(torch.tensor([0, 1])).sum() * 10**step).backward()
 
-        found.append(message_of(run))
-        _tables._ext.Reader.look_up = look_up
-        sums.append(-1.0 if step == 1 else float(table.weight.grad.to_local()))
+        with contextlib.ExitStack() as patched:
+            if step == 1 and dist.get_rank() == 1:
+                error = MemoryError("none is left")
+                patched.enter_context(mock.patch.object(*WITHOUT_MEMORY[at], side_effect=error))
+            found.append(message_of(run))
+        grad: Any = table.weight.grad
+        sums.append(None if grad is None else float(grad.to_local()))
     return found, sums
 
 
-def test_one_rank_fails_in_a_lookup() -> None:
+@pytest.mark.parametrize("at", ["rows", "sums"])
+def test_one_rank_has_no_memory(at: str) -> None:
     """The other hears of it; sums of different steps are not added."""
-    for rank, (found, sums) in enumerate(ranks.run(2, fail_in_a_lookup)):
-        assert not found[0] and not found[2] and sums == [2.0, -1.0, 200.0]
-        told = "IndexError: torch_ops.distributed: rank 1 of the"
-        assert found[1].startswith("MemoryError" if rank else told)
+    told = "IndexError: torch_ops.distributed: rank 1 of the group has an entry out of range in its"
+    for rank, (found, sums) in enumerate(ranks.run(2, run_out_of_memory, at)):
+        assert not found[0] and not found[2] and sums == [2.0, None, 200.0]
+        assert found[1].startswith("MemoryError: none is left" if rank else told)
+
+
+def test_one_rank_fails_after_the_last_round() -> None:
+    """The other has what it needs by then. The rank has no gradient, and both stay in step."""
+    (good, sums), (bad, others) = ranks.run(2, run_out_of_memory, "sums of all")
+    assert not any(good) and bad == ["", "MemoryError: none is left", ""]
+    assert sums == [2.0, 20.0, 200.0] and others == [2.0, None, 200.0]
 
 
 # ---- Ranks that fail or do not come -------------------------------------------------------------
@@ -326,13 +275,10 @@ def left_files() -> tuple[list[str], list[str]]:
         made.append(path)
         return make(path, nbytes)
 
-    _shared._make = note
-    try:
+    with mock.patch.object(_shared, "_make", note):
         table = ShardedTable(10, 4, route="direct")
         table(torch.arange(10)).sum().backward()
         dist.barrier()
-    finally:
-        _shared._make = make
     return made, [path for path in made if os.path.exists(path)]
 
 
@@ -347,25 +293,21 @@ def test_no_files_are_left(device: torch.device) -> None:
 
 
 def without_room(route: str) -> tuple[str, str, list[str]]:
-    """The files would be larger than any disk; on CUDA nothing is left."""
-
-    def out_of_memory(*args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError("CUDA: out of memory")
-
-    make, empty = _shared._make, symmetric_memory.empty
-    if dist.get_rank() == 1:
-        _shared._make = lambda path, nbytes: make(path, 1 << 62)
-        symmetric_memory.empty = out_of_memory
-    group = dist.new_group()
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            tables: list[ShardedTable] = []
-            message = message_of(
-                lambda: tables.append(ShardedTable(8, 3, route=route, group=group))
-            )
-    finally:
-        _shared._make, symmetric_memory.empty = make, empty
+    """On rank 1 the files would be larger than any disk; on CUDA nothing is left."""
+    make, group = _shared._make, dist.new_group()
+    tables: list[ShardedTable] = []
+    with contextlib.ExitStack() as patched:
+        if dist.get_rank() == 1:
+            for change in (
+                mock.patch.object(_shared, "_make", lambda path, nbytes: make(path, 1 << 62)),
+                mock.patch.object(
+                    symmetric_memory, "empty", side_effect=RuntimeError("CUDA: out of memory")
+                ),
+            ):
+                patched.enter_context(change)
+        caught = patched.enter_context(warnings.catch_warnings(record=True))
+        warnings.simplefilter("always")
+        message = message_of(lambda: tables.append(ShardedTable(8, 3, route=route, group=group)))
     said = [str(each.message) for each in caught]
     if not tables:
         return message, "", said
@@ -387,13 +329,9 @@ def test_direct_route_that_cannot_be() -> None:
 
 
 def on_two_hosts(route: str) -> tuple[str, str]:
-    kept = ShardedTable._set_up.__globals__["host"]
-    ShardedTable._set_up.__globals__["host"] = lambda: f"host {dist.get_rank()}"
-    try:
-        tables: list[ShardedTable] = []
+    tables: list[ShardedTable] = []
+    with mock.patch.object(sharded_table, "host", return_value=f"host {dist.get_rank()}"):
         message = message_of(lambda: tables.append(ShardedTable(8, 3, route=route)))
-    finally:
-        ShardedTable._set_up.__globals__["host"] = kept
     return message, tables[0].route if tables else ""
 
 

@@ -11,6 +11,7 @@ import ranks
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
+from test_table import SOME_BAD, WITH_BAD
 from torch import Tensor, nn
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -100,23 +101,27 @@ def test_several_groups_and_tables(route: str) -> None:
     ranks.run(4, check_groups, route)
 
 
-def round_once(route: str, dtype: torch.dtype) -> list[float]:
-    table = ShardedTable(4, 1, dtype=dtype, route=route)
+def round_once(table: ShardedTable) -> list[float]:
+    """A thousand ones for a row on each rank, and what makes the sum not exact in 16 bits."""
     sums = []
     for _ in range(2):
         (grad,) = torch.autograd.grad(
             table(torch.zeros(1003, dtype=torch.uint8)).sum(), table.weight
         )
-        assert grad.dtype == dtype
+        assert grad.dtype == table.weight.dtype
         sums.append(grad.full_tensor()[0].item())
     return sums
+
+
+def round_once_by(route: str, dtype: torch.dtype) -> list[float]:
+    return round_once(ShardedTable(4, 1, dtype=dtype, route=route))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("route", ROUTES)
 def test_sums_are_rounded_once(route: str, dtype: torch.dtype) -> None:
     exact = torch.tensor(4012.0).to(dtype).item()
-    assert ranks.run(4, round_once, route, dtype) == [[exact, exact]] * 4
+    assert ranks.run(4, round_once_by, route, dtype) == [[exact, exact]] * 4
 
 
 def differs_from_exact(dtype: torch.dtype, width: int, inbox_bytes: int) -> float:
@@ -141,31 +146,29 @@ def test_rows_of_one_entry_and_of_several(dtype: torch.dtype, width: int, inbox_
     assert ranks.run(2, differs_from_exact, dtype, width, inbox_bytes) == [0.0, 0.0]
 
 
-def gradient_bits(route: str) -> Tensor:
-    table = ShardedTable(50, 5, route=route, inbox_bytes=SMALL)
+def gradient_bits(table: ShardedTable) -> Tensor:
+    """Of a table of 50 rows of 5."""
     generator = ranks.generator(dist.get_rank())
     index = torch.randint(50, (4000,), generator=generator)
     values = torch.randn(4000, 5, generator=generator)
     return torch.autograd.grad(table(index), table.weight, values)[0].full_tensor()
 
 
+def gradient_bits_by(route: str) -> Tensor:
+    return gradient_bits(ShardedTable(50, 5, route=route, inbox_bytes=SMALL))
+
+
 @pytest.mark.parametrize("route", ROUTES)
 def test_deterministic(route: str) -> None:
-    first, second = (ranks.run(2, gradient_bits, route) for _ in range(2))
+    first, second = (ranks.run(2, gradient_bits_by, route) for _ in range(2))
     assert all(torch.equal(each, first[0]) for each in first + second)
 
 
-def check_modes(route: str, dtype: torch.dtype) -> None:
-    plain = (torch.randn(7, 3) * 9).to(dtype)
-    mesh = ranks.mesh((dist.get_world_size(),))
-    table = ShardedTable.from_dtensor(distribute_tensor(plain, mesh, [Shard(0)]), route=route)
-    index = torch.tensor([0, -1, 6, 7, -7, -8, 100]).roll(dist.get_rank())
-    for options in (
-        {"mode": "wrap"},
-        {"mode": "clip"},
-        {"mode": "fill"},
-        {"mode": "fill", "fill_value": 1},
-    ):
+def check_modes(table: ShardedTable) -> None:
+    """Of a table of 7 rows."""
+    plain = copy_of(table)
+    index = torch.tensor(SOME_BAD).roll(dist.get_rank())
+    for options in WITH_BAD:
         own = plain.clone().requires_grad_()
         expected = torch_ops.gather(own, index, **options)
         found = table(index, **options)
@@ -176,10 +179,16 @@ def check_modes(route: str, dtype: torch.dtype) -> None:
         torch.testing.assert_close(grad.full_tensor(), own.grad * world)
 
 
+def check_modes_by(route: str, dtype: torch.dtype) -> None:
+    plain = (torch.randn(7, 3) * 9).to(dtype)
+    placed = distribute_tensor(plain, ranks.mesh(), [Shard(0)])
+    check_modes(ShardedTable.from_dtensor(placed, route=route))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.complex64], ids=str)
 @pytest.mark.parametrize("route", ROUTES)
 def test_modes(route: str, dtype: torch.dtype) -> None:
-    ranks.run(2, check_modes, route, dtype)
+    ranks.run(2, check_modes_by, route, dtype)
 
 
 def check_index_dtypes(route: str) -> None:
@@ -201,8 +210,8 @@ def test_index_dtypes_and_empty_tables(route: str) -> None:
     ranks.run(2, check_index_dtypes, route)
 
 
-def compiled(route: str, backend: str) -> None:
-    table = ShardedTable(11, 3, dtype=torch.float64, route=route)
+def compiled(table: ShardedTable, backend: str) -> None:
+    """Of a table of 11 rows in float64."""
     plain = copy_of(table).requires_grad_()
     all_indices = indices(11)
     function = torch.compile(table, backend=backend, fullgraph=True)
@@ -217,10 +226,14 @@ def compiled(route: str, backend: str) -> None:
         table.weight.grad = None
 
 
+def compiled_by(route: str, backend: str) -> None:
+    compiled(ShardedTable(11, 3, dtype=torch.float64, route=route), backend)
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("route", ROUTES)
 def test_compile(route: str, backend: str) -> None:
-    ranks.run(2, compiled, route, backend)
+    ranks.run(2, compiled_by, route, backend)
 
 
 # ---- Training -----------------------------------------------------------------------------------
@@ -404,7 +417,7 @@ def test_replaced_weight() -> None:
 
 
 def from_dtensor(route: str) -> None:
-    mesh = ranks.mesh((dist.get_world_size(),))
+    mesh = ranks.mesh()
     plain = torch.randn(7, 2, 3)
     placed = distribute_tensor(plain, mesh, [Shard(0)])
     table = ShardedTable.from_dtensor(placed, route=route)

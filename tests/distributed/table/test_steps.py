@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from ranks import message_of
 
 from torch_ops.distributed import ShardedTable
 from torch_ops.distributed.peers import _tables
@@ -17,14 +19,6 @@ from torch_ops.distributed.peers import _tables
 pytestmark = pytest.mark.usefixtures("ranks_device")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="about CUDA alone")
 on_cuda = pytest.mark.parametrize("device", [torch.device("cuda")], ids=str)
-
-
-def message_of(call: Any) -> str:
-    try:
-        call()
-    except (IndexError, RuntimeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 # ---- Meetings -----------------------------------------------------------------------------------
@@ -95,11 +89,8 @@ def tell_of_an_error(bad: list[int]) -> tuple[list[str], list[list[float]]]:
         output = table(torch.arange(2 * world))
         other(torch.tensor([0]))
         failing = step == 1 and rank in bad
-        _tables._ext.Round = Telling if failing else kept
-        try:
+        with mock.patch.object(_tables._ext, "Round", Telling if failing else kept):
             found.append(message_of((output.sum() * 10**step).backward))
-        finally:
-            _tables._ext.Round = kept
         grad: Any = table.weight.grad
         sums.append([] if grad is None else grad.to_local().flatten().tolist())
     return found, sums

@@ -35,7 +35,7 @@ def _indices(kind: str, rows: int = ROWS) -> list[Tensor]:
 def check(
     rows: int, width: tuple[int, ...], kind: str, backend: str | None
 ) -> list[tuple[int, ...]]:
-    mesh = ranks.mesh((dist.get_world_size(),))
+    mesh = ranks.mesh()
     rank, indices = dist.get_rank(), _indices(kind, rows)
     plain = torch.randn(rows, *width, dtype=torch.float64, requires_grad=True)
     table = distribute_tensor(plain.detach(), mesh, [Shard(0)]).requires_grad_()
@@ -78,7 +78,7 @@ def test_compile(backend: str) -> None:
 
 def round_once() -> list[float]:
     """A thousand ones for row 0 on each rank, in bfloat16, and what makes the sum not exact."""
-    mesh = ranks.mesh((dist.get_world_size(),))
+    mesh = ranks.mesh()
     table = distribute_tensor(torch.zeros(4, 1, dtype=torch.bfloat16), mesh, [Shard(0)])
     table.requires_grad_()
     bits = []
@@ -94,17 +94,20 @@ def test_sums_are_rounded_once() -> None:
     assert ranks.run(4, round_once) == [[exact, exact]] * 4
 
 
+# Entries of an index of 7 rows, and what gives a meaning to those out of range.
+SOME_BAD = [0, -1, 6, 7, -7, -8, 100]
+WITH_BAD: list[dict[str, Any]] = [
+    *({"mode": "wrap"}, {"mode": "clip"}),
+    *({"mode": "fill"}, {"mode": "fill", "fill_value": 1}),
+]
+
+
 def check_modes(dtype: torch.dtype) -> None:
-    mesh = ranks.mesh((dist.get_world_size(),))
+    mesh = ranks.mesh()
     plain = (torch.randn(7, 3) * 9).to(dtype)
     table = distribute_tensor(plain, mesh, [Shard(0)])
-    index = torch.tensor([0, -1, 6, 7, -7, -8, 100]).roll(dist.get_rank())
-    for options in (
-        {"mode": "wrap"},
-        {"mode": "clip"},
-        {"mode": "fill"},
-        {"mode": "fill", "fill_value": 1},
-    ):
+    index = torch.tensor(SOME_BAD).roll(dist.get_rank())
+    for options in WITH_BAD:
         found = torch_ops.distributed.gather(table, index, **options)
         expected = torch_ops.gather(plain, index, **options)
         assert torch.equal(found.nan_to_num(5), expected.nan_to_num(5)), options
@@ -118,7 +121,7 @@ def test_modes(dtype: torch.dtype) -> None:
 
 
 def fail_on_one() -> tuple[str, bool]:
-    mesh = ranks.mesh((dist.get_world_size(),))
+    mesh = ranks.mesh()
     plain = torch.randn(7, 3)
     table = distribute_tensor(plain, mesh, [Shard(0)])
     index = torch.tensor([[0, 1], [2, 9 if dist.get_rank() == 1 else 3]])

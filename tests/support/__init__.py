@@ -6,7 +6,7 @@ docs/support.md, which says for how many ops it passed. Here: the calls that the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,24 +73,19 @@ class Call:
     def tensors(self) -> list[Tensor]:
         return list(self._tensors)
 
+    def args(self, tensors: Sequence[Tensor]) -> Any:
+        """The arguments that are given by position, with these tensors in them."""
+        return _filled(self._leaves, self._places, self._form, tensors)
+
     def __call__(self, *tensors: Tensor) -> Any:
-        leaves = list(self._leaves)
-        for at, tensor in zip(self._places, tensors, strict=True):
-            leaves[at] = tensor
-        return self.op.functional(*pytree.tree_unflatten(leaves, self._form), **self.sample.kwargs)
+        return self.op.functional(*self.args(tensors), **self.sample.kwargs)
 
     def without_values(self) -> Callable[..., Any]:
         """The same, but holding no tensor: one that a compiled function holds is its input too."""
         leaves, places, form = self._leaves, self._places, self._form
         function, options = self.op.functional, self.sample.kwargs
 
-        def call(*tensors: Tensor) -> Any:
-            given = list(leaves)
-            for at, tensor in zip(places, tensors, strict=True):
-                given[at] = tensor
-            return function(*pytree.tree_unflatten(given, form), **options)
-
-        return call
+        return lambda *tensors: function(*_filled(leaves, places, form, tensors), **options)
 
     def of_inputs(self, *inputs: Tensor) -> Any:
         """The same, as a function of the tensors that can have a gradient alone."""
@@ -116,6 +111,15 @@ class Call:
 
     def shapes(self) -> str:
         return f"{self.op}: {self.sample.shapes()}"
+
+
+def _filled(
+    leaves: list[Any], places: list[int], form: pytree.TreeSpec, tensors: Sequence[Tensor]
+) -> Any:
+    given = list(leaves)
+    for at, tensor in zip(places, tensors, strict=True):
+        given[at] = tensor
+    return pytree.tree_unflatten(given, form)
 
 
 def weighted(output: Tensor) -> Tensor:

@@ -222,6 +222,4 @@ def keep_outputs(kept: list[Tensor], inputs: tuple[Tensor, ...], outputs: tuple[
 
 def write_into(call: Call, tensors: list[Tensor]) -> Any:
     """The op itself: one that works in place writes into the first tensor."""
-    rest = iter(tensors)
-    args = torch.utils._pytree.tree_map_only(Tensor, lambda _: next(rest), call.sample.args)
-    return call.op.function(*args, **call.sample.kwargs)
+    return call.op.function(*call.args(tensors), **call.sample.kwargs)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from op_checks import Op
@@ -12,7 +15,7 @@ from torch.utils import _pytree as pytree
 from support import Call, assert_close, sized_call, weighted
 
 
-def forward_and_backward(call: Call, tensors: list[Tensor]) -> list[Tensor]:
+def forward_and_backward(call: Callable[..., Any], tensors: list[Tensor]) -> list[Tensor]:
     """The outputs and, where there is a derivative, the gradients of `tensors` that want one."""
     output = call(*tensors)
     outputs = list(pytree.tree_leaves(output))
@@ -98,13 +101,9 @@ class CudaChecks:
 
         def run() -> list[Tensor]:
             torch.compiler.cudagraph_mark_step_begin()
-            tensors = fresh(call)
-            rest = iter(tensors)
-            args = pytree.tree_map_only(Tensor, lambda _: next(rest), call.sample.args)
-            output = compiled(*args, **call.sample.kwargs)
-            leaves = [tensor for tensor in tensors if tensor.requires_grad]
-            made = list(pytree.tree_leaves(output))
-            made += torch.autograd.grad(weighted(output), leaves) if leaves else []
+            made = forward_and_backward(
+                lambda *given: compiled(*call.args(given), **call.sample.kwargs), fresh(call)
+            )
             return [tensor.detach().clone() for tensor in made]
 
         expected = forward_and_backward(call, fresh(call))

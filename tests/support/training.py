@@ -22,8 +22,7 @@ def dtypes_of(function: Any, call: Call, dtypes: list[torch.dtype]) -> list[torc
     tensors = call.tensors
     for at, dtype in zip(call.inputs, dtypes, strict=True):
         tensors[at] = tensors[at].to(dtype)
-    rest = iter(tensors)
-    args = pytree.tree_map_only(Tensor, lambda _: next(rest), call.sample.args)
+    args = call.args(tensors)
     if call.op.inplace:
         args = (args[0].clone(), *args[1:])
     try:

@@ -158,10 +158,7 @@ class TransformChecks:
                 expected = tuple(torch.tensordot(weights, part, weights.dim()) for part in rows)
                 assert_close(pulled, expected, call.shapes())
 
-            def loss(*given: Tensor) -> Tensor:
-                output = call.of_inputs(*given)
-                return (output.sin() * output).sum()
-
+            loss = compose(weighted_sine, call.of_inputs)
             second = hessian(loss, argnums=argnums)(*inputs)
             plain = torch.autograd.functional.hessian(loss, inputs)
             assert_close(second, plain, call.shapes())
@@ -195,7 +192,7 @@ class TransformChecks:
                 seconds = [fwd.unpack_dual(gradient).tangent for gradient in gradients]
             vectors = tuple(torch.cos(leaf.detach()) for leaf in leaves)
             _, expected = torch.autograd.functional.hvp(
-                lambda *given, call=call: weighted_sine(call.of_inputs(*given)),
+                compose(weighted_sine, call.of_inputs),
                 tuple(leaf.detach() for leaf in leaves),
                 vectors,
             )

@@ -227,13 +227,6 @@ def test_fully_shard_of_tensor_parallel() -> None:
 # ---- torch.compile and no_grad, of functions ----------------------------------------------------
 
 
-def _distributed(mesh: DeviceMesh, *placed: tuple[Tensor, Any]) -> list[DTensor]:
-    return [
-        distribute_tensor(tensor.detach(), mesh, [placement]).requires_grad_(tensor.requires_grad)
-        for tensor, placement in placed
-    ]
-
-
 FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "gather": lambda x, i: torch_ops.gather(x, i),
     "gather fill": lambda x, i: torch_ops.gather(x, i, mode="fill", fill_value=2.0),
@@ -267,7 +260,8 @@ def call_function(name: str, backend: str | None, mode: str) -> list[str]:
     wrong = []
     for of_x, of_index in ((Shard(0), R), (R, Shard(0)), (Shard(1), R), (Shard(0), Shard(0))):
         # Of a copy, for the first rank's is written into the others' where it is distributed.
-        placed_x, placed_index = _distributed(mesh, (x, of_x), (index.clone(), of_index))
+        placed_x = distribute_tensor(x.detach(), mesh, [of_x]).requires_grad_()
+        placed_index = distribute_tensor(index.clone(), mesh, [of_index])
         with contexts[mode]():
             output = _compiled(function, backend)(placed_x, placed_index)
             if not torch.allclose(output.full_tensor(), expected, 1e-6, 1e-6):

@@ -41,11 +41,6 @@ def is_direct(route: str) -> bool:
     return route.startswith("table ")
 
 
-def _is_eager(index: Tensor) -> bool:
-    """Whether no graph is made of this call."""
-    return type(index) is Tensor and not torch.compiler.is_compiling()
-
-
 # ---- As registered ops, for graphs ---------------------------------------------------------------
 
 
@@ -115,7 +110,7 @@ class Rows(torch.autograd.Function):
                 part, index, mode, fill_value, with_gradient, route, name
             )
             return gathered
-        if not _is_eager(index):
+        if not _exchange.is_eager(index):
             return _exchange.gather_rows(
                 part, index, ctx.size, mode, fill_value, name, group, route
             )
@@ -152,7 +147,7 @@ class Sums(torch.autograd.Function):
         dim = dim_of_rows(placements)
         _, count = part_of(size, mesh, placements, 0)
         if is_direct(route):
-            if _is_eager(index):
+            if _exchange.is_eager(index):
                 sums = peer_tables[route].sums(values, index, mode)
             else:
                 sums = _peer_sum(values, index, count, mode, route)

@@ -133,18 +133,17 @@ def _sum_way(
     return REPLICATE, REPLICATE, REPLICATE
 
 
-@rule(_ops.scatter_elements_add.default)
+@rule(_ops.scatter_elements_add.default, _ops._scatter_elements_add_sharded.default)
 def scatter_elements_add(
     values: DTensor,
     index: DTensor,
     size: Sequence[int],
     dim: int,
-    *,
-    deterministic: bool | None = None,
     mode: str = "raise",
     shards: Sequence[int] = (),
+    deterministic: bool | None = None,
 ) -> DTensor:
-    """See the table in docs/distributed.md."""
+    """See the table in docs/distributed.md. A gradient has ``shards``: how its source was."""
     mesh = mesh_of("scatter_elements_add", values=values, index=index)
     options = {"deterministic": deterministic, "mode": mode}
     shape = meta_of(_ops.scatter_elements_add, values, index, size, dim, **options).shape
@@ -162,16 +161,3 @@ def scatter_elements_add(
         counts = [count for _, count in sizes]
         sums = _ops.scatter_elements_add(elements, entries, counts, dim, **options)
     return wrap(sums, mesh, of_sums, shape)
-
-
-@rule(_ops._scatter_elements_add_sharded.default)
-def scatter_elements_add_sharded(
-    values: DTensor,
-    index: DTensor,
-    size: Sequence[int],
-    dim: int,
-    mode: str,
-    shards: Sequence[int],
-) -> DTensor:
-    """The gradient of gather_elements, sharded as its source was."""
-    return scatter_elements_add(values, index, size, dim, mode=mode, shards=shards)

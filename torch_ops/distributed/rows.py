@@ -175,14 +175,13 @@ def _add(
     index: DTensor,
     dim_size: int,
     dim: int | None = None,
-    *,
     batch_dims: int = 0,
     deterministic: bool | None = None,
     mode: str = "raise",
-    name: str | None = None,
     shards: Sequence[int] = (),
+    name: str | None = None,
 ) -> DTensor:
-    """See the table in docs/distributed.md."""
+    """See the table in docs/distributed.md. A gradient has ``shards``: how its source was."""
     mesh = mesh_of(name or "scatter_add", values=values, index=index)
     options = {
         "batch_dims": batch_dims,
@@ -213,25 +212,7 @@ def _add(
 
 for _op in (_ops.scatter_add.default, _ops._scatter_sum.default):
     rule(_op)(partial(_add, _op))
-
-
-@rule(_ops._scatter_add_sharded.default)
-def scatter_add_sharded(
-    values: DTensor,
-    index: DTensor,
-    dim_size: int,
-    dim: int,
-    batch_dims: int,
-    deterministic: bool | None,
-    mode: str,
-    shards: Sequence[int],
-    name: str | None = None,
-) -> DTensor:
-    """The gradient of a gather, sharded as its source was."""
-    return _add(
-        _ops.scatter_add.default, values, index, dim_size, dim, batch_dims=batch_dims,
-        deterministic=deterministic, mode=mode, name=name, shards=shards,
-    )  # fmt: skip
+rule(_ops._scatter_add_sharded.default)(partial(_add, _ops.scatter_add.default))
 
 
 # ---- Reductions that are no sums, and calls by a plan: whole along the axis of the index ---------

@@ -92,7 +92,7 @@ class Meetings:
             raise explain(self._lost, self._timeout)
         if self.outcome is not None and (found := int(self.outcome)) != _ext.ALL_MET:
             self.outcome.fill_(_ext.ALL_MET)
-            self._raise(found)
+            self.refuse(found)
 
     def meet(self) -> None:
         """Waits for the others: on CUDA the stream does."""
@@ -103,7 +103,7 @@ class Meetings:
             self._count += 1
             _ext.arrive(self._memory.addresses, self._rank, self._count, False)
             if (found := self._wait(self._count, True)) != _ext.ALL_MET:
-                self._raise(found)
+                self.refuse(found)
 
     def fail(self) -> None:
         """Comes to the next meeting with an error, without waiting for it."""
@@ -118,11 +118,8 @@ class Meetings:
             _ext.arrive(self._memory.addresses, self._rank, self._count, True)
         self._give_up()
 
-    def refuse(self, rank: int) -> NoReturn:
-        """Raises the error of a rank of which all know, since it has told them all."""
-        self._raise(rank)
-
-    def _raise(self, found: int) -> NoReturn:
+    def refuse(self, found: int) -> NoReturn:
+        """Raises the error that a meeting has found, or of a rank that has told all the others."""
         self._give_up()
         if found < _ext.ALL_MET:
             self._lost = found

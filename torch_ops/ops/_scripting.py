@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 
 
+@dataclass(frozen=True)
 class Refused:
     """The attribute of a function or layer that torch.jit.script calls before it reads it. Raises.
 
-    Args:
-        name: The name of the function or layer.
-        op: The registered op that does the same.
+    ``op`` is the registered op that does the same.
     """
 
-    def __init__(self, name: str, op: str) -> None:
-        self._name = name
-        self._op = op
+    name: str
+    op: str
 
     def __call__(self) -> NoReturn:
-        packet: Any = getattr(torch.ops.torch_ops, self._op)
+        packet: Any = getattr(torch.ops.torch_ops, self.op)
         raise NotImplementedError(
-            f"torch.jit.script cannot read torch_ops.{self._name}. Call the registered op in its "
-            f"place, torch.ops.torch_ops.{self._op}; its arguments are {packet.default._schema}. "
+            f"torch.jit.script cannot read torch_ops.{self.name}. Call the registered op in its "
+            f"place, torch.ops.torch_ops.{self.op}; its arguments are {packet.default._schema}. "
             "(The layers ReLU, LeakyReLU, Sigmoid and Embedding can be scripted.)"
         )
 

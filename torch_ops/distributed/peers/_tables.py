@@ -16,6 +16,7 @@ import itertools
 import math
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -54,31 +55,23 @@ def has_gradient(weight: Tensor) -> bool:
     return torch.is_grad_enabled() and weight.requires_grad
 
 
+@dataclass(eq=False)
 class _Round:
     """A round of sums, after the meeting in which all ranks have sent theirs."""
 
-    def __init__(
-        self,
-        call: Any,
-        sent: tuple[Tensor, Tensor, Tensor],
-        memory: Tensor,
-        first: int,
-        said: Tensor,
-        is_there: torch.cuda.Event | None,
-    ) -> None:
-        self.call = call
-        self.sent = sent  # as _distinct_sums() has it
-        self.memory = memory  # of the inbox
-        self.first = first  # of the rows for each rank
-        self._said = said  # [ranks, 2], on the host
-        self._is_there = is_there
+    call: Any
+    sent: tuple[Tensor, Tensor, Tensor]  # as _distinct_sums() has it
+    memory: Tensor  # of the inbox
+    first: int  # of the rows for each rank
+    said: Tensor  # [ranks, 2], on the host
+    is_there: torch.cuda.Event | None
 
     @functools.cached_property
     def header(self) -> list[list[int]]:
         """What the ranks said; on CUDA the host waits for it. See ``PeerSums`` in C++."""
-        if self._is_there is not None:
-            self._is_there.synchronize()
-        header: list[list[int]] = self._said.tolist()
+        if self.is_there is not None:
+            self.is_there.synchronize()
+        header: list[list[int]] = self.said.tolist()
         return header
 
 

@@ -109,10 +109,7 @@ def scatter(
             :func:`scatter_add`. ``mean``: these except uint16, uint32 and uint64. ``var`` and
             ``std``: float16, bfloat16, float32 or float64. ``any`` and ``all``: bool. Others:
             uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
-        index: uint8, int8, int16, int32 or int64; on the values' device. Each entry must
-            be between 0 and ``dim_size - 1``, unless ``mode`` gives others a meaning. Or a
-            :class:`GatherPlan` of such a tensor, made by :func:`gather_plan`, which also has
-            ``dim_size``, ``dim`` and ``batch_dims``.
+        index: As for :func:`scatter_add`.
         dim_size: How long the result is at ``dim``. May be left out with a plan.
         dim: The result's axis to reduce to; negative counts the result's axes from the end.
             Default: ``batch_dims``.
@@ -128,12 +125,9 @@ def scatter(
         dtype: Values are converted to it first, as for ``torch.sum``. Sums, means, ``var`` and
             ``std`` of 16-bit floats give float32 without a copy of the values.
         return_arg: For ``amax`` and ``amin``: whether the positions of the values are returned too.
-        sorted: The caller promises that the entries of each batch are in order, none below the
-            previous one. Then the reduction needs neither a sort nor atomics: it is one pass over
-            the values, with the same bits on every run. If the entries are not in order, the result
-            is undefined, but nothing is written out of bounds, and entries out of range are still
-            errors. Allows only ``mode="raise"``. With a plan this is not needed; ``return_arg``
-            and the reductions var, std, any and all do not use it.
+        sorted: The caller promises that the entries of each batch are in order, as for
+            :func:`scatter_add`. ``return_arg`` and the reductions var, std, any and all do not use
+            it.
 
     Returns:
         A contiguous tensor of the values' dtype, or of ``dtype``, and of the shape that

@@ -21,10 +21,6 @@ pytestmark = pytest.mark.usefixtures("ranks_device")
 R = Replicate()
 
 
-def _rows(source: Tensor, index: Tensor, **options: Any) -> Tensor:
-    return torch_ops.gather(source, index, **options)
-
-
 def _elements(source: Tensor, index: Tensor, **options: Any) -> Tensor:
     index = index.unsqueeze(1).expand(-1, source.shape[1])
     return torch_ops.gather_elements(source, index, 0, **options)
@@ -34,7 +30,7 @@ def _points(source: Tensor, index: Tensor, **options: Any) -> Tensor:
     return torch_ops.gather_nd(source, torch.stack([index, index], 1), **options)
 
 
-GATHERS = {"rows": _rows, "elements": _elements, "points": _points}
+GATHERS = {"rows": torch_ops.gather, "elements": _elements, "points": _points}
 
 # Two and more below and above the range of seven rows, and what counts from the end in one part but
 # not in all of the source.
@@ -228,19 +224,15 @@ def test_gradients(name: str, mode: str) -> None:
 # ---- Errors -------------------------------------------------------------------------------------
 
 
-def _scatter(values: Tensor, index: Tensor) -> Tensor:
-    return torch_ops.scatter_add(values, index, 7)
-
-
 FAILING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
-    "gather": (_rows, (7, 6)),
+    "gather": (torch_ops.gather, (7, 6)),
     "batch_gather": (lambda x, i: torch_ops.batch_gather(x, i.view(1, 2, 6)), (1, 2, 7, 3)),
     "gather_elements": (_elements, (7, 6)),
     "take_along_dim": (lambda x, i: torch_ops.take_along_dim(x, i, 0), (7,)),
     "gather_nd": (_points, (7, 7)),
     "index": (lambda x, i: torch_ops.index(x, (i,)), (7, 6)),
     "embedding": (lambda x, i: torch_ops.embedding(i, x, padding_idx=1), (7, 6)),
-    "scatter_add": (_scatter, (12, 3)),
+    "scatter_add": (lambda x, i: torch_ops.scatter_add(x, i, 7), (12, 3)),
 }
 
 

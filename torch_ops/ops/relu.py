@@ -30,11 +30,6 @@ def _saves_mask(name: str, save: str) -> bool:
     raise ValueError(f'{name}: save must be "mask" or "output", but it is {save!r}.')
 
 
-def _check_inplace(name: str, inplace: bool) -> None:
-    """Raises TypeError for ``relu(x, "output")``, say, which would overwrite x."""
-    check_kinds(name, inplace=(inplace, "a bool"))
-
-
 def relu(input: Tensor, inplace: bool = False, *, save: str = "mask") -> Tensor:
     """Returns ``max(input, 0)``, elementwise; NaN stays NaN.
 
@@ -74,8 +69,8 @@ def relu(input: Tensor, inplace: bool = False, *, save: str = "mask") -> Tensor:
         >>> torch_ops.relu(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([0., 0., 2.])
     """
-    if inplace is not False and inplace is not True:
-        _check_inplace("relu", inplace)
+    if inplace is not False and inplace is not True:  # relu(x, "output") would overwrite x
+        check_kinds("relu", inplace=(inplace, "a bool"))
     save_mask = save == "mask" or _saves_mask("relu", save)
     if not is_dynamo_compiling():
         output = _ext.call_relu_(input, save_mask) if inplace else _ext.call_relu(input, save_mask)
@@ -156,7 +151,7 @@ def leaky_relu(
         tensor([-0.5000,  0.0000,  2.0000])
     """
     if inplace is not False and inplace is not True:
-        _check_inplace("leaky_relu", inplace)
+        check_kinds("leaky_relu", inplace=(inplace, "a bool"))
     save_mask = save == "mask" or _saves_mask("leaky_relu", save)
     if not is_dynamo_compiling():
         call = _ext.call_leaky_relu_ if inplace else _ext.call_leaky_relu
@@ -233,7 +228,7 @@ class ReLU(nn.ReLU):
 
     def __init__(self, inplace: bool = False, *, save: str = "mask") -> None:
         # Wrong arguments are an error here, not at the first call.
-        _check_inplace("ReLU", inplace)
+        check_kinds("ReLU", inplace=(inplace, "a bool"))
         _saves_mask("ReLU", save)
         super().__init__(inplace)
         self.save = save
@@ -269,8 +264,11 @@ class LeakyReLU(nn.LeakyReLU):
     def __init__(
         self, negative_slope: float = 0.01, inplace: bool = False, *, save: str = "mask"
     ) -> None:
-        check_kinds("LeakyReLU", negative_slope=(negative_slope, "a real number"))
-        _check_inplace("LeakyReLU", inplace)
+        check_kinds(
+            "LeakyReLU",
+            negative_slope=(negative_slope, "a real number"),
+            inplace=(inplace, "a bool"),
+        )
         _saves_mask("LeakyReLU", save)
         super().__init__(negative_slope, inplace)
         self.save = save

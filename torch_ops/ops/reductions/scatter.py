@@ -33,18 +33,6 @@ _TAKES = (
 )
 
 
-def _add_by_plan(
-    values: Tensor, plan: GatherPlan, dim_size: int | None, dim: int | None, batch_dims: int
-) -> Tensor:
-    arguments = plan_arguments(plan, "scatter_add", values, dim, batch_dims, dim_size)
-    if not is_dynamo_compiling():
-        output = _ext.call_by_plan(values, *arguments)
-        if output is not NotImplemented:
-            return output
-    check_dense("scatter_add", _TAKES, values=values)
-    return _scatter_add_by_plan(values, *arguments)
-
-
 def scatter_add(
     values: Tensor,
     index: Tensor | GatherPlan,
@@ -182,7 +170,13 @@ def scatter_add(
         )
     if isinstance(index, GatherPlan):
         only_raise("scatter_add", mode)
-        return _add_by_plan(values, index, dim_size, dim, batch_dims)
+        arguments = plan_arguments(index, "scatter_add", values, dim, batch_dims, dim_size)
+        if not is_dynamo_compiling():
+            output = _ext.call_by_plan(values, *arguments)
+            if output is not NotImplemented:
+                return output
+        check_dense("scatter_add", _TAKES, values=values)
+        return _scatter_add_by_plan(values, *arguments)
     if sorted:
         check_sorted("scatter_add", mode)
         return _scatter_sorted(values, index, dim_size, dim, batch_dims, "sum", "scatter_add")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
 from torch_ops.ops._arguments import check_tensors
+from torch_ops.ops._self_check import compared
 
 Unary = Callable[[Tensor], Tensor]
 
@@ -155,3 +156,16 @@ def function_class(name: str, saves: str) -> Any:
             return backward_op(input_tangent, *ctx.saved_tensors)
 
     return Function
+
+
+def self_check_of(
+    function: Unary, inputs: list[float], outputs: list[float], gradients: list[float]
+) -> Callable[[torch.device], str]:
+    """The ``self_check`` of an op's module, for ``python -m torch_ops``."""
+
+    def self_check(device: torch.device) -> str:
+        x = torch.tensor(inputs, dtype=torch.float32, device=device, requires_grad=True)
+        call = f"{function.__name__}({inputs})"
+        return f"{compared(call, function(x), outputs, x, gradients)}, gradient {gradients}"
+
+    return self_check

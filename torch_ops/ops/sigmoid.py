@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torch_ops.ops._elementwise import directly, forms
-from torch_ops.ops._self_check import self_check_of
+from torch_ops.ops._elementwise import directly, forms, self_check_of
 
 _ops = torch.ops.torch_ops
 

@@ -49,9 +49,9 @@ __global__ void __launch_bounds__(TableWindows::kThreads, 2)
     int64_t entries[K];
     Word words[K];
     uint32_t bad = 0;  // a bit for each entry that is out of range
-                       // Beyond the end the last entry is read again, and not written.
 #pragma unroll
     for (int k = 0; k < K; ++k) {
+      // Beyond the end the last entry is read again, and not written.
       numbers[k] = min(first + k * T, call.entries - 1);
     }
     cursor.load(numbers, entries);

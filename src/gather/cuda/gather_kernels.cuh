@@ -114,21 +114,6 @@ __device__ __forceinline__ void load_entries(const IndexView& index, int64_t str
   for (int k = 0; k < N; ++k) entries[k] = index.at(k * stride);
 }
 
-// One slab of a call: its table and its part of the index.
-template <class Word, class Index>
-struct Slab {
-  const Word* table;
-  typename Index::Cursor index;
-
-  __device__ Slab(const Word* source, const Index& whole, const RowLayout& layout,
-                  const RowGrid& grid, int64_t slab) {
-    int64_t batch, slice;
-    grid.split_slab(slab, batch, slice);
-    table = source + batch * layout.table_batch_stride + slice * layout.table_outer_stride;
-    index = whole.from(batch * layout.index_batch_stride);
-  }
-};
-
 // A block copies `count` words to shared memory: in wide ones if they are adjacent, since such a
 // copy waits for the loads that a thread has in flight at a time.
 template <class Word>
@@ -161,8 +146,12 @@ __global__ void __launch_bounds__(Staging::kMostThreads)
   const auto axis_size = static_cast<uint32_t>(layout.axis_size);
 
   for (int64_t number = blockIdx.y; number < grid.slabs; number += gridDim.y) {
-    const Slab<Word, Index> slab(source, index, layout, grid, number);
-    stage_words(slab.table, layout.table_axis_stride, staged, table);
+    int64_t batch, slice;
+    grid.split_slab(number, batch, slice);
+    const Word* whole_table =
+        source + batch * layout.table_batch_stride + slice * layout.table_outer_stride;
+    const auto slab_index = index.from(batch * layout.index_batch_stride);
+    stage_words(whole_table, layout.table_axis_stride, staged, table);
     __syncthreads();
 
     const int64_t begin = int64_t{blockIdx.x} * part;
@@ -176,7 +165,7 @@ __global__ void __launch_bounds__(Staging::kMostThreads)
     for (int64_t n = begin - shift + threadIdx.x * kWords; n < end; n += step) {
       if (is_whole(n)) {
         typename Index::Entry entries[kWords];
-        const auto there = slab.index.from(n * layout.index_entry_stride);
+        const auto there = slab_index.from(n * layout.index_entry_stride);
         load_entries<kWords>(there, layout.index_entry_stride, entries);
         Vector<Word, kWords> words;
         int bad = -1;
@@ -187,7 +176,7 @@ __global__ void __launch_bounds__(Staging::kMostThreads)
             const auto row = index.row_of(entries[k]);
             const bool good = in_range(row, axis_size);
             if (!good || static_cast<uint32_t>(row) < staged) continue;
-            words.values[k] = slab.table[row * layout.table_axis_stride];
+            words.values[k] = whole_table[row * layout.table_axis_stride];
           }
         }
 #pragma unroll
@@ -208,12 +197,12 @@ __global__ void __launch_bounds__(Staging::kMostThreads)
         }
       } else {
         for (int64_t m = max(n, begin); m < min(n + kWords, end); ++m) {
-          const auto entry = slab.index.at(m * layout.index_entry_stride);
+          const auto entry = slab_index.at(m * layout.index_entry_stride);
           const auto row = index.row_of(entry);
           const bool good = in_range(row, axis_size);
           if (good) {
             const bool near = static_cast<uint32_t>(row) < staged;
-            to[m] = near ? table[row] : slab.table[row * layout.table_axis_stride];
+            to[m] = near ? table[row] : whole_table[row * layout.table_axis_stride];
           } else {
             to[m] = index.template fill<Word>();
           }

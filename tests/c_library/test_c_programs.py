@@ -194,7 +194,7 @@ def device_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("fake_cuda") / "device_calls"
     sources = load_setup_py().setup_c_library.kernel_sources(ROOT, ".cpp")
     not_called = {
-        *("add_along_cpu.cpp", "along_cpu.cpp", "bag_cpu.cpp", "index_cpu.cpp", "mask_cpu.cpp"),
+        *("add_along_cpu.cpp", "bag_cpu.cpp", "index_cpu.cpp", "mask_cpu.cpp"),
         *("peers_cpu.cpp", "reduce_cpu.cpp", "segments_cpu.cpp", "sigmoid_cpu.cpp", "sums_cpu.cpp"),
     }
     output_of(

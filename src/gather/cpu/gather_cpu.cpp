@@ -1,6 +1,7 @@
 #include "common/elementwise/elementwise_cpu.h"
 #include "common/host/parallel.h"
 #include "common/indexing/first_bad_entry.h"
+#include "gather/cpu/along_kernels.h"
 #include "gather/cpu/gather_kernels.h"
 #include "gather/gather_launch.h"
 
@@ -24,6 +25,20 @@ int64_t gather(OnCpu on, const GatherCall<RowLayout>& call) {
                             return gather_rows(cpu_simd(), from, entries, to, layout, policy, begin,
                                                end);
                           });
+    });
+  });
+}
+
+int64_t gather(OnCpu on, const GatherCall<ElementLayout>& call) {
+  const HostScope scope(on.program);
+  return dispatch_index(call.index, [&](const auto* entries) {
+    return dispatch_size(call.element_bytes, [&](auto word) {
+      using Word = decltype(word);
+      const auto* from = static_cast<const Word*>(call.source);
+      auto* to = static_cast<Word*>(call.output);
+      return parallel_min(call.layout.count, kElementsPerTask, [&](int64_t begin, int64_t end) {
+        return gather_along(from, entries, to, call.layout, call.policy, begin, end);
+      });
     });
   });
 }

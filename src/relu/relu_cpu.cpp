@@ -4,19 +4,6 @@
 #include "relu/relu_masked.h"
 
 namespace torch_ops::kernels {
-namespace {
-
-// Calls loop(simd, begin, end) over parts of a walk that share no byte of a mask.
-template <class Loop>
-void for_each_mask_part(int64_t numel, Loop loop) {
-  const Simd simd = cpu_simd();
-  const int64_t blocks = (numel + kPiece - 1) / kPiece;
-  parallel_for(blocks, kElementsPerTask / kPiece, [&](int64_t begin, int64_t end) {
-    loop(simd, begin * kPiece, std::min(end * kPiece, numel));
-  });
-}
-
-}  // namespace
 
 template <class T>
 void relu(OnCpu on, Slope slope, const StridedWalk<2>& walk, uint8_t* mask, T* output,
@@ -24,9 +11,10 @@ void relu(OnCpu on, Slope slope, const StridedWalk<2>& walk, uint8_t* mask, T* o
   const HostScope scope(on.program);
   with_activation<T>(slope, [&](auto activation) {
     if (mask == nullptr) return map_cpu(activation, walk, output, input);
-    for_each_mask_part(walk.numel, [&](Simd simd, int64_t begin, int64_t end) {
-      write_masked(simd, activation, walk, begin, end, output, input, mask);
-    });
+    for_each_masked_piece(walk, output, input,
+                          [=](Simd simd, int64_t n, T* to, const T* from, int64_t byte) {
+                            write_masked_piece(simd, activation, n, to, from, mask + byte);
+                          });
   });
 }
 
@@ -44,9 +32,10 @@ void relu_mask_backward(OnCpu on, Slope slope, const StridedWalk<2>& walk, const
                         T* grad_input, const T* grad_output) {
   const HostScope scope(on.program);
   with_activation<T>(slope, [&](auto activation) {
-    for_each_mask_part(walk.numel, [&](Simd simd, int64_t begin, int64_t end) {
-      read_masked(simd, activation, walk, begin, end, grad_input, grad_output, mask);
-    });
+    for_each_masked_piece(walk, grad_input, grad_output,
+                          [=](Simd simd, int64_t n, T* to, const T* from, int64_t byte) {
+                            read_masked_piece(simd, activation, n, to, from, mask + byte);
+                          });
   });
 }
 

@@ -31,7 +31,7 @@ void relu_mask_backward(OnCuda on, Slope slope, const StridedWalk<2>& walk, cons
                         T* grad_input, const T* grad_output) {
   const HostScope scope(on.program);
   with_activation<T>(slope, [&](auto activation) {
-    map_cuda<Bits::kReads>(BackwardByBit(activation), walk, const_cast<uint8_t*>(mask), grad_input,
+    map_cuda<Bits::kReads>(Backward(activation), walk, const_cast<uint8_t*>(mask), grad_input,
                            grad_output);
   });
 }

@@ -68,7 +68,8 @@ void with_activation(std::optional<double> slope, Use use) {
   }
 }
 
-// The gradient from the output, or from any tensor that the activation keeps at the same places.
+// The gradient from the output, or from any tensor that the activation keeps at the same places; or
+// from the mask, which has whether the value was kept.
 template <class Activation>
 struct Backward : Activation {
   explicit Backward(Activation activation) : Activation(activation) {}
@@ -77,13 +78,6 @@ struct Backward : Activation {
   TORCH_OPS_HOST_DEVICE T operator()(T grad_output, T output) const {
     return this->keeps(output) ? grad_output : this->off(grad_output);
   }
-};
-
-// The gradient from the mask.
-template <class Activation>
-struct BackwardByBit : Activation {
-  explicit BackwardByBit(Activation activation) : Activation(activation) {}
-
   template <class T>
   TORCH_OPS_HOST_DEVICE T operator()(bool kept, T grad_output) const {
     return kept ? grad_output : this->off(grad_output);

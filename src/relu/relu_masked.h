@@ -10,8 +10,9 @@
 #include <type_traits>
 
 #include "common/elementwise/bit_mask.h"
-#include "common/elementwise/elementwise.h"
+#include "common/elementwise/elementwise_cpu.h"
 #include "common/host/float16.h"
+#include "common/host/parallel.h"
 #include "relu/relu_kernels.h"
 
 namespace torch_ops {
@@ -185,28 +186,23 @@ void read_masked_piece(Simd simd, Activation activation, int64_t n, T* grad_inpu
   }
 }
 
-// ---- Over [begin, end) of a walk, which begins with a whole byte of the mask --------------------
+// ---- Over a walk --------------------------------------------------------------------------------
 
-template <class Activation, class T>
-void write_masked(Simd simd, Activation activation, const StridedWalk<2>& walk, int64_t begin,
-                  int64_t end, T* output, const T* input, uint8_t* mask) {
-  Piece<T> source, result;
-  for_each_piece(walk, Piece<T>::kTileRows, 8, begin, end, [&](const Spot& spot) {
-    write_masked_piece(simd, activation, spot.n, result.place(walk, 0, output, spot.begin, spot.n),
-                       source.read(walk, 1, input, spot), mask + spot.begin / 8);
-    result.write(walk, 0, output, spot.begin, spot.n);
-  });
-}
-
-template <class Activation, class T>
-void read_masked(Simd simd, Activation activation, const StridedWalk<2>& walk, int64_t begin,
-                 int64_t end, T* grad_input, const T* grad_output, const uint8_t* mask) {
-  Piece<T> source, result;
-  for_each_piece(walk, Piece<T>::kTileRows, 8, begin, end, [&](const Spot& spot) {
-    read_masked_piece(simd, activation, spot.n,
-                      result.place(walk, 0, grad_input, spot.begin, spot.n),
-                      source.read(walk, 1, grad_output, spot), mask + spot.begin / 8);
-    result.write(walk, 0, grad_input, spot.begin, spot.n);
+// Calls each(simd, n, to, from, byte) for pieces of `n` values: where their results go, where the
+// values are, and the position of their part of the mask.
+template <class T, class Each>
+void for_each_masked_piece(const StridedWalk<2>& walk, T* output, const T* input, Each each) {
+  const Simd simd = cpu_simd();
+  // Parts share no byte of the mask.
+  const int64_t blocks = (walk.numel + kPiece - 1) / kPiece;
+  parallel_for(blocks, kElementsPerTask / kPiece, [&](int64_t first, int64_t last) {
+    const int64_t begin = first * kPiece, end = std::min(last * kPiece, walk.numel);
+    Piece<T> source, result;
+    for_each_piece(walk, Piece<T>::kTileRows, 8, begin, end, [&](const Spot& spot) {
+      each(simd, spot.n, result.place(walk, 0, output, spot.begin, spot.n),
+           source.read(walk, 1, input, spot), spot.begin / 8);
+      result.write(walk, 0, output, spot.begin, spot.n);
+    });
   });
 }
 

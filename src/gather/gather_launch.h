@@ -1,5 +1,5 @@
-// gather and gather_elements in the kernel library: gather_cpu.cpp, gather_cuda.cu and
-// along_cuda.cu. Only the values of the index are checked. No torch.
+// gather and gather_elements in the kernel library: gather_cpu.cpp and gather_cuda.cu. Only the
+// values of the index are checked. No torch.
 #pragma once
 
 #include <cstdint>

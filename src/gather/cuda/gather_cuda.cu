@@ -4,6 +4,7 @@
 #include "common/cuda/launch.cuh"
 #include "common/cuda/vectorized.cuh"
 #include "common/indexing/index_view.cuh"
+#include "gather/cuda/along_kernels.cuh"
 #include "gather/cuda/gather_elements.cuh"
 #include "gather/cuda/gather_flat.cuh"
 #include "gather/cuda/gather_kernels.cuh"
@@ -147,6 +148,17 @@ void launch_path(GatherPath path, const WordCall<Word>& call, const Index& index
   }
 }
 
+template <class Word>
+void launch_along(const GatherCall<ElementLayout>& call, const IndexErrorSite& errors) {
+  const IndexView index{call.index};
+  for_each_part(call.layout, ElementGrid::kMaxPart, [&](const ElementLayout& part, auto offsets) {
+    TORCH_OPS_LAUNCH(gather_along_kernel<Word>, grid_x(part.count, kThreads * kAlongUnroll),
+                     kThreads, 0, static_cast<const Word*>(call.source) + offsets.table,
+                     index.from(offsets.index), static_cast<Word*>(call.output) + offsets.values,
+                     offsets.position, ElementGrid(part), call.policy, errors);
+  });
+}
+
 }  // namespace
 
 namespace kernels {
@@ -186,6 +198,13 @@ void gather(OnCuda on, const GatherCall<RowLayout>& call, const IndexErrorSite& 
   } else {
     launch(any);
   }
+}
+
+void gather(OnCuda on, const GatherCall<ElementLayout>& call, const IndexErrorSite& errors) {
+  const HostScope scope(on.program);
+  if (call.layout.count == 0) return;
+  dispatch_size<uint2, uint4>(call.element_bytes,
+                              [&](auto word) { launch_along<decltype(word)>(call, errors); });
 }
 
 }  // namespace kernels

@@ -199,14 +199,13 @@ __global__ void __launch_bounds__(Staging::kMostThreads)
         for (int64_t m = max(n, begin); m < min(n + kWords, end); ++m) {
           const auto entry = slab_index.at(m * layout.index_entry_stride);
           const auto row = index.row_of(entry);
-          const bool good = in_range(row, axis_size);
-          if (good) {
+          if (in_range(row, axis_size)) {
             const bool near = static_cast<uint32_t>(row) < staged;
             to[m] = near ? table[row] : whole_table[row * layout.table_axis_stride];
           } else {
             to[m] = index.template fill<Word>();
+            record_bad_entry(errors, number * layout.entries + m, int64_t(row));
           }
-          if (!good) record_bad_entry(errors, number * layout.entries + m, int64_t(row));
         }
       }
     }

@@ -29,9 +29,7 @@ struct Arrays {
 
   // The same in the form for one gather.
   bool is_one() const { return coordinates.size() == 1; }
-  bool are_side_by_side() const {
-    return !front && dims.back() - dims[0] + 1 == static_cast<int64_t>(dims.size());
-  }
+  bool are_side_by_side() const { return torch_ops::are_side_by_side(dims, front); }
   // More than the kernels accept.
   bool are_many() const { return coordinates.size() > kMaxCoordinates; }
 };
@@ -68,7 +66,7 @@ inline void check_mask(const char* op, const at::Tensor& source, const at::Tenso
 
 // The check of the user's tensor for index_put_, before a view of it is written to: otherwise
 // several places may share memory.
-inline void check_no_overlap(const char* op, const at::Tensor& source) {
+inline void check_no_overlap(const at::Tensor& source) {
   TORCH_CHECK(
       source.layout() != at::kStrided || at::has_internal_overlap(source) != at::MemOverlap::Yes,
       "index_put_: elements of source must not share a single memory location, as those of ",

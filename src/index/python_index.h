@@ -72,15 +72,11 @@ inline bool is_int(PyObject* given) {
 }
 
 inline bool read_int(PyObject* given, int64_t& value) {
+  const auto converted = pybind11::reinterpret_steal<pybind11::object>(PyNumber_Index(given));
   Argument<int64_t> number;
-  if (PyLong_CheckExact(given)) {
-    if (!number.read(given)) return false;
-  } else {
-    const auto converted = pybind11::reinterpret_steal<pybind11::object>(PyNumber_Index(given));
-    if (!converted || !number.read(converted.ptr())) {
-      PyErr_Clear();
-      return false;
-    }
+  if (!converted || !number.read(converted.ptr())) {
+    PyErr_Clear();
+    return false;
   }
   value = number.value;
   return true;
@@ -327,7 +323,7 @@ PyObject* put(PyObject*, PyObject* const* given, Py_ssize_t count) {
       return op.call(source.value, parsed.arrays(), values, accumulate.value, parsed.front(),
                      deterministic.value, parsed.axes(), kName);
     }
-    if (fills || (kInplace && !parsed.is_plain())) check_no_overlap(kName.data(), source.value);
+    if (fills || (kInplace && !parsed.is_plain())) check_no_overlap(source.value);
     Tensor result = copies ? source.value.clone() : source.value;
     Tensor view = parsed.view(result);
     if (fills) {

@@ -42,7 +42,21 @@ struct GatherPoints {
     } else {
       points::check_axes_not_empty(op, source, points, parsed, axes);
       Tensor output = new_output(C10_AS_INTARRAYREF_SLOW(sizes), source.options());
-      read<On>(op, source, coordinates, points, parsed, fill_value, axes, output);
+      const FillPattern fill = indexing::make_fill(parsed, fill_value, source.scalar_type());
+      if (source.numel() == 0 && output.numel() > 0) {  // no kernel has a row that it could read
+        output.fill_(at::from_blob(const_cast<unsigned char*>(fill.bytes), {},
+                                   at::TensorOptions(source.scalar_type())));
+        return output;
+      }
+      Tensor table = aligned(source);
+      std::vector<Tensor> entries = coordinates.vec();
+      const PointsLayout layout = points::lay_out(table, entries, output, points, parsed, axes);
+      const auto point_sizes = C10_AS_INTARRAYREF_SLOW(points.sizes);
+      const points::PointsSite site = points::make_site(op, points, point_sizes, source);
+      points::call_at_points<On>(layout, site, output, [&](auto on, const auto&... errors) {
+        return kernels::gather_points(on, table.const_data_ptr(), table.element_size(), layout,
+                                      fill, output.mutable_data_ptr(), errors...);
+      });
       return output;
     }
   }
@@ -97,7 +111,7 @@ struct GatherPoints {
           if (from.axis && hidden) {
             return {call(from.at(0), points::with_axis(picks, index_rank, 0), batch_dims + 1), 0};
           }
-          const bool side_by_side = !front && dims.back() - dims[0] + 1 == int64_t(dims.size());
+          const bool side_by_side = are_side_by_side(dims, front);
           if (from.axis) {  // the first of the axes that are not indexed
             return {call(from.at(batch_dims), points::values_of(picks), batch_dims),
                     side_by_side ? batch_dims : index_rank};
@@ -110,44 +124,10 @@ struct GatherPoints {
         },
         source, coordinates);
   }
-
- private:
-  template <class On>
-  static void read(const char* op, const Tensor& source, TensorList coordinates,
-                   const points::Points& at_points, IndexMode mode, const Fill& fill_value,
-                   const ops::Axes& axes, Tensor& output) {
-    const FillPattern fill = indexing::make_fill(mode, fill_value, source.scalar_type());
-    if (source.numel() == 0 && output.numel() > 0) {  // no kernel has a row that it could read
-      output.fill_(at::from_blob(const_cast<unsigned char*>(fill.bytes), {},
-                                 at::TensorOptions(source.scalar_type())));
-      return;
-    }
-    Tensor table = aligned(source);
-    std::vector<Tensor> entries = coordinates.vec();
-    const PointsLayout layout = points::lay_out(table, entries, output, at_points, mode, axes);
-    const auto sizes = C10_AS_INTARRAYREF_SLOW(at_points.sizes);
-    const points::PointsSite site = points::make_site(op, at_points, sizes, source);
-    points::call_at_points<On>(layout, site, output, [&](auto on, const auto&... errors) {
-      return kernels::gather_points(on, table.const_data_ptr(), table.element_size(), layout, fill,
-                                    output.mutable_data_ptr(), errors...);
-    });
-  }
 };
 
 // One number for the coordinates of each point: its place in a contiguous array of `sizes`, or the
 // number of places for a point outside of it. int32 if that can hold them.
-Tensor allocate_places(TensorList coordinates, c10::SymIntArrayRef sizes, c10::SymInt& places) {
-  points::check_coordinates("ravel_multi_index", coordinates);
-  TORCH_CHECK_VALUE(sizes.size() == coordinates.size(),
-                    "ravel_multi_index: there must be one size for each index array, but there ",
-                    "are ", sizes.size(), " for ", coordinates.size(), ".");
-  places = c10::multiply_integers(sizes);
-  const auto options = coordinates[0].options().dtype(indexing::number_type(places));
-  return new_output(options, [&](const auto& chosen) {
-    return at::empty_symint(points::broadcast_sizes("ravel_multi_index", coordinates), chosen);
-  });
-}
-
 struct RavelMultiIndex {
   static constexpr const char* kSchema =
       "ravel_multi_index(Tensor[] coordinates, SymInt[] sizes, *, str mode='raise', "
@@ -156,8 +136,15 @@ struct RavelMultiIndex {
   template <class On>
   static Tensor kernel(TensorList coordinates, c10::SymIntArrayRef sizes, std::string_view mode,
                        ops::Axes axes, Name name) {
-    c10::SymInt places;
-    const Tensor output = allocate_places(coordinates, sizes, places);
+    points::check_coordinates("ravel_multi_index", coordinates);
+    TORCH_CHECK_VALUE(sizes.size() == coordinates.size(),
+                      "ravel_multi_index: there must be one size for each index array, but there ",
+                      "are ", sizes.size(), " for ", coordinates.size(), ".");
+    const c10::SymInt places = c10::multiply_integers(sizes);
+    const auto options = coordinates[0].options().dtype(indexing::number_type(places));
+    const Tensor output = new_output(options, [&](const auto& chosen) {
+      return at::empty_symint(points::broadcast_sizes("ravel_multi_index", coordinates), chosen);
+    });
     const char* const op = indexing::name_of("ravel_multi_index", name);
     const IndexMode parsed = indexing::parse_mode(op, mode);
     points::check_axes(op, axes, coordinates.size());
@@ -228,7 +215,7 @@ Tensor sum_at(const Tensor& rows, TensorList coordinates, at::IntArrayRef dims,
               std::vector<int64_t> shards) {
   Tensor places = number_points(coordinates, sizes, mode, axes, name);
   const auto count = static_cast<int64_t>(dims.size());
-  const bool side_by_side = !front && dims.back() - dims[0] + 1 == count;
+  const bool side_by_side = are_side_by_side(dims, front);
   const int64_t place = side_by_side ? dims[0] : batch_dims;
   if (batch_dims > 0) {  // an index that all batches share has axes of size 1 there
     c10::SymDimVector whole(rows.sym_sizes().begin(), rows.sym_sizes().begin() + batch_dims);

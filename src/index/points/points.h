@@ -25,6 +25,12 @@ inline std::vector<int64_t> span(int64_t first, int64_t count) {
   return axes;
 }
 
+// Are the index arrays for adjacent axes, so that the points' axes take the place of these in the
+// rows, unless they are to be in front?
+inline bool are_side_by_side(at::IntArrayRef dims, bool front) {
+  return !front && dims.back() - dims[0] + 1 == static_cast<int64_t>(dims.size());
+}
+
 }  // namespace torch_ops
 
 namespace torch_ops::points {
@@ -59,9 +65,8 @@ struct Points {
   bool side_by_side;
   c10::SymDimVector sizes;  // of the broadcast index arrays
 
-  // The position of the points' axes in the rows, and their number.
+  // The position of the points' axes in the rows.
   int64_t place() const { return side_by_side ? dims[0] : batch_dims; }
-  int64_t axes() const { return static_cast<int64_t>(sizes.size()) - batch_dims; }
 
   // The table's axes before the points in the rows, without the batch; and those after them.
   c10::SmallVector<int64_t, 4> outer_axes() const {
@@ -119,12 +124,6 @@ inline void check_coordinates(const char* op, at::TensorList coordinates) {
   }
 }
 
-// The most that the kernels accept; compositions reduce larger numbers.
-inline void check_count(const char* op, size_t coordinates) {
-  TORCH_CHECK_VALUE(coordinates <= kMaxCoordinates, op, ": there may be 1 to ", kMaxCoordinates,
-                    " index arrays, but there are ", coordinates, ".");
-}
-
 inline Points check_points(const char* op, const Tensor& source, at::TensorList coordinates,
                            at::IntArrayRef dims, int64_t batch_dims, bool front) {
   check_coordinates(op, coordinates);
@@ -134,14 +133,13 @@ inline Points check_points(const char* op, const Tensor& source, at::TensorList 
                     " for ", coordinates.size(), ".");
   TORCH_CHECK_VALUE(batch_dims >= 0, op, ": batch_dims must not be negative, but it is ",
                     batch_dims, ".");
-  Points points{{dims.begin(), dims.end()}, batch_dims, !front, {}};
+  Points points{{dims.begin(), dims.end()}, batch_dims, are_side_by_side(dims, front), {}};
   for (size_t j = 0; j < dims.size(); ++j) {
     const int64_t least = j == 0 ? batch_dims : dims[j - 1] + 1;
     TORCH_CHECK_INDEX(dims[j] >= least && dims[j] < source.dim(), op,
                       ": the indexed axes must be between ", batch_dims, " and ", source.dim() - 1,
                       " for source with shape ", source.sym_sizes(),
                       ", in rising order, but they are ", dims, ".");
-    if (dims[j] != dims[0] + static_cast<int64_t>(j)) points.side_by_side = false;
   }
   points.sizes = broadcast_sizes(op, coordinates);
   TORCH_CHECK_VALUE(static_cast<int64_t>(points.sizes.size()) >= batch_dims, op,
@@ -171,9 +169,11 @@ inline int64_t axis_name(const ops::Axes& axes, size_t j, int64_t own) {
   return axes ? axes->at(j) : own;
 }
 
-// For each call of the kernels: as many arrays as they accept, and numbers for all of their axes.
+// For each call of the kernels: as many arrays as they accept, since compositions reduce larger
+// numbers; and numbers for all of their axes.
 inline void check_axes(const char* op, const ops::Axes& axes, size_t count) {
-  check_count(op, count);
+  TORCH_CHECK_VALUE(count <= kMaxCoordinates, op, ": there may be 1 to ", kMaxCoordinates,
+                    " index arrays, but there are ", count, ".");
   TORCH_CHECK_VALUE(!axes || axes->size() == count, op,
                     ": the length of axes must be the number of index arrays, ", count,
                     ", but it is ", axes ? axes->size() : 0, ".");

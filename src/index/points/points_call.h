@@ -4,13 +4,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "common/gather_family/index_errors.h"
 #include "common/gather_family/indexing.h"
 #include "common/indexing/index_array.h"
 #include "common/torch/calls/call_kernels.h"
 #include "index/points/kernels/index_launch.h"
-#ifdef TORCH_OPS_WITH_CUDA
-#include "common/gather_family/index_errors.h"
-#endif
 
 namespace torch_ops::points {
 
@@ -53,18 +51,6 @@ inline void check_bad(int64_t bad, const PointsLayout& layout, const PointsSite&
                                                 coordinate.rule.axis_size(), from_end));
 }
 
-#ifdef TORCH_OPS_WITH_CUDA
-inline IndexErrorCall begin_call(const PointsSite& site, const PointsLayout& layout) {
-  IndexErrorCall call(/*wait=*/false);
-  const IndexRule& rule = layout.coordinate[0].rule;  // all have one mode
-  if (rule.raises()) call.record();
-  name_entries(call.site, site.op, site.sizes, site.outer, site.entries);
-  call.site.first_axis = site.of_rows ? -1 : layout.coordinate[0].axis;
-  call.site.from_end = rule.mode() == IndexMode::kFromEnd;
-  return call;
-}
-#endif
-
 // Calls launch(on, errors...) on `output`'s device, which is of the kind that On names. Raises
 // IndexError if an entry is an error: on the CPU here, on CUDA at the next call, or at this one
 // in sync mode (common/gather_family/index_errors.h).
@@ -75,11 +61,14 @@ void call_at_points(const PointsLayout& layout, const PointsSite& site, const at
     if constexpr (std::is_same_v<On, OnCpu>) {
       check_bad(launch(on), layout, site);
     } else {
-#ifdef TORCH_OPS_WITH_CUDA
-      IndexErrorCall errors = begin_call(site, layout);
+      IndexErrorCall errors(/*wait=*/false);
+      const IndexRule& rule = layout.coordinate[0].rule;  // all have one mode
+      if (rule.raises()) errors.record();
+      name_entries(errors.site, site.op, site.sizes, site.outer, site.entries);
+      errors.site.first_axis = site.of_rows ? -1 : layout.coordinate[0].axis;
+      errors.site.from_end = rule.mode() == IndexMode::kFromEnd;
       launch(on, static_cast<const IndexErrorSite&>(errors.site));
       errors.end();
-#endif
     }
   });
 }

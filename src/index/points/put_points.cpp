@@ -63,19 +63,6 @@ void write(const char* op, Tensor& source, TensorList coordinates, const Tensor&
   if (!table.is_same(source)) source.copy_(table);
 }
 
-Tensor read_back(const Tensor& grad, TensorList coordinates, at::IntArrayRef dims,
-                 int64_t batch_dims, bool front) {
-  return ops::gather_points().call(grad, coordinates, dims, batch_dims, front, "fill",
-                                   at::Scalar(0), /*axes=*/std::nullopt, /*name=*/std::nullopt);
-}
-
-Tensor erase(const Tensor& grad, TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims,
-             bool front, c10::SymIntArrayRef sizes) {
-  const Tensor zeros = at::zeros({}, grad.options()).expand_symint(sizes);
-  return ops::put_points().call(grad, coordinates, dims, zeros, batch_dims, front,
-                                /*axes=*/std::nullopt, /*name=*/std::nullopt);
-}
-
 // The tangent of the result, if either has one.
 Tensor tangent_of(const Tensor& source_tangent, const Tensor& values_tangent, const Tensor& values,
                   TensorList coordinates, at::IntArrayRef dims, int64_t batch_dims, bool front,
@@ -105,33 +92,49 @@ struct Writes {
                                 const std::vector<int64_t>& dims, int64_t batch_dims, bool front,
                                 const std::vector<c10::SymInt>& sizes) {
     variable_list grads(2);
-    if (needed[0]) grads[0] = erase(grad, coordinates, dims, batch_dims, front, sizes);
-    if (needed[1]) grads[1] = read_back(grad, coordinates, dims, batch_dims, front);
+    if (needed[0]) {
+      const Tensor zeros = at::zeros({}, grad.options()).expand_symint(sizes);
+      grads[0] = ops::put_points().call(grad, coordinates, dims, zeros, batch_dims, front,
+                                        /*axes=*/std::nullopt, /*name=*/std::nullopt);
+    }
+    if (needed[1]) {
+      grads[1] =
+          ops::gather_points().call(grad, coordinates, dims, batch_dims, front, "fill",
+                                    at::Scalar(0), /*axes=*/std::nullopt, /*name=*/std::nullopt);
+    }
     return grads;
   }
 
   // The tensor that is written gets the hidden axis in front, as one more batch axis. Index arrays
   // without it are broadcast; values without it are expanded.
   template <class Op>
-  static Batched batch(const Op& op, const Batched& to, const std::vector<Batched>& picks,
-                       const Batched& rows, at::IntArrayRef dims, int64_t batch_dims, bool front,
-                       const ops::Axes& axes, Name name) {
-    std::optional<c10::SymInt> size;
-    for (const Batched& each : picks) {
-      if (each.axis) size = each.size();
-    }
-    if (rows.axis) size = rows.size();
-    if (to.axis) size = to.size();
-    Tensor table = size ? to.expanded_at(0, *size) : to.value;
-    if (!size) {
-      return {
-          op.call(table, points::values_of(picks), dims, rows.value, batch_dims, front, axes, name),
-          std::nullopt};
-    }
-    return {op.call(table, points::with_axis(picks, points::rank_of(picks), 0),
-                    points::shifted(dims), rows.expanded_at(0, *size), batch_dims + 1, front,
-                    axes ? axes : ops::Axes(dims), name),
-            0};
+  static Tensor batch(const Op& op, bool in_place, const Tensor& source, TensorList coordinates,
+                      at::IntArrayRef dims, const Tensor& values, int64_t batch_dims, bool front,
+                      const ops::Axes& axes, Name name) {
+    const auto rule = [&](const Batched& to, const std::vector<Batched>& picks,
+                          const Batched& rows) -> Batched {
+      TORCH_CHECK(!in_place || to.axis || !(points::any_batched(picks) || rows.axis),
+                  "index_put_: torch.vmap cannot write what differs between samples into a "
+                  "source that they share. Use index_put, which returns a source for each.");
+      std::optional<c10::SymInt> size;
+      for (const Batched& each : picks) {
+        if (each.axis) size = each.size();
+      }
+      if (rows.axis) size = rows.size();
+      if (to.axis) size = to.size();
+      if (!size) {
+        Tensor table = to.value;
+        return {op.call(table, points::values_of(picks), dims, rows.value, batch_dims, front, axes,
+                        name),
+                std::nullopt};
+      }
+      Tensor table = to.expanded_at(0, *size);
+      return {op.call(table, points::with_axis(picks, points::rank_of(picks), 0),
+                      points::shifted(dims), rows.expanded_at(0, *size), batch_dims + 1, front,
+                      axes ? axes : ops::Axes(dims), name),
+              0};
+    };
+    return batching::apply(rule, source, coordinates, values);
   }
 };
 
@@ -177,12 +180,8 @@ struct PutPoints {
   static Tensor batch(const Tensor& source, TensorList coordinates, at::IntArrayRef dims,
                       const Tensor& values, int64_t batch_dims, bool front, const ops::Axes& axes,
                       Name name) {
-    return batching::apply(
-        [&](const Batched& to, const std::vector<Batched>& picks, const Batched& rows) -> Batched {
-          return Writes::batch(ops::put_points(), to, picks, rows, dims, batch_dims, front, axes,
-                               name);
-        },
-        source, coordinates, values);
+    return Writes::batch(ops::put_points(), /*in_place=*/false, source, coordinates, dims, values,
+                         batch_dims, front, axes, name);
   }
 };
 
@@ -245,15 +244,8 @@ struct PutPointsInplace {
   static Tensor& batch(Tensor& source, TensorList coordinates, at::IntArrayRef dims,
                        const Tensor& values, int64_t batch_dims, bool front, const ops::Axes& axes,
                        Name name) {
-    batching::apply(
-        [&](const Batched& to, const std::vector<Batched>& picks, const Batched& rows) -> Batched {
-          TORCH_CHECK(to.axis || !(points::any_batched(picks) || rows.axis),
-                      "index_put_: torch.vmap cannot write what differs between samples into a "
-                      "source that they share. Use index_put, which returns a source for each.");
-          return Writes::batch(ops::put_points_(), to, picks, rows, dims, batch_dims, front, axes,
-                               name);
-        },
-        source, coordinates, values);
+    Writes::batch(ops::put_points_(), /*in_place=*/true, source, coordinates, dims, values,
+                  batch_dims, front, axes, name);
     return source;
   }
 };

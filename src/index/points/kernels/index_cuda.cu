@@ -119,25 +119,20 @@ void launch_path(PointsPath path, Word* table, Word* rows, const PointsCall& cal
   }
 }
 
-template <bool kPut, class Word>
-void launch(Word* table, Word* rows, const PointsLayout& whole, const FillPattern& fill,
-            const IndexErrorSite& errors) {
-  const DeviceLimits device = current_device_limits();
-  for_each_part(whole, kMaxPoints, [&](const PointsLayout& part, const PointsOffsets& at) {
-    launch_path<kPut>(choose_points_path(part, sizeof(Word), kPut, device), table + at.table,
-                      rows + at.rows, make_call(part, fill, errors, at.first_row));
-  });
-}
-
 template <bool kPut>
 void move_points(void* table, void* rows, int64_t element, PointsLayout layout,
                  const FillPattern& fill, const IndexErrorSite& errors) {
   if (layout.rows == 0 || layout.inner == 0) return;
   const int64_t bytes = word_bytes(layout, element, table, rows);
   count_in_words(layout, bytes / element);
+  const DeviceLimits device = current_device_limits();
   dispatch_size<uint2, uint4>(bytes, [&](auto word) {
     using Word = decltype(word);
-    launch<kPut>(static_cast<Word*>(table), static_cast<Word*>(rows), layout, fill, errors);
+    for_each_part(layout, kMaxPoints, [&](const PointsLayout& part, const PointsOffsets& at) {
+      launch_path<kPut>(choose_points_path(part, bytes, kPut, device),
+                        static_cast<Word*>(table) + at.table, static_cast<Word*>(rows) + at.rows,
+                        make_call(part, fill, errors, at.first_row));
+    });
   });
 }
 

@@ -28,22 +28,19 @@ void check_bools(const Tensor& mask, const char* op = "masked_gather") {
                    dtype_name(mask.scalar_type()), ".");
 }
 
-// The number of the mask's entries means none. int32 if that can hold it.
-Tensor allocate(const Tensor& mask, const c10::SymInt& size) {
-  check_bools(mask);
-  TORCH_CHECK_VALUE(size.sym_ge(0).expect_true(__FILE__, __LINE__),
-                    "masked_gather: size must not be negative, but it is ", size, ".");
-  const c10::SymInt entries = mask.sym_numel();
-  const auto options = mask.options().dtype(indexing::number_type(entries));
-  return at::full_symint({size}, at::Scalar(entries), options);
-}
-
+// The first `size` positions where a mask is true. The number of its entries means none. int32 if
+// that can hold it.
 struct MaskPositions {
   static constexpr const char* kSchema = "mask_positions(Tensor mask, SymInt size) -> Tensor";
 
   template <class On>
   static Tensor kernel(const Tensor& mask, c10::SymInt size) {
-    const Tensor positions = allocate(mask, size);
+    check_bools(mask);
+    TORCH_CHECK_VALUE(size.sym_ge(0).expect_true(__FILE__, __LINE__),
+                      "masked_gather: size must not be negative, but it is ", size, ".");
+    const c10::SymInt count = mask.sym_numel();
+    const Tensor positions = at::full_symint({size}, at::Scalar(count),
+                                             mask.options().dtype(indexing::number_type(count)));
     if constexpr (!std::is_same_v<On, OnMeta>) {
       const Tensor entries = mask.contiguous();
       with_kernels<On>(positions, [&](auto on) {
@@ -115,24 +112,21 @@ struct MaskedScatterRows {
 
   template <class On>
   static Tensor kernel(const Tensor& rows, const Tensor& mask) {
-    if constexpr (std::is_same_v<On, OnMeta>) {
+    if constexpr (std::is_same_v<On, OnCuda>) {
+      return pick(rows, mask);
+    } else {
       c10::SymDimVector sizes(rows.sym_sizes().begin(), rows.sym_sizes().end());
       sizes[0] = mask.sym_size(0);
-      return at::empty_symint(sizes, rows.options());
-    } else if constexpr (std::is_same_v<On, OnCpu>) {
+      if constexpr (std::is_same_v<On, OnMeta>) return at::empty_symint(sizes, rows.options());
       const Tensor from = rows.contiguous(), flags = mask.contiguous();
-      at::DimVector sizes(rows.sizes().begin(), rows.sizes().end());
       const int64_t row_bytes = c10::multiply_integers(rows.sizes().slice(1)) * rows.element_size();
-      sizes[0] = mask.size(0);
-      const Tensor result = new_output(sizes, rows.options());
+      const Tensor result = new_output(C10_AS_INTARRAYREF_SLOW(sizes), rows.options());
       with_kernels<On>(result, [&](auto on) {
         kernels::masked_scatter(on, flags.const_data_ptr<bool>(), flags.numel(),
                                 static_cast<const char*>(from.const_data_ptr()), rows.size(0),
                                 row_bytes, static_cast<char*>(result.mutable_data_ptr()));
       });
       return result;
-    } else {
-      return pick(rows, mask);
     }
   }
 

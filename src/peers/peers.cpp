@@ -9,6 +9,7 @@
 
 #include "common/gather_family/call_indexed.h"
 #include "common/gather_family/gather_ops.h"
+#include "common/gather_family/index_errors.h"
 #include "common/gather_family/index_mode_args.h"
 #include "common/gather_family/indexing.h"
 #include "common/torch/calls/new_output.h"
@@ -40,41 +41,6 @@ std::optional<at::Scalar> number_of(const pybind11::object& given) {
     return at::Scalar(c10::complex<double>(given.cast<std::complex<double>>()));
   }
   return at::Scalar(given.cast<double>());
-}
-
-// `part` is this rank's, and gives the dtype and the shape of a row.
-Tensor gather(const Tensor& part, const Tensor& parts, int64_t rows, const Tensor& index,
-              std::string_view mode_name, const pybind11::object& fill, const ops::Name& name) {
-  const std::optional<at::Scalar> fill_value = number_of(fill);
-  const char* const op = indexing::name_of("gather", name);
-  const IndexMode mode = indexing::parse_mode(op, mode_name);
-  indexing::check_index_dtype(op, index);
-  check_one_device(op, indexing::names_of(op).table, part, "index", index);
-  indexing::check_fill_value(op, mode, fill_value, part.scalar_type());
-  return on_device_of(part, [&](auto* device) {
-    using On = std::remove_pointer_t<decltype(device)>;
-    at::DimVector sizes(part.sizes());
-    sizes[0] = rows;
-    Tensor entries = index;
-    const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, {0, 0});
-    at::DimVector shape(index.sizes());
-    shape.append(sizes.begin() + 1, sizes.end());
-    Tensor output = new_output(shape, part.options());
-    const int64_t ranks = parts.numel();
-    const PeerGather call{
-        numbers(parts),
-        ranks,
-        std::max<int64_t>((rows + ranks - 1) / ranks, 1),
-        layout.inner * part.element_size(),
-        index_array(entries),
-        layout,
-        {IndexRule(mode, rows), indexing::make_fill(mode, fill_value, part.scalar_type())},
-        output.mutable_data_ptr()};
-    call_indexed<On>(op, entries, layout, mode, output, [&](auto on, const auto&... errors) {
-      return kernels::gather_peers(on, call, errors...);
-    });
-    return output;
-  });
 }
 
 // The derivative of a lookup (derive.h), for which Python knows the table by a number.
@@ -136,9 +102,38 @@ class Reader {
     return *outcome == kAllMet && !torch_cuda().is_capturing();
   }
 
-  Tensor gather(const Tensor& index, std::string_view mode, const pybind11::object& fill,
+  Tensor gather(const Tensor& index, std::string_view mode_name, const pybind11::object& fill,
                 const ops::Name& name) const {
-    return torch_ops::gather(part_, parts_, rows_, index, mode, fill, name);
+    const std::optional<at::Scalar> fill_value = number_of(fill);
+    const char* const op = indexing::name_of("gather", name);
+    const IndexMode mode = indexing::parse_mode(op, mode_name);
+    indexing::check_index_dtype(op, index);
+    check_one_device(op, indexing::names_of(op).table, part_, "index", index);
+    indexing::check_fill_value(op, mode, fill_value, part_.scalar_type());
+    return on_device_of(part_, [&](auto* device) {
+      using On = std::remove_pointer_t<decltype(device)>;
+      at::DimVector sizes(part_.sizes());
+      sizes[0] = rows_;
+      Tensor entries = index;
+      const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, {0, 0});
+      at::DimVector shape(index.sizes());
+      shape.append(sizes.begin() + 1, sizes.end());
+      Tensor output = new_output(shape, part_.options());
+      const int64_t ranks = parts_.numel();
+      const PeerGather call{
+          numbers(parts_),
+          ranks,
+          std::max<int64_t>((rows_ + ranks - 1) / ranks, 1),
+          layout.inner * part_.element_size(),
+          index_array(entries),
+          layout,
+          {IndexRule(mode, rows_), indexing::make_fill(mode, fill_value, part_.scalar_type())},
+          output.mutable_data_ptr()};
+      call_indexed<On>(op, entries, layout, mode, output, [&](auto on, const auto&... errors) {
+        return kernels::gather_peers(on, call, errors...);
+      });
+      return output;
+    });
   }
 
   // The same with a gradient of `weight`, the DTensor of which the part is this rank's. Nothing, if
@@ -212,12 +207,10 @@ struct Round {
         if constexpr (std::is_same_v<On, OnCpu>) {
           kernels::put_to_peers(on, sums);
         } else {
-#ifdef TORCH_OPS_WITH_CUDA
           IndexErrorCall errors(/*wait=*/false);
           errors.record();
           kernels::put_to_peers(on, sums, errors.site);
           errors.end();
-#endif
         }
       });
     });

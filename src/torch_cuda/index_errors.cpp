@@ -28,6 +28,8 @@ using c10::DeviceIndex;
 using c10::cuda::CUDAStream;
 using c10::cuda::CUDAStreamCaptureModeGuard;
 
+constexpr int kMostDevices = std::numeric_limits<DeviceIndex>::max() + 1;
+
 // No other stream is waited for, and no device: CUDA ends every capture on a device that is waited
 // for. The capture mode is relaxed here and below, wherever something is allocated or waited for:
 // by default a capture in one thread forbids that to all others.
@@ -173,12 +175,6 @@ class CudaIndexErrors final : public IndexErrors {
     if (errors->pending()) raise(stream, *errors);
   }
 
-  void check_all() {
-    for (size_t device = 0; device < devices_.size(); ++device) {
-      check(static_cast<DeviceIndex>(device));
-    }
-  }
-
  private:
   DeviceErrors& allocate(const CUDAStream& stream) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -270,7 +266,7 @@ class CudaIndexErrors final : public IndexErrors {
                       "itself.)");
   }
 
-  std::array<std::atomic<DeviceErrors*>, std::numeric_limits<DeviceIndex>::max() + 1> devices_{};
+  std::array<std::atomic<DeviceErrors*>, kMostDevices> devices_{};
   std::mutex mutex_;
 };
 
@@ -286,8 +282,8 @@ IndexErrors& cuda_index_errors() { return records(); }
 void set_sync_errors(bool sync) { sync_errors = sync; }
 
 void check_cuda_errors(std::optional<int64_t> device) {
-  if (!device) return records().check_all();
-  records().check(static_cast<DeviceIndex>(*device));
+  if (device) return records().check(static_cast<DeviceIndex>(*device));
+  for (int each = 0; each < kMostDevices; ++each) records().check(static_cast<DeviceIndex>(each));
 }
 
 }  // namespace torch_ops

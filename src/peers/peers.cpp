@@ -263,13 +263,12 @@ std::tuple<Tensor, Tensor, Tensor> sum_to_peers(const Tensor& values, const Tens
                     values_offset);
   // An entry that names no row was an error of the gather.
   const IndexRule rule(indexing::parse_mode("gather", mode), rows);
+  const RowsCall call{real, entries, layout, rule, sums};
   with_kernels<OnCuda>(index, [&]([[maybe_unused]] auto on) {
     AT_DISPATCH_FLOATING_TYPES_AND2(
         at::kHalf, at::kBFloat16, real.scalar_type(), "sum_to_peers", [&] {
           using Value = KernelTypeOf<scalar_t>::type;
-          kernels::sum_to_peers(on,
-                                reduce_call<Value, SumOf<Value>>(real, entries, layout, rule, sums),
-                                narrow, first.sums);
+          kernels::sum_to_peers(on, call.of<Value, SumOf<Value>>(), narrow, first.sums);
         });
   });
   return {complex ? at::view_as_complex(sums) : sums, distinct, bounds};

@@ -6,7 +6,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/ones_like.h>
-#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
 
 #include <algorithm>
@@ -79,24 +78,15 @@ Tensor dense(const Tensor& out) {
                                                          : out.clone(at::MemoryFormat::Contiguous);
 }
 
-// Calls write(on, out, values, entries, layout, errors...), of contiguous tensors that the index
-// shares no memory with.
+// Calls write(on, rows, errors...), which changes the result of `rows`: `out`, or a copy of it.
 template <class On, class Write>
 void write_in_place(Tensor& out, const Tensor& values, const Tensor& index, const SumCall& call,
                     Write&& write) {
   const Tensor to = dense(out);
-  Tensor entries = index;
-  if (at::get_overlap_status(out, index) != at::MemOverlapStatus::No &&
-      out.storage().is_alias_of(index.storage())) {
-    entries = index.clone();  // otherwise an entry may be read that has been written to
-  }
-  auto sizes = out.sizes().vec();
-  if (out.is_complex()) sizes.push_back(2);  // two adjacent real numbers
-  const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
-  const Tensor rows = values.contiguous();
-  call_indexed<On>(call.op, entries, layout, call.mode, to, [&](auto on, const auto&... errors) {
-    return write(on, to, rows, entries, layout, errors...);
-  });
+  const bool overlaps = at::get_overlap_status(out, index) != at::MemOverlapStatus::No &&
+                        out.storage().is_alias_of(index.storage());
+  // Otherwise an entry may be read that has been written to.
+  call_rows<On>(call, values, overlaps ? index.clone() : index, to, std::nullopt, write);
   if (!to.is_same(out)) out.copy_(to);
 }
 
@@ -116,7 +106,7 @@ struct ScatterAddInplace {
 
   static auto keep(const Tensor& out, const Tensor& index, Dim dim, int64_t batch_dims,
                    std::string_view mode) {
-    return std::tuple(index, axis_of(out, index, dim, batch_dims), batch_dims,
+    return std::tuple(index, axis_of(out.dim(), index.dim(), dim, batch_dims), batch_dims,
                       indexing::mode_of_gradient(kInplaceOp, mode));
   }
 
@@ -145,7 +135,7 @@ struct ScatterAddInplace {
     if (torch::autograd::isFwGradDefined(values)) {
       const Tensor added =
           sums_for(indexing::name_of(kInplaceOp, name), out, values._fw_grad(/*level=*/0), index,
-                   axis_of(out, index, dim, batch_dims), batch_dims, mode);
+                   axis_of(out.dim(), index.dim(), dim, batch_dims), batch_dims, mode);
       const bool had_one = torch::autograd::isFwGradDefined(out);
       // In place, so that the tangents of views of `out` change too.
       const Tensor tangent = had_one ? out._fw_grad(/*level=*/0).add_(added) : added;
@@ -181,9 +171,7 @@ struct ScatterAddInplace {
             ops::scatter_add_().call(to, rows.value, picks.value, dim, batch_dims, mode, name);
             return sums;
           }
-          const int64_t axis =
-              indexing::resolve_axes(kInplaceOp, "out", sums.rank(), picks.rank(), dim, batch_dims)
-                  .dim;
+          const int64_t axis = axis_of(sums.rank(), picks.rank(), dim, batch_dims);
           // An axis hidden in the index too is a batch axis, and otherwise an outer one.
           const int64_t place = picks.axis ? 0 : batch_dims;
           to = sums.at(place);
@@ -197,8 +185,8 @@ struct ScatterAddInplace {
   }
 
  private:
-  static int64_t axis_of(const Tensor& out, const Tensor& index, Dim dim, int64_t batch_dims) {
-    return indexing::resolve_axes(kInplaceOp, "out", out.dim(), index.dim(), dim, batch_dims).dim;
+  static int64_t axis_of(int64_t rank, int64_t index_rank, Dim dim, int64_t batch_dims) {
+    return indexing::resolve_axes(kInplaceOp, "out", rank, index_rank, dim, batch_dims).dim;
   }
 
   template <class On>
@@ -211,22 +199,12 @@ struct ScatterAddInplace {
       as_bits(out).add_(as_bits(sums));
       return;
     }
-    const auto as_real = [](const Tensor& tensor) {
-      const Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
-      return real.view(as_dispatched(real.scalar_type()));
-    };
     write_in_place<On>(
-        out, values, index, call,
-        [&](auto on, const Tensor& to, const Tensor& from, const Tensor& entries,
-            const RowLayout& layout, const auto&... errors) {
-          const Tensor rows = as_real(from);
-          return dispatch_summed(rows.scalar_type(), [&](auto zero) {
+        out, values, index, call, [&](auto on, const RowsCall& rows, const auto&... errors) {
+          return dispatch_summed(c10::toRealValueType(out.scalar_type()), [&](auto zero) {
             using Value = decltype(zero);
             using Result = std::conditional_t<std::is_same_v<On, OnCpu>, Value, SumOf<Value>>;
-            const IndexRule rule(call.mode, layout.axis_size);
-            return kernels::scatter_add_to<Value>(
-                on, reduce_call<Value, Result>(rows, entries, layout, rule, as_real(to)),
-                errors...);
+            return kernels::scatter_add_to<Value>(on, rows.of<Value, Result>(), errors...);
           });
         });
   }
@@ -313,14 +291,12 @@ struct ScatterInto {
       const bool overlaps = at::get_overlap_status(out, values) != at::MemOverlapStatus::No;
       const SumCall call{{dim, batch_dims}, IndexMode::kRaise, "scatter_"};
       write_in_place<On>(out, overlaps ? values.clone() : values, index, call,
-                         [&](auto on, const Tensor& to, const Tensor& rows, const Tensor& entries,
-                             const RowLayout& layout, const auto&... errors) {
-                           return dispatch_ordered(rows.scalar_type(), [&](auto zero) {
+                         [&](auto on, const RowsCall& rows, const auto&... errors) {
+                           return dispatch_ordered(out.scalar_type(), [&](auto zero) {
                              using Value = decltype(zero);
-                             const IndexRule rule(call.mode, layout.axis_size);
-                             return kernels::scatter_into(
-                                 on, reduce_call<Value, Value>(rows, entries, layout, rule, to),
-                                 into_rule(reduce), include_self, errors...);
+                             return kernels::scatter_into(on, rows.of<Value, Value>(),
+                                                          into_rule(reduce), include_self,
+                                                          errors...);
                            });
                          });
     }

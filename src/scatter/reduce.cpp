@@ -3,7 +3,6 @@
 #include <ATen/Dispatch.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/div.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/logical_not.h>
 #include <ATen/ops/ones_like.h>
@@ -15,7 +14,6 @@
 #include "common/gather_family/indexing.h"
 #include "common/gather_family/planned.h"
 #include "common/gather_family/summable.h"
-#include "common/torch/calls/new_output.h"
 #include "common/torch/registration/derive.h"
 #include "scatter/batching.h"
 #include "scatter/scatter.h"
@@ -64,7 +62,6 @@ struct Target {
                               kReduceOp);
   }
 
-  Tensor positions(const Tensor& values, bool largest) const;
   Tensor multiply(const Tensor& values) const;
 
   // How many entries name each row, with axes of length 1 to broadcast to `result`.
@@ -94,57 +91,27 @@ struct Target {
 
 // ---- The internal ops of scatter ----------------------------------------------------------------
 
-indexing::Axes check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
-                     Dim dim, int64_t batch_dims, const Part& rows = std::nullopt,
-                     const Part& order = std::nullopt) {
-  if (rows) indexing::check_plan(kReduceOp, "values", values, index, *rows, order.value());
-  check_ordered(kReduceOp, values);
-  return indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims);
-}
-
 // The axis of the result, counted from the front.
 int64_t axis_of(const Tensor& values, const Tensor& index, Dim dim, int64_t batch_dims) {
   return resolve_result_dim(kReduceOp, values.dim(), index.dim(), dim, batch_dims);
 }
 
-// A call that was checked, on contiguous values.
-struct Rows {
-  Tensor values;
-  Tensor entries;
-  RowLayout layout;
-  IndexRule rule;
-  std::optional<Plan> plan;
-  Tensor result;
-
-  template <class Value, class Result>
-  ReduceCall<Value, Result> of() const {
-    return reduce_call<Value, Result>(values, entries, layout, rule, result,
-                                      plan ? &*plan : nullptr);
-  }
-};
-
-// The result, of `dtype`, that reduce(on, rows, errors...) writes.
+// Checks a call, and returns the result, of `dtype`, that reduce(on, rows, errors...) writes.
 template <class On, class Reduce>
 Tensor compute(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
                int64_t batch_dims, std::string_view mode, const Part& rows, const Part& order,
                ops::Name name, at::ScalarType dtype, Reduce&& reduce) {
-  const indexing::Axes axes = check(values, index, dim_size, dim, batch_dims, rows, order);
-  const IndexMode parsed = indexing::parse_mode(kReduceOp, mode);
-  const auto sizes = indexing::scatter_sizes(values, index, dim_size, axes);
-  const auto options = values.options().dtype(dtype);
-  if constexpr (std::is_same_v<On, OnMeta>) {
-    return at::empty_symint(sizes, options);
-  } else {
-    Tensor entries = index;
-    const RowLayout layout =
-        indexing::lay_out_contiguous(C10_AS_INTARRAYREF_SLOW(sizes), entries, axes);
-    Rows call{values.contiguous(), entries, layout, IndexRule(parsed, layout.axis_size)};
-    if (rows) call.plan = Plan{rows->contiguous(), order->contiguous()};
-    call.result = new_output(C10_AS_INTARRAYREF_SLOW(sizes), options);
-    call_indexed<On>(indexing::name_of(kReduceOp, name), entries, layout, parsed, call.result,
-                     [&](auto on, const auto&... errors) { return reduce(on, call, errors...); });
-    return call.result;
+  std::optional<Plan> plan;
+  if (rows) {
+    plan = {*rows, order.value()};
+    indexing::check_plan(kReduceOp, "values", values, index, plan->rows, plan->order);
   }
+  check_ordered(kReduceOp, values);
+  const indexing::Axes axes =
+      indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims);
+  const SumCall call{axes, indexing::parse_mode(kReduceOp, mode),
+                     indexing::name_of(kReduceOp, name)};
+  return reduce_rows<On>(call, values, index, dim_size, plan, dtype, reduce);
 }
 
 void check_unmapped(const Tensor& index, const Part& part) {
@@ -178,7 +145,7 @@ struct ScatterArg : Reduction<ScatterArg>, autograd::WithoutDerivative<ScatterAr
                        int64_t batch_dims, bool largest, std::string_view mode, const Part& rows,
                        const Part& order, ops::Name name) {
     return compute<On>(values, index, dim_size, dim, batch_dims, mode, rows, order, name, at::kLong,
-                       [&](auto on, const Rows& call, const auto&... errors) {
+                       [&](auto on, const RowsCall& call, const auto&... errors) {
                          return dispatch_ordered(values.scalar_type(), [&](auto zero) {
                            return kernels::scatter_arg(on, call.of<decltype(zero), int64_t>(),
                                                        largest, errors...);
@@ -187,17 +154,14 @@ struct ScatterArg : Reduction<ScatterArg>, autograd::WithoutDerivative<ScatterAr
   }
 };
 
-Tensor Target::positions(const Tensor& values, bool largest) const {
-  return op_of<ScatterArg>().call(values, index, dim_size, dim, batch_dims, largest, mode, rows,
-                                  order, name);
-}
-
 // The value at the position of the best one, which is where the gradient goes; and that position.
 std::tuple<Tensor, Tensor> best_and_position(const Tensor& values, const Target& to, bool largest) {
   const int64_t axis = to.dim, picked = to.index.dim() - to.batch_dims;
   const Tensor rows =
       picked == 0 ? values.unsqueeze(axis) : values.flatten(axis, axis + picked - 1);
-  const Tensor positions = to.positions(values, largest);
+  const Tensor positions =
+      op_of<ScatterArg>().call(values, to.index, to.dim_size, axis, to.batch_dims, largest, to.mode,
+                               to.rows, to.order, to.name);
   return {ops::gather_elements().call(rows, positions, axis, "fill", 0, std::nullopt), positions};
 }
 
@@ -216,14 +180,14 @@ struct ScatterBest : Reduction<ScatterBest> {
   static Tensor kernel(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
                        int64_t batch_dims, bool largest, std::string_view mode, const Part& rows,
                        const Part& order, ops::Name name) {
-    return compute<On>(values, index, dim_size, dim, batch_dims, mode, rows, order, name,
-                       values.scalar_type(), [&](auto on, const Rows& call, const auto&... errors) {
-                         return dispatch_ordered(values.scalar_type(), [&](auto zero) {
-                           using Value = decltype(zero);
-                           return kernels::scatter_best(on, call.of<Value, Value>(), largest,
-                                                        errors...);
-                         });
-                       });
+    return compute<On>(
+        values, index, dim_size, dim, batch_dims, mode, rows, order, name, values.scalar_type(),
+        [&](auto on, const RowsCall& call, const auto&... errors) {
+          return dispatch_ordered(values.scalar_type(), [&](auto zero) {
+            using Value = decltype(zero);
+            return kernels::scatter_best(on, call.of<Value, Value>(), largest, errors...);
+          });
+        });
   }
 
   static Tensor derive(c10::DispatchKeySet keys, const Tensor& values, const Tensor& index,
@@ -262,7 +226,8 @@ struct ScatterProd : Reduction<ScatterProd> {
                        int64_t batch_dims, std::string_view mode, const Part& rows,
                        const Part& order) {
     return compute<On>(values, index, dim_size, dim, batch_dims, mode, rows, order, std::nullopt,
-                       values.scalar_type(), [&](auto on, const Rows& call, const auto&... errors) {
+                       values.scalar_type(),
+                       [&](auto on, const RowsCall& call, const auto&... errors) {
                          return dispatch_summed(values.scalar_type(), [&](auto zero) {
                            using Value = decltype(zero);
                            return kernels::scatter_prod(on, call.of<Value, Value>(), errors...);
@@ -431,11 +396,12 @@ struct ScatterByPlan {
       "int dim, int batch_dims, str reduce='sum', float correction=1, ScalarType? dtype=None) "
       "-> Tensor";
 
-  // Checks of arguments that the ops below would make in names of their own.
+  // First the checks of arguments that the ops below would make in names of their own.
   static Tensor compose(const Tensor& values, const Tensor& index, const Tensor& rows,
                         const Tensor& order, c10::SymInt dim_size, int64_t dim, int64_t batch_dims,
                         std::string_view reduction, double correction,
                         std::optional<at::ScalarType> dtype) {
+    planned::check_not_mapped(kReduceOp, index, rows, order);
     indexing::check_plan(kReduceOp, "values", values, index, rows, order);
     const int64_t axis =
         indexing::check_scatter(kReduceOp, values, index, dim_size, dim, batch_dims).dim;
@@ -443,14 +409,6 @@ struct ScatterByPlan {
     if (!dtype && (known == "sum" || known == "mean")) check_summable(kReduceOp, values);
     return reduce(values, {index, dim_size, axis, batch_dims, "raise", rows, order}, known,
                   /*deterministic=*/true, correction, dtype);
-  }
-
-  template <class... Rest>
-  static Tensor batch(const Tensor& values, const Tensor& index, const Tensor& rows,
-                      const Tensor& order, const Rest&... rest) {
-    check_unmapped(index, Part(rows));
-    check_unmapped(index, Part(order));
-    return compose(values, index, rows, order, rest...);
   }
 };
 

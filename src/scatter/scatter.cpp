@@ -2,9 +2,6 @@
 #include "scatter/scatter.h"
 
 #include <ATen/Context.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/view_as_complex.h>
-#include <ATen/ops/view_as_real.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "common/gather_family/gather_ops.h"
@@ -12,7 +9,6 @@
 #include "common/gather_family/indexing.h"
 #include "common/gather_family/planned.h"
 #include "common/torch/calls/checks.h"
-#include "common/torch/calls/new_output.h"
 #include "common/torch/calls/python_call.h"
 #include "common/torch/registration/derive.h"
 #include "scatter/batching.h"
@@ -34,21 +30,6 @@ using ops::Name;
 #define SUM_BY_PLAN_ARGUMENTS                                                                \
   ".plan(Tensor values, Tensor index, Tensor rows, Tensor order, SymInt dim_size, int dim, " \
   "int batch_dims) -> Tensor"
-struct Rounded {
-  static constexpr bool kRounds = true;
-  static constexpr const char* kSchema = "scatter_add" SUM_ARGUMENTS;
-  static constexpr const char* kSchemaByPlan = "scatter_add" SUM_BY_PLAN_ARGUMENTS;
-};
-struct Unrounded {
-  static constexpr bool kRounds = false;
-  static constexpr const char* kSchema = "_scatter_sum" SUM_ARGUMENTS;
-  static constexpr const char* kSchemaByPlan = "_scatter_sum" SUM_BY_PLAN_ARGUMENTS;
-};
-
-template <class Sums>
-at::ScalarType dtype_of_sums(at::ScalarType values) {
-  return Sums::kRounds ? values : unrounded(values);
-}
 
 SumCall check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size, Dim dim,
               int64_t batch_dims, std::string_view mode, Name name) {
@@ -58,59 +39,45 @@ SumCall check(const Tensor& values, const Tensor& index, const c10::SymInt& dim_
   return {indexing::check_scatter(op, values, index, dim_size, dim, batch_dims), parsed, op};
 }
 
-// The sums of a checked call. `plan` may be null; on CUDA floats with a plan are summed in order.
-// Unless the caller says it, the global flag says whether bits must be the same on every run.
-template <class Sums, class On>
+// The sums of a checked call. On CUDA floats with a plan are summed in order. Unless the caller
+// says it, the global flag says whether bits must be the same on every run.
+template <bool kRounds, class On>
 Tensor sum(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
-           const SumCall& call, std::optional<bool> deterministic, const Plan* plan) {
-  const auto sym_sizes = indexing::scatter_sizes(values, index, dim_size, call.axes);
-  if constexpr (std::is_same_v<On, OnMeta>) {
-    return at::empty_symint(sym_sizes,
-                            values.options().dtype(dtype_of_sums<Sums>(values.scalar_type())));
-  } else {
-    auto sizes = C10_AS_INTARRAYREF_SLOW(sym_sizes).vec();
-    // A complex number is two adjacent real ones: the innermost axis twice as long.
-    const bool complex = values.is_complex();
-    const Tensor rows = (complex ? at::view_as_real(values) : values).contiguous();
-    if (complex) sizes.push_back(2);
-    const at::ScalarType real = rows.scalar_type();
-    const at::ScalarType dtype = dtype_of_sums<Sums>(real);
-    Tensor entries = index;
-    const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
-    const IndexRule rule(call.mode, layout.axis_size);
-    const bool repeatable = deterministic.value_or(at::globalContext().deterministicAlgorithms());
-    const Tensor result = new_output(sizes, rows.options().dtype(dtype));
-    call_indexed<On>(
-        call.op, entries, layout, call.mode, result, [&](auto on, const auto&... errors) {
-          return dispatch_summed(real, [&](auto zero) {
-            using Value = decltype(zero);
-            using Result =
-                std::conditional_t<Sums::kRounds || sizeof(Value) != 2 || std::is_integral_v<Value>,
-                                   Value, SumOf<Value>>;
-            const auto sums = reduce_call<Value, Result>(rows, entries, layout, rule, result, plan);
-            if constexpr (std::is_same_v<On, OnCpu>) {
-              return kernels::scatter_add(on, sums);
-            } else {
-              return kernels::scatter_add(on, sums, repeatable, errors...);
-            }
-          });
+           const SumCall& call, std::optional<bool> deterministic,
+           const std::optional<Plan>& plan = std::nullopt) {
+  const at::ScalarType dtype = values.scalar_type();
+  return reduce_rows<On>(
+      call, values, index, dim_size, plan, kRounds ? dtype : unrounded(dtype),
+      [&](auto on, const RowsCall& sums, const auto&... errors) {
+        return dispatch_summed(c10::toRealValueType(dtype), [&](auto zero) {
+          using Value = decltype(zero);
+          using Result =
+              std::conditional_t<kRounds || sizeof(Value) != 2 || std::is_integral_v<Value>, Value,
+                                 SumOf<Value>>;
+          if constexpr (std::is_same_v<On, OnCpu>) {
+            return kernels::scatter_add(on, sums.of<Value, Result>());
+          } else {
+            const bool repeatable =
+                deterministic.value_or(at::globalContext().deterministicAlgorithms());
+            return kernels::scatter_add(on, sums.of<Value, Result>(), repeatable, errors...);
+          }
         });
-    return complex ? at::view_as_complex(result) : result;
-  }
+      });
 }
 
-template <class Sums>
+template <bool kRounds>
 struct ScatterAdd {
-  static constexpr const char* kSchema = Sums::kSchema;
+  static constexpr const char* kSchema =
+      kRounds ? "scatter_add" SUM_ARGUMENTS : "_scatter_sum" SUM_ARGUMENTS;
   static constexpr const char* kNode = "ScatterAddBackward";
 
   template <class On>
   static Tensor kernel(const Tensor& values, const Tensor& index, c10::SymInt dim_size, Dim dim,
                        int64_t batch_dims, std::optional<bool> deterministic, std::string_view mode,
                        Name name) {
-    return sum<Sums, On>(values, index, dim_size,
-                         check(values, index, dim_size, dim, batch_dims, mode, name), deterministic,
-                         /*plan=*/nullptr);
+    return sum<kRounds, On>(values, index, dim_size,
+                            check(values, index, dim_size, dim, batch_dims, mode, name),
+                            deterministic);
   }
 
   static auto keep(const Tensor& values, const Tensor& index, const c10::SymInt&, Dim dim,
@@ -155,16 +122,17 @@ struct ScatterAddSharded {
   static auto keep(const Tensor& values, const Tensor& index, const c10::SymInt& dim_size,
                    int64_t dim, int64_t batch_dims, std::optional<bool> deterministic,
                    std::string_view mode, at::IntArrayRef, Name name) {
-    return ScatterAdd<Rounded>::keep(values, index, dim_size, dim, batch_dims, deterministic, mode,
-                                     name);
+    return ScatterAdd<true>::keep(values, index, dim_size, dim, batch_dims, deterministic, mode,
+                                  name);
   }
 
-  static constexpr auto backward = &ScatterAdd<Rounded>::backward;
+  static constexpr auto backward = &ScatterAdd<true>::backward;
 };
 
-template <class Sums>
-struct ScatterAddByPlan : planned::Op<ScatterAddByPlan<Sums>> {
-  static constexpr const char* kSchema = Sums::kSchemaByPlan;
+template <bool kRounds>
+struct ScatterAddByPlan : planned::Op<ScatterAddByPlan<kRounds>> {
+  static constexpr const char* kSchema =
+      kRounds ? "scatter_add" SUM_BY_PLAN_ARGUMENTS : "_scatter_sum" SUM_BY_PLAN_ARGUMENTS;
   static constexpr const char* kName = "scatter_add";
   static constexpr const char* kNode = "ScatterAddByPlanBackward";
   static constexpr const char* kTranspose = "gather.plan";
@@ -174,8 +142,8 @@ struct ScatterAddByPlan : planned::Op<ScatterAddByPlan<Sums>> {
                        const Tensor& order, c10::SymInt dim_size, int64_t dim, int64_t batch_dims) {
     indexing::check_plan(kName, "values", values, index, rows, order);
     const SumCall call = check(values, index, dim_size, dim, batch_dims, "raise", std::nullopt);
-    const Plan plan{rows.contiguous(), order.contiguous()};
-    return sum<Sums, On>(values, index, dim_size, call, /*deterministic=*/true, &plan);
+    return sum<kRounds, On>(values, index, dim_size, call, /*deterministic=*/true,
+                            Plan{rows, order});
   }
 };
 
@@ -185,8 +153,8 @@ Tensor forward(const Tensor& values, const Tensor& index, int64_t dim_size, int6
                int64_t batch_dims) {
   CHECK_INPUT(values);
   CHECK_INPUT(index);
-  return ScatterAdd<Rounded>::kernel<OnCuda>(values, index, dim_size, dim, batch_dims, std::nullopt,
-                                             "raise", std::nullopt);
+  return ScatterAdd<true>::kernel<OnCuda>(values, index, dim_size, dim, batch_dims, std::nullopt,
+                                          "raise", std::nullopt);
 }
 
 Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int64_t batch_dims) {
@@ -199,11 +167,11 @@ Tensor backward(const Tensor& grad_output, const Tensor& index, int64_t dim, int
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(torch_ops, m) {
-  register_op<ScatterAdd<Rounded>>(m);
-  register_op<ScatterAddByPlan<Rounded>>(m);
+  register_op<ScatterAdd<true>>(m);
+  register_op<ScatterAddByPlan<true>>(m);
   register_op<ScatterAddSharded>(m);
-  register_op<ScatterAdd<Unrounded>>(m);
-  register_op<ScatterAddByPlan<Unrounded>>(m);
+  register_op<ScatterAdd<false>>(m);
+  register_op<ScatterAddByPlan<false>>(m);
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
@@ -216,7 +184,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("grad_output"), py::arg("index"), py::arg("dim") = 0, py::arg("batch_dims") = 0);
   def_explain(m);
   python_call::def(m, "call", ops::scatter_add());
-  python_call::def(m, "call_by_plan", op_of<ScatterAddByPlan<Rounded>>());
+  python_call::def(m, "call_by_plan", op_of<ScatterAddByPlan<true>>());
   python_call::def(m, "call_elements", ops::scatter_elements_add());
   python_call::def(m, "call_reduce", ops::scatter());
   python_call::def(m, "call_reduce_by_plan", ops::scatter_by_plan());

@@ -4,10 +4,12 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include "common/gather_family/call_indexed.h"
 #include "common/gather_family/summable.h"
 #include "common/torch/calls/checks.h"
+#include "common/torch/calls/new_output.h"
 #include "scatter/scatter_launch.h"
 
 namespace torch_ops {
@@ -62,25 +64,67 @@ struct SumCall {
   const char* op;  // the name in which errors are raised
 };
 
-// The plan of an index, in tensors of one axis each, contiguous, int32 or int64.
+// The plan of an index, in tensors of one axis each, int32 or int64.
 struct Plan {
   at::Tensor rows;
   at::Tensor order;
-
-  PlanArrays arrays() const { return {index_array(rows), index_array(order)}; }
 };
 
-// A call on contiguous tensors. `plan` may be null.
-template <class Value, class Result>
-ReduceCall<Value, Result> reduce_call(const at::Tensor& values, const at::Tensor& index,
-                                      const RowLayout& layout, const IndexRule& rule,
-                                      const at::Tensor& result, const Plan* plan = nullptr) {
-  return {static_cast<const Value*>(values.const_data_ptr()),
-          index_array(index),
-          layout,
-          rule,
-          static_cast<Result*>(result.mutable_data_ptr()),
-          plan != nullptr ? plan->arrays() : PlanArrays()};
+// A call on contiguous tensors. Complex numbers are two adjacent real ones: the innermost axis is
+// twice as long in the layout.
+struct RowsCall {
+  at::Tensor values;
+  at::Tensor index;
+  RowLayout layout;
+  IndexRule rule;
+  at::Tensor result;
+  PlanArrays plan{};
+
+  template <class Value, class Result>
+  ReduceCall<Value, Result> of() const {
+    return {static_cast<const Value*>(values.const_data_ptr()),
+            index_array(index),
+            layout,
+            rule,
+            static_cast<Result*>(result.mutable_data_ptr()),
+            plan};
+  }
+};
+
+// Calls reduce(on, rows, errors...), which writes to `result`, a contiguous tensor.
+template <class On, class Reduce>
+void call_rows(const SumCall& call, const at::Tensor& values, const at::Tensor& index,
+               const at::Tensor& result, const std::optional<Plan>& plan, Reduce&& reduce) {
+  at::DimVector sizes(result.sizes());
+  if (values.is_complex()) sizes.push_back(2);
+  at::Tensor entries = index;
+  const RowLayout layout = indexing::lay_out_contiguous(sizes, entries, call.axes);
+  RowsCall rows{values.contiguous(), entries, layout, IndexRule(call.mode, layout.axis_size),
+                result};
+  Plan parts;  // which the arrays point to
+  if (plan) {
+    parts = {plan->rows.contiguous(), plan->order.contiguous()};
+    rows.plan = {index_array(parts.rows), index_array(parts.order)};
+  }
+  call_indexed<On>(
+      call.op, entries, layout, call.mode, result,
+      [&](auto on, const auto&... errors) { return reduce(on, std::as_const(rows), errors...); });
+}
+
+// The same for a new result of `dtype`.
+template <class On, class Reduce>
+at::Tensor reduce_rows(const SumCall& call, const at::Tensor& values, const at::Tensor& index,
+                       const c10::SymInt& dim_size, const std::optional<Plan>& plan,
+                       at::ScalarType dtype, Reduce&& reduce) {
+  const auto sizes = indexing::scatter_sizes(values, index, dim_size, call.axes);
+  const auto options = values.options().dtype(dtype);
+  if constexpr (std::is_same_v<On, OnMeta>) {
+    return at::empty_symint(sizes, options);
+  } else {
+    at::Tensor result = new_output(C10_AS_INTARRAYREF_SLOW(sizes), options);
+    call_rows<On>(call, values, index, result, plan, reduce);
+    return result;
+  }
 }
 
 }  // namespace torch_ops

@@ -19,24 +19,17 @@
 namespace torch_ops::python_index {
 
 using at::Tensor;
-using python_call::Argument;
+using python_call::read;
 
 // An index array: a plain tensor, or a list of integers, which goes to the source's device.
 inline bool read_array(PyObject* given, const Tensor& source, Tensor& array) {
-  if (!PyList_CheckExact(given)) {
-    Argument<Tensor> tensor;
-    if (!tensor.read(given)) return false;
-    array = std::move(tensor.value);
-    return true;
-  }
+  if (!PyList_CheckExact(given)) return read(given, array);
   const Py_ssize_t count = PyList_GET_SIZE(given);
   // Bypasses the dispatcher, where a transform of torch.func would take it for one of its own.
   array = at::detail::empty_cpu({count}, at::kLong);
   auto* const entries = array.mutable_data_ptr<int64_t>();
   for (Py_ssize_t n = 0; n < count; ++n) {
-    Argument<int64_t> entry;
-    if (!entry.read(PyList_GET_ITEM(given, n))) return false;
-    entries[n] = entry.value;
+    if (!read(PyList_GET_ITEM(given, n), entries[n])) return false;
   }
   if (!source.is_cpu()) {
     pybind11::gil_scoped_release no_gil;  // the copy waits for the GPU
@@ -47,19 +40,15 @@ inline bool read_array(PyObject* given, const Tensor& source, Tensor& array) {
 
 // Values to write: a plain tensor, or a number, of which a tensor is made on `device`.
 inline bool read_values(PyObject* given, const Tensor& source, at::Device device, Tensor& values) {
-  Argument<Tensor> tensor;
-  if (tensor.read(given)) {
-    values = std::move(tensor.value);
-    return true;
-  }
-  Argument<at::Scalar> number;
+  if (read(given, values)) return true;
+  at::Scalar number;
   if (PyBool_Check(given)) {
-    number.value = given == Py_True;
-  } else if (!number.read(given)) {
+    number = given == Py_True;
+  } else if (!read(given, number)) {
     return false;
   }
   try {
-    values = at::indexing::scalarToTensor(number.value, source.options(), device);
+    values = at::indexing::scalarToTensor(number, source.options(), device);
   } catch (const std::exception&) {  // the dtype cannot hold it
     return false;
   }
@@ -73,13 +62,9 @@ inline bool is_int(PyObject* given) {
 
 inline bool read_int(PyObject* given, int64_t& value) {
   const auto converted = pybind11::reinterpret_steal<pybind11::object>(PyNumber_Index(given));
-  Argument<int64_t> number;
-  if (!converted || !number.read(converted.ptr())) {
-    PyErr_Clear();
-    return false;
-  }
-  value = number.value;
-  return true;
+  if (converted && read(converted.ptr(), value)) return true;
+  PyErr_Clear();
+  return false;
 }
 
 // Parsed indices: basic ones make a view of the source, and arrays are for the axes of that
@@ -253,8 +238,8 @@ inline bool are_basic(PyObject* indices) {
 inline PyObject* index(PyObject*, PyObject* const* given, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   static const auto op = find_op<Tensor(const Tensor&, const Indices&, bool, ops::Axes)>("index");
-  Argument<Tensor> source;
-  if (!python_call::may_read(count, 2) || !source.read(given[0])) {
+  Tensor source;
+  if (!python_call::may_read(count, 2) || !read(given[0], source)) {
     return python_call::not_implemented();
   }
   PyObject* const picks = given[1];
@@ -269,18 +254,17 @@ inline PyObject* index(PyObject*, PyObject* const* given, Py_ssize_t count) {
     return python_call::not_implemented();
   }
   Tensor array;
-  if (read_array(picks, source.value, array) && indexing::is_index_dtype(array.scalar_type()) &&
-      array.device() == source.value.device()) {
+  if (read_array(picks, source, array) && indexing::is_index_dtype(array.scalar_type()) &&
+      array.device() == source.device()) {
     return python_call::result_of([&] {
-      return ops::gather().call(source.value, array, 0, /*batch_dims=*/0, "from_end", std::nullopt,
+      return ops::gather().call(source, array, 0, /*batch_dims=*/0, "from_end", std::nullopt,
                                 "index");
     });
   }
   Parsed parsed;
-  if (!parsed.read(source.value, picks)) return python_call::not_implemented();
-  return python_call::result_of([&] {
-    return op.call(parsed.view(source.value), parsed.arrays(), parsed.front(), parsed.axes());
-  });
+  if (!parsed.read(source, picks)) return python_call::not_implemented();
+  return python_call::result_of(
+      [&] { return op.call(parsed.view(source), parsed.arrays(), parsed.front(), parsed.axes()); });
   END_HANDLE_TH_ERRORS
 }
 
@@ -300,38 +284,38 @@ PyObject* put(PyObject*, PyObject* const* given, Py_ssize_t count) {
   constexpr std::string_view kName = kInplace                  ? "index_put_"
                                      : kWrites == Writes::kAdd ? "index_add"
                                                                : "index_put";
-  Argument<Tensor> source;
-  Argument<bool> accumulate;
-  Argument<std::optional<bool>> deterministic;
+  Tensor source;
+  bool accumulate = false;
+  std::optional<bool> deterministic;
   Parsed parsed;
   Tensor values;
-  if (!python_call::may_read(count, 5) || !source.read(given[0]) || !accumulate.read(given[3]) ||
-      !deterministic.read(given[4]) || !parsed.read(source.value, given[1])) {
+  if (!python_call::may_read(count, 5) || !read(given[0], source) || !read(given[3], accumulate) ||
+      !read(given[4], deterministic) || !parsed.read(source, given[1])) {
     return python_call::not_implemented();
   }
   const bool copies = !kInplace && !parsed.is_plain();  // to write to a view of the copy
   // A number for a whole view, which no kernel reads from the device.
-  const bool fills = kInplace && !accumulate.value && parsed.arrays().empty() &&
+  const bool fills = kInplace && !accumulate && parsed.arrays().empty() &&
                      !THPVariable_CheckTypeExact(Py_TYPE(given[2]));
   // Under torch.vmap Python makes a copy for each sample.
   if ((copies && at::functorch::maybeCurrentDynamicLayer().has_value()) ||
-      !read_values(given[2], source.value, fills ? at::kCPU : source.value.device(), values)) {
+      !read_values(given[2], source, fills ? at::kCPU : source.device(), values)) {
     return python_call::not_implemented();
   }
   return python_call::result_of([&]() -> Tensor {
     if (!kInplace && !copies) {
-      return op.call(source.value, parsed.arrays(), values, accumulate.value, parsed.front(),
-                     deterministic.value, parsed.axes(), kName);
+      return op.call(source, parsed.arrays(), values, accumulate, parsed.front(), deterministic,
+                     parsed.axes(), kName);
     }
-    if (fills || (kInplace && !parsed.is_plain())) check_no_overlap(source.value);
-    Tensor result = copies ? source.value.clone() : source.value;
+    if (fills || (kInplace && !parsed.is_plain())) check_no_overlap(source);
+    Tensor result = copies ? source.clone() : source;
     Tensor view = parsed.view(result);
     if (fills) {
       view.fill_(values);
       return result;
     }
-    inplace_op.call(view, parsed.arrays(), values, accumulate.value, parsed.front(),
-                    deterministic.value, parsed.axes(), kName);
+    inplace_op.call(view, parsed.arrays(), values, accumulate, parsed.front(), deterministic,
+                    parsed.axes(), kName);
     return result;
   });
   END_HANDLE_TH_ERRORS

@@ -32,137 +32,91 @@ namespace torch_ops::python_call {
 
 using at::Tensor;
 
-// How an argument of this C++ type is read: false if it cannot be. GIL held.
-template <class T>
-struct Argument;
+// Read an argument of the C++ type of `value`: false if it cannot be. GIL held.
 
 // The tensors are held: the call runs without the GIL.
-template <>
-struct Argument<Tensor> {
-  Tensor value;
-  bool read(PyObject* given) {
-    if (!THPVariable_CheckTypeExact(Py_TYPE(given))) return false;
-    value = THPVariable_Unpack(given);
-    return true;
-  }
-};
+inline bool read(PyObject* given, Tensor& value) {
+  if (!THPVariable_CheckTypeExact(Py_TYPE(given))) return false;
+  value = THPVariable_Unpack(given);
+  return true;
+}
 
-template <>
-struct Argument<bool> {
-  bool value;
-  bool read(PyObject* given) {
-    value = given == Py_True;
-    return value || given == Py_False;
-  }
-};
+inline bool read(PyObject* given, bool& value) {
+  value = given == Py_True;
+  return value || given == Py_False;
+}
 
-template <>
-struct Argument<int64_t> {
-  int64_t value;
-  bool read(PyObject* given) {
-    if (!PyLong_CheckExact(given)) return false;
-    int overflow = 0;
-    value = PyLong_AsLongLongAndOverflow(given, &overflow);
-    return overflow == 0;
-  }
-};
+inline bool read(PyObject* given, int64_t& value) {
+  if (!PyLong_CheckExact(given)) return false;
+  int overflow = 0;
+  value = PyLong_AsLongLongAndOverflow(given, &overflow);
+  return overflow == 0;
+}
 
-template <>
-struct Argument<c10::SymInt> {
-  c10::SymInt value;
-  bool read(PyObject* given) {
-    Argument<int64_t> number;
-    if (!number.read(given)) return false;
-    value = number.value;
-    return true;
-  }
-};
+inline bool read(PyObject* given, c10::SymInt& value) {
+  int64_t number = 0;
+  if (!read(given, number)) return false;
+  value = number;
+  return true;
+}
 
-template <>
-struct Argument<std::string_view> {
-  std::string_view value;
-  bool read(PyObject* given) {
-    if (!PyUnicode_CheckExact(given)) return false;
-    Py_ssize_t size = 0;
-    const char* text = PyUnicode_AsUTF8AndSize(given, &size);  // the string keeps it
-    if (text == nullptr) {
-      PyErr_Clear();
-      return false;
-    }
-    value = {text, static_cast<size_t>(size)};
-    return true;
+inline bool read(PyObject* given, std::string_view& value) {
+  if (!PyUnicode_CheckExact(given)) return false;
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(given, &size);  // the string keeps it
+  if (text == nullptr) {
+    PyErr_Clear();
+    return false;
   }
-};
+  value = {text, static_cast<size_t>(size)};
+  return true;
+}
 
-template <class T>
-struct Argument<std::optional<T>> {
-  std::optional<T> value;
-  bool read(PyObject* given) {
-    if (given == Py_None) return true;
-    Argument<T> there;
-    if (!there.read(given)) return false;
-    value = std::move(there.value);
-    return true;
-  }
-};
+inline bool read(PyObject* given, double& value) {
+  if (!PyFloat_CheckExact(given)) return false;
+  value = PyFloat_AS_DOUBLE(given);
+  return true;
+}
 
-template <>
-struct Argument<double> {
-  double value;
-  bool read(PyObject* given) {
-    if (!PyFloat_CheckExact(given)) return false;
-    value = PyFloat_AS_DOUBLE(given);
-    return true;
-  }
-};
+inline bool read(PyObject* given, at::ScalarType& value) {
+  if (!THPDtype_Check(given)) return false;
+  value = reinterpret_cast<THPDtype*>(given)->scalar_type;
+  return true;
+}
 
-template <>
-struct Argument<at::ScalarType> {
-  at::ScalarType value;
-  bool read(PyObject* given) {
-    if (!THPDtype_Check(given)) return false;
-    value = reinterpret_cast<THPDtype*>(given)->scalar_type;
-    return true;
+inline bool read(PyObject* given, at::Scalar& value) {
+  int64_t integer = 0;
+  double real = 0;
+  if (read(given, integer)) {
+    value = integer;
+  } else if (read(given, real)) {
+    value = real;
+  } else {
+    return false;
   }
-};
+  return true;
+}
 
-template <>
-struct Argument<at::Scalar> {
-  at::Scalar value;
-  bool read(PyObject* given) {
-    Argument<int64_t> integer;
-    Argument<double> real;
-    if (integer.read(given)) {
-      value = integer.value;
-    } else if (real.read(given)) {
-      value = real.value;
-    } else {
-      return false;
-    }
-    return true;
+inline bool read(PyObject* given, c10::SymDimVector& value) {
+  if (!PyTuple_Check(given)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); ++i) {
+    if (!read(PyTuple_GET_ITEM(given, i), value.emplace_back())) return false;
   }
-};
-
-template <>
-struct Argument<c10::SymIntArrayRef> {
-  c10::SymDimVector value;
-  bool read(PyObject* given) {
-    if (!PyTuple_Check(given)) return false;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); ++i) {
-      Argument<c10::SymInt> size;
-      if (!size.read(PyTuple_GET_ITEM(given, i))) return false;
-      value.push_back(std::move(size.value));
-    }
-    return true;
-  }
-};
+  return true;
+}
 
 // Only None: nobody passes a list.
-template <>
-struct Argument<at::OptionalIntArrayRef> {
-  at::OptionalIntArrayRef value;
-  bool read(PyObject* given) { return given == Py_None; }
-};
+inline bool read(PyObject* given, at::OptionalIntArrayRef&) { return given == Py_None; }
+
+template <class T>
+bool read(PyObject* given, std::optional<T>& value) {
+  return given == Py_None || read(given, value.emplace());
+}
+
+// What holds an argument of this type.
+template <class Arg, class Value = std::decay_t<Arg>>
+using Held =
+    std::conditional_t<std::is_same_v<Value, c10::SymIntArrayRef>, c10::SymDimVector, Value>;
 
 inline PyObject* not_implemented() { return Py_NewRef(Py_NotImplemented); }
 
@@ -184,26 +138,20 @@ PyObject* result_of(Call&& call) {
   return THPVariable_Wrap(std::move(result));
 }
 
-// As in the signature: a reference, or the value.
-template <class Arg, class Value>
-Arg pass(Value& value) {
-  return static_cast<Arg>(value);
-}
-
 // In the form of METH_FASTCALL; `self` holds the handle.
 template <class Return, class... Args>
 PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   const auto& op = *static_cast<const c10::TypedOperatorHandle<Return(Args...)>*>(
       PyCapsule_GetPointer(self, /*name=*/nullptr));
-  std::tuple<Argument<std::decay_t<Args>>...> arguments;
+  std::tuple<Held<Args>...> arguments;
   return std::apply(
       [&](auto&... each) -> PyObject* {
         Py_ssize_t next = 0;
-        if (!may_read(count, sizeof...(Args)) || !(each.read(given[next++]) && ...)) {
+        if (!may_read(count, sizeof...(Args)) || !(read(given[next++], each) && ...)) {
           return not_implemented();
         }
-        return result_of([&]() -> Tensor { return op.call(pass<Args>(each.value)...); });
+        return result_of([&]() -> Tensor { return op.call(static_cast<Args>(each)...); });
       },
       arguments);
   END_HANDLE_TH_ERRORS

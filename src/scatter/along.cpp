@@ -23,13 +23,8 @@ using at::Tensor;
 
 constexpr const char* kElementsOp = "scatter_elements_add";
 
-struct ElementsCall {
-  int64_t axis;
-  IndexMode mode;
-};
-
-ElementsCall check(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size, int64_t dim,
-                   std::string_view mode) {
+// Returns dim counted from the front.
+int64_t check(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size, int64_t dim) {
   check_summable(kElementsOp, values);
   check_one_device(kElementsOp, "values", values, "index", index);
   for (const c10::SymInt& length : size) {
@@ -46,7 +41,7 @@ ElementsCall check(const Tensor& values, const Tensor& index, c10::SymIntArrayRe
                       ": index with shape ", picks, " must not be longer than values with shape ",
                       given, ", but it is on axis ", d, ".");
   }
-  return {axis, indexing::parse_mode(kElementsOp, mode)};
+  return axis;
 }
 
 // A call in which the kernels see real numbers and at least one axis.
@@ -157,7 +152,8 @@ struct ScatterElementsAdd {
   template <class On>
   static Tensor kernel(const Tensor& values, const Tensor& index, c10::SymIntArrayRef size,
                        int64_t dim, std::optional<bool> deterministic, std::string_view mode) {
-    const auto [axis, parsed] = check(values, index, size, dim, mode);
+    const int64_t axis = check(values, index, size, dim);
+    const IndexMode parsed = indexing::parse_mode(kElementsOp, mode);
     if constexpr (std::is_same_v<On, OnMeta>) {
       return at::empty_symint(size, values.options());
     } else {

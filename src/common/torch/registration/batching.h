@@ -8,7 +8,6 @@
 #include <ATen/functorch/DynamicLayer.h>
 #include <ATen/functorch/PlumbingHelper.h>
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -68,16 +67,6 @@ inline std::vector<Batched> sample_of(const std::vector<Batched>& inputs, int64_
   return samples;
 }
 
-inline int64_t count_samples(const Batched& input) {
-  return input.axis ? input.size().maybe_as_int().value_or(0) : 0;
-}
-
-inline int64_t count_samples(const std::vector<Batched>& inputs) {
-  int64_t count = 0;
-  for (const Batched& input : inputs) count = std::max(count, count_samples(input));
-  return count;
-}
-
 // Calls the rule; if it raises, once more for each sample alone. The error of a sample names
 // the shapes and positions that the caller knows; those of the batch have one more axis.
 template <class Rule, class... Inputs>
@@ -85,7 +74,8 @@ Batched call_rule(Rule&& rule, const Inputs&... inputs) {
   try {
     return rule(inputs...);
   } catch (const c10::Error&) {
-    const int64_t samples = std::max({count_samples(inputs)...});
+    const c10::SymInt size = at::functorch::maybeCurrentDynamicLayer()->batchSize();
+    const int64_t samples = size.maybe_as_int().value_or(0);
     for (int64_t at = 0; at < samples; ++at) rule(sample_of(inputs, at)...);
     throw;  // an error of the batch only
   }

@@ -37,23 +37,7 @@ struct Output {
   operator const Tensor&() const { return tensor; }
 };
 
-template <class T>
-struct Saved {
-  using type = T;
-};
-template <>
-struct Saved<Tensor> {
-  using type = SavedVariable;
-};
-template <>
-struct Saved<std::optional<Tensor>> : Saved<Tensor> {};
-template <>
-struct Saved<Output> : Saved<Tensor> {};
-template <>
-struct Saved<std::vector<Tensor>> {
-  using type = std::vector<SavedVariable>;
-};
-
+// As the node keeps it.
 template <class T>
 T save(T value) {
   return value;
@@ -76,7 +60,7 @@ template <class Op, class... Kept>
 struct KeepingNode<Op, std::tuple<Kept...>> final
     : DerivativeNode<KeepingNode<Op, std::tuple<Kept...>>> {
   static constexpr const auto& kName = Op::kNode;
-  std::tuple<typename Saved<Kept>::type...> kept;
+  std::tuple<decltype(save(std::declval<Kept>()))...> kept;
 
   template <class Visit>
   void fields(Visit&& visit) {

@@ -16,30 +16,18 @@ namespace torch_ops {
 inline std::string dtype_name(at::ScalarType dtype) {
   return std::string("torch.").append(c10::getDtypeNames(dtype).first);
 }
-}  // namespace torch_ops
-
-#define CHECK_CUDA(tensor)                                                         \
-  TORCH_CHECK((tensor).is_cuda(), #tensor " must be a CUDA tensor, but it is on ", \
-              (tensor).device(),                                                   \
-              ". Move it with " #tensor                                            \
-              ".cuda(), or call the public "                                       \
-              "function torch_ops.<op>, which takes CPU tensors too.")
-
-#define CHECK_CONTIGUOUS(tensor)                                                                \
-  TORCH_CHECK_VALUE((tensor).is_contiguous(), #tensor " must be contiguous, but it has shape ", \
-                    (tensor).sizes(), " and strides ", (tensor).strides(),                      \
-                    ". Pass " #tensor                                                           \
-                    ".contiguous(), or call the public function "                               \
-                    "torch_ops.<op>, which takes any strides.")
 
 // The binding's direct `forward` and `backward` accept only such tensors.
-#define CHECK_INPUT(tensor)   \
-  do {                        \
-    CHECK_CUDA(tensor);       \
-    CHECK_CONTIGUOUS(tensor); \
-  } while (0)
-
-namespace torch_ops {
+inline void check_input(const char* name, const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.is_cuda(), name, " must be a CUDA tensor, but it is on ", tensor.device(),
+              ". Move it with ", name,
+              ".cuda(), or call the public function torch_ops.<op>, which takes CPU tensors too.");
+  TORCH_CHECK_VALUE(tensor.is_contiguous(), name, " must be contiguous, but it has shape ",
+                    tensor.sizes(), " and strides ", tensor.strides(), ". Pass ", name,
+                    ".contiguous(), or call the public function torch_ops.<op>, which takes any "
+                    "strides.");
+}
+#define CHECK_INPUT(tensor) ::torch_ops::check_input(#tensor, tensor)
 
 // RuntimeError, as torch's own mixed-device errors are.
 inline void check_one_device(std::string_view op, std::string_view a_name, const at::Tensor& a,

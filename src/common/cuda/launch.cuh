@@ -69,10 +69,6 @@ void allow_shared_bytes(Kernel* kernel, int64_t bytes) {
                                            static_cast<int>(most)));
 }
 
-}  // namespace torch_ops
-
-namespace torch_ops {
-
 // Was the code that the current device runs compiled for 9.0 or newer, so that it has the waits of
 // common/cuda/kernel_overlap.cuh? A device may be newer than that: it runs the PTX. All
 // kernels of a module are compiled for the same devices: one represents all.

@@ -67,9 +67,6 @@ class IndexErrorCall {
     if (place.own != nullptr || place.follows) torch_cuda().index_errors->after_launch(place);
   }
 
-  operator const IndexErrorSite&() const& { return site; }
-  operator const IndexErrorSite&() const&& = delete;  // the call would end before its launches
-
   IndexErrorSite site{};
 
  private:

@@ -74,10 +74,10 @@ struct Plan {
 // twice as long in the layout.
 struct RowsCall {
   at::Tensor values;
-  at::Tensor index;
+  const at::Tensor& index;
   RowLayout layout;
   IndexRule rule;
-  at::Tensor result;
+  const at::Tensor& result;
   PlanArrays plan{};
 
   template <class Value, class Result>
